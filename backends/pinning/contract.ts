@@ -1,0 +1,67 @@
+// A provider is where uploads are kept for good. It stores one upload and says which CID it holds; whether it is the
+// first or the third, and what follows from a failure, is upload/confirm.ts's business.
+// Every provider passes test/contract/provider.ts.
+import type { CID } from 'multiformats/cid'
+import type { z } from 'zod'
+import type { Block } from '../../src/block.ts'
+import type { Clock } from '../../src/clock.ts'
+import type { Log } from '../../src/observe/log.ts'
+
+/** IPIP-499 names. */
+export const profiles = ['unixfs-v1-2025', 'unixfs-v0-2015'] as const
+export type Profile = (typeof profiles)[number]
+
+/** What is to be kept. It can be read again and again, each time the same bytes, so the next provider gets them too. */
+export interface Upload {
+  readonly cid: CID
+  readonly profile: Profile
+  /** Bytes of the file. */
+  readonly bytes: number
+  /** Bytes of the CAR that `car` yields (header included). */
+  readonly carBytes: number
+  file(signal: AbortSignal): AsyncIterable<Uint8Array>
+  /** CARv1, one root, depth first, each block once. */
+  car(signal: AbortSignal): AsyncIterable<Uint8Array>
+  blocks(signal: AbortSignal): AsyncIterable<Block>
+}
+
+export type ProviderTraits = {
+  /** Gets bytes from us. False for a Pinning Service API, which fetches by CID and so can never be the only home. */
+  readonly takesBytes: boolean
+  /** Keeps the bytes on this machine and can be read back by this instance. */
+  readonly local: boolean
+}
+
+export type PinState = 'pinned' | 'queued' | 'failed' | 'absent'
+
+/**
+ * Promises callers rely on: `pin` resolves with the CID the provider says it holds, once it *holds* it, and rejects
+ * with a Failure (source `provider`) of one of four classes, in `facts.class`: `auth`, `quota`, `transient` (the only one
+ * worth another try; `retryAfterMs` as sent) or `content`. Nothing it throws or logs holds a secret. `unpin` of what is
+ * not there is fine. A call stops at once when its signal aborts.
+ */
+export interface Provider {
+  readonly name: string
+  readonly traits: ProviderTraits
+  pin(upload: Upload, signal: AbortSignal): Promise<CID>
+  unpin(cid: CID, signal: AbortSignal): Promise<void>
+  status(cid: CID, signal: AbortSignal): Promise<PinState>
+  /** Reachable, and our credentials are good for what we will ask. Rejects with a Failure that says what to mend. */
+  probe(signal: AbortSignal): Promise<void>
+  close(): Promise<void>
+}
+
+export type ProviderContext = {
+  readonly name: string
+  readonly userAgent: string
+  /** The gateway's data folder (absolute). */
+  readonly data: string
+  readonly log: Log
+  readonly clock: Clock
+}
+
+export type ProviderKind<Options extends z.ZodType = z.ZodType> = {
+  readonly use: string
+  readonly options: Options
+  create(options: z.output<Options>, context: ProviderContext): Provider
+}

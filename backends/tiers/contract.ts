@@ -1,0 +1,49 @@
+// A tier is a place that keeps proved blocks: memory, disk, Redis, S3. Bytes in, bytes out.
+// Every tier passes test/contract/tier.ts; a stack of tiers is a tier and passes it too.
+import type { CID } from 'multiformats/cid'
+import type { z } from 'zod'
+import type { Clock } from '../../src/clock.ts'
+import type { Log } from '../../src/observe/log.ts'
+
+export type TierTraits = {
+  /** Survives this process. */
+  readonly persistent: boolean
+  /** Other instances see it too: an upload must be in here before it is acknowledged. */
+  readonly shared: boolean
+  /** Nobody else can have written into it: what comes out need not be hashed again. */
+  readonly trusted: boolean
+}
+
+/**
+ * Promises callers rely on: a miss is `undefined`, an outage *rejects* with a Failure (source `tier`), never the
+ * one for the other. `put` is idempotent and has copied or written what it needs when it resolves. Bytes are
+ * opaque: empty and 2 MiB included. A call stops soon after its signal aborts and rejects with the signal's reason.
+ * A tier may lose blocks at any time. `close` is idempotent.
+ */
+export interface Tier {
+  readonly name: string
+  readonly traits: TierTraits
+  get(cid: CID, signal?: AbortSignal): Promise<Uint8Array | undefined>
+  put(cid: CID, bytes: Uint8Array, signal?: AbortSignal): Promise<void>
+  has(cid: CID, signal?: AbortSignal): Promise<boolean>
+  delete(cid: CID, signal?: AbortSignal): Promise<void>
+  /** Touches the world once: credentials, reachability, room. Rejects with a Failure that says what to mend. */
+  probe?(signal?: AbortSignal): Promise<void>
+  close(): Promise<void>
+}
+
+export type TierContext = {
+  /** The name it has in logs, metrics and Cache-Status: its `name` or its `use`. */
+  readonly name: string
+  /** The gateway's data folder (absolute); an embedded store lives below it. */
+  readonly data: string
+  readonly log: Log
+  readonly clock: Clock
+}
+
+/** One line of the registry: `use` in the configuration, its options, and how to make one (no I/O yet). */
+export type TierKind<Options extends z.ZodType = z.ZodType> = {
+  readonly use: string
+  readonly options: Options
+  create(options: z.output<Options>, context: TierContext): Tier
+}

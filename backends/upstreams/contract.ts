@@ -1,0 +1,63 @@
+// An upstream is somebody else's gateway, asked for blocks. It speaks a protocol and nothing else: proof, retries,
+// scores and hedging belong to the race. Every upstream passes test/contract/upstream.ts.
+import type { CID } from 'multiformats/cid'
+import type { z } from 'zod'
+import type { Block } from '../../src/block.ts'
+import type { Clock } from '../../src/clock.ts'
+import type { Log } from '../../src/observe/log.ts'
+
+/** A piece of a DAG, as IPIP-402 words it. */
+export type DagWant = {
+  readonly cid: CID
+  /** Names below `cid`, decoded. The upstream re-encodes them; it is never trusted to have resolved them. */
+  readonly segments: readonly string[]
+  readonly scope: 'block' | 'entity' | 'all'
+  /** First and last byte wanted of the entity, counted from 0; without `to`, up to the end. */
+  readonly range?: { readonly from: number; readonly to?: number } | undefined
+}
+
+export type UpstreamTraits = {
+  /** May be asked for a whole DAG in one answer (CAR). What the last probe found; true before the first. */
+  readonly dag: boolean
+  /** May be asked for this block at all (a plain upstream can only prove some kinds). */
+  canBlock(cid: CID): boolean
+}
+
+/** What a probe saw, in words an operator understands. `usable` false: not asked until a later probe says otherwise. */
+export type ProbeReport = {
+  readonly usable: boolean
+  readonly raw: boolean
+  readonly car: boolean
+  readonly findings: readonly string[]
+  readonly ms: number
+}
+
+/**
+ * Promises callers rely on: a call stops at once when its signal aborts, and its socket is freed; what fails arrives
+ * as a Failure (source `upstream`): not-found, throttled (with retryAfterMs as sent, uncut), refused, timeout, broken,
+ * false-bytes, too-large. Bytes are *not* proved here (but `plain` may prove by itself that it has nothing).
+ * Nothing is buffered beyond one block. No redirect is followed off the site the operator named.
+ */
+export interface Upstream {
+  readonly name: string
+  readonly traits: UpstreamTraits
+  /** At most 2 MiB of bytes that claim to be this block. */
+  block(cid: CID, signal: AbortSignal): Promise<Uint8Array>
+  /** Blocks in the order sent; pulling is what drives the socket. Ends normally only at a clean end of the answer. */
+  dag(want: DagWant, signal: AbortSignal): AsyncIterable<Block>
+  probe(signal: AbortSignal): Promise<ProbeReport>
+  close(): Promise<void>
+}
+
+export type UpstreamContext = {
+  readonly name: string
+  readonly userAgent: string
+  readonly log: Log
+  readonly clock: Clock
+}
+
+export type UpstreamKind<Options extends z.ZodType = z.ZodType> = {
+  readonly use: string
+  readonly options: Options
+  create(options: z.output<Options>, context: UpstreamContext): Upstream
+}

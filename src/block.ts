@@ -1,0 +1,48 @@
+// A block is bytes and the CID they hash to. `proves` is the one place of the project that hashes.
+// Imports nothing of ours.
+import { createHash } from 'node:crypto'
+import { blake2b } from '@noble/hashes/blake2.js'
+import { blake3 } from '@noble/hashes/blake3.js'
+import { base32 } from 'multiformats/bases/base32'
+import type { CID } from 'multiformats/cid'
+
+export type Block = { readonly cid: CID; readonly bytes: Uint8Array }
+
+/** The largest block that may exist anywhere in the system (trustless gateway specification: 2 MiB). */
+export const maxBlockBytes = 2 * 1024 * 1024
+
+/** The largest content an identity CID may carry in itself (IPIP-512). */
+export const maxIdentityBytes = 128
+
+const identityCode = 0x00
+
+// Only functions that prove something, and only at their full length: a short digest can be forged.
+const functions = new Map<number, { length: number; digest: (bytes: Uint8Array) => Uint8Array }>([
+  [0x12, { length: 32, digest: (bytes) => createHash('sha256').update(bytes).digest() }],
+  [0x13, { length: 64, digest: (bytes) => createHash('sha512').update(bytes).digest() }],
+  [0xb220, { length: 32, digest: (bytes) => blake2b(bytes, { dkLen: 32 }) }],
+  [0x1e, { length: 32, digest: (bytes) => blake3(bytes) }],
+])
+
+export const isIdentity = (cid: CID): boolean => cid.multihash.code === identityCode
+
+/** Whether bytes can be proved against this CID at all: a known function, the full digest, a small identity. */
+export function isProvable(cid: CID): boolean {
+  const { code, digest } = cid.multihash
+  if (code === identityCode) return digest.byteLength <= maxIdentityBytes
+  return functions.get(code)?.length === digest.byteLength
+}
+
+/** Whether `bytes` are what `cid` names. False for a CID that cannot be proved and for a block over the limit. */
+export function proves(cid: CID, bytes: Uint8Array): boolean {
+  if (bytes.byteLength > maxBlockBytes || !isProvable(cid)) return false
+  const { code, digest } = cid.multihash
+  const hashed = code === identityCode ? bytes : functions.get(code)?.digest(bytes)
+  return hashed !== undefined && Buffer.compare(hashed, digest) === 0
+}
+
+/**
+ * The name of the bytes, whatever codec and CID version they are asked by: the multihash in base32.
+ * Every tier keys by it, so that v0, v1, raw and dag-pb readers of the same bytes share one copy.
+ */
+export const blockKey = (cid: CID): string => base32.encode(cid.multihash.bytes)

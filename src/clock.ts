@@ -1,0 +1,36 @@
+// Time as something passed in, so that tests can hold it in their hands. Imports nothing of ours.
+
+export interface Clock {
+  /** Milliseconds since the epoch. */
+  now(): number
+  /** Milliseconds of a clock that never jumps; for measuring. */
+  monotonic(): number
+  /** Runs `action` once after `ms`; the answer cancels it. A pending timer never keeps the process alive. */
+  after(ms: number, action: () => void): () => void
+  /** Resolves after `ms`; rejects with the signal's reason as soon as it aborts. */
+  sleep(ms: number, signal?: AbortSignal): Promise<void>
+}
+
+export const systemClock: Clock = {
+  now: () => Date.now(),
+  monotonic: () => performance.now(),
+  after(ms, action) {
+    const timer = setTimeout(action, ms)
+    timer.unref()
+    return () => clearTimeout(timer)
+  },
+  sleep(ms, signal) {
+    return new Promise((resolve, reject) => {
+      if (signal?.aborted) return reject(signal.reason)
+      const onAbort = () => {
+        clearTimeout(timer)
+        reject(signal?.reason)
+      }
+      const timer = setTimeout(() => {
+        signal?.removeEventListener('abort', onAbort)
+        resolve()
+      }, ms)
+      signal?.addEventListener('abort', onAbort, { once: true })
+    })
+  },
+}

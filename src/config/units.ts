@@ -1,0 +1,37 @@
+// Durations and sizes as people write them. `250ms`, `5s`, `1h`; `64KiB`, `10GiB`, `5MB`. Inside it is always
+// milliseconds and bytes. Imports nothing of ours, so that backends may use it for their options.
+import { z } from 'zod'
+
+const millisecondsPer: Record<string, number> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
+const bytesPer: Record<string, number> = {
+  B: 1,
+  KB: 1e3,
+  MB: 1e6,
+  GB: 1e9,
+  TB: 1e12,
+  KiB: 1024,
+  MiB: 1024 ** 2,
+  GiB: 1024 ** 3,
+  TiB: 1024 ** 4,
+}
+
+function parse(text: string, units: Record<string, number>): number | undefined {
+  const match = /^(\d+(?:\.\d+)?) ?([A-Za-z]+)$/.exec(text.trim())
+  const factor = match ? units[match[2] as string] : undefined
+  return match && factor !== undefined ? Math.round(Number(match[1]) * factor) : undefined
+}
+
+function measure(units: Record<string, number>, expected: string) {
+  return z.union([z.string(), z.literal(0)], { error: `expected ${expected}` }).transform((value, context) => {
+    if (value === 0) return 0
+    const parsed = parse(value, units)
+    if (parsed !== undefined) return parsed
+    context.addIssue({ code: 'custom', message: `expected ${expected}` })
+    return z.NEVER
+  })
+}
+
+/** Milliseconds. */
+export const duration = () => measure(millisecondsPer, 'a duration such as 250ms, 5s or 1h')
+/** Bytes. */
+export const size = () => measure(bytesPer, 'a size such as 64KiB, 100MiB or 10GiB')

@@ -1,0 +1,55 @@
+// What happened to one request: which tiers were looked into, which upstreams were tried and how it went. One bounded
+// record, from which Cache-Status, the `attempts` of an error, the log line and the metrics are all made.
+
+export type Attempt = {
+  readonly upstream: string
+  /** `won`, `lost` (another was faster), `skipped: <why>`, or the kind of the Failure. */
+  readonly outcome: string
+  readonly ms: number
+}
+
+const mostAttempts = 16
+
+export interface Account {
+  /** A block came from this tier. */
+  tierHit(tier: string): void
+  /** A block was fetched from this upstream for this request (or for the flight it joined). */
+  fetched(upstream: string): void
+  attempt(attempt: Attempt): void
+  /** Blocks this request caused or joined a fetch for: 0 means a pure hit. */
+  readonly fetches: number
+  /** The slowest tier that was needed, in stack order as noted; undefined without any hit. */
+  readonly tier: string | undefined
+  /** The last upstream whose proved bytes were used. */
+  readonly winner: string | undefined
+  readonly attempts: readonly Attempt[]
+}
+
+export function createAccount(): Account {
+  const attempts: Attempt[] = []
+  let fetches = 0
+  let tier: string | undefined
+  let winner: string | undefined
+  return {
+    tierHit(name) {
+      tier = name
+    },
+    fetched(upstream) {
+      fetches++
+      winner = upstream
+    },
+    attempt(attempt) {
+      if (attempts.length < mostAttempts) attempts.push(attempt)
+    },
+    get fetches() {
+      return fetches
+    },
+    get tier() {
+      return tier
+    },
+    get winner() {
+      return winner
+    },
+    attempts,
+  }
+}

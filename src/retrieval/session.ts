@@ -1,0 +1,41 @@
+// What content asks of retrieval: one session per request (or per background search), through which it gets proved
+// blocks. A block comes from the tiers, or from a shared flight that races upstreams.
+import type { CID } from 'multiformats/cid'
+import type { DagWant } from '../../backends/upstreams/contract.ts'
+import type { Account } from '../observe/account.ts'
+
+export type { DagWant } from '../../backends/upstreams/contract.ts'
+
+export type SessionOptions = {
+  /** Aborts when the client leaves. Never aborts shared work by itself. */
+  readonly signal: AbortSignal
+  readonly account: Account
+  /** Ask no upstream: what no tier has rejects with `not-found` (facts: { onlyIfCached: true }). */
+  readonly onlyIfCached?: boolean
+  /** Forget what was remembered as not found, for each thing this session asks for, before asking. */
+  readonly noCache?: boolean
+}
+
+export interface Session {
+  /**
+   * The proved bytes of one block (identity CIDs included). `around` says what it is a part of and where the reader
+   * stands in it: when the block is in no tier, that is what is fetched, in one answer, and following blocks come from
+   * there. Rejects with a Failure: not-found, timeout, unavailable, malformed (unprovable), cancelled.
+   */
+  get(cid: CID, around?: DagWant): Promise<Uint8Array>
+  /** Whether a tier has it, without fetching. */
+  has(cid: CID): Promise<boolean>
+  /** The first byte went out: from here each block has its own deadline, and nothing is remembered as not found. */
+  begun(): void
+  /** Leaves every flight joined. Idempotent; must be called in a `finally`. */
+  end(): void
+}
+
+export interface Retrieval {
+  session(options: SessionOptions): Session
+  /** Puts a proved block of our own (an upload) into every tier; resolves when the shared ones have it too. */
+  store(cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<void>
+  /** Forgets that this was not found: an upload, a find, or an operator's word. */
+  forget(cid: CID): void
+  close(): Promise<void>
+}
