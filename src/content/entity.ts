@@ -1,0 +1,41 @@
+// The words content speaks in: a path that was asked for, and the thing it led to.
+import type { CID } from 'multiformats/cid'
+
+/** `/ipfs/<cid>[/<segment>…]`, decoded and checked, in the order asked. */
+export type ContentPath = { readonly cid: CID; readonly segments: readonly string[] }
+
+export type EntityKind =
+  | 'file' // UnixFS file, or a raw block
+  | 'directory' // UnixFS directory, flat or HAMT
+  | 'symlink'
+  | 'data' // dag-cbor, dag-json, json, cbor: a document, or dag-pb that is no UnixFS
+
+/** Where a path ended. Its root block is here, proved; the rest is read through the session when asked for. */
+export type Entity = {
+  readonly cid: CID
+  readonly kind: EntityKind
+  /** Bytes of the root block (identity CIDs: of the CID itself). */
+  readonly block: Uint8Array
+  /** Bytes of the file, of the symlink's target or of the document; undefined for a directory. */
+  readonly size: number | undefined
+  /** UnixFS 1.5 modification time in seconds, where the content carries one. */
+  readonly mtime?: number | undefined
+}
+
+export type Resolution = {
+  readonly path: ContentPath
+  readonly entity: Entity
+  /** The CID of each path component, the root first, the entity last (X-Ipfs-Roots). */
+  readonly roots: readonly CID[]
+  /** Path left over inside a dag-cbor/dag-json document (it points at a value, not at a link); normally empty. */
+  readonly remainder: readonly string[]
+}
+
+export type Entry = {
+  readonly name: string
+  readonly cid: CID
+  /** Cumulative DAG size as the link says it (Tsize); a hint, never proved. */
+  readonly size: number | undefined
+  /** What the CID or the inlined data shows without a fetch: a raw link is a file; a dag-pb link is not known. */
+  readonly type: 'file' | 'directory' | 'symlink' | 'unknown'
+}
