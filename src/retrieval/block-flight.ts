@@ -1,0 +1,53 @@
+// One block, raced for: the first upstream whose bytes hash to the CID wins.
+import type { CID } from 'multiformats/cid'
+import { blockKey, proves } from '../block.ts'
+import type { Clock } from '../clock.ts'
+import { Failure } from '../failure.ts'
+import { type Attempts, createAttempts } from './attempts.ts'
+import type { Member, Pool } from './pool.ts'
+import { race } from './race.ts'
+import { verdict } from './verdict.ts'
+
+export type Found = { readonly bytes: Uint8Array; readonly upstream: string }
+
+export interface BlockFlight {
+  readonly found: Promise<Found>
+  readonly attempts: Attempts
+}
+
+export type BlockFlightDeps = {
+  readonly pool: Pool
+  readonly clock: Clock
+  /** Called with each block that was proved, before anybody gets it. */
+  readonly keep: (cid: CID, bytes: Uint8Array) => void
+}
+
+export function flyForBlock(cid: CID, signal: AbortSignal, { pool, clock, keep }: BlockFlightDeps): BlockFlight {
+  const attempts = createAttempts(clock)
+  const fly = async (): Promise<Found> => {
+    const { steps, skipped, soonestMs } = pool.plan('block', cid)
+    attempts.skip(skipped)
+    if (steps.length === 0) throw verdict(cid, [], skipped.length, soonestMs)
+    try {
+      const attempt = ({ upstream, standing }: Member, own: AbortSignal) =>
+        attempts.make({ upstream, standing }, 'block', blockKey(cid), async () => {
+          const bytes = await upstream.block(cid, own)
+          if (!proves(cid, bytes)) throw falseBytes(upstream.name, cid)
+          return { bytes, upstream: upstream.name }
+        })
+      const won = await race({ steps, attempt, mayHedge: pool.mayHedge, signal, clock })
+      keep(cid, won.bytes)
+      return won
+    } catch (error) {
+      signal.throwIfAborted()
+      if (attempts.failures.length === 0) throw error
+      throw verdict(cid, attempts.failures, skipped.length, soonestMs)
+    }
+  }
+  const found = fly()
+  found.catch(() => {}) // everybody who joins looks at it; nobody may be left to
+  return { found, attempts }
+}
+
+export const falseBytes = (upstream: string, cid: CID): Failure =>
+  new Failure('false-bytes', `${upstream} sent bytes that do not hash to ${cid}`, { source: 'upstream' })

@@ -1,0 +1,259 @@
+// A whole entity as one answer (CAR), block by block, each proved before anybody gets it. It moves only while somebody
+// waits for a block, so a reader that stops reading stops the upstream. When the upstream that won breaks off, stalls or
+// lies, the rest is asked of another, from where the slowest waiting reader stands.
+import type { CID } from 'multiformats/cid'
+import type { DagWant } from '../../backends/upstreams/contract.ts'
+import { type Block, blockKey, isIdentity, proves } from '../block.ts'
+import type { Clock } from '../clock.ts'
+import { Failure, isFailure } from '../failure.ts'
+import { type Attempts, createAttempts } from './attempts.ts'
+import { falseBytes } from './block-flight.ts'
+import { linksOf } from './links.ts'
+import type { Member, Pool } from './pool.ts'
+import { race } from './race.ts'
+import { verdict } from './verdict.ts'
+
+export type Delivered = { readonly bytes: Uint8Array; readonly upstream: string }
+
+export interface DagFlight {
+  /**
+   * Waits until this block comes by. `undefined`: it will not come from here (it went by already, was left out, or the
+   * answer is over); ask for it alone. Rejects with the verdict when no upstream could even begin.
+   */
+  wait(cid: CID, around: DagWant, signal: AbortSignal): Promise<Delivered | undefined>
+  /** Pulls everything, for nobody in particular. */
+  drain(): Promise<void>
+  readonly attempts: Attempts
+  readonly over: boolean
+}
+
+export type DagFlightDeps = {
+  readonly pool: Pool
+  readonly clock: Clock
+  readonly keep: (cid: CID, bytes: Uint8Array) => void
+  /** Nothing more will come from this flight. */
+  readonly onOver: () => void
+}
+
+type Waiter = {
+  readonly around: DagWant
+  passedBlocks: number
+  passedBytes: number
+  readonly settle: (delivered: Delivered | undefined) => void
+  readonly fail: (error: unknown) => void
+}
+
+type Source = { readonly member: Member; readonly blocks: AsyncIterator<Block> | undefined; readonly stop: () => void }
+
+// How far a reader follows an answer that does not bring its block next, and how much is read that nobody asked for.
+const mostPassedBlocks = 64
+const mostPassedBytes = 16 * 1024 * 1024
+const mostForeignBytes = 4 * 1024 * 1024
+// What a search behind a 404 brings in: the beginning of something huge, all of anything else.
+const mostDrainedBytes = 256 * 1024 * 1024
+
+export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDeps): DagFlight {
+  const { pool, clock, keep } = deps
+  const attempts = createAttempts(clock)
+  const waiters = new Map<string, Set<Waiter>>()
+  const expected = new Set<string>([blockKey(want.cid)])
+  const delivered = new Set<string>()
+  const spent = new Set<Member>()
+  let draining = false
+  let moving = false
+  let over = false
+  let failure: unknown
+  let source: Source | undefined
+  let foreignBytes = 0
+  let keptBytes = 0
+  const ended = Promise.withResolvers<void>()
+  ended.promise.catch(() => {})
+
+  const waiting = (): Waiter[] => [...waiters.values()].flatMap((set) => [...set])
+
+  /** The race for a beginning: the first upstream that shows a proved block of what is wanted. */
+  async function open(part: DagWant): Promise<Block> {
+    const key = blockKey(part.cid)
+    const { steps, skipped, soonestMs } = pool.plan('dag', part.cid, spent)
+    attempts.skip(skipped)
+    if (steps.length === 0) throw verdict(part.cid, attempts.failures, skipped.length, soonestMs)
+    const begin = async (member: Member, raceSignal: AbortSignal): Promise<{ source: Source; first: Block }> => {
+      const controller = new AbortController()
+      const abort = () => controller.abort(raceSignal.reason ?? signal.reason)
+      raceSignal.addEventListener('abort', abort, { once: true })
+      try {
+        raceSignal.throwIfAborted()
+        return await attempts.make(member, 'dag', key, async () => {
+          if (!member.upstream.traits.dag) {
+            const bytes = await member.upstream.block(part.cid, controller.signal)
+            const first = { cid: part.cid, bytes }
+            if (!proves(first.cid, bytes)) throw falseBytes(member.upstream.name, part.cid)
+            return { source: { member, blocks: undefined, stop: () => controller.abort() }, first }
+          }
+          const blocks = member.upstream.dag(part, controller.signal)[Symbol.asyncIterator]()
+          const first = await nextProved(blocks, member)
+          if (!first) {
+            throw new Failure('not-found', `${member.upstream.name} sent an answer without ${part.cid}`, { source: 'upstream' })
+          }
+          return { source: { member, blocks, stop: () => controller.abort() }, first }
+        })
+      } catch (error) {
+        controller.abort()
+        throw error
+      } finally {
+        raceSignal.removeEventListener('abort', abort)
+      }
+    }
+    try {
+      const won = await race({ steps, attempt: begin, mayHedge: pool.mayHedge, signal, clock })
+      source = won.source
+      return won.first
+    } catch (error) {
+      signal.throwIfAborted()
+      if (attempts.failures.length === 0) throw error
+      throw verdict(part.cid, attempts.failures, skipped.length, soonestMs)
+    }
+  }
+
+  /** The next block that belongs here and is what it says; everything else is passed over, within bounds. */
+  async function nextProved(blocks: AsyncIterator<Block>, member: Member): Promise<Block | undefined> {
+    for (;;) {
+      const { value: block, done } = await blocks.next()
+      if (done) return undefined
+      const key = blockKey(block.cid)
+      if (expected.has(key) || delivered.has(key)) {
+        if (!proves(block.cid, block.bytes)) throw falseBytes(member.upstream.name, block.cid)
+        return block
+      }
+      foreignBytes += block.bytes.byteLength
+      if (foreignBytes > mostForeignBytes) {
+        throw new Failure('broken', `${member.upstream.name} keeps sending blocks that nobody asked for`, { source: 'upstream' })
+      }
+    }
+  }
+
+  function deliver(block: Block): void {
+    const key = blockKey(block.cid)
+    if (!delivered.has(key)) {
+      delivered.add(key)
+      expected.delete(key)
+      for (const link of linksOf(block)) {
+        const linked = blockKey(link)
+        if (!isIdentity(link) && !delivered.has(linked)) expected.add(linked)
+      }
+      keptBytes += block.bytes.byteLength
+      keep(block.cid, block.bytes)
+    }
+    const upstream = source?.member.upstream.name ?? ''
+    for (const waiter of waiters.get(key) ?? []) waiter.settle({ bytes: block.bytes, upstream })
+    waiters.delete(key)
+    for (const [other, set] of waiters) {
+      for (const waiter of set) {
+        waiter.passedBlocks++
+        waiter.passedBytes += block.bytes.byteLength
+        if (waiter.passedBlocks <= mostPassedBlocks && waiter.passedBytes <= mostPassedBytes) continue
+        set.delete(waiter)
+        waiter.settle(undefined)
+      }
+      if (set.size === 0) waiters.delete(other)
+    }
+  }
+
+  /** What is left to ask another upstream for: from the reader that is furthest behind. */
+  function rest(): DagWant {
+    const behind = waiting().map((waiter) => waiter.around)
+    const from = (around: DagWant) => around.range?.from ?? 0
+    return behind.length === 0 ? want : behind.reduce((least, around) => (from(around) < from(least) ? around : least))
+  }
+
+  function finish(error?: unknown): void {
+    if (over) return
+    over = true
+    failure = error
+    source?.stop()
+    deps.onOver()
+    for (const waiter of waiting()) {
+      if (error === undefined || delivered.size > 0) waiter.settle(undefined)
+      else waiter.fail(error)
+    }
+    waiters.clear()
+    if (error === undefined) ended.resolve()
+    else ended.reject(error)
+  }
+
+  /** Moves while somebody waits; ends the flight when the answer is over or nobody can go on with it. */
+  async function move(): Promise<void> {
+    while (!over && (draining || waiters.size > 0)) {
+      if (waiters.size === 0 && keptBytes > mostDrainedBytes) return finish()
+      if (!source) {
+        const part = delivered.size === 0 ? want : rest()
+        expected.add(blockKey(part.cid))
+        deliver(await open(part))
+        continue
+      }
+      const { member, blocks } = source
+      if (!blocks) return finish()
+      try {
+        const block = await nextProved(blocks, member)
+        if (!block) return finish()
+        deliver(block)
+      } catch (error) {
+        signal.throwIfAborted()
+        source.stop()
+        source = undefined
+        spent.add(member)
+        member.standing.brokeOff(error)
+      }
+    }
+  }
+
+  function wake(): void {
+    if (moving || over) return
+    moving = true
+    move()
+      .catch((error: unknown) => finish(isFailure(error) ? error : (signal.reason ?? error)))
+      .finally(() => {
+        moving = false
+        if (waiters.size > 0 || (draining && !over)) wake()
+      })
+  }
+
+  signal.addEventListener('abort', () => finish(signal.reason), { once: true })
+
+  return {
+    attempts,
+    get over() {
+      return over
+    },
+    wait(cid, around, own) {
+      const key = blockKey(cid)
+      if (over) return failure === undefined || delivered.size > 0 ? Promise.resolve(undefined) : Promise.reject(failure)
+      if (delivered.has(key)) return Promise.resolve(undefined)
+      return new Promise((resolve, reject) => {
+        const leave = () => {
+          const set = waiters.get(key)
+          set?.delete(waiter)
+          if (set?.size === 0) waiters.delete(key)
+          reject(own.reason)
+        }
+        const settled = <T>(then: (value: T) => void) => (value: T) => {
+          own.removeEventListener('abort', leave)
+          then(value)
+        }
+        const waiter: Waiter = { around, passedBlocks: 0, passedBytes: 0, settle: settled(resolve), fail: settled(reject) }
+        if (own.aborted) return reject(own.reason)
+        own.addEventListener('abort', leave, { once: true })
+        const set = waiters.get(key)
+        if (set) set.add(waiter)
+        else waiters.set(key, new Set([waiter]))
+        wake()
+      })
+    },
+    drain() {
+      draining = true
+      if (over) return failure === undefined ? Promise.resolve() : Promise.reject(failure)
+      wake()
+      return ended.promise
+    },
+  }
+}

@@ -1,0 +1,34 @@
+// Who is asked, after what delay: a pure value. What is known of the upstreams comes in, nothing is started here.
+
+export type Hedge = 'auto' | number
+
+export type Candidate<Who> = {
+  readonly who: Who
+  /** Expected cost of asking; the smallest goes first. */
+  readonly load: number
+  /** How long it usually takes to show a first byte (its learned p90); undefined while nothing is known. */
+  readonly usualMs: number | undefined
+}
+
+export type Step<Who> = {
+  readonly who: Who
+  /** The next one starts this long after this one did, unless this one failed before. */
+  readonly patienceMs: number
+}
+
+const leastPatienceMs = 50
+const mostPatienceMs = 1000
+const unknownPatienceMs = 300
+
+export function order<Who>(candidates: readonly Candidate<Who>[], hedge: Hedge): Step<Who>[] {
+  const ranked = [...candidates].sort((one, other) => one.load - other.load)
+  const known = ranked.map((candidate) => candidate.usualMs).filter((ms) => ms !== undefined)
+  const quickest = known.length > 0 ? Math.min(...known) : undefined
+  return ranked.map(({ who, usualMs }) => ({ who, patienceMs: hedge === 'auto' ? patience(usualMs, quickest) : hedge }))
+}
+
+// One that nothing is known of is waited for as long as the quickest could have taken twice over.
+function patience(usualMs: number | undefined, quickestMs: number | undefined): number {
+  const ms = usualMs ?? (quickestMs === undefined ? unknownPatienceMs : quickestMs * 2)
+  return Math.min(mostPatienceMs, Math.max(leastPatienceMs, ms))
+}

@@ -1,0 +1,88 @@
+// The upstreams as the race sees them: who may be asked for a thing now, in which order, and with how much impatience.
+import type { CID } from 'multiformats/cid'
+import type { Upstream } from '../../backends/upstreams/contract.ts'
+import { blockKey } from '../block.ts'
+import type { Clock } from '../clock.ts'
+import type { Attempt } from '../observe/account.ts'
+import type { Log } from '../observe/log.ts'
+import { createBudget } from './budget.ts'
+import { type Hedge, order, type Step } from './order.ts'
+import { type AskKind, createStanding, type Standing } from './standing.ts'
+
+export type Member = { readonly upstream: Upstream; readonly standing: Standing }
+
+export type MemberOptions = {
+  readonly upstream: Upstream
+  readonly perMinute?: number | undefined
+  readonly perCidPerMinute?: number | undefined
+}
+
+export type Plan = {
+  readonly steps: readonly Step<Member>[]
+  /** Those that may not be asked now, in the words of an account of attempts. */
+  readonly skipped: readonly Attempt[]
+  /** When the first of the skipped may be asked again. */
+  readonly soonestMs: number | undefined
+}
+
+export interface Pool {
+  readonly members: readonly Member[]
+  plan(kind: AskKind, cid: CID, except?: ReadonlySet<Member>): Plan
+  mayHedge(): boolean
+}
+
+// Of 100 wants five may be asked twice, and two a second more: a general slowdown must not double the load.
+const hedgeShare = 0.05
+const hedgesPerSecond = 2
+const hedgeBurst = 10
+const blockOnlyHandicap = 4
+
+export function createPool(options: {
+  readonly members: readonly MemberOptions[]
+  readonly hedge: Hedge
+  readonly clock: Clock
+  readonly log: Log
+}): Pool {
+  const { hedge, clock, log } = options
+  const hedges = createBudget({ size: hedgeBurst, perSecond: hedgesPerSecond, clock })
+  const members = options.members.map(({ upstream, perMinute, perCidPerMinute }) => ({
+    upstream,
+    standing: createStanding({ name: upstream.name, clock, log, perMinute, perCidPerMinute }),
+  }))
+
+  const canAnswer = (member: Member, kind: AskKind, cid: CID): boolean =>
+    (kind === 'dag' && member.upstream.traits.dag) || member.upstream.traits.canBlock(cid)
+
+  // In a race for a DAG, one that only knows single blocks can still bring the root: better than nobody.
+  const loadOf = ({ upstream, standing }: Member, kind: AskKind): number =>
+    kind === 'dag' && !upstream.traits.dag ? standing.load('block') * blockOnlyHandicap : standing.load(kind)
+
+  return {
+    members,
+    plan(kind, cid, except) {
+      const key = blockKey(cid)
+      const ready: Member[] = []
+      const out: Member[] = []
+      const skipped: Attempt[] = []
+      let soonestMs: number | undefined
+      for (const member of members) {
+        if (except?.has(member) || !canAnswer(member, kind, cid)) continue
+        const { state, untilMs } = member.standing.state(key)
+        if (state === 'ready') ready.push(member)
+        else {
+          skipped.push({ upstream: member.upstream.name, outcome: `skipped: ${state}`, ms: 0 })
+          soonestMs = Math.min(soonestMs ?? Number.POSITIVE_INFINITY, untilMs)
+          if (state === 'resting') out.push(member)
+        }
+      }
+      if (ready.length === 0) ready.push(...out.filter((member) => member.standing.mayTryAnyway()))
+      hedges.earn(hedgeShare)
+      const steps = order(
+        ready.map((who) => ({ who, load: loadOf(who, kind), usualMs: who.standing.usualMs(kind) })),
+        hedge,
+      )
+      return { steps, skipped: skipped.filter(({ upstream }) => !ready.some((one) => one.upstream.name === upstream)), soonestMs }
+    },
+    mayHedge: () => hedge === 0 || hedges.take(),
+  }
+}

@@ -1,0 +1,87 @@
+// Upstreams start one after another; the first that answers with something proved wins, the others are aborted.
+// A failure starts the next one at once and is no hedge; only impatience draws on the hedge budget.
+import pAny, { AggregateError } from 'p-any'
+import type { Clock } from '../clock.ts'
+import { cancelled, Failure, isFailure } from '../failure.ts'
+import type { Step } from './order.ts'
+
+export type RaceOptions<Who, T> = {
+  readonly steps: readonly Step<Who>[]
+  /** Runs one attempt; resolves only with something proved. The signal aborts when it has lost or nobody waits. */
+  readonly attempt: (who: Who, signal: AbortSignal) => Promise<T>
+  /** Whether another upstream may be started although none has failed. */
+  readonly mayHedge: () => boolean
+  readonly signal: AbortSignal
+  readonly clock: Clock
+}
+
+const retryHedgeMs = 100
+
+/** The reason a losing attempt is aborted with: it counts as slower than the winner, not as a failure. */
+export const lost: Failure = new Failure('cancelled', 'another upstream was faster', { source: 'ours' })
+
+/** Resolves with the winner's value. Rejects with the failures of all, in order, or with the signal's reason. */
+export async function race<Who, T>(options: RaceOptions<Who, T>): Promise<T> {
+  const { steps, signal, clock } = options
+  signal.throwIfAborted()
+  if (steps.length === 0) throw new Failure('unavailable', 'there is no upstream to ask', { source: 'ours' })
+  const gates = steps.map(() => Promise.withResolvers<void>())
+  let started = 0
+  let over = false
+  let stopTimer = () => {}
+
+  const startNext = () => {
+    stopTimer()
+    const step = steps[started]
+    if (over || !step) return
+    gates[started]?.resolve()
+    started++
+    stopTimer = clock.after(step.patienceMs, hedge)
+  }
+  const hedge = () => {
+    if (started >= steps.length) return
+    if (options.mayHedge()) startNext()
+    else stopTimer = clock.after(retryHedgeMs, hedge)
+  }
+
+  const attempts = steps.map((step, index) => {
+    const controller = new AbortController()
+    const run = async (): Promise<T> => {
+      await gates[index]?.promise
+      try {
+        return await options.attempt(step.who, controller.signal)
+      } catch (error) {
+        startNext()
+        throw error
+      }
+    }
+    // p-any stops the losers by calling `cancel` on them.
+    return Object.assign(run(), {
+      cancel: (reason: Failure = lost) => {
+        controller.abort(reason)
+        gates[index]?.reject(reason)
+      },
+    })
+  })
+  const abandon = () => {
+    const reason = isFailure(signal.reason) ? signal.reason : cancelled()
+    for (const attempt of attempts) attempt.cancel(reason)
+  }
+  signal.addEventListener('abort', abandon, { once: true })
+  startNext()
+  try {
+    return await pAny(attempts)
+  } catch (error) {
+    signal.throwIfAborted()
+    throw error
+  } finally {
+    over = true
+    stopTimer()
+    signal.removeEventListener('abort', abandon)
+  }
+}
+
+/** What each of the upstreams that were tried failed with. */
+export function failuresOf(error: unknown): readonly unknown[] {
+  return error instanceof AggregateError ? error.errors : [error]
+}

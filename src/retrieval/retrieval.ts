@@ -1,0 +1,244 @@
+// Where blocks come from: the tiers, then one shared flight that races the upstreams. This file keeps a request's clock
+// and decides what to ask for; the flights do the asking, and what is proved goes into the tiers before anybody gets it.
+import type { CID } from 'multiformats/cid'
+import { blockKey, isIdentity, isProvable } from '../block.ts'
+import type { Clock } from '../clock.ts'
+import { cancelled, Failure, isFailure } from '../failure.ts'
+import type { Log } from '../observe/log.ts'
+import type { Attempts } from './attempts.ts'
+import { type BlockFlight, flyForBlock } from './block-flight.ts'
+import { type DagFlight, flyForDag } from './dag-flight.ts'
+import { createFlights, type Flight } from './flights.ts'
+import { createNotFoundMemory } from './not-found.ts'
+import type { Pool } from './pool.ts'
+import { createSearches, isAbsence, type Round } from './searches.ts'
+import type { DagWant, Retrieval, Session, SessionOptions } from './session.ts'
+import type { TierStack } from './tier-stack.ts'
+
+export type RetrievalOptions = {
+  readonly stack: TierStack
+  readonly pool: Pool
+  readonly clock: Clock
+  readonly log: Log
+  /** Until the first byte. */
+  readonly deadlineMs: number
+  /** For each block after the first byte: long enough for a stall to be noticed and another upstream to be asked. */
+  readonly blockDeadlineMs: number
+  readonly keepLookingMs: number
+  readonly notFound: { readonly firstMs: number; readonly mostMs: number }
+}
+
+const rawCodec = 0x55
+
+export function createRetrieval(options: RetrievalOptions): Retrieval {
+  const { stack, pool, clock, log } = options
+  const notFound = createNotFoundMemory({ ...options.notFound, clock })
+  const searches = createSearches({ keepLookingMs: options.keepLookingMs, notFound, clock, log })
+  const blockFlights = createFlights<BlockFlight>()
+  const dagFlights = createFlights<DagFlight>()
+
+  const keep = (cid: CID, bytes: Uint8Array): void => {
+    notFound.forget(cid)
+    stack.put(cid, bytes).catch((error: unknown) => log('warn', 'tiers.put', { error: String(error) }))
+  }
+
+  function joinBlock(cid: CID): Flight<BlockFlight> {
+    const key = blockKey(cid)
+    return blockFlights.join(key, (signal) => {
+      const work = flyForBlock(cid, signal, { pool, clock, keep })
+      work.found.catch(() => {}).finally(() => blockFlights.land(key, work))
+      return work
+    })
+  }
+
+  function joinDag(want: DagWant): Flight<DagFlight> {
+    const key = dagKey(want)
+    return dagFlights.join(key, (signal) => {
+      const work: DagFlight = flyForDag(want, signal, { pool, clock, keep, onOver: () => dagFlights.land(key, work) })
+      return work
+    })
+  }
+
+  /** One look around for a search: what a request would have asked for, with nobody waiting. */
+  function lookFor(cid: CID, around: DagWant | undefined): (signal: AbortSignal) => Round {
+    return (signal) => {
+      if (!around) {
+        const { found, attempts } = flyForBlock(cid, signal, { pool, clock, keep })
+        return { done: found.then(() => {}), attempts }
+      }
+      const flight = flyForDag(around, signal, { pool, clock, keep, onOver: () => {} })
+      return { done: flight.drain(), attempts: flight.attempts }
+    }
+  }
+
+  function session({ signal, account, onlyIfCached = false, noCache = false }: SessionOptions): Session {
+    const deadlineAt = clock.monotonic() + options.deadlineMs
+    let begun = false
+    let ended = false
+    let lastFrom: 'nowhere' | 'tier' | 'upstream' = 'nowhere'
+    let dag: Flight<DagFlight> | undefined
+
+    /** `work`, until this request is out of time or its client is gone. */
+    async function inTime<T>(cid: CID, work: (own: AbortSignal) => Promise<T>): Promise<T> {
+      const own = new AbortController()
+      const leave = () => own.abort(isFailure(signal.reason) ? signal.reason : cancelled())
+      const ms = begun ? options.blockDeadlineMs : Math.max(0, deadlineAt - clock.monotonic())
+      const stop = clock.after(ms, () => own.abort(outOfTime(cid, ms)))
+      if (signal.aborted) leave()
+      signal.addEventListener('abort', leave, { once: true })
+      const left = Promise.withResolvers<never>()
+      own.signal.addEventListener('abort', () => left.reject(own.signal.reason), { once: true })
+      try {
+        own.signal.throwIfAborted()
+        return await Promise.race([work(own.signal), left.promise])
+      } finally {
+        stop()
+        signal.removeEventListener('abort', leave)
+      }
+    }
+
+    function note(attempts: Attempts): void {
+      for (const attempt of attempts.list()) account.attempt(attempt)
+    }
+
+    /** The answer of a flight, or its failure, remembered and searched behind. */
+    function missed(error: unknown, cid: CID, around: DagWant | undefined, flight: { attempts: Attempts }, running?: Round): Failure {
+      const failure = isFailure(error) ? error : internal(error)
+      if (failure.kind === 'cancelled') return failure
+      note(flight.attempts)
+      if (begun || !isAbsence(failure)) return failure
+      const path = pathOf(around)
+      const { forMs } = notFound.look(cid, path) ?? notFound.remember(cid, path, failure, flight.attempts.list())
+      searches.begin(cid, path, lookFor(cid, around), running)
+      return withRetry(failure, forMs)
+    }
+
+    async function fromDag(cid: CID, around: DagWant): Promise<Uint8Array | undefined> {
+      if (dag?.work.over) {
+        dag.leave()
+        dag = undefined
+      }
+      const flight = (dag ??= joinDag(around))
+      const asked = sameBytes(cid, around.cid) ? around : undefined
+      try {
+        const delivered = await inTime(cid, (own) => flight.work.wait(cid, around, own))
+        if (!delivered) return undefined
+        account.fetched(delivered.upstream)
+        return delivered.bytes
+      } catch (error) {
+        const late = isFailure(error, 'timeout') && !flight.work.over
+        flight.leave({ keep: late && !begun })
+        dag = undefined
+        if (late && !begun) {
+          throw missed(error, cid, asked, flight.work, { done: flight.work.drain(), attempts: flight.work.attempts })
+        }
+        // Below a path, "not found" may mean the path: only the root alone can tell whether the root is there.
+        if (isFailure(error, 'not-found') && around.segments.length > 0 && asked) {
+          note(flight.work.attempts)
+          return undefined
+        }
+        throw missed(error, cid, asked, flight.work)
+      }
+    }
+
+    async function fromBlock(cid: CID): Promise<Uint8Array> {
+      const flight = joinBlock(cid)
+      let kept = false
+      try {
+        const { bytes, upstream } = await inTime(cid, () => flight.work.found)
+        account.fetched(upstream)
+        return bytes
+      } catch (error) {
+        kept = isFailure(error, 'timeout') && !begun
+        const running = kept ? { done: flight.work.found.then(() => {}), attempts: flight.work.attempts } : undefined
+        throw missed(error, cid, undefined, flight.work, running)
+      } finally {
+        flight.leave({ keep: kept })
+      }
+    }
+
+    function refuseRemembered(cid: CID, around: DagWant | undefined): void {
+      if (begun) return
+      const path = around && sameBytes(cid, around.cid) ? pathOf(around) : ''
+      if (noCache) return notFound.forget(cid)
+      const memory = notFound.look(cid, path) ?? notFound.look(cid, '')
+      if (!memory) return
+      for (const attempt of memory.attempts) account.attempt(attempt)
+      throw withRetry(memory.failure, memory.forMs)
+    }
+
+    return {
+      async get(cid, around) {
+        if (ended) throw cancelled('the request is over')
+        if (!isProvable(cid)) throw unprovable(cid)
+        if (isIdentity(cid)) return cid.multihash.digest
+        const held = await stack.find(cid, signal)
+        if (held) {
+          account.tierHit(held.tier)
+          lastFrom = 'tier'
+          return held.bytes
+        }
+        signal.throwIfAborted()
+        if (onlyIfCached) throw notCached(cid)
+        refuseRemembered(cid, around)
+        // One leaf missing between others that are here costs one block, not an answer with everything after it.
+        const alone = cid.code === rawCodec && (lastFrom === 'tier' || (around?.segments.length === 0 && sameBytes(cid, around.cid)))
+        const bytes = (around && !alone ? await fromDag(cid, around) : undefined) ?? (await stack.get(cid, signal)) ?? (await fromBlock(cid))
+        lastFrom = 'upstream'
+        return bytes
+      },
+      has: async (cid) => isIdentity(cid) || stack.has(cid, signal),
+      begun() {
+        begun = true
+      },
+      end() {
+        ended = true
+        dag?.leave()
+        dag = undefined
+      },
+    }
+  }
+
+  return {
+    session,
+    async store(cid, bytes, signal) {
+      notFound.forget(cid)
+      await stack.store(cid, bytes, signal)
+    },
+    forget: (cid) => notFound.forget(cid),
+    async close() {
+      searches.close()
+      blockFlights.close()
+      dagFlights.close()
+      await stack.close()
+    },
+  }
+}
+
+const sameBytes = (one: CID, other: CID): boolean => blockKey(one) === blockKey(other)
+const pathOf = (want: DagWant | undefined): string => want?.segments.map(encodeURIComponent).join('/') ?? ''
+const dagKey = ({ cid, segments, scope, range }: DagWant): string =>
+  [blockKey(cid), scope, range?.from ?? 0, range?.to ?? '', ...segments.map(encodeURIComponent)].join('/')
+
+const withRetry = (failure: Failure, retryAfterMs: number): Failure =>
+  new Failure(failure.kind, failure.message, { source: failure.source, facts: failure.facts, cause: failure.cause, retryAfterMs })
+
+const outOfTime = (cid: CID, ms: number): Failure =>
+  new Failure('timeout', `no upstream sent ${cid} within ${Math.round(ms)} ms; the search goes on`, {
+    source: 'upstream',
+    facts: { missing: cid.toString(), sure: false },
+  })
+
+const notCached = (cid: CID): Failure =>
+  new Failure('not-found', `${cid} is in no tier of this gateway, and only-if-cached was asked for`, {
+    source: 'tier',
+    facts: { onlyIfCached: true, missing: cid.toString() },
+  })
+
+const unprovable = (cid: CID): Failure =>
+  new Failure('malformed', `${cid} cannot be proved: its hash function or digest length is not one this gateway trusts`, {
+    source: 'content',
+  })
+
+const internal = (error: unknown): Failure =>
+  new Failure('internal', 'retrieval failed in a way it should not', { source: 'ours', cause: error })

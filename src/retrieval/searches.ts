@@ -1,0 +1,94 @@
+// The search that goes on behind a 404: for `keepLooking`, once per period of the not-found memory, so an upstream is
+// asked no more often than clients would have made us ask it. What it finds lands in the tiers.
+import type { CID } from 'multiformats/cid'
+import { blockKey } from '../block.ts'
+import type { Clock } from '../clock.ts'
+import { cancelled, type Failure, isFailure } from '../failure.ts'
+import type { Log } from '../observe/log.ts'
+import type { Attempts } from './attempts.ts'
+import type { NotFoundMemory } from './not-found.ts'
+
+/** One look around: resolves when the thing is in the tiers, rejects with a Failure. */
+export type Round = { readonly done: Promise<void>; readonly attempts: Attempts }
+
+export interface Searches {
+  /** Begins a search unless one is on for this root and path. `running`: a round that is still under way. */
+  begin(cid: CID, path: string, look: (signal: AbortSignal) => Round, running?: Round): void
+  readonly size: number
+  close(): void
+}
+
+/** Failures that are an answer to "is it there?", and so may be remembered and searched behind. */
+export const isAbsence = (failure: Failure): boolean => failure.kind === 'not-found' || failure.kind === 'timeout'
+
+const mostSearches = 256
+const roundMs = 30_000
+
+export function createSearches(options: {
+  readonly keepLookingMs: number
+  readonly notFound: NotFoundMemory
+  readonly clock: Clock
+  readonly log: Log
+}): Searches {
+  const { keepLookingMs, notFound, clock, log } = options
+  const searching = new Set<string>()
+  const closing = new AbortController()
+
+  async function search(cid: CID, path: string, look: (signal: AbortSignal) => Round, running?: Round): Promise<void> {
+    const giveUpAt = clock.monotonic() + keepLookingMs
+    let round = running
+    for (;;) {
+      if (round) {
+        try {
+          await round.done
+          notFound.forget(cid)
+          log('info', 'search.found', { cid: cid.toString(), path })
+          return
+        } catch (error) {
+          if (!isFailure(error) || error.kind === 'cancelled') return
+          // A round that nobody could be asked in says nothing new: what was known stays known.
+          const known = notFound.look(cid, path)
+          if (known) notFound.remember(cid, path, isAbsence(error) ? error : known.failure, round.attempts.list())
+        }
+      }
+      const memory = notFound.look(cid, path)
+      // Forgotten meanwhile: an upload or a find made the search pointless.
+      if (!memory || clock.monotonic() + memory.forMs > giveUpAt) return
+      await clock.sleep(memory.forMs, closing.signal)
+      if (!notFound.look(cid, path)) return
+      const controller = new AbortController()
+      const stop = clock.after(Math.min(roundMs, Math.max(0, giveUpAt - clock.monotonic())), () =>
+        controller.abort(cancelled('the search is over')),
+      )
+      const abandon = () => controller.abort(cancelled('the gateway is closing'))
+      closing.signal.addEventListener('abort', abandon, { once: true })
+      round = look(controller.signal)
+      await round.done.catch(() => {})
+      stop()
+      closing.signal.removeEventListener('abort', abandon)
+    }
+  }
+
+  return {
+    begin(cid, path, look, running) {
+      const key = `${blockKey(cid)}/${path}`
+      if (keepLookingMs <= 0 || searching.has(key) || searching.size >= mostSearches || closing.signal.aborted) return
+      searching.add(key)
+      notFound.hold(cid, path, true)
+      search(cid, path, look, running)
+        .catch((error: unknown) => {
+          if (!closing.signal.aborted) log('error', 'search.broke', { error: String(error) })
+        })
+        .finally(() => {
+          searching.delete(key)
+          notFound.hold(cid, path, false)
+        })
+    },
+    get size() {
+      return searching.size
+    },
+    close() {
+      closing.abort(cancelled('the gateway is closing'))
+    },
+  }
+}
