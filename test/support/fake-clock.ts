@@ -1,0 +1,60 @@
+// Time in the hand of a test: nothing moves until `advance` says so.
+import type { Clock } from '../../src/clock.ts'
+
+export interface FakeClock extends Clock {
+  /** Moves on, running what is due in order, and lets promises settle in between. */
+  advance(ms: number): Promise<void>
+  readonly timers: number
+}
+
+export function createFakeClock(): FakeClock {
+  let now = 1_000_000
+  let timers: { at: number; action: () => void }[] = []
+  const settle = async () => {
+    for (let turn = 0; turn < 20; turn++) await Promise.resolve()
+    await new Promise((resolve) => setImmediate(resolve))
+  }
+  const clock: FakeClock = {
+    now: () => now,
+    monotonic: () => now,
+    after(ms, action) {
+      const timer = { at: now + ms, action }
+      timers.push(timer)
+      return () => {
+        timers = timers.filter((one) => one !== timer)
+      }
+    },
+    sleep(ms, signal) {
+      return new Promise((resolve, reject) => {
+        if (signal?.aborted) return reject(signal.reason)
+        const cancel = clock.after(ms, () => {
+          signal?.removeEventListener('abort', leave)
+          resolve()
+        })
+        const leave = () => {
+          cancel()
+          reject(signal?.reason)
+        }
+        signal?.addEventListener('abort', leave, { once: true })
+      })
+    },
+    async advance(ms) {
+      const until = now + ms
+      await settle()
+      for (;;) {
+        const next = timers.filter(({ at }) => at <= until).sort((one, other) => one.at - other.at)[0]
+        if (!next) break
+        now = next.at
+        timers = timers.filter((one) => one !== next)
+        next.action()
+        await settle()
+      }
+      now = until
+      await settle()
+    },
+    get timers() {
+      return timers.length
+    },
+  }
+  return clock
+}

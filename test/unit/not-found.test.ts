@@ -1,0 +1,71 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { CID } from 'multiformats/cid'
+import { Failure } from '../../src/failure.ts'
+import { createNotFoundMemory } from '../../src/retrieval/not-found.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
+
+const cid = CID.parse('bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e')
+const failure = (sure: boolean) => new Failure('not-found', 'nobody has it', { source: 'upstream', facts: { sure } })
+
+function make() {
+  const clock = createFakeClock()
+  const memory = createNotFoundMemory({ firstMs: 5000, mostMs: 60_000, clock, random: () => 0 })
+  return { clock, memory }
+}
+
+test('remembered for `first`, doubling to `most` each time it is sure', async () => {
+  const { clock, memory } = make()
+  const lengths: number[] = []
+  for (let round = 0; round < 6; round++) {
+    lengths.push(memory.remember(cid, '', failure(true), []).forMs)
+    await clock.advance((lengths.at(-1) ?? 0) + 1)
+    assert.equal(memory.look(cid, ''), undefined)
+  }
+  assert.deepEqual(lengths, [5000, 10_000, 20_000, 40_000, 60_000, 60_000])
+})
+
+test('an absence that is not sure is never remembered longer than `first`', async () => {
+  const { clock, memory } = make()
+  memory.remember(cid, '', failure(true), [])
+  await clock.advance(5001)
+  memory.remember(cid, '', failure(true), [])
+  await clock.advance(10_001)
+  assert.equal(memory.remember(cid, '', failure(false), []).forMs, 5000)
+})
+
+test('paths below one root are apart; forgetting the root forgets them all', () => {
+  const { memory } = make()
+  memory.remember(cid, 'a', failure(true), [])
+  assert.equal(memory.look(cid, 'b'), undefined)
+  assert.ok(memory.look(cid, 'a'))
+  memory.forget(cid)
+  assert.equal(memory.look(cid, 'a'), undefined)
+})
+
+test('v0 and v1, raw and dag-pb of the same bytes are one memory', () => {
+  const { memory } = make()
+  memory.remember(CID.createV1(0x70, cid.multihash), '', failure(true), [])
+  assert.ok(memory.look(CID.createV0(cid.multihash), ''))
+})
+
+test('held while a search is on: it does not run out', async () => {
+  const { clock, memory } = make()
+  memory.remember(cid, '', failure(true), [])
+  memory.hold(cid, '', true)
+  await clock.advance(50_000)
+  assert.ok(memory.look(cid, ''))
+  memory.hold(cid, '', false)
+  assert.equal(memory.look(cid, ''), undefined)
+})
+
+test('many roots: bounded', () => {
+  const { memory } = make()
+  for (let count = 0; count < 10_050; count++) {
+    const digest = new Uint8Array(34).fill(0)
+    digest.set([0x12, 32])
+    new DataView(digest.buffer).setUint32(2, count)
+    memory.remember(CID.decode(digest), '', failure(true), [])
+  }
+  assert.equal(memory.size, 10_000)
+})

@@ -1,0 +1,29 @@
+// Who goes first and how long is waited: a table.
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { order } from '../../src/retrieval/order.ts'
+
+const at = (who: string, load: number, usualMs?: number) => ({ who, load, usualMs })
+
+test('the smallest load goes first', () => {
+  assert.deepEqual(
+    order([at('slow', 900), at('quick', 30), at('middle', 200)], 'auto').map(({ who }) => who),
+    ['quick', 'middle', 'slow'],
+  )
+})
+
+const patience: { name: string; usual: (number | undefined)[]; hedge: 'auto' | number; expected: number[] }[] = [
+  { name: 'nothing known: a fixed patience', usual: [undefined, undefined], hedge: 'auto', expected: [300, 300] },
+  { name: 'its own p90', usual: [120, 400], hedge: 'auto', expected: [120, 400] },
+  { name: 'never under 50 ms', usual: [5, 10], hedge: 'auto', expected: [50, 50] },
+  { name: 'never over a second', usual: [4000, 9000], hedge: 'auto', expected: [1000, 1000] },
+  { name: 'an unknown one: twice the quickest known', usual: [undefined, 100], hedge: 'auto', expected: [200, 100] },
+  { name: 'a fixed delay', usual: [120, 400], hedge: 250, expected: [250, 250] },
+  { name: 'all at once', usual: [120, 400], hedge: 0, expected: [0, 0] },
+]
+for (const { name, usual, hedge, expected } of patience) {
+  test(`patience: ${name}`, () => {
+    const steps = order(usual.map((usualMs, index) => at(String(index), index, usualMs)), hedge)
+    assert.deepEqual(steps.map(({ patienceMs }) => patienceMs), expected)
+  })
+}
