@@ -1,0 +1,73 @@
+// An upstream without a network, for tests of what retrieval does with upstreams: serves a map of blocks in the order of a
+// depth-first walk, counts what it was asked, and misbehaves by script.
+import type { CID } from 'multiformats/cid'
+import type { DagWant, Upstream } from '../../backends/upstreams/contract.ts'
+import { type Block, blockKey } from '../../src/block.ts'
+import { Failure } from '../../src/failure.ts'
+import { linksOf } from '../../src/retrieval/links.ts'
+
+export type Script = {
+  /** Never answers. */
+  silent?: boolean
+  /** Ends every DAG with a failure after this many blocks. */
+  breakAfter?: number
+  /** Sends other bytes instead of this block of a DAG (counted from 0), or of any single block for -1. */
+  lieAt?: number
+  dag?: boolean
+}
+
+export interface ScriptedUpstream extends Upstream {
+  readonly asked: { blocks: string[]; dags: DagWant[]; sent: number }
+  readonly script: Script
+}
+
+const absent = (name: string, cid: CID) => new Failure('not-found', `${name} has no ${cid}`, { source: 'upstream' })
+
+const never = (signal: AbortSignal): Promise<never> =>
+  new Promise((_resolve, reject) => signal.addEventListener('abort', () => reject(signal.reason), { once: true }))
+
+export function scriptedUpstream(name: string, blocks: ReadonlyMap<string, Uint8Array>, script: Script = {}): ScriptedUpstream {
+  const asked = { blocks: [] as string[], dags: [] as DagWant[], sent: 0 }
+
+  function* walk(cid: CID): Generator<Block> {
+    const bytes = blocks.get(blockKey(cid))
+    if (!bytes) throw absent(name, cid)
+    yield { cid, bytes }
+    for (const link of linksOf({ cid, bytes })) yield* walk(link)
+  }
+
+  return {
+    name,
+    script,
+    asked,
+    traits: { dag: script.dag ?? true, canBlock: () => true },
+    async block(cid, signal) {
+      asked.blocks.push(cid.toString())
+      if (script.silent) return never(signal)
+      const bytes = blocks.get(blockKey(cid))
+      if (!bytes) throw absent(name, cid)
+      return script.lieAt === -1 ? new Uint8Array([1, 2, 3]) : bytes
+    },
+    async *dag(want, signal) {
+      asked.dags.push(want)
+      if (script.silent) await never(signal)
+      let index = 0
+      // The range is taken by leaves of equal size, as the fixtures of these tests have them.
+      const from = want.range?.from ?? 0
+      let offset = 0
+      for (const block of walk(want.cid)) {
+        signal.throwIfAborted()
+        if (index === script.breakAfter) throw new Failure('broken', `${name} was cut`, { source: 'upstream' })
+        const isLeaf = block.cid.code === 0x55
+        const at = offset
+        if (isLeaf) offset += block.bytes.byteLength
+        if (isLeaf && at + block.bytes.byteLength <= from) continue
+        asked.sent++
+        yield index === script.lieAt ? { cid: block.cid, bytes: new Uint8Array(block.bytes.byteLength) } : block
+        index++
+      }
+    },
+    probe: async () => ({ usable: true, raw: true, car: true, findings: [], ms: 1 }),
+    close: async () => {},
+  }
+}

@@ -1,0 +1,305 @@
+// What a reader gets, whatever the upstreams do: sessions over scripted upstreams, an in-memory tier and a clock held in
+// the hand.
+import assert from 'node:assert/strict'
+import { afterEach, test } from 'node:test'
+import { fixedSize } from 'ipfs-unixfs-importer/chunker'
+import { importer } from 'ipfs-unixfs-importer'
+import { CID } from 'multiformats/cid'
+import { type Block, blockKey } from '../../src/block.ts'
+import { Failure, isFailure } from '../../src/failure.ts'
+import { createAccount } from '../../src/observe/account.ts'
+import { silentLog } from '../../src/observe/log.ts'
+import type { Hedge } from '../../src/retrieval/order.ts'
+import { createPool } from '../../src/retrieval/pool.ts'
+import { createRetrieval } from '../../src/retrieval/retrieval.ts'
+import type { Retrieval, Session } from '../../src/retrieval/session.ts'
+import type { TierStack } from '../../src/retrieval/tier-stack.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
+import { type ScriptedUpstream, scriptedUpstream } from '../support/scripted-upstream.ts'
+
+const chunk = 1024
+const leaves = 40
+
+type File = { cid: CID; order: Block[]; blocks: Map<string, Uint8Array>; bytes: Uint8Array }
+
+async function makeFile(seed: number): Promise<File> {
+  const bytes = Uint8Array.from({ length: chunk * leaves }, (_, index) => (index * 31 + (index >> 8) * seed + seed) & 255)
+  const blocks = new Map<string, Uint8Array>()
+  const put = async (cid: CID, block: Uint8Array) => {
+    blocks.set(blockKey(cid), block)
+    return cid
+  }
+  let root: CID | undefined
+  for await (const entry of importer([{ content: [bytes] as unknown as AsyncIterable<Uint8Array> }], { put } as never, {
+    cidVersion: 1,
+    rawLeaves: true,
+    chunker: fixedSize({ chunkSize: chunk }),
+  })) {
+    root = entry.cid
+  }
+  assert.ok(root)
+  const { linksOf } = await import('../../src/retrieval/links.ts')
+  const order = [root, ...linksOf({ cid: root, bytes: blocks.get(blockKey(root)) as Uint8Array })].map((cid) => ({
+    cid,
+    bytes: blocks.get(blockKey(cid)) as Uint8Array,
+  }))
+  return { cid: root, order, blocks, bytes }
+}
+
+const file = await makeFile(7)
+const nobodys = CID.parse('bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e')
+
+function memoryStack(): TierStack & { readonly held: Map<string, Uint8Array> } {
+  const held = new Map<string, Uint8Array>()
+  const stack = {
+    held,
+    get: async (cid: CID) => held.get(blockKey(cid)),
+    has: async (cid: CID) => held.has(blockKey(cid)),
+    find: async (cid: CID) => {
+      const bytes = held.get(blockKey(cid))
+      return bytes && { bytes, tier: 'memory' }
+    },
+    put: async (cid: CID, bytes: Uint8Array) => void held.set(blockKey(cid), bytes),
+    store: async (cid: CID, bytes: Uint8Array) => void held.set(blockKey(cid), bytes),
+    delete: async (cid: CID) => void held.delete(blockKey(cid)),
+    close: async () => {},
+  }
+  return stack as unknown as TierStack & { readonly held: Map<string, Uint8Array> }
+}
+
+const open: Retrieval[] = []
+afterEach(async () => {
+  for (const retrieval of open.splice(0)) await retrieval.close()
+})
+
+function make(upstreams: ScriptedUpstream[], options: { hedge?: Hedge } = {}) {
+  const clock = createFakeClock()
+  const stack = memoryStack()
+  const pool = createPool({ members: upstreams.map((upstream) => ({ upstream })), hedge: options.hedge ?? 'auto', clock, log: silentLog })
+  const retrieval = createRetrieval({
+    stack,
+    pool,
+    clock,
+    log: silentLog,
+    deadlineMs: 5000,
+    blockDeadlineMs: 15_000,
+    keepLookingMs: 60_000,
+    notFound: { firstMs: 5000, mostMs: 60_000 },
+  })
+  open.push(retrieval)
+  const session = (more: { onlyIfCached?: boolean; noCache?: boolean; controller?: AbortController } = {}) => {
+    const controller = more.controller ?? new AbortController()
+    const account = createAccount()
+    return { account, controller, ...retrieval.session({ signal: controller.signal, account, ...more }) }
+  }
+  return { clock, stack, pool, retrieval, session }
+}
+
+/** Reads the file as content does: block by block, saying where it stands. */
+async function read(session: Session, { upTo = leaves, onBlock }: { upTo?: number; onBlock?: (n: number) => Promise<void> | void } = {}) {
+  const parts: Uint8Array[] = []
+  try {
+    await session.get(file.cid, { cid: file.cid, segments: [], scope: 'entity' })
+    session.begun()
+    for (const [index, { cid }] of file.order.slice(1, upTo + 1).entries()) {
+      parts.push(await session.get(cid, { cid: file.cid, segments: [], scope: 'entity', range: { from: index * chunk } }))
+      await onBlock?.(index)
+    }
+    return Buffer.concat(parts)
+  } finally {
+    session.end()
+  }
+}
+
+const failureOf = async (work: Promise<unknown>): Promise<Failure> => {
+  const error: unknown = await work.then(() => assert.fail('it should have failed'), (reason: unknown) => reason)
+  assert.ok(isFailure(error), String(error))
+  return error
+}
+
+test('many readers of one cold file cost one answer of one upstream', async () => {
+  const one = scriptedUpstream('one', file.blocks)
+  const { session, stack } = make([one, scriptedUpstream('two', file.blocks)])
+  const all = await Promise.all(Array.from({ length: 200 }, () => read(session())))
+  for (const bytes of all) assert.ok(bytes.equals(file.bytes))
+  assert.equal(one.asked.dags.length, 1)
+  assert.equal(one.asked.blocks.length, 0)
+  assert.equal(stack.held.size, file.blocks.size)
+})
+
+test('the second read is a hit, without any upstream', async () => {
+  const one = scriptedUpstream('one', file.blocks)
+  const { session } = make([one])
+  await read(session())
+  const again = session()
+  await read(again)
+  assert.equal(again.account.fetches, 0)
+  assert.equal(again.account.tier, 'memory')
+  assert.equal(one.asked.dags.length, 1)
+})
+
+test('the winner is cut at half: the rest comes from another, from there on, and no reader notices', async () => {
+  const one = scriptedUpstream('one', file.blocks, { breakAfter: leaves / 2 })
+  const two = scriptedUpstream('two', file.blocks)
+  const { session } = make([one, two])
+  const all = await Promise.all(Array.from({ length: 50 }, () => read(session())))
+  for (const bytes of all) assert.ok(bytes.equals(file.bytes))
+  assert.equal(two.asked.dags.length, 1)
+  assert.equal(two.asked.dags[0]?.range?.from, (leaves / 2 - 1) * chunk)
+  assert.deepEqual([one.asked.blocks.length, two.asked.blocks.length], [0, 0])
+})
+
+test('a lie in the middle: quarantined at once, and nobody gets a false byte', async () => {
+  const one = scriptedUpstream('one', file.blocks, { lieAt: 10 })
+  const two = scriptedUpstream('two', file.blocks)
+  const { session, pool, stack } = make([one, two])
+  assert.ok((await read(session())).equals(file.bytes))
+  assert.equal(pool.members[0]?.standing.state('x').state, 'quarantined')
+  for (const { cid, bytes } of file.order) assert.deepEqual(stack.held.get(blockKey(cid)), bytes)
+})
+
+test('a lie in a single block never wins', async () => {
+  const liar = scriptedUpstream('liar', file.blocks, { lieAt: -1, dag: false })
+  const honest = scriptedUpstream('honest', file.blocks, { dag: false })
+  const { session } = make([liar, honest])
+  const leaf = file.order[3] as Block
+  assert.deepEqual(await session().get(leaf.cid), leaf.bytes)
+})
+
+test('a reader that stops reading stops the upstream', async () => {
+  const one = scriptedUpstream('one', file.blocks)
+  const { session, clock } = make([one])
+  const slow = session()
+  await slow.get(file.cid, { cid: file.cid, segments: [], scope: 'entity' })
+  await slow.get((file.order[1] as Block).cid, { cid: file.cid, segments: [], scope: 'entity', range: { from: 0 } })
+  await clock.advance(1000)
+  assert.ok(one.asked.sent <= 3, `${one.asked.sent} blocks were pulled`)
+  slow.end()
+})
+
+test('the leader leaves at half: the others get everything from the same answer', async () => {
+  const one = scriptedUpstream('one', file.blocks)
+  const { session } = make([one])
+  const controller = new AbortController()
+  const leader = read(session({ controller }), {
+    onBlock: (index) => {
+      if (index === leaves / 2) controller.abort(new Failure('cancelled', 'the client left', { source: 'client' }))
+    },
+  })
+  const followers = Array.from({ length: 20 }, () => read(session()))
+  assert.equal((await failureOf(leader)).kind, 'cancelled')
+  for (const bytes of await Promise.all(followers)) assert.ok(bytes.equals(file.bytes))
+  assert.equal(one.asked.dags.length, 1)
+})
+
+test('the only reader leaves: the upstream is let go', async () => {
+  const one = scriptedUpstream('one', file.blocks)
+  const { session } = make([one])
+  const { get, end } = session()
+  await get(file.cid, { cid: file.cid, segments: [], scope: 'entity' })
+  end()
+  await read(session())
+  assert.equal(one.asked.dags.length, 1 + 1)
+})
+
+test('one leaf lost from the tiers costs one block', async () => {
+  const one = scriptedUpstream('one', file.blocks)
+  const { session, stack } = make([one])
+  await read(session())
+  const lostLeaf = file.order[5] as Block
+  stack.held.delete(blockKey(lostLeaf.cid))
+  assert.ok((await read(session())).equals(file.bytes))
+  assert.deepEqual(one.asked.blocks, [lostLeaf.cid.toString()])
+  assert.equal(one.asked.dags.length, 1)
+})
+
+test('nobody has it: not found at once, then from memory, and asked once a period behind it', async () => {
+  const blocks = new Map<string, Uint8Array>()
+  const one = scriptedUpstream('one', blocks)
+  const two = scriptedUpstream('two', blocks)
+  const { session, clock } = make([one, two])
+  const first = session()
+  const failure = await failureOf(first.get(file.cid, { cid: file.cid, segments: [], scope: 'entity' }))
+  assert.equal(failure.kind, 'not-found')
+  assert.ok((failure.retryAfterMs ?? 0) >= 5000)
+  assert.deepEqual(first.account.attempts.map(({ outcome }) => outcome), ['not-found', 'not-found'])
+  const again = await failureOf(session().get(file.cid, { cid: file.cid, segments: [], scope: 'entity' }))
+  assert.equal(again.kind, 'not-found')
+  assert.equal(one.asked.dags.length, 1)
+  await clock.advance(6000)
+  assert.equal(one.asked.dags.length, 2)
+  // While the search is on nobody waits for an upstream: the memory answers.
+  await failureOf(session().get(file.cid, { cid: file.cid, segments: [], scope: 'entity' }))
+  assert.equal(one.asked.dags.length, 2)
+  for (const [key, bytes] of file.blocks) blocks.set(key, bytes)
+  await clock.advance(12_000)
+  const hit = session()
+  assert.ok((await read(hit)).equals(file.bytes))
+  assert.equal(hit.account.fetches, 0)
+})
+
+test('a silent upstream: not found at the deadline, in memory at once, found later', async () => {
+  const one = scriptedUpstream('one', file.blocks, { silent: true })
+  const { session, clock } = make([one])
+  const waiting = failureOf(session().get(file.cid, { cid: file.cid, segments: [], scope: 'entity' }))
+  await clock.advance(5000)
+  assert.equal((await waiting).kind, 'timeout')
+  assert.equal((await failureOf(session().get(file.cid))).kind, 'timeout')
+  assert.equal(one.asked.dags.length, 1)
+})
+
+test('no-cache forgets what was not found', async () => {
+  const blocks = new Map<string, Uint8Array>()
+  const one = scriptedUpstream('one', blocks)
+  const { session } = make([one])
+  await failureOf(session().get(file.cid))
+  for (const [key, bytes] of file.blocks) blocks.set(key, bytes)
+  await failureOf(session().get(file.cid))
+  assert.deepEqual(await session({ noCache: true }).get(file.cid), file.order[0]?.bytes)
+})
+
+test('an upload clears the memory', async () => {
+  const { session, retrieval } = make([scriptedUpstream('one', new Map())])
+  await failureOf(session().get(file.cid))
+  await retrieval.store(file.cid, (file.order[0] as Block).bytes, new AbortController().signal)
+  assert.deepEqual(await session().get(file.cid), file.order[0]?.bytes)
+})
+
+test('nobody could be asked: said so, and never remembered', async () => {
+  const { session } = make([])
+  const failure = await failureOf(session().get(nobodys))
+  assert.equal(failure.kind, 'unavailable')
+  assert.equal((await failureOf(session().get(nobodys))).kind, 'unavailable')
+})
+
+test('only-if-cached asks no upstream', async () => {
+  const one = scriptedUpstream('one', file.blocks)
+  const { session } = make([one])
+  const failure = await failureOf(session({ onlyIfCached: true }).get(file.cid))
+  assert.equal(failure.facts['onlyIfCached'], true)
+  assert.deepEqual([one.asked.blocks.length, one.asked.dags.length], [0, 0])
+})
+
+test('an upstream that knows single blocks only can still begin an entity', async () => {
+  const plain = scriptedUpstream('plain', file.blocks, { dag: false })
+  const { session } = make([scriptedUpstream('empty', new Map()), plain])
+  assert.ok((await read(session())).equals(file.bytes))
+})
+
+test('below a path, a 404 may mean the path: the root alone is asked for', async () => {
+  const rootOnly = new Map([[blockKey(file.cid), (file.order[0] as Block).bytes]])
+  const one = scriptedUpstream('one', rootOnly, {})
+  one.dag = async function* () {
+    throw new Failure('not-found', 'no such path', { source: 'upstream' })
+  }
+  const { session } = make([one])
+  const bytes = await session().get(file.cid, { cid: file.cid, segments: ['absent'], scope: 'entity' })
+  assert.deepEqual(bytes, file.order[0]?.bytes)
+})
+
+test('an identity CID is its own answer; one that cannot be proved is refused', async () => {
+  const { session } = make([])
+  assert.deepEqual(await session().get(CID.parse('bafkqabtimvwgy3yk')), new TextEncoder().encode('hello\n'))
+  const short = CID.decode(new Uint8Array([1, 0x55, 0x12, 1, 0xff]))
+  assert.equal((await failureOf(session().get(short))).kind, 'malformed')
+})
