@@ -1,0 +1,71 @@
+// CIDs as people and programs spell them: every multibase that is spelled right, v0 and v1. Imports nothing of ours.
+import { base10 } from 'multiformats/bases/base10'
+import { base16, base16upper } from 'multiformats/bases/base16'
+import { base2 } from 'multiformats/bases/base2'
+import { base8 } from 'multiformats/bases/base8'
+import {
+  base32,
+  base32hex,
+  base32hexpad,
+  base32hexpadupper,
+  base32hexupper,
+  base32pad,
+  base32padupper,
+  base32upper,
+  base32z,
+} from 'multiformats/bases/base32'
+import { base36, base36upper } from 'multiformats/bases/base36'
+import { base58btc, base58flickr } from 'multiformats/bases/base58'
+import { base64, base64pad, base64url, base64urlpad } from 'multiformats/bases/base64'
+import { CID } from 'multiformats/cid'
+import { decode as decodeDigest } from 'multiformats/hashes/digest'
+
+const decoder = [
+  base2,
+  base8,
+  base10,
+  base16,
+  base16upper,
+  base32hex,
+  base32hexupper,
+  base32hexpad,
+  base32hexpadupper,
+  base32pad,
+  base32padupper,
+  base32upper,
+  base32z,
+  base36,
+  base36upper,
+  base58btc,
+  base58flickr,
+  base64,
+  base64pad,
+  base64url,
+  base64urlpad,
+].reduce((all, base) => all.or(base.decoder as never), base32.decoder.or(base58btc.decoder))
+
+/** Longer than any CID with a digest that proves something, in the widest base. */
+export const mostCidChars = 1024
+
+/** The CID, or undefined for what is none. Looks at the length before it decodes anything. */
+export function parseCid(text: string): CID | undefined {
+  if (text.length > mostCidChars) return undefined
+  try {
+    return CID.parse(text, text.startsWith('Qm') ? undefined : decoder)
+  } catch {
+    return undefined
+  }
+}
+
+const libp2pKey = 0x72
+
+/** The key an IPNS name is: a CID in any base, or the bare multihash that peers are written as. Undefined for a domain. */
+export function parseKey(text: string): CID | undefined {
+  const cid = parseCid(text)
+  if (cid || text.length > mostCidChars || !text.startsWith('1')) return cid
+  try {
+    return CID.createV1(libp2pKey, decodeDigest(base58btc.baseDecode(text)))
+  } catch {
+    return undefined
+  }
+}

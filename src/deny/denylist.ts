@@ -1,0 +1,138 @@
+// Whether an operator's lists say no to a path or a block, and in which words. A look-up costs a few map reads, and one
+// hash per function that the lists use for double-hashed rules.
+import { CID } from 'multiformats/cid'
+import { parse as parseYaml } from 'yaml'
+import { parseKey } from '../cid-text.ts'
+import { doubleHash, hashedKey, keyOf, parseRule, type Rule } from './rules.ts'
+
+export type Denial = {
+  readonly list: string
+  /** 451 where the rule says that the reason is legal, otherwise 410. */
+  readonly legal: boolean
+  readonly reason: string | undefined
+}
+
+export type ListFault = { readonly line: number; readonly what: string }
+
+/** One list, as read so far; more lines may come at any time. */
+export interface Denylist {
+  readonly name: string
+  readonly rules: number
+  /** Adds whole lines; answers what was wrong with those that it left out. */
+  add(text: string): ListFault[]
+  /** The rule that decides, if any. */
+  path(cid: CID, segments: readonly string[]): Rule | undefined
+  ipns(name: string, segments: readonly string[]): Rule | undefined
+}
+
+const mostHeaderBytes = 1024 * 1024
+const mostLineBytes = 2 * 1024 * 1024
+
+export function createDenylist(name: string): Denylist {
+  const spaces = { ipfs: new Map<string, Rule[]>(), ipns: new Map<string, Rule[]>(), hashed: new Map<string, Rule[]>() }
+  const codes = new Set<number>()
+  let hints: Readonly<Record<string, string>> = {}
+  let line = 0
+  let rules = 0
+  let headerSeen = false
+
+  function readHeader(text: string): string {
+    headerSeen = true
+    const end = /^---[ \t]*\r?$/m.exec(text.slice(0, mostHeaderBytes))
+    if (!end) return text
+    const header: unknown = parseYaml(text.slice(0, end.index))
+    if (header !== null && typeof header === 'object') {
+      const { version = 1, hints: given } = header as { version?: unknown; hints?: Record<string, unknown> }
+      if (version !== 1) throw new Error(`denylist ${name}: version ${String(version)} is not one this gateway reads`)
+      hints = Object.fromEntries(Object.entries(given ?? {}).map(([key, value]) => [key, String(value)]))
+    }
+    line = text.slice(0, end.index).split('\n').length
+    return text.slice(end.index + end[0].length + 1)
+  }
+
+  const hashedRules = (texts: readonly string[]): Rule[] =>
+    [...codes].flatMap((code) =>
+      texts.flatMap((text) => spaces.hashed.get(hashedKey(code, doubleHash.get(code)?.(text) ?? new Uint8Array())) ?? []),
+    )
+
+  return {
+    name,
+    get rules() {
+      return rules
+    },
+    add(text) {
+      const faults: ListFault[] = []
+      for (const row of (headerSeen ? text : readHeader(text)).split('\n')) {
+        line++
+        const trimmed = row.trim()
+        if (trimmed === '' || trimmed.startsWith('#')) continue
+        try {
+          if (row.length > mostLineBytes) throw new Error('the line is too long')
+          for (const { space, key, code, rule } of parseRule(trimmed, line, hints)) {
+            const held = spaces[space].get(key)
+            if (held) held.push(rule)
+            else spaces[space].set(key, [rule])
+            if (code !== undefined) codes.add(code)
+            rules++
+          }
+        } catch (error) {
+          faults.push({ line, what: error instanceof Error ? error.message : String(error) })
+        }
+      }
+      return faults
+    },
+    path(cid, segments) {
+      const path = segments.join('/')
+      const hash = keyOf(cid.multihash.bytes)
+      const v1 = CID.createV1(cid.code, cid.multihash).toString()
+      return last([
+        ...matching(spaces.ipfs.get(hash), path),
+        ...hashedRules([path === '' ? hash : `${hash}/${path}`, `${v1}/${path}`]),
+      ])
+    },
+    ipns(asked, segments) {
+      const path = segments.join('/')
+      const cid = parseKey(asked)
+      const key = cid ? keyOf(cid.multihash.bytes) : domainOf(asked)
+      const modern = cid ? key : `/ipns/${key}`
+      const legacy = cid ? CID.createV1(0x72, cid.multihash).toString() : key
+      return last([
+        ...matching(spaces.ipns.get(key), path),
+        ...hashedRules([path === '' ? modern : `${modern}/${path}`, `${legacy}/${path}`]),
+      ])
+    },
+  }
+}
+
+function matching(rules: readonly Rule[] | undefined, path: string): Rule[] {
+  return (rules ?? []).filter((rule) => rule.path && (rule.path.prefix ? path.startsWith(rule.path.text) : path === rule.path.text))
+}
+
+const last = (rules: readonly Rule[]): Rule | undefined =>
+  rules.reduce<Rule | undefined>((latest, rule) => (latest && latest.order > rule.order ? latest : rule), undefined)
+
+/** A DNSLink name as one label (`en-wikipedia--on--ipfs-org`) means the domain it was made of. */
+function domainOf(name: string): string {
+  const lower = name.toLowerCase().replace(/\.$/, '')
+  if (lower.includes('.')) return lower
+  return lower.replaceAll('--', '\0').replaceAll('-', '.').replaceAll('\0', '-')
+}
+
+/** Lists in the operator's order: the first one with a rule for a thing decides about it. */
+export function createDenylists(lists: () => readonly Denylist[]) {
+  const decide = (rule: (list: Denylist) => Rule | undefined): Denial | undefined => {
+    for (const list of lists()) {
+      const found = rule(list)
+      if (!found) continue
+      if (found.allow) return undefined
+      return { list: list.name, legal: found.hints['status'] === '451', reason: found.hints['reason'] }
+    }
+    return undefined
+  }
+  return {
+    /** A CID with the path below it as asked, or one resolved component with nothing below. */
+    path: (cid: CID, segments: readonly string[]) => decide((list) => list.path(cid, segments)),
+    name: (name: string, segments: readonly string[]) => decide((list) => list.ipns(name, segments)),
+  }
+}
+export type Denylists = ReturnType<typeof createDenylists>
