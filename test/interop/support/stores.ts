@@ -1,0 +1,57 @@
+// Real stores for the shared tiers: Redis, and versitygw as an S3 server over a folder.
+import { mkdir } from 'node:fs/promises'
+import { connect } from 'node:net'
+import { join } from 'node:path'
+import { freePort, run, tempFolder } from './processes.ts'
+
+const accepts = (port: number): Promise<boolean> =>
+  new Promise((resolve) => {
+    const socket = connect(port, '127.0.0.1')
+    socket.once('connect', () => {
+      socket.destroy()
+      resolve(true)
+    })
+    socket.once('error', () => resolve(false))
+  })
+
+export async function startRedis() {
+  const folder = await tempFolder()
+  const port = await freePort()
+  const server = await run({
+    command: 'redis-server',
+    args: ['--port', String(port), '--bind', '127.0.0.1', '--dir', folder.path, '--save', '', '--appendonly', 'no'],
+    isReady: (output) => output.includes('Ready to accept connections'),
+  })
+  return {
+    url: `redis://127.0.0.1:${port}`,
+    async stop() {
+      await server.stop()
+      await folder.remove()
+    },
+  }
+}
+
+export async function startS3() {
+  const folder = await tempFolder()
+  const port = await freePort()
+  const credentials = { accessKeyId: 'interop', secretAccessKey: 'interop-secret' }
+  const bucket = 'blocks'
+  await mkdir(join(folder.path, bucket))
+  const server = await run({
+    command: 'versitygw',
+    args: ['--port', `127.0.0.1:${port}`, '--access', credentials.accessKeyId, '--secret', credentials.secretAccessKey, 'posix', folder.path],
+    isReady: () => accepts(port),
+  })
+  return {
+    endpoint: `http://127.0.0.1:${port}`,
+    region: 'us-east-1',
+    bucket,
+    ...credentials,
+    /** Where the objects of the bucket lie as files. */
+    folder: join(folder.path, bucket),
+    async stop() {
+      await server.stop()
+      await folder.remove()
+    },
+  }
+}
