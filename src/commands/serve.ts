@@ -1,0 +1,43 @@
+// `cidgate serve`: one line on standard output when it answers, then signals decide.
+
+import { type Config, loadConfig } from '../config/load.ts'
+import { createGateway } from '../gateway.ts'
+import type { Log } from '../observe/log.ts'
+import { createLog } from '../observe/log.ts'
+import { type Serving, serve } from '../serve.ts'
+
+export async function serveCommand(file: string | undefined): Promise<number> {
+  const config = loadConfig(file)
+  const log = createLog(config.log.level)
+  crashOnTheUnexpected(log)
+  const serving = await serve({ config, log, create: (next: Config) => createGateway(next) })
+  process.stdout.write(`cidgate: http://${serving.listen}${serving.admin ? ` (admin: http://${serving.admin})` : ''}\n`)
+  await untilStopped(serving, file)
+  return 0
+}
+
+function untilStopped(serving: Serving, file: string | undefined): Promise<void> {
+  return new Promise((resolve, reject) => {
+    let stopping = false
+    const stop = (signal: NodeJS.Signals) => {
+      if (stopping) process.exit(signal === 'SIGINT' ? 130 : 143)
+      stopping = true
+      serving.close().then(resolve, reject)
+    }
+    process.on('SIGTERM', stop)
+    process.on('SIGINT', stop)
+    process.on('SIGHUP', () => {
+      if (!stopping) void serving.reload(() => loadConfig(file))
+    })
+  })
+}
+
+/** A bug must not leave half a gateway behind: what is written down is enough to find it, a supervisor starts it again. */
+function crashOnTheUnexpected(log: Log): void {
+  const crash = (event: string) => (error: unknown) => {
+    log('error', event, { error: error instanceof Error ? error.stack : String(error) })
+    process.exit(1)
+  }
+  process.on('unhandledRejection', crash('process.unhandled-rejection'))
+  process.on('uncaughtException', crash('process.uncaught-exception'))
+}

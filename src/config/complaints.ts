@@ -1,0 +1,157 @@
+// What is wrong with a configuration, one line per mistake: `config: <key.path>: <what> (expected …)`.
+// A value is shown as the file has it, never what was put in for ${…}, and not at all where it may be a secret.
+import { z } from 'zod'
+
+export class ConfigError extends Error {
+  readonly lines: readonly string[]
+
+  constructor(complaints: readonly string[]) {
+    const lines = complaints.map((complaint) => `config: ${complaint}`)
+    super(lines.join('\n'))
+    this.name = 'ConfigError'
+    this.lines = lines
+  }
+}
+
+export type Path = readonly PropertyKey[]
+type Issue = z.core.$ZodIssue
+
+const typeNames: Record<string, string> = {
+  string: 'a text',
+  number: 'a number',
+  int: 'a whole number',
+  boolean: 'true or false',
+  object: 'a mapping of keys',
+  record: 'a mapping of keys',
+  array: 'a list',
+}
+
+/** Given to zod at parse time, which knows the keys that would have been right only while it parses. */
+export const knownKeys = (issue: z.core.$ZodRawIssue): string | undefined =>
+  issue.code === 'unrecognized_keys' && issue.inst instanceof z.ZodObject
+    ? Object.keys(issue.inst.shape).join(' ')
+    : undefined
+
+/** `tree` is what the file says, before anything was put in for `${…}`. */
+export function complaints(issues: readonly Issue[], tree: unknown): string[] {
+  return issues.flatMap((issue) => complain(issue, [], tree))
+}
+
+function complain(issue: Issue, above: Path, tree: unknown): string[] {
+  const path = [...above, ...issue.path]
+  if (issue.code === 'unrecognized_keys') {
+    return issue.keys.map(
+      (key) => `${keyPath([...path, key])}: unknown key (${suggestion(key, issue.message.split(' '))})`,
+    )
+  }
+  if (issue.code === 'invalid_union' && !issue.message.startsWith('expected')) {
+    const inside = issue.errors.find((branch) => !branch.some(({ path: at }) => at.length === 0 && isOther(branch)))
+    const value = valueAt(tree, path)
+    if (inside && typeof value === 'object' && value !== null) return inside.flatMap((one) => complain(one, path, tree))
+  }
+  const what = issue.message.includes('(expected ') ? issue.message : `${said(tree, path)} (${expectation(issue)})`
+  return [`${keyPath(path)}: ${what}`]
+}
+
+// A branch of a union that wants another type altogether says nothing about what was meant.
+const isOther = (branch: readonly Issue[]): boolean =>
+  branch.some(({ code, path }) => path.length === 0 && code !== 'unrecognized_keys')
+
+function expectation(issue: Issue): string {
+  if (issue.message.startsWith('expected ')) return issue.message
+  switch (issue.code) {
+    case 'invalid_type':
+      return `expected ${typeNames[issue.expected] ?? issue.expected}`
+    case 'invalid_value':
+      return `expected ${oneOf(issue.values.map(String))}`
+    case 'invalid_union':
+      return issue.discriminator === undefined ? eitherOf(issue.errors) : `expected ${oneOf(choices(issue))}`
+    case 'too_small':
+      if (issue.minimum === 1 && issue.origin !== 'number' && issue.origin !== 'int')
+        return 'expected it not to be empty'
+      return `expected at least ${issue.minimum}${unitOf(issue.origin)}`
+    case 'too_big':
+      return `expected at most ${issue.maximum}${unitOf(issue.origin)}`
+    case 'invalid_format':
+      return `expected ${issue.format === 'url' ? 'a URL such as https://example.org' : issue.format}`
+    default:
+      return `expected something else: ${issue.message}`
+  }
+}
+
+function eitherOf(branches: readonly (readonly Issue[])[]): string {
+  const words = branches.map(([first]) => (first ? expectation(first).replace(/^expected /, '') : ''))
+  return `expected ${oneOf([...new Set(words.filter(Boolean))])}`
+}
+
+const choices = (issue: z.core.$ZodIssueInvalidUnion): string[] =>
+  'options' in issue && Array.isArray(issue.options) ? issue.options.filter((one) => typeof one === 'string') : []
+
+const unitOf = (origin: string): string =>
+  origin === 'string' ? ' characters' : origin === 'array' || origin === 'set' ? ' of them' : ''
+
+const oneOf = (words: readonly string[]): string =>
+  words.length < 2 ? words.join('') : `${words.slice(0, -1).join(', ')} or ${words.at(-1)}`
+
+function said(tree: unknown, path: Path): string {
+  const value = valueAt(tree, path)
+  if (value === undefined) return 'is missing'
+  if (value === null) return 'is empty'
+  if (Array.isArray(value)) return 'is a list'
+  if (typeof value === 'object') return 'is a mapping'
+  return isSecret(path, value) ? 'is not valid' : `${JSON.stringify(value)} is not valid`
+}
+
+const isSecret = (path: Path, value: unknown): boolean => {
+  const text = String(value)
+  return (
+    text.length > 80 ||
+    text.includes('@') ||
+    path.some((key) => /auth|token|secret|password|key|jwt/i.test(String(key)))
+  )
+}
+
+export function valueAt(tree: unknown, path: Path): unknown {
+  let here = tree
+  for (const key of path) {
+    if (typeof here !== 'object' || here === null || !Object.hasOwn(here, key)) return undefined
+    here = (here as Record<PropertyKey, unknown>)[key]
+  }
+  return here
+}
+
+/** `cache.tiers[1].path` */
+export function keyPath(path: Path): string {
+  const text = path.map((key) => (typeof key === 'number' ? `[${key}]` : `.${String(key)}`)).join('')
+  return text.replace(/^\./, '') || 'the file'
+}
+
+function suggestion(key: string, known: readonly string[]): string {
+  const near = known.map((word) => ({ word, far: distance(key.toLowerCase(), word.toLowerCase()) }))
+  const [best] = near.sort((one, other) => one.far - other.far)
+  return best && best.far <= Math.max(1, key.length / 3) ? `did you mean ${best.word}?` : `expected ${oneOf(known)}`
+}
+
+/** Letters put in, left out, changed or swapped with their neighbour. */
+function distance(one: string, other: string): number {
+  const rows = [Array.from({ length: other.length + 1 }, (_, column) => column)]
+  const at = (row: number, column: number): number => rows[row]?.[column] ?? Number.POSITIVE_INFINITY
+  for (let row = 1; row <= one.length; row++) {
+    const line = [row]
+    rows.push(line)
+    for (let column = 1; column <= other.length; column++) {
+      const same = one[row - 1] === other[column - 1]
+      const swapped = row > 1 && column > 1 && one[row - 1] === other[column - 2] && one[row - 2] === other[column - 1]
+      const changed = at(row - 1, column - 1) + (same ? 0 : 1)
+      line.push(
+        Math.min(
+          changed,
+          at(row - 1, column) + 1,
+          (line[column - 1] ?? 0) + 1,
+          swapped ? at(row - 2, column - 2) + 1 : changed,
+        ),
+      )
+    }
+  }
+  return at(one.length, other.length)
+}

@@ -1,0 +1,65 @@
+// A list of backends in the configuration: `use` picks the line of the registry, whose own options are checked with it.
+// What comes out is the same for every kind: what it is, what it is called, and its options.
+import { z } from 'zod'
+
+export type Kind = { readonly use: string; readonly options: z.ZodType }
+export type Entry = { readonly use: string; readonly name: string; readonly options: unknown }
+
+type Parsed = { readonly use?: string; readonly name?: string } & Readonly<Record<string, unknown>>
+
+const nameOf = () =>
+  z
+    .string()
+    .regex(/^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/, {
+      error: 'expected up to 64 letters, digits, dots, dashes or underscores',
+    })
+    .describe('What it is called in logs, metrics and answers. By default its `use`, or the host of its `url`.')
+
+function one<Shared extends z.ZodRawShape>(kind: Kind, shared: Shared, isDefault: boolean) {
+  if (!(kind.options instanceof z.ZodObject)) throw new TypeError(`the options of ${kind.use} must be a zod object`)
+  const use = isDefault ? z.literal(kind.use).optional() : z.literal(kind.use)
+  return kind.options.safeExtend({ use, name: nameOf().optional(), ...shared })
+}
+
+/** The list for one registry. Without `use`, an entry is of the kind `assume`. */
+export function entries(kinds: Readonly<Record<string, Kind>>, assume?: string) {
+  return listOf(kinds, {}, assume).transform((list): Entry[] =>
+    list.map(({ use, name, ...options }) => ({ use: use ?? assume ?? '', name: name ?? '', options })),
+  )
+}
+
+/** The same, with keys that belong to the list and not to the backend: they come out beside `options`. */
+export function entriesWith<Shared extends z.ZodRawShape>(
+  kinds: Readonly<Record<string, Kind>>,
+  shared: Shared,
+  assume?: string,
+) {
+  return listOf(kinds, shared, assume).transform((list): (Entry & z.output<z.ZodObject<Shared>>)[] =>
+    list.map(({ use, name, ...rest }) => {
+      const all = Object.entries(rest)
+      const own = Object.fromEntries(all.filter(([key]) => key in shared)) as z.output<z.ZodObject<Shared>>
+      const options = Object.fromEntries(all.filter(([key]) => !(key in shared)))
+      return { use: use ?? assume ?? '', name: name ?? '', options, ...own }
+    }),
+  )
+}
+
+function listOf(kinds: Readonly<Record<string, Kind>>, shared: z.ZodRawShape, assume: string | undefined) {
+  const all = Object.values(kinds).map((kind) => one(kind, shared, kind.use === assume))
+  const union = z.discriminatedUnion('use', all as unknown as [z.ZodObject<{ use: z.ZodLiteral<string> }>])
+  return z.array(union as unknown as z.ZodType<Parsed, Parsed>).transform((list, context) => {
+    const named = list.map((entry) => ({ ...entry, name: entry.name ?? usualName(entry, assume) }))
+    const seen = new Set<string>()
+    for (const [index, { name }] of named.entries()) {
+      const message = `${JSON.stringify(name)} is the name of another one (expected a \`name\` of its own)`
+      if (seen.has(name)) context.addIssue({ code: 'custom', path: [index, 'name'], message })
+      seen.add(name)
+    }
+    return named as (Parsed & { readonly name: string })[]
+  })
+}
+
+function usualName({ use, url }: Parsed, assume: string | undefined): string {
+  const host = assume !== undefined && typeof url === 'string' && URL.canParse(url) ? new URL(url).host : ''
+  return host || (use ?? assume ?? '')
+}

@@ -1,0 +1,155 @@
+// Everything an operator may set, in one strict schema, joined from what the gateway and each backend declare. The
+// reference of the configuration is made from the descriptions here (config/schema.json); docs and editors read those.
+import { z } from 'zod'
+import { profiles } from '../../backends/pinning/contract.ts'
+import { providerKinds } from '../../backends/pinning/index.ts'
+import { tierKinds } from '../../backends/tiers/index.ts'
+import { upstreamKinds } from '../../backends/upstreams/index.ts'
+import { address } from './address.ts'
+import { entries, entriesWith } from './entries.ts'
+import { version } from './package.ts'
+import { duration, size } from './units.ts'
+
+const count = (least = 1) => z.int().min(least)
+
+const upload = z.strictObject({
+  maxBytes: size().prefault('100MiB').describe('The largest upload; more is answered with 413.'),
+  profile: z
+    .enum(profiles)
+    .default('unixfs-v1-2025')
+    .describe('How a file becomes blocks, and so its CID (IPIP-499). Change it, and the same file gets another CID.'),
+  auth: z
+    .union([z.literal('none'), z.strictObject({ tokens: z.array(z.string().min(1)).min(1) })])
+    .default('none')
+    .describe('Who may upload: everybody, or who sends one of these as `Authorization: Bearer …`.'),
+  concurrency: count().default(64).describe('Uploads received at once; the next is answered with 503.'),
+  idle: duration().prefault('30s').describe('An upload that sends nothing for this long is ended.'),
+  minRate: size().prefault('1KiB').describe('Bytes a second, on average, below which an upload is ended as stuck.'),
+})
+
+const pinning = z
+  .strictObject({
+    confirm: z
+      .union([count(), z.literal('all')])
+      .default(1)
+      .describe('How many providers must hold an upload before it is answered with 200.'),
+    queue: z
+      .boolean()
+      .default(false)
+      .describe('Where too few providers can be reached: keep the bytes here, answer 200, and go on trying.'),
+    providers: entries(providerKinds)
+      .prefault([{ name: 'local', use: 'embedded' }])
+      .describe('Where uploads are kept for good. None: this gateway takes no uploads.'),
+  })
+  .superRefine(({ confirm, providers }, context) => {
+    if (confirm === 'all' || providers.length === 0 || confirm <= providers.length) return
+    const message = `expected at most ${providers.length}, the number of providers, or all`
+    context.addIssue({ code: 'custom', path: ['confirm'], message })
+  })
+
+const upstreamLimits = {
+  perMinute: count().optional().describe('Requests a minute it allows us; when they are used up, others are asked.'),
+  perCidPerMinute: count().optional().describe('Requests a minute it allows for one CID.'),
+}
+
+const retrieval = z.strictObject({
+  deadline: duration().prefault('5s').describe('Until the first byte; then the answer is 404.'),
+  blockDeadline: duration()
+    .prefault('30s')
+    .describe('For each further block of an answer that has begun; then it is reset.'),
+  keepLooking: duration().prefault('60s').describe('How long the search goes on behind a 404. 0: not at all.'),
+  hedge: z
+    .union([z.literal('auto'), duration()])
+    .default('auto')
+    .describe(
+      'When the next upstream is asked too: after the usual time of this one (auto), a fixed time, or 0, at once.',
+    ),
+  userAgent: z
+    .string()
+    .min(1)
+    .default(`cidgate/${version}`)
+    .describe('How we call ourselves to upstreams and providers.'),
+  probeEvery: duration()
+    .prefault('10m')
+    .describe('How often upstreams are looked at. 0: never, all are taken as usable.'),
+  upstreams: entriesWith(upstreamKinds, upstreamLimits, 'trustless')
+    .optional()
+    .transform((list) => list ?? [])
+    .describe('Who is asked for blocks that no tier has. Absent: config/upstreams.yaml. Empty: nobody (an archive).'),
+  notFound: z
+    .strictObject({
+      first: duration().prefault('5s').describe('How long it is remembered that nobody has a thing, the first time.'),
+      most: duration().prefault('60s').describe('It doubles each time up to this.'),
+    })
+    .refine(({ first, most }) => first <= most, { path: ['most'], error: 'expected at least as long as `first`' })
+    .prefault({})
+    .describe('What nobody had lately is answered with 404 from memory.'),
+})
+
+const cache = z.strictObject({
+  hot: z
+    .strictObject({
+      maxBytes: size().prefault('256MiB').describe('Memory for complete small answers. 0: none.'),
+      maxItem: size().prefault('1MiB').describe('The largest answer that is kept so.'),
+    })
+    .prefault({})
+    .describe('Small answers, ready to be written to the socket.'),
+  tiers: entries(tierKinds)
+    .prefault([
+      { use: 'memory', maxBytes: '64MiB' },
+      { use: 'disk', maxBytes: '10GiB' },
+    ])
+    .describe('Where proved blocks are kept, the fastest first. Faster tiers are filled from slower ones.'),
+})
+
+const responses = z.strictObject({
+  types: z
+    .enum(['api', 'web'])
+    .default('api')
+    .describe('api: JSON as JSON and everything else as bytes. web: types by name and content, index.html, listings.'),
+  json: z
+    .strictObject({
+      maxBytes: size().prefault('8MiB').describe('The largest file that is looked into to see whether it is JSON.'),
+    })
+    .prefault({}),
+})
+
+const limits = z.strictObject({
+  inFlight: count().default(4096).describe('Requests being answered at once; the next is answered with 503.'),
+  perClient: z
+    .union([z.literal('none'), z.strictObject({ perMinute: count(), burst: count().optional() })])
+    .default('none')
+    .describe('Requests a minute from one address (IPv6: from one /64), and how many may come at once; then 429.'),
+  headers: duration().prefault('10s').describe('A request must have sent its headers by then.'),
+  keepAlive: duration()
+    .prefault('75s')
+    .describe('How long an idle connection is kept; longer than your load balancer does.'),
+  stalled: duration().prefault('60s').describe('A client that reads nothing for this long is cut off.'),
+  grace: duration().prefault('30s').describe('How long requests may go on after a stop or a reload.'),
+})
+
+export const configSchema = z.strictObject({
+  listen: address().prefault('127.0.0.1:8080').describe('The public address.'),
+  admin: z
+    .union([z.literal(false), address()])
+    .prefault('127.0.0.1:8081')
+    .describe('Health, readiness and metrics. false: none.'),
+  data: z
+    .string()
+    .min(1)
+    .default('./data')
+    .describe('The folder of the embedded stores; relative to where it is started.'),
+  upload: upload.prefault({}).describe('POST /add.'),
+  pinning: pinning.prefault({}).describe('Where uploads are kept.'),
+  retrieval: retrieval.prefault({}).describe('How content is found that is not here.'),
+  cache: cache.prefault({}).describe('How content is kept that was found.'),
+  responses: responses.prefault({}).describe('What answers look like.'),
+  limits: limits.prefault({}).describe('What one client, and all of them, may ask of this machine.'),
+  denylists: z.array(z.string().min(1)).default([]).describe('Files or URLs of compact denylists (IPIP-383).'),
+  log: z
+    .strictObject({ level: z.enum(['debug', 'info', 'warn', 'error']).default('info') })
+    .prefault({})
+    .describe('One line of JSON per event, on standard error.'),
+})
+
+export type Config = z.output<typeof configSchema>

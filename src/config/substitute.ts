@@ -1,0 +1,57 @@
+// `${NAME}` from the environment and `${file:/run/secrets/x}` from a file, in the text values of a configuration. It is
+// done after YAML was read, so that what a secret contains can never become a key. `$${` stands for a plain `${`.
+import { readFileSync, statSync } from 'node:fs'
+import { keyPath, type Path } from './complaints.ts'
+
+export type Environment = Readonly<Record<string, string | undefined>>
+
+const mostSecretBytes = 64 * 1024
+
+/** The tree with everything put in, and a complaint for each thing that could not be. Never the value of a secret. */
+export function substitute(tree: unknown, environment: Environment): { tree: unknown; complaints: string[] } {
+  const complaints: string[] = []
+
+  function walk(value: unknown, path: Path): unknown {
+    if (typeof value === 'string') return fill(value, path)
+    if (Array.isArray(value)) return value.map((item, index) => walk(item, [...path, index]))
+    if (typeof value !== 'object' || value === null) return value
+    return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, walk(item, [...path, key])]))
+  }
+
+  function fill(text: string, path: Path): string {
+    return text.replace(/\$?\$\{([^}]*)\}/g, (whole, name: string) => {
+      if (whole.startsWith('$$')) return whole.slice(1)
+      const found = name.startsWith('file:') ? fromFile(name.slice('file:'.length)) : fromEnvironment(name, environment)
+      if ('value' in found) return found.value
+      complaints.push(`${keyPath(path)}: ${found.missing}`)
+      return ''
+    })
+  }
+
+  return { tree: walk(tree, []), complaints }
+}
+
+type Found = { readonly value: string } | { readonly missing: string }
+
+function fromEnvironment(name: string, environment: Environment): Found {
+  if (!/^[A-Za-z_][A-Za-z0-9_]*$/.test(name)) {
+    return { missing: `\${${name}} names nothing (expected \${NAME}, \${file:/path}, or $\${ for a plain \${)` }
+  }
+  const value = environment[name]
+  if (value) return { value }
+  return { missing: `the environment has ${value === '' ? 'an empty' : 'no'} ${name} (expected it to be set)` }
+}
+
+function fromFile(path: string): Found {
+  try {
+    if (statSync(path).size > mostSecretBytes)
+      return { missing: `${path} is too large (expected a secret in a small file)` }
+    const value = readFileSync(path, 'utf8').replace(/\r?\n$/, '')
+    return value === '' ? { missing: `${path} is empty (expected a secret in it)` } : { value }
+  } catch (error) {
+    return { missing: `${path} cannot be read: ${codeOf(error)} (expected a secret in it)` }
+  }
+}
+
+export const codeOf = (error: unknown): string =>
+  error instanceof Error && 'code' in error ? String(error.code) : 'unknown reason'

@@ -1,0 +1,150 @@
+// The server is a thin user of the library: two listening sockets in front of one gateway that a SIGHUP replaces.
+// Stopping is in this order: take no new connections, answer what was asked, close the gateway.
+import { createServer, type RequestListener, type Server } from 'node:http'
+import { type Address, addressText } from './config/address.ts'
+import type { Config } from './config/load.ts'
+import { createReload, type Replaceable } from './config/reload.ts'
+import { Failure } from './failure.ts'
+import type { Log } from './observe/log.ts'
+
+export type ServeOptions = {
+  readonly config: Config
+  readonly create: (config: Config) => Promise<Replaceable>
+  readonly log: Log
+}
+
+export interface Serving {
+  /** Where it really listens: a port 0 was replaced by the one it got. */
+  readonly listen: string
+  readonly admin: string | undefined
+  /** Loads again. False: refused (the reasons are in the log), and everything goes on as before. */
+  reload(load: () => Config): Promise<boolean>
+  close(): Promise<void>
+}
+
+// A pipelining client can put thousands of requests into one socket at once; this bounds what one socket may cost.
+const requestsPerSocket = 1000
+const headerCheckMs = 1000
+
+export async function serve({ config: first, create, log }: ServeOptions): Promise<Serving> {
+  const gateways = createReload(await create(first), log)
+  let config = first
+  let closing = false
+
+  const front = (handler: RequestListener): RequestListener =>
+    function answer(request, response) {
+      if (closing) response.shouldKeepAlive = false
+      handler(request, response)
+    }
+  const handlers = { listen: front(gateways.handler), admin: front(gateways.admin) }
+
+  let sockets = await openSockets(first, handlers).catch(async (error: unknown) => {
+    await gateways.close(0)
+    throw error
+  })
+
+  return {
+    get listen() {
+      return where(sockets.listen)
+    },
+    get admin() {
+      return sockets.admin && where(sockets.admin)
+    },
+    reload(load) {
+      return gateways.replace(async () => {
+        const next = load()
+        // New addresses first: one that is taken must be known before anything was changed.
+        const opened = await openSockets(next, handlers, { config, sockets })
+        const running = await create(next).catch(async (error: unknown) => {
+          await stopOthers(opened, sockets)
+          throw error
+        })
+        const old = sockets
+        sockets = opened
+        config = next
+        setClocks(sockets, next)
+        void stopOthers(old, sockets)
+        return running
+      }, config.limits.grace)
+    },
+    async close() {
+      closing = true
+      const open = all(sockets)
+      const closed = open.map(stop)
+      await gateways.close(config.limits.grace)
+      for (const server of open) server.closeAllConnections()
+      await Promise.all(closed)
+    },
+  }
+}
+
+type Sockets = { readonly listen: Server; readonly admin: Server | undefined }
+type Handlers = { readonly listen: RequestListener; readonly admin: RequestListener }
+
+/** What is listened on already, where the address is the same, and new sockets for the rest. All of them, or none. */
+async function openSockets(
+  config: Config,
+  handlers: Handlers,
+  open?: { readonly config: Config; readonly sockets: Sockets },
+): Promise<Sockets> {
+  const kept = (key: 'listen' | 'admin') =>
+    open && isSame(config[key], open.config[key]) ? open.sockets[key] : undefined
+  const listen = kept('listen') ?? (await listenOn(config.listen, handlers.listen, 'listen'))
+  try {
+    const admin = config.admin ? (kept('admin') ?? (await listenOn(config.admin, handlers.admin, 'admin'))) : undefined
+    const sockets = { listen, admin }
+    if (!open) setClocks(sockets, config)
+    return sockets
+  } catch (error) {
+    if (listen !== open?.sockets.listen) await stop(listen)
+    throw error
+  }
+}
+
+function listenOn(address: Address, handler: RequestListener, key: string): Promise<Server> {
+  const server = createServer({ connectionsCheckingInterval: headerCheckMs }, handler)
+  // Whoever takes uploads says 100 itself, after looking at their size and token; nobody else needs to.
+  server.on('checkContinue', handler)
+  server.maxRequestsPerSocket = requestsPerSocket
+  // Uploads have clocks of their own: a whole request may take as long as it moves.
+  server.requestTimeout = 0
+  return new Promise((resolve, reject) => {
+    server.once('error', (error: NodeJS.ErrnoException) => {
+      const message = `${key}: ${addressText(address)} cannot be listened on: ${error.code}`
+      reject(new Failure('broken', message, { source: 'ours', cause: error }))
+    })
+    server.listen({ ...address, backlog: 2048 }, () => resolve(server))
+  })
+}
+
+function setClocks(sockets: Sockets, { limits }: Config): void {
+  for (const server of all(sockets)) {
+    server.headersTimeout = limits.headers
+    server.keepAliveTimeout = limits.keepAlive
+  }
+}
+
+const all = ({ listen, admin }: Sockets): Server[] => (admin ? [listen, admin] : [listen])
+
+async function stopOthers(sockets: Sockets, keep: Sockets): Promise<void> {
+  await Promise.all(
+    all(sockets)
+      .filter((server) => !all(keep).includes(server))
+      .map(stop),
+  )
+}
+
+function stop(server: Server): Promise<void> {
+  return new Promise((resolve) => {
+    server.close(() => resolve())
+    server.closeIdleConnections()
+  })
+}
+
+function where(server: Server): string {
+  const at = server.address()
+  return typeof at === 'object' && at ? addressText({ host: at.address, port: at.port }) : String(at)
+}
+
+const isSame = (one: Address | false, other: Address | false): boolean =>
+  one !== false && other !== false && one.host === other.host && one.port === other.port
