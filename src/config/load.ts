@@ -29,11 +29,19 @@ export function parseConfig(said: unknown, environment: Environment = {}): Confi
 export function readYaml(file: string | URL): unknown {
   const lines = new LineCounter()
   const document = parseDocument(readText(file), { lineCounter: lines, prettyErrors: false })
-  const wrong = [...document.errors, ...document.warnings].map(({ message, pos }) => {
-    const { line, col } = lines.linePos(pos[0])
-    return `line ${line}, column ${col}: ${message.replaceAll('\n', ' ')} (expected YAML)`
-  })
-  if (wrong.length > 0) throw new ConfigError(wrong)
+  const wrong = [...document.errors, ...document.warnings].map(({ message, pos: [at] }) => ({
+    message,
+    ...lines.linePos(at),
+  }))
+  // One mistake often leaves several complaints on its line: the first is the one to mend.
+  const firsts = wrong.filter(({ line }, index) => wrong.findIndex((other) => other.line === line) === index)
+  if (firsts.length > 0) {
+    throw new ConfigError(
+      firsts.map(
+        ({ line, col, message }) => `line ${line}, column ${col}: ${message.replaceAll('\n', ' ')} (expected YAML)`,
+      ),
+    )
+  }
   try {
     return document.toJS()
   } catch (error) {

@@ -147,7 +147,9 @@ export const configSchema = z.strictObject({
   limits: limits.prefault({}).describe('What one client, and all of them, may ask of this machine.'),
   denylists: z.array(z.string().min(1)).default([]).describe('Files or URLs of compact denylists (IPIP-383).'),
   log: z
-    .strictObject({ level: z.enum(['debug', 'info', 'warn', 'error']).default('info') })
+    .strictObject({
+      level: z.enum(['debug', 'info', 'warn', 'error']).default('info').describe('The least that is worth a line.'),
+    })
     .prefault({})
     .describe('One line of JSON per event, on standard error.'),
 })

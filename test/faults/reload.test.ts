@@ -1,0 +1,209 @@
+// The threat: an operator changes the configuration of a gateway that is being used, and gets it wrong. Nobody's request
+// may be lost to a reload, whether it is good, bad, or moves the gateway to another address.
+import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { Agent, createServer, get, type IncomingMessage, type RequestListener, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { afterEach, describe, it } from 'node:test'
+import { parseConfig } from '../../src/config/load.ts'
+import type { Replaceable } from '../../src/config/reload.ts'
+import type { Log } from '../../src/observe/log.ts'
+import { type Serving, serve } from '../../src/serve.ts'
+
+const configOf = (more: object = {}) =>
+  parseConfig({ listen: '127.0.0.1:0', admin: '127.0.0.1:0', retrieval: { upstreams: [] }, ...more })
+
+type Logged = { level: string; event: string; facts: Readonly<Record<string, unknown>> | undefined }
+
+/** A gateway that answers with its number; `/slow` waits until it is let go. It remembers what was open when it closed. */
+function createStage() {
+  const logged: Logged[] = []
+  const log: Log = (level, event, facts) => logged.push({ level, event, facts })
+  const held: ServerResponse[] = []
+  const closed: number[] = []
+  const misused: number[] = []
+  let made = 0
+  const create = async (): Promise<Replaceable> => {
+    const number = ++made
+    const handler: RequestListener = (request, response) => {
+      if (closed.includes(number)) misused.push(number)
+      if (request.url === '/slow') held.push(response)
+      else response.end(String(number))
+    }
+    return {
+      handler,
+      admin: (_request, response) => response.end(`admin ${number}`),
+      close: async () => {
+        closed.push(number)
+      },
+    }
+  }
+  return {
+    log,
+    logged,
+    held,
+    closed,
+    misused,
+    create,
+    letGo() {
+      for (const response of held.splice(0)) response.end('slow')
+    },
+  }
+}
+
+async function read(url: string, agent?: Agent): Promise<string> {
+  const request = get(url, { agent: agent ?? false })
+  const [response] = (await once(request, 'response')) as [IncomingMessage]
+  let text = ''
+  for await (const chunk of response) text += chunk
+  return text
+}
+
+describe('reload', () => {
+  let serving: Serving | undefined
+  afterEach(async () => {
+    await serving?.close()
+    serving = undefined
+  })
+
+  it('loses no request while it switches forty times under load', async () => {
+    const stage = createStage()
+    serving = await serve({ config: configOf(), ...stage })
+    const url = `http://${serving.listen}/`
+    const agent = new Agent({ keepAlive: true, maxSockets: 8 })
+    const seen = new Set<string>()
+    let switching = true
+    const readers = Array.from({ length: 8 }, async () => {
+      while (switching) seen.add(await read(url, agent))
+    })
+    for (let count = 0; count < 40; count++) {
+      assert.equal(await serving.reload(() => configOf()), true)
+      await read(url)
+    }
+    switching = false
+    await Promise.all(readers)
+    agent.destroy()
+    assert.ok(seen.has('1') || seen.size > 2)
+    assert.equal(await read(url), '41')
+    assert.deepEqual(stage.misused, [], 'a gateway that is closed is asked nothing')
+    assert.equal(new Set(stage.closed).size, 40)
+  })
+
+  it('closes the old one only when its last request is answered', async () => {
+    const stage = createStage()
+    serving = await serve({ config: configOf(), ...stage })
+    const slow = read(`http://${serving.listen}/slow`)
+    while (stage.held.length === 0) await read(`http://${serving.listen}/`)
+    assert.equal(await serving.reload(() => configOf()), true)
+    assert.equal(await read(`http://${serving.listen}/`), '2')
+    assert.deepEqual(stage.closed, [])
+    stage.letGo()
+    assert.equal(await slow, 'slow')
+    while (stage.closed.length === 0) await read(`http://${serving.listen}/`)
+    assert.deepEqual(stage.closed, [1])
+  })
+
+  it('refuses a bad configuration with the lines it would have been refused with at start', async () => {
+    const stage = createStage()
+    serving = await serve({ config: configOf(), ...stage })
+    assert.equal(await serving.reload(() => configOf({ retreival: {}, listen: 'nowhere' })), false)
+    assert.deepEqual(
+      stage.logged.filter(({ event }) => event === 'config.refused').map(({ facts }) => facts?.why),
+      [
+        'config: listen: "nowhere" is not valid (expected host:port such as 127.0.0.1:8080, [::1]:8080, or :8080 for every address)',
+        'config: retreival: unknown key (did you mean retrieval?)',
+      ],
+    )
+    assert.equal(await read(`http://${serving.listen}/`), '1')
+    assert.deepEqual(stage.closed, [])
+  })
+
+  it('stays where it was when the new gateway cannot be made', async () => {
+    const stage = createStage()
+    let fail = false
+    const create = async () => {
+      if (fail) throw new Error('the bucket is not there')
+      return stage.create()
+    }
+    serving = await serve({ config: configOf(), log: stage.log, create })
+    const before = serving.listen
+    fail = true
+    const elsewhere = await freePort()
+    assert.equal(await serving.reload(() => configOf({ listen: `127.0.0.1:${elsewhere}` })), false)
+    assert.equal(serving.listen, before)
+    assert.equal(await read(`http://${before}/`), '1')
+    await assert.rejects(read(`http://127.0.0.1:${elsewhere}/`), { code: 'ECONNREFUSED' })
+    assert.match(String(stage.logged.at(-1)?.facts?.why), /the bucket is not there/)
+  })
+
+  it('moves to another address, and answers at the old one what was asked there', async () => {
+    const stage = createStage()
+    serving = await serve({ config: configOf(), ...stage })
+    const before = serving.listen
+    const slow = read(`http://${before}/slow`)
+    while (stage.held.length === 0) await read(`http://${before}/`)
+    const port = await freePort()
+    assert.equal(await serving.reload(() => configOf({ listen: `127.0.0.1:${port}`, admin: false })), true)
+    assert.equal(serving.listen, `127.0.0.1:${port}`)
+    assert.equal(serving.admin, undefined)
+    assert.equal(await read(`http://127.0.0.1:${port}/`), '2')
+    await assert.rejects(read(`http://${before}/`), { code: 'ECONNREFUSED' })
+    stage.letGo()
+    assert.equal(await slow, 'slow')
+  })
+
+  it('stays at its address when the new one is taken', async () => {
+    const stage = createStage()
+    serving = await serve({ config: configOf(), ...stage })
+    const before = serving.listen
+    const other = createServer().listen(0, '127.0.0.1')
+    await once(other, 'listening')
+    const taken = `127.0.0.1:${(other.address() as AddressInfo).port}`
+    assert.equal(await serving.reload(() => configOf({ listen: taken })), false)
+    assert.match(String(stage.logged.at(-1)?.facts?.why), /listen: 127\.0\.0\.1:\d+ cannot be listened on: EADDRINUSE/)
+    assert.equal(await read(`http://${before}/`), '1')
+    other.close()
+  })
+
+  it('stops when what was asked is answered, and takes nothing new', async () => {
+    const stage = createStage()
+    const own = await serve({ config: configOf(), ...stage })
+    const slow = read(`http://${own.listen}/slow`)
+    while (stage.held.length === 0) await read(`http://${own.listen}/`)
+    const address = own.listen
+    const stopped = own.close()
+    await assert.rejects(read(`http://${address}/`), { code: 'ECONNREFUSED' })
+    assert.deepEqual(stage.closed, [])
+    stage.letGo()
+    assert.equal(await slow, 'slow')
+    await stopped
+    assert.deepEqual(stage.closed, [1])
+  })
+
+  it('cuts off what is not answered within the grace', async () => {
+    const stage = createStage()
+    const own = await serve({ config: configOf({ limits: { grace: '50ms' } }), ...stage })
+    const slow = read(`http://${own.listen}/slow`)
+    const cut = assert.rejects(slow, { code: 'ECONNRESET' })
+    while (stage.held.length === 0) await read(`http://${own.listen}/`)
+    await own.close()
+    await cut
+    assert.deepEqual(stage.closed, [1])
+  })
+
+  it('asks the admin handler at the admin address and nowhere else', async () => {
+    const stage = createStage()
+    serving = await serve({ config: configOf(), ...stage })
+    assert.equal(await read(`http://${serving.admin}/`), 'admin 1')
+    assert.equal(await read(`http://${serving.listen}/`), '1')
+  })
+})
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = server.address() as AddressInfo
+  server.close()
+  await once(server, 'close')
+  return port
+}

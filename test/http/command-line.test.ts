@@ -1,0 +1,152 @@
+// The command line as a shell sees it: what it prints, where, and with which exit code.
+import assert from 'node:assert/strict'
+import { type ChildProcessWithoutNullStreams, execFile, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { after, afterEach, before, describe, it } from 'node:test'
+import { fileURLToPath } from 'node:url'
+
+const program = fileURLToPath(new URL('../../bin/cidgate.mjs', import.meta.url))
+
+type Outcome = { code: number; out: string; err: string }
+
+const run = (...args: string[]): Promise<Outcome> =>
+  new Promise((resolve) => {
+    execFile(process.execPath, [program, ...args], (error, out, err) =>
+      resolve({ code: error ? Number(error.code) : 0, out, err }),
+    )
+  })
+
+describe('the command line', () => {
+  let folder = ''
+  const children: ChildProcessWithoutNullStreams[] = []
+
+  before(async () => {
+    folder = await mkdtemp(join(tmpdir(), 'cidgate-'))
+  })
+  afterEach(async () => {
+    for (const child of children.splice(0)) {
+      if (child.exitCode !== null || child.signalCode !== null) continue
+      child.kill('SIGKILL')
+      await once(child, 'exit')
+    }
+  })
+  after(() => rm(folder, { recursive: true }))
+
+  async function configFile(name: string, text: string): Promise<string> {
+    const file = join(folder, name)
+    await writeFile(file, text)
+    return file
+  }
+
+  const offline = () => `
+listen: 127.0.0.1:0
+admin: 127.0.0.1:0
+data: ${folder}/data
+retrieval: { upstreams: [] }
+limits: { grace: 2s }
+`
+
+  /** Starts a gateway and waits for its line. What it writes is collected. */
+  async function start(file: string) {
+    const child = spawn(process.execPath, [program, '--config', file])
+    children.push(child)
+    const said = { out: '', err: '' }
+    child.stderr.on('data', (chunk) => {
+      said.err += chunk
+    })
+    const began = performance.now()
+    await new Promise<void>((resolve, reject) => {
+      child.stdout.on('data', (chunk) => {
+        said.out += chunk
+        if (said.out.includes('\n')) resolve()
+      })
+      child.once('exit', () => reject(new Error(`it ended: ${said.err}`)))
+    })
+    return { child, said, startMs: performance.now() - began, url: /http:\/\/[^ \n]+/.exec(said.out)?.[0] ?? '' }
+  }
+
+  const questions: { args: string[]; code: number; out?: RegExp; err?: RegExp }[] = [
+    { args: ['--help'], code: 0, out: /^cidgate: .+\n\n {2}cidgate \[serve\]/ },
+    { args: ['--version'], code: 0, out: /^\d+\.\d+\.\d+\n$/ },
+    { args: ['serv'], code: 2, err: /^cidgate: there is no command serv \(see cidgate --help\)\n$/ },
+    { args: ['--prot', '80'], code: 2, err: /^cidgate: Unknown option '--prot' \(see cidgate --help\)\n$/ },
+    {
+      args: ['serve', 'my.yaml'],
+      code: 2,
+      err: /^cidgate: serve takes no my\.yaml; a configuration is named with --config/,
+    },
+    { args: ['check'], code: 2, err: /^cidgate: check takes one file/ },
+    { args: ['check', '/nowhere.yaml'], code: 2, err: /^config: \/nowhere\.yaml: cannot be read: ENOENT/ },
+    { args: ['--config', '/nowhere.yaml'], code: 2, err: /^config: \/nowhere\.yaml: cannot be read: ENOENT/ },
+  ]
+  for (const { args, code, out, err } of questions) {
+    it(`answers cidgate ${args.join(' ')}`, async () => {
+      const outcome = await run(...args)
+      assert.equal(outcome.code, code, outcome.err)
+      assert.match(outcome.out, out ?? /^$/)
+      assert.match(outcome.err, err ?? /^$/)
+    })
+  }
+
+  it('checks a configuration: one line for each mistake and 2, or one line and 0', async () => {
+    const bad = await configFile('bad.yaml', 'retreival: {}\nlisten: 80\n')
+    const outcome = await run('check', bad)
+    assert.equal(outcome.code, 2)
+    assert.deepEqual(
+      outcome.err
+        .trimEnd()
+        .split('\n')
+        .map((line) => line.split(': ').slice(0, 2).join(': ')),
+      ['config: listen', 'config: retreival'],
+    )
+    assert.deepEqual(await run('check', await configFile('good.yaml', offline())), {
+      code: 0,
+      out: `${folder}/good.yaml: good\n`,
+      err: '',
+    })
+  })
+
+  it('serves within two seconds of its start, reloads on SIGHUP, and ends with 0 on SIGTERM', async () => {
+    const file = await configFile('serve.yaml', offline())
+    const { child, said, startMs, url } = await start(file)
+    assert.match(said.out, /^cidgate: http:\/\/127\.0\.0\.1:\d+ \(admin: http:\/\/127\.0\.0\.1:\d+\)\n$/)
+    assert.ok(startMs < 2000, `it took ${Math.round(startMs)} ms`)
+    assert.equal((await fetch(`${url}/ipfs/nonsense`)).status, 400)
+
+    await writeFile(file, 'listen: nowhere\n')
+    await untilItSays(child, said, () => child.kill('SIGHUP'), 'config.refused')
+    assert.match(said.err, /config: listen: \\"nowhere\\" is not valid/)
+    assert.equal((await fetch(`${url}/ipfs/nonsense`)).status, 400)
+
+    await writeFile(file, `${offline()}log: { level: info }\n`)
+    await untilItSays(child, said, () => child.kill('SIGHUP'), 'config.reloaded')
+    assert.equal((await fetch(`${url}/ipfs/nonsense`)).status, 400)
+
+    child.kill('SIGTERM')
+    assert.deepEqual(await once(child, 'exit'), [0, null])
+  })
+
+  it('says what is the matter, and 1, when its address is taken', async () => {
+    const { url } = await start(await configFile('first.yaml', offline()))
+    const second = await configFile('second.yaml', offline().replace('127.0.0.1:0', new URL(url).host))
+    const outcome = await run('serve', '--config', second)
+    assert.equal(outcome.code, 1)
+    assert.equal(
+      outcome.err.trimEnd().split('\n').at(-1),
+      `cidgate: listen: ${new URL(url).host} cannot be listened on: EADDRINUSE`,
+    )
+  })
+})
+
+async function untilItSays(
+  child: ChildProcessWithoutNullStreams,
+  said: { err: string },
+  act: () => void,
+  text: string,
+) {
+  act()
+  while (!said.err.includes(text)) await once(child.stderr, 'data')
+}

@@ -1,0 +1,79 @@
+// The package as somebody gets it: packed, installed in an empty folder, run, imported, and compiled against.
+import assert from 'node:assert/strict'
+import { execFile } from 'node:child_process'
+import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
+import { createRequire } from 'node:module'
+import { tmpdir } from 'node:os'
+import { dirname, join } from 'node:path'
+import { after, before, describe, it } from 'node:test'
+import { fileURLToPath } from 'node:url'
+import { promisify } from 'node:util'
+
+const execute = promisify(execFile)
+const root = fileURLToPath(new URL('../../', import.meta.url))
+const compiler = join(dirname(createRequire(import.meta.url).resolve('typescript/package.json')), 'bin/tsc')
+
+describe('the package', { timeout: 180_000 }, () => {
+  let folder = ''
+  const inFolder = (command: string, ...args: string[]) => execute(command, args, { cwd: folder })
+
+  before(async () => {
+    folder = await mkdtemp(join(tmpdir(), 'cidgate-package-'))
+    await execute('npm', ['pack', '--silent', '--pack-destination', folder], { cwd: root })
+    const [tarball] = (await readdir(folder)).filter((file) => file.endsWith('.tgz'))
+    await writeFile(join(folder, 'package.json'), '{ "name": "consumer", "private": true, "type": "module" }')
+    await inFolder('npm', 'install', '--prefer-offline', '--no-audit', '--no-fund', `./${tarball}`)
+  })
+  after(() => rm(folder, { recursive: true }))
+
+  it('runs as npx cidgate', async () => {
+    const { stdout } = await inFolder('npx', '--no-install', 'cidgate', '--help')
+    assert.match(stdout, /^cidgate: one HTTP address/)
+  })
+
+  it('brings its configuration', async () => {
+    const { stdout } = await inFolder(
+      'npx',
+      '--no-install',
+      'cidgate',
+      'check',
+      'node_modules/cidgate/config/default.yaml',
+    )
+    assert.match(stdout, /good/)
+  })
+
+  it('is a library', async () => {
+    await writeFile(
+      join(folder, 'use.mjs'),
+      `import { createGateway, parseConfig } from 'cidgate'
+       const config = parseConfig({ data: './data', retrieval: { upstreams: [] } })
+       const gateway = await createGateway(config)
+       console.log(typeof gateway.router, typeof gateway.handler)
+       await gateway.close()`,
+    )
+    const { stdout } = await inFolder(process.execPath, 'use.mjs')
+    assert.equal(stdout, 'function function\n')
+  })
+
+  it('has types', async () => {
+    await writeFile(
+      join(folder, 'consumer.ts'),
+      `import { createGateway, parseConfig } from 'cidgate'
+       export const started: Promise<{ close(): Promise<void> }> = createGateway(parseConfig({}))`,
+    )
+    const options = ['--noEmit', '--strict', '--module', 'nodenext', '--target', 'es2024', '--skipLibCheck']
+    await inFolder(process.execPath, compiler, ...options, 'consumer.ts')
+    await writeFile(join(folder, 'wrong.ts'), `import { createGateway } from 'cidgate'\ncreateGateway(5)`)
+    await assert.rejects(inFolder(process.execPath, compiler, ...options, 'wrong.ts'), /TS2345/)
+  })
+
+  it('holds no source, test or secret of its making', async () => {
+    const { stdout } = await execute('npm', ['pack', '--dry-run', '--json', '--ignore-scripts'], { cwd: root })
+    const [{ files }] = JSON.parse(stdout) as [{ files: { path: string }[] }]
+    const expected = /^(bin|config|dist)\/|^(package\.json|README\.md|CHANGELOG\.md|LICENSE-(APACHE|MIT))$/
+    assert.deepEqual(
+      files.map(({ path }) => path).filter((path) => !expected.test(path)),
+      [],
+    )
+  })
+})

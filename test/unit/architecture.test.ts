@@ -1,0 +1,231 @@
+// The house rules that a reader cannot see being broken: who imports whom, what a module may not do, and that every
+// backend is registered. Read from the import lines of the sources, and nothing is taken on trust.
+import assert from 'node:assert/strict'
+import { readdirSync, readFileSync } from 'node:fs'
+import { createRequire } from 'node:module'
+import { dirname, join, normalize, relative } from 'node:path'
+import { describe, it } from 'node:test'
+import { fileURLToPath } from 'node:url'
+
+const root = fileURLToPath(new URL('../../', import.meta.url))
+const sources = ['src', 'backends'].flatMap((folder) =>
+  readdirSync(join(root, folder), { recursive: true, encoding: 'utf8' })
+    .filter((file) => file.endsWith('.ts'))
+    .map((file) => join(folder, file)),
+)
+
+type Import = { readonly from: string; readonly to: string; readonly isType: boolean }
+
+const textOf = (file: string): string => readFileSync(join(root, file), 'utf8')
+
+function importsOf(from: string): Import[] {
+  const statement =
+    /^(?:import|export)\s+(type\s+)?(?:[^'"`;]*?\sfrom\s+)?['"]([^'"]+)['"]|\bimport\(\s*['"]([^'"]+)['"]\s*\)/gm
+  return [...textOf(from).matchAll(statement)].map(([, type, fixed, lazy]) => {
+    const to = fixed ?? lazy ?? ''
+    return { from, to: to.startsWith('.') ? normalize(join(dirname(from), to)) : to, isType: type !== undefined }
+  })
+}
+
+const imports = sources.flatMap(importsOf)
+const isOurs = (path: string): boolean => path.startsWith('src/') || path.startsWith('backends/')
+const leaves = new Set(['src/block.ts', 'src/failure.ts', 'src/clock.ts', 'src/config/units.ts', 'src/observe/log.ts'])
+const isContract = (path: string): boolean => /^backends\/[^/]+\/contract\.ts$/.test(path)
+const isRegistry = (path: string): boolean => /^backends\/[^/]+\/index\.ts$/.test(path)
+const areaOf = (path: string): string => /^src\/([^/]+)\//.exec(path)?.[1] ?? path
+
+/** Area → the areas it may import, besides its own, the leaves and `observe`. */
+const mayImport: Readonly<Record<string, readonly string[]>> = {
+  retrieval: [],
+  content: ['retrieval'],
+  names: ['retrieval', 'content'],
+  deny: [],
+  upload: ['content', 'retrieval'],
+  http: ['content', 'retrieval', 'upload', 'names', 'deny'],
+  observe: [],
+  config: [],
+  commands: ['config', 'http', 'content', 'retrieval', 'upload'],
+}
+
+const broken = (rule: (one: Import) => boolean): string[] =>
+  imports.filter(rule).map(({ from, to }) => `${from} imports ${to}`)
+
+describe('architecture', () => {
+  it('sees the imports it judges', () => {
+    assert.ok(imports.length > 50)
+    assert.ok(imports.some(({ from, to }) => from === 'src/retrieval/session.ts' && isContract(to)))
+  })
+
+  it('has leaves that import nothing of ours', () => {
+    assert.deepEqual(
+      broken(({ from, to }) => leaves.has(from) && isOurs(to)),
+      [],
+    )
+  })
+
+  it('lets a contract import leaves only', () => {
+    assert.deepEqual(
+      broken(({ from, to }) => isContract(from) && isOurs(to) && !leaves.has(to)),
+      [],
+    )
+  })
+
+  it('lets a backend import its own kind and leaves only', () => {
+    const isBackend = (path: string) => path.startsWith('backends/') && !isContract(path) && !isRegistry(path)
+    const isAllowed = ({ from, to }: Import) =>
+      !isOurs(to) || leaves.has(to) || (dirname(to) === dirname(from) && !isRegistry(to)) || isSharedWord(to)
+    assert.deepEqual(
+      broken((one) => isBackend(one.from) && !isAllowed(one)),
+      [],
+    )
+  })
+
+  it('runs one way: http, content, retrieval, contracts', () => {
+    const isWrong = ({ from, to }: Import) => {
+      const area = areaOf(from)
+      const allowed = mayImport[area]
+      if (!isOurs(to) || leaves.has(to) || isContract(to) || allowed === undefined || isSharedWord(to)) return false
+      const target = areaOf(to)
+      return target !== area && target !== 'observe' && !allowed.includes(target)
+    }
+    assert.deepEqual(
+      broken(isWrong)
+        .filter((line) => !/^src\/config\/schema\.ts imports backends\/\w+\/index\.ts$/.test(line))
+        .filter((line) => !/^src\/commands\/\S+ imports src\/(gateway|serve)\.ts$/.test(line)),
+      [],
+    )
+  })
+
+  it('names concrete backends in the registries only, and registries in gateway.ts and config/schema.ts only', () => {
+    const users = ['src/gateway.ts', 'src/config/schema.ts']
+    assert.deepEqual(
+      broken(({ from, to }) => isRegistry(to) && !users.includes(from)),
+      [],
+    )
+    assert.deepEqual(
+      broken(
+        ({ from, to }) =>
+          to.startsWith('backends/') && !isContract(to) && !isRegistry(to) && dirname(to) !== dirname(from),
+      ),
+      [],
+    )
+  })
+
+  it('has a line in the registry for every backend', () => {
+    for (const kind of ['tiers', 'upstreams', 'pinning']) {
+      const registry = `backends/${kind}/index.ts`
+      const registered = importsOf(registry).map(({ to }) => to)
+      const isBackend = (file: string) =>
+        file.startsWith(`backends/${kind}/`) &&
+        file !== registry &&
+        /\bKind(<|\b)/.test(textOf(file)) &&
+        !isContract(file)
+      assert.deepEqual(
+        sources.filter((file) => isBackend(file) && !registered.includes(file)),
+        [],
+        `not in ${registry}`,
+      )
+    }
+  })
+
+  it('keeps libraries behind their doors', () => {
+    const doors: Readonly<Record<string, RegExp>> = {
+      express: /^src\/(http\/|gateway\.ts)/,
+      undici: /^(backends|src\/(deny|names))\//,
+      zod: /^(backends|src\/config)\//,
+      yaml: /^src\/(config|deny)\//,
+      '@aws-sdk/client-s3': /^backends\//,
+      keyv: /^backends\//,
+    }
+    assert.deepEqual(
+      broken(({ from, to }) => doors[to] !== undefined && !doors[to].test(from)),
+      [],
+    )
+  })
+
+  it('has no circle of imports', () => {
+    const next = new Map<string, string[]>()
+    for (const { from, to, isType } of imports)
+      if (!isType && isOurs(to)) next.set(from, [...(next.get(from) ?? []), to])
+    const done = new Set<string>()
+    const visit = (file: string, path: readonly string[]): void => {
+      assert.ok(!path.includes(file), `a circle: ${[...path, file].join(' → ')}`)
+      if (done.has(file)) return
+      for (const to of next.get(file) ?? []) visit(to, [...path, file])
+      done.add(file)
+    }
+    for (const file of sources) visit(file, [])
+  })
+
+  it('touches argv, the environment and exit at the command line only', () => {
+    const allowed = /^src\/(main\.ts|commands\/|config\/(load|json-schema)\.ts)/
+    const touching = sources.filter((file) => /\bprocess\.(argv|env|exit)\b/.test(textOf(file)) && !allowed.test(file))
+    assert.deepEqual(touching, [])
+  })
+
+  it('has no default export and no variable that a module keeps', () => {
+    assert.deepEqual(
+      sources.filter((file) => /^export default\b/m.test(textOf(file))),
+      [],
+    )
+    assert.deepEqual(
+      sources.filter((file) => /^(export )?(let|var) /m.test(textOf(file))),
+      [],
+    )
+  })
+
+  it('opens every file with what it is', () => {
+    assert.deepEqual(
+      sources.filter((file) => !/^(#!.*\n)?(\/\/|\/\*)/.test(textOf(file))),
+      [],
+    )
+  })
+
+  const floors: readonly (readonly [string, string])[] = [
+    ['undici', '8.12.2'],
+    ['http-proxy-middleware', '4.1.0'],
+    ['@fastify/busboy', '3.2.6'],
+    ['express', '5.0.0'],
+  ]
+  for (const [name, floor] of floors) {
+    it(`runs on ${name} ${floor} or later, where known holes are closed`, () => {
+      const installed = versionOf(name)
+      assert.ok(isAtLeast(installed, floor), `${name} is ${installed}`)
+    })
+  }
+
+  it('compares versions by number', () => {
+    assert.ok(isAtLeast('8.12.10', '8.12.2'))
+    assert.ok(!isAtLeast('8.9.9', '8.12.2'))
+    assert.ok(isAtLeast('10.0.0', '8.12.2'))
+  })
+})
+
+/** One file of words that several areas share, and that imports leaves alone, is no crossing of a border. */
+function isSharedWord(path: string): boolean {
+  return /^src\/[^/]+\.ts$/.test(path) && importsOf(path).every(({ to }) => !isOurs(to) || leaves.has(to))
+}
+
+function versionOf(name: string): string {
+  const require = createRequire(import.meta.url)
+  for (let folder = dirname(require.resolve(name)); relative(root, folder) !== ''; folder = dirname(folder)) {
+    try {
+      const manifest: { name?: string; version?: string } = JSON.parse(
+        readFileSync(join(folder, 'package.json'), 'utf8'),
+      )
+      if (manifest.name === name) return manifest.version ?? ''
+    } catch {
+      // Not the folder of the package yet.
+    }
+  }
+  return assert.fail(`${name} is not installed`)
+}
+
+function isAtLeast(version: string, floor: string): boolean {
+  const [one, other] = [version, floor].map((text) => text.split('.').map(Number))
+  for (const [index, least] of (other ?? []).entries()) {
+    const part = one?.[index] ?? 0
+    if (part !== least) return part > least
+  }
+  return true
+}
