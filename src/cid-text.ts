@@ -1,8 +1,9 @@
 // CIDs as people and programs spell them: every multibase that is spelled right, v0 and v1. Imports nothing of ours.
-import { base10 } from 'multiformats/bases/base10'
-import { base16, base16upper } from 'multiformats/bases/base16'
+
 import { base2 } from 'multiformats/bases/base2'
 import { base8 } from 'multiformats/bases/base8'
+import { base10 } from 'multiformats/bases/base10'
+import { base16, base16upper } from 'multiformats/bases/base16'
 import {
   base32,
   base32hex,

@@ -2,7 +2,12 @@
 import type { CID } from 'multiformats/cid'
 
 /** `/ipfs/<cid>[/<segment>…]`, decoded and checked, in the order asked. */
-export type ContentPath = { readonly cid: CID; readonly segments: readonly string[] }
+export type ContentPath = {
+  readonly cid: CID
+  readonly segments: readonly string[]
+  /** The same names as they were sent. Old content holds names with a literal `%20` in them: both readings are tried. */
+  readonly encoded: readonly string[]
+}
 
 export type EntityKind =
   | 'file' // UnixFS file, or a raw block

@@ -68,7 +68,8 @@ function match(from: string, path: string): Map<string, string> | undefined {
     values.set(':splat', asked.slice(fixed.length).join('/'))
     return fixed.every((segment, index) => takes(segment, asked[index] ?? '', values)) ? values : undefined
   }
-  const bare = (segments: string[]) => (segments.length > 2 && segments.at(-1) === '' ? segments.slice(0, -1) : segments)
+  const bare = (segments: string[]) =>
+    segments.length > 2 && segments.at(-1) === '' ? segments.slice(0, -1) : segments
   const [want, have] = [bare(pattern), bare(asked)]
   if (want.length !== have.length) return undefined
   return want.every((segment, index) => takes(segment, have[index] ?? '', values)) ? values : undefined

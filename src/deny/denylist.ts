@@ -52,7 +52,9 @@ export function createDenylist(name: string): Denylist {
 
   const hashedRules = (texts: readonly string[]): Rule[] =>
     [...codes].flatMap((code) =>
-      texts.flatMap((text) => spaces.hashed.get(hashedKey(code, doubleHash.get(code)?.(text) ?? new Uint8Array())) ?? []),
+      texts.flatMap(
+        (text) => spaces.hashed.get(hashedKey(code, doubleHash.get(code)?.(text) ?? new Uint8Array())) ?? [],
+      ),
     )
 
   return {
@@ -105,7 +107,9 @@ export function createDenylist(name: string): Denylist {
 }
 
 function matching(rules: readonly Rule[] | undefined, path: string): Rule[] {
-  return (rules ?? []).filter((rule) => rule.path && (rule.path.prefix ? path.startsWith(rule.path.text) : path === rule.path.text))
+  return (rules ?? []).filter(
+    (rule) => rule.path && (rule.path.prefix ? path.startsWith(rule.path.text) : path === rule.path.text),
+  )
 }
 
 const last = (rules: readonly Rule[]): Rule | undefined =>

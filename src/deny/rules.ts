@@ -67,7 +67,8 @@ export function parseRule(line: string, order: number, listHints: Readonly<Recor
   if ((space !== 'ipfs' && space !== 'ipns') || name === '') throw new Error('expected /ipfs/…, /ipns/… or //…')
   const path = parsePath(rest.join('/'))
   const cid = parseKey(name)
-  if (space === 'ipns') return [{ space, key: cid ? keyOf(cid.multihash.bytes) : name.toLowerCase(), rule: { ...rule, path } }]
+  if (space === 'ipns')
+    return [{ space, key: cid ? keyOf(cid.multihash.bytes) : name.toLowerCase(), rule: { ...rule, path } }]
   if (!cid) throw new Error(`${name} is no CID`)
   const key = keyOf(cid.multihash.bytes)
   return neverDenied.has(key) ? [] : [{ space, key, rule: { ...rule, path } }]
@@ -90,6 +91,7 @@ function hashedRules(text: string, rule: Rule): KeyedRule[] {
   if (/^[0-9a-f]{64}$/i.test(text)) {
     found.push({ space: 'hashed', key: hashedKey(sha256, Buffer.from(text, 'hex')), code: sha256, rule })
   }
-  if (found.length === 0) throw new Error('the double hash is neither a multihash of a known function nor a sha2-256 in hex')
+  if (found.length === 0)
+    throw new Error('the double hash is neither a multihash of a known function nor a sha2-256 in hex')
   return found
 }

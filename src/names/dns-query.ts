@@ -1,9 +1,10 @@
 // One TXT look-up with its TTL, which node:dns does not tell: over UDP and TCP to the system's servers, or over HTTPS
 // (RFC 8484). The same packet travels on all three.
+
+import { randomInt } from 'node:crypto'
 import { createSocket } from 'node:dgram'
 import { getServers } from 'node:dns'
 import { connect, isIPv6 } from 'node:net'
-import { randomInt } from 'node:crypto'
 import { type DecodedPacket, decode, encode, TRUNCATED_RESPONSE } from 'dns-packet'
 import { request } from 'undici'
 import { Failure } from '../failure.ts'
@@ -29,7 +30,12 @@ function read(name: string, packet: DecodedPacket, server: string): TxtAnswer {
   if (rcode !== 'NOERROR' && rcode !== 'NXDOMAIN') throw failed(server, new Error(`it answered ${rcode} for ${name}`))
   const found = (packet.answers ?? []).flatMap((answer) => (answer.type === 'TXT' ? [answer] : []))
   if (found.length === 0) return { texts: [], ttlMs: absentTtlMs }
-  const texts = found.map(({ data }) => [data].flat().map((part) => part.toString()).join(''))
+  const texts = found.map(({ data }) =>
+    [data]
+      .flat()
+      .map((part) => part.toString())
+      .join(''),
+  )
   return { texts, ttlMs: Math.min(...found.map(({ ttl }) => ttl ?? 0)) * 1000 }
 }
 
@@ -41,7 +47,11 @@ export function dnsOverHttps(url: string, userAgent: string): TxtLookup {
         method: 'POST',
         body: question(name),
         signal,
-        headers: { accept: 'application/dns-message', 'content-type': 'application/dns-message', 'user-agent': userAgent },
+        headers: {
+          accept: 'application/dns-message',
+          'content-type': 'application/dns-message',
+          'user-agent': userAgent,
+        },
       })
       const length = Number(answer.headers['content-length'] ?? 0)
       if (answer.statusCode !== 200 || length > mostAnswerBytes) {

@@ -26,7 +26,8 @@ const againMs = 5_000
 
 /** A name DNS could have; looked at before anything is asked. */
 export const isDomain = (name: string): boolean =>
-  name.length <= 253 && /^(?=.*\.)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)+[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.?$/i.test(name)
+  name.length <= 253 &&
+  /^(?=.*\.)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)+[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.?$/i.test(name)
 
 export function createDnsLinks(options: {
   readonly lookups: readonly TxtLookup[]
@@ -61,7 +62,8 @@ export function createDnsLinks(options: {
       const name = raw.toLowerCase().replace(/\.$/, '')
       const pinned = fixed[name]
       if (pinned !== undefined) return { value: pinned, freshMs: againMs }
-      if (!isDomain(name)) throw new Failure('malformed', `${raw} is neither a key nor a domain name`, { source: 'client' })
+      if (!isDomain(name))
+        throw new Failure('malformed', `${raw} is neither a key nor a domain name`, { source: 'client' })
       signal.throwIfAborted()
       let entry = held.get(name)
       if (!entry || entry.until <= clock.monotonic()) {
@@ -69,16 +71,23 @@ export function createDnsLinks(options: {
         if (!flight) {
           flight = ask(name)
           flights.set(name, flight)
-          flight.then((found) => held.set(name, found)).catch(() => {}).finally(() => flights.delete(name))
+          flight
+            .then((found) => held.set(name, found))
+            .catch(() => {})
+            .finally(() => flights.delete(name))
         }
         entry = await flight
         signal.throwIfAborted()
       }
       if (entry.value === undefined) {
-        throw new Failure('not-found', `${name} has no DNSLink: there is no TXT record "dnslink=…" at _dnslink.${name}`, {
-          source: 'upstream',
-          retryAfterMs: Math.max(0, entry.until - clock.monotonic()),
-        })
+        throw new Failure(
+          'not-found',
+          `${name} has no DNSLink: there is no TXT record "dnslink=…" at _dnslink.${name}`,
+          {
+            source: 'upstream',
+            retryAfterMs: Math.max(0, entry.until - clock.monotonic()),
+          },
+        )
       }
       return { value: entry.value, freshMs: Math.max(0, entry.until - clock.monotonic()) }
     },

@@ -35,7 +35,10 @@ export async function provedRecord(key: CID, bytes: Uint8Array, now: number): Pr
     if (!(endsAt > now)) throw new Error('it is past its end')
     return { bytes, value, sequence, ttlMs: ttl === undefined ? defaultTtlMs : Number(ttl / 1_000_000n), endsAt }
   } catch (cause) {
-    throw new Failure('false-bytes', `the record sent for /ipns/${key} is not a valid one`, { source: 'upstream', cause })
+    throw new Failure('false-bytes', `the record sent for /ipns/${key} is not a valid one`, {
+      source: 'upstream',
+      cause,
+    })
   }
 }
 

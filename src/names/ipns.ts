@@ -81,10 +81,20 @@ export function createIpnsNames(options: {
       log('info', 'ipns.stale', { key: key.toString() })
       return record
     }
-    if (asked.length > 0 && failures.length === asked.length && failures.every((failure) => isFailure(failure, 'not-found'))) {
-      throw new Failure('not-found', `no upstream has a record of /ipns/${key}`, { source: 'upstream', cause: failures[0] })
+    if (
+      asked.length > 0 &&
+      failures.length === asked.length &&
+      failures.every((failure) => isFailure(failure, 'not-found'))
+    ) {
+      throw new Failure('not-found', `no upstream has a record of /ipns/${key}`, {
+        source: 'upstream',
+        cause: failures[0],
+      })
     }
-    throw new Failure('timeout', `no upstream sent a valid record of /ipns/${key}`, { source: 'upstream', cause: failures[0] })
+    throw new Failure('timeout', `no upstream sent a valid record of /ipns/${key}`, {
+      source: 'upstream',
+      cause: failures[0],
+    })
   }
 
   function join(key: CID, known: IpnsRecord | undefined): Promise<IpnsRecord> {

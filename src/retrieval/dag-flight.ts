@@ -93,7 +93,9 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
           const blocks = member.upstream.dag(part, controller.signal)[Symbol.asyncIterator]()
           const first = await nextProved(blocks, member)
           if (!first) {
-            throw new Failure('not-found', `${member.upstream.name} sent an answer without ${part.cid}`, { source: 'upstream' })
+            throw new Failure('not-found', `${member.upstream.name} sent an answer without ${part.cid}`, {
+              source: 'upstream',
+            })
           }
           return { source: { member, blocks, stop: () => controller.abort() }, first }
         })
@@ -127,7 +129,9 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
       }
       foreignBytes += block.bytes.byteLength
       if (foreignBytes > mostForeignBytes) {
-        throw new Failure('broken', `${member.upstream.name} keeps sending blocks that nobody asked for`, { source: 'upstream' })
+        throw new Failure('broken', `${member.upstream.name} keeps sending blocks that nobody asked for`, {
+          source: 'upstream',
+        })
       }
     }
   }
@@ -227,7 +231,8 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
     },
     wait(cid, around, own) {
       const key = blockKey(cid)
-      if (over) return failure === undefined || delivered.size > 0 ? Promise.resolve(undefined) : Promise.reject(failure)
+      if (over)
+        return failure === undefined || delivered.size > 0 ? Promise.resolve(undefined) : Promise.reject(failure)
       if (delivered.has(key)) return Promise.resolve(undefined)
       return new Promise((resolve, reject) => {
         const leave = () => {
@@ -236,11 +241,19 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
           if (set?.size === 0) waiters.delete(key)
           reject(own.reason)
         }
-        const settled = <T>(then: (value: T) => void) => (value: T) => {
-          own.removeEventListener('abort', leave)
-          then(value)
+        const settled =
+          <T>(then: (value: T) => void) =>
+          (value: T) => {
+            own.removeEventListener('abort', leave)
+            then(value)
+          }
+        const waiter: Waiter = {
+          around,
+          passedBlocks: 0,
+          passedBytes: 0,
+          settle: settled(resolve),
+          fail: settled(reject),
         }
-        const waiter: Waiter = { around, passedBlocks: 0, passedBytes: 0, settle: settled(resolve), fail: settled(reject) }
         if (own.aborted) return reject(own.reason)
         own.addEventListener('abort', leave, { once: true })
         const set = waiters.get(key)

@@ -81,7 +81,11 @@ export function createPool(options: {
         ready.map((who) => ({ who, load: loadOf(who, kind), usualMs: who.standing.usualMs(kind) })),
         hedge,
       )
-      return { steps, skipped: skipped.filter(({ upstream }) => !ready.some((one) => one.upstream.name === upstream)), soonestMs }
+      return {
+        steps,
+        skipped: skipped.filter(({ upstream }) => !ready.some((one) => one.upstream.name === upstream)),
+        soonestMs,
+      }
     },
     mayHedge: () => hedge === 0 || hedges.take(),
   }

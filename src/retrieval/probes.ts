@@ -57,7 +57,8 @@ export function startProbes(options: {
   if (everyMs > 0) {
     for (const member of pool.members) {
       watch(member).catch((error: unknown) => {
-        if (!closing.signal.aborted) log('error', 'probe.broke', { upstream: member.upstream.name, error: String(error) })
+        if (!closing.signal.aborted)
+          log('error', 'probe.broke', { upstream: member.upstream.name, error: String(error) })
       })
     }
   }

@@ -102,7 +102,13 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     }
 
     /** The answer of a flight, or its failure, remembered and searched behind. */
-    function missed(error: unknown, cid: CID, around: DagWant | undefined, flight: { attempts: Attempts }, running?: Round): Failure {
+    function missed(
+      error: unknown,
+      cid: CID,
+      around: DagWant | undefined,
+      flight: { attempts: Attempts },
+      running?: Round,
+    ): Failure {
       const failure = isFailure(error) ? error : internal(error)
       if (failure.kind === 'cancelled') return failure
       note(flight.attempts)
@@ -182,8 +188,13 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
         if (onlyIfCached) throw notCached(cid)
         refuseRemembered(cid, around)
         // One leaf missing between others that are here costs one block, not an answer with everything after it.
-        const alone = cid.code === rawCodec && (lastFrom === 'tier' || (around?.segments.length === 0 && sameBytes(cid, around.cid)))
-        const bytes = (around && !alone ? await fromDag(cid, around) : undefined) ?? (await stack.get(cid, signal)) ?? (await fromBlock(cid))
+        const alone =
+          cid.code === rawCodec &&
+          (lastFrom === 'tier' || (around?.segments.length === 0 && sameBytes(cid, around.cid)))
+        const bytes =
+          (around && !alone ? await fromDag(cid, around) : undefined) ??
+          (await stack.get(cid, signal)) ??
+          (await fromBlock(cid))
         lastFrom = 'upstream'
         return bytes
       },
@@ -221,7 +232,12 @@ const dagKey = ({ cid, segments, scope, range }: DagWant): string =>
   [blockKey(cid), scope, range?.from ?? 0, range?.to ?? '', ...segments.map(encodeURIComponent)].join('/')
 
 const withRetry = (failure: Failure, retryAfterMs: number): Failure =>
-  new Failure(failure.kind, failure.message, { source: failure.source, facts: failure.facts, cause: failure.cause, retryAfterMs })
+  new Failure(failure.kind, failure.message, {
+    source: failure.source,
+    facts: failure.facts,
+    cause: failure.cause,
+    retryAfterMs,
+  })
 
 const outOfTime = (cid: CID, ms: number): Failure =>
   new Failure('timeout', `no upstream sent ${cid} within ${Math.round(ms)} ms; the search goes on`, {
@@ -236,9 +252,13 @@ const notCached = (cid: CID): Failure =>
   })
 
 const unprovable = (cid: CID): Failure =>
-  new Failure('malformed', `${cid} cannot be proved: its hash function or digest length is not one this gateway trusts`, {
-    source: 'content',
-  })
+  new Failure(
+    'malformed',
+    `${cid} cannot be proved: its hash function or digest length is not one this gateway trusts`,
+    {
+      source: 'content',
+    },
+  )
 
 const internal = (error: unknown): Failure =>
   new Failure('internal', 'retrieval failed in a way it should not', { source: 'ours', cause: error })

@@ -109,7 +109,11 @@ export function createStanding({ name, clock, log, perMinute, perCidPerMinute }:
     const ms = Math.min(mostQuarantineMs, quarantineMs * 2 ** lies)
     lies++
     quarantineUntil = clock.monotonic() + ms
-    log('error', 'upstream.quarantined', { upstream: name, forMs: ms, why: 'it sent bytes that do not hash to their CID' })
+    log('error', 'upstream.quarantined', {
+      upstream: name,
+      forMs: ms,
+      why: 'it sent bytes that do not hash to their CID',
+    })
   }
 
   /** What every ending has in common; the kind of failure decides whether it is held against the upstream. */

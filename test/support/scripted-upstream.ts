@@ -26,7 +26,11 @@ const absent = (name: string, cid: CID) => new Failure('not-found', `${name} has
 const never = (signal: AbortSignal): Promise<never> =>
   new Promise((_resolve, reject) => signal.addEventListener('abort', () => reject(signal.reason), { once: true }))
 
-export function scriptedUpstream(name: string, blocks: ReadonlyMap<string, Uint8Array>, script: Script = {}): ScriptedUpstream {
+export function scriptedUpstream(
+  name: string,
+  blocks: ReadonlyMap<string, Uint8Array>,
+  script: Script = {},
+): ScriptedUpstream {
   const asked = { blocks: [] as string[], dags: [] as DagWant[], sent: 0 }
 
   function* walk(cid: CID): Generator<Block> {

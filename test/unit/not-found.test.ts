@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { CID } from 'multiformats/cid'
+import type { MultihashDigest } from 'multiformats/hashes/interface'
 import { Failure } from '../../src/failure.ts'
 import { createNotFoundMemory } from '../../src/retrieval/not-found.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
@@ -46,7 +47,7 @@ test('paths below one root are apart; forgetting the root forgets them all', () 
 test('v0 and v1, raw and dag-pb of the same bytes are one memory', () => {
   const { memory } = make()
   memory.remember(CID.createV1(0x70, cid.multihash), '', failure(true), [])
-  assert.ok(memory.look(CID.createV0(cid.multihash), ''))
+  assert.ok(memory.look(CID.createV0(cid.multihash as MultihashDigest<0x12>), ''))
 })
 
 test('held while a search is on: it does not run out', async () => {

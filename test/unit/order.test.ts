@@ -23,7 +23,13 @@ const patience: { name: string; usual: (number | undefined)[]; hedge: 'auto' | n
 ]
 for (const { name, usual, hedge, expected } of patience) {
   test(`patience: ${name}`, () => {
-    const steps = order(usual.map((usualMs, index) => at(String(index), index, usualMs)), hedge)
-    assert.deepEqual(steps.map(({ patienceMs }) => patienceMs), expected)
+    const steps = order(
+      usual.map((usualMs, index) => at(String(index), index, usualMs)),
+      hedge,
+    )
+    assert.deepEqual(
+      steps.map(({ patienceMs }) => patienceMs),
+      expected,
+    )
   })
 }

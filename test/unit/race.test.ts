@@ -9,7 +9,10 @@ const gone = () => new Failure('not-found', 'not here', { source: 'upstream' })
 type Script = { readonly answerAfterMs?: number; readonly failAfterMs?: number }
 
 /** Runs a race of scripted upstreams and tells who started when and who was aborted with what. */
-function run(scripts: Record<string, Script>, options: { patienceMs?: number; mayHedge?: () => boolean; signal?: AbortSignal } = {}) {
+function run(
+  scripts: Record<string, Script>,
+  options: { patienceMs?: number; mayHedge?: () => boolean; signal?: AbortSignal } = {},
+) {
   const clock = createFakeClock()
   const startedAt: Record<string, number> = {}
   const aborted: Record<string, unknown> = {}
@@ -50,7 +53,10 @@ test('impatience starts the next; the loser is aborted as lost', async () => {
 })
 
 test('a failure starts the next at once, without drawing on the hedges', async () => {
-  const { clock, startedAt, result } = run({ one: { failAfterMs: 10 }, two: { answerAfterMs: 5 } }, { mayHedge: () => false })
+  const { clock, startedAt, result } = run(
+    { one: { failAfterMs: 10 }, two: { answerAfterMs: 5 } },
+    { mayHedge: () => false },
+  )
   await clock.advance(500)
   assert.equal(await result, 'two')
   assert.equal(startedAt['two'], 10)
@@ -69,7 +75,10 @@ test('without a hedge to spend the race waits, and asks for one again', async ()
 test('when all fail, every failure is told', async () => {
   const { clock, result } = run({ one: { failAfterMs: 10 }, two: { failAfterMs: 10 } })
   await clock.advance(500)
-  const error: unknown = await result.then(() => assert.fail('won'), (reason: unknown) => reason)
+  const error: unknown = await result.then(
+    () => assert.fail('won'),
+    (reason: unknown) => reason,
+  )
   assert.equal(failuresOf(error).length, 2)
   assert.ok(failuresOf(error).every((failure) => isFailure(failure, 'not-found')))
 })

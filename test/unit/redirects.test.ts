@@ -1,8 +1,8 @@
 // The rules of the _redirects specification, as a table over the example it gives.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { isFailure } from '../../src/failure.ts'
 import { parseRedirects, redirect } from '../../src/content/redirects.ts'
+import { isFailure } from '../../src/failure.ts'
 
 const rules = parseRedirects(`
 # a comment
@@ -22,10 +22,20 @@ const rules = parseRedirects(`
 `)
 
 const cases: [name: string, path: string, query: string, expected: unknown][] = [
-  ['301 is what is meant without a status', '/redirect-one', '', { kind: 'redirect', location: '/one.html', status: 301 }],
+  [
+    '301 is what is meant without a status',
+    '/redirect-one',
+    '',
+    { kind: 'redirect', location: '/one.html', status: 301 },
+  ],
   ['302', '/302-redirect-two', '', { kind: 'redirect', location: '/two.html', status: 302 }],
   ['200 is a rewrite', '/200-index', '', { kind: 'rewrite', path: '/index.html', status: 200 }],
-  ['placeholders', '/posts/2022/01/01/hello', '', { kind: 'redirect', location: '/articles/2022/01/01/hello', status: 301 }],
+  [
+    'placeholders',
+    '/posts/2022/01/01/hello',
+    '',
+    { kind: 'redirect', location: '/articles/2022/01/01/hello', status: 301 },
+  ],
   ['a splat takes the rest', '/splat/a/b', '', { kind: 'redirect', location: '/redirected-splat/a/b', status: 301 }],
   ['404 with a page', '/not-found/x', '', { kind: 'rewrite', path: '/404.html', status: 404 }],
   ['410 with a page', '/gone/x/y', '', { kind: 'rewrite', path: '/410.html', status: 410 }],
@@ -37,7 +47,12 @@ const cases: [name: string, path: string, query: string, expected: unknown][] = 
     'static-query2=dynamic&more=1',
     { kind: 'redirect', location: '/target-file?static-query1=static-val1&static-query2=dynamic&more=1', status: 301 },
   ],
-  ['path segments become parameters', '/source2/c/n', '', { kind: 'redirect', location: '/target-file?code=c&name=n', status: 301 }],
+  [
+    'path segments become parameters',
+    '/source2/c/n',
+    '',
+    { kind: 'redirect', location: '/target-file?code=c&name=n', status: 301 },
+  ],
   [
     'an address elsewhere keeps the query',
     '/source3/a/b',
@@ -60,7 +75,11 @@ const wrong: [name: string, text: string][] = [
   ['too large', `/a /b\n${'#'.repeat(65 * 1024)}`],
 ]
 for (const [name, text] of wrong) {
-  test(`refused: ${name}`, () => assert.throws(() => parseRedirects(text), (error) => isFailure(error, 'internal')))
+  test(`refused: ${name}`, () =>
+    assert.throws(
+      () => parseRedirects(text),
+      (error) => isFailure(error, 'internal'),
+    ))
 }
 
 test('nothing matches: nothing is said', () => {

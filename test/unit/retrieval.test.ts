@@ -2,8 +2,8 @@
 // the hand.
 import assert from 'node:assert/strict'
 import { afterEach, test } from 'node:test'
-import { fixedSize } from 'ipfs-unixfs-importer/chunker'
 import { importer } from 'ipfs-unixfs-importer'
+import { fixedSize } from 'ipfs-unixfs-importer/chunker'
 import { CID } from 'multiformats/cid'
 import { type Block, blockKey } from '../../src/block.ts'
 import { Failure, isFailure } from '../../src/failure.ts'
@@ -23,7 +23,10 @@ const leaves = 40
 type File = { cid: CID; order: Block[]; blocks: Map<string, Uint8Array>; bytes: Uint8Array }
 
 async function makeFile(seed: number): Promise<File> {
-  const bytes = Uint8Array.from({ length: chunk * leaves }, (_, index) => (index * 31 + (index >> 8) * seed + seed) & 255)
+  const bytes = Uint8Array.from(
+    { length: chunk * leaves },
+    (_, index) => (index * 31 + (index >> 8) * seed + seed) & 255,
+  )
   const blocks = new Map<string, Uint8Array>()
   const put = async (cid: CID, block: Uint8Array) => {
     blocks.set(blockKey(cid), block)
@@ -75,7 +78,12 @@ afterEach(async () => {
 function make(upstreams: ScriptedUpstream[], options: { hedge?: Hedge } = {}) {
   const clock = createFakeClock()
   const stack = memoryStack()
-  const pool = createPool({ members: upstreams.map((upstream) => ({ upstream })), hedge: options.hedge ?? 'auto', clock, log: silentLog })
+  const pool = createPool({
+    members: upstreams.map((upstream) => ({ upstream })),
+    hedge: options.hedge ?? 'auto',
+    clock,
+    log: silentLog,
+  })
   const retrieval = createRetrieval({
     stack,
     pool,
@@ -96,13 +104,18 @@ function make(upstreams: ScriptedUpstream[], options: { hedge?: Hedge } = {}) {
 }
 
 /** Reads the file as content does: block by block, saying where it stands. */
-async function read(session: Session, { upTo = leaves, onBlock }: { upTo?: number; onBlock?: (n: number) => Promise<void> | void } = {}) {
+async function read(
+  session: Session,
+  { upTo = leaves, onBlock }: { upTo?: number; onBlock?: (n: number) => Promise<void> | void } = {},
+) {
   const parts: Uint8Array[] = []
   try {
     await session.get(file.cid, { cid: file.cid, segments: [], scope: 'entity' })
     session.begun()
     for (const [index, { cid }] of file.order.slice(1, upTo + 1).entries()) {
-      parts.push(await session.get(cid, { cid: file.cid, segments: [], scope: 'entity', range: { from: index * chunk } }))
+      parts.push(
+        await session.get(cid, { cid: file.cid, segments: [], scope: 'entity', range: { from: index * chunk } }),
+      )
       await onBlock?.(index)
     }
     return Buffer.concat(parts)
@@ -112,7 +125,10 @@ async function read(session: Session, { upTo = leaves, onBlock }: { upTo?: numbe
 }
 
 const failureOf = async (work: Promise<unknown>): Promise<Failure> => {
-  const error: unknown = await work.then(() => assert.fail('it should have failed'), (reason: unknown) => reason)
+  const error: unknown = await work.then(
+    () => assert.fail('it should have failed'),
+    (reason: unknown) => reason,
+  )
   assert.ok(isFailure(error), String(error))
   return error
 }
@@ -222,7 +238,10 @@ test('nobody has it: not found at once, then from memory, and asked once a perio
   const failure = await failureOf(first.get(file.cid, { cid: file.cid, segments: [], scope: 'entity' }))
   assert.equal(failure.kind, 'not-found')
   assert.ok((failure.retryAfterMs ?? 0) >= 5000)
-  assert.deepEqual(first.account.attempts.map(({ outcome }) => outcome), ['not-found', 'not-found'])
+  assert.deepEqual(
+    first.account.attempts.map(({ outcome }) => outcome),
+    ['not-found', 'not-found'],
+  )
   const again = await failureOf(session().get(file.cid, { cid: file.cid, segments: [], scope: 'entity' }))
   assert.equal(again.kind, 'not-found')
   assert.equal(one.asked.dags.length, 1)

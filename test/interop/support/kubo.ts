@@ -1,5 +1,5 @@
 // A Kubo node of a test's own: offline (it dials nobody and nobody dials it), RPC and gateway on free loopback ports.
-import { freePort, run, runOnce, type Running, tempFolder } from './processes.ts'
+import { freePort, type Running, run, runOnce, tempFolder } from './processes.ts'
 
 export type Kubo = {
   readonly rpc: string
@@ -13,8 +13,7 @@ export type Kubo = {
 export async function startKubo(options: { namesMap?: string; config?: Record<string, unknown> } = {}): Promise<Kubo> {
   const folder = await tempFolder()
   const env = { IPFS_PATH: folder.path, IPFS_TELEMETRY: 'off' }
-  const ipfs = (args: readonly string[], input?: Uint8Array) =>
-    runOnce('ipfs', args, { env, ...(input && { input }) })
+  const ipfs = (args: readonly string[], input?: Uint8Array) => runOnce('ipfs', args, { env, ...(input && { input }) })
   let node: Running | undefined
   try {
     ipfs(['init', '--profile=test'])

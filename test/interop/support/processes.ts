@@ -19,12 +19,16 @@ export type Program = {
 
 export function require(command: string): void {
   const found = spawnSync('sh', ['-c', `command -v ${command}`])
-  if (found.status !== 0) throw new Error(`${command} is not installed: run .ci/install-peers (and put its folder in PATH)`)
+  if (found.status !== 0)
+    throw new Error(`${command} is not installed: run .ci/install-peers (and put its folder in PATH)`)
 }
 
 export async function run(program: Program): Promise<Running> {
   require(program.command)
-  const child = spawn(program.command, program.args, { env: { ...process.env, ...program.env }, stdio: ['ignore', 'pipe', 'pipe'] })
+  const child = spawn(program.command, program.args, {
+    env: { ...process.env, ...program.env },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  })
   let output = ''
   const keep = (chunk: Buffer) => {
     output = (output + chunk.toString()).slice(-200_000)
@@ -62,7 +66,11 @@ async function stop(child: ChildProcess): Promise<void> {
 }
 
 /** Runs to its end and answers what it printed; throws with all of it when it fails. */
-export function runOnce(command: string, args: readonly string[], options: { env?: Record<string, string>; input?: Uint8Array } = {}): string {
+export function runOnce(
+  command: string,
+  args: readonly string[],
+  options: { env?: Record<string, string>; input?: Uint8Array } = {},
+): string {
   require(command)
   const { status, stdout, stderr } = spawnSync(command, args, {
     env: { ...process.env, ...options.env },

@@ -39,7 +39,16 @@ export async function startS3() {
   await mkdir(join(folder.path, bucket))
   const server = await run({
     command: 'versitygw',
-    args: ['--port', `127.0.0.1:${port}`, '--access', credentials.accessKeyId, '--secret', credentials.secretAccessKey, 'posix', folder.path],
+    args: [
+      '--port',
+      `127.0.0.1:${port}`,
+      '--access',
+      credentials.accessKeyId,
+      '--secret',
+      credentials.secretAccessKey,
+      'posix',
+      folder.path,
+    ],
     isReady: () => accepts(port),
   })
   return {

@@ -1,0 +1,109 @@
+// The bytes of a file, from its blocks, depth first and only those that the range needs. Every size a node declares is
+// checked against what comes: a file that lies about itself ends in a failure, never in a short answer.
+import type { CID } from 'multiformats/cid'
+import type { DagWant, Session } from '../retrieval/session.ts'
+import type { Entity } from './entity.ts'
+import { dagPbCode, declaredSize, rawCode, readNode, wrongContent } from './unixfs.ts'
+
+const mostDepth = 256
+// Nodes without bytes of their own cost as much to fetch as others: a file may have this many more of them than leaves
+// that were worth it.
+const freeBlocks = 1024
+const leastBytesPerBlock = 64
+
+type Part = {
+  readonly cid: CID
+  readonly block?: Uint8Array | undefined
+  readonly size: number
+  readonly start: number
+  readonly depth: number
+}
+
+/** Bytes `from` up to, not including, `to`. The pieces are views of blocks: whoever changes one changes a tier. */
+export async function* readFile(
+  session: Session,
+  entity: Entity,
+  from = 0,
+  to = entity.size ?? 0,
+): AsyncGenerator<Uint8Array> {
+  const { cid: root, block, size = 0 } = entity
+  const end = Math.min(to, size)
+  if (from >= end) return
+  const stack: Part[] = [{ cid: root, block, size, start: 0, depth: 0 }]
+  let blocks = 0
+  let ahead: { readonly cid: CID; readonly block: Promise<Uint8Array> } | undefined
+  let sent = 0
+
+  const fetch = (part: Part): Promise<Uint8Array> => {
+    if (part.block) return Promise.resolve(part.block)
+    const want: DagWant = {
+      cid: root,
+      segments: [],
+      scope: 'entity',
+      range: { from: Math.max(from, part.start), to: end - 1 },
+    }
+    return session.get(part.cid, want)
+  }
+  /** One block ahead, so that the network works while the client reads; what became of it shows when it is needed. */
+  const lookAhead = () => {
+    const following = stack.at(-1)
+    if (!following || following.block || following.start >= end || ahead) return
+    ahead = { cid: following.cid, block: fetch(following) }
+    ahead.block.catch(() => {})
+  }
+
+  for (let part = stack.pop(); part; part = stack.pop()) {
+    if (part.start >= end) return
+    if (part.start + part.size <= from) continue
+    if (++blocks > freeBlocks + (end - from) / leastBytesPerBlock)
+      throw wrongContent(root, 'it is made of too many empty blocks')
+    const bytes = ahead && ahead.cid === part.cid ? await ahead.block : await fetch(part)
+    ahead = undefined
+    const { own, children } = split(part, bytes)
+    for (const child of children.reverse()) {
+      if (child.start < end && child.start + child.size > from) stack.push(child)
+    }
+    lookAhead()
+    const piece = own.subarray(Math.max(0, from - part.start), Math.max(0, end - part.start))
+    if (piece.byteLength > 0) {
+      sent += piece.byteLength
+      yield piece
+    }
+  }
+  if (sent !== end - from) throw wrongContent(root, `it holds ${sent} bytes where it declares ${end - from}`)
+}
+
+/** What a part holds itself, and what lies below it, all placed; throws when that is not what its parent said. */
+function split(part: Part, bytes: Uint8Array): { own: Uint8Array; children: Part[] } {
+  const { cid, size, start, depth } = part
+  const own = (content: Uint8Array): { own: Uint8Array; children: Part[] } => {
+    if (content.byteLength !== size)
+      throw wrongContent(cid, `it holds ${content.byteLength} bytes where ${size} are declared`)
+    return { own: content, children: [] }
+  }
+  if (cid.code === rawCode) return own(bytes)
+  if (cid.code !== dagPbCode) throw wrongContent(cid, 'a part of a file cannot have its codec')
+  const node = readNode(cid, bytes)
+  const type = node.unixfs?.type
+  if (type !== 'file' && type !== 'raw') throw wrongContent(cid, 'it is no part of a file')
+  const data = node.unixfs?.data ?? new Uint8Array()
+  if (node.links.length === 0) return own(data)
+  if (depth >= mostDepth) throw wrongContent(cid, `the file is nested more than ${mostDepth} levels deep`)
+  if (declaredSize(cid, node) !== size) throw wrongContent(cid, 'its size is not the one declared above it')
+  let offset = start + data.byteLength
+  const children = node.links.map(({ Hash }, index): Part => {
+    const child = { cid: Hash, size: Number(node.unixfs?.blockSizes[index] ?? 0n), start: offset, depth: depth + 1 }
+    offset += child.size
+    return child
+  })
+  return { own: data, children }
+}
+
+/** The whole of a small file in one piece, or undefined when it is larger than `most`. */
+export async function readSmall(session: Session, entity: Entity, most: number): Promise<Uint8Array | undefined> {
+  if (entity.size === undefined || entity.size > most) return undefined
+  const pieces: Uint8Array[] = []
+  for await (const piece of readFile(session, entity)) pieces.push(piece)
+  const [only] = pieces
+  return pieces.length === 1 && only ? only : Buffer.concat(pieces)
+}

@@ -1,0 +1,50 @@
+// What stands after `/ipfs/` in a request, as a CID and names. Everything that could mean two things to two parsers is
+// refused here, before anything is asked of anybody.
+import type { CID } from 'multiformats/cid'
+import { isProvable } from '../block.ts'
+import { mostCidChars, parseCid } from '../cid-text.ts'
+import { Failure } from '../failure.ts'
+import type { ContentPath } from './entity.ts'
+
+const mostPathChars = 8 * 1024
+const mostSegments = 1024
+
+/** Codecs whose blocks this gateway can read: raw, dag-pb, dag-cbor, dag-json, json, cbor. */
+const readable = new Set([0x55, 0x70, 0x71, 0x0129, 0x0200, 0x51])
+const libp2pKey = 0x72
+
+const malformed = (what: string): Failure => new Failure('malformed', what, { source: 'client' })
+
+/** `rest`: the raw, still encoded text after `/ipfs/`, without the query. */
+export function parsePath(rest: string): ContentPath {
+  if (rest.length > mostPathChars) throw malformed(`the path is longer than ${mostPathChars} characters`)
+  const [root = '', ...names] = rest.split('/')
+  const encoded = names.filter((name) => name !== '')
+  if (encoded.length > mostSegments) throw malformed(`the path has more than ${mostSegments} segments`)
+  return { cid: parseRoot(root), segments: encoded.map(decodeSegment), encoded }
+}
+
+export function parseRoot(text: string): CID {
+  if (text.length > mostCidChars) throw malformed('the CID is too long to be one')
+  const cid = parseCid(text)
+  if (!cid) throw malformed(`${JSON.stringify(text)} is not a CID; expected /ipfs/<cid>[/<path>]`)
+  if (cid.code === libp2pKey) throw malformed(`${text} is the key of a name, not of content: ask for /ipns/${text}`)
+  if (!readable.has(cid.code))
+    throw malformed(`the codec 0x${cid.code.toString(16)} of ${text} is not one this gateway reads`)
+  if (!isProvable(cid)) {
+    throw malformed(`${text} cannot be proved: its hash function or digest length is not one this gateway trusts`)
+  }
+  return cid
+}
+
+function decodeSegment(encoded: string): string {
+  let name: string
+  try {
+    name = decodeURIComponent(encoded)
+  } catch {
+    throw malformed(`${JSON.stringify(encoded)} in the path is not percent-encoded UTF-8`)
+  }
+  if (name === '.' || name === '..') throw malformed('a path cannot hold . or .. segments')
+  if (/[\0/]/.test(name)) throw malformed('a name in the path cannot hold a slash or NUL')
+  return name
+}

@@ -1,0 +1,26 @@
+// A session over a map of blocks, for tests of content: no tiers, no upstreams. It writes down what it was asked for.
+import type { CID } from 'multiformats/cid'
+import { blockKey, isIdentity } from '../../src/block.ts'
+import { Failure } from '../../src/failure.ts'
+import type { DagWant, Session } from '../../src/retrieval/session.ts'
+import type { BlockMap } from './fixtures.ts'
+
+export type Asked = { readonly cid: CID; readonly around: DagWant | undefined }
+
+export function memorySession(blocks: BlockMap): Session & { readonly asked: Asked[] } {
+  const asked: Asked[] = []
+  return {
+    asked,
+    async get(cid, around) {
+      if (isIdentity(cid)) return cid.multihash.digest
+      asked.push({ cid, around })
+      const bytes = blocks.get(blockKey(cid))
+      if (!bytes)
+        throw new Failure('not-found', `nobody has ${cid}`, { source: 'upstream', facts: { missing: cid.toString() } })
+      return bytes
+    },
+    has: async (cid) => blocks.has(blockKey(cid)),
+    begun() {},
+    end() {},
+  }
+}

@@ -1,0 +1,324 @@
+// Paths, files and directories over blocks in memory; checked against the ecosystem's own reader, and against content
+// that was made to be hard to read.
+import assert from 'node:assert/strict'
+import { before, describe, test } from 'node:test'
+import * as dagPb from '@ipld/dag-pb'
+import { UnixFS } from 'ipfs-unixfs'
+import { exporter } from 'ipfs-unixfs-exporter'
+import { CID } from 'multiformats/cid'
+import { blockKey } from '../../src/block.ts'
+import { listDirectory } from '../../src/content/directory.ts'
+import { readFile, readSmall } from '../../src/content/file.ts'
+import { isJson } from '../../src/content/json.ts'
+import { parsePath } from '../../src/content/path.ts'
+import { resolve, symlinkTarget } from '../../src/content/resolve.ts'
+import { type FailureKind, isFailure } from '../../src/failure.ts'
+import { addBlock, addNode, type BlockMap, type Fixtures, fixtures, text } from '../support/fixtures.ts'
+import { memorySession } from '../support/memory-session.ts'
+
+let all: Fixtures
+before(async () => {
+  all = await fixtures()
+})
+
+const rejects = (work: Promise<unknown>, kind: FailureKind) => assert.rejects(work, (error) => isFailure(error, kind))
+const open = (path: string, blocks = all.blocks) => resolve(memorySession(blocks), parsePath(path))
+
+async function read(path: string, from?: number, to?: number, blocks = all.blocks) {
+  const { entity } = await open(path, blocks)
+  return Buffer.concat(await Array.fromAsync(readFile(memorySession(blocks), entity, from, to)))
+}
+
+describe('paths', () => {
+  const cid = 'bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'
+  const refused: [name: string, path: string][] = [
+    ['no CID', 'hello'],
+    ['nothing', ''],
+    ['a CID cut short', cid.slice(0, -1)],
+    ['a digest of one byte', CID.decode(new Uint8Array([1, 0x55, 0x12, 1, 0xff])).toString()],
+    ['an identity of 129 bytes', CID.decode(Uint8Array.from([1, 0x55, 0, 0x81, 1, ...new Uint8Array(129)])).toString()],
+    [
+      'a hash that proves nothing',
+      CID.decode(Uint8Array.from([1, 0x55, 0xd5, 1, 16, ...new Uint8Array(16)])).toString(),
+    ],
+    ['a CID of a megabyte', `b${'a'.repeat(1_000_000)}`],
+    ['a key', 'k51qzi5uqu5dhmzyv3zac033i7rl9hkgczxyl81lwoukda2htteop7d3x0y1mf'],
+    ['percent without digits', `${cid}/%zz`],
+    ['percent-encoded Latin-1', `${cid}/%fc`],
+    ['dot segments', `${cid}/a/../b`],
+    ['encoded dot segments', `${cid}/%2e%2E/b`],
+    ['an encoded slash', `${cid}/a%2Fb`],
+    ['an encoded NUL', `${cid}/a%00b`],
+    ['a path of 9 KiB', `${cid}/${'a'.repeat(9000)}`],
+    ['2,000 segments', `${cid}/${'a/'.repeat(2000)}`],
+  ]
+  for (const [name, path] of refused) {
+    test(`refused: ${name}`, () =>
+      assert.throws(
+        () => parsePath(path),
+        (error) => isFailure(error, 'malformed'),
+      ))
+  }
+  test('every base that is spelled right', () => {
+    const v1 = CID.parse(cid)
+    for (const spelled of [
+      cid,
+      cid.toUpperCase(),
+      `f${Buffer.from(v1.bytes).toString('hex')}`,
+      `u${Buffer.from(v1.bytes).toString('base64url')}`,
+    ]) {
+      assert.ok(parsePath(spelled).cid.equals(v1), spelled)
+    }
+  })
+  test('slashes too many and a trailing one are nothing', () => {
+    assert.deepEqual(parsePath(`${cid}//a///b/`).segments, ['a', 'b'])
+  })
+})
+
+describe('resolving', () => {
+  test('through directories, to the bytes', async () => {
+    for (const [path, bytes] of Object.entries(all.names)) {
+      const asked = `${all.directory}/${path.split('/').map(encodeURIComponent).join('/')}`
+      assert.deepEqual(new Uint8Array(await read(asked)), bytes, path)
+    }
+  })
+  test('a name with a literal %20 in it is found under both spellings', async () => {
+    assert.deepEqual(
+      new Uint8Array(await read(`${all.directory}/literal%20percent.txt`)),
+      all.names['literal%20percent.txt'],
+    )
+    assert.deepEqual(
+      new Uint8Array(await read(`${all.directory}/literal%2520percent.txt`)),
+      all.names['literal%20percent.txt'],
+    )
+  })
+  test('a name in a HAMT', async () => {
+    for (const name of ['file-0.txt', 'file-777.txt', 'file-1499.txt']) {
+      assert.deepEqual(new Uint8Array(await read(`${all.hamt}/${name}`)), all.manyNames[name])
+    }
+  })
+  test('a name that is not there: said with its place', async () => {
+    for (const path of [
+      `${all.directory}/absent`,
+      `${all.hamt}/absent`,
+      `${all.files.hello.cid}/below-a-file`,
+      `${all.directory}/readme.txt/x`,
+      `${all.linked}/link/x`,
+    ]) {
+      await rejects(open(path), 'no-link')
+    }
+  })
+  test('the CIDs of the way are told', async () => {
+    const { roots, entity } = await open(`${all.directory}/sub/deep/file.bin`)
+    assert.equal(roots.length, 4)
+    assert.ok(roots[0]?.equals(all.directory) && roots[3]?.equals(entity.cid))
+  })
+  test('what is missing is asked for with everything the path needs', async () => {
+    const session = memorySession(new Map())
+    await rejects(
+      resolve(session, parsePath(`${all.directory}/sub/big.bin`), { range: { from: 10, to: 20 } }),
+      'not-found',
+    )
+    assert.deepEqual(session.asked[0]?.around, {
+      cid: all.directory,
+      segments: ['sub', 'big.bin'],
+      scope: 'entity',
+      range: { from: 10, to: 20 },
+    })
+  })
+  test('a link in a document is followed; a value is what remains of the path', async () => {
+    assert.equal((await read(`${all.cbor}/inside/file`)).toString(), 'hello, juror\n')
+    assert.deepEqual((await open(`${all.cbor}/inside/number`)).remainder, ['inside', 'number'])
+    await rejects(open(`${all.cbor}/inside/absent`), 'no-link')
+    await rejects(open(`${all.cbor}/__proto__`), 'no-link')
+    assert.equal((await open(`${all.dagJson}/file`)).entity.kind, 'file')
+  })
+  test('a symlink is its target, as text', async () => {
+    const { entity } = await open(`${all.linked}/link`)
+    assert.equal(entity.kind, 'symlink')
+    assert.equal(Buffer.from(symlinkTarget(entity)).toString(), 'hello.txt')
+  })
+})
+
+describe('files', () => {
+  test('every layout, whole, equal to what the ecosystem reads', async () => {
+    const blockstore = {
+      get: async function* (cid: CID) {
+        yield all.blocks.get(blockKey(cid))
+      },
+    } as never
+    for (const [name, { cid, bytes }] of Object.entries(all.files)) {
+      const ours = await read(cid.toString())
+      assert.ok(ours.equals(bytes), name)
+      const entry = await exporter(cid, blockstore)
+      if (entry.type !== 'file' && entry.type !== 'raw') assert.fail(entry.type)
+      assert.ok(ours.equals(Buffer.concat(await Array.fromAsync(entry.content()))), name)
+    }
+  })
+  test('ranges, at and around every boundary', async () => {
+    const { cid, bytes } = all.files.chunkedV0
+    const chunk = 256 * 1024
+    for (const from of [0, 1, chunk - 1, chunk, chunk + 1, 2 * chunk, bytes.length - 1]) {
+      for (const to of [from, from + 1, chunk, chunk + 1, 2 * chunk, bytes.length, bytes.length + 5]) {
+        assert.deepEqual(
+          new Uint8Array(await read(cid.toString(), from, to)),
+          bytes.slice(from, Math.max(from, to)),
+          `${from}-${to}`,
+        )
+      }
+    }
+  })
+  test('a range reads no block it does not need', async () => {
+    const session = memorySession(all.blocks)
+    const { entity } = await resolve(session, parsePath(all.files.deepV0.cid.toString()))
+    await Array.fromAsync(readFile(session, entity, 25_000_000, 25_000_010))
+    assert.ok(session.asked.length <= 5, `${session.asked.length} blocks`)
+    assert.equal(session.asked.at(-1)?.around?.range?.from, 25_000_000)
+  })
+  test('a small one in one piece; a large one not at all', async () => {
+    const { entity } = await open(all.files.json.cid.toString())
+    assert.ok(isJson((await readSmall(memorySession(all.blocks), entity, 1000)) as Uint8Array))
+    assert.equal(await readSmall(memorySession(all.blocks), entity, 10), undefined)
+  })
+  test('a missing block in the middle is a failure, never a short answer', async () => {
+    const blocks = new Map(all.blocks)
+    const { entity } = await open(all.files.chunkedV1.cid.toString())
+    const leaf = dagPb.decode(entity.block).Links[2]?.Hash as CID
+    blocks.delete(blockKey(leaf))
+    await rejects(read(all.files.chunkedV1.cid.toString(), 0, undefined, blocks), 'not-found')
+    assert.equal((await read(all.files.chunkedV1.cid.toString(), 0, 100, blocks)).length, 100)
+  })
+})
+
+describe('content made to be hard to read', () => {
+  const file = (sizes: bigint[], data?: Uint8Array) => {
+    const node = new UnixFS({ type: 'file', blockSizes: sizes, ...(data && { data }) })
+    return node.marshal()
+  }
+  const link = (Hash: CID) => ({ Name: '', Hash, Tsize: 1 })
+
+  test('six blocks that declare 2^70 bytes', async () => {
+    const blocks: BlockMap = new Map()
+    let cid = addBlock(blocks, 0x55, new Uint8Array(1024))
+    let size = 1024n
+    for (let level = 0; level < 6; level++) {
+      cid = addNode(blocks, {
+        Data: file(Array.from({ length: 1024 }, () => size)),
+        Links: Array.from({ length: 1024 }, () => link(cid)),
+      })
+      size *= 1024n
+    }
+    await rejects(read(cid.toString(), 0, undefined, blocks), 'malformed')
+  })
+  test('a chain of 20,000 single links', async () => {
+    const blocks: BlockMap = new Map()
+    let cid = addBlock(blocks, 0x55, text('end'))
+    for (let level = 0; level < 20_000; level++) cid = addNode(blocks, { Data: file([3n]), Links: [link(cid)] })
+    const session = memorySession(blocks)
+    const { entity } = await resolve(session, parsePath(cid.toString()))
+    await rejects(Array.fromAsync(readFile(session, entity)), 'malformed')
+    assert.ok(session.asked.length < 300)
+  })
+  test('a file of empty blocks', async () => {
+    const blocks: BlockMap = new Map()
+    const empty = addNode(blocks, { Data: file([]), Links: [] })
+    const wide = addNode(blocks, {
+      Data: file(Array.from({ length: 4000 }, () => 0n)),
+      Links: Array.from({ length: 4000 }, () => link(empty)),
+    })
+    const last = addBlock(blocks, 0x55, text('x'))
+    const root = addNode(blocks, { Data: file([0n, 1n]), Links: [link(wide), link(last)] })
+    assert.equal((await read(root.toString(), 0, undefined, blocks)).toString(), 'x')
+  })
+  for (const [name, sizes] of [
+    ['too large', [10n]],
+    ['too small', [1n]],
+  ] as [string, bigint[]][]) {
+    test(`a part declared ${name}`, async () => {
+      const blocks: BlockMap = new Map()
+      const root = addNode(blocks, { Data: file(sizes), Links: [link(addBlock(blocks, 0x55, text('four')))] })
+      await rejects(read(root.toString(), 0, undefined, blocks), 'malformed')
+    })
+  }
+  test('links without sizes', async () => {
+    const blocks: BlockMap = new Map()
+    const root = addNode(blocks, { Data: file([]), Links: [link(addBlock(blocks, 0x55, text('four')))] })
+    await rejects(open(root.toString(), blocks), 'malformed')
+  })
+  const shard = (fanout: bigint, links: dagPb.PBLink[]) => ({
+    Data: new UnixFS({ type: 'hamt-sharded-directory', data: new Uint8Array([1]), fanout, hashType: 0x22n }).marshal(),
+    Links: links,
+  })
+  for (const fanout of [0n, 3n, 4n, 2048n, 2n ** 40n]) {
+    test(`a HAMT with a fan-out of ${fanout}`, async () => {
+      const blocks: BlockMap = new Map()
+      await rejects(open(`${addNode(blocks, shard(fanout, []))}/name`, blocks), 'malformed')
+    })
+  }
+  test('a HAMT whose shards repeat', async () => {
+    const blocks: BlockMap = new Map()
+    let cid = addNode(blocks, shard(256n, [{ Name: '00a', Hash: addBlock(blocks, 0x55, text('a')), Tsize: 1 }]))
+    for (let level = 0; level < 4; level++) {
+      cid = addNode(
+        blocks,
+        shard(
+          256n,
+          Array.from({ length: 256 }, (_, index) => ({
+            Name: index.toString(16).toUpperCase().padStart(2, '0'),
+            Hash: cid,
+            Tsize: 1,
+          })),
+        ),
+      )
+    }
+    const { entity } = await open(cid.toString(), blocks)
+    await rejects(Array.fromAsync(listDirectory(memorySession(blocks), entity)), 'malformed')
+  })
+  test('a block that is no dag-pb', async () => {
+    const blocks: BlockMap = new Map()
+    await rejects(open(addBlock(blocks, dagPb.code, text('not dag-pb')).toString(), blocks), 'malformed')
+  })
+})
+
+describe('directories', () => {
+  const list = async (cid: CID, limits?: Parameters<typeof listDirectory>[2]) => {
+    const session = memorySession(all.blocks)
+    const { entity } = await resolve(session, parsePath(cid.toString()))
+    return Array.fromAsync(listDirectory(session, entity, limits))
+  }
+  test('flat: names, kinds', async () => {
+    const entries = await list(all.directory)
+    const kinds = Object.fromEntries(entries.map(({ name, type }) => [name, type]))
+    assert.equal(kinds['readme.txt'], 'file')
+    assert.equal(kinds['sub'], 'directory')
+    assert.equal(entries.length, 6)
+  })
+  test('HAMT: every name once', async () => {
+    const names = (await list(all.hamt)).map(({ name }) => name)
+    assert.deepEqual([...names].sort(), Object.keys(all.manyNames).sort())
+  })
+  test('more entries than allowed are a failure', async () => {
+    await rejects(list(all.hamt, { mostEntries: 100, mostLooks: 0 }), 'too-large')
+  })
+})
+
+describe('the JSON rule', () => {
+  const cases: [text: string | Uint8Array, expected: boolean][] = [
+    ['{}', true],
+    ['[]', true],
+    [' \n{"a":1}\n', true],
+    ['', false],
+    ['1', false],
+    ['"text"', false],
+    ['null', false],
+    ['{', false],
+    ['{"a":1}x', false],
+    ['<html>', false],
+    ['\ufeff{}', false],
+    [new Uint8Array([0x7b, 0x22, 0xff, 0x22, 0x3a, 0x31, 0x7d]), false],
+  ]
+  for (const [value, expected] of cases) {
+    const bytes = typeof value === 'string' ? text(value) : value
+    test(`${JSON.stringify(Buffer.from(bytes).toString())}: ${expected}`, () => assert.equal(isJson(bytes), expected))
+  }
+})
