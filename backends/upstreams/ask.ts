@@ -1,0 +1,211 @@
+// One question to an upstream over HTTP: clocks for the first byte and for silence in the middle, statuses as Failures,
+// no redirect off the site, and a body that is what was asked for. Used by every upstream that speaks HTTP.
+import type { Dispatcher } from 'undici'
+import { request } from 'undici'
+import type { Clock } from '../../src/clock.ts'
+import { Failure, type FailureKind, isFailure } from '../../src/failure.ts'
+
+export type Question = {
+  readonly name: string
+  readonly url: URL
+  readonly method?: 'GET' | 'POST'
+  readonly headers: Readonly<Record<string, string>>
+  /** The media type the body must have; none: any but HTML. */
+  readonly expects: string | undefined
+  readonly agent: Dispatcher
+  readonly signal: AbortSignal
+  readonly clock: Clock
+  readonly firstByteMs: number
+  readonly idleMs: number
+}
+
+export interface Answer {
+  /** Each chunk within the idle clock, which runs only while somebody waits for one. */
+  readonly chunks: AsyncIterable<Uint8Array>
+  readonly trailers: () => Readonly<Record<string, string | string[] | undefined>>
+  readonly contentLength: number | undefined
+  /** Lets go of the socket; the rest of the body is not read. */
+  readonly stop: () => void
+}
+
+const maxRetryAfterMs = 86_400_000
+const maxErrorBytes = 4096
+const redirects = new Set([301, 302, 303, 307, 308])
+
+export async function ask(question: Question): Promise<Answer> {
+  try {
+    return await askOnce(question)
+  } catch (error) {
+    // A kept connection that the other side had just closed says nothing about the upstream: once more, on a new one.
+    if (!isStaleSocket(error) || question.method === 'POST') throw error
+    return await askOnce(question)
+  }
+}
+
+async function askOnce(question: Question, hops = 1): Promise<Answer> {
+  const { name, url, agent, signal, clock } = question
+  signal.throwIfAborted()
+  const own = new AbortController()
+  const leave = () => own.abort(signal.reason)
+  signal.addEventListener('abort', leave, { once: true })
+  const stopClock = clock.after(question.firstByteMs, () =>
+    own.abort(late(name, 'begin to answer', question.firstByteMs)),
+  )
+  const end = () => {
+    stopClock()
+    signal.removeEventListener('abort', leave)
+  }
+  const stop = () => {
+    end()
+    own.abort(new Failure('cancelled', 'the answer is not needed any more', { source: 'ours' }))
+  }
+  try {
+    const response = await request(url, {
+      method: question.method ?? 'GET',
+      headers: { ...question.headers, 'accept-encoding': 'identity' },
+      dispatcher: agent,
+      signal: own.signal,
+    })
+    response.body.on('error', () => {}) // reading it tells; nobody may be reading when it breaks
+    const { statusCode, headers } = response
+    if (redirects.has(statusCode)) {
+      const target = sameSite(url, one(headers['location']))
+      stop()
+      if (!target || hops === 0)
+        throw failure('broken', `${name} redirects elsewhere (${statusCode}); name that place if it is meant`)
+      return await askOnce({ ...question, url: target }, hops - 1)
+    }
+    if (statusCode !== 200) {
+      const said = await beginning(response.body)
+      stop()
+      throw refusal(name, statusCode, one(headers['retry-after']), said, clock.now())
+    }
+    const type = one(headers['content-type'])?.split(';')[0]?.trim().toLowerCase()
+    const encoding = one(headers['content-encoding'])
+    if (encoding && encoding !== 'identity') {
+      stop()
+      throw failure('broken', `${name} sent an encoded body (${encoding}), which was not asked for`)
+    }
+    if (question.expects === undefined ? type === 'text/html' : type !== question.expects) {
+      stop()
+      throw failure(
+        'broken',
+        `${name} answered with ${type ?? 'no type'} where ${question.expects ?? 'a file'} was asked for`,
+      )
+    }
+    const length = one(headers['content-length'])
+    stopClock()
+    return {
+      chunks: chunksOf(question, response.body, own, end),
+      trailers: () => response.trailers,
+      contentLength: length === undefined ? undefined : Number(length),
+      stop,
+    }
+  } catch (error) {
+    stop()
+    throw translate(name, error, own.signal, signal)
+  }
+}
+
+async function* chunksOf(
+  { name, clock, idleMs, signal }: Question,
+  body: AsyncIterable<Uint8Array>,
+  own: AbortController,
+  end: () => void,
+): AsyncGenerator<Uint8Array> {
+  const iterator = body[Symbol.asyncIterator]()
+  let isDone = false
+  try {
+    for (;;) {
+      const stopClock = clock.after(idleMs, () => own.abort(late(name, 'go on', idleMs)))
+      const next = await iterator.next().finally(stopClock)
+      if (next.done) {
+        isDone = true
+        return
+      }
+      yield next.value
+    }
+  } catch (error) {
+    throw translate(name, error, own.signal, signal)
+  } finally {
+    end()
+    if (!isDone) own.abort(new Failure('cancelled', 'the answer is not needed any more', { source: 'ours' }))
+  }
+}
+
+const one = (value: string | string[] | undefined): string | undefined => (Array.isArray(value) ? value[0] : value)
+const failure = (kind: FailureKind, message: string, cause?: unknown) =>
+  new Failure(kind, message, { source: 'upstream', cause })
+const late = (name: string, what: string, ms: number) => failure('timeout', `${name} did not ${what} within ${ms} ms`)
+
+function translate(name: string, error: unknown, own: AbortSignal, outer: AbortSignal): unknown {
+  if (outer.aborted) return outer.reason
+  if (own.aborted && isFailure(own.reason) && own.reason.kind === 'timeout') return own.reason
+  if (isFailure(error)) return error
+  const code = codeOf(error)
+  if (code === 'UND_ERR_CONNECT_TIMEOUT') return failure('timeout', `${name} could not be connected to in time`, error)
+  const inner = (error as { cause?: unknown } | null)?.cause
+  if (isFailure(inner)) return inner
+  return failure('broken', `${name} broke off (${code ?? 'no reason given'})`, error)
+}
+
+const codeOf = (error: unknown): string | undefined => {
+  const code = (error as { code?: unknown } | null)?.code
+  return typeof code === 'string' ? code : undefined
+}
+
+function isStaleSocket(error: unknown): boolean {
+  if (!isFailure(error, 'broken')) return false
+  const cause = error.cause as { code?: string; socket?: { bytesRead?: number; bytesWritten?: number } } | undefined
+  // undici counts per socket: a reused one has read an earlier answer. What breaks in the middle of a body does not get
+  // here: that is the body's failure, not the request's.
+  return (cause?.code === 'UND_ERR_SOCKET' || cause?.code === 'ECONNRESET') && (cause.socket?.bytesRead ?? 0) > 0
+}
+
+/** A place on the same site: the same host (with or without www), https or what the operator named, same port. */
+function sameSite(from: URL, location: string | undefined): URL | undefined {
+  if (location === undefined || !URL.canParse(location, from.href)) return undefined
+  const to = new URL(location, from)
+  const bare = (host: string) => host.replace(/^www\./, '')
+  const isSame = bare(to.hostname) === bare(from.hostname) && (to.port === from.port || to.protocol !== from.protocol)
+  const isSafe = to.protocol === from.protocol || to.protocol === 'https:'
+  return isSame && isSafe && to.username === '' ? to : undefined
+}
+
+async function beginning(body: AsyncIterable<Uint8Array>): Promise<string> {
+  const parts: Uint8Array[] = []
+  let bytes = 0
+  try {
+    for await (const chunk of body) {
+      parts.push(chunk)
+      bytes += chunk.byteLength
+      if (bytes >= maxErrorBytes) break
+    }
+  } catch {
+    // What it said does not matter as much as that it refused.
+  }
+  return Buffer.concat(parts).toString('utf8', 0, maxErrorBytes)
+}
+
+function refusal(name: string, status: number, retryAfter: string | undefined, said: string, now: number): Failure {
+  const retryAfterMs = parseRetryAfter(retryAfter, now)
+  const isThrottled = status === 429 || (status === 503 && retryAfterMs !== undefined)
+  if (isThrottled)
+    return new Failure('throttled', `${name} asks for patience (${status})`, { source: 'upstream', retryAfterMs })
+  if (status === 404) return failure('not-found', `${name} does not have it`)
+  if (status === 400 || status === 401 || status === 403 || status === 410 || status === 451 || status === 406) {
+    return failure('refused', `${name} refused (${status})`)
+  }
+  // Some gateways say 500 and mean 404; they say it in one of a few plain sentences.
+  if (status === 500 && /(block|ipld|path).{0,40}not found|no link named/i.test(said))
+    return failure('not-found', `${name} does not have it`)
+  if (status === 504) return failure('timeout', `${name} ran out of time itself (504)`)
+  return failure('broken', `${name} answered with ${status}`)
+}
+
+/** Seconds or a date, whole: only what no operator can have meant is bounded. */
+export function parseRetryAfter(value: string | undefined, now: number): number | undefined {
+  if (value === undefined) return undefined
+  const ms = /^\d+$/.test(value.trim()) ? Number(value) * 1000 : Date.parse(value) - now
+  return Number.isNaN(ms) ? undefined : Math.min(maxRetryAfterMs, Math.max(0, ms))
+}

@@ -1,0 +1,105 @@
+// CARv1 as it comes off the network, one block at a time, with a bound on everything that has a length. The blocks are
+// not proved here.
+import { decode as decodeCbor } from '@ipld/dag-cbor'
+import { CID } from 'multiformats/cid'
+import { type Block, maxBlockBytes } from '../../src/block.ts'
+import { Failure } from '../../src/failure.ts'
+
+const maxHeaderBytes = 1024 * 1024
+const maxCidBytes = 512
+const maxVarintBytes = 8
+
+const broken = (what: string, cause?: unknown): Failure =>
+  new Failure('broken', `the CAR ${what}`, { source: 'upstream', cause })
+
+/** Yields blocks in the order sent; ends normally only where a section ends and the stream does too. */
+export async function* readCar(chunks: AsyncIterable<Uint8Array>): AsyncGenerator<Block> {
+  const reader = createReader(chunks)
+  try {
+    const headerBytes = await reader.varint()
+    if (headerBytes === undefined) throw broken('is empty')
+    if (headerBytes > maxHeaderBytes) throw broken('has a header larger than it may be')
+    checkHeader(await reader.take(headerBytes))
+    for (;;) {
+      const length = await reader.varint()
+      if (length === undefined) return
+      if (length === 0) continue // padding between sections
+      if (length > maxBlockBytes + maxCidBytes)
+        throw new Failure('too-large', 'the CAR has a block larger than it may be', { source: 'upstream' })
+      yield splitSection(await reader.take(length))
+    }
+  } finally {
+    await reader.close()
+  }
+}
+
+function checkHeader(bytes: Uint8Array): void {
+  let header: unknown
+  try {
+    header = decodeCbor(bytes)
+  } catch (cause) {
+    throw broken('has a header that does not decode', cause)
+  }
+  if ((header as { version?: unknown } | null)?.version !== 1) throw broken('is not of version 1')
+}
+
+function splitSection(section: Uint8Array): Block {
+  try {
+    const [cid, bytes] = CID.decodeFirst(section)
+    return { cid, bytes }
+  } catch (cause) {
+    throw broken('has a section without a CID', cause)
+  }
+}
+
+function createReader(chunks: AsyncIterable<Uint8Array>) {
+  const iterator = chunks[Symbol.asyncIterator]()
+  let held: Uint8Array = new Uint8Array()
+
+  async function more(): Promise<boolean> {
+    for (;;) {
+      const { value, done } = await iterator.next()
+      if (done) return false
+      if (value.byteLength === 0) continue
+      held = value
+      return true
+    }
+  }
+
+  return {
+    /** Undefined at a clean end. */
+    async varint(): Promise<number | undefined> {
+      let value = 0
+      for (let count = 0; count < maxVarintBytes; count++) {
+        if (held.byteLength === 0 && !(await more())) {
+          if (count === 0) return undefined
+          throw broken('ends in the middle of a length')
+        }
+        const byte = held[0] as number
+        held = held.subarray(1)
+        value += (byte & 0x7f) * 2 ** (7 * count)
+        if (byte < 0x80) {
+          if (!Number.isSafeInteger(value)) break
+          return value
+        }
+      }
+      throw broken('has a length that is none')
+    },
+    /** A piece of its own: it does not keep the network's buffers alive. */
+    async take(length: number): Promise<Uint8Array> {
+      const piece = Buffer.allocUnsafeSlow(length)
+      let filled = 0
+      while (filled < length) {
+        if (held.byteLength === 0 && !(await more())) throw broken('ends in the middle of a block')
+        const part = held.subarray(0, length - filled)
+        piece.set(part, filled)
+        filled += part.byteLength
+        held = held.subarray(part.byteLength)
+      }
+      return piece
+    },
+    close: async () => {
+      await iterator.return?.()
+    },
+  }
+}

@@ -1,0 +1,84 @@
+// Sockets to upstreams: bounded in number, with clocks of our own, and never to an address inside the operator's network
+// unless the operator named it. The address is looked at for each connection, so a name that moves is caught too.
+import { lookup as dnsLookup } from 'node:dns'
+import { BlockList, isIP, type LookupFunction } from 'node:net'
+import { Agent } from 'undici'
+import { Failure } from '../../src/failure.ts'
+
+const inside = new BlockList()
+for (const [net, prefix] of [
+  ['0.0.0.0', 8],
+  ['10.0.0.0', 8],
+  ['100.64.0.0', 10],
+  ['127.0.0.0', 8],
+  ['169.254.0.0', 16],
+  ['172.16.0.0', 12],
+  ['192.0.0.0', 24],
+  ['192.168.0.0', 16],
+  ['198.18.0.0', 15],
+  ['224.0.0.0', 4],
+  ['240.0.0.0', 4],
+] as const) {
+  inside.addSubnet(net, prefix, 'ipv4')
+}
+for (const [net, prefix] of [
+  ['::', 128],
+  ['::1', 128],
+  ['64:ff9b::', 96],
+  ['fc00::', 7],
+  ['fe80::', 10],
+  ['ff00::', 8],
+] as const) {
+  inside.addSubnet(net, prefix, 'ipv6')
+}
+
+export function isInside(address: string): boolean {
+  const family = isIP(address)
+  if (family === 4) return inside.check(address, 'ipv4')
+  const mapped = /^::ffff:(\d+\.\d+\.\d+\.\d+)$/i.exec(address)?.[1]
+  return mapped ? inside.check(mapped, 'ipv4') : inside.check(address, 'ipv6')
+}
+
+const refusing: LookupFunction = (hostname, options, callback) => {
+  dnsLookup(hostname, { ...options, all: true }, (error, addresses) => {
+    if (error) return callback(error, '')
+    const bad = addresses.find(({ address }) => isInside(address))
+    if (bad) {
+      const why = `${hostname} resolves to ${bad.address}, inside this network; set allowPrivate if that is meant`
+      return callback(new Failure('refused', why, { source: 'upstream' }) as unknown as NodeJS.ErrnoException, '')
+    }
+    const [first] = addresses
+    if (options.all) return callback(null, addresses)
+    callback(null, first?.address ?? '', first?.family)
+  })
+}
+
+export type PoolOptions = {
+  readonly url: string
+  readonly connectMs: number
+  readonly connections: number
+  readonly allowPrivate: boolean
+}
+
+export function createAgent({ url, connectMs, connections, allowPrivate }: PoolOptions): Agent {
+  const { hostname } = new URL(url)
+  // An address or localhost in the operator's own words is the operator's wish.
+  const isNamed =
+    isIP(hostname.replace(/^\[|\]$/g, '')) !== 0 || hostname === 'localhost' || hostname.endsWith('.localhost')
+  return new Agent({
+    connections,
+    pipelining: 1,
+    // Clocks of ours bound these; undici's own are coarse.
+    headersTimeout: 0,
+    bodyTimeout: 0,
+    keepAliveTimeout: 30_000,
+    keepAliveMaxTimeout: 60_000,
+    maxHeaderSize: 16 * 1024,
+    allowH2: false,
+    connect: {
+      timeout: connectMs,
+      autoSelectFamily: true,
+      ...(!isNamed && !allowPrivate && { lookup: refusing }),
+    },
+  })
+}

@@ -1,0 +1,7 @@
+// Every kind of upstream that can be named in the configuration.
+import type { UpstreamKind } from './contract.ts'
+import { kubo } from './kubo.ts'
+import { plain } from './plain.ts'
+import { trustless } from './trustless.ts'
+
+export const upstreamKinds: Readonly<Record<string, UpstreamKind>> = { trustless, plain, kubo }

@@ -1,0 +1,35 @@
+// What every upstream that speaks HTTP lets the operator set.
+import { z } from 'zod'
+import { duration } from '../../src/config/units.ts'
+
+export const httpOptions = {
+  url: z
+    .url({ protocol: /^https?$/, error: 'expected an http(s) address' })
+    .refine((text) => new URL(text).username === '', { error: 'expected an address without a user; use headers' })
+    .describe('Where it is; paths such as /ipfs/<cid> are added to it.'),
+  headers: z.record(z.string(), z.string()).default({}).describe('Sent with every request, such as an API key.'),
+  connect: duration().prefault('3s').describe('Until a connection is there.'),
+  firstByte: duration().prefault('5s').describe('Until the answer begins.'),
+  idle: duration().prefault('5s').describe('The longest silence in the middle of an answer.'),
+  connections: z.int().min(1).default(32).describe('Connections at once.'),
+  allowPrivate: z
+    .boolean()
+    .default(false)
+    .describe(
+      'Whether its name may resolve to a private or loopback address. An address in the url itself always may.',
+    ),
+}
+
+/** `/ipfs/…` below the operator's url, built from a CID and names that were parsed, never from a request. */
+export function contentUrl(
+  base: string,
+  cid: string,
+  segments: readonly string[],
+  query: Readonly<Record<string, string>>,
+): URL {
+  const url = new URL(base)
+  const path = ['ipfs', cid, ...segments.map(encodeURIComponent)].join('/')
+  url.pathname = `${url.pathname.replace(/\/+$/, '')}/${path}`
+  for (const [name, value] of Object.entries(query)) url.searchParams.set(name, value)
+  return url
+}

@@ -1,0 +1,133 @@
+// A gateway that only serves finished files. What can be proved from a file's bytes alone is used: a raw block is the file
+// itself, and a small dag-pb file can be built again under the known profiles and compared. Everything else it lacks.
+import { importer } from 'ipfs-unixfs-importer'
+import { fixedSize } from 'ipfs-unixfs-importer/chunker'
+import { balanced } from 'ipfs-unixfs-importer/layout'
+import { LRUCache } from 'lru-cache'
+import { CID } from 'multiformats/cid'
+import { z } from 'zod'
+import { blockKey, maxBlockBytes } from '../../src/block.ts'
+import { Failure, isFailure } from '../../src/failure.ts'
+import { ask } from './ask.ts'
+import { createAgent } from './connect.ts'
+import type { Upstream, UpstreamContext, UpstreamKind } from './contract.ts'
+import { contentUrl, httpOptions } from './options.ts'
+import { readBlock } from './trustless.ts'
+
+const options = z.strictObject(httpOptions)
+
+const rawCode = 0x55
+const dagPbCode = 0x70
+const rebuiltBytes = 8 * 1024 * 1024
+// `hello worlds\n`-sized and known to every network: a raw leaf that is small and public.
+const probeCid = CID.parse('bafkqaaa')
+
+// How files are cut by those who make them: the profiles of IPIP-499, and the two older habits between them.
+const habits = [
+  { cidVersion: 0, rawLeaves: false, chunk: 256 * 1024, width: 174 },
+  { cidVersion: 1, rawLeaves: true, chunk: 1024 * 1024, width: 1024 },
+  { cidVersion: 1, rawLeaves: true, chunk: 256 * 1024, width: 174 },
+  { cidVersion: 1, rawLeaves: true, chunk: 1024 * 1024, width: 174 },
+] as const
+
+export const plain: UpstreamKind<typeof options> = { use: 'plain', options, create: createPlain }
+
+function createPlain(settings: z.output<typeof options>, { name, userAgent, clock }: UpstreamContext): Upstream {
+  const { url, headers, firstByte, idle } = settings
+  const agent = createAgent({ ...settings, connectMs: settings.connect })
+  // The leaves of a file that was built again are asked for next; a few are kept until then.
+  const rebuilt = new LRUCache<string, Uint8Array>({
+    maxSize: rebuiltBytes,
+    sizeCalculation: (bytes) => bytes.byteLength || 1,
+  })
+
+  async function file(cid: CID, signal: AbortSignal): Promise<Uint8Array> {
+    const answer = await ask({
+      name,
+      url: contentUrl(url, cid.toString(), [], {}),
+      headers: { ...headers, accept: '*/*', 'user-agent': userAgent },
+      expects: undefined,
+      agent,
+      signal,
+      clock,
+      firstByteMs: firstByte,
+      idleMs: idle,
+    })
+    return readBlock(name, answer)
+  }
+
+  return {
+    name,
+    traits: { dag: false, canBlock: (cid) => cid.code === rawCode || cid.code === dagPbCode },
+    async block(cid, signal) {
+      const known = rebuilt.get(blockKey(cid))
+      if (known) return known
+      const bytes = await file(cid, signal).catch((error: unknown) => {
+        throw isFailure(error, 'too-large') ? unprovable(name, cid) : error
+      })
+      if (cid.code === rawCode) return bytes
+      for (const habit of habits) {
+        const blocks = await rebuild(bytes, habit)
+        const root = blocks.get(blockKey(cid))
+        if (!root) continue
+        for (const [key, block] of blocks) rebuilt.set(key, block)
+        return root
+      }
+      throw unprovable(name, cid)
+    },
+    // biome-ignore lint/correctness/useYield: it has no DAGs, and says so
+    async *dag() {
+      throw new Failure('not-found', `${name} serves finished files only`, { source: 'upstream' })
+    },
+    async probe(signal) {
+      const began = clock.monotonic()
+      const findings: string[] = []
+      let usable = true
+      try {
+        await file(probeCid, signal)
+      } catch (error) {
+        if (!isFailure(error) || error.kind === 'throttled' || error.kind === 'cancelled' || error.kind === 'timeout')
+          throw error
+        // It may well not know the empty CID; a page of HTML or a redirect elsewhere is what it may not answer with.
+        usable = error.kind === 'not-found'
+        findings.push(error.message)
+      }
+      return { usable, raw: usable, car: false, findings, ms: Math.round(clock.monotonic() - began) }
+    },
+    close: () => agent.destroy(),
+  }
+}
+
+async function rebuild(
+  bytes: Uint8Array,
+  { cidVersion, rawLeaves, chunk, width }: (typeof habits)[number],
+): Promise<Map<string, Uint8Array>> {
+  const blocks = new Map<string, Uint8Array>()
+  const store = {
+    async put(cid: CID, block: Uint8Array) {
+      blocks.set(blockKey(cid), block)
+      return cid
+    },
+  }
+  const content = (async function* () {
+    yield bytes
+  })()
+  const imported = importer([{ content }], store as unknown as Parameters<typeof importer>[1], {
+    cidVersion,
+    rawLeaves,
+    reduceSingleLeafToSelf: true,
+    chunker: fixedSize({ chunkSize: chunk }),
+    layout: balanced({ maxChildrenPerNode: width }),
+  })
+  for await (const _entry of imported);
+  return blocks
+}
+
+const unprovable = (name: string, cid: CID): Failure =>
+  new Failure(
+    'not-found',
+    `${name} has nothing that proves ${cid} (files up to ${maxBlockBytes} bytes of known layout only)`,
+    {
+      source: 'upstream',
+    },
+  )

@@ -1,0 +1,129 @@
+// A trustless gateway: single blocks as raw bytes, whole DAGs as CAR (IPIP-402, IPIP-412). The default kind, and the only
+// one that brings an entity in one answer.
+import { CID } from 'multiformats/cid'
+import { z } from 'zod'
+import { type Block, maxBlockBytes } from '../../src/block.ts'
+import { Failure, isFailure } from '../../src/failure.ts'
+import { type Answer, ask } from './ask.ts'
+import { readCar } from './car-stream.ts'
+import { createAgent } from './connect.ts'
+import type { DagWant, ProbeReport, Upstream, UpstreamContext, UpstreamKind } from './contract.ts'
+import { contentUrl, httpOptions } from './options.ts'
+
+const options = z.strictObject(httpOptions)
+
+const rawType = 'application/vnd.ipld.raw'
+const carType = 'application/vnd.ipld.car'
+
+/** The empty identity CID: every trustless gateway has it, and asking for it costs nobody anything. */
+const probeCid = CID.parse('bafkqaaa')
+
+export const trustless: UpstreamKind<typeof options> = {
+  use: 'trustless',
+  options,
+  create: createTrustless,
+}
+
+function createTrustless(settings: z.output<typeof options>, { name, userAgent, clock }: UpstreamContext): Upstream {
+  const { url, headers, firstByte, idle } = settings
+  const agent = createAgent({ ...settings, connectMs: settings.connect })
+  let dag = true
+
+  const get = (target: URL, accept: string, expects: string, signal: AbortSignal): Promise<Answer> =>
+    ask({
+      name,
+      url: target,
+      headers: { ...headers, accept, 'user-agent': userAgent },
+      expects,
+      agent,
+      signal,
+      clock,
+      firstByteMs: firstByte,
+      idleMs: idle,
+    })
+
+  async function block(cid: CID, signal: AbortSignal): Promise<Uint8Array> {
+    const answer = await get(contentUrl(url, cid.toString(), [], { format: 'raw' }), rawType, rawType, signal)
+    return readBlock(name, answer)
+  }
+
+  async function* dagBlocks(want: DagWant, signal: AbortSignal): AsyncGenerator<Block> {
+    const query = {
+      format: 'car',
+      'dag-scope': want.scope,
+      ...entityBytes(want),
+      'car-version': '1',
+      'car-order': 'dfs',
+      'car-dups': 'n',
+    }
+    const target = contentUrl(url, want.cid.toString(), want.segments, query)
+    const answer = await get(target, `${carType}; version=1; order=dfs; dups=n`, carType, signal)
+    yield* readCar(answer.chunks)
+  }
+
+  return {
+    name,
+    traits: {
+      get dag() {
+        return dag
+      },
+      canBlock: () => true,
+    },
+    block,
+    dag: dagBlocks,
+    async probe(signal) {
+      const began = clock.monotonic()
+      const findings: string[] = []
+      const raw = await finding(findings, 'raw blocks', async () => {
+        const bytes = await block(probeCid, signal)
+        if (bytes.byteLength > 0)
+          throw new Failure('false-bytes', 'it sent bytes for the empty CID', { source: 'upstream' })
+      })
+      const car = await finding(findings, 'CAR', async () => {
+        for await (const _block of dagBlocks({ cid: probeCid, segments: [], scope: 'block' }, signal)) break
+      })
+      dag = car
+      const report: ProbeReport = { usable: raw, raw, car, findings, ms: Math.round(clock.monotonic() - began) }
+      return report
+    },
+    close: () => agent.destroy(),
+  }
+}
+
+/** Runs one question of a probe; throttling and silence are no finding about what the upstream can do, but about now. */
+async function finding(findings: string[], what: string, question: () => Promise<void>): Promise<boolean> {
+  try {
+    await question()
+    return true
+  } catch (error) {
+    if (isFailure(error, 'throttled') || isFailure(error, 'cancelled') || isFailure(error, 'timeout')) throw error
+    findings.push(`${what}: ${error instanceof Error ? error.message : String(error)}`)
+    return false
+  }
+}
+
+function entityBytes({ scope, range }: DagWant): { 'entity-bytes'?: string } {
+  if (!range || scope !== 'entity') return {}
+  return { 'entity-bytes': `${range.from}:${range.to ?? '*'}` }
+}
+
+/** The whole body, if it is no larger than a block may be. */
+export async function readBlock(name: string, answer: Answer): Promise<Uint8Array> {
+  const tooLarge = () => new Failure('too-large', `${name} sent more than a block may hold`, { source: 'upstream' })
+  if (answer.contentLength !== undefined && answer.contentLength > maxBlockBytes) {
+    answer.stop()
+    throw tooLarge()
+  }
+  const pieces: Uint8Array[] = []
+  let bytes = 0
+  for await (const piece of answer.chunks) {
+    bytes += piece.byteLength
+    if (bytes > maxBlockBytes) throw tooLarge()
+    pieces.push(piece)
+  }
+  if (answer.contentLength !== undefined && bytes !== answer.contentLength) {
+    throw new Failure('broken', `${name} sent ${bytes} of ${answer.contentLength} bytes`, { source: 'upstream' })
+  }
+  const [only] = pieces
+  return pieces.length === 1 && only && only.buffer.byteLength === only.byteLength ? only : Buffer.concat(pieces)
+}

@@ -1,0 +1,340 @@
+// What every upstream promises, and what each kind makes of every way an upstream can misbehave: the kind of the Failure,
+// the socket let go, nothing buffered.
+import assert from 'node:assert/strict'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { after, afterEach, before, describe, test } from 'node:test'
+import { CID } from 'multiformats/cid'
+import { isInside } from '../../backends/upstreams/connect.ts'
+import type { DagWant, Upstream, UpstreamContext } from '../../backends/upstreams/contract.ts'
+import { upstreamKinds } from '../../backends/upstreams/index.ts'
+import { proves } from '../../src/block.ts'
+import { systemClock } from '../../src/clock.ts'
+import { Failure, type FailureKind, isFailure } from '../../src/failure.ts'
+import { silentLog } from '../../src/observe/log.ts'
+import { type Fixtures, fixtures } from '../support/fixtures.ts'
+import { type Fault, type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+
+const context: UpstreamContext = { name: 'one', userAgent: 'cidgate/test', log: silentLog, clock: systemClock }
+let all: Fixtures
+let server: ProgrammableUpstream
+let made: Upstream[] = []
+
+before(async () => {
+  all = await fixtures()
+})
+afterEach(async () => {
+  for (const upstream of made) await upstream.close()
+  made = []
+  await server.close()
+})
+
+async function make(
+  use: string,
+  options: { plain?: boolean; settings?: Record<string, unknown> } = {},
+): Promise<Upstream> {
+  server = await startUpstream({ blocks: all.blocks, ...(options.plain && { plain: true }) })
+  return connect(use, { url: server.url, ...options.settings })
+}
+
+function connect(use: string, settings: Record<string, unknown>): Upstream {
+  const kind = upstreamKinds[use]
+  assert.ok(kind)
+  const quick = { connect: '500ms', firstByte: '300ms', idle: '300ms', ...settings }
+  const upstream = kind.create(kind.options.parse(quick), context)
+  made.push(upstream)
+  return upstream
+}
+
+const signal = () => new AbortController().signal
+const failure = async (work: Promise<unknown>): Promise<Failure> => {
+  const error: unknown = await work.then(
+    () => assert.fail('it should have failed'),
+    (reason: unknown) => reason,
+  )
+  assert.ok(isFailure(error), `no Failure: ${String(error)}`)
+  return error
+}
+const entity = (cid: CID, more: Partial<DagWant> = {}): DagWant => ({ cid, segments: [], scope: 'entity', ...more })
+const pull = (upstream: Upstream, want: DagWant, own = signal()) => Array.fromAsync(upstream.dag(want, own))
+
+/** Sockets in use: kept ones may stay, those of a failed question may not. */
+async function idle(most: number): Promise<void> {
+  const until = Date.now() + 2000
+  while (server.sockets > most) {
+    assert.ok(Date.now() < until, `${server.sockets} sockets are still open`)
+    await new Promise((resolve) => setImmediate(resolve))
+  }
+}
+
+const faults: [fault: Fault, block: FailureKind | 'ok', dag: FailureKind | 'ok'][] = [
+  [{ kind: 'refuse' }, 'broken', 'broken'],
+  [{ kind: 'silent' }, 'timeout', 'timeout'],
+  [{ kind: 'slowFirstByte', ms: 50 }, 'ok', 'ok'],
+  [{ kind: 'cut', after: 100 }, 'broken', 'broken'],
+  [{ kind: 'stall', after: 100 }, 'timeout', 'timeout'],
+  [{ kind: 'html' }, 'broken', 'broken'],
+  [{ kind: 'redirect', to: 'http://127.0.0.1:1/elsewhere' }, 'broken', 'broken'],
+  [{ kind: 'redirect', to: '//evil.example/x' }, 'broken', 'broken'],
+  [{ kind: 'notFound' }, 'not-found', 'not-found'],
+  [{ kind: 'throttle', retryAfter: '900' }, 'throttled', 'throttled'],
+  [{ kind: 'throttle' }, 'throttled', 'throttled'],
+  [{ kind: 'status', status: 503, retryAfter: '5' }, 'throttled', 'throttled'],
+  [{ kind: 'status', status: 503 }, 'broken', 'broken'],
+  [{ kind: 'status', status: 500 }, 'broken', 'broken'],
+  [
+    { kind: 'status', status: 500, body: 'ipld: could not find x: block was not found locally' },
+    'not-found',
+    'not-found',
+  ],
+  [{ kind: 'status', status: 502 }, 'broken', 'broken'],
+  [{ kind: 'status', status: 504 }, 'timeout', 'timeout'],
+  [{ kind: 'status', status: 403 }, 'refused', 'refused'],
+  [{ kind: 'status', status: 410 }, 'refused', 'refused'],
+  [{ kind: 'status', status: 451 }, 'refused', 'refused'],
+  [{ kind: 'status', status: 204 }, 'broken', 'broken'],
+  [{ kind: 'endless' }, 'too-large', 'broken'],
+  [{ kind: 'gzipBomb' }, 'broken', 'broken'],
+  [{ kind: 'wrongType', type: 'application/octet-stream' }, 'broken', 'broken'],
+  [{ kind: 'emptyCar' }, 'ok', 'broken'],
+  [{ kind: 'wrongLength' }, 'broken', 'ok'],
+]
+
+describe('trustless', () => {
+  for (const [fault, onBlock, onDag] of faults) {
+    const name = Object.values(fault).join(' ')
+    test(`block: ${name} is ${onBlock}`, async () => {
+      const upstream = await make('trustless')
+      server.fault = fault
+      const { cid, bytes } = all.files.smallV0
+      if (onBlock === 'ok') assert.ok(proves(cid, await upstream.block(cid, signal())))
+      else assert.equal((await failure(upstream.block(cid, signal()))).kind, onBlock)
+      assert.ok(bytes)
+      await idle(1)
+    })
+    test(`DAG: ${name} is ${onDag}`, async () => {
+      const upstream = await make('trustless')
+      server.fault = fault
+      const want = entity(all.files.chunkedV0.cid)
+      if (onDag === 'ok')
+        await pull(upstream, want).catch((error) => fault.kind === 'wrongLength' || assert.fail(error))
+      else assert.equal((await failure(pull(upstream, want))).kind, onDag)
+      await idle(1)
+    })
+  }
+
+  test('a block as raw bytes, asked for as the specification says', async () => {
+    const upstream = await make('trustless')
+    const { cid, bytes } = all.files.hello
+    assert.deepEqual(new Uint8Array(await upstream.block(cid, signal())), bytes)
+    const [{ url, headers } = assert.fail()] = server.seen
+    assert.equal(url, `/ipfs/${cid}?format=raw`)
+    assert.equal(headers.accept, 'application/vnd.ipld.raw')
+    assert.equal(headers['accept-encoding'], 'identity')
+    assert.equal(headers['user-agent'], 'cidgate/test')
+  })
+
+  test('a path and a range, with every name encoded again', async () => {
+    const upstream = await make('trustless')
+    const want = entity(all.directory, { segments: ['über', 'ß.txt'], range: { from: 2, to: 4 } })
+    const blocks = await pull(upstream, want)
+    assert.equal(blocks.length, 3)
+    assert.ok(blocks.every(({ cid, bytes }) => proves(cid, bytes)))
+    const url = new URL(server.seen[0]?.url ?? '', server.url)
+    assert.equal(url.pathname, `/ipfs/${all.directory}/%C3%BCber/%C3%9F.txt`)
+    assert.deepEqual(Object.fromEntries(url.searchParams), {
+      format: 'car',
+      'dag-scope': 'entity',
+      'entity-bytes': '2:4',
+      'car-version': '1',
+      'car-order': 'dfs',
+      'car-dups': 'n',
+    })
+  })
+
+  test('every entity comes whole', async () => {
+    const upstream = await make('trustless')
+    for (const cid of [all.files.chunkedV1.cid, all.files.deepV0.cid, all.hamt]) {
+      assert.ok((await pull(upstream, entity(cid))).every((block) => proves(block.cid, block.bytes)))
+    }
+  })
+
+  const retryAfter: [value: string, least: number, most: number][] = [
+    ['900', 900_000, 900_000],
+    ['0', 0, 0],
+    [new Date(Date.now() + 60_000).toUTCString(), 50_000, 61_000],
+    ['1000000000000', 86_400_000, 86_400_000],
+  ]
+  for (const [value, least, most] of retryAfter) {
+    test(`Retry-After: ${value.slice(0, 3)}… is told in full`, async () => {
+      const upstream = await make('trustless')
+      server.fault = { kind: 'throttle', retryAfter: value }
+      const { retryAfterMs = -1 } = await failure(upstream.block(all.files.hello.cid, signal()))
+      assert.ok(retryAfterMs >= least && retryAfterMs <= most, String(retryAfterMs))
+    })
+  }
+
+  test('an abort stops at once and frees the socket, before and in the middle of an answer', async () => {
+    const upstream = await make('trustless')
+    for (const fault of [{ kind: 'silent' }, { kind: 'stall', after: 1000 }] as const) {
+      server.fault = fault
+      const controller = new AbortController()
+      const reason = new Failure('cancelled', 'enough', { source: 'client' })
+      const work = failure(pull(upstream, entity(all.files.chunkedV1.cid), controller.signal))
+      const began = performance.now()
+      setTimeout(() => controller.abort(reason), 20)
+      assert.equal(await work, reason)
+      assert.ok(performance.now() - began < 200)
+      await idle(0)
+    }
+  })
+
+  test('whoever stops pulling stops the socket, and letting go frees it', async () => {
+    const upstream = await make('trustless')
+    server.fault = { kind: 'endless' }
+    server.fault = undefined
+    const iterator = upstream.dag(entity(all.files.deepV0.cid), signal())[Symbol.asyncIterator]()
+    await iterator.next()
+    await new Promise((resolve) => setTimeout(resolve, 400)) // longer than the idle clock: it runs only while we pull
+    assert.ok(server.sentBytes < 20_000_000, `${server.sentBytes} bytes were sent to a reader that stopped`)
+    assert.equal((await iterator.next()).done, false)
+    await iterator.return?.()
+    await idle(0)
+  })
+
+  test('a redirect on the same site is followed, once', async () => {
+    const upstream = await make('trustless')
+    server.fault = ({ url }) =>
+      url.includes('moved')
+        ? undefined
+        : { kind: 'redirect', to: `${server.url}/ipfs/${all.files.hello.cid}?format=raw&moved` }
+    assert.deepEqual(new Uint8Array(await upstream.block(all.files.hello.cid, signal())), all.files.hello.bytes)
+    server.fault = { kind: 'redirect', to: '/again' }
+    assert.equal((await failure(upstream.block(all.files.hello.cid, signal()))).kind, 'broken')
+  })
+
+  test('connections are kept', async () => {
+    const upstream = await make('trustless')
+    for (let count = 0; count < 20; count++) await upstream.block(all.files.hello.cid, signal())
+    assert.ok(server.sockets <= 2, `${server.sockets} connections`)
+  })
+
+  test('a kept connection that was closed meanwhile is no failure', async () => {
+    const upstream = await make('trustless')
+    await upstream.block(all.files.hello.cid, signal())
+    server.kill()
+    await upstream.block(all.files.hello.cid, signal())
+  })
+
+  test('its probe: what it can do, and what it does instead', async () => {
+    const upstream = await make('trustless')
+    assert.deepEqual(
+      { ...(await upstream.probe(signal())), ms: 0 },
+      { usable: true, raw: true, car: true, findings: [], ms: 0 },
+    )
+    server.fault = ({ url }) => (url.includes('format=car') ? { kind: 'html' } : undefined)
+    const half = await upstream.probe(signal())
+    assert.deepEqual([half.usable, half.car, upstream.traits.dag], [true, false, false])
+    server.fault = { kind: 'html' }
+    assert.equal((await upstream.probe(signal())).usable, false)
+    server.fault = { kind: 'throttle' }
+    assert.equal((await failure(upstream.probe(signal()))).kind, 'throttled')
+  })
+
+  test('a name that resolves into this network is refused, unless it is meant', async () => {
+    server = await startUpstream({ blocks: all.blocks })
+    const { port } = new URL(server.url)
+    const named = connect('trustless', { url: `http://localhost:${port}` })
+    await named.block(all.files.hello.cid, signal())
+    for (const address of [
+      '127.0.0.1',
+      '10.1.2.3',
+      '169.254.169.254',
+      '192.168.0.1',
+      '100.64.0.1',
+      '::1',
+      'fe80::1',
+      'fd00::1',
+      '::ffff:127.0.0.1',
+      '0.0.0.0',
+    ]) {
+      assert.ok(isInside(address), address)
+    }
+    for (const address of ['1.1.1.1', '2606:4700::1111', '::ffff:8.8.8.8']) assert.ok(!isInside(address), address)
+  })
+})
+
+describe('plain', () => {
+  test('a raw block is the file itself', async () => {
+    const upstream = await make('plain', { plain: true })
+    assert.ok(proves(all.files.hello.cid, await upstream.block(all.files.hello.cid, signal())))
+  })
+  for (const name of ['smallV0', 'chunkedV0', 'jsonV0'] as const) {
+    test(`${name}: built again from its bytes, leaves included, with one request`, async () => {
+      const upstream = await make('plain', { plain: true })
+      const { cid } = all.files[name]
+      const root = await upstream.block(cid, signal())
+      assert.ok(proves(cid, root))
+      const { linksOf } = await import('../../src/retrieval/links.ts')
+      for (const link of linksOf({ cid, bytes: root })) assert.ok(proves(link, await upstream.block(link, signal())))
+      assert.equal(server.seen.length, 1)
+    })
+  }
+  test('what cannot be proved it does not have', async () => {
+    const upstream = await make('plain', { plain: true })
+    assert.equal((await failure(upstream.block(all.files.deepV0.cid, signal()))).kind, 'not-found')
+    assert.equal((await failure(upstream.block(all.directory, signal()))).kind, 'not-found')
+    assert.equal(upstream.traits.canBlock(all.cbor), false)
+    assert.equal((await failure(pull(upstream, entity(all.directory)))).kind, 'not-found')
+  })
+  for (const [fault, expected] of faults.filter(
+    ([{ kind }]) => !['emptyCar', 'wrongType', 'slowFirstByte', 'endless', 'cut', 'stall'].includes(kind),
+  )) {
+    test(`${Object.values(fault).join(' ')} is ${expected}`, async () => {
+      const upstream = await make('plain', { plain: true })
+      server.fault = fault
+      assert.equal((await failure(upstream.block(all.files.hello.cid, signal()))).kind, expected)
+      await idle(1)
+    })
+  }
+})
+
+describe('kubo', () => {
+  let asked: string[] = []
+  let behind = false
+  const node = createServer((request, response) => {
+    asked.push(`${request.method} ${request.url}`)
+    if (request.url?.startsWith('/api/v0/version'))
+      return void response.setHeader('content-type', 'application/json').end('{"Version":"0.42.0"}')
+    const cid = CID.parse(new URL(request.url ?? '', 'http://node').searchParams.get('arg') ?? '')
+    const bytes = cid.equals(all.files.hello.cid) ? all.files.hello.bytes : undefined
+    if (!bytes)
+      return void response
+        .writeHead(500, { 'content-type': 'application/json' })
+        .end('{"Message":"block was not found locally (offline)"}')
+    response.writeHead(200, { 'content-type': 'text/plain', trailer: 'X-Stream-Error' })
+    response.write(bytes)
+    if (behind) response.addTrailers({ 'X-Stream-Error': 'it broke' })
+    response.end()
+  })
+  before(() => new Promise<void>((resolve) => node.listen(0, '127.0.0.1', resolve)))
+  after(() => new Promise((resolve) => node.close(resolve)))
+  const kubo = async () => {
+    server = await startUpstream({ blocks: all.blocks })
+    asked = []
+    behind = false
+    return connect('kubo', { url: `http://127.0.0.1:${(node.address() as AddressInfo).port}` })
+  }
+  test('a block by POST; what it lacks is not found', async () => {
+    const upstream = await kubo()
+    assert.ok(proves(all.files.hello.cid, await upstream.block(all.files.hello.cid, signal())))
+    assert.match(asked[0] ?? '', /^POST \/api\/v0\/block\/get\?arg=bafk/)
+    assert.equal((await failure(upstream.block(all.files.json.cid, signal()))).kind, 'not-found')
+    assert.equal((await upstream.probe(signal())).usable, true)
+  })
+  test('an error behind a 200 is a failure', async () => {
+    const upstream = await kubo()
+    behind = true
+    assert.equal((await failure(upstream.block(all.files.hello.cid, signal()))).kind, 'broken')
+  })
+})

@@ -1,0 +1,355 @@
+// The programmable upstream: a correct trustless gateway over blocks in memory that misbehaves on command. It writes down
+// what it was asked, and how many sockets it holds.
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
+import type { AddressInfo, Socket } from 'node:net'
+import { createGzip } from 'node:zlib'
+import * as dagCbor from '@ipld/dag-cbor'
+import { CID } from 'multiformats/cid'
+import { type Block, blockKey, isIdentity } from '../../src/block.ts'
+import { readFile } from '../../src/content/file.ts'
+import { listShards } from '../../src/content/hamt.ts'
+import { parsePath } from '../../src/content/path.ts'
+import { entityOf, resolve } from '../../src/content/resolve.ts'
+import { readNode } from '../../src/content/unixfs.ts'
+import { isFailure } from '../../src/failure.ts'
+import { linksOf } from '../../src/retrieval/links.ts'
+import type { BlockMap } from './fixtures.ts'
+import { memorySession } from './memory-session.ts'
+
+export type Fault =
+  | { readonly kind: 'refuse' } // the socket is torn down
+  | { readonly kind: 'silent' } // never answers
+  | { readonly kind: 'slowFirstByte'; readonly ms: number }
+  | { readonly kind: 'drip'; readonly bytes: number; readonly everyMs: number }
+  | { readonly kind: 'cut'; readonly after: number } // torn down after so many bytes of body
+  | { readonly kind: 'stall'; readonly after: number } // silent after so many bytes of body
+  | { readonly kind: 'wrongLength' } // says more than it sends, and ends
+  | { readonly kind: 'wrongBytes'; readonly block: number } // one byte of block n is another
+  | { readonly kind: 'html' }
+  | { readonly kind: 'redirect'; readonly to: string }
+  | { readonly kind: 'notFound' }
+  | { readonly kind: 'throttle'; readonly retryAfter?: string }
+  | { readonly kind: 'status'; readonly status: number; readonly body?: string; readonly retryAfter?: string }
+  | { readonly kind: 'endless' }
+  | { readonly kind: 'gzipBomb' }
+  | { readonly kind: 'wrongType'; readonly type: string }
+  | { readonly kind: 'emptyCar' }
+  | { readonly kind: 'skipBlock'; readonly block: number }
+  | { readonly kind: 'foreignBlock' } // a block nobody asked for, before the others
+
+export type Seen = { readonly method: string; readonly url: string; readonly headers: IncomingMessage['headers'] }
+
+export type UpstreamOptions = {
+  readonly blocks: BlockMap
+  readonly delayMs?: number
+  /** Serves finished files only, and knows no formats. */
+  readonly plain?: boolean
+}
+
+export interface ProgrammableUpstream {
+  readonly url: string
+  readonly blocks: BlockMap
+  readonly seen: Seen[]
+  /** Requests for content; probes are not counted. */
+  readonly asked: Seen[]
+  fault: Fault | ((request: Seen) => Fault | undefined) | undefined
+  delayMs: number
+  readonly sockets: number
+  /** Bytes of body handed to sockets so far. */
+  readonly sentBytes: number
+  /** Tears down every open socket: the process behind it is gone. */
+  kill(): void
+  close(): Promise<void>
+}
+
+export async function startUpstream(options: UpstreamOptions): Promise<ProgrammableUpstream> {
+  const { blocks } = options
+  const sockets = new Set<Socket>()
+  const seen: Seen[] = []
+  let sentBytes = 0
+  let timers: NodeJS.Timeout[] = []
+  const later = (ms: number, action: () => void) => timers.push(setTimeout(action, ms))
+
+  const server = createServer((request, response) => {
+    const entry = { method: request.method ?? '', url: request.url ?? '', headers: request.headers }
+    seen.push(entry)
+    const fault = typeof upstream.fault === 'function' ? upstream.fault(entry) : upstream.fault
+    const begin = () => {
+      answer(entry, response, fault).catch((error: unknown) => {
+        if (response.headersSent) response.destroy()
+        else
+          plainAnswer(response, isFailure(error, 'not-found') || isFailure(error, 'no-link') ? 404 : 400, String(error))
+      })
+    }
+    const delay = upstream.delayMs + (fault?.kind === 'slowFirstByte' ? fault.ms : 0)
+    if (delay > 0) later(delay, begin)
+    else begin()
+  })
+  server.on('connection', (socket) => {
+    sockets.add(socket)
+    socket.once('close', () => sockets.delete(socket))
+    socket.on('error', () => {})
+  })
+
+  function plainAnswer(
+    response: ServerResponse,
+    status: number,
+    body = '',
+    headers: Record<string, string> = {},
+  ): void {
+    response.writeHead(status, { 'content-type': 'text/plain', ...headers })
+    response.end(body)
+  }
+
+  async function answer(entry: Seen, response: ServerResponse, fault: Fault | undefined): Promise<void> {
+    switch (fault?.kind) {
+      case 'refuse':
+        return void response.destroy()
+      case 'silent':
+        return
+      case 'html':
+        return void response.writeHead(200, { 'content-type': 'text/html' }).end('<html>Please wait…</html>')
+      case 'redirect':
+        return void response.writeHead(302, { location: fault.to }).end()
+      case 'notFound':
+        return plainAnswer(response, 404, 'block was not found')
+      case 'throttle':
+        return plainAnswer(response, 429, '', fault.retryAfter === undefined ? {} : { 'retry-after': fault.retryAfter })
+      case 'status':
+        return plainAnswer(
+          response,
+          fault.status,
+          fault.body,
+          fault.retryAfter === undefined ? {} : { 'retry-after': fault.retryAfter },
+        )
+    }
+    const url = new URL(entry.url, 'http://upstream')
+    const rest = url.pathname.replace(/^\/ipfs\//, '')
+    const format = options.plain ? 'file' : (url.searchParams.get('format') ?? 'file')
+    const type = {
+      raw: 'application/vnd.ipld.raw',
+      car: 'application/vnd.ipld.car; version=1',
+      file: 'application/octet-stream',
+    }[format]
+    const headers: Record<string, string> = {
+      'content-type': fault?.kind === 'wrongType' ? fault.type : (type ?? 'text/plain'),
+    }
+    if (fault?.kind === 'endless') return endless(response, headers)
+    if (fault?.kind === 'gzipBomb') return bomb(response, headers)
+    const body = await bodyOf(rest, format, url.searchParams, fault)
+    if (body.length !== undefined)
+      headers['content-length'] = String(body.length + (fault?.kind === 'wrongLength' ? 10 : 0))
+    response.writeHead(200, headers)
+    if (entry.method === 'HEAD') return void response.end()
+    await send(response, body.chunks, fault)
+  }
+
+  type Body = { readonly length?: number; readonly chunks: AsyncIterable<Uint8Array> | Iterable<Uint8Array> }
+
+  async function bodyOf(rest: string, format: string, query: URLSearchParams, fault: Fault | undefined): Promise<Body> {
+    const session = memorySession(blocks)
+    const path = parsePath(rest)
+    if (format === 'raw') {
+      const bytes = await session.get(path.cid)
+      return { length: bytes.byteLength, chunks: [fault?.kind === 'wrongBytes' ? spoiled(bytes) : bytes] }
+    }
+    if (format === 'car') return { chunks: car(rest, query, fault) }
+    const { entity } = await resolve(session, path)
+    return {
+      length: entity.size ?? 0,
+      chunks: fault?.kind === 'wrongBytes' ? [spoiled(entity.block)] : readFile(session, entity),
+    }
+  }
+
+  function car(rest: string, query: URLSearchParams, fault: Fault | undefined): AsyncIterable<Uint8Array> {
+    return (async function* () {
+      const path = parsePath(rest)
+      if (fault?.kind === 'emptyCar') return
+      let index = 0
+      let isFirst = true
+      for await (const block of carBlocks(blocks, rest, query)) {
+        if (isFirst) {
+          yield section(dagCbor.encode({ version: 1, roots: [path.cid] }))
+          if (fault?.kind === 'foreignBlock') {
+            const bytes = new TextEncoder().encode('nobody asked for this')
+            const [foreign] = [...blocks].find(([key]) => key !== blockKey(block.cid)) ?? []
+            if (foreign)
+              yield section(CID.parse('bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e').bytes, bytes)
+          }
+          isFirst = false
+        }
+        const n = index++
+        if (fault?.kind === 'skipBlock' && fault.block === n) continue
+        yield section(
+          block.cid.bytes,
+          fault?.kind === 'wrongBytes' && fault.block === n ? spoiled(block.bytes) : block.bytes,
+        )
+      }
+      if (isFirst) yield section(dagCbor.encode({ version: 1, roots: [path.cid] }))
+    })()
+  }
+
+  async function send(response: ServerResponse, chunks: Body['chunks'], fault: Fault | undefined): Promise<void> {
+    let sent = 0
+    const pieces = fault?.kind === 'drip' ? sliced(chunks, fault.bytes) : chunks
+    for await (const chunk of pieces) {
+      const room = fault?.kind === 'cut' || fault?.kind === 'stall' ? fault.after - sent : Number.POSITIVE_INFINITY
+      const part = chunk.subarray(0, Math.max(0, room))
+      sent += part.byteLength
+      sentBytes += part.byteLength
+      if (part.byteLength > 0 && !response.write(part)) await drained(response)
+      if (response.destroyed) return
+      if (part.byteLength < chunk.byteLength || room === chunk.byteLength) {
+        if (fault?.kind === 'cut') {
+          response.write('', () => response.destroy())
+          return
+        }
+        if (fault?.kind === 'stall') return
+      }
+      if (fault?.kind === 'drip') await new Promise<void>((resolve) => later(fault.everyMs, resolve))
+    }
+    if (fault?.kind === 'wrongLength') response.destroy()
+    else response.end()
+  }
+
+  function endless(response: ServerResponse, headers: Record<string, string>): void {
+    response.writeHead(200, headers)
+    const chunk = new Uint8Array(64 * 1024)
+    const more = () => {
+      while (!response.destroyed && response.write(chunk)) sentBytes += chunk.byteLength
+      if (!response.destroyed) response.once('drain', more)
+    }
+    more()
+  }
+
+  function bomb(response: ServerResponse, headers: Record<string, string>): void {
+    response.writeHead(200, { ...headers, 'content-encoding': 'gzip' })
+    const zip = createGzip()
+    zip.pipe(response)
+    zip.end(new Uint8Array(64 * 1024 * 1024))
+  }
+
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const { port } = server.address() as AddressInfo
+  const upstream: ProgrammableUpstream = {
+    url: `http://127.0.0.1:${port}`,
+    blocks,
+    seen,
+    get asked() {
+      return seen.filter(({ url }) => !url.includes('bafkqaaa'))
+    },
+    fault: undefined,
+    delayMs: options.delayMs ?? 0,
+    get sockets() {
+      return sockets.size
+    },
+    get sentBytes() {
+      return sentBytes
+    },
+    kill() {
+      for (const socket of sockets) socket.destroy()
+    },
+    async close() {
+      for (const timer of timers) clearTimeout(timer)
+      timers = []
+      const closed = new Promise<void>((resolve) => server.close(() => resolve()))
+      for (const socket of sockets) socket.destroy()
+      await closed
+    },
+  }
+  return upstream
+}
+
+/** What a correct gateway puts into a CAR: the blocks of the path, then those of the entity that the range needs. */
+async function* carBlocks(blocks: BlockMap, rest: string, query: URLSearchParams): AsyncGenerator<Block> {
+  const session = memorySession(blocks)
+  const seenKeys = new Set<string>()
+  const path = parsePath(rest)
+  const { entity } = await resolve(session, path)
+  const fresh = (block: Block): boolean => {
+    const key = blockKey(block.cid)
+    if (seenKeys.has(key) || isIdentity(block.cid)) return false
+    seenKeys.add(key)
+    return true
+  }
+  for (const { cid } of [...session.asked]) {
+    const block = { cid, bytes: await session.get(cid) }
+    if (fresh(block)) yield block
+  }
+  const scope = query.get('dag-scope') ?? 'all'
+  if (scope === 'block') return
+  async function* walk(cid: CID): AsyncGenerator<Block> {
+    const block = { cid, bytes: await session.get(cid) }
+    yield block
+    for (const link of linksOf(block)) yield* walk(link)
+  }
+  if (scope === 'all' || entity.kind === 'data') {
+    if (scope === 'all') for await (const block of walk(entity.cid)) if (fresh(block)) yield block
+    return
+  }
+  if (entity.kind === 'directory') {
+    if (readNode(entity.cid, entity.block).unixfs?.type !== 'hamt-sharded-directory') return
+    const shards = memorySession(blocks)
+    for await (const _link of listShards(shards, entity, undefined));
+    for (const { cid } of shards.asked) {
+      const block = { cid, bytes: await session.get(cid) }
+      if (fresh(block)) yield block
+    }
+    return
+  }
+  if (entity.kind !== 'file') return
+  const [from, to] = (query.get('entity-bytes') ?? '0:*').split(':')
+  const reading = memorySession(blocks)
+  const first = Number(from)
+  const end = to === '*' || to === undefined ? (entity.size ?? 0) : Number(to) + 1
+  let told = 0
+  const untold = async function* () {
+    for (; told < reading.asked.length; told++) {
+      const { cid } = reading.asked[told] as { cid: CID }
+      const block = { cid, bytes: await session.get(cid) }
+      if (fresh(block)) yield block
+    }
+  }
+  const root = entityOf(entity.cid, entity.block)
+  for await (const _piece of readFile(reading, root, first, end)) yield* untold()
+  yield* untold()
+}
+
+function spoiled(bytes: Uint8Array): Uint8Array {
+  const copy = Uint8Array.from(bytes)
+  if (copy.byteLength > 0) copy[copy.byteLength >> 1] = (copy[copy.byteLength >> 1] as number) ^ 1
+  return copy
+}
+
+function section(...parts: Uint8Array[]): Uint8Array {
+  const length = parts.reduce((sum, { byteLength }) => sum + byteLength, 0)
+  const varint: number[] = []
+  let value = length
+  while (value >= 0x80) {
+    varint.push((value & 0x7f) | 0x80)
+    value = Math.floor(value / 128)
+  }
+  varint.push(value)
+  return Buffer.concat([Uint8Array.from(varint), ...parts])
+}
+
+async function* sliced(
+  chunks: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
+  size: number,
+): AsyncGenerator<Uint8Array> {
+  for await (const chunk of chunks) {
+    for (let at = 0; at < chunk.byteLength; at += size) yield chunk.subarray(at, at + size)
+  }
+}
+
+function drained(response: ServerResponse): Promise<void> {
+  return new Promise((resolve) => {
+    const done = () => {
+      response.off('drain', done)
+      response.off('close', done)
+      resolve()
+    }
+    response.on('drain', done)
+    response.on('close', done)
+  })
+}
