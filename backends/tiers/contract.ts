@@ -23,6 +23,8 @@ export type TierTraits = {
 export interface Tier {
   readonly name: string
   readonly traits: TierTraits
+  /** How long a read may take before this tier counts as silent: the guard's clock. Absent: one second. */
+  readonly deadlineMs?: number
   get(cid: CID, signal?: AbortSignal): Promise<Uint8Array | undefined>
   put(cid: CID, bytes: Uint8Array, signal?: AbortSignal): Promise<void>
   has(cid: CID, signal?: AbortSignal): Promise<boolean>

@@ -57,7 +57,6 @@ function createKubo(settings: z.output<typeof options>, { name, userAgent, clock
       if (late) throw new Failure('broken', `${name} failed behind its answer`, { source: 'upstream' })
       return bytes
     },
-    // biome-ignore lint/correctness/useYield: it is asked for blocks only, and says so
     async *dag() {
       throw new Failure('not-found', `${name} is asked for single blocks only`, { source: 'upstream' })
     },

@@ -75,7 +75,6 @@ function createPlain(settings: z.output<typeof options>, { name, userAgent, cloc
       }
       throw unprovable(name, cid)
     },
-    // biome-ignore lint/correctness/useYield: it has no DAGs, and says so
     async *dag() {
       throw new Failure('not-found', `${name} serves finished files only`, { source: 'upstream' })
     },

@@ -1,0 +1,176 @@
+// Keeps the disk tier within its bytes without an index and without a scan at start. The 1024 shards are dealt into
+// groups, each with an equal part of the budget (hashes spread evenly). A group is read when it is first written to, from
+// then on its size is a number, and when that passes its part the files used longest ago go. While groups remain unread,
+// every write also reads one more, so that a lowered budget is reached soon, and leftovers of a crash disappear.
+import { readdir, rm, stat } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { Clock } from '../../src/clock.ts'
+
+export interface Room {
+  /** Makes room for a file of so many bytes; undefined when it can have none. `landed` must be called either way. */
+  reserve(shard: string, bytes: number): Promise<Reservation | undefined>
+  /** A use is noted on the file when the last noted one is older than this. */
+  readonly touchAfterMs: number
+  close(): Promise<void>
+}
+
+export type Reservation = { landed(kept: boolean): void }
+
+type Group = {
+  readonly shards: readonly string[]
+  /** Undefined until it was read. */
+  bytes: number | undefined
+  /** Being written now. */
+  reserved: number
+  /** Landed since the running reading began: it may or may not have seen them. */
+  landed: number
+  /** Since the last reading: another process may be writing here as well. */
+  written: number
+  reading: Promise<void> | undefined
+}
+
+type File = { readonly path: string; readonly bytes: number; readonly usedMs: number }
+
+const letters = [...'abcdefghijklmnopqrstuvwxyz234567']
+const allShards = letters.flatMap((one) => letters.map((other) => one + other))
+// Room for 32 of the largest blocks in a group at least: with less, one unlucky group evicts what others have room for.
+const leastGroupBytes = 64 * 1024 * 1024
+const allocationBytes = 4096
+const lowWater = 0.9
+const statsAtOnce = 8
+const leftoverMs = 60_000
+const hourMs = 3_600_000
+
+/** What a file takes on the disk, not what it says. */
+export const costOf = (bytes: number): number => Math.max(1, Math.ceil(bytes / allocationBytes)) * allocationBytes
+/** The last letter of a key holds a few bits only, so the two before it: 1024 shards, evenly filled. */
+export const shardOf = (key: string): string => key.slice(-3, -1)
+export const temporarySuffix = '.tmp'
+
+export function createRoom(options: { readonly path: string; readonly maxBytes: number; readonly clock: Clock }): Room {
+  const { path, clock } = options
+  const groups = dealGroups(options.maxBytes)
+  const groupBytes = options.maxBytes / groups.length
+  const groupOf = new Map(groups.flatMap((group) => group.shards.map((shard) => [shard, group] as const)))
+  const unread = new Set(groups)
+  let touchAfterMs = hourMs
+  let sweeping: Promise<void> | undefined
+  let closed = false
+
+  const used = (group: Group): number => (group.bytes ?? 0) + group.reserved
+
+  /** Reads a group as it is on the disk and takes away what is over its part, once at a time. */
+  function read(group: Group, wanted: number): Promise<void> {
+    group.reading ??= readAndTrim(group, wanted).finally(() => {
+      group.reading = undefined
+    })
+    return group.reading
+  }
+
+  async function readAndTrim(group: Group, wanted: number): Promise<void> {
+    group.landed = 0
+    const files: File[] = []
+    for (const shard of group.shards) files.push(...(await filesOf(join(path, shard), clock.now())))
+    let total = files.reduce((sum, { bytes }) => sum + bytes, 0)
+    if (total + group.reserved + wanted > groupBytes) {
+      files.sort((one, other) => one.usedMs - other.usedMs)
+      const target = Math.max(0, Math.min(groupBytes * lowWater, groupBytes - wanted - group.reserved))
+      let last: File | undefined
+      for (const file of files) {
+        if (total <= target) break
+        await rm(file.path, { force: true })
+        total -= file.bytes
+        last = file
+      }
+      // Where blocks live less than an hour, noting their use once an hour would make this first in, first out.
+      if (last) touchAfterMs = Math.min(hourMs, Math.max(1000, (clock.now() - last.usedMs) / 4))
+    }
+    group.bytes = total + group.landed
+    group.written = 0
+    unread.delete(group)
+  }
+
+  function sweep(): void {
+    const [next] = unread
+    if (!next || sweeping || closed) return
+    // A group that cannot be read now is met again by a write of its own, which says so.
+    sweeping = read(next, 0)
+      .catch(() => {})
+      .finally(() => {
+        sweeping = undefined
+      })
+  }
+
+  return {
+    async reserve(shard, bytes) {
+      const group = groupOf.get(shard)
+      const cost = costOf(bytes)
+      if (!group || closed || cost > groupBytes * lowWater) return undefined
+      if (group.bytes === undefined || group.written > groupBytes / 2) await read(group, cost)
+      for (let turn = 0; used(group) + cost > groupBytes; turn++) {
+        if (turn === 3) return undefined
+        await read(group, cost)
+      }
+      group.reserved += cost
+      sweep()
+      return {
+        landed(kept) {
+          group.reserved -= cost
+          if (!kept) return
+          group.bytes = (group.bytes ?? 0) + cost
+          group.landed += cost
+          group.written += cost
+        },
+      }
+    },
+    get touchAfterMs() {
+      return touchAfterMs
+    },
+    async close() {
+      closed = true
+      await sweeping
+    },
+  }
+}
+
+function dealGroups(maxBytes: number): Group[] {
+  const parts = Math.max(1, Math.min(allShards.length, maxBytes / leastGroupBytes))
+  const count = 2 ** Math.floor(Math.log2(parts))
+  return Array.from({ length: count }, (_, index) => ({
+    shards: allShards.filter((_shard, at) => at % count === index),
+    bytes: undefined,
+    reserved: 0,
+    landed: 0,
+    written: 0,
+    reading: undefined,
+  }))
+}
+
+async function filesOf(folder: string, now: number): Promise<File[]> {
+  const names = await orIfGone(readdir(folder), [])
+  const files: File[] = []
+  for (let at = 0; at < names.length; at += statsAtOnce) {
+    const some = names.slice(at, at + statsAtOnce).map((name) => look(join(folder, name), now))
+    for (const file of await Promise.all(some)) if (file) files.push(file)
+  }
+  return files
+}
+
+async function look(path: string, now: number): Promise<File | undefined> {
+  const found = await orIfGone(stat(path), undefined)
+  if (!found?.isFile()) return undefined
+  const file = { path, bytes: costOf(found.size), usedMs: found.mtimeMs }
+  if (!path.endsWith(temporarySuffix)) return file
+  // A young one is being written, by us (and counted as reserved) or by another process; an old one is a crash's.
+  if (now - found.mtimeMs > leftoverMs) await rm(path, { force: true })
+  return undefined
+}
+
+async function orIfGone<T>(work: Promise<T>, otherwise: T): Promise<T> {
+  try {
+    return await work
+  } catch (error) {
+    if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return otherwise
+    throw error
+  }
+}

@@ -1,0 +1,175 @@
+// Blocks as plain files, `<path>/<shard>/<key>`: nothing to rebuild at start, readable with ls. A file appears by rename,
+// whole or not at all; it is not synced, because what a power cut spoils does not hash to its name and is dropped on read.
+import { randomBytes } from 'node:crypto'
+import { type FileHandle, mkdir, open, rename, rm, stat, utimes, writeFile } from 'node:fs/promises'
+import { dirname, join, resolve } from 'node:path'
+import { z } from 'zod'
+import { blockKey, maxBlockBytes } from '../../src/block.ts'
+import type { Clock } from '../../src/clock.ts'
+import { size } from '../../src/config/units.ts'
+import { withDeadline } from '../../src/deadline.ts'
+import { Failure } from '../../src/failure.ts'
+import type { Tier, TierKind } from './contract.ts'
+import { createRoom, shardOf, temporarySuffix } from './disk-room.ts'
+import { createGate } from './gate.ts'
+
+const options = z.strictObject({
+  maxBytes: size()
+    .prefault('10GiB')
+    .refine((bytes) => bytes > 0, { error: 'expected more than 0; to have no disk tier, leave it out of the list' })
+    .describe('Room on the disk. What was used longest ago goes first. One process to a folder.'),
+  path: z.string().min(1).optional().describe('The folder. By default `cache` in the data folder.'),
+})
+
+const readMs = 1000
+const writeMs = 10_000
+const filesAtOnce = 64
+const filesInLine = 4096
+
+export const disk: TierKind<typeof options> = {
+  use: 'disk',
+  options,
+  create: ({ maxBytes, path }, { name, data, clock }) =>
+    createDiskTier({ name, path: path === undefined ? join(data, 'cache') : resolve(path), maxBytes, clock }),
+}
+
+type DiskOptions = { readonly name: string; readonly path: string; readonly maxBytes: number; readonly clock: Clock }
+
+function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
+  const room = createRoom({ path, maxBytes, clock })
+  const gate = createGate({ most: filesAtOnce, inLine: filesInLine, full: () => tooMany(name) })
+  const fileOf = (key: string): string => join(path, shardOf(key), key)
+
+  /** A stuck disk cannot be aborted: the caller is let go, and the gate holds the slot until the call comes back. */
+  async function call<T>(ms: number, signal: AbortSignal | undefined, work: (own: AbortSignal) => Promise<T>): Promise<T> {
+    try {
+      return await withDeadline({ ms, clock, signal, late: () => silent(name, ms) }, (own) =>
+        gate.run(() => work(own), own),
+      )
+    } catch (error) {
+      if (error instanceof Failure || signal?.aborted) throw error
+      throw outage(name, path, error)
+    }
+  }
+
+  async function read(file: string): Promise<Uint8Array | undefined> {
+    const handle = await open(file, 'r')
+    try {
+      const { size: bytes, mtimeMs } = await handle.stat()
+      if (bytes > maxBlockBytes) {
+        await rm(file, { force: true })
+        return undefined
+      }
+      const block = await fill(handle, Buffer.allocUnsafeSlow(bytes))
+      await touch(mtimeMs, (now) => handle.utimes(now, now))
+      return block
+    } finally {
+      await handle.close()
+    }
+  }
+
+  /** Its time of change is its time of last use, noted now and then; a disk that is read-only still reads. */
+  async function touch(usedMs: number, note: (now: Date) => Promise<void>): Promise<void> {
+    const now = clock.now()
+    if (now - usedMs > room.touchAfterMs) await note(new Date(now)).catch(() => {})
+  }
+
+  async function write(key: string, bytes: Uint8Array, signal: AbortSignal): Promise<void> {
+    const file = fileOf(key)
+    const there = await orIfGone(stat(file), undefined)
+    if (there?.isFile() && there.size === bytes.byteLength) {
+      return touch(there.mtimeMs, (now) => utimes(file, now, now))
+    }
+    const reservation = await room.reserve(shardOf(key), bytes.byteLength)
+    if (!reservation) return
+    let kept = false
+    try {
+      await writeWhole(file, bytes, signal)
+      kept = true
+    } finally {
+      reservation.landed(kept)
+    }
+  }
+
+  return {
+    name,
+    traits: { persistent: true, shared: false, trusted: false },
+    deadlineMs: readMs,
+    get: (cid, signal) => call(readMs, signal, () => orIfGone(read(fileOf(blockKey(cid))), undefined)),
+    put: (cid, bytes, signal) => call(writeMs, signal, (own) => write(blockKey(cid), bytes, own)),
+    has: (cid, signal) =>
+      call(readMs, signal, async () => (await orIfGone(stat(fileOf(blockKey(cid))), undefined))?.isFile() ?? false),
+    delete: (cid, signal) => call(writeMs, signal, () => rm(fileOf(blockKey(cid)), { force: true })),
+    probe: (signal) =>
+      call(writeMs, signal, async (own) => {
+        const file = join(path, `probe-${randomBytes(6).toString('hex')}`)
+        try {
+          await writeWhole(file, Buffer.alloc(1), own)
+        } finally {
+          await rm(file, { force: true })
+        }
+      }),
+    close: () => room.close(),
+  }
+}
+
+async function fill(handle: FileHandle, block: Buffer): Promise<Buffer> {
+  let at = 0
+  while (at < block.byteLength) {
+    const { bytesRead } = await handle.read(block, at, block.byteLength - at, at)
+    if (bytesRead === 0) break
+    at += bytesRead
+  }
+  return block.subarray(0, at)
+}
+
+async function writeWhole(file: string, bytes: Uint8Array, signal: AbortSignal): Promise<void> {
+  const temporary = `${file}.${randomBytes(6).toString('hex')}${temporarySuffix}`
+  try {
+    await writeFile(temporary, bytes, { flag: 'wx', signal }).catch(async (error: unknown) => {
+      if (!isGone(error)) throw error
+      await mkdir(dirname(file), { recursive: true })
+      await writeFile(temporary, bytes, { flag: 'wx', signal })
+    })
+    await rename(temporary, file)
+  } catch (error) {
+    await rm(temporary, { force: true }).catch(() => {})
+    throw error
+  }
+}
+
+const isGone = (error: unknown): boolean => error instanceof Error && 'code' in error && error.code === 'ENOENT'
+
+async function orIfGone<T>(work: Promise<T>, otherwise: T): Promise<T> {
+  try {
+    return await work
+  } catch (error) {
+    if (isGone(error)) return otherwise
+    throw error
+  }
+}
+
+const remedies: Readonly<Record<string, string>> = {
+  ENOSPC: 'make room on the disk, or lower its maxBytes',
+  EDQUOT: 'raise the quota, or lower its maxBytes',
+  EACCES: 'let this user read and write there',
+  EPERM: 'let this user read and write there',
+  EROFS: 'it is mounted read-only',
+  EMFILE: 'raise the limit of open files (ulimit -n)',
+  ENFILE: 'the system has too many open files',
+  ENOTDIR: 'a file stands where the folder should be',
+}
+
+function outage(name: string, path: string, cause: unknown): Failure {
+  const code = cause instanceof Error && 'code' in cause ? String(cause.code) : 'an unknown error'
+  return new Failure('broken', `tier ${name}: ${code} in ${path}; ${remedies[code] ?? 'look at the disk'}`, {
+    source: 'tier',
+    cause,
+  })
+}
+
+const silent = (name: string, ms: number): Failure =>
+  new Failure('timeout', `tier ${name}: the disk did not answer within ${ms} ms`, { source: 'tier' })
+
+const tooMany = (name: string): Failure =>
+  new Failure('overloaded', `tier ${name}: too many files are being read and written`, { source: 'tier' })

@@ -1,0 +1,9 @@
+// Every kind of tier that can be named in the configuration.
+import type { TierKind } from './contract.ts'
+import { disk } from './disk.ts'
+import { keyv } from './keyv.ts'
+import { memory } from './memory.ts'
+import { redis } from './redis.ts'
+import { s3 } from './s3.ts'
+
+export const tierKinds: Readonly<Record<string, TierKind>> = { memory, disk, redis, s3, keyv }
