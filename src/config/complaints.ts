@@ -107,7 +107,7 @@ const isSecret = (path: Path, value: unknown): boolean => {
   return (
     text.length > 80 ||
     text.includes('@') ||
-    path.some((key) => /auth|token|secret|password|key|jwt/i.test(String(key)))
+    path.some((key) => /auth|token|secret|password|key|jwt|headers/i.test(String(key)))
   )
 }
 

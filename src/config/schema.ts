@@ -100,6 +100,11 @@ const cache = z.strictObject({
       { use: 'disk', maxBytes: '10GiB' },
     ])
     .describe('Where proved blocks are kept, the fastest first. Faster tiers are filled from slower ones.'),
+  fillBytes: size()
+    .prefault('32MiB')
+    .describe(
+      'Blocks that may wait, in memory, to be written to a slow tier. What is more than that is not kept there.',
+    ),
 })
 
 const responses = z.strictObject({
