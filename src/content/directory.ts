@@ -1,11 +1,11 @@
 // What is in a directory, one entry after another, flat or HAMT. Nothing is fetched to say more about an entry than the
 // directory itself says; what a tier holds anyway may be looked at.
 import type { CID } from 'multiformats/cid'
-import { isIdentity } from '../block.ts'
+import { type Block, isIdentity } from '../block.ts'
 import { Failure } from '../failure.ts'
 import type { DagWant, Session } from '../retrieval/session.ts'
 import type { Entity, Entry } from './entity.ts'
-import { listShards } from './hamt.ts'
+import { listShards, type ShardLink } from './hamt.ts'
 import { entityOf } from './resolve.ts'
 import { rawCode, readNode } from './unixfs.ts'
 
@@ -20,18 +20,20 @@ export const listingLimits: ListingLimits = { mostEntries: 1_000_000, mostLooks:
 
 export async function* listDirectory(session: Session, entity: Entity, limits = listingLimits): AsyncGenerator<Entry> {
   const around: DagWant = { cid: entity.cid, segments: [], scope: 'entity' }
-  const node = readNode(entity.cid, entity.block)
-  const links =
-    node.unixfs?.type === 'hamt-sharded-directory'
-      ? listShards(session, entity, around)
-      : node.links.map(({ Name, Hash, Tsize }) => ({ name: Name ?? '', cid: Hash, size: Tsize }))
   let count = 0
-  for await (const { name, cid, size } of links) {
+  for await (const { name, cid, size } of linksOfDirectory(session, { cid: entity.cid, bytes: entity.block }, around)) {
     if (++count > limits.mostEntries) {
       throw new Failure('too-large', `${entity.cid} has more than ${limits.mostEntries} entries`, { source: 'content' })
     }
     yield { name, cid, size, type: await typeOf(session, cid, count <= limits.mostLooks) }
   }
+}
+
+/** Names and what they lead to, in the order stored; `around` says as what the shards of a HAMT are fetched. */
+export async function* linksOfDirectory(session: Session, root: Block, around: DagWant): AsyncGenerator<ShardLink> {
+  const { links, unixfs } = readNode(root.cid, root.bytes)
+  if (unixfs?.type === 'hamt-sharded-directory') return yield* listShards(session, root, around)
+  for (const { Name, Hash, Tsize } of links) yield { name: Name ?? '', cid: Hash, size: Tsize }
 }
 
 async function typeOf(session: Session, cid: CID, mayLook: boolean): Promise<Entry['type']> {

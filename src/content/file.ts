@@ -1,8 +1,10 @@
 // The bytes of a file, from its blocks, depth first and only those that the range needs. Every size a node declares is
 // checked against what comes: a file that lies about itself ends in a failure, never in a short answer.
 import type { CID } from 'multiformats/cid'
+import { Failure } from '../failure.ts'
 import type { DagWant, Session } from '../retrieval/session.ts'
 import type { Entity } from './entity.ts'
+import { symlinkTarget } from './resolve.ts'
 import { dagPbCode, declaredSize, rawCode, readNode, wrongContent } from './unixfs.ts'
 
 const mostDepth = 256
@@ -10,6 +12,9 @@ const mostDepth = 256
 // that were worth it.
 const freeBlocks = 1024
 const leastBytesPerBlock = 64
+
+/** More than a file may declare and still be read: a few blocks can claim any size. */
+export const mostFileBytes = 1024 ** 4
 
 type Part = {
   readonly cid: CID
@@ -19,15 +24,42 @@ type Part = {
   readonly depth: number
 }
 
-/** Bytes `from` up to, not including, `to`. The pieces are views of blocks: whoever changes one changes a tier. */
-export async function* readFile(
+/**
+ * Bytes `from` up to, not including, `to`, of a file, a document or a symlink's target. The pieces are views of blocks:
+ * whoever changes one changes a tier. Throws at once what can be known at once, so that it can still become a status.
+ */
+export function readFile(
   session: Session,
   entity: Entity,
   from = 0,
   to = entity.size ?? 0,
+  most = mostFileBytes,
 ): AsyncGenerator<Uint8Array> {
-  const { cid: root, block, size = 0 } = entity
+  const { cid, kind, block, size = 0 } = entity
+  if (size > most) {
+    throw new Failure('too-large', `${cid} declares ${size} bytes, more than the ${most} that are read here`, {
+      source: 'content',
+    })
+  }
   const end = Math.min(to, size)
+  switch (kind) {
+    case 'file':
+      return readParts(session, entity, from, end)
+    case 'data':
+      return onePiece(block.subarray(from, Math.max(from, end)))
+    case 'symlink':
+      return onePiece(symlinkTarget(entity).subarray(from, Math.max(from, end)))
+    case 'directory':
+      throw wrongContent(cid, 'a directory has no bytes of its own')
+  }
+}
+
+async function* onePiece(piece: Uint8Array): AsyncGenerator<Uint8Array> {
+  if (piece.byteLength > 0) yield piece
+}
+
+async function* readParts(session: Session, entity: Entity, from: number, end: number): AsyncGenerator<Uint8Array> {
+  const { cid: root, block, size = 0 } = entity
   if (from >= end) return
   const stack: Part[] = [{ cid: root, block, size, start: 0, depth: 0 }]
   let blocks = 0
@@ -53,15 +85,13 @@ export async function* readFile(
   }
 
   for (let part = stack.pop(); part; part = stack.pop()) {
-    if (part.start >= end) return
-    if (part.start + part.size <= from) continue
     if (++blocks > freeBlocks + (end - from) / leastBytesPerBlock)
       throw wrongContent(root, 'it is made of too many empty blocks')
     const bytes = ahead && ahead.cid === part.cid ? await ahead.block : await fetch(part)
     ahead = undefined
     const { own, children } = split(part, bytes)
     for (const child of children.reverse()) {
-      if (child.start < end && child.start + child.size > from) stack.push(child)
+      if (child.size > 0 && child.start < end && child.start + child.size > from) stack.push(child)
     }
     lookAhead()
     const piece = own.subarray(Math.max(0, from - part.start), Math.max(0, end - part.start))

@@ -2,46 +2,55 @@
 // shard that could make the walk endless is refused.
 import { murmur364 } from '@multiformats/murmur3'
 import type { CID } from 'multiformats/cid'
-import { isIdentity } from '../block.ts'
+import type { Block } from '../block.ts'
 import type { DagWant, Session } from '../retrieval/session.ts'
-import { dagPbCode, type Node, readNode, wrongContent } from './unixfs.ts'
+import { dagPbCode, hashTypeOf, type Node, readNode, wrongContent } from './unixfs.ts'
 
 export type ShardLink = { readonly name: string; readonly cid: CID; readonly size: number | undefined }
 
 const mostDepth = 32
+const murmur3x64 = 0x22
 
 /** Bits of the hash per level, and hexadecimal digits before each name in a shard. */
-function shape(cid: CID, { unixfs }: Node): { bits: number; digits: number } {
-  const fanout = Number(unixfs?.fanout ?? 0n)
+function shape(cid: CID, { unixfs, data }: Node): { bits: number; digits: number } {
+  if (unixfs?.type !== 'hamt-sharded-directory') throw wrongContent(cid, 'it stands where a part of a directory should')
+  if (data === undefined || hashTypeOf(data) !== murmur3x64)
+    throw wrongContent(cid, 'it places names by a hash other than murmur3-x64-64')
+  const fanout = Number(unixfs.fanout ?? 0n)
   const bits = Math.log2(fanout)
   if (!Number.isInteger(bits) || fanout < 8 || fanout > 1024)
     throw wrongContent(cid, `its fan-out ${fanout} is not one a directory may have`)
   return { bits, digits: (fanout - 1).toString(16).length }
 }
 
+/** What a name leads to, and the blocks below the root that prove it. */
+export type Found = { readonly cid: CID; readonly way: readonly Block[] }
+
 export async function findInShards(
   session: Session,
-  root: { readonly cid: CID; readonly block: Uint8Array },
+  root: Block,
   name: string,
   around: DagWant | undefined,
-): Promise<CID | undefined> {
+): Promise<Found | undefined> {
   const hash = await hashBits(name)
-  let { cid, block } = root
+  const way: Block[] = []
+  let { cid, bytes } = root
   let at = 0
   for (let depth = 0; depth < mostDepth; depth++) {
-    const node = readNode(cid, block)
+    const node = readNode(cid, bytes)
     const { bits, digits } = shape(cid, node)
     const position = takeBits(hash, at, bits)
     if (position === undefined) throw wrongContent(cid, 'it goes deeper than its hash reaches')
     at += bits
     const prefix = position.toString(16).toUpperCase().padStart(digits, '0')
     const direct = node.links.find((link) => link.Name === prefix + name)
-    if (direct) return direct.Hash
+    if (direct) return { cid: direct.Hash, way }
     const deeper = node.links.find((link) => link.Name === prefix)
     if (!deeper) return undefined
     cid = deeper.Hash
     if (cid.code !== dagPbCode) throw wrongContent(cid, 'it stands where a part of a directory should')
-    block = await session.get(cid, around)
+    bytes = await session.get(cid, around)
+    way.push({ cid, bytes })
   }
   throw wrongContent(root.cid, `it is nested more than ${mostDepth} levels deep`)
 }
@@ -49,16 +58,16 @@ export async function findInShards(
 /** Every link of the directory, depth first. A shard is visited once: one that repeats could otherwise list for ever. */
 export async function* listShards(
   session: Session,
-  root: { readonly cid: CID; readonly block: Uint8Array },
+  root: Block,
   around: DagWant | undefined,
 ): AsyncGenerator<ShardLink> {
   const seen = new Set<string>()
   type Level = { readonly node: Node; readonly digits: number; next: number }
-  const level = (cid: CID, block: Uint8Array): Level => {
-    const node = readNode(cid, block)
+  const level = ({ cid, bytes }: Block): Level => {
+    const node = readNode(cid, bytes)
     return { node, digits: shape(cid, node).digits, next: 0 }
   }
-  const open: Level[] = [level(root.cid, root.block)]
+  const open: Level[] = [level(root)]
   for (let top = open.at(-1); top; top = open.at(-1)) {
     const link = top.node.links[top.next++]
     if (!link) {
@@ -70,11 +79,12 @@ export async function* listShards(
       yield { name: name.slice(top.digits), cid: link.Hash, size: link.Tsize }
       continue
     }
+    if (name.length < top.digits) throw wrongContent(root.cid, 'one of its shards has a link without a place')
     const key = link.Hash.toString()
-    if (seen.has(key) && !isIdentity(link.Hash)) throw wrongContent(link.Hash, 'it stands twice in one directory')
+    if (seen.has(key)) throw wrongContent(link.Hash, 'it stands twice in one directory')
     if (open.length >= mostDepth) throw wrongContent(root.cid, `it is nested more than ${mostDepth} levels deep`)
     seen.add(key)
-    open.push(level(link.Hash, await session.get(link.Hash, around)))
+    open.push(level({ cid: link.Hash, bytes: await session.get(link.Hash, around) }))
   }
 }
 

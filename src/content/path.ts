@@ -38,6 +38,8 @@ export function parseRoot(text: string): CID {
 }
 
 function decodeSegment(encoded: string): string {
+  // No client sends these as they are, and two parsers of one URL would not agree on them.
+  if (/[\\#]/.test(encoded)) throw malformed('a backslash or # in the path has to be percent-encoded')
   let name: string
   try {
     name = decodeURIComponent(encoded)
@@ -46,5 +48,6 @@ function decodeSegment(encoded: string): string {
   }
   if (name === '.' || name === '..') throw malformed('a path cannot hold . or .. segments')
   if (/[\0/]/.test(name)) throw malformed('a name in the path cannot hold a slash or NUL')
+  if (!name.isWellFormed()) throw malformed('a name in the path is not well-formed Unicode')
   return name
 }

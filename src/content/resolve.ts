@@ -3,11 +3,11 @@
 import * as dagCbor from '@ipld/dag-cbor'
 import * as dagJson from '@ipld/dag-json'
 import { CID } from 'multiformats/cid'
-import { isProvable } from '../block.ts'
+import { type Block, isProvable } from '../block.ts'
 import { Failure } from '../failure.ts'
 import type { DagWant, Session } from '../retrieval/session.ts'
 import type { ContentPath, Entity, Resolution } from './entity.ts'
-import { findInShards } from './hamt.ts'
+import { type Found, findInShards } from './hamt.ts'
 import { dagPbCode, declaredSize, rawCode, readNode, wrongContent } from './unixfs.ts'
 
 export type ResolveOptions = {
@@ -16,9 +16,25 @@ export type ResolveOptions = {
   readonly scope?: DagWant['scope']
   /** Called with each CID on the way, the root first, before its block is asked for; may throw (a denylist). */
   readonly visit?: (cid: CID, rest: readonly string[]) => void
+  /** The block at the end is wanted as it is, even when it makes no sense (raw, CAR): the entity is `data`. */
+  readonly opaque?: boolean
 }
 
 export async function resolve(session: Session, path: ContentPath, options: ResolveOptions = {}): Promise<Resolution> {
+  const walk = walkPath(session, path, options)
+  for (;;) {
+    const { value, done } = await walk.next()
+    if (done) return value
+  }
+}
+
+/** Every block that proves the path, in the order of the path: the root's first, shards on the way, the entity's last. */
+export async function* walkPath(
+  session: Session,
+  path: ContentPath,
+  options: ResolveOptions = {},
+): AsyncGenerator<Block, Resolution> {
+  const read = options.opaque ? opaqueEntity : entityOf
   const scope = options.scope ?? 'entity'
   const roots: CID[] = []
   let cid = path.cid
@@ -29,45 +45,44 @@ export async function resolve(session: Session, path: ContentPath, options: Reso
     options.visit?.(cid, rest)
     roots.push(cid)
     const around: DagWant = { cid, segments: rest, scope, range: options.range }
-    const block = await session.get(cid, around)
-    if (at === path.segments.length) return { path, entity: entityOf(cid, block), roots, remainder: [] }
-    const step = await next(session, cid, block, { path, at, around })
+    const bytes = await session.get(cid, around)
+    yield { cid, bytes }
+    if (at === path.segments.length) return { path, entity: read(cid, bytes), roots, remainder: [] }
+    const step = await next(session, { cid, bytes }, { path, at, around })
     if (step === undefined) throw noLink(path, at)
-    if (step.cid === undefined)
-      return { path, entity: entityOf(cid, block), roots, remainder: path.segments.slice(step.at) }
+    yield* step.way
+    if (step.cid === undefined) {
+      return { path, entity: read(cid, bytes), roots, remainder: path.segments.slice(step.at) }
+    }
     cid = step.cid
     at = step.at
   }
 }
 
-type Step = { readonly cid: CID | undefined; readonly at: number }
+type Step = { readonly cid: CID | undefined; readonly at: number; readonly way: readonly Block[] }
 type Place = { readonly path: ContentPath; readonly at: number; readonly around: DagWant }
 
-async function next(
-  session: Session,
-  cid: CID,
-  block: Uint8Array,
-  { path, at, around }: Place,
-): Promise<Step | undefined> {
-  const names = [path.segments[at] as string, path.encoded[at] as string]
+async function next(session: Session, block: Block, { path, at, around }: Place): Promise<Step | undefined> {
+  const { cid, bytes } = block
   switch (cid.code) {
     case rawCode:
       return undefined
     case dagPbCode: {
-      const node = readNode(cid, block)
-      for (const name of new Set(names)) {
-        const found =
-          node.unixfs?.type === 'hamt-sharded-directory'
-            ? await findInShards(session, { cid, block }, name, around)
-            : node.unixfs === undefined || node.unixfs.type === 'directory'
-              ? node.links.find((link) => (link.Name ?? '') === name)?.Hash
-              : undefined
-        if (found) return { cid: found, at: at + 1 }
+      const node = readNode(cid, bytes)
+      const lookUp = async (name: string): Promise<Found | undefined> => {
+        if (node.unixfs?.type === 'hamt-sharded-directory') return findInShards(session, block, name, around)
+        if (node.unixfs !== undefined && node.unixfs.type !== 'directory') return undefined
+        const link = node.links.find((one) => (one.Name ?? '') === name)
+        return link && { cid: link.Hash, way: [] }
+      }
+      for (const name of new Set([path.segments[at] as string, path.encoded[at] as string])) {
+        const found = await lookUp(name)
+        if (found) return { ...found, at: at + 1 }
       }
       return undefined
     }
     default:
-      return intoDocument(cid, block, path.segments, at)
+      return intoDocument(cid, bytes, path.segments, at)
   }
 }
 
@@ -77,12 +92,12 @@ function intoDocument(cid: CID, block: Uint8Array, segments: readonly string[], 
   for (let at = from; at < segments.length; at++) {
     if (value === null || typeof value !== 'object' || ArrayBuffer.isView(value)) return undefined
     const name = segments[at] as string
-    if (!Object.hasOwn(value, name)) return undefined
+    if (!Object.prototype.propertyIsEnumerable.call(value, name)) return undefined // nor the length of a list
     value = (value as Record<string, unknown>)[name]
     const link = CID.asCID(value)
-    if (link) return { cid: link, at: at + 1 }
+    if (link) return { cid: link, at: at + 1, way: [] }
   }
-  return { cid: undefined, at: from }
+  return { cid: undefined, at: from, way: [] }
 }
 
 function decodeDocument(cid: CID, block: Uint8Array): unknown {
@@ -97,7 +112,7 @@ function decodeDocument(cid: CID, block: Uint8Array): unknown {
 
 export function entityOf(cid: CID, block: Uint8Array): Entity {
   if (cid.code === rawCode) return { cid, kind: 'file', block, size: block.byteLength }
-  if (cid.code !== dagPbCode) return { cid, kind: 'data', block, size: block.byteLength }
+  if (cid.code !== dagPbCode) return opaqueEntity(cid, block)
   const node = readNode(cid, block)
   const mtime = node.unixfs?.mtime && Number(node.unixfs.mtime.secs)
   switch (node.unixfs?.type) {
@@ -110,9 +125,11 @@ export function entityOf(cid: CID, block: Uint8Array): Entity {
     case 'symlink':
       return { cid, kind: 'symlink', block, size: node.unixfs.data?.byteLength ?? 0, mtime }
     default:
-      return { cid, kind: 'data', block, size: block.byteLength }
+      return opaqueEntity(cid, block)
   }
 }
+
+const opaqueEntity = (cid: CID, block: Uint8Array): Entity => ({ cid, kind: 'data', block, size: block.byteLength })
 
 /** Where a symlink points, as it is stored. */
 export function symlinkTarget({ cid, block }: Entity): Uint8Array {
