@@ -41,7 +41,11 @@ function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
   const fileOf = (key: string): string => join(path, shardOf(key), key)
 
   /** A stuck disk cannot be aborted: the caller is let go, and the gate holds the slot until the call comes back. */
-  async function call<T>(ms: number, signal: AbortSignal | undefined, work: (own: AbortSignal) => Promise<T>): Promise<T> {
+  async function call<T>(
+    ms: number,
+    signal: AbortSignal | undefined,
+    work: (own: AbortSignal) => Promise<T>,
+  ): Promise<T> {
     try {
       return await withDeadline({ ms, clock, signal, late: () => silent(name, ms) }, (own) =>
         gate.run(() => work(own), own),

@@ -6,7 +6,11 @@ export interface Gate {
   run<T>(work: () => Promise<T>, signal: AbortSignal): Promise<T>
 }
 
-export function createGate(options: { readonly most: number; readonly inLine: number; readonly full: () => Failure }): Gate {
+export function createGate(options: {
+  readonly most: number
+  readonly inLine: number
+  readonly full: () => Failure
+}): Gate {
   const line = new Set<() => void>()
   let inside = 0
 

@@ -1,4 +1,4 @@
-// Every kind of tier that can be named in the configuration.
+// The tiers that a configuration can name, one line each.
 import type { TierKind } from './contract.ts'
 import { disk } from './disk.ts'
 import { keyv } from './keyv.ts'

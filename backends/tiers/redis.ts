@@ -1,43 +1,109 @@
-// Redis through @keyv/redis, with bytes as they are: the client is told to give back buffers instead of strings.
+// Redis (and Valkey) through Keyv. Blocks are plain Redis strings of raw bytes. The client is ours and always open: left to
+// @keyv/redis it would wait for a server that is away, where this one answers at once that it is.
 import { z } from 'zod'
 import { duration } from '../../src/config/units.ts'
+import { Failure } from '../../src/failure.ts'
 import type { TierKind } from './contract.ts'
-import { createAdapterTier, type KeyvAdapter } from './keyv.ts'
+import { createKeyvTier, type KeyvStore } from './keyv-tier.ts'
 
 const options = z.strictObject({
-  url: z.string().min(1).describe('redis://[user:password@]host:port[/database], or rediss:// with TLS.'),
-  prefix: z.string().default('cidgate:').describe('Put before every key.'),
-  ttl: duration().optional().describe('How long a block is kept; without it, until Redis lets it go.'),
-  timeout: duration().prefault('100ms').describe('A read that takes longer counts as a failure.'),
+  url: z
+    .string()
+    .regex(/^(redis|rediss|unix):\/\/./, { error: 'expected redis://… or rediss://…' })
+    .describe('redis://[user:password@]host:port[/database]'),
+  ttl: duration().optional().describe('How long a block stays. By default until Redis evicts it: set maxmemory there.'),
+  prefix: z.string().default('cidgate:block:').describe('What every key begins with.'),
+  timeout: duration()
+    .prefault('100ms')
+    .describe('A read that takes longer is given up. A write may take ten times that.'),
 })
 
-const bulkString = 36 // what the protocol calls values of keys
+const openMs = 400
+const connectMs = 1000
+// A server that has gone silent: the client asks every two seconds, and a socket quiet for five is made anew.
+const pingMs = 2000
+const silentMs = 5000
+const mostBackOffMs = 5000
+// RESP's bulk string, `$`: replies of this type come as bytes and not as text.
+const bulkString = 36
 
 export const redis: TierKind<typeof options> = {
   use: 'redis',
   options,
-  create: ({ url, prefix, ttl, timeout }, context) =>
-    createAdapterTier(
-      {
-        prefix,
-        ttlMs: ttl,
-        timeoutMs: timeout,
-        binary: true,
-        traits: { persistent: true, shared: true, trusted: false },
-        async adapter() {
-          const { createClient, default: KeyvRedis } = await import('@keyv/redis')
-          const client = createClient({
-            url,
-            // A command while the server is away fails at once instead of waiting for it to come back.
-            disableOfflineQueue: true,
-            socket: { connectTimeout: 1000, reconnectStrategy: (tries: number) => Math.min(50 * 2 ** tries, 2000) },
-            commandOptions: { typeMapping: { [bulkString]: Buffer } },
-          } as Parameters<typeof createClient>[0])
-          client.on('error', () => {}) // the failed command says it too
-          const store = new KeyvRedis(client as ConstructorParameters<typeof KeyvRedis>[0], { throwOnErrors: true, throwOnConnectError: true })
-          return store as unknown as KeyvAdapter
-        },
-      },
-      context,
-    ),
+  create({ url, ttl, prefix, timeout }, { name, log, clock }) {
+    // While it is away every command fails with "offline"; why is in the last event.
+    const last: { error: unknown } = { error: undefined }
+    return createKeyvTier({
+      name,
+      traits: { persistent: true, shared: true, trusted: false },
+      clock,
+      log,
+      open: () => connect(url, last),
+      shut: async (store) => shut(store),
+      binary: true,
+      prefix,
+      ttlMs: ttl,
+      timeoutMs: timeout,
+      writeTimeoutMs: timeout * 10,
+      openMs,
+      explain: (error) => explain(name, last.error ?? error),
+    })
+  },
+}
+
+async function connect(url: string, last: { error: unknown }): Promise<KeyvStore> {
+  const { default: KeyvRedis, createClient } = await import('@keyv/redis')
+  const client = createClient({
+    url,
+    disableOfflineQueue: true,
+    commandsQueueMaxLength: 4096,
+    pingInterval: pingMs,
+    socket: {
+      connectTimeout: connectMs,
+      socketTimeout: silentMs,
+      reconnectStrategy: (retries) =>
+        Math.min(2 ** Math.min(retries, 10) * 50, mostBackOffMs) * (0.75 + Math.random() / 2),
+    },
+    commandOptions: { typeMapping: { [bulkString]: Buffer } },
+  })
+  client.on('error', (error) => {
+    last.error = error
+  })
+  client.on('ready', () => {
+    last.error = undefined
+  })
+  const store = new KeyvRedis(client as never, {
+    throwOnErrors: true,
+    throwOnConnectError: true,
+    connectionTimeout: connectMs,
+  })
+  // It keeps trying for as long as it is open; a call made meanwhile fails at once. Only destroy() ends this promise early.
+  const ready = client.connect().then(
+    () => {},
+    () => {},
+  )
+  let wait: NodeJS.Timeout | undefined
+  const enough = new Promise<void>((resolve) => {
+    wait = setTimeout(resolve, openMs / 2)
+  })
+  await Promise.race([ready, enough])
+  clearTimeout(wait)
+  return store as unknown as KeyvStore
+}
+
+function shut(store: KeyvStore): void {
+  if ('client' in store && store.client instanceof Object && 'destroy' in store.client) {
+    const { client } = store as { client: { isOpen: boolean; destroy(): void } }
+    if (client.isOpen) client.destroy()
+  }
+}
+
+/** Redis says what is wrong in the first word of an error, in capitals; the rest may name what it should not. */
+function explain(name: string, cause: unknown): Failure {
+  const word = cause instanceof Error ? (/^[A-Z]{3,}\b/.exec(cause.message)?.[0] ?? cause.constructor.name) : 'an error'
+  if (/^(NOAUTH|WRONGPASS|NOPERM)$/.test(word)) {
+    const message = `tier ${name}: Redis refuses us (${word}); look at user and password in its url`
+    return new Failure('refused', message, { source: 'tier', cause })
+  }
+  return new Failure('broken', `tier ${name}: Redis failed (${word}); look at its server`, { source: 'tier', cause })
 }

@@ -1,174 +1,87 @@
-// Any S3-compatible bucket: a Keyv storage adapter over @aws-sdk/client-s3, and the tier made of it. The SDK is loaded
-// when it is first needed, so a gateway without a bucket does not pay for it.
-import type { S3Client as S3ClientType } from '@aws-sdk/client-s3'
+// Blocks as objects of a bucket: AWS and everything that speaks its protocol. Instances that share a bucket share what
+// they have. How long objects stay is the bucket's own rule (lifecycle), not ours.
 import { z } from 'zod'
-import { maxBlockBytes } from '../../src/block.ts'
 import { duration } from '../../src/config/units.ts'
 import { Failure } from '../../src/failure.ts'
 import type { TierKind } from './contract.ts'
-import { createAdapterTier, type KeyvAdapter } from './keyv.ts'
+import { createKeyvTier } from './keyv-tier.ts'
+import { S3Store, statusOf } from './s3-store.ts'
 
 const options = z
   .strictObject({
-    bucket: z.string().min(1).describe('The bucket.'),
-    prefix: z.string().default('').describe('Put before every key, such as blocks/.'),
-    region: z.string().default('us-east-1').describe('What the store calls its region; R2 wants auto, Garage what it was set up with.'),
-    endpoint: z.url({ protocol: /^https?$/ }).optional().describe('Where it is, when it is not AWS.'),
-    forcePathStyle: z.boolean().default(false).describe('The bucket in the path instead of the host: MinIO, Garage, versitygw.'),
-    accessKeyId: z.string().optional().describe("Without keys: the SDK's own chain (environment, files, roles)."),
-    secretAccessKey: z.string().optional(),
-    missing403: z
+    bucket: z.string().min(1).describe('The bucket. It must be there already.'),
+    prefix: z.string().default('blocks/').describe('What every key begins with.'),
+    region: z
+      .string()
+      .min(1)
+      .optional()
+      .describe('As the store names it: R2 `auto`, Garage as in its own configuration.'),
+    endpoint: z.url().optional().describe('The address of the store. By default AWS.'),
+    forcePathStyle: z
       .boolean()
-      .default(true)
-      .describe('Some stores answer 403 for a key that is not there, when the credentials may not list. false: a 403 is a failure.'),
-    timeout: duration().prefault('1s').describe('A read that takes longer counts as a failure.'),
-    writeTimeout: duration().prefault('10s').describe('The same for a write.'),
-    connections: z.int().min(1).default(64).describe('Connections at once.'),
+      .optional()
+      .describe('The bucket in the path and not in the host name. By default with `endpoint`.'),
+    accessKeyId: z.string().min(1).optional().describe("With secretAccessKey. Without: the SDK's own chain."),
+    secretAccessKey: z.string().min(1).optional(),
+    missing403: z
+      .union([z.literal('auto'), z.boolean()])
+      .default('auto')
+      .describe('Whether 403 means that an object is missing, as without s3:ListBucket. auto: found out with a probe.'),
+    timeout: duration()
+      .prefault('1s')
+      .describe('A read that takes longer is given up. A write may take ten times that.'),
   })
   .refine(({ accessKeyId, secretAccessKey }) => (accessKeyId === undefined) === (secretAccessKey === undefined), {
-    error: 'expected accessKeyId and secretAccessKey together, or neither',
+    path: ['secretAccessKey'],
+    error: 'expected both accessKeyId and secretAccessKey, or neither',
   })
 
-type Settings = z.output<typeof options>
-type Sdk = typeof import('@aws-sdk/client-s3')
-
-/** Keys in, bytes in, bytes out. Keyv's shape, so that it can stand where any Keyv store can. */
-export class S3Store implements KeyvAdapter {
-  readonly opts: Settings
-  namespace?: string
-  readonly #sdk: Sdk
-  readonly #client: S3ClientType
-  /** False once the store has said that it does not know conditional writes. */
-  #conditional = true
-
-  constructor(sdk: Sdk, settings: Settings) {
-    this.opts = settings
-    this.#sdk = sdk
-    const { region, endpoint, forcePathStyle, accessKeyId, secretAccessKey, timeout, writeTimeout, connections } = settings
-    this.#client = new sdk.S3Client({
-      region,
-      forcePathStyle,
-      ...(endpoint !== undefined && { endpoint }),
-      ...(accessKeyId !== undefined && secretAccessKey !== undefined && { credentials: { accessKeyId, secretAccessKey } }),
-      // Several stores refuse the checksums newer SDKs add by themselves; ours is the CID.
-      requestChecksumCalculation: 'WHEN_REQUIRED',
-      responseChecksumValidation: 'WHEN_REQUIRED',
-      maxAttempts: 2,
-      requestHandler: {
-        connectionTimeout: Math.min(1000, timeout),
-        requestTimeout: writeTimeout,
-        throwOnRequestTimeout: true,
-        httpAgent: { maxSockets: connections, keepAlive: true },
-        httpsAgent: { maxSockets: connections, keepAlive: true },
-      },
-    })
-  }
-
-  #object(key: string): { Bucket: string; Key: string } {
-    return { Bucket: this.opts.bucket, Key: key }
-  }
-
-  async get(key: string): Promise<Uint8Array | undefined> {
-    try {
-      const { Body, ContentLength } = await this.#client.send(new this.#sdk.GetObjectCommand(this.#object(key)))
-      if (!Body) return undefined
-      if ((ContentLength ?? 0) > maxBlockBytes) {
-        ;(Body as { destroy?: () => void }).destroy?.()
-        await this.delete(key)
-        return undefined
-      }
-      return await Body.transformToByteArray()
-    } catch (error) {
-      if (this.#isMissing(error)) return undefined
-      throw error
-    }
-  }
-
-  async set(key: string, value: Uint8Array): Promise<void> {
-    const put = { ...this.#object(key), Body: value, ContentLength: value.byteLength }
-    try {
-      await this.#client.send(new this.#sdk.PutObjectCommand(this.#conditional ? { ...put, IfNoneMatch: '*' } : put))
-    } catch (error) {
-      const status = statusOf(error)
-      if (status === 412 || status === 409) return // it is there, or somebody is writing the same bytes
-      if (!this.#conditional || (status !== 501 && status !== 400)) throw error
-      this.#conditional = false
-      await this.#client.send(new this.#sdk.PutObjectCommand(put))
-    }
-  }
-
-  async has(key: string): Promise<boolean> {
-    try {
-      await this.#client.send(new this.#sdk.HeadObjectCommand(this.#object(key)))
-      return true
-    } catch (error) {
-      if (this.#isMissing(error)) return false
-      throw error
-    }
-  }
-
-  async delete(key: string): Promise<boolean> {
-    await this.#client.send(new this.#sdk.DeleteObjectCommand(this.#object(key)))
-    return true
-  }
-
-  /** Keyv's interface has it; a bucket that others share is not emptied by a gateway. */
-  clear(): Promise<void> {
-    return Promise.reject(new Failure('unsupported', 'the S3 store is not cleared as a whole', { source: 'tier' }))
-  }
-
-  async disconnect(): Promise<void> {
-    this.#client.destroy()
-  }
-
-  /** Writes, reads, looks for something absent, deletes: wrong credentials are told from a missing permission to list. */
-  async probe(): Promise<void> {
-    const key = `${this.opts.prefix}probe-${process.pid}`
-    const step = async <T>(what: string, work: () => Promise<T>): Promise<T> => {
-      try {
-        return await work()
-      } catch (error) {
-        const { name } = error as { name?: string }
-        const why = `the bucket ${this.opts.bucket} refuses to ${what}: ${name ?? 'unknown reason'} (${statusOf(error) ?? 'no answer'})`
-        throw new Failure('broken', why, { source: 'tier', cause: error })
-      }
-    }
-    const bytes = new TextEncoder().encode('probe')
-    await step('delete', () => this.delete(key))
-    await step('write', () => this.set(key, bytes))
-    const back = await step('read', () => this.get(key))
-    if (!back || Buffer.compare(back, bytes) !== 0) {
-      throw new Failure('broken', `the bucket ${this.opts.bucket} gave back something else than was written`, { source: 'tier' })
-    }
-    await step('delete', () => this.delete(key))
-    await step('look for an absent key', () => this.has(`${key}-absent`))
-  }
-
-  #isMissing(error: unknown): boolean {
-    const status = statusOf(error)
-    if (status === 404) return (error as { name?: string }).name !== 'NoSuchBucket'
-    return status === 403 && this.opts.missing403 && (error as { name?: string }).name !== 'SignatureDoesNotMatch' && (error as { name?: string }).name !== 'InvalidAccessKeyId'
-  }
-}
-
-function statusOf(error: unknown): number | undefined {
-  return (error as { $metadata?: { httpStatusCode?: number } } | null)?.$metadata?.httpStatusCode
-}
+const openMs = 1000
+const mostConnectMs = 1000
 
 export const s3: TierKind<typeof options> = {
   use: 's3',
   options,
-  create: (settings, context) =>
-    createAdapterTier(
-      {
-        prefix: settings.prefix,
-        timeoutMs: settings.timeout,
-        writeTimeoutMs: settings.writeTimeout,
-        binary: true,
-        traits: { persistent: true, shared: true, trusted: false },
-        adapter: async () => new S3Store(await import('@aws-sdk/client-s3'), settings),
-        probe: (store) => (store as S3Store).probe(),
+  create({ timeout, forcePathStyle, ...rest }, { name, log, clock }) {
+    const writeTimeoutMs = timeout * 10
+    const own = {
+      ...rest,
+      forcePathStyle: forcePathStyle ?? (rest.endpoint === undefined ? undefined : true),
+      connectMs: Math.min(timeout, mostConnectMs),
+      requestMs: writeTimeoutMs,
+    }
+    return createKeyvTier({
+      name,
+      traits: { persistent: true, shared: true, trusted: false },
+      clock,
+      log,
+      async open(signalOf) {
+        const store = new S3Store({ ...own, signalOf })
+        await store.load()
+        return store as never
       },
-      context,
-    ),
+      binary: true,
+      prefix: rest.prefix,
+      timeoutMs: timeout,
+      writeTimeoutMs,
+      openMs,
+      explain: (error) => explain(name, rest.bucket, error),
+      async probe(store, signal) {
+        if (store instanceof S3Store) await store.probe(signal)
+      },
+    })
+  },
+}
+
+function explain(name: string, bucket: string, cause: unknown): Failure {
+  const status = statusOf(cause)
+  const what = cause instanceof Error ? cause.name : 'an error'
+  const said = `tier ${name}: bucket ${bucket} answered ${status ?? 'nothing'} (${what})`
+  const because = { source: 'tier', cause } as const
+  if (what === 'NoSuchBucket') return new Failure('refused', `${said}; make the bucket, or mend its name`, because)
+  if (status === 401 || status === 403)
+    return new Failure('refused', `${said}; look at its keys and permissions`, because)
+  if (status === 429 || status === 503) return new Failure('throttled', `${said}; it asks for fewer requests`, because)
+  if (what === 'TimeoutError') return new Failure('timeout', `${said}; look at the network and its endpoint`, because)
+  return new Failure('broken', `${said}; look at the store and its endpoint`, because)
 }

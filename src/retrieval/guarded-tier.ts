@@ -1,62 +1,183 @@
-// A tier that is passed over while it is down or slow. Whether it is back is found out behind the requests, not by one of
-// them: nobody waits for a tier that is known to be gone.
-import { CID } from 'multiformats/cid'
+// A tier that cannot hold up a request. A reader waits as long as this tier usually takes, and no longer than 100 ms when
+// it is usually quick; the call may go on until the tier's own deadline, to learn how slow it really is. What keeps
+// failing is passed over at once (Failure `unavailable`) until a trial that nobody waits for comes back well. Reads and
+// writes are judged apart: a full disk still reads.
 import type { Tier } from '../../backends/tiers/contract.ts'
 import type { Clock } from '../clock.ts'
+import { withDeadline } from '../deadline.ts'
 import { Failure, isFailure } from '../failure.ts'
 import type { Log } from '../observe/log.ts'
-import { createBreaker } from './breaker.ts'
+import { type Breaker, createBreaker, type Permit } from './breaker.ts'
 
-export interface GuardedTier extends Tier {
-  readonly isDown: boolean
-  readonly failures: number
+export type GuardOptions = {
+  readonly clock: Clock
+  readonly log: Log
+  /** When a read is given up. By default what the tier says of itself. */
+  readonly deadlineMs?: number
+  readonly writeDeadlineMs?: number
+  /** What a reader waits at least before passing on. */
+  readonly patienceMs?: number
+  readonly failures?: number
+  readonly firstMs?: number
+  readonly mostMs?: number
 }
 
-const failuresToOpen = 3
-const trialCid = CID.parse('bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku') // of nothing: an empty block
+export type GuardedTier = Tier & {
+  /** Reads are passed over now. */
+  readonly isDown: boolean
+  /** Calls that failed or took too long. */
+  readonly failures: number
+  /** What a reader waits now before passing on. */
+  readonly patienceMs: number
+}
 
-export function guarded(tier: Tier, { clock, log }: { readonly clock: Clock; readonly log: Log }): GuardedTier {
+const usualDeadlineMs = 1000
+const usualPatienceMs = 100
+const mostInFlight = 1024
+const writesTake = 10
+const probeMs = 10_000
+const patienceFactor = 3
+const forgetting = 0.05
+
+export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
+  const { clock, log, patienceMs: leastPatienceMs = usualPatienceMs } = options
+  const deadlineMs = options.deadlineMs ?? tier.deadlineMs ?? usualDeadlineMs
+  const writeDeadlineMs = options.writeDeadlineMs ?? deadlineMs * writesTake
+  const reads = breaker('reads')
+  const writes = breaker('writes')
+  let lastFailure = ''
   let failures = 0
-  const breaker = createBreaker({
-    failures: failuresToOpen,
-    clock,
-    onChange: (isOpen) => log(isOpen ? 'warn' : 'info', isOpen ? 'tier.down' : 'tier.back', { tier: tier.name }),
-  })
+  let slowestMs: number | undefined
+  let inFlight = 0
 
-  async function measured<T>(work: () => Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+  function breaker(what: string): Breaker {
+    return createBreaker({
+      ...options,
+      onChange(state) {
+        if (state === 'open') log('warn', 'tier.passed-over', { tier: tier.name, what, reason: lastFailure })
+        else log('info', 'tier.back', { tier: tier.name, what })
+      },
+    })
+  }
+
+  /** Believes in slowness at once and in speed slowly. Before the first answer it may be starting: all the time it has. */
+  function learn(ms: number): void {
+    slowestMs = slowestMs === undefined || ms > slowestMs ? ms : slowestMs + (ms - slowestMs) * forgetting
+  }
+
+  const patience = (): number =>
+    slowestMs === undefined ? deadlineMs : Math.min(deadlineMs, Math.max(leastPatienceMs, slowestMs * patienceFactor))
+
+  function blame(error: unknown, permit: Permit): void {
+    if (!isTheirs(error)) return permit.cancelled()
+    failures++
+    lastFailure = reasonOf(error)
+    permit.failed()
+  }
+
+  /** One call up to the deadline, whoever waits for it. */
+  async function watched<T>(permit: Permit, left: AbortSignal, work: (own: AbortSignal) => Promise<T>): Promise<T> {
+    const began = clock.monotonic()
+    inFlight++
     try {
-      const value = await work()
-      breaker.succeeded()
-      return value
+      const late = () => silent(tier.name, deadlineMs)
+      const answer = await withDeadline({ ms: deadlineMs, clock, signal: left, late }, work)
+      learn(clock.monotonic() - began)
+      permit.succeeded()
+      return answer
     } catch (error) {
-      if (signal?.aborted && !isFailure(error, 'timeout') && !isFailure(error, 'broken')) throw error
-      failures++
-      breaker.failed()
+      if (left.aborted) permit.cancelled()
+      else blame(error, permit)
+      throw error
+    } finally {
+      inFlight--
+    }
+  }
+
+  async function read<T>(signal: AbortSignal | undefined, work: (own: AbortSignal) => Promise<T>): Promise<T> {
+    signal?.throwIfAborted()
+    if (inFlight >= mostInFlight) throw passedOver(tier.name, 0)
+    const isTrial = reads.state !== 'closed'
+    const permit = reads.enter()
+    if (!permit) throw passedOver(tier.name, reads.retryAfterMs)
+    const left = new AbortController()
+    const call = watched(permit, left.signal, work)
+    call.catch(() => {})
+    if (isTrial) throw passedOver(tier.name, deadlineMs)
+    const slow = silent(tier.name, patience())
+    try {
+      return await withDeadline({ ms: patience(), clock, signal, late: () => slow }, () => call)
+    } catch (error) {
+      if (signal?.aborted) left.abort(signal.reason)
+      else if (error === slow) blame(error, permit)
       throw error
     }
   }
 
-  function guard<T>(work: () => Promise<T>, signal?: AbortSignal): Promise<T> {
-    const state = breaker.ask()
-    if (state === 'closed') return measured(work, signal)
-    if (state === 'trial') measured(() => tier.has(trialCid), undefined).catch(() => {})
-    return Promise.reject(new Failure('unavailable', `tier ${tier.name} is down and passed over`, { source: 'tier' }))
+  async function write<T>(signal: AbortSignal | undefined, work: (own: AbortSignal) => Promise<T>): Promise<T> {
+    signal?.throwIfAborted()
+    const permit = writes.enter()
+    if (!permit) throw passedOver(tier.name, writes.retryAfterMs)
+    try {
+      const late = () => silent(tier.name, writeDeadlineMs)
+      const done = await withDeadline({ ms: writeDeadlineMs, clock, signal, late }, work)
+      permit.succeeded()
+      return done
+    } catch (error) {
+      if (signal?.aborted) permit.cancelled()
+      else blame(error, permit)
+      throw error
+    }
   }
 
   return {
     name: tier.name,
     traits: tier.traits,
+    deadlineMs,
+    get: (cid, signal) => read(signal, (own) => tier.get(cid, own)),
+    put: (cid, bytes, signal) => write(signal, (own) => tier.put(cid, bytes, own)),
+    has: (cid, signal) => read(signal, (own) => tier.has(cid, own)),
+    delete: (cid, signal) => write(signal, (own) => tier.delete(cid, own)),
+    async probe(signal) {
+      try {
+        const late = () => silent(tier.name, probeMs)
+        await withDeadline({ ms: probeMs, clock, signal, late }, async (own) => tier.probe?.(own))
+      } catch (error) {
+        if (!signal?.aborted) {
+          lastFailure = reasonOf(error)
+          reads.trip()
+          writes.trip()
+        }
+        throw error
+      }
+    },
+    close: () => tier.close(),
     get isDown() {
-      return breaker.isOpen
+      return reads.state !== 'closed'
     },
     get failures() {
       return failures
     },
-    get: (cid, signal) => guard(() => tier.get(cid, signal), signal),
-    put: (cid, bytes, signal) => guard(() => tier.put(cid, bytes, signal), signal),
-    has: (cid, signal) => guard(() => tier.has(cid, signal), signal),
-    delete: (cid, signal) => guard(() => tier.delete(cid, signal), signal),
-    ...(tier.probe && { probe: (signal) => tier.probe?.(signal) ?? Promise.resolve() }),
-    close: () => tier.close(),
+    get patienceMs() {
+      return patience()
+    },
   }
 }
+
+/** A failure that says something about the tier, and not about what was asked of it or who asked. */
+const isTheirs = (error: unknown): boolean =>
+  !(
+    isFailure(error) &&
+    (error.kind === 'cancelled' ||
+      error.kind === 'too-large' ||
+      error.kind === 'malformed' ||
+      error.kind === 'unsupported')
+  )
+
+const reasonOf = (error: unknown): string => (error instanceof Failure ? error.message : 'an unexpected error')
+
+const silent = (name: string, ms: number): Failure =>
+  new Failure('timeout', `tier ${name} took longer than ${Math.round(ms)} ms`, { source: 'tier' })
+
+const passedOver = (name: string, retryAfterMs: number): Failure =>
+  new Failure('unavailable', `tier ${name} is passed over: it failed lately`, { source: 'tier', retryAfterMs })

@@ -1,59 +1,248 @@
-// The tiers as one: looked through from the fastest to the slowest, faster ones filled from slower ones. A tier that is
-// out is passed over; a stack of tiers is a tier itself.
+// The tiers as one: fastest first, and itself a tier. A block found in a slow one is brought to those before it; a new one
+// is in memory at once and in the slow ones soon, behind the request. A tier that fails is passed over: for a reader of
+// the stack there are hits and misses only.
 import type { CID } from 'multiformats/cid'
 import type { Tier } from '../../backends/tiers/contract.ts'
-import { Failure } from '../failure.ts'
-import { createFiller } from './filler.ts'
+import { blockKey } from '../block.ts'
+import { type Clock, systemClock } from '../clock.ts'
+import { orAborted } from '../deadline.ts'
+import { Failure, isFailure } from '../failure.ts'
+import { type Log, silentLog } from '../observe/log.ts'
+import { createFiller, type Filler, type FillStats } from './filler.ts'
+import { createFlights } from './flights.ts'
 
-export type Hit = { readonly bytes: Uint8Array; readonly tier: string }
+export type Found = { readonly bytes: Uint8Array; readonly tier: string }
+export type TierFailure = { readonly tier: string; readonly failure: Failure }
 
-export interface TierStack extends Tier {
-  /** The block and the tier it was in. An outage of every tier but one is still an answer of that one. */
-  find(cid: CID, signal?: AbortSignal): Promise<Hit | undefined>
-  /** For uploads: resolves when this instance and every shared tier have it, rejects when one of them could not. */
-  store(cid: CID, bytes: Uint8Array, signal?: AbortSignal): Promise<void>
-  readonly stats: readonly { readonly tier: string; readonly hits: number; readonly misses: number; readonly dropped: number; readonly queuedBytes: number }[]
+export type TierStats = FillStats & {
+  readonly tier: string
+  readonly hits: number
+  readonly misses: number
+  /** It could not be asked, or did not answer. */
+  readonly outages: number
 }
 
-export type StackOptions = {
-  /** How long what is queued for slow tiers may take when the gateway closes. */
-  readonly closeMs?: number
+export type TierStack = Tier & {
+  /** The first hit in order. Rejects only with the reason of `signal`. */
+  find(cid: CID, signal?: AbortSignal): Promise<Found | undefined>
+  /**
+   * For an upload: resolves when memory and every shared tier has it, naming the shared tiers that failed; the
+   * others get it behind. Rejects only with the reason of `signal`.
+   */
+  store(cid: CID, bytes: Uint8Array, signal?: AbortSignal): Promise<{ readonly failed: readonly TierFailure[] }>
+  /** Looks at every tier once; those that are of no use are named, and passed over from then on. */
+  probeAll(signal?: AbortSignal): Promise<readonly TierFailure[]>
+  stats(): readonly TierStats[]
 }
 
-export function createTierStack(tiers: readonly Tier[], { closeMs = 5_000 }: StackOptions = {}): TierStack {
-  // In memory it is written at once; anything else is written behind the request.
-  const layers = tiers.map((tier) => ({
+export type TierStackOptions = {
+  readonly clock?: Clock
+  readonly log?: Log
+  /** A tier could not be asked; called for each time. */
+  readonly onOutage?: ((tier: string, failure: Failure) => void) | undefined
+  /** For each slow tier: what may wait to be written there. */
+  readonly fillBytes?: number
+  /** How long closing waits for what is still to be written. */
+  readonly drainMs?: number
+}
+
+type Layer = {
+  readonly tier: Tier
+  /** Undefined for memory, which is written to directly. */
+  readonly filler: Filler | undefined
+  hits: number
+  misses: number
+  outages: number
+}
+
+/** A look into the slow tiers, shared by all who want the block. `stale`: it was deleted meanwhile, so it fills nothing. */
+type Look = { readonly found: Promise<Found | undefined>; stale: boolean }
+
+const usualDrainMs = 5000
+const sharedRewriteMs = 1000
+// A disk slower than a stream of new blocks slows that stream down a little instead of losing parts of it; a remote tier
+// never does.
+const localWaitMs = 500
+
+export function createTierStack(tiers: readonly Tier[], options: TierStackOptions = {}): TierStack {
+  const { clock = systemClock, log = silentLog, onOutage, fillBytes, drainMs = usualDrainMs } = options
+  const layers: readonly Layer[] = tiers.map((tier) => ({
     tier,
-    filler: tier.traits.persistent || tier.traits.shared ? createFiller(tier) : undefined,
+    filler: fillerFor(tier),
     hits: 0,
     misses: 0,
+    outages: 0,
   }))
+  const fast = layers.filter(({ filler }) => !filler)
+  const slow = layers.filter((layer): layer is Layer & { readonly filler: Filler } => layer.filler !== undefined)
+  const looks = createFlights<Look>()
+  let deletes = 0
+  let closing: Promise<void> | undefined
 
-  async function fill(faster: typeof layers, cid: CID, bytes: Uint8Array): Promise<void> {
-    for (const { tier, filler } of faster) {
-      if (filler) filler.add(cid, bytes)
-      else await tier.put(cid, bytes)
+  function fillerFor(tier: Tier): Filler | undefined {
+    const { persistent, shared } = tier.traits
+    if (!persistent && !shared) return undefined
+    return createFiller({
+      tier,
+      clock,
+      ...(fillBytes === undefined ? {} : { maxBytes: fillBytes }),
+      ...(shared ? { rewriteMs: sharedRewriteMs } : { waitMs: localWaitMs }),
+    })
+  }
+
+  function outage(layer: Layer, error: unknown): Failure {
+    const failure = isFailure(error) ? error : unexpected(layer.tier.name, error)
+    if (failure.kind === 'internal') log('error', 'tier.unexpected', { tier: layer.tier.name, error: String(error) })
+    layer.outages++
+    onOutage?.(layer.tier.name, failure)
+    return failure
+  }
+
+  /** Asks one tier; a failure of its own is a miss here. */
+  async function ask<T>(
+    layer: Layer,
+    signal: AbortSignal | undefined,
+    question: () => Promise<T>,
+  ): Promise<T | undefined> {
+    try {
+      return await question()
+    } catch (error) {
+      if (signal?.aborted) throw error
+      outage(layer, error)
+      return undefined
     }
   }
 
-  async function find(cid: CID, signal?: AbortSignal): Promise<Hit | undefined> {
-    for (const [index, layer] of layers.entries()) {
-      let bytes: Uint8Array | undefined
-      try {
-        bytes = await layer.tier.get(cid, signal)
-      } catch {
-        signal?.throwIfAborted()
-        continue // it is out; the next one may have it, and its guard has taken note
-      }
-      if (bytes === undefined) {
-        layer.misses++
-        continue
-      }
-      layer.hits++
-      if (index > 0) await fill(layers.slice(0, index), cid, bytes)
-      return { bytes, tier: layer.tier.name }
+  function hit(layer: Layer, bytes: Uint8Array): Found {
+    layer.hits++
+    return { bytes, tier: layer.tier.name }
+  }
+
+  async function findFast(cid: CID, signal: AbortSignal | undefined): Promise<Found | undefined> {
+    for (const layer of fast) {
+      const bytes = await ask(layer, signal, () => layer.tier.get(cid, signal))
+      if (bytes) return hit(layer, bytes)
+      layer.misses++
     }
     return undefined
+  }
+
+  async function findSlow(cid: CID, signal: AbortSignal, look: () => Look): Promise<Found | undefined> {
+    for (const layer of slow) {
+      const before = layer.outages
+      const bytes = layer.filler.waiting(blockKey(cid)) ?? (await ask(layer, signal, () => layer.tier.get(cid, signal)))
+      if (bytes) {
+        if (!look().stale) fillBefore(layer, cid, bytes)
+        return hit(layer, bytes)
+      }
+      if (layer.outages === before) layer.misses++
+    }
+    return undefined
+  }
+
+  /** Into every tier that is asked before this one. */
+  function fillBefore(found: Layer, cid: CID, bytes: Uint8Array): void {
+    for (const layer of layers.slice(0, layers.indexOf(found))) {
+      if (layer.filler) behind(layer.filler.put(cid, bytes))
+      else behind(layer.tier.put(cid, bytes))
+    }
+  }
+
+  /** A fill that fails is counted where it fails; nobody waits for it. */
+  function behind(work: Promise<void>): void {
+    work.catch((error: unknown) => log('debug', 'tier.fill', { error: String(error) }))
+  }
+
+  function joinLook(cid: CID) {
+    const key = blockKey(cid)
+    return looks.join(key, (signal) => {
+      // The first step is taken after `look` is there.
+      const found = Promise.resolve().then(() => findSlow(cid, signal, () => look))
+      const look: Look = { found, stale: false }
+      const land = () => looks.land(key, look)
+      found.then(land, land)
+      return look
+    })
+  }
+
+  async function find(cid: CID, signal?: AbortSignal): Promise<Found | undefined> {
+    signal?.throwIfAborted()
+    const near = await findFast(cid, signal)
+    if (near || slow.length === 0) return near
+    const flight = joinLook(cid)
+    try {
+      return await orAborted(signal, flight.work.found)
+    } finally {
+      flight.leave()
+    }
+  }
+
+  /** Puts into memory and answers the copy that may be kept: the caller's own buffer is theirs to change. */
+  async function putFast(cid: CID, bytes: Uint8Array, signal: AbortSignal | undefined): Promise<Uint8Array> {
+    for (const layer of fast) {
+      await ask(layer, signal, () => layer.tier.put(cid, bytes, signal))
+      const kept = await ask(layer, signal, () => layer.tier.get(cid, signal))
+      if (kept && kept !== bytes) return kept
+    }
+    return new Uint8Array(bytes)
+  }
+
+  async function put(cid: CID, bytes: Uint8Array, signal?: AbortSignal): Promise<void> {
+    signal?.throwIfAborted()
+    const before = deletes
+    const own = fast.length > 0 ? await putFast(cid, bytes, signal) : new Uint8Array(bytes)
+    // Something was deleted in between; it may have been this.
+    if (deletes !== before) return
+    await orAborted(signal, Promise.all(slow.map(({ filler }) => filler.put(cid, own))))
+  }
+
+  async function store(cid: CID, bytes: Uint8Array, signal?: AbortSignal) {
+    signal?.throwIfAborted()
+    const own = await putFast(cid, bytes, signal)
+    const failed: TierFailure[] = []
+    const writes = slow.map(async (layer) => {
+      const { filler, tier } = layer
+      if (!tier.traits.shared) return filler.put(cid, own)
+      try {
+        await filler.write(cid, own, signal)
+      } catch (error) {
+        if (signal?.aborted) throw error
+        failed.push({ tier: tier.name, failure: outage(layer, error) })
+      }
+    })
+    await orAborted(signal, Promise.all(writes))
+    return { failed }
+  }
+
+  async function remove(cid: CID, signal?: AbortSignal): Promise<void> {
+    signal?.throwIfAborted()
+    deletes++
+    const key = blockKey(cid)
+    // A look under way has read it and must not bring it back; whoever looks from now on looks anew.
+    const running = looks.peek(key)
+    if (running) {
+      running.stale = true
+      looks.land(key, running)
+    }
+    const work = layers.map(({ filler, tier }) => filler?.delete(cid, signal) ?? tier.delete(cid, signal))
+    const failures = (await Promise.allSettled(work)).filter((result) => result.status === 'rejected')
+    signal?.throwIfAborted()
+    if (failures[0]) throw failures[0].reason
+  }
+
+  async function probeAll(signal?: AbortSignal): Promise<readonly TierFailure[]> {
+    const failures = await Promise.all(
+      layers.map(async (layer): Promise<TierFailure | undefined> => {
+        try {
+          await layer.tier.probe?.(signal)
+          return undefined
+        } catch (error) {
+          signal?.throwIfAborted()
+          return { tier: layer.tier.name, failure: outage(layer, error) }
+        }
+      }),
+    )
+    return failures.filter((failure) => failure !== undefined)
   }
 
   return {
@@ -64,57 +253,46 @@ export function createTierStack(tiers: readonly Tier[], { closeMs = 5_000 }: Sta
       trusted: tiers.every(({ traits }) => traits.trusted),
     },
     find,
-    get: async (cid, signal) => {
-      signal?.throwIfAborted()
-      return (await find(cid, signal))?.bytes
-    },
-    async put(cid, bytes, signal) {
-      signal?.throwIfAborted()
-      await fill(layers, cid, bytes)
-    },
-    async store(cid, bytes, signal) {
-      const results = await Promise.allSettled(
-        layers.map(({ tier, filler }) => {
-          if (tier.traits.shared || !filler) return tier.put(cid, bytes, signal)
-          filler.add(cid, bytes)
-          return undefined
-        }),
-      )
-      signal?.throwIfAborted()
-      const out = layers.filter((_, index) => results[index]?.status === 'rejected').map(({ tier }) => tier.name)
-      if (out.length > 0) {
-        throw new Failure('unavailable', `could not be written to the shared tiers ${out.join(', ')}`, {
-          source: 'tier',
-          facts: { tiers: out },
-        })
-      }
-    },
+    get: async (cid, signal) => (await find(cid, signal))?.bytes,
+    put,
+    store,
     async has(cid, signal) {
-      for (const { tier } of layers) {
-        const found = await tier.has(cid, signal).catch(() => false)
-        signal?.throwIfAborted()
-        if (found) return true
+      signal?.throwIfAborted()
+      for (const layer of layers) {
+        if (layer.filler?.waiting(blockKey(cid))) return true
+        if (await ask(layer, signal, () => layer.tier.has(cid, signal))) return true
       }
       return false
     },
-    async delete(cid, signal) {
-      for (const { filler } of layers) await filler?.remove(cid)
-      const results = await Promise.allSettled(layers.map(({ tier }) => tier.delete(cid, signal)))
-      const failed = results.find((result) => result.status === 'rejected')
-      if (failed) throw failed.reason
+    delete: remove,
+    async probe(signal) {
+      const [first] = await probeAll(signal)
+      if (first) throw first.failure
     },
-    get stats() {
-      return layers.map(({ tier, filler, hits, misses }) => ({
+    probeAll,
+    stats() {
+      return layers.map(({ tier, filler, hits, misses, outages }) => ({
         tier: tier.name,
         hits,
         misses,
-        dropped: filler?.dropped ?? 0,
-        queuedBytes: filler?.queuedBytes ?? 0,
+        outages,
+        ...(filler?.stats ?? noFills),
       }))
     },
-    async close() {
-      await Promise.all(layers.map(({ filler }) => filler?.close(closeMs)))
-      await Promise.all(tiers.map((tier) => tier.close()))
+    close() {
+      closing ??= shut()
+      return closing
     },
   }
+
+  async function shut(): Promise<void> {
+    await Promise.all(slow.map(({ filler }) => filler.close(drainMs)))
+    looks.close()
+    await Promise.all(layers.map(({ tier }) => tier.close()))
+  }
 }
+
+const noFills: FillStats = { written: 0, dropped: 0, failed: 0, queued: 0, queuedBytes: 0 }
+
+const unexpected = (name: string, cause: unknown): Failure =>
+  new Failure('internal', `tier ${name} failed in a way it should not`, { source: 'ours', cause })

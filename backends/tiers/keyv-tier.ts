@@ -1,0 +1,160 @@
+// Any Keyv store as a tier. A bare Keyv answers `undefined` for a command that failed, and waits for as long as a server
+// is away: here errors are thrown, and a clock of our own runs round every call. What fails is an outage, never a miss.
+import { AsyncLocalStorage } from 'node:async_hooks'
+import Keyv, { type KeyvStoreAdapter } from 'keyv'
+import { blockKey } from '../../src/block.ts'
+import type { Clock } from '../../src/clock.ts'
+import { withDeadline } from '../../src/deadline.ts'
+import { Failure } from '../../src/failure.ts'
+import type { Log } from '../../src/observe/log.ts'
+import type { Tier, TierTraits } from './contract.ts'
+
+export type KeyvStore = KeyvStoreAdapter | Map<string, unknown>
+
+export type KeyvTierOptions = {
+  readonly name: string
+  readonly traits: TierTraits
+  readonly clock: Clock
+  readonly log: Log
+  /**
+   * The store, made when it is first needed, and again when that failed. A Keyv adapter takes no signal with a call;
+   * one that wants to stop when its caller does asks `signalOf` during the call.
+   */
+  readonly open: (signalOf: () => AbortSignal | undefined) => Promise<KeyvStore>
+  /** Frees what `open` made. By default the store's own `disconnect`. */
+  readonly shut?: ((store: KeyvStore) => Promise<void>) | undefined
+  /** The store carries bytes as they are. Otherwise they travel in Keyv's own JSON, as base64. */
+  readonly binary: boolean
+  readonly prefix: string
+  readonly ttlMs?: number | undefined
+  readonly timeoutMs: number
+  readonly writeTimeoutMs: number
+  /** Once, for loading the library and connecting. */
+  readonly openMs: number
+  /** A Failure of what the library threw: its types and codes stop here. */
+  readonly explain: (error: unknown) => Failure
+  readonly probe?: ((store: KeyvStore, signal: AbortSignal) => Promise<void>) | undefined
+}
+
+const probeMs = 10_000
+const shutMs = 2000
+
+export function createKeyvTier(options: KeyvTierOptions): Tier {
+  const { name, clock, log, binary, prefix, ttlMs, timeoutMs, writeTimeoutMs, openMs, explain } = options
+  const calls = new AsyncLocalStorage<AbortSignal>()
+  let opening: Promise<Keyv> | undefined
+  let closed = false
+
+  async function open(): Promise<Keyv> {
+    const store = await options.open(() => calls.getStore())
+    const keyv = new Keyv(store, {
+      namespace: undefined,
+      useKeyPrefix: false,
+      throwOnErrors: true,
+      ...(binary ? { serialize: bytesAsTheyAre } : {}),
+      deserialize: readText as never,
+    } as object)
+    // Without a listener some adapters end the process; each call reports its own failure anyway.
+    keyv.on('error', (error: unknown) => log('debug', 'tier.store', { tier: name, error: nameOf(error) }))
+    return keyv
+  }
+
+  function opened(): Promise<Keyv> {
+    opening ??= open().catch((error: unknown) => {
+      opening = undefined // a start that failed is not remembered
+      throw error
+    })
+    return opening
+  }
+
+  async function call<T>(ms: number, signal: AbortSignal | undefined, work: (keyv: Keyv) => Promise<T>): Promise<T> {
+    if (closed) throw new Failure('unavailable', `tier ${name} is closed`, { source: 'tier' })
+    const late = (limit: number) => ({ ms: limit, clock, signal, late: () => silent(name, limit) })
+    try {
+      const keyv = await withDeadline(late(openMs), opened)
+      return await withDeadline(late(ms), (own) => calls.run(own, work, keyv))
+    } catch (error) {
+      if (error instanceof Failure || signal?.aborted) throw error
+      throw explain(error)
+    }
+  }
+
+  const keyOf = (cid: Parameters<Tier['get']>[0]): string => prefix + blockKey(cid)
+
+  return {
+    name,
+    traits: options.traits,
+    deadlineMs: openMs + timeoutMs,
+    get: (cid, signal) => call(timeoutMs, signal, async (keyv) => bytesOf(await keyv.getRaw(keyOf(cid)))),
+    async put(cid, bytes, signal) {
+      await call(writeTimeoutMs, signal, async (keyv) => {
+        // A Map keeps what it is given; a server has it on the wire when the call is over.
+        const value = keyv.store instanceof Map ? Buffer.from(bytes) : asBuffer(bytes)
+        const kept = await keyv.set(keyOf(cid), value, ttlMs)
+        if (!kept) throw new Failure('broken', `tier ${name} did not keep a block`, { source: 'tier' })
+      })
+    },
+    has: (cid, signal) =>
+      call(timeoutMs, signal, async (keyv) => {
+        const knows = !(keyv.store instanceof Map) && typeof keyv.store.has === 'function'
+        return knows ? keyv.has(keyOf(cid)) : bytesOf(await keyv.getRaw(keyOf(cid))) !== undefined
+      }),
+    async delete(cid, signal) {
+      await call(writeTimeoutMs, signal, (keyv) => keyv.delete(keyOf(cid)))
+    },
+    async probe(signal) {
+      await call(probeMs, signal, async (keyv) => {
+        if (options.probe) return options.probe(keyv.store, calls.getStore() ?? AbortSignal.abort())
+        const key = `${prefix}probe`
+        await keyv.set(key, Buffer.from([1]), 60_000)
+        const held = bytesOf(await keyv.getRaw(key))
+        await keyv.delete(key)
+        if (held?.[0] !== 1) {
+          throw new Failure('broken', `tier ${name} lost what was just written to it`, { source: 'tier' })
+        }
+      })
+    },
+    async close() {
+      if (closed) return
+      closed = true
+      const keyv = await opening?.catch(() => undefined)
+      if (!keyv) return
+      const shut = options.shut ? () => options.shut?.(keyv.store) : () => keyv.disconnect()
+      const end = { ms: shutMs, clock, late: () => silent(name, shutMs) }
+      await withDeadline(end, async () => shut()).catch(() => {}) // it goes away with the process, at the latest
+    },
+  }
+}
+
+const bytesAsTheyAre = ({ value }: { value: unknown }): unknown => value
+
+type Stored = { readonly value: Uint8Array; readonly expires?: number }
+
+/** Text that is not what Keyv writes becomes bytes that prove nothing, so that it is dropped like any corrupt block. */
+function readText(text: string): Stored {
+  try {
+    const stored: { value?: unknown; expires?: unknown } = JSON.parse(text)
+    if (typeof stored.value === 'string' && stored.value.startsWith(':base64:')) {
+      const value = Buffer.from(stored.value.slice(':base64:'.length), 'base64')
+      return typeof stored.expires === 'number' ? { value, expires: stored.expires } : { value }
+    }
+  } catch {
+    // Not JSON: falls through.
+  }
+  return { value: Buffer.from(text) }
+}
+
+/** Bytes as a binary store returns them, or wrapped as Keyv keeps them. */
+function bytesOf(stored: unknown): Uint8Array | undefined {
+  if (stored === undefined || stored === null) return undefined
+  if (stored instanceof Uint8Array) return stored
+  const value = typeof stored === 'object' && 'value' in stored ? stored.value : undefined
+  return value instanceof Uint8Array ? value : Buffer.from(String(value))
+}
+
+const asBuffer = (bytes: Uint8Array): Buffer => Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength)
+
+const nameOf = (error: unknown): string => (error instanceof Error ? error.name : typeof error)
+
+const silent = (name: string, ms: number): Failure =>
+  new Failure('timeout', `tier ${name} did not answer within ${ms} ms`, { source: 'tier' })

@@ -1,0 +1,46 @@
+// A clock and a caller's signal round one piece of work. When either runs out the work's own signal aborts, so a
+// deadline stops what it gave up on instead of leaving it running. Imports leaves only.
+import type { Clock } from './clock.ts'
+import type { Failure } from './failure.ts'
+
+export type DeadlineOptions = {
+  readonly ms: number
+  readonly clock: Clock
+  /** Whoever asked; its reason is what the answer rejects with. */
+  readonly signal?: AbortSignal | undefined
+  readonly late: () => Failure
+}
+
+export async function withDeadline<T>(options: DeadlineOptions, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
+  const { signal } = options
+  signal?.throwIfAborted()
+  const own = new AbortController()
+  const stopped = Promise.withResolvers<never>()
+  const stop = (reason: unknown) => {
+    own.abort(reason)
+    stopped.reject(reason)
+  }
+  const leave = () => stop(signal?.reason)
+  const cancel = options.clock.after(options.ms, () => stop(options.late()))
+  signal?.addEventListener('abort', leave, { once: true })
+  try {
+    return await Promise.race([work(own.signal), stopped.promise])
+  } finally {
+    cancel()
+    signal?.removeEventListener('abort', leave)
+  }
+}
+
+/** Stops waiting for shared work when this caller leaves; the work itself goes on for the others. */
+export async function orAborted<T>(signal: AbortSignal | undefined, work: Promise<T>): Promise<T> {
+  if (!signal) return work
+  const left = Promise.withResolvers<never>()
+  const leave = () => left.reject(signal.reason)
+  if (signal.aborted) leave()
+  signal.addEventListener('abort', leave, { once: true })
+  try {
+    return await Promise.race([left.promise, work])
+  } finally {
+    signal.removeEventListener('abort', leave)
+  }
+}
