@@ -12,7 +12,7 @@ import { ask } from './ask.ts'
 import { createAgent } from './connect.ts'
 import type { Upstream, UpstreamContext, UpstreamKind } from './contract.ts'
 import { contentUrl, httpOptions } from './options.ts'
-import { readBlock } from './trustless.ts'
+import { isUnreachable, readBlock } from './trustless.ts'
 
 const options = z.strictObject(httpOptions)
 
@@ -85,7 +85,13 @@ function createPlain(settings: z.output<typeof options>, { name, userAgent, cloc
       try {
         await file(probeCid, signal)
       } catch (error) {
-        if (!isFailure(error) || error.kind === 'throttled' || error.kind === 'cancelled' || error.kind === 'timeout')
+        if (
+          !isFailure(error) ||
+          error.kind === 'throttled' ||
+          error.kind === 'cancelled' ||
+          error.kind === 'timeout' ||
+          isUnreachable(error)
+        )
           throw error
         // It may well not know the empty CID; a page of HTML or a redirect elsewhere is what it may not answer with.
         usable = error.kind === 'not-found'

@@ -90,6 +90,10 @@ function createTrustless(settings: z.output<typeof options>, { name, userAgent, 
   }
 }
 
+/** It could not be talked to: the failure has the code of a connection and not an answer behind it. */
+export const isUnreachable = ({ kind, cause }: Failure): boolean =>
+  kind === 'broken' && typeof (cause as { code?: unknown } | undefined)?.code === 'string'
+
 /** Runs one question of a probe; throttling and silence are no finding about what the upstream can do, but about now. */
 async function finding(findings: string[], what: string, question: () => Promise<void>): Promise<boolean> {
   try {
@@ -97,6 +101,7 @@ async function finding(findings: string[], what: string, question: () => Promise
     return true
   } catch (error) {
     if (isFailure(error, 'throttled') || isFailure(error, 'cancelled') || isFailure(error, 'timeout')) throw error
+    if (isFailure(error) && isUnreachable(error)) throw error
     findings.push(`${what}: ${error instanceof Error ? error.message : String(error)}`)
     return false
   }

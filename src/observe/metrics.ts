@@ -9,7 +9,8 @@ export interface Metrics {
   render(): string
 }
 
-const escapeLabel = (value: string): string => value.replace(/[\\"\n]/g, (char) => (char === '\n' ? '\\n' : `\\${char}`))
+const escapeLabel = (value: string): string =>
+  value.replace(/[\\"\n]/g, (char) => (char === '\n' ? '\\n' : `\\${char}`))
 
 function line(name: string, { labels, value }: Sample): string {
   const pairs = Object.entries(labels ?? {}).map(([key, text]) => `${key}="${escapeLabel(text)}"`)

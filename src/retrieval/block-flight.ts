@@ -19,7 +19,7 @@ export type BlockFlightDeps = {
   readonly pool: Pool
   readonly clock: Clock
   /** Called with each block that was proved, before anybody gets it. */
-  readonly keep: (cid: CID, bytes: Uint8Array) => void
+  readonly keep: (cid: CID, bytes: Uint8Array) => Promise<void>
 }
 
 export function flyForBlock(cid: CID, signal: AbortSignal, { pool, clock, keep }: BlockFlightDeps): BlockFlight {
@@ -36,7 +36,7 @@ export function flyForBlock(cid: CID, signal: AbortSignal, { pool, clock, keep }
           return { bytes, upstream: upstream.name }
         })
       const won = await race({ steps, attempt, mayHedge: pool.mayHedge, signal, clock })
-      keep(cid, won.bytes)
+      await keep(cid, won.bytes)
       return won
     } catch (error) {
       signal.throwIfAborted()

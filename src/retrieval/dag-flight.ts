@@ -30,7 +30,7 @@ export interface DagFlight {
 export type DagFlightDeps = {
   readonly pool: Pool
   readonly clock: Clock
-  readonly keep: (cid: CID, bytes: Uint8Array) => void
+  readonly keep: (cid: CID, bytes: Uint8Array) => Promise<void>
   /** Nothing more will come from this flight. */
   readonly onOver: () => void
 }
@@ -136,7 +136,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
     }
   }
 
-  function deliver(block: Block): void {
+  async function deliver(block: Block): Promise<void> {
     const key = blockKey(block.cid)
     if (!delivered.has(key)) {
       delivered.add(key)
@@ -146,7 +146,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
         if (!isIdentity(link) && !delivered.has(linked)) expected.add(linked)
       }
       keptBytes += block.bytes.byteLength
-      keep(block.cid, block.bytes)
+      await keep(block.cid, block.bytes)
     }
     const upstream = source?.member.upstream.name ?? ''
     for (const waiter of waiters.get(key) ?? []) waiter.settle({ bytes: block.bytes, upstream })
@@ -192,7 +192,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
       if (!source) {
         const part = delivered.size === 0 ? want : rest()
         expected.add(blockKey(part.cid))
-        deliver(await open(part))
+        await deliver(await open(part))
         continue
       }
       const { member, blocks } = source
@@ -200,7 +200,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
       try {
         const block = await nextProved(blocks, member)
         if (!block) return finish()
-        deliver(block)
+        await deliver(block)
       } catch (error) {
         signal.throwIfAborted()
         source.stop()

@@ -13,6 +13,8 @@ export interface Flights<T> {
   join(key: string, start: (signal: AbortSignal) => T): Flight<T>
   /** The work is over: the next `join` of this key starts anew. Only the flight that holds `work` is ended. */
   land(key: string, work: T): void
+  /** The work of a flight in the air, without joining it. */
+  peek(key: string): T | undefined
   readonly size: number
   /** Aborts everything in the air. */
   close(): void
@@ -52,6 +54,7 @@ export function createFlights<T>(): Flights<T> {
     land(key, work) {
       if (flights.get(key)?.work === work) flights.delete(key)
     },
+    peek: (key) => flights.get(key)?.work,
     get size() {
       return flights.size
     },

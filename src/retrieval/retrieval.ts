@@ -37,9 +37,9 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
   const blockFlights = createFlights<BlockFlight>()
   const dagFlights = createFlights<DagFlight>()
 
-  const keep = (cid: CID, bytes: Uint8Array): void => {
+  const keep = async (cid: CID, bytes: Uint8Array): Promise<void> => {
     notFound.forget(cid)
-    stack.put(cid, bytes).catch((error: unknown) => log('warn', 'tiers.put', { error: String(error) }))
+    await stack.put(cid, bytes).catch((error: unknown) => log('warn', 'tiers.put', { error: String(error) }))
   }
 
   function joinBlock(cid: CID): Flight<BlockFlight> {
@@ -212,9 +212,19 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
 
   return {
     session,
+    stats: () => ({
+      notFoundRoots: notFound.size,
+      searches: searches.size,
+      blockFlights: blockFlights.size,
+      dagFlights: dagFlights.size,
+    }),
     async store(cid, bytes, signal) {
       notFound.forget(cid)
-      await stack.store(cid, bytes, signal)
+      // A shared tier that is out does not undo an upload that is held: other instances find it at the providers.
+      await stack.store(cid, bytes, signal).catch((error: unknown) => {
+        if (!isFailure(error, 'unavailable')) throw error
+        log('warn', 'tiers.store', { cid: cid.toString(), why: error.message })
+      })
     },
     forget: (cid) => notFound.forget(cid),
     async close() {

@@ -37,5 +37,7 @@ export interface Retrieval {
   store(cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<void>
   /** Forgets that this was not found: an upload, a find, or an operator's word. */
   forget(cid: CID): void
+  /** What is under way and remembered just now. */
+  stats(): Readonly<Record<'notFoundRoots' | 'searches' | 'blockFlights' | 'dagFlights', number>>
   close(): Promise<void>
 }

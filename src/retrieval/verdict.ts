@@ -17,6 +17,6 @@ export function verdict(cid: CID, failures: readonly unknown[], skipped: number,
     source: 'upstream',
     facts: { ...facts, sure: false },
     cause,
-    retryAfterMs: soonestMs,
+    retryAfterMs: soonestMs || undefined,
   })
 }

@@ -122,6 +122,7 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
           fault.body,
           fault.retryAfter === undefined ? {} : { 'retry-after': fault.retryAfter },
         )
+      default: // the rest are faults of a body
     }
     const url = new URL(entry.url, 'http://upstream')
     const rest = url.pathname.replace(/^\/ipfs\//, '')
@@ -290,7 +291,11 @@ async function* carBlocks(blocks: BlockMap, rest: string, query: URLSearchParams
   if (entity.kind === 'directory') {
     if (readNode(entity.cid, entity.block).unixfs?.type !== 'hamt-sharded-directory') return
     const shards = memorySession(blocks)
-    for await (const _link of listShards(shards, entity, undefined));
+    for await (const _link of listShards(
+      shards,
+      { cid: entity.cid, bytes: entity.block },
+      { cid: entity.cid, segments: [], scope: 'entity' },
+    ));
     for (const { cid } of shards.asked) {
       const block = { cid, bytes: await session.get(cid) }
       if (fresh(block)) yield block

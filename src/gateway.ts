@@ -1,0 +1,151 @@
+// The gateway put together, and the entry of the library.
+//
+// A GET: http/lane answers from hot, or http/app lets the request in and http/answer makes the answer. content/resolve
+// walks the path block by block; each block comes from retrieval/retrieval: the tier stack, or one shared flight
+// (block-flight, dag-flight) that races the upstreams in the order that retrieval/order gives and lets only proved bytes
+// through, into the answer and the tiers. What fails leaves as a Failure and becomes a status in http/problem. Whatever
+// happened is written down once, in the request's Account.
+import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
+import express, { type Router } from 'express'
+import { tierKinds } from '../backends/tiers/index.ts'
+import { upstreamKinds } from '../backends/upstreams/index.ts'
+import { systemClock } from './clock.ts'
+import { type Config, parseConfig } from './config/load.ts'
+import { loadDenylists } from './deny/sources.ts'
+import { Failure } from './failure.ts'
+import { createAdmin } from './http/admin.ts'
+import { createApp } from './http/app.ts'
+import { createHot } from './http/hot.ts'
+import { createLane } from './http/lane.ts'
+import { createLimits } from './http/limits.ts'
+import { createLog, type Log } from './observe/log.ts'
+import { createMetrics } from './observe/metrics.ts'
+import { createRequestCounts, describeGateway } from './observe/readings.ts'
+import { guarded } from './retrieval/guarded-tier.ts'
+import { createPool } from './retrieval/pool.ts'
+import { startProbes } from './retrieval/probes.ts'
+import { proved } from './retrieval/proved-tier.ts'
+import { createRetrieval } from './retrieval/retrieval.ts'
+import { createTierStack } from './retrieval/tier-stack.ts'
+
+export { type Config, loadConfig, parseConfig } from './config/load.ts'
+
+export interface Gateway {
+  /** Everything the public address answers, as a router that any Express application can mount at its root. */
+  readonly router: Router
+  /** The same with the fast lane in front, for a server of its own: `http.createServer(gateway.handler)`. */
+  readonly handler: RequestListener
+  /** Health, readiness and metrics: for an address of their own. */
+  readonly admin: RequestListener
+  close(): Promise<void>
+}
+
+export type GatewayOptions = { readonly log?: Log }
+
+/** `input`: what `parseConfig` or `loadConfig` gave, or what a configuration file would say, as an object. */
+export async function createGateway(
+  input: Config | Record<string, unknown> = {},
+  options: GatewayOptions = {},
+): Promise<Gateway> {
+  const config = isParsed(input) ? input : parseConfig(input)
+  const log = options.log ?? createLog(config.log.level)
+  const clock = systemClock
+  const { userAgent } = config.retrieval
+
+  const corrupt = new Map<string, number>()
+  const onCorrupt = (tier: string) => corrupt.set(tier, (corrupt.get(tier) ?? 0) + 1)
+  const tiers = config.cache.tiers.map(({ use, name, options: own }) => {
+    const tier = kindOf(tierKinds, use).create(own, { name, data: config.data, log, clock })
+    return tier.traits.trusted ? tier : proved(guarded(tier, { clock, log }), { log, onCorrupt })
+  })
+  const stack = createTierStack(tiers, { clock, log })
+
+  const pool = createPool({
+    members: (config.retrieval.upstreams ?? []).map(({ use, name, options: own, perMinute, perCidPerMinute }) => ({
+      upstream: kindOf(upstreamKinds, use).create(own, { name, userAgent, log, clock }),
+      perMinute,
+      perCidPerMinute,
+    })),
+    hedge: config.retrieval.hedge,
+    clock,
+    log,
+  })
+  const retrieval = createRetrieval({
+    stack,
+    pool,
+    clock,
+    log,
+    deadlineMs: config.retrieval.deadline,
+    blockDeadlineMs: config.retrieval.blockDeadline,
+    keepLookingMs: config.retrieval.keepLooking,
+    notFound: { firstMs: config.retrieval.notFound.first, mostMs: config.retrieval.notFound.most },
+  })
+
+  const denylists = await loadDenylists(config.denylists, { clock, log, userAgent })
+  const hot = createHot(config.cache.hot)
+  const limits = createLimits({ ...config.limits, clock })
+  const lane = createLane(hot, limits)
+  const requests = createRequestCounts()
+  const router = createApp({
+    retrieval,
+    hot,
+    clock,
+    limits,
+    mode: config.responses.types,
+    jsonMaxBytes: config.responses.json.maxBytes,
+    stalledMs: config.limits.stalled,
+    visit(cid, rest) {
+      const denial = denylists.path(cid, rest)
+      if (denial) throw denied(denial)
+    },
+    onEnd: requests.ended,
+    onError: (error) => log('error', 'request.broke', { error: error instanceof Error ? error.stack : String(error) }),
+  })
+  const app = express()
+  app.disable('x-powered-by')
+  app.disable('etag')
+  app.enable('case sensitive routing')
+  app.use(router)
+
+  const metrics = createMetrics()
+  describeGateway(metrics, { requests, hot, lane, limits, pool, stack, retrieval, corrupt, denylists })
+  const admin = createAdmin({ metrics, ready: () => ({ ready: true, checks: [] }) })
+  const probes = startProbes({ pool, everyMs: config.retrieval.probeEvery, clock, log })
+  // What a store answers now is worth a line in the log, and no reason not to start: it may come back.
+  stack.probeAll().then(
+    (failures) => {
+      for (const { tier, failure } of failures) log('warn', 'tier.unusable', { tier, why: failure.message })
+    },
+    () => {},
+  )
+
+  return {
+    router,
+    handler: (request: IncomingMessage, response: ServerResponse) => {
+      if (!lane.take(request, response)) app(request, response)
+    },
+    admin,
+    async close() {
+      probes.close()
+      denylists.close()
+      await retrieval.close()
+      await Promise.all(pool.members.map(({ upstream }) => upstream.close()))
+    },
+  }
+}
+
+const isParsed = (input: object): input is Config => Object.isFrozen(input)
+
+function kindOf<Kind>(kinds: Readonly<Record<string, Kind>>, use: string): Kind {
+  const kind = kinds[use]
+  if (!kind) throw new Failure('malformed', `there is no ${use}`, { source: 'ours' })
+  return kind
+}
+
+function denied({ list, legal, reason }: { list: string; legal: boolean; reason: string | undefined }): Failure {
+  const why = reason === undefined ? '' : `: ${reason}`
+  return new Failure('denied', `the list ${list} of this gateway's operator denies it${why}`, {
+    source: 'ours',
+    facts: { legal },
+  })
+}

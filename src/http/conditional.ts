@@ -1,0 +1,21 @@
+// If-None-Match and If-Range (RFC 9110 §13). What a CID names never changes, so a weak comparison is as good as a strong
+// one for the first; the second wants a strong one.
+
+const bare = (tag: string): string => tag.trim().replace(/^W\//, '')
+
+export function matches(header: string | undefined, etag: string): boolean {
+  if (header === undefined) return false
+  if (header.trim() === '*') return true
+  const own = bare(etag)
+  // Some clients forget the quotes; the CID in them is still theirs.
+  return splitTags(header).some((tag) => bare(tag) === own || `"${bare(tag)}"` === own)
+}
+
+function splitTags(header: string): string[] {
+  return header.match(/(?:W\/)?"[^"]*"|[^,\s]+/g) ?? []
+}
+
+/** Whether a Range request may be answered with a part: the client's copy is of this very thing. */
+export function rangeApplies(ifRange: string | undefined, etag: string): boolean {
+  return ifRange === undefined || (ifRange.trim() === etag && !etag.startsWith('W/'))
+}

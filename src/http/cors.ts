@@ -1,0 +1,34 @@
+// Everything here may be read from every origin: on every answer, errors and redirects included.
+import type { ServerResponse } from 'node:http'
+
+export const exposed = [
+  'Accept-Ranges',
+  'Cache-Status',
+  'Content-Disposition',
+  'Content-Length',
+  'Content-Location',
+  'Content-Range',
+  'ETag',
+  'Retry-After',
+  'X-Chunked-Output',
+  'X-Ipfs-Path',
+  'X-Ipfs-Roots',
+  'X-Stream-Output',
+].join(', ')
+
+const allowed =
+  'Authorization, Cache-Control, Content-Type, If-None-Match, Range, User-Agent, X-Auth-Token, X-Requested-With'
+
+export const corsHeaders: readonly (readonly [name: string, value: string])[] = [
+  ['Access-Control-Allow-Origin', '*'],
+  ['Access-Control-Expose-Headers', exposed],
+]
+
+export function preflight(response: ServerResponse, methods: string): void {
+  for (const [name, value] of corsHeaders) response.setHeader(name, value)
+  response.setHeader('Access-Control-Allow-Methods', methods)
+  response.setHeader('Access-Control-Allow-Headers', allowed)
+  response.setHeader('Access-Control-Max-Age', '86400')
+  response.setHeader('Allow', methods)
+  response.writeHead(204).end()
+}

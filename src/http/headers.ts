@@ -1,0 +1,59 @@
+// The headers of every answer that carries content. All of them are made here: nothing an upstream says about bytes is
+// ever passed on.
+import type { CID } from 'multiformats/cid'
+import { corsHeaders } from './cors.ts'
+
+export const immutable = 'public, max-age=29030400, immutable'
+
+export type ContentHeaders = {
+  readonly etag: string
+  readonly type: string
+  readonly path: string
+  readonly roots: readonly CID[]
+  readonly cacheControl?: string
+  readonly acceptsRanges: boolean
+  readonly disposition?: string | undefined
+  readonly sandbox: boolean
+}
+
+export const etagOf = (cid: CID, suffix = ''): string => `"${cid}${suffix}"`
+
+/** As name and value pairs in the order they are written. */
+export function contentHeaders(content: ContentHeaders): [name: string, value: string][] {
+  const headers: [string, string][] = [
+    ['Content-Type', content.type],
+    ['ETag', content.etag],
+    ['Cache-Control', content.cacheControl ?? immutable],
+    ['Accept-Ranges', content.acceptsRanges ? 'bytes' : 'none'],
+    ['X-Ipfs-Path', headerSafe(content.path)],
+    ['X-Ipfs-Roots', content.roots.join(',')],
+    ['X-Content-Type-Options', 'nosniff'],
+    ['Cross-Origin-Resource-Policy', 'cross-origin'],
+    ['Referrer-Policy', 'no-referrer'],
+  ]
+  if (content.sandbox) headers.push(['Content-Security-Policy', "default-src 'none'; sandbox"])
+  if (content.disposition !== undefined) headers.push(['Content-Disposition', content.disposition])
+  for (const [name, value] of corsHeaders) headers.push([name, value])
+  return headers
+}
+
+/** A path as a header may hold it: what is not printable ASCII stays percent-encoded. */
+function headerSafe(path: string): string {
+  return path.replace(/[^\x21-\x7e]/g, (char) => encodeURIComponent(char))
+}
+
+/** RFC 6266: a name for everybody, and the exact one for those who read RFC 8187. Never a path, never a second header. */
+export function disposition(kind: 'inline' | 'attachment', filename: string | undefined): string {
+  const name = filename
+    ?.replace(/[\p{Cc}\p{Cf}]/gu, '')
+    .split(/[/\\]/)
+    .at(-1)
+    ?.slice(0, 255)
+  if (!name) return kind
+  const ascii = name.replace(/[^\x20-\x7e]/g, '_').replace(/["\\]/g, '_')
+  const exact = encodeURIComponent(name.toWellFormed()).replace(
+    /['()*]/g,
+    (char) => `%${char.charCodeAt(0).toString(16).toUpperCase()}`,
+  )
+  return `${kind}; filename="${ascii}"; filename*=UTF-8''${exact}`
+}

@@ -1,0 +1,99 @@
+// How much one client, and all of them, may ask at once. Requests are counted, not sockets: one socket can bring thousands.
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import { LRUCache } from 'lru-cache'
+import type { Clock } from '../clock.ts'
+import { Failure } from '../failure.ts'
+import { type Budget, createBudget } from '../retrieval/budget.ts'
+
+export interface Limits {
+  /** Lets a request in, or says why not. Whoever is let in is counted until the response is closed. */
+  enter(request: IncomingMessage, response: ServerResponse): Failure | undefined
+  /** For an answer that is written at once: whether this client is over its rate. One that is goes the long way. */
+  refuses(request: IncomingMessage): boolean
+  readonly inFlight: number
+  readonly shed: number
+  readonly throttled: number
+}
+
+export type LimitOptions = {
+  readonly inFlight: number
+  readonly perClient: 'none' | { readonly perMinute: number; readonly burst?: number | undefined }
+  readonly clock: Clock
+}
+
+const mostClients = 100_000
+
+export function createLimits({ inFlight: most, perClient, clock }: LimitOptions): Limits {
+  const clients = perClient === 'none' ? undefined : new LRUCache<string, Budget>({ max: mostClients })
+  let inFlight = 0
+  let shed = 0
+  let throttled = 0
+  const leave = () => {
+    inFlight--
+  }
+
+  function budgetOf(address: string): Budget | undefined {
+    if (!clients || perClient === 'none') return undefined
+    const key = clientOf(address)
+    let budget = clients.get(key)
+    if (!budget) {
+      const { perMinute, burst = Math.max(1, Math.ceil(perMinute / 4)) } = perClient
+      clients.set(key, (budget = createBudget({ size: burst, perSecond: perMinute / 60, clock })))
+    }
+    return budget
+  }
+
+  const isOver = (request: IncomingMessage): boolean => {
+    const budget = clients && budgetOf(request.socket.remoteAddress ?? '')
+    return budget !== undefined && !budget.take()
+  }
+
+  return {
+    refuses: (request) => clients !== undefined && isOver(request),
+    enter(request, response) {
+      if (inFlight >= most) {
+        shed++
+        return new Failure('overloaded', `${most} requests are being answered; come back in a second`, {
+          source: 'ours',
+          retryAfterMs: 1000,
+        })
+      }
+      const budget = clients && budgetOf(request.socket.remoteAddress ?? '')
+      if (budget && !budget.take()) {
+        throttled++
+        return new Failure('throttled', 'too many requests from this address', {
+          source: 'client',
+          retryAfterMs: budget.waitMs,
+        })
+      }
+      inFlight++
+      response.once('close', leave)
+      return undefined
+    },
+    get inFlight() {
+      return inFlight
+    },
+    get shed() {
+      return shed
+    },
+    get throttled() {
+      return throttled
+    },
+  }
+}
+
+/** An IPv4 address, or the /64 of an IPv6 one: a client has all of that. */
+export function clientOf(address: string): string {
+  const mapped = /^::ffff:(\d+\.\d+\.\d+\.\d+)$/i.exec(address)?.[1]
+  if (mapped || !address.includes(':')) return mapped ?? address
+  const [head = '', tail] = address.split('%')[0]?.split('::') ?? []
+  const groups = head.split(':').filter(Boolean)
+  if (tail === undefined) return groups.slice(0, 4).join(':')
+  const behind = tail.split(':').filter(Boolean)
+  const whole = [
+    ...groups,
+    ...Array.from({ length: Math.max(0, 8 - groups.length - behind.length) }, () => '0'),
+    ...behind,
+  ]
+  return whole.slice(0, 4).join(':')
+}

@@ -1,0 +1,35 @@
+// The request line, before anything is made of it. What two parsers could read in two ways is refused here.
+import type { IncomingMessage } from 'node:http'
+import { Failure } from '../failure.ts'
+
+export type Target = {
+  /** As sent, still encoded. */
+  readonly path: string
+  readonly query: URLSearchParams
+  readonly search: string
+}
+
+const malformed = (what: string): Failure => new Failure('malformed', what, { source: 'client' })
+
+/** Throws a Failure `malformed`. */
+export function readTarget(request: IncomingMessage): Target {
+  const url = request.url ?? ''
+  if (!url.startsWith('/')) throw malformed('the request target must be a path')
+  if (/[#\\]/.test(url)) throw malformed('the request target cannot hold # or \\')
+  const { rawHeaders } = request
+  let hosts = 0
+  for (let index = 0; index < rawHeaders.length; index += 2) if (rawHeaders[index]?.toLowerCase() === 'host') hosts++
+  if (hosts > 1) throw malformed('there is more than one Host header')
+  const coding = request.headers['transfer-encoding']
+  if (coding !== undefined && coding.toLowerCase() !== 'chunked')
+    throw malformed(`the transfer coding ${coding} is not read here`)
+  const mark = url.indexOf('?')
+  const path = mark < 0 ? url : url.slice(0, mark)
+  const search = mark < 0 ? '' : url.slice(mark + 1)
+  return { path, query: new URLSearchParams(search), search }
+}
+
+/** A GET with a body: nobody reads it, so the connection cannot be used again. */
+export function hasBody(request: IncomingMessage): boolean {
+  return request.headers['transfer-encoding'] !== undefined || Number(request.headers['content-length'] ?? 0) > 0
+}

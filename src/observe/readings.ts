@@ -1,0 +1,117 @@
+// What the metrics read, and where. Names are ours but for those that operators of other gateways know already.
+
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import { monitorEventLoopDelay } from 'node:perf_hooks'
+import type { Failure } from '../failure.ts'
+import type { Account } from './account.ts'
+import type { Metrics, Sample } from './metrics.ts'
+
+export interface RequestCounts {
+  ended(request: IncomingMessage, response: ServerResponse, account: Account, failure: Failure | undefined): void
+  statuses(): Iterable<Sample>
+  sources(): Iterable<Sample>
+  failures(): Iterable<Sample>
+}
+
+/** Counts what became of each request that took the long way. */
+export function createRequestCounts(): RequestCounts {
+  const statuses = new Map<number, number>()
+  const sources = new Map<string, number>()
+  const failures = new Map<string, number>()
+  const bump = <Key>(counts: Map<Key, number>, key: Key) => counts.set(key, (counts.get(key) ?? 0) + 1)
+  function* samples<Key>(counts: Map<Key, number>, label: string): Iterable<Sample> {
+    for (const [key, value] of counts) yield { labels: { [label]: String(key) }, value }
+  }
+  return {
+    ended(_request, response, account, failure) {
+      bump(statuses, response.statusCode)
+      bump(sources, account.fetches > 0 ? 'upstream' : (account.tier ?? 'none'))
+      if (failure) bump(failures, failure.kind)
+    },
+    statuses: () => samples(statuses, 'code'),
+    sources: () => samples(sources, 'from'),
+    failures: () => samples(failures, 'kind'),
+  }
+}
+
+type Parts = {
+  readonly requests: RequestCounts
+  readonly hot: { readonly bytes: number; readonly items: number }
+  readonly lane: { readonly hits: number }
+  readonly limits: { readonly inFlight: number; readonly shed: number; readonly throttled: number }
+  readonly pool: {
+    readonly members: readonly {
+      readonly upstream: { readonly name: string }
+      readonly standing: {
+        readonly counts: Readonly<Record<string, number>>
+        state(key: string): { readonly state: string }
+      }
+    }[]
+  }
+  readonly stack: {
+    stats(): readonly {
+      readonly tier: string
+      readonly hits: number
+      readonly misses: number
+      readonly outages: number
+    }[]
+  }
+  readonly retrieval: { stats(): Readonly<Record<string, number>> }
+  readonly corrupt: ReadonlyMap<string, number>
+  readonly denylists: { readonly rules: number }
+}
+
+export function describeGateway(metrics: Metrics, parts: Parts): void {
+  const { requests, hot, lane, limits, pool, stack, retrieval, corrupt, denylists } = parts
+  metrics.add(
+    'ipfs_http_gw_responses_total',
+    'counter',
+    'Answers that took the long way, by status.',
+    requests.statuses,
+  )
+  metrics.add('ipfs_http_gw_concurrent_requests', 'gauge', 'Requests being answered.', () => limits.inFlight)
+  metrics.add('cidgate_answers_total', 'counter', 'Answers by where their bytes came from.', requests.sources)
+  metrics.add('cidgate_failures_total', 'counter', 'Requests that failed, by kind.', requests.failures)
+  metrics.add('cidgate_hot_hits_total', 'counter', 'Answers from the fast lane.', () => lane.hits)
+  metrics.add('cidgate_hot_bytes', 'gauge', 'Bytes of complete answers in memory.', () => hot.bytes)
+  metrics.add('cidgate_hot_items', 'gauge', 'Complete answers in memory.', () => hot.items)
+  metrics.add('cidgate_shed_total', 'counter', 'Requests answered with 503.', () => limits.shed)
+  metrics.add('cidgate_throttled_total', 'counter', 'Requests answered with 429.', () => limits.throttled)
+  for (const count of ['hits', 'misses', 'outages'] as const) {
+    metrics.add(`cidgate_tier_${count}_total`, 'counter', `Looks into a tier: ${count}.`, () =>
+      stack.stats().map((tier) => ({ labels: { tier: tier.tier }, value: tier[count] })),
+    )
+  }
+  metrics.add(
+    'cidgate_tier_corrupt_blocks_total',
+    'counter',
+    'Blocks in a tier that no longer were what they should be.',
+    () => [...corrupt].map(([tier, value]) => ({ labels: { tier }, value })),
+  )
+  metrics.add('cidgate_upstream_requests_total', 'counter', 'What became of requests to an upstream.', () =>
+    pool.members.flatMap(({ upstream, standing }) =>
+      Object.entries(standing.counts).map(([outcome, value]) => ({
+        labels: { upstream: upstream.name, outcome },
+        value,
+      })),
+    ),
+  )
+  metrics.add('cidgate_upstream_state', 'gauge', 'Whether an upstream may be asked now, and if not, why.', () =>
+    pool.members.map(({ upstream, standing }) => ({
+      labels: { upstream: upstream.name, state: standing.state('').state },
+      value: 1,
+    })),
+  )
+  metrics.add('cidgate_retrieval', 'gauge', 'Flights, searches and what is remembered as not found.', () =>
+    Object.entries(retrieval.stats()).map(([what, value]) => ({ labels: { what }, value })),
+  )
+  metrics.add('cidgate_denylist_rules', 'gauge', 'Rules of all denylists.', () => denylists.rules)
+  const delay = monitorEventLoopDelay({ resolution: 20 })
+  delay.enable()
+  metrics.add('cidgate_event_loop_delay_seconds', 'gauge', 'p99 of the event loop delay since the last look.', () => {
+    const seconds = delay.percentile(99) / 1e9
+    delay.reset()
+    return seconds
+  })
+  metrics.add('process_resident_memory_bytes', 'gauge', 'Resident memory.', () => process.memoryUsage.rss())
+}
