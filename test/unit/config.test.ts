@@ -131,11 +131,9 @@ describe('configuration', () => {
     it(`accepts the example ${file}`, () => {
       const path = shipped(`config/examples/${file}`)
       // An example names secrets of its reader: here they are all set.
-      const names = [...readFileSync(path, 'utf8').matchAll(/(?<!\$)\$\{(\w+)\}/g)].map(([, name]) => [
-        name ?? '',
-        'secret',
-      ])
-      assert.ok(loadConfig(path.pathname, Object.fromEntries(names)))
+      const names = [...readFileSync(path, 'utf8').matchAll(/(?<!\$)\$\{(\w+)\}/g)].map(([, name = '']) => name)
+      const values = names.map((name) => [name, name.endsWith('_URL') ? 'redis://:secret@redis.example.org' : 'secret'])
+      assert.ok(loadConfig(path.pathname, Object.fromEntries(values)))
     })
   }
 })
