@@ -118,7 +118,7 @@ describe('architecture', () => {
       const isBackend = (file: string) =>
         file.startsWith(`backends/${kind}/`) &&
         file !== registry &&
-        /\bKind(<|\b)/.test(textOf(file)) &&
+        /\b(Tier|Upstream|Provider)Kind\b/.test(textOf(file)) &&
         !isContract(file)
       assert.deepEqual(
         sources.filter((file) => isBackend(file) && !registered.includes(file)),
