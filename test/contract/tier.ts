@@ -1,0 +1,250 @@
+// What every tier promises, as cases that can also be run one by one: the suite itself is tried on tiers that break a
+// promise each, and must notice. A case that needs the store to fail is run where the harness can make it fail.
+import assert from 'node:assert/strict'
+import { createHash } from 'node:crypto'
+import { after, describe, it } from 'node:test'
+import { CID } from 'multiformats/cid'
+import * as Digest from 'multiformats/hashes/digest'
+import type { Tier } from '../../backends/tiers/contract.ts'
+import { Failure } from '../../src/failure.ts'
+
+export type Store = {
+  readonly tier: Tier
+  stop(): Promise<void>
+  /** Another tier on the same store, as after a restart. */
+  readonly reopen?: () => Promise<Tier>
+  /** Takes the store down and brings it back. */
+  readonly outage?: { begin(): Promise<void>; end(): Promise<void> }
+  /** The store takes calls and never answers. */
+  readonly silence?: () => void
+}
+
+export type TierCase = {
+  readonly name: string
+  readonly needs?: 'reopen' | 'outage' | 'silence'
+  run(store: Store): Promise<void>
+}
+
+const sha256 = 0x12
+export const cidOf = (bytes: Uint8Array, codec = 0x55): CID =>
+  CID.createV1(codec, Digest.create(sha256, createHash('sha256').update(bytes).digest()))
+
+/** Distinct, reproducible bytes with every value in them, most of them no UTF-8. */
+export function bytesOf(length: number, seed = 0): Uint8Array {
+  return Uint8Array.from({ length }, (_, index) => (index * 167 + (index >> 8) * 59 + seed * 101 + 13) & 255)
+}
+
+const same = (one: Uint8Array | undefined, other: Uint8Array): boolean =>
+  one !== undefined && Buffer.compare(one, other) === 0
+const calls = (tier: Tier, cid: CID, bytes: Uint8Array) => [
+  { name: 'get', call: (signal?: AbortSignal) => tier.get(cid, signal) },
+  { name: 'has', call: (signal?: AbortSignal) => tier.has(cid, signal) },
+  { name: 'put', call: (signal?: AbortSignal) => tier.put(cid, bytes, signal) },
+  { name: 'delete', call: (signal?: AbortSignal) => tier.delete(cid, signal) },
+]
+
+/** Until it is so, or three seconds. */
+export async function eventually(
+  what: string,
+  check: () => Promise<boolean> | boolean,
+  withinMs = 3000,
+): Promise<void> {
+  const until = performance.now() + withinMs
+  while (!(await check())) {
+    assert.ok(performance.now() < until, `never: ${what}`)
+    await new Promise((resolve) => setTimeout(resolve, 10))
+  }
+}
+
+export const tierCases: readonly TierCase[] = [
+  {
+    name: 'a miss is undefined, and deleting what is not there is fine',
+    async run({ tier }) {
+      const cid = cidOf(bytesOf(40, 1))
+      assert.equal(await tier.get(cid), undefined)
+      assert.equal(await tier.has(cid), false)
+      await tier.delete(cid)
+    },
+  },
+  ...[0, 1, 1024, 2 * 1024 * 1024].map((length) => ({
+    name: `${length} bytes come back as they were`,
+    async run({ tier }: Store) {
+      const bytes = bytesOf(length, 2)
+      const cid = cidOf(bytes)
+      await tier.put(cid, bytes)
+      assert.ok(same(await tier.get(cid), bytes))
+      assert.equal(await tier.has(cid), true)
+    },
+  })),
+  {
+    name: 'putting again changes nothing',
+    async run({ tier }) {
+      const bytes = bytesOf(100, 3)
+      for (let turn = 0; turn < 3; turn++) await tier.put(cidOf(bytes), bytes)
+      assert.ok(same(await tier.get(cidOf(bytes)), bytes))
+    },
+  },
+  {
+    name: 'a caller that reuses its buffer corrupts nothing',
+    async run({ tier }) {
+      const bytes = bytesOf(5000, 4)
+      const buffer = new Uint8Array(20_000)
+      buffer.set(bytes, 7000)
+      await tier.put(cidOf(bytes), buffer.subarray(7000, 12_000))
+      buffer.fill(255)
+      assert.ok(same(await tier.get(cidOf(bytes)), bytes))
+    },
+  },
+  {
+    name: 'the same bytes are found by whatever CID names them',
+    async run({ tier }) {
+      const bytes = bytesOf(64, 5)
+      await tier.put(cidOf(bytes), bytes)
+      const pb = cidOf(bytes, 0x70)
+      assert.ok(same(await tier.get(pb), bytes))
+      assert.ok(same(await tier.get(pb.toV0()), bytes))
+    },
+  },
+  {
+    name: 'what was deleted is gone, and can be put again',
+    async run({ tier }) {
+      const bytes = bytesOf(64, 6)
+      const cid = cidOf(bytes)
+      await tier.put(cid, bytes)
+      await tier.delete(cid)
+      assert.equal(await tier.get(cid), undefined)
+      assert.equal(await tier.has(cid), false)
+      await tier.put(cid, bytes)
+      assert.ok(same(await tier.get(cid), bytes))
+    },
+  },
+  {
+    name: 'many writers of one key and of many leave whole blocks',
+    async run({ tier }) {
+      const one = bytesOf(300_000, 7)
+      const many = Array.from({ length: 40 }, (_, index) => bytesOf(3000, 100 + index))
+      await Promise.all([
+        ...Array.from({ length: 8 }, () => tier.put(cidOf(one), one)),
+        ...many.map((bytes) => tier.put(cidOf(bytes), bytes)),
+      ])
+      assert.ok(same(await tier.get(cidOf(one)), one))
+      for (const bytes of many) assert.ok(same(await tier.get(cidOf(bytes)), bytes))
+    },
+  },
+  {
+    name: 'a signal that is aborted already rejects with its reason',
+    async run({ tier }) {
+      const bytes = bytesOf(10, 8)
+      const reason = new Error('gone')
+      for (const { name, call } of calls(tier, cidOf(bytes), bytes)) {
+        await assert.rejects(call(AbortSignal.abort(reason)), (error) => error === reason, name)
+      }
+      assert.equal(await tier.get(cidOf(bytes)), undefined)
+    },
+  },
+  {
+    name: 'a signal that aborts during a call ends it with its reason',
+    needs: 'silence',
+    async run({ tier, silence }) {
+      const bytes = bytesOf(10, 9)
+      await tier.get(cidOf(bytes)) // connected
+      silence?.()
+      for (const { name, call } of calls(tier, cidOf(bytes), bytes)) {
+        const reason = new Error('left')
+        const controller = new AbortController()
+        setTimeout(() => controller.abort(reason), 20)
+        const began = performance.now()
+        await assert.rejects(call(controller.signal), (error) => error === reason, name)
+        assert.ok(performance.now() - began < 500, `${name} took ${performance.now() - began} ms to stop`)
+      }
+    },
+  },
+  {
+    name: 'an outage rejects with a Failure of the tier, is never a miss, and passes',
+    needs: 'outage',
+    async run({ tier, outage }) {
+      const bytes = bytesOf(10, 10)
+      await tier.put(cidOf(bytes), bytes)
+      await outage?.begin()
+      for (const { name, call } of calls(tier, cidOf(bytes), bytes)) {
+        const isOurs = (error: unknown) =>
+          error instanceof Failure && error.source === 'tier' && error.message.length > 20
+        await assert.rejects(call(), isOurs, `${name} did not say that it could not`)
+      }
+      await outage?.end()
+      const isBack = async () => same(await tier.get(cidOf(bytes)).catch(() => undefined), bytes)
+      await eventually('it works again by itself', async () => {
+        await tier.put(cidOf(bytes), bytes).catch(() => {})
+        return isBack()
+      })
+    },
+  },
+  {
+    name: 'silence is an outage too, and soon',
+    needs: 'silence',
+    async run({ tier, silence }) {
+      const cid = cidOf(bytesOf(10, 11))
+      await tier.get(cid)
+      silence?.()
+      const began = performance.now()
+      await assert.rejects(tier.get(cid), (error) => error instanceof Failure && error.kind === 'timeout')
+      assert.ok(performance.now() - began < 1500)
+    },
+  },
+  {
+    name: 'what was put is there after a restart',
+    needs: 'reopen',
+    async run({ tier, reopen }) {
+      const bytes = bytesOf(5000, 12)
+      await tier.put(cidOf(bytes), bytes)
+      await tier.close()
+      const again = await reopen?.()
+      assert.ok(again && same(await again.get(cidOf(bytes)), bytes))
+      await again.close()
+    },
+  },
+  {
+    name: 'closing twice is fine',
+    async run({ tier }) {
+      await tier.close()
+      await tier.close()
+    },
+  },
+]
+
+export const isRunFor = ({ needs }: TierCase, store: Store): boolean =>
+  needs === undefined || store[needs] !== undefined
+
+export type Exception = { readonly test: string; readonly reason: string }
+
+/** All cases, each on a store of its own. */
+export async function tierSuite(
+  name: string,
+  make: () => Promise<Store>,
+  except: readonly Exception[] = [],
+): Promise<void> {
+  const sample = await make()
+  await sample.tier.close()
+  await sample.stop()
+  describe(`tier: ${name}`, () => {
+    for (const one of tierCases) {
+      if (!isRunFor(one, sample) || except.some(({ test }) => test === one.name)) continue
+      it(one.name, async () => {
+        const store = await make()
+        try {
+          await one.run(store)
+        } finally {
+          await store.tier.close()
+          await store.stop()
+        }
+      })
+    }
+    after(() => {
+      for (const { test } of except)
+        assert.ok(
+          tierCases.some((one) => one.name === test),
+          `no such case: ${test}`,
+        )
+    })
+  })
+}

@@ -1,0 +1,295 @@
+// Every tier, bare, guarded, proved and stacked, on the suite; and the suite on tiers that break one promise each.
+import assert from 'node:assert/strict'
+import { mkdir, mkdtemp, rename, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import type { CID } from 'multiformats/cid'
+import type { Tier, TierContext } from '../../backends/tiers/contract.ts'
+import { disk } from '../../backends/tiers/disk.ts'
+import { keyv } from '../../backends/tiers/keyv.ts'
+import { createKeyvTier } from '../../backends/tiers/keyv-tier.ts'
+import { memory } from '../../backends/tiers/memory.ts'
+import { redis } from '../../backends/tiers/redis.ts'
+import { s3 } from '../../backends/tiers/s3.ts'
+import { blockKey } from '../../src/block.ts'
+import { systemClock } from '../../src/clock.ts'
+import { Failure } from '../../src/failure.ts'
+import { silentLog } from '../../src/observe/log.ts'
+import { guarded } from '../../src/retrieval/guarded-tier.ts'
+import { proved } from '../../src/retrieval/proved-tier.ts'
+import { createTierStack } from '../../src/retrieval/tier-stack.ts'
+import { startRedisServer } from '../support/redis-server.ts'
+import { startS3Server } from '../support/s3-server.ts'
+import { bytesOf, cidOf, isRunFor, type Store, tierCases, tierSuite } from './tier.ts'
+
+const clock = systemClock
+const log = silentLog
+const context = (name: string, data = ''): TierContext => ({ name, data, log, clock })
+const nothing = async () => {}
+
+async function makeDisk(): Promise<Store> {
+  const data = await mkdtemp(join(tmpdir(), 'cidgate-disk-'))
+  const make = () => disk.create(disk.options.parse({ maxBytes: '64MiB' }), context('disk', data))
+  const folder = join(data, 'cache')
+  return {
+    tier: make(),
+    stop: () => rm(data, { recursive: true, force: true }),
+    reopen: async () => make(),
+    outage: {
+      // A file where the folder should be: every call fails, whoever runs the tests.
+      async begin() {
+        await rename(folder, join(data, 'aside'))
+        await writeFile(folder, '')
+      },
+      async end() {
+        await rm(folder)
+        await rename(join(data, 'aside'), folder)
+      },
+    },
+  }
+}
+
+async function makeS3(): Promise<Store> {
+  const server = await startS3Server()
+  const { bucket, endpoint, accessKeyId, secretAccessKey } = server
+  const options = s3.options.parse({ bucket, endpoint, accessKeyId, secretAccessKey })
+  const make = () => s3.create(options, context('s3'))
+  return {
+    tier: make(),
+    stop: () => server.stop(),
+    reopen: async () => make(),
+    outage: { begin: () => server.refuse(), end: () => server.heal() },
+    silence: () => server.silence(),
+  }
+}
+
+async function makeRedis(): Promise<Store> {
+  const server = await startRedisServer()
+  const make = () => redis.create(redis.options.parse({ url: server.url }), context('redis'))
+  return {
+    tier: make(),
+    stop: () => server.stop(),
+    reopen: async () => make(),
+    outage: { begin: () => server.refuse(), end: () => server.heal() },
+    silence: () => server.silence(),
+  }
+}
+
+const mapTier = (store: Map<string, unknown>, binary: boolean): Tier =>
+  createKeyvTier({
+    name: 'map',
+    traits: { persistent: true, shared: false, trusted: false },
+    clock,
+    log,
+    open: async () => store,
+    binary,
+    prefix: 'block:',
+    timeoutMs: 100,
+    writeTimeoutMs: 1000,
+    openMs: 100,
+    explain: (cause) => new Failure('broken', 'the map failed', { source: 'tier', cause }),
+  })
+
+const makeMap = (binary: boolean) => async (): Promise<Store> => {
+  const store = new Map<string, unknown>()
+  return { tier: mapTier(store, binary), stop: nothing, reopen: async () => mapTier(store, binary) }
+}
+
+const makeMemory = async (): Promise<Store> => ({
+  tier: memory.create(memory.options.parse({}), context('memory')),
+  stop: nothing,
+})
+
+const wrap = (make: () => Promise<Store>, over: (tier: Tier) => Tier) => async (): Promise<Store> => {
+  const { reopen, ...store } = await make()
+  return { ...store, tier: over(store.tier), ...(reopen && { reopen: async () => over(await reopen()) }) }
+}
+// Quick to open and to try again, so that the outage of the suite is over soon.
+const guard = (tier: Tier): Tier => guarded(tier, { clock, log, firstMs: 20, mostMs: 40 })
+const prove = (tier: Tier): Tier => proved(tier, { log })
+
+await tierSuite('memory', makeMemory)
+await tierSuite('disk', makeDisk)
+await tierSuite('s3', makeS3)
+await tierSuite('redis', makeRedis)
+await tierSuite('keyv, bytes as they are', makeMap(true))
+await tierSuite('keyv, base64', makeMap(false))
+await tierSuite('guarded disk', wrap(makeDisk, guard))
+await tierSuite('guarded redis', wrap(makeRedis, guard))
+await tierSuite(
+  'proved and guarded s3',
+  wrap(makeS3, (tier) => prove(guard(tier))),
+)
+await tierSuite('a stack of memory and disk', async () => {
+  const { outage: _, ...store } = await makeDisk()
+  const stack = (tier: Tier) =>
+    createTierStack([memory.create({ maxBytes: 8 << 20 }, context('memory')), prove(guard(tier))])
+  return { ...store, tier: stack(store.tier), reopen: async () => stack((await store.reopen?.()) ?? store.tier) }
+})
+await tierSuite('a stack of redis and s3, without memory', async () => {
+  const [near, far] = [await makeRedis(), await makeS3()]
+  const stack = (one: Tier, other: Tier) => createTierStack([prove(guard(one)), prove(guard(other))])
+  return {
+    tier: stack(near.tier, far.tier),
+    reopen: async () => stack((await near.reopen?.()) ?? near.tier, (await far.reopen?.()) ?? far.tier),
+    stop: async () => {
+      await near.stop()
+      await far.stop()
+    },
+  }
+})
+
+test('an adapter is taken from the package that the operator names', async () => {
+  const folder = await mkdtemp(join(tmpdir(), 'cidgate-adapter-'))
+  try {
+    await mkdir(join(folder, 'adapter'))
+    const file = join(folder, 'adapter', 'index.mjs')
+    await writeFile(
+      file,
+      `export default class extends Map {
+        constructor(uri, options) { super(); if (uri !== 'store://here' || options.pool !== 2) throw new Error('arguments') }
+      }`,
+    )
+    const options = keyv.options.parse({ module: file, uri: 'store://here', options: { pool: 2 } })
+    const tier = keyv.create(options, context('adapter'))
+    const bytes = bytesOf(1000)
+    await tier.put(cidOf(bytes), bytes)
+    assert.deepEqual(Buffer.from((await tier.get(cidOf(bytes))) ?? []), Buffer.from(bytes))
+    await tier.close()
+    const missing = keyv.create(keyv.options.parse({ module: '@nobody/has-this' }), context('missing'))
+    await assert.rejects(missing.get(cidOf(bytes)), /npm install @nobody\/has-this/)
+  } finally {
+    await rm(folder, { recursive: true, force: true })
+  }
+})
+
+/** A map as a tier: right, but for what a variant breaks. */
+function plainTier(
+  change: (tier: Tier, held: Map<string, Uint8Array>, state: { isDown: boolean }) => Partial<Tier>,
+): Store {
+  const held = new Map<string, Uint8Array>()
+  const state = { isDown: false }
+  const down = () => new Failure('broken', 'the plain store is down; bring it back', { source: 'tier' })
+  const check = (signal?: AbortSignal) => {
+    signal?.throwIfAborted()
+    if (state.isDown) throw down()
+  }
+  const right: Tier = {
+    name: 'plain',
+    traits: { persistent: false, shared: false, trusted: true },
+    async get(cid, signal) {
+      check(signal)
+      return held.get(blockKey(cid))
+    },
+    async put(cid, bytes, signal) {
+      check(signal)
+      held.set(blockKey(cid), new Uint8Array(bytes))
+    },
+    async has(cid, signal) {
+      check(signal)
+      return held.has(blockKey(cid))
+    },
+    async delete(cid, signal) {
+      check(signal)
+      held.delete(blockKey(cid))
+    },
+    close: nothing,
+  }
+  return {
+    tier: { ...right, ...change(right, held, state) },
+    stop: nothing,
+    outage: {
+      begin: async () => {
+        state.isDown = true
+      },
+      end: async () => {
+        state.isDown = false
+      },
+    },
+  }
+}
+
+async function failing(make: () => Store): Promise<string[]> {
+  const runs = tierCases.map(async (one) => {
+    const store = make()
+    if (isRunFor(one, store)) await one.run(store)
+  })
+  const results = await Promise.allSettled(runs)
+  return tierCases.filter((_, index) => results[index]?.status === 'rejected').map(({ name }) => name)
+}
+
+const bad: readonly { readonly what: string; readonly caught: RegExp; readonly make: () => Store }[] = [
+  {
+    what: 'answers a miss when it could not look',
+    caught: /outage/,
+    make: () => plainTier((tier) => ({ get: async (cid, signal) => tier.get(cid, signal).catch(() => undefined) })),
+  },
+  {
+    what: 'keeps the buffer of its caller',
+    caught: /reuses its buffer/,
+    make: () => plainTier((_, held) => ({ put: async (cid, bytes) => void held.set(blockKey(cid), bytes) })),
+  },
+  {
+    what: 'takes an empty block for none',
+    caught: /^0 bytes/,
+    make: () =>
+      plainTier((tier) => ({
+        async get(cid, signal) {
+          const bytes = await tier.get(cid, signal)
+          return bytes?.byteLength ? bytes : undefined
+        },
+      })),
+  },
+  {
+    what: 'keeps text',
+    caught: /^1024 bytes/,
+    make: () =>
+      plainTier((tier) => ({
+        put: (cid: CID, bytes: Uint8Array) => tier.put(cid, Buffer.from(Buffer.from(bytes).toString('utf8'))),
+      })),
+  },
+  {
+    what: 'keys by the CID as it was spelled',
+    caught: /whatever CID/,
+    make: () =>
+      plainTier((_, held) => ({
+        put: async (cid, bytes) => void held.set(cid.toString(), new Uint8Array(bytes)),
+        get: async (cid) => held.get(cid.toString()),
+        has: async (cid) => held.has(cid.toString()),
+      })),
+  },
+  { what: 'does not delete', caught: /deleted is gone/, make: () => plainTier(() => ({ delete: nothing })) },
+  {
+    what: 'does not look at the signal',
+    caught: /aborted already/,
+    make: () => plainTier((tier) => ({ get: (cid) => tier.get(cid), has: (cid) => tier.has(cid) })),
+  },
+  {
+    what: 'fails on the second close',
+    caught: /closing twice/,
+    make: () => {
+      let closed = false
+      return plainTier(() => ({
+        async close() {
+          if (closed) throw new Error('closed')
+          closed = true
+        },
+      }))
+    },
+  },
+]
+
+test('the suite passes a tier that is right', async () => {
+  assert.deepEqual(await failing(() => plainTier(() => ({}))), [])
+})
+
+for (const { what, caught, make } of bad) {
+  test(`the suite catches a tier that ${what}`, async () => {
+    const red = await failing(make)
+    assert.ok(
+      red.some((name) => caught.test(name)),
+      `went red: ${red.join('; ') || 'nothing'}`,
+    )
+  })
+}

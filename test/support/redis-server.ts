@@ -1,0 +1,104 @@
+// As much of Redis as a store of blocks needs, over RESP2, binary-safe, with its faults on command.
+import { createServer, type Socket } from 'node:net'
+import { listen, type StoreServer } from './store-server.ts'
+
+export type RedisFaults = {
+  slowMs?: number
+  /** Every command on keys gets this error: `OOM command not allowed …`. */
+  error?: string
+  losesWrites?: boolean
+  /** AUTH must have been sent with this. */
+  password?: string
+}
+
+export type RedisServer = StoreServer & {
+  readonly url: string
+  readonly values: Map<string, { readonly value: Buffer; readonly expires?: number }>
+  readonly commands: string[]
+  faults: RedisFaults
+}
+
+const simple = (text: string): Buffer => Buffer.from(`+${text}\r\n`)
+const problem = (text: string): Buffer => Buffer.from(`-${text}\r\n`)
+const integer = (value: number): Buffer => Buffer.from(`:${value}\r\n`)
+const nothing = Buffer.from('$-1\r\n')
+const bulk = (value: Buffer): Buffer =>
+  Buffer.concat([Buffer.from(`$${value.byteLength}\r\n`), value, Buffer.from('\r\n')])
+
+export async function startRedisServer(): Promise<RedisServer> {
+  const values: RedisServer['values'] = new Map()
+  const commands: string[] = []
+
+  const run = ([name, ...args]: Buffer[], login: { done: boolean }): Buffer => {
+    const { faults } = self
+    const command = String(name).toUpperCase()
+    const key = String(args[0])
+    commands.push(command)
+    if (command === 'AUTH') {
+      login.done = String(args.at(-1)) === faults.password
+      return login.done ? simple('OK') : problem('WRONGPASS invalid username-password pair or user is disabled.')
+    }
+    if (command === 'HELLO') return problem("ERR unknown command 'HELLO'")
+    if (faults.password !== undefined && !login.done) return problem('NOAUTH Authentication required.')
+    if (command === 'CLIENT' || command === 'SELECT') return simple('OK')
+    if (command === 'PING') return simple('PONG')
+    if (faults.error !== undefined) return problem(faults.error)
+    const held = values.get(key)
+    const there = held && (held.expires === undefined || held.expires > Date.now()) ? held.value : undefined
+    if (command === 'GET') return there ? bulk(there) : nothing
+    if (command === 'EXISTS') return integer(there ? 1 : 0)
+    if (command === 'SET') {
+      const expires = String(args[2]).toUpperCase() === 'PX' ? Date.now() + Number(args[3]) : undefined
+      const value = args[1] ?? Buffer.alloc(0)
+      if (!faults.losesWrites) values.set(key, expires === undefined ? { value } : { value, expires })
+      return simple('OK')
+    }
+    if (command === 'UNLINK' || command === 'DEL') return integer(values.delete(key) && there ? 1 : 0)
+    return problem(`ERR unknown command '${command}'`)
+  }
+
+  const serve = (socket: Socket): void => {
+    const login = { done: false }
+    let held = Buffer.alloc(0)
+    socket.on('data', (chunk: Buffer) => {
+      held = Buffer.concat([held, chunk])
+      for (;;) {
+        const parsed = parse(held)
+        if (!parsed) return
+        held = held.subarray(parsed.length)
+        if (self.isSilent) continue
+        if (self.faults.slowMs === undefined) socket.write(run(parsed.args, login))
+        else setTimeout(() => socket.writable && socket.write(run(parsed.args, login)), self.faults.slowMs).unref()
+      }
+    })
+  }
+
+  const base = await listen(createServer(serve))
+  const self: RedisServer = Object.defineProperties(
+    { url: `redis://127.0.0.1:${base.port}`, values, commands, faults: {} },
+    Object.getOwnPropertyDescriptors(base),
+  ) as RedisServer
+  return self
+}
+
+/** One command, an array of bulk strings; undefined while it is not all there. */
+function parse(bytes: Buffer): { readonly args: Buffer[]; readonly length: number } | undefined {
+  let at = 0
+  const number = (): number | undefined => {
+    const end = bytes.indexOf('\r\n', at)
+    if (end < 0) return undefined
+    const value = Number(bytes.subarray(at + 1, end).toString())
+    at = end + 2
+    return value
+  }
+  const count = number()
+  if (count === undefined) return undefined
+  const args: Buffer[] = []
+  while (args.length < count) {
+    const length = number()
+    if (length === undefined || bytes.byteLength < at + length + 2) return undefined
+    args.push(Buffer.from(bytes.subarray(at, at + length)))
+    at += length + 2
+  }
+  return { args, length: at }
+}

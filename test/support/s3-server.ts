@@ -1,0 +1,103 @@
+// A bucket with the wire shapes of S3, path style, and the ways in which real stores differ or fail, on command. It looks
+// at who signed, not at the signature.
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
+import { listen, type StoreServer } from './store-server.ts'
+
+export type S3Faults = {
+  /** Every answer is this late. */
+  slowMs?: number
+  /** Every answer is 503 SlowDown. */
+  slowDown?: boolean
+  /** 403 instead of 404, as without s3:ListBucket. */
+  missing403?: boolean
+  /** 501 for a request with any checksum header. */
+  noChecksums?: boolean
+  /** What becomes of If-None-Match: honoured, not looked at, 501, or 409 this many times. */
+  conditional?: 'honoured' | 'ignored' | 'not-implemented' | { conflicts: number }
+  /** 200, and nothing is kept. */
+  losesWrites?: boolean
+  /** Headers and half of the body, then nothing. */
+  stallsBody?: boolean
+}
+
+export type S3Server = StoreServer & {
+  readonly endpoint: string
+  readonly bucket: string
+  readonly accessKeyId: string
+  readonly secretAccessKey: string
+  readonly objects: Map<string, Buffer>
+  readonly requests: { readonly method: string; readonly key: string; readonly status: number }[]
+  faults: S3Faults
+}
+
+export async function startS3Server(): Promise<S3Server> {
+  const bucket = 'blocks'
+  const accessKeyId = 'stand-in'
+  const objects = new Map<string, Buffer>()
+  const requests: { method: string; key: string; status: number }[] = []
+
+  const answer = (request: IncomingMessage, response: ServerResponse, body: Buffer): void => {
+    const { faults } = self
+    const [, name, ...rest] = decodeURIComponent(new URL(request.url ?? '/', 'http://store').pathname).split('/')
+    const key = rest.join('/')
+    const { method = '' } = request
+    const send = (status: number, content: Buffer = Buffer.alloc(0), headers: Record<string, string> = {}) => {
+      requests.push({ method, key, status })
+      response.writeHead(status, { 'Content-Length': String(content.byteLength), ETag: '"x"', ...headers })
+      if (faults.stallsBody && method === 'GET') response.write(content.subarray(0, content.byteLength >> 1))
+      else response.end(method === 'HEAD' ? undefined : content)
+    }
+    const fail = (status: number, code: string) => {
+      const xml = `<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>${code}</Code><Message>${code}</Message></Error>`
+      send(status, method === 'HEAD' ? undefined : Buffer.from(xml), { 'Content-Type': 'application/xml' })
+    }
+    if (faults.slowDown) return fail(503, 'SlowDown')
+    if (!request.headers.authorization?.includes(`Credential=${accessKeyId}/`)) return fail(403, 'InvalidAccessKeyId')
+    const hasChecksum = Object.keys(request.headers).some((header) => /^x-amz-(sdk-)?checksum/.test(header))
+    if (faults.noChecksums && hasChecksum) return fail(501, 'NotImplemented')
+    if (name !== bucket) return fail(404, 'NoSuchBucket')
+    const held = objects.get(key)
+    if (method === 'PUT') {
+      const { conditional = 'honoured' } = faults
+      if (request.headers['if-none-match'] !== undefined) {
+        if (conditional === 'not-implemented') return fail(501, 'NotImplemented')
+        if (typeof conditional === 'object' && conditional.conflicts-- > 0)
+          return fail(409, 'ConditionalRequestConflict')
+        if (conditional !== 'ignored' && held) return fail(412, 'PreconditionFailed')
+      }
+      if (!faults.losesWrites) objects.set(key, body)
+      return send(200)
+    }
+    if (method === 'DELETE') {
+      objects.delete(key)
+      return send(204)
+    }
+    if (held) return send(200, held, { 'Content-Type': 'application/octet-stream' })
+    if (faults.missing403) return fail(403, 'AccessDenied')
+    return fail(404, 'NoSuchKey')
+  }
+
+  const server = createServer((request, response) => {
+    const chunks: Buffer[] = []
+    request.on('data', (chunk: Buffer) => chunks.push(chunk))
+    request.on('end', () => {
+      if (self.isSilent) return
+      if (self.faults.slowMs === undefined) return answer(request, response, Buffer.concat(chunks))
+      setTimeout(() => answer(request, response, Buffer.concat(chunks)), self.faults.slowMs).unref()
+    })
+  })
+  const base = await listen(server)
+  const self: S3Server = Object.defineProperties(
+    {
+      endpoint: `http://127.0.0.1:${base.port}`,
+      bucket,
+      accessKeyId,
+      secretAccessKey: 'stand-in-secret',
+      objects,
+      requests,
+      faults: {},
+    },
+    Object.getOwnPropertyDescriptors(base),
+  ) as S3Server
+  return self
+}
