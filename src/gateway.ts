@@ -58,7 +58,7 @@ export async function createGateway(
     const tier = kindOf(tierKinds, use).create(own, { name, data: config.data, log, clock })
     return tier.traits.trusted ? tier : proved(guarded(tier, { clock, log }), { log, onCorrupt })
   })
-  const stack = createTierStack(tiers, { clock, log })
+  const stack = createTierStack(tiers, { clock, log, fillBytes: config.cache.fillBytes })
 
   const pool = createPool({
     members: (config.retrieval.upstreams ?? []).map(({ use, name, options: own, perMinute, perCidPerMinute }) => ({

@@ -25,6 +25,8 @@ export interface DagFlight {
   drain(): Promise<void>
   readonly attempts: Attempts
   readonly over: boolean
+  /** A block that came by points at this one, and it has not come by itself yet. */
+  expects(cid: CID): boolean
 }
 
 export type DagFlightDeps = {
@@ -229,6 +231,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
     get over() {
       return over
     },
+    expects: (cid) => !over && expected.has(blockKey(cid)),
     wait(cid, around, own) {
       const key = blockKey(cid)
       if (over)

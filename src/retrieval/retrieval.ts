@@ -36,6 +36,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
   const searches = createSearches({ keepLookingMs: options.keepLookingMs, notFound, clock, log })
   const blockFlights = createFlights<BlockFlight>()
   const dagFlights = createFlights<DagFlight>()
+  const airborne = new Map<string, DagFlight>()
 
   const keep = async (cid: CID, bytes: Uint8Array): Promise<void> => {
     notFound.forget(cid)
@@ -51,12 +52,22 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     })
   }
 
-  function joinDag(want: DagWant): Flight<DagFlight> {
-    const key = dagKey(want)
+  function joinDag(want: DagWant, key = dagKey(want)): Flight<DagFlight> {
     return dagFlights.join(key, (signal) => {
-      const work: DagFlight = flyForDag(want, signal, { pool, clock, keep, onOver: () => dagFlights.land(key, work) })
+      const onOver = () => {
+        dagFlights.land(key, work)
+        if (airborne.get(key) === work) airborne.delete(key)
+      }
+      const work: DagFlight = flyForDag(want, signal, { pool, clock, keep, onOver })
+      airborne.set(key, work)
       return work
     })
+  }
+
+  /** Another reader's flight that has this block still before it. */
+  function onItsWay(cid: CID): string | undefined {
+    for (const [key, flight] of airborne) if (flight.expects(cid)) return key
+    return undefined
   }
 
   /** One look around for a search: what a request would have asked for, with nobody waiting. */
@@ -119,12 +130,17 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
       return withRetry(failure, forMs)
     }
 
-    async function fromDag(cid: CID, around: DagWant): Promise<Uint8Array | undefined> {
+    /** Lets go of a flight that has nothing more to bring. */
+    function landed(): boolean {
       if (dag?.work.over) {
         dag.leave()
         dag = undefined
       }
-      const flight = (dag ??= joinDag(around))
+      return dag === undefined
+    }
+
+    async function fromDag(cid: CID, around: DagWant, key?: string): Promise<Uint8Array | undefined> {
+      const flight = (dag ??= joinDag(around, key))
       const asked = sameBytes(cid, around.cid) ? around : undefined
       try {
         const delivered = await inTime(cid, (own) => flight.work.wait(cid, around, own))
@@ -145,6 +161,18 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
         }
         throw missed(error, cid, asked, flight.work)
       }
+    }
+
+    /** Whether it is asked for with what follows it or alone; undefined: alone. */
+    async function fromFlight(cid: CID, around: DagWant | undefined): Promise<Uint8Array | undefined> {
+      if (!around) return undefined
+      if (!landed()) return fromDag(cid, around)
+      // A reader that caught up with another one's flight flies on with it.
+      const key = lastFrom === 'tier' ? onItsWay(cid) : undefined
+      if (key !== undefined) return fromDag(cid, around, key)
+      // One leaf missing between others that are here costs one block, not an answer with everything after it.
+      const isAlone = cid.code === rawCodec && (lastFrom === 'tier' || (around.segments.length === 0 && sameBytes(cid, around.cid)))
+      return isAlone ? undefined : fromDag(cid, around)
     }
 
     async function fromBlock(cid: CID): Promise<Uint8Array> {
@@ -187,14 +215,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
         signal.throwIfAborted()
         if (onlyIfCached) throw notCached(cid)
         refuseRemembered(cid, around)
-        // One leaf missing between others that are here costs one block, not an answer with everything after it.
-        const alone =
-          cid.code === rawCodec &&
-          (lastFrom === 'tier' || (around?.segments.length === 0 && sameBytes(cid, around.cid)))
-        const bytes =
-          (around && !alone ? await fromDag(cid, around) : undefined) ??
-          (await stack.get(cid, signal)) ??
-          (await fromBlock(cid))
+        const bytes = (await fromFlight(cid, around)) ?? (await stack.get(cid, signal)) ?? (await fromBlock(cid))
         lastFrom = 'upstream'
         return bytes
       },

@@ -1,0 +1,167 @@
+// Upstreams that are silent, lie, die and come back. Whatever they do, a client gets the right bytes or an honest error,
+// in time, and the healthy ones are not asked for more than is needed.
+import assert from 'node:assert/strict'
+import { after, before, describe, test } from 'node:test'
+import { type BlockMap, addFile, distinctFiles, type Fixtures, fixtures, noise } from '../support/fixtures.ts'
+import { fetchAll, inParallel, percentile, startGateway, type TestGateway } from '../support/gateway.ts'
+import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+
+let all: Fixtures
+const running: { close(): Promise<void> }[] = []
+const keep = <T extends { close(): Promise<void> }>(one: T): T => {
+  running.push(one)
+  return one
+}
+before(async () => {
+  all = await fixtures()
+})
+after(async () => {
+  for (const one of running.reverse()) await one.close()
+})
+
+const upstream = async (blocks: BlockMap, fault?: ProgrammableUpstream['fault'], delayMs = 0) => {
+  const one = keep(await startUpstream({ blocks, delayMs }))
+  one.fault = fault
+  return one
+}
+const gateway = async (upstreams: Record<string, ProgrammableUpstream>, config: Record<string, unknown> = {}): Promise<TestGateway> =>
+  keep(await startGateway({ upstreams: Object.entries(upstreams).map(([name, { url }]) => ({ name, url })), config }))
+
+describe('one healthy at 30 ms, one silent, one that lies with 200', () => {
+  test('1,000 files byte for byte, hardly slower than the healthy one alone, and hardly a request more', async () => {
+    const blocks: BlockMap = new Map()
+    const files = await distinctFiles(blocks, 1000, 2000)
+    const healthy = await upstream(blocks, undefined, 30)
+    const silent = await upstream(blocks, { kind: 'silent' })
+    const liar = await upstream(blocks, { kind: 'wrongBytes', block: 0 })
+    const alone = await gateway({ healthy })
+    const all3 = await gateway({ silent, liar, healthy })
+
+    const run = (at: TestGateway) => inParallel(files, 16, ({ cid }) => fetchAll(`${at.url}/ipfs/${cid}`))
+    const base = await run(alone)
+    const askedAlone = healthy.asked.length
+    const answers = await run(all3)
+    for (const [index, { status, body }] of answers.entries()) {
+      assert.equal(status, 200)
+      assert.ok(body.equals(files[index]?.bytes as Uint8Array), `file ${index}`)
+    }
+    const [p99, p99Alone] = [percentile(answers.map(({ ms }) => ms), 0.99), percentile(base.map(({ ms }) => ms), 0.99)]
+    assert.ok(p99 < p99Alone * 3, `p99 ${p99.toFixed(0)} ms, alone ${p99Alone.toFixed(0)} ms`)
+    const asked = healthy.asked.length - askedAlone
+    assert.ok(asked <= 1100, `the healthy one was asked ${asked} times`)
+    assert.ok(liar.asked.length <= 32, `the liar was asked ${liar.asked.length} times`)
+    assert.ok(all3.log.some(({ event, facts }) => event === 'upstream.quarantined' && facts['upstream'] === 'liar'))
+  })
+})
+
+// The full size of the promise, 200 clients for 50 MiB, is 10 GiB through one process: CIDGATE_TEST_MIB=50 runs it.
+const mib = Number(process.env['CIDGATE_TEST_MIB'] ?? 6)
+
+describe(`200 clients for one cold file of ${mib} MiB`, () => {
+  const most = 200
+  const size = mib * 1024 * 1024
+  const read = (at: TestGateway, path: string, bytes: Uint8Array) =>
+    inParallel(Array.from({ length: most }), most, async () => {
+      const answer = await fetchAll(`${at.url}${path}`)
+      assert.equal(answer.status, 200)
+      assert.ok(answer.body.equals(bytes))
+    })
+
+  test('one answer of one upstream, and all get the right bytes', async () => {
+    const blocks: BlockMap = new Map()
+    const { cid, bytes } = await addFile(blocks, noise(size, 11))
+    const one = await upstream(blocks)
+    const two = await upstream(blocks)
+    const at = await gateway({ one, two }, { cache: { tiers: [{ use: 'memory', maxBytes: '128MiB' }] } })
+    await read(at, `/ipfs/${cid}`, bytes)
+    assert.equal(one.asked.length + two.asked.length, 1)
+  })
+
+  test('the winner is killed at half: all get the right bytes, and only the rest is fetched again', async () => {
+    const blocks: BlockMap = new Map()
+    const { cid, bytes } = await addFile(blocks, noise(size, 12))
+    const one = await upstream(blocks, { kind: 'cut', after: size / 2 })
+    const two = await upstream(blocks, { kind: 'slowFirstByte', ms: 20 })
+    const at = await gateway({ one, two }, { cache: { tiers: [{ use: 'memory', maxBytes: '128MiB' }] } })
+    await read(at, `/ipfs/${cid}`, bytes)
+    assert.ok(one.asked.length + two.asked.length <= 3, `${one.asked.length} + ${two.asked.length} requests`)
+    assert.ok(two.sentBytes < size * 0.7, `${two.sentBytes} bytes came from the other`)
+  })
+})
+
+describe('a CID nobody has', () => {
+  test('404 at the deadline, then from memory, then a hit when an upstream got it: never slow in between', async () => {
+    const blocks: BlockMap = new Map()
+    const later: BlockMap = new Map()
+    const { cid, bytes } = await addFile(later, noise(700_000, 13))
+    const empty = await upstream(blocks)
+    const silent = await upstream(new Map(), { kind: 'silent' })
+    const at = await gateway(
+      { empty, silent },
+      { retrieval: { deadline: '400ms', keepLooking: '20s', notFound: { first: '500ms', most: '2s' } } },
+    )
+    const first = await fetchAll(`${at.url}/ipfs/${cid}`)
+    assert.equal(first.status, 404)
+    assert.ok(first.ms < 600, `${first.ms} ms`)
+    assert.match(String(first.headers['cache-control']), /no-store|max-age=\d$/)
+    assert.ok(Number(first.headers['retry-after']) >= 1)
+    const { attempts } = JSON.parse(first.body.toString()) as { attempts: { upstream: string; outcome: string }[] }
+    assert.deepEqual(new Set(attempts.map((attempt) => attempt.upstream)), new Set(['empty', 'silent']))
+
+    const repeats = await inParallel(Array.from({ length: 50 }), 1, () => fetchAll(`${at.url}/ipfs/${cid}`))
+    assert.ok(repeats.every(({ status }) => status === 404))
+    assert.ok(percentile(repeats.map(({ ms }) => ms), 0.9) < 5, `${percentile(repeats.map(({ ms }) => ms), 0.9)} ms`)
+    const asked = empty.asked.length
+
+    for (const [key, block] of later) blocks.set(key, block)
+    const until = Date.now() + 10_000
+    for (;;) {
+      const answer = await fetchAll(`${at.url}/ipfs/${cid}`)
+      assert.ok(answer.ms < 100, `a request was slow: ${answer.ms} ms`)
+      if (answer.status === 200) {
+        assert.ok(answer.body.equals(bytes))
+        assert.match(String(answer.headers['cache-status']), /hit/)
+        break
+      }
+      assert.ok(Date.now() < until, 'it was never found')
+      await new Promise((resolve) => setTimeout(resolve, 20))
+    }
+    assert.ok(empty.asked.length - asked <= 4, `asked ${empty.asked.length - asked} times meanwhile`)
+  })
+
+  test('nobody could be asked: said so, not remembered', async () => {
+    const dead = await upstream(all.blocks, { kind: 'refuse' })
+    const at = await gateway({ dead })
+    const url = `${at.url}/ipfs/${all.files.hello.cid}`
+    for (let count = 0; count < 6; count++) {
+      const answer = await fetchAll(url)
+      assert.equal(answer.status, 404)
+      assert.equal(answer.headers['cache-control'], 'no-store')
+      assert.match(answer.body.toString(), /no upstream could be asked/)
+    }
+    dead.fault = undefined
+    await new Promise((resolve) => setTimeout(resolve, 1100)) // one that rests is tried once a second when there is nobody else
+    assert.equal((await fetchAll(url)).status, 200)
+  })
+})
+
+describe('a failure after the first byte', () => {
+  for (const fault of [{ kind: 'cut', after: 1_500_000 }, { kind: 'skipBlock', block: 2 }, { kind: 'wrongBytes', block: 2 }] as const) {
+    test(`${Object.values(fault).join(' ')}: the connection is reset, never a clean end`, async () => {
+      const blocks = new Map(all.blocks)
+      const one = await upstream(blocks, (request) => (request.url.includes('format=car') ? fault : { kind: 'notFound' }))
+      const at = await gateway({ one }, { retrieval: { blockDeadline: '500ms' } })
+      await assert.rejects(fetchAll(`${at.url}/ipfs/${all.files.chunkedV1.cid}`), /aborted|cut|hang up|ECONNRESET/)
+    })
+  }
+})
+
+describe('throttling', () => {
+  test('Retry-After: 900 is kept: no request more to it, and the others serve', async () => {
+    const busy = await upstream(all.blocks, { kind: 'throttle', retryAfter: '900' })
+    const free = await upstream(all.blocks)
+    const at = await gateway({ busy, free })
+    for (const { cid } of Object.values(all.files)) assert.equal((await fetchAll(`${at.url}/ipfs/${cid}`)).status, 200)
+    assert.ok(busy.asked.length <= 1, `${busy.asked.length} requests`)
+  })
+})

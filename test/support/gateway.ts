@@ -1,0 +1,111 @@
+// A whole gateway on a free port, over a folder of its own, configured as an operator would.
+import { mkdtemp, rm } from 'node:fs/promises'
+import { Agent, createServer, get as httpGet, type IncomingMessage } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { createGateway, type Gateway } from '../../src/gateway.ts'
+import type { Log } from '../../src/observe/log.ts'
+
+export type LogLine = { readonly level: string; readonly event: string; readonly facts: Readonly<Record<string, unknown>> }
+
+export type TestGateway = {
+  readonly url: string
+  readonly data: string
+  readonly gateway: Gateway
+  readonly log: readonly LogLine[]
+  close(): Promise<void>
+}
+
+export type StartOptions = {
+  /** Names, urls and anything else an upstream may have. */
+  readonly upstreams?: readonly Record<string, unknown>[]
+  readonly config?: Record<string, unknown>
+  /** A folder that outlives this gateway; without it, one of its own that goes with it. */
+  readonly data?: string
+}
+
+/** Errors in the log are failures of the test, but for those it expects. */
+export async function startGateway(options: StartOptions = {}): Promise<TestGateway> {
+  const data = options.data ?? (await tempFolder())
+  const lines: LogLine[] = []
+  const log: Log = (level, event, facts = {}) => lines.push({ level, event, facts })
+  const { retrieval, cache, ...more } = (options.config ?? {}) as Record<string, Record<string, unknown>>
+  const gateway = await createGateway(
+    {
+      data,
+      admin: false,
+      ...more,
+      retrieval: { probeEvery: 0, upstreams: options.upstreams ?? [], ...retrieval },
+      cache: { tiers: [{ use: 'memory', maxBytes: '64MiB' }], ...cache },
+    },
+    { log },
+  )
+  const server = createServer(gateway.handler)
+  server.requestTimeout = 0
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const { port } = server.address() as AddressInfo
+  return {
+    url: `http://127.0.0.1:${port}`,
+    data,
+    gateway,
+    log: lines,
+    async close() {
+      const closed = new Promise<void>((resolve) => server.close(() => resolve()))
+      server.closeAllConnections()
+      await closed
+      await gateway.close()
+      if (options.data === undefined) await rm(data, { recursive: true, force: true })
+    },
+  }
+}
+
+export const tempFolder = (): Promise<string> => mkdtemp(join(tmpdir(), 'cidgate-test-'))
+
+export type Fetched = {
+  readonly status: number
+  readonly headers: IncomingMessage['headers']
+  readonly body: Buffer
+  readonly ms: number
+}
+
+const agent = new Agent({ keepAlive: true, maxSockets: 256 })
+
+/** One GET, whole; rejects when the answer is cut. */
+export function fetchAll(url: string, headers: Record<string, string> = {}): Promise<Fetched> {
+  const began = performance.now()
+  return new Promise((resolve, reject) => {
+    const request = httpGet(url, { agent, headers }, (response) => {
+      const pieces: Buffer[] = []
+      response.on('data', (piece: Buffer) => pieces.push(piece))
+      response.on('error', reject)
+      response.on('end', () => {
+        if (!response.complete) return reject(new Error('the answer was cut'))
+        resolve({
+          status: response.statusCode ?? 0,
+          headers: response.headers,
+          body: Buffer.concat(pieces),
+          ms: performance.now() - began,
+        })
+      })
+    })
+    request.on('error', reject)
+  })
+}
+
+/** `work` for each item, so many at a time. */
+export async function inParallel<Item, Out>(items: readonly Item[], width: number, work: (item: Item) => Promise<Out>): Promise<Out[]> {
+  const results: Out[] = []
+  let next = 0
+  await Promise.all(
+    Array.from({ length: Math.min(width, items.length) }, async () => {
+      for (let index = next++; index < items.length; index = next++) results[index] = await work(items[index] as Item)
+    }),
+  )
+  return results
+}
+
+export const percentile = (values: readonly number[], share: number): number => {
+  const sorted = [...values].sort((one, other) => one - other)
+  return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))] ?? 0
+}
