@@ -6,6 +6,7 @@ import { Failure } from '../failure.ts'
 import type { DagWant, Session } from '../retrieval/session.ts'
 import type { Entity, Entry } from './entity.ts'
 import { listShards, type ShardLink } from './hamt.ts'
+import { createHeld } from './held.ts'
 import { entityOf } from './resolve.ts'
 import { rawCode, readNode } from './unixfs.ts'
 
@@ -30,10 +31,17 @@ export async function* listDirectory(session: Session, entity: Entity, limits = 
 }
 
 /** Names and what they lead to, in the order stored; `around` says as what the shards of a HAMT are fetched. */
-export async function* linksOfDirectory(session: Session, root: Block, around: DagWant): AsyncGenerator<ShardLink> {
+export async function* linksOfDirectory(
+  session: Session,
+  root: Block,
+  around: DagWant,
+  held = createHeld(),
+): AsyncGenerator<ShardLink> {
   const { links, unixfs } = readNode(root.cid, root.bytes)
-  if (unixfs?.type === 'hamt-sharded-directory') return yield* listShards(session, root, around)
+  if (unixfs?.type === 'hamt-sharded-directory') return yield* listShards(session, root, around, held)
+  held.take(root.bytes.byteLength)
   for (const { Name, Hash, Tsize } of links) yield { name: Name ?? '', cid: Hash, size: Tsize }
+  held.give(root.bytes.byteLength)
 }
 
 async function typeOf(session: Session, cid: CID, mayLook: boolean): Promise<Entry['type']> {

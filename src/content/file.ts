@@ -4,6 +4,7 @@ import type { CID } from 'multiformats/cid'
 import { Failure } from '../failure.ts'
 import type { DagWant, Session } from '../retrieval/session.ts'
 import type { Entity } from './entity.ts'
+import { createPending } from './held.ts'
 import { symlinkTarget } from './resolve.ts'
 import { dagPbCode, declaredSize, rawCode, readNode, wrongContent } from './unixfs.ts'
 
@@ -61,7 +62,8 @@ async function* onePiece(piece: Uint8Array): AsyncGenerator<Uint8Array> {
 async function* readParts(session: Session, entity: Entity, from: number, end: number): AsyncGenerator<Uint8Array> {
   const { cid: root, block, size = 0 } = entity
   if (from >= end) return
-  const stack: Part[] = [{ cid: root, block, size, start: 0, depth: 0 }]
+  const pending = createPending<Part>()
+  pending.push([{ cid: root, block, size, start: 0, depth: 0 }], 0)
   let blocks = 0
   let ahead: { readonly cid: CID; readonly block: Promise<Uint8Array> } | undefined
   let sent = 0
@@ -78,21 +80,22 @@ async function* readParts(session: Session, entity: Entity, from: number, end: n
   }
   /** One block ahead, so that the network works while the client reads; what became of it shows when it is needed. */
   const lookAhead = () => {
-    const following = stack.at(-1)
-    if (!following || following.block || following.start >= end || ahead) return
-    ahead = { cid: following.cid, block: fetch(following) }
+    const { next } = pending
+    if (!next || next.block) return
+    ahead = { cid: next.cid, block: fetch(next) }
     ahead.block.catch(() => {})
   }
 
-  for (let part = stack.pop(); part; part = stack.pop()) {
+  for (let part = pending.pop(); part; part = pending.pop()) {
     if (++blocks > freeBlocks + (end - from) / leastBytesPerBlock)
       throw wrongContent(root, 'it is made of too many empty blocks')
     const bytes = ahead && ahead.cid === part.cid ? await ahead.block : await fetch(part)
     ahead = undefined
     const { own, children } = split(part, bytes)
-    for (const child of children.reverse()) {
-      if (child.size > 0 && child.start < end && child.start + child.size > from) stack.push(child)
-    }
+    pending.push(
+      children.filter((child) => child.size > 0 && child.start < end && child.start + child.size > from),
+      bytes.byteLength,
+    )
     lookAhead()
     const piece = own.subarray(Math.max(0, from - part.start), Math.max(0, end - part.start))
     if (piece.byteLength > 0) {

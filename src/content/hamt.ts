@@ -4,6 +4,7 @@ import { murmur364 } from '@multiformats/murmur3'
 import type { CID } from 'multiformats/cid'
 import type { Block } from '../block.ts'
 import type { DagWant, Session } from '../retrieval/session.ts'
+import { createHeld } from './held.ts'
 import { dagPbCode, hashTypeOf, type Node, readNode, wrongContent } from './unixfs.ts'
 
 export type ShardLink = { readonly name: string; readonly cid: CID; readonly size: number | undefined }
@@ -25,6 +26,12 @@ function shape(cid: CID, { unixfs, data }: Node): { bits: number; digits: number
 
 /** What a name leads to, and the blocks below the root that prove it. */
 export type Found = { readonly cid: CID; readonly way: readonly Block[] }
+
+/** The shards right below this one. */
+export function shardLinksOf(cid: CID, node: Node): CID[] {
+  const { digits } = shape(cid, node)
+  return node.links.filter((link) => link.Name?.length === digits).map((link) => link.Hash)
+}
 
 export async function findInShards(
   session: Session,
@@ -60,17 +67,20 @@ export async function* listShards(
   session: Session,
   root: Block,
   around: DagWant | undefined,
+  held = createHeld(),
 ): AsyncGenerator<ShardLink> {
   const seen = new Set<string>()
-  type Level = { readonly node: Node; readonly digits: number; next: number }
+  type Level = { readonly node: Node; readonly digits: number; readonly bytes: number; next: number }
   const level = ({ cid, bytes }: Block): Level => {
     const node = readNode(cid, bytes)
-    return { node, digits: shape(cid, node).digits, next: 0 }
+    held.take(bytes.byteLength)
+    return { node, digits: shape(cid, node).digits, bytes: bytes.byteLength, next: 0 }
   }
   const open: Level[] = [level(root)]
   for (let top = open.at(-1); top; top = open.at(-1)) {
     const link = top.node.links[top.next++]
     if (!link) {
+      held.give(top.bytes)
       open.pop()
       continue
     }

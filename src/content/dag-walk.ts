@@ -1,0 +1,129 @@
+// The blocks of an entity or of everything below it, depth first, each in front of what it links to. Only what the scope
+// and the range need is fetched: a block that is missing elsewhere does not matter.
+import type { CID } from 'multiformats/cid'
+import { type Block, isIdentity } from '../block.ts'
+import { Failure } from '../failure.ts'
+import { linksOf } from '../retrieval/links.ts'
+import type { DagWant, Session } from '../retrieval/session.ts'
+import { mostFileBytes } from './file.ts'
+import { shardLinksOf } from './hamt.ts'
+import { createPending } from './held.ts'
+import { dagPbCode, declaredSize, readNode, wrongContent } from './unixfs.ts'
+
+/** Bytes of the file, `to` excluded. */
+export type Span = { readonly from: number; readonly to: number }
+
+export type WalkOptions = {
+  readonly scope: 'entity' | 'all'
+  /** Bytes of the file that are wanted, where the entity is one. Undefined: all of it. */
+  readonly range?: Span | undefined
+  /** Blocks that stand in the DAG more than once come each time. */
+  readonly dups: boolean
+  /** What went out already; what this walk sends is added. */
+  readonly seen: Seen
+}
+
+const mostDepth = 1024
+const mostSeen = 262_144
+
+/** Which blocks were sent, and of which everything below was sent too. Bounded: past that, a block may come twice. */
+export type Seen = Map<string, 'sent' | 'whole'>
+
+export const seenKey = (cid: CID): string => Buffer.from(cid.bytes).toString('latin1')
+
+export function note(seen: Seen, cid: CID, as: 'sent' | 'whole'): void {
+  const key = seenKey(cid)
+  if (seen.size < mostSeen || seen.has(key)) seen.set(key, as)
+}
+
+type Part = {
+  readonly cid: CID
+  readonly bytes?: Uint8Array | undefined
+  readonly depth: number
+  /** Where it stands in the file, when there is a range to hold it against. */
+  readonly span: Span | undefined
+}
+
+export async function* walkDag(session: Session, root: Block, options: WalkOptions): AsyncGenerator<Block> {
+  const { scope, range, dups, seen } = options
+  const pending = createPending<Part>()
+  const span = range && { from: 0, to: Number.MAX_SAFE_INTEGER }
+  pending.push([{ ...root, depth: 0, span }], 0)
+  let sentBytes = 0
+  let ahead: { readonly cid: CID; readonly bytes: Promise<Uint8Array> } | undefined
+
+  const fetch = ({ cid, bytes, span }: Part): Promise<Uint8Array> => {
+    if (bytes) return Promise.resolve(bytes)
+    const want: DagWant = {
+      cid: root.cid,
+      segments: [],
+      scope,
+      range: range && span && { from: Math.max(range.from, span.from), to: range.to - 1 },
+    }
+    return session.get(cid, want)
+  }
+  const isKnown = (cid: CID) => !dups && seen.get(seenKey(cid)) === 'whole'
+  const lookAhead = () => {
+    const { next } = pending
+    if (!next || next.bytes || isKnown(next.cid)) return
+    ahead = { cid: next.cid, bytes: fetch(next) }
+    ahead.bytes.catch(() => {})
+  }
+
+  for (let part = pending.pop(); part; part = pending.pop()) {
+    const { cid, depth } = part
+    if (isKnown(cid)) continue
+    if (depth > mostDepth) throw wrongContent(root.cid, `it is nested more than ${mostDepth} levels deep`)
+    const bytes = ahead && ahead.cid === cid ? await ahead.bytes : await fetch(part)
+    ahead = undefined
+    const children = scope === 'all' ? everything({ cid, bytes }) : ofEntity({ cid, bytes }, part, range)
+    pending.push(
+      children.map((child) => ({ ...child, depth: depth + 1 })),
+      bytes.byteLength,
+    )
+    lookAhead()
+    const isNew = dups || !seen.has(seenKey(cid))
+    if (!dups) note(seen, cid, isWhole(part.span, range) ? 'whole' : 'sent')
+    if (isIdentity(cid) || !isNew) continue
+    sentBytes += bytes.byteLength
+    if (sentBytes > mostFileBytes)
+      throw new Failure('too-large', `${root.cid} is too large to be sent`, { source: 'content' })
+    yield { cid, bytes }
+  }
+}
+
+type Child = Pick<Part, 'cid' | 'span'>
+
+const isWhole = (span: Span | undefined, range: Span | undefined): boolean =>
+  !range || !span || (span.from >= range.from && span.to <= range.to)
+
+const everything = (block: Block): Child[] => linksOf(block).map((cid) => ({ cid, span: undefined }))
+
+/** What belongs to the entity below this block: parts of a file, shards of a directory, nothing otherwise. */
+function ofEntity(block: Block, part: Part, range: Span | undefined): Child[] {
+  const { cid, bytes } = block
+  if (cid.code !== dagPbCode) return []
+  const node = readNode(cid, bytes)
+  switch (node.unixfs?.type) {
+    case 'hamt-sharded-directory':
+      return shardLinksOf(cid, node).map((link) => ({ cid: link, span: undefined }))
+    case 'file':
+    case 'raw': {
+      if (!range || !part.span) return node.links.map(({ Hash }) => ({ cid: Hash, span: undefined }))
+      const size = declaredSize(cid, node)
+      if (part.depth > 0 && size !== part.span.to - part.span.from) {
+        throw wrongContent(cid, 'its size is not the one declared above it')
+      }
+      let from = part.span.from + (node.unixfs.data?.byteLength ?? 0)
+      return node.links
+        .map(({ Hash }, index) => {
+          const span = { from, to: from + Number(node.unixfs?.blockSizes[index] ?? 0n) }
+          from = span.to
+          return { cid: Hash, span }
+        })
+        .filter(({ span }) => span.to > span.from && span.from < range.to && span.to > range.from)
+    }
+    default:
+      return []
+  }
+}

@@ -1,0 +1,19 @@
+// application/vnd.ipld.raw: the block a path ends at, whatever it means or fails to mean.
+import { blockRendering, type Format, refuseRemainder } from './format.ts'
+
+const mediaType = 'application/vnd.ipld.raw'
+
+export const raw: Format = {
+  name: 'raw',
+  mediaType,
+  wants: () => ({ scope: 'block', opaque: true }),
+  async render(_session, resolution) {
+    refuseRemainder(resolution)
+    return blockRendering(resolution, {
+      contentType: mediaType,
+      etagSuffix: '.raw',
+      extension: '.bin',
+      disposition: 'attachment',
+    })
+  },
+}
