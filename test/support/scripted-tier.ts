@@ -1,0 +1,72 @@
+// A tier in the hand of a test: it holds blocks, and each call waits, fails or goes on as the test says.
+import { setImmediate } from 'node:timers/promises'
+import type { Tier, TierTraits } from '../../backends/tiers/contract.ts'
+import { blockKey } from '../../src/block.ts'
+import { Failure } from '../../src/failure.ts'
+
+export type ScriptedTier = Tier & {
+  readonly held: Map<string, Uint8Array>
+  readonly calls: string[]
+  /** Every call fails. */
+  isDown: boolean
+  /** Calls wait until `release`, or their signal. */
+  isSilent: boolean
+  /** Calls that wait now. */
+  readonly waiting: number
+  release(): Promise<void>
+}
+
+const slowTraits: TierTraits = { persistent: true, shared: false, trusted: false }
+
+export function scriptedTier(name: string, traits: Partial<TierTraits> = {}): ScriptedTier {
+  const held = new Map<string, Uint8Array>()
+  const calls: string[] = []
+  const waiters = new Set<() => void>()
+  async function step(what: string, key: string, signal: AbortSignal | undefined): Promise<void> {
+    signal?.throwIfAborted()
+    calls.push(`${what} ${key.slice(-4)}`)
+    if (self.isDown) throw new Failure('broken', `${name} is down for this test`, { source: 'tier' })
+    if (!self.isSilent) return
+    const { promise, resolve, reject } = Promise.withResolvers<void>()
+    waiters.add(resolve)
+    signal?.addEventListener('abort', () => reject(signal.reason), { once: true })
+    await promise.finally(() => waiters.delete(resolve))
+  }
+  const self: ScriptedTier = {
+    name,
+    traits: { ...slowTraits, ...traits },
+    held,
+    calls,
+    isDown: false,
+    isSilent: false,
+    get waiting() {
+      return waiters.size
+    },
+    async release() {
+      for (const resolve of waiters) resolve()
+      await setImmediate()
+    },
+    async get(cid, signal) {
+      // What a slow read answers is what was there when it began.
+      const bytes = held.get(blockKey(cid))
+      await step('get', blockKey(cid), signal)
+      return bytes
+    },
+    async put(cid, bytes, signal) {
+      await step('put', blockKey(cid), signal)
+      held.set(blockKey(cid), bytes)
+    },
+    async has(cid, signal) {
+      await step('has', blockKey(cid), signal)
+      return held.has(blockKey(cid))
+    },
+    async delete(cid, signal) {
+      await step('delete', blockKey(cid), signal)
+      held.delete(blockKey(cid))
+    },
+    async close() {
+      calls.push('close')
+    },
+  }
+  return self
+}

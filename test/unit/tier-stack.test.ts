@@ -1,0 +1,263 @@
+// The stack and its fillers: what is found where, what is filled from what, and in which order things reach a slow tier.
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { setImmediate } from 'node:timers/promises'
+import { blockKey } from '../../src/block.ts'
+import { silentLog } from '../../src/observe/log.ts'
+import { createFiller } from '../../src/retrieval/filler.ts'
+import { guarded } from '../../src/retrieval/guarded-tier.ts'
+import { createTierStack } from '../../src/retrieval/tier-stack.ts'
+import { bytesOf, cidOf } from '../contract/tier.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
+import { type ScriptedTier, scriptedTier } from '../support/scripted-tier.ts'
+
+const bytes = bytesOf(100)
+const cid = cidOf(bytes)
+const key = blockKey(cid)
+const log = silentLog
+const block = (seed: number, length = 100) => {
+  const content = bytesOf(length, seed)
+  return { cid: cidOf(content), bytes: content, key: blockKey(cidOf(content)) }
+}
+const settle = async () => {
+  for (let turn = 0; turn < 5; turn++) await setImmediate()
+}
+
+function make() {
+  const clock = createFakeClock()
+  const memory = scriptedTier('memory', { persistent: false, trusted: true })
+  const disk = scriptedTier('disk')
+  const bucket = scriptedTier('bucket', { shared: true })
+  const outages: string[] = []
+  const stack = createTierStack([memory, disk, bucket], {
+    clock,
+    log,
+    onOutage: (tier) => outages.push(tier),
+    drainMs: 1000,
+  })
+  return { clock, memory, disk, bucket, stack, outages }
+}
+const holders = (...tiers: ScriptedTier[]) => tiers.filter(({ held }) => held.has(key)).map(({ name }) => name)
+
+test('a new block is in memory at once and in the slow tiers soon', async () => {
+  const { memory, disk, bucket, stack } = make()
+  disk.isSilent = bucket.isSilent = true
+  await stack.put(cid, bytes)
+  assert.deepEqual(holders(memory, disk, bucket), ['memory'])
+  disk.isSilent = bucket.isSilent = false
+  await disk.release()
+  await bucket.release()
+  await settle()
+  assert.deepEqual(holders(memory, disk, bucket), ['memory', 'disk', 'bucket'])
+})
+
+test('a hit is the first in order and fills those before it, and only those', async () => {
+  for (const [from, filled] of [
+    ['bucket', ['memory', 'disk', 'bucket']],
+    ['disk', ['memory', 'disk']],
+    ['memory', ['memory']],
+  ] as const) {
+    const { memory, disk, bucket, stack } = make()
+    const tiers = { memory, disk, bucket }
+    tiers[from].held.set(key, bytes)
+    assert.equal((await stack.find(cid))?.tier, from)
+    await settle()
+    assert.deepEqual(holders(memory, disk, bucket), filled, from)
+  }
+})
+
+test('an outage of one layer, or of all slow ones, is no failure of a read', async () => {
+  const { disk, bucket, stack, outages } = make()
+  disk.isDown = true
+  bucket.held.set(key, bytes)
+  assert.equal((await stack.find(cid))?.tier, 'bucket')
+  bucket.isDown = true
+  assert.equal(await stack.find(block(1).cid), undefined)
+  assert.equal(await stack.has(block(1).cid), false)
+  assert.deepEqual(outages, ['disk', 'disk', 'bucket', 'disk', 'bucket'])
+  assert.deepEqual(
+    stack.stats().map(({ tier, hits, misses, outages: out }) => [tier, hits, misses, out]),
+    [
+      ['memory', 0, 2, 0],
+      ['disk', 0, 0, 3],
+      ['bucket', 1, 0, 2],
+    ],
+  )
+})
+
+test('two hundred who want one block cost one look', async () => {
+  const { disk, stack } = make()
+  disk.held.set(key, bytes)
+  disk.isSilent = true
+  const wants = Array.from({ length: 200 }, () => stack.find(cid))
+  await settle()
+  disk.isSilent = false
+  await disk.release()
+  for (const found of await Promise.all(wants)) assert.equal(found?.tier, 'disk')
+  assert.equal(disk.calls.filter((call) => call.startsWith('get')).length, 1)
+})
+
+test('the first of many leaves, the others get the block; when all leave, the look is stopped', async () => {
+  const { disk, stack } = make()
+  disk.held.set(key, bytes)
+  disk.isSilent = true
+  const first = new AbortController()
+  const leaving = assert.rejects(stack.find(cid, first.signal), /left/)
+  const staying = stack.find(cid)
+  await settle()
+  first.abort(new Error('left'))
+  await leaving
+  disk.isSilent = false
+  await disk.release()
+  assert.equal((await staying)?.tier, 'disk')
+
+  disk.isSilent = true
+  const last = new AbortController()
+  const gone = assert.rejects(stack.find(block(2).cid, last.signal), /left/)
+  await settle()
+  assert.equal(disk.waiting, 1)
+  last.abort(new Error('left'))
+  await gone
+  await settle()
+  assert.equal(disk.waiting, 0)
+})
+
+test('a delete is not undone by a fill under way, nor by a look that had read before it', async () => {
+  const { memory, disk, bucket, stack } = make()
+  disk.isSilent = true
+  await stack.put(cid, bytes)
+  await settle()
+  assert.equal(disk.waiting, 1, 'the fill is under way')
+  const deleted = stack.delete(cid)
+  await settle()
+  disk.isSilent = false
+  await disk.release()
+  await deleted
+  await settle()
+  assert.deepEqual(holders(memory, disk, bucket), [])
+
+  bucket.held.set(key, bytes)
+  bucket.isSilent = true
+  const look = stack.find(cid)
+  await settle()
+  const again = stack.delete(cid)
+  bucket.isSilent = false
+  await bucket.release()
+  await look
+  await again
+  await settle()
+  assert.deepEqual(holders(memory, disk, bucket), [])
+})
+
+test('a delete that one tier could not do is said, and done in the others', async () => {
+  const { memory, disk, bucket, stack } = make()
+  for (const tier of [memory, disk, bucket]) tier.held.set(key, bytes)
+  disk.isDown = true
+  await assert.rejects(stack.delete(cid), /disk is down/)
+  assert.deepEqual(holders(memory, disk, bucket), ['disk'])
+})
+
+test('store waits for the shared tier, and names it when it failed', async () => {
+  const { memory, disk, bucket, stack, outages } = make()
+  assert.deepEqual(await stack.store(cid, bytes), { failed: [] })
+  assert.ok(bucket.held.has(key) && memory.held.has(key))
+  bucket.isDown = true
+  const other = block(3)
+  const { failed } = await stack.store(other.cid, other.bytes)
+  assert.deepEqual(
+    failed.map(({ tier, failure }) => [tier, failure.kind]),
+    [['bucket', 'broken']],
+  )
+  await settle()
+  assert.ok(memory.held.has(other.key) && disk.held.has(other.key))
+  assert.deepEqual(outages, ['bucket'])
+})
+
+test('what is on its way to a slow tier is found, also where memory could not keep it', async () => {
+  const clock = createFakeClock()
+  const disk = scriptedTier('disk')
+  const stack = createTierStack([disk], { clock, log })
+  disk.isSilent = true
+  await stack.put(cid, bytes)
+  assert.deepEqual(await stack.get(cid), bytes)
+  assert.ok(await stack.has(cid))
+})
+
+test('closing writes what waits, and gives up on a tier that is silent', async () => {
+  const { clock, disk, bucket, stack } = make()
+  const blocks = Array.from({ length: 30 }, (_, seed) => block(seed))
+  bucket.isSilent = true
+  for (const one of blocks) await stack.put(one.cid, one.bytes)
+  const closed = Promise.all([stack.close(), stack.close()])
+  await clock.advance(1000)
+  await closed
+  assert.equal(disk.held.size, 30)
+  assert.equal(bucket.held.size, 0)
+  assert.equal(bucket.waiting, 0, 'a write is still under way')
+  assert.ok(disk.calls.includes('close') && bucket.calls.includes('close'))
+})
+
+test('a dead tier behind its guard does not slow down or fail anything', async () => {
+  const clock = createFakeClock()
+  const memory = scriptedTier('memory', { persistent: false, trusted: true })
+  const dead = scriptedTier('bucket', { shared: true })
+  dead.isDown = true
+  const stack = createTierStack([memory, guarded(dead, { clock, log })], { clock, log })
+  for (let seed = 0; seed < 50; seed++) {
+    const one = block(seed)
+    assert.equal(await stack.find(one.cid), undefined)
+    await stack.put(one.cid, one.bytes)
+    assert.ok(await stack.find(one.cid))
+  }
+  await settle()
+  assert.ok(dead.calls.length <= 6 + 8, `it was asked ${dead.calls.length} times`)
+  assert.equal(stack.stats()[1]?.failed, 50)
+})
+
+test('a filler takes so many bytes and blocks and no more, and counts what it drops', async () => {
+  const clock = createFakeClock()
+  const tier = scriptedTier('bucket')
+  tier.isSilent = true
+  const filler = createFiller({ tier, clock, maxBytes: 1000, maxBlocks: 50, atOnce: 2 })
+  for (let seed = 0; seed < 20; seed++) await filler.put(block(seed).cid, block(seed).bytes)
+  // Two are being written, ten wait, eight found no room.
+  assert.equal(tier.waiting, 2)
+  assert.deepEqual(filler.stats, { written: 0, dropped: 8, failed: 0, queued: 10, queuedBytes: 1000 })
+  tier.isSilent = false
+  await tier.release()
+  await settle()
+  assert.deepEqual(filler.stats, { written: 12, dropped: 8, failed: 0, queued: 0, queuedBytes: 0 })
+})
+
+test('one that may wait is let in when there is room, and dropped when there is none in time', async () => {
+  const clock = createFakeClock()
+  const tier = scriptedTier('disk')
+  tier.isSilent = true
+  const filler = createFiller({ tier, clock, maxBytes: 100, atOnce: 1, waitMs: 500 })
+  await filler.put(block(1).cid, block(1).bytes)
+  await filler.put(block(2).cid, block(2).bytes)
+  const third = filler.put(block(3).cid, block(3).bytes)
+  await tier.release()
+  await third
+  assert.equal(filler.stats.dropped, 0)
+  const fourth = filler.put(block(4).cid, block(4).bytes)
+  await clock.advance(500)
+  await fourth
+  assert.equal(filler.stats.dropped, 1)
+  assert.equal(clock.timers, 0)
+})
+
+test('the same key is written once a second, once however many ask', async () => {
+  const clock = createFakeClock()
+  const tier = scriptedTier('bucket')
+  const filler = createFiller({ tier, clock, rewriteMs: 1000 })
+  const writes = () => tier.calls.filter((call) => call.startsWith('put')).length
+  for (let turn = 0; turn < 10; turn++) await filler.put(cid, bytes)
+  await settle()
+  assert.equal(writes(), 1)
+  for (let turn = 0; turn < 10; turn++) await filler.put(cid, bytes)
+  await clock.advance(999)
+  assert.equal(writes(), 1)
+  await clock.advance(1)
+  assert.equal(writes(), 2)
+})
