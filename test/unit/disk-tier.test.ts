@@ -1,0 +1,208 @@
+// The disk tier on a real folder: its bound, what it evicts, and what it makes of a folder that others have been in.
+import assert from 'node:assert/strict'
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdir, mkdtemp, readdir, readFile, rm, stat, truncate, utimes, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { dirname, join } from 'node:path'
+import { afterEach, test } from 'node:test'
+import type { Tier } from '../../backends/tiers/contract.ts'
+import { disk } from '../../backends/tiers/disk.ts'
+import { createRoom, shardOf } from '../../backends/tiers/disk-room.ts'
+import { blockKey, proves } from '../../src/block.ts'
+import { systemClock } from '../../src/clock.ts'
+import { isFailure } from '../../src/failure.ts'
+import { silentLog } from '../../src/observe/log.ts'
+import { bytesOf, cidOf, eventually } from '../contract/tier.ts'
+
+const folders: string[] = []
+const tiers: Tier[] = []
+afterEach(async () => {
+  for (const tier of tiers.splice(0)) await tier.close()
+  for (const folder of folders.splice(0)) await rm(folder, { recursive: true, force: true })
+})
+
+async function tempFolder(): Promise<string> {
+  const folder = await mkdtemp(join(tmpdir(), 'cidgate-disk-'))
+  folders.push(folder)
+  return folder
+}
+
+function open(path: string, maxBytes = '8MiB'): Tier {
+  const options = disk.options.parse({ path, maxBytes })
+  const tier = disk.create(options, { name: 'disk', data: path, log: silentLog, clock: systemClock })
+  tiers.push(tier)
+  return tier
+}
+
+const block = (seed: number, length = 64 * 1024) => {
+  const bytes = bytesOf(length, seed)
+  // The seed alone repeats after 256: the length of the pattern does not matter, the first bytes make it another block.
+  new DataView(bytes.buffer).setUint32(0, seed)
+  const cid = cidOf(bytes)
+  return { bytes, cid, key: blockKey(cid) }
+}
+
+async function filesIn(path: string): Promise<{ path: string; bytes: number }[]> {
+  const names = await readdir(path, { recursive: true, withFileTypes: true })
+  const files = names.filter((entry) => entry.isFile()).map((entry) => join(entry.parentPath, entry.name))
+  return Promise.all(files.map(async (file) => ({ path: file, bytes: (await stat(file)).size })))
+}
+const total = (files: { bytes: number }[]): number => files.reduce((sum, { bytes }) => sum + bytes, 0)
+const fileOf = (path: string, key: string): string => join(path, shardOf(key), key)
+
+test('never holds more than maxBytes, however many write at once, and most of what fits', async () => {
+  const path = await tempFolder()
+  const tier = open(path)
+  let most = 0
+  for (let round = 0; round < 7; round++) {
+    await Promise.all(
+      Array.from({ length: 32 }, (_, index) =>
+        tier.put(block(round * 32 + index).cid, block(round * 32 + index).bytes),
+      ),
+    )
+    most = Math.max(most, total(await filesIn(path)))
+  }
+  assert.ok(most <= 8 << 20, `${most} bytes`)
+  assert.ok(most >= (8 << 20) * 0.7, `only ${most} bytes`)
+})
+
+test('tiny blocks are counted as the disk counts them', async () => {
+  const path = await tempFolder()
+  const tier = open(path, '256KiB')
+  for (let seed = 0; seed < 120; seed++) await tier.put(block(seed, 10).cid, block(seed, 10).bytes)
+  const files = await filesIn(path)
+  assert.ok(files.length <= 64 && files.length > 40, `${files.length} files of 4 KiB each in 256 KiB`)
+})
+
+test('what was used longest ago goes first, also when it was used by reading', async () => {
+  const path = await tempFolder()
+  const tier = open(path, '1MiB')
+  const blocks = Array.from({ length: 15 }, (_, seed) => block(seed))
+  for (const { cid, bytes } of blocks) await tier.put(cid, bytes)
+  const hours = (count: number) => new Date(Date.now() - count * 3_600_000)
+  for (const [index, { key }] of blocks.entries()) await utimes(fileOf(path, key), hours(30 - index), hours(30 - index))
+  // The oldest is read: that is noted on its file, and the next oldest goes instead of it.
+  const [read, gone] = blocks
+  assert.ok(read && gone && (await tier.get(read.cid)))
+  for (let seed = 100; seed < 103; seed++) await tier.put(block(seed).cid, block(seed).bytes)
+  assert.ok(await tier.has(read.cid), 'the one that was read')
+  assert.equal(await tier.has(gone.cid), false, 'the one that was not')
+  assert.ok(await tier.has(block(102).cid), 'the newest')
+})
+
+test('a budget that was lowered is reached by writing, from a new process too', async () => {
+  const path = await tempFolder()
+  const before = open(path, '8MiB')
+  for (let seed = 0; seed < 100; seed++) await before.put(block(seed).cid, block(seed).bytes)
+  await before.close()
+  const after = open(path, '2MiB')
+  await after.put(block(200).cid, block(200).bytes)
+  assert.ok(total(await filesIn(path)) <= 2 << 20)
+  assert.ok(await after.get(block(200).cid))
+})
+
+test('groups that nobody writes to are read by and by, and leftovers of a crash go while fresh ones stay', async () => {
+  const path = await tempFolder()
+  const room = createRoom({ path, maxBytes: 256 * 1024 * 1024, clock: systemClock })
+  const leftovers = ['aa', 'bc', 'zz', '77'].map((shard) => join(path, shard, 'key.0123.tmp'))
+  for (const file of leftovers) {
+    await mkdir(dirname(file))
+    await writeFile(file, 'half')
+    await utimes(file, new Date(0), new Date(0))
+  }
+  const fresh = join(path, 'aa', 'key.4567.tmp')
+  await writeFile(fresh, 'being written')
+  await eventually('all leftovers are gone', async () => {
+    const place = await room.reserve('mm', 1000)
+    place?.landed(false)
+    return (await filesIn(path)).length === 1
+  })
+  assert.equal(await readFile(fresh, 'utf8'), 'being written')
+  await room.close()
+})
+
+test('a file over 2 MiB is refused unread and deleted', async () => {
+  const path = await tempFolder()
+  const tier = open(path)
+  const { cid, bytes, key } = block(1)
+  await tier.put(cid, bytes)
+  await truncate(fileOf(path, key), 3 << 20)
+  assert.equal(await tier.get(cid), undefined)
+  assert.equal((await filesIn(path)).length, 0)
+})
+
+test('a folder that was removed is made again; a block larger than all room is not kept and harms nothing', async () => {
+  const path = await tempFolder()
+  const tier = open(path, '512KiB')
+  const { cid, bytes } = block(1)
+  await tier.put(cid, bytes)
+  await rm(path, { recursive: true })
+  assert.equal(await tier.get(cid), undefined)
+  await tier.put(cid, bytes)
+  assert.ok(await tier.get(cid))
+  const large = block(2, 1 << 20)
+  await tier.put(large.cid, large.bytes)
+  assert.equal(await tier.get(large.cid), undefined)
+  assert.ok(await tier.get(cid))
+})
+
+test('an outage names what is wrong and what to do; a probe finds it before anybody asks', async () => {
+  const path = join(await tempFolder(), 'file')
+  await writeFile(path, '')
+  const tier = open(path)
+  const says = (error: unknown) =>
+    isFailure(error, 'broken') && /ENOTDIR.*where the folder should be/.test(error.message)
+  await assert.rejects(tier.probe?.() ?? Promise.resolve(), says)
+  await assert.rejects(tier.put(block(1).cid, block(1).bytes), says)
+  const fine = open(await tempFolder())
+  await fine.probe?.()
+})
+
+test('thousands of calls at once open few files, and end', async () => {
+  const tier = open(await tempFolder())
+  const { cid, bytes } = block(1, 1000)
+  await tier.put(cid, bytes)
+  const open64 = async () => (await readdir('/proc/self/fd').catch(() => [])).length
+  const before = await open64()
+  const reads = Array.from({ length: 3000 }, () => tier.get(cid))
+  let most = 0
+  for (let turn = 0; turn < 10; turn++) most = Math.max(most, await open64())
+  assert.ok((await Promise.all(reads)).every((read) => read?.byteLength === 1000))
+  assert.ok(most - before <= 80, `${most - before} files open`)
+})
+
+test('kill -9 while writing leaves whole blocks and leftovers, and nothing that lies', async () => {
+  const path = await tempFolder()
+  const here = new URL('.', import.meta.url).href
+  const writer = `
+    const { disk } = await import('${here}../../backends/tiers/disk.ts')
+    const { bytesOf, cidOf } = await import('${here}../contract/tier.ts')
+    const { systemClock } = await import('${here}../../src/clock.ts')
+    const tier = disk.create({ path: process.env.FOLDER, maxBytes: 64 << 20 }, { name: 'disk', data: '', log() {}, clock: systemClock })
+    for (let seed = 0; ; seed++) {
+      await Promise.all(Array.from({ length: 8 }, (_, at) => {
+        const bytes = bytesOf(400_000, at)
+        new DataView(bytes.buffer).setUint32(0, seed * 8 + at)
+        return tier.put(cidOf(bytes), bytes)
+      }))
+      if (seed === 3) console.log('writing')
+    }`
+  const child = spawn(process.execPath, ['--input-type=module', '-e', writer], {
+    env: { ...process.env, FOLDER: path },
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
+  await once(child.stdout, 'data')
+  child.kill('SIGKILL')
+  await once(child, 'exit')
+  const files = await filesIn(path)
+  assert.ok(files.length >= 32)
+  for (const file of files.filter((one) => !one.path.endsWith('.tmp'))) {
+    const bytes = await readFile(file.path)
+    const cid = cidOf(bytes)
+    assert.ok(file.path.endsWith(blockKey(cid)) && proves(cid, bytes), `${file.path} is not whole`)
+  }
+  const tier = open(path, '64MiB')
+  await tier.put(block(1).cid, block(1).bytes)
+  assert.ok(await tier.get(block(1).cid))
+})

@@ -1,0 +1,133 @@
+// The Redis tier: what is on the wire and in the server, and what an operator is told when it fails.
+import assert from 'node:assert/strict'
+import { afterEach, test } from 'node:test'
+import type { Tier } from '../../backends/tiers/contract.ts'
+import { redis } from '../../backends/tiers/redis.ts'
+import { blockKey } from '../../src/block.ts'
+import { systemClock } from '../../src/clock.ts'
+import { type FailureKind, isFailure } from '../../src/failure.ts'
+import { silentLog } from '../../src/observe/log.ts'
+import { bytesOf, cidOf, eventually } from '../contract/tier.ts'
+import { type RedisFaults, type RedisServer, startRedisServer } from '../support/redis-server.ts'
+
+const bytes = bytesOf(5000)
+const cid = cidOf(bytes)
+const open: (() => Promise<void>)[] = []
+afterEach(async () => {
+  for (const stop of open.splice(0)) await stop()
+})
+
+async function make(
+  faults: RedisFaults = {},
+  more: object = {},
+  login = '',
+): Promise<{ tier: Tier; server: RedisServer }> {
+  const server = await startRedisServer()
+  server.faults = faults
+  const options = redis.options.parse({ url: server.url.replace('://', `://${login}`), ...more })
+  const tier = redis.create(options, { name: 'redis', data: '', log: silentLog, clock: systemClock })
+  open.push(async () => {
+    await tier.close()
+    await server.stop()
+  })
+  return { tier, server }
+}
+
+test('the server holds the bytes themselves, under the key of the block', async () => {
+  const { tier, server } = await make({}, { prefix: 'here:' })
+  await tier.put(cid, bytes)
+  assert.deepEqual([...server.values.keys()], [`here:${blockKey(cid)}`])
+  assert.deepEqual(server.values.get(`here:${blockKey(cid)}`)?.value, Buffer.from(bytes))
+})
+
+test('with a ttl the server forgets it by itself; without, it is asked for none', async () => {
+  const short = await make({}, { ttl: '1h' })
+  await short.tier.put(cid, bytes)
+  const [kept] = short.server.values.values()
+  assert.ok(kept?.expires && Math.abs(kept.expires - Date.now() - 3_600_000) < 5000)
+  const long = await make()
+  await long.tier.put(cid, bytes)
+  assert.equal([...long.server.values.values()][0]?.expires, undefined)
+})
+
+const outages: readonly {
+  readonly name: string
+  readonly faults: RedisFaults
+  readonly login?: string
+  readonly kind: FailureKind
+  readonly says: RegExp
+}[] = [
+  {
+    name: 'out of memory',
+    faults: { error: "OOM command not allowed when used memory > 'maxmemory'." },
+    kind: 'broken',
+    says: /OOM/,
+  },
+  {
+    name: 'still loading',
+    faults: { error: 'LOADING Redis is loading the dataset in memory' },
+    kind: 'broken',
+    says: /LOADING/,
+  },
+  { name: 'asking for a password', faults: { password: 'right' }, kind: 'refused', says: /NOAUTH.*user and password/ },
+  {
+    name: 'refusing the password',
+    faults: { password: 'right' },
+    login: ':wrong-secret@',
+    kind: 'refused',
+    says: /WRONGPASS.*password/,
+  },
+]
+for (const { name, faults, login, kind, says } of outages) {
+  test(`a server that is ${name} is an outage, in words, without the password`, async () => {
+    const { tier } = await make(faults, {}, login)
+    await tier.get(cid).catch(() => {}) // it may still be connecting
+    for (const call of [() => tier.get(cid), () => tier.put(cid, bytes), () => tier.has(cid)]) {
+      await assert.rejects(call(), (error) => {
+        assert.ok(isFailure(error, kind), `${error}`)
+        assert.match(error.message, says)
+        assert.ok(!error.message.includes('wrong-secret'))
+        return true
+      })
+    }
+  })
+}
+
+test('a right password is used', async () => {
+  const { tier } = await make({ password: 'right' }, {}, ':right@')
+  await tier.put(cid, bytes)
+  assert.ok(await tier.get(cid))
+  await tier.probe?.()
+})
+
+test('while it is away calls fail at once, and it is used again soon after it is back', async () => {
+  const { tier, server } = await make()
+  await tier.put(cid, bytes)
+  await server.refuse()
+  await eventually('the client knows', () =>
+    tier.get(cid).then(
+      () => false,
+      () => true,
+    ),
+  )
+  const began = performance.now()
+  for (let turn = 0; turn < 20; turn++) await assert.rejects(tier.get(cid), (error) => isFailure(error, 'broken'))
+  assert.ok(performance.now() - began < 100)
+  await server.heal()
+  await eventually('it is back', () => tier.get(cid).then(Boolean, () => false))
+})
+
+test('a probe notices a server that loses what is written', async () => {
+  const { tier } = await make({ losesWrites: true })
+  await assert.rejects(tier.probe?.() ?? Promise.resolve(), /lost what was just written/)
+})
+
+test('one that was never there: calls fail in time, and closing leaves nothing running', async () => {
+  const { tier, server } = await make()
+  await server.refuse()
+  const began = performance.now()
+  await assert.rejects(tier.get(cid), (error) => isFailure(error) && error.source === 'tier')
+  assert.ok(performance.now() - began < 1000)
+  await tier.close()
+  await assert.rejects(tier.get(cid), (error) => isFailure(error, 'unavailable'))
+})

@@ -1,0 +1,146 @@
+// The S3 tier against the ways in which stores differ: each row of the table is a store somebody runs.
+import assert from 'node:assert/strict'
+import { afterEach, test } from 'node:test'
+import type { Tier } from '../../backends/tiers/contract.ts'
+import { s3 } from '../../backends/tiers/s3.ts'
+import { systemClock } from '../../src/clock.ts'
+import { type FailureKind, isFailure } from '../../src/failure.ts'
+import { silentLog } from '../../src/observe/log.ts'
+import { bytesOf, cidOf } from '../contract/tier.ts'
+import { type S3Faults, type S3Server, startS3Server } from '../support/s3-server.ts'
+
+const bytes = bytesOf(5000)
+const cid = cidOf(bytes)
+const absent = cidOf(bytesOf(10, 9))
+const open: (() => Promise<void>)[] = []
+afterEach(async () => {
+  for (const stop of open.splice(0)) await stop()
+})
+
+async function make(faults: S3Faults = {}, more: object = {}): Promise<{ tier: Tier; server: S3Server }> {
+  const server = await startS3Server()
+  server.faults = faults
+  const { bucket, endpoint, accessKeyId, secretAccessKey } = server
+  const options = s3.options.parse({ bucket, endpoint, accessKeyId, secretAccessKey, timeout: '500ms', ...more })
+  const tier = s3.create(options, { name: 's3', data: '', log: silentLog, clock: systemClock })
+  open.push(async () => {
+    await tier.close()
+    await server.stop()
+  })
+  return { tier, server }
+}
+
+async function works(tier: Tier): Promise<void> {
+  await tier.put(cid, bytes)
+  await tier.put(cid, bytes)
+  assert.deepEqual(Buffer.from((await tier.get(cid)) ?? []), Buffer.from(bytes))
+  assert.equal(await tier.has(cid), true)
+  assert.equal(await tier.get(absent), undefined)
+  assert.equal(await tier.has(absent), false)
+  await tier.delete(cid)
+  assert.equal(await tier.get(cid), undefined)
+}
+
+const stores: readonly { readonly name: string; readonly faults: S3Faults }[] = [
+  { name: 'AWS: 412 for what is there', faults: {} },
+  { name: 'no s3:ListBucket: 403 for what is not there', faults: { missing403: true } },
+  { name: 'B2, older R2: no checksum headers', faults: { noChecksums: true } },
+  { name: 'Garage: If-None-Match not looked at', faults: { conditional: 'ignored' } },
+  { name: 'one that does not know If-None-Match', faults: { conditional: 'not-implemented' } },
+  { name: 'AWS: 409 while another writes the same', faults: { conditional: { conflicts: 2 } } },
+]
+for (const { name, faults } of stores) {
+  test(`works on ${name}`, async () => {
+    const { tier } = await make(faults)
+    await works(tier)
+    await tier.probe?.()
+  })
+}
+
+test('a store that does not know conditional writes is asked once', async () => {
+  const { tier, server } = await make({ conditional: 'not-implemented' })
+  for (let seed = 0; seed < 5; seed++) await tier.put(cidOf(bytesOf(10, seed)), bytesOf(10, seed))
+  // The SDK tries a 5xx twice.
+  assert.ok(server.requests.filter(({ status }) => status === 501).length <= 2)
+})
+
+test('where 403 means missing is found out once, not for each miss', async () => {
+  const { tier, server } = await make({ missing403: true })
+  for (let seed = 0; seed < 10; seed++) assert.equal(await tier.get(cidOf(bytesOf(10, seed))), undefined)
+  assert.equal(server.requests.filter(({ method }) => method === 'PUT').length, 1)
+  assert.equal(server.objects.size, 0, 'the probe left something behind')
+})
+
+const outages: readonly {
+  readonly name: string
+  readonly kind: FailureKind
+  readonly says: RegExp
+  readonly faults?: S3Faults
+  readonly options?: object
+}[] = [
+  { name: '503 SlowDown', kind: 'throttled', says: /fewer requests/, faults: { slowDown: true } },
+  { name: 'a wrong key', kind: 'refused', says: /keys and permissions/, options: { accessKeyId: 'somebody' } },
+  {
+    name: 'a wrong key where 403 means missing',
+    kind: 'refused',
+    says: /keys/,
+    options: { accessKeyId: 'x', missing403: true },
+  },
+  { name: 'a bucket that is not there', kind: 'refused', says: /make the bucket/, options: { bucket: 'other' } },
+  { name: 'an answer that stalls half way', kind: 'timeout', says: /within 500 ms/, faults: { stallsBody: true } },
+  { name: 'an answer after two seconds', kind: 'timeout', says: /within 500 ms/, faults: { slowMs: 2000 } },
+]
+for (const { name, kind, says, faults, options } of outages) {
+  test(`${name} is an outage (${kind}), not a miss, and holds no secret`, async () => {
+    const { tier, server } = await make({}, options)
+    server.objects.set(`blocks/${(await import('../../src/block.ts')).blockKey(cid)}`, Buffer.from(bytes))
+    server.faults = faults ?? {}
+    await assert.rejects(tier.get(cid), (error) => {
+      assert.ok(isFailure(error, kind), `${error}`)
+      assert.match(error.message, says)
+      assert.ok(!error.message.includes(server.secretAccessKey))
+      return true
+    })
+  })
+}
+
+test('an object over 2 MiB is refused before it is read, and deleted', async () => {
+  const { tier, server } = await make()
+  await tier.put(cid, bytes)
+  const [key] = server.objects.keys()
+  server.objects.set(key ?? '', Buffer.alloc(3 << 20))
+  assert.equal(await tier.get(cid), undefined)
+  assert.equal(server.objects.size, 0)
+})
+
+test('a call that is given up frees its connection', async () => {
+  const { tier, server } = await make({ slowMs: 10_000 })
+  const controller = new AbortController()
+  const calls = Array.from({ length: 10 }, () => tier.get(cid, controller.signal).catch(() => 'left'))
+  while (server.connections < 10) await new Promise((resolve) => setTimeout(resolve, 5))
+  controller.abort(new Error('left'))
+  await Promise.all(calls)
+  const until = performance.now() + 2000
+  while (server.connections > 0 && performance.now() < until) await new Promise((resolve) => setTimeout(resolve, 5))
+  assert.equal(server.connections, 0)
+})
+
+const probes: readonly { readonly name: string; readonly faults: S3Faults; readonly options?: object }[] = [
+  { name: 'loses what is written', faults: { losesWrites: true } },
+  { name: 'asks for fewer requests', faults: { slowDown: true } },
+  { name: 'has no such bucket', faults: {}, options: { bucket: 'other' } },
+  { name: 'does not know our key', faults: {}, options: { accessKeyId: 'somebody' } },
+]
+for (const { name, faults, options } of probes) {
+  test(`a probe notices a store that ${name}`, async () => {
+    const { tier } = await make(faults, options)
+    await assert.rejects(tier.probe?.() ?? Promise.resolve(), (error) => isFailure(error) && error.source === 'tier')
+  })
+}
+
+test('keys come in pairs', () => {
+  assert.throws(
+    () => s3.options.parse({ bucket: 'blocks', accessKeyId: 'alone' }),
+    /both accessKeyId and secretAccessKey/,
+  )
+})
