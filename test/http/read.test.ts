@@ -1,0 +1,305 @@
+// GET and HEAD /ipfs/… as the contract has it, one row after another, over HTTP and nothing else.
+import assert from 'node:assert/strict'
+import { connect } from 'node:net'
+import { after, before, describe, test } from 'node:test'
+import supertest from 'supertest'
+import { addFile, type BlockMap, type Fixtures, fixtures, noise, text } from '../support/fixtures.ts'
+import { startGateway, type TestGateway } from '../support/gateway.ts'
+import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+
+let all: Fixtures
+let upstream: ProgrammableUpstream
+let at: TestGateway
+const more: Record<string, { cid: string; bytes: Uint8Array }> = {}
+
+before(async () => {
+  all = await fixtures()
+  const blocks: BlockMap = all.blocks
+  const add = async (name: string, bytes: Uint8Array) => {
+    const { cid } = await addFile(blocks, bytes)
+    more[name] = { cid: cid.toString(), bytes }
+  }
+  await add('array', text('[1,2,3]'))
+  await add('number', text('42'))
+  await add('broken', text('{"a":'))
+  await add('html', text('<script>alert(1)</script>'))
+  await add('bigJson', text(`{"a":"${'x'.repeat(70_000)}"}`))
+  await add('video', noise(3_000_000, 21))
+  upstream = await startUpstream({ blocks })
+  at = await startGateway({
+    upstreams: [{ name: 'one', url: upstream.url }],
+    config: { responses: { json: { maxBytes: '64KiB' } }, limits: { inFlight: 100 } },
+  })
+})
+after(async () => {
+  await at.close()
+  await upstream.close()
+})
+
+const get = (path: string) => supertest(at.url).get(path).buffer(true).parse(binary)
+const binary = (response: NodeJS.ReadableStream, done: (error: Error | null, body: Buffer) => void) => {
+  const pieces: Buffer[] = []
+  response.on('data', (piece: Buffer) => pieces.push(piece))
+  response.on('end', () => done(null, Buffer.concat(pieces)))
+}
+const ipfs = (cid: unknown, rest = '') => `/ipfs/${cid}${rest}`
+
+describe('types', () => {
+  const rows: [name: string, path: () => string, type: string][] = [
+    ['an object', () => ipfs(all.files.json.cid), 'application/json'],
+    ['the same as v0', () => ipfs(all.files.jsonV0.cid), 'application/json'],
+    ['an array', () => ipfs(more['array']?.cid), 'application/json'],
+    ['JSON in a directory', () => ipfs(all.directory, '/policy.json'), 'application/json'],
+    ['a number', () => ipfs(more['number']?.cid), 'application/octet-stream'],
+    ['JSON that does not parse', () => ipfs(more['broken']?.cid), 'application/octet-stream'],
+    ['HTML', () => ipfs(more['html']?.cid), 'application/octet-stream'],
+    ['text', () => ipfs(all.files.hello.cid), 'application/octet-stream'],
+    ['JSON larger than is looked into', () => ipfs(more['bigJson']?.cid), 'application/octet-stream'],
+    ['the same by a .json name', () => ipfs(more['bigJson']?.cid, '?filename=a.json'), 'application/json'],
+    ['dag-json', () => ipfs(all.dagJson), 'application/json'],
+    ['dag-cbor', () => ipfs(all.cbor), 'application/octet-stream'],
+    ['a directory', () => ipfs(all.directory), 'application/json'],
+    ['an identity CID', () => ipfs(all.identity), 'application/octet-stream'],
+    ['nothing at all', () => ipfs(all.files.empty.cid), 'application/octet-stream'],
+  ]
+  for (const [name, path, type] of rows) {
+    test(`${name}: ${type}, by GET, HEAD, range and from memory`, async () => {
+      const first = await get(path())
+      assert.equal(first.status, 200)
+      assert.equal(first.headers['content-type'], type)
+      for (const again of [
+        await supertest(at.url).head(path()),
+        await get(path()).set('Range', 'bytes=0-0'),
+        await get(path()),
+      ]) {
+        if (again.status !== 416) assert.equal(again.headers['content-type'], type)
+      }
+    })
+  }
+})
+
+describe('bytes', () => {
+  test('every file, every layout, untouched', async () => {
+    for (const [name, { cid, bytes }] of Object.entries(all.files)) {
+      const answer = await get(ipfs(cid))
+      assert.ok((answer.body as Buffer).equals(bytes), name)
+      assert.equal(answer.headers['content-length'], String(bytes.length))
+    }
+  })
+  test('names with spaces, umlauts and percent signs', async () => {
+    for (const [name, bytes] of Object.entries(all.names)) {
+      const answer = await get(ipfs(all.directory, `/${name.split('/').map(encodeURIComponent).join('/')}`))
+      assert.ok((answer.body as Buffer).equals(bytes), name)
+    }
+  })
+  test('a symlink is its target', async () => {
+    assert.equal((await get(ipfs(all.linked, '/link'))).body.toString(), 'hello.txt')
+  })
+  test('a directory is a list', async () => {
+    const answer = await get(ipfs(all.directory))
+    const { cid, path, entries } = JSON.parse(answer.body.toString()) as {
+      cid: string
+      path: string
+      entries: { name: string; type: string; cid: string }[]
+    }
+    assert.equal(cid, all.directory.toString())
+    assert.equal(path, `/ipfs/${all.directory}`)
+    assert.deepEqual(entries.map((entry) => entry.name).sort(), [
+      'literal%20percent.txt',
+      'policy.json',
+      'readme.txt',
+      'sub',
+      'with space.txt',
+      'über',
+    ])
+    assert.equal(entries.find((entry) => entry.name === 'readme.txt')?.type, 'file')
+  })
+  test('a HAMT directory is a list of all its names', async () => {
+    const { entries } = JSON.parse((await get(ipfs(all.hamt))).body.toString()) as { entries: { name: string }[] }
+    assert.equal(new Set(entries.map(({ name }) => name)).size, 1500)
+  })
+})
+
+describe('headers of every answer', () => {
+  test('a file', async () => {
+    const { headers } = await get(ipfs(all.directory, '/sub/deep/file.bin'))
+    assert.match(String(headers['etag']), /^"baf[a-z0-9]+"$/)
+    assert.equal(headers['cache-control'], 'public, max-age=29030400, immutable')
+    assert.equal(headers['accept-ranges'], 'bytes')
+    assert.equal(headers['x-ipfs-path'], `/ipfs/${all.directory}/sub/deep/file.bin`)
+    assert.equal(String(headers['x-ipfs-roots']).split(',').length, 4)
+    assert.equal(headers['x-content-type-options'], 'nosniff')
+    assert.equal(headers['access-control-allow-origin'], '*')
+    assert.match(String(headers['access-control-expose-headers']), /Cache-Status/)
+    assert.match(String(headers['content-security-policy']), /sandbox/)
+  })
+  test('where it came from: an upstream, a tier, hot', async () => {
+    const { cid } = await addFile(all.blocks, noise(1234, 99))
+    assert.match(String((await get(ipfs(cid))).headers['cache-status']), /^cidgate; fwd=miss; detail="one"$/)
+    assert.equal((await get(ipfs(cid))).headers['cache-status'], 'cidgate; hit; detail=hot')
+    assert.equal((await get(ipfs(cid, '?filename=x'))).headers['cache-status'], 'cidgate; hit; detail=memory')
+  })
+  test('a name to save it under: quoted, stripped, exact', async () => {
+    const { headers } = await get(
+      ipfs(all.files.hello.cid, `?download=true&filename=${encodeURIComponent('../e"v\r\nil/ü.txt')}`),
+    )
+    assert.equal(headers['content-disposition'], `attachment; filename="_.txt"; filename*=UTF-8''%C3%BC.txt`)
+    assert.equal((await get(ipfs(all.files.hello.cid, '?download=true'))).headers['content-disposition'], 'attachment')
+  })
+})
+
+describe('ranges', () => {
+  const size = 3_000_000
+  const rows: [header: string, status: number, range: string | undefined, length: number][] = [
+    ['bytes=0-9', 206, `bytes 0-9/${size}`, 10],
+    ['bytes=1048570-1048590', 206, `bytes 1048570-1048590/${size}`, 21],
+    ['bytes=-10', 206, `bytes ${size - 10}-${size - 1}/${size}`, 10],
+    ['bytes=2999990-', 206, `bytes 2999990-${size - 1}/${size}`, 10],
+    ['bytes=0-99999999', 206, `bytes 0-${size - 1}/${size}`, size],
+    ['bytes=0-0,5-6', 206, `bytes 0-0/${size}`, 1],
+    ['bytes=3000000-', 416, `bytes */${size}`, -1],
+    ['bytes=-0', 416, `bytes */${size}`, -1],
+    ['bytes=5-3', 200, undefined, size],
+    ['lines=0-9', 200, undefined, size],
+    ['bytes=a-b', 200, undefined, size],
+  ]
+  for (const [header, status, range, length] of rows) {
+    test(`${header}: ${status}`, async () => {
+      const { cid, bytes } = more['video'] as { cid: string; bytes: Uint8Array }
+      const answer = await get(ipfs(cid)).set('Range', header)
+      assert.equal(answer.status, status)
+      assert.equal(answer.headers['content-range'], range)
+      if (length < 0) return
+      const from = range ? Number(/ (\d+)-/.exec(range)?.[1]) : 0
+      assert.ok((answer.body as Buffer).equals(bytes.slice(from, from + length)))
+    })
+  }
+  test('If-Range with another tag: the whole', async () => {
+    const { cid } = more['video'] as { cid: string }
+    assert.equal((await get(ipfs(cid)).set('Range', 'bytes=0-9').set('If-Range', '"other"')).status, 200)
+    assert.equal((await get(ipfs(cid)).set('Range', 'bytes=0-9').set('If-Range', `"${cid}"`)).status, 206)
+  })
+  test('a cold range brings no more than it needs', async () => {
+    const { cid } = await addFile(all.blocks, noise(20_000_000, 31))
+    const before = upstream.sentBytes
+    assert.equal((await get(ipfs(cid)).set('Range', 'bytes=15000000-15000009')).status, 206)
+    assert.ok(upstream.sentBytes - before < 4_000_000, `${upstream.sentBytes - before} bytes`)
+  })
+})
+
+describe('conditional requests', () => {
+  const rows: [name: string, tag: (cid: string) => string, status: number][] = [
+    ['the tag', (cid) => `"${cid}"`, 304],
+    ['a weak one', (cid) => `W/"${cid}"`, 304],
+    ['one of a list', (cid) => `"x", "${cid}" , "y"`, 304],
+    ['any', () => '*', 304],
+    ['without quotes', (cid) => cid, 304],
+    ['another', () => '"other"', 200],
+  ]
+  for (const [name, tag, status] of rows) {
+    test(`${name}: ${status}`, async () => {
+      for (const path of [ipfs(all.files.hello.cid), ipfs(all.directory, '/readme.txt')]) {
+        const cid = String((await get(path)).headers['etag']).replaceAll('"', '')
+        const answer = await get(path).set('If-None-Match', tag(cid))
+        assert.equal(answer.status, status)
+        if (status !== 304) continue
+        assert.equal(answer.headers['etag'], `"${cid}"`)
+        assert.match(String(answer.headers['cache-control']), /immutable/)
+        assert.equal(answer.headers['access-control-allow-origin'], '*')
+      }
+    })
+  }
+  test('a copy the client has costs no upstream', async () => {
+    const cid = 'bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'
+    const before = upstream.seen.length
+    assert.equal((await get(ipfs(cid)).set('If-None-Match', `"${cid}"`)).status, 304)
+    assert.equal(upstream.seen.length, before)
+  })
+  test('only-if-cached: 412 for what no tier has, without asking anybody', async () => {
+    const { cid } = await addFile(all.blocks, noise(999, 77))
+    const before = upstream.seen.length
+    const answer = await get(ipfs(cid)).set('Cache-Control', 'only-if-cached')
+    assert.equal(answer.status, 412)
+    assert.equal(upstream.seen.length, before)
+    await get(ipfs(cid))
+    assert.equal((await get(ipfs(cid)).set('Cache-Control', 'only-if-cached')).status, 200)
+  })
+})
+
+describe('errors', () => {
+  const rows: [name: string, path: () => string, status: number][] = [
+    ['no CID', () => '/ipfs/hello', 400],
+    ['nothing', () => '/ipfs/', 400],
+    ['bad percent', () => ipfs(all.directory, '/%zz'), 400],
+    ['an encoded slash', () => ipfs(all.directory, '/sub%2Fdeep'), 400],
+    ['a format nobody knows', () => ipfs(all.files.hello.cid, '?format=nonsense'), 400],
+    ['a name that is not there', () => ipfs(all.directory, '/absent.txt'), 404],
+    ['below a file', () => ipfs(all.files.hello.cid, '/x'), 404],
+    ['nobody has it', () => ipfs('bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'), 404],
+    ['another place', () => '/elsewhere', 404],
+    ['wrong case', () => ipfs(all.files.hello.cid).replace('ipfs', 'IPFS'), 404],
+  ]
+  for (const [name, path, status] of rows) {
+    test(`${name}: ${status}, as a problem anybody can read`, async () => {
+      const answer = await supertest(at.url).get(path())
+      assert.equal(answer.status, status)
+      assert.equal(answer.headers['content-type'], 'application/problem+json')
+      assert.equal(answer.headers['access-control-allow-origin'], '*')
+      const body = JSON.parse(answer.text) as Record<string, unknown>
+      assert.equal(body['status'], status)
+      assert.equal(body['detail'], body['message'])
+      assert.ok(String(body['detail']).length > 10)
+      if (name === 'nobody has it') assert.ok(Array.isArray(body['attempts']) && body['attempts'].length === 1)
+    })
+  }
+  test('405 with Allow; OPTIONS is a preflight', async () => {
+    const wrong = await supertest(at.url).put(ipfs(all.files.hello.cid))
+    assert.deepEqual([wrong.status, wrong.headers['allow']], [405, 'GET, HEAD, OPTIONS'])
+    const flight = await supertest(at.url).options(ipfs(all.files.hello.cid))
+    assert.equal(flight.status, 204)
+    assert.match(String(flight.headers['access-control-allow-methods']), /GET/)
+    assert.match(String(flight.headers['access-control-allow-headers']), /Range/)
+  })
+  test('/ipfs/ipfs/… means the same with one', async () => {
+    const answer = await supertest(at.url).get(`/ipfs/ipfs/${all.files.hello.cid}`).redirects(0)
+    assert.deepEqual([answer.status, answer.headers['location']], [301, `/ipfs/${all.files.hello.cid}`])
+  })
+})
+
+describe('requests two parsers could read in two ways', () => {
+  /** Sends exactly this and answers the first line that comes back. */
+  const raw = (lines: string): Promise<string> =>
+    new Promise((resolve, reject) => {
+      const socket = connect(Number(new URL(at.url).port), '127.0.0.1', () => socket.write(lines))
+      let said = ''
+      socket.setTimeout(3000, () => socket.destroy(new Error('no answer')))
+      socket.on('data', (chunk) => {
+        said += chunk.toString()
+        if (said.includes('\r\n')) {
+          resolve(said.split('\r\n')[0] as string)
+          socket.destroy()
+        }
+      })
+      socket.on('error', reject)
+      socket.on('close', () => resolve(said.split('\r\n')[0] as string))
+    })
+  const rows: [name: string, request: (path: string) => string][] = [
+    ['two Host lines', (path) => `GET ${path} HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n`],
+    ['a target elsewhere', (path) => `GET http://evil.example${path} HTTP/1.1\r\nHost: a\r\n\r\n`],
+    ['a fragment', (path) => `GET ${path}#x HTTP/1.1\r\nHost: a\r\n\r\n`],
+    ['a backslash', (path) => `GET ${path}/..\\..\\x HTTP/1.1\r\nHost: a\r\n\r\n`],
+    ['dot segments', (path) => `GET ${path}/../x HTTP/1.1\r\nHost: a\r\n\r\n`],
+    ['an encoded NUL', (path) => `GET ${path}/a%00 HTTP/1.1\r\nHost: a\r\n\r\n`],
+    [
+      'another transfer coding',
+      (path) => `GET ${path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n`,
+    ],
+    ['two lengths', (path) => `GET ${path} HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n`],
+  ]
+  for (const [name, request] of rows) {
+    test(`${name}: refused, hot or not`, async () => {
+      await get(ipfs(all.files.hello.cid))
+      assert.match(await raw(request(ipfs(all.files.hello.cid))), / (400|404) /)
+    })
+  }
+})
