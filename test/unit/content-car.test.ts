@@ -1,0 +1,377 @@
+// CARs: what a client that trusts nothing gets to check. Read back by the ecosystem's own reader, and by its exporter over
+// nothing but the blocks of the CAR.
+import assert from 'node:assert/strict'
+import { before, describe, test } from 'node:test'
+import { CarReader } from '@ipld/car'
+import { UnixFS } from 'ipfs-unixfs'
+import { exporter } from 'ipfs-unixfs-exporter'
+import { CID } from 'multiformats/cid'
+import { blockKey, proves } from '../../src/block.ts'
+import { car } from '../../src/content/car.ts'
+import { hintOf, parseEntityBytes, placeEntityBytes } from '../../src/content/entity-bytes.ts'
+import { parsePath } from '../../src/content/path.ts'
+import { resolve } from '../../src/content/resolve.ts'
+import { type FailureKind, isFailure } from '../../src/failure.ts'
+import { linksOf } from '../../src/retrieval/links.ts'
+import {
+  addBlock,
+  addCbor,
+  addDirectory,
+  addNode,
+  type BlockMap,
+  type Fixtures,
+  fixtures,
+  text,
+} from '../support/fixtures.ts'
+import { memorySession } from '../support/memory-session.ts'
+
+let all: Fixtures
+before(async () => {
+  all = await fixtures()
+})
+
+const rejects = (work: Promise<unknown>, kind: FailureKind) => assert.rejects(work, (error) => isFailure(error, kind))
+const asked = (query = '', parameters: Record<string, string> = {}) => ({
+  query: new URLSearchParams(query),
+  parameters,
+})
+
+async function render(path: string, query = '', blocks: BlockMap = all.blocks, parameters = {}) {
+  const session = memorySession(blocks)
+  const request = asked(query, parameters)
+  const resolution = await resolve(session, parsePath(path), car.wants(request))
+  const rendering = await car.render(session, resolution, request)
+  assert.ok(rendering)
+  return { rendering, session, resolution }
+}
+
+async function carOf(path: string, query = '', blocks: BlockMap = all.blocks) {
+  const { rendering } = await render(path, query, blocks)
+  const reader = await CarReader.fromIterable(rendering.read())
+  const sent = await Array.fromAsync(reader.blocks())
+  for (const { cid, bytes } of sent) assert.ok(proves(cid, bytes), `${cid} is false`)
+  return { roots: (await reader.getRoots()).map(String), cids: sent.map(({ cid }) => cid.toString()), sent }
+}
+
+/** A store that holds what the CAR holds and nothing else. */
+function storeOf(sent: readonly { cid: CID; bytes: Uint8Array }[]) {
+  const held = new Map(sent.map(({ cid, bytes }) => [blockKey(cid), bytes]))
+  return {
+    get: async function* (cid: CID) {
+      const bytes = cid.multihash.code === 0 ? cid.multihash.digest : held.get(blockKey(cid))
+      if (!bytes) throw new Error(`the CAR lacks ${cid}`)
+      yield bytes
+    },
+  } as never
+}
+
+async function contentOf(cid: CID, sent: readonly { cid: CID; bytes: Uint8Array }[], options = {}) {
+  const entry = await exporter(cid, storeOf(sent))
+  if (entry.type !== 'file' && entry.type !== 'raw') assert.fail(entry.type)
+  return Buffer.concat(await Array.fromAsync(entry.content(options)))
+}
+
+/** Each block below and including this one, depth first, duplicates included: written without the code under test. */
+function descend(cid: CID, blocks: BlockMap): string[] {
+  const bytes = blocks.get(blockKey(cid))
+  assert.ok(bytes)
+  return [cid.toString(), ...linksOf({ cid, bytes }).flatMap((link) => descend(link, blocks))]
+}
+
+describe('what a CAR holds', () => {
+  test('every file layout, enough to be read from it alone', async () => {
+    for (const [name, { cid, bytes }] of Object.entries(all.files)) {
+      for (const scope of ['entity', 'all']) {
+        const { sent, roots } = await carOf(cid.toString(), `dag-scope=${scope}`)
+        assert.deepEqual(roots, [cid.toString()])
+        assert.ok((await contentOf(cid, sent)).equals(bytes), `${name}, ${scope}`)
+      }
+    }
+  })
+  test('the blocks of the path first, then those below, in order', async () => {
+    const { cids } = await carOf(`${all.directory}/sub/big.bin`)
+    const { resolution } = await render(`${all.directory}/sub/big.bin`)
+    const { entity, roots } = resolution
+    assert.deepEqual(cids, [...roots.slice(0, -1).map(String), ...descend(entity.cid, all.blocks)])
+    assert.ok(cids.length > 4)
+  })
+  test('through a HAMT: the shards on the way and no others', async () => {
+    const { sent, cids } = await carOf(`${all.hamt}/file-777.txt`, 'dag-scope=block')
+    const everyShard = (await carOf(`${all.hamt}`, 'dag-scope=entity')).cids
+    assert.ok(cids.length >= 3 && cids.length < everyShard.length, `${cids.length} of ${everyShard.length}`)
+    const again = memorySession(new Map(sent.map(({ cid, bytes }) => [blockKey(cid), bytes])))
+    const { entity } = await resolve(again, parsePath(`${all.hamt}/file-777.txt`))
+    assert.equal(Buffer.from(entity.block).toString(), 'content 777')
+  })
+  test('block: the last block and no more', async () => {
+    assert.deepEqual((await carOf(`${all.directory}`, 'dag-scope=block')).cids, [all.directory.toString()])
+    assert.equal((await carOf(`${all.directory}/sub/big.bin`, 'dag-scope=block')).cids.length, 3)
+  })
+  test('entity of a flat directory: its one block', async () => {
+    assert.deepEqual((await carOf(`${all.directory}`, 'dag-scope=entity')).cids, [all.directory.toString()])
+  })
+  test('entity of a HAMT: enough to list it, none of its files', async () => {
+    const { sent } = await carOf(`${all.hamt}`, 'dag-scope=entity')
+    assert.ok(sent.every(({ cid }) => cid.code === 0x70))
+    const entry = await exporter(all.hamt, {
+      get: async function* (cid: CID) {
+        const found = sent.find((block) => block.cid.equals(cid))?.bytes ?? all.blocks.get(blockKey(cid))
+        if (!sent.some((block) => block.cid.equals(cid)) && cid.code === 0x70) assert.fail(`the CAR lacks ${cid}`)
+        yield found
+      },
+    } as never)
+    if (entry.type !== 'directory') assert.fail(entry.type)
+    assert.equal((await Array.fromAsync(entry.entries())).length, 1500)
+  })
+  test('all of a directory: everything below it', async () => {
+    const { cids } = await carOf(`${all.hamt}`)
+    assert.deepEqual(new Set(cids), new Set(descend(all.hamt, all.blocks)))
+  })
+  test('a document: its links only with everything', async () => {
+    assert.deepEqual((await carOf(`${all.cbor}`, 'dag-scope=entity')).cids, [all.cbor.toString()])
+    assert.deepEqual((await carOf(`${all.cbor}`)).cids, descend(all.cbor, all.blocks))
+    assert.deepEqual((await carOf(`${all.cbor}/inside/file`)).cids, [
+      all.cbor.toString(),
+      all.files.hello.cid.toString(),
+    ])
+    assert.deepEqual((await carOf(`${all.cbor}/inside/number`)).cids, [all.cbor.toString()])
+  })
+  test('identity blocks never, wherever they stand', async () => {
+    const { cids, roots } = await carOf(all.identity.toString(), 'car-dups=y')
+    assert.deepEqual([cids, roots], [[], [all.identity.toString()]])
+    const blocks: BlockMap = new Map()
+    const root = addCbor(blocks, { inside: all.identity })
+    assert.deepEqual((await carOf(root.toString(), '', blocks)).cids, [root.toString()])
+  })
+  test('a block that is no good dag-pb is still a block', async () => {
+    const blocks: BlockMap = new Map()
+    const cid = addBlock(blocks, 0x70, text('not dag-pb'))
+    assert.deepEqual((await carOf(cid.toString(), '', blocks)).cids, [cid.toString()])
+  })
+})
+
+describe('duplicates', () => {
+  const same = async () => {
+    const blocks: BlockMap = new Map()
+    const bytes = new Uint8Array(2_500_000).fill(7)
+    const root = await addDirectory(blocks, { 'a.bin': bytes, 'b.bin': bytes })
+    return { blocks, root }
+  }
+  test('n: each block once', async () => {
+    const { blocks, root } = await same()
+    const { cids } = await carOf(root.toString(), 'car-dups=n', blocks)
+    assert.equal(cids.length, new Set(cids).size)
+    assert.deepEqual(new Set(cids), new Set(descend(root, blocks)))
+  })
+  test('y: each time it stands there', async () => {
+    const { blocks, root } = await same()
+    const { cids } = await carOf(root.toString(), 'car-dups=y', blocks)
+    assert.deepEqual(cids, descend(root, blocks))
+    assert.ok(cids.length > new Set(cids).size)
+  })
+  test('n with a range: a part that is needed more of later is walked again', async () => {
+    const blocks: BlockMap = new Map()
+    const leaf = (name: string) => ({ Name: '', Hash: addBlock(blocks, 0x55, text(name)), Tsize: 4 })
+    const file = (size: bigint, links: ReturnType<typeof leaf>[]) =>
+      addNode(blocks, { Data: new UnixFS({ type: 'file', blockSizes: links.map(() => size) }).marshal(), Links: links })
+    const inner = file(4n, [leaf('abcd'), leaf('efgh')])
+    const twice = { Name: '', Hash: inner, Tsize: 8 }
+    const root = file(8n, [twice, twice])
+    const { cids, sent } = await carOf(root.toString(), 'entity-bytes=4:15', blocks)
+    assert.equal(cids.length, 4)
+    assert.equal((await contentOf(root, sent, { offset: 4, length: 12 })).toString(), 'efghabcdefgh')
+  })
+})
+
+describe('entity-bytes', () => {
+  const size = 1026
+  const placed: [text: string, from: number, to: number][] = [
+    ['0:*', 0, 1026],
+    ['0:0', 0, 1],
+    ['512:*', 512, 1026],
+    ['512:1023', 512, 1024],
+    ['512:-256', 512, 771],
+    ['-5:*', 1021, 1026],
+    ['-9999:*', 0, 1026],
+    ['-9999:-3', 0, 1024],
+    ['1000:99999', 1000, 1026],
+    ['0:9223372036854775807', 0, 1026],
+    ['-1:-1', 1025, 1026],
+  ]
+  for (const [value, from, to] of placed) {
+    test(`${value} of ${size} bytes`, () =>
+      assert.deepEqual(placeEntityBytes(parseEntityBytes(value), size), { from, to }))
+  }
+  for (const value of ['1026:*', '9999:10000', '0:-2000', '800:-900']) {
+    test(`${value} of ${size} bytes: none`, () =>
+      assert.equal(placeEntityBytes(parseEntityBytes(value), size), undefined))
+  }
+  for (const value of ['', '5', ':', '5:', ':5', '*:5', 'a:b', '1:2:3', '10:5', '-1:-5', '1e3:*', '0x1:*', ' 1:2']) {
+    test(`${JSON.stringify(value)} is malformed`, () =>
+      assert.throws(
+        () => parseEntityBytes(value),
+        (error) => isFailure(error, 'malformed'),
+      ))
+  }
+  test('what a cold file is asked with', () => {
+    assert.deepEqual(hintOf(parseEntityBytes('5:*')), { from: 5 })
+    assert.deepEqual(hintOf(parseEntityBytes('5:9')), { from: 5, to: 9 })
+    assert.deepEqual(hintOf(parseEntityBytes('5:-9')), { from: 5 })
+    assert.equal(hintOf(parseEntityBytes('-5:*')), undefined)
+  })
+
+  test('as few blocks as prove the range, and enough to read it', async () => {
+    const { cid, bytes } = all.files.deepV0
+    const chunk = 256 * 1024
+    for (const [from, to] of [
+      [0, 0],
+      [chunk - 1, chunk],
+      [25_000_000, 25_000_010],
+      [bytes.length - 1, bytes.length - 1],
+    ] as const) {
+      const { sent } = await carOf(cid.toString(), `entity-bytes=${from}:${to}`)
+      assert.ok(sent.length <= 5, `${sent.length} blocks for ${from}:${to}`)
+      const read = await contentOf(cid, sent, { offset: from, length: to - from + 1 })
+      assert.deepEqual(new Uint8Array(read), bytes.slice(from, to + 1))
+    }
+  })
+  test('a block that is missing elsewhere does not matter', async () => {
+    const { cid } = all.files.chunkedV0
+    const [, first, second] = descend(cid, all.blocks)
+    const blocks = new Map(all.blocks)
+    blocks.delete(blockKey(CID.parse(second as string)))
+    const before = await carOf(cid.toString(), 'dag-scope=entity&entity-bytes=0:1000', blocks)
+    assert.deepEqual(before.cids, [cid.toString(), first])
+    const after = await carOf(cid.toString(), `dag-scope=entity&entity-bytes=${2 * 256 * 1024}:*`, blocks)
+    assert.equal(after.cids.length, 2)
+    await rejects(carOf(cid.toString(), '', blocks), 'not-found')
+  })
+  test('none of the bytes: the root proves it', async () => {
+    const { cid } = all.files.chunkedV0
+    assert.deepEqual((await carOf(cid.toString(), 'entity-bytes=99999999:*')).cids, [cid.toString()])
+  })
+  test('ignored for what is no file', async () => {
+    const { cids } = await carOf(all.hamt.toString(), 'entity-bytes=0:1')
+    assert.deepEqual(cids, (await carOf(all.hamt.toString(), 'dag-scope=entity')).cids)
+  })
+  test('a cold path costs one answer: the first block is asked for with path, scope and range', async () => {
+    const session = memorySession(new Map())
+    await rejects(
+      resolve(session, parsePath(`${all.directory}/sub/big.bin`), car.wants(asked('entity-bytes=5:9'))),
+      'not-found',
+    )
+    assert.deepEqual(session.asked[0]?.around, {
+      cid: all.directory,
+      segments: ['sub', 'big.bin'],
+      scope: 'entity',
+      range: { from: 5, to: 9 },
+    })
+  })
+})
+
+describe('how it is asked for and described', () => {
+  const refused = ['car-version=2', 'car-order=bfs', 'car-dups=maybe', 'dag-scope=half', 'entity-bytes=x']
+  for (const query of refused) {
+    test(`${query} is malformed`, () =>
+      assert.throws(
+        () => car.wants(asked(query)),
+        (error) => isFailure(error, 'malformed') && error.source === 'client',
+      ))
+  }
+  test('order and dups are echoed; the query wins over Accept', async () => {
+    const { cid } = all.files.hello
+    const typeOf = async (query: string, parameters = {}) =>
+      (await render(cid.toString(), query, all.blocks, parameters)).rendering.contentType
+    assert.equal(await typeOf(''), 'application/vnd.ipld.car; version=1; order=dfs; dups=n')
+    assert.match(await typeOf('', { order: 'unk', dups: 'y' }), /order=unk; dups=y/)
+    assert.match(await typeOf('car-order=dfs&car-dups=y', { order: 'unk', dups: 'n' }), /order=dfs; dups=y/)
+  })
+  test('every difference that shows in the bytes shows in the tag', async () => {
+    const cid = all.files.chunkedV0.cid.toString()
+    const queries = [
+      '',
+      'dag-scope=entity',
+      'dag-scope=block',
+      'entity-bytes=0:9',
+      'entity-bytes=0:*',
+      'car-dups=y',
+      'car-order=unk',
+    ]
+    const tags = await Promise.all(queries.map(async (query) => (await render(cid, query)).rendering.etagSuffix))
+    assert.equal(new Set(tags).size, queries.length)
+    const byPath = (await render(`${all.directory}/sub/big.bin`)).rendering.etagSuffix
+    const { entity } = (await render(`${all.directory}/sub/big.bin`)).resolution
+    assert.notEqual((await render(entity.cid.toString())).rendering.etagSuffix, byPath)
+  })
+  test('nothing is fetched before it is read', async () => {
+    const { session } = await render(all.files.deepV0.cid.toString())
+    assert.equal(session.asked.length, 1)
+  })
+  test('a reader that leaves stops the walk', async () => {
+    const { rendering, session } = await render(all.files.deepV0.cid.toString())
+    for await (const _ of rendering.read()) if (session.asked.length > 10) break
+    assert.ok(session.asked.length < 15)
+  })
+})
+
+describe('DAGs that are hard to walk', () => {
+  const link = (Hash: CID) => ({ Name: '', Hash, Tsize: 1 })
+  const file = (sizes: bigint[]) => new UnixFS({ type: 'file', blockSizes: sizes }).marshal()
+
+  function exponential(blocks: BlockMap) {
+    let cid = addBlock(blocks, 0x55, new Uint8Array(1024))
+    let size = 1024n
+    for (let level = 0; level < 4; level++) {
+      cid = addNode(blocks, {
+        Data: file(Array.from({ length: 1024 }, () => size)),
+        Links: Array.from({ length: 1024 }, () => link(cid)),
+      })
+      size *= 1024n
+    }
+    return cid
+  }
+  test('2^50 bytes in five blocks are five blocks', async () => {
+    const blocks: BlockMap = new Map()
+    const cid = exponential(blocks)
+    assert.equal((await carOf(cid.toString(), '', blocks)).cids.length, 5)
+    assert.equal((await carOf(cid.toString(), 'dag-scope=entity', blocks)).cids.length, 5)
+  })
+  test('the same with a range: only its edges are walked twice', async () => {
+    const blocks: BlockMap = new Map()
+    const { rendering, session } = await render(
+      exponential(blocks).toString(),
+      `entity-bytes=1500:${2 ** 49 + 5000}`,
+      blocks,
+    )
+    assert.equal((await Array.fromAsync((await CarReader.fromIterable(rendering.read())).cids())).length, 5)
+    assert.ok(session.asked.length < 30, `${session.asked.length} blocks`)
+  })
+  test('with duplicates it is streamed, never gathered', async () => {
+    const blocks: BlockMap = new Map()
+    const { rendering } = await render(exponential(blocks).toString(), 'car-dups=y', blocks)
+    let pieces = 0
+    for await (const _ of rendering.read()) if (++pieces > 10_000) break
+    assert.equal(pieces, 10_001)
+  })
+  test('a chain deeper than any that is used', async () => {
+    const blocks: BlockMap = new Map()
+    let cid = addBlock(blocks, 0x55, text('end'))
+    for (let level = 0; level < 5_000; level++) cid = addNode(blocks, { Data: file([3n]), Links: [link(cid)] })
+    await rejects(carOf(cid.toString(), '', blocks), 'malformed')
+  })
+  test('a range over parts that lie about their size', async () => {
+    const blocks: BlockMap = new Map()
+    const inner = addNode(blocks, { Data: file([4n]), Links: [link(addBlock(blocks, 0x55, text('four')))] })
+    const root = addNode(blocks, { Data: file([400n]), Links: [link(inner)] })
+    await rejects(carOf(root.toString(), 'entity-bytes=0:5', blocks), 'malformed')
+  })
+  test('large blocks, deep, with siblings left to visit: more than may be kept', async () => {
+    const blocks: BlockMap = new Map()
+    const leaf = link(addBlock(blocks, 0x55, text('x')))
+    let cid = leaf.Hash
+    for (let level = 0; level < 40; level++) {
+      cid = addNode(blocks, { Data: new Uint8Array(2_000_000).fill(level), Links: [link(cid), leaf] })
+    }
+    await rejects(carOf(cid.toString(), '', blocks), 'too-large')
+  })
+})
