@@ -1,0 +1,266 @@
+// What a reader may not be made to do by content that somebody else wrote: read for ever, keep everything, fetch what is
+// not needed, or say less than was asked without saying so.
+import assert from 'node:assert/strict'
+import { before, describe, test } from 'node:test'
+import { UnixFS } from 'ipfs-unixfs'
+import { importer } from 'ipfs-unixfs-importer'
+import { CID } from 'multiformats/cid'
+import { create as createDigest } from 'multiformats/hashes/digest'
+import { blockKey } from '../../src/block.ts'
+import { listDirectory } from '../../src/content/directory.ts'
+import { readFile } from '../../src/content/file.ts'
+import { createHeld, createPending } from '../../src/content/held.ts'
+import { parsePath } from '../../src/content/path.ts'
+import { resolve } from '../../src/content/resolve.ts'
+import { hashTypeOf } from '../../src/content/unixfs.ts'
+import { type FailureKind, isFailure } from '../../src/failure.ts'
+import { addBlock, addCbor, addNode, type BlockMap, type Fixtures, fixtures, text } from '../support/fixtures.ts'
+import { memorySession } from '../support/memory-session.ts'
+
+let all: Fixtures
+before(async () => {
+  all = await fixtures()
+})
+
+const is = (kind: FailureKind) => (error: unknown) => isFailure(error, kind)
+const rejects = (work: Promise<unknown>, kind: FailureKind) => assert.rejects(work, is(kind))
+const open = (path: string, blocks = all.blocks) => resolve(memorySession(blocks), parsePath(path))
+const link = (Hash: CID, Name = '') => ({ Name, Hash, Tsize: 1 })
+const file = (sizes: bigint[], data?: Uint8Array) =>
+  new UnixFS({ type: 'file', blockSizes: sizes, ...(data && { data }) }).marshal()
+
+describe('paths', () => {
+  const cid = 'bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'
+  for (const rest of ['a\\b', '..\\x', 'a#b', '\ud800']) {
+    test(`refused: ${JSON.stringify(rest)}`, () => assert.throws(() => parsePath(`${cid}/${rest}`), is('malformed')))
+  }
+  test('the same, encoded, are names', () => {
+    assert.deepEqual(parsePath(`${cid}/a%5Cb/a%23b/a b`).segments, ['a\\b', 'a#b', 'a b'])
+  })
+  test('the length of a list is no name in it', async () => {
+    const blocks: BlockMap = new Map()
+    const document = addCbor(blocks, { list: [addBlock(blocks, 0x55, text('first')), 2] })
+    await rejects(open(`${document}/list/length`, blocks), 'no-link')
+    assert.equal(Buffer.from((await open(`${document}/list/0`, blocks)).entity.block).toString(), 'first')
+    assert.deepEqual((await open(`${document}/list/1`, blocks)).remainder, ['list', '1'])
+  })
+  test('a link that cannot be proved is not followed', async () => {
+    const blocks: BlockMap = new Map()
+    const short = createDigest(0x12, parsePath(cid).cid.multihash.digest.subarray(0, 4))
+    const root = addNode(blocks, {
+      Data: new UnixFS({ type: 'directory' }).marshal(),
+      Links: [link(CID.createV1(0x55, short), 'x')],
+    })
+    await rejects(open(`${root}/x`, blocks), 'malformed')
+  })
+})
+
+describe('files', () => {
+  const read = async (cid: CID, blocks: BlockMap, ...range: number[]) => {
+    const { entity } = await open(cid.toString(), blocks)
+    return Buffer.concat(await Array.fromAsync(readFile(memorySession(blocks), entity, ...range)))
+  }
+  test('one that declares a pebibyte is refused before its first byte', async () => {
+    const blocks: BlockMap = new Map()
+    const root = addNode(blocks, { Data: file([2n ** 50n]), Links: [link(addBlock(blocks, 0x55, text('x')))] })
+    const { entity } = await open(root.toString(), blocks)
+    assert.throws(() => readFile(memorySession(blocks), entity), is('too-large'))
+  })
+  test('the cap is the caller’s to set', async () => {
+    const { entity } = await open(all.files.deepV0.cid.toString())
+    assert.throws(() => readFile(memorySession(all.blocks), entity, 0, 10, 1000), is('too-large'))
+  })
+  test('parts without bytes are not fetched', async () => {
+    const blocks: BlockMap = new Map()
+    const absent = addBlock(new Map(), 0x55, text('nobody has this'))
+    const root = addNode(blocks, {
+      Data: file([1n, 0n, 1n]),
+      Links: [link(addBlock(blocks, 0x55, text('a'))), link(absent), link(addBlock(blocks, 0x55, text('b')))],
+    })
+    assert.equal((await read(root, blocks)).toString(), 'ab')
+  })
+  test('long chains above single bytes are more work than the bytes are worth', async () => {
+    const blocks: BlockMap = new Map()
+    let cid = addBlock(blocks, 0x55, text('x'))
+    for (let level = 0; level < 200; level++) cid = addNode(blocks, { Data: file([1n]), Links: [link(cid)] })
+    const root = addNode(blocks, {
+      Data: file(Array.from({ length: 100 }, () => 1n)),
+      Links: Array.from({ length: 100 }, () => link(cid)),
+    })
+    const session = memorySession(blocks)
+    const { entity } = await resolve(session, parsePath(root.toString()))
+    await rejects(Array.fromAsync(readFile(session, entity)), 'malformed')
+    assert.ok(session.asked.length < 1100)
+  })
+  test('large blocks, deep, with siblings left to visit: more than may be kept', async () => {
+    const blocks: BlockMap = new Map()
+    const leaf = addBlock(blocks, 0x55, text('x'))
+    const padding = new Uint8Array(2_000_000)
+    let cid = leaf
+    let size = 1n
+    for (let level = 0; level < 40; level++) {
+      cid = addNode(blocks, { Data: file([size, 1n], padding), Links: [link(cid), link(leaf)] })
+      size += 1n + BigInt(padding.byteLength)
+    }
+    await rejects(read(cid, blocks), 'too-large')
+  })
+  test('the pieces are views of the blocks', async () => {
+    const { entity } = await open(all.files.chunkedV1.cid.toString())
+    for await (const piece of readFile(memorySession(all.blocks), entity, 10, 2_000_000)) {
+      assert.ok(
+        [...all.blocks.values()].some(
+          (block) => block.buffer === piece.buffer && piece.byteLength < block.byteLength + 1,
+        ),
+      )
+      break
+    }
+  })
+  test('one block ahead of the reader and no more, which ends with it', async () => {
+    const session = memorySession(all.blocks)
+    const { entity } = await resolve(session, parsePath(all.files.deepV0.cid.toString()))
+    const pieces = readFile(session, entity)
+    for (let count = 1; count <= 5; count++) {
+      await pieces.next()
+      await new Promise(setImmediate)
+      // The root, the one node below it, what was given and one more.
+      assert.ok(session.asked.length <= count + 3, `${session.asked.length} blocks after ${count} pieces`)
+    }
+    await pieces.return(undefined)
+  })
+  test('what fails ahead of a reader who leaves is nobody’s failure', async () => {
+    const whole = memorySession(all.blocks)
+    const { entity } = await resolve(whole, parsePath(all.files.chunkedV0.cid.toString()))
+    await Array.fromAsync(readFile(whole, entity))
+    const blocks = new Map(all.blocks)
+    const [, , second] = whole.asked
+    assert.ok(second && blocks.delete(blockKey(second.cid)))
+    const session = memorySession(blocks)
+    const pieces = readFile(session, entity)
+    await pieces.next()
+    assert.ok(session.asked.some(({ cid }) => cid.equals(second.cid)))
+    await pieces.return(undefined)
+    await new Promise(setImmediate)
+  })
+  test('documents and symlinks are read like files, directories are not', async () => {
+    await rejects(read(all.linked, all.blocks), 'malformed')
+    assert.equal((await read(all.symlink, all.blocks)).toString(), 'hello.txt')
+    assert.equal((await read(all.symlink, all.blocks, 0, 5)).toString(), 'hello')
+    assert.ok((await read(all.cbor, all.blocks)).equals(all.blocks.get(blockKey(all.cbor)) as Uint8Array))
+    assert.equal((await read(all.cbor, all.blocks, 5, 3)).byteLength, 0)
+  })
+})
+
+describe('HAMT directories', () => {
+  async function sharded(fanoutBits: number, count: number) {
+    const blocks: BlockMap = new Map()
+    const store = {
+      put: async (cid: CID, bytes: Uint8Array) => {
+        blocks.set(blockKey(cid), bytes)
+        return cid
+      },
+    } as never
+    const source = Array.from({ length: count }, (_, index) => ({
+      path: `root/name-${index}`,
+      content: (async function* () {
+        yield text(`${index}`)
+      })(),
+    }))
+    let root: CID | undefined
+    const options = {
+      shardSplitThresholdBytes: 1,
+      shardFanoutBits: fanoutBits,
+      cidVersion: 1,
+      rawLeaves: true,
+    } as const
+    for await (const { cid } of importer(source, store, options)) root = cid
+    assert.ok(root)
+    return { blocks, root }
+  }
+  for (const fanoutBits of [3, 4, 10]) {
+    test(`every name is found with a fan-out of ${2 ** fanoutBits}`, async () => {
+      const { blocks, root } = await sharded(fanoutBits, 300)
+      for (const index of [0, 1, 150, 299]) {
+        const { entity } = await open(`${root}/name-${index}`, blocks)
+        assert.equal(Buffer.from(entity.block).toString(), `${index}`)
+      }
+      const { entity } = await open(root.toString(), blocks)
+      const names = (await Array.fromAsync(listDirectory(memorySession(blocks), entity))).map(({ name }) => name)
+      assert.equal(new Set(names).size, 300)
+    })
+  }
+  const shard = (links: ReturnType<typeof link>[], hashType = 0x22n) => ({
+    Data: new UnixFS({ type: 'hamt-sharded-directory', data: new Uint8Array([1]), fanout: 256n, hashType }).marshal(),
+    Links: links,
+  })
+  test('another hash is not guessed at', async () => {
+    const blocks: BlockMap = new Map()
+    const leaf = addBlock(blocks, 0x55, text('x'))
+    const root = addNode(blocks, shard([link(leaf, 'FFx')], 0x12n))
+    await rejects(open(`${root}/x`, blocks), 'malformed')
+    const { entity } = await open(root.toString(), blocks)
+    await rejects(Array.fromAsync(listDirectory(memorySession(blocks), entity)), 'malformed')
+  })
+  test('the hash is read from the message, wherever it stands', () => {
+    assert.equal(hashTypeOf(shard([]).Data), 0x22)
+    assert.equal(hashTypeOf(file([1n])), undefined)
+    assert.equal(hashTypeOf(new Uint8Array([0x12, 0xff, 0xff, 0xff, 0xff])), undefined)
+    assert.equal(hashTypeOf(new Uint8Array([0x80])), undefined)
+  })
+  test('a link without a place, and a shard that is none', async () => {
+    const blocks: BlockMap = new Map()
+    const leaf = addBlock(blocks, 0x55, text('x'))
+    for (const root of [
+      addNode(blocks, shard([link(leaf, 'F')])),
+      addNode(blocks, shard([link(leaf, 'FF')])),
+      addNode(
+        blocks,
+        shard([link(addNode(blocks, { Data: new UnixFS({ type: 'directory' }).marshal(), Links: [] }), 'FF')]),
+      ),
+    ]) {
+      const { entity } = await open(root.toString(), blocks)
+      await rejects(Array.fromAsync(listDirectory(memorySession(blocks), entity)), 'malformed')
+    }
+  })
+  test('deeper than a hash reaches', async () => {
+    const blocks: BlockMap = new Map()
+    let cid = addNode(blocks, shard([]))
+    for (let level = 0; level < 40; level++) {
+      cid = addNode(
+        blocks,
+        shard(Array.from({ length: 256 }, (_, at) => link(cid, at.toString(16).toUpperCase().padStart(2, '0')))),
+      )
+    }
+    await rejects(open(`${cid}/name`, blocks), 'malformed')
+  })
+})
+
+describe('what a walk keeps', () => {
+  test('gives back what it took', () => {
+    const held = createHeld(10)
+    held.take(6)
+    assert.throws(() => held.take(5), is('too-large'))
+    held.give(5)
+    held.give(6)
+    held.take(10)
+  })
+  test('a chain keeps one block however long it is', () => {
+    const held = createHeld(100)
+    const pending = createPending<number>(held)
+    pending.push([0], 60)
+    for (let at = 1; at < 1000; at++) {
+      assert.equal(pending.next, at - 1)
+      assert.equal(pending.pop(), at - 1)
+      pending.push([at], 60)
+    }
+  })
+  test('depth first, in order', () => {
+    const pending = createPending<string>()
+    pending.push(['a', 'b', 'c'], 1)
+    const order: string[] = []
+    for (let part = pending.pop(); part; part = pending.pop()) {
+      order.push(part)
+      if (part === 'a') pending.push(['a1', 'a2'], 1)
+    }
+    assert.deepEqual(order, ['a', 'a1', 'a2', 'b', 'c'])
+  })
+})
