@@ -1,8 +1,8 @@
-// A load generator of its own process: so many connections, each with a few requests on their way, for so long. It counts
+// A load generator of its own process: so many connections, each with a request on its way, for so long. It counts
 // whole answers by their length and prints one line of JSON.
 import { connect } from 'node:net'
 
-const [target = '', path = '/', seconds = '2', connections = '32', depth = '8'] = process.argv.slice(2)
+const [target = '', path = '/', seconds = '2', connections = '64', depth = '1'] = process.argv.slice(2)
 const { hostname, port } = new URL(target)
 const request = Buffer.from(`GET ${path} HTTP/1.1\r\nHost: ${hostname}:${port}\r\n\r\n`)
 

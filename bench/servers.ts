@@ -7,7 +7,9 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { CID } from 'multiformats/cid'
 import { create as createDigest } from 'multiformats/hashes/digest'
-import { createGateway } from '../src/gateway.ts'
+import { createGateway, parseConfig } from '../src/gateway.ts'
+import { createLog } from '../src/observe/log.ts'
+import { serve } from '../src/serve.ts'
 
 const [which = 'cidgate', bytesText = '1024'] = process.argv.slice(2)
 const json = JSON.stringify({ name: 'a policy', text: 'x'.repeat(Math.max(0, Number(bytesText) - 32)) })
@@ -23,7 +25,8 @@ const upstream = createServer((_request, response) => {
   response.end(bytes)
 })
 await new Promise<void>((resolve) => upstream.listen(0, '127.0.0.1', resolve))
-const gateway = await createGateway({
+const config = parseConfig({
+  listen: '127.0.0.1:0',
   data,
   admin: false,
   log: { level: 'error' },
@@ -46,10 +49,13 @@ async function hotHeaders(port: number): Promise<string[]> {
 
 const listen = (handler: RequestListener): Promise<number> => {
   const server = createServer(handler)
+  server.maxRequestsPerSocket = 1000 // as the gateway has it
   return new Promise((resolve) => server.listen(0, '127.0.0.1', () => resolve((server.address() as AddressInfo).port)))
 }
 
-const gatewayPort = await listen(gateway.handler)
+// As `npm start` runs it, with everything that stands in front of the lane.
+const serving = await serve({ config, create: createGateway, log: createLog('error') })
+const gatewayPort = Number(new URL(`http://${serving.listen}`).port)
 const raw = await hotHeaders(gatewayPort)
 const headers: string[] = []
 for (let index = 0; index < raw.length; index += 2) {

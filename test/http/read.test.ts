@@ -37,7 +37,8 @@ after(async () => {
 })
 
 const get = (path: string) => supertest(at.url).get(path).buffer(true).parse(binary)
-const binary = (response: NodeJS.ReadableStream, done: (error: Error | null, body: Buffer) => void) => {
+const binary = (answer: supertest.Response, done: (error: Error | null, body: Buffer) => void) => {
+  const response = answer as unknown as NodeJS.ReadableStream
   const pieces: Buffer[] = []
   response.on('data', (piece: Buffer) => pieces.push(piece))
   response.on('end', () => done(null, Buffer.concat(pieces)))
