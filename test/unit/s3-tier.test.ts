@@ -78,7 +78,14 @@ const outages: readonly {
   readonly faults?: S3Faults
   readonly options?: object
 }[] = [
-  { name: '503 SlowDown', kind: 'throttled', says: /fewer requests/, faults: { slowDown: true } },
+  // The SDK waits up to half a second before its second try.
+  {
+    name: '503 SlowDown',
+    kind: 'throttled',
+    says: /fewer requests/,
+    faults: { slowDown: true },
+    options: { timeout: '3s' },
+  },
   { name: 'a wrong key', kind: 'refused', says: /keys and permissions/, options: { accessKeyId: 'somebody' } },
   {
     name: 'a wrong key where 403 means missing',
