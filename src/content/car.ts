@@ -6,7 +6,7 @@ import { varint } from 'multiformats'
 import type { CID } from 'multiformats/cid'
 import { type Block, isIdentity } from '../block.ts'
 import type { DagWant, Session } from '../retrieval/session.ts'
-import { note, type Seen, type Span, walkDag } from './dag-walk.ts'
+import { type Span, walkDag } from './dag-walk.ts'
 import type { Resolution } from './entity.ts'
 import { type EntityBytes, hintOf, parseEntityBytes, placeEntityBytes } from './entity-bytes.ts'
 import { type Format, type FormatRequest, malformedRequest, type Rendering } from './format.ts'
@@ -85,17 +85,15 @@ async function* blocksOf(
   { scope, range }: PartOfDag,
   { dups }: CarParams,
 ): AsyncGenerator<Block> {
-  const seen: Seen = new Map()
   const root: Block = { cid: entity.cid, bytes: entity.block }
   if (path.segments.length > 0) {
     for await (const block of walkPath(session, path, { scope, range: range && lastIncluded(range), opaque: true })) {
       if (block.cid.equals(root.cid)) continue
-      note(seen, block.cid, 'sent')
       yield block
     }
   }
   if (scope === 'block') yield root
-  else yield* walkDag(session, root, { scope, range, dups, seen })
+  else yield* walkDag(session, root, { scope, range, dups })
 }
 
 const lastIncluded = ({ from, to }: Span) => ({ from, to: to - 1 })

@@ -1,7 +1,7 @@
 // The blocks of an entity or of everything below it, depth first, each in front of what it links to. Only what the scope
 // and the range need is fetched: a block that is missing elsewhere does not matter.
 import type { CID } from 'multiformats/cid'
-import { type Block, isIdentity } from '../block.ts'
+import type { Block } from '../block.ts'
 import { Failure } from '../failure.ts'
 import { linksOf } from '../retrieval/links.ts'
 import type { DagWant, Session } from '../retrieval/session.ts'
@@ -19,22 +19,10 @@ export type WalkOptions = {
   readonly range?: Span | undefined
   /** Blocks that stand in the DAG more than once come each time. */
   readonly dups: boolean
-  /** What went out already; what this walk sends is added. */
-  readonly seen: Seen
 }
 
 const mostDepth = 1024
 const mostSeen = 262_144
-
-/** Which blocks were sent, and of which everything below was sent too. Bounded: past that, a block may come twice. */
-export type Seen = Map<string, 'sent' | 'whole'>
-
-export const seenKey = (cid: CID): string => Buffer.from(cid.bytes).toString('latin1')
-
-export function note(seen: Seen, cid: CID, as: 'sent' | 'whole'): void {
-  const key = seenKey(cid)
-  if (seen.size < mostSeen || seen.has(key)) seen.set(key, as)
-}
 
 type Part = {
   readonly cid: CID
@@ -44,8 +32,10 @@ type Part = {
   readonly span: Span | undefined
 }
 
+/** Identity blocks come too: whoever sends them on decides about those. */
 export async function* walkDag(session: Session, root: Block, options: WalkOptions): AsyncGenerator<Block> {
-  const { scope, range, dups, seen } = options
+  const { scope, range, dups } = options
+  const seen = createSeen()
   const pending = createPending<Part>()
   const span = range && { from: 0, to: Number.MAX_SAFE_INTEGER }
   pending.push([{ ...root, depth: 0, span }], 0)
@@ -62,7 +52,7 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
     }
     return session.get(cid, want)
   }
-  const isKnown = (cid: CID) => !dups && seen.get(seenKey(cid)) === 'whole'
+  const isKnown = (cid: CID) => !dups && seen.look(cid) === 'whole'
   const lookAhead = () => {
     const { next } = pending
     if (!next || next.bytes || isKnown(next.cid)) return
@@ -81,14 +71,27 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
       children.map((child) => ({ ...child, depth: depth + 1 })),
       bytes.byteLength,
     )
+    const isNew = dups || seen.look(cid) === undefined
+    if (!dups) seen.note(cid, isWhole(part.span, range) ? 'whole' : 'sent')
     lookAhead()
-    const isNew = dups || !seen.has(seenKey(cid))
-    if (!dups) note(seen, cid, isWhole(part.span, range) ? 'whole' : 'sent')
-    if (isIdentity(cid) || !isNew) continue
+    if (!isNew) continue
     sentBytes += bytes.byteLength
     if (sentBytes > mostFileBytes)
       throw new Failure('too-large', `${root.cid} is too large to be sent`, { source: 'content' })
     yield { cid, bytes }
+  }
+}
+
+/** Which blocks were sent, and below which of them everything was. Bounded: past that, a block may come twice. */
+function createSeen() {
+  const seen = new Map<string, 'sent' | 'whole'>()
+  const keyOf = (cid: CID): string => Buffer.from(cid.bytes).toString('latin1')
+  return {
+    look: (cid: CID) => seen.get(keyOf(cid)),
+    note(cid: CID, as: 'sent' | 'whole'): void {
+      const key = keyOf(cid)
+      if (seen.size < mostSeen || seen.has(key)) seen.set(key, as)
+    },
   }
 }
 

@@ -17,17 +17,24 @@ export type ListingLimits = {
   readonly mostLooks: number
 }
 
-export const listingLimits: ListingLimits = { mostEntries: 1_000_000, mostLooks: 512 }
+export const listingLimits: ListingLimits = { mostEntries: 1_000_000, mostLooks: 256 }
+
+// A slow tier answers these side by side: one after another they would be the time of the listing.
+const looksAhead = 15
 
 export async function* listDirectory(session: Session, entity: Entity, limits = listingLimits): AsyncGenerator<Entry> {
   const around: DagWant = { cid: entity.cid, segments: [], scope: 'entity' }
+  const waiting: Promise<Entry>[] = []
   let count = 0
   for await (const { name, cid, size } of linksOfDirectory(session, { cid: entity.cid, bytes: entity.block }, around)) {
     if (++count > limits.mostEntries) {
       throw new Failure('too-large', `${entity.cid} has more than ${limits.mostEntries} entries`, { source: 'content' })
     }
-    yield { name, cid, size, type: await typeOf(session, cid, count <= limits.mostLooks) }
+    const mayLook = count <= limits.mostLooks
+    waiting.push(typeOf(session, cid, mayLook).then((type) => ({ name, cid, size, type })))
+    while (waiting.length > (mayLook ? looksAhead : 0)) yield (await waiting.shift()) as Entry
   }
+  yield* waiting
 }
 
 /** Names and what they lead to, in the order stored; `around` says as what the shards of a HAMT are fetched. */
@@ -44,13 +51,14 @@ export async function* linksOfDirectory(
   held.give(root.bytes.byteLength)
 }
 
+/** Never rejects: an entry that is no good, or a tier that is away, does not spoil the list. */
 async function typeOf(session: Session, cid: CID, mayLook: boolean): Promise<Entry['type']> {
   if (cid.code === rawCode) return 'file'
-  if (!isIdentity(cid) && (!mayLook || !(await session.has(cid)))) return 'unknown'
   try {
+    if (!isIdentity(cid) && (!mayLook || !(await session.has(cid)))) return 'unknown'
     const { kind } = entityOf(cid, await session.get(cid))
     return kind === 'data' ? 'unknown' : kind
   } catch {
-    return 'unknown' // one entry that is no good does not spoil the list
+    return 'unknown'
   }
 }

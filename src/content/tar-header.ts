@@ -59,7 +59,6 @@ const fallback = (text: string): string => text.replace(/[^\x20-\x7e]/g, '_').sl
 /** A path as name and prefix, broken at a slash; undefined when it does not fit. */
 function split(path: string): [name: string, prefix: string] | undefined {
   if (path.length <= 100) return [path, '']
-  if (path.length > 256) return undefined
   const at = path.indexOf('/', path.length - 101)
   const isGood = at > 0 && at <= 155 && at < path.length - 1
   return isGood ? [path.slice(at + 1), path.slice(0, at)] : undefined

@@ -70,6 +70,14 @@ describe('files', () => {
     const { entity } = await open(all.files.deepV0.cid.toString())
     assert.throws(() => readFile(memorySession(all.blocks), entity, 0, 10, 1000), is('too-large'))
   })
+  test('a part that holds more than was said above it sends nothing of it', async () => {
+    const blocks: BlockMap = new Map()
+    const [two, other] = [addBlock(blocks, 0x55, text('ab')), addBlock(blocks, 0x55, text('cd'))]
+    const inner = addNode(blocks, { Data: file([2n, 2n]), Links: [link(two), link(other)] })
+    const root = addNode(blocks, { Data: file([2n, 2n]), Links: [link(inner), link(other)] })
+    const { entity } = await open(root.toString(), blocks)
+    await rejects(readFile(memorySession(blocks), entity).next(), 'malformed')
+  })
   test('parts without bytes are not fetched', async () => {
     const blocks: BlockMap = new Map()
     const absent = addBlock(new Map(), 0x55, text('nobody has this'))
@@ -262,5 +270,51 @@ describe('what a walk keeps', () => {
       if (part === 'a') pending.push(['a1', 'a2'], 1)
     }
     assert.deepEqual(order, ['a', 'a1', 'a2', 'b', 'c'])
+  })
+})
+
+describe('listings', () => {
+  const files = (count: number, blocks: BlockMap) => {
+    const child = (index: number) =>
+      addNode(blocks, { Data: new UnixFS({ type: 'file', data: text(`${index}`) }).marshal(), Links: [] })
+    const Links = Array.from({ length: count }, (_, index) => link(child(index), `n${String(index).padStart(4, '0')}`))
+    return addNode(blocks, { Data: new UnixFS({ type: 'directory' }).marshal(), Links })
+  }
+  test('in order, looked into side by side, no more of them than allowed and none that would be fetched', async () => {
+    const blocks: BlockMap = new Map()
+    const root = files(600, blocks)
+    const { entity } = await open(root.toString(), blocks)
+    const memory = memorySession(blocks)
+    let looking = 0
+    let most = 0
+    let looks = 0
+    const session = {
+      ...memory,
+      async has(cid: CID) {
+        looks++
+        most = Math.max(most, ++looking)
+        await new Promise(setImmediate)
+        looking--
+        return memory.has(cid)
+      },
+    }
+    const entries = await Array.fromAsync(listDirectory(session, entity))
+    assert.deepEqual(
+      entries.map(({ name }) => name),
+      entries.map((_, index) => `n${String(index).padStart(4, '0')}`),
+    )
+    assert.equal(entries.filter(({ type }) => type === 'file').length, 256)
+    assert.equal(entries.filter(({ type }) => type === 'unknown').length, 344)
+    assert.ok(looks === 256 && most > 1 && most <= 16, `${looks} looks, ${most} at once`)
+  })
+  test('a tier that is away does not spoil it', async () => {
+    const blocks: BlockMap = new Map()
+    const { entity } = await open(files(3, blocks).toString(), blocks)
+    const session = { ...memorySession(blocks), has: () => Promise.reject(new Error('away')) }
+    const entries = await Array.fromAsync(listDirectory(session, entity))
+    assert.deepEqual(
+      entries.map(({ type }) => type),
+      ['unknown', 'unknown', 'unknown'],
+    )
   })
 })
