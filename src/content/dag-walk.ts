@@ -2,12 +2,12 @@
 // and the range need is fetched: a block that is missing elsewhere does not matter.
 import type { CID } from 'multiformats/cid'
 import type { Block } from '../block.ts'
-import { Failure } from '../failure.ts'
-import { linksOf } from '../retrieval/links.ts'
+import { Failure, isFailure } from '../failure.ts'
 import type { DagWant, Session } from '../retrieval/session.ts'
 import { mostFileBytes } from './file.ts'
 import { shardLinksOf } from './hamt.ts'
 import { createPending } from './held.ts'
+import { linksInOrder } from './links.ts'
 import { dagPbCode, declaredSize, readNode, wrongContent } from './unixfs.ts'
 
 /** Bytes of the file, `to` excluded. */
@@ -66,11 +66,8 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
     if (depth > mostDepth) throw wrongContent(root.cid, `it is nested more than ${mostDepth} levels deep`)
     const bytes = ahead && ahead.cid === cid ? await ahead.bytes : await fetch(part)
     ahead = undefined
-    const children = scope === 'all' ? everything({ cid, bytes }) : ofEntity({ cid, bytes }, part, range)
-    pending.push(
-      children.map((child) => ({ ...child, depth: depth + 1 })),
-      bytes.byteLength,
-    )
+    const below = childrenOf({ cid, bytes }, part, options)
+    if (Array.isArray(below)) pending.push(below, bytes.byteLength)
     const isNew = dups || seen.look(cid) === undefined
     if (!dups) seen.note(cid, isWhole(part.span, range) ? 'whole' : 'sent')
     lookAhead()
@@ -79,6 +76,19 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
     if (sentBytes > mostFileBytes)
       throw new Failure('too-large', `${root.cid} is too large to be sent`, { source: 'content' })
     yield { cid, bytes }
+    // The block itself is there for the client to see why it ends here.
+    if (!Array.isArray(below)) throw below
+  }
+}
+
+function childrenOf(block: Block, part: Part, { scope, range }: WalkOptions): Part[] | Failure {
+  const depth = part.depth + 1
+  try {
+    const children = scope === 'all' ? everything(block) : ofEntity(block, part, range)
+    return children.map((child) => ({ ...child, depth }))
+  } catch (error) {
+    if (isFailure(error, 'malformed')) return error
+    throw error
   }
 }
 
@@ -100,7 +110,7 @@ type Child = Pick<Part, 'cid' | 'span'>
 const isWhole = (span: Span | undefined, range: Span | undefined): boolean =>
   !range || !span || (span.from >= range.from && span.to <= range.to)
 
-const everything = (block: Block): Child[] => linksOf(block).map((cid) => ({ cid, span: undefined }))
+const everything = (block: Block): Child[] => linksInOrder(block).map((cid) => ({ cid, span: undefined }))
 
 /** What belongs to the entity below this block: parts of a file, shards of a directory, nothing otherwise. */
 function ofEntity(block: Block, part: Part, range: Span | undefined): Child[] {

@@ -1,13 +1,12 @@
 // From a path to the thing it leads to, block by block: an upstream is never trusted to resolve one. The first block that
 // is missing is asked for together with everything the path needs, so that a cold path costs one answer.
-import * as dagCbor from '@ipld/dag-cbor'
-import * as dagJson from '@ipld/dag-json'
 import { CID } from 'multiformats/cid'
 import { type Block, isProvable } from '../block.ts'
 import { Failure } from '../failure.ts'
 import type { DagWant, Session } from '../retrieval/session.ts'
 import type { ContentPath, Entity, Resolution } from './entity.ts'
 import { type Found, findInShards } from './hamt.ts'
+import { readDocument } from './links.ts'
 import { dagPbCode, declaredSize, rawCode, readNode, wrongContent } from './unixfs.ts'
 
 export type ResolveOptions = {
@@ -88,7 +87,7 @@ async function next(session: Session, block: Block, { path, at, around }: Place)
 
 /** Through a document up to the first link, or to the value that the rest of the path means. */
 function intoDocument(cid: CID, block: Uint8Array, segments: readonly string[], from: number): Step | undefined {
-  let value = decodeDocument(cid, block)
+  let value = readDocument(cid, block)
   for (let at = from; at < segments.length; at++) {
     if (value === null || typeof value !== 'object' || ArrayBuffer.isView(value)) return undefined
     const name = segments[at] as string
@@ -98,16 +97,6 @@ function intoDocument(cid: CID, block: Uint8Array, segments: readonly string[], 
     if (link) return { cid: link, at: at + 1, way: [] }
   }
   return { cid: undefined, at: from, way: [] }
-}
-
-function decodeDocument(cid: CID, block: Uint8Array): unknown {
-  try {
-    if (cid.code === dagCbor.code) return dagCbor.decode(block)
-    if (cid.code === dagJson.code) return dagJson.decode(block)
-  } catch (cause) {
-    throw wrongContent(cid, 'it does not decode', cause)
-  }
-  return undefined // plain json and cbor have no links: nothing leads further
 }
 
 export function entityOf(cid: CID, block: Uint8Array): Entity {

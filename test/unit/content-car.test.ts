@@ -3,8 +3,12 @@
 import assert from 'node:assert/strict'
 import { before, describe, test } from 'node:test'
 import { CarReader } from '@ipld/car'
+import * as dagCbor from '@ipld/dag-cbor'
+import * as dagJson from '@ipld/dag-json'
+import * as dagPb from '@ipld/dag-pb'
 import { UnixFS } from 'ipfs-unixfs'
 import { exporter } from 'ipfs-unixfs-exporter'
+import { createUnsafe } from 'multiformats/block'
 import { CID } from 'multiformats/cid'
 import { blockKey, proves } from '../../src/block.ts'
 import { car } from '../../src/content/car.ts'
@@ -12,7 +16,6 @@ import { hintOf, parseEntityBytes, placeEntityBytes } from '../../src/content/en
 import { parsePath } from '../../src/content/path.ts'
 import { resolve } from '../../src/content/resolve.ts'
 import { type FailureKind, isFailure } from '../../src/failure.ts'
-import { linksOf } from '../../src/retrieval/links.ts'
 import {
   addBlock,
   addCbor,
@@ -71,11 +74,18 @@ async function contentOf(cid: CID, sent: readonly { cid: CID; bytes: Uint8Array 
   return Buffer.concat(await Array.fromAsync(entry.content(options)))
 }
 
+const decoders: Record<number, (bytes: Uint8Array) => unknown> = {
+  [dagPb.code]: dagPb.decode,
+  [dagCbor.code]: dagCbor.decode,
+  [dagJson.code]: dagJson.decode,
+}
+
 /** Each block below and including this one, depth first, duplicates included: written without the code under test. */
 function descend(cid: CID, blocks: BlockMap): string[] {
   const bytes = blocks.get(blockKey(cid))
   assert.ok(bytes)
-  return [cid.toString(), ...linksOf({ cid, bytes }).flatMap((link) => descend(link, blocks))]
+  const block = createUnsafe({ cid, value: decoders[cid.code]?.(bytes) ?? null, bytes })
+  return [cid.toString(), ...[...block.links()].flatMap(([, link]) => descend(link, blocks))]
 }
 
 describe('what a CAR holds', () => {
@@ -146,7 +156,24 @@ describe('what a CAR holds', () => {
   test('a block that is no good dag-pb is still a block', async () => {
     const blocks: BlockMap = new Map()
     const cid = addBlock(blocks, 0x70, text('not dag-pb'))
-    assert.deepEqual((await carOf(cid.toString(), '', blocks)).cids, [cid.toString()])
+    assert.deepEqual((await carOf(cid.toString(), 'dag-scope=block', blocks)).cids, [cid.toString()])
+    const pieces: Uint8Array[] = []
+    const { rendering } = await render(cid.toString(), '', blocks)
+    await rejects(
+      (async () => {
+        for await (const piece of rendering.read()) pieces.push(piece)
+      })(),
+      'malformed',
+    )
+    const begun = await CarReader.fromBytes(Buffer.concat(pieces))
+    assert.deepEqual((await Array.fromAsync(begun.cids())).map(String), [cid.toString()])
+  })
+  test('the links of a document in their order, and all of them however long it is', async () => {
+    const blocks: BlockMap = new Map()
+    const [one, two, three] = ['1', '2', '3'].map((name) => addBlock(blocks, 0x55, text(name)))
+    const numbers = new Array(300_000).fill(1)
+    const root = addCbor(blocks, { a: one, b: { c: [two, ...numbers] }, d: three })
+    assert.deepEqual((await carOf(root.toString(), '', blocks)).cids, [root, one, two, three].map(String))
   })
 })
 

@@ -1,0 +1,49 @@
+// What a block links to, in the order in which it does: the order of a walk that says `order=dfs`. Unlike a guess at what
+// may come next, this has to be complete: a block that cannot be read is a failure and no leaf.
+import * as dagCbor from '@ipld/dag-cbor'
+import * as dagJson from '@ipld/dag-json'
+import { CID } from 'multiformats/cid'
+import type { Block } from '../block.ts'
+import { dagPbCode, readNode, wrongContent } from './unixfs.ts'
+
+export function linksInOrder({ cid, bytes }: Block): CID[] {
+  switch (cid.code) {
+    case dagPbCode:
+      return readNode(cid, bytes).links.map((link) => link.Hash)
+    case dagCbor.code:
+    case dagJson.code:
+      return linksOfDocument(readDocument(cid, bytes))
+    default:
+      return [] // raw, and plain json and cbor, which have no links
+  }
+}
+
+/** Undefined for a codec whose documents have no links: nothing leads further. */
+export function readDocument(cid: CID, bytes: Uint8Array): unknown {
+  try {
+    if (cid.code === dagCbor.code) return dagCbor.decode(bytes)
+    if (cid.code === dagJson.code) return dagJson.decode(bytes)
+  } catch (cause) {
+    throw wrongContent(cid, 'it does not decode', cause)
+  }
+  return undefined
+}
+
+function linksOfDocument(document: unknown): CID[] {
+  const found: CID[] = []
+  const open: unknown[] = [document]
+  while (open.length > 0) {
+    const value = open.pop()
+    if (value === null || typeof value !== 'object') continue
+    const cid = CID.asCID(value)
+    if (cid) {
+      found.push(cid)
+      continue
+    }
+    if (ArrayBuffer.isView(value)) continue
+    // One by one: as arguments of a single call, a list of some hundred thousand would be too many.
+    const values = Object.values(value)
+    for (let at = values.length - 1; at >= 0; at--) open.push(values[at])
+  }
+  return found
+}
