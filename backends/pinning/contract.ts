@@ -23,6 +23,11 @@ export interface Upload {
   /** CARv1, one root, depth first, each block once. */
   car(signal: AbortSignal): AsyncIterable<Uint8Array>
   blocks(signal: AbortSignal): AsyncIterable<Block>
+  /**
+   * Where this block already lies as a file of this machine, whole and on the platter: a local provider links it instead
+   * of writing it again. Absent: nowhere. The file goes when the upload does; a link to it stays.
+   */
+  fileOf?(cid: CID): string
 }
 
 export type ProviderTraits = {
@@ -48,7 +53,15 @@ export interface Provider {
   status(cid: CID, signal: AbortSignal): Promise<PinState>
   /** Reachable, and our credentials are good for what we will ask. Rejects with a Failure that says what to mend. */
   probe(signal: AbortSignal): Promise<void>
+  /** What this instance reads back from a local provider; unproved bytes, since a disk rots. */
+  readonly store?: LocalStore
   close(): Promise<void>
+}
+
+/** Keyed like every tier, so that v0 and v1 names of the same bytes are one. A miss is `undefined`, an outage rejects. */
+export interface LocalStore {
+  get(cid: CID): Promise<Uint8Array | undefined>
+  has(cid: CID): Promise<boolean>
 }
 
 export type ProviderContext = {

@@ -1,0 +1,98 @@
+// The embedded store's way to the disk: new files are written in one folder, which is emptied at start, and renamed into
+// place once they are on the platter. Syncs of a folder that come at the same time are one.
+import { randomBytes } from 'node:crypto'
+import { mkdir, open, rename, rm } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+
+export interface Disk {
+  /** Makes a folder that lasts. */
+  folder(path: string): Promise<void>
+  /** A name for a file that is not in place yet; what is left of it after a crash goes at the next start. */
+  temporary(): Promise<string>
+  /** Whole, and on the platter but for its name: `sync` the folder for that. */
+  write(file: string, bytes: Uint8Array): Promise<void>
+  sync(path: string): Promise<void>
+}
+
+export function createDisk(root: string): Disk {
+  const temporaries = join(root, 'tmp')
+  const made = new Map<string, Promise<void>>()
+  const syncing = new Map<string, { running: Promise<void>; next: Promise<void> | undefined }>()
+  let emptied: Promise<void> | undefined
+
+  function folder(path: string): Promise<void> {
+    const known = made.get(path)
+    if (known !== undefined) return known
+    const making = makeFolder(path).catch((error: unknown) => {
+      made.delete(path)
+      throw error
+    })
+    made.set(path, making)
+    return making
+  }
+
+  async function temporary(): Promise<string> {
+    emptied ??= rm(temporaries, { recursive: true, force: true }).catch(() => {})
+    await emptied
+    await folder(temporaries)
+    return join(temporaries, randomBytes(8).toString('hex'))
+  }
+
+  /** A sync that began before a rename may not hold it: whoever comes meanwhile shares the one after. */
+  function sync(path: string): Promise<void> {
+    const current = syncing.get(path)
+    if (!current) {
+      const running = syncFolder(path).finally(() => {
+        if (syncing.get(path)?.running === running) syncing.delete(path)
+      })
+      syncing.set(path, { running, next: undefined })
+      return running
+    }
+    current.next ??= current.running
+      .catch(() => {})
+      .then(() => {
+        syncing.delete(path)
+        return sync(path)
+      })
+    return current.next
+  }
+
+  return {
+    folder,
+    temporary,
+    sync,
+    async write(file, bytes) {
+      const beside = await temporary()
+      try {
+        const handle = await open(beside, 'wx')
+        try {
+          await handle.writeFile(bytes)
+          await handle.sync()
+        } finally {
+          await handle.close()
+        }
+        await folder(dirname(file))
+        await rename(beside, file)
+      } catch (error) {
+        await rm(beside, { force: true }).catch(() => {})
+        throw error
+      }
+    },
+  }
+}
+
+/** With those above it that had to be made; each name is on the platter when its folder is. */
+async function makeFolder(path: string): Promise<void> {
+  const first = await mkdir(path, { recursive: true })
+  if (first === undefined) return
+  for (let made = path; made.length >= first.length; made = dirname(made)) await syncFolder(dirname(made))
+}
+
+async function syncFolder(path: string): Promise<void> {
+  const handle = await open(path, 'r')
+  try {
+    await handle.sync()
+  } finally {
+    await handle.close()
+  }
+}

@@ -1,0 +1,97 @@
+// POST /add. Whatever can be known from the headers is said before a byte of the body is read; the rest is upload's work.
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import { Failure } from '../failure.ts'
+import { malformed, tooLarge } from '../upload/failures.ts'
+import { boundaryOf } from '../upload/part-watch.ts'
+import { aroundBytes } from '../upload/receive.ts'
+import type { SchemaChecks } from '../upload/schemas/checks.ts'
+import type { Uploads } from '../upload/uploads.ts'
+import { corsHeaders, preflight } from './cors.ts'
+import { lingerAfter } from './linger.ts'
+import { asFailure, type Mode, sendProblem } from './problem.ts'
+import type { Tokens } from './tokens.ts'
+
+export type AddDeps = {
+  readonly uploads: Pick<Uploads, 'maxBytes' | 'enter' | 'receive'>
+  readonly tokens: Tokens
+  readonly schemas: SchemaChecks
+  readonly mode: Mode
+  readonly onError: (error: unknown) => void
+}
+
+export type Route = (request: IncomingMessage, response: ServerResponse, next: (error?: unknown) => void) => void
+
+const methods = 'POST, OPTIONS'
+
+export function createAddRoute(deps: AddDeps): Route {
+  return (request, response, next) => {
+    const [path, query = ''] = (request.url ?? '').split('?')
+    if (path !== '/add') return next()
+    if (request.method === 'OPTIONS') return preflight(response, methods)
+    if (request.method !== 'POST') {
+      const failure = new Failure('unsupported', 'files are added with POST', {
+        source: 'client',
+        facts: { status: 405 },
+      })
+      return sendProblem(response, failure, {
+        mode: deps.mode,
+        head: request.method === 'HEAD',
+        headers: { Allow: methods },
+      })
+    }
+    answerAdd(request, response, query, deps).catch(next)
+  }
+}
+
+async function answerAdd(
+  request: IncomingMessage,
+  response: ServerResponse,
+  query: string,
+  deps: AddDeps,
+): Promise<void> {
+  const { uploads, schemas, mode } = deps
+  let leave = () => {}
+  try {
+    const check = lookAhead(request, query, deps)
+    leave = uploads.enter()
+    // Whoever waits to be told so begins only now.
+    if (request.headers.expect !== undefined) response.writeContinue()
+    const cids = await uploads.receive(request, { check: check === undefined ? undefined : schemas.check(check) })
+    if (!response.destroyed) sendCids(response, cids.map(String))
+  } catch (error) {
+    const failure = asFailure(error)
+    if (failure.kind === 'internal') deps.onError(error)
+    if (failure.kind === 'cancelled' || response.destroyed || response.headersSent) return void response.destroy()
+    if (!request.complete) lingerAfter(request, response)
+    const headers: Record<string, string> = request.complete ? {} : { Connection: 'close' }
+    if (failure.kind === 'refused') headers['WWW-Authenticate'] = 'Bearer'
+    sendProblem(response, failure, { mode, headers })
+  } finally {
+    leave()
+  }
+}
+
+/** What the headers say: the name of the schema, if one is asked for. */
+function lookAhead(request: IncomingMessage, query: string, { uploads, tokens, schemas }: AddDeps): string | undefined {
+  tokens.check(request.headers)
+  boundaryOf(request.headers['content-type'])
+  const encoding = request.headers['content-encoding'] ?? 'identity'
+  if (encoding.toLowerCase() !== 'identity') throw malformed('an upload is sent as it is, without a Content-Encoding')
+  const length = Number(request.headers['content-length'] ?? 0)
+  if (length > uploads.maxBytes + aroundBytes) throw tooLarge(uploads.maxBytes)
+  const schema = new URLSearchParams(query).get('schema') ?? undefined
+  if (schema !== undefined && !schemas.names.includes(schema))
+    throw malformed(`there is no schema ${JSON.stringify(schema)}; there are ${schemas.names.join(', ')}`)
+  return schema
+}
+
+function sendCids(response: ServerResponse, cids: readonly string[]): void {
+  const text = Buffer.from(`${JSON.stringify({ cids: cids.map((cid) => `/ipfs/${cid}`) })}\n`)
+  for (const [name, value] of corsHeaders) response.setHeader(name, value)
+  response.setHeader('Content-Type', 'application/json')
+  response.setHeader('Content-Length', text.byteLength)
+  response.setHeader('Cache-Control', 'no-store')
+  response.setHeader('X-Content-Type-Options', 'nosniff')
+  response.writeHead(200)
+  response.end(text)
+}

@@ -1,0 +1,351 @@
+// Providers are asked side by side. An upload counts when `confirm` of them hold it; the others go on behind it until they
+// hold it too, through restarts, or until an operator gives up. What cannot be confirmed is undone, and said who failed.
+import { CID } from 'multiformats/cid'
+import type { Provider, Upload } from '../../backends/pinning/contract.ts'
+import type { Clock } from '../clock.ts'
+import { Failure } from '../failure.ts'
+import type { Log } from '../observe/log.ts'
+import { type Attempt, attemptPin, nextTryMs } from './attempt.ts'
+import { type Entry, type Journal, nameOf, type Standing } from './journal.ts'
+import { createSlots, type Slots } from './slots.ts'
+import type { SpoolRecord, Spools } from './spool.ts'
+
+export type ConfirmOptions = {
+  readonly providers: readonly Provider[]
+  readonly confirm: number | 'all'
+  /** Too few, but what failed may pass: keep it, say yes, and go on. */
+  readonly queue: boolean
+  readonly journal: Journal
+  readonly spools: Spools
+  readonly clock: Clock
+  readonly log: Log
+  /** One attempt at one provider: so much, and more for more bytes. */
+  readonly pinMs: number
+  readonly random?: () => number
+  /** Enough hold it; what is to be done before anybody is told. Does not reject. */
+  readonly onConfirmed: (upload: Upload, signal: AbortSignal) => Promise<void>
+}
+
+export interface Confirmation {
+  /**
+   * Resolves when it counts. Rejects with a Failure (facts: `outcomes`) when it cannot; then nothing of it is kept. Takes
+   * the spool over. The same file twice at once is one: the second spool is dropped.
+   */
+  confirm(upload: Upload, id: string): Promise<void>
+  /** Takes up what the last process left. */
+  resume(): Promise<void>
+  open(): readonly Entry[]
+  /** An operator's word: this provider need not hold it any more. */
+  giveUp(cid: CID, provider: string): Promise<boolean>
+  /** Stops asking. What is open stays in the journal. */
+  close(): Promise<void>
+}
+
+type Flight = {
+  readonly upload: Upload
+  readonly confirmed: Promise<void>
+  entry: Entry
+  /** Providers that are being asked just now. */
+  readonly asking: Set<string>
+  readonly timers: Map<string, () => void>
+  over: boolean
+  /** Writes of the journal take turns. */
+  written: Promise<unknown>
+}
+
+const asksAtOnce = 16
+
+export function createConfirmation(options: ConfirmOptions): Confirmation {
+  const { providers, journal, spools, clock, log, random = Math.random } = options
+  const needed = options.confirm === 'all' ? providers.length : options.confirm
+  const flights = new Map<string, Flight>()
+  const closing = new AbortController()
+  const working = new Set<Promise<unknown>>()
+  const slots = new Map<string, Slots>(providers.map(({ name }) => [name, createSlots(asksAtOnce)]))
+
+  const track = <T>(work: Promise<T>): Promise<T> => {
+    const settled = work.catch(() => {}).finally(() => working.delete(settled))
+    working.add(settled)
+    return work
+  }
+  const standing = (flight: Flight, name: string): Standing =>
+    flight.entry.providers[name] ?? { state: 'wanted', tries: 0 }
+
+  function note(flight: Flight, change: Partial<Entry>): Promise<void> {
+    flight.entry = { ...flight.entry, ...change }
+    const turn = flight.written.then(() => (flight.over ? undefined : journal.write(flight.entry)))
+    flight.written = turn.catch((error: unknown) =>
+      log('error', 'journal.write', { cid: flight.entry.cid, error: String(error) }),
+    )
+    return turn
+  }
+
+  const stand = (flight: Flight, name: string, now: Standing): void => {
+    flight.entry = { ...flight.entry, providers: { ...flight.entry.providers, [name]: now } }
+  }
+
+  async function ask(flight: Flight, provider: Provider, signal: AbortSignal): Promise<Attempt> {
+    const { name } = provider
+    const tries = standing(flight, name).tries + 1
+    flight.asking.add(name)
+    try {
+      const pin = () => attemptPin(provider, flight.upload, { ms: options.pinMs, clock, signal })
+      const attempt = await (slots.get(name) as Slots).run(pin, signal)
+      if (standing(flight, name).state !== 'wanted') return attempt
+      if (attempt.isHeld) stand(flight, name, { state: 'held', tries })
+      else {
+        const { class: kind, why } = attempt
+        const notBefore = clock.now() + nextTryMs(attempt, tries, random)
+        stand(flight, name, { state: 'wanted', tries, class: kind, why, notBefore })
+      }
+      return attempt
+    } finally {
+      flight.asking.delete(name)
+      if (flight.entry.accepted && !flight.over && !signal.aborted) {
+        track(note(flight, {})).catch(() => {})
+        if (standing(flight, name).state === 'wanted') later(flight, provider)
+        else goOn(flight)
+      }
+    }
+  }
+
+  /** Everybody once. Resolves when enough hold it, or when that cannot come about any more. */
+  async function round(flight: Flight): Promise<readonly Attempt[]> {
+    const { cid } = flight.entry
+    const stop = new AbortController()
+    const onClose = () => stop.abort(closing.signal.reason)
+    closing.signal.addEventListener('abort', onClose, { once: true })
+    const attempts: Attempt[] = []
+    const asks: Promise<unknown>[] = []
+    const waiting = new Set(providers)
+    let settled = Promise.withResolvers<void>()
+
+    // Our own disk does not fail for reasons of others: it is asked once the others have done their part, so that there is
+    // nothing to undo here. One that fetches by CID is asked when somebody has the bytes.
+    const mayAsk = ({ traits }: Provider): boolean => {
+      const locals = [...waiting].filter((one) => one.traits.local).length
+      return traits.local ? holders(flight).length + locals >= needed : traits.takesBytes || hasBytes(flight)
+    }
+    const start = (which: (provider: Provider) => boolean): void => {
+      for (const provider of [...waiting].filter(which)) {
+        waiting.delete(provider)
+        const work = ask(flight, provider, stop.signal).then((attempt) => {
+          attempts.push(attempt)
+          if (!attempt.isHeld) {
+            const { class: kind, why } = attempt
+            log('warn', 'upload.provider', { cid, provider: provider.name, class: kind, why })
+          }
+          look()
+        })
+        work.catch((error: unknown) => settled.reject(error))
+        asks.push(track(work))
+      }
+    }
+    const look = (): void => {
+      if (isEnough(flight)) return settled.resolve()
+      start(mayAsk)
+      const mayCome = flight.asking.size + waiting.size
+      if (holders(flight).length + mayCome < needed || flight.asking.size === 0) settled.resolve()
+    }
+
+    try {
+      look()
+      await settled.promise
+      if (isEnough(flight)) start(() => true)
+      else if (canQueue(attempts)) {
+        // Here first: what is on its way elsewhere must lie on our own disk.
+        settled = Promise.withResolvers()
+        const locals = [...waiting].filter(({ traits }) => traits.local)
+        start(({ traits }) => traits.local)
+        const isHere = () =>
+          attempts.filter(({ provider }) => locals.some(({ name }) => name === provider)).length === locals.length
+        while (!isHere()) await Promise.race([settled.promise, ...asks.slice(-locals.length)])
+      } else stop.abort(new Failure('cancelled', 'the upload cannot be confirmed', { source: 'ours' }))
+      return attempts
+    } finally {
+      void Promise.allSettled(asks).then(() => closing.signal.removeEventListener('abort', onClose))
+      if (stop.signal.aborted) await Promise.allSettled(asks)
+    }
+  }
+
+  const holders = (flight: Flight): Provider[] =>
+    providers.filter(({ name }) => standing(flight, name).state === 'held')
+  const hasBytes = (flight: Flight): boolean => holders(flight).some(({ traits }) => traits.takesBytes)
+  const isEnough = (flight: Flight): boolean => holders(flight).length >= needed && hasBytes(flight)
+
+  /** Whether what is wanting may still come, and what is kept here, is. */
+  const canQueue = (attempts: readonly Attempt[]): boolean => {
+    if (!options.queue) return false
+    const failed = attempts.filter((attempt) => !attempt.isHeld)
+    const never = failed.filter((attempt) => attempt.class === 'content').length
+    const isHere = !failed.some(({ provider }) =>
+      providers.some(({ name, traits }) => name === provider && traits.local),
+    )
+    return isHere && providers.length - never >= needed
+  }
+
+  async function fly(flight: Flight): Promise<void> {
+    closing.signal.throwIfAborted()
+    await note(flight, {})
+    const before = await heldLocally(flight)
+    try {
+      const attempts = await round(flight)
+      closing.signal.throwIfAborted()
+      if (!isEnough(flight) && !canQueue(attempts)) throw unconfirmed(flight.entry, needed, attempts, providers)
+      await options.onConfirmed(flight.upload, closing.signal)
+      // Where everybody holds it, its record is written as a whole; there is nothing to be taken up after a crash.
+      if (holders(flight).length < providers.length) await note(flight, { accepted: true })
+      else flight.entry = { ...flight.entry, accepted: true }
+    } catch (error) {
+      // A process that ends leaves the work to the next one.
+      if (!closing.signal.aborted) await undo(flight, before)
+      throw error
+    }
+  }
+
+  /** Pins of the same file from before: those are not ours to undo. */
+  async function heldLocally({ upload }: Flight): Promise<ReadonlySet<string>> {
+    const locals = providers.filter(({ traits }) => traits.local)
+    const states = await Promise.all(locals.map((one) => one.status(upload.cid, closing.signal).catch(() => 'pinned')))
+    return new Set(locals.filter((_, index) => states[index] === 'pinned').map(({ name }) => name))
+  }
+
+  /**
+   * Nothing is kept here of what nobody was told of. What lies at a remote provider stays there: it may be pinned for
+   * somebody else too, and a pin too many hurts nobody.
+   */
+  async function undo(flight: Flight, before: ReadonlySet<string>): Promise<void> {
+    flight.over = true
+    const { cid } = flight.upload
+    try {
+      for (const provider of holders(flight))
+        if (provider.traits.local && !before.has(provider.name)) await provider.unpin(cid, closing.signal)
+      await flight.written
+      await journal.remove(flight.entry)
+      await spools.drop(flight.entry.id)
+    } catch (error) {
+      log('error', 'upload.undo', { cid: flight.entry.cid, error: String(error) })
+    } finally {
+      flights.delete(nameOf(cid))
+    }
+  }
+
+  function begin(upload: Upload, entry: Entry): Flight {
+    const flight: Flight = {
+      upload,
+      entry,
+      asking: new Set(),
+      timers: new Map(),
+      over: false,
+      written: Promise.resolve(),
+      confirmed: Promise.resolve().then(() => (entry.accepted ? undefined : fly(flight))),
+    }
+    flights.set(nameOf(upload.cid), flight)
+    track(flight.confirmed).then(
+      () => goOn(flight),
+      () => {},
+    )
+    return flight
+  }
+
+  /** Behind the answer: whoever does not hold it yet is asked again when its time has come. */
+  function goOn(flight: Flight): void {
+    if (closing.signal.aborted || flight.over) return
+    const wanting = providers.filter(({ name }) => standing(flight, name).state === 'wanted')
+    if (wanting.length === 0) return void track(finish(flight)).catch(said('journal.finish', flight))
+    for (const provider of wanting) if (!flight.asking.has(provider.name)) later(flight, provider)
+  }
+
+  function later(flight: Flight, provider: Provider): void {
+    const { name } = provider
+    const { notBefore = 0 } = standing(flight, name)
+    flight.timers.get(name)?.()
+    const cancel = clock.after(Math.max(0, notBefore - clock.now()), () => {
+      flight.timers.delete(name)
+      if (closing.signal.aborted || flight.over || standing(flight, name).state !== 'wanted') return
+      track(ask(flight, provider, closing.signal)).catch(said('upload.retry', flight))
+    })
+    flight.timers.set(name, cancel)
+  }
+
+  const said = (event: string, flight: Flight) => (error: unknown) => {
+    if (!closing.signal.aborted) log('error', event, { cid: flight.entry.cid, error: String(error) })
+  }
+
+  async function finish(flight: Flight): Promise<void> {
+    flight.over = true
+    for (const cancel of flight.timers.values()) cancel()
+    await flight.written
+    await journal.finish(flight.entry)
+    flights.delete(nameOf(flight.upload.cid))
+    await spools.drop(flight.entry.id)
+  }
+
+  return {
+    async confirm(upload, id) {
+      const running = flights.get(nameOf(upload.cid))
+      if (running) {
+        await spools.drop(id)
+        return running.confirmed
+      }
+      const { cid, profile, bytes, carBytes } = upload
+      const at = new Date(clock.now()).toISOString()
+      await begin(upload, { id, cid: nameOf(cid), profile, bytes, carBytes, at, accepted: false, providers: {} })
+        .confirmed
+    },
+    async resume() {
+      const entries = await journal.load()
+      await spools.sweep(new Set(entries.map(({ id }) => id)))
+      for (const entry of entries) begin(spools.open(recordOf(entry)), entry).confirmed.catch(() => {})
+    },
+    open: () => [...flights.values()].map(({ entry }) => entry),
+    async giveUp(cid, name) {
+      const flight = flights.get(nameOf(cid))
+      if (!flight || standing(flight, name).state !== 'wanted') return false
+      stand(flight, name, { ...standing(flight, name), state: 'given-up' })
+      await note(flight, {})
+      goOn(flight)
+      return true
+    },
+    async close() {
+      closing.abort(new Failure('cancelled', 'this gateway stops', { source: 'ours' }))
+      for (const flight of flights.values()) for (const cancel of flight.timers.values()) cancel()
+      await Promise.allSettled([...working])
+      await Promise.allSettled([...flights.values()].map(({ written }) => written))
+    },
+  }
+}
+
+function recordOf({ id, cid, profile, bytes, carBytes }: Entry): SpoolRecord {
+  const parsed = CID.parse(cid)
+  return { id, cid: profile === 'unixfs-v0-2015' ? parsed.toV0() : parsed, profile, bytes, carBytes }
+}
+
+function unconfirmed(
+  entry: Entry,
+  needed: number,
+  attempts: readonly Attempt[],
+  providers: readonly Provider[],
+): Failure {
+  const asked = new Map(attempts.map((attempt) => [attempt.provider, attempt]))
+  const outcomes = providers.map(({ name }) => {
+    const attempt = asked.get(name)
+    if (!attempt) return { provider: name, outcome: 'not waited for' }
+    const { isHeld, ms } = attempt
+    return isHeld
+      ? { provider: name, outcome: 'held', ms }
+      : { provider: name, outcome: attempt.class, detail: attempt.why, ms }
+  })
+  const holding = attempts.filter(({ isHeld }) => isHeld).length
+  const isFull = attempts.length > 0 && attempts.every((attempt) => !attempt.isHeld && attempt.isNoRoom)
+  const waits = attempts.flatMap((attempt) => (attempt.isHeld ? [] : [attempt.retryAfterMs ?? 0]))
+  return new Failure(
+    'broken',
+    `${holding} of ${needed} providers hold the upload; nothing of it was kept. Try again, or look at what they say`,
+    {
+      source: isFull ? 'ours' : 'provider',
+      retryAfterMs: Math.max(0, ...waits) || undefined,
+      facts: { outcomes, cid: entry.cid, ...(isFull && { status: 507 }) },
+    },
+  )
+}

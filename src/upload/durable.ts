@@ -1,0 +1,47 @@
+// Writing that survives a power cut: bytes onto the platter, then a rename, then the folder that holds the name.
+import { randomBytes } from 'node:crypto'
+import { mkdir, open, rename, rm } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+import { codeOf } from './failures.ts'
+
+/** Beside, onto the platter, into place: whole or not at all. The caller syncs the folder. */
+export async function writeDurably(file: string, bytes: Uint8Array): Promise<void> {
+  const temporary = join(dirname(file), `.${randomBytes(6).toString('hex')}.tmp`)
+  try {
+    await writeSynced(temporary, bytes)
+    await rename(temporary, file)
+  } catch (error) {
+    await rm(temporary, { force: true }).catch(() => {})
+    throw error
+  }
+}
+
+/** A new file, on the platter when this resolves. */
+export async function writeSynced(file: string, bytes: Uint8Array): Promise<void> {
+  const handle = await open(file, 'wx')
+  try {
+    await handle.writeFile(bytes)
+    await handle.sync()
+  } finally {
+    await handle.close()
+  }
+}
+
+/** Makes what was created, renamed or linked in this folder last. Some file systems cannot, and need not. */
+export async function syncFolder(path: string): Promise<void> {
+  const handle = await open(path, 'r')
+  try {
+    await handle.sync()
+  } catch (error) {
+    if (!['EINVAL', 'EPERM', 'EISDIR'].includes(codeOf(error) ?? '')) throw error
+  } finally {
+    await handle.close()
+  }
+}
+
+/** The folder, and those above it that had to be made, lasting. */
+export async function makeFolder(path: string): Promise<void> {
+  const first = await mkdir(path, { recursive: true })
+  if (first === undefined) return
+  for (let made = path; made.length >= first.length; made = dirname(made)) await syncFolder(dirname(made))
+}

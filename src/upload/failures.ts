@@ -1,0 +1,36 @@
+// What can go wrong with an upload, in one place, so that the same trouble has the same words.
+import { Failure } from '../failure.ts'
+
+export const malformed = (message: string, cause?: unknown): Failure =>
+  new Failure('malformed', message, { source: 'client', cause })
+
+export const tooLarge = (maxBytes: number): Failure =>
+  new Failure('too-large', `an upload may have ${maxBytes} bytes here, and this one has more`, {
+    source: 'client',
+    facts: { maxBytes },
+  })
+
+export const busy = (message: string, retryAfterMs = 1000): Failure =>
+  new Failure('overloaded', message, { source: 'ours', retryAfterMs })
+
+export function codeOf(error: unknown): string | undefined {
+  return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : undefined
+}
+
+export const isNoRoom = (error: unknown): boolean => ['ENOSPC', 'EDQUOT'].includes(codeOf(error) ?? '')
+
+/** A fault of our own disk as a Failure; what is one already stays what it is. */
+export function diskFailure(error: unknown, what: string): Failure {
+  if (error instanceof Failure) return error
+  return isNoRoom(error)
+    ? new Failure('broken', `no room to ${what}: make room on the disk of the data folder`, {
+        source: 'ours',
+        cause: error,
+        facts: { status: 507, class: 'quota' },
+      })
+    : new Failure('broken', `cannot ${what}: ${codeOf(error) ?? 'an unknown error'}; look at the data folder`, {
+        source: 'ours',
+        cause: error,
+        facts: { status: 500 },
+      })
+}

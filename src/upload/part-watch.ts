@@ -1,0 +1,83 @@
+// Looks at part headers on their way to the parser. The parser cuts what is over its limits and goes on with the rest; an
+// upload that needs guessing is refused instead.
+import type { Failure } from '../failure.ts'
+import { malformed } from './failures.ts'
+
+const longestBoundary = 70
+const boundaryForm = /^[0-9A-Za-z'()+_,./:=? -]*[0-9A-Za-z'()+_,./:=?-]$/
+
+/** RFC 2046 §5.1.1: 1 to 70 characters of these, not ending in a space. */
+export function boundaryOf(contentType: string | undefined): string {
+  if (!/^multipart\/form-data\s*(;|$)/i.test(contentType ?? ''))
+    throw malformed('an upload is multipart/form-data, with a part named `data`')
+  const found = /;\s*boundary=(?:"([^"]*)"|([^\s;"]+))/i.exec(contentType ?? '')
+  const boundary = found?.[1] ?? found?.[2] ?? ''
+  if (boundary.length === 0 || boundary.length > longestBoundary || !boundaryForm.test(boundary))
+    throw malformed(`the boundary of a multipart body has 1 to ${longestBoundary} characters of RFC 2046`)
+  return boundary
+}
+
+type Where = 'preamble' | 'headers' | 'body' | 'epilogue'
+
+/** The answer looks at each chunk and says what is wrong with it, if anything is. */
+export function createPartWatch(
+  boundary: string,
+  limits: { readonly headerBytes: number; readonly headerPairs: number },
+): (chunk: Uint8Array) => Failure | undefined {
+  const delimiter = Buffer.from(`\r\n--${boundary}`)
+  const blank = Buffer.from('\r\n\r\n')
+  // A body may begin with its first delimiter, without the line break before it.
+  let rest: Buffer = Buffer.from('\r\n')
+  let where: Where = 'preamble'
+
+  return (chunk) => {
+    if (where === 'epilogue') return undefined
+    let text = Buffer.concat([rest, chunk])
+    for (;;) {
+      if (where === 'headers') {
+        if (text.byteLength < 2) break
+        if (text[0] === 0x2d && text[1] === 0x2d) {
+          where = 'epilogue'
+          rest = Buffer.alloc(0)
+          return undefined
+        }
+        const end = text.indexOf(blank)
+        if ((end === -1 ? text.byteLength : end) > limits.headerBytes) return wrong(`over ${limits.headerBytes} bytes`)
+        if (end === -1) break
+        const problem = problemOf(text.toString('latin1', 0, end), limits.headerPairs)
+        if (problem !== undefined) return wrong(problem)
+        // The line break that ends the headers may begin the delimiter of an empty part.
+        text = text.subarray(end + 2)
+        where = 'body'
+      }
+      const at = text.indexOf(delimiter)
+      if (at === -1) {
+        text = text.subarray(Math.max(0, text.byteLength - delimiter.byteLength + 1))
+        break
+      }
+      text = text.subarray(at + delimiter.byteLength)
+      where = 'headers'
+    }
+    rest = text
+    return undefined
+  }
+}
+
+function problemOf(block: string, mostPairs: number): string | undefined {
+  // What stands before the first line break belongs to the delimiter's line: white space at most (RFC 2046 §5.1.1).
+  const [padding = '', ...lines] = block.split('\r\n')
+  if (padding.trim() !== '') return 'behind a boundary that is not one'
+  if (lines.length > mostPairs) return `more than ${mostPairs}`
+  const isText = !/;\s*filename\*?=/i.test(block)
+  for (const line of lines) {
+    if (/^[ \t]/.test(line)) continue
+    if (!/^[!#$%&'*+.^_`|~0-9A-Za-z-]+[ \t]*:[^\r\n]*$/.test(line)) return 'not of the form `name: value`'
+    const type = /^content-type\s*:\s*(.*)$/i.exec(line)?.[1] ?? ''
+    if (/^multipart\//i.test(type)) return 'of a multipart within a multipart, which is not done here'
+    const charset = /;\s*charset="?([^";\s]*)/i.exec(type)?.[1]
+    if (isText && charset !== undefined && !/^(utf-?8|us-ascii)$/i.test(charset)) return 'of a text that is not UTF-8'
+  }
+  return undefined
+}
+
+const wrong = (what: string): Failure => malformed(`the headers of a part are ${what}`)

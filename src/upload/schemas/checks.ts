@@ -1,0 +1,85 @@
+// Documents are checked against a schema only where the client asks for it, and before anything is kept: what goes on-chain
+// cannot be taken back.
+import { Ajv2020, type ErrorObject } from 'ajv/dist/2020.js'
+import { Failure } from '../../failure.ts'
+import type { TextCheck } from '../document.ts'
+import { malformed } from '../failures.ts'
+import { disputeTemplate, evidence, type JsonSchema, policy } from './documents.ts'
+
+export interface SchemaChecks {
+  readonly names: readonly string[]
+  check(name: string): TextCheck
+}
+
+export type SchemaOptions = {
+  /** The largest document that is looked at. */
+  readonly maxBytes: number
+  /** An operator's own, by name; one of the same name as a built-in one takes its place. */
+  readonly own?: Readonly<Record<string, JsonSchema>>
+}
+
+export const builtIn: Readonly<Record<string, JsonSchema>> = { evidence, policy, 'dispute-template': disputeTemplate }
+
+const mostErrors = 50
+
+/** Throws where a schema of the operator's is none: at start, not at the first upload. */
+export function createSchemaChecks({ maxBytes, own = {} }: SchemaOptions): SchemaChecks {
+  const ajv = new Ajv2020({ allErrors: true, strict: false, validateFormats: false })
+  const validators = new Map(
+    Object.entries({ ...builtIn, ...own }).map(([name, schema]) => {
+      try {
+        return [name, ajv.compile({ ...schema, $id: `urn:cidgate:schema:${name}` })] as const
+      } catch (error) {
+        throw new Failure('malformed', `the schema ${name} is not a JSON Schema (2020-12): ${messageOf(error)}`, {
+          source: 'ours',
+          cause: error,
+        })
+      }
+    }),
+  )
+  return {
+    names: [...validators.keys()],
+    check: (name) => ({
+      maxBytes,
+      check(text) {
+        const validate = validators.get(name)
+        if (!validate) throw malformed(`there is no schema ${JSON.stringify(name)}`)
+        if (validate(parse(text))) return
+        const errors = (validate.errors ?? []).slice(0, mostErrors).map(said)
+        const list = errors.map(({ field, message }) => `${field} ${message}`).join('; ')
+        throw new Failure('malformed', `the document is not of the kind ${name}: ${list}`, {
+          source: 'client',
+          facts: { errors },
+        })
+      },
+    }),
+  }
+}
+
+function parse(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch (error) {
+    throw malformed('the document is not JSON', error)
+  }
+}
+
+/** The field by its path, `answers[0].id`; the document itself is `document`. */
+function said({ instancePath, keyword, params, message }: ErrorObject): { field: string; message: string } {
+  const path = instancePath
+    .split('/')
+    .slice(1)
+    .map((step) => step.replaceAll('~1', '/').replaceAll('~0', '~'))
+  if (keyword === 'required')
+    return { field: fieldOf([...path, String(params['missingProperty'])]), message: 'is missing' }
+  if (keyword === 'additionalProperties')
+    return { field: fieldOf([...path, String(params['additionalProperty'])]), message: 'is not allowed' }
+  if (keyword === 'enum')
+    return { field: fieldOf(path), message: `must be one of ${(params['allowedValues'] as unknown[]).join(', ')}` }
+  return { field: fieldOf(path), message: message ?? 'is wrong' }
+}
+
+const fieldOf = (path: readonly string[]): string =>
+  path.map((step, index) => (/^\d+$/.test(step) ? `[${step}]` : index === 0 ? step : `.${step}`)).join('') || 'document'
+
+const messageOf = (error: unknown): string => (error instanceof Error ? error.message : 'it cannot be compiled')

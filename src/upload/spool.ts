@@ -1,0 +1,83 @@
+// Where an upload lies until every provider holds it: a folder of its own with one file per block, each on the platter
+// when its `put` resolves. The same files are linked into the embedded store, so nothing is written twice.
+import { randomUUID } from 'node:crypto'
+import { readdir, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { CID } from 'multiformats/cid'
+import type { Profile, Upload } from '../../backends/pinning/contract.ts'
+import { blockKey } from '../block.ts'
+import { makeFolder, syncFolder, writeSynced } from './durable.ts'
+import { diskFailure } from './failures.ts'
+import { blockName, carHeader, carSectionBytes, spooledUpload } from './spooled.ts'
+
+export interface Spool {
+  readonly id: string
+  put(cid: CID, bytes: Uint8Array): Promise<void>
+  /** Every block is here: from now on it can be read. */
+  finish(root: CID, profile: Profile, bytes: number): Promise<Upload>
+}
+
+export type SpoolRecord = {
+  readonly id: string
+  readonly cid: CID
+  readonly profile: Profile
+  readonly bytes: number
+  readonly carBytes: number
+}
+
+export interface Spools {
+  begin(): Promise<Spool>
+  /** What was finished before this process began. */
+  open(record: SpoolRecord): Upload
+  drop(id: string): Promise<void>
+  /** Drops every folder but these: what a process that died had begun. */
+  sweep(keep: ReadonlySet<string>): Promise<void>
+}
+
+export function createSpools(root: string): Spools {
+  const folderOf = (id: string): string => join(root, id)
+  const fileIn = (id: string) => (cid: CID) => join(folderOf(id), blockKey(cid))
+
+  return {
+    async begin() {
+      const id = randomUUID()
+      const fileOf = fileIn(id)
+      const written = new Set<string>()
+      const counted = new Set<string>()
+      let sections = 0
+      await makeFolder(folderOf(id)).catch((error: unknown) => {
+        throw diskFailure(error, 'take an upload')
+      })
+      return {
+        id,
+        async put(cid, bytes) {
+          const name = blockName(cid)
+          if (!counted.has(name)) {
+            counted.add(name)
+            sections += carSectionBytes(cid, bytes.byteLength)
+          }
+          const key = blockKey(cid)
+          if (written.has(key)) return
+          written.add(key)
+          await writeSynced(fileOf(cid), bytes).catch((error: unknown) => {
+            throw diskFailure(error, 'take an upload')
+          })
+        },
+        async finish(cid, profile, bytes) {
+          await syncFolder(folderOf(id)).catch((error: unknown) => {
+            throw diskFailure(error, 'take an upload')
+          })
+          const carBytes = carHeader(cid).byteLength + sections
+          return spooledUpload({ cid, profile, bytes, carBytes, fileOf })
+        },
+      }
+    },
+    open: ({ id, cid, profile, bytes, carBytes }) =>
+      spooledUpload({ cid, profile, bytes, carBytes, fileOf: fileIn(id) }),
+    drop: (id) => rm(folderOf(id), { recursive: true, force: true }),
+    async sweep(keep) {
+      const ids = await readdir(root).catch(() => [])
+      for (const id of ids) if (!keep.has(id)) await rm(folderOf(id), { recursive: true, force: true })
+    },
+  }
+}

@@ -1,0 +1,97 @@
+// An upload read back from its block files, again and again, as a file, as a CAR or as blocks. What comes from the disk
+// is proved again: a provider must never get bytes that rotted here.
+import { readFile } from 'node:fs/promises'
+import { encode as encodeCbor } from '@ipld/dag-cbor'
+import { decode as decodePb } from '@ipld/dag-pb'
+import { UnixFS } from 'ipfs-unixfs'
+import { varint } from 'multiformats'
+import type { CID } from 'multiformats/cid'
+import type { Profile, Upload } from '../../backends/pinning/contract.ts'
+import { type Block, blockKey, proves } from '../block.ts'
+import { Failure } from '../failure.ts'
+
+export const pbCodec = 0x70
+
+export type Spooled = {
+  readonly cid: CID
+  readonly profile: Profile
+  readonly bytes: number
+  readonly carBytes: number
+  readonly fileOf: (cid: CID) => string
+}
+
+export function spooledUpload({ cid: root, profile, bytes, carBytes, fileOf }: Spooled): Upload {
+  async function read(cid: CID, signal: AbortSignal): Promise<Uint8Array> {
+    signal.throwIfAborted()
+    const block = await readFile(fileOf(cid), { signal }).catch((cause: unknown) => {
+      throw signal.aborted ? signal.reason : lost(cid, cause)
+    })
+    if (!proves(cid, block)) throw lost(cid)
+    return block
+  }
+
+  /** Depth first. `once`: a block that was met before is passed over, with all that is below it. */
+  async function* walk(signal: AbortSignal, once: boolean): AsyncGenerator<Block & { readonly isLeaf: boolean }> {
+    const seen = new Set<string>()
+    const ahead: CID[] = [root]
+    for (let cid = ahead.pop(); cid; cid = ahead.pop()) {
+      if (once) {
+        const name = blockName(cid)
+        if (seen.has(name)) continue
+        seen.add(name)
+      }
+      const block = await read(cid, signal)
+      const links = cid.code === pbCodec ? decodePb(block).Links : []
+      yield { cid, bytes: block, isLeaf: links.length === 0 }
+      for (let index = links.length - 1; index >= 0; index--) ahead.push((links[index] as { Hash: CID }).Hash)
+    }
+  }
+
+  return {
+    cid: root,
+    profile,
+    bytes,
+    carBytes,
+    fileOf,
+    async *file(signal) {
+      for await (const { cid, bytes: block, isLeaf } of walk(signal, false)) {
+        if (cid.code !== pbCodec) yield block
+        else if (isLeaf) yield UnixFS.unmarshal(decodePb(block).Data ?? new Uint8Array()).data ?? new Uint8Array()
+      }
+    },
+    async *car(signal) {
+      yield carHeader(root)
+      for await (const { cid, bytes: block } of walk(signal, true)) {
+        yield lengthPrefix(cid.bytes.byteLength + block.byteLength)
+        yield cid.bytes
+        yield block
+      }
+    },
+    async *blocks(signal) {
+      for await (const { cid, bytes: block } of walk(signal, true)) yield { cid, bytes: block }
+    },
+  }
+}
+
+/** One name for one block of a CAR: the same bytes under another codec are another one. */
+export const blockName = (cid: CID): string => `${cid.code}:${blockKey(cid)}`
+
+export function carHeader(root: CID): Uint8Array {
+  const header = encodeCbor({ roots: [root], version: 1 })
+  return Buffer.concat([lengthPrefix(header.byteLength), header])
+}
+
+export const carSectionBytes = (cid: CID, bytes: number): number => {
+  const length = cid.bytes.byteLength + bytes
+  return varint.encodingLength(length) + length
+}
+
+const lengthPrefix = (length: number): Uint8Array =>
+  varint.encodeTo(length, new Uint8Array(varint.encodingLength(length)), 0)
+
+const lost = (cid: CID, cause?: unknown): Failure =>
+  new Failure('broken', `the block ${cid} of an upload that is not done is lost or damaged on this disk`, {
+    source: 'ours',
+    cause,
+    facts: { class: 'content' },
+  })

@@ -1,0 +1,317 @@
+// POST /add row by row, over HTTP.
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import { after, before, describe, it } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { CID } from 'multiformats/cid'
+import { blockKey } from '../../src/block.ts'
+import { type Adding, below, boundary, idle, multipart, post, raw, startAdding } from '../support/adding.ts'
+
+const head = (headers: string) =>
+  `POST /add HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=${boundary}\r\n${headers}\r\n`
+
+/** The CID of the small file, as `ipfs add --cid-version=1 --raw-leaves` has it. */
+const hello = { body: 'hello world\n', cid: 'bafkreifjjcie6lypi6ny7amxnfftagclbuxndqonfipmb64f2km2devei4' }
+
+describe('POST /add', () => {
+  let adding: Adding
+  before(async () => {
+    adding = await startAdding({ maxBytes: 100_000 })
+  })
+  after(() => adding.close())
+
+  const left = async () => [...(await below(`${adding.data}/uploads`)), ...(await below(`${adding.data}/journal/open`))]
+
+  it('stores a file and answers its CID, which is then in the tiers and no longer not found', async () => {
+    const answer = await post(`${adding.url}/add`, multipart([{ fileName: 'hello.txt', body: hello.body }]))
+    assert.equal(answer.status, 200, answer.body)
+    assert.deepEqual(answer.json, { cids: [`/ipfs/${hello.cid}`] })
+    assert.equal(answer.headers['access-control-allow-origin'], '*')
+    const cid = CID.parse(hello.cid)
+    assert.equal(Buffer.from(adding.tiers.get(blockKey(cid)) ?? []).toString(), hello.body)
+    assert.ok(adding.forgotten.includes(hello.cid))
+    assert.equal(Buffer.from((await adding.embedded.store.get(cid)) ?? []).toString(), hello.body)
+  })
+
+  it('takes a text field as a file', async () => {
+    const answer = await post(`${adding.url}/add`, multipart([{ body: hello.body }]))
+    assert.deepEqual([answer.status, answer.json['cids']], [200, [`/ipfs/${hello.cid}`]])
+  })
+
+  it('answers one CID for each data part, in order, and ignores the rest', async () => {
+    const parts = [
+      { name: 'operation', body: 'evidence' },
+      { fileName: 'a', body: hello.body },
+      { name: 'other', fileName: '../../etc/passwd', body: randomBytes(500) },
+      { fileName: '../../../b', body: 'another' },
+      { body: hello.body },
+    ]
+    const { status, json } = await post(`${adding.url}/add?operation=evidence&x=1`, multipart(parts))
+    const cids = json['cids'] as string[]
+    assert.equal(status, 200)
+    assert.equal(cids.length, 3)
+    assert.deepEqual([cids[0], cids[2]], [`/ipfs/${hello.cid}`, `/ipfs/${hello.cid}`])
+    assert.notEqual(cids[1], cids[0])
+  })
+
+  it('takes exactly as much as it may', async () => {
+    const { status } = await post(`${adding.url}/add`, multipart([{ fileName: 'a', body: randomBytes(100_000) }]))
+    assert.equal(status, 200)
+    const more = await post(`${adding.url}/add`, multipart([{ fileName: 'a', body: randomBytes(100_001) }]))
+    assert.equal(more.status, 413)
+  })
+
+  const refused: readonly (readonly [name: string, status: number, body: Buffer, headers?: Record<string, string>])[] =
+    [
+      ['is not multipart', 400, Buffer.from('{}'), { 'Content-Type': 'application/json' }],
+      ['has no content type', 400, multipart([{ body: 'x' }]), { 'Content-Type': '' }],
+      ['has no boundary', 400, multipart([{ body: 'x' }]), { 'Content-Type': 'multipart/form-data' }],
+      [
+        'has a boundary of 71',
+        400,
+        multipart([{ body: 'x' }], 'b'.repeat(71)),
+        { 'Content-Type': `multipart/form-data; boundary=${'b'.repeat(71)}` },
+      ],
+      [
+        'has a boundary of 252',
+        400,
+        multipart([{ body: 'x' }], 'b'.repeat(252)),
+        { 'Content-Type': `multipart/form-data; boundary=${'b'.repeat(252)}` },
+      ],
+      ['has another boundary', 400, multipart([{ body: 'x' }], 'another')],
+      ['has no data', 400, multipart([{ name: 'file', fileName: 'a', body: 'x' }])],
+      ['has no parts', 400, Buffer.from(`--${boundary}--\r\n`)],
+      ['is empty', 400, Buffer.alloc(0)],
+      ['has an empty data', 400, multipart([{ body: '' }])],
+      ['has an empty file', 400, multipart([{ fileName: 'a', body: '' }])],
+      ['has a good one and an empty one', 400, multipart([{ body: 'x' }, { body: '' }])],
+      ['has 500 parts', 400, multipart(Array.from({ length: 500 }, () => ({ body: 'x' })))],
+      [
+        'has too many fields',
+        400,
+        multipart([...Array.from({ length: 12 }, () => ({ name: 'a', body: 'x' })), { body: 'x' }]),
+      ],
+      ['has huge part headers', 400, multipart([{ body: 'x', type: `text/plain; a=${'b'.repeat(20_000)}` }])],
+      ['has many part headers', 400, multipart([{ body: 'x', type: `text/plain${'\r\nX-A: b'.repeat(30)}` }])],
+      [
+        'has a part header of __proto__ alone',
+        400,
+        Buffer.from(`--${boundary}\r\n__proto__: x\r\n\r\nx\r\n--${boundary}--\r\n`),
+      ],
+      [
+        'has no CRLF',
+        400,
+        Buffer.from(
+          multipart([{ body: 'x' }])
+            .toString()
+            .replaceAll('\r\n', '\n'),
+        ),
+      ],
+      [
+        'is nested',
+        400,
+        multipart([{ type: 'multipart/mixed; boundary=inner', body: multipart([{ body: 'x' }], 'inner') }]),
+      ],
+      ['says another charset', 400, multipart([{ type: 'text/plain; charset=utf-16', body: 'x' }])],
+      ['has text that is not UTF-8', 400, multipart([{ body: Buffer.from([0x66, 0xff, 0xfe]) }])],
+      ['has text that ends within a character', 400, multipart([{ body: Buffer.from([0x66, 0xc3]) }])],
+      ['is encoded', 400, multipart([{ body: 'x' }]), { 'Content-Encoding': 'gzip' }],
+      ['is too large', 413, multipart([{ fileName: 'a', body: Buffer.alloc(150_000) }])],
+      [
+        'is too large by its other parts',
+        413,
+        multipart([{ name: 'o', fileName: 'a', body: Buffer.alloc(170_000) }, { body: 'x' }]),
+      ],
+      [
+        'is too large in all',
+        413,
+        multipart([
+          { fileName: 'a', body: Buffer.alloc(60_000) },
+          { fileName: 'b', body: Buffer.alloc(60_000) },
+        ]),
+      ],
+      ['asks for an unknown schema', 400, multipart([{ body: '{}' }])],
+    ]
+  for (const [name, status, body, headers] of refused) {
+    it(`answers ${status} to a body that ${name}, and keeps nothing of it`, async () => {
+      await idle(adding)
+      const before = (await below(adding.data)).length
+      const query = name.includes('schema') ? '?schema=nothing' : ''
+      const answer = await post(`${adding.url}/add${query}`, body, headers)
+      assert.equal(answer.status, status, answer.body)
+      assert.equal(answer.headers['content-type'], 'application/problem+json')
+      assert.equal(answer.json['status'], status)
+      assert.equal((await below(adding.data)).length, before)
+      assert.deepEqual(await left(), [])
+    })
+  }
+
+  it('answers 400 to a body that is cut, wherever that is', async () => {
+    const whole = multipart([{ fileName: 'a', body: 'some bytes' }, { body: 'text' }])
+    const end = whole.byteLength - '\r\n'.length
+    await idle(adding)
+    const before = (await below(adding.data)).length
+    for (let cut = 0; cut < end; cut++) {
+      const answer = await post(`${adding.url}/add`, whole.subarray(0, cut))
+      assert.equal(answer.status, 400, `${cut}: ${answer.body}`)
+    }
+    assert.equal((await below(adding.data)).length, before)
+    assert.equal((await post(`${adding.url}/add`, whole.subarray(0, end))).status, 200)
+  })
+
+  it('lets the client read 413 while it is still writing', async () => {
+    for (const headers of ['Connection: close\r\n', '']) {
+      const said = await raw(adding.port, (socket) => {
+        socket.write(`${head(`Transfer-Encoding: chunked\r\n${headers}`)}`)
+        const first = `--${boundary}\r\nContent-Disposition: form-data; name="data"; filename="a"\r\n\r\n`
+        socket.write(`${first.length.toString(16)}\r\n${first}\r\n`)
+        const chunk = Buffer.concat([Buffer.from('4000\r\n'), Buffer.alloc(0x4000), Buffer.from('\r\n')])
+        const more = () => {
+          while (!socket.destroyed && socket.write(chunk));
+          if (!socket.destroyed) socket.once('drain', more)
+        }
+        more()
+      })
+      assert.match(said, /^HTTP\/1\.1 413 /)
+      assert.match(said, /"status":413/)
+      assert.match(said, /Connection: close/i)
+    }
+  })
+
+  it('answers 413 by Content-Length before a byte of body, and says Continue only to what it takes', async () => {
+    const early = await raw(adding.port, (socket) =>
+      socket.write(head('Content-Length: 100000000\r\nExpect: 100-continue\r\n')),
+    )
+    assert.match(early, /^HTTP\/1\.1 413 /)
+    const body = multipart([{ body: hello.body }])
+    const taken = await raw(adding.port, (socket) => {
+      socket.write(head(`Content-Length: ${body.byteLength}\r\nExpect: 100-continue\r\nConnection: close\r\n`))
+      socket.once('data', () => socket.write(body))
+    })
+    assert.match(taken, /^HTTP\/1\.1 100 Continue\r\n\r\nHTTP\/1\.1 200 /)
+  })
+
+  it('keeps a connection after an answer to a whole request', async () => {
+    const body = multipart([{ body: hello.body }])
+    const request = Buffer.concat([Buffer.from(head(`Content-Length: ${body.byteLength}\r\n`)), body])
+    let count = 0
+    const said = await raw(adding.port, (socket) => {
+      socket.write(request)
+      socket.on('data', () => (count++ === 0 ? socket.write(request) : socket.end()))
+    })
+    assert.equal(said.match(/HTTP\/1\.1 200 /g)?.length, 2)
+  })
+
+  it('ends an upload that stops coming, and leaves nothing', async () => {
+    const body = multipart([{ fileName: 'a', body: randomBytes(1000) }])
+    const said = await raw(adding.port, (socket) => {
+      socket.write(head(`Content-Length: ${body.byteLength}\r\n`))
+      socket.write(body.subarray(0, 500))
+    })
+    assert.match(said, /^HTTP\/1\.1 408 /)
+    assert.deepEqual(await left(), [])
+  })
+
+  it('leaves nothing of a client that leaves in the middle', async () => {
+    const body = multipart([{ fileName: 'a', body: randomBytes(50_000) }])
+    await raw(adding.port, (socket) => {
+      socket.write(head(`Content-Length: ${body.byteLength}\r\n`))
+      socket.write(body.subarray(0, 40_000), () => setTimeout(() => socket.resetAndDestroy(), 50))
+    })
+    for (let tries = 0; adding.uploads.admission.uploads > 0 && tries < 100; tries++) await sleep(10)
+    assert.deepEqual(await left(), [])
+    assert.deepEqual([adding.uploads.admission.uploads, adding.uploads.admission.bytes], [0, 0])
+  })
+
+  it('answers other methods', async () => {
+    const preflight = await fetch(`${adding.url}/add`, { method: 'OPTIONS' })
+    assert.equal(preflight.status, 204)
+    assert.match(preflight.headers.get('access-control-allow-methods') ?? '', /POST/)
+    assert.equal((await fetch(`${adding.url}/add`)).status, 405)
+  })
+})
+
+describe('POST /add with tokens', () => {
+  it('wants one, as Bearer or as x-auth-token', async () => {
+    const adding = await startAdding({ tokens: ['one-token', 'another'] })
+    try {
+      const body = multipart([{ body: 'x' }])
+      const cases: readonly (readonly [number, Record<string, string>])[] = [
+        [401, {}],
+        [401, { Authorization: 'Bearer wrong' }],
+        [401, { Authorization: 'Basic one-token' }],
+        [200, { Authorization: 'Bearer one-token' }],
+        [200, { Authorization: 'bearer another' }],
+        [200, { 'x-auth-token': 'another' }],
+        [401, { 'x-auth-token': 'another ' + 'x' }],
+      ]
+      for (const [status, headers] of cases) {
+        const answer = await post(`${adding.url}/add`, body, headers)
+        assert.equal(answer.status, status, JSON.stringify(headers))
+        if (status === 401) assert.equal(answer.headers['www-authenticate'], 'Bearer')
+      }
+    } finally {
+      await adding.close()
+    }
+  })
+})
+
+describe('POST /add with a schema', () => {
+  let adding: Adding
+  before(async () => {
+    adding = await startAdding()
+  })
+  after(() => adding.close())
+
+  const cases: readonly (readonly [schema: string, status: number, document: unknown, fields: readonly string[]])[] = [
+    [
+      'evidence',
+      200,
+      {
+        name: 'a',
+        description: 'b',
+        fileURI: '/ipfs/bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy/a b.png',
+        evidenceType: 'Image',
+      },
+      [],
+    ],
+    [
+      'evidence',
+      400,
+      { description: 1, fileURI: 'https://x', evidenceType: 'Song' },
+      ['description', 'evidenceType', 'fileURI', 'name'],
+    ],
+    ['policy', 200, { name: 'a', description: 'b', rulingCriteria: 'c', version: '1' }, []],
+    ['policy', 400, { name: 'a', description: 'b', version: 2 }, ['rulingCriteria', 'version']],
+    [
+      'dispute-template',
+      200,
+      {
+        title: 'a',
+        description: 'b',
+        question: 'c',
+        answers: [{ id: '0x1', title: 'Yes' }],
+        policyURI: '/ipfs/x',
+        more: 1,
+      },
+      [],
+    ],
+    [
+      'dispute-template',
+      400,
+      { title: 'a', description: 'b', question: 'c', answers: [{ id: '1', title: 'Yes' }, { id: '0x2' }] },
+      ['answers[0].id', 'answers[1].title'],
+    ],
+    ['evidence', 400, 'a string', ['document']],
+  ]
+  for (const [schema, status, document, fields] of cases) {
+    it(`${schema}: ${status}${fields.length > 0 ? ` naming ${fields.join(', ')}` : ''}`, async () => {
+      const answer = await post(`${adding.url}/add?schema=${schema}`, multipart([{ body: JSON.stringify(document) }]))
+      assert.equal(answer.status, status, answer.body)
+      const errors = (answer.json['errors'] ?? []) as { field: string }[]
+      assert.deepEqual(errors.map(({ field }) => field).sort(), [...fields])
+      await idle(adding)
+      if (status === 400) assert.equal((await below(`${adding.data}/uploads`)).length, 0)
+    })
+  }
+})
