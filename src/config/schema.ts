@@ -101,7 +101,7 @@ const cache = z.strictObject({
     ])
     .describe('Where proved blocks are kept, the fastest first. Faster tiers are filled from slower ones.'),
   fillBytes: size()
-    .prefault('32MiB')
+    .prefault('16MiB')
     .describe(
       'Blocks that may wait, in memory, to be written to a slow tier. What is more than that is not kept there.',
     ),

@@ -2,8 +2,9 @@
 // may come next, this has to be complete: a block that cannot be read is a failure and no leaf.
 import * as dagCbor from '@ipld/dag-cbor'
 import * as dagJson from '@ipld/dag-json'
-import { CID } from 'multiformats/cid'
+import type { CID } from 'multiformats/cid'
 import type { Block } from '../block.ts'
+import { linksIn } from '../retrieval/links.ts'
 import { dagPbCode, readNode, wrongContent } from './unixfs.ts'
 
 export function linksInOrder({ cid, bytes }: Block): CID[] {
@@ -12,7 +13,7 @@ export function linksInOrder({ cid, bytes }: Block): CID[] {
       return readNode(cid, bytes).links.map((link) => link.Hash)
     case dagCbor.code:
     case dagJson.code:
-      return linksOfDocument(readDocument(cid, bytes))
+      return linksIn(readDocument(cid, bytes))
     default:
       return [] // raw, and plain json and cbor, which have no links
   }
@@ -27,23 +28,4 @@ export function readDocument(cid: CID, bytes: Uint8Array): unknown {
     throw wrongContent(cid, 'it does not decode', cause)
   }
   return undefined
-}
-
-function linksOfDocument(document: unknown): CID[] {
-  const found: CID[] = []
-  const open: unknown[] = [document]
-  while (open.length > 0) {
-    const value = open.pop()
-    if (value === null || typeof value !== 'object') continue
-    const cid = CID.asCID(value)
-    if (cid) {
-      found.push(cid)
-      continue
-    }
-    if (ArrayBuffer.isView(value)) continue
-    // One by one: as arguments of a single call, a list of some hundred thousand would be too many.
-    const values = Object.values(value)
-    for (let at = values.length - 1; at >= 0; at--) open.push(values[at])
-  }
-  return found
 }

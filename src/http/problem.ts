@@ -40,6 +40,8 @@ export function statusOf(failure: Failure, mode: Mode): number {
   // Content that is here and makes no sense is not the client's mistake.
   if (failure.kind === 'malformed' && failure.source === 'content') return mode === 'api' ? 422 : 500
   if (failure.kind === 'broken' && failure.source === 'provider') return 502
+  // A path into a document that ends at a value: a thing this gateway does not do.
+  if (failure.kind === 'unsupported' && failure.facts['remainder'] !== undefined) return 501
   if (typeof failure.facts['status'] === 'number') return failure.facts['status']
   return table[failure.kind][mode]
 }

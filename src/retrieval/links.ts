@@ -23,15 +23,22 @@ export function linksOf({ cid, bytes }: Block): CID[] {
   }
 }
 
-function linksIn(document: unknown): CID[] {
+/** The links of a decoded document, in its own order. */
+export function linksIn(document: unknown): CID[] {
   const found: CID[] = []
   const open: unknown[] = [document]
   while (open.length > 0) {
     const value = open.pop()
     if (value === null || typeof value !== 'object') continue
     const cid = CID.asCID(value)
-    if (cid) found.push(cid)
-    else if (!ArrayBuffer.isView(value)) open.push(...Object.values(value))
+    if (cid) {
+      found.push(cid)
+      continue
+    }
+    if (ArrayBuffer.isView(value)) continue
+    // One by one: as arguments of a single call, a list of some hundred thousand would be too many.
+    const values = Object.values(value)
+    for (let at = values.length - 1; at >= 0; at--) open.push(values[at])
   }
   return found
 }

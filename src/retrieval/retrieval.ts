@@ -171,7 +171,8 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
       const key = lastFrom === 'tier' ? onItsWay(cid) : undefined
       if (key !== undefined) return fromDag(cid, around, key)
       // One leaf missing between others that are here costs one block, not an answer with everything after it.
-      const isAlone = cid.code === rawCodec && (lastFrom === 'tier' || (around.segments.length === 0 && sameBytes(cid, around.cid)))
+      const isAlone =
+        cid.code === rawCodec && (lastFrom === 'tier' || (around.segments.length === 0 && sameBytes(cid, around.cid)))
       return isAlone ? undefined : fromDag(cid, around)
     }
 
@@ -242,10 +243,9 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     async store(cid, bytes, signal) {
       notFound.forget(cid)
       // A shared tier that is out does not undo an upload that is held: other instances find it at the providers.
-      await stack.store(cid, bytes, signal).catch((error: unknown) => {
-        if (!isFailure(error, 'unavailable')) throw error
-        log('warn', 'tiers.store', { cid: cid.toString(), why: error.message })
-      })
+      const { failed } = await stack.store(cid, bytes, signal)
+      for (const { tier, failure } of failed)
+        log('warn', 'tiers.store', { tier, cid: cid.toString(), why: failure.message })
     },
     forget: (cid) => notFound.forget(cid),
     async close() {

@@ -63,7 +63,10 @@ function memoryStack(): TierStack & { readonly held: Map<string, Uint8Array> } {
       return bytes && { bytes, tier: 'memory' }
     },
     put: async (cid: CID, bytes: Uint8Array) => void held.set(blockKey(cid), bytes),
-    store: async (cid: CID, bytes: Uint8Array) => void held.set(blockKey(cid), bytes),
+    store: async (cid: CID, bytes: Uint8Array) => {
+      held.set(blockKey(cid), bytes)
+      return { failed: [] }
+    },
     delete: async (cid: CID) => void held.delete(blockKey(cid)),
     close: async () => {},
   }

@@ -1,0 +1,145 @@
+// An answer on its way to the client: its headers, the part that is wanted, and the bytes at the client's pace.
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { CID } from 'multiformats/cid'
+import type { Clock } from '../clock.ts'
+import { Failure } from '../failure.ts'
+import type { Account } from '../observe/account.ts'
+import type { Session } from '../retrieval/session.ts'
+import type { Body } from './body.ts'
+import { cacheStatus } from './cache-status.ts'
+import { rangeApplies } from './conditional.ts'
+import { contentHeaders, disposition } from './headers.ts'
+import type { Hot } from './hot.ts'
+import { parseRange, type Range } from './range.ts'
+import type { Target } from './target.ts'
+import { writeAll } from './write.ts'
+
+export type Delivery = {
+  readonly request: IncomingMessage
+  readonly response: ServerResponse
+  readonly target: Target
+  readonly session: Session
+  readonly account: Account
+  readonly roots: readonly CID[]
+  /** Where this very representation can be had by address alone. */
+  readonly location?: string | undefined
+  readonly deps: { readonly hot: Hot; readonly clock: Clock; readonly stalledMs: number }
+}
+
+type Headers = [name: string, value: string][]
+
+const bufferedBytes = 256 * 1024
+
+export function notModified(delivery: Delivery, body: Pick<Body, 'etag' | 'cacheControl'>): void {
+  const { response } = delivery
+  response.statusCode = 304
+  const headers = headersOf(delivery, { ...body, type: '', ranges: true })
+  for (const [name, value] of headers) if (name !== 'Content-Type') response.setHeader(name, value)
+  response.end()
+}
+
+export async function deliver(delivery: Delivery, body: Body): Promise<void> {
+  if (body.size === undefined) return deliverUnsized(delivery, body)
+  const { request, response, session, deps } = delivery
+  const range = request.method === 'GET' && body.ranges ? rangeOf(request, body, body.size) : undefined
+  const [from, to] = range ? [range.from, range.to + 1] : [0, body.size]
+  const status = range ? 206 : 200
+  const headers = headersOf(delivery, body)
+  headers.push(['Content-Length', String(to - from)])
+  if (range) headers.push(['Content-Range', `bytes ${range.from}-${range.to}/${body.size}`])
+  if (!range && body.whole) keepHot(delivery, headers, body.whole, body.etag)
+  if (request.method === 'HEAD') return void response.writeHead(status, headers.flat()).end()
+  if (body.whole) return void response.writeHead(status, headers.flat()).end(body.whole.subarray(from, to))
+  // The first piece is here before the headers go out: until then a failure is an error the client can read.
+  const pieces = body.read(from, to)[Symbol.asyncIterator]()
+  const first = await pieces.next()
+  session.begun()
+  response.writeHead(status, headers.flat())
+  const written = await writeAll(response, behind(first, pieces), deps)
+  if (written === to - from) return
+  throw new Failure('internal', `${written} bytes were written where ${to - from} were promised`, { source: 'ours' })
+}
+
+/** A small one with its length, a large one as it comes; nothing is made for a HEAD. */
+async function deliverUnsized(delivery: Delivery, body: Body): Promise<void> {
+  const { request, response, session, deps } = delivery
+  if (request.method === 'HEAD') return void response.writeHead(200, headersOf(delivery, body).flat()).end()
+  const pieces = body.read(0, 0)[Symbol.asyncIterator]()
+  const start: Uint8Array[] = []
+  let bytes = 0
+  let next = await pieces.next()
+  for (; !next.done && bytes <= bufferedBytes; next = await pieces.next()) {
+    start.push(next.value)
+    bytes += next.value.byteLength
+  }
+  session.begun()
+  const headers = headersOf(delivery, body)
+  if (next.done) headers.push(['Content-Length', String(bytes)])
+  response.writeHead(200, headers.flat())
+  const rest = behind(next, pieces)
+  await writeAll(
+    response,
+    (async function* () {
+      yield* start
+      yield* rest
+    })(),
+    deps,
+  )
+}
+
+async function* behind(
+  first: IteratorResult<Uint8Array>,
+  pieces: AsyncIterator<Uint8Array>,
+): AsyncGenerator<Uint8Array> {
+  try {
+    for (let next = first; !next.done; next = await pieces.next()) yield next.value
+  } finally {
+    await pieces.return?.()
+  }
+}
+
+function headersOf(
+  delivery: Delivery,
+  body: Pick<Body, 'etag' | 'type' | 'cacheControl' | 'save' | 'ranges'>,
+): Headers {
+  const { target, roots, account, location } = delivery
+  const headers: Headers = contentHeaders({
+    etag: body.etag,
+    type: body.type,
+    path: target.path,
+    roots,
+    acceptsRanges: body.ranges,
+    sandbox: true,
+    ...(body.cacheControl !== undefined && { cacheControl: body.cacheControl }),
+    disposition: dispositionOf(target, body.save),
+  })
+  if (location !== undefined) headers.push(['Content-Location', location], ['Vary', 'Accept'])
+  headers.push(['Cache-Status', cacheStatus(account)])
+  return headers
+}
+
+/** What the client says about saving it wins over what the format says; without either nothing is said. */
+function dispositionOf({ query }: Target, save: Body['save']): string | undefined {
+  const filename = query.get('filename') ?? undefined
+  const isDownload = query.get('download') === 'true'
+  if (!isDownload && filename === undefined && save === undefined) return undefined
+  return disposition(isDownload ? 'attachment' : (save?.kind ?? 'inline'), filename ?? save?.filename)
+}
+
+function rangeOf({ headers }: IncomingMessage, { etag }: Body, size: number): Range | undefined {
+  const ifRange = headers['if-range']
+  if (!rangeApplies(Array.isArray(ifRange) ? ifRange[0] : ifRange, etag)) return undefined
+  const range = parseRange(headers.range, size)
+  if (range !== 'unsatisfiable') return range
+  throw new Failure('malformed', `the range lies behind the end: there are ${size} bytes`, {
+    source: 'client',
+    facts: { status: 416, size },
+  })
+}
+
+/** Only what the plain URL asks for: variants of the query could otherwise fill it with copies. */
+function keepHot({ deps, target, request }: Delivery, headers: Headers, whole: Uint8Array, etag: string): void {
+  if (whole.byteLength > deps.hot.maxItem || target.search !== '') return
+  const lines = headers.map(([name, value]) => [name, name === 'Cache-Status' ? 'cidgate; hit; detail=hot' : value])
+  deps.hot.add(request.url ?? '', { headers: lines.flat(), body: Buffer.from(whole), etag })
+}
