@@ -4,7 +4,7 @@ import { readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { type Fixtures, fixtures } from '../support/fixtures.ts'
-import { fetchAll, startGateway, tempFolder, type TestGateway } from '../support/gateway.ts'
+import { fetchAll, startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 
 let all: Fixtures
@@ -20,15 +20,26 @@ after(async () => {
   await rm(data, { recursive: true, force: true })
 })
 
-const tiers = { cache: { hot: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '1MiB' }, { use: 'disk', maxBytes: '1GiB' }] } }
-const start = (): Promise<TestGateway> => startGateway({ data, config: tiers, upstreams: [{ name: 'one', url: upstream.url }] })
+const tiers = {
+  cache: {
+    hot: { maxBytes: 0 },
+    tiers: [
+      { use: 'memory', maxBytes: '1MiB' },
+      { use: 'disk', maxBytes: '1GiB' },
+    ],
+  },
+}
+const start = (): Promise<TestGateway> =>
+  startGateway({ data, config: tiers, upstreams: [{ name: 'one', url: upstream.url }] })
 const paths = () => [
   ...Object.values(all.files).map(({ cid, bytes }) => ({ path: `/ipfs/${cid}`, bytes })),
   { path: `/ipfs/${all.directory}/sub/big.bin`, bytes: all.names['sub/big.bin'] },
   { path: `/ipfs/${all.hamt}/file-700.txt`, bytes: all.manyNames['file-700.txt'] as Uint8Array },
 ]
 const files = async (): Promise<string[]> =>
-  (await readdir(data, { recursive: true, withFileTypes: true })).filter((one) => one.isFile()).map((one) => join(one.parentPath, one.name))
+  (await readdir(data, { recursive: true, withFileTypes: true }))
+    .filter((one) => one.isFile())
+    .map((one) => join(one.parentPath, one.name))
 
 describe('every upstream is dead', () => {
   test('what was read before is served, by a new process too', async () => {

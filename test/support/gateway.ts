@@ -7,7 +7,11 @@ import { join } from 'node:path'
 import { createGateway, type Gateway } from '../../src/gateway.ts'
 import type { Log } from '../../src/observe/log.ts'
 
-export type LogLine = { readonly level: string; readonly event: string; readonly facts: Readonly<Record<string, unknown>> }
+export type LogLine = {
+  readonly level: string
+  readonly event: string
+  readonly facts: Readonly<Record<string, unknown>>
+}
 
 export type TestGateway = {
   readonly url: string
@@ -94,7 +98,11 @@ export function fetchAll(url: string, headers: Record<string, string> = {}): Pro
 }
 
 /** `work` for each item, so many at a time. */
-export async function inParallel<Item, Out>(items: readonly Item[], width: number, work: (item: Item) => Promise<Out>): Promise<Out[]> {
+export async function inParallel<Item, Out>(
+  items: readonly Item[],
+  width: number,
+  work: (item: Item) => Promise<Out>,
+): Promise<Out[]> {
   const results: Out[] = []
   let next = 0
   await Promise.all(

@@ -138,6 +138,7 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
     if (fault?.kind === 'endless') return endless(response, headers)
     if (fault?.kind === 'gzipBomb') return bomb(response, headers)
     const body = await bodyOf(rest, format, url.searchParams, fault)
+    if (body.type) headers['content-type'] = body.type
     if (body.length !== undefined)
       headers['content-length'] = String(body.length + (fault?.kind === 'wrongLength' ? 10 : 0))
     response.writeHead(200, headers)
@@ -145,7 +146,11 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
     await send(response, body.chunks, fault)
   }
 
-  type Body = { readonly length?: number; readonly chunks: AsyncIterable<Uint8Array> | Iterable<Uint8Array> }
+  type Body = {
+    readonly length?: number
+    readonly type?: string
+    readonly chunks: AsyncIterable<Uint8Array> | Iterable<Uint8Array>
+  }
 
   async function bodyOf(rest: string, format: string, query: URLSearchParams, fault: Fault | undefined): Promise<Body> {
     const session = memorySession(blocks)
@@ -156,6 +161,7 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
     }
     if (format === 'car') return { chunks: car(rest, query, fault) }
     const { entity } = await resolve(session, path)
+    if (entity.kind === 'directory') return { type: 'text/html', chunks: [Buffer.from('<html>a listing</html>')] }
     return {
       length: entity.size ?? 0,
       chunks: fault?.kind === 'wrongBytes' ? [spoiled(entity.block)] : readFile(session, entity),
