@@ -24,11 +24,13 @@ export interface Upload {
   car(signal: AbortSignal): AsyncIterable<Uint8Array>
   blocks(signal: AbortSignal): AsyncIterable<Block>
   /**
-   * Where this block already lies as a file of this machine, whole and on the platter: a local provider links it instead
-   * of writing it again. Absent: nowhere. The file goes when the upload does; a link to it stays.
+   * Where every block already lies as a file of this machine, whole and on the platter, by block key: a local provider links
+   * them instead of writing them again. Absent: nowhere. The files go when the upload does; a link to one stays.
    */
-  fileOf?(cid: CID): string
+  files?(): Promise<readonly BlockFile[]>
 }
+
+export type BlockFile = { readonly key: string; readonly file: string }
 
 export type ProviderTraits = {
   /** Gets bytes from us. False for a Pinning Service API, which fetches by CID and so can never be the only home. */

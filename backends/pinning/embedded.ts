@@ -7,7 +7,7 @@ import type { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { type Block, blockKey, isIdentity, maxBlockBytes, proves } from '../../src/block.ts'
 import { Failure } from '../../src/failure.ts'
-import type { LocalStore, Provider, ProviderContext, ProviderKind, Upload } from './contract.ts'
+import type { BlockFile, LocalStore, Provider, ProviderContext, ProviderKind, Upload } from './contract.ts'
 import { createDisk } from './embedded-disk.ts'
 import { createPins } from './embedded-pins.ts'
 import { createTurns } from './embedded-turns.ts'
@@ -43,47 +43,68 @@ export function createEmbedded(
     return bytes && bytes.byteLength <= maxBlockBytes ? bytes : undefined
   }
 
-  /** A second name for what already lies on the platter, or a copy where the file system has no such names. */
-  async function place({ cid, bytes }: Block, from: string | undefined): Promise<void> {
-    const file = fileOf(blockKey(cid))
-    const there = await read(blockKey(cid))
-    if (there && proves(cid, there)) return
-    if (from !== undefined) {
-      const temporary = await disk.temporary()
-      try {
-        await link(from, temporary)
-        await rename(temporary, file)
-        return
-      } catch (error) {
-        await rm(temporary, { force: true }).catch(() => {})
-        if (!cannotLink.has(codeOf(error) ?? '')) throw error
-      }
+  /** A second name for what already lies on the platter; false where the file system has no such names. */
+  async function linked({ key, file }: BlockFile): Promise<boolean> {
+    const beside = await disk.temporary()
+    try {
+      await link(file, beside)
+      await rename(beside, fileOf(key))
+      return true
+    } catch (error) {
+      if (!cannotLink.has(codeOf(error) ?? '')) throw error
+      return false
+    } finally {
+      // Renaming a name of a file over another name of it does nothing, and leaves both.
+      await rm(beside, { force: true }).catch(() => {})
     }
-    await disk.write(file, bytes)
   }
 
-  async function keep(upload: Upload, signal: AbortSignal, keys: Set<string>): Promise<CID> {
-    const touched = new Set<string>()
+  async function linkAll(files: readonly BlockFile[], keys: Set<string>, signal: AbortSignal): Promise<boolean> {
+    const rest = [...files]
+    let canLink = true
+    const work = async () => {
+      for (let next = rest.pop(); next && canLink; next = rest.pop()) {
+        signal.throwIfAborted()
+        keys.add(next.key)
+        await disk.folder(shardOf(next.key))
+        // What is there already may have rotted: the new one takes its place, at no cost.
+        canLink &&= await linked(next)
+      }
+    }
+    await allOrNone(Array.from({ length: writesAtOnce }, work))
+    return canLink
+  }
+
+  async function writeAll(upload: Upload, keys: Set<string>, signal: AbortSignal): Promise<void> {
     const writing = new Set<Promise<void>>()
+    const done = new Set<string>()
     try {
       for await (const block of upload.blocks(signal)) {
         signal.throwIfAborted()
-        if (isIdentity(block.cid)) continue
         const key = blockKey(block.cid)
-        if (keys.has(key)) continue
+        if (isIdentity(block.cid) || done.has(key)) continue
+        done.add(key)
         keys.add(key)
-        touched.add(shardOf(key))
-        await disk.folder(shardOf(key))
-        const write = place(block, upload.fileOf?.(block.cid)).finally(() => writing.delete(write))
+        const write = placed(key, block).finally(() => writing.delete(write))
         writing.add(write)
         write.catch(() => {})
         if (writing.size >= writesAtOnce) await Promise.race(writing)
       }
-      await Promise.all(writing)
     } finally {
-      await Promise.allSettled(writing)
+      await allOrNone([...writing])
     }
-    await Promise.all([...touched].map(disk.sync))
+  }
+
+  async function placed(key: string, { cid, bytes }: Block): Promise<void> {
+    const there = await read(key)
+    if (!there || !proves(cid, there)) await disk.write(fileOf(key), bytes)
+  }
+
+  async function keep(upload: Upload, signal: AbortSignal, keys: Set<string>): Promise<CID> {
+    const files = await upload.files?.()
+    const isLinked = files !== undefined && (await linkAll(files, keys, signal))
+    if (!isLinked) await writeAll(upload, keys, signal)
+    await Promise.all([...new Set([...keys].map(shardOf))].map(disk.sync))
     signal.throwIfAborted()
     const at = new Date(clock.now()).toISOString()
     await pins.write(upload.cid, { cid: upload.cid.toString(), bytes: upload.bytes, at, blocks: [...keys] })
@@ -152,6 +173,12 @@ export function createEmbedded(
 }
 
 const cannotLink = new Set(['EXDEV', 'EPERM', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS', 'EMLINK', 'EACCES', 'ENOENT'])
+
+/** Fails with the first that does, once all are over: nothing goes on behind. */
+async function allOrNone(work: readonly Promise<void>[]): Promise<void> {
+  await Promise.allSettled(work)
+  await Promise.all(work)
+}
 
 async function orIfGone<T>(work: Promise<T>, otherwise: T): Promise<T> {
   try {

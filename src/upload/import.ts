@@ -1,23 +1,34 @@
-// Bytes to blocks in one pass, as they arrive. The profile alone decides how, and so which CID comes out (IPIP-499).
-import { importer } from 'ipfs-unixfs-importer'
-import type { CID } from 'multiformats/cid'
+// Bytes to blocks in one pass, as they arrive. The profile alone decides how, and so which CID comes out (IPIP-499). An
+// upload holds a few chunks in memory, whatever its size: their buffers are used again and again.
+import { createHash } from 'node:crypto'
+import { encode as encodePb } from '@ipld/dag-pb'
+import { UnixFS } from 'ipfs-unixfs'
+import { type BufferImporter, importer } from 'ipfs-unixfs-importer'
+import { CID } from 'multiformats/cid'
+import { create as createDigest } from 'multiformats/hashes/digest'
 import type { Profile } from '../../backends/pinning/contract.ts'
 
-const chunkBytes: Readonly<Record<Profile, number>> = {
-  'unixfs-v1-2025': 1024 * 1024,
-  'unixfs-v0-2015': 256 * 1024,
+type Leaves = {
+  readonly chunkBytes: number
+  readonly isRaw: boolean
+  /** Blocks that are written at a time: enough to keep a disk busy while the next ones arrive. */
+  readonly writesAtOnce: number
 }
 
-// Blocks of one upload that are written at a time: enough to keep a disk busy while the next ones arrive, and the most
-// that an upload holds in memory.
-const writesAtOnce: Readonly<Record<Profile, number>> = { 'unixfs-v1-2025': 2, 'unixfs-v0-2015': 8 }
+const leavesOf: Readonly<Record<Profile, Leaves>> = {
+  'unixfs-v1-2025': { chunkBytes: 1024 * 1024, isRaw: true, writesAtOnce: 2 },
+  'unixfs-v0-2015': { chunkBytes: 256 * 1024, isRaw: false, writesAtOnce: 8 },
+}
 
-/** `put` is awaited: a slow disk slows the sender down. */
-export async function importFile(
-  source: AsyncIterable<Uint8Array>,
-  profile: Profile,
-  put: (cid: CID, bytes: Uint8Array) => Promise<void>,
-): Promise<CID> {
+const rawCodec = 0x55
+const sha256 = 0x12
+
+type Put = (cid: CID, bytes: Uint8Array) => Promise<void>
+
+/** `put` is awaited, so a slow disk slows the sender down; `bytes` are its own only until it resolves. */
+export async function importFile(source: AsyncIterable<Uint8Array>, profile: Profile, put: Put): Promise<CID> {
+  const leaves = leavesOf[profile]
+  const room: Room = []
   const blockstore = {
     async put(cid: CID, bytes: Uint8Array) {
       await put(cid, bytes)
@@ -26,12 +37,12 @@ export async function importFile(
   }
   const options = {
     profile,
-    chunker: (bytes: AsyncIterable<Uint8Array>) => chunks(bytes, chunkBytes[profile]),
-    blockWriteConcurrency: writesAtOnce[profile],
+    chunker: (bytes: AsyncIterable<Uint8Array>) => chunks(bytes, leaves.chunkBytes, room),
+    bufferImporter: leafImporter(leaves, room, put),
+    blockWriteConcurrency: leaves.writesAtOnce,
     fileImportConcurrency: 1,
     wrapWithDirectory: false,
     reduceSingleLeafToSelf: true,
-    leafType: 'file' as const,
   }
   let root: CID | undefined
   for await (const { cid } of importer([{ content: source }], blockstore, options)) root = cid
@@ -39,30 +50,60 @@ export async function importFile(
   return root
 }
 
-const leastRoom = 64 * 1024
+/** The importer's own keeps the bytes of up to 174 leaves until their parent is made; this one keeps their sizes. */
+function leafImporter({ isRaw }: Leaves, room: Room, put: Put): BufferImporter {
+  return async function* leaf(file) {
+    for await (const chunk of file.content as AsyncIterable<Uint8Array>) {
+      yield async () => {
+        const size = BigInt(chunk.byteLength)
+        const block = isRaw ? chunk : encodePb({ Data: new UnixFS({ type: 'file', data: chunk }).marshal(), Links: [] })
+        const digest = createDigest(sha256, createHash('sha256').update(block).digest())
+        const cid = isRaw ? CID.createV1(rawCodec, digest) : CID.createV0(digest)
+        await put(cid, block)
+        room.push(chunk.buffer as ArrayBuffer)
+        const result = { cid, size: BigInt(block.byteLength), block: noBytes }
+        return isRaw ? result : { ...result, unixfs: new UnixFS({ type: 'file', blockSizes: [size] }) }
+      }
+    }
+  }
+}
 
-/** Pieces of exactly `size` bytes, and what is left. Room grows with what came, so a slow small upload costs little. */
-export async function* chunks(source: AsyncIterable<Uint8Array>, size: number): AsyncGenerator<Uint8Array> {
-  let room = Buffer.alloc(0)
+const noBytes = new Uint8Array()
+
+/** Buffers that nobody reads any more. */
+type Room = ArrayBuffer[]
+
+const leastBytes = 64 * 1024
+
+/** Pieces of exactly `size` bytes, and what is left. The first grows with what comes: a small upload costs little. */
+export async function* chunks(
+  source: AsyncIterable<Uint8Array>,
+  size: number,
+  room: Room = [],
+): AsyncGenerator<Uint8Array> {
+  let chunk = new Uint8Array()
   let filled = 0
-  let any = false
+  let isFirst = true
+  const grow = (least: number): void => {
+    const bytes = isFirst ? Math.min(size, Math.max(leastBytes, 2 * least)) : size
+    const free = room.pop()
+    const larger = new Uint8Array(free?.byteLength === size ? free : new ArrayBuffer(bytes))
+    larger.set(chunk.subarray(0, filled))
+    chunk = larger
+  }
   for await (const piece of source) {
     for (let at = 0; at < piece.byteLength; ) {
       const taken = Math.min(piece.byteLength - at, size - filled)
-      if (filled + taken > room.byteLength) {
-        const larger = Buffer.allocUnsafeSlow(Math.min(size, Math.max(leastRoom, 2 * (filled + taken))))
-        room.copy(larger, 0, 0, filled)
-        room = larger
-      }
-      room.set(piece.subarray(at, at + taken), filled)
+      if (filled + taken > chunk.byteLength) grow(filled + taken)
+      chunk.set(piece.subarray(at, at + taken), filled)
       filled += taken
       at += taken
       if (filled < size) continue
-      yield room
-      any = true
-      room = Buffer.alloc(0)
+      yield chunk
+      isFirst = false
+      chunk = new Uint8Array()
       filled = 0
     }
   }
-  if (filled > 0 || !any) yield room.subarray(0, filled)
+  if (filled > 0 || isFirst) yield chunk.subarray(0, filled)
 }

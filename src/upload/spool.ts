@@ -36,16 +36,15 @@ export interface Spools {
 
 export function createSpools(root: string): Spools {
   const folderOf = (id: string): string => join(root, id)
-  const fileIn = (id: string) => (cid: CID) => join(folderOf(id), blockKey(cid))
 
   return {
     async begin() {
       const id = randomUUID()
-      const fileOf = fileIn(id)
+      const folder = folderOf(id)
       const written = new Set<string>()
       const counted = new Set<string>()
       let sections = 0
-      await makeFolder(folderOf(id)).catch((error: unknown) => {
+      await makeFolder(folder).catch((error: unknown) => {
         throw diskFailure(error, 'take an upload')
       })
       return {
@@ -59,21 +58,21 @@ export function createSpools(root: string): Spools {
           const key = blockKey(cid)
           if (written.has(key)) return
           written.add(key)
-          await writeSynced(fileOf(cid), bytes).catch((error: unknown) => {
+          await writeSynced(join(folder, key), bytes).catch((error: unknown) => {
             throw diskFailure(error, 'take an upload')
           })
         },
         async finish(cid, profile, bytes) {
-          await syncFolder(folderOf(id)).catch((error: unknown) => {
+          await syncFolder(folder).catch((error: unknown) => {
             throw diskFailure(error, 'take an upload')
           })
           const carBytes = carHeader(cid).byteLength + sections
-          return spooledUpload({ cid, profile, bytes, carBytes, fileOf })
+          return spooledUpload({ cid, profile, bytes, carBytes, folder })
         },
       }
     },
     open: ({ id, cid, profile, bytes, carBytes }) =>
-      spooledUpload({ cid, profile, bytes, carBytes, fileOf: fileIn(id) }),
+      spooledUpload({ cid, profile, bytes, carBytes, folder: folderOf(id) }),
     drop: (id) => rm(folderOf(id), { recursive: true, force: true }),
     async sweep(keep) {
       const ids = await readdir(root).catch(() => [])

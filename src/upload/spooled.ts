@@ -1,6 +1,7 @@
 // An upload read back from its block files, again and again, as a file, as a CAR or as blocks. What comes from the disk
 // is proved again: a provider must never get bytes that rotted here.
-import { readFile } from 'node:fs/promises'
+import { readdir, readFile } from 'node:fs/promises'
+import { join } from 'node:path'
 import { encode as encodeCbor } from '@ipld/dag-cbor'
 import { decode as decodePb } from '@ipld/dag-pb'
 import { UnixFS } from 'ipfs-unixfs'
@@ -17,13 +18,14 @@ export type Spooled = {
   readonly profile: Profile
   readonly bytes: number
   readonly carBytes: number
-  readonly fileOf: (cid: CID) => string
+  /** One file per block, by its key. */
+  readonly folder: string
 }
 
-export function spooledUpload({ cid: root, profile, bytes, carBytes, fileOf }: Spooled): Upload {
+export function spooledUpload({ cid: root, profile, bytes, carBytes, folder }: Spooled): Upload {
   async function read(cid: CID, signal: AbortSignal): Promise<Uint8Array> {
     signal.throwIfAborted()
-    const block = await readFile(fileOf(cid), { signal }).catch((cause: unknown) => {
+    const block = await readFile(join(folder, blockKey(cid)), { signal }).catch((cause: unknown) => {
       throw signal.aborted ? signal.reason : lost(cid, cause)
     })
     if (!proves(cid, block)) throw lost(cid)
@@ -52,7 +54,7 @@ export function spooledUpload({ cid: root, profile, bytes, carBytes, fileOf }: S
     profile,
     bytes,
     carBytes,
-    fileOf,
+    files: async () => (await readdir(folder)).map((key) => ({ key, file: join(folder, key) })),
     async *file(signal) {
       for await (const { cid, bytes: block, isLeaf } of walk(signal, false)) {
         if (cid.code !== pbCodec) yield block

@@ -1,0 +1,163 @@
+// Bytes to blocks: the same CIDs as the ecosystem's own importer has, at every size where something changes, and the same
+// bytes back through a reader that is not ours.
+import assert from 'node:assert/strict'
+import { createHash, randomBytes } from 'node:crypto'
+import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { after, before, describe, it } from 'node:test'
+import { CarReader } from '@ipld/car'
+import { exporter } from 'ipfs-unixfs-exporter'
+import { importBytes } from 'ipfs-unixfs-importer'
+import { CID } from 'multiformats/cid'
+import { profiles, type Upload } from '../../backends/pinning/contract.ts'
+import { blockKey, proves } from '../../src/block.ts'
+import { chunks, importFile } from '../../src/upload/import.ts'
+import { createSpools, type Spools } from '../../src/upload/spool.ts'
+
+const never = new AbortController().signal
+const MiB = 1024 * 1024
+
+async function* pieces(bytes: Uint8Array, size = 60_000): AsyncGenerator<Uint8Array> {
+  for (let at = 0; at < bytes.byteLength; at += size) yield bytes.subarray(at, at + size)
+}
+
+async function whole(source: AsyncIterable<Uint8Array>): Promise<Buffer> {
+  const all: Uint8Array[] = []
+  for await (const piece of source) all.push(piece)
+  return Buffer.concat(all)
+}
+
+const sha = (bytes: Uint8Array): string => createHash('sha256').update(bytes).digest('hex')
+
+describe('chunks', () => {
+  it('are of one size, whatever size the pieces have', async () => {
+    const bytes = randomBytes(1000)
+    for (const size of [1, 7, 64, 999, 1000, 1001]) {
+      for (const piece of [1, 13, 64, 1000]) {
+        const got: Buffer[] = []
+        for await (const chunk of chunks(pieces(bytes, piece), size)) got.push(Buffer.from(chunk))
+        assert.ok(got.slice(0, -1).every(({ byteLength }) => byteLength === size))
+        assert.equal(Buffer.concat(got).compare(bytes), 0)
+      }
+    }
+  })
+})
+
+describe('an upload', () => {
+  let folder: string
+  let spools: Spools
+  before(async () => {
+    folder = await mkdtemp(join(tmpdir(), 'cidgate-import-'))
+    spools = createSpools(folder)
+  })
+  after(() => rm(folder, { recursive: true, force: true }))
+
+  async function upload(
+    bytes: Uint8Array,
+    profile: (typeof profiles)[number],
+  ): Promise<{ upload: Upload; id: string }> {
+    const spool = await spools.begin()
+    const root = await importFile(pieces(bytes), profile, spool.put)
+    return { upload: await spool.finish(root, profile, bytes.byteLength), id: spool.id }
+  }
+
+  const chunk = { 'unixfs-v1-2025': MiB, 'unixfs-v0-2015': MiB / 4 }
+  for (const profile of profiles) {
+    const size = chunk[profile]
+    const sizes = [
+      1,
+      1000,
+      size - 1,
+      size,
+      size + 1,
+      3 * size,
+      ...(profile === 'unixfs-v0-2015' ? [174 * size, 174 * size + 1] : []),
+    ]
+    for (const length of sizes) {
+      it(`${profile}: ${length} bytes have the CID that others give them, and are read back`, async () => {
+        const bytes = randomBytes(length)
+        const stock = await importBytes(bytes, { put: async (cid: CID) => cid }, { profile })
+        const { upload: made, id } = await upload(bytes, profile)
+        assert.equal(made.cid.toString(), stock.cid.toString())
+        assert.equal(sha(await whole(made.file(never))), sha(bytes))
+
+        const car = await whole(made.car(never))
+        assert.equal(car.byteLength, made.carBytes)
+        const reader = await CarReader.fromBytes(car)
+        assert.deepEqual((await reader.getRoots()).map(String), [made.cid.toString()])
+        const seen = new Set<string>()
+        let first: CID | undefined
+        for await (const { cid, bytes: block } of reader.blocks()) {
+          first ??= cid as CID
+          assert.ok(proves(cid as CID, block))
+          assert.ok(!seen.has(cid.toString()), 'each block once')
+          seen.add(cid.toString())
+        }
+        assert.equal(String(first), made.cid.toString(), 'the root comes first')
+        const blockstore = {
+          async *get(cid: CID) {
+            yield (await reader.get(cid))?.bytes as Uint8Array
+          },
+        }
+        const entry = await exporter(made.cid, blockstore as never)
+        assert.ok(entry.type === 'file' || entry.type === 'raw')
+        assert.equal(sha(await whole(entry.content())), sha(bytes))
+        await spools.drop(id)
+      })
+    }
+  }
+
+  it('has CIDs that were written down from Kubo', async () => {
+    const known: readonly (readonly [(typeof profiles)[number], string, string])[] = [
+      ['unixfs-v1-2025', 'hello world\n', 'bafkreifjjcie6lypi6ny7amxnfftagclbuxndqonfipmb64f2km2devei4'],
+      ['unixfs-v0-2015', 'hello world\n', 'QmT78zSuBmuS4z925WZfrqQ1qHaJ56DQaTfyMUF7F8ff5o'],
+      ['unixfs-v0-2015', 'hello world', 'Qmf412jQZiuVUtdgnB36FXFX7xg5V6KEbSJ4dpQuhkLyfD'],
+    ]
+    for (const [profile, text, cid] of known) {
+      assert.equal((await upload(Buffer.from(text), profile)).upload.cid.toString(), cid)
+    }
+  })
+
+  it('writes and sends the same bytes once, however often they are in it', async () => {
+    const bytes = Buffer.alloc(5 * MiB)
+    const { upload: made, id } = await upload(bytes, 'unixfs-v1-2025')
+    assert.equal((await readdir(join(folder, id))).length, 2)
+    assert.equal((await whole(made.car(never))).byteLength, made.carBytes)
+    assert.equal(sha(await whole(made.file(never))), sha(bytes))
+  })
+
+  it('is read again after a restart', async () => {
+    const bytes = randomBytes(3 * MiB)
+    const { upload: made, id } = await upload(bytes, 'unixfs-v0-2015')
+    const { cid, profile, carBytes } = made
+    const again = createSpools(folder).open({ id, cid, profile, bytes: bytes.byteLength, carBytes })
+    assert.equal(sha(await whole(again.car(never))), sha(await whole(made.car(never))))
+  })
+
+  it('never gives a provider what rotted on the disk', async () => {
+    const { upload: made, id } = await upload(randomBytes(1000), 'unixfs-v1-2025')
+    await writeFile(join(folder, id, blockKey(made.cid)), randomBytes(1000))
+    await assert.rejects(whole(made.car(never)), /lost or damaged/)
+    await rm(join(folder, id, blockKey(made.cid)))
+    await assert.rejects(whole(made.file(never)), /lost or damaged/)
+  })
+
+  it('stops being read when its reader is told to', async () => {
+    const { upload: made } = await upload(randomBytes(3 * MiB), 'unixfs-v1-2025')
+    const stop = new AbortController()
+    await assert.rejects(async () => {
+      for await (const _ of made.blocks(stop.signal)) stop.abort(new Error('enough'))
+    }, /enough/)
+  })
+
+  it('gives a raw file whose bytes are the root of another one a CID of its own', async () => {
+    const { upload: large } = await upload(randomBytes(2 * MiB), 'unixfs-v1-2025')
+    let root: Uint8Array | undefined
+    for await (const { bytes } of large.blocks(never)) root ??= bytes
+    const { upload: small } = await upload(root as Uint8Array, 'unixfs-v1-2025')
+    assert.equal(blockKey(small.cid), blockKey(large.cid))
+    assert.notEqual(small.cid.toString(), large.cid.toString())
+    assert.ok(CID.parse(small.cid.toString()))
+  })
+})
