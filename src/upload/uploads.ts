@@ -31,6 +31,7 @@ export type UploadsOptions = {
   readonly retrieval: Pick<Retrieval, 'store' | 'forget'>
   readonly clock: Clock
   readonly log: Log
+  readonly random?: () => number
 }
 
 export type AddOptions = { readonly profile?: Profile; readonly check?: TextCheck | undefined }
@@ -64,6 +65,7 @@ export function createUploads(options: UploadsOptions): Uploads {
     spools,
     clock,
     log,
+    ...(options.random && { random: options.random }),
     onConfirmed: (upload, signal) => fillTiers(upload, { retrieval, log, clock }, signal),
   })
   const resumed = confirmation.resume()

@@ -1,0 +1,241 @@
+// Providers that are dead, that lie, that break off or hang, in every combination: an upload is answered with 200 where as
+// many as wanted hold it and with 502 where not, and what was accepted gets everywhere in the end.
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { describe, it } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { CID } from 'multiformats/cid'
+import { type Adding, type AddingOptions, below, idle, multipart, post, startAdding } from '../support/adding.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
+import { type Behaviour, scriptedProvider } from '../support/scripted-provider.ts'
+
+const add = (adding: Adding, body: Uint8Array | string = randomBytes(2000)) =>
+  post(`${adding.url}/add`, multipart([{ fileName: 'a', body }]))
+
+async function withAdding(options: AddingOptions, work: (adding: Adding) => Promise<void>): Promise<void> {
+  const adding = await startAdding(options)
+  try {
+    await work(adding)
+  } finally {
+    await adding.close()
+  }
+}
+
+async function until(isTrue: () => boolean | Promise<boolean>): Promise<void> {
+  for (let tries = 0; tries < 500; tries++) {
+    if (await isTrue()) return
+    await sleep(5)
+  }
+  assert.fail('it did not come about')
+}
+
+const cidOf = (json: Record<string, unknown>): CID =>
+  CID.parse(String((json['cids'] as string[])[0]).slice('/ipfs/'.length))
+
+describe('providers', () => {
+  const behaviours: readonly Behaviour[] = ['holds', 'dead', 'lies', 'breaks']
+  for (const one of behaviours)
+    for (const two of behaviours)
+      for (const three of behaviours) {
+        const good = [one, two, three].filter((behaviour) => behaviour === 'holds').length
+        it(`${one}, ${two}, ${three} with confirm 2: ${good >= 2 ? 200 : 502}`, async () => {
+          const others = [scriptedProvider('one', one), scriptedProvider('two', two), scriptedProvider('three', three)]
+          await withAdding({ others, withoutEmbedded: true, confirm: 2 }, async (adding) => {
+            const { status, json, body } = await add(adding)
+            assert.equal(status, good >= 2 ? 200 : 502, body)
+            const holding = others.filter(({ held }) => held.size > 0).length
+            if (status === 200) assert.ok(holding >= 2)
+            else {
+              const outcomes = json['outcomes'] as { provider: string; outcome: string }[]
+              assert.deepEqual(
+                outcomes.map(({ provider }) => provider),
+                ['one', 'two', 'three'],
+              )
+              assert.ok(outcomes.filter(({ outcome }) => ['transient', 'content'].includes(outcome)).length >= 2)
+              assert.deepEqual(await below(join(adding.data, 'uploads')), [])
+              assert.deepEqual(await below(join(adding.data, 'journal')), [])
+              assert.equal(adding.tiers.size, 0)
+            }
+          })
+        })
+      }
+
+  it('that are silent are not waited for where others are enough', async () => {
+    const silent = scriptedProvider('silent', 'hangs')
+    await withAdding({ others: [silent] }, async (adding) => {
+      const { status } = await add(adding)
+      assert.equal(status, 200)
+      assert.equal(silent.asked, 1)
+    })
+    assert.equal(silent.asked, 0, 'it is let go when the gateway stops')
+  })
+
+  it('that are silent fail when their time is up', async () => {
+    await withAdding({ others: [scriptedProvider('silent', 'hangs')], confirm: 'all', pinMs: 50 }, async (adding) => {
+      const { status, json } = await add(adding)
+      assert.equal(status, 502)
+      const outcomes = json['outcomes'] as { provider: string; outcome: string; detail?: string }[]
+      assert.deepEqual(outcomes[0], { provider: 'local', outcome: 'not waited for' })
+      assert.match(outcomes[1]?.detail ?? '', /silent: no answer within/)
+      // Our own disk is asked last, so that there is nothing to be undone.
+      assert.deepEqual(await below(join(adding.data, 'pins')), [])
+    })
+  })
+
+  it('with a bug of theirs are one that failed, and their words are not told', async () => {
+    await withAdding({ others: [scriptedProvider('odd', 'crashes')], confirm: 'all' }, async (adding) => {
+      const { status, body } = await add(adding)
+      assert.equal(status, 502)
+      assert.doesNotMatch(body, /a bug/)
+    })
+  })
+
+  it('that fetch by CID are never the only home, and are asked when another one has it', async () => {
+    const byCid = scriptedProvider('psa', 'holds', { takesBytes: false })
+    const first = scriptedProvider('first', 'dead')
+    await withAdding({ others: [byCid, first], withoutEmbedded: true, confirm: 1 }, async (adding) => {
+      assert.equal((await add(adding)).status, 502)
+      assert.equal(byCid.pins, 0)
+      first.behaviour = 'holds'
+      assert.equal((await add(adding)).status, 200)
+      await until(() => byCid.held.size === 1)
+    })
+  })
+
+  it('do not undo what was pinned before', async () => {
+    const other = scriptedProvider('other', 'holds')
+    await withAdding({ others: [other], confirm: 'all' }, async (adding) => {
+      const { json } = await add(adding, 'the same')
+      await idle(adding)
+      other.behaviour = 'dead'
+      assert.equal((await add(adding, 'the same')).status, 502)
+      assert.equal(await adding.embedded.status(cidOf(json), new AbortController().signal), 'pinned')
+      assert.ok(await adding.embedded.store.has(cidOf(json)))
+    })
+  })
+
+  it('are asked once for the same file twice at once', async () => {
+    const slow = scriptedProvider('slow', 'hangs')
+    await withAdding({ others: [slow], withoutEmbedded: true, pinMs: 300 }, async (adding) => {
+      const answers = await Promise.all([add(adding, 'twice'), add(adding, 'twice'), add(adding, 'twice')])
+      assert.deepEqual(
+        answers.map(({ status }) => status),
+        [502, 502, 502],
+      )
+      assert.equal(slow.pins, 1)
+      assert.deepEqual(await below(adding.data), [])
+    })
+  })
+})
+
+describe('what was accepted', () => {
+  it('gets to a provider that was down, later and later, with its Retry-After kept', async () => {
+    const clock = createFakeClock()
+    const down = scriptedProvider('down', 'dead')
+    await withAdding({ others: [down], clock, random: () => 0.5 }, async (adding) => {
+      const { status, json } = await add(adding)
+      assert.equal(status, 200)
+      await until(() => down.pins === 1 && down.asked === 0)
+      await clock.advance(900)
+      assert.equal(down.pins, 1)
+      await clock.advance(200)
+      await until(() => down.pins === 2 && down.asked === 0)
+      down.retryAfterMs = 60_000
+      await clock.advance(2100)
+      await until(() => down.pins === 3 && down.asked === 0)
+      await clock.advance(59_000)
+      assert.equal(down.pins, 3)
+      down.behaviour = 'holds'
+      await clock.advance(10_000)
+      await until(() => down.held.has(cidOf(json).toString()))
+      await idle(adding)
+      assert.deepEqual(await below(join(adding.data, 'journal', 'open')), [])
+      assert.equal((await below(join(adding.data, 'journal', 'done'))).length, 1)
+    })
+  })
+
+  it('waits long for what only an operator can mend, says so, and is given up on their word', async () => {
+    const clock = createFakeClock()
+    const refusing = scriptedProvider('refusing', 'auth')
+    await withAdding({ others: [refusing], clock }, async (adding) => {
+      const { json } = await add(adding)
+      await until(() => adding.uploads.confirmation.open()[0]?.providers['refusing']?.class === 'auth')
+      await clock.advance(5 * 60_000)
+      assert.equal(refusing.pins, 1)
+      assert.equal(await adding.uploads.confirmation.giveUp(cidOf(json), 'refusing'), true)
+      await idle(adding)
+      assert.equal(await adding.uploads.confirmation.giveUp(cidOf(json), 'refusing'), false)
+    })
+  })
+
+  it('is finished by the next process, from the bytes that were kept', async () => {
+    const data = await mkdtemp(join(tmpdir(), 'cidgate-add-'))
+    try {
+      const body = randomBytes(3_000_000)
+      const good = scriptedProvider('good')
+      const down = scriptedProvider('down', 'dead')
+      const options = { data, others: [good, down], withoutEmbedded: true, maxBytes: 10_000_000 }
+      let cid = ''
+      await withAdding(options, async (adding) => {
+        const { status, json } = await add(adding, body)
+        assert.equal(status, 200)
+        cid = cidOf(json).toString()
+        await until(() => down.pins > 0 && down.asked === 0)
+      })
+      assert.equal((await below(join(data, 'uploads'))).length, 4)
+      down.behaviour = 'holds'
+      await withAdding(options, async (adding) => {
+        await adding.uploads.ready()
+        await until(() => down.held.has(cid))
+        await idle(adding)
+      })
+      assert.equal(Buffer.compare(down.held.get(cid) as Buffer, body), 0)
+      assert.deepEqual(await below(join(data, 'uploads')), [])
+    } finally {
+      await rm(data, { recursive: true, force: true })
+    }
+  })
+})
+
+describe('with pinning.queue', () => {
+  it('200 says that it is held here and on its way', async () => {
+    const clock = createFakeClock()
+    const down = scriptedProvider('down', 'dead')
+    await withAdding({ others: [down], confirm: 'all', queue: true, clock }, async (adding) => {
+      const { status, json } = await add(adding)
+      assert.equal(status, 200)
+      assert.ok(await adding.embedded.store.has(cidOf(json)))
+      assert.ok(adding.tiers.size > 0)
+      down.behaviour = 'holds'
+      await clock.advance(2000)
+      await until(() => down.held.size === 1)
+    })
+  })
+
+  it('502 where it can never get there', async () => {
+    await withAdding({ others: [scriptedProvider('odd', 'lies')], confirm: 'all', queue: true }, async (adding) => {
+      assert.equal((await add(adding)).status, 502)
+      assert.deepEqual(await below(join(adding.data, 'pins')), [])
+    })
+  })
+})
+
+describe('too many uploads', () => {
+  it('503 with Retry-After, by number and by bytes', async () => {
+    const hanging = scriptedProvider('hanging', 'hangs')
+    await withAdding({ others: [hanging], withoutEmbedded: true, concurrency: 2, pinMs: 500 }, async (adding) => {
+      const answers = await Promise.all([add(adding), add(adding), add(adding)])
+      assert.deepEqual(answers.map(({ status }) => status).sort(), [502, 502, 503])
+      assert.ok(Number(answers.find(({ status }) => status === 503)?.headers['retry-after']) >= 1)
+    })
+    await withAdding({ mostBytes: 1000 }, async (adding) => {
+      assert.equal((await add(adding, randomBytes(900))).status, 200)
+      assert.equal((await add(adding, randomBytes(1100))).status, 503)
+      await idle(adding)
+      assert.equal(adding.uploads.admission.bytes, 0)
+    })
+  })
+})
