@@ -1,0 +1,125 @@
+// The process is killed with -9 at random moments while uploads come in, and started again. The client keeps the truth: each
+// CID that got a 200 is written down before the next act. In the end every one of them is whole at every provider, nothing
+// is half there, and nothing is left over. CIDGATE_UPLOADS and CIDGATE_KILLS make it as long as one likes.
+import assert from 'node:assert/strict'
+import { type ChildProcess, spawn } from 'node:child_process'
+import { createHash, randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { createInterface, type Interface } from 'node:readline'
+import { it } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+import { decode } from '@ipld/dag-pb'
+import { CID } from 'multiformats/cid'
+import { blockKey, proves } from '../../src/block.ts'
+import { below, multipart, post } from '../support/adding.ts'
+
+const uploads = Number(process.env['CIDGATE_UPLOADS'] ?? 60)
+const kills = Number(process.env['CIDGATE_KILLS'] ?? 6)
+const clients = 4
+
+type Process = { readonly child: ChildProcess; readonly lines: Interface; readonly port: number }
+
+async function start(data: string): Promise<Process> {
+  const server = fileURLToPath(new URL('../support/add-server.ts', import.meta.url))
+  const child = spawn(process.execPath, [server, data], { stdio: ['ignore', 'pipe', 'inherit'] })
+  const lines = createInterface({ input: child.stdout as NonNullable<typeof child.stdout> })
+  const [line] = (await once(lines, 'line')) as [string]
+  return { child, lines, port: Number(line) }
+}
+
+/** The file behind a root, read from a store's folder; undefined when a block is missing or wrong. */
+async function fileIn(store: string, root: CID): Promise<Buffer | undefined> {
+  const key = blockKey(root)
+  const bytes = await readFile(join(store, 'blocks', key.slice(-2), key)).catch(() => undefined)
+  if (!bytes || !proves(root, bytes)) return undefined
+  if (root.code !== 0x70) return bytes
+  const parts: Buffer[] = []
+  for (const { Hash } of decode(bytes).Links) {
+    const part = await fileIn(store, Hash as CID)
+    if (!part) return undefined
+    parts.push(part)
+  }
+  return Buffer.concat(parts)
+}
+
+it(`${uploads} uploads and ${kills} kills: what was acknowledged is whole everywhere, and nothing else is there`, {
+  timeout: 600_000,
+}, async () => {
+  const data = await mkdtemp(join(tmpdir(), 'cidgate-killed-'))
+  let running = await start(data)
+  try {
+    const acknowledged = new Map<string, string>()
+    const sent = new Set<string>()
+    let left = uploads
+    let over = false
+    const client = async () => {
+      while (left-- > 0) {
+        const body = randomBytes(left % 5 === 0 ? 2_500_000 : 1 + Math.floor(Math.random() * 5000))
+        for (;;) {
+          try {
+            const { status, json } = await post(
+              `http://127.0.0.1:${running.port}/add`,
+              multipart([{ fileName: 'a', body }]),
+            )
+            if (status !== 200) throw new Error(`answered ${status}`)
+            const cid = String((json['cids'] as string[])[0]).slice('/ipfs/'.length)
+            acknowledged.set(cid, createHash('sha256').update(body).digest('hex'))
+            sent.add(cid)
+            break
+          } catch {
+            // Killed in the middle: some give up on it, some send it again.
+            await sleep(20)
+            if (Math.random() < 0.3) break
+          }
+        }
+      }
+    }
+    const killer = async () => {
+      for (let kill = 0; kill < kills && !over; kill++) {
+        await sleep(30 + Math.random() * 250)
+        running.child.kill('SIGKILL')
+        await once(running.child, 'exit')
+        running = await start(data)
+      }
+    }
+    const killing = killer()
+    await Promise.all(Array.from({ length: clients }, client))
+    over = true
+    await killing
+
+    running.child.kill('SIGUSR2')
+    const [line] = (await once(running.lines, 'line')) as [string]
+    assert.equal(line, 'idle')
+
+    assert.ok(acknowledged.size > 0)
+    for (const store of [join(data, 'pins'), join(data, 'second')]) {
+      for (const [cid, sha] of acknowledged) {
+        const file = await fileIn(store, CID.parse(cid))
+        assert.ok(file, `${cid} is not whole in ${store}`)
+        assert.equal(createHash('sha256').update(file).digest('hex'), sha)
+      }
+      const records = (await readdir(join(store, 'roots'), { recursive: true })).filter((name) =>
+        name.endsWith('.json'),
+      )
+      const listed = new Set<string>()
+      for (const name of records) {
+        const { cid, blocks } = JSON.parse(await readFile(join(store, 'roots', name), 'utf8')) as {
+          cid: string
+          blocks: string[]
+        }
+        assert.ok(await fileIn(store, CID.parse(cid)), `${cid} is half there`)
+        for (const key of blocks) listed.add(key)
+      }
+      assert.deepEqual(new Set(await below(join(store, 'blocks'))), listed, 'blocks that no pin lists')
+    }
+    assert.deepEqual(await below(join(data, 'uploads')), [])
+    assert.deepEqual(await below(join(data, 'journal', 'open')), [])
+  } finally {
+    running.child.kill('SIGKILL')
+    await rm(data, { recursive: true, force: true })
+  }
+})

@@ -1,0 +1,30 @@
+// A process of its own that takes uploads, to be killed: two providers on disk, the second of which fails now and then.
+// Arguments: the data folder. It says its port in one line, and `idle` on each SIGUSR2 when nothing is left to be done.
+import { join } from 'node:path'
+import { createEmbedded } from '../../backends/pinning/embedded.ts'
+import { systemClock } from '../../src/clock.ts'
+import { Failure } from '../../src/failure.ts'
+import { silentLog } from '../../src/observe/log.ts'
+import { idle, startAdding } from './adding.ts'
+
+const data = process.argv[2] as string
+const context = { userAgent: 'test', data, log: silentLog, clock: systemClock }
+const store = createEmbedded({ path: join(data, 'second') }, { ...context, name: 'second' })
+const second = {
+  ...store,
+  traits: { takesBytes: true, local: false },
+  pin(...[upload, signal]: Parameters<typeof store.pin>) {
+    if (Math.random() < 0.3)
+      throw new Failure('broken', 'not now', { source: 'provider', facts: { class: 'transient' } })
+    return store.pin(upload, signal)
+  },
+}
+const adding = await startAdding({ data, others: [second], maxBytes: 64 * 1024 * 1024, random: () => 0 })
+await adding.uploads.ready()
+process.stdout.write(`${adding.port}\n`)
+process.on('SIGUSR2', () => {
+  idle(adding).then(
+    () => process.stdout.write('idle\n'),
+    () => process.stdout.write('busy\n'),
+  )
+})
