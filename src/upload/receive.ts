@@ -1,7 +1,7 @@
 // A multipart body taken apart as it streams. Only parts named `data` are of interest, as files or as text alike; the rest
 // is read past, within limits. Nothing here waits for a whole body, and a file name is never looked at.
 import type { IncomingMessage } from 'node:http'
-import type { Readable } from 'node:stream'
+import type { Readable, Writable } from 'node:stream'
 import { TextDecoder } from 'node:util'
 import { Busboy, type BusboyInstance } from '@fastify/busboy'
 import type { Clock } from '../clock.ts'
@@ -20,7 +20,13 @@ export type ReceiveLimits = {
   readonly graceMs: number
 }
 
-export type ReceiveOptions = ReceiveLimits & { readonly clock: Clock }
+export type ReceiveOptions = ReceiveLimits & {
+  readonly clock: Clock
+  /** Gets the same bytes of the body, as they come; never ended here. Who reads it slowly slows the sender down. */
+  readonly along?: Writable
+  /** Ends it from outside. */
+  readonly signal?: AbortSignal
+}
 
 const mostParts = 16
 const mostFields = 8
@@ -102,6 +108,9 @@ export async function receive<T>(
 
   const watch = createPartWatch(boundary, { headerBytes, headerPairs: mostHeaderPairs })
   const unplug = pump(request, parser, { ...options, look: watch, fail })
+  const onAbort = () => fail(options.signal?.reason)
+  options.signal?.addEventListener('abort', onAbort, { once: true })
+  if (options.signal?.aborted) onAbort()
   try {
     await done.promise
     const results = await Promise.all(takes)
@@ -112,6 +121,7 @@ export async function receive<T>(
     throw stop.signal.reason
   } finally {
     unplug()
+    options.signal?.removeEventListener('abort', onAbort)
     await Promise.allSettled(takes)
   }
 }
@@ -123,12 +133,14 @@ type PumpOptions = ReceiveOptions & {
 
 /** The request into the parser at the parser's pace, with the sender's clocks: time we made it wait is not its own. */
 function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOptions): () => void {
-  const { clock, fail, look, maxBytes, idleMs, minRate, graceMs } = options
+  const { clock, fail, look, along, maxBytes, idleMs, minRate, graceMs } = options
   const began = clock.monotonic()
   let received = 0
   let since = began
   let pausedAt: number | undefined
   let pausedMs = 0
+  const readers: readonly Writable[] = along ? [parser, along] : [parser]
+  const full = new Set<Writable>()
 
   const onData = (chunk: Buffer): void => {
     received += chunk.byteLength
@@ -136,17 +148,20 @@ function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOpt
     if (received > maxBytes + aroundBytes) return fail(tooLarge(maxBytes))
     const wrong = look(chunk)
     if (wrong) return fail(wrong)
-    if (parser.write(chunk)) return
+    for (const reader of readers) if (!reader.write(chunk)) full.add(reader)
+    if (full.size === 0) return
     request.pause()
     pausedAt = since
   }
-  const onDrain = (): void => {
+  const drained = (reader: Writable) => (): void => {
+    if (!full.delete(reader) || full.size > 0) return
     const now = clock.monotonic()
     if (pausedAt !== undefined) pausedMs += now - pausedAt
     pausedAt = undefined
     since = now
     request.resume()
   }
+  const drains = readers.map((reader) => [reader, drained(reader)] as const)
   const onEnd = (): void => {
     cancelTick()
     cancelTick = clock.after(stuckMs, () => fail(malformed('the multipart body does not end')))
@@ -169,7 +184,7 @@ function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOpt
   }
   let cancelTick = clock.after(tickMs, tick)
 
-  parser.on('drain', onDrain)
+  for (const [reader, onDrain] of drains) reader.on('drain', onDrain)
   request.on('data', onData)
   request.on('end', onEnd)
   request.on('error', onGone)
@@ -177,7 +192,7 @@ function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOpt
   if (request.destroyed) onGone()
   return () => {
     cancelTick()
-    parser.off('drain', onDrain)
+    for (const [reader, onDrain] of drains) reader.off('drain', onDrain)
     request.off('data', onData)
     request.off('end', onEnd)
     request.off('close', onGone)

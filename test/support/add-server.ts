@@ -23,7 +23,7 @@ const adding = await startAdding({ data, others: [second], maxBytes: 64 * 1024 *
 await adding.uploads.ready()
 process.stdout.write(`${adding.port}\n`)
 process.on('SIGUSR2', () => {
-  idle(adding).then(
+  idle(adding, 300_000).then(
     () => process.stdout.write('idle\n'),
     () => process.stdout.write('busy\n'),
   )

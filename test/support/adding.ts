@@ -190,8 +190,8 @@ export function raw(port: number, write: (socket: Socket) => void): Promise<stri
 }
 
 /** Nothing is being received, and nothing goes on behind an answer. */
-export async function idle({ uploads, data }: Adding): Promise<void> {
-  for (let tries = 0; tries < 500; tries++) {
+export async function idle({ uploads, data }: Adding, withinMs = 5000): Promise<void> {
+  for (let tries = 0; tries < withinMs / 10; tries++) {
     const isIdle = uploads.admission.uploads === 0 && uploads.confirmation.open().length === 0
     if (isIdle && (await below(join(data, 'uploads'))).length === 0) return
     await sleep(10)

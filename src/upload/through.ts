@@ -1,0 +1,87 @@
+// Thin mode: the body goes on to another service as it arrives, while the same bytes become blocks here. No copy, no journal.
+// The service's answer is believed as far as it names the CIDs that were computed here. The last piece of the body waits
+// until all of it was found well formed: what is refused here is never whole there.
+import type { IncomingMessage } from 'node:http'
+import type { CID } from 'multiformats/cid'
+import type { Profile } from '../../backends/pinning/contract.ts'
+import type { Clock } from '../clock.ts'
+import { withDeadline } from '../deadline.ts'
+import { Failure } from '../failure.ts'
+import type { Retrieval } from '../retrieval/session.ts'
+import { createAdmission } from './admission.ts'
+import { keepText } from './document.ts'
+import { importFile } from './import.ts'
+import { nameOf } from './journal.ts'
+import { type ReceiveLimits, receive } from './receive.ts'
+import { createForwarding, type Target } from './through-forward.ts'
+import type { AddOptions, Uploads } from './uploads.ts'
+
+export type ThroughOptions = {
+  readonly target: Target
+  readonly profile: Profile
+  readonly limits: ReceiveLimits
+  readonly concurrency: number
+  /** How long the service may be silent, and how long it may take after the last byte. */
+  readonly answerMs: number
+  readonly userAgent: string
+  readonly retrieval: Pick<Retrieval, 'store' | 'forget'>
+  readonly clock: Clock
+}
+
+export type Through = Pick<Uploads, 'maxBytes' | 'enter' | 'receive'> & { close(): Promise<void> }
+
+const storeMs = 10_000
+
+export function createThrough(options: ThroughOptions): Through {
+  const { limits, retrieval, clock, answerMs } = options
+  const admission = createAdmission({ most: options.concurrency, mostBytes: Number.POSITIVE_INFINITY })
+  const forwarding = createForwarding(options)
+  const closing = new AbortController()
+
+  async function keep(cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<void> {
+    const late = () => new Failure('timeout', 'the tiers did not take a block in time', { source: 'tier' })
+    // A cache that fails is no reason to refuse what the service may take.
+    const store = (own: AbortSignal) => retrieval.store(cid, Uint8Array.from(bytes), own)
+    await withDeadline({ ms: storeMs, clock, signal, late }, store).catch(() => signal.throwIfAborted())
+  }
+
+  async function importPart(source: AsyncIterable<Uint8Array>, own: AddOptions, signal: AbortSignal): Promise<CID> {
+    const text = own.check && keepText(own.check)
+    const bytes = text ? text.over(source) : source
+    const cid = await importFile(bytes, own.profile ?? options.profile, (one, block) => keep(one, block, signal))
+    text?.check()
+    return cid
+  }
+
+  return {
+    maxBytes: limits.maxBytes,
+    enter: admission.enter,
+    async receive(request: IncomingMessage, own = {}) {
+      closing.signal.throwIfAborted()
+      const forward = forwarding.begin(request)
+      const onClose = () => forward.abort(closing.signal.reason)
+      closing.signal.addEventListener('abort', onClose, { once: true })
+      try {
+        const receiving = { ...limits, clock, along: forward.body, signal: forward.failed }
+        const cids = await receive(request, receiving, (bytes, signal) => importPart(bytes, own, signal))
+        forward.finish()
+        const late = () => forwarding.failure('transient', `no answer within ${answerMs} ms`)
+        const held = await withDeadline({ ms: answerMs, clock, late }, () => forward.answer)
+        for (const cid of cids) {
+          if (!held.has(nameOf(cid)))
+            throw forwarding.failure('content', `it did not say that it holds ${cid}, which the upload is`)
+          retrieval.forget(cid)
+        }
+        return cids
+      } catch (error) {
+        forward.abort(error)
+        throw error
+      } finally {
+        closing.signal.removeEventListener('abort', onClose)
+      }
+    },
+    async close() {
+      closing.abort(new Failure('cancelled', 'this gateway stops', { source: 'ours' }))
+    },
+  }
+}

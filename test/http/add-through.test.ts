@@ -1,0 +1,311 @@
+// Thin mode: the body goes on as it arrives, to a service like this one or to a Kubo, and what it answers is checked.
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import { createServer, type IncomingMessage, type RequestListener, type Server } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { after, afterEach, before, describe, it } from 'node:test'
+import express from 'express'
+import type { CID } from 'multiformats/cid'
+import { blockKey } from '../../src/block.ts'
+import { systemClock } from '../../src/clock.ts'
+import { createAddRoute } from '../../src/http/add.ts'
+import { createTokens } from '../../src/http/tokens.ts'
+import { createSchemaChecks } from '../../src/upload/schemas/checks.ts'
+import { createThrough, type Through } from '../../src/upload/through.ts'
+import { type Adding, below, boundary, idle, multipart, post, raw, startAdding } from '../support/adding.ts'
+
+type Thin = {
+  readonly url: string
+  readonly port: number
+  readonly tiers: Map<string, Uint8Array>
+  close(): Promise<void>
+}
+
+async function listen(handler: RequestListener): Promise<{ server: Server; port: number }> {
+  const server = createServer(handler)
+  server.on('checkContinue', handler)
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  return { server, port: (server.address() as AddressInfo).port }
+}
+
+async function startThin(
+  url: string,
+  options: { authorization?: string; profile?: 'unixfs-v0-2015' } = {},
+): Promise<Thin> {
+  const tiers = new Map<string, Uint8Array>()
+  const through: Through = createThrough({
+    target: { url, authorization: options.authorization },
+    profile: options.profile ?? 'unixfs-v1-2025',
+    limits: { maxBytes: 5_000_000, idleMs: 2000, minRate: 0, graceMs: 1000 },
+    concurrency: 8,
+    answerMs: 1000,
+    userAgent: 'cidgate/test',
+    retrieval: { store: async (cid: CID, bytes: Uint8Array) => void tiers.set(blockKey(cid), bytes), forget() {} },
+    clock: systemClock,
+  })
+  const app = express()
+  const schemas = createSchemaChecks({ maxBytes: 1_000_000 })
+  app.use(
+    createAddRoute({
+      uploads: through,
+      tokens: createTokens({ tokens: ['ours'] }),
+      schemas,
+      mode: 'api',
+      onError: assert.ifError,
+    }),
+  )
+  const { server, port } = await listen(app)
+  return {
+    url: `http://127.0.0.1:${port}`,
+    port,
+    tiers,
+    async close() {
+      server.closeAllConnections()
+      server.close()
+      await through.close()
+    },
+  }
+}
+
+const ours = { Authorization: 'Bearer ours', Cookie: 'a=b', Origin: 'https://a.example' }
+
+describe('thin mode to a service like this one', () => {
+  let there: Adding
+  let thin: Thin
+  before(async () => {
+    there = await startAdding({ maxBytes: 10_000_000, tokens: ['theirs'] })
+    thin = await startThin(`${there.url}/add`, { authorization: 'Bearer theirs' })
+  })
+  after(async () => {
+    await thin.close()
+    await there.close()
+  })
+
+  it('answers its CIDs, and has the blocks in its own tiers', async () => {
+    const big = randomBytes(3_000_000)
+    const { status, json, body } = await post(
+      `${thin.url}/add`,
+      multipart([{ fileName: 'a', body: big }, { body: 'text' }]),
+      ours,
+    )
+    assert.equal(status, 200, body)
+    assert.equal((json['cids'] as string[]).length, 2)
+    await idle(there)
+    for (const key of there.tiers.keys()) assert.ok(thin.tiers.has(key))
+    assert.equal(there.tiers.size, 5)
+  })
+
+  it('keeps its own limits and tokens, and the service then has nothing', async () => {
+    const before = (await below(there.data)).length
+    const cases: readonly (readonly [number, Buffer, Record<string, string>])[] = [
+      [401, multipart([{ body: 'x' }]), {}],
+      [413, multipart([{ fileName: 'a', body: randomBytes(5_000_001) }]), ours],
+      [400, multipart([{ name: 'file', body: 'x' }]), ours],
+      [400, multipart([{ body: 'good' }, { body: '' }]), ours],
+      [400, multipart([{ body: 'x' }]).subarray(0, -6), ours],
+    ]
+    for (const [status, body, headers] of cases) {
+      const answer = await post(`${thin.url}/add`, body, headers)
+      assert.equal(answer.status, status, answer.body)
+      await idle(there)
+      assert.equal((await below(there.data)).length, before)
+    }
+  })
+
+  it('leaves nothing anywhere of a client that leaves in the middle', async () => {
+    const before = (await below(there.data)).length
+    const body = multipart([{ fileName: 'a', body: randomBytes(2_000_000) }])
+    await raw(thin.port, (socket) => {
+      socket.write(
+        `POST /add HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ours\r\nContent-Type: multipart/form-data; boundary=${boundary}\r\nContent-Length: ${body.byteLength}\r\n\r\n`,
+      )
+      socket.write(body.subarray(0, 1_900_000), () => setTimeout(() => socket.resetAndDestroy(), 50))
+    })
+    await idle(there)
+    assert.equal((await below(there.data)).length, before)
+  })
+})
+
+describe('thin mode to something else', () => {
+  const open: (() => unknown)[] = []
+  afterEach(async () => {
+    for (const close of open.splice(0)) await close()
+  })
+
+  async function thinTo(
+    handler: RequestListener,
+    path = '/api/v0',
+    options: Parameters<typeof startThin>[1] = {},
+  ): Promise<Thin> {
+    const { server, port } = await listen(handler)
+    const thin = await startThin(`http://127.0.0.1:${port}${path}`, options)
+    open.push(
+      () => thin.close(),
+      () => server.closeAllConnections(),
+      () => server.close(),
+    )
+    return thin
+  }
+
+  const read = async (request: IncomingMessage): Promise<string> => {
+    const pieces: Buffer[] = []
+    for await (const piece of request) pieces.push(piece as Buffer)
+    return Buffer.concat(pieces).toString('latin1')
+  }
+  const hello = 'bafkreifjjcie6lypi6ny7amxnfftagclbuxndqonfipmb64f2km2devei4'
+  const add = (thin: Thin) => post(`${thin.url}/add?schema_=x`, multipart([{ body: 'hello world\n' }]), ours)
+
+  it('asks a Kubo for our profile, and shows it nothing of the client', async () => {
+    let seen: IncomingMessage | undefined
+    let said = ''
+    const thin = await thinTo(async (request, response) => {
+      seen = request
+      said = await read(request)
+      response.end(`{"Name":"a","Bytes":12}\n{"Name":"a","Hash":"${hello}","Size":"12"}\n`)
+    })
+    const { status, json, body } = await add(thin)
+    assert.equal(status, 200, body)
+    assert.deepEqual(json, { cids: [`/ipfs/${hello}`] })
+    assert.match(
+      seen?.url ?? '',
+      /^\/api\/v0\/add\?cid-version=1&raw-leaves=true&chunker=size-1048576&max-file-links=1024&/,
+    )
+    assert.equal(said, multipart([{ body: 'hello world\n' }]).toString())
+    for (const name of ['authorization', 'cookie', 'origin', 'referer']) assert.equal(seen?.headers[name], undefined)
+    assert.equal(seen?.headers['user-agent'], 'cidgate/test')
+  })
+
+  it('sends the service the first bytes before the client has sent the last', async () => {
+    const first = Promise.withResolvers<void>()
+    const thin = await thinTo(async (request, response) => {
+      request.once('data', () => first.resolve())
+      await read(request)
+      response.end(`{"cids":["ipfs://${hello}"]}`)
+    }, '/add')
+    async function* body() {
+      const whole = multipart([{ body: 'hello world\n' }])
+      yield whole.subarray(0, 50)
+      yield whole.subarray(50, 60)
+      await first.promise
+      yield whole.subarray(60)
+    }
+    assert.equal((await post(`${thin.url}/add`, body(), ours)).status, 200)
+  })
+
+  const bad: readonly (readonly [name: string, outcome: string, handler: RequestListener])[] = [
+    [
+      'another CID',
+      'content',
+      async (request, response) => {
+        await read(request)
+        response.end('{"Hash":"QmT78zSuBmuS4z925WZfrqQ1qHaJ56DQaTfyMUF7F8ff5o"}')
+      },
+    ],
+    [
+      'no CID',
+      'content',
+      async (request, response) => {
+        await read(request)
+        response.end('')
+      },
+    ],
+    [
+      'HTML',
+      'content',
+      async (request, response) => {
+        await read(request)
+        response.end('<html>')
+      },
+    ],
+    [
+      'an endless answer',
+      'content',
+      async (request, response) => {
+        await read(request)
+        response.write('x'.repeat(2_000_000))
+      },
+    ],
+    [
+      '500',
+      'transient',
+      async (request, response) => {
+        await read(request)
+        response.writeHead(500).end()
+      },
+    ],
+    [
+      '401',
+      'auth',
+      async (request, response) => {
+        await read(request)
+        response.writeHead(401).end()
+      },
+    ],
+    [
+      'a redirect',
+      'transient',
+      async (request, response) => {
+        await read(request)
+        response.writeHead(302, { Location: 'http://127.0.0.1:1/' }).end()
+      },
+    ],
+    [
+      'an early refusal',
+      'auth',
+      (_request, response) => {
+        response.writeHead(403).end()
+      },
+    ],
+    ['nothing', 'transient', () => {}],
+    [
+      'a cut',
+      'transient',
+      (request) => {
+        request.socket.destroy()
+      },
+    ],
+    [
+      'a cut answer',
+      'transient',
+      async (request, response) => {
+        await read(request)
+        response.writeHead(200, { 'Content-Length': '500' })
+        response.write('{')
+        setTimeout(() => request.socket.destroy(), 20)
+      },
+    ],
+    [
+      'an error behind its answer',
+      'transient',
+      async (request, response) => {
+        await read(request)
+        response.writeHead(200, { Trailer: 'X-Stream-Error' })
+        response.write(`{"Hash":"${hello}"}\n`)
+        response.addTrailers({ 'X-Stream-Error': 'no' })
+        response.end()
+      },
+    ],
+  ]
+  for (const [name, outcome, handler] of bad) {
+    it(`answers 502 to ${name}`, async () => {
+      const thin = await thinTo(handler)
+      const { status, json, body } = await add(thin)
+      assert.equal(status, 502, body)
+      const outcomes = json['outcomes'] as { outcome: string }[]
+      assert.deepEqual(
+        outcomes.map((one) => one.outcome),
+        [outcome],
+      )
+    })
+  }
+
+  it('answers 502 when nobody is there', async () => {
+    const { server, port } = await listen(() => {})
+    server.close()
+    const thin = await startThin(`http://127.0.0.1:${port}/add`)
+    open.push(() => thin.close())
+    assert.equal((await add(thin)).status, 502)
+  })
+})

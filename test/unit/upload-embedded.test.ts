@@ -1,0 +1,173 @@
+// The embedded store: what is pinned is whole and stays, what no pin needs goes, and a disk that is full or gone says so.
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import { mkdir, mkdtemp, rm, stat, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, it } from 'node:test'
+import type { Upload } from '../../backends/pinning/contract.ts'
+import { createEmbedded, type EmbeddedProvider } from '../../backends/pinning/embedded.ts'
+import { blockKey } from '../../src/block.ts'
+import { systemClock } from '../../src/clock.ts'
+import { Failure } from '../../src/failure.ts'
+import { silentLog } from '../../src/observe/log.ts'
+import { importFile } from '../../src/upload/import.ts'
+import { createPinsTier } from '../../src/upload/pins-tier.ts'
+import { createSpools } from '../../src/upload/spool.ts'
+import { below } from '../support/adding.ts'
+
+const never = new AbortController().signal
+const MiB = 1024 * 1024
+
+describe('the embedded store', () => {
+  let data: string
+  let store: EmbeddedProvider
+  const open = (path?: string) =>
+    createEmbedded(path === undefined ? {} : { path }, {
+      name: 'local',
+      userAgent: 'test',
+      data,
+      log: silentLog,
+      clock: systemClock,
+    })
+  beforeEach(async () => {
+    data = await mkdtemp(join(tmpdir(), 'cidgate-embedded-'))
+    store = open()
+  })
+  afterEach(() => rm(data, { recursive: true, force: true }))
+
+  async function uploadOf(bytes: Uint8Array): Promise<Upload> {
+    const spool = await createSpools(join(data, 'uploads')).begin()
+    const root = await importFile(
+      (async function* () {
+        yield bytes
+      })(),
+      'unixfs-v1-2025',
+      spool.put,
+    )
+    return spool.finish(root, 'unixfs-v1-2025', bytes.byteLength)
+  }
+  const blocks = () => below(join(data, 'pins', 'blocks'))
+  /** As from another machine: nothing can be linked. */
+  const copied = ({ files: _, ...upload }: Upload): Upload => upload
+  const fileOf = (key: string) => join(data, 'pins', 'blocks', key.slice(-2), key)
+
+  it('keeps what it is given, linked or copied, and reads it back after a restart', async () => {
+    for (const how of [(upload: Upload) => upload, copied]) {
+      const bytes = randomBytes(2 * MiB + 5)
+      const upload = await uploadOf(bytes)
+      assert.equal(await store.status(upload.cid, never), 'absent')
+      assert.equal((await store.pin(how(upload), never)).toString(), upload.cid.toString())
+      await rm(join(data, 'uploads'), { recursive: true })
+      await store.close()
+      store = open()
+      assert.equal(await store.status(upload.cid, never), 'pinned')
+      assert.ok(await store.store.has(upload.cid))
+    }
+    assert.equal((await blocks()).length, 8)
+  })
+
+  it('writes nothing twice where it can link', async () => {
+    const upload = await uploadOf(randomBytes(100))
+    await store.pin(upload, never)
+    assert.equal((await stat(fileOf(blockKey(upload.cid)))).nlink, 2)
+    assert.deepEqual(await below(join(data, 'pins', 'tmp')), [])
+    await store.pin(upload, never)
+    assert.deepEqual(await below(join(data, 'pins', 'tmp')), [], 'a name over a name of the same file leaves none')
+  })
+
+  it('frees on unpin what no other pin needs', async () => {
+    const shared = randomBytes(MiB)
+    const one = await uploadOf(Buffer.concat([shared, randomBytes(10)]))
+    const other = await uploadOf(Buffer.concat([shared, randomBytes(10)]))
+    await store.pin(one, never)
+    await store.pin(other, never)
+    assert.equal((await blocks()).length, 5)
+    await store.unpin(one.cid, never)
+    assert.equal(await store.status(one.cid, never), 'absent')
+    assert.equal((await blocks()).length, 3)
+    for await (const { cid } of other.blocks(never)) assert.ok(await store.store.has(cid))
+    await store.unpin(other.cid, never)
+    assert.deepEqual(await blocks(), [])
+    await store.unpin(other.cid, never)
+  })
+
+  it('does not take a file whose bytes are the root of another one for that one', async () => {
+    const large = await uploadOf(randomBytes(2 * MiB))
+    const root = await (async () => {
+      for await (const { bytes } of large.blocks(never)) return bytes
+    })()
+    const small = await uploadOf(root as Uint8Array)
+    await store.pin(large, never)
+    await store.pin(small, never)
+    await store.unpin(small.cid, never)
+    assert.equal(await store.status(large.cid, never), 'pinned')
+    assert.equal((await blocks()).length, 3)
+  })
+
+  it('pins and unpins at the same time without losing a block', async () => {
+    const shared = randomBytes(MiB)
+    const uploads = await Promise.all(
+      Array.from({ length: 12 }, (_, index) => uploadOf(Buffer.concat([shared, Buffer.from([index])]))),
+    )
+    const [kept, gone] = [uploads.slice(0, 6), uploads.slice(6)]
+    for (const { cid } of gone) await store.pin(gone.find((one) => one.cid === cid) as Upload, never)
+    await Promise.all([...gone.map(({ cid }) => store.unpin(cid, never)), ...kept.map((one) => store.pin(one, never))])
+    for (const upload of kept) for await (const { cid } of upload.blocks(never)) assert.ok(await store.store.has(cid))
+    assert.equal((await blocks()).length, 1 + 2 * 6)
+  })
+
+  it('leaves nothing of a pin that is broken off', async () => {
+    const upload = copied(await uploadOf(randomBytes(4 * MiB)))
+    const stop = new AbortController()
+    const broken: Upload = {
+      ...upload,
+      async *blocks(signal) {
+        let count = 0
+        for await (const block of upload.blocks(signal)) {
+          if (++count === 4) stop.abort(new Error('enough'))
+          yield block
+        }
+      },
+    }
+    await assert.rejects(store.pin(broken, stop.signal), /enough/)
+    assert.deepEqual(await blocks(), [])
+    assert.equal(await store.status(upload.cid, never), 'absent')
+  })
+
+  it('puts right what rotted when it comes again, and gives no rotten bytes as a tier', async () => {
+    const bytes = randomBytes(1000)
+    const upload = await uploadOf(bytes)
+    for (const how of [(one: Upload) => one, copied]) {
+      await store.pin(how(upload), never)
+      await rm(fileOf(blockKey(upload.cid)))
+      await writeFile(fileOf(blockKey(upload.cid)), randomBytes(1000))
+      const said: string[] = []
+      const tier = createPinsTier('pins', store.store, (_level, event) => said.push(event))
+      assert.equal(await tier.get(upload.cid), undefined)
+      assert.deepEqual(said, ['pins.rotten'])
+      await store.pin(how(upload), never)
+      assert.equal(Buffer.compare((await tier.get(upload.cid)) as Uint8Array, bytes), 0)
+    }
+  })
+
+  it('empties its folder of unfinished files', async () => {
+    await mkdir(join(data, 'pins', 'tmp'), { recursive: true })
+    await writeFile(join(data, 'pins', 'tmp', 'left'), 'x')
+    await store.probe(never)
+    assert.deepEqual(await below(join(data, 'pins')), [])
+  })
+
+  it('says what is wrong with its folder, and that it may pass', async () => {
+    await writeFile(join(data, 'a-file'), 'x')
+    const broken = open(join(data, 'a-file', 'pins'))
+    const upload = await uploadOf(randomBytes(10))
+    for (const work of [() => broken.probe(never), () => broken.pin(upload, never)])
+      await assert.rejects(work(), (error) => {
+        assert.ok(error instanceof Failure)
+        assert.equal(error.facts['class'], 'transient')
+        assert.match(error.message, /provider local: cannot write in .*ENOTDIR/)
+        return true
+      })
+  })
+})
