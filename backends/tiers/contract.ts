@@ -16,7 +16,8 @@ export type TierTraits = {
 
 /**
  * Promises callers rely on: a miss is `undefined`, an outage *rejects* with a Failure (source `tier`), never the
- * one for the other. `put` is idempotent and has copied or written what it needs when it resolves. Bytes are
+ * one for the other. `put` is idempotent; blocks never
+ * change, so a tier in memory may keep the very buffer it was given. Bytes are
  * opaque: empty and 2 MiB included. A call stops soon after its signal aborts and rejects with the signal's reason.
  * A tier may lose blocks at any time. `close` is idempotent.
  */

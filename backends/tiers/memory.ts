@@ -38,7 +38,8 @@ function createMemoryTier(name: string, maxBytes: number): Tier {
     async put(cid, bytes, signal) {
       signal?.throwIfAborted()
       const key = blockKey(cid)
-      if (!blocks.get(key)) blocks.set(key, bytes.byteLength === bytes.buffer.byteLength ? bytes : new Uint8Array(bytes))
+      if (!blocks.get(key))
+        blocks.set(key, bytes.byteLength === bytes.buffer.byteLength ? bytes : new Uint8Array(bytes))
     },
     async has(cid, signal) {
       signal?.throwIfAborted()

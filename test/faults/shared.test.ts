@@ -1,0 +1,127 @@
+// A second instance that shares nothing with the first but a bucket or a Redis, with every upstream dead: it serves what
+// the first one read, and only as it was. A store that is out is no outage.
+import assert from 'node:assert/strict'
+import { after, before, describe, test } from 'node:test'
+import { type Fixtures, fixtures } from '../support/fixtures.ts'
+import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
+import { type RedisServer, startRedisServer } from '../support/redis-server.ts'
+import { type S3Server, startS3Server } from '../support/s3-server.ts'
+import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+
+let all: Fixtures
+let upstream: ProgrammableUpstream
+before(async () => {
+  all = await fixtures()
+  upstream = await startUpstream({ blocks: all.blocks })
+})
+after(() => upstream.close())
+
+type Store = {
+  readonly tier: Record<string, unknown>
+  /** Changes one byte of everything that is kept. */
+  spoil(): void
+  silence(): void
+  close(): Promise<void>
+}
+
+const flip = (bytes: Buffer): Buffer => Buffer.from(bytes.map((byte, index) => (index === 0 ? byte ^ 1 : byte)))
+
+const stores: Record<string, () => Promise<Store>> = {
+  async S3() {
+    const server: S3Server = await startS3Server()
+    const { bucket, endpoint, accessKeyId, secretAccessKey, objects } = server
+    return {
+      tier: { use: 's3', bucket, endpoint, accessKeyId, secretAccessKey, forcePathStyle: true, prefix: 'b/' },
+      spoil: () => {
+        for (const [key, bytes] of objects) objects.set(key, flip(bytes))
+      },
+      silence: () => server.silence(),
+      close: () => server.stop(),
+    }
+  },
+  async Redis() {
+    const server: RedisServer = await startRedisServer()
+    return {
+      tier: { use: 'redis', url: server.url },
+      spoil: () => {
+        for (const [key, { value }] of server.values) server.values.set(key, { value: flip(value) })
+      },
+      silence: () => server.silence(),
+      close: () => server.stop(),
+    }
+  },
+}
+
+const start = (store: Store): Promise<TestGateway> =>
+  startGateway({
+    upstreams: [{ name: 'one', url: upstream.url }],
+    config: { cache: { hot: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '8MiB' }, store.tier] } },
+  })
+
+const paths = () => [
+  ...Object.values(all.files).map(({ cid, bytes }) => ({ path: `/ipfs/${cid}`, bytes })),
+  { path: `/ipfs/${all.directory}/sub/big.bin`, bytes: all.names['sub/big.bin'] },
+]
+
+for (const [name, make] of Object.entries(stores)) {
+  describe(name, () => {
+    test('what one instance read another one serves, with every upstream dead', async () => {
+      const store = await make()
+      const first = await start(store)
+      for (const { path, bytes } of paths()) assert.ok((await fetchAll(`${first.url}${path}`)).body.equals(bytes), path)
+      await first.close() // what is queued for the store is written before it is closed
+      upstream.fault = { kind: 'refuse' }
+      const asked = upstream.seen.length
+      const second = await start(store)
+      try {
+        for (const { path, bytes } of paths()) {
+          const answer = await fetchAll(`${second.url}${path}`)
+          assert.equal(answer.status, 200, `${path}: ${answer.body.toString().slice(0, 200)}`)
+          assert.ok(answer.body.equals(bytes), path)
+        }
+        assert.equal(upstream.seen.length, asked)
+      } finally {
+        upstream.fault = undefined
+        await second.close()
+        await store.close()
+      }
+    })
+
+    test('written over in the store: never served, and the right bytes are', async () => {
+      const store = await make()
+      const first = await start(store)
+      const { cid, bytes } = all.files.chunkedV0
+      await fetchAll(`${first.url}/ipfs/${cid}`)
+      await first.close()
+      store.spoil()
+      const second = await start(store)
+      try {
+        assert.ok((await fetchAll(`${second.url}/ipfs/${cid}`)).body.equals(bytes))
+        assert.ok(second.log.some(({ event }) => event === 'tier.corrupt'))
+      } finally {
+        await second.close()
+        await store.close()
+      }
+    })
+
+    test('silent: readers are served, and after a few calls hardly later than without it', async () => {
+      const store = await make()
+      const at = await start(store)
+      try {
+        await fetchAll(`${at.url}/ipfs/${all.files.hello.cid}`)
+        store.silence()
+        const took: number[] = []
+        for (const { path, bytes } of paths()) {
+          const answer = await fetchAll(`${at.url}${path}`)
+          assert.ok(answer.body.equals(bytes), path)
+          took.push(answer.ms)
+        }
+        const { ms } = await fetchAll(`${at.url}/ipfs/${all.directory}/readme.txt`)
+        assert.ok(ms < 100, `${ms} ms after ${took.map((one) => one.toFixed(0)).join(', ')}`)
+      } finally {
+        await at.close()
+        await store.close()
+      }
+    })
+  })
+}
