@@ -9,6 +9,7 @@ import type { Uploads } from '../upload/uploads.ts'
 import { corsHeaders, preflight } from './cors.ts'
 import { lingerAfter } from './linger.ts'
 import { asFailure, type Mode, sendProblem } from './problem.ts'
+import { readTarget } from './target.ts'
 import type { Tokens } from './tokens.ts'
 
 export type AddDeps = {
@@ -56,8 +57,12 @@ async function answerAdd(
     leave = uploads.enter()
     // Whoever waits to be told so begins only now.
     if (request.headers.expect !== undefined) response.writeContinue()
-    const cids = await uploads.receive(request, { check: check === undefined ? undefined : schemas.check(check) })
-    if (!response.destroyed) sendCids(response, cids.map(String))
+    const added = await uploads.receive(request, { check: check === undefined ? undefined : schemas.check(check) })
+    if (!response.destroyed)
+      sendCids(
+        response,
+        added.map(({ cid }) => cid.toString()),
+      )
   } catch (error) {
     const failure = asFailure(error)
     if (failure.kind === 'internal') deps.onError(error)
@@ -73,6 +78,7 @@ async function answerAdd(
 
 /** What the headers say: the name of the schema, if one is asked for. */
 function lookAhead(request: IncomingMessage, query: string, { uploads, tokens, schemas }: AddDeps): string | undefined {
+  readTarget(request)
   tokens.check(request.headers)
   boundaryOf(request.headers['content-type'])
   const encoding = request.headers['content-encoding'] ?? 'identity'

@@ -11,6 +11,8 @@ export interface Admission {
 
 export interface Counter {
   readonly bytes: number
+  /** Throws a Failure when there is no room for more. */
+  add(bytes: number): void
   over(source: AsyncIterable<Uint8Array>): AsyncIterable<Uint8Array>
   release(): void
 }
@@ -35,12 +37,15 @@ export function createAdmission({ most, mostBytes }: { readonly most: number; re
         get bytes() {
           return own
         },
+        add(more) {
+          own += more
+          bytes += more
+          if (bytes > mostBytes)
+            throw busy('the uploads being received need all the room there is; come back later', 5000)
+        },
         async *over(source) {
           for await (const piece of source) {
-            own += piece.byteLength
-            bytes += piece.byteLength
-            if (bytes > mostBytes)
-              throw busy('the uploads being received need all the room there is; come back later', 5000)
+            this.add(piece.byteLength)
             yield piece
           }
         },

@@ -23,10 +23,13 @@ const leavesOf: Readonly<Record<Profile, Leaves>> = {
 const rawCodec = 0x55
 const sha256 = 0x12
 
+/** `dagBytes`: of all its blocks, those that are in it twice counted twice. */
+export type Imported = { readonly cid: CID; readonly dagBytes: number }
+
 type Put = (cid: CID, bytes: Uint8Array) => Promise<void>
 
 /** `put` is awaited, so a slow disk slows the sender down; `bytes` are its own only until it resolves. */
-export async function importFile(source: AsyncIterable<Uint8Array>, profile: Profile, put: Put): Promise<CID> {
+export async function importFile(source: AsyncIterable<Uint8Array>, profile: Profile, put: Put): Promise<Imported> {
   const leaves = leavesOf[profile]
   const room: Room = []
   const blockstore = {
@@ -44,8 +47,9 @@ export async function importFile(source: AsyncIterable<Uint8Array>, profile: Pro
     wrapWithDirectory: false,
     reduceSingleLeafToSelf: true,
   }
-  let root: CID | undefined
-  for await (const { cid } of importer([{ content: source }], blockstore, options)) root = cid
+  let root: Imported | undefined
+  for await (const { cid, size } of importer([{ content: source }], blockstore, options))
+    root = { cid, dagBytes: Number(size) }
   if (!root) throw new Error('the importer made nothing of a file')
   return root
 }

@@ -42,6 +42,7 @@ export interface Journal {
   remove(entry: Entry): Promise<void>
   /** The record of an upload that every provider held. */
   record(cid: CID): Promise<Entry | undefined>
+  records(): AsyncIterable<Entry>
 }
 
 export function createJournal(root: string, log: Log): Journal {
@@ -91,7 +92,21 @@ export function createJournal(root: string, log: Log): Journal {
       await syncFolder(open)
     },
     record: (cid) => parse(recordOf(nameOf(cid))),
+    async *records() {
+      for (const shard of await namesIn(done))
+        for (const file of await namesIn(join(done, shard))) {
+          const entry = file.endsWith('.json') ? await parse(join(done, shard, file)) : undefined
+          if (entry) yield entry
+        }
+    },
   }
+}
+
+async function namesIn(folder: string): Promise<string[]> {
+  return readdir(folder).catch((error: unknown) => {
+    if (codeOf(error) === 'ENOENT') return []
+    throw error
+  })
 }
 
 /** One name for a file, whatever version of its CID it is called by. */

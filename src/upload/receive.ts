@@ -24,9 +24,13 @@ export type ReceiveOptions = ReceiveLimits & {
   readonly clock: Clock
   /** Gets the same bytes of the body, as they come; never ended here. Who reads it slowly slows the sender down. */
   readonly along?: Writable
+  /** `data`: parts of that name. `every`: whatever its name, empty ones too, and text need not be UTF-8. */
+  readonly parts?: 'data' | 'every'
   /** Ends it from outside. */
   readonly signal?: AbortSignal
 }
+
+export type PartName = { readonly fileName: string | undefined; readonly type: string }
 
 const mostParts = 16
 const mostFields = 8
@@ -47,13 +51,16 @@ export const aroundBytes = 64 * 1024
 export async function receive<T>(
   request: IncomingMessage,
   options: ReceiveOptions,
-  take: (bytes: AsyncIterable<Uint8Array>, signal: AbortSignal) => Promise<T>,
+  take: (bytes: AsyncIterable<Uint8Array>, signal: AbortSignal, part: PartName) => Promise<T>,
 ): Promise<T[]> {
   const boundary = boundaryOf(request.headers['content-type'])
+  const every = options.parts === 'every'
   const parser = new Busboy({
     headers: { 'content-type': `multipart/form-data; boundary="${boundary}"` },
     // Every `data` is a stream, with a file name or without: a field would be held in memory whole.
-    isPartAFile: (name, _type, fileName) => name === 'data' || fileName !== undefined,
+    isPartAFile: (name, _type, fileName) => every || name === 'data' || fileName !== undefined,
+    // Where names matter at all, one with a folder in it must be seen as such.
+    preservePath: every,
     limits: {
       fieldNameSize: 100,
       fieldSize: fieldBytes,
@@ -90,14 +97,16 @@ export async function receive<T>(
     }
     stop.signal.throwIfAborted()
     decode(decoder)
-    if (bytes === 0) throw malformed('the part `data` is empty')
+    if (bytes === 0 && !every) throw malformed('the part `data` is empty')
   }
 
-  parser.on('file', (name, file, fileName) => {
+  parser.on('file', (name, file, fileName, _encoding, type) => {
     file.on('error', () => {})
-    if (stop.signal.aborted || name !== 'data') return void file.resume()
+    if (stop.signal.aborted || (name !== 'data' && !every)) return void file.resume()
     open.add(file)
-    const taken = take(counted(file, fileName === undefined), stop.signal).finally(() => open.delete(file))
+    const taken = take(counted(file, fileName === undefined && !every), stop.signal, { fileName, type }).finally(() =>
+      open.delete(file),
+    )
     taken.catch(fail)
     takes.push(taken)
   })

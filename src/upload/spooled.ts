@@ -8,8 +8,9 @@ import { UnixFS } from 'ipfs-unixfs'
 import { varint } from 'multiformats'
 import type { CID } from 'multiformats/cid'
 import type { Profile, Upload } from '../../backends/pinning/contract.ts'
-import { type Block, blockKey, proves } from '../block.ts'
+import { type Block, blockKey, isIdentity, proves } from '../block.ts'
 import { Failure } from '../failure.ts'
+import { linksOf } from '../retrieval/links.ts'
 
 export const pbCodec = 0x70
 
@@ -25,6 +26,7 @@ export type Spooled = {
 export function spooledUpload({ cid: root, profile, bytes, carBytes, folder }: Spooled): Upload {
   async function read(cid: CID, signal: AbortSignal): Promise<Uint8Array> {
     signal.throwIfAborted()
+    if (isIdentity(cid)) return cid.multihash.digest
     const block = await readFile(join(folder, blockKey(cid)), { signal }).catch((cause: unknown) => {
       throw signal.aborted ? signal.reason : lost(cid, cause)
     })
@@ -43,9 +45,9 @@ export function spooledUpload({ cid: root, profile, bytes, carBytes, folder }: S
         seen.add(name)
       }
       const block = await read(cid, signal)
-      const links = cid.code === pbCodec ? decodePb(block).Links : []
+      const links = linksOf({ cid, bytes: block })
       yield { cid, bytes: block, isLeaf: links.length === 0 }
-      for (let index = links.length - 1; index >= 0; index--) ahead.push((links[index] as { Hash: CID }).Hash)
+      for (let index = links.length - 1; index >= 0; index--) ahead.push(links[index] as CID)
     }
   }
 
@@ -64,13 +66,14 @@ export function spooledUpload({ cid: root, profile, bytes, carBytes, folder }: S
     async *car(signal) {
       yield carHeader(root)
       for await (const { cid, bytes: block } of walk(signal, true)) {
+        if (isIdentity(cid)) continue
         yield lengthPrefix(cid.bytes.byteLength + block.byteLength)
         yield cid.bytes
         yield block
       }
     },
     async *blocks(signal) {
-      for await (const { cid, bytes: block } of walk(signal, true)) yield { cid, bytes: block }
+      for await (const { cid, bytes: block } of walk(signal, true)) if (!isIdentity(cid)) yield { cid, bytes: block }
     },
   }
 }

@@ -14,7 +14,7 @@ import { importFile } from './import.ts'
 import { nameOf } from './journal.ts'
 import { type ReceiveLimits, receive } from './receive.ts'
 import { createForwarding, type Target } from './through-forward.ts'
-import type { AddOptions, Uploads } from './uploads.ts'
+import type { Added, AddOptions, Uploads } from './uploads.ts'
 
 export type ThroughOptions = {
   readonly target: Target
@@ -45,12 +45,14 @@ export function createThrough(options: ThroughOptions): Through {
     await withDeadline({ ms: storeMs, clock, signal, late }, store).catch(() => signal.throwIfAborted())
   }
 
-  async function importPart(source: AsyncIterable<Uint8Array>, own: AddOptions, signal: AbortSignal): Promise<CID> {
+  async function importPart(source: AsyncIterable<Uint8Array>, own: AddOptions, signal: AbortSignal): Promise<Added> {
     const text = own.check && keepText(own.check)
     const bytes = text ? text.over(source) : source
-    const cid = await importFile(bytes, own.profile ?? options.profile, (one, block) => keep(one, block, signal))
+    const { cid, dagBytes } = await importFile(bytes, own.profile ?? options.profile, (one, block) =>
+      keep(one, block, signal),
+    )
     text?.check()
-    return cid
+    return { cid, dagBytes, fileName: undefined }
   }
 
   return {
@@ -63,16 +65,16 @@ export function createThrough(options: ThroughOptions): Through {
       closing.signal.addEventListener('abort', onClose, { once: true })
       try {
         const receiving = { ...limits, clock, along: forward.body, signal: forward.failed }
-        const cids = await receive(request, receiving, (bytes, signal) => importPart(bytes, own, signal))
+        const added = await receive(request, receiving, (bytes, signal) => importPart(bytes, own, signal))
         forward.finish()
         const late = () => forwarding.failure('transient', `no answer within ${answerMs} ms`)
         const held = await withDeadline({ ms: answerMs, clock, late }, () => forward.answer)
-        for (const cid of cids) {
+        for (const { cid } of added) {
           if (!held.has(nameOf(cid)))
             throw forwarding.failure('content', `it did not say that it holds ${cid}, which the upload is`)
           retrieval.forget(cid)
         }
-        return cids
+        return added
       } catch (error) {
         forward.abort(error)
         throw error

@@ -4,17 +4,20 @@ import type { IncomingMessage } from 'node:http'
 import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import type { Profile, Provider, Upload } from '../../backends/pinning/contract.ts'
+import { type Block, isIdentity, proves } from '../block.ts'
 import type { Clock } from '../clock.ts'
+import { cancelled, isFailure } from '../failure.ts'
 import type { Log } from '../observe/log.ts'
 import type { Retrieval } from '../retrieval/session.ts'
-import { type Admission, createAdmission } from './admission.ts'
+import { type Admission, type Counter, createAdmission } from './admission.ts'
 import { type Confirmation, createConfirmation } from './confirm.ts'
 import { keepText, type TextCheck } from './document.ts'
+import { malformed } from './failures.ts'
 import { fillTiers } from './fill.ts'
 import { importFile } from './import.ts'
-import { createJournal } from './journal.ts'
-import { type ReceiveLimits, receive } from './receive.ts'
-import { createSpools } from './spool.ts'
+import { createJournal, type Journal } from './journal.ts'
+import { type ReceiveLimits, type ReceiveOptions, receive } from './receive.ts'
+import { createSpools, type Spool } from './spool.ts'
 
 export type UploadsOptions = {
   /** The gateway's data folder. */
@@ -29,30 +32,49 @@ export type UploadsOptions = {
   readonly queue: boolean
   readonly pinMs: number
   readonly retrieval: Pick<Retrieval, 'store' | 'forget'>
+  /** Throws a Failure for what is not to be kept here (a denylist). */
+  readonly admit?: (cid: CID) => void
   readonly clock: Clock
   readonly log: Log
   readonly random?: () => number
 }
 
-export type AddOptions = { readonly profile?: Profile; readonly check?: TextCheck | undefined }
+export type AddOptions = {
+  readonly profile?: Profile
+  readonly check?: TextCheck | undefined
+  readonly parts?: ReceiveOptions['parts']
+}
+
+export type Added = {
+  readonly cid: CID
+  /** Of all its blocks, those that are in it twice counted twice. */
+  readonly dagBytes: number
+  /** As the client sent it. Not to be believed, and never a path of ours. */
+  readonly fileName: string | undefined
+}
 
 export interface Uploads {
   readonly maxBytes: number
   /** Lets an upload in, or says why not; to be called before a byte of it is read. The answer lets it out again. */
   enter(): () => void
-  /** One CID for each `data` part, in order, each held by enough providers. */
-  receive(request: IncomingMessage, options?: AddOptions): Promise<CID[]>
+  /** One for each `data` part, in order, each held by enough providers. */
+  receive(request: IncomingMessage, options?: AddOptions): Promise<Added[]>
   /** The same for bytes that come from elsewhere. */
-  add(bytes: AsyncIterable<Uint8Array>, options?: AddOptions): Promise<CID>
+  add(bytes: AsyncIterable<Uint8Array>, options?: AddOptions): Promise<Added>
+  /** The same for a DAG that exists already: every proved block of it, in any order. */
+  keep(root: CID, blocks: AsyncIterable<Block>): Promise<void>
   readonly confirmation: Pick<Confirmation, 'open' | 'giveUp'>
+  readonly journal: Pick<Journal, 'record' | 'records'>
   readonly admission: Pick<Admission, 'uploads' | 'bytes'>
   /** Takes up what the last process left; the first upload waits for it. */
   ready(): Promise<void>
   close(): Promise<void>
 }
 
+type Spooled = { readonly upload: Upload; readonly id: string; readonly counter: Counter; readonly added: Added }
+
 export function createUploads(options: UploadsOptions): Uploads {
-  const { data, limits, providers, confirm, queue, pinMs, retrieval, clock, log } = options
+  const { data, limits, providers, confirm, queue, pinMs, retrieval, clock, log, admit = () => {} } = options
   const spools = createSpools(join(data, 'uploads'))
   const journal = createJournal(join(data, 'journal'), log)
   const admission = createAdmission({ most: options.concurrency, mostBytes: options.mostBytes })
@@ -68,29 +90,46 @@ export function createUploads(options: UploadsOptions): Uploads {
     ...(options.random && { random: options.random }),
     onConfirmed: (upload, signal) => fillTiers(upload, { retrieval, log, clock }, signal),
   })
+  const closing = new AbortController()
   const resumed = confirmation.resume()
   resumed.catch((error: unknown) => log('error', 'journal.load', { error: String(error) }))
 
   /** Into a spool of its own, which is gone again if anything fails. */
-  async function spool(source: AsyncIterable<Uint8Array>, { profile = options.profile, check }: AddOptions) {
+  async function spool(
+    profile: Profile,
+    fill: (put: Spool['put'], counter: Counter) => Promise<Added>,
+  ): Promise<Spooled> {
     const spooling = await spools.begin()
     const counter = admission.count()
     try {
-      const text = check && keepText(check)
-      const root = await importFile(counter.over(text ? text.over(source) : source), profile, spooling.put)
-      text?.check()
-      return { upload: await spooling.finish(root, profile, counter.bytes), id: spooling.id, counter }
+      const added = await fill(spooling.put, counter)
+      admit(added.cid)
+      return { upload: await spooling.finish(added.cid, profile, counter.bytes), id: spooling.id, counter, added }
     } catch (error) {
-      counter.release()
-      await spools.drop(spooling.id).catch(() => {})
+      await drop({ id: spooling.id, counter })
       throw error
     }
   }
 
-  async function keep({ upload, id, counter }: Awaited<ReturnType<typeof spool>>): Promise<CID> {
+  async function drop({ id, counter }: Pick<Spooled, 'id' | 'counter'>): Promise<void> {
+    counter.release()
+    await spools.drop(id).catch((error: unknown) => log('error', 'upload.drop', { id, error: String(error) }))
+  }
+
+  function spoolFile(source: AsyncIterable<Uint8Array>, own: AddOptions, fileName?: string): Promise<Spooled> {
+    const profile = own.profile ?? options.profile
+    return spool(profile, async (put, counter) => {
+      const text = own.check && keepText(own.check)
+      const imported = await importFile(counter.over(text ? text.over(source) : source), profile, put)
+      text?.check()
+      return { ...imported, fileName }
+    })
+  }
+
+  async function confirmed({ upload, id, counter, added }: Spooled): Promise<Added> {
     try {
       await confirmation.confirm(upload, id)
-      return upload.cid
+      return added
     } finally {
       counter.release()
     }
@@ -101,34 +140,56 @@ export function createUploads(options: UploadsOptions): Uploads {
     enter: admission.enter,
     async receive(request, own = {}) {
       await resumed
-      const spooled: { upload: Upload; id: string; counter: { release(): void; bytes: number } }[] = []
+      const spooled: Spooled[] = []
       try {
+        const receiving = { ...limits, clock, ...(own.parts && { parts: own.parts }) }
         // Nothing goes to a provider before the whole body was there and was well formed.
-        const all = await receive(request, { ...limits, clock }, async (bytes) => {
-          const one = await spool(bytes, own)
+        const all = await receive(request, receiving, async (bytes, _signal, { fileName }) => {
+          const one = await spoolFile(bytes, own, fileName)
           spooled.push(one)
           return one
         })
-        const kept = await Promise.allSettled(all.map((one) => keep(one as Awaited<ReturnType<typeof spool>>)))
         spooled.length = 0
-        return kept.map((one) => {
+        const outcomes = await Promise.allSettled(all.map(confirmed))
+        return outcomes.map((one) => {
           if (one.status === 'rejected') throw one.reason
           return one.value
         })
       } finally {
-        for (const { id, counter } of spooled) {
-          counter.release()
-          await spools.drop(id).catch(() => {})
-        }
+        await Promise.all(spooled.map(drop))
       }
     },
     async add(bytes, own = {}) {
       await resumed
-      return keep(await spool(bytes, own))
+      return confirmed(await spoolFile(bytes, own))
+    },
+    async keep(root, blocks) {
+      await resumed
+      const spooled = await spool(options.profile, async (put, counter) => {
+        for await (const { cid, bytes } of blocks) {
+          if (isIdentity(cid)) continue
+          if (!proves(cid, bytes)) throw malformed(`a block is not what its CID ${cid} says`)
+          counter.add(bytes.byteLength)
+          await put(cid, bytes)
+        }
+        return { cid: root, dagBytes: counter.bytes, fileName: undefined }
+      })
+      try {
+        // All that is linked has to be there: a provider would go and look for the rest, or hold half of it.
+        for await (const _ of spooled.upload.blocks(closing.signal));
+      } catch (error) {
+        await drop(spooled)
+        throw isFailure(error, 'broken') ? malformed(`not every block below ${root} is there`, error) : error
+      }
+      await confirmed(spooled)
     },
     confirmation,
+    journal,
     admission,
     ready: () => resumed,
-    close: () => confirmation.close(),
+    async close() {
+      closing.abort(cancelled('this gateway stops'))
+      await confirmation.close()
+    },
   }
 }

@@ -38,7 +38,7 @@ describe('the embedded store', () => {
 
   async function uploadOf(bytes: Uint8Array): Promise<Upload> {
     const spool = await createSpools(join(data, 'uploads')).begin()
-    const root = await importFile(
+    const { cid: root } = await importFile(
       (async function* () {
         yield bytes
       })(),

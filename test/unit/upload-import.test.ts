@@ -58,7 +58,7 @@ describe('an upload', () => {
     profile: (typeof profiles)[number],
   ): Promise<{ upload: Upload; id: string }> {
     const spool = await spools.begin()
-    const root = await importFile(pieces(bytes), profile, spool.put)
+    const { cid: root } = await importFile(pieces(bytes), profile, spool.put)
     return { upload: await spool.finish(root, profile, bytes.byteLength), id: spool.id }
   }
 
