@@ -5,19 +5,27 @@
 // (block-flight, dag-flight) that races the upstreams in the order that retrieval/order gives and lets only proved bytes
 // through, into the answer and the tiers. What fails leaves as a Failure and becomes a status in http/problem. Whatever
 // happened is written down once, in the request's Account.
+//
+// A POST: http/add looks at size and token, upload/receive takes the body apart as it streams, upload/import makes blocks
+// of it into a spool, upload/confirm asks the providers side by side and writes down in the journal where each stands; what
+// is held goes into the tiers (upload/fill) before the answer is given.
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import express, { type Router } from 'express'
+import type { CID } from 'multiformats/cid'
+import { providerKinds } from '../backends/pinning/index.ts'
 import { tierKinds } from '../backends/tiers/index.ts'
 import { upstreamKinds } from '../backends/upstreams/index.ts'
 import { systemClock } from './clock.ts'
 import { type Config, parseConfig } from './config/load.ts'
 import { loadDenylists } from './deny/sources.ts'
 import { Failure } from './failure.ts'
+import { createAddRoute } from './http/add.ts'
 import { createAdmin } from './http/admin.ts'
 import { createApp } from './http/app.ts'
 import { createHot } from './http/hot.ts'
 import { createLane } from './http/lane.ts'
 import { createLimits } from './http/limits.ts'
+import { createTokens } from './http/tokens.ts'
 import { createLog, type Log } from './observe/log.ts'
 import { createMetrics } from './observe/metrics.ts'
 import { createRequestCounts, describeGateway } from './observe/readings.ts'
@@ -27,6 +35,9 @@ import { startProbes } from './retrieval/probes.ts'
 import { proved } from './retrieval/proved-tier.ts'
 import { createRetrieval } from './retrieval/retrieval.ts'
 import { createTierStack } from './retrieval/tier-stack.ts'
+import { createPinsTier } from './upload/pins-tier.ts'
+import { createSchemaChecks } from './upload/schemas/checks.ts'
+import { createUploads } from './upload/uploads.ts'
 
 export { type Config, loadConfig, parseConfig } from './config/load.ts'
 
@@ -52,13 +63,21 @@ export async function createGateway(
   const clock = systemClock
   const { userAgent } = config.retrieval
 
+  const providers = config.pinning.providers.map(({ use, name, options: own }) =>
+    kindOf(providerKinds, use).create(own, { name, userAgent, data: config.data, log, clock }),
+  )
+  const pins = providers.flatMap(({ name, store }) => (store ? [createPinsTier(name, store, log)] : []))
+
   const corrupt = new Map<string, number>()
   const onCorrupt = (tier: string) => corrupt.set(tier, (corrupt.get(tier) ?? 0) + 1)
   const tiers = config.cache.tiers.map(({ use, name, options: own }) => {
     const tier = kindOf(tierKinds, use).create(own, { name, data: config.data, log, clock })
     return tier.traits.trusted ? tier : proved(guarded(tier, { clock, log }), { log, onCorrupt })
   })
-  const stack = createTierStack(tiers, { clock, log, fillBytes: config.cache.fillBytes })
+  // What is pinned here is looked for before any cache but memory: it is as near, and it is surely whole.
+  const isMemory = ({ traits }: { traits: { persistent: boolean } }) => !traits.persistent
+  const layers = [...tiers.filter(isMemory), ...pins, ...tiers.filter((tier) => !isMemory(tier))]
+  const stack = createTierStack(layers, { clock, log, fillBytes: config.cache.fillBytes })
 
   const pool = createPool({
     members: (config.retrieval.upstreams ?? []).map(({ use, name, options: own, perMinute, perCidPerMinute }) => ({
@@ -82,10 +101,33 @@ export async function createGateway(
   })
 
   const denylists = await loadDenylists(config.denylists, { clock, log, userAgent })
+  const visit = (cid: CID, rest: readonly string[]) => {
+    const denial = denylists.path(cid, rest)
+    if (denial) throw denied(denial)
+  }
+  const { upload, pinning } = config
+  const uploads = createUploads({
+    data: config.data,
+    profile: upload.profile,
+    limits: { maxBytes: upload.maxBytes, idleMs: upload.idle, minRate: upload.minRate, graceMs: upload.idle },
+    concurrency: upload.concurrency,
+    mostBytes: upload.mostBytes,
+    providers,
+    confirm: pinning.confirm,
+    queue: pinning.queue,
+    pinMs: pinning.timeout,
+    retrieval,
+    admit: (cid) => visit(cid, []),
+    clock,
+    log,
+  })
+
   const hot = createHot(config.cache.hot)
   const limits = createLimits({ ...config.limits, clock })
   const lane = createLane(hot, limits)
   const requests = createRequestCounts()
+  const onError = (error: unknown) =>
+    log('error', 'request.broke', { error: error instanceof Error ? error.stack : String(error) })
   const router = createApp({
     retrieval,
     hot,
@@ -94,12 +136,18 @@ export async function createGateway(
     mode: config.responses.types,
     jsonMaxBytes: config.responses.json.maxBytes,
     stalledMs: config.limits.stalled,
-    visit(cid, rest) {
-      const denial = denylists.path(cid, rest)
-      if (denial) throw denied(denial)
-    },
+    visit,
+    routes: [
+      createAddRoute({
+        uploads,
+        tokens: createTokens(upload.auth),
+        schemas: createSchemaChecks({ maxBytes: config.responses.json.maxBytes, own: upload.schemas }),
+        mode: config.responses.types,
+        onError,
+      }),
+    ],
     onEnd: requests.ended,
-    onError: (error) => log('error', 'request.broke', { error: error instanceof Error ? error.stack : String(error) }),
+    onError,
   })
   const app = express()
   app.disable('x-powered-by')
@@ -128,7 +176,9 @@ export async function createGateway(
     async close() {
       probes.close()
       denylists.close()
+      await uploads.close()
       await retrieval.close()
+      await Promise.all(providers.map((provider) => provider.close()))
       await Promise.all(pool.members.map(({ upstream }) => upstream.close()))
     },
   }

@@ -24,6 +24,15 @@ const upload = z.strictObject({
     .describe('Who may upload: everybody, or who sends one of these as `Authorization: Bearer …`.'),
   concurrency: count().default(64).describe('Uploads received at once; the next is answered with 503.'),
   idle: duration().prefault('30s').describe('An upload that sends nothing for this long is ended.'),
+  mostBytes: size()
+    .prefault('1GiB')
+    .describe('Bytes of uploads that may lie here without having been answered; more is answered with 503.'),
+  schemas: z
+    .record(z.string().regex(/^[a-z0-9-]+$/), z.record(z.string(), z.unknown()))
+    .default({})
+    .describe(
+      'JSON Schemas (2020-12) of your own for POST /add?schema=<name>, beside evidence, policy and dispute-template.',
+    ),
   minRate: size().prefault('1KiB').describe('Bytes a second, on average, below which an upload is ended as stuck.'),
 })
 
@@ -33,6 +42,7 @@ const pinning = z
       .union([count(), z.literal('all')])
       .default(1)
       .describe('How many providers must hold an upload before it is answered with 200.'),
+    timeout: duration().prefault('60s').describe('How long one attempt at one provider may take.'),
     queue: z
       .boolean()
       .default(false)
