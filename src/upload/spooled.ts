@@ -65,12 +65,7 @@ export function spooledUpload({ cid: root, profile, bytes, carBytes, folder }: S
     },
     async *car(signal) {
       yield carHeader(root)
-      for await (const { cid, bytes: block } of walk(signal, true)) {
-        if (isIdentity(cid)) continue
-        yield lengthPrefix(cid.bytes.byteLength + block.byteLength)
-        yield cid.bytes
-        yield block
-      }
+      for await (const block of walk(signal, true)) if (!isIdentity(block.cid)) yield* carSection(block)
     },
     async *blocks(signal) {
       for await (const { cid, bytes: block } of walk(signal, true)) if (!isIdentity(cid)) yield { cid, bytes: block }
@@ -84,6 +79,12 @@ export const blockName = (cid: CID): string => `${cid.code}:${blockKey(cid)}`
 export function carHeader(root: CID): Uint8Array {
   const header = encodeCbor({ roots: [root], version: 1 })
   return Buffer.concat([lengthPrefix(header.byteLength), header])
+}
+
+export function* carSection({ cid, bytes }: Block): Generator<Uint8Array> {
+  yield lengthPrefix(cid.bytes.byteLength + bytes.byteLength)
+  yield cid.bytes
+  yield bytes
 }
 
 export const carSectionBytes = (cid: CID, bytes: number): number => {

@@ -1,0 +1,68 @@
+// `pin/add` and `pin/ls`: what is found is given to the providers; what is listed is the record of uploads.
+import { CID } from 'multiformats/cid'
+import { walkDag } from '../content/dag-walk.ts'
+import { parseRoot } from '../content/path.ts'
+import { Failure } from '../failure.ts'
+import { nameOf } from '../upload/journal.ts'
+import { argOf, badCall, type Call, isTrue, sendJson } from './kubo-call.ts'
+
+export async function addPin({ query, session, response, deps }: Call): Promise<void> {
+  if (!isTrue(query, 'recursive', true)) throw badCall('recursive=false is not done here')
+  const cid = parseRoot(argOf(query))
+  deps.visit(cid, [])
+  const leave = deps.uploads.enter()
+  try {
+    const bytes = await session.get(cid, { cid, segments: [], scope: 'all' })
+    session.begun()
+    await deps.uploads.keep(cid, walkDag(session, { cid, bytes }, { scope: 'all', dups: false }))
+    sendJson(response, { Pins: [cid.toString()] })
+  } finally {
+    leave()
+  }
+}
+
+export async function listPins(call: Call): Promise<void> {
+  const { query, response, deps } = call
+  const type = query.get('type') ?? 'all'
+  if (!['all', 'recursive', 'direct', 'indirect'].includes(type))
+    throw badCall(`type=${type} is not one of all, recursive, direct, indirect`)
+  const isStream = isTrue(query, 'stream', false)
+  const asked = query.getAll('arg').length > 0 ? [parseRoot(argOf(query))] : undefined
+  const listed = asked ? found(call, asked) : type === 'all' || type === 'recursive' ? everything(call) : []
+  if (isStream) {
+    response.setHeader('Content-Type', 'application/json')
+    response.setHeader('X-Chunked-Output', '1')
+    for await (const cid of listed) {
+      if (response.destroyed) return
+      const isRoom = response.write(`${JSON.stringify({ Cid: cid, Type: 'recursive', Name: '' })}\n`)
+      if (!isRoom) await deps.clock.sleep(10, call.signal)
+    }
+    response.end()
+    return
+  }
+  const keys: Record<string, { Type: string; Name: string }> = {}
+  let count = 0
+  for await (const cid of listed) {
+    if (++count > mostListed) throw badCall(`there are more than ${mostListed} pins; ask with stream=true`)
+    keys[cid] = { Type: 'recursive', Name: '' }
+  }
+  sendJson(response, { Keys: keys })
+}
+
+const mostListed = 100_000
+
+async function* found({ deps }: Call, cids: readonly CID[]): AsyncGenerator<string> {
+  for (const cid of cids) {
+    const isOpen = deps.uploads.confirmation.open().some((entry) => entry.accepted && entry.cid === nameOf(cid))
+    if (!isOpen && !(await deps.uploads.journal.record(cid)))
+      throw new Failure('not-found', `path '${cid}' is not pinned`, { source: 'client' })
+    yield cid.toString()
+  }
+}
+
+async function* everything({ deps }: Call): AsyncGenerator<string> {
+  const spelled = (cid: string, profile: string) =>
+    profile === 'unixfs-v0-2015' ? CID.parse(cid).toV0().toString() : cid
+  for (const { accepted, cid, profile } of deps.uploads.confirmation.open()) if (accepted) yield spelled(cid, profile)
+  for await (const { cid, profile } of deps.uploads.journal.records()) yield spelled(cid, profile)
+}

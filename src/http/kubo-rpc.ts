@@ -1,0 +1,86 @@
+// The small part of Kubo's RPC that tools use to put files in and get them out: off unless the operator wants it. Shapes and
+// statuses are Kubo's, so that its clients work unchanged; the work is that of POST /add and of content.
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import { cancelled, type Failure, isFailure } from '../failure.ts'
+import { createAccount } from '../observe/account.ts'
+import type { Route } from './add.ts'
+import { addFiles } from './kubo-add.ts'
+import { type Call, type KuboDeps, sendJson } from './kubo-call.ts'
+import { addPin, listPins } from './kubo-pins.ts'
+import { exportDag, getBlock, readPath } from './kubo-read.ts'
+import { lingerAfter } from './linger.ts'
+import { asFailure, statusOf } from './problem.ts'
+import { readTarget } from './target.ts'
+import { reset } from './write.ts'
+
+const prefix = '/api/v0/'
+
+const commands: Readonly<Record<string, (call: Call) => Promise<void>>> = {
+  add: addFiles,
+  cat: readPath,
+  'block/get': getBlock,
+  'dag/export': exportDag,
+  'pin/add': addPin,
+  'pin/ls': listPins,
+  version: async ({ response, deps }) =>
+    sendJson(response, { Version: deps.version, Commit: '', Repo: '', System: '', Golang: '' }),
+}
+
+export function createKuboRoute(deps: KuboDeps): Route {
+  return (request, response, next) => {
+    if (!request.url?.startsWith(prefix)) return next()
+    answerCall(request, response, deps).catch(next)
+  }
+}
+
+async function answerCall(request: IncomingMessage, response: ServerResponse, deps: KuboDeps): Promise<void> {
+  const controller = new AbortController()
+  response.once('close', () => {
+    if (!response.writableFinished) controller.abort(cancelled())
+  })
+  const { signal } = controller
+  const session = deps.retrieval.session({ signal, account: createAccount() })
+  try {
+    const { path, query } = readTarget(request)
+    const command = commands[path.slice(prefix.length).replace(/\/$/, '')]
+    if (!command) return sendText(request, response, 404, '404 page not found')
+    if (request.method !== 'POST') return sendText(request, response, 405, '405 - Method Not Allowed')
+    // A page of somebody else's could post here with the browser's network position.
+    if (request.headers.origin !== undefined || request.headers.referer !== undefined)
+      return sendText(request, response, 403, '403 - Forbidden')
+    deps.tokens.check(request.headers)
+    await command({ request, response, query, session, signal, deps })
+  } catch (error) {
+    const failure = asFailure(error)
+    if (failure.kind === 'internal') deps.onError(error)
+    if (response.headersSent) reset(response)
+    else if (failure.kind === 'cancelled' || response.destroyed) response.destroy()
+    else sendError(request, response, failure)
+  } finally {
+    session.end()
+  }
+}
+
+/** Kubo answers 500 to what went wrong and 400 to what was asked wrongly; limits of ours keep their own status. */
+function sendError(request: IncomingMessage, response: ServerResponse, failure: Failure): void {
+  if (failure.kind === 'refused') return sendText(request, response, 403, '403 - Forbidden')
+  const own = statusOf(failure, 'api')
+  const isClients = isFailure(failure, 'malformed') && failure.source === 'client'
+  const status = isClients ? 400 : [413, 429, 503].includes(own) ? own : 500
+  const text = JSON.stringify({ Message: failure.message, Code: isClients ? 1 : 0, Type: 'error' })
+  send(request, response, status, `${text}\n`, 'application/json')
+}
+
+const sendText = (request: IncomingMessage, response: ServerResponse, status: number, text: string): void =>
+  send(request, response, status, `${text}\n`, 'text/plain')
+
+function send(request: IncomingMessage, response: ServerResponse, status: number, text: string, type: string): void {
+  if (!request.complete) {
+    lingerAfter(request, response)
+    response.setHeader('Connection', 'close')
+  }
+  response.setHeader('Content-Type', type)
+  response.setHeader('Content-Length', Buffer.byteLength(text))
+  response.writeHead(status)
+  response.end(text)
+}

@@ -1,0 +1,145 @@
+// Kubo's door: the calls of its RPC that put files in and get them out, in the shapes its clients expect.
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import { after, before, describe, it } from 'node:test'
+import { CarReader } from '@ipld/car'
+import { encode } from '@ipld/dag-cbor'
+import { CID } from 'multiformats/cid'
+import { sha256 } from 'multiformats/hashes/sha2'
+import { idle, multipart, type Part, post } from '../support/adding.ts'
+import { type KuboDoor, startKuboDoor } from '../support/kubo-door.ts'
+
+describe("kubo's door", () => {
+  let door: KuboDoor
+  before(async () => {
+    door = await startKuboDoor()
+  })
+  after(() => door.close())
+
+  const call = (path: string) => fetch(`${door.url}/api/v0/${path}`, { method: 'POST' })
+  const add = async (query: string, parts: readonly Part[]) => {
+    const { status, body } = await post(`${door.url}/api/v0/add${query}`, multipart(parts))
+    return {
+      status,
+      lines: body
+        .split('\n')
+        .filter(Boolean)
+        .map((line) => JSON.parse(line) as Record<string, string>),
+    }
+  }
+
+  it('adds every part as a file and says name, hash and size of each', async () => {
+    const { status, lines } = await add('?progress=false', [
+      { name: 'file', fileName: 'a%20b.txt', type: 'application/octet-stream', body: 'hello world\n' },
+      { name: 'other', body: 'text' },
+    ])
+    assert.equal(status, 200)
+    assert.deepEqual(lines[0], {
+      Name: 'a b.txt',
+      Hash: 'bafkreifjjcie6lypi6ny7amxnfftagclbuxndqonfipmb64f2km2devei4',
+      Size: '12',
+    })
+    assert.equal(lines[1]?.['Name'], lines[1]?.['Hash'])
+  })
+
+  it('adds under the profile that the options name', async () => {
+    const { lines } = await add('?cid-version=0', [{ fileName: 'a', body: 'hello world\n' }])
+    assert.deepEqual(lines, [{ Name: 'a', Hash: 'QmT78zSuBmuS4z925WZfrqQ1qHaJ56DQaTfyMUF7F8ff5o', Size: '20' }])
+    const empty = await add('?cid-version=1&raw-leaves=true', [{ fileName: 'a', body: '' }])
+    assert.equal(empty.lines[0]?.['Hash'], 'bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku')
+  })
+
+  for (const query of [
+    'only-hash=true',
+    'wrap-with-directory=true',
+    'trickle=true',
+    'chunker=rabin',
+    'cid-version=0&raw-leaves=true',
+    'hash=sha3-256',
+    'cid-version=2',
+  ]) {
+    it(`refuses ${query}, which would give another CID`, async () => {
+      const { status, lines } = await add(`?${query}`, [{ fileName: 'a', body: 'x' }])
+      assert.equal(status, 400)
+      assert.equal(lines[0]?.['Type'], 'error')
+      assert.equal(lines[0]?.['Code'], 1)
+    })
+  }
+
+  it('reads back: cat, with a path, an offset and a length; block/get; dag/export', async () => {
+    const bytes = randomBytes(3_000_000)
+    const { lines } = await add('', [{ fileName: 'a', body: bytes }])
+    const cid = lines[0]?.['Hash'] as string
+    for (const arg of [cid, `/ipfs/${cid}`, `ipfs://${cid}`])
+      assert.equal(
+        Buffer.compare(Buffer.from(await (await call(`cat?arg=${encodeURIComponent(arg)}`)).arrayBuffer()), bytes),
+        0,
+      )
+    const part = Buffer.from(await (await call(`cat?arg=${cid}&offset=1048570&length=20`)).arrayBuffer())
+    assert.equal(Buffer.compare(part, bytes.subarray(1048570, 1048590)), 0)
+    const car = new Uint8Array(await (await call(`dag/export?arg=${cid}`)).arrayBuffer())
+    const reader = await CarReader.fromBytes(car)
+    assert.equal(String((await reader.getRoots())[0]), cid)
+    const block = new Uint8Array(await (await call(`block/get?arg=${cid}`)).arrayBuffer())
+    assert.deepEqual(block, (await reader.get(CID.parse(cid) as never))?.bytes)
+  })
+
+  it('pins a DAG that it finds, of any codec, whole or not at all', async () => {
+    const leaf = encode({ a: 1 })
+    const leafCid = CID.createV1(0x71, await sha256.digest(leaf))
+    const root = encode({ leaf: leafCid })
+    const rootCid = CID.createV1(0x71, await sha256.digest(root))
+    const never = new AbortController().signal
+    await door.retrieval.store(rootCid, root, never)
+    const missing = await call(`pin/add?arg=${rootCid}`)
+    assert.equal(missing.status, 500)
+    await door.retrieval.store(leafCid, leaf, never)
+    const pinned = await call(`pin/add?arg=${rootCid}`)
+    assert.deepEqual(await pinned.json(), { Pins: [rootCid.toString()] })
+    assert.ok(await door.adding.embedded.store.has(leafCid))
+    await idle(door.adding)
+    assert.deepEqual(await (await call(`pin/ls?arg=${rootCid}`)).json(), {
+      Keys: { [rootCid.toString()]: { Type: 'recursive', Name: '' } },
+    })
+    const lines = (await (await call('pin/ls?stream=true')).text()).split('\n').filter(Boolean)
+    assert.ok(lines.some((line) => JSON.parse(line).Cid === rootCid.toString()))
+    const { Keys } = (await (await call('pin/ls')).json()) as { Keys: object }
+    assert.equal(Object.keys(Keys).length, lines.length)
+  })
+
+  const errors: readonly (readonly [
+    path: string,
+    status: number,
+    method?: string,
+    headers?: Record<string, string>,
+  ])[] = [
+    ['version', 405, 'GET'],
+    ['version', 403, 'POST', { Origin: 'https://a.example' }],
+    ['id', 404],
+    ['cat', 400],
+    ['cat?arg=nonsense', 400],
+    ['cat?arg=bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy', 500],
+    ['pin/ls?arg=bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy', 500],
+    ['add', 400],
+  ]
+  for (const [path, status, method = 'POST', headers = {}] of errors)
+    it(`answers ${status} to ${method} ${path}`, async () => {
+      assert.equal((await fetch(`${door.url}/api/v0/${path}`, { method, headers })).status, status)
+    })
+
+  it('says its version', async () => {
+    assert.equal(((await (await call('version')).json()) as { Version: string }).Version, '0.0.0')
+  })
+
+  it('wants a token where there are some', async () => {
+    const guarded = await startKuboDoor(['one'])
+    try {
+      const ask = (headers: Record<string, string>) =>
+        fetch(`${guarded.url}/api/v0/version`, { method: 'POST', headers })
+      assert.equal((await ask({})).status, 403)
+      assert.equal((await ask({ Authorization: 'Bearer one' })).status, 200)
+    } finally {
+      await guarded.close()
+    }
+  })
+})

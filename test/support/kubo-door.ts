@@ -1,0 +1,68 @@
+// A server with Kubo's door open, over real tiers and the embedded store, with nobody upstream.
+import { once } from 'node:events'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import express from 'express'
+import { tierKinds } from '../../backends/tiers/index.ts'
+import { systemClock } from '../../src/clock.ts'
+import { createKuboRoute } from '../../src/http/kubo-rpc.ts'
+import { createTokens } from '../../src/http/tokens.ts'
+import { silentLog } from '../../src/observe/log.ts'
+import { createPool } from '../../src/retrieval/pool.ts'
+import { createRetrieval } from '../../src/retrieval/retrieval.ts'
+import type { Retrieval } from '../../src/retrieval/session.ts'
+import { createTierStack } from '../../src/retrieval/tier-stack.ts'
+import { type Adding, startAdding } from './adding.ts'
+
+export type KuboDoor = {
+  readonly url: string
+  readonly adding: Adding
+  readonly retrieval: Retrieval
+  close(): Promise<void>
+}
+
+export async function startKuboDoor(tokens?: readonly string[]): Promise<KuboDoor> {
+  const [log, clock] = [silentLog, systemClock]
+  const memory = tierKinds['memory']
+  if (!memory) throw new Error('there is no memory tier')
+  const tier = memory.create(memory.options.parse({ maxBytes: '64MiB' }), { name: 'memory', data: '', log, clock })
+  const retrieval = createRetrieval({
+    stack: createTierStack([tier], { clock, log }),
+    pool: createPool({ members: [], hedge: 'auto', clock, log }),
+    clock,
+    log,
+    deadlineMs: 1000,
+    blockDeadlineMs: 1000,
+    keepLookingMs: 0,
+    notFound: { firstMs: 1, mostMs: 1 },
+  })
+  const adding = await startAdding({ retrieval, maxBytes: 20_000_000 })
+  const app = express()
+  app.use(
+    createKuboRoute({
+      uploads: adding.uploads,
+      retrieval,
+      tokens: createTokens(tokens ? { tokens } : 'none'),
+      visit: () => {},
+      version: '0.0.0',
+      stalledMs: 1000,
+      clock,
+      onError: (error) => {
+        throw error
+      },
+    }),
+  )
+  const server = createServer(app).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  return {
+    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    adding,
+    retrieval,
+    async close() {
+      server.closeAllConnections()
+      server.close()
+      await adding.close()
+      await retrieval.close()
+    },
+  }
+}
