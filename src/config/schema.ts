@@ -119,9 +119,9 @@ const cache = z.strictObject({
 
 const responses = z.strictObject({
   types: z
-    .enum(['api', 'web'])
+    .enum(['api'])
     .default('api')
-    .describe('api: JSON as JSON and everything else as bytes. web: types by name and content, index.html, listings.'),
+    .describe('api: JSON as JSON and everything else as bytes; directories as JSON listings.'),
   json: z
     .strictObject({
       maxBytes: size().prefault('8MiB').describe('The largest file that is looked into to see whether it is JSON.'),
