@@ -27,8 +27,15 @@ async function start(data: string): Promise<Process> {
   const server = fileURLToPath(new URL('../support/add-server.ts', import.meta.url))
   const child = spawn(process.execPath, [server, data], { stdio: ['ignore', 'pipe', 'inherit'] })
   const lines = createInterface({ input: child.stdout as NonNullable<typeof child.stdout> })
-  const [line] = (await once(lines, 'line')) as [string]
+  const line = await nextLine(child, lines)
   return { child, lines, port: Number(line) }
+}
+
+async function nextLine(child: ChildProcess, lines: Interface): Promise<string> {
+  const gone = once(child, 'exit').then(() => assert.fail('the server ended by itself'))
+  gone.catch(() => {})
+  const [line] = (await Promise.race([once(lines, 'line'), gone])) as [string]
+  return line
 }
 
 /** The file behind a root, read from a store's folder; undefined when a block is missing or wrong. */
@@ -92,7 +99,7 @@ it(`${uploads} uploads and ${kills} kills: what was acknowledged is whole everyw
     await killing
 
     running.child.kill('SIGUSR2')
-    const [line] = (await once(running.lines, 'line')) as [string]
+    const line = await nextLine(running.child, running.lines)
     assert.equal(line, 'idle')
 
     assert.ok(acknowledged.size > 0)

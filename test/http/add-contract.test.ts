@@ -178,6 +178,23 @@ describe('POST /add', () => {
     }
   })
 
+  it('lets a client read 413 that looks up only when it has written all', async () => {
+    const said = await raw(adding.port, (socket) => {
+      socket.pause()
+      socket.write(head('Content-Length: 160000\r\n'))
+      socket.write(`--${boundary}\r\nContent-Disposition: form-data; name="data"; filename="a"\r\n\r\n`)
+      socket.write(Buffer.alloc(110_000))
+      let left = 8
+      const more = setInterval(() => {
+        socket.write(Buffer.alloc(1000))
+        if (--left > 0) return
+        clearInterval(more)
+        socket.resume()
+      }, 20)
+    })
+    assert.match(said, /^HTTP\/1\.1 413 /)
+  })
+
   it('answers 413 by Content-Length before a byte of body, and says Continue only to what it takes', async () => {
     const early = await raw(adding.port, (socket) =>
       socket.write(head('Content-Length: 100000000\r\nExpect: 100-continue\r\n')),

@@ -123,7 +123,8 @@ describe('thin mode to a service like this one', () => {
       )
       socket.write(body.subarray(0, 1_900_000), () => setTimeout(() => socket.resetAndDestroy(), 50))
     })
-    await idle(there)
+    // At once, and not when the service gives up waiting.
+    await idle(there, 500)
     assert.equal((await below(there.data)).length, before)
   })
 })

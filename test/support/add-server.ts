@@ -21,10 +21,11 @@ const second = {
 }
 const adding = await startAdding({ data, others: [second], maxBytes: 64 * 1024 * 1024, random: () => 0 })
 await adding.uploads.ready()
-process.stdout.write(`${adding.port}\n`)
 process.on('SIGUSR2', () => {
   idle(adding, 300_000).then(
     () => process.stdout.write('idle\n'),
     () => process.stdout.write('busy\n'),
   )
 })
+// Last: who reads this may send the signal at once.
+process.stdout.write(`${adding.port}\n`)
