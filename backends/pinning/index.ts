@@ -1,5 +1,19 @@
 // Every kind of provider that can be named in the configuration.
+import { cluster } from './cluster.ts'
 import type { ProviderKind } from './contract.ts'
 import { embedded } from './embedded.ts'
+import { filebase } from './filebase.ts'
+import { forward } from './forward.ts'
+import { kubo } from './kubo.ts'
+import { pinata } from './pinata.ts'
+import { psa } from './psa.ts'
 
-export const providerKinds: Readonly<Record<string, ProviderKind>> = { embedded }
+export const providerKinds: Readonly<Record<string, ProviderKind>> = {
+  embedded,
+  kubo,
+  cluster,
+  pinata,
+  filebase,
+  psa,
+  forward,
+}

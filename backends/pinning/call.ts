@@ -1,0 +1,188 @@
+// One call to a provider's API: clocks, a bounded answer, and errors in the four classes that decide what happens next.
+// Providers have sockets of their own, shared with nobody: an answer meant for one must never be read by another.
+import { Readable } from 'node:stream'
+import { Agent, request } from 'undici'
+import type { Clock } from '../../src/clock.ts'
+import { Failure, isFailure } from '../../src/failure.ts'
+
+export type FailureClass = 'auth' | 'quota' | 'transient' | 'content'
+
+export type Call = {
+  readonly name: string
+  readonly agent: Agent
+  readonly clock: Clock
+  readonly signal: AbortSignal
+  readonly method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE' | 'HEAD'
+  readonly url: string | URL
+  readonly headers?: Readonly<Record<string, string>>
+  readonly body?: AsyncIterable<Uint8Array> | string | undefined
+  /** Silence longer than this, before or in the middle of the answer, once all was sent. */
+  readonly idleMs: number
+  /** Statuses that are an answer and no failure, beside 2xx. */
+  readonly accept?: readonly number[]
+}
+
+export type Reply = {
+  readonly status: number
+  readonly header: (name: string) => string | undefined
+  readonly trailer: (name: string) => string | undefined
+  readonly text: string
+  /** The text as JSON, or undefined where it is none. */
+  readonly json: unknown
+}
+
+const maxReplyBytes = 4 * 1024 * 1024
+const maxRetryAfterMs = 86_400_000
+
+export const createProviderAgent = (connectMs: number): Agent =>
+  new Agent({
+    connections: 16,
+    pipelining: 1,
+    headersTimeout: 0,
+    bodyTimeout: 0,
+    // Kept for so short that a POST hardly ever meets a connection the other side has just closed.
+    keepAliveTimeout: 1_000,
+    keepAliveMaxTimeout: 1_000,
+    maxHeaderSize: 16 * 1024,
+    allowH2: false,
+    connect: { timeout: connectMs },
+  })
+
+export async function call(options: Call): Promise<Reply> {
+  const { name, signal, clock, idleMs } = options
+  signal.throwIfAborted()
+  const own = new AbortController()
+  const leave = () => own.abort(signal.reason)
+  signal.addEventListener('abort', leave, { once: true })
+  let stopClock = () => {}
+  const alive = () => {
+    stopClock()
+    stopClock = clock.after(idleMs, () => own.abort(silent(name, idleMs)))
+  }
+  try {
+    alive()
+    const body =
+      typeof options.body === 'object'
+        ? Readable.from(watched(options.body, alive), { objectMode: false })
+        : options.body
+    const answer = await request(options.url, {
+      method: options.method,
+      headers: { ...options.headers },
+      ...(body !== undefined && { body }),
+      dispatcher: options.agent,
+      signal: own.signal,
+    })
+    const pieces: Uint8Array[] = []
+    let bytes = 0
+    for await (const piece of answer.body as AsyncIterable<Uint8Array>) {
+      alive()
+      bytes += piece.byteLength
+      if (bytes > maxReplyBytes) throw failed(name, 'its answer is larger than it may be', 'transient')
+      pieces.push(piece)
+    }
+    const text = Buffer.concat(pieces).toString('utf8')
+    const reply: Reply = {
+      status: answer.statusCode,
+      header: (key) => one(answer.headers[key]),
+      trailer: (key) => one(answer.trailers[key]),
+      text,
+      json: parse(text),
+    }
+    if ((reply.status < 200 || reply.status > 299) && !options.accept?.includes(reply.status))
+      throw refusal(name, reply, clock.now())
+    return reply
+  } catch (error) {
+    own.abort(new Failure('cancelled', 'the call is over', { source: 'ours' }))
+    if (signal.aborted) throw signal.reason
+    if (isFailure(error)) throw error
+    if (isFailure(own.signal.reason, 'timeout')) throw own.signal.reason
+    const { code } = (error ?? {}) as { code?: unknown }
+    throw failed(name, `it broke off (${typeof code === 'string' ? code : 'no reason given'})`, 'transient', {
+      cause: error,
+    })
+  } finally {
+    stopClock()
+    signal.removeEventListener('abort', leave)
+  }
+}
+
+export function failed(
+  name: string,
+  what: string,
+  kind: FailureClass,
+  more: { readonly retryAfterMs?: number | undefined; readonly cause?: unknown } = {},
+): Failure {
+  return new Failure(kind === 'transient' ? 'broken' : 'refused', `provider ${name}: ${what}`, {
+    source: 'provider',
+    facts: { class: kind },
+    ...more,
+  })
+}
+
+const silent = (name: string, ms: number): Failure =>
+  new Failure('timeout', `provider ${name}: nothing was heard for ${ms} ms`, {
+    source: 'provider',
+    facts: { class: 'transient' },
+  })
+
+async function* watched(body: AsyncIterable<Uint8Array>, alive: () => void): AsyncGenerator<Uint8Array> {
+  for await (const piece of body) {
+    alive()
+    yield piece
+  }
+}
+
+/** What the status says; which words it used is told, cut short, since they never hold our secrets. */
+export function refusal(name: string, reply: Reply, now: number): Failure {
+  const { status } = reply
+  const what = `it answered ${status}${reasonIn(reply)}`
+  if (status === 401) return failed(name, `${what}; its token or password in the configuration is not good`, 'auth')
+  if (status === 403 && /PAID_FEATURE_ONLY/.test(reply.text)) return failed(name, what, 'quota')
+  if (status === 403) return failed(name, `${what}; its token in the configuration may not do this`, 'auth')
+  if (status === 402 || status === 409 || status === 418) return failed(name, what, 'quota')
+  if ([408, 425, 429].includes(status) || status >= 500) {
+    return failed(name, what, 'transient', { retryAfterMs: retryAfter(reply.header('retry-after'), now) })
+  }
+  return failed(name, what, 'content')
+}
+
+/** Error bodies come in many shapes, and as pages of proxies: one short line of what can be made out. */
+function reasonIn({ json }: Reply): string {
+  const body = (json ?? {}) as Record<string, unknown>
+  const inner =
+    typeof body['error'] === 'object' && body['error'] !== null ? (body['error'] as Record<string, unknown>) : body
+  const said = [body['error'], inner['reason'], inner['details'], inner['message'], inner['Message'], inner['code']]
+  const text = said.find((one): one is string => typeof one === 'string' && one !== '')
+  return text === undefined ? '' : `: ${text.replaceAll(/\s+/g, ' ').slice(0, 200)}`
+}
+
+function retryAfter(value: string | undefined, now: number): number | undefined {
+  if (value === undefined) return undefined
+  const ms = /^\d+$/.test(value.trim()) ? Number(value) * 1000 : Date.parse(value) - now
+  return Number.isNaN(ms) ? undefined : Math.min(maxRetryAfterMs, Math.max(0, ms))
+}
+
+function parse(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}
+
+const one = (value: string | string[] | undefined): string | undefined => (Array.isArray(value) ? value[0] : value)
+
+/** One object per line, as Kubo streams them; a line that is none is left out. */
+export const jsonLines = (text: string): Record<string, unknown>[] =>
+  text.split('\n').flatMap((line) => {
+    const value = parse(line)
+    return typeof value === 'object' && value !== null ? [value as Record<string, unknown>] : []
+  })
+
+export type Credentials = { readonly basic?: string | undefined; readonly bearer?: string | undefined }
+
+export function authorization(auth: 'none' | Credentials): Record<string, string> {
+  if (auth === 'none') return {}
+  if (auth.bearer !== undefined) return { authorization: `Bearer ${auth.bearer}` }
+  return { authorization: `Basic ${Buffer.from(auth.basic ?? '').toString('base64')}` }
+}

@@ -1,0 +1,92 @@
+// IPFS Cluster's REST API: the upload as a CAR of one root, then its status until enough peers say `pinned`.
+import { CID } from 'multiformats/cid'
+import { z } from 'zod'
+import { authorization, call, createProviderAgent, failed, type Reply } from './call.ts'
+import type { PinState, Provider, ProviderContext, ProviderKind } from './contract.ts'
+import { fileForm } from './form.ts'
+import { auth, clocks, url } from './options.ts'
+
+const options = z.strictObject({
+  url: url().describe('The REST address, such as http://127.0.0.1:9094.'),
+  auth: auth(),
+  peers: z.int().min(1).default(1).describe('How many peers must say that they pinned it.'),
+  ...clocks,
+})
+
+const firstPollMs = 250
+const mostPollMs = 5_000
+
+export const cluster: ProviderKind<typeof options> = { use: 'cluster', options, create: createCluster }
+
+function createCluster(settings: z.output<typeof options>, { name, userAgent, clock }: ProviderContext): Provider {
+  const agent = createProviderAgent(settings.connect)
+  const base = settings.url.replace(/\/+$/, '')
+  const ask = (
+    method: 'GET' | 'POST' | 'DELETE',
+    path: string,
+    signal: AbortSignal,
+    more: Partial<Parameters<typeof call>[0]> = {},
+  ): Promise<Reply> =>
+    call({
+      name,
+      agent,
+      clock,
+      signal,
+      method,
+      // Never a slash at the end: it would be redirected, and a streamed body with it.
+      url: `${base}/${path}`,
+      idleMs: settings.idle,
+      ...more,
+      headers: { ...authorization(settings.auth), 'user-agent': userAgent, ...more.headers },
+    })
+
+  async function states(cid: CID, signal: AbortSignal): Promise<string[]> {
+    const { json } = await ask('GET', `pins/${cid}`, signal)
+    const peers = (json as { peer_map?: Record<string, { status?: string }> } | undefined)?.peer_map ?? {}
+    return Object.values(peers).map(({ status }) => status ?? '')
+  }
+
+  async function untilPinned(cid: CID, signal: AbortSignal): Promise<void> {
+    for (let waitMs = firstPollMs; ; waitMs = Math.min(mostPollMs, waitMs * 2)) {
+      const all = await states(cid, signal)
+      if (all.filter((state) => state === 'pinned').length >= settings.peers) return
+      const pending = all.filter((state) => /^(pin_queued|pinning|queued|)$/.test(state)).length
+      const errors = all.filter((state) => /error/.test(state)).length
+      if (errors > 0 && pending === 0) throw failed(name, `${errors} of its peers could not pin it`, 'transient')
+      await clock.sleep(waitMs * (0.75 + Math.random() / 2), signal)
+    }
+  }
+
+  return {
+    name,
+    traits: { takesBytes: true, local: false },
+    async pin(upload, signal) {
+      const form = fileForm({
+        field: 'file',
+        type: 'application/vnd.ipld.car',
+        bytes: upload.carBytes,
+        content: upload.car(signal),
+      })
+      const { json } = await ask('POST', 'add?format=car&stream-channels=false', signal, form)
+      const told = (Array.isArray(json) ? json : [json]).at(-1) as { cid?: unknown } | undefined
+      if (typeof told?.cid !== 'string') throw failed(name, 'its answer ended without a CID', 'transient')
+      const cid = CID.parse(told.cid)
+      await untilPinned(cid, signal)
+      return cid
+    },
+    async unpin(cid, signal) {
+      await ask('DELETE', `pins/${cid}`, signal, { accept: [404] })
+    },
+    async status(cid, signal): Promise<PinState> {
+      const { status } = await ask('GET', `allocations/${cid}`, signal, { accept: [404] })
+      if (status === 404) return 'absent'
+      const all = await states(cid, signal)
+      if (all.filter((state) => state === 'pinned').length >= settings.peers) return 'pinned'
+      return all.some((state) => /error/.test(state)) ? 'failed' : 'queued'
+    },
+    async probe(signal) {
+      await ask('GET', 'id', signal)
+    },
+    close: () => agent.destroy(),
+  }
+}

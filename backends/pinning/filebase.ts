@@ -1,0 +1,137 @@
+// Filebase's S3: an object with `import: car` becomes what the CAR holds, and a HEAD says its CID. 4EVERLAND is the same
+// with another name for the CID and without CARs. The SDK is loaded when it is first needed.
+import { Readable } from 'node:stream'
+import type { S3Client } from '@aws-sdk/client-s3'
+import { CID } from 'multiformats/cid'
+import { z } from 'zod'
+import { Failure } from '../../src/failure.ts'
+import { failed } from './call.ts'
+import type { PinState, Provider, ProviderContext, ProviderKind } from './contract.ts'
+import { clocks, url } from './options.ts'
+
+const options = z.strictObject({
+  bucket: z.string().min(1).describe('A bucket on the IPFS network.'),
+  accessKeyId: z.string().min(1),
+  secretAccessKey: z.string().min(1),
+  variant: z
+    .enum(['filebase', '4everland'])
+    .default('filebase')
+    .describe('4everland takes files, not CARs: its CIDs are compared.'),
+  endpoint: url().optional().describe('By default that of the variant.'),
+  region: z.string().default('us-east-1'),
+  ...clocks,
+})
+
+const variants = {
+  filebase: { endpoint: 'https://s3.filebase.com', cidKey: 'cid', car: true },
+  '4everland': { endpoint: 'https://endpoint.4everland.co', cidKey: 'ipfs-hash', car: false },
+} as const
+
+export const filebase: ProviderKind<typeof options> = { use: 'filebase', options, create: createFilebase }
+
+function createFilebase(settings: z.output<typeof options>, { name }: ProviderContext): Provider {
+  const variant = variants[settings.variant]
+  let making: Promise<{ client: S3Client; sdk: typeof import('@aws-sdk/client-s3') }> | undefined
+
+  function s3() {
+    making ??= import('@aws-sdk/client-s3').then((sdk) => ({
+      sdk,
+      client: new sdk.S3Client({
+        endpoint: settings.endpoint ?? variant.endpoint,
+        region: settings.region,
+        forcePathStyle: true,
+        credentials: { accessKeyId: settings.accessKeyId, secretAccessKey: settings.secretAccessKey },
+        // Neither knows the checksums newer SDKs add by themselves; the CID that comes back is checked instead.
+        requestChecksumCalculation: 'WHEN_REQUIRED',
+        responseChecksumValidation: 'WHEN_REQUIRED',
+        maxAttempts: 1, // a stream cannot be sent twice; whoever called tries again with a new one
+        requestHandler: {
+          connectionTimeout: settings.connect,
+          requestTimeout: settings.idle,
+          throwOnRequestTimeout: true,
+        },
+      }),
+    }))
+    making.catch(() => {
+      making = undefined
+    })
+    return making
+  }
+
+  const object = (cid: CID) => ({ Bucket: settings.bucket, Key: cid.toString() })
+
+  async function said<T>(what: string, signal: AbortSignal, work: () => Promise<T>): Promise<T> {
+    try {
+      return await work()
+    } catch (error) {
+      signal.throwIfAborted()
+      throw translate(name, what, error)
+    }
+  }
+
+  async function cidOf(cid: CID, signal: AbortSignal): Promise<string | undefined> {
+    const { client, sdk } = await s3()
+    const { Metadata } = await client.send(new sdk.HeadObjectCommand(object(cid)), { abortSignal: signal })
+    return Metadata?.[variant.cidKey]
+  }
+
+  return {
+    name,
+    traits: { takesBytes: true, local: false },
+    pin: (upload, signal) =>
+      said('store it', signal, async () => {
+        const { client, sdk } = await s3()
+        const put = new sdk.PutObjectCommand({
+          ...object(upload.cid),
+          Body: Readable.from(variant.car ? upload.car(signal) : upload.file(signal), { objectMode: false }),
+          ContentLength: variant.car ? upload.carBytes : upload.bytes,
+          ...(variant.car && { Metadata: { import: 'car' } }),
+        })
+        await client.send(put, { abortSignal: signal })
+        const cid = await cidOf(upload.cid, signal)
+        if (cid === undefined)
+          throw failed(name, `the bucket ${settings.bucket} gives no CIDs: it is not on the IPFS network`, 'content')
+        return CID.parse(cid)
+      }),
+    unpin: (cid, signal) =>
+      said('remove it', signal, async () => {
+        const { client, sdk } = await s3()
+        await client.send(new sdk.DeleteObjectCommand(object(cid)), { abortSignal: signal })
+      }),
+    status: (cid, signal): Promise<PinState> =>
+      said('look for it', signal, async () => {
+        try {
+          return (await cidOf(cid, signal)) === undefined ? 'queued' : 'pinned'
+        } catch (error) {
+          if (statusOf(error) === 404) return 'absent'
+          throw error
+        }
+      }),
+    probe: (signal) =>
+      said('open the bucket', signal, async () => {
+        const { client, sdk } = await s3()
+        await client.send(new sdk.HeadBucketCommand({ Bucket: settings.bucket }), { abortSignal: signal })
+      }),
+    async close() {
+      const made = await making?.catch(() => undefined)
+      making = undefined
+      made?.client.destroy()
+    },
+  }
+}
+
+const statusOf = (error: unknown): number | undefined =>
+  (error as { $metadata?: { httpStatusCode?: number } } | null)?.$metadata?.httpStatusCode
+
+function translate(name: string, what: string, error: unknown): Failure {
+  if (error instanceof Failure) return error
+  const status = statusOf(error)
+  const { name: code } = (error ?? {}) as { name?: string }
+  const why = `it would not ${what}: ${code ?? 'unknown reason'} (${status ?? 'no answer'})`
+  if (status === 401 || status === 403)
+    return failed(name, `${why}; check accessKeyId and secretAccessKey`, 'auth', { cause: error })
+  if (status === 402) return failed(name, why, 'quota', { cause: error })
+  if (status === undefined || status === 408 || status === 429 || status >= 500)
+    return failed(name, why, 'transient', { cause: error })
+  return failed(name, why, 'content', { cause: error })
+}

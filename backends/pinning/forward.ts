@@ -1,0 +1,79 @@
+// Another service with this same POST /add: another cidgate, or one of its relatives. It decides the CID by itself, so what
+// it says is compared like everybody's.
+import type { CID } from 'multiformats/cid'
+import { z } from 'zod'
+import { parseCid } from '../../src/cid-text.ts'
+import { call, createProviderAgent, failed } from './call.ts'
+import type { PinState, Provider, ProviderContext, ProviderKind } from './contract.ts'
+import { fileForm } from './form.ts'
+import { clocks, url } from './options.ts'
+
+const options = z.strictObject({
+  url: url().describe('The address of its /add, whole.'),
+  gateway: url().optional().describe('Where its content can be read, without /ipfs; by default where its /add is.'),
+  token: z.string().min(1).optional().describe('Sent as Authorization: Bearer.'),
+  headers: z.record(z.string(), z.string()).default({}).describe('Sent with every request.'),
+  ...clocks,
+})
+
+export const forward: ProviderKind<typeof options> = { use: 'forward', options, create: createForward }
+
+function createForward(settings: z.output<typeof options>, { name, userAgent, clock }: ProviderContext): Provider {
+  const agent = createProviderAgent(settings.connect)
+  const headers = {
+    ...settings.headers,
+    'user-agent': userAgent,
+    ...(settings.token !== undefined && { authorization: `Bearer ${settings.token}` }),
+  }
+  const home = settings.gateway ?? new URL('.', settings.url).href
+  const shared = { name, agent, clock, idleMs: settings.idle }
+
+  return {
+    name,
+    traits: { takesBytes: true, local: false },
+    async pin(upload, signal) {
+      const form = fileForm({
+        field: 'data',
+        type: 'application/octet-stream',
+        bytes: upload.bytes,
+        content: upload.file(signal),
+      })
+      const { json } = await call({
+        ...shared,
+        signal,
+        method: 'POST',
+        url: settings.url,
+        headers: { ...headers, ...form.headers },
+        body: form.body,
+      })
+      const [told] = (json as { cids?: unknown[] } | undefined)?.cids ?? []
+      const cid = typeof told === 'string' ? cidIn(told) : undefined
+      if (!cid) throw failed(name, 'its answer names no CID', 'transient')
+      return cid
+    },
+    // The contract of /add has no way to take something back.
+    unpin: async () => {},
+    async status(cid, signal): Promise<PinState> {
+      const target = `${home.replace(/\/+$/, '')}/ipfs/${cid}`
+      const { status } = await call({
+        ...shared,
+        signal,
+        method: 'HEAD',
+        url: target,
+        headers,
+        accept: [404, 410, 412],
+      })
+      return status === 200 ? 'pinned' : 'absent'
+    },
+    async probe(signal) {
+      // An upload without a body is refused for what it lacks, or for the token: the second is what we want to know.
+      await call({ ...shared, signal, method: 'POST', url: settings.url, headers, accept: [400, 411, 415] })
+    },
+    close: () => agent.destroy(),
+  }
+}
+
+/** `/ipfs/<cid>`, `ipfs://<cid>` or the CID alone. */
+function cidIn(told: string): CID | undefined {
+  return parseCid(told.replace(/^(?:\/?ipfs\/|ipfs:\/\/)/, '').split('/')[0] ?? '')
+}

@@ -1,0 +1,114 @@
+// Kubo's RPC and its relatives (Filebase RPC, Infura accounts): the upload as a CAR, so that the CID is kept, or as a file
+// with every option spelled out. What is only said behind a 200 (a pin that failed, a trailer) is looked for.
+import { CID } from 'multiformats/cid'
+import { z } from 'zod'
+import { authorization, call, createProviderAgent, failed, jsonLines, type Reply } from './call.ts'
+import type { PinState, Profile, Provider, ProviderContext, ProviderKind, Upload } from './contract.ts'
+import { fileForm } from './form.ts'
+import { auth, clocks, url } from './options.ts'
+
+const options = z.strictObject({
+  url: url().describe('The RPC address, without /api/v0.'),
+  auth: auth(),
+  how: z.enum(['car', 'add']).default('car').describe('car keeps the CID; add is for services without dag/import.'),
+  ...clocks,
+})
+
+/** Everything the node's own configuration could otherwise decide. */
+const addOptions: Readonly<Record<Profile, Readonly<Record<string, string>>>> = {
+  'unixfs-v1-2025': { 'cid-version': '1', 'raw-leaves': 'true', chunker: 'size-1048576', 'max-file-links': '1024' },
+  'unixfs-v0-2015': { 'cid-version': '0', 'raw-leaves': 'false', chunker: 'size-262144', 'max-file-links': '174' },
+}
+const alwaysAdd = {
+  hash: 'sha2-256',
+  trickle: 'false',
+  inline: 'false',
+  pin: 'true',
+  'wrap-with-directory': 'false',
+  progress: 'false',
+}
+
+export const kubo: ProviderKind<typeof options> = { use: 'kubo', options, create: createKubo }
+
+function createKubo(settings: z.output<typeof options>, { name, userAgent, clock }: ProviderContext): Provider {
+  const agent = createProviderAgent(settings.connect)
+  const headers = { ...authorization(settings.auth), 'user-agent': userAgent }
+
+  async function rpc(
+    command: string,
+    query: Readonly<Record<string, string>>,
+    signal: AbortSignal,
+    form?: ReturnType<typeof fileForm>,
+    accept?: readonly number[],
+  ): Promise<Reply> {
+    const target = new URL(settings.url)
+    target.pathname = `${target.pathname.replace(/\/+$/, '')}/api/v0/${command}`
+    for (const [key, value] of Object.entries(query)) target.searchParams.set(key, value)
+    const reply = await call({
+      name,
+      agent,
+      clock,
+      signal,
+      method: 'POST',
+      url: target,
+      headers: { ...headers, ...form?.headers },
+      body: form?.body,
+      idleMs: settings.idle,
+      ...(accept && { accept }),
+    })
+    const late = reply.trailer('x-stream-error')
+    if (late) throw failed(name, `it failed behind its answer: ${late.slice(0, 200)}`, 'transient')
+    return reply
+  }
+
+  async function byCar(upload: Upload, signal: AbortSignal): Promise<string> {
+    const type = 'application/vnd.ipld.car'
+    const form = fileForm({ field: 'file', type, bytes: upload.carBytes, content: upload.car(signal) })
+    const lines = jsonLines((await rpc('dag/import', { 'pin-roots': 'true', stats: 'false' }, signal, form)).text)
+    const root = lines
+      .map((line) => line['Root'] as { Cid?: { '/'?: string }; PinErrorMsg?: string } | undefined)
+      .find(Boolean)
+    if (root?.PinErrorMsg)
+      throw failed(name, `it took the blocks and did not pin them: ${root.PinErrorMsg.slice(0, 200)}`, 'transient')
+    if (!root?.Cid?.['/']) throw failed(name, 'its answer ended without a root', 'transient')
+    return root.Cid['/']
+  }
+
+  async function byAdd(upload: Upload, signal: AbortSignal): Promise<string> {
+    const form = fileForm({
+      field: 'file',
+      type: 'application/octet-stream',
+      bytes: upload.bytes,
+      content: upload.file(signal),
+    })
+    const lines = jsonLines((await rpc('add', { ...alwaysAdd, ...addOptions[upload.profile] }, signal, form)).text)
+    const hash = lines.find((line) => typeof line['Hash'] === 'string')?.['Hash'] as string | undefined
+    if (!hash) throw failed(name, 'its answer ended without a CID', 'transient')
+    return hash
+  }
+
+  const said = (reply: Reply): string => String((reply.json as { Message?: unknown } | undefined)?.Message ?? '')
+
+  return {
+    name,
+    traits: { takesBytes: true, local: false },
+    pin: async (upload, signal) => CID.parse(await (settings.how === 'car' ? byCar : byAdd)(upload, signal)),
+    async unpin(cid, signal) {
+      const reply = await rpc('pin/rm', { arg: cid.toString() }, signal, undefined, [500])
+      if (reply.status === 500 && !/not pinned/i.test(said(reply)))
+        throw failed(name, `it did not unpin: ${said(reply)}`, 'transient')
+    },
+    async status(cid, signal): Promise<PinState> {
+      const reply = await rpc('pin/ls', { arg: cid.toString(), type: 'recursive' }, signal, undefined, [500])
+      if (reply.status === 200) return 'pinned'
+      if (/not pinned/i.test(said(reply))) return 'absent'
+      throw failed(name, `it does not say whether it holds it: ${said(reply)}`, 'transient')
+    },
+    async probe(signal) {
+      await rpc('version', {}, signal)
+      // The version is told to anybody; this one needs the rights that pinning needs.
+      await rpc('pin/ls', { arg: 'bafkqaaa', type: 'recursive' }, signal, undefined, [500])
+    },
+    close: () => agent.destroy(),
+  }
+}

@@ -1,0 +1,119 @@
+// Any IPFS Pinning Service API, by CID: a second home. It carries no bytes: the service fetches them from whoever has them,
+// so it can never be the only provider. Asking twice would make two pins, so it is looked for first.
+import { CID } from 'multiformats/cid'
+import { z } from 'zod'
+import { call, createProviderAgent, failed, type Reply } from './call.ts'
+import type { PinState, Provider, ProviderContext, ProviderKind } from './contract.ts'
+import { clocks, url } from './options.ts'
+
+const options = z.strictObject({
+  url: url().describe('The base address of the API; /pins is added to it.'),
+  token: z.string().min(1).describe('The access token.'),
+  origins: z
+    .array(z.string())
+    .max(20)
+    .default([])
+    .describe('Multiaddrs where the content can be fetched from, with /p2p/….'),
+  ...clocks,
+})
+
+const firstPollMs = 500
+const mostPollMs = 10_000
+const allStates = 'queued,pinning,pinned,failed'
+
+type Pin = {
+  readonly requestid: string
+  readonly status: string
+  readonly cid: string | undefined
+  readonly details: string | undefined
+}
+
+export const psa: ProviderKind<typeof options> = { use: 'psa', options, create: createPsa }
+
+function createPsa(settings: z.output<typeof options>, { name, userAgent, clock }: ProviderContext): Provider {
+  const agent = createProviderAgent(settings.connect)
+  const base = settings.url.replace(/\/+$/, '')
+  const ask = (
+    method: 'GET' | 'POST' | 'DELETE',
+    path: string,
+    signal: AbortSignal,
+    body?: object,
+    accept?: number[],
+  ): Promise<Reply> =>
+    call({
+      name,
+      agent,
+      clock,
+      signal,
+      method,
+      url: `${base}/${path}`,
+      headers: {
+        authorization: `Bearer ${settings.token}`,
+        'user-agent': userAgent,
+        ...(body && { 'content-type': 'application/json' }),
+      },
+      ...(body && { body: JSON.stringify(body) }),
+      idleMs: settings.idle,
+      ...(accept && { accept }),
+    })
+
+  async function known(cid: CID, signal: AbortSignal): Promise<Pin[]> {
+    const { json } = await ask('GET', `pins?cid=${cid}&status=${allStates}&limit=1000`, signal)
+    const results = (json as { results?: unknown[] } | undefined)?.results ?? []
+    return results.map(read)
+  }
+
+  function read(value: unknown): Pin {
+    const { requestid, status, pin, info } = (value ?? {}) as Record<string, unknown>
+    if (typeof requestid !== 'string' || typeof status !== 'string')
+      throw failed(name, 'its answer is no pin', 'transient')
+    const details = (info as { status_details?: unknown } | undefined)?.status_details
+    return {
+      requestid,
+      status,
+      cid: (pin as { cid?: string } | undefined)?.cid,
+      details: typeof details === 'string' ? details : undefined,
+    }
+  }
+
+  return {
+    name,
+    traits: { takesBytes: false, local: false },
+    async pin(upload, signal) {
+      const { cid } = upload
+      const had = await known(cid, signal)
+      let pin = had.find(({ status }) => status === 'pinned') ?? had.find(({ status }) => status !== 'failed')
+      pin ??= read((await ask('POST', 'pins', signal, { cid: cid.toString(), origins: settings.origins })).json)
+      for (let waitMs = firstPollMs; pin.status !== 'pinned'; waitMs = Math.min(mostPollMs, waitMs * 2)) {
+        if (pin.status === 'failed')
+          throw failed(
+            name,
+            `it could not fetch the content${pin.details ? `: ${pin.details.slice(0, 200)}` : ''}`,
+            'transient',
+          )
+        await clock.sleep(waitMs * (0.75 + Math.random() / 2), signal)
+        pin = read((await ask('GET', `pins/${encodeURIComponent(pin.requestid)}`, signal)).json)
+      }
+      // Services spell CIDs their own way; the bytes and the codec must be the same.
+      return pin.cid === undefined ? cid : same(CID.parse(pin.cid), cid) ? cid : CID.parse(pin.cid)
+    },
+    async unpin(cid, signal) {
+      for (const { requestid } of await known(cid, signal)) {
+        await ask('DELETE', `pins/${encodeURIComponent(requestid)}`, signal, undefined, [404])
+      }
+    },
+    async status(cid, signal): Promise<PinState> {
+      const all = (await known(cid, signal)).map(({ status }) => status)
+      if (all.includes('pinned')) return 'pinned'
+      if (all.some((status) => status === 'queued' || status === 'pinning')) return 'queued'
+      return all.length > 0 ? 'failed' : 'absent'
+    },
+    async probe(signal) {
+      await ask('GET', 'pins?limit=1', signal)
+    },
+    close: () => agent.destroy(),
+  }
+}
+
+const same = (one: CID, other: CID): boolean =>
+  one.code === other.code && Buffer.compare(one.multihash.bytes, other.multihash.bytes) === 0
