@@ -124,7 +124,7 @@ export async function createGateway(
 
   const hot = createHot(config.cache.hot)
   const limits = createLimits({ ...config.limits, clock })
-  const lane = createLane(hot, limits)
+  const lane = createLane(hot, limits, config.limits.stalled)
   const requests = createRequestCounts()
   const onError = (error: unknown) =>
     log('error', 'request.broke', { error: error instanceof Error ? error.stack : String(error) })

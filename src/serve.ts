@@ -1,10 +1,11 @@
 // The server is a thin user of the library: two listening sockets in front of one gateway that a SIGHUP replaces.
 // Stopping is in this order: take no new connections, answer what was asked, close the gateway.
-import { createServer, type RequestListener, type Server } from 'node:http'
+import type { RequestListener, Server } from 'node:http'
 import { type Address, addressText } from './config/address.ts'
 import type { Config } from './config/load.ts'
 import { createReload, type Replaceable } from './config/reload.ts'
 import { Failure } from './failure.ts'
+import { createHttpServer } from './http/server.ts'
 import type { Log } from './observe/log.ts'
 
 export type ServeOptions = {
@@ -21,10 +22,6 @@ export interface Serving {
   reload(load: () => Config): Promise<boolean>
   close(): Promise<void>
 }
-
-// A pipelining client can put thousands of requests into one socket at once; this bounds what one socket may cost.
-const requestsPerSocket = 1000
-const headerCheckMs = 1000
 
 export async function serve({ config: first, create, log }: ServeOptions): Promise<Serving> {
   const gateways = createReload(await create(first), log)
@@ -102,12 +99,7 @@ async function openSockets(
 }
 
 function listenOn(address: Address, handler: RequestListener, key: string): Promise<Server> {
-  const server = createServer({ connectionsCheckingInterval: headerCheckMs }, handler)
-  // Whoever takes uploads says 100 itself, after looking at their size and token; nobody else needs to.
-  server.on('checkContinue', handler)
-  server.maxRequestsPerSocket = requestsPerSocket
-  // Uploads have clocks of their own: a whole request may take as long as it moves.
-  server.requestTimeout = 0
+  const server = createHttpServer(handler)
   return new Promise((resolve, reject) => {
     server.once('error', (error: NodeJS.ErrnoException) => {
       const message = `${key}: ${addressText(address)} cannot be listened on: ${error.code}`

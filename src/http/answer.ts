@@ -9,11 +9,13 @@ import { type ResolveOptions, resolve } from '../content/resolve.ts'
 import { cancelled, Failure } from '../failure.ts'
 import { type Account, createAccount } from '../observe/account.ts'
 import type { Retrieval, Session } from '../retrieval/session.ts'
-import { type Body, bodyOf, rendered } from './body.ts'
+import { type Body, bodyOf, rendered, tagsOf } from './body.ts'
 import { matches } from './conditional.ts'
 import { type Delivery, deliver, notModified } from './deliver.ts'
 import { etagOf } from './headers.ts'
 import type { Hot } from './hot.ts'
+import type { JsonRule } from './json-rule.ts'
+import { closeAfter } from './linger.ts'
 import { type Negotiated, negotiate } from './negotiate.ts'
 import { asFailure, type Mode, sendProblem } from './problem.ts'
 import { rangeHint } from './range.ts'
@@ -26,6 +28,7 @@ export type AnswerDeps = {
   readonly clock: Clock
   readonly mode: Mode
   readonly jsonMaxBytes: number
+  readonly jsonRule: JsonRule
   readonly stalledMs: number
   /** Throws a Failure `denied` for what an operator's list says no to. */
   readonly visit: NonNullable<ResolveOptions['visit']>
@@ -52,20 +55,21 @@ export async function answerContent(
   let session: Session | undefined
   try {
     const target = readTarget(request)
-    if (hasBody(request)) response.shouldKeepAlive = false
+    if (hasBody(request)) closeAfter(request, response)
     session = deps.retrieval.session({
       signal: controller.signal,
       account,
       ...cacheWishes(request.headers['cache-control']),
     })
-    await answer({ request, response, deps, target, session, account })
+    await answer({ request, response, deps, target, session, account, signal: controller.signal })
   } catch (error) {
     failure = asFailure(error)
     if (response.headersSent) reset(response)
     else if (failure.kind === 'cancelled' || response.destroyed) response.destroy()
     else {
       const head = request.method === 'HEAD'
-      sendProblem(response, failure, { mode: deps.mode, account, head, headers: rangeHeaders(failure) })
+      const { accept } = request.headers
+      sendProblem(response, failure, { mode: deps.mode, account, head, accept, headers: rangeHeaders(failure) })
     }
   } finally {
     session?.end()
@@ -88,6 +92,7 @@ type Asked = {
   readonly target: Target
   readonly session: Session
   readonly account: Account
+  readonly signal: AbortSignal
 }
 
 async function answer(asked: Asked): Promise<void> {
@@ -100,42 +105,55 @@ async function answer(asked: Asked): Promise<void> {
     deps.visit(path.cid, [])
     return notModified({ ...asked, roots: [path.cid] }, { etag: etagOf(path.cid) })
   }
-  const { body, delivery } = await bodyFor(asked, path, negotiated)
-  if (matches(ifNoneMatch, body.etag)) return notModified(delivery, body)
-  await deliver(delivery, body)
+  const { tags, delivery, body } = await find(asked, path, negotiated)
+  if (matches(ifNoneMatch, tags.etag)) return notModified(delivery, tags)
+  await deliver(delivery, await body())
 }
 
 const isCopy = (ifNoneMatch: string | undefined, { cid }: ContentPath): boolean =>
   ifNoneMatch !== undefined && ifNoneMatch.trim() !== '*' && matches(ifNoneMatch, etagOf(cid))
 
-async function bodyFor(
-  asked: Asked,
-  path: ContentPath,
-  negotiated: Negotiated,
-): Promise<{ body: Body; delivery: Delivery }> {
-  const { request, deps, session, target } = asked
-  const { visit, jsonMaxBytes, hot } = deps
+type Found = {
+  readonly tags: Pick<Body, 'etag' | 'cacheControl'>
+  readonly delivery: Delivery
+  readonly body: () => Promise<Body>
+}
+
+async function find(asked: Asked, path: ContentPath, negotiated: Negotiated): Promise<Found> {
+  const { deps, session, target, signal } = asked
   if (negotiated.as === 'ipns-record') {
     throw new Failure('unsupported', 'content has no IPNS record; names do', { source: 'client' })
   }
   const format = negotiated.as === 'file' ? undefined : formats.get(negotiated.as)
   const wanted = { query: target.query, parameters: negotiated.parameters }
-  const range = request.method === 'GET' ? rangeHint(request.headers.range) : undefined
-  const resolution = await resolve(session, path, { range, ...format?.wants(wanted), visit })
+  const { visit } = deps
+  const resolution = await resolve(session, path, { range: bytesWanted(asked), ...format?.wants(wanted), visit })
   const rendering = await format?.render(session, resolution, wanted)
   const { roots, remainder, entity } = resolution
   if (rendering) {
     const body = rendered(rendering, entity.cid, '')
     // A cache that knows nothing of Accept must be able to tell this answer from the plain one.
     const location = negotiated.byAccept ? withFormat(target, negotiated.as) : undefined
-    return { body, delivery: { ...asked, roots, location } }
+    return { tags: body, delivery: { ...asked, roots, location }, body: async () => body }
   }
   if (remainder.length > 0) {
     const what = `${remainder.join('/')} in ${entity.cid} is a value and no link; read ${entity.cid} itself`
     throw new Failure('no-link', what, { source: 'content' })
   }
-  const body = await bodyOf(session, resolution, target, { jsonMaxBytes, wholeBytes: hot.maxItem })
-  return { body, delivery: { ...asked, roots } }
+  const { jsonRule, jsonMaxBytes, hot } = deps
+  const options = { jsonRule, jsonMaxBytes, wholeBytes: hot.maxItem, isPartial: isPartial(asked), signal }
+  return {
+    tags: tagsOf(resolution),
+    delivery: { ...asked, roots },
+    body: () => bodyOf(session, resolution, target, options),
+  }
+}
+
+const isPartial = ({ request: { method, headers } }: Asked): boolean => method === 'HEAD' || headers.range !== undefined
+
+/** What upstreams are asked for along with the path: no body for a client that has one already or wants none. */
+function bytesWanted({ request: { method, headers } }: Asked): { from: number; to?: number } | undefined {
+  return method === 'HEAD' || headers['if-none-match'] !== undefined ? { from: 0, to: 0 } : rangeHint(headers.range)
 }
 
 function withFormat({ path, query }: Target, format: string): string {

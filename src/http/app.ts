@@ -4,10 +4,13 @@ import express, { type Router } from 'express'
 import { Failure } from '../failure.ts'
 import { type AnswerDeps, answerContent } from './answer.ts'
 import { preflight } from './cors.ts'
+import { createJsonRule } from './json-rule.ts'
 import type { Limits } from './limits.ts'
+import { closeAfter } from './linger.ts'
 import { asFailure, sendProblem } from './problem.ts'
+import { hasBody, readTarget } from './target.ts'
 
-export type AppDeps = AnswerDeps & {
+export type AppDeps = Omit<AnswerDeps, 'jsonRule'> & {
   readonly limits: Limits
   /** Routes that come with uploads, names and pages; each takes what is its own and calls next for the rest. */
   readonly routes?: readonly ((
@@ -19,15 +22,32 @@ export type AppDeps = AnswerDeps & {
 }
 
 const readMethods = 'GET, HEAD, OPTIONS'
+// What may be held at once to see whether it is JSON: a few of the largest documents.
+const leastLookedInto = 64 * 1024 * 1024
 
 export function createApp(deps: AppDeps): Router {
-  const { limits, mode } = deps
+  const { limits, mode, jsonMaxBytes, clock } = deps
+  const jsonRule = createJsonRule({ heldBytes: Math.max(leastLookedInto, jsonMaxBytes), clock })
+  const answering: AnswerDeps = { ...deps, jsonRule }
   const router = express.Router({ caseSensitive: true, strict: true })
+
+  const refuse = (request: IncomingMessage, response: ServerResponse, failure: Failure, headers = {}): void => {
+    if (hasBody(request)) closeAfter(request, response)
+    const { accept } = request.headers
+    sendProblem(response, failure, { mode, head: request.method === 'HEAD', accept, headers })
+  }
 
   router.use((request, response, next) => {
     const refused = limits.enter(request, response)
-    if (refused) sendProblem(response, refused, { mode, head: request.method === 'HEAD' })
-    else next()
+    if (refused) return refuse(request, response, refused)
+    try {
+      const { path, search } = readTarget(request)
+      // From here on it is a path, also where the client sent the whole URL.
+      if (!request.url.startsWith('/')) request.url = search === '' ? path : `${path}?${search}`
+    } catch (error) {
+      return refuse(request, response, asFailure(error))
+    }
+    next()
   })
 
   for (const route of deps.routes ?? []) router.use(route)
@@ -40,13 +60,13 @@ export function createApp(deps: AppDeps): Router {
       case 'HEAD': {
         const twice = /^\/ipfs\/(ipfs\/[^?]+.*)$/.exec(request.url)?.[1]
         if (twice !== undefined) return void moved(response, `/${twice}`)
-        answerContent(request, response, deps).catch(next)
+        answerContent(request, response, answering).catch(next)
         return
       }
       case 'OPTIONS':
         return preflight(response, readMethods)
       default:
-        return sendProblem(response, notAllowed(request.method ?? ''), { mode, headers: { Allow: readMethods } })
+        return refuse(request, response, notAllowed(request.method), { Allow: readMethods })
     }
   })
 
@@ -59,13 +79,13 @@ export function createApp(deps: AppDeps): Router {
         facts: { status: 404 },
       },
     )
-    sendProblem(response, failure, { mode, head: request.method === 'HEAD' })
+    refuse(request, response, failure)
   })
 
   router.use((error: unknown, request: IncomingMessage, response: ServerResponse, _next: unknown) => {
     deps.onError(error)
     if (response.headersSent) response.destroy()
-    else sendProblem(response, asFailure(error), { mode, head: request.method === 'HEAD' })
+    else refuse(request, response, asFailure(error))
   })
   return router
 }

@@ -9,6 +9,7 @@ import { isJson, mayBeJson } from '../content/json.ts'
 import { symlinkTarget } from '../content/resolve.ts'
 import type { Session } from '../retrieval/session.ts'
 import { etagOf } from './headers.ts'
+import type { JsonRule } from './json-rule.ts'
 import type { Target } from './target.ts'
 
 export type Body = {
@@ -20,38 +21,59 @@ export type Body = {
   readonly ranges: boolean
   /** All of it, when it is here already. */
   readonly whole?: Uint8Array | undefined
+  /** Every client gets this answer from this URL, whatever it accepts: it may be kept ready. */
+  readonly isPlain?: boolean
   /** How it is saved, and under which name, when the request does not say. */
   readonly save?: { readonly kind: 'inline' | 'attachment'; readonly filename: string }
   /** Bytes `from` up to, not including, `to`. */
   readonly read: (from: number, to: number) => AsyncIterable<Uint8Array>
 }
 
-export type BodyLimits = {
+export type BodyOptions = {
+  readonly jsonRule: JsonRule
   /** The largest file that is looked into to see whether it is JSON. */
   readonly jsonMaxBytes: number
   /** Up to this a file is read whole, to be kept ready. */
   readonly wholeBytes: number
+  /** Only some of the bytes are wanted, or none (HEAD): no more are read than the type needs. */
+  readonly isPartial: boolean
+  readonly signal: AbortSignal
 }
 
 const octets = 'application/octet-stream'
 const json = 'application/json'
 const listingCacheControl = 'public, max-age=604800, stale-while-revalidate=2678400'
+// Held for one client at a time, whatever is kept ready: reading these twice would cost more than they take.
+const smallBytes = 256 * 1024
+// Enough to see a `{` or something else; where there is only white space, all of it is read.
+const lookBytes = 1024
+
+/** What a client may have already: known before a byte of the body is read. */
+export function tagsOf({ entity: { cid, kind } }: Resolution): Pick<Body, 'etag' | 'cacheControl'> {
+  return kind === 'directory'
+    ? { etag: `W/"${cid}.listing"`, cacheControl: listingCacheControl }
+    : { etag: etagOf(cid) }
+}
 
 export async function bodyOf(
   session: Session,
-  { entity, path }: Resolution,
+  resolution: Resolution,
   target: Target,
-  limits: BodyLimits,
+  options: BodyOptions,
 ): Promise<Body> {
+  const { entity, path } = resolution
+  const tags = tagsOf(resolution)
   switch (entity.kind) {
     case 'directory':
-      return listing(session, entity.cid, entity, target)
+      return { ...tags, ...listing(session, entity, target) }
     case 'symlink':
-      return held(symlinkTarget(entity), octets, etagOf(entity.cid))
+      return { ...tags, ...held(symlinkTarget(entity), octets), isPlain: true }
     case 'data':
-      return held(entity.block, isJson(entity.block) ? json : octets, etagOf(entity.cid))
-    case 'file':
-      return file(session, entity, target.query.get('filename') ?? path.segments.at(-1) ?? '', limits)
+      return { ...tags, ...held(entity.block, isJson(entity.block) ? json : octets) }
+    case 'file': {
+      const name = target.query.get('filename') ?? path.segments.at(-1) ?? ''
+      return { ...tags, ...(await file(session, entity, name, options)), isPlain: true }
+    }
   }
 }
 
@@ -68,49 +90,61 @@ export function rendered(rendering: Rendering, cid: CID, parameters: string): Bo
   }
 }
 
-async function file(
-  session: Session,
-  entity: Entity,
-  name: string,
-  { jsonMaxBytes, wholeBytes }: BodyLimits,
-): Promise<Body> {
-  const size = entity.size ?? 0
-  const etag = etagOf(entity.cid)
+type Content = Omit<Body, 'etag' | 'cacheControl'>
+
+async function file(session: Session, entity: Entity, name: string, options: BodyOptions): Promise<Content> {
+  const { cid, size = 0 } = entity
+  const { jsonRule, jsonMaxBytes, isPartial } = options
+  const isSmall = size <= Math.max(options.wholeBytes, smallBytes)
   const read = (from: number, to: number) => readFile(session, entity, from, to)
-  if (size > jsonMaxBytes) return { type: /\.json$/i.test(name) ? json : octets, etag, size, ranges: true, read }
-  if (size === 0) return held(new Uint8Array(), octets, etag)
-  const pieces = read(0, size)[Symbol.asyncIterator]()
+  const streamed = (type: string): Content => ({ type, size, ranges: true, read })
+  if (size > jsonMaxBytes) return streamed(/\.json$/i.test(name) ? json : octets)
+  if (size === 0) return held(new Uint8Array(), octets)
+  const known = jsonRule.known(cid)
+  if (known !== undefined && (isPartial || !isSmall)) return streamed(known ? json : octets)
+
+  const pieces = read(0, isPartial ? Math.min(size, lookBytes) : size)
   const first = await pieces.next()
   const start = first.done ? new Uint8Array() : first.value
-  const rest = { [Symbol.asyncIterator]: () => pieces }
   if (mayBeJson(start)) {
-    const whole = await joined(start, rest)
-    return held(whole, isJson(whole) ? json : octets, etag)
+    const rest = isPartial && start.byteLength < size ? read(start.byteLength, size) : pieces
+    if (isSmall) {
+      const whole = await joined(start, rest)
+      return held(whole, jsonRule.judge(cid, whole) ? json : octets)
+    }
+    // What is read to be judged is not what is sent: it would be held for as long as a slow client takes.
+    return streamed((await judgeLarge(cid, size, () => joined(start, rest), options)) ? json : octets)
   }
-  if (size <= wholeBytes) return held(await joined(start, rest), octets, etag)
-  // What was read to see the type is the beginning of the answer, unless only a part is wanted.
-  let isUsed = false
+  jsonRule.learn(cid, false)
+  if (isPartial) {
+    await pieces.return(undefined)
+    return streamed(octets)
+  }
+  if (isSmall) return held(await joined(start, pieces), octets)
+  // What was read to see the type is the beginning of the answer.
   const begun = async function* () {
     yield start
-    yield* rest
+    yield* pieces
   }
-  return {
-    type: octets,
-    etag,
-    size,
-    ranges: true,
-    read(from, to) {
-      if (from === 0 && to >= size && !isUsed) {
-        isUsed = true
-        return begun()
-      }
-      pieces.return?.(undefined).catch(() => {})
-      return read(from, to)
-    },
+  return { ...streamed(octets), read: (from, to) => (from === 0 && to >= size ? begun() : read(from, to)) }
+}
+
+async function judgeLarge(
+  cid: CID,
+  size: number,
+  readWhole: () => Promise<Uint8Array>,
+  { jsonRule, signal }: BodyOptions,
+): Promise<boolean> {
+  const leave = await jsonRule.room(size, signal)
+  try {
+    return jsonRule.known(cid) ?? jsonRule.judge(cid, await readWhole())
+  } finally {
+    leave()
   }
 }
 
-function listing(session: Session, cid: CID, entity: Entity, target: Target): Body {
+function listing(session: Session, entity: Entity, target: Target): Content {
+  const { cid } = entity
   const read = async function* () {
     let text = `{"cid":"${cid}","path":${JSON.stringify(decodeQuietly(target.path))},"entries":[`
     let isFirst = true
@@ -124,21 +158,14 @@ function listing(session: Session, cid: CID, entity: Entity, target: Target): Bo
     }
     yield Buffer.from(`${text}]}\n`)
   }
-  return {
-    type: json,
-    etag: `W/"${cid}.listing"`,
-    cacheControl: listingCacheControl,
-    size: undefined,
-    ranges: false,
-    read,
-  }
+  return { type: json, size: undefined, ranges: false, read }
 }
 
-function held(whole: Uint8Array, type: string, etag: string): Body {
+function held(whole: Uint8Array, type: string): Content {
   const read = async function* (from: number, to: number) {
     yield whole.subarray(from, to)
   }
-  return { type, etag, size: whole.byteLength, ranges: true, whole, read }
+  return { type, size: whole.byteLength, ranges: true, whole, read }
 }
 
 async function joined(first: Uint8Array, rest: AsyncIterable<Uint8Array>): Promise<Uint8Array> {

@@ -12,7 +12,7 @@ import { contentHeaders, disposition } from './headers.ts'
 import type { Hot } from './hot.ts'
 import { parseRange, type Range } from './range.ts'
 import type { Target } from './target.ts'
-import { writeAll } from './write.ts'
+import { cutWhenStalled, writeAll } from './write.ts'
 
 export type Delivery = {
   readonly request: IncomingMessage
@@ -47,17 +47,18 @@ export async function deliver(delivery: Delivery, body: Body): Promise<void> {
   const headers = headersOf(delivery, body)
   headers.push(['Content-Length', String(to - from)])
   if (range) headers.push(['Content-Range', `bytes ${range.from}-${range.to}/${body.size}`])
-  if (!range && body.whole) keepHot(delivery, headers, body.whole, body.etag)
+  if (!range && body.whole && body.isPlain) keepHot(delivery, headers, body.whole, body.etag)
   if (request.method === 'HEAD') return void response.writeHead(status, headers.flat()).end()
-  if (body.whole) return void response.writeHead(status, headers.flat()).end(body.whole.subarray(from, to))
+  if (body.whole) {
+    response.writeHead(status, headers.flat()).end(body.whole.subarray(from, to))
+    return cutWhenStalled(response, deps.stalledMs)
+  }
   // The first piece is here before the headers go out: until then a failure is an error the client can read.
   const pieces = body.read(from, to)[Symbol.asyncIterator]()
   const first = await pieces.next()
   session.begun()
   response.writeHead(status, headers.flat())
-  const written = await writeAll(response, behind(first, pieces), deps)
-  if (written === to - from) return
-  throw new Failure('internal', `${written} bytes were written where ${to - from} were promised`, { source: 'ours' })
+  await writeAll(response, behind(first, pieces), { ...deps, size: to - from })
 }
 
 /** A small one with its length, a large one as it comes; nothing is made for a HEAD. */

@@ -5,6 +5,7 @@ import { matches } from './conditional.ts'
 import type { Hot } from './hot.ts'
 import type { Limits } from './limits.ts'
 import { representation } from './negotiate.ts'
+import { cutWhenStalled } from './write.ts'
 
 export interface Lane {
   /** True: answered. */
@@ -22,7 +23,7 @@ const notModifiedHeaders = new Set([
   'access-control-expose-headers',
 ])
 
-export function createLane(hot: Hot, limits: Limits | undefined): Lane {
+export function createLane(hot: Hot, limits: Limits | undefined, stalledMs?: number): Lane {
   let hits = 0
   return {
     take(request, response) {
@@ -71,6 +72,7 @@ export function createLane(hot: Hot, limits: Limits | undefined): Lane {
       response.writeHead(200, answer.headers as string[])
       if (method === 'HEAD') response.end()
       else response.end(answer.body)
+      cutWhenStalled(response, stalledMs)
       return true
     },
     get hits() {

@@ -32,3 +32,9 @@ export function lingerAfter(request: IncomingMessage, response: ServerResponse):
     request.resume()
   }
 }
+
+/** For an answer that does not read what the request brings: the connection cannot be used again. */
+export function closeAfter(request: IncomingMessage, response: ServerResponse): void {
+  response.shouldKeepAlive = false
+  if (!request.complete) lingerAfter(request, response)
+}

@@ -5,6 +5,8 @@ import { Failure, type FailureKind, isFailure } from '../failure.ts'
 import type { Account } from '../observe/account.ts'
 import { cacheStatus } from './cache-status.ts'
 import { corsHeaders } from './cors.ts'
+import { pageHeaders, problemPage } from './problem-page.ts'
+import { cutWhenStalled } from './write.ts'
 
 export type Mode = 'api' | 'web'
 
@@ -61,25 +63,30 @@ export type ProblemContext = {
   /** Headers that this answer needs besides, such as Content-Range with 416. */
   readonly headers?: Readonly<Record<string, string>>
   readonly head?: boolean
+  /** What the client accepts: in `web` mode a browser gets a page. */
+  readonly accept?: string | undefined
 }
 
 export function sendProblem(response: ServerResponse, failure: Failure, context: ProblemContext): void {
-  const { mode, account, headers = {}, head = false } = context
+  const { mode, account, headers = {}, head = false, accept } = context
   const status = statusOf(failure, mode)
   const detail = failure.message
+  const title = status === 412 ? 'Not in the cache' : table[failure.kind].title
+  const attempts = withAttempts.has(status) ? account?.attempts : undefined
+  const isPage = mode === 'web' && /\btext\/html\b/i.test(accept ?? '')
   const body: Record<string, unknown> = {
     type: `urn:problem-type:cidgate:${failure.kind}`,
-    title: status === 412 ? 'Not in the cache' : table[failure.kind].title,
+    title,
     status,
     detail,
     message: detail,
   }
-  if (withAttempts.has(status) && account) body['attempts'] = account.attempts
+  if (attempts) body['attempts'] = attempts
   if (failure.facts['outcomes'] !== undefined) body['outcomes'] = failure.facts['outcomes']
   if (failure.facts['errors'] !== undefined) body['errors'] = failure.facts['errors']
-  const text = Buffer.from(`${JSON.stringify(body)}\n`)
+  const text = Buffer.from(isPage ? problemPage({ title, status, detail, attempts }) : `${JSON.stringify(body)}\n`)
   for (const [name, value] of corsHeaders) response.setHeader(name, value)
-  response.setHeader('Content-Type', 'application/problem+json')
+  for (const [name, value] of isPage ? pageHeaders : jsonHeaders) response.setHeader(name, value)
   response.setHeader('Content-Length', text.byteLength)
   response.setHeader('X-Content-Type-Options', 'nosniff')
   response.setHeader('Cache-Control', cacheControl(failure, status))
@@ -89,7 +96,10 @@ export function sendProblem(response: ServerResponse, failure: Failure, context:
   if (status === 400) response.setHeader('Connection', 'close')
   response.writeHead(status)
   response.end(head ? undefined : text)
+  cutWhenStalled(response)
 }
+
+const jsonHeaders: typeof pageHeaders = [['Content-Type', 'application/problem+json']]
 
 const seconds = (ms: number): string => String(Math.max(1, Math.ceil(ms / 1000)))
 

@@ -1,28 +1,42 @@
-// Range requests (RFC 9110 §14): the first range of a request, or the whole when it cannot be one.
+// Range requests (RFC 9110 §14): the first range that can be answered, or the whole when the header says nothing sensible.
 
+/** `to` is the last byte, as in Content-Range. */
 export type Range = { readonly from: number; readonly to: number }
 
-/** `undefined`: answer the whole. `unsatisfiable`: 416. `to` is the last byte, as in Content-Range. */
+/** `undefined`: answer the whole. `unsatisfiable`: 416. */
 export function parseRange(header: string | undefined, size: number): Range | 'unsatisfiable' | undefined {
-  const match = /^bytes=\s*(\d*)-(\d*)\s*(?:,.*)?$/i.exec(header ?? '')
-  if (!match || (match[1] === '' && match[2] === '')) return undefined
-  if (match[1] === '') {
-    const length = Number(match[2])
-    if (length === 0 || size === 0) return 'unsatisfiable'
-    return { from: Math.max(0, size - length), to: size - 1 }
+  const specs = specsOf(header)
+  if (!specs) return undefined
+  for (const { first, last } of specs) {
+    if (first === undefined) {
+      const length = Math.min(last ?? 0, size)
+      if (length > 0) return { from: size - length, to: size - 1 }
+    } else if (first < size) return { from: first, to: Math.min(last ?? size - 1, size - 1) }
   }
-  const from = Number(match[1])
-  const to = match[2] === '' ? size - 1 : Number(match[2])
-  if (match[2] !== '' && to < from) return undefined // no range at all, says the grammar
-  if (from >= size) return 'unsatisfiable'
-  return { from, to: Math.min(to, size - 1) }
+  return 'unsatisfiable'
 }
 
 /** What can be said of the range before the size is known: enough to ask upstreams for no more than is needed. */
 export function rangeHint(header: string | undefined): { from: number; to?: number } | undefined {
-  const match = /^bytes=\s*(\d+)-(\d*)\s*(?:,.*)?$/i.exec(header ?? '')
-  if (!match) return undefined
-  const from = Number(match[1])
-  if (match[2] === '') return { from }
-  return Number(match[2]) >= from ? { from, to: Number(match[2]) } : undefined
+  const [spec] = specsOf(header) ?? []
+  if (spec?.first === undefined) return undefined
+  return spec.last === undefined ? { from: spec.first } : { from: spec.first, to: spec.last }
+}
+
+/** Without `first` it is a suffix: the last so many bytes. */
+type Spec = { readonly first: number | undefined; readonly last: number | undefined }
+
+/** One that the grammar does not know spoils all of them. */
+function specsOf(header: string | undefined): Spec[] | undefined {
+  const list = /^bytes=(.*)$/i.exec(header?.trim() ?? '')?.[1]
+  if (list === undefined) return undefined
+  const specs: Spec[] = []
+  for (const text of list.split(',')) {
+    if (text.trim() === '') continue
+    const [, first = '', last = ''] = /^\s*(\d*)-(\d*)\s*$/.exec(text) ?? []
+    if (first === '' && last === '') return undefined
+    if (first !== '' && last !== '' && Number(last) < Number(first)) return undefined
+    specs.push({ first: first === '' ? undefined : Number(first), last: last === '' ? undefined : Number(last) })
+  }
+  return specs.length > 0 ? specs : undefined
 }

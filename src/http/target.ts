@@ -13,13 +13,12 @@ const malformed = (what: string): Failure => new Failure('malformed', what, { so
 
 /** Throws a Failure `malformed`. */
 export function readTarget(request: IncomingMessage): Target {
-  const url = request.url ?? ''
-  if (!url.startsWith('/')) throw malformed('the request target must be a path')
-  if (/[#\\]/.test(url)) throw malformed('the request target cannot hold # or \\')
   const { rawHeaders } = request
   let hosts = 0
   for (let index = 0; index < rawHeaders.length; index += 2) if (rawHeaders[index]?.toLowerCase() === 'host') hosts++
   if (hosts > 1) throw malformed('there is more than one Host header')
+  const url = originForm(request.url ?? '', request.headers.host)
+  if (/[#\\]/.test(url)) throw malformed('the request target cannot hold # or \\')
   const coding = request.headers['transfer-encoding']
   if (coding !== undefined && coding.toLowerCase() !== 'chunked')
     throw malformed(`the transfer coding ${coding} is not read here`)
@@ -27,6 +26,15 @@ export function readTarget(request: IncomingMessage): Target {
   const path = mark < 0 ? url : url.slice(0, mark)
   const search = mark < 0 ? '' : url.slice(mark + 1)
   return { path, query: new URLSearchParams(search), search }
+}
+
+/** A whole URL in the request line (RFC 9112 §3.2.2) is read when it names the host it was sent to, and nobody else's. */
+function originForm(url: string, host: string | undefined): string {
+  if (url.startsWith('/') || url === '*') return url
+  const [, authority, rest = ''] = /^https?:\/\/([^/?#\\]*)(.*)$/i.exec(url) ?? []
+  if (authority === undefined || authority === '' || authority.toLowerCase() !== host?.toLowerCase())
+    throw malformed('the request target must be a path on this host')
+  return rest.startsWith('/') ? rest : `/${rest}`
 }
 
 /** A GET with a body: nobody reads it, so the connection cannot be used again. */

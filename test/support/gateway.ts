@@ -1,10 +1,11 @@
 // A whole gateway on a free port, over a folder of its own, configured as an operator would.
 import { mkdtemp, rm } from 'node:fs/promises'
-import { Agent, createServer, get as httpGet, type IncomingMessage } from 'node:http'
+import { Agent, get as httpGet, type IncomingMessage } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createGateway, type Gateway } from '../../src/gateway.ts'
+import { createHttpServer } from '../../src/http/server.ts'
 import type { Log } from '../../src/observe/log.ts'
 
 export type LogLine = {
@@ -45,8 +46,7 @@ export async function startGateway(options: StartOptions = {}): Promise<TestGate
     },
     { log },
   )
-  const server = createServer(gateway.handler)
-  server.requestTimeout = 0
+  const server = createHttpServer(gateway.handler)
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   const { port } = server.address() as AddressInfo
   return {

@@ -1,0 +1,58 @@
+// A node:http server with the limits a public address needs, and an answer, readable by everybody, to what is no HTTP.
+import { createServer, type RequestListener, type Server, STATUS_CODES } from 'node:http'
+import type { Socket } from 'node:net'
+import { corsHeaders } from './cors.ts'
+
+// A pipelining client can put thousands of requests into one socket at once; this bounds what one socket may cost.
+const requestsPerSocket = 1000
+const headerCheckMs = 1000
+const headerBytes = 16 * 1024
+const lingerMs = 1000
+
+export function createHttpServer(handler: RequestListener): Server {
+  const server = createServer({ connectionsCheckingInterval: headerCheckMs, maxHeaderSize: headerBytes }, handler)
+  // Whoever takes uploads says 100 itself, after looking at their size and token; nobody else needs to.
+  server.on('checkContinue', handler)
+  server.on('clientError', answerParser)
+  server.maxRequestsPerSocket = requestsPerSocket
+  // Uploads have clocks of their own: a whole request may take as long as it moves.
+  server.requestTimeout = 0
+  return server
+}
+
+const said: Readonly<Record<string, readonly [status: number, detail: string]>> = {
+  HPE_HEADER_OVERFLOW: [431, `the request line and headers are longer than ${headerBytes} bytes`],
+  HPE_CHUNK_EXTENSIONS_OVERFLOW: [413, 'the chunk extensions are too long'],
+  ERR_HTTP_REQUEST_TIMEOUT: [408, 'the headers did not come in time'],
+}
+
+function answerParser(error: NodeJS.ErrnoException, socket: Socket): void {
+  // The parser goes on to complain about what still comes in: the answer is out already.
+  if (socket.writableEnded) return
+  if (!socket.writable || error.code === 'ECONNRESET' || isAnswering(socket)) return void socket.destroy()
+  const [status, detail] = said[error.code ?? ''] ?? [400, 'the request is not well-formed HTTP']
+  const body = JSON.stringify({
+    type: 'urn:problem-type:cidgate:malformed',
+    title: STATUS_CODES[status],
+    status,
+    detail,
+    message: detail,
+  })
+  const headers: readonly (readonly [string, string])[] = [
+    ...corsHeaders,
+    ['Content-Type', 'application/problem+json'],
+    ['Content-Length', String(Buffer.byteLength(body))],
+    ['Cache-Control', 'no-store'],
+    ['X-Content-Type-Options', 'nosniff'],
+    ['Connection', 'close'],
+  ]
+  const lines = headers.map(([name, value]) => `${name}: ${value}\r\n`).join('')
+  socket.end(`HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines}\r\n${body}`)
+  // Closed at once, what the client is still sending would reset the connection and take the answer with it.
+  const timer = setTimeout(() => socket.destroy(), lingerMs)
+  timer.unref()
+  socket.once('close', () => clearTimeout(timer))
+}
+
+/** Whether another answer is being written: a second one in the middle of it would be read as its body. */
+const isAnswering = (socket: Socket): boolean => Reflect.get(socket, '_httpMessage') != null
