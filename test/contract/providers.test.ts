@@ -1,0 +1,267 @@
+// What every provider promises, against stand-ins with the shapes the real services have on the wire.
+import assert from 'node:assert/strict'
+import { afterEach, before, describe, test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Provider, ProviderContext } from '../../backends/pinning/contract.ts'
+import { providerKinds } from '../../backends/pinning/index.ts'
+import { systemClock } from '../../src/clock.ts'
+import { Failure, isFailure } from '../../src/failure.ts'
+import { silentLog } from '../../src/observe/log.ts'
+import { noise } from '../support/fixtures.ts'
+import * as services from '../support/providers.ts'
+import { type Answer, type Api, type StandIn, startStandIn, token } from '../support/providers.ts'
+import { type MemoryUpload, memoryUpload } from '../support/upload.ts'
+
+const context: ProviderContext = {
+  name: 'one',
+  userAgent: 'cidgate/test',
+  data: '/nonexistent',
+  log: silentLog,
+  clock: systemClock,
+}
+const otherCid = 'bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'
+const signal = () => new AbortController().signal
+
+let upload: MemoryUpload
+before(async () => {
+  upload = await memoryUpload(noise(2_500_000, 5))
+})
+
+let service: StandIn
+const made: Provider[] = []
+afterEach(async () => {
+  for (const provider of made.splice(0)) await provider.close()
+  await service.close()
+})
+
+type Set = {
+  readonly use: string
+  readonly api: Api
+  readonly settings: (url: string, secret: string) => Record<string, unknown>
+  /** The call that carries the upload, among all that pinning makes. */
+  readonly carries: (call: services.Call) => boolean
+  readonly idle?: Record<string, unknown>
+}
+
+const isPost = (call: services.Call) => call.method === 'POST'
+const sets: Record<string, Set> = {
+  kubo: {
+    use: 'kubo',
+    api: services.kuboApi,
+    settings: (url, secret) => ({ url, auth: { bearer: secret } }),
+    carries: isPost,
+  },
+  'kubo by add': {
+    use: 'kubo',
+    api: services.kuboApi,
+    settings: (url, secret) => ({ url, auth: { bearer: secret }, how: 'add' }),
+    carries: isPost,
+  },
+  cluster: {
+    use: 'cluster',
+    api: services.clusterApi,
+    settings: (url, secret) => ({ url, auth: { bearer: secret } }),
+    carries: isPost,
+  },
+  pinata: {
+    use: 'pinata',
+    api: services.pinataApi,
+    settings: (url, secret) => ({ uploadsUrl: url, apiUrl: url, token: secret }),
+    carries: isPost,
+  },
+  'pinata in pieces': {
+    use: 'pinata',
+    api: services.pinataApi,
+    settings: (url, secret) => ({
+      uploadsUrl: url,
+      apiUrl: url,
+      token: secret,
+      resumableAbove: 1000,
+      pieceBytes: 1_000_000,
+    }),
+    carries: (call) => call.method === 'PATCH' || call.method === 'POST',
+  },
+  filebase: {
+    use: 'filebase',
+    api: services.filebaseApi,
+    settings: (endpoint, accessKeyId) => ({ endpoint, bucket: 'b', accessKeyId, secretAccessKey: 'the-other-secret' }),
+    carries: (call) => call.method === 'PUT',
+  },
+  psa: {
+    use: 'psa',
+    api: services.psaApi,
+    settings: (url, secret) => ({ url: `${url}/psa`, token: secret }),
+    carries: isPost,
+  },
+  forward: {
+    use: 'forward',
+    api: services.forwardApi,
+    settings: (url, secret) => ({ url: `${url}/add`, token: secret }),
+    carries: isPost,
+  },
+}
+
+async function make({ use, api, settings }: Set, secret = token): Promise<Provider> {
+  service = await startStandIn(api)
+  const kind = providerKinds[use]
+  assert.ok(kind)
+  const provider = kind.create(
+    kind.options.parse({ ...settings(service.url, secret), idle: '400ms', connect: '400ms' }),
+    context,
+  )
+  made.push(provider)
+  return provider
+}
+
+const failure = async (work: Promise<unknown>): Promise<Failure> => {
+  const error: unknown = await work.then(
+    () => assert.fail('it should have failed'),
+    (reason: unknown) => reason,
+  )
+  assert.ok(isFailure(error), `no Failure: ${String(error)}`)
+  assert.equal(error.source, 'provider')
+  for (const secret of [token, 'a-wrong-secret', 'the-other-secret'])
+    assert.ok(!error.message.includes(secret), `a secret in: ${error.message}`)
+  return error
+}
+
+const faults: [name: string, answer: Answer, expected: string][] = [
+  ['429 with Retry-After', { status: 429, headers: { 'retry-after': '7' } }, 'transient'],
+  ['429 without', { status: 429 }, 'transient'],
+  ['a page of a proxy', { status: 502, text: '<html>Bad gateway</html>' }, 'transient'],
+  ['500', { status: 500, json: { Message: 'something', Code: 0, Type: 'error' } }, 'transient'],
+  ['402', { status: 402, json: { error: { reason: 'INSUFFICIENT_FUNDS' } } }, 'quota'],
+  ['413', { status: 413, text: 'too large' }, 'content'],
+  ['401', { status: 401, json: { error: 'no' } }, 'auth'],
+  ['an answer that is cut', 'cut', 'transient'],
+  ['silence', 'silent', 'transient'],
+]
+
+for (const [name, set] of Object.entries(sets)) {
+  describe(name, () => {
+    test('pins, says so, pins again, unpins, and unpins nothing', async () => {
+      const provider = await make(set)
+      await provider.probe(signal())
+      assert.equal(await provider.status(upload.cid, signal()), 'absent')
+      for (let count = 0; count < 2; count++)
+        assert.equal(String(await provider.pin(upload, signal())), String(upload.cid))
+      assert.equal(await provider.status(upload.cid, signal()), 'pinned')
+      await provider.unpin(upload.cid, signal())
+      if (set.use !== 'forward') assert.equal(await provider.status(upload.cid, signal()), 'absent')
+      await provider.unpin(upload.cid, signal())
+    })
+    test('another CID is told as it was told', async () => {
+      const provider = await make(set)
+      service.otherCid = otherCid
+      assert.equal(String(await provider.pin(upload, signal())), otherCid)
+    })
+    test('a wrong secret: auth, and what to mend', async () => {
+      const provider = await make(set, 'a-wrong-secret')
+      for (const work of [() => provider.pin(upload, signal()), () => provider.probe(signal())]) {
+        const { facts, message } = await failure(work())
+        assert.equal(facts['class'], 'auth')
+        assert.match(message, /token|password|accessKeyId/)
+      }
+    })
+    for (const [fault, answer, expected] of faults) {
+      test(`${fault}: ${expected}`, async () => {
+        const provider = await make(set)
+        service.script = (call) => (set.carries(call) ? answer : undefined)
+        const error = await failure(provider.pin(upload, signal()))
+        assert.equal(error.facts['class'], expected)
+        if (fault === '429 with Retry-After' && set.use !== 'filebase') assert.equal(error.retryAfterMs, 7000)
+        // Whatever went wrong, the next try reads the same bytes from the beginning.
+        service.script = undefined
+        assert.equal(String(await provider.pin(upload, signal())), String(upload.cid))
+      })
+    }
+    test('an abort stops at once and frees the socket', async () => {
+      const provider = await make(set)
+      service.script = () => 'silent'
+      const controller = new AbortController()
+      const reason = new Failure('cancelled', 'enough', { source: 'client' })
+      const work = provider.pin(upload, controller.signal).then(
+        () => assert.fail(),
+        (error: unknown) => error,
+      )
+      await sleep(50)
+      const began = performance.now()
+      controller.abort(reason)
+      assert.equal(await work, reason)
+      assert.ok(performance.now() - began < 150)
+      const until = Date.now() + 2000
+      while (service.sockets > 0 && Date.now() < until) await sleep(5)
+      assert.equal(service.sockets, 0)
+    })
+  })
+}
+
+describe('what is said behind a 200', () => {
+  test('kubo: a pin that failed, a trailer, an answer without its last line', async () => {
+    const provider = await make(sets['kubo'] as Set)
+    const root = { Cid: { '/': String(upload.cid) } }
+    for (const answer of [
+      { text: `${JSON.stringify({ Root: { ...root, PinErrorMsg: 'block not found' } })}\n` },
+      { text: `${JSON.stringify({ Root: { ...root, PinErrorMsg: '' } })}\n`, trailer: 'it broke' },
+      { text: '' },
+    ]) {
+      service.script = () => answer
+      assert.equal((await failure(provider.pin(upload, signal()))).facts['class'], 'transient')
+    }
+  })
+  test('kubo by add: every option is spelled out', async () => {
+    const provider = await make(sets['kubo by add'] as Set)
+    await provider.pin(upload, signal())
+    const { query } = service.calls.find(({ path }) => path.endsWith('/add')) as services.Call
+    assert.deepEqual(Object.fromEntries(query), {
+      'cid-version': '1',
+      'raw-leaves': 'true',
+      chunker: 'size-1048576',
+      'max-file-links': '1024',
+      hash: 'sha2-256',
+      trickle: 'false',
+      inline: 'false',
+      pin: 'true',
+      'wrap-with-directory': 'false',
+      progress: 'false',
+    })
+  })
+  test('cluster: peers that could not pin it', async () => {
+    const provider = await make(sets['cluster'] as Set)
+    service.script = ({ path }) =>
+      path.startsWith('/pins/') ? { json: { peer_map: { a: { status: 'pin_error' } } } } : undefined
+    assert.match((await failure(provider.pin(upload, signal()))).message, /could not pin/)
+  })
+  test('pinata: stored as private, and a plan that does not cover it', async () => {
+    const provider = await make(sets['pinata'] as Set)
+    service.script = () => ({ json: { data: { cid: String(upload.cid), network: 'private' } } })
+    assert.equal((await failure(provider.pin(upload, signal()))).facts['class'], 'content')
+    service.script = () => ({ status: 403, json: { error: { reason: 'PAID_FEATURE_ONLY' } } })
+    assert.equal((await failure(provider.pin(upload, signal()))).facts['class'], 'quota')
+  })
+  test('filebase: a bucket that is not on the IPFS network', async () => {
+    const provider = await make(sets['filebase'] as Set)
+    service.otherCid = 'none'
+    assert.match((await failure(provider.pin(upload, signal()))).message, /not on the IPFS network/)
+  })
+  test('psa: never two pins of one CID; a fetch that failed', async () => {
+    const provider = await make(sets['psa'] as Set)
+    await provider.pin(upload, signal())
+    await provider.pin(upload, signal())
+    assert.equal(service.calls.filter(({ method }) => method === 'POST').length, 1)
+    service.script = ({ method }) =>
+      method === 'POST'
+        ? { status: 202, json: { requestid: 'r', status: 'failed', info: { status_details: 'no peers' } } }
+        : undefined
+    service.pins.clear()
+    assert.match((await failure(provider.pin(upload, signal()))).message, /no peers/)
+    assert.equal(provider.traits.takesBytes, false)
+  })
+  test('forward: the CID in every spelling', async () => {
+    const provider = await make(sets['forward'] as Set)
+    for (const told of [String(upload.cid), `/ipfs/${upload.cid}`, `ipfs://${upload.cid}/name`, `ipfs/${upload.cid}`]) {
+      service.script = () => ({ json: { cids: [told] } })
+      assert.equal(String(await provider.pin(upload, signal())), String(upload.cid))
+    }
+  })
+})

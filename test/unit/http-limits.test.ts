@@ -1,0 +1,105 @@
+// How much may be asked at once, and how much is held to look into documents: on a clock held in the hand.
+import assert from 'node:assert/strict'
+import { EventEmitter } from 'node:events'
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import { describe, test } from 'node:test'
+import { CID } from 'multiformats/cid'
+import { isFailure } from '../../src/failure.ts'
+import { createJsonRule } from '../../src/http/json-rule.ts'
+import { clientOf, createLimits } from '../../src/http/limits.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
+
+const request = (remoteAddress: string) => ({ socket: { remoteAddress } }) as IncomingMessage
+const response = () => new EventEmitter() as unknown as ServerResponse
+
+describe('requests in flight', () => {
+  test('one more than there is room for is turned away, and comes in when another has gone', () => {
+    const limits = createLimits({ inFlight: 2, perClient: 'none', clock: createFakeClock() })
+    const first = response()
+    assert.equal(limits.enter(request('a'), first), undefined)
+    assert.equal(limits.enter(request('a'), response()), undefined)
+    const refused = limits.enter(request('b'), response())
+    assert.deepEqual([refused?.kind, refused?.retryAfterMs, limits.inFlight, limits.shed], ['overloaded', 1000, 2, 1])
+    first.emit('close')
+    assert.equal(limits.enter(request('b'), response()), undefined)
+  })
+})
+
+describe('requests of one client', () => {
+  test('a burst, then its rate; nobody else pays for it', async () => {
+    const clock = createFakeClock()
+    const limits = createLimits({ inFlight: 100, perClient: { perMinute: 60, burst: 3 }, clock })
+    for (let count = 0; count < 3; count++) assert.equal(limits.enter(request('1.2.3.4'), response()), undefined)
+    const refused = limits.enter(request('1.2.3.4'), response())
+    assert.deepEqual([refused?.kind, refused?.retryAfterMs], ['throttled', 1000])
+    assert.equal(limits.inFlight, 3)
+    assert.equal(limits.enter(request('1.2.3.5'), response()), undefined)
+    await clock.advance(1000)
+    assert.equal(limits.enter(request('1.2.3.4'), response()), undefined)
+    assert.equal(limits.refuses(request('1.2.3.4')), true)
+  })
+  const rows: [address: string, key: string][] = [
+    ['1.2.3.4', '1.2.3.4'],
+    ['::ffff:1.2.3.4', '1.2.3.4'],
+    ['2001:db8:1:2:3:4:5:6', '2001:db8:1:2'],
+    ['2001:db8:1:2::9', '2001:db8:1:2'],
+    ['2001:db8::9', '2001:db8:0:0'],
+    ['fe80::1%eth0', 'fe80:0:0:0'],
+    ['::1', '0:0:0:0'],
+  ]
+  for (const [address, key] of rows) test(`${address} is ${key}`, () => assert.equal(clientOf(address), key))
+})
+
+describe('documents that are looked into', () => {
+  const cid = (digit: string) => CID.parse(`bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5${digit}`)
+  const signal = new AbortController().signal
+
+  test('judged once', () => {
+    const rule = createJsonRule({ heldBytes: 10, clock: createFakeClock() })
+    assert.equal(rule.known(cid('e')), undefined)
+    assert.equal(rule.judge(cid('e'), Buffer.from('[1]')), true)
+    assert.equal(rule.known(cid('e')), true)
+    assert.equal(rule.judge(cid('a'), Buffer.from('[1')), false)
+    assert.equal(rule.known(cid('a')), false)
+  })
+
+  test('no more than there is room for, in the order they came, and one that is larger than all of it alone', async () => {
+    const rule = createJsonRule({ heldBytes: 10, clock: createFakeClock() })
+    const entered: number[] = []
+    const enter = async (bytes: number) => {
+      const leave = await rule.room(bytes, signal)
+      entered.push(bytes)
+      return leave
+    }
+    const six = await enter(6)
+    const twenty = enter(20)
+    const three = enter(3)
+    await Promise.resolve()
+    assert.deepEqual(entered, [6])
+    six()
+    six() // twice is once
+    const leaveTwenty = await twenty
+    assert.deepEqual(entered, [6, 20])
+    leaveTwenty()
+    ;(await three)()
+    assert.deepEqual(entered, [6, 20, 3])
+  })
+
+  test('who leaves the line, or waits too long in it, holds up nobody and leaves no timer', async () => {
+    const clock = createFakeClock()
+    const rule = createJsonRule({ heldBytes: 10, clock })
+    const leave = await rule.room(8, signal)
+    const leaver = new AbortController()
+    const gone = assert.rejects(rule.room(9, leaver.signal), /left/)
+    const small = rule.room(2, signal)
+    leaver.abort(new Error('left'))
+    await gone
+    ;(await small)()
+    const late = assert.rejects(rule.room(9, signal), (error) => isFailure(error, 'overloaded'))
+    await clock.advance(5000)
+    await late
+    leave()
+    ;(await rule.room(10, signal))()
+    assert.equal(clock.timers, 0)
+  })
+})

@@ -1,0 +1,203 @@
+// The words of HTTP that this gateway reads and writes: ranges, tags, names to save by, representations, targets.
+import assert from 'node:assert/strict'
+import type { IncomingMessage } from 'node:http'
+import { describe, test } from 'node:test'
+import fc from 'fast-check'
+import { Failure } from '../../src/failure.ts'
+import { cacheStatus } from '../../src/http/cache-status.ts'
+import { matches, rangeApplies } from '../../src/http/conditional.ts'
+import { contentHeaders, disposition } from '../../src/http/headers.ts'
+import { negotiate, representation } from '../../src/http/negotiate.ts'
+import { parseRange, rangeHint } from '../../src/http/range.ts'
+import { readTarget } from '../../src/http/target.ts'
+import { createAccount } from '../../src/observe/account.ts'
+
+describe('Range', () => {
+  const whole = undefined
+  const rows: [header: string | undefined, size: number, expected: ReturnType<typeof parseRange>][] = [
+    [undefined, 10, whole],
+    ['bytes=0-0', 10, { from: 0, to: 0 }],
+    ['bytes=3-', 10, { from: 3, to: 9 }],
+    ['bytes=3-99', 10, { from: 3, to: 9 }],
+    ['bytes=-3', 10, { from: 7, to: 9 }],
+    ['bytes=-99', 10, { from: 0, to: 9 }],
+    ['BYTES = 0-1', 10, whole],
+    ['Bytes=0-1', 10, { from: 0, to: 1 }],
+    ['bytes= 0-1 , 4-5', 10, { from: 0, to: 1 }],
+    ['bytes=99-,4-5', 10, { from: 4, to: 5 }],
+    ['bytes=99-,-0', 10, 'unsatisfiable'],
+    ['bytes=10-', 10, 'unsatisfiable'],
+    ['bytes=-0', 10, 'unsatisfiable'],
+    ['bytes=0-', 0, 'unsatisfiable'],
+    ['bytes=-5', 0, 'unsatisfiable'],
+    ['bytes=5-4', 10, whole],
+    ['bytes=0-1,x', 10, whole],
+    ['bytes=', 10, whole],
+    ['bytes=-', 10, whole],
+    ['bytes=1-2-3', 10, whole],
+    ['bytes=+1-2', 10, whole],
+    ['bytes=0x1-2', 10, whole],
+    ['items=0-1', 10, whole],
+    ['bytes=99999999999999999999-', 10, 'unsatisfiable'],
+  ]
+  for (const [header, size, expected] of rows) {
+    test(`${header} of ${size}`, () => assert.deepEqual(parseRange(header, size), expected))
+  }
+  test('whatever is sent, a part lies inside and its hint covers its beginning', () => {
+    fc.assert(
+      fc.property(fc.string({ unit: fc.constantFrom(...'bytes=0123456789-, ') }), fc.nat(50), (tail, size) => {
+        const header = `bytes=${tail}`
+        const range = parseRange(header, size)
+        if (range === undefined || range === 'unsatisfiable') return
+        assert.ok(range.from >= 0 && range.from <= range.to && range.to < size)
+        const hint = rangeHint(header)
+        if (hint && !tail.includes(',')) assert.ok(hint.from === range.from && (hint.to ?? size) >= range.to)
+      }),
+    )
+  })
+})
+
+describe('If-None-Match and If-Range', () => {
+  const rows: [header: string | undefined, etag: string, expected: boolean][] = [
+    [undefined, '"a"', false],
+    ['', '"a"', false],
+    ['"a"', '"a"', true],
+    ['W/"a"', '"a"', true],
+    ['"a"', 'W/"a"', true],
+    ['"x", W/"y","a"', '"a"', true],
+    ['"x,a"', '"a"', false],
+    ['a', '"a"', true],
+    ['x, a', '"a"', true],
+    [' * ', '"a"', true],
+    ['"*"', '"a"', false],
+    ['"A"', '"a"', false],
+    ['"a', '"a"', false],
+  ]
+  for (const [header, etag, expected] of rows) {
+    test(`${header} for ${etag}: ${expected}`, () => assert.equal(matches(header, etag), expected))
+  }
+  const strong: [ifRange: string | undefined, etag: string, expected: boolean][] = [
+    [undefined, '"a"', true],
+    ['"a"', '"a"', true],
+    ['W/"a"', '"a"', false],
+    ['W/"a"', 'W/"a"', false],
+    ['Sat, 21 Nov 2026 00:00:00 GMT', '"a"', false],
+  ]
+  for (const [ifRange, etag, expected] of strong) {
+    test(`If-Range ${ifRange} for ${etag}: ${expected}`, () => assert.equal(rangeApplies(ifRange, etag), expected))
+  }
+})
+
+describe('Content-Disposition', () => {
+  const rows: [name: string | undefined, expected: string][] = [
+    [undefined, 'attachment'],
+    ['', 'attachment'],
+    ['a.txt', `attachment; filename="a.txt"; filename*=UTF-8''a.txt`],
+    ['../../etc/passwd', `attachment; filename="passwd"; filename*=UTF-8''passwd`],
+    ['c:\\x\\y.exe', `attachment; filename="y.exe"; filename*=UTF-8''y.exe`],
+    ['a\r\nSet-Cookie: x', `attachment; filename="aSet-Cookie: x"; filename*=UTF-8''aSet-Cookie%3A%20x`],
+    ['a\0b', `attachment; filename="ab"; filename*=UTF-8''ab`],
+    ['a"b', `attachment; filename="a_b"; filename*=UTF-8''a%22b`],
+    ["a'(b)*", `attachment; filename="a'(b)*"; filename*=UTF-8''a%27%28b%29%2A`],
+    ['\u202egnp.exe', `attachment; filename="gnp.exe"; filename*=UTF-8''gnp.exe`],
+    ['\ud800', `attachment; filename="_"; filename*=UTF-8''%EF%BF%BD`],
+  ]
+  for (const [name, expected] of rows) {
+    test(JSON.stringify(name) ?? 'none', () => assert.equal(disposition('attachment', name), expected))
+  }
+  test('whatever the name, one line of printable ASCII', () => {
+    fc.assert(
+      fc.property(fc.string({ unit: 'binary' }), (name) => assert.match(disposition('inline', name), /^[\x20-\x7e]+$/)),
+    )
+  })
+})
+
+test('whatever the path, X-Ipfs-Path is one line of printable ASCII', () => {
+  fc.assert(
+    fc.property(fc.string({ unit: 'grapheme' }), (path) => {
+      const headers = contentHeaders({ etag: '"a"', type: 'b', path, roots: [], acceptsRanges: true, sandbox: true })
+      assert.match(headers.find(([name]) => name === 'X-Ipfs-Path')?.[1] ?? '', /^[\x21-\x7e]*$/)
+    }),
+  )
+})
+
+describe('representation', () => {
+  const rows: [query: string, accept: string | undefined, as: string, byAccept: boolean][] = [
+    ['', undefined, 'file', false],
+    ['', '*/*', 'file', false],
+    ['', 'text/html,application/xhtml+xml,*/*;q=0.8', 'file', false],
+    ['', 'application/vnd.ipld.raw', 'raw', true],
+    ['', 'application/vnd.ipld.raw;q=0.1, application/vnd.ipld.car; order=dfs', 'car', true],
+    ['', 'application/vnd.ipld.car;q=0', 'file', false],
+    ['', 'Application/Vnd.IPLD.Raw', 'raw', true],
+    ['format=car', 'application/vnd.ipld.raw', 'car', false],
+    ['format=', 'application/vnd.ipld.raw', 'raw', true],
+    ['format=raw&format=car', undefined, 'raw', false],
+  ]
+  for (const [query, accept, as, byAccept] of rows) {
+    test(`?${query} and ${accept}: ${as}`, () => {
+      const found = negotiate(new URLSearchParams(query), accept)
+      assert.deepEqual([found.as, found.byAccept], [as, byAccept])
+    })
+  }
+  test('the memory of Accept headers gives what a look gives', () => {
+    for (const [query, accept, as] of rows) {
+      if (query !== '' || accept === undefined) continue
+      for (let time = 0; time < 2; time++) assert.equal(representation(accept), as)
+    }
+  })
+})
+
+describe('target', () => {
+  const request = (url: string, ...lines: [string, string][]): IncomingMessage => {
+    const rawHeaders = [...lines, ['Host', 'gate.example']].flat()
+    const headers = Object.fromEntries(
+      [...lines, ['Host', 'gate.example']].map(([name, value]) => [name?.toLowerCase(), value]),
+    )
+    return { url, rawHeaders, headers } as unknown as IncomingMessage
+  }
+  const good: [url: string, path: string, search: string][] = [
+    ['/ipfs/a', '/ipfs/a', ''],
+    ['/ipfs/a?b=c?d', '/ipfs/a', 'b=c?d'],
+    ['http://gate.example/ipfs/a?b', '/ipfs/a', 'b'],
+    ['HTTPS://GATE.example/ipfs/a', '/ipfs/a', ''],
+    ['http://gate.example', '/', ''],
+    ['//evil.example/x', '//evil.example/x', ''],
+  ]
+  for (const [url, path, search] of good) {
+    test(url, () => {
+      const target = readTarget(request(url))
+      assert.deepEqual([target.path, target.search], [path, search])
+    })
+  }
+  const bad: [name: string, request: IncomingMessage][] = [
+    ['another host', request('http://evil.example/ipfs/a')],
+    ['a user in front of ours', request('http://x@gate.example/ipfs/a')],
+    ['another port', request('http://gate.example:81/ipfs/a')],
+    ['no host', request('http:///ipfs/a')],
+    ['another scheme', request('ftp://gate.example/ipfs/a')],
+    ['a fragment', request('/ipfs/a#b')],
+    ['a backslash', request('/ipfs/a\\b')],
+    ['two hosts', request('/ipfs/a', ['HOST', 'evil.example'])],
+    ['a transfer coding', request('/ipfs/a', ['Transfer-Encoding', 'gzip, chunked'])],
+  ]
+  for (const [name, one] of bad) {
+    test(`${name}: refused`, () => {
+      assert.throws(
+        () => readTarget(one),
+        (error) => error instanceof Failure && error.kind === 'malformed',
+      )
+    })
+  }
+})
+
+describe('Cache-Status', () => {
+  test('nothing, a hit, a miss, and a name with a quote in it', () => {
+    const account = createAccount()
+    assert.equal(cacheStatus(account), 'cidgate')
+    account.tierHit('memory')
+    assert.equal(cacheStatus(account), 'cidgate; hit; detail=memory')
+    account.fetched('a "b"\r\n')
+    assert.equal(cacheStatus(account), 'cidgate; fwd=miss; detail="a b"')
+  })
+})

@@ -1,0 +1,143 @@
+// From a Failure to an HTTP error: status, what caches may keep of it, and what the client reads.
+import assert from 'node:assert/strict'
+import { createServer, get, type IncomingMessage } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { after, before, describe, test } from 'node:test'
+import { Failure, type FailureKind, type FailureOptions, failureKinds } from '../../src/failure.ts'
+import { asFailure, type ProblemContext, sendProblem, statusOf, table } from '../../src/http/problem.ts'
+import { createAccount } from '../../src/observe/account.ts'
+
+let next: { failure: Failure; context: ProblemContext }
+const server = createServer((_request, response) => sendProblem(response, next.failure, next.context))
+before(() => new Promise<void>((resolve) => void server.listen(0, '127.0.0.1', resolve)))
+after(() => {
+  server.closeAllConnections()
+  server.close()
+})
+
+type Sent = { readonly status: number; readonly headers: IncomingMessage['headers']; readonly text: string }
+
+function send(failure: Failure, context: ProblemContext): Promise<Sent> {
+  next = { failure, context }
+  const { port } = server.address() as AddressInfo
+  return new Promise((resolve, reject) => {
+    get({ port, host: '127.0.0.1' }, (response) => {
+      let text = ''
+      response.setEncoding('utf8').on('data', (piece) => (text += piece))
+      response.on('end', () => resolve({ status: response.statusCode ?? 0, headers: response.headers, text }))
+    }).on('error', reject)
+  })
+}
+
+const failure = (kind: FailureKind, options: Partial<FailureOptions> = {}): Failure =>
+  new Failure(kind, 'what happened', { source: 'upstream', ...options })
+
+test('every kind has a row, and every row a kind', () => {
+  assert.deepEqual(Object.keys(table).sort(), [...failureKinds].sort())
+})
+
+describe('status', () => {
+  const rows: [kind: FailureKind, options: Partial<FailureOptions>, api: number, web: number][] = [
+    ['not-found', {}, 404, 404],
+    ['not-found', { facts: { onlyIfCached: true } }, 412, 412],
+    ['no-link', {}, 404, 404],
+    ['timeout', {}, 404, 504],
+    ['unavailable', {}, 404, 502],
+    ['throttled', { source: 'client' }, 429, 429],
+    ['too-large', { source: 'client' }, 413, 413],
+    ['denied', {}, 410, 410],
+    ['denied', { facts: { legal: true } }, 451, 451],
+    ['malformed', { source: 'client' }, 400, 400],
+    ['malformed', { source: 'content' }, 422, 500],
+    ['unsupported', {}, 406, 406],
+    ['overloaded', {}, 503, 503],
+    ['internal', {}, 500, 500],
+  ]
+  for (const [kind, options, api, web] of rows) {
+    test(`${kind} ${JSON.stringify(options)}: ${api}, ${web}`, () => {
+      assert.deepEqual([statusOf(failure(kind, options), 'api'), statusOf(failure(kind, options), 'web')], [api, web])
+    })
+  }
+})
+
+describe('what caches may keep', () => {
+  const rows: [
+    name: string,
+    failure: Failure,
+    mode: 'api' | 'web',
+    cacheControl: string,
+    retryAfter: string | undefined,
+  ][] = [
+    ['remembered for 4.2 s', failure('not-found', { retryAfterMs: 4200 }), 'api', 'public, max-age=4', '5'],
+    ['remembered for less than a second', failure('not-found', { retryAfterMs: 900 }), 'api', 'no-store', '1'],
+    ['not remembered', failure('not-found'), 'api', 'no-store', '5'],
+    ['nobody could be asked', failure('unavailable', { retryAfterMs: 4200 }), 'api', 'no-store', '5'],
+    ['nobody could be asked, web', failure('unavailable', { retryAfterMs: 4200 }), 'web', 'no-store', '5'],
+    ['too much to do', failure('overloaded', { retryAfterMs: 1000 }), 'api', 'no-store', '1'],
+    ['a bad request', failure('malformed', { source: 'client' }), 'api', 'no-store', undefined],
+    ['denied', failure('denied'), 'api', 'no-store', undefined],
+    [
+      'only if cached',
+      failure('not-found', { facts: { onlyIfCached: true }, retryAfterMs: 9000 }),
+      'api',
+      'no-store',
+      undefined,
+    ],
+  ]
+  for (const [name, one, mode, cacheControl, retryAfter] of rows) {
+    test(name, async () => {
+      const { headers } = await send(one, { mode })
+      assert.deepEqual([headers['cache-control'], headers['retry-after']], [cacheControl, retryAfter])
+      assert.equal(headers['access-control-allow-origin'], '*')
+      assert.equal(headers['x-content-type-options'], 'nosniff')
+    })
+  }
+})
+
+test('a problem: who was asked, on statuses whose reason lies with others, and only there', async () => {
+  const account = createAccount()
+  account.attempt({ upstream: 'one', outcome: 'timeout', ms: 12 })
+  const lost = JSON.parse((await send(failure('not-found'), { mode: 'api', account })).text) as Record<string, unknown>
+  assert.deepEqual(lost, {
+    type: 'urn:problem-type:cidgate:not-found',
+    title: 'Not found',
+    status: 404,
+    detail: 'what happened',
+    message: 'what happened',
+    attempts: [{ upstream: 'one', outcome: 'timeout', ms: 12 }],
+  })
+  const wrong = await send(failure('malformed', { source: 'client' }), { mode: 'api', account })
+  assert.equal('attempts' in (JSON.parse(wrong.text) as object), false)
+  assert.equal(wrong.headers.connection, 'close')
+})
+
+test('what is no Failure is ours, and its words stay here', () => {
+  const found = asFailure(new Error('password=hunter2'))
+  assert.deepEqual([found.kind, found.message.includes('hunter2')], ['internal', false])
+})
+
+describe('a page', () => {
+  const evil = new Failure('not-found', '<script>alert("1")</script>', { source: 'client' })
+  const html = 'text/html,application/xhtml+xml,*/*;q=0.8'
+  test('for a browser in web mode, in which nothing of the request is markup', async () => {
+    const account = createAccount()
+    account.attempt({ upstream: '<b>one', outcome: 'timeout', ms: 12.6 })
+    const { status, headers, text } = await send(evil, { mode: 'web', accept: html, account })
+    assert.deepEqual([status, headers['content-type']], [404, 'text/html; charset=utf-8'])
+    assert.match(String(headers['content-security-policy']), /default-src 'none'/)
+    assert.match(String(headers.vary), /Accept/)
+    assert.match(text, /&lt;script&gt;alert\(&quot;1&quot;\)/)
+    assert.match(text, /&lt;b&gt;one<\/td><td>timeout<\/td><td>13 ms/)
+    assert.doesNotMatch(text, /<script|<b>/)
+  })
+  const others: [name: string, context: ProblemContext][] = [
+    ['in api mode', { mode: 'api', accept: html }],
+    ['for a program in web mode', { mode: 'web', accept: 'application/json' }],
+    ['for who says nothing', { mode: 'web' }],
+  ]
+  for (const [name, context] of others) {
+    test(`not ${name}`, async () => {
+      assert.equal((await send(evil, context)).headers['content-type'], 'application/problem+json')
+    })
+  }
+})

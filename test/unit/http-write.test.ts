@@ -1,0 +1,203 @@
+// Bytes to clients that do not read, that leave, and from sources that break their word: over real sockets.
+import assert from 'node:assert/strict'
+import type { RequestListener, Server, ServerResponse } from 'node:http'
+import { type AddressInfo, connect, type Socket } from 'node:net'
+import { afterEach, describe, test } from 'node:test'
+import { systemClock } from '../../src/clock.ts'
+import { isFailure } from '../../src/failure.ts'
+import { createHttpServer } from '../../src/http/server.ts'
+import { cutWhenStalled, reset, writeAll } from '../../src/http/write.ts'
+
+const stalledMs = 150
+const more = 40 * 1024 * 1024 // more than sockets take by themselves
+const open: { close(): void }[] = []
+afterEach(() => {
+  for (const one of open.splice(0)) one.close()
+})
+
+function serve(handler: RequestListener): Promise<Server> {
+  const server = createHttpServer(handler)
+  open.push({
+    close() {
+      server.closeAllConnections()
+      server.close()
+    },
+  })
+  return new Promise((resolve) => server.listen(0, '127.0.0.1', () => resolve(server)))
+}
+
+/** Sends one request, and reads nothing unless told to. */
+function ask(server: Server, { reads = false } = {}): Socket & { said: string } {
+  const socket = Object.assign(connect((server.address() as AddressInfo).port, '127.0.0.1'), { said: '' })
+  socket.on('error', () => {})
+  socket.write('GET / HTTP/1.1\r\nHost: a\r\n\r\n')
+  if (reads) socket.on('data', (piece) => (socket.said += piece.toString('latin1')))
+  open.push({ close: () => socket.destroy() })
+  return socket
+}
+
+const closed = (response: ServerResponse) => new Promise<void>((resolve) => response.once('close', () => resolve()))
+const soon = async <T>(promise: Promise<T>): Promise<T> => {
+  const timer = new AbortController()
+  const late = systemClock.sleep(3000, timer.signal).then(() => assert.fail('nothing happened for 3 s'))
+  late.catch(() => {})
+  return Promise.race([promise, late]).finally(() => timer.abort())
+}
+
+/** What writeAll makes of a source, and whether the client saw a whole answer. */
+async function writing(
+  pieces: (response: ServerResponse) => AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
+  { size, reads = true }: { readonly size?: number; readonly reads?: boolean } = {},
+) {
+  let done: (outcome: unknown) => void = () => {}
+  const outcome = new Promise<unknown>((resolve) => {
+    done = resolve
+  })
+  const server = await serve((_request, response) => {
+    response.writeHead(200, size === undefined ? {} : { 'content-length': size })
+    writeAll(response, pieces(response), { stalledMs, clock: systemClock, size }).then(done, (error: unknown) => {
+      reset(response)
+      done(error)
+    })
+  })
+  const socket = ask(server, { reads })
+  return { outcome: soon(outcome), socket, server }
+}
+
+describe('writeAll', () => {
+  test('all of it, in pieces of any size', async () => {
+    const { outcome, socket } = await writing(() => [Buffer.alloc(300_000, 97), Buffer.alloc(0), Buffer.from('end')], {
+      size: 300_003,
+    })
+    assert.equal(await outcome, 300_003)
+    socket.write('GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n') // and the connection is good for another
+    await soon(new Promise((resolve) => socket.once('close', resolve)))
+    assert.equal(socket.said.split('aend').length, 3)
+  })
+
+  const liars: [name: string, pieces: Uint8Array[], size: number][] = [
+    ['too little', [Buffer.from('abc')], 4],
+    ['too much', [Buffer.from('abc'), Buffer.from('de')], 4],
+    ['nothing', [], 1],
+  ]
+  for (const [name, pieces, size] of liars) {
+    test(`${name}: the connection is reset and no answer looks whole`, async () => {
+      const { outcome, socket } = await writing(() => pieces, { size })
+      const failed = await outcome
+      assert.ok(isFailure(failed, 'internal'), String(failed))
+      await soon(new Promise((resolve) => socket.once('close', resolve)))
+      const body = socket.said.split('\r\n\r\n')[1] ?? ''
+      assert.ok(body.length < size, body)
+    })
+  }
+
+  test('who reads nothing stops the source, and is cut off', async () => {
+    let given = 0
+    const { outcome } = await writing(
+      function* () {
+        for (; given < more; given += 1_000_000) yield Buffer.alloc(1_000_000)
+      },
+      { reads: false },
+    )
+    assert.ok(isFailure(await outcome, 'timeout'))
+    assert.ok(given < more, `${given} bytes were taken from the source`)
+  })
+
+  test('who reads all but the end is cut off too', async () => {
+    // One piece, below what the response holds back: everything was written, and nothing of it taken.
+    const { outcome } = await writing(
+      function* (response) {
+        response.socket?.cork()
+        yield Buffer.alloc(1000)
+      },
+      { size: 1000, reads: false },
+    )
+    const failed = await outcome
+    assert.ok(failed === 1000 || isFailure(failed, 'timeout'))
+  })
+
+  test('who leaves ends the source', async () => {
+    let ended = false
+    const { outcome, socket } = await writing(
+      async function* () {
+        try {
+          for (;;) {
+            yield Buffer.alloc(100_000)
+            await new Promise((resolve) => setImmediate(resolve))
+          }
+        } finally {
+          ended = true
+        }
+      },
+      { reads: true },
+    )
+    socket.once('data', () => socket.destroy())
+    assert.ok(isFailure(await outcome, 'cancelled'))
+    assert.equal(ended, true)
+  })
+})
+
+describe('an answer written in one go', () => {
+  test('that nobody takes is cut off; one that is taken is not', async () => {
+    const gone: Promise<void>[] = []
+    const server = await serve((_request, response) => {
+      gone.push(closed(response))
+      response.writeHead(200, { 'content-length': more }).end(Buffer.alloc(more))
+      cutWhenStalled(response, stalledMs)
+    })
+    ask(server)
+    const reader = ask(server, { reads: true })
+    await soon(
+      new Promise<void>((resolve) => {
+        reader.on('data', () => {
+          if (reader.said.length > more) resolve()
+        })
+      }),
+    )
+    await soon(Promise.all(gone))
+    assert.equal(reader.destroyed, false)
+  })
+})
+
+describe('what is no HTTP', () => {
+  const rows: [name: string, sent: string, status: number][] = [
+    ['a space before the colon', 'GET / HTTP/1.1\r\nHost : a\r\n\r\n', 400],
+    ['no Host', 'GET / HTTP/1.1\r\n\r\n', 400],
+    ['noise', '\x16\x03\x01\x02\x00\x01\x00\r\n\r\n', 400],
+    ['headers of 20 KiB', `GET / HTTP/1.1\r\nHost: a\r\nX: ${'y'.repeat(20_000)}\r\n\r\n`, 431],
+    [
+      'both lengths',
+      'POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n',
+      400,
+    ],
+  ]
+  for (const [name, sent, status] of rows) {
+    test(`${name}: ${status}, which a browser may read, and the connection is closed`, async () => {
+      const server = await serve((_request, response) => response.end('served'))
+      const socket = connect((server.address() as AddressInfo).port, '127.0.0.1')
+      let said = ''
+      socket.on('data', (piece) => (said += piece))
+      socket.on('error', () => {})
+      socket.write(sent)
+      await soon(new Promise((resolve) => socket.once('close', resolve)))
+      assert.match(said, new RegExp(`^HTTP/1.1 ${status} `))
+      // Node answers a missing Host by itself.
+      if (name === 'no Host') return
+      assert.match(said, /\r\nAccess-Control-Allow-Origin: \*\r\n/)
+      assert.match(said, /\r\nConnection: close\r\n/)
+      const body = JSON.parse(said.split('\r\n\r\n')[1] ?? '') as Record<string, unknown>
+      assert.deepEqual([body['status'], body['detail']], [status, body['message']])
+    })
+  }
+  test('behind an answer that is still being written: no second answer in the middle of it', async () => {
+    const server = await serve(
+      (_request, response) => void response.writeHead(200, { 'content-length': 100 }).write('begun'),
+    )
+    const socket = ask(server, { reads: true })
+    await soon(new Promise((resolve) => socket.once('data', resolve)))
+    socket.write('noise\r\n\r\n')
+    await soon(new Promise((resolve) => socket.once('close', resolve)))
+    assert.equal(socket.said.split('HTTP/1.1').length, 2)
+    assert.ok(socket.said.endsWith('begun'))
+  })
+})
