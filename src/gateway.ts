@@ -19,13 +19,11 @@ import { systemClock } from './clock.ts'
 import { type Config, parseConfig } from './config/load.ts'
 import { loadDenylists } from './deny/sources.ts'
 import { Failure } from './failure.ts'
-import { createAddRoute } from './http/add.ts'
 import { createAdmin } from './http/admin.ts'
 import { createApp } from './http/app.ts'
 import { createHot } from './http/hot.ts'
 import { createLane } from './http/lane.ts'
 import { createLimits } from './http/limits.ts'
-import { createTokens } from './http/tokens.ts'
 import { createLog, type Log } from './observe/log.ts'
 import { createMetrics } from './observe/metrics.ts'
 import { createRequestCounts, describeGateway } from './observe/readings.ts'
@@ -36,8 +34,7 @@ import { proved } from './retrieval/proved-tier.ts'
 import { createRetrieval } from './retrieval/retrieval.ts'
 import { createTierStack } from './retrieval/tier-stack.ts'
 import { createPinsTier } from './upload/pins-tier.ts'
-import { createSchemaChecks } from './upload/schemas/checks.ts'
-import { createUploads } from './upload/uploads.ts'
+import { createWriteSide } from './write-side.ts'
 
 export { type Config, loadConfig, parseConfig } from './config/load.ts'
 
@@ -105,29 +102,13 @@ export async function createGateway(
     const denial = denylists.path(cid, rest)
     if (denial) throw denied(denial)
   }
-  const { upload, pinning } = config
-  const uploads = createUploads({
-    data: config.data,
-    profile: upload.profile,
-    limits: { maxBytes: upload.maxBytes, idleMs: upload.idle, minRate: upload.minRate, graceMs: upload.idle },
-    concurrency: upload.concurrency,
-    mostBytes: upload.mostBytes,
-    providers,
-    confirm: pinning.confirm,
-    queue: pinning.queue,
-    pinMs: pinning.timeout,
-    retrieval,
-    admit: (cid) => visit(cid, []),
-    clock,
-    log,
-  })
-
   const hot = createHot(config.cache.hot)
   const limits = createLimits({ ...config.limits, clock })
   const lane = createLane(hot, limits, config.limits.stalled)
   const requests = createRequestCounts()
   const onError = (error: unknown) =>
     log('error', 'request.broke', { error: error instanceof Error ? error.stack : String(error) })
+  const writing = createWriteSide({ config, providers, retrieval, visit, clock, log, onError })
   const router = createApp({
     retrieval,
     hot,
@@ -137,15 +118,7 @@ export async function createGateway(
     jsonMaxBytes: config.responses.json.maxBytes,
     stalledMs: config.limits.stalled,
     visit,
-    routes: [
-      createAddRoute({
-        uploads,
-        tokens: createTokens(upload.auth),
-        schemas: createSchemaChecks({ maxBytes: config.responses.json.maxBytes, own: upload.schemas }),
-        mode: config.responses.types,
-        onError,
-      }),
-    ],
+    routes: writing.routes,
     onEnd: requests.ended,
     onError,
   })
@@ -176,7 +149,7 @@ export async function createGateway(
     async close() {
       probes.close()
       denylists.close()
-      await uploads.close()
+      await writing.close()
       await retrieval.close()
       await Promise.all(providers.map((provider) => provider.close()))
       await Promise.all(pool.members.map(({ upstream }) => upstream.close()))

@@ -33,6 +33,23 @@ const upload = z.strictObject({
     .describe(
       'JSON Schemas (2020-12) of your own for POST /add?schema=<name>, beside evidence, policy and dispute-template.',
     ),
+  through: z
+    .union([
+      z
+        .url({ protocol: /^https?$/ })
+        .transform((url): { url: string; authorization?: string | undefined } => ({ url })),
+      z.strictObject({ url: z.url({ protocol: /^https?$/ }), authorization: z.string().min(1).optional() }),
+    ])
+    .optional()
+    .describe(
+      'Thin mode: uploads go on to this /add, or to the /api/v0 of a Kubo, as they arrive; nothing is kept here.',
+    ),
+  rpc: z
+    .boolean()
+    .default(false)
+    .describe(
+      "Kubo's own door under /api/v0 (add, cat, block/get, dag/export, pin/add, pin/ls), for tools that speak it.",
+    ),
   minRate: size().prefault('1KiB').describe('Bytes a second, on average, below which an upload is ended as stuck.'),
 })
 

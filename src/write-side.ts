@@ -1,0 +1,73 @@
+// The write side put together: POST /add, by providers of our own or on to another service (thin mode), and Kubo's door.
+import type { CID } from 'multiformats/cid'
+import type { Provider } from '../backends/pinning/contract.ts'
+import type { Clock } from './clock.ts'
+import type { Config } from './config/load.ts'
+import { version } from './config/package.ts'
+import { createAddRoute, type Route } from './http/add.ts'
+import { createKuboRoute } from './http/kubo-rpc.ts'
+import { createTokens } from './http/tokens.ts'
+import type { Log } from './observe/log.ts'
+import type { Retrieval } from './retrieval/session.ts'
+import { createSchemaChecks } from './upload/schemas/checks.ts'
+import { createThrough } from './upload/through.ts'
+import { createUploads } from './upload/uploads.ts'
+
+export type WriteSide = { readonly routes: readonly Route[]; close(): Promise<void> }
+
+export function createWriteSide(options: {
+  readonly config: Config
+  readonly providers: readonly Provider[]
+  readonly retrieval: Retrieval
+  /** Throws for what is not to be kept or served here. */
+  readonly visit: (cid: CID, rest: readonly string[]) => void
+  readonly clock: Clock
+  readonly log: Log
+  readonly onError: (error: unknown) => void
+}): WriteSide {
+  const { config, providers, retrieval, visit, clock, log, onError } = options
+  const { upload, pinning, responses } = config
+  const { profile, concurrency } = upload
+  const limits = { maxBytes: upload.maxBytes, idleMs: upload.idle, minRate: upload.minRate, graceMs: upload.idle }
+  const tokens = createTokens(upload.auth)
+  const uploads = createUploads({
+    data: config.data,
+    profile,
+    limits,
+    concurrency,
+    mostBytes: upload.mostBytes,
+    providers,
+    confirm: pinning.confirm,
+    queue: pinning.queue,
+    pinMs: pinning.timeout,
+    retrieval,
+    admit: (cid) => visit(cid, []),
+    clock,
+    log,
+  })
+  const through = upload.through
+    ? createThrough({
+        target: upload.through,
+        profile,
+        limits,
+        concurrency,
+        answerMs: pinning.timeout,
+        userAgent: config.retrieval.userAgent,
+        retrieval,
+        clock,
+      })
+    : undefined
+  const schemas = createSchemaChecks({ maxBytes: responses.json.maxBytes, own: upload.schemas })
+  const add = createAddRoute({ uploads: through ?? uploads, tokens, schemas, mode: responses.types, onError })
+  const stalledMs = config.limits.stalled
+  const kubo = upload.rpc
+    ? [createKuboRoute({ uploads, retrieval, tokens, visit, version, stalledMs, clock, onError })]
+    : []
+  return {
+    routes: [add, ...kubo],
+    async close() {
+      await through?.close()
+      await uploads.close()
+    },
+  }
+}
