@@ -166,9 +166,13 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     /** Whether it is asked for with what follows it or alone; undefined: alone. */
     async function fromFlight(cid: CID, around: DagWant | undefined): Promise<Uint8Array | undefined> {
       if (!around) return undefined
+      const wasFlying = dag !== undefined
       if (!landed()) return fromDag(cid, around)
+      // It ended between the look into the tiers and this one, and may have left the block there on its way out.
+      const left = wasFlying ? await stack.get(cid, signal) : undefined
+      if (left) return left
       // A reader that caught up with another one's flight flies on with it.
-      const key = lastFrom === 'tier' ? onItsWay(cid) : undefined
+      const key = lastFrom === 'nowhere' ? undefined : onItsWay(cid)
       if (key !== undefined) return fromDag(cid, around, key)
       // One leaf missing between others that are here costs one block, not an answer with everything after it.
       const isAlone =
@@ -216,8 +220,15 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
         signal.throwIfAborted()
         if (onlyIfCached) throw notCached(cid)
         refuseRemembered(cid, around)
-        const bytes = (await fromFlight(cid, around)) ?? (await stack.get(cid, signal)) ?? (await fromBlock(cid))
-        lastFrom = 'upstream'
+        const flown = await fromFlight(cid, around)
+        if (flown) {
+          lastFrom = 'upstream'
+          return flown
+        }
+        // While it was asked for it may have come by for somebody else.
+        const came = await stack.get(cid, signal)
+        const bytes = came ?? (await fromBlock(cid))
+        lastFrom = came ? 'tier' : 'upstream'
         return bytes
       },
       has: async (cid) => isIdentity(cid) || stack.has(cid, signal),
