@@ -39,7 +39,7 @@ export function contentHeaders(content: ContentHeaders): [name: string, value: s
 
 /** A path as a header may hold it: what is not printable ASCII stays percent-encoded. */
 function headerSafe(path: string): string {
-  return path.replace(/[^\x21-\x7e]/g, (char) => encodeURIComponent(char))
+  return path.toWellFormed().replace(/[^\x21-\x7e]/gu, encodeURIComponent)
 }
 
 /** RFC 6266: a name for everybody, and the exact one for those who read RFC 8187. Never a path, never a second header. */

@@ -62,7 +62,7 @@ export function createLane(hot: Hot, limits: Limits | undefined, stalledMs?: num
             break
         }
       }
-      if (hosts > 1 || limits?.refuses(request)) return false
+      if (hosts !== 1 || limits?.refuses(request)) return false
       hits++
       if (ifNoneMatch !== undefined && matches(ifNoneMatch, answer.etag)) {
         response.writeHead(304, notModified(answer.headers))

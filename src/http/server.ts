@@ -1,5 +1,5 @@
 // A node:http server with the limits a public address needs, and an answer, readable by everybody, to what is no HTTP.
-import { createServer, type RequestListener, type Server, STATUS_CODES } from 'node:http'
+import { createServer, type RequestListener, type Server, type ServerResponse, STATUS_CODES } from 'node:http'
 import type { Socket } from 'node:net'
 import { corsHeaders } from './cors.ts'
 
@@ -9,8 +9,23 @@ const headerCheckMs = 1000
 const headerBytes = 16 * 1024
 const lingerMs = 1000
 
-export function createHttpServer(handler: RequestListener): Server {
-  const server = createServer({ connectionsCheckingInterval: headerCheckMs, maxHeaderSize: headerBytes }, handler)
+type Numbered = ServerResponse & { readonly maxRequestsOnConnectionReached?: boolean }
+
+export function createHttpServer(handle: RequestListener): Server {
+  const handler: RequestListener = (request, response) => {
+    // Node says close with the last answer of a socket, and leaves the closing to the client.
+    if ((response as Numbered).maxRequestsOnConnectionReached) response.shouldKeepAlive = false
+    handle(request, response)
+  }
+  const server = createServer(
+    {
+      connectionsCheckingInterval: headerCheckMs,
+      maxHeaderSize: headerBytes,
+      // Refused with the rest of the request line (target.ts), in words that a browser may read.
+      requireHostHeader: false,
+    },
+    handler,
+  )
   // Whoever takes uploads says 100 itself, after looking at their size and token; nobody else needs to.
   server.on('checkContinue', handler)
   server.on('clientError', answerParser)

@@ -17,6 +17,7 @@ export function readTarget(request: IncomingMessage): Target {
   let hosts = 0
   for (let index = 0; index < rawHeaders.length; index += 2) if (rawHeaders[index]?.toLowerCase() === 'host') hosts++
   if (hosts > 1) throw malformed('there is more than one Host header')
+  if (hosts === 0 && request.httpVersion !== '1.0') throw malformed('there is no Host header')
   const url = originForm(request.url ?? '', request.headers.host)
   if (/[#\\]/.test(url)) throw malformed('the request target cannot hold # or \\')
   const coding = request.headers['transfer-encoding']

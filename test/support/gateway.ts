@@ -19,6 +19,8 @@ export type TestGateway = {
   readonly data: string
   readonly gateway: Gateway
   readonly log: readonly LogLine[]
+  /** Sockets of clients that are open now. */
+  connections(): number
   close(): Promise<void>
 }
 
@@ -49,11 +51,17 @@ export async function startGateway(options: StartOptions = {}): Promise<TestGate
   const server = createHttpServer(gateway.handler)
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   const { port } = server.address() as AddressInfo
+  let connections = 0
+  server.on('connection', (socket) => {
+    connections++
+    socket.once('close', () => connections--)
+  })
   return {
     url: `http://127.0.0.1:${port}`,
     data,
     gateway,
     log: lines,
+    connections: () => connections,
     async close() {
       const closed = new Promise<void>((resolve) => server.close(() => resolve()))
       server.closeAllConnections()

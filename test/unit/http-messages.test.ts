@@ -154,7 +154,7 @@ describe('target', () => {
     const headers = Object.fromEntries(
       [...lines, ['Host', 'gate.example']].map(([name, value]) => [name?.toLowerCase(), value]),
     )
-    return { url, rawHeaders, headers } as unknown as IncomingMessage
+    return { url, rawHeaders, headers, httpVersion: '1.1' } as unknown as IncomingMessage
   }
   const good: [url: string, path: string, search: string][] = [
     ['/ipfs/a', '/ipfs/a', ''],

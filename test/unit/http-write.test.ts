@@ -103,19 +103,6 @@ describe('writeAll', () => {
     assert.ok(given < more, `${given} bytes were taken from the source`)
   })
 
-  test('who reads all but the end is cut off too', async () => {
-    // One piece, below what the response holds back: everything was written, and nothing of it taken.
-    const { outcome } = await writing(
-      function* (response) {
-        response.socket?.cork()
-        yield Buffer.alloc(1000)
-      },
-      { size: 1000, reads: false },
-    )
-    const failed = await outcome
-    assert.ok(failed === 1000 || isFailure(failed, 'timeout'))
-  })
-
   test('who leaves ends the source', async () => {
     let ended = false
     const { outcome, socket } = await writing(
@@ -162,7 +149,6 @@ describe('an answer written in one go', () => {
 describe('what is no HTTP', () => {
   const rows: [name: string, sent: string, status: number][] = [
     ['a space before the colon', 'GET / HTTP/1.1\r\nHost : a\r\n\r\n', 400],
-    ['no Host', 'GET / HTTP/1.1\r\n\r\n', 400],
     ['noise', '\x16\x03\x01\x02\x00\x01\x00\r\n\r\n', 400],
     ['headers of 20 KiB', `GET / HTTP/1.1\r\nHost: a\r\nX: ${'y'.repeat(20_000)}\r\n\r\n`, 431],
     [
@@ -181,8 +167,6 @@ describe('what is no HTTP', () => {
       socket.write(sent)
       await soon(new Promise((resolve) => socket.once('close', resolve)))
       assert.match(said, new RegExp(`^HTTP/1.1 ${status} `))
-      // Node answers a missing Host by itself.
-      if (name === 'no Host') return
       assert.match(said, /\r\nAccess-Control-Allow-Origin: \*\r\n/)
       assert.match(said, /\r\nConnection: close\r\n/)
       const body = JSON.parse(said.split('\r\n\r\n')[1] ?? '') as Record<string, unknown>

@@ -1,0 +1,357 @@
+// The front of the gateway under clients that are many, slow, greedy or wrong: over HTTP, and raw sockets where no client
+// of the language would send such a thing.
+import assert from 'node:assert/strict'
+import { connect, type Socket } from 'node:net'
+import { after, before, describe, test } from 'node:test'
+import { addFile, type Fixtures, fixtures, noise, text } from '../support/fixtures.ts'
+import { fetchAll, inParallel, startGateway, type TestGateway } from '../support/gateway.ts'
+import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+
+let all: Fixtures
+let upstream: ProgrammableUpstream
+let at: TestGateway
+const running: { close(): Promise<void> }[] = []
+const started = async (config: Record<string, unknown> = {}): Promise<TestGateway> => {
+  const one = await startGateway({ upstreams: [{ name: 'one', url: upstream.url }], config })
+  running.push(one)
+  return one
+}
+
+before(async () => {
+  all = await fixtures()
+  upstream = await startUpstream({ blocks: all.blocks })
+  running.push(upstream)
+  at = await started()
+})
+after(async () => {
+  for (const one of running.reverse()) {
+    if ('log' in one)
+      assert.deepEqual(
+        (one as TestGateway).log.filter(({ level }) => level === 'error'),
+        [],
+      )
+    await one.close()
+  }
+})
+
+const nobodyHas = 'bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'
+
+type Raw = Socket & { said: string; readonly closed: Promise<void> }
+
+/** A socket that sends exactly this, and keeps what it hears. */
+function raw({ url }: TestGateway, sent: string): Raw {
+  const socket = connect(Number(new URL(url).port), '127.0.0.1')
+  let done = () => {}
+  const closed = new Promise<void>((resolve) => {
+    done = resolve
+  })
+  const one = Object.assign(socket, { said: '' })
+  socket.on('data', (piece) => (one.said += piece.toString('latin1')))
+  socket.on('error', () => {})
+  socket.on('close', done)
+  socket.setTimeout(5000, () => socket.destroy())
+  socket.write(sent)
+  return Object.defineProperty(one, 'closed', { value: closed }) as Raw
+}
+
+/** Resolves as soon as it is so; fails after three seconds. */
+async function until(isSo: () => boolean | Promise<boolean>, what: string): Promise<void> {
+  const late = performance.now() + 3000
+  while (!(await isSo())) {
+    assert.ok(performance.now() < late, what)
+    await new Promise((resolve) => setTimeout(resolve, 5))
+  }
+}
+
+const inFlight = async ({ gateway }: TestGateway): Promise<number> => {
+  const { text: page } = await admin(gateway.admin)
+  return Number(/^ipfs_http_gw_concurrent_requests (\d+)$/m.exec(page)?.[1])
+}
+
+async function admin(handler: TestGateway['gateway']['admin']): Promise<{ text: string }> {
+  const { createServer } = await import('node:http')
+  const server = createServer(handler)
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const address = server.address()
+  const port = typeof address === 'object' && address ? address.port : 0
+  const { body } = await fetchAll(`http://127.0.0.1:${port}/metrics`)
+  server.closeAllConnections()
+  server.close()
+  return { text: body.toString() }
+}
+
+describe('a request line', () => {
+  const rows: [name: string, lines: (path: string) => string, status: number][] = [
+    ['a whole URL of this host', (path) => `GET http://gate.example${path} HTTP/1.1\r\nHost: gate.example\r\n`, 200],
+    ['a whole URL of another', (path) => `GET http://evil.example${path} HTTP/1.1\r\nHost: gate.example\r\n`, 400],
+    ['no Host', (path) => `GET ${path} HTTP/1.1\r\n`, 400],
+    ['no Host, in 1.0', (path) => `GET ${path} HTTP/1.0\r\n`, 200],
+    ['a fragment, elsewhere', () => 'GET /elsewhere#x HTTP/1.1\r\nHost: a\r\n', 400],
+    ['a backslash, elsewhere', () => 'GET /else\\where HTTP/1.1\r\nHost: a\r\n', 400],
+    ['TRACE', (path) => `TRACE ${path} HTTP/1.1\r\nHost: a\r\n`, 405],
+  ]
+  for (const [name, lines, status] of rows) {
+    test(`${name}: ${status}, hot or not, with CORS`, async () => {
+      const path = `/ipfs/${all.files.hello.cid}`
+      for (let time = 0; time < 2; time++) {
+        const socket = raw(at, `${lines(path)}Connection: close\r\n\r\n`)
+        await socket.closed
+        assert.match(socket.said, new RegExp(`^HTTP/1.1 ${status} `))
+        assert.match(socket.said, /\r\nAccess-Control-Allow-Origin: \*\r\n/)
+      }
+    })
+  }
+
+  test('a GET with a body is answered, and the connection is closed: the body cannot become a request', async () => {
+    const inner = `GET /ipfs/${nobodyHas} HTTP/1.1\r\nHost: a\r\n\r\n`
+    for (const path of [`/ipfs/${all.files.hello.cid}`, '/elsewhere']) {
+      const socket = raw(at, `GET ${path} HTTP/1.1\r\nHost: a\r\nContent-Length: ${inner.length}\r\n\r\n${inner}`)
+      await socket.closed
+      assert.equal(socket.said.split('HTTP/1.1 ').length, 2)
+      assert.match(socket.said, /\r\nConnection: close\r\n/i)
+    }
+  })
+
+  test('a PUT that is still sending reads its 405, and is not read to the end', async () => {
+    const socket = raw(at, `PUT /ipfs/${nobodyHas} HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n`)
+    for (let count = 0; count < 64; count++) socket.write(Buffer.alloc(64 * 1024))
+    await socket.closed
+    assert.match(socket.said, /^HTTP\/1.1 405 /)
+    assert.match(socket.said, /\r\nAllow: GET, HEAD, OPTIONS\r\n/)
+    assert.ok(socket.bytesWritten < 50_000_000)
+  })
+})
+
+describe('no more than is asked for', () => {
+  const json = async (salt: string, bytes: number) => {
+    const { cid } = await addFile(all.blocks, text(`["${salt}","${'x'.repeat(bytes)}"]`))
+    return `/ipfs/${cid}`
+  }
+  const costOf = async (work: () => Promise<unknown>): Promise<number> => {
+    const before = upstream.sentBytes
+    await work()
+    return upstream.sentBytes - before
+  }
+  const aBlock = 1_200_000
+
+  test('a copy the client has: no body, also where the path has to be walked', async () => {
+    const path = await json('a', 6_000_000)
+    const any = await costOf(() => fetchAll(`${at.url}${path}`, { 'if-none-match': '*' }))
+    assert.ok(any < aBlock, `${any} bytes`)
+  })
+  test('HEAD of a cold file that is no JSON: its beginning', async () => {
+    const { cid, bytes } = { ...(await addFile(all.blocks, noise(7_000_000, 8))), bytes: 7_000_000 }
+    let length: string | null = null
+    const cost = await costOf(async () => {
+      const answer = await fetch(`${at.url}/ipfs/${cid}`, { method: 'HEAD' })
+      length = answer.headers.get('content-length')
+    })
+    assert.equal(length, String(bytes))
+    assert.ok(cost < 2 * aBlock, `${cost} bytes`)
+  })
+  test('large JSON: typed the same by HEAD, range and GET, in any order', async () => {
+    for (const [index, order] of [
+      ['HEAD', 'range', 'GET'],
+      ['range', 'GET', 'HEAD'],
+      ['GET', 'HEAD', 'range'],
+    ].entries()) {
+      const path = await json(`order ${index}`, 3_000_000)
+      for (const kind of order) {
+        const answer = await fetch(`${at.url}${path}`, {
+          method: kind === 'HEAD' ? 'HEAD' : 'GET',
+          headers: kind === 'range' ? { range: 'bytes=1-10' } : {},
+        })
+        assert.equal(answer.headers.get('content-type'), 'application/json', `${kind} of ${order}`)
+        const body = Buffer.from(await answer.arrayBuffer())
+        if (kind === 'range') assert.equal(body.toString(), `"order ${index}",`.slice(0, 10))
+        if (kind === 'GET') assert.equal((JSON.parse(body.toString()) as string[])[1]?.length, 3_000_000)
+      }
+    }
+  })
+  test('JSON behind a lot of white space is JSON, whole or in part', async () => {
+    const { cid } = await addFile(all.blocks, text(`${' '.repeat(5000)}{"a":1}`))
+    const cold = await startGateway({ upstreams: [{ name: 'one', url: upstream.url }] })
+    try {
+      const part = await fetchAll(`${cold.url}/ipfs/${cid}`, { range: 'bytes=0-9' })
+      assert.deepEqual([part.status, part.headers['content-type']], [206, 'application/json'])
+      assert.equal((await fetchAll(`${cold.url}/ipfs/${cid}`)).headers['content-type'], 'application/json')
+    } finally {
+      await cold.close()
+    }
+  })
+  test('40 clients at once for one large JSON file: all of it for each', async () => {
+    const path = await json('many', 5_000_000)
+    const answers = await inParallel(Array.from({ length: 40 }), 40, () => fetchAll(`${at.url}${path}`))
+    for (const { status, body, headers } of answers) {
+      assert.deepEqual([status, body.length, headers['content-type']], [200, 5_000_011, 'application/json'])
+    }
+  })
+})
+
+describe('the fast lane and the long way say the same', () => {
+  const rows: [name: string, headers: Record<string, string>, status: number][] = [
+    ['a browser', { accept: 'text/html,application/xhtml+xml,*/*;q=0.8' }, 200],
+    ['JSON wanted', { accept: 'application/json' }, 200],
+    ['a raw block', { accept: 'application/vnd.ipld.raw' }, 200],
+    ['a CAR', { accept: 'application/vnd.ipld.car' }, 200],
+    ['dag-cbor, which it is not', { accept: 'application/vnd.ipld.dag-cbor' }, 406],
+    ['a part', { range: 'bytes=2-4' }, 206],
+    ['behind the end', { range: 'bytes=999-' }, 416],
+    ['an old copy', { 'if-none-match': '"other"' }, 200],
+    ['no-cache', { 'cache-control': 'no-cache' }, 200],
+    ['only-if-cached', { 'cache-control': 'only-if-cached' }, 200],
+  ]
+  // Where it came from, when, and how often nobody asked: these may differ.
+  const told = ({ status, headers, body }: Awaited<ReturnType<typeof fetchAll>>) => {
+    const { 'cache-status': _from, date: _date, 'x-ipfs-path': _path, 'content-location': _at, ...rest } = headers
+    return { status, body: body.toString('hex'), rest }
+  }
+  for (const [name, headers, status] of rows) {
+    test(name, async () => {
+      const path = `${at.url}/ipfs/${all.files.json.cid}`
+      await fetchAll(path)
+      assert.equal((await fetchAll(path)).headers['cache-status'], 'cidgate; hit; detail=hot')
+      const hot = await fetchAll(path, headers)
+      // A parameter nobody knows changes nothing but that the answer is not kept ready.
+      const long = await fetchAll(`${path}?nobody=knows`, headers)
+      assert.equal(hot.status, status)
+      assert.notEqual(long.headers['cache-status'], 'cidgate; hit; detail=hot')
+      if (status < 300) assert.deepEqual(told(hot), told(long))
+      else assert.equal(long.status, status)
+    })
+  }
+  test('a document that cannot be had as what is accepted: 406 also when it was read before', async () => {
+    const path = `${at.url}/ipfs/${all.cbor}`
+    for (let time = 0; time < 2; time++) assert.equal((await fetchAll(path)).status, 200)
+    assert.equal((await fetchAll(path, { accept: 'application/json' })).status, 406)
+  })
+  test('304 from the fast lane has what 304 needs and no body', async () => {
+    const path = `/ipfs/${all.files.json.cid}`
+    await fetchAll(at.url + path)
+    const socket = raw(
+      at,
+      `GET ${path} HTTP/1.1\r\nHost: a\r\nIf-None-Match: "${all.files.json.cid}"\r\nConnection: close\r\n\r\n`,
+    )
+    await socket.closed
+    const [head = '', body] = socket.said.split('\r\n\r\n')
+    assert.match(head, /^HTTP\/1.1 304 /)
+    for (const name of ['ETag', 'Cache-Control', 'Access-Control-Allow-Origin', 'Cache-Status']) {
+      assert.match(head, new RegExp(`\r\n${name}: `))
+    }
+    assert.doesNotMatch(head, /^content-(length|type):/im)
+    assert.equal(body, '')
+  })
+  test('answers made of queries are not kept ready: nobody can fill the room with copies', async () => {
+    const path = `${at.url}/ipfs/${all.files.hello.cid}?x=`
+    for (let count = 0; count < 3; count++) {
+      assert.equal((await fetchAll(`${path}${count}`)).status, 200)
+      assert.notEqual((await fetchAll(`${path}${count}`)).headers['cache-status'], 'cidgate; hit; detail=hot')
+    }
+  })
+})
+
+describe('too much', () => {
+  test('one request more than may be in flight: 503, soon again; then none is in flight', async () => {
+    const small = await started({ limits: { inFlight: 3 } })
+    upstream.fault = { kind: 'slowFirstByte', ms: 300 }
+    try {
+      const cids = await Promise.all([41, 42, 43].map((seed) => addFile(all.blocks, noise(2000, seed))))
+      const held = cids.map(({ cid }) => fetchAll(`${small.url}/ipfs/${cid}`))
+      await until(async () => (await inFlight(small)) === 3, 'three are in flight')
+      const refused = await fetchAll(`${small.url}/ipfs/${nobodyHas}`)
+      assert.deepEqual(
+        [refused.status, refused.headers['retry-after'], refused.headers['cache-control']],
+        [503, '1', 'no-store'],
+      )
+      assert.equal(refused.headers['access-control-allow-origin'], '*')
+      for (const { status } of await Promise.all(held)) assert.equal(status, 200)
+      await until(async () => (await inFlight(small)) === 0, 'none is in flight')
+    } finally {
+      upstream.fault = undefined
+    }
+  })
+
+  test('one client over its rate: 429, hot or not', async () => {
+    const strict = await started({ limits: { perClient: { perMinute: 1, burst: 3 } } })
+    const path = `${strict.url}/ipfs/${all.files.hello.cid}`
+    const statuses: number[] = []
+    for (let count = 0; count < 5; count++) statuses.push((await fetchAll(path)).status)
+    assert.deepEqual(statuses, [200, 200, 200, 429, 429])
+    const { headers } = await fetchAll(path)
+    assert.ok(Number(headers['retry-after']) > 1)
+    assert.equal(headers['cache-control'], 'no-store')
+  })
+
+  test('20,000 requests in one socket: a bounded number is answered, and others are served meanwhile', async () => {
+    const path = `/ipfs/${all.files.hello.cid}?pipelined`
+    const greedy = raw(at, `GET ${path} HTTP/1.1\r\nHost: a\r\n\r\n`.repeat(20_000))
+    const { status, ms } = await fetchAll(`${at.url}/ipfs/${all.files.hello.cid}`)
+    assert.equal(status, 200)
+    assert.ok(ms < 2000, `${ms} ms`)
+    const began = performance.now()
+    await greedy.closed
+    assert.ok(performance.now() - began < 3000, 'it was not closed')
+    const answered = greedy.said.split('HTTP/1.1 200 ').length - 1
+    assert.ok(answered > 0 && answered <= 1000, `${answered} answers`)
+    await until(async () => (await inFlight(at)) === 0, 'none is in flight')
+  })
+
+  test('who stops reading is cut off: hot, whole and streamed', async () => {
+    const impatient = await started({ limits: { stalled: '300ms' } })
+    const { cid } = await addFile(all.blocks, noise(900_000, 51))
+    const large = await addFile(all.blocks, noise(30_000_000, 52))
+    const path = `/ipfs/${cid}`
+    await fetchAll(impatient.url + path)
+    const ways: [name: string, target: string, times: number][] = [
+      ['hot', path, 30],
+      ['whole', `${path}?x`, 30],
+      ['streamed', `/ipfs/${large.cid}`, 1],
+    ]
+    for (const [name, target, times] of ways) {
+      const before = impatient.connections()
+      const idle = raw(impatient, '')
+      idle.pause()
+      idle.write(`GET ${target} HTTP/1.1\r\nHost: a\r\n\r\n`.repeat(times))
+      await until(() => impatient.connections() > before, `${name}: it is connected`)
+      await until(() => impatient.connections() <= before, `${name}: it is cut off`)
+      idle.destroy()
+    }
+    await until(async () => (await inFlight(impatient)) === 0, 'none is in flight')
+  })
+
+  test('who reads slowly is not', async () => {
+    const impatient = await started({ limits: { stalled: '300ms' } })
+    const { cid, bytes } = { ...(await addFile(all.blocks, noise(8_000_000, 53))), bytes: 8_000_000 }
+    await fetchAll(`${impatient.url}/ipfs/${cid}`)
+    const slow = raw(impatient, '')
+    let heard = 0
+    slow.on('data', (piece) => {
+      heard += piece.length
+      slow.pause()
+      setTimeout(() => slow.resume(), 8)
+    })
+    slow.write(`GET /ipfs/${cid} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n`)
+    await slow.closed
+    assert.ok(heard > bytes, `${heard} bytes`)
+  })
+})
+
+test('a failure after the first byte: reset, and never an answer that looks whole', async () => {
+  const brief = await started({ retrieval: { blockDeadline: '300ms', deadline: '1s', keepLooking: 0 } })
+  const { cid } = await addFile(all.blocks, noise(20_000_000, 61))
+  upstream.fault = { kind: 'stall', after: 9_000_000 }
+  try {
+    const socket = raw(brief, `GET /ipfs/${cid} HTTP/1.1\r\nHost: a\r\n\r\n`)
+    let wasReset = false
+    socket.on('error', (error: NodeJS.ErrnoException) => {
+      wasReset = error.code === 'ECONNRESET'
+    })
+    await socket.closed
+    assert.match(socket.said, /^HTTP\/1.1 200 [\s\S]*\r\nContent-Length: 20000000\r\n/)
+    assert.ok(socket.said.length < 20_000_000)
+    assert.equal(wasReset, true)
+    assert.equal(await inFlight(brief), 0)
+  } finally {
+    upstream.fault = undefined
+  }
+})
