@@ -28,9 +28,9 @@ async function tempFolder(): Promise<string> {
   return folder
 }
 
-function open(path: string, maxBytes = '8MiB', more: Record<string, unknown> = {}): Tier {
-  const options = disk.options.parse({ path, maxBytes, ...more })
-  const tier = disk.create(options, { name: 'disk', data: path, log: silentLog, clock: systemClock })
+function open(path: string, maxBytes = '8MiB', clock = systemClock): Tier {
+  const options = disk.options.parse({ path, maxBytes })
+  const tier = disk.create(options, { name: 'disk', data: path, log: silentLog, clock })
   tiers.push(tier)
   return tier
 }
@@ -163,9 +163,11 @@ test('an outage names what is wrong and what to do; a probe finds it before anyb
   await fine.probe?.()
 })
 
+const patient = { ...systemClock, after: (ms: number, action: () => void) => systemClock.after(ms * 30, action) }
+
 test('thousands of calls at once open few files, and end', async () => {
   // Their time is that of a busy machine: what counts here is how many there are.
-  const tier = open(await tempFolder(), '8MiB', { timeout: '30s' })
+  const tier = open(await tempFolder(), '8MiB', patient)
   const { cid, bytes } = block(1, 1000)
   await tier.put(cid, bytes)
   const open64 = async () => (await readdir('/proc/self/fd').catch(() => [])).length
