@@ -60,9 +60,10 @@ type Look = { readonly found: Promise<Found | undefined>; stale: boolean }
 
 const usualDrainMs = 5000
 const sharedRewriteMs = 1000
-// A disk slower than a stream of new blocks slows that stream down a little instead of losing parts of it; a remote tier
-// never does.
+// A tier slower than a stream of new blocks slows that stream down a little instead of losing parts of it: what was read
+// once is to be there when every upstream is gone. A remote one may hold up each block for less: it can be very slow.
 const localWaitMs = 500
+const sharedWaitMs = 150
 
 export function createTierStack(tiers: readonly Tier[], options: TierStackOptions = {}): TierStack {
   const { clock = systemClock, log = silentLog, onOutage, fillBytes, drainMs = usualDrainMs } = options
@@ -86,7 +87,7 @@ export function createTierStack(tiers: readonly Tier[], options: TierStackOption
       tier,
       clock,
       ...(fillBytes === undefined ? {} : { maxBytes: fillBytes }),
-      ...(shared ? { rewriteMs: sharedRewriteMs } : { waitMs: localWaitMs }),
+      ...(shared ? { rewriteMs: sharedRewriteMs, waitMs: sharedWaitMs } : { waitMs: localWaitMs }),
     })
   }
 

@@ -55,7 +55,9 @@ const stores: Record<string, () => Promise<Store>> = {
 const start = (store: Store): Promise<TestGateway> =>
   startGateway({
     upstreams: [{ name: 'one', url: upstream.url }],
-    config: { cache: { hot: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '8MiB' }, store.tier] } },
+    config: {
+      cache: { hot: { maxBytes: 0 }, fillBytes: '128MiB', tiers: [{ use: 'memory', maxBytes: '8MiB' }, store.tier] },
+    },
   })
 
 const paths = () => [
