@@ -23,6 +23,9 @@ export type UpstreamTraits = {
   canBlock(cid: CID): boolean
 }
 
+/** The largest IPNS record there is (IPNS specification: 10 KiB). */
+export const maxRecordBytes = 10 * 1024
+
 /** What a probe saw, in words an operator understands. `usable` false: not asked until a later probe says otherwise. */
 export type ProbeReport = {
   readonly usable: boolean
@@ -45,6 +48,8 @@ export interface Upstream {
   block(cid: CID, signal: AbortSignal): Promise<Uint8Array>
   /** Blocks in the order sent; pulling is what drives the socket. Ends normally only at a clean end of the answer. */
   dag(want: DagWant, signal: AbortSignal): AsyncIterable<Block>
+  /** At most 10 KiB that claim to be the IPNS record of this key. Absent: it is never asked for one. */
+  record?(key: CID, signal: AbortSignal): Promise<Uint8Array>
   probe(signal: AbortSignal): Promise<ProbeReport>
   close(): Promise<void>
 }

@@ -1,17 +1,22 @@
-// The operator's own Kubo node, asked over its RPC: single blocks, found by whatever the node is connected to.
+// The operator's own Kubo node, asked over its RPC: single blocks and IPNS records, found by whatever the node is
+// connected to.
 import { z } from 'zod'
 import { duration } from '../../src/config/units.ts'
 import { Failure } from '../../src/failure.ts'
 import { ask } from './ask.ts'
 import { createAgent } from './connect.ts'
-import type { Upstream, UpstreamContext, UpstreamKind } from './contract.ts'
-import { httpOptions } from './options.ts'
+import { maxRecordBytes, type Upstream, type UpstreamContext, type UpstreamKind } from './contract.ts'
+import { httpOptions, keyText } from './options.ts'
 import { readBlock } from './trustless.ts'
 
 const options = z.strictObject({
   ...httpOptions,
   timeout: duration().prefault('30s').describe('How long the node itself looks for a block.'),
 })
+
+// The record in base64, and what else the node tells about its search.
+const mostEventBytes = 16 * maxRecordBytes
+const valueEvent = 5
 
 export const kubo: UpstreamKind<typeof options> = { use: 'kubo', options, create: createKubo }
 
@@ -60,6 +65,10 @@ function createKubo(settings: z.output<typeof options>, { name, userAgent, clock
     async *dag() {
       throw new Failure('not-found', `${name} is asked for single blocks only`, { source: 'upstream' })
     },
+    async record(key, signal) {
+      const answer = await call('routing/get', { arg: `/ipns/${keyText(key)}` }, 'application/json', signal)
+      return recordIn(name, await readBlock(name, answer, mostEventBytes))
+    },
     async probe(signal) {
       const began = clock.monotonic()
       const answer = await call('version', {}, 'application/json', signal)
@@ -68,4 +77,18 @@ function createKubo(settings: z.output<typeof options>, { name, userAgent, clock
     },
     close: () => agent.destroy(),
   }
+}
+
+/** The value among the events of a search: one JSON document a line. */
+function recordIn(name: string, lines: Uint8Array): Uint8Array {
+  try {
+    for (const line of Buffer.from(lines).toString('utf8').split('\n')) {
+      if (line.trim() === '') continue
+      const { Type, Extra } = JSON.parse(line) as { Type?: unknown; Extra?: unknown }
+      if (Type === valueEvent && typeof Extra === 'string') return Buffer.from(Extra, 'base64')
+    }
+  } catch (cause) {
+    throw new Failure('broken', `${name} told of its search in words that are no JSON`, { source: 'upstream', cause })
+  }
+  throw new Failure('not-found', `${name} found no record`, { source: 'upstream' })
 }

@@ -1,4 +1,6 @@
 // What every upstream that speaks HTTP lets the operator set.
+import { base36 } from 'multiformats/bases/base36'
+import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { duration } from '../../src/config/units.ts'
 
@@ -31,5 +33,17 @@ export function contentUrl(
   const path = ['ipfs', cid, ...segments.map(encodeURIComponent)].join('/')
   url.pathname = `${url.pathname.replace(/\/+$/, '')}/${path}`
   for (const [name, value] of Object.entries(query)) url.searchParams.set(name, value)
+  return url
+}
+
+const libp2pKey = 0x72
+
+/** A key as every gateway spells it, so that none of them redirects. */
+export const keyText = ({ multihash }: CID): string => CID.createV1(libp2pKey, multihash).toString(base36)
+
+export function recordUrl(base: string, key: CID): URL {
+  const url = new URL(base)
+  url.pathname = `${url.pathname.replace(/\/+$/, '')}/ipns/${keyText(key)}`
+  url.searchParams.set('format', 'ipns-record')
   return url
 }

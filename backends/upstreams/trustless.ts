@@ -7,13 +7,21 @@ import { Failure, isFailure } from '../../src/failure.ts'
 import { type Answer, ask } from './ask.ts'
 import { readCar } from './car-stream.ts'
 import { createAgent } from './connect.ts'
-import type { DagWant, ProbeReport, Upstream, UpstreamContext, UpstreamKind } from './contract.ts'
-import { contentUrl, httpOptions } from './options.ts'
+import {
+  type DagWant,
+  maxRecordBytes,
+  type ProbeReport,
+  type Upstream,
+  type UpstreamContext,
+  type UpstreamKind,
+} from './contract.ts'
+import { contentUrl, httpOptions, recordUrl } from './options.ts'
 
 const options = z.strictObject(httpOptions)
 
 const rawType = 'application/vnd.ipld.raw'
 const carType = 'application/vnd.ipld.car'
+const recordType = 'application/vnd.ipfs.ipns-record'
 
 /** The empty identity CID: every trustless gateway has it, and asking for it costs nobody anything. */
 const probeCid = CID.parse('bafkqaaa')
@@ -71,6 +79,9 @@ function createTrustless(settings: z.output<typeof options>, { name, userAgent, 
     },
     block,
     dag: dagBlocks,
+    async record(key, signal) {
+      return readBlock(name, await get(recordUrl(url, key), recordType, recordType, signal), maxRecordBytes)
+    },
     async probe(signal) {
       const began = clock.monotonic()
       const findings: string[] = []
@@ -112,10 +123,10 @@ function entityBytes({ scope, range }: DagWant): { 'entity-bytes'?: string } {
   return { 'entity-bytes': `${range.from}:${range.to ?? '*'}` }
 }
 
-/** The whole body, if it is no larger than a block may be. */
-export async function readBlock(name: string, answer: Answer): Promise<Uint8Array> {
-  const tooLarge = () => new Failure('too-large', `${name} sent more than a block may hold`, { source: 'upstream' })
-  if (answer.contentLength !== undefined && answer.contentLength > maxBlockBytes) {
+/** The whole body, if it is no larger than what was asked for may be. */
+export async function readBlock(name: string, answer: Answer, mostBytes = maxBlockBytes): Promise<Uint8Array> {
+  const tooLarge = () => new Failure('too-large', `${name} sent more than ${mostBytes} bytes`, { source: 'upstream' })
+  if (answer.contentLength !== undefined && answer.contentLength > mostBytes) {
     answer.stop()
     throw tooLarge()
   }
@@ -123,7 +134,7 @@ export async function readBlock(name: string, answer: Answer): Promise<Uint8Arra
   let bytes = 0
   for await (const piece of answer.chunks) {
     bytes += piece.byteLength
-    if (bytes > maxBlockBytes) throw tooLarge()
+    if (bytes > mostBytes) throw tooLarge()
     pieces.push(piece)
   }
   if (answer.contentLength !== undefined && bytes !== answer.contentLength) {

@@ -13,6 +13,7 @@ import { systemClock } from '../../src/clock.ts'
 import { Failure, type FailureKind, isFailure } from '../../src/failure.ts'
 import { silentLog } from '../../src/observe/log.ts'
 import { type Fixtures, fixtures } from '../support/fixtures.ts'
+import { createKey } from '../support/ipns.ts'
 import { type Fault, type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 
 const context: UpstreamContext = { name: 'one', userAgent: 'cidgate/test', log: silentLog, clock: systemClock }
@@ -264,6 +265,57 @@ describe('trustless', () => {
   })
 })
 
+describe('trustless: IPNS records', () => {
+  const key = createKey()
+  const recordOf = (upstream: Upstream, own = signal()) => upstream.record?.(key.cid, own) ?? assert.fail()
+  const withRecord = async (bytes: Uint8Array) => {
+    const upstream = await make('trustless')
+    server.records.set(key.name, bytes)
+    return upstream
+  }
+
+  test('as its bytes, asked for as the specification says, whatever spelling the key came in', async () => {
+    const record = await key.record('/ipfs/bafkqaaa')
+    const upstream = await withRecord(record)
+    assert.deepEqual(Buffer.from(await recordOf(upstream)), Buffer.from(record))
+    const rsa = CID.parse('QmcJM7PRfkSbcM5cf1QugM5R37TLRKyJGgBEhXjLTB8uA2')
+    assert.equal((await failure(upstream.record?.(rsa, signal()) ?? assert.fail())).kind, 'not-found')
+    const [{ url, headers } = assert.fail(), other] = server.seen
+    assert.equal(url, `/ipns/${key.name}?format=ipns-record`)
+    assert.equal(headers.accept, 'application/vnd.ipfs.ipns-record')
+    assert.equal(other?.url, '/ipns/k2k4r8ol4m8kkcqz509c1rcjwunebj02gcnm5excpx842u736nja8ger?format=ipns-record')
+  })
+
+  for (const [fault, , expected] of faults.filter(([{ kind }]) => kind !== 'emptyCar' && kind !== 'slowFirstByte')) {
+    const kind = fault.kind === 'endless' ? 'too-large' : fault.kind === 'wrongLength' ? 'broken' : expected
+    test(`${Object.values(fault).join(' ')} is ${kind}`, async () => {
+      const upstream = await withRecord(await key.record(`/ipfs/bafkqaaa/${'x'.repeat(200)}`))
+      server.fault = fault
+      assert.equal((await failure(recordOf(upstream))).kind, kind)
+      await idle(1)
+    })
+  }
+
+  test('what is larger than a record may be is let go of', async () => {
+    const upstream = await withRecord(new Uint8Array(10 * 1024 + 1))
+    assert.equal((await failure(recordOf(upstream))).kind, 'too-large')
+    server.records.set(key.name, new Uint8Array(10 * 1024))
+    assert.equal((await recordOf(upstream)).byteLength, 10 * 1024)
+    await idle(2)
+  })
+
+  test('an abort stops at once', async () => {
+    const upstream = await withRecord(new Uint8Array(1))
+    server.fault = { kind: 'silent' }
+    const controller = new AbortController()
+    const reason = new Failure('cancelled', 'enough', { source: 'client' })
+    const work = failure(recordOf(upstream, controller.signal))
+    controller.abort(reason)
+    assert.equal(await work, reason)
+    await idle(0)
+  })
+})
+
 describe('plain', () => {
   test('a raw block is the file itself', async () => {
     const upstream = await make('plain', { plain: true })
@@ -302,11 +354,15 @@ describe('plain', () => {
 describe('kubo', () => {
   let asked: string[] = []
   let behind = false
+  const events = new Map<string, string>()
   const node = createServer((request, response) => {
     asked.push(`${request.method} ${request.url}`)
     if (request.url?.startsWith('/api/v0/version'))
       return void response.setHeader('content-type', 'application/json').end('{"Version":"0.42.0"}')
-    const cid = CID.parse(new URL(request.url ?? '', 'http://node').searchParams.get('arg') ?? '')
+    const arg = new URL(request.url ?? '', 'http://node').searchParams.get('arg') ?? ''
+    if (request.url?.startsWith('/api/v0/routing/get'))
+      return void response.setHeader('content-type', 'application/json').end(events.get(arg) ?? '')
+    const cid = CID.parse(arg)
     const bytes = cid.equals(all.files.hello.cid) ? all.files.hello.bytes : undefined
     if (!bytes)
       return void response
@@ -336,5 +392,20 @@ describe('kubo', () => {
     const upstream = await kubo()
     behind = true
     assert.equal((await failure(upstream.block(all.files.hello.cid, signal()))).kind, 'broken')
+  })
+
+  test('an IPNS record is the value among the events of its search', async () => {
+    const upstream = await kubo()
+    const key = createKey()
+    const record = await key.record('/ipfs/bafkqaaa')
+    const event = (Type: number, Extra: string) => JSON.stringify({ Extra, ID: '', Responses: null, Type })
+    const ask = () => upstream.record?.(key.cid, signal()) ?? assert.fail()
+    events.set(`/ipns/${key.name}`, `${event(4, '')}\n${event(5, Buffer.from(record).toString('base64'))}\n`)
+    assert.deepEqual(Buffer.from(await ask()), Buffer.from(record))
+    assert.equal(asked[0], `POST /api/v0/routing/get?arg=%2Fipns%2F${key.name}`)
+    events.set(`/ipns/${key.name}`, '')
+    assert.equal((await failure(ask())).kind, 'not-found')
+    events.set(`/ipns/${key.name}`, 'a page')
+    assert.equal((await failure(ask())).kind, 'broken')
   })
 })

@@ -41,6 +41,8 @@ export type Seen = { readonly method: string; readonly url: string; readonly hea
 
 export type UpstreamOptions = {
   readonly blocks: BlockMap
+  /** IPNS records by the key in base36: what it has, whether or not it is true. */
+  readonly records?: ReadonlyMap<string, Uint8Array>
   readonly delayMs?: number
   /** Serves finished files only, and knows no formats. */
   readonly plain?: boolean
@@ -49,6 +51,7 @@ export type UpstreamOptions = {
 export interface ProgrammableUpstream {
   readonly url: string
   readonly blocks: BlockMap
+  readonly records: Map<string, Uint8Array>
   readonly seen: Seen[]
   /** Requests for content; probes are not counted. */
   readonly asked: Seen[]
@@ -64,6 +67,7 @@ export interface ProgrammableUpstream {
 
 export async function startUpstream(options: UpstreamOptions): Promise<ProgrammableUpstream> {
   const { blocks } = options
+  const records = new Map(options.records)
   const sockets = new Set<Socket>()
   const seen: Seen[] = []
   let sentBytes = 0
@@ -125,6 +129,8 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
       default: // the rest are faults of a body
     }
     const url = new URL(entry.url, 'http://upstream')
+    const key = /^\/ipns\/([^/]+)$/.exec(url.pathname)?.[1]
+    if (key !== undefined) return sendRecord(response, options.plain ? undefined : records.get(key), fault)
     const rest = url.pathname.replace(/^\/ipfs\//, '')
     const format = options.plain ? 'file' : (url.searchParams.get('format') ?? 'file')
     const type = {
@@ -144,6 +150,21 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
     response.writeHead(200, headers)
     if (entry.method === 'HEAD') return void response.end()
     await send(response, body.chunks, fault)
+  }
+
+  async function sendRecord(
+    response: ServerResponse,
+    record: Uint8Array | undefined,
+    fault: Fault | undefined,
+  ): Promise<void> {
+    if (!record) return plainAnswer(response, 404, 'routing: not found')
+    const type = fault?.kind === 'wrongType' ? fault.type : 'application/vnd.ipfs.ipns-record'
+    if (fault?.kind === 'endless') return endless(response, { 'content-type': type })
+    if (fault?.kind === 'gzipBomb') return bomb(response, { 'content-type': type })
+    const bytes = fault?.kind === 'wrongBytes' ? spoiled(record) : record
+    const length = bytes.byteLength + (fault?.kind === 'wrongLength' ? 10 : 0)
+    response.writeHead(200, { 'content-type': type, 'content-length': String(length) })
+    await send(response, [bytes], fault)
   }
 
   type Body = {
@@ -241,6 +262,7 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
   const upstream: ProgrammableUpstream = {
     url: `http://127.0.0.1:${port}`,
     blocks,
+    records,
     seen,
     get asked() {
       return seen.filter(({ url }) => !url.includes('bafkqaaa'))
