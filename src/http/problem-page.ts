@@ -1,5 +1,7 @@
-// A problem as a page, for people. What a request brought is text in it and never markup.
+// A problem as a page, for people: what happened, who was asked, and what can be done about it. What a request brought is
+// text in it and never markup.
 import type { Attempt } from '../observe/account.ts'
+import { escaped, pageEnd, pagePolicy, pageTop, shown } from '../web/page.ts'
 
 export type Problem = {
   readonly title: string
@@ -10,28 +12,33 @@ export type Problem = {
 
 export const pageHeaders: readonly (readonly [name: string, value: string])[] = [
   ['Content-Type', 'text/html; charset=utf-8'],
-  ['Content-Security-Policy', "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"],
+  ['Content-Security-Policy', pagePolicy],
   ['Vary', 'Accept'],
 ]
 
-const escapes: Readonly<Record<string, string>> = {
-  '&': '&amp;',
-  '<': '&lt;',
-  '>': '&gt;',
-  '"': '&quot;',
-  "'": '&#39;',
+const nextSteps: Readonly<Record<number, string>> = {
+  400: 'Look at the address again: a letter may be missing at its beginning or end.',
+  401: 'Ask the operator of this gateway for access.',
+  404: 'Look at the address again. What was published a moment ago may take a minute to be found: the search goes on here, so try again soon.',
+  406: 'Ask for it without a format, or for the blocks themselves with ?format=raw or ?format=car.',
+  410: 'Another address on this gateway will not help. The operator can say why.',
+  412: 'Ask again without Cache-Control: only-if-cached, and it is looked for.',
+  429: 'Wait a moment before you go on.',
+  451: 'Another address on this gateway will not help. The operator can say why.',
+  500: 'If this goes on, tell the operator of this gateway.',
+  502: 'Those who could have it cannot be reached just now. Try again in a while.',
+  503: 'Try again in a second.',
+  504: 'It may exist and be slow to find: the search goes on here, so try again soon.',
 }
-const escaped = (text: string): string => text.replace(/[&<>"']/g, (char) => escapes[char] ?? '')
-
-const style = `body{font:16px/1.5 system-ui,sans-serif;margin:10vh auto;max-width:42rem;padding:0 1rem;color:#222;background:#fff}
-p{overflow-wrap:anywhere}td{padding:.2rem 1.5rem .2rem 0;border-top:1px solid #8884}
-@media(prefers-color-scheme:dark){body{color:#ddd;background:#111}}`
 
 export function problemPage({ title, status, detail, attempts = [] }: Problem): string {
   const rows = attempts.map(
     ({ upstream, outcome, ms }) =>
-      `<tr><td>${escaped(upstream)}</td><td>${escaped(outcome)}</td><td>${Math.round(ms)} ms</td></tr>`,
+      `<tr><td>${shown(upstream)}</td><td>${shown(outcome)}</td><td>${Math.round(ms)} ms</td></tr>\n`,
   )
-  const asked = rows.length > 0 ? `<h2>Who was asked</h2><table>${rows.join('')}</table>` : ''
-  return `<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>${status} ${escaped(title)}</title><style>${style}</style><h1>${status} ${escaped(title)}</h1><p>${escaped(detail)}</p>${asked}</html>\n`
+  const asked = rows.length > 0 ? `<h2>Who was asked</h2>\n<table>\n${rows.join('')}</table>\n` : ''
+  const next = nextSteps[status]
+  return `${pageTop(`${status} ${title}`)}<h1>${status} ${escaped(title)}</h1>
+<p>${shown(detail)}</p>
+${next === undefined ? '' : `<h2>What you can do</h2>\n<p>${escaped(next)}</p>\n`}${asked}${pageEnd}`
 }

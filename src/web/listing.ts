@@ -1,0 +1,93 @@
+// A directory as a page. Up to a bound it is sorted, directories first and then names as people count; a larger one comes in
+// the order it is stored in, one entry after another, with nothing kept.
+import { CID } from 'multiformats/cid'
+import type { Entry } from '../content/entity.ts'
+import { breadcrumbs, cidLink, directoryUrl, encodeName, isLinkable, shortCid, type Whereabouts } from './links.ts'
+import { escaped, pageEnd, pageTop, shown, templateHash } from './page.ts'
+
+export const mostSorted = 10_000
+// A name may be as long as a block.
+const mostSortedChars = 4 * 1024 * 1024
+const pieceChars = 16 * 1024
+
+export async function* listingPage(
+  at: Whereabouts,
+  cid: CID,
+  entries: AsyncIterable<Entry>,
+): AsyncGenerator<Uint8Array> {
+  let text = ''
+  let count = 0
+  let bytes = 0
+  for await (const entry of inOrder(entries)) {
+    // The top waits for the first entry: until then a failure is still an error that can be read.
+    if (count++ === 0) text = top(at, cid)
+    bytes += entry.size ?? 0
+    text += row(at, entry)
+    if (text.length < pieceChars) continue
+    yield Buffer.from(text)
+    text = ''
+  }
+  yield Buffer.from((count === 0 ? top(at, cid) : text) + bottom(count, bytes))
+}
+
+async function* inOrder(entries: AsyncIterable<Entry>): AsyncGenerator<Entry> {
+  const kept: Entry[] = []
+  let isSorted = true
+  let chars = 0
+  for await (const entry of entries) {
+    chars += entry.name.length
+    if (isSorted && kept.length < mostSorted && chars <= mostSortedChars) {
+      kept.push(entry)
+      continue
+    }
+    // Too many to be sorted: those that waited go first.
+    isSorted = false
+    yield* kept.splice(0)
+    yield entry
+  }
+  yield* kept.sort(byName)
+}
+
+const collator = new Intl.Collator('en', { numeric: true })
+
+function byName(one: Entry, other: Entry): number {
+  const directories = Number(other.type === 'directory') - Number(one.type === 'directory')
+  return directories || collator.compare(one.name, other.name) || (one.name < other.name ? -1 : 1)
+}
+
+const top = (at: Whereabouts, cid: CID): string => {
+  const path = `/${[at.namespace, at.root, ...at.segments].join('/')}`
+  const up = at.segments.length > 0 ? `<tr><td><a href="${escaped(directoryUrl(at))}..">..</a></td></tr>\n` : ''
+  return `${pageTop(`Index of ${path}`)}<h1>Index of ${breadcrumbs(at)}</h1>
+<p class="dim"><code translate="no">${cid}</code></p>
+<p class="dim"><a href="?format=tar&amp;download=true">tar</a><a href="?format=car">CAR</a><a href="?format=json">JSON</a></p>
+<table>
+${up}`
+}
+
+function row(at: Whereabouts, { name, cid, size, type }: Entry): string {
+  const label = shown(name)
+  const link = isLinkable(name) ? `<a href="${escaped(directoryUrl(at) + encodeName(name))}">${label}</a>` : label
+  const text = cid.toString()
+  const hash = `<a class="ipfs-hash" translate="no" ${cidLink(at, text, name)}>${shortCid(text)}</a>`
+  return `<tr${type === 'directory' ? ' class="d"' : ''}><td>${link}</td><td>${hash}</td><td>${size === undefined ? '' : inUnits(size)}</td></tr>\n`
+}
+
+const bottom = (count: number, bytes: number): string =>
+  `</table>\n<footer>${count} ${count === 1 ? 'entry' : 'entries'}, ${inUnits(bytes)}</footer>\n${pageEnd}`
+
+const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB']
+
+export function inUnits(bytes: number): string {
+  const power = Math.min(units.length - 1, Math.max(0, Math.floor(Math.log2(Math.max(1, bytes)) / 10)))
+  const value = bytes / 1024 ** power
+  return `${power === 0 || value >= 99.95 ? Math.round(value) : value.toFixed(1)} ${units[power]}`
+}
+
+const sampleCid = CID.parse('bafkqaaa')
+const sampleAt: Whereabouts = { namespace: 'ipfs', root: 'a', segments: ['b'], base: '', gateway: '', host: '' }
+const sampleRow = row(sampleAt, { name: 'c', cid: sampleCid, size: 1, type: 'directory' })
+const template = templateHash(top(sampleAt, sampleCid) + sampleRow + bottom(1, 1))
+
+/** Names the template as much as the directory: the page of another version is another one. */
+export const listingEtag = (cid: CID): string => `"DirIndex-${template}_CID-${cid}"`

@@ -1,0 +1,46 @@
+// What all pages of the gateway have in common: one style, no script, nothing loaded from anywhere. Whatever content or a
+// request brought is text in them and never markup.
+import { createHash } from 'node:crypto'
+
+const escapes: Readonly<Record<string, string>> = {
+  '&': '&amp;',
+  '<': '&lt;',
+  '>': '&gt;',
+  '"': '&quot;',
+  "'": '&#39;',
+}
+
+export const escaped = (text: string): string =>
+  text.toWellFormed().replace(/[&<>"']/g, (char) => escapes[char] as string)
+
+/** A name as people see it: characters that would turn the rest of a line around, or are not seen at all, are marked. */
+export const shown = (name: string): string =>
+  escaped(name.replace(/[\p{Cc}\p{Zl}\p{Zp}\u202a-\u202e\u2066-\u2069]/gu, '\ufffd'))
+
+const style = `:root{color-scheme:light dark;--text:#1c1e21;--dim:#5c6470;--line:#d9dde3;--link:#0b5cad;--paper:#fff;--hover:#f2f5f9}
+@media(prefers-color-scheme:dark){:root{--text:#e4e6ea;--dim:#9aa3af;--line:#2c3138;--link:#7ab7ff;--paper:#111418;--hover:#1a1f26}}
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:64rem;padding:1.5rem 1rem 3rem;font:16px/1.5 system-ui,sans-serif;color:var(--text);background:var(--paper);overflow-wrap:anywhere}
+h1{font-size:1.2rem;margin:0 0 .5rem}h2{font-size:1rem;margin:1.5rem 0 .25rem}
+a{color:var(--link);text-decoration:none;unicode-bidi:isolate}a:hover,a:focus-visible{text-decoration:underline}
+p{margin:.5rem 0}.dim,footer{color:var(--dim);font-size:.875rem}.dim a{margin-right:.75rem}
+code,.ipfs-hash,pre{font-family:ui-monospace,monospace;font-size:.85em}pre{white-space:pre-wrap;line-height:1.6}
+table{width:100%;border-collapse:collapse;table-layout:fixed;margin:1rem 0}
+td{padding:.5rem .25rem;border-top:1px solid var(--line);vertical-align:top}tr:hover td{background:var(--hover)}
+td+td{width:8rem;color:var(--dim)}td+td+td{width:6rem;text-align:right;white-space:nowrap}
+.d td:first-child::after{content:"/";color:var(--dim)}
+@media(max-width:36rem){tr{display:grid;grid-template-columns:1fr auto;border-top:1px solid var(--line);padding:.35rem 0}td{border:0;padding:.15rem .25rem}td:first-child{grid-column:1/3}td+td,td+td+td{width:auto}}`
+
+const styleHash = createHash('sha256').update(style).digest('base64')
+
+/** Only the style above holds: a page into which something got in all the same could still do nothing. */
+export const pagePolicy = `default-src 'none'; style-src 'sha256-${styleHash}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'`
+
+/** `title` is text; what follows is markup. */
+export const pageTop = (title: string): string =>
+  `<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1"><title>${shown(title)}</title><style>${style}</style></head><body>\n`
+
+export const pageEnd = '</body></html>\n'
+
+/** A tag for what a template makes: another template is another answer. */
+export const templateHash = (sample: string): string => createHash('sha256').update(sample).digest('hex').slice(0, 10)

@@ -1,0 +1,216 @@
+// The pages of web mode: what stands in them, in which order, and that nothing they show can become markup.
+import assert from 'node:assert/strict'
+import { describe, test } from 'node:test'
+import * as dagCbor from '@ipld/dag-cbor'
+import { CID } from 'multiformats/cid'
+import type { Entry } from '../../src/content/entity.ts'
+import { problemPage } from '../../src/http/problem-page.ts'
+import { documentEtag, documentPage } from '../../src/web/document-page.ts'
+import { breadcrumbs, cidLink, encodeName, type Whereabouts } from '../../src/web/links.ts'
+import { inUnits, listingEtag, listingPage, mostSorted } from '../../src/web/listing.ts'
+import { pagePolicy, shown } from '../../src/web/page.ts'
+import { addCbor, type BlockMap } from '../support/fixtures.ts'
+
+const root = CID.parse('bafybeigdyrzt5sfp7udm7hu76uh7y26nf3efuylqabf3oclgtqy55fbzdi')
+const file = CID.parse('bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e')
+const at: Whereabouts = {
+  namespace: 'ipfs',
+  root: root.toString(),
+  segments: ['ą', 'ę'],
+  base: `/ipfs/${root}`,
+  gateway: '',
+  host: 'localhost',
+}
+const own: Whereabouts = { ...at, base: '', gateway: '//gateway.example' }
+const site: Whereabouts = {
+  ...at,
+  namespace: 'ipns',
+  root: 'site.example',
+  base: '',
+  gateway: undefined,
+  host: 'site.example',
+}
+
+const entry = (name: string, more: Partial<Entry> = {}): Entry => ({ name, cid: file, size: 10, type: 'file', ...more })
+async function* from(entries: Iterable<Entry>) {
+  yield* entries
+}
+const page = async (entries: Iterable<Entry>, where = at): Promise<string> =>
+  Buffer.concat(await Array.fromAsync(listingPage(where, root, from(entries)))).toString()
+const namesIn = (html: string): string[] =>
+  [...html.matchAll(/<tr[^>]*><td>(?:<a href="[^"]*">)?([^<]*)/g)].map(([, name]) => name as string)
+
+describe('a listing', () => {
+  test('links names, CIDs, the path and the way up, on the shared host', async () => {
+    const html = await page([entry('file-źł.txt')])
+    assert.ok(html.includes('Index of'))
+    assert.ok(
+      html.includes(
+        `/ipfs/<a href="/ipfs/${root}">${root}</a>/<a href="/ipfs/${root}/%C4%85">ą</a>/<a href="/ipfs/${root}/%C4%85/%C4%99">ę</a>`,
+      ),
+    )
+    assert.ok(html.includes(`<a href="/ipfs/${root}/%C4%85/%C4%99/..">..</a>`))
+    assert.ok(html.includes(`<a href="/ipfs/${root}/%C4%85/%C4%99/file-%C5%BA%C5%82.txt">file-źł.txt</a>`))
+    assert.ok(
+      html.includes(`<a class="ipfs-hash" translate="no" href="/ipfs/${file}?filename=file-%25C5%25BA%25C5%2582.txt">`),
+    )
+  })
+  test('links to the gateway beside it from an origin of its own', async () => {
+    const html = await page([entry('hello')], own)
+    assert.ok(html.includes('<a href="/%C4%85/%C4%99/hello">hello</a>'))
+    assert.ok(html.includes('<a href="/%C4%85/%C4%99/..">..</a>'))
+    assert.ok(html.includes(`<a href="//gateway.example/ipfs/${root}/%C4%85">ą</a>`))
+    assert.ok(html.includes(`href="//gateway.example/ipfs/${file}?filename=hello"`))
+  })
+  test('stays on its host where there is no gateway beside it', () => {
+    const crumbs = '/ipns/<a href="//site.example/">site.example</a>/<a href="//site.example/%C4%85">ą</a>/'
+    assert.ok(breadcrumbs(site).startsWith(crumbs))
+    assert.equal(
+      cidLink(site, 'bafy', 'x'),
+      'href="https://cid.ipfs.tech/#bafy" target="_blank" rel="noreferrer noopener"',
+    )
+  })
+  test('of a root has no way up', async () => {
+    assert.ok(!(await page([entry('a')], { ...at, segments: [] })).includes('>..<'))
+  })
+  test('has directories first, then names as people count', async () => {
+    const directory = { type: 'directory' } as const
+    const html = await page(
+      ['b10', 'b9', 'Z', 'a'].map((name) => entry(name)).concat(entry('sub', directory), entry('a2', directory)),
+    )
+    assert.deepEqual(namesIn(html).slice(1), ['a2', 'sub', 'a', 'b9', 'b10', 'Z'])
+  })
+  test('larger than the bound keeps nothing and comes in the stored order', async () => {
+    let made = 0
+    const many = function* () {
+      for (; made < mostSorted * 3; made++) yield entry(`n${mostSorted * 3 - made}`)
+    }
+    const pieces = listingPage(at, root, from(many()))
+    let html = (await pieces.next()).value?.toString() ?? ''
+    assert.ok(made <= mostSorted + 2, `${made} entries were read for the first piece`)
+    for await (const piece of pieces) html += piece
+    const names = namesIn(html).slice(1)
+    assert.equal(names.length, mostSorted * 3)
+    assert.deepEqual(names.slice(0, 2), [`n${mostSorted * 3}`, `n${mostSorted * 3 - 1}`])
+    assert.ok(html.endsWith('</html>\n'))
+  })
+  test('keeps no more than it may, however long names are', async () => {
+    let made = 0
+    const long = function* () {
+      for (; made < 1000; made++) yield entry(`${made}${'x'.repeat(1_000_000)}`)
+    }
+    await listingPage(at, root, from(long())).next()
+    assert.ok(made < 10)
+  })
+  test('of nothing is a page, too', async () => {
+    assert.match(await page([]), /0 entries.*<\/html>\n$/s)
+  })
+  test('a failure before the first entry leaves nothing half said', async () => {
+    const failing = async function* (): AsyncGenerator<Entry> {
+      throw new Error('not there')
+    }
+    await assert.rejects(listingPage(at, root, failing()).next(), /not there/)
+  })
+  test('sizes are for people', () => {
+    assert.deepEqual([0, 1, 1023, 1024, 1536, 1024 ** 2 - 1, 5 * 1024 ** 3, 1024 ** 6].map(inUnits), [
+      '0 B',
+      '1 B',
+      '1023 B',
+      '1.0 KiB',
+      '1.5 KiB',
+      '1024 KiB',
+      '5.0 GiB',
+      '1024 PiB',
+    ])
+  })
+  test('its tag names the template and the directory', () => {
+    assert.match(listingEtag(root), new RegExp(`^"DirIndex-[0-9a-f]+_CID-${root}"$`))
+  })
+})
+
+describe('names that were made to do harm', () => {
+  const hostile = [
+    '<script>alert(1)</script>',
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    'javascript:alert(1)',
+    '&lt;b&gt;',
+    '../../secret',
+    '..',
+    '.',
+    '',
+    'a\nb',
+    '%2e%2e',
+    '?format=raw#x',
+    'a\u202egpj.exe',
+    '\ud800',
+    'x'.repeat(5000),
+  ]
+  test('are text, and their links stay below the directory', async () => {
+    const html = await page(hostile.map((name) => entry(name)))
+    assert.doesNotMatch(html, /<(script|img)/i)
+    assert.doesNotMatch(html, /<[^>]*\son\w+=/i)
+    for (const [, href] of html.matchAll(/href="([^"]*)"/g)) {
+      const url = new URL((href as string).replaceAll('&amp;', '&'), `http://host/ipfs/${root}/%C4%85/%C4%99/`)
+      assert.equal(url.host, 'host', href)
+      assert.ok(url.pathname.startsWith('/ipfs/'), href)
+    }
+    for (const name of ['..', '.', '', '../../secret'])
+      assert.ok(!html.includes(`%99/${encodeName(name)}">`) || name === '..')
+  })
+  test('survive the way through a URL', () => {
+    for (const name of hostile.filter((one) => one.isWellFormed() && !/^\.{0,2}$|\//.test(one))) {
+      const { pathname } = new URL(`http://host/${encodeName(name)}`)
+      assert.equal(decodeURIComponent(pathname.slice(1)), name)
+    }
+  })
+  test('what would turn a line around is marked', () => assert.equal(shown('a\u202egpj.exe'), 'a\ufffdgpj.exe'))
+  test('in a path are text, too', () => {
+    assert.doesNotMatch(breadcrumbs({ ...at, root: '<b>', segments: ['"><i>'] }), /<[bi]>/)
+  })
+})
+
+describe('a document', () => {
+  const blocks: BlockMap = new Map()
+  const entity = (value: unknown) => {
+    const cid = addCbor(blocks, value)
+    return { cid, kind: 'data', block: dagCbor.encode(value), size: undefined } as const
+  }
+  test('shows what is in it, and its links can be followed', () => {
+    const html = documentPage(
+      at,
+      entity({ '<k>': '<v>', n: [1, null, true], f: file, b: new Uint8Array([1, 2]) }),
+    ).toString()
+    assert.ok(html.includes('&quot;&lt;k&gt;&quot;: &quot;&lt;v&gt;&quot;'))
+    assert.ok(html.includes(`<a class="ipfs-hash" href="/ipfs/${file}">${file}</a>`))
+    assert.ok(html.includes('bytes(AQI)'))
+    assert.ok(html.endsWith('</html>\n'))
+  })
+  test('that is large or deep is shown in part', () => {
+    const wide = documentPage(at, entity(Array.from({ length: 200_000 }, (_, index) => index)))
+    assert.ok(wide.byteLength < 600_000)
+    assert.match(wide.toString(), /only the beginning is shown/)
+    let deep: unknown = 1
+    for (let index = 0; index < 500; index++) deep = [deep]
+    assert.match(documentPage(at, entity(deep)).toString(), /…/)
+  })
+  test('its tag names the template and the document', () => {
+    assert.match(documentEtag(root), new RegExp(`^"DagIndex-[0-9a-f]+_CID-${root}"$`))
+  })
+})
+
+describe('a problem', () => {
+  test('says what happened, who was asked and what can be done, and nothing in it is markup', () => {
+    const attempts = [{ upstream: '<b>one</b>', outcome: 'timeout', ms: 12.4 }] as never
+    const html = problemPage({ title: 'Not found', status: 404, detail: 'nobody has <script>', attempts })
+    assert.match(html, /<h1>404 Not found<\/h1>/)
+    assert.match(html, /nobody has &lt;script&gt;/)
+    assert.match(html, /&lt;b&gt;one&lt;\/b&gt;<\/td><td>timeout<\/td><td>12 ms/)
+    assert.match(html, /What you can do/)
+    assert.doesNotMatch(html, /<script|<b>/)
+  })
+  test('allows nothing but the style of the page', () => {
+    assert.match(pagePolicy, /^default-src 'none'; style-src 'sha256-[^']+';/)
+    assert.doesNotMatch(pagePolicy, /unsafe/)
+  })
+})
