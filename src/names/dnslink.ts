@@ -1,95 +1,103 @@
 // What a domain's DNSLink points at: the TXT record of `_dnslink.<name>`, kept for its TTL; what is known is served
 // stale while no DNS server answers.
-import { LRUCache } from 'lru-cache'
 import type { Clock } from '../clock.ts'
-import { Failure } from '../failure.ts'
-import type { TxtLookup } from './dns-query.ts'
-
-export type DnsLink = {
-  /** `/ipfs/…` or `/ipns/…`, as the record says. */
-  readonly value: string
-  readonly freshMs: number
-}
+import { Failure, isFailure } from '../failure.ts'
+import type { Attempt } from '../observe/account.ts'
+import type { TxtServer } from './dns-query.ts'
+import { type Answer, createLookups, type Found, type Lookups, type Wants } from './lookups.ts'
 
 export interface DnsLinks {
-  /** Rejects with `not-found` for a name without a DNSLink, `timeout` when no server could say. */
-  resolve(name: string, signal: AbortSignal): Promise<DnsLink>
+  /** `/ipfs/…` or `/ipns/…`, as the record says. Rejects with `not-found` for a name without a DNSLink. */
+  resolve(name: string, wants: Wants): Promise<Answer<string>>
+  stats(): ReturnType<Lookups<string, string>['stats']>
+  close(): Promise<void>
 }
 
-type Held = { readonly value: string | undefined; readonly until: number; readonly at: number }
-
-const mostKept = 10_000
-const leastTtlMs = 1_000
-const mostTtlMs = 86_400_000
-const staleMs = 86_400_000 // how old an answer may be that is served because nobody answers
-const againMs = 5_000
+const staleMs = 86_400_000 // how long behind its TTL an answer is served because nobody answers
+const fixedFreshMs = 60_000
 
 /** A name DNS could have; looked at before anything is asked. */
 export const isDomain = (name: string): boolean =>
   name.length <= 253 &&
   /^(?=.*\.)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)+[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.?$/i.test(name)
 
-export function createDnsLinks(options: {
-  readonly lookups: readonly TxtLookup[]
-  readonly clock: Clock
-  /** Fixed answers, for names the operator (or a test) pins. */
-  readonly fixed?: Readonly<Record<string, string>>
-}): DnsLinks {
-  const { lookups, clock, fixed = {} } = options
-  const held = new LRUCache<string, Held>({ max: mostKept })
-  const flights = new Map<string, Promise<Held>>()
+const isPath = (text: string): boolean => /^\/ip[fn]s\/[^/]/.test(text)
 
-  async function ask(name: string): Promise<Held> {
-    const known = held.get(name)
-    const own = AbortSignal.timeout(5_000)
+export function createDnsLinks(options: {
+  readonly servers: readonly TxtServer[]
+  /** Names that DNS is not asked for. */
+  readonly fixed: Readonly<Record<string, string>>
+  readonly deadlineMs: number
+  readonly ttl: { readonly leastMs: number; readonly mostMs: number }
+  readonly notFoundMs: number
+  readonly most: number
+  readonly clock: Clock
+}): DnsLinks {
+  const { servers, ttl, clock } = options
+  const fixed = new Map(Object.entries(options.fixed).map(([name, value]) => [name.toLowerCase(), value]))
+
+  async function look(
+    name: string,
+    _known: string | undefined,
+    signal: AbortSignal,
+    note: (attempt: Attempt) => void,
+  ): Promise<Found<string>> {
     let last: unknown
-    for (const lookup of lookups) {
+    for (const server of servers) {
+      const began = clock.monotonic()
+      const end = (outcome: string) =>
+        note({ upstream: server.name, outcome, ms: Math.round(clock.monotonic() - began) })
       try {
-        const { texts, ttlMs } = await lookup(`_dnslink.${name}`, own)
-        const value = texts.find((text) => /^dnslink=\/ip[fn]s\/[^/]/.test(text))?.slice('dnslink='.length)
-        const until = clock.monotonic() + Math.min(mostTtlMs, Math.max(leastTtlMs, ttlMs))
-        return { value, until, at: clock.monotonic() }
+        const { texts, ttlMs } = await server.lookup(`_dnslink.${name}`, signal)
+        // In an order of their own: every instance, and every answer, has to mean the same one.
+        const links = texts.flatMap((text) =>
+          text.startsWith('dnslink=') ? [text.slice('dnslink='.length).trim()] : [],
+        )
+        const value = links.filter(isPath).sort()[0]
+        if (value === undefined) {
+          end('not-found')
+          throw absent(name)
+        }
+        end('record')
+        const freshForMs = Math.min(ttl.mostMs, Math.max(ttl.leastMs, ttlMs))
+        return { value, freshForMs, endsAt: clock.now() + freshForMs + staleMs, via: server.name }
       } catch (error) {
+        signal.throwIfAborted()
+        if (isFailure(error, 'not-found')) throw error
+        end(isFailure(error) ? error.kind : 'internal')
         last = error
       }
     }
-    if (known && clock.monotonic() - known.at < staleMs) return { ...known, until: clock.monotonic() + againMs }
-    throw new Failure('timeout', `no DNS server could say where ${name} points`, { source: 'upstream', cause: last })
+    throw new Failure('unavailable', `no DNS server could say where ${name} points`, {
+      source: 'upstream',
+      cause: last,
+    })
   }
 
+  const lookups = createLookups<string, string>({
+    ...options,
+    look,
+    takesBack: (error) => isFailure(error, 'not-found'),
+    late: (name) => new Failure('timeout', `no DNS server said in time where ${name} points`, { source: 'upstream' }),
+  })
+
   return {
-    async resolve(raw, signal) {
+    async resolve(raw, wants) {
       const name = raw.toLowerCase().replace(/\.$/, '')
-      const pinned = fixed[name]
-      if (pinned !== undefined) return { value: pinned, freshMs: againMs }
-      if (!isDomain(name))
-        throw new Failure('malformed', `${raw} is neither a key nor a domain name`, { source: 'client' })
-      signal.throwIfAborted()
-      let entry = held.get(name)
-      if (!entry || entry.until <= clock.monotonic()) {
-        let flight = flights.get(name)
-        if (!flight) {
-          flight = ask(name)
-          flights.set(name, flight)
-          flight
-            .then((found) => held.set(name, found))
-            .catch(() => {})
-            .finally(() => flights.delete(name))
-        }
-        entry = await flight
-        signal.throwIfAborted()
-      }
-      if (entry.value === undefined) {
-        throw new Failure(
-          'not-found',
-          `${name} has no DNSLink: there is no TXT record "dnslink=…" at _dnslink.${name}`,
-          {
-            source: 'upstream',
-            retryAfterMs: Math.max(0, entry.until - clock.monotonic()),
-          },
-        )
-      }
-      return { value: entry.value, freshMs: Math.max(0, entry.until - clock.monotonic()) }
+      const value = fixed.get(name)
+      if (value !== undefined) return { value, freshMs: fixedFreshMs, via: 'configuration' }
+      if (isDomain(name)) return lookups.get(name, name, wants)
+      throw new Failure('malformed', `${JSON.stringify(raw)} is neither a key nor a domain name`, { source: 'client' })
+    },
+    stats: lookups.stats,
+    async close() {
+      lookups.close()
+      await Promise.all(servers.map((server) => server.close()))
     },
   }
+}
+
+function absent(name: string): Failure {
+  const what = `${name} has no DNSLink: there is no TXT record "dnslink=/ipfs/…" at _dnslink.${name}`
+  return new Failure('not-found', what, { source: 'upstream' })
 }

@@ -2,7 +2,9 @@
 import { multihashToIPNSRoutingKey, unmarshalIPNSRecord } from 'ipns'
 import { ipnsSelector } from 'ipns/selector'
 import { ipnsValidator } from 'ipns/validator'
-import type { CID } from 'multiformats/cid'
+import { base36 } from 'multiformats/bases/base36'
+import { CID } from 'multiformats/cid'
+import { maxRecordBytes } from '../../backends/upstreams/contract.ts'
 import { Failure } from '../failure.ts'
 
 export type IpnsRecord = {
@@ -16,39 +18,52 @@ export type IpnsRecord = {
   readonly endsAt: number
 }
 
-/** The largest record there is (IPNS specification: 10 KiB). */
-export const maxRecordBytes = 10 * 1024
-
 const defaultTtlMs = 300_000
+const libp2pKey = 0x72
+const keyFunctions = new Set([0x00, 0x12]) // the key itself, or its sha2-256
 
-function routingKey(key: CID): Uint8Array {
-  return multihashToIPNSRoutingKey(key.multihash as Parameters<typeof multihashToIPNSRoutingKey>[0])
+function routingKey({ multihash }: CID): Uint8Array {
+  return multihashToIPNSRoutingKey(multihash as Parameters<typeof multihashToIPNSRoutingKey>[0])
 }
 
-/** Throws a Failure `false-bytes` for what is no valid record of this key at this time. */
+/** The same key in one form, however it was spelled. Throws for what cannot be the hash of a key. */
+export function canonicalKey(cid: CID): CID {
+  const { code, digest } = cid.multihash
+  if (keyFunctions.has(code) && digest.byteLength <= 64) return CID.createV1(libp2pKey, cid.multihash)
+  throw new Failure('malformed', `${cid} is not the key of a name`, { source: 'client' })
+}
+
+/** As it is spelled everywhere: base36. */
+export const keyText = (key: CID): string => key.toString(base36)
+
+/** Throws `false-bytes` for what is no record of this key, `not-found` for one that is past its end at this time. */
 export async function provedRecord(key: CID, bytes: Uint8Array, now: number): Promise<IpnsRecord> {
+  let record: IpnsRecord
   try {
     if (bytes.byteLength > maxRecordBytes) throw new Error('it is too large')
-    await ipnsValidator(routingKey(key), bytes)
+    await ipnsValidator(routingKey(key), bytes).catch((error: unknown) => {
+      // Its end is looked at below, by our clock; the package does so after the signature.
+      if ((error as { name?: unknown } | null)?.name !== 'RecordExpiredError') throw error
+    })
     const { value, sequence, ttl, validity } = unmarshalIPNSRecord(bytes)
     const endsAt = Date.parse(validity)
-    if (!(endsAt > now)) throw new Error('it is past its end')
-    return { bytes, value, sequence, ttlMs: ttl === undefined ? defaultTtlMs : Number(ttl / 1_000_000n), endsAt }
+    if (Number.isNaN(endsAt)) throw new Error('its end is no date')
+    record = { bytes, value, sequence, ttlMs: ttl === undefined ? defaultTtlMs : Number(ttl / 1_000_000n), endsAt }
   } catch (cause) {
-    throw new Failure('false-bytes', `the record sent for /ipns/${key} is not a valid one`, {
+    throw new Failure('false-bytes', `the record sent for /ipns/${keyText(key)} is not a valid one`, {
       source: 'upstream',
       cause,
     })
   }
+  if (record.endsAt > now) return record
+  throw new Failure('not-found', `the record of /ipns/${keyText(key)} ended ${new Date(record.endsAt).toISOString()}`, {
+    source: 'upstream',
+  })
 }
 
 /** Of several valid records the newest: the highest sequence, then the latest end. */
 export function newest(key: CID, records: readonly IpnsRecord[]): IpnsRecord | undefined {
   if (records.length === 0) return undefined
-  return records[
-    ipnsSelector(
-      routingKey(key),
-      records.map(({ bytes }) => bytes),
-    )
-  ]
+  const all = records.map(({ bytes }) => bytes)
+  return records[ipnsSelector(routingKey(key), all)]
 }

@@ -1,133 +1,145 @@
-// What an IPNS key points at now: the newest valid record of several upstreams, kept for its TTL, served stale while
-// nobody answers, and never past its end.
-import { LRUCache } from 'lru-cache'
+// What an IPNS key points at now: the newest valid record of several upstreams, and of those that were seen before. A
+// record that is valid and older than one that is known never takes its place.
 import type { CID } from 'multiformats/cid'
-import { blockKey } from '../block.ts'
 import type { Clock } from '../clock.ts'
 import { Failure, isFailure } from '../failure.ts'
-import type { Log } from '../observe/log.ts'
-import { type IpnsRecord, newest, provedRecord } from './ipns-record.ts'
+import type { Attempt } from '../observe/account.ts'
+import { type IpnsRecord, keyText, newest, provedRecord } from './ipns-record.ts'
+import { type Answer, createLookups, type Found, type Lookups, type Wants } from './lookups.ts'
+import type { RecordStore } from './record-store.ts'
 
 export type RecordSource = {
   readonly name: string
   /** The bytes of a record that claims to be this key's. */
   record(key: CID, signal: AbortSignal): Promise<Uint8Array>
-  /** It sent something that is no valid record. */
+  /** It sent something that is no record of the key. */
   lied(failure: Failure): void
 }
 
-export type ResolvedRecord = {
-  readonly record: IpnsRecord
-  /** How long this answer may be kept downstream. */
-  readonly freshMs: number
-}
+export type Sources = (key: CID) => { readonly ready: readonly RecordSource[]; readonly skipped: readonly Attempt[] }
 
 export interface IpnsNames {
-  resolve(key: CID, options: { readonly signal: AbortSignal; readonly noCache?: boolean }): Promise<ResolvedRecord>
+  /** `key` in its canonical form. */
+  resolve(key: CID, wants: Wants): Promise<Answer<IpnsRecord>>
+  stats(): ReturnType<Lookups<CID, IpnsRecord>['stats']>
+  close(): void
 }
 
-type Held = { readonly record: IpnsRecord; readonly at: number }
-
-const mostKept = 10_000
-const staleMs = 10_000 // a stale record is served this long before somebody is asked again
 const graceMs = 400 // after the first valid record, the others have this long to bring a newer one
 
 export function createIpnsNames(options: {
-  readonly sources: () => readonly RecordSource[]
+  readonly sources: Sources
+  readonly store: RecordStore
   readonly deadlineMs: number
+  readonly ttl: { readonly leastMs: number; readonly mostMs: number }
+  readonly notFoundMs: number
+  readonly most: number
   readonly clock: Clock
-  readonly log: Log
 }): IpnsNames {
-  const { sources, deadlineMs, clock, log } = options
-  const held = new LRUCache<string, Held>({ max: mostKept })
-  const flights = new Map<string, Promise<IpnsRecord>>()
+  const { sources, store, ttl, clock } = options
 
-  const answer = (record: IpnsRecord, at: number): ResolvedRecord => ({
-    record,
-    freshMs: Math.max(0, Math.min(record.ttlMs - (clock.now() - at), record.endsAt - clock.now())),
+  const found = (value: IpnsRecord, via: string): Found<IpnsRecord> => ({
+    value,
+    freshForMs: Math.min(ttl.mostMs, Math.max(ttl.leastMs, value.ttlMs)),
+    endsAt: value.endsAt,
+    via,
   })
 
-  /** Asks everybody at once; settles soon after the first valid record, or when all have failed. */
-  async function fetch(key: CID, known: IpnsRecord | undefined): Promise<IpnsRecord> {
-    const asked = sources()
+  async function look(
+    key: CID,
+    known: IpnsRecord | undefined,
+    signal: AbortSignal,
+    note: (attempt: Attempt) => void,
+  ): Promise<Found<IpnsRecord>> {
+    const { ready, skipped } = sources(key)
+    for (const attempt of skipped) note(attempt)
     const own = new AbortController()
-    const found: IpnsRecord[] = known && known.endsAt > clock.now() ? [known] : []
+    const leave = () => own.abort(signal.reason)
+    signal.addEventListener('abort', leave, { once: true })
+    const brought: { readonly record: IpnsRecord; readonly via: string }[] = []
     const failures: unknown[] = []
     const enough = Promise.withResolvers<void>()
-    let stopGrace = () => {}
-    const stop = clock.after(deadlineMs, enough.resolve)
-    const all = Promise.all(
-      asked.map(async (source) => {
-        try {
-          found.push(await provedRecord(key, await source.record(key, own.signal), clock.now()))
-          stopGrace()
-          stopGrace = clock.after(graceMs, enough.resolve)
-        } catch (error) {
-          failures.push(error)
-          if (isFailure(error, 'false-bytes')) source.lied(error)
-        }
-      }),
-    )
+    let stopGrace: (() => void) | undefined
+    let isOver = false
+    const ask = async (source: RecordSource): Promise<void> => {
+      const began = clock.monotonic()
+      const end = (outcome: string) => {
+        if (!isOver) note({ upstream: source.name, outcome, ms: Math.round(clock.monotonic() - began) })
+      }
+      try {
+        const record = await provedRecord(key, await source.record(key, own.signal), clock.now())
+        brought.push({ record, via: source.name })
+        end(known && newest(key, [record, known]) === known && record.sequence < known.sequence ? 'older' : 'record')
+        stopGrace ??= clock.after(graceMs, enough.resolve)
+      } catch (error) {
+        failures.push(error)
+        end(isFailure(error) ? error.kind : 'internal')
+        if (isFailure(error, 'false-bytes')) source.lied(error)
+      }
+    }
+    const all = Promise.all(ready.map(ask))
     try {
       await Promise.race([all, enough.promise])
     } finally {
-      stop()
-      stopGrace()
+      isOver = true
+      stopGrace?.()
+      signal.removeEventListener('abort', leave)
       own.abort(new Failure('cancelled', 'a record was found', { source: 'ours' }))
     }
-    const record = newest(key, found)
-    if (record && (record !== known || failures.length < asked.length)) return record
-    if (record) {
-      log('info', 'ipns.stale', { key: key.toString() })
-      return record
-    }
-    if (
-      asked.length > 0 &&
-      failures.length === asked.length &&
-      failures.every((failure) => isFailure(failure, 'not-found'))
-    ) {
-      throw new Failure('not-found', `no upstream has a record of /ipns/${key}`, {
-        source: 'upstream',
-        cause: failures[0],
-      })
-    }
-    throw new Failure('timeout', `no upstream sent a valid record of /ipns/${key}`, {
-      source: 'upstream',
-      cause: failures[0],
-    })
+    signal.throwIfAborted()
+    if (brought.length === 0) throw verdict(key, failures, ready.length + skipped.length)
+    const records = brought.map(({ record }) => record)
+    const best = newest(key, known && known.endsAt > clock.now() ? [known, ...records] : records) as IpnsRecord
+    if (best !== known) store.write(key, best.bytes)
+    const bringer = brought.find(({ record }) => record === best) ?? brought[0]
+    return found(best, bringer?.via ?? '')
   }
 
-  function join(key: CID, known: IpnsRecord | undefined): Promise<IpnsRecord> {
-    const name = blockKey(key)
-    let flight = flights.get(name)
-    if (!flight) {
-      flight = fetch(key, known).then((record) => {
-        const isNew = record !== known
-        const at = isNew ? clock.now() : clock.now() - Math.max(0, record.ttlMs - staleMs)
-        held.set(name, { record, at })
-        return record
-      })
-      flights.set(name, flight)
-      flight.catch(() => {}).finally(() => flights.delete(name))
-    }
-    return flight
-  }
-
-  return {
-    async resolve(key, { signal, noCache = false }) {
-      signal.throwIfAborted()
-      const kept = held.get(blockKey(key))
-      const isFresh = kept && kept.record.endsAt > clock.now() && clock.now() - kept.at < kept.record.ttlMs
-      if (kept && isFresh && !noCache) return answer(kept.record, kept.at)
-      const left = Promise.withResolvers<never>()
-      const leave = () => left.reject(signal.reason)
-      signal.addEventListener('abort', leave, { once: true })
+  const lookups = createLookups<CID, IpnsRecord>({
+    ...options,
+    look,
+    async restore(key) {
+      const bytes = await store.read(key)
+      if (!bytes) return undefined
       try {
-        const record = await Promise.race([join(key, kept?.record), left.promise])
-        return answer(record, held.get(blockKey(key))?.at ?? clock.now())
-      } finally {
-        signal.removeEventListener('abort', leave)
+        const value = await provedRecord(key, bytes, clock.now())
+        return { value, endsAt: value.endsAt }
+      } catch {
+        store.remove(key)
+        return undefined
       }
     },
+    // It was signed, and it says itself how long it holds: that others lost it says nothing.
+    takesBack: () => false,
+    late: (key) =>
+      new Failure('timeout', `no upstream sent a record of /ipns/${keyText(key)} in time`, { source: 'upstream' }),
+  })
+
+  return {
+    resolve: (key, wants) => lookups.get(keyText(key), key, wants),
+    stats: lookups.stats,
+    close: lookups.close,
   }
+}
+
+function verdict(key: CID, failures: readonly unknown[], sources: number): Failure {
+  const name = `/ipns/${keyText(key)}`
+  const first = (kind: Failure['kind']) => failures.find((failure) => isFailure(failure, kind))
+  const missing = first('not-found')
+  if (missing)
+    return new Failure('not-found', `no upstream has a valid record of ${name}`, { source: 'upstream', cause: missing })
+  const lie = first('false-bytes')
+  if (lie)
+    return new Failure('false-bytes', `what upstreams sent for ${name} is not its record`, {
+      source: 'upstream',
+      cause: lie,
+    })
+  const late = first('timeout')
+  if (late)
+    return new Failure('timeout', `no upstream sent a record of ${name} in time`, { source: 'upstream', cause: late })
+  const why = sources === 0 ? 'there is no upstream that could be asked for it' : 'no upstream could be asked for it'
+  return new Failure('unavailable', `no record of ${name} is here, and ${why}`, {
+    source: 'upstream',
+    cause: failures[0],
+  })
 }

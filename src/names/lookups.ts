@@ -1,0 +1,184 @@
+// What was looked up once, for everybody who asks: fresh from memory, one flight for a name however many want it, and
+// while nobody answers the last thing that is still valid, stale.
+import { LRUCache } from 'lru-cache'
+import type { Clock } from '../clock.ts'
+import { orAborted, withDeadline } from '../deadline.ts'
+import { Failure, isFailure } from '../failure.ts'
+import type { Account, Attempt } from '../observe/account.ts'
+import { createFlights } from '../retrieval/flights.ts'
+
+export type Wants = {
+  readonly signal: AbortSignal
+  readonly account?: Account | undefined
+  /** Ask again, although it is fresh. */
+  readonly noCache?: boolean | undefined
+  /** Ask nobody: stale will do, and what is not here rejects with `not-found` (facts: { onlyIfCached: true }). */
+  readonly onlyIfCached?: boolean | undefined
+}
+
+export type Found<T> = {
+  readonly value: T
+  readonly freshForMs: number
+  /** Milliseconds since the epoch: never served past this. */
+  readonly endsAt: number
+  /** Who said so. */
+  readonly via: string
+}
+
+export type Answer<T> = { readonly value: T; readonly freshMs: number; readonly via: string }
+
+export interface Lookups<Subject, T> {
+  get(key: string, subject: Subject, wants: Wants): Promise<Answer<T>>
+  stats(): { readonly kept: number; readonly flights: number; readonly stale: number }
+  close(): void
+}
+
+export type LookupOptions<Subject, T> = {
+  /** Resolves with the newest there is, `known` included; keeps the account of whom it asked in `note`. */
+  readonly look: (
+    subject: Subject,
+    known: T | undefined,
+    signal: AbortSignal,
+    note: (attempt: Attempt) => void,
+  ) => Promise<Found<T>>
+  /** What an earlier run of this gateway knew, already proved again. */
+  readonly restore?: ((subject: Subject) => Promise<Pick<Found<T>, 'value' | 'endsAt'> | undefined>) | undefined
+  /** Whether this failure takes back what was known, so that it is not served stale. */
+  readonly takesBack: (error: unknown) => boolean
+  readonly late: (subject: Subject) => Failure
+  readonly deadlineMs: number
+  /** How long a failure is remembered when nothing is known. */
+  readonly notFoundMs: number
+  readonly most: number
+  readonly clock: Clock
+}
+
+const staleAfterMs = 1_000 // who has something valid waits this long for something newer
+const againMs = 10_000 // what is served stale is asked for again after this
+const leastAgeMs = 1_000 // younger than this it is fresh even for `no-cache`
+
+type Kept<T> = Found<T> & { readonly at: number }
+type Failed = { readonly error: unknown; readonly at: number; readonly until: number }
+type Work<T> = { readonly done: Promise<Kept<T>>; readonly attempts: readonly Attempt[] }
+
+export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): Lookups<Subject, T> {
+  const { look, restore, takesBack, late, deadlineMs, notFoundMs, most, clock } = options
+  const held = new LRUCache<string, Kept<T>>({ max: most })
+  const failed = new LRUCache<string, Failed>({ max: most })
+  const flights = createFlights<Work<T>>()
+  let served = 0
+
+  const kept = (key: string): Kept<T> | undefined => {
+    const one = held.get(key)
+    if (one && one.endsAt <= clock.now()) held.delete(key)
+    return one && one.endsAt > clock.now() ? one : undefined
+  }
+  const age = ({ at }: { at: number }): number => clock.monotonic() - at
+  const isFresh = (one: Kept<T>, noCache = false): boolean => age(one) < (noCache ? leastAgeMs : one.freshForMs)
+  const fresh = (one: Kept<T>, via: string): Answer<T> => ({
+    value: one.value,
+    freshMs: Math.max(0, Math.min(one.freshForMs - age(one), one.endsAt - clock.now())),
+    via,
+  })
+  const stale = (one: Kept<T>): Answer<T> => {
+    served++
+    return { value: one.value, freshMs: Math.min(againMs, one.endsAt - clock.now()), via: 'stale' }
+  }
+
+  async function restored(key: string, subject: Subject): Promise<Kept<T> | undefined> {
+    const old = await restore?.(subject)
+    if (!old || old.endsAt <= clock.now()) return undefined
+    const one = { ...old, freshForMs: 0, via: 'disk', at: clock.monotonic() }
+    if (!kept(key)) held.set(key, one)
+    return kept(key)
+  }
+
+  function remember(key: string, error: unknown): void {
+    if (isFailure(error, 'cancelled')) return
+    if (takesBack(error)) held.delete(key)
+    const ms = kept(key) ? againMs : isFailure(error, 'unavailable') ? 0 : notFoundMs
+    failed.set(key, { error, at: clock.monotonic(), until: clock.monotonic() + ms })
+  }
+
+  function start(key: string, subject: Subject, known: T | undefined, signal: AbortSignal): Work<T> {
+    const attempts: Attempt[] = []
+    const run = async (): Promise<Kept<T>> => {
+      try {
+        const found = await withDeadline({ ms: deadlineMs, clock, signal, late: () => late(subject) }, (own) =>
+          look(subject, known, own, (attempt) => attempts.push(attempt)),
+        )
+        const one = { ...found, at: clock.monotonic() }
+        held.set(key, one)
+        failed.delete(key)
+        return one
+      } catch (error) {
+        remember(key, error)
+        throw error
+      } finally {
+        flights.land(key, work)
+      }
+    }
+    // In a turn of its own, so that the flight is in the air before it can land.
+    const work: Work<T> = { done: Promise.resolve().then(run), attempts }
+    work.done.catch(() => {})
+    return work
+  }
+
+  async function fly(key: string, subject: Subject, known: Kept<T> | undefined, wants: Wants): Promise<Answer<T>> {
+    const { signal, account } = wants
+    const flight = flights.join(key, (own) => start(key, subject, known?.value, own))
+    const impatient = Promise.withResolvers<undefined>()
+    const stop = known ? clock.after(staleAfterMs, () => impatient.resolve(undefined)) : () => {}
+    let isOver = true
+    try {
+      const found = await orAborted(signal, Promise.race([flight.work.done, impatient.promise]))
+      if (found) {
+        account?.fetched(found.via)
+        return fresh(found, found.via)
+      }
+      isOver = false
+      return stale(known as Kept<T>)
+    } catch (error) {
+      signal.throwIfAborted()
+      const still = kept(key)
+      if (still) return stale(still)
+      throw error
+    } finally {
+      stop()
+      for (const attempt of flight.work.attempts) account?.attempt(attempt)
+      flight.leave({ keep: !isOver })
+    }
+  }
+
+  return {
+    async get(key, subject, wants) {
+      const { signal, noCache, onlyIfCached } = wants
+      signal.throwIfAborted()
+      const here = kept(key)
+      if (here && isFresh(here, noCache)) return fresh(here, 'memory')
+      const known = here ?? (await orAborted(signal, restored(key, subject)))
+      if (onlyIfCached) {
+        if (known) return stale(known)
+        throw new Failure('not-found', `what ${key} points at is not known here`, {
+          source: 'tier',
+          facts: { onlyIfCached: true },
+        })
+      }
+      const last = failed.get(key)
+      if (last && clock.monotonic() < last.until && !(noCache && age(last) >= leastAgeMs)) {
+        if (known) return stale(known)
+        throw again(last.error, last.until - clock.monotonic())
+      }
+      return fly(key, subject, known, wants)
+    },
+    stats: () => ({ kept: held.size, flights: flights.size, stale: served }),
+    close: () => flights.close(),
+  }
+}
+
+/** The same failure, told to somebody who comes later. */
+function again(error: unknown, retryAfterMs: number): unknown {
+  if (!isFailure(error)) return error
+  const { kind, source, facts, cause } = error
+  return new Failure(kind, error.message, { source, facts, cause, retryAfterMs })
+}

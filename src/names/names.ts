@@ -1,0 +1,196 @@
+// What /ipns/<name> is about: keys by their records and domains by their DNSLink, one after another until the way ends
+// at content. Whoever asked adds the path of the request behind what this answers.
+import type { CID } from 'multiformats/cid'
+import { parseKey } from '../cid-text.ts'
+import type { Clock } from '../clock.ts'
+import type { ContentPath } from '../content/entity.ts'
+import { parseRoot } from '../content/path.ts'
+import { Failure, isFailure } from '../failure.ts'
+import type { Log } from '../observe/log.ts'
+import type { Pool } from '../retrieval/pool.ts'
+import { txtServers } from './dns-query.ts'
+import { createDnsLinks } from './dnslink.ts'
+import { createIpnsNames } from './ipns.ts'
+import { canonicalKey, keyText } from './ipns-record.ts'
+import type { Answer, Wants } from './lookups.ts'
+import { createRecordStore } from './record-store.ts'
+import { recordSources } from './sources.ts'
+
+export type { Wants } from './lookups.ts'
+
+export type ResolvedName = {
+  /** Where the name leads, with what the records say behind the CID. */
+  readonly path: ContentPath
+  /** How long this holds: the least of all steps. */
+  readonly ttlMs: number
+  /** Who said so in the last step that somebody was asked for; `memory` when nobody was. */
+  readonly via: string
+}
+
+export type NameRecord = {
+  readonly key: CID
+  readonly bytes: Uint8Array
+  readonly ttlMs: number
+  readonly endsAt: number
+}
+
+export type ResolveWants = Wants & {
+  /** Names below the name that was asked for: a denylist may mean these only. */
+  readonly rest?: readonly string[] | undefined
+}
+
+export interface Names {
+  /** Rejects with a Failure: malformed, not-found, denied, false-bytes, timeout, unavailable. */
+  resolve(name: string, wants: ResolveWants): Promise<ResolvedName>
+  /** The proved record of a key, as its bytes. A domain has none: malformed. */
+  record(name: string, wants: Wants): Promise<NameRecord>
+  /** Whether a domain has a DNSLink. */
+  hasLink(domain: string, signal: AbortSignal): Promise<boolean>
+  stats(): Readonly<Record<'records' | 'links' | 'flights' | 'stale', number>>
+  close(): Promise<void>
+}
+
+export type NamesSettings = {
+  readonly dns: 'system' | readonly string[]
+  readonly links: Readonly<Record<string, string>>
+  readonly deadline: number
+  readonly ttl: { readonly least: number; readonly most: number }
+  readonly notFound: number
+  readonly most: number
+}
+
+const mostSteps = 32
+
+export function createNames(options: {
+  readonly settings: NamesSettings
+  readonly pool: Pool
+  /** Where the last records are kept. */
+  readonly folder: string
+  /** Throws a Failure `denied`. Called for each name on the way. */
+  readonly visit: (name: string, rest: readonly string[]) => void
+  readonly userAgent: string
+  readonly clock: Clock
+  readonly log: Log
+}): Names {
+  const { settings, pool, folder, visit, userAgent, clock, log } = options
+  const { deadline: deadlineMs, notFound: notFoundMs, most } = settings
+  const bounds = {
+    deadlineMs,
+    notFoundMs,
+    most,
+    clock,
+    ttl: { leastMs: settings.ttl.least, mostMs: settings.ttl.most },
+  }
+  const store = createRecordStore({ folder, most, log })
+  const ipns = createIpnsNames({ ...bounds, store, sources: recordSources({ pool, clock, log }) })
+  const servers = txtServers(settings.dns, { userAgent, clock })
+  const links = createDnsLinks({ ...bounds, servers, fixed: settings.links })
+
+  async function step(name: string, wants: Wants): Promise<Answer<string>> {
+    const key = keyOf(name)
+    if (!key) return links.resolve(name, wants)
+    const { value, freshMs, via } = await ipns.resolve(key, wants)
+    return { value: value.value, freshMs, via }
+  }
+
+  return {
+    async resolve(asked, wants) {
+      let name = asked
+      let below: readonly string[] = []
+      let ttlMs = Number.POSITIVE_INFINITY
+      let via = 'memory'
+      for (let count = 0; count < mostSteps; count++) {
+        visit(name, [...below, ...(wants.rest ?? [])])
+        const answer = await step(name, wants)
+        const [namespace, root, ...names] = answer.value.split('/').filter((part) => part !== '')
+        below = [...names.map((one) => checked(one, asked)), ...below]
+        ttlMs = Math.min(ttlMs, answer.freshMs)
+        if (answer.via !== 'memory') via = answer.via
+        if (root === undefined || (namespace !== 'ipfs' && namespace !== 'ipns')) throw senseless(asked, answer.value)
+        if (namespace === 'ipfs')
+          return { path: { cid: rootOf(root, asked), segments: below, encoded: below }, ttlMs, via }
+        name = root
+      }
+      throw new Failure('malformed', `/ipns/${asked} leads from name to name, more than ${mostSteps} times`, {
+        source: 'upstream',
+      })
+    },
+
+    async record(name, wants) {
+      visit(name, [])
+      const key = keyOf(name)
+      if (!key) {
+        const what = `${JSON.stringify(name)} is no key: only /ipns/<key> has a record`
+        throw new Failure('malformed', what, { source: 'client' })
+      }
+      const { value } = await ipns.resolve(key, wants)
+      return { key, bytes: value.bytes, ttlMs: value.ttlMs, endsAt: value.endsAt }
+    },
+
+    async hasLink(domain, signal) {
+      try {
+        await links.resolve(domain, { signal })
+        return true
+      } catch (error) {
+        if (isFailure(error, 'not-found') || isFailure(error, 'malformed')) return false
+        throw error
+      }
+    },
+
+    stats() {
+      const [records, domains] = [ipns.stats(), links.stats()]
+      return {
+        records: records.kept,
+        links: domains.kept,
+        flights: records.flights + domains.flights,
+        stale: records.stale + domains.stale,
+      }
+    },
+
+    async close() {
+      ipns.close()
+      await links.close()
+      await store.close()
+    },
+  }
+}
+
+/** A key in its one spelling, or undefined for what may be a domain. */
+function keyOf(name: string): CID | undefined {
+  const cid = name.includes('.') ? undefined : parseKey(name)
+  return cid && canonicalKey(cid)
+}
+
+/** How this key is spelled in addresses: base36. Undefined for a domain, and for what can be no key. */
+export function spellingOf(name: string): string | undefined {
+  try {
+    const key = keyOf(name)
+    return key && keyText(key)
+  } catch {
+    return undefined
+  }
+}
+
+function rootOf(text: string, asked: string): CID {
+  try {
+    return parseRoot(text)
+  } catch (cause) {
+    throw senseless(asked, `/ipfs/${text}`, cause)
+  }
+}
+
+function checked(segment: string, asked: string): string {
+  if (segment === '.' || segment === '..' || /\0/.test(segment) || !segment.isWellFormed())
+    throw senseless(asked, segment)
+  return segment
+}
+
+const senseless = (asked: string, value: string, cause?: unknown): Failure =>
+  new Failure(
+    'malformed',
+    `/ipns/${asked} points at ${JSON.stringify(value.slice(0, 200))}, which is no content path`,
+    {
+      source: 'content',
+      cause,
+    },
+  )

@@ -1,0 +1,60 @@
+// The upstreams that may be asked for an IPNS record now. Names respect what is known of an upstream (cool-downs,
+// budgets, quarantine) and add little to it: a name that nobody has, or that takes an upstream long to find, says
+// nothing about how it serves blocks.
+import { LRUCache } from 'lru-cache'
+import { blockKey } from '../block.ts'
+import type { Clock } from '../clock.ts'
+import { Failure, isFailure } from '../failure.ts'
+import type { Attempt } from '../observe/account.ts'
+import type { Log } from '../observe/log.ts'
+import type { Member, Pool } from '../retrieval/pool.ts'
+import type { RecordSource, Sources } from './ipns.ts'
+
+const lieMs = 600_000
+const unjudged = new Failure('cancelled', 'a record was asked for, no block', { source: 'ours' })
+
+export function recordSources(options: { readonly pool: Pool; readonly clock: Clock; readonly log: Log }): Sources {
+  const { pool, clock, log } = options
+  // By key: a record that its upstream can read and we cannot must not cost the upstream all other names.
+  const liars = new LRUCache<string, number>({ max: 10_000 })
+
+  const sourceOf = ({ upstream, standing }: Member, spentOn: string): RecordSource => ({
+    name: upstream.name,
+    async record(key, signal) {
+      if (!upstream.record) throw new Failure('not-found', `${upstream.name} has no records`, { source: 'upstream' })
+      const ask = standing.ask('block', spentOn)
+      try {
+        return await upstream.record(key, signal)
+      } catch (error) {
+        if (isFailure(error, 'throttled')) standing.brokeOff(error)
+        throw error
+      } finally {
+        ask.failed(unjudged, 0)
+      }
+    },
+    lied(failure) {
+      liars.set(`${upstream.name} ${spentOn}`, clock.monotonic() + lieMs)
+      log('warn', 'names.false-record', { upstream: upstream.name, forMs: lieMs, why: failure.message })
+    },
+  })
+
+  return (key) => {
+    const spentOn = blockKey(key)
+    const ready: Member[] = []
+    const resting: Member[] = []
+    const skipped: Attempt[] = []
+    for (const member of pool.members) {
+      const { upstream, standing } = member
+      if (!upstream.record) continue
+      const hasLied = (liars.get(`${upstream.name} ${spentOn}`) ?? 0) > clock.monotonic()
+      const state = hasLied ? 'sent-a-false-record' : standing.state(spentOn).state
+      if (state === 'ready') ready.push(member)
+      else if (state === 'resting') resting.push(member)
+      else skipped.push({ upstream: upstream.name, outcome: `skipped: ${state}`, ms: 0 })
+    }
+    if (ready.length === 0) ready.push(...resting)
+    else
+      for (const { upstream } of resting) skipped.push({ upstream: upstream.name, outcome: 'skipped: resting', ms: 0 })
+    return { ready: ready.map((member) => sourceOf(member, spentOn)), skipped }
+  }
+}

@@ -1,0 +1,269 @@
+// Records of keys: which are believed, which of several is the newest, and what is left of them on disk.
+import assert from 'node:assert/strict'
+import { mkdir, readdir, rm, utimes, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, test } from 'node:test'
+import { CID } from 'multiformats/cid'
+import { systemClock } from '../../src/clock.ts'
+import { Failure, isFailure } from '../../src/failure.ts'
+import { createIpnsNames, type RecordSource } from '../../src/names/ipns.ts'
+import { canonicalKey, newest, provedRecord } from '../../src/names/ipns-record.ts'
+import { createRecordStore, type RecordStore } from '../../src/names/record-store.ts'
+import { createAccount } from '../../src/observe/account.ts'
+import { silentLog } from '../../src/observe/log.ts'
+import { tempFolder } from '../support/gateway.ts'
+import { createKey } from '../support/ipns.ts'
+
+const signal = () => new AbortController().signal
+const kindOf = (work: Promise<unknown>) =>
+  work.then(
+    () => 'ok',
+    (error) => (isFailure(error) ? error.kind : String(error)),
+  )
+
+describe('a record', () => {
+  const key = createKey()
+
+  test('that its key signed is believed, with what it says', async () => {
+    const record = await provedRecord(key.cid, await key.record('/ipfs/bafkqaaa/a', { sequence: 7 }), Date.now())
+    assert.deepEqual([record.value, record.sequence, record.ttlMs], ['/ipfs/bafkqaaa/a', 7n, 60_000])
+  })
+
+  test('of another key, with a byte changed, cut or too large is false; past its end it is nobody’s', async () => {
+    const good = await key.record('/ipfs/bafkqaaa')
+    const proved = (bytes: Uint8Array, now = Date.now()) => kindOf(provedRecord(key.cid, bytes, now))
+    assert.equal(await proved(await createKey().record('/ipfs/bafkqaaa')), 'false-bytes')
+    for (let at = 0; at < good.byteLength; at += 3) {
+      const changed = Uint8Array.from(good)
+      changed[at] = (changed[at] as number) ^ 1
+      // The signature of the first version is nobody's business: the second one covers all that is read.
+      const kind = await proved(changed)
+      if (kind !== 'ok') assert.equal(kind, 'false-bytes', `byte ${at}`)
+      else assert.equal((await provedRecord(key.cid, changed, Date.now())).value, '/ipfs/bafkqaaa')
+    }
+    assert.equal(await proved(good.subarray(0, 40)), 'false-bytes')
+    assert.equal(await proved(new Uint8Array()), 'false-bytes')
+    assert.equal(await proved(new Uint8Array(10 * 1024 + 1)), 'false-bytes')
+    assert.equal(await proved(good, Date.now() + 86_400_000), 'not-found')
+    assert.equal(await proved(await key.record('/ipfs/bafkqaaa', { lifetimeMs: -1000 })), 'not-found')
+  })
+
+  test('with the higher sequence is the newer one, then the one that holds longer', async () => {
+    const make = async (sequence: number, lifetimeMs: number) =>
+      provedRecord(key.cid, await key.record('/ipfs/bafkqaaa', { sequence, lifetimeMs }), Date.now())
+    const [one, two, longer] = [await make(1, 90_000), await make(2, 50_000), await make(2, 60_000)]
+    assert.equal(newest(key.cid, [one, two]), two)
+    assert.equal(newest(key.cid, [longer, two, one]), longer)
+    assert.equal(newest(key.cid, []), undefined)
+  })
+
+  test('is of one key, however that is spelled, and of no content', () => {
+    const rsa = CID.parse('QmcJM7PRfkSbcM5cf1QugM5R37TLRKyJGgBEhXjLTB8uA2')
+    assert.equal(canonicalKey(rsa).code, 0x72)
+    const blake = CID.parse('bafykbzacecbswktivsnhfqpknxaor4zkbynuvsgqx7yk5zqhbqgzqmwnbnqku')
+    assert.throws(() => canonicalKey(blake), /is not the key of a name/)
+  })
+})
+
+describe('the folder of records', () => {
+  let folder = ''
+  beforeEach(async () => {
+    folder = join(await tempFolder(), 'names')
+  })
+  afterEach(() => rm(join(folder, '..'), { recursive: true, force: true }))
+  const open = (most = 10) => createRecordStore({ folder, most, log: silentLog })
+
+  test('what was written is there at once and after a restart', async () => {
+    const [one, other] = [createKey().cid, createKey().cid]
+    const store = open()
+    assert.equal(await store.read(one), undefined)
+    store.write(one, Uint8Array.of(1))
+    store.write(one, Uint8Array.of(2))
+    store.write(other, Uint8Array.of(3))
+    assert.deepEqual([...((await store.read(one)) ?? [])], [2])
+    await store.close()
+    const later = open()
+    assert.deepEqual([...((await later.read(one)) ?? [])], [2])
+    later.remove(one)
+    assert.equal(await later.read(one), undefined)
+    await later.close()
+    assert.equal((await readdir(folder)).length, 1)
+  })
+
+  test('it holds so many and no more: the oldest goes first, also over a restart', async () => {
+    const keys = Array.from({ length: 5 }, () => createKey().cid)
+    const store = open(3)
+    for (const key of keys.slice(0, 3)) store.write(key, Uint8Array.of(1))
+    await store.close()
+    const [first, second] = keys as [CID, CID]
+    const name = (await readdir(folder)).find((file) => !file.startsWith(second.toString().slice(0, 3)))
+    assert.ok(name)
+    await utimes(join(folder, name), 1, 1)
+    const later = open(3)
+    for (const key of keys.slice(3)) later.write(key, Uint8Array.of(2))
+    await later.close()
+    assert.equal((await readdir(folder)).length, 3)
+    assert.ok(!(await readdir(folder)).includes(name))
+    assert.ok(first)
+  })
+
+  test('halves that a crash left are swept, and what is too large is not read', async () => {
+    const key = createKey()
+    await mkdir(folder, { recursive: true })
+    await writeFile(join(folder, '.half.tmp'), 'half')
+    await writeFile(join(folder, `${key.name}.ipns-record`), new Uint8Array(20_000))
+    assert.equal(await open().read(key.cid), undefined)
+    assert.deepEqual(await readdir(folder), [`${key.name}.ipns-record`])
+  })
+
+  test('a folder that cannot be used fails nobody, is said once, and is tried again', async () => {
+    await writeFile(folder, 'a file is in the way')
+    const lines: string[] = []
+    const store = createRecordStore({ folder, most: 3, log: (_level, event) => lines.push(event) })
+    const key = createKey().cid
+    assert.equal(await store.read(key), undefined)
+    store.write(key, Uint8Array.of(1))
+    await store.close()
+    assert.deepEqual(lines, ['names.store'])
+    await rm(folder)
+    store.write(key, Uint8Array.of(1))
+    await store.close()
+    assert.deepEqual([...((await store.read(key)) ?? [])], [1])
+  })
+})
+
+describe('names of keys', () => {
+  const emptyStore = (): RecordStore & { readonly written: Uint8Array[]; removed: number; bytes?: Uint8Array } => {
+    const written: Uint8Array[] = []
+    return {
+      written,
+      removed: 0,
+      async read() {
+        return this.bytes
+      },
+      write: (_key, bytes) => written.push(bytes),
+      remove() {
+        this.removed++
+      },
+      close: async () => {},
+    }
+  }
+  const source = (name: string, record: RecordSource['record']): RecordSource & { lies: number } => ({
+    name,
+    record,
+    lies: 0,
+    lied() {
+      this.lies++
+    },
+  })
+  const sends = (name: string, bytes: Uint8Array) => source(name, async () => bytes)
+  const fails = (name: string, kind: Failure['kind']) =>
+    source(name, async () => {
+      throw new Failure(kind, 'no', { source: 'upstream' })
+    })
+  const hangs = (name: string) =>
+    source(
+      name,
+      (_key, own) => new Promise((_resolve, reject) => own.addEventListener('abort', () => reject(own.reason))),
+    )
+  const make = (ready: readonly RecordSource[], store = emptyStore(), bounds = {}) => {
+    const names = createIpnsNames({
+      sources: () => ({ ready, skipped: [] }),
+      store,
+      deadlineMs: 5_000,
+      ttl: { leastMs: 5_000, mostMs: 3_600_000 },
+      notFoundMs: 0,
+      most: 10,
+      clock: systemClock,
+      ...bounds,
+    })
+    return {
+      store,
+      names,
+      resolve: (key: CID, account = createAccount()) => names.resolve(key, { signal: signal(), account }),
+    }
+  }
+
+  test('the newest of those that several send', async () => {
+    const key = createKey()
+    const [old, young] = [
+      await key.record('/ipfs/bafkqaaa/old', { sequence: 1 }),
+      await key.record('/ipfs/bafkqaaa/young', { sequence: 2 }),
+    ]
+    const { resolve, store } = make([sends('a', old), sends('b', young), fails('c', 'not-found')])
+    const { value, via } = await resolve(key.cid)
+    assert.deepEqual([value.value, via], ['/ipfs/bafkqaaa/young', 'b'])
+    assert.deepEqual(store.written, [young])
+  })
+
+  test('who lies loses and is told of; who is silent is waited for a moment after the first', async () => {
+    const key = createKey()
+    const good = await key.record('/ipfs/bafkqaaa')
+    const liar = sends('liar', await createKey().record('/ipfs/bafkqaaa', { sequence: 99 }))
+    const { resolve } = make([liar, hangs('silent'), sends('honest', good)])
+    const account = createAccount()
+    const began = performance.now()
+    assert.equal((await resolve(key.cid, account)).via, 'honest')
+    assert.ok(performance.now() - began < 2_000)
+    assert.equal(liar.lies, 1)
+    const outcomes = Object.fromEntries(account.attempts.map(({ upstream, outcome }) => [upstream, outcome]))
+    assert.deepEqual(outcomes, { liar: 'false-bytes', honest: 'record' })
+  })
+
+  test('an older record than the one that is known never takes its place', async () => {
+    const key = createKey()
+    const store = emptyStore()
+    store.bytes = await key.record('/ipfs/bafkqaaa/young', { sequence: 5 })
+    const { resolve } = make([sends('a', await key.record('/ipfs/bafkqaaa/old', { sequence: 4 }))], store)
+    const account = createAccount()
+    assert.equal((await resolve(key.cid, account)).value.value, '/ipfs/bafkqaaa/young')
+    assert.deepEqual(store.written, [])
+    assert.equal(account.attempts[0]?.outcome, 'older')
+  })
+
+  test('what lies in the folder is proved again before it is believed', async () => {
+    const key = createKey()
+    for (const bytes of [
+      await createKey().record('/ipfs/bafkqaaa'),
+      await key.record('/ipfs/bafkqaaa', { lifetimeMs: -1 }),
+      Uint8Array.of(1, 2, 3),
+    ]) {
+      const store = emptyStore()
+      store.bytes = bytes
+      assert.equal(await kindOf(make([fails('a', 'broken')], store).resolve(key.cid)), 'unavailable')
+      assert.equal(store.removed, 1)
+    }
+  })
+
+  const verdicts: [expected: Failure['kind'], ...kinds: Failure['kind'][]][] = [
+    ['not-found', 'not-found', 'not-found'],
+    ['not-found', 'broken', 'not-found', 'timeout'],
+    ['timeout', 'broken', 'timeout'],
+    ['unavailable', 'broken', 'throttled'],
+    ['unavailable'],
+  ]
+  for (const [expected, ...kinds] of verdicts) {
+    test(`when all fail (${kinds.join(', ') || 'nobody is there'}) it is ${expected}`, async () => {
+      const { resolve } = make(kinds.map((kind, index) => fails(String(index), kind)))
+      assert.equal(await kindOf(resolve(createKey().cid)), expected)
+    })
+  }
+
+  test('when all lie it is false', async () => {
+    assert.equal(await kindOf(make([sends('liar', Uint8Array.of(1))]).resolve(createKey().cid)), 'false-bytes')
+  })
+
+  test('a TTL is believed within bounds, and never past the end', async () => {
+    const key = createKey()
+    for (const [ttlMs, lifetimeMs, expected] of [
+      [0, 86_400_000, 5_000],
+      [60_000, 86_400_000, 60_000],
+      [86_400_000 * 365, 86_400_000, 3_600_000],
+      [60_000, 20_000, 20_000],
+    ] as const) {
+      const { resolve } = make([sends('a', await key.record('/ipfs/bafkqaaa', { ttlMs, lifetimeMs }))])
+      const { freshMs } = await resolve(key.cid)
+      assert.ok(freshMs <= expected && freshMs > expected - 1_500, `${freshMs} of ${expected}`)
+    }
+  })
+})

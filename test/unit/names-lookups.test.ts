@@ -1,0 +1,234 @@
+// What is kept of a look-up, for how long, and who waits for whom.
+import assert from 'node:assert/strict'
+import { describe, test } from 'node:test'
+import { Failure, isFailure } from '../../src/failure.ts'
+import { createLookups, type Found, type LookupOptions } from '../../src/names/lookups.ts'
+import { createAccount } from '../../src/observe/account.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
+
+const missing = new Failure('not-found', 'nobody has it', { source: 'upstream' })
+const unavailable = new Failure('unavailable', 'nobody could be asked', { source: 'upstream' })
+
+function make(more: Partial<LookupOptions<string, string>> = {}) {
+  const clock = createFakeClock()
+  const looks: string[] = []
+  const signals: AbortSignal[] = []
+  const state: { look: (known: string | undefined) => Promise<Partial<Found<string>>> } = {
+    look: async () => ({ value: 'one' }),
+  }
+  const lookups = createLookups<string, string>({
+    async look(name, known, signal, note) {
+      looks.push(name)
+      signals.push(signal)
+      try {
+        const found = await state.look(known)
+        note({ upstream: 'u', outcome: 'record', ms: 1 })
+        return { value: 'one', freshForMs: 60_000, endsAt: clock.now() + 600_000, via: 'u', ...found }
+      } catch (error) {
+        note({ upstream: 'u', outcome: isFailure(error) ? error.kind : 'internal', ms: 1 })
+        throw error
+      }
+    },
+    takesBack: () => false,
+    late: () => new Failure('timeout', 'too late', { source: 'upstream' }),
+    deadlineMs: 5_000,
+    notFoundMs: 5_000,
+    most: 3,
+    clock,
+    ...more,
+  })
+  const get = (name = 'n', wants: { noCache?: boolean; onlyIfCached?: boolean; signal?: AbortSignal } = {}) =>
+    lookups.get(name, name, { signal: new AbortController().signal, ...wants })
+  return { clock, looks, signals, state, lookups, get }
+}
+
+const kindOf = (work: Promise<unknown>) =>
+  work.then(
+    () => 'ok',
+    (error) => (isFailure(error) ? error.kind : String(error)),
+  )
+
+describe('look-ups of names', () => {
+  test('fresh from memory, with what is left of its time; asked again after it', async () => {
+    const { get, clock, looks } = make()
+    assert.deepEqual(await get(), { value: 'one', freshMs: 60_000, via: 'u' })
+    await clock.advance(59_000)
+    assert.deepEqual(await get(), { value: 'one', freshMs: 1_000, via: 'memory' })
+    assert.equal(looks.length, 1)
+    await clock.advance(1_000)
+    assert.equal((await get()).via, 'u')
+    assert.equal(looks.length, 2)
+  })
+
+  test('an answer is never said to be fresh past its end', async () => {
+    const { get, clock, state } = make()
+    state.look = async () => ({ endsAt: clock.now() + 7_000 })
+    assert.equal((await get()).freshMs, 7_000)
+  })
+
+  test('one look-up for all who ask at the same time, and the account of it for each', async () => {
+    const { get, lookups, looks } = make()
+    const account = createAccount()
+    const all = await Promise.all([
+      get(),
+      get(),
+      lookups.get('n', 'n', { signal: new AbortController().signal, account }),
+    ])
+    assert.equal(new Set(all.map(({ value }) => value)).size, 1)
+    assert.equal(looks.length, 1)
+    assert.deepEqual([account.attempts, account.winner], [[{ upstream: 'u', outcome: 'record', ms: 1 }], 'u'])
+    assert.equal(lookups.stats().flights, 0)
+  })
+
+  test('one who leaves hurts nobody; the last one who leaves stops it', async () => {
+    const { get, state, signals, looks } = make()
+    const gate = Promise.withResolvers<Partial<Found<string>>>()
+    state.look = () => gate.promise
+    const leaving = new AbortController()
+    const first = kindOf(get('n', { signal: leaving.signal }))
+    const second = get()
+    await new Promise(setImmediate)
+    leaving.abort(new Failure('cancelled', 'left', { source: 'client' }))
+    assert.equal(await first, 'cancelled')
+    assert.equal(signals[0]?.aborted, false)
+    gate.resolve({})
+    assert.equal((await second).value, 'one')
+
+    state.look = () => new Promise(() => {})
+    const last = new AbortController()
+    const only = kindOf(get('other', { signal: last.signal }))
+    await new Promise(setImmediate)
+    last.abort(new Failure('cancelled', 'left', { source: 'client' }))
+    assert.equal(await only, 'cancelled')
+    await new Promise(setImmediate)
+    assert.equal(signals[1]?.aborted, true)
+    state.look = async () => ({})
+    assert.equal((await get('other')).value, 'one', 'who leaves leaves no memory of a failure')
+    assert.equal(looks.length, 3)
+  })
+
+  test('stale while nobody answers, asked again every ten seconds, and never past its end', async () => {
+    const { get, state, clock, looks, lookups } = make()
+    await get()
+    state.look = async () => {
+      throw unavailable
+    }
+    await clock.advance(60_000)
+    assert.deepEqual(await get(), { value: 'one', freshMs: 10_000, via: 'stale' })
+    await get()
+    assert.equal(looks.length, 2, 'who was just asked in vain is not asked again at once')
+    await clock.advance(10_000)
+    await get()
+    assert.equal(looks.length, 3)
+    await clock.advance(530_000 - 3)
+    assert.deepEqual(await get(), { value: 'one', freshMs: 3, via: 'stale' })
+    await clock.advance(3)
+    assert.equal(await kindOf(get()), 'unavailable')
+    assert.equal(lookups.stats().stale, 4)
+  })
+
+  test('who has something valid waits a second for something newer, and the look-up goes on', async () => {
+    const { get, state, clock } = make()
+    await get()
+    await clock.advance(60_000)
+    const gate = Promise.withResolvers<Partial<Found<string>>>()
+    state.look = () => gate.promise
+    const asked = get()
+    await clock.advance(999)
+    assert.equal(await Promise.race([asked, 'waiting']), 'waiting')
+    await clock.advance(1)
+    assert.deepEqual(await asked, { value: 'one', freshMs: 10_000, via: 'stale' })
+    gate.resolve({ value: 'two' })
+    await clock.advance(0)
+    assert.deepEqual(await get(), { value: 'two', freshMs: 60_000, via: 'memory' })
+  })
+
+  test('nobody waits past the deadline', async () => {
+    const { get, state, clock, signals } = make()
+    state.look = () => new Promise(() => {})
+    const asked = kindOf(get())
+    await clock.advance(5_000)
+    assert.equal(await asked, 'timeout')
+    assert.equal(signals[0]?.aborted, true)
+  })
+
+  test('what nobody has is remembered briefly, and says when to come again', async () => {
+    const { get, state, clock, looks } = make()
+    state.look = async () => {
+      throw missing
+    }
+    assert.equal(await kindOf(get()), 'not-found')
+    await clock.advance(2_000)
+    const again = await get().catch((error: Failure) => error)
+    assert.ok(isFailure(again, 'not-found'))
+    assert.equal(again.retryAfterMs, 3_000)
+    assert.equal(looks.length, 1)
+    state.look = async () => ({})
+    assert.equal((await get('n', { noCache: true })).value, 'one')
+    state.look = async () => {
+      throw unavailable
+    }
+    assert.equal(await kindOf(get('x')), 'unavailable')
+    assert.equal(await kindOf(get('x')), 'unavailable')
+    assert.equal(looks.length, 4, 'that nobody could be asked is not remembered')
+  })
+
+  test('a failure that takes back what was known', async () => {
+    const { get, state, clock } = make({ takesBack: (error) => isFailure(error, 'not-found') })
+    await get()
+    await clock.advance(60_000)
+    state.look = async () => {
+      throw missing
+    }
+    assert.equal(await kindOf(get()), 'not-found')
+    state.look = async () => {
+      throw unavailable
+    }
+    await clock.advance(6_000)
+    assert.equal(await kindOf(get()), 'unavailable')
+  })
+
+  test('no-cache asks again, but for what is younger than a second', async () => {
+    const { get, clock, looks } = make()
+    await get()
+    await get('n', { noCache: true })
+    assert.equal(looks.length, 1)
+    await clock.advance(1_000)
+    await get('n', { noCache: true })
+    assert.equal(looks.length, 2)
+  })
+
+  test('only-if-cached asks nobody', async () => {
+    const { get, clock, looks } = make()
+    const refused = await get('n', { onlyIfCached: true }).catch((error: Failure) => error)
+    assert.ok(isFailure(refused, 'not-found'))
+    assert.equal(refused.facts['onlyIfCached'], true)
+    await get()
+    await clock.advance(90_000)
+    assert.equal((await get('n', { onlyIfCached: true })).via, 'stale')
+    assert.equal(looks.length, 1)
+  })
+
+  test('what an earlier run knew is asked about first and served when nobody answers', async () => {
+    const clock = createFakeClock()
+    const old = { value: 'old', endsAt: clock.now() + 30_000 }
+    const { get, state, looks } = make({ clock, restore: async () => old })
+    const seen: (string | undefined)[] = []
+    state.look = async (known) => {
+      seen.push(known)
+      throw unavailable
+    }
+    assert.deepEqual(await get(), { value: 'old', freshMs: 10_000, via: 'stale' })
+    assert.deepEqual([seen, looks.length], [['old'], 1])
+    await clock.advance(30_000)
+    assert.equal(await kindOf(get()), 'unavailable')
+  })
+
+  test('it is bounded: who was asked for longest ago is forgotten', async () => {
+    const { get, lookups, looks } = make()
+    for (const name of ['a', 'b', 'c', 'd']) await get(name)
+    assert.equal(lookups.stats().kept, 3)
+    await get('a')
+    assert.equal(looks.length, 5)
+  })
+})
