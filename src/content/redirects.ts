@@ -13,14 +13,17 @@ export type Redirected =
 const statuses = new Set([200, 301, 302, 303, 307, 308, 404, 410, 451])
 const rewrites = new Set([200, 404, 410, 451])
 
-const wrong = (line: number, what: string): Failure =>
-  new Failure('internal', `the _redirects file of this site is wrong at line ${line}: ${what}`, {
-    source: 'content',
-    facts: { explained: true },
-  })
+/** The site's own mistake, and nothing another path of it could get around. */
+export const wrongRedirects = (what: string): Failure =>
+  new Failure('internal', `could not parse _redirects: ${what}`, { source: 'content', facts: { explained: true } })
+
+export const tooLargeRedirects = (): Failure =>
+  wrongRedirects(`redirects file size cannot exceed ${maxRedirectsBytes} bytes`)
+
+const wrong = (line: number, what: string): Failure => wrongRedirects(`line ${line}: ${what}`)
 
 export function parseRedirects(text: string): RedirectRule[] {
-  if (Buffer.byteLength(text) > maxRedirectsBytes) throw wrong(1, `it is larger than ${maxRedirectsBytes} bytes`)
+  if (Buffer.byteLength(text) > maxRedirectsBytes) throw tooLargeRedirects()
   const rules: RedirectRule[] = []
   for (const [index, row] of text.split(/\r?\n/).entries()) {
     const line = row.trim()
@@ -34,7 +37,7 @@ export function parseRedirects(text: string): RedirectRule[] {
     if (!statuses.has(status)) throw wrong(index + 1, `${statusText} is no status it may have`)
     const names = placeholders(from)
     if (new Set(names).size < names.length) throw wrong(index + 1, 'a placeholder stands twice in `from`')
-    rules.push({ from, to, status })
+    rules.push({ from: from.split('/').map(inOneSpelling).join('/'), to, status })
   }
   return rules
 }
@@ -42,7 +45,23 @@ export function parseRedirects(text: string): RedirectRule[] {
 const isWebUrl = (text: string): boolean => /^https?:\/\//i.test(text) && URL.canParse(text)
 const placeholders = (from: string): string[] => from.split('/').filter((segment) => segment.startsWith(':'))
 
-/** What the first matching rule says about a path the site does not have; `query` is what the client sent. */
+/** Names may be written in a rule as they are or percent-encoded. */
+function inOneSpelling(segment: string): string {
+  if (segment.startsWith(':')) return segment
+  try {
+    return encodeURIComponent(decodeURIComponent(segment))
+  } catch {
+    return segment
+  }
+}
+
+/** As a header may hold it. */
+const headerSafe = (location: string): string => location.toWellFormed().replace(/[^\x21-\x7e]/gu, encodeURIComponent)
+
+/**
+ * What the first matching rule says about a path the site does not have. Its segments are encoded by encodeURIComponent,
+ * so that what a placeholder takes can stand in an address; `query` is what the client sent.
+ */
 export function redirect(rules: readonly RedirectRule[], path: string, query: string): Redirected | undefined {
   for (const { from, to, status } of rules) {
     const values = match(from, path)
@@ -51,7 +70,11 @@ export function redirect(rules: readonly RedirectRule[], path: string, query: st
     if (rewrites.has(status) && target.startsWith('/')) {
       return { kind: 'rewrite', path: target.split(/[?#]/)[0] as string, status }
     }
-    return { kind: 'redirect', location: withQuery(target, query), status: rewrites.has(status) ? 302 : status }
+    return {
+      kind: 'redirect',
+      location: headerSafe(withQuery(target, query)),
+      status: rewrites.has(status) ? 302 : status,
+    }
   }
   return undefined
 }

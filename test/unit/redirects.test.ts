@@ -18,6 +18,9 @@ const rules = parseRedirects(`
 /not-found/* /404.html 404
 /gone/* /410.html 410
 /unavail/* /451.html 451
+/über/* /ü/:splat 301
+/a%20b/* /:splat 301
+/go/:where /:where 302
 /* /index.html 200
 `)
 
@@ -59,6 +62,19 @@ const cases: [name: string, path: string, query: string, expected: unknown][] = 
     'q=1',
     { kind: 'redirect', location: 'https://example.net/target3/a/b?q=1', status: 301 },
   ],
+  [
+    'names are the same however a rule writes them',
+    '/%C3%BCber/gr%C3%BC%C3%9Fe',
+    '',
+    { kind: 'redirect', location: '/%C3%BC/gr%C3%BC%C3%9Fe', status: 301 },
+  ],
+  ['also encoded', '/a%20b/c', '', { kind: 'redirect', location: '/c', status: 301 }],
+  [
+    'what a placeholder takes cannot become another part of the address',
+    '/go/%2F%2Fevil.example%3Fa%0D%0Ab',
+    '',
+    { kind: 'redirect', location: '/%2F%2Fevil.example%3Fa%0D%0Ab', status: 302 },
+  ],
 ]
 for (const [name, path, query, expected] of cases) {
   test(name, () => assert.deepEqual(redirect(rules, path, query), expected))
@@ -84,4 +100,12 @@ for (const [name, text] of wrong) {
 
 test('nothing matches: nothing is said', () => {
   assert.equal(redirect(parseRedirects('/a /b'), '/c', ''), undefined)
+})
+
+test('what is wrong with a file is said', () => {
+  assert.throws(() => parseRedirects('/a /b\n/c /d 301!'), /could not parse _redirects: line 2: 301! is no status/)
+  assert.throws(
+    () => parseRedirects('#'.repeat(70_000)),
+    /could not parse _redirects: redirects file size cannot exceed/,
+  )
 })
