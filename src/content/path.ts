@@ -17,11 +17,17 @@ const malformed = (what: string): Failure => new Failure('malformed', what, { so
 
 /** `rest`: the raw, still encoded text after `/ipfs/`, without the query. */
 export function parsePath(rest: string): ContentPath {
+  const { root, ...names } = splitPath(rest)
+  return { cid: parseRoot(root), ...names }
+}
+
+/** The same for any root: as it was sent, and the names behind it. */
+export function splitPath(rest: string): Omit<ContentPath, 'cid'> & { readonly root: string } {
   if (rest.length > mostPathChars) throw malformed(`the path is longer than ${mostPathChars} characters`)
   const [root = '', ...names] = rest.split('/')
   const encoded = names.filter((name) => name !== '')
   if (encoded.length > mostSegments) throw malformed(`the path has more than ${mostSegments} segments`)
-  return { cid: parseRoot(root), segments: encoded.map(decodeSegment), encoded }
+  return { root, segments: encoded.map(decodeSegment), encoded }
 }
 
 export function parseRoot(text: string): CID {

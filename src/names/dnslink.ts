@@ -85,7 +85,8 @@ export function createDnsLinks(options: {
     async resolve(raw, wants) {
       const name = raw.toLowerCase().replace(/\.$/, '')
       const value = fixed.get(name)
-      if (value !== undefined) return { value, freshMs: fixedFreshMs, via: 'configuration' }
+      if (value !== undefined)
+        return { value, freshMs: fixedFreshMs, endsAt: Number.POSITIVE_INFINITY, via: 'configuration' }
       if (isDomain(name)) return lookups.get(name, name, wants)
       throw new Failure('malformed', `${JSON.stringify(raw)} is neither a key nor a domain name`, { source: 'client' })
     },

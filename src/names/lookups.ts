@@ -25,7 +25,13 @@ export type Found<T> = {
   readonly via: string
 }
 
-export type Answer<T> = { readonly value: T; readonly freshMs: number; readonly via: string }
+export type Answer<T> = {
+  readonly value: T
+  readonly freshMs: number
+  /** Milliseconds since the epoch. */
+  readonly endsAt: number
+  readonly via: string
+}
 
 export interface Lookups<Subject, T> {
   get(key: string, subject: Subject, wants: Wants): Promise<Answer<T>>
@@ -78,11 +84,13 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
   const fresh = (one: Kept<T>, via: string): Answer<T> => ({
     value: one.value,
     freshMs: Math.max(0, Math.min(one.freshForMs - age(one), one.endsAt - clock.now())),
+    endsAt: one.endsAt,
     via,
   })
   const stale = (one: Kept<T>): Answer<T> => {
     served++
-    return { value: one.value, freshMs: Math.min(againMs, one.endsAt - clock.now()), via: 'stale' }
+    const { value, endsAt } = one
+    return { value, freshMs: Math.min(againMs, endsAt - clock.now()), endsAt, via: 'stale' }
   }
 
   async function restored(key: string, subject: Subject): Promise<Kept<T> | undefined> {

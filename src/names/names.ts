@@ -23,12 +23,15 @@ export type ResolvedName = {
   readonly path: ContentPath
   /** How long this holds: the least of all steps. */
   readonly ttlMs: number
+  /** Milliseconds since the epoch: past this it must not be served, whoever keeps it. */
+  readonly endsAt: number
   /** Who said so in the last step that somebody was asked for; `memory` when nobody was. */
   readonly via: string
 }
 
 export type NameRecord = {
-  readonly key: CID
+  /** The key, in base36. */
+  readonly name: string
   readonly bytes: Uint8Array
   readonly ttlMs: number
   readonly endsAt: number
@@ -89,8 +92,8 @@ export function createNames(options: {
   async function step(name: string, wants: Wants): Promise<Answer<string>> {
     const key = keyOf(name)
     if (!key) return links.resolve(name, wants)
-    const { value, freshMs, via } = await ipns.resolve(key, wants)
-    return { value: value.value, freshMs, via }
+    const answer = await ipns.resolve(key, wants)
+    return { ...answer, value: answer.value.value }
   }
 
   return {
@@ -98,6 +101,7 @@ export function createNames(options: {
       let name = asked
       let below: readonly string[] = []
       let ttlMs = Number.POSITIVE_INFINITY
+      let endsAt = Number.POSITIVE_INFINITY
       let via = 'memory'
       for (let count = 0; count < mostSteps; count++) {
         visit(name, [...below, ...(wants.rest ?? [])])
@@ -105,10 +109,11 @@ export function createNames(options: {
         const [namespace, root, ...names] = answer.value.split('/').filter((part) => part !== '')
         below = [...names.map((one) => checked(one, asked)), ...below]
         ttlMs = Math.min(ttlMs, answer.freshMs)
+        endsAt = Math.min(endsAt, answer.endsAt)
         if (answer.via !== 'memory') via = answer.via
         if (root === undefined || (namespace !== 'ipfs' && namespace !== 'ipns')) throw senseless(asked, answer.value)
         if (namespace === 'ipfs')
-          return { path: { cid: rootOf(root, asked), segments: below, encoded: below }, ttlMs, via }
+          return { path: { cid: rootOf(root, asked), segments: below, encoded: below }, ttlMs, endsAt, via }
         name = root
       }
       throw new Failure('malformed', `/ipns/${asked} leads from name to name, more than ${mostSteps} times`, {
@@ -124,7 +129,7 @@ export function createNames(options: {
         throw new Failure('malformed', what, { source: 'client' })
       }
       const { value } = await ipns.resolve(key, wants)
-      return { key, bytes: value.bytes, ttlMs: value.ttlMs, endsAt: value.endsAt }
+      return { name: keyText(key), bytes: value.bytes, ttlMs: value.ttlMs, endsAt: value.endsAt }
     },
 
     async hasLink(domain, signal) {

@@ -38,7 +38,9 @@ function make(more: Partial<LookupOptions<string, string>> = {}) {
     ...more,
   })
   const get = (name = 'n', wants: { noCache?: boolean; onlyIfCached?: boolean; signal?: AbortSignal } = {}) =>
-    lookups.get(name, name, { signal: new AbortController().signal, ...wants })
+    lookups
+      .get(name, name, { signal: new AbortController().signal, ...wants })
+      .then(({ value, freshMs, via }) => ({ value, freshMs, via }))
   return { clock, looks, signals, state, lookups, get }
 }
 
