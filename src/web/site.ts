@@ -1,0 +1,112 @@
+// A path of a site, as a browser means it: index.html for a directory, and the site's own `_redirects` for a path it does
+// not have. Those hold only on an origin of its own, and are read only when the path is proved to be absent.
+import type { CID } from 'multiformats/cid'
+import type { ContentPath, Resolution } from '../content/entity.ts'
+import { readSmall } from '../content/file.ts'
+import { parsePath } from '../content/path.ts'
+import {
+  maxRedirectsBytes,
+  parseRedirects,
+  type Redirected,
+  redirect,
+  tooLargeRedirects,
+  wrongRedirects,
+} from '../content/redirects.ts'
+import { type ResolveOptions, resolve } from '../content/resolve.ts'
+import { isFailure } from '../failure.ts'
+import type { Session } from '../retrieval/session.ts'
+
+export type SiteRequest = {
+  readonly path: ContentPath
+  /** The directory itself is asked for, not the page it may hold. */
+  readonly listing: boolean
+  /** The path ends in a slash, so that relative links of an index.html mean what its author meant. */
+  readonly hasSlash: boolean
+  /** Under an origin of its own. */
+  readonly own: boolean
+  /** What the client sent behind the `?`. */
+  readonly search: string
+}
+
+export type Served =
+  | {
+      readonly kind: 'content'
+      readonly resolution: Resolution
+      /** The page that a directory is shown by; the answer is still that of the directory. */
+      readonly index?: Resolution
+      readonly status: number
+      /** It is another path than was asked for. */
+      readonly isRewritten: boolean
+    }
+  | { readonly kind: 'redirect'; readonly location: string; readonly status: number }
+  /** The same path with a slash behind it. */
+  | { readonly kind: 'slash' }
+
+const indexName = 'index.html'
+
+export async function serveSite(session: Session, request: SiteRequest, options: ResolveOptions): Promise<Served> {
+  const { path, listing, hasSlash } = request
+  let resolution: Resolution
+  let status = 200
+  let isRewritten = false
+  try {
+    resolution = await resolve(session, path, options)
+  } catch (error) {
+    const redirected =
+      isFailure(error, 'no-link') && request.own ? await redirectOf(session, request, options) : undefined
+    if (redirected === undefined) throw error
+    if (redirected.kind === 'redirect') return redirected
+    resolution = await rewritten(session, path.cid, redirected.path, options, error)
+    status = redirected.status
+    isRewritten = true
+  }
+  if (resolution.entity.kind !== 'directory' || listing) return { kind: 'content', resolution, status, isRewritten }
+  if (!hasSlash && !isRewritten) return { kind: 'slash' }
+  const index = await child(session, resolution.path, indexName, options)
+  return { kind: 'content', resolution, status, isRewritten, ...(index?.entity.kind === 'file' && { index }) }
+}
+
+/** Undefined when there is no such name. */
+async function child(
+  session: Session,
+  { cid, segments, encoded }: ContentPath,
+  name: string,
+  options: ResolveOptions,
+): Promise<Resolution | undefined> {
+  try {
+    return await resolve(session, { cid, segments: [...segments, name], encoded: [...encoded, name] }, options)
+  } catch (error) {
+    if (isFailure(error, 'no-link')) return undefined
+    throw error
+  }
+}
+
+async function redirectOf(
+  session: Session,
+  { path, search }: SiteRequest,
+  { visit }: ResolveOptions,
+): Promise<Redirected | undefined> {
+  const root: ContentPath = { cid: path.cid, segments: [], encoded: [] }
+  const file = await child(session, root, '_redirects', { ...(visit && { visit }) })
+  if (!file) return undefined
+  if (file.entity.kind !== 'file') throw wrongRedirects('it is no file')
+  const bytes = await readSmall(session, file.entity, maxRedirectsBytes)
+  if (!bytes) throw tooLargeRedirects()
+  const asked = path.segments.map((name) => `/${encodeURIComponent(name)}`).join('')
+  return redirect(parseRedirects(new TextDecoder().decode(bytes)), asked === '' ? '/' : asked, search)
+}
+
+async function rewritten(
+  session: Session,
+  root: CID,
+  to: string,
+  options: ResolveOptions,
+  missing: unknown,
+): Promise<Resolution> {
+  try {
+    return await resolve(session, parsePath(`${root}${to}`), options)
+  } catch (error) {
+    // The page that a rule names is not there either: what was asked for is what the client should hear about.
+    throw isFailure(error, 'no-link') ? missing : error
+  }
+}
