@@ -21,6 +21,7 @@ import { loadDenylists } from './deny/sources.ts'
 import { Failure } from './failure.ts'
 import { createAdmin } from './http/admin.ts'
 import { createApp } from './http/app.ts'
+import { createHosts } from './http/hosts.ts'
 import { createHot } from './http/hot.ts'
 import { createLane } from './http/lane.ts'
 import { createLimits } from './http/limits.ts'
@@ -104,7 +105,8 @@ export async function createGateway(
   }
   const hot = createHot(config.cache.hot)
   const limits = createLimits({ ...config.limits, clock })
-  const lane = createLane(hot, limits, config.limits.stalled)
+  const hosts = createHosts({ table: config.hosts })
+  const lane = createLane(hot, limits, config.limits.stalled, hosts.keyOf)
   const requests = createRequestCounts()
   const onError = (error: unknown) =>
     log('error', 'request.broke', { error: error instanceof Error ? error.stack : String(error) })
@@ -114,6 +116,7 @@ export async function createGateway(
     hot,
     clock,
     limits,
+    hosts,
     mode: config.responses.types,
     jsonMaxBytes: config.responses.json.maxBytes,
     stalledMs: config.limits.stalled,

@@ -160,6 +160,30 @@ const limits = z.strictObject({
   grace: duration().prefault('30s').describe('How long requests may go on after a stop or a reload.'),
 })
 
+const hosts = z
+  .record(
+    z.string().regex(/^[a-zA-Z0-9_-]+(\.[a-zA-Z0-9_-]+)*$/, 'expected a host name without scheme and port'),
+    z
+      .strictObject({
+        subdomains: z
+          .boolean()
+          .default(false)
+          .describe(
+            'Content gets an origin of its own: <cid>.ipfs.<host>; paths under /ipfs and /ipns are sent there.',
+          ),
+        trustless: z
+          .boolean()
+          .default(false)
+          .describe('Only what a client proves by itself: raw, car and ipns-record. No pages, no uploads.'),
+      })
+      .refine(({ subdomains, trustless }) => !(subdomains && trustless), {
+        path: ['trustless'],
+        error:
+          'expected a host that is either for subdomains or trustless: sites on subdomains need deserialised answers',
+      }),
+  )
+  .default({})
+
 export const configSchema = z.strictObject({
   listen: address().prefault('127.0.0.1:8080').describe('The public address.'),
   admin: z
@@ -175,6 +199,7 @@ export const configSchema = z.strictObject({
   pinning: pinning.prefault({}).describe('Where uploads are kept.'),
   retrieval: retrieval.prefault({}).describe('How content is found that is not here.'),
   cache: cache.prefault({}).describe('How content is kept that was found.'),
+  hosts: hosts.describe('What some hosts do otherwise than the rest. Every other host answers paths.'),
   responses: responses.prefault({}).describe('What answers look like.'),
   limits: limits.prefault({}).describe('What one client, and all of them, may ask of this machine.'),
   denylists: z.array(z.string().min(1)).default([]).describe('Files or URLs of compact denylists (IPIP-383).'),

@@ -17,6 +17,7 @@ import type { Hot } from './hot.ts'
 import type { JsonRule } from './json-rule.ts'
 import { closeAfter } from './linger.ts'
 import { type Negotiated, negotiate } from './negotiate.ts'
+import type { Place } from './place.ts'
 import { asFailure, type Mode, sendProblem } from './problem.ts'
 import { rangeHint } from './range.ts'
 import { hasBody, readTarget, type Target } from './target.ts'
@@ -44,6 +45,7 @@ export type AnswerDeps = {
 export async function answerContent(
   request: IncomingMessage,
   response: ServerResponse,
+  place: Place,
   deps: AnswerDeps,
 ): Promise<void> {
   const account = createAccount()
@@ -61,7 +63,7 @@ export async function answerContent(
       account,
       ...cacheWishes(request.headers['cache-control']),
     })
-    await answer({ request, response, deps, target, session, account, signal: controller.signal })
+    await answer({ request, response, deps, place, target, session, account, signal: controller.signal })
   } catch (error) {
     failure = asFailure(error)
     if (response.headersSent) reset(response)
@@ -89,6 +91,7 @@ type Asked = {
   readonly request: IncomingMessage
   readonly response: ServerResponse
   readonly deps: AnswerDeps
+  readonly place: Place
   readonly target: Target
   readonly session: Session
   readonly account: Account
@@ -96,9 +99,13 @@ type Asked = {
 }
 
 async function answer(asked: Asked): Promise<void> {
-  const { request, target, deps } = asked
-  const path = parsePath(target.path.slice('/ipfs/'.length))
+  const { request, place, target, deps } = asked
+  if (place.namespace === 'ipns') {
+    throw new Failure('no-link', 'names are not resolved here; content is at /ipfs/<cid>', { source: 'client' })
+  }
+  const path = parsePath(place.path.slice('/ipfs/'.length))
   const negotiated = negotiate(target.query, request.headers.accept)
+  if (place.trustless && !provable.has(negotiated.as)) throw notProvable()
   const ifNoneMatch = request.headers['if-none-match']
   // The tag of a file is that of its CID: for a bare one it is known without a look at what it names.
   if (negotiated.as === 'file' && path.segments.length === 0 && isCopy(ifNoneMatch, path)) {
@@ -109,6 +116,13 @@ async function answer(asked: Asked): Promise<void> {
   if (matches(ifNoneMatch, tags.etag)) return notModified(delivery, tags)
   await deliver(delivery, await body())
 }
+
+const provable: ReadonlySet<Negotiated['as']> = new Set(['raw', 'car', 'ipns-record'])
+
+const notProvable = (): Failure =>
+  new Failure('unsupported', 'this host answers only what a client can prove: ?format=raw, car or ipns-record', {
+    source: 'client',
+  })
 
 const isCopy = (ifNoneMatch: string | undefined, { cid }: ContentPath): boolean =>
   ifNoneMatch !== undefined && ifNoneMatch.trim() !== '*' && matches(ifNoneMatch, etagOf(cid))

@@ -1,17 +1,20 @@
 // The public routes, as an Express router that anybody can mount, and what stands around every request.
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import express, { type Router } from 'express'
-import { Failure } from '../failure.ts'
+import express, { type NextFunction, type Router } from 'express'
+import { cancelled, Failure } from '../failure.ts'
 import { type AnswerDeps, answerContent } from './answer.ts'
-import { preflight } from './cors.ts'
+import { corsHeaders, preflight } from './cors.ts'
+import type { Hosts } from './hosts.ts'
 import { createJsonRule } from './json-rule.ts'
 import type { Limits } from './limits.ts'
 import { closeAfter } from './linger.ts'
+import { type Place, sharedPlace } from './place.ts'
 import { asFailure, sendProblem } from './problem.ts'
-import { hasBody, readTarget } from './target.ts'
+import { hasBody, readTarget, type Target } from './target.ts'
 
 export type AppDeps = Omit<AnswerDeps, 'jsonRule'> & {
   readonly limits: Limits
+  readonly hosts: Hosts
   /** Routes that come with uploads, names and pages; each takes what is its own and calls next for the rest. */
   readonly routes?: readonly ((
     request: IncomingMessage,
@@ -26,7 +29,7 @@ const readMethods = 'GET, HEAD, OPTIONS'
 const leastLookedInto = 64 * 1024 * 1024
 
 export function createApp(deps: AppDeps): Router {
-  const { limits, mode, jsonMaxBytes, clock } = deps
+  const { limits, hosts, mode, jsonMaxBytes, clock } = deps
   const jsonRule = createJsonRule({ heldBytes: Math.max(leastLookedInto, jsonMaxBytes), clock })
   const answering: AnswerDeps = { ...deps, jsonRule }
   const router = express.Router({ caseSensitive: true, strict: true })
@@ -37,37 +40,56 @@ export function createApp(deps: AppDeps): Router {
     sendProblem(response, failure, { mode, head: request.method === 'HEAD', accept, headers })
   }
 
+  function content(request: IncomingMessage, response: ServerResponse, place: Place, next: NextFunction): void {
+    switch (request.method) {
+      case 'GET':
+      case 'HEAD':
+        if (!place.own && request.headers['service-worker'] !== undefined)
+          return refuse(request, response, noServiceWorker())
+        answerContent(request, response, place, answering).catch(next)
+        return
+      case 'OPTIONS':
+        return preflight(response, readMethods)
+      default:
+        refuse(request, response, notAllowed(request.method ?? ''), { Allow: readMethods })
+    }
+  }
+
   router.use((request, response, next) => {
     const refused = limits.enter(request, response)
     if (refused) return refuse(request, response, refused)
+    let target: Target
     try {
-      const { path, search } = readTarget(request)
-      // From here on it is a path, also where the client sent the whole URL.
-      if (!request.url.startsWith('/')) request.url = search === '' ? path : `${path}?${search}`
+      target = readTarget(request)
     } catch (error) {
       return refuse(request, response, asFailure(error))
     }
-    next()
+    const { path, search } = target
+    // From here on it is a path, also where the client sent the whole URL.
+    if (!request.url.startsWith('/')) request.url = search === '' ? path : `${path}?${search}`
+    const left = new AbortController()
+    response.once('close', () => left.abort(cancelled()))
+    hosts.find(request, target, left.signal).then(
+      (found) => {
+        if (!found) next()
+        else if ('location' in found) moved(response, found.location)
+        else content(request, response, found.place, next)
+      },
+      (error) => refuse(request, response, asFailure(error)),
+    )
   })
 
   for (const route of deps.routes ?? []) router.use(route)
 
   // By the raw URL: a router that decodes first would let an encoded slash look like one.
   router.use((request, response, next) => {
-    if (!request.url.startsWith('/ipfs/')) return next()
-    switch (request.method) {
-      case 'GET':
-      case 'HEAD': {
-        const twice = /^\/ipfs\/(ipfs\/[^?]+.*)$/.exec(request.url)?.[1]
-        if (twice !== undefined) return void moved(response, `/${twice}`)
-        answerContent(request, response, answering).catch(next)
-        return
-      }
-      case 'OPTIONS':
-        return preflight(response, readMethods)
-      default:
-        return refuse(request, response, notAllowed(request.method), { Allow: readMethods })
-    }
+    const target = readTarget(request)
+    const place = sharedPlace(target, request.url)
+    if (!place) return next()
+    const isRead = request.method === 'GET' || request.method === 'HEAD'
+    const meant = isRead ? meantPath(target) : undefined
+    if (meant === undefined) content(request, response, place, next)
+    else moved(response, meant)
   })
 
   router.use((request, response) => {
@@ -96,8 +118,22 @@ const notAllowed = (method: string): Failure =>
     facts: { status: 405 },
   })
 
-/** A link that was built with one /ipfs too many means the same thing without it. */
+const noServiceWorker = (): Failure =>
+  new Failure('malformed', 'a service worker needs an origin of its own; this one is shared by all content', {
+    source: 'client',
+  })
+
+/** Where a link leads that says it in another way: one /ipfs too many, or a whole ipfs:// address as `uri`. */
+function meantPath({ path, query, search }: Target): string | undefined {
+  const twice = /^\/ip[fn]s(\/ip[fn]s\/.+)$/.exec(path)?.[1]
+  if (twice !== undefined) return search === '' ? twice : `${twice}?${search}`
+  if (path !== '/ipfs/' && path !== '/ipns/') return undefined
+  const [, scheme, rest] = /^(ipfs|ipns):\/\/([^/?#].*)$/.exec(query.get('uri') ?? '') ?? []
+  return rest === undefined ? undefined : `/${scheme}/${rest.replace(/[^\x21-\x7e]/gu, encodeURIComponent)}`
+}
+
 function moved(response: ServerResponse, to: string): void {
-  response.setHeader('Access-Control-Allow-Origin', '*')
+  for (const [name, value] of corsHeaders) response.setHeader(name, value)
+  response.setHeader('Vary', 'X-Forwarded-Host, X-Forwarded-Proto')
   response.writeHead(301, { Location: to, 'Content-Length': '0' }).end()
 }

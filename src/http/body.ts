@@ -15,6 +15,10 @@ export type Body = {
   readonly type: string
   readonly etag: string
   readonly cacheControl?: string
+  /** Another client may get another representation from the same address. */
+  readonly varies?: boolean
+  /** What a browser may do with it, where that is not what its type says. */
+  readonly policy?: string
   /** Undefined: not known before it is made. */
   readonly size: number | undefined
   readonly ranges: boolean
@@ -84,7 +88,7 @@ export function rendered(rendering: Rendering, cid: CID, parameters: string): Bo
   }
 }
 
-export type Content = Omit<Body, 'etag' | 'cacheControl'>
+export type Content = Omit<Body, 'etag' | 'cacheControl' | 'varies'>
 
 export function listing(session: Session, entity: Entity, target: Target): Content {
   const { cid } = entity

@@ -5,11 +5,15 @@ import type { Clock } from '../clock.ts'
 import { Failure } from '../failure.ts'
 import type { Account } from '../observe/account.ts'
 import type { Session } from '../retrieval/session.ts'
+import { policyFor } from '../web/policy.ts'
 import type { Body } from './body.ts'
 import { cacheStatus } from './cache-status.ts'
 import { rangeApplies } from './conditional.ts'
-import { contentHeaders, disposition } from './headers.ts'
+import { corsHeaders } from './cors.ts'
+import { contentHeaders, disposition, programsOnly } from './headers.ts'
 import type { Hot } from './hot.ts'
+import type { Place } from './place.ts'
+import type { Mode } from './problem.ts'
 import { parseRange, type Range } from './range.ts'
 import type { Target } from './target.ts'
 import { cutWhenStalled, writeAll } from './write.ts'
@@ -17,54 +21,77 @@ import { cutWhenStalled, writeAll } from './write.ts'
 export type Delivery = {
   readonly request: IncomingMessage
   readonly response: ServerResponse
+  readonly place: Place
   readonly target: Target
   readonly session: Session
   readonly account: Account
   readonly roots: readonly CID[]
   /** Where this very representation can be had by address alone. */
   readonly location?: string | undefined
-  readonly deps: { readonly hot: Hot; readonly clock: Clock; readonly stalledMs: number }
+  /** Of a page that stands for something that is not there. */
+  readonly status?: number | undefined
+  readonly deps: { readonly hot: Hot; readonly clock: Clock; readonly mode: Mode; readonly stalledMs: number }
 }
 
 type Headers = [name: string, value: string][]
 
 const bufferedBytes = 256 * 1024
 
-export function notModified(delivery: Delivery, body: Pick<Body, 'etag' | 'cacheControl'>): void {
+// They describe the bytes, which a browser has already with the right ones.
+const ofBytes = new Set(['Content-Type', 'Content-Security-Policy', 'Accept-Ranges'])
+
+export function notModified(delivery: Delivery, body: Pick<Body, 'etag' | 'cacheControl' | 'varies'>): void {
   const { response } = delivery
   response.statusCode = 304
   const headers = headersOf(delivery, { ...body, type: '', ranges: true })
-  for (const [name, value] of headers) if (name !== 'Content-Type') response.setHeader(name, value)
+  for (const [name, value] of headers) if (!ofBytes.has(name)) response.setHeader(name, value)
   response.end()
+}
+
+/** To another address, which is content of its own or of somebody else. */
+export function moved(
+  delivery: Omit<Delivery, 'roots'>,
+  to: { location: string; status: number; varies: boolean },
+): void {
+  const { response, place, account } = delivery
+  for (const [name, value] of corsHeaders) response.setHeader(name, value)
+  response.setHeader('Location', to.location)
+  response.setHeader('X-Ipfs-Path', place.path)
+  response.setHeader('Cache-Status', cacheStatus(account))
+  if (place.namespace === 'ipfs') response.setHeader('Cache-Control', 'public, max-age=604800')
+  if (to.varies) response.setHeader('Vary', 'Accept')
+  response.writeHead(to.status, { 'Content-Length': '0' }).end()
 }
 
 export async function deliver(delivery: Delivery, body: Body): Promise<void> {
   if (body.size === undefined) return deliverUnsized(delivery, body)
   const { request, response, session, deps } = delivery
-  const range = request.method === 'GET' && body.ranges ? rangeOf(request, body, body.size) : undefined
+  const { status = 200 } = delivery
+  const mayBePart = request.method === 'GET' && body.ranges && status === 200
+  const range = mayBePart ? rangeOf(request, body, body.size) : undefined
   const [from, to] = range ? [range.from, range.to + 1] : [0, body.size]
-  const status = range ? 206 : 200
   const headers = headersOf(delivery, body)
   headers.push(['Content-Length', String(to - from)])
   if (range) headers.push(['Content-Range', `bytes ${range.from}-${range.to}/${body.size}`])
-  if (!range && body.whole && body.isPlain) keepHot(delivery, headers, body.whole, body.etag)
-  if (request.method === 'HEAD') return void response.writeHead(status, headers.flat()).end()
+  if (!range && status === 200 && body.whole && body.isPlain) keepHot(delivery, headers, body.whole, body.etag)
+  const code = range ? 206 : status
+  if (request.method === 'HEAD') return void response.writeHead(code, headers.flat()).end()
   if (body.whole) {
-    response.writeHead(status, headers.flat()).end(body.whole.subarray(from, to))
+    response.writeHead(code, headers.flat()).end(body.whole.subarray(from, to))
     return cutWhenStalled(response, deps.stalledMs)
   }
   // The first piece is here before the headers go out: until then a failure is an error the client can read.
   const pieces = body.read(from, to)[Symbol.asyncIterator]()
   const first = await pieces.next()
   session.begun()
-  response.writeHead(status, headers.flat())
+  response.writeHead(code, headers.flat())
   await writeAll(response, behind(first, pieces), { ...deps, size: to - from })
 }
 
 /** A small one with its length, a large one as it comes; nothing is made for a HEAD. */
 async function deliverUnsized(delivery: Delivery, body: Body): Promise<void> {
-  const { request, response, session, deps } = delivery
-  if (request.method === 'HEAD') return void response.writeHead(200, headersOf(delivery, body).flat()).end()
+  const { request, response, session, deps, status = 200 } = delivery
+  if (request.method === 'HEAD') return void response.writeHead(status, headersOf(delivery, body).flat()).end()
   const pieces = body.read(0, 0)[Symbol.asyncIterator]()
   const start: Uint8Array[] = []
   let bytes = 0
@@ -76,7 +103,7 @@ async function deliverUnsized(delivery: Delivery, body: Body): Promise<void> {
   session.begun()
   const headers = headersOf(delivery, body)
   if (next.done) headers.push(['Content-Length', String(bytes)])
-  response.writeHead(200, headers.flat())
+  response.writeHead(status, headers.flat())
   const rest = behind(next, pieces)
   await writeAll(
     response,
@@ -101,16 +128,19 @@ async function* behind(
 
 function headersOf(
   delivery: Delivery,
-  body: Pick<Body, 'etag' | 'type' | 'cacheControl' | 'save' | 'ranges'>,
+  body: Pick<Body, 'etag' | 'type' | 'cacheControl' | 'varies' | 'policy' | 'save' | 'ranges'>,
 ): Headers {
-  const { target, roots, account, location } = delivery
+  const { place, target, roots, account, location, deps } = delivery
+  const { own } = place
   const headers: Headers = contentHeaders({
     etag: body.etag,
     type: body.type,
-    path: target.path,
+    path: place.path,
     roots,
     acceptsRanges: body.ranges,
-    sandbox: true,
+    own,
+    policy: body.policy ?? (deps.mode === 'web' ? policyFor(body.type, { own }) : own ? undefined : programsOnly),
+    varies: body.varies,
     ...(body.cacheControl !== undefined && { cacheControl: body.cacheControl }),
     disposition: dispositionOf(target, body.save),
   })
@@ -139,8 +169,8 @@ function rangeOf({ headers }: IncomingMessage, { etag }: Body, size: number): Ra
 }
 
 /** Only what the plain URL asks for: variants of the query could otherwise fill it with copies. */
-function keepHot({ deps, target, request }: Delivery, headers: Headers, whole: Uint8Array, etag: string): void {
-  if (whole.byteLength > deps.hot.maxItem || target.search !== '') return
+function keepHot({ deps, place, target }: Delivery, headers: Headers, whole: Uint8Array, etag: string): void {
+  if (place.hotKey === undefined || whole.byteLength > deps.hot.maxItem || target.search !== '') return
   const lines = headers.map(([name, value]) => [name, name === 'Cache-Status' ? 'cidgate; hit; detail=hot' : value])
-  deps.hot.add(request.url ?? '', { headers: lines.flat(), body: Buffer.from(whole), etag })
+  deps.hot.add(place.hotKey, { headers: lines.flat(), body: Buffer.from(whole), etag })
 }

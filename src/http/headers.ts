@@ -13,8 +13,15 @@ export type ContentHeaders = {
   readonly cacheControl?: string
   readonly acceptsRanges: boolean
   readonly disposition?: string | undefined
-  readonly sandbox: boolean
+  /** What a browser may do with it; nothing is said without one. */
+  readonly policy: string | undefined
+  /** Of a site on an origin of its own: what its pages tell others of themselves is theirs to say. */
+  readonly own: boolean
+  readonly varies?: boolean | undefined
 }
+
+/** Of what is served for programs: a browser that is led to it all the same runs and loads nothing. */
+export const programsOnly = "default-src 'none'; sandbox"
 
 export const etagOf = (cid: CID, suffix = ''): string => `"${cid}${suffix}"`
 
@@ -29,9 +36,10 @@ export function contentHeaders(content: ContentHeaders): [name: string, value: s
     ['X-Ipfs-Roots', content.roots.join(',')],
     ['X-Content-Type-Options', 'nosniff'],
     ['Cross-Origin-Resource-Policy', 'cross-origin'],
-    ['Referrer-Policy', 'no-referrer'],
   ]
-  if (content.sandbox) headers.push(['Content-Security-Policy', "default-src 'none'; sandbox"])
+  if (!content.own) headers.push(['Referrer-Policy', 'no-referrer'])
+  if (content.policy !== undefined) headers.push(['Content-Security-Policy', content.policy])
+  if (content.varies) headers.push(['Vary', 'Accept'])
   if (content.disposition !== undefined) headers.push(['Content-Disposition', content.disposition])
   for (const [name, value] of corsHeaders) headers.push([name, value])
   return headers

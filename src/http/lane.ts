@@ -23,13 +23,18 @@ const notModifiedHeaders = new Set([
   'access-control-expose-headers',
 ])
 
-export function createLane(hot: Hot, limits: Limits | undefined, stalledMs?: number): Lane {
+export function createLane(
+  hot: Hot,
+  limits: Limits | undefined,
+  stalledMs?: number,
+  keyOf: (request: IncomingMessage) => string = (request) => request.url as string,
+): Lane {
   let hits = 0
   return {
     take(request, response) {
       const { method } = request
       if (method !== 'GET' && method !== 'HEAD') return false
-      const answer = hot.get(request.url as string)
+      const answer = hot.get(keyOf(request))
       if (!answer) return false
       const { rawHeaders } = request
       let ifNoneMatch: string | undefined
@@ -55,7 +60,7 @@ export function createLane(hot: Hot, limits: Limits | undefined, stalledMs?: num
             break
           }
           case 14:
-            if (name.toLowerCase() === 'content-length') return false
+            if (/^(content-length|service-worker)$/i.test(name)) return false
             break
           case 17:
             if (name.toLowerCase() === 'transfer-encoding') return false

@@ -80,3 +80,11 @@ function best(accept: string): Accepted | undefined {
   }
   return winner && { as: winner.as, parameters: winner.parameters }
 }
+
+/** How much a client wants a media type that it names; 0 for one that it does not, whatever it takes besides. */
+export function qualityOf(accept: string | undefined, type: string): number {
+  const part = accept?.split(',').find((one) => one.split(';')[0]?.trim().toLowerCase() === type)
+  if (part === undefined) return 0
+  const q = Number(/;\s*q=([\d.]+)/i.exec(part)?.[1] ?? 1)
+  return Number.isNaN(q) ? 0 : q
+}

@@ -3,7 +3,7 @@
 
 // Everything that is not known to be harmless is sandboxed, not the other way round: a type nobody thought of is closed.
 const harmless =
-  /^(?:image\/(?!svg)|video\/|audio\/|font\/|text\/(?:plain|css|csv|javascript|markdown|calendar|vcard|vtt|tab-separated-values)(?:;|$)|application\/(?:json|pdf|wasm|zip|gzip|octet-stream|cbor|yaml|toml)$|application\/vnd\.ipld\.)/
+  /^(?:image\/(?!svg)|video\/|audio\/|font\/|text\/(?:plain|css|csv|javascript|markdown|calendar|vcard|vtt|tab-separated-values)(?:;|$)|application\/(?:json|pdf|wasm|zip|gzip|x-tar|octet-stream|cbor|yaml|toml)$|application\/vnd\.ipld\.)/
 
 // Links of such a page may still be followed and its files saved.
 export const sandbox = 'sandbox allow-downloads allow-popups allow-popups-to-escape-sandbox'

@@ -115,7 +115,15 @@ describe('Content-Disposition', () => {
 test('whatever the path, X-Ipfs-Path is one line of printable ASCII', () => {
   fc.assert(
     fc.property(fc.string({ unit: 'grapheme' }), (path) => {
-      const headers = contentHeaders({ etag: '"a"', type: 'b', path, roots: [], acceptsRanges: true, sandbox: true })
+      const headers = contentHeaders({
+        etag: '"a"',
+        type: 'b',
+        path,
+        roots: [],
+        acceptsRanges: true,
+        own: false,
+        policy: undefined,
+      })
       assert.match(headers.find(([name]) => name === 'X-Ipfs-Path')?.[1] ?? '', /^[\x21-\x7e]*$/)
     }),
   )

@@ -1,0 +1,167 @@
+// Which host a request came to, and what that makes it about. The rules are those of the subdomain gateway and DNSLink
+// gateway specifications: https://<cid>.ipfs.<gateway>/<path> is /ipfs/<cid>/<path> on an origin of its own.
+import type { IncomingMessage } from 'node:http'
+import { isIP } from 'node:net'
+import type { TLSSocket } from 'node:tls'
+import { parseCid, parseKey } from '../cid-text.ts'
+import { Failure } from '../failure.ts'
+import { inlined, labelOf, uninlined } from './dns-label.ts'
+import { namespaceOf, type Place, sharedPlace } from './place.ts'
+import type { Target } from './target.ts'
+
+export type HostOptions = {
+  /** Content gets an origin of its own under this host, and shared paths are sent there. */
+  readonly subdomains: boolean
+  /** Only answers that a client can prove by itself. */
+  readonly trustless: boolean
+}
+
+export type Found = { readonly place: Place } | { readonly location: string } | undefined
+
+export interface Hosts {
+  /** Undefined: a host like any other. Throws a Failure for what this host cannot be asked. */
+  find(request: IncomingMessage, target: Target, signal: AbortSignal): Promise<Found>
+  /** The key of a small answer in `hot`; another host may answer the same path in another way. */
+  keyOf(request: IncomingMessage): string
+  /** Whether requests to this host end here, also through CONNECT. */
+  serves(host: string): boolean
+}
+
+const inert: Hosts = {
+  find: async () => undefined,
+  keyOf: (request) => request.url ?? '',
+  serves: () => false,
+}
+
+const labelMost = 63
+
+export function createHosts(options: {
+  readonly table: Readonly<Record<string, HostOptions>>
+  /** Whether a domain has a DNSLink, where hosts nobody configured are served by theirs. */
+  readonly hasLink?: ((domain: string, signal: AbortSignal) => Promise<boolean>) | undefined
+}): Hosts {
+  const table = new Map(Object.entries(options.table).map(([name, one]) => [name.toLowerCase(), one]))
+  const { hasLink } = options
+  if (table.size === 0 && !hasLink) return inert
+
+  const isOrdinary = (name: string): boolean =>
+    !table.has(name) && !under(name) && (!hasLink || isIP(name) !== 0 || !name.includes('.'))
+
+  /** The label, namespace and gateway of a host such as `bafy….ipfs.example.org`. */
+  function under(name: string): { label: string; namespace: Place['namespace']; gateway: string } | undefined {
+    const [, label = '', namespace, gateway = ''] = /^(.+?)\.(ipfs|ipns)\.(.+)$/.exec(name) ?? []
+    if (!namespace) return undefined
+    if (table.get(gateway.toLowerCase())?.subdomains) return { label, namespace: asNamespace(namespace), gateway }
+    // A name may hold such a part itself: docs.ipfs.tech.ipns.example.org
+    const [, longer = '', last, outer = ''] = /^(.+)\.(ipfs|ipns)\.(.+)$/.exec(name) ?? []
+    if (!last || !table.get(outer.toLowerCase())?.subdomains) return undefined
+    return { label: longer, namespace: asNamespace(last), gateway: outer }
+  }
+
+  async function site(name: string, target: Target, signal: AbortSignal): Promise<Found> {
+    if (!hasLink || isIP(name) !== 0 || !name.includes('.') || !(await hasLink(name, signal))) return undefined
+    return {
+      place: { namespace: 'ipns', path: `/ipns/${name}${target.path}`, own: true, trustless: false, hotKey: undefined },
+    }
+  }
+
+  return {
+    async find(request, target, signal) {
+      const { host, name, port } = hostOf(request)
+      const known = table.get(name)
+      if (known?.trustless) return { place: trustlessPlace(target) }
+      if (known?.subdomains) {
+        const label = namespaceOf(target.path) && labelFor(target.path)
+        if (label) return { location: `${schemeOf(request)}://${label}.${host}${restOf(target)}` }
+      }
+      if (known) return site(name, target, signal)
+      const part = under(hostName(host))
+      if (!part) return site(name, target, signal)
+      const { namespace, gateway } = part
+      const label = canonicalLabel(part)
+      if (label.moved) {
+        const to = `${schemeOf(request)}://${label.text}.${namespace}.${gateway}${port}`
+        return { location: to + printable(request.url ?? '/') }
+      }
+      const path = `/${namespace}/${label.text}${target.path}`
+      const hotKey = namespace === 'ipfs' ? `//${name}${request.url}` : undefined
+      return { place: { namespace, path, own: true, gateway: gateway + port, trustless: false, hotKey } }
+    },
+
+    keyOf(request) {
+      const { name } = hostOf(request)
+      return isOrdinary(name) ? (request.url ?? '') : `//${name}${request.url}`
+    },
+
+    serves(host) {
+      const name = hostName(host).toLowerCase()
+      return table.has(name) || under(name) !== undefined
+    },
+  }
+}
+
+const asNamespace = (text: string): Place['namespace'] => (text === 'ipns' ? 'ipns' : 'ipfs')
+
+/** What a proxy in front says it was asked for wins: only hosts that are configured mean anything here. */
+function hostOf(request: IncomingMessage): { host: string; name: string; port: string } {
+  const forwarded = request.headers['x-forwarded-host']
+  const host =
+    (Array.isArray(forwarded) ? forwarded[0] : forwarded)?.split(',')[0]?.trim() || (request.headers.host ?? '')
+  const name = hostName(host)
+  return { host, name: name.toLowerCase(), port: host.slice(name.length) }
+}
+
+const hostName = (host: string): string => host.replace(/:\d{1,5}$/, '')
+
+function schemeOf(request: IncomingMessage): 'http' | 'https' {
+  const forwarded = request.headers['x-forwarded-proto']
+  if (forwarded === 'https' || forwarded === 'http') return forwarded
+  return (request.socket as TLSSocket).encrypted ? 'https' : 'http'
+}
+
+function trustlessPlace(target: Target): Place {
+  const place = sharedPlace(target, '')
+  if (place) return { ...place, trustless: true, hotKey: undefined }
+  throw new Failure('no-link', 'this host has nothing but /ipfs/<cid> and /ipns/<key>, as raw, car or ipns-record', {
+    source: 'client',
+  })
+}
+
+/** `<label>.<namespace>` of a shared path. Undefined for what is no CID, key or domain: its own answer says what is wrong. */
+function labelFor(path: string): string | undefined {
+  const [, namespace, root = ''] = path.split('/')
+  if (namespace === 'ipfs') {
+    const cid = parseCid(root)
+    return cid && `${labelOf(cid, 'ipfs')}.ipfs`
+  }
+  const key = parseKey(root)
+  if (key) return `${labelOf(key, 'ipns')}.ipns`
+  if (!/^[a-z0-9_-]+(\.[a-z0-9_-]+)+$/i.test(root)) return undefined
+  const label = inlined(root.toLowerCase())
+  return `${label.length <= labelMost ? label : root.toLowerCase()}.ipns`
+}
+
+function canonicalLabel({ label, namespace }: { label: string; namespace: Place['namespace'] }): {
+  text: string
+  moved: boolean
+} {
+  const cid = namespace === 'ipfs' ? parseCid(label) : parseKey(label)
+  if (cid) {
+    const text = labelOf(cid, namespace)
+    return { text, moved: text !== label }
+  }
+  if (namespace === 'ipns') {
+    const name = label.toLowerCase()
+    return { text: name.includes('.') ? name : uninlined(name), moved: false }
+  }
+  throw new Failure('malformed', `${JSON.stringify(label)} is not a CID; expected <cid>.ipfs.<host>`, {
+    source: 'client',
+  })
+}
+
+function restOf({ path, search }: Target): string {
+  const rest = path.split('/').slice(3).join('/')
+  return printable(`/${rest}${search === '' ? '' : `?${search}`}`)
+}
+
+const printable = (url: string): string => url.replace(/[^\x21-\x7e]/g, encodeURIComponent)

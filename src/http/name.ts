@@ -1,0 +1,67 @@
+// What is special about /ipns: a name becomes the content it points at now, for as long as that holds; and a key's
+// record can be asked for as it was signed.
+import { createHash } from 'node:crypto'
+import type { Clock } from '../clock.ts'
+import type { ContentPath } from '../content/entity.ts'
+import { splitPath } from '../content/path.ts'
+import { Failure } from '../failure.ts'
+import { type Names, spellingOf, type Wants } from '../names/names.ts'
+import type { Body } from './body.ts'
+import type { Place } from './place.ts'
+
+export type Located = {
+  readonly path: ContentPath
+  /** For what is not true for ever. */
+  readonly cacheControl: string
+}
+
+type Deps = { readonly names: Names; readonly clock: Clock }
+
+/** The content path of `/ipns/<name>[/…]`. */
+export async function locate({ path }: Place, { names, clock }: Deps, wants: Wants): Promise<Located> {
+  const { root, segments, encoded } = splitPath(path.slice('/ipns/'.length))
+  const { path: base, ttlMs, endsAt } = await names.resolve(root, { ...wants, rest: segments })
+  return {
+    path: { cid: base.cid, segments: [...base.segments, ...segments], encoded: [...base.encoded, ...encoded] },
+    cacheControl: mutable(ttlMs, endsAt - clock.now()),
+  }
+}
+
+/** The record of a key, for clients that prove it themselves. */
+export async function recordOf({ path }: Place, { names, clock }: Deps, wants: Wants): Promise<Body> {
+  const { root, segments } = splitPath(path.slice('/ipns/'.length))
+  if (segments.length > 0) {
+    throw new Failure('malformed', 'a record is of a key alone: ask for /ipns/<key>?format=ipns-record', {
+      source: 'client',
+    })
+  }
+  const { name, bytes, ttlMs, endsAt } = await names.record(root, wants)
+  return {
+    type: 'application/vnd.ipfs.ipns-record',
+    etag: `"${createHash('sha256').update(bytes).digest('base64url').slice(0, 22)}.ipns-record"`,
+    cacheControl: mutable(ttlMs, endsAt - clock.now()),
+    size: bytes.byteLength,
+    ranges: false,
+    whole: bytes,
+    save: { kind: 'attachment', filename: `${name}.ipns-record` },
+    async *read() {
+      yield bytes
+    },
+  }
+}
+
+/** Where keys written as peers are (`12D3…`, `Qm…`) are found in the spelling that fits a host name. */
+export function respelled(path: string, search: string): string | undefined {
+  const [, , root = '', ...rest] = path.split('/')
+  if (!/^(1|Qm)/.test(root)) return undefined
+  const name = spellingOf(root)
+  return name && `${['', 'ipns', name, ...rest].join('/')}${search === '' ? '' : `?${search}`}`
+}
+
+/** Kept while it holds, and as long again while it is asked for, but never past the end of a record. */
+function mutable(ttlMs: number, leftMs: number): string {
+  const age = Math.max(0, Math.min(ttlMs, leftMs))
+  const stale = Math.min(age, leftMs - age)
+  const seconds = (ms: number) => Math.floor(ms / 1000)
+  return `public, max-age=${seconds(age)}${stale >= 1000 ? `, stale-while-revalidate=${seconds(stale)}` : ''}`
+}

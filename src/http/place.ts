@@ -1,0 +1,27 @@
+// What a request is about, whatever address it came by: a path on the shared origin, or a site on an origin of its own.
+import type { Target } from './target.ts'
+
+export type Place = {
+  readonly namespace: 'ipfs' | 'ipns'
+  /** `/ipfs/<cid>[/…]` or `/ipns/<name>[/…]`, still encoded: the same for one thing by whatever address it is asked. */
+  readonly path: string
+  /** Nothing but this content is served under this origin: its pages may run, and its `_redirects` hold. */
+  readonly own: boolean
+  /** The host under which the shared paths of the same gateway are, where that is another one than was asked. */
+  readonly gateway?: string | undefined
+  /** Deserialised answers are not given here. */
+  readonly trustless: boolean
+  /** The key of a small answer in `hot`; undefined: never kept there. */
+  readonly hotKey: string | undefined
+}
+
+/** A path as every host answers it that is nobody's own. Undefined: no content is at such a path. */
+export function sharedPlace(target: Target, url: string): Place | undefined {
+  const namespace = namespaceOf(target.path)
+  return namespace && { namespace, path: target.path, own: false, trustless: false, hotKey: url }
+}
+
+export function namespaceOf(path: string): Place['namespace'] | undefined {
+  if (path.startsWith('/ipfs/')) return 'ipfs'
+  return path.startsWith('/ipns/') ? 'ipns' : undefined
+}

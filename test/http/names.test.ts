@@ -1,0 +1,315 @@
+// GET and HEAD /ipns/<key or domain>[/<path>] over HTTP, as clients see it.
+import assert from 'node:assert/strict'
+import { writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { after, afterEach, before, beforeEach, describe, test } from 'node:test'
+import { base16 } from 'multiformats/bases/base16'
+import { base32 } from 'multiformats/bases/base32'
+import { base58btc } from 'multiformats/bases/base58'
+import { type DnsServer, startDnsServer } from '../support/dns-server.ts'
+import { type Fixtures, fixtures } from '../support/fixtures.ts'
+import { type Fetched, fetchAll, startGateway, tempFolder, type TestGateway } from '../support/gateway.ts'
+import { createKey, type TestKey } from '../support/ipns.ts'
+import { createShiftedClock, type ShiftedClock } from '../support/shifted-clock.ts'
+import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+
+let all: Fixtures
+let dns: DnsServer
+let upstream: ProgrammableUpstream
+let gateway: TestGateway
+let clock: ShiftedClock
+let key: TestKey
+const record = 'application/vnd.ipfs.ipns-record'
+
+before(async () => {
+  all = await fixtures()
+  dns = await startDnsServer()
+})
+after(() => dns.close())
+beforeEach(async () => {
+  key = createKey()
+  clock = createShiftedClock()
+  dns.texts.clear()
+  dns.asked.length = 0
+  dns.ttl = 60
+  dns.fault = undefined
+  upstream = await startUpstream({ blocks: all.blocks })
+})
+afterEach(async () => {
+  await gateway.close()
+  await upstream.close()
+})
+
+async function start(config: Record<string, unknown> = {}): Promise<void> {
+  gateway = await startGateway({
+    upstreams: [{ name: 'one', url: upstream.url }],
+    clock,
+    config: { names: { dns: [dns.address] }, ...config },
+  })
+}
+const get = (path: string, headers: Record<string, string> = {}): Promise<Fetched> =>
+  fetchAll(`${gateway.url}${path}`, headers)
+const publish = async (value: string, facts: Parameters<TestKey['record']>[1] = {}, owner = key) =>
+  upstream.records.set(owner.name, await owner.record(value, facts))
+const recordsAsked = () => upstream.asked.filter(({ url }) => url.startsWith('/ipns/')).length
+const problem = ({ body }: Fetched) => JSON.parse(body.toString()) as { detail: string; attempts?: { upstream: string; outcome: string }[] }
+
+describe('keys', () => {
+  test('the content that the record points at, for as long as it says', async () => {
+    await start()
+    await publish(`/ipfs/${all.directory}`, { ttlMs: 120_000 })
+    const answer = await get(`/ipns/${key.name}/policy.json`)
+    const { status, headers, body } = answer
+    assert.deepEqual([status, body.toString()], [200, '{"name":"Policy"}'])
+    assert.equal(headers['content-type'], 'application/json')
+    assert.match(headers['cache-control'] ?? '', /^public, max-age=1(20|19), stale-while-revalidate=1(20|19)$/)
+    assert.equal(headers['x-ipfs-path'], `/ipns/${key.name}/policy.json`)
+    assert.match(headers['x-ipfs-roots'] ?? '', new RegExp(`^${all.directory},baf`))
+    assert.equal(headers['cache-status'], 'cidgate; fwd=miss; detail="one"')
+    const direct = await get(`/ipfs/${all.directory}/policy.json`)
+    assert.equal(direct.headers.etag, headers.etag)
+    assert.match(direct.headers['cache-control'] ?? '', /immutable/)
+    const again = await get(`/ipns/${key.name}/policy.json`)
+    assert.equal(again.headers['cache-status'], 'cidgate; hit; detail=memory')
+    assert.equal(recordsAsked(), 1)
+    const copy = await get(`/ipns/${key.name}/policy.json`, { 'if-none-match': headers.etag ?? '' })
+    assert.equal(copy.status, 304)
+    assert.match(copy.headers['cache-control'] ?? '', /^public, max-age=1\d\d/)
+  })
+
+  test('every spelling of a key means the same', async () => {
+    await start()
+    await publish(`/ipfs/${all.files.hello.cid}`)
+    const spellings = [key.name, key.peer, ...[base16, base32, base58btc].map((base) => key.cid.toString(base))]
+    for (const name of [...spellings, key.cid.toString(base32).toUpperCase()]) {
+      const { status, body } = await get(`/ipns/${name}`)
+      assert.deepEqual([status, body.equals(Buffer.from(all.files.hello.bytes))], [200, true], name)
+    }
+    assert.equal(recordsAsked(), 1)
+  })
+
+  test('a listing, a range, a HEAD and a format are as those of /ipfs, but for how long they hold', async () => {
+    await start()
+    await publish(`/ipfs/${all.directory}`)
+    const path = `/ipns/${key.name}`
+    for (const [suffix, headers, status] of [
+      ['/', {}, 200],
+      ['/policy.json', { range: 'bytes=1-4' }, 206],
+      ['?format=car', {}, 200],
+      ['/policy.json?format=raw', {}, 200],
+      ['', { accept: 'application/vnd.ipld.raw' }, 200],
+    ] as const) {
+      const answer = await get(path + suffix, headers)
+      const direct = await get(`/ipfs/${all.directory}${suffix}`, headers)
+      assert.equal(answer.status, status, suffix)
+      assert.equal(answer.headers.etag, direct.headers.etag)
+      assert.equal(answer.headers['content-type'], direct.headers['content-type'])
+      if (suffix !== '/') assert.deepEqual(answer.body, direct.body)
+      assert.match(answer.headers['cache-control'] ?? '', /^public, max-age=(60|59), stale/, suffix)
+    }
+    assert.equal(JSON.parse((await get(`${path}/`)).body.toString()).path, `${path}/`)
+    const head = await fetch(`${gateway.url}${path}/policy.json`, { method: 'HEAD' })
+    assert.deepEqual([head.status, head.headers.get('content-length')], [200, '17'])
+  })
+
+  test('a path in the record comes before the path in the request, whatever it holds', async () => {
+    await start()
+    await publish(`/ipfs/${all.directory}/über`)
+    assert.equal((await get(`/ipns/${key.name}/%C3%9F.txt`)).status, 200)
+    await publish(`/ipfs/${all.directory}/../x`, { sequence: 2 })
+    clock.shift(60_000)
+    assert.equal((await get(`/ipns/${key.name}`)).status, 422)
+  })
+
+  test('when its time is over it is asked for again, and what is new is served', async () => {
+    await start()
+    await publish(`/ipfs/${all.files.hello.cid}`, { ttlMs: 30_000 })
+    await get(`/ipns/${key.name}`)
+    await publish(`/ipfs/${all.files.json.cid}`, { sequence: 2 })
+    clock.shift(29_000)
+    assert.equal((await get(`/ipns/${key.name}`)).headers.etag, `"${all.files.hello.cid}"`)
+    clock.shift(1_000)
+    assert.equal((await get(`/ipns/${key.name}`)).headers.etag, `"${all.files.json.cid}"`)
+    assert.equal(recordsAsked(), 2)
+  })
+
+  test('no-cache asks again; only-if-cached asks nobody', async () => {
+    await start()
+    await publish(`/ipfs/${all.files.hello.cid}`)
+    assert.equal((await get(`/ipns/${key.name}`, { 'cache-control': 'only-if-cached' })).status, 412)
+    assert.equal(recordsAsked(), 0)
+    await get(`/ipns/${key.name}`)
+    await publish(`/ipfs/${all.files.json.cid}`, { sequence: 2 })
+    clock.shift(1_000)
+    assert.equal((await get(`/ipns/${key.name}`)).headers.etag, `"${all.files.hello.cid}"`)
+    const fresh = await get(`/ipns/${key.name}`, { 'cache-control': 'no-cache' })
+    assert.equal(fresh.headers.etag, `"${all.files.json.cid}"`)
+    assert.equal((await get(`/ipns/${key.name}`, { 'cache-control': 'only-if-cached' })).status, 200)
+  })
+
+  test('what nobody has is 404 with the account of who was asked, remembered briefly', async () => {
+    await start()
+    const answer = await get(`/ipns/${key.name}`)
+    assert.equal(answer.status, 404)
+    assert.deepEqual(
+      problem(answer).attempts?.map(({ upstream: name, outcome }) => [name, outcome]),
+      [['one', 'not-found']],
+    )
+    assert.ok(Number(answer.headers['retry-after']) <= 5)
+    await publish(`/ipfs/${all.files.hello.cid}`)
+    assert.equal((await get(`/ipns/${key.name}`)).status, 404)
+    assert.equal(recordsAsked(), 1)
+    clock.shift(5_000)
+    assert.equal((await get(`/ipns/${key.name}`)).status, 200)
+  })
+
+  test('what is no name is 400', async () => {
+    await start()
+    for (const name of ['', 'nodots', '-a.example', '%00', all.cbor.toString().slice(0, 20)]) {
+      assert.equal((await get(`/ipns/${name}`)).status, 400, name)
+    }
+    assert.equal(recordsAsked(), 0)
+  })
+})
+
+describe('records', () => {
+  test('as they were signed, by ?format and by Accept', async () => {
+    await start()
+    const bytes = await key.record(`/ipfs/${all.files.hello.cid}`, { ttlMs: 1_800_000 })
+    upstream.records.set(key.name, bytes)
+    for (const [query, headers] of [
+      ['?format=ipns-record', {}],
+      ['', { accept: record }],
+    ] as const) {
+      for (const name of [key.name, key.peer]) {
+        const answer = await get(`/ipns/${name}${query}`, headers)
+        assert.equal(answer.status, 200)
+        assert.deepEqual(answer.body, Buffer.from(bytes))
+        assert.equal(answer.headers['content-type'], record)
+        assert.match(answer.headers['content-disposition'] ?? '', new RegExp(`^attachment; filename="${key.name}.ipns-record"`))
+        assert.match(answer.headers['cache-control'] ?? '', /^public, max-age=1800\b/)
+        assert.equal(answer.headers['x-ipfs-roots'], undefined)
+        const copy = await get(`/ipns/${name}${query}`, { ...headers, 'if-none-match': answer.headers.etag ?? '' })
+        assert.equal(copy.status, 304)
+      }
+    }
+    const named = await get(`/ipns/${key.name}?format=ipns-record&filename=testтест.ipns-record`)
+    assert.match(
+      named.headers['content-disposition'] ?? '',
+      /attachment; filename="test____.ipns-record"; filename\*=UTF-8''test%D1%82%D0%B5%D1%81%D1%82.ipns-record/,
+    )
+    const head = await fetch(`${gateway.url}/ipns/${key.name}?format=ipns-record`, { method: 'HEAD' })
+    assert.equal(head.headers.get('content-length'), String(bytes.byteLength))
+  })
+
+  test('are no longer kept than they hold', async () => {
+    await start()
+    await publish(`/ipfs/${all.files.hello.cid}`, { ttlMs: 1_800_000, lifetimeMs: 20_000 })
+    for (const query of ['?format=ipns-record', '']) {
+      const { headers } = await get(`/ipns/${key.name}${query}`)
+      assert.match(headers['cache-control'] ?? '', /^public, max-age=1\d$/)
+    }
+  })
+
+  test('a path, a domain, and content have none', async () => {
+    await start()
+    await publish(`/ipfs/${all.directory}`)
+    dns.texts.set('_dnslink.docs.example', [`dnslink=/ipns/${key.name}`])
+    for (const path of [`/ipns/${key.name}/policy.json`, '/ipns/docs.example', `/ipfs/${all.files.hello.cid}`]) {
+      assert.equal((await get(`${path}?format=ipns-record`)).status, 400, path)
+      assert.equal((await get(path, { accept: record })).status, 400, path)
+    }
+  })
+})
+
+describe('DNSLink', () => {
+  for (const [over, address] of [
+    ['DNS', () => dns.address],
+    ['DNS over HTTPS', () => dns.url],
+  ] as const) {
+    test(`a domain by its TXT record, over ${over}, for its TTL`, async () => {
+      await start({ names: { dns: [address()] } })
+      dns.texts.set('_dnslink.docs.example', [`dnslink=/ipfs/${all.directory}`])
+      dns.ttl = 30
+      const { status, body, headers } = await get('/ipns/docs.example/policy.json')
+      assert.deepEqual([status, body.toString()], [200, '{"name":"Policy"}'])
+      assert.match(headers['cache-control'] ?? '', /^public, max-age=(30|29), stale/)
+      assert.equal(headers['x-ipfs-path'], '/ipns/docs.example/policy.json')
+      dns.texts.set('_dnslink.docs.example', [`dnslink=/ipfs/${all.files.hello.cid}`])
+      clock.shift(29_000)
+      assert.equal((await get('/ipns/DOCS.example/policy.json')).status, 200)
+      clock.shift(1_000)
+      assert.equal((await get('/ipns/docs.example')).headers.etag, `"${all.files.hello.cid}"`)
+      assert.equal(dns.asked.length, 2)
+    })
+  }
+
+  test('from domain to domain to key to content, with the shortest of their times', async () => {
+    await start()
+    dns.texts.set('_dnslink.a.example', ['dnslink=/ipns/b.example/x'])
+    dns.texts.set('_dnslink.b.example', [`dnslink=/ipns/${key.name}`])
+    await publish(`/ipfs/${all.directory}/über`, { ttlMs: 20_000 })
+    const answer = await get('/ipns/b.example/%C3%9F.txt')
+    assert.equal(answer.status, 200)
+    assert.match(answer.headers['cache-control'] ?? '', /^public, max-age=(20|19)\b/)
+    assert.equal((await get('/ipns/a.example')).status, 404, 'there is no x in it')
+  })
+
+  test('a circle is an error and no end', async () => {
+    await start()
+    dns.texts.set('_dnslink.a.example', ['dnslink=/ipns/b.example'])
+    dns.texts.set('_dnslink.b.example', ['dnslink=/ipns/a.example'])
+    const answer = await get('/ipns/a.example')
+    assert.equal(answer.status, 400)
+    assert.match(problem(answer).detail, /more than 32 times/)
+    await publish(`/ipns/${key.name}`)
+    assert.equal((await get(`/ipns/${key.name}`)).status, 400)
+  })
+
+  test('a domain without one is 404 and says what is looked for; a dead server is no 404 for those who know', async () => {
+    await start()
+    const answer = await get('/ipns/none.example')
+    assert.equal(answer.status, 404)
+    assert.match(problem(answer).detail, /_dnslink\.none\.example/)
+    dns.texts.set('_dnslink.docs.example', [`dnslink=/ipfs/${all.files.hello.cid}`])
+    assert.equal((await get('/ipns/docs.example')).status, 200)
+    dns.fault = 'servfail'
+    clock.shift(3_600_000)
+    const stale = await get('/ipns/docs.example')
+    assert.equal(stale.status, 200)
+    assert.match(stale.headers['cache-control'] ?? '', /^public, max-age=(10|9)\b/)
+    assert.equal((await get('/ipns/unknown.example')).status, 404)
+  })
+
+  test('names of the configuration', async () => {
+    await start({ names: { dns: [dns.address], links: { 'house.example': `/ipfs/${all.files.hello.cid}` } } })
+    assert.equal((await get('/ipns/house.example')).status, 200)
+    assert.deepEqual(dns.asked, [])
+  })
+})
+
+describe('denylists', () => {
+  test('a name is denied as itself, on its way, and by what it leads to', async () => {
+    const folder = await tempFolder()
+    const list = join(folder, 'names.deny')
+    const other = createKey()
+    await writeFile(list, `/ipns/bad.example\n/ipns/${key.peer}/policy.json\n/ipfs/${all.files.hello.cid}\n`)
+    await start({ denylists: [list] })
+    dns.texts.set('_dnslink.bad.example', [`dnslink=/ipfs/${all.files.json.cid}`])
+    dns.texts.set('_dnslink.good.example', ['dnslink=/ipns/bad.example'])
+    await publish(`/ipfs/${all.directory}`)
+    await publish(`/ipfs/${all.files.hello.cid}`, {}, other)
+    for (const [path, status] of [
+      ['/ipns/bad.example', 410],
+      ['/ipns/BAD.example', 410],
+      ['/ipns/good.example', 410],
+      [`/ipns/${key.name}/policy.json`, 410],
+      [`/ipns/${key.name}/`, 200],
+      [`/ipns/${other.name}`, 410],
+      [`/ipns/${other.name}?format=ipns-record`, 200],
+      ['/ipns/bad.example?format=ipns-record', 410],
+    ] as const) {
+      assert.equal((await get(path)).status, status, path)
+    }
+  })
+})

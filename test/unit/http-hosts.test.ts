@@ -1,0 +1,138 @@
+// Which host a request came to, and what that makes it about.
+import assert from 'node:assert/strict'
+import type { IncomingMessage } from 'node:http'
+import { describe, test } from 'node:test'
+import { base36 } from 'multiformats/bases/base36'
+import { CID } from 'multiformats/cid'
+import { inlined, labelOf, uninlined } from '../../src/http/dns-label.ts'
+import { createHosts, type Found } from '../../src/http/hosts.ts'
+import { readTarget } from '../../src/http/target.ts'
+
+const v1 = 'bafkreicysg23kiwv34eg2d7qweipxwosdo2py4ldv42nbauguluen5v6am'
+const v0 = 'QmaozNR7DZHQK1ZcU9p7QdrshMvXqWK6gpu5rmrkPdT3L4'
+const v0AsV1 = CID.parse(v0).toV1().toString()
+const ed25519 = '12D3KooWLQzUv2FHWGVPXTXSZpdHs7oHbXub2G5WC8Tx4NQhyd2d'
+const ed25519Key = 'k51qzi5uqu5dk3v4rmjber23h16xnr23bsggmqqil9z2gduiis5se8dht36dam'
+const sha512 =
+  'bafkrgqhhyivzstcz3hhswshfjgy6ertgmnqeleynhwt4dlfsthi4hn7zgh4uvlsb5xncykzapi3ocd4lzogukir6ksdy6wzrnz6ohnv4aglcs'
+
+const hosts = createHosts({
+  table: {
+    'gw.example': { subdomains: true, trustless: false },
+    'bytes.example': { subdomains: false, trustless: true },
+  },
+  hasLink: async (domain) => domain === 'site.example',
+})
+
+const asked = (host: string, url: string, headers: Record<string, string> = {}): IncomingMessage =>
+  ({
+    url,
+    httpVersion: '1.1',
+    headers: { host, ...headers },
+    rawHeaders: ['Host', host],
+    socket: {},
+  }) as unknown as IncomingMessage
+
+function find(host: string, url: string, headers?: Record<string, string>): Promise<Found> {
+  const request = asked(host, url, headers)
+  return hosts.find(request, readTarget(request), AbortSignal.timeout(1000))
+}
+
+const moved = (cases: readonly [host: string, url: string, location: string][]) =>
+  Promise.all(cases.map(async ([host, url, location]) => assert.deepEqual(await find(host, url), { location }, url)))
+
+async function placeAt(host: string, url: string) {
+  const found = await find(host, url)
+  assert.ok(found && 'place' in found, `${host}${url}`)
+  return found.place
+}
+
+describe('hosts', () => {
+  test('paths are sent to an origin of their own, in one spelling', () =>
+    moved([
+      ['gw.example', `/ipfs/${v1}`, `http://${v1}.ipfs.gw.example/`],
+      ['gw.example:8080', `/ipfs/${v1}/a%20b/?x=1`, `http://${v1}.ipfs.gw.example:8080/a%20b/?x=1`],
+      ['GW.example', `/ipfs/${v1}/`, `http://${v1}.ipfs.GW.example/`],
+      ['gw.example', `/ipfs/${v0}/a`, `http://${v0AsV1}.ipfs.gw.example/a`],
+      ['gw.example', `/ipfs/${CID.parse(v1).toString(base36)}`, `http://${v1}.ipfs.gw.example/`],
+      ['gw.example', `/ipns/${ed25519}`, `http://${ed25519Key}.ipns.gw.example/`],
+      ['gw.example', '/ipns/en.wiki-on.example/wiki/', 'http://en-wiki--on-example.ipns.gw.example/wiki/'],
+    ]))
+
+  test('a proxy in front says which host and scheme it was asked for', async () => {
+    const headers = { 'x-forwarded-host': 'gw.example', 'x-forwarded-proto': 'https' }
+    assert.deepEqual(await find('inside:3000', `/ipfs/${v1}`, headers), { location: `https://${v1}.ipfs.gw.example/` })
+    assert.equal(await find('inside:3000', `/ipfs/${v1}`, { 'x-forwarded-host': 'evil.test' }), undefined)
+  })
+
+  test('a subdomain is a site of its own, whatever its paths look like', async () => {
+    const place = await placeAt(`${v1}.ipfs.gw.example:81`, `/ipfs/${v0}/x?y`)
+    assert.equal(place.path, `/ipfs/${v1}/ipfs/${v0}/x`)
+    assert.equal(place.own, true)
+    assert.equal(place.gateway, 'gw.example:81')
+    const named = await placeAt('en-wiki--on-example.ipns.gw.example', '/')
+    assert.equal(named.path, '/ipns/en.wiki-on.example/')
+    assert.equal((await placeAt('en.wiki-on.example.ipns.gw.example', '/a')).path, '/ipns/en.wiki-on.example/a')
+    assert.equal((await placeAt('docs.ipfs.tech.ipns.gw.example', '/a')).path, '/ipns/docs.ipfs.tech/a')
+    assert.equal((await placeAt(`${ed25519Key}.ipns.gw.example`, '/')).path, `/ipns/${ed25519Key}/`)
+  })
+
+  test('another spelling of a label is sent to the one that browsers keep', () =>
+    moved([
+      [`${v0}.ipfs.gw.example`, '/a?b', `http://${v0AsV1}.ipfs.gw.example/a?b`],
+      [`${CID.parse(v1).toString(base36)}.ipfs.gw.example`, '/', `http://${v1}.ipfs.gw.example/`],
+      [`${ed25519}.ipns.gw.example`, '/', `http://${ed25519Key}.ipns.gw.example/`],
+    ]))
+
+  test('what fits in no label is refused, on the path and on the host', async () => {
+    const tooLong = { message: /CID incompatible with DNS label length limit of 63/ }
+    await assert.rejects(find('gw.example', `/ipfs/${sha512}`), tooLong)
+    await assert.rejects(find(`${sha512}.ipfs.gw.example`, '/'), tooLong)
+    await assert.rejects(find('nothing.ipfs.gw.example', '/'), { kind: 'malformed' })
+  })
+
+  test('a domain with a DNSLink is its site; any other host is like every other', async () => {
+    const place = await placeAt('site.example:8080', '/ipfs/x')
+    assert.equal(place.path, '/ipns/site.example/ipfs/x')
+    assert.equal(place.own, true)
+    assert.equal(place.hotKey, undefined)
+    for (const host of ['other.example', '127.0.0.1:8080', '[::1]:8080', 'localhost'])
+      assert.equal(await find(host, `/ipfs/${v1}`), undefined, host)
+    assert.equal(await find('gw.example', '/add'), undefined)
+    assert.equal(await find('gw.example', '/ipfs/QmInvalid'), undefined, 'its own answer says what is wrong')
+  })
+
+  test('a trustless host has content and nothing else', async () => {
+    assert.equal((await placeAt('bytes.example', `/ipfs/${v1}`)).trustless, true)
+    await assert.rejects(find('bytes.example', '/add'), { kind: 'no-link' })
+  })
+
+  test('a small answer of one host is no answer of another', () => {
+    const keys = [
+      '127.0.0.1:1',
+      'localhost',
+      'gw.example',
+      'bytes.example',
+      `${v1}.ipfs.gw.example`,
+      'site.example',
+    ].map((host) => hosts.keyOf(asked(host, '/ipfs/x')))
+    assert.equal(keys[0], '/ipfs/x')
+    assert.equal(new Set(keys).size, keys.length - 1)
+  })
+
+  test('only hosts that are served here are served through CONNECT', () => {
+    assert.deepEqual(['gw.example:80', `${v1}.ipfs.gw.example`, 'evil.test:443'].map(hosts.serves), [true, true, false])
+  })
+})
+
+describe('labels of host names', () => {
+  test('base32, base36 where that is too long, and always base36 for keys', () => {
+    assert.equal(labelOf(CID.parse(v0), 'ipfs'), v0AsV1)
+    assert.ok(labelOf(CID.parse(ed25519Key, base36), 'ipfs').startsWith('k'))
+  })
+
+  test('a domain and back', () => {
+    for (const name of ['en.wikipedia-on-ipfs.org', 'a--b.c', 'x.y-z.w']) assert.equal(uninlined(inlined(name)), name)
+    assert.equal(inlined('en.wikipedia-on-ipfs.org'), 'en-wikipedia--on--ipfs-org')
+  })
+})
