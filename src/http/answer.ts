@@ -11,7 +11,7 @@ import { type Account, createAccount } from '../observe/account.ts'
 import type { Retrieval, Session } from '../retrieval/session.ts'
 import { type Body, bodyOf, rendered, tagsOf } from './body.ts'
 import { matches } from './conditional.ts'
-import { type Delivery, deliver, notModified } from './deliver.ts'
+import { type Delivery, deliver, moved, notModified } from './deliver.ts'
 import { etagOf } from './headers.ts'
 import type { Hot } from './hot.ts'
 import type { JsonRule } from './json-rule.ts'
@@ -21,6 +21,7 @@ import type { Place } from './place.ts'
 import { asFailure, type Mode, sendProblem } from './problem.ts'
 import { rangeHint } from './range.ts'
 import { hasBody, readTarget, type Target } from './target.ts'
+import { answerOnWeb, type Moved } from './web-body.ts'
 import { reset } from './write.ts'
 
 export type AnswerDeps = {
@@ -112,8 +113,11 @@ async function answer(asked: Asked): Promise<void> {
     deps.visit(path.cid, [])
     return notModified({ ...asked, roots: [path.cid] }, { etag: etagOf(path.cid) })
   }
-  const { tags, delivery, body } = await find(asked, path, negotiated)
-  if (matches(ifNoneMatch, tags.etag)) return notModified(delivery, tags)
+  const found = await find(asked, path, negotiated)
+  if (found.kind === 'moved') return moved(asked, found)
+  const { tags, delivery, body } = found
+  const { status = 200 } = delivery
+  if (status === 200 && matches(ifNoneMatch, tags.etag)) return notModified(delivery, tags)
   await deliver(delivery, await body())
 }
 
@@ -127,36 +131,51 @@ const notProvable = (): Failure =>
 const isCopy = (ifNoneMatch: string | undefined, { cid }: ContentPath): boolean =>
   ifNoneMatch !== undefined && ifNoneMatch.trim() !== '*' && matches(ifNoneMatch, etagOf(cid))
 
+// Answers that are files and pages to a browser; every other format asks for blocks in so many words.
+const forBrowsers: ReadonlySet<Negotiated['as']> = new Set(['file', 'json', 'cbor'])
+
 type Found = {
-  readonly tags: Pick<Body, 'etag' | 'cacheControl'>
+  readonly kind: 'content'
+  readonly tags: Pick<Body, 'etag' | 'cacheControl' | 'varies'>
   readonly delivery: Delivery
   readonly body: () => Promise<Body>
 }
 
-async function find(asked: Asked, path: ContentPath, negotiated: Negotiated): Promise<Found> {
-  const { deps, session, target, signal } = asked
+async function find(asked: Asked, path: ContentPath, negotiated: Negotiated): Promise<Found | Moved> {
+  const { request, deps, place, session, target, signal } = asked
   if (negotiated.as === 'ipns-record') {
     throw new Failure('unsupported', 'content has no IPNS record; names do', { source: 'client' })
   }
   const format = negotiated.as === 'file' ? undefined : formats.get(negotiated.as)
   const wanted = { query: target.query, parameters: negotiated.parameters }
-  const { visit } = deps
-  const resolution = await resolve(session, path, { range: bytesWanted(asked), ...format?.wants(wanted), visit })
+  const { visit, jsonRule, jsonMaxBytes, hot } = deps
+  const resolving = { range: bytesWanted(asked), ...format?.wants(wanted), visit }
+  const options = { jsonRule, jsonMaxBytes, wholeBytes: hot.maxItem, isPartial: isPartial(asked), signal }
+  const { accept, host } = request.headers
+  const web =
+    deps.mode === 'web' && forBrowsers.has(negotiated.as)
+      ? await answerOnWeb(session, { path, place, target, negotiated, accept, host }, resolving, options)
+      : undefined
+  if (web?.kind === 'moved') return web
+  const resolution = web?.resolution ?? (await resolve(session, path, resolving))
   const rendering = await format?.render(session, resolution, wanted)
   const { roots, remainder, entity } = resolution
   if (rendering) {
     const body = rendered(rendering, entity.cid, '')
     // A cache that knows nothing of Accept must be able to tell this answer from the plain one.
     const location = negotiated.byAccept ? withFormat(target, negotiated.as) : undefined
-    return { tags: body, delivery: { ...asked, roots, location }, body: async () => body }
+    return { kind: 'content', tags: body, delivery: { ...asked, roots, location }, body: async () => body }
   }
   if (remainder.length > 0) {
     const what = `${remainder.join('/')} in ${entity.cid} is a value and no link; read ${entity.cid} itself`
     throw new Failure('no-link', what, { source: 'content' })
   }
-  const { jsonRule, jsonMaxBytes, hot } = deps
-  const options = { jsonRule, jsonMaxBytes, wholeBytes: hot.maxItem, isPartial: isPartial(asked), signal }
+  if (web) {
+    const { tags, status, body } = web
+    return { kind: 'content', tags, delivery: { ...asked, roots, status }, body }
+  }
   return {
+    kind: 'content',
     tags: tagsOf(resolution),
     delivery: { ...asked, roots },
     body: () => bodyOf(session, resolution, target, options),

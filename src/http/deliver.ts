@@ -16,6 +16,7 @@ import type { Place } from './place.ts'
 import type { Mode } from './problem.ts'
 import { parseRange, type Range } from './range.ts'
 import type { Target } from './target.ts'
+import type { Moved } from './web-body.ts'
 import { cutWhenStalled, writeAll } from './write.ts'
 
 export type Delivery = {
@@ -49,10 +50,7 @@ export function notModified(delivery: Delivery, body: Pick<Body, 'etag' | 'cache
 }
 
 /** To another address, which is content of its own or of somebody else. */
-export function moved(
-  delivery: Omit<Delivery, 'roots'>,
-  to: { location: string; status: number; varies: boolean },
-): void {
+export function moved(delivery: Omit<Delivery, 'roots'>, to: Moved): void {
   const { response, place, account } = delivery
   for (const [name, value] of corsHeaders) response.setHeader(name, value)
   response.setHeader('Location', to.location)

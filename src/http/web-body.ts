@@ -28,8 +28,16 @@ export type WebRequest = {
   readonly host: string | undefined
 }
 
+export type Moved = {
+  readonly kind: 'moved'
+  readonly location: string
+  readonly status: number
+  /** Who asks for another representation is not sent there. */
+  readonly varies: boolean
+}
+
 export type WebAnswer =
-  | { readonly kind: 'moved'; readonly location: string; readonly status: number; readonly varies: boolean }
+  | Moved
   | {
       readonly kind: 'content'
       readonly resolution: Resolution
