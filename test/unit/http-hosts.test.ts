@@ -38,8 +38,9 @@ function find(host: string, url: string, headers?: Record<string, string>): Prom
   return hosts.find(request, readTarget(request), AbortSignal.timeout(1000))
 }
 
-const moved = (cases: readonly [host: string, url: string, location: string][]) =>
-  Promise.all(cases.map(async ([host, url, location]) => assert.deepEqual(await find(host, url), { location }, url)))
+const moved = async (cases: readonly [host: string, url: string, location: string][]): Promise<void> => {
+  for (const [host, url, location] of cases) assert.deepEqual(await find(host, url), { location }, url)
+}
 
 async function placeAt(host: string, url: string) {
   const found = await find(host, url)
