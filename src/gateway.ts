@@ -10,12 +10,13 @@
 // of it into a spool, upload/confirm asks the providers side by side and writes down in the journal where each stands; what
 // is held goes into the tiers (upload/fill) before the answer is given.
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
+import { join } from 'node:path'
 import express, { type Router } from 'express'
 import type { CID } from 'multiformats/cid'
 import { providerKinds } from '../backends/pinning/index.ts'
 import { tierKinds } from '../backends/tiers/index.ts'
 import { upstreamKinds } from '../backends/upstreams/index.ts'
-import { systemClock } from './clock.ts'
+import { type Clock, systemClock } from './clock.ts'
 import { type Config, parseConfig } from './config/load.ts'
 import { loadDenylists } from './deny/sources.ts'
 import { Failure } from './failure.ts'
@@ -25,6 +26,7 @@ import { createHosts } from './http/hosts.ts'
 import { createHot } from './http/hot.ts'
 import { createLane } from './http/lane.ts'
 import { createLimits } from './http/limits.ts'
+import { createNames } from './names/names.ts'
 import { createLog, type Log } from './observe/log.ts'
 import { createMetrics } from './observe/metrics.ts'
 import { createRequestCounts, describeGateway } from './observe/readings.ts'
@@ -49,7 +51,8 @@ export interface Gateway {
   close(): Promise<void>
 }
 
-export type GatewayOptions = { readonly log?: Log }
+/** `clock`: for tests that want time to pass. */
+export type GatewayOptions = { readonly log?: Log; readonly clock?: Clock }
 
 /** `input`: what `parseConfig` or `loadConfig` gave, or what a configuration file would say, as an object. */
 export async function createGateway(
@@ -58,7 +61,7 @@ export async function createGateway(
 ): Promise<Gateway> {
   const config = isParsed(input) ? input : parseConfig(input)
   const log = options.log ?? createLog(config.log.level)
-  const clock = systemClock
+  const clock = options.clock ?? systemClock
   const { userAgent } = config.retrieval
 
   const providers = config.pinning.providers.map(({ use, name, options: own }) =>
@@ -103,6 +106,18 @@ export async function createGateway(
     const denial = denylists.path(cid, rest)
     if (denial) throw denied(denial)
   }
+  const names = createNames({
+    settings: config.names,
+    pool,
+    folder: join(config.data, 'names'),
+    visit(name, rest) {
+      const denial = denylists.name(name, rest)
+      if (denial) throw denied(denial)
+    },
+    userAgent,
+    clock,
+    log,
+  })
   const hot = createHot(config.cache.hot)
   const limits = createLimits({ ...config.limits, clock })
   const hosts = createHosts({ table: config.hosts })
@@ -113,6 +128,7 @@ export async function createGateway(
   const writing = createWriteSide({ config, providers, retrieval, visit, clock, log, onError })
   const router = createApp({
     retrieval,
+    names,
     hot,
     clock,
     limits,
@@ -132,7 +148,7 @@ export async function createGateway(
   app.use(router)
 
   const metrics = createMetrics()
-  describeGateway(metrics, { requests, hot, lane, limits, pool, stack, retrieval, corrupt, denylists })
+  describeGateway(metrics, { requests, hot, lane, limits, pool, stack, retrieval, names, corrupt, denylists })
   const admin = createAdmin({ metrics, ready: () => ({ ready: true, checks: [] }) })
   const probes = startProbes({ pool, everyMs: config.retrieval.probeEvery, clock, log })
   // What a store answers now is worth a line in the log, and no reason not to start: it may come back.
@@ -153,6 +169,7 @@ export async function createGateway(
       probes.close()
       denylists.close()
       await writing.close()
+      await names.close()
       await retrieval.close()
       await Promise.all(providers.map((provider) => provider.close()))
       await Promise.all(pool.members.map(({ upstream }) => upstream.close()))

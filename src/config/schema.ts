@@ -7,6 +7,7 @@ import { tierKinds } from '../../backends/tiers/index.ts'
 import { upstreamKinds } from '../../backends/upstreams/index.ts'
 import { address } from './address.ts'
 import { entries, entriesWith } from './entries.ts'
+import { names } from './names.ts'
 import { version } from './package.ts'
 import { duration, size } from './units.ts'
 
@@ -200,6 +201,7 @@ export const configSchema = z.strictObject({
   retrieval: retrieval.prefault({}).describe('How content is found that is not here.'),
   cache: cache.prefault({}).describe('How content is kept that was found.'),
   hosts: hosts.describe('What some hosts do otherwise than the rest. Every other host answers paths.'),
+  names: names.describe('How keys and domains under /ipns are resolved.'),
   responses: responses.prefault({}).describe('What answers look like.'),
   limits: limits.prefault({}).describe('What one client, and all of them, may ask of this machine.'),
   denylists: z.array(z.string().min(1)).default([]).describe('Files or URLs of compact denylists (IPIP-383).'),

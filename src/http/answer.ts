@@ -7,6 +7,7 @@ import { formats } from '../content/formats.ts'
 import { parsePath } from '../content/path.ts'
 import { type ResolveOptions, resolve } from '../content/resolve.ts'
 import { cancelled, Failure } from '../failure.ts'
+import type { Names, Wants } from '../names/names.ts'
 import { type Account, createAccount } from '../observe/account.ts'
 import type { Retrieval, Session } from '../retrieval/session.ts'
 import { type Body, bodyOf, rendered, tagsOf } from './body.ts'
@@ -16,6 +17,7 @@ import { etagOf } from './headers.ts'
 import type { Hot } from './hot.ts'
 import type { JsonRule } from './json-rule.ts'
 import { closeAfter } from './linger.ts'
+import { type Named, named } from './name.ts'
 import { type Negotiated, negotiate } from './negotiate.ts'
 import type { Place } from './place.ts'
 import { asFailure, type Mode, sendProblem } from './problem.ts'
@@ -26,6 +28,7 @@ import { reset } from './write.ts'
 
 export type AnswerDeps = {
   readonly retrieval: Retrieval
+  readonly names: Names
   readonly hot: Hot
   readonly clock: Clock
   readonly mode: Mode
@@ -59,12 +62,12 @@ export async function answerContent(
   try {
     const target = readTarget(request)
     if (hasBody(request)) closeAfter(request, response)
-    session = deps.retrieval.session({
-      signal: controller.signal,
-      account,
-      ...cacheWishes(request.headers['cache-control']),
-    })
-    await answer({ request, response, deps, place, target, session, account, signal: controller.signal })
+    const { signal } = controller
+    const wishes = { signal, account, ...cacheWishes(request.headers['cache-control']) }
+    const about = await aboutOf(request, place, target, deps, wishes)
+    // Its deadline begins here: what a name took to resolve is not taken from its content.
+    session = deps.retrieval.session(wishes)
+    await answer({ request, response, deps, place, target, session, account, signal }, about)
   } catch (error) {
     failure = asFailure(error)
     if (response.headersSent) reset(response)
@@ -79,6 +82,8 @@ export async function answerContent(
     deps.onEnd(request, response, account, failure)
   }
 }
+
+type Wishes = Wants & { readonly account: Account }
 
 function cacheWishes(header: string | undefined): { onlyIfCached: boolean; noCache: boolean } {
   const directives = new Set(header?.toLowerCase().split(/\s*,\s*/))
@@ -99,25 +104,47 @@ type Asked = {
   readonly signal: AbortSignal
 }
 
-async function answer(asked: Asked): Promise<void> {
-  const { request, place, target, deps } = asked
-  if (place.namespace === 'ipns') {
-    throw new Failure('no-link', 'names are not resolved here; content is at /ipfs/<cid>', { source: 'client' })
-  }
-  const path = parsePath(place.path.slice('/ipfs/'.length))
+type About = {
+  readonly negotiated: Negotiated
+  readonly what: Named | { readonly kind: 'path'; readonly path: ContentPath }
+}
+
+async function aboutOf(
+  request: IncomingMessage,
+  place: Place,
+  target: Target,
+  deps: AnswerDeps,
+  wishes: Wishes,
+): Promise<About> {
+  const path = place.namespace === 'ipfs' ? parsePath(place.path.slice('/ipfs/'.length)) : undefined
   const negotiated = negotiate(target.query, request.headers.accept)
   if (place.trustless && !provable.has(negotiated.as)) throw notProvable()
+  if (path) return { negotiated, what: { kind: 'path', path } }
+  return { negotiated, what: await named(place, target, negotiated, deps, wishes) }
+}
+
+async function answer(asked: Asked, { negotiated, what }: About): Promise<void> {
+  const { request, deps } = asked
+  if (what.kind === 'moved') return moved(asked, what)
+  if (what.kind === 'record') return answerWith({ ...asked, roots: [] }, what.body, async () => what.body)
+  const { path } = what
+  const cacheControl = what.kind === 'content' ? what.cacheControl : undefined
+  const mutable = cacheControl === undefined ? {} : { cacheControl }
   const ifNoneMatch = request.headers['if-none-match']
   // The tag of a file is that of its CID: for a bare one it is known without a look at what it names.
   if (negotiated.as === 'file' && path.segments.length === 0 && isCopy(ifNoneMatch, path)) {
     deps.visit(path.cid, [])
-    return notModified({ ...asked, roots: [path.cid] }, { etag: etagOf(path.cid) })
+    return notModified({ ...asked, roots: [path.cid] }, { etag: etagOf(path.cid), ...mutable })
   }
   const found = await find(asked, path, negotiated)
   if (found.kind === 'moved') return moved(asked, found)
   const { tags, delivery, body } = found
-  const { status = 200 } = delivery
-  if (status === 200 && matches(ifNoneMatch, tags.etag)) return notModified(delivery, tags)
+  await answerWith(delivery, { ...tags, ...mutable }, async () => ({ ...(await body()), ...mutable }))
+}
+
+async function answerWith(delivery: Delivery, tags: Tags, body: () => Promise<Body>): Promise<void> {
+  const { request, status = 200 } = delivery
+  if (status === 200 && matches(request.headers['if-none-match'], tags.etag)) return notModified(delivery, tags)
   await deliver(delivery, await body())
 }
 
@@ -134,9 +161,11 @@ const isCopy = (ifNoneMatch: string | undefined, { cid }: ContentPath): boolean 
 // Answers that are files and pages to a browser; every other format asks for blocks in so many words.
 const forBrowsers: ReadonlySet<Negotiated['as']> = new Set(['file', 'json', 'cbor'])
 
+type Tags = Pick<Body, 'etag' | 'cacheControl' | 'varies'>
+
 type Found = {
   readonly kind: 'content'
-  readonly tags: Pick<Body, 'etag' | 'cacheControl' | 'varies'>
+  readonly tags: Tags
   readonly delivery: Delivery
   readonly body: () => Promise<Body>
 }
@@ -144,7 +173,7 @@ type Found = {
 async function find(asked: Asked, path: ContentPath, negotiated: Negotiated): Promise<Found | Moved> {
   const { request, deps, place, session, target, signal } = asked
   if (negotiated.as === 'ipns-record') {
-    throw new Failure('unsupported', 'content has no IPNS record; names do', { source: 'client' })
+    throw new Failure('malformed', 'content has no IPNS record; keys do: /ipns/<key>', { source: 'client' })
   }
   const format = negotiated.as === 'file' ? undefined : formats.get(negotiated.as)
   const wanted = { query: target.query, parameters: negotiated.parameters }

@@ -33,10 +33,10 @@ export function contentHeaders(content: ContentHeaders): [name: string, value: s
     ['Cache-Control', content.cacheControl ?? immutable],
     ['Accept-Ranges', content.acceptsRanges ? 'bytes' : 'none'],
     ['X-Ipfs-Path', headerSafe(content.path)],
-    ['X-Ipfs-Roots', content.roots.join(',')],
     ['X-Content-Type-Options', 'nosniff'],
     ['Cross-Origin-Resource-Policy', 'cross-origin'],
   ]
+  if (content.roots.length > 0) headers.push(['X-Ipfs-Roots', content.roots.join(',')])
   if (!content.own) headers.push(['Referrer-Policy', 'no-referrer'])
   if (content.policy !== undefined) headers.push(['Content-Security-Policy', content.policy])
   if (content.varies) headers.push(['Vary', 'Accept'])

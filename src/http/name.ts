@@ -7,28 +7,50 @@ import { splitPath } from '../content/path.ts'
 import { Failure } from '../failure.ts'
 import { type Names, spellingOf, type Wants } from '../names/names.ts'
 import type { Body } from './body.ts'
+import type { Negotiated } from './negotiate.ts'
 import type { Place } from './place.ts'
+import type { Mode } from './problem.ts'
+import type { Target } from './target.ts'
+import type { Moved } from './web-body.ts'
 
-export type Located = {
-  readonly path: ContentPath
-  /** For what is not true for ever. */
-  readonly cacheControl: string
+export type Named =
+  | {
+      readonly kind: 'content'
+      readonly path: ContentPath
+      /** For what is not true for ever. */
+      readonly cacheControl: string
+    }
+  | { readonly kind: 'record'; readonly body: Body }
+  | Moved
+
+type Deps = { readonly names: Names; readonly clock: Clock; readonly mode: Mode }
+
+/** What `/ipns/<name>[/…]` is, in the representation that is asked for. */
+export async function named(
+  place: Place,
+  target: Target,
+  negotiated: Negotiated,
+  deps: Deps,
+  wants: Wants,
+): Promise<Named> {
+  if (negotiated.as === 'ipns-record') return { kind: 'record', body: await recordOf(place, deps, wants) }
+  const location = deps.mode === 'web' && !place.own ? respelled(place.path, target.search) : undefined
+  return location === undefined ? locate(place, deps, wants) : { kind: 'moved', status: 302, location, varies: false }
 }
 
-type Deps = { readonly names: Names; readonly clock: Clock }
-
 /** The content path of `/ipns/<name>[/…]`. */
-export async function locate({ path }: Place, { names, clock }: Deps, wants: Wants): Promise<Located> {
+async function locate({ path }: Place, { names, clock }: Deps, wants: Wants): Promise<Named> {
   const { root, segments, encoded } = splitPath(path.slice('/ipns/'.length))
   const { path: base, ttlMs, endsAt } = await names.resolve(root, { ...wants, rest: segments })
   return {
+    kind: 'content',
     path: { cid: base.cid, segments: [...base.segments, ...segments], encoded: [...base.encoded, ...encoded] },
     cacheControl: mutable(ttlMs, endsAt - clock.now()),
   }
 }
 
 /** The record of a key, for clients that prove it themselves. */
-export async function recordOf({ path }: Place, { names, clock }: Deps, wants: Wants): Promise<Body> {
+async function recordOf({ path }: Place, { names, clock }: Deps, wants: Wants): Promise<Body> {
   const { root, segments } = splitPath(path.slice('/ipns/'.length))
   if (segments.length > 0) {
     throw new Failure('malformed', 'a record is of a key alone: ask for /ipns/<key>?format=ipns-record', {
@@ -51,7 +73,7 @@ export async function recordOf({ path }: Place, { names, clock }: Deps, wants: W
 }
 
 /** Where keys written as peers are (`12D3…`, `Qm…`) are found in the spelling that fits a host name. */
-export function respelled(path: string, search: string): string | undefined {
+function respelled(path: string, search: string): string | undefined {
   const [, , root = '', ...rest] = path.split('/')
   if (!/^(1|Qm)/.test(root)) return undefined
   const name = spellingOf(root)

@@ -18,7 +18,9 @@ export type Place = {
 /** A path as every host answers it that is nobody's own. Undefined: no content is at such a path. */
 export function sharedPlace(target: Target, url: string): Place | undefined {
   const namespace = namespaceOf(target.path)
-  return namespace && { namespace, path: target.path, own: false, trustless: false, hotKey: url }
+  // What a name points at changes: never kept ready.
+  const hotKey = namespace === 'ipfs' ? url : undefined
+  return namespace && { namespace, path: target.path, own: false, trustless: false, hotKey }
 }
 
 export function namespaceOf(path: string): Place['namespace'] | undefined {

@@ -57,12 +57,13 @@ type Parts = {
     }[]
   }
   readonly retrieval: { stats(): Readonly<Record<string, number>> }
+  readonly names: { stats(): Readonly<Record<string, number>> }
   readonly corrupt: ReadonlyMap<string, number>
   readonly denylists: { readonly rules: number }
 }
 
 export function describeGateway(metrics: Metrics, parts: Parts): void {
-  const { requests, hot, lane, limits, pool, stack, retrieval, corrupt, denylists } = parts
+  const { requests, hot, lane, limits, pool, stack, retrieval, names, corrupt, denylists } = parts
   metrics.add(
     'ipfs_http_gw_responses_total',
     'counter',
@@ -104,6 +105,9 @@ export function describeGateway(metrics: Metrics, parts: Parts): void {
   )
   metrics.add('cidgate_retrieval', 'gauge', 'Flights, searches and what is remembered as not found.', () =>
     Object.entries(retrieval.stats()).map(([what, value]) => ({ labels: { what }, value })),
+  )
+  metrics.add('cidgate_names', 'gauge', 'Names that are known, look-ups under way, and answers that were stale.', () =>
+    Object.entries(names.stats()).map(([what, value]) => ({ labels: { what }, value })),
   )
   metrics.add('cidgate_denylist_rules', 'gauge', 'Rules of all denylists.', () => denylists.rules)
   const delay = monitorEventLoopDelay({ resolution: 20 })

@@ -4,6 +4,7 @@ import { Agent, get as httpGet, type IncomingMessage } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import type { Clock } from '../../src/clock.ts'
 import { createGateway, type Gateway } from '../../src/gateway.ts'
 import { createHttpServer } from '../../src/http/server.ts'
 import type { Log } from '../../src/observe/log.ts'
@@ -30,6 +31,7 @@ export type StartOptions = {
   readonly config?: Record<string, unknown>
   /** A folder that outlives this gateway; without it, one of its own that goes with it. */
   readonly data?: string
+  readonly clock?: Clock
 }
 
 /** Errors in the log are failures of the test, but for those it expects. */
@@ -46,7 +48,7 @@ export async function startGateway(options: StartOptions = {}): Promise<TestGate
       retrieval: { probeEvery: 0, upstreams: options.upstreams ?? [], ...retrieval },
       cache: { tiers: [{ use: 'memory', maxBytes: '64MiB' }], ...cache },
     },
-    { log },
+    { log, ...(options.clock && { clock: options.clock }) },
   )
   const server = createHttpServer(gateway.handler)
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
