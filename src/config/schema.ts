@@ -137,9 +137,11 @@ const cache = z.strictObject({
 
 const responses = z.strictObject({
   types: z
-    .enum(['api'])
+    .enum(['api', 'web'])
     .default('api')
-    .describe('api: JSON as JSON and everything else as bytes; directories as JSON listings.'),
+    .describe(
+      'api: JSON as JSON and everything else as bytes; directories as JSON listings. web: what a browser expects: types by name and content, index.html, listings and errors as pages, `_redirects` on an origin of its own.',
+    ),
   json: z
     .strictObject({
       maxBytes: size().prefault('8MiB').describe('The largest file that is looked into to see whether it is JSON.'),

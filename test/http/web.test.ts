@@ -1,0 +1,389 @@
+// Web mode as a browser meets it: types, index.html, listings, documents, error pages and the rules of a site.
+import assert from 'node:assert/strict'
+import { after, before, describe, test } from 'node:test'
+import { UnixFS } from 'ipfs-unixfs'
+import type { CID } from 'multiformats/cid'
+import {
+  addCbor,
+  addDagJson,
+  addDirectory,
+  addFile,
+  addNode,
+  addSymlink,
+  type BlockMap,
+  noise,
+  text,
+} from '../support/fixtures.ts'
+import { type Fetched, fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
+import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+
+const gatewayHost = 'gateway.test'
+const png = Buffer.concat([Buffer.from([0x89]), Buffer.from('PNG\r\n\x1a\n'), Buffer.alloc(100)])
+const page = '<!doctype html><title>home</title><script>document.title = 1</script>'
+const rules = `
+/old /new.html
+/found /new.html 302
+/posts/:year/:title /articles/:year/:title 308
+/go/* /to/:splat 301
+/app/* /app/index.html 200
+/docs-of/* /sub/ 200
+/lost/* /404.html 404
+/gone/* /410.html 410
+/legal/* /451.html 451
+/nowhere/* /not-there.html 200
+/with/* /new.html?fixed=1&kept=1 301
+`
+
+let upstream: ProgrammableUpstream
+let at: TestGateway
+let site: CID
+let bare: CID
+let hamt: CID
+let broken: CID
+let large: CID
+const blocks: BlockMap = new Map()
+const alone: Record<string, CID> = {}
+
+before(async () => {
+  site = await addDirectory(blocks, {
+    'index.html': text(page),
+    'new.html': text('<p>new'),
+    'app/index.html': text('<p>the app'),
+    'app/real.js': text('1'),
+    'sub/deep/ą ę.txt': text('deep'),
+    'sub/image': png,
+    'sub/data': text('{"a":1}'),
+    'sub/film.mp4': noise(2_500_000, 3),
+    'sub/long.txt': new Uint8Array(2_500_000).fill(0x61),
+    'sub/latin.html': Buffer.from('<meta charset=latin1><p>\xe4', 'latin1'),
+    'sub/picture.svg': text('<svg xmlns="http://www.w3.org/2000/svg"><script>1</script></svg>'),
+    'sub/paper.pdf': text('%PDF-1.7'),
+    'sub/<img src=x>.txt': text('x'),
+    '404.html': text('<p>not here'),
+    '410.html': text('<p>gone'),
+    '451.html': text('<p>not allowed'),
+    _redirects: text(rules),
+  })
+  bare = await addDirectory(blocks, { 'b.txt': text('b'), 'a/x': text('x'), 'b10.txt': text('c') })
+  hamt = await addDirectory(
+    blocks,
+    Object.fromEntries(Array.from({ length: 1500 }, (_, index) => [`n${index}`, text(`${index}`)])),
+    { sharded: true },
+  )
+  broken = await addDirectory(blocks, { _redirects: text('/a /b 301!'), 'found.html': text('<p>found') })
+  large = await addDirectory(blocks, { _redirects: text('#'.repeat(70_000)) })
+  for (const [name, bytes] of Object.entries({ plain: 'hello', html: page, json: '{"a":1}', empty: '' }))
+    alone[name] = (await addFile(blocks, text(bytes))).cid
+  alone['png'] = (await addFile(blocks, png)).cid
+  alone['cbor'] = addCbor(blocks, { hello: 'world', link: alone['plain'] })
+  alone['dagJson'] = addDagJson(blocks, { hello: 'world' })
+  const link = addSymlink(blocks, 'target')
+  const Links = [{ Name: 'link', Hash: link, Tsize: 1 }]
+  alone['linked'] = addNode(blocks, { Data: new UnixFS({ type: 'directory' }).marshal(), Links })
+  upstream = await startUpstream({ blocks })
+  at = await startGateway({
+    upstreams: [{ name: 'one', url: upstream.url }],
+    config: { responses: { types: 'web' }, hosts: { [gatewayHost]: { subdomains: true } } },
+  })
+})
+after(async () => {
+  await at.close()
+  await upstream.close()
+})
+
+type Headers = Record<string, string>
+const get = (path: string, headers: Headers = {}): Promise<Fetched> => fetchAll(at.url + path, headers)
+/** On an origin of its own. */
+const own = (root: CID, path: string, headers: Headers = {}): Promise<Fetched> =>
+  get(path, { Host: `${root}.ipfs.${gatewayHost}`, ...headers })
+const head = async (path: string): Promise<Response> => fetch(at.url + path, { method: 'HEAD' })
+const asBrowser = { Accept: 'text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8' }
+const body = (answer: Fetched): string => answer.body.toString()
+const sub = (name: string): string => `/ipfs/${site}/sub/${name}`
+
+describe('types', () => {
+  const utf8 = 'text/plain; charset=utf-8'
+  const rows: [name: string, path: () => string, type: string][] = [
+    ['by name', () => sub('film.mp4'), 'video/mp4'],
+    ['by bytes', () => sub('image'), 'image/png'],
+    ['by bytes, of a file without a name', () => `/ipfs/${alone['png']}`, 'image/png'],
+    ['JSON by what it holds', () => sub('data'), 'application/json'],
+    ['text', () => `/ipfs/${alone['plain']}`, utf8],
+    ['text of several blocks', () => sub('long.txt'), utf8],
+    ['nothing at all', () => `/ipfs/${alone['empty']}`, utf8],
+    ['a page', () => `/ipfs/${site}/new.html`, 'text/html; charset=utf-8'],
+    ['a page without a name', () => `/ipfs/${alone['html']}`, 'text/html; charset=utf-8'],
+    ['a page in another encoding', () => sub('latin.html'), 'text/html'],
+    ['by ?filename=', () => `/ipfs/${alone['plain']}?filename=style.css`, 'text/css; charset=utf-8'],
+    ['?filename= wins over the name', () => `${sub('film.mp4')}?filename=a.bin`, 'application/octet-stream'],
+    ['dag-cbor', () => `/ipfs/${alone['cbor']}`, 'application/vnd.ipld.dag-cbor'],
+    ['dag-json', () => `/ipfs/${alone['dagJson']}`, 'application/vnd.ipld.dag-json'],
+    ['a symlink', () => `/ipfs/${alone['linked']}/link`, 'inode/symlink'],
+  ]
+  for (const [name, path, type] of rows) {
+    test(`${name}: ${type}, by GET, HEAD, range and from memory`, async () => {
+      const first = await get(path())
+      assert.equal(first.status, 200, body(first).slice(0, 300))
+      assert.equal(first.headers['content-type'], type)
+      assert.equal(first.headers['x-content-type-options'], 'nosniff')
+      assert.equal((await head(path())).headers.get('content-type'), type)
+      assert.equal((await get(path())).headers['content-type'], type)
+      if (first.body.byteLength === 0) return
+      const end = first.body.byteLength - 1
+      const part = await get(path(), { Range: `bytes=${end}-${end}` })
+      assert.equal(part.status, 206)
+      assert.equal(part.headers['content-type'], type)
+      assert.deepEqual(part.body, first.body.subarray(end))
+    })
+  }
+  test('the type of a part costs the first block and those of the part, and no more', async () => {
+    const { cid } = await addFile(blocks, new Uint8Array(6_000_000).fill(0x61))
+    const sent = upstream.sentBytes
+    assert.equal((await get(`/ipfs/${cid}`, { Range: 'bytes=5999990-5999999' })).status, 206)
+    assert.equal((await head(`/ipfs/${cid}`)).headers.get('content-type'), utf8)
+    assert.ok(upstream.sentBytes - sent < 3_200_000, `${upstream.sentBytes - sent} bytes came`)
+  })
+  test('a name that says all costs no look at the beginning', async () => {
+    const { cid } = await addFile(blocks, noise(3_000_000, 77))
+    const sent = upstream.sentBytes
+    const { headers } = await get(`/ipfs/${cid}?filename=a.mp4`, { Range: 'bytes=2999990-2999999' })
+    assert.equal(headers['content-type'], 'video/mp4')
+    assert.ok(upstream.sentBytes - sent < 1_000_000, `${upstream.sentBytes - sent} bytes came`)
+  })
+  test('formats are as ever', async () => {
+    assert.equal((await get(`/ipfs/${site}?format=raw`)).headers['content-type'], 'application/vnd.ipld.raw')
+    const car = await get(`/ipfs/${site}/`, { Accept: 'application/vnd.ipld.car' })
+    assert.match(String(car.headers['content-type']), /^application\/vnd\.ipld\.car/)
+  })
+})
+
+describe('directories', () => {
+  test('without the slash: 301 to it, with the query, in one spelling', async () => {
+    for (const [path, location] of [
+      [`/ipfs/${site}`, `/ipfs/${site}/`],
+      [`/ipfs/${site}/sub?a=1&b=%20`, `/ipfs/${site}/sub/?a=1&b=%20`],
+      [`/ipfs/${site}//sub///deep`, `/ipfs/${site}/sub/deep/`],
+      [`/ipfs/${bare}/%61`, `/ipfs/${bare}/a/`],
+    ] as const) {
+      const answer = await get(path)
+      assert.equal(answer.status, 301)
+      assert.equal(answer.headers.location, location)
+      assert.equal(answer.headers['access-control-allow-origin'], '*')
+    }
+  })
+  test('on an origin of its own the slash stays there, and is never a way to another host', async () => {
+    assert.equal((await own(site, '/sub/deep')).headers.location, '/sub/deep/')
+    assert.equal((await own(site, '//sub')).headers.location, '/sub/')
+  })
+  test('index.html is the answer, under the tag of the directory', async () => {
+    const answer = await get(`/ipfs/${site}/app/`)
+    assert.equal(body(answer), '<p>the app')
+    assert.equal(answer.headers['content-type'], 'text/html; charset=utf-8')
+    assert.equal(answer.headers['cache-control'], 'public, max-age=29030400, immutable')
+    const roots = String(answer.headers['x-ipfs-roots']).split(',')
+    assert.equal(roots.length, 2)
+    assert.equal(answer.headers['etag'], `"${roots[1]}"`)
+    assert.equal((await get(`/ipfs/${site}/app/`, { 'If-None-Match': `W/"${roots[1]}"` })).status, 304)
+    assert.match(String((await get(`/ipfs/${site}/app/`)).headers['cache-status']), /detail=hot/)
+    assert.equal((await head(`/ipfs/${site}/app/`)).headers.get('content-length'), '10')
+    assert.equal(body(await get(`/ipfs/${site}/app/`, { Range: 'bytes=3-5' })), 'the')
+  })
+  test('a listing, where there is no index.html', async () => {
+    const answer = await get(`/ipfs/${bare}/`, asBrowser)
+    assert.equal(answer.status, 200)
+    assert.equal(answer.headers['content-type'], 'text/html; charset=utf-8')
+    assert.match(String(answer.headers['etag']), new RegExp(`^"DirIndex-.*_CID-${bare}"$`))
+    assert.equal(answer.headers['cache-control'], 'public, max-age=604800, stale-while-revalidate=2678400')
+    assert.equal(answer.headers['vary'], 'Accept')
+    assert.match(String(answer.headers['content-security-policy']), /default-src 'none'; style-src 'sha256-/)
+    assert.equal(answer.headers['x-ipfs-roots'], `${bare}`)
+    assert.ok(body(answer).includes(`<a href="/ipfs/${bare}/b.txt">b.txt</a>`))
+    const etag = String(answer.headers['etag'])
+    for (const tag of [etag, `W/${etag}`])
+      assert.equal((await get(`/ipfs/${bare}/`, { 'If-None-Match': tag })).status, 304)
+    assert.equal((await head(`/ipfs/${bare}/`)).headers.get('etag'), etag)
+  })
+  test('a listing of a HAMT, sorted', async () => {
+    const html = body(await get(`/ipfs/${hamt}/`))
+    const names = [...html.matchAll(/<tr><td><a href="[^"]+">([^<]+)/g)].map(([, name]) => name)
+    assert.deepEqual(
+      names,
+      Array.from({ length: 1500 }, (_, index) => `n${index}`),
+    )
+  })
+  test('a hostile name is text', async () => {
+    const html = body(await get(`/ipfs/${site}/sub/`))
+    assert.doesNotMatch(html, /<img/)
+    assert.ok(html.includes('&lt;img src=x&gt;.txt'))
+    const [, href] = /href="([^"]+)">&lt;img/.exec(html) ?? []
+    assert.equal(body(await get(href as string)), 'x')
+  })
+  test('every name of a listing leads there', async () => {
+    const html = body(await get(`/ipfs/${site}/sub/deep/`))
+    const hrefs = [...html.matchAll(/href="(\/ipfs\/[^"]+)"/g)].map(([, href]) =>
+      (href as string).replaceAll('&amp;', '&'),
+    )
+    assert.ok(hrefs.length >= 5)
+    for (const href of hrefs) assert.ok((await get(href)).status < 400, href)
+  })
+  test('JSON for who asks for it, also with an index.html beside', async () => {
+    for (const [path, headers] of [
+      [`/ipfs/${bare}`, { Accept: 'application/json' }],
+      [`/ipfs/${bare}/?format=json`, {}],
+      [`/ipfs/${site}/?format=json`, {}],
+    ] as const) {
+      const answer = await get(path, headers)
+      assert.equal(answer.headers['content-type'], 'application/json')
+      assert.ok((JSON.parse(body(answer)) as { entries: unknown[] }).entries.length > 0)
+    }
+    const both = await get(`/ipfs/${bare}/`, { Accept: 'text/html, application/json;q=0.9' })
+    assert.match(String(both.headers['content-type']), /html/)
+  })
+})
+
+describe('documents', () => {
+  test('are pages for a browser and themselves for everybody else', async () => {
+    const path = `/ipfs/${alone['cbor']}/`
+    const answer = await get(path, asBrowser)
+    assert.equal(answer.headers['content-type'], 'text/html; charset=utf-8')
+    assert.match(String(answer.headers['etag']), /"DagIndex-/)
+    assert.equal(answer.headers['content-disposition'], undefined)
+    assert.ok(body(answer).includes(`href="/ipfs/${alone['plain']}"`))
+    const other = await get(path)
+    assert.equal(other.headers['content-disposition']?.split(';')[0], 'attachment')
+    assert.equal(other.headers['vary'], 'Accept')
+    assert.equal((await get(path, { Accept: 'application/vnd.ipld.dag-cbor' })).status, 200)
+  })
+})
+
+describe('what may run', () => {
+  const cases: [what: string, path: () => string, policy: RegExp | undefined][] = [
+    ['a page', () => `/ipfs/${site}/`, /^sandbox/],
+    ['an SVG', () => sub('picture.svg'), /^sandbox/],
+    ['an image', () => sub('image'), undefined],
+    ['a film', () => sub('film.mp4'), undefined],
+    ['a PDF', () => sub('paper.pdf'), undefined],
+    ['text', () => `/ipfs/${alone['plain']}`, undefined],
+    ['JSON', () => sub('data'), undefined],
+  ]
+  for (const [what, path, policy] of cases) {
+    test(`${what} on the shared origin: ${policy ?? 'nothing is said'}`, async () => {
+      for (const answer of [await get(path()), await get(path())]) {
+        const said = answer.headers['content-security-policy']
+        if (policy) assert.match(String(said), policy)
+        else assert.equal(said, undefined)
+        assert.doesNotMatch(String(said), /allow-scripts|allow-same-origin/)
+      }
+    })
+    test(`${what} on an origin of its own: nothing is said`, async () => {
+      const [, , root, ...names] = path().split('/')
+      const answer = await get(`/${names.join('/')}`, { Host: `${root}.ipfs.${gatewayHost}` })
+      assert.equal(answer.status, 200)
+      assert.equal(answer.headers['content-security-policy'], undefined)
+      assert.equal(answer.headers['referrer-policy'], undefined)
+    })
+  }
+  test('a 304 takes nothing back of what the 200 said', async () => {
+    const { headers } = await get(`/ipfs/${site}/new.html`)
+    const again = await get(`/ipfs/${site}/new.html?x`, { 'If-None-Match': String(headers['etag']) })
+    assert.equal(again.status, 304)
+    assert.equal(again.headers['content-security-policy'], undefined)
+  })
+})
+
+describe('_redirects', () => {
+  const moves: [path: string, status: number, location: string][] = [
+    ['/old', 301, '/new.html'],
+    ['/old/', 301, '/new.html'],
+    ['/found?a=1', 302, '/new.html?a=1'],
+    ['/posts/2026/h%C3%AB%20llo', 308, '/articles/2026/h%C3%AB%20llo'],
+    ['/go/a/b', 301, '/to/a/b'],
+    ['/go//evil.example/x', 301, '/to/evil.example/x'],
+    ['/with/x?kept=2&more=3', 301, '/new.html?fixed=1&kept=2&more=3'],
+  ]
+  for (const [path, status, location] of moves) {
+    test(`${path}: ${status} to ${location}`, async () => {
+      const answer = await own(site, path)
+      assert.equal(answer.status, status, body(answer))
+      assert.equal(answer.headers.location, location)
+    })
+  }
+  test('200 serves another path, with its tag, and 304 for it', async () => {
+    const answer = await own(site, '/app/some/page', asBrowser)
+    assert.equal(answer.status, 200)
+    assert.equal(body(answer), '<p>the app')
+    const etag = String(answer.headers['etag'])
+    assert.equal((await own(site, '/app/some/page', { 'If-None-Match': etag })).status, 304)
+    assert.equal(body(await own(site, '/app/real.js')), '1')
+  })
+  test('a directory served so needs no slash', async () => {
+    const answer = await own(site, '/docs-of/x')
+    assert.equal(answer.status, 200)
+    assert.ok(body(answer).includes('<a href="/sub/image">image</a>'))
+  })
+  for (const [path, status, says] of [
+    ['/lost/x', 404, '<p>not here'],
+    ['/gone/x', 410, '<p>gone'],
+    ['/legal/x', 451, '<p>not allowed'],
+  ] as const) {
+    test(`${status} with the page of the site`, async () => {
+      const page = path.replace(/.*\/(\w+)\/x/, '$1')
+      for (const headers of [{}, { Range: 'bytes=0-1' }, { 'If-None-Match': '*' }]) {
+        const answer = await own(site, path, headers)
+        assert.equal(answer.status, status, page)
+        assert.equal(body(answer), says)
+        assert.equal(answer.headers['content-type'], 'text/html; charset=utf-8')
+        assert.equal(answer.headers['cache-control'], 'public, max-age=29030400, immutable')
+      }
+      const again = await own(site, path)
+      assert.equal(again.status, status, 'and is not taken for a 200 later')
+    })
+  }
+  test('a rule that leads nowhere is a 404 about what was asked for', async () => {
+    const answer = await own(site, '/nowhere/x')
+    assert.equal(answer.status, 404)
+    assert.match(body(answer), /nowhere/)
+  })
+  test('no rule matches: 404', async () => assert.equal((await own(site, '/unheard-of')).status, 404))
+  test('a path that is there is served, whatever the rules say or fail to say', async () => {
+    assert.equal(body(await own(broken, '/found.html')), '<p>found')
+  })
+  test('a file that is wrong is said to be wrong', async () => {
+    // The stand-in breaks off a CAR of a path that is not there, and would be left alone for a while.
+    for (const root of [broken, large]) assert.equal((await get(`/ipfs/${root}?format=raw`)).status, 200)
+    const wrong = await own(broken, '/not-found')
+    assert.equal(wrong.status, 500)
+    assert.match(body(wrong), /could not parse _redirects: line 1/)
+    const long = await own(large, '/not-found')
+    assert.equal(long.status, 500, body(long))
+    assert.match(body(long), /could not parse _redirects: redirects file size cannot exceed/)
+  })
+  test('rules mean nothing on the shared origin', async () => {
+    for (const path of ['/old', '/app/x', '/lost/x']) assert.equal((await get(`/ipfs/${site}${path}`)).status, 404)
+    assert.equal((await get(`/ipfs/${broken}/x`)).status, 404)
+  })
+})
+
+describe('errors', () => {
+  test('a browser gets a page, and a program its JSON', async () => {
+    const answer = await get(`/ipfs/${site}/not-there`, asBrowser)
+    assert.equal(answer.status, 404)
+    assert.match(String(answer.headers['content-type']), /text\/html/)
+    assert.match(String(answer.headers['content-security-policy']), /default-src 'none'/)
+    assert.match(body(answer), /What you can do/)
+    const program = await get(`/ipfs/${site}/not-there`)
+    assert.equal(program.headers['content-type'], 'application/problem+json')
+  })
+  test('nobody could be asked: 502', async () => {
+    const { cid } = await addFile(new Map(), noise(100, 1234))
+    upstream.fault = { kind: 'refuse' }
+    try {
+      const answer = await get(`/ipfs/${cid}`, asBrowser)
+      assert.ok([502, 504].includes(answer.status), `${answer.status}`)
+      assert.equal(answer.headers['cache-control'], 'no-store')
+      assert.match(body(answer), /Who was asked/)
+    } finally {
+      upstream.fault = undefined
+    }
+  })
+})
