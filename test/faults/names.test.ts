@@ -1,0 +1,196 @@
+// Names under attack and in bad weather. Upstreams that hold back the newest record, sign it with another key, bring back
+// an old one, answer with a page, never answer, or are all gone; a machine that restarts in the middle of it. What may be
+// believed is what the key signed, the newest of it that was ever seen, and not past its end.
+import assert from 'node:assert/strict'
+import { readdir, readFile, rm, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { afterEach, before, beforeEach, describe, test } from 'node:test'
+import { type Fixtures, fixtures } from '../support/fixtures.ts'
+import { type Fetched, fetchAll, inParallel, startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
+import { createKey, type TestKey } from '../support/ipns.ts'
+import { createShiftedClock, type ShiftedClock } from '../support/shifted-clock.ts'
+import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+
+const hour = 3_600_000
+
+let all: Fixtures
+let data: string
+let clock: ShiftedClock
+let key: TestKey
+let gateway: TestGateway
+let one: ProgrammableUpstream
+let two: ProgrammableUpstream
+let three: ProgrammableUpstream
+
+before(async () => {
+  all = await fixtures()
+})
+beforeEach(async () => {
+  data = await tempFolder()
+  clock = createShiftedClock()
+  key = createKey()
+  one = await startUpstream({ blocks: all.blocks })
+  two = await startUpstream({ blocks: all.blocks })
+  three = await startUpstream({ blocks: all.blocks })
+  await start()
+})
+afterEach(async () => {
+  await gateway.close()
+  await Promise.all([one, two, three].map((upstream) => upstream.close()))
+  await rm(data, { recursive: true, force: true })
+})
+
+async function start(): Promise<void> {
+  gateway = await startGateway({
+    upstreams: Object.entries({ one, two, three }).map(([name, { url }]) => ({
+      name,
+      url,
+      firstByte: '500ms',
+      idle: '500ms',
+    })),
+    data,
+    clock,
+    config: { cache: { tiers: [{ use: 'disk', maxBytes: '64MiB' }] }, names: { deadline: '2s' } },
+  })
+}
+const restart = async () => {
+  await gateway.close()
+  await start()
+}
+const get = (path = `/ipns/${key.name}`, headers: Record<string, string> = {}): Promise<Fetched> =>
+  fetchAll(`${gateway.url}${path}`, headers)
+const silence = () => {
+  for (const upstream of [one, two, three]) upstream.fault = { kind: 'refuse' }
+}
+const hello = (facts = {}) => key.record(`/ipfs/${all.files.hello.cid}`, { sequence: 1, ttlMs: 60_000, ...facts })
+const json = (facts = {}) => key.record(`/ipfs/${all.files.json.cid}`, { sequence: 2, ttlMs: 60_000, ...facts })
+const isHello = ({ headers }: Fetched) => headers.etag === `"${all.files.hello.cid}"`
+const isJson = ({ headers }: Fetched) => headers.etag === `"${all.files.json.cid}"`
+const attemptsOf = ({ body }: Fetched) =>
+  (JSON.parse(body.toString()) as { attempts: { upstream: string; outcome: string }[] }).attempts
+
+describe('names, when upstreams lie or fail', () => {
+  test('the newest record wins, whoever sends it, and however late within reason', async () => {
+    one.records.set(key.name, await hello())
+    two.records.set(key.name, await json())
+    two.delayMs = 150
+    assert.ok(isJson(await get()))
+  })
+
+  test('who forges loses: another key, a spoiled signature, a page with 200', async () => {
+    const forged = await createKey().record(`/ipfs/${all.files.json.cid}`, { sequence: 99 })
+    one.records.set(key.name, forged)
+    two.records.set(key.name, await json())
+    two.fault = ({ url }) => (url.startsWith('/ipns/') ? { kind: 'wrongBytes', block: 0 } : undefined)
+    three.records.set(key.name, await hello())
+    assert.ok(isHello(await get()))
+    assert.ok(gateway.log.some(({ event, facts }) => event === 'names.false-record' && facts['upstream'] === 'one'))
+    const other = createKey()
+    for (const upstream of [one, two])
+      upstream.fault = ({ url }) => (url.startsWith('/ipns/') ? { kind: 'html' } : undefined)
+    three.records.set(other.name, await other.record(`/ipfs/${all.files.hello.cid}`))
+    assert.ok(isHello(await get(`/ipns/${other.name}`)))
+    assert.ok(isHello(await get(`/ipfs/${all.files.hello.cid}`)), 'for blocks they are asked as ever')
+  })
+
+  test('when all there is is forged it is 502 with the account of it, and nothing is kept', async () => {
+    const forged = await createKey().record(`/ipfs/${all.files.json.cid}`)
+    for (const upstream of [one, two, three]) upstream.records.set(key.name, forged)
+    const answer = await get()
+    assert.equal(answer.status, 502)
+    assert.deepEqual(
+      attemptsOf(answer).map(({ outcome }) => outcome),
+      ['false-bytes', 'false-bytes', 'false-bytes'],
+    )
+    await gateway.close()
+    assert.deepEqual(await readdir(join(data, 'names')).catch(() => []), [])
+    await start()
+  })
+
+  test('nobody brings back an old record: not later, not after a restart', async () => {
+    one.records.set(key.name, await json())
+    assert.ok(isJson(await get()))
+    for (const upstream of [one, two, three])
+      upstream.records.set(key.name, await hello({ lifetimeMs: 300 * 24 * hour }))
+    clock.shift(60_000)
+    assert.ok(isJson(await get()))
+    await restart()
+    clock.shift(60_000)
+    assert.ok(isJson(await get()))
+  })
+
+  test('what is past its end is nothing, and what comes near it is kept no longer', async () => {
+    for (const upstream of [one, two, three]) upstream.records.set(key.name, await hello({ lifetimeMs: -1000 }))
+    assert.equal((await get()).status, 404)
+  })
+
+  test('with every upstream gone the last valid record serves, stale, until its end and not a moment longer', async () => {
+    one.records.set(key.name, await hello({ lifetimeMs: 2 * hour }))
+    assert.ok(isHello(await get()))
+    silence()
+    clock.shift(hour)
+    const stale = await get()
+    assert.deepEqual([stale.status, isHello(stale)], [200, true])
+    assert.match(stale.headers['cache-control'] ?? '', /^public, max-age=(10|9)\b/)
+    clock.shift(hour - 20_000)
+    assert.ok(isHello(await get()))
+    clock.shift(20_000)
+    const gone = await get()
+    assert.equal(gone.status, 404)
+    assert.equal(gone.headers['cache-control'], 'no-store')
+  })
+
+  test('also over a restart, from the disk, and read as carefully as from the network', async () => {
+    one.records.set(key.name, await hello({ lifetimeMs: 2 * hour }))
+    assert.ok(isHello(await get()))
+    silence()
+    await restart()
+    assert.ok(isHello(await get()))
+    await gateway.close()
+    const folder = join(data, 'names')
+    const [file = ''] = await readdir(folder)
+    assert.equal(file, `${key.name}.ipns-record`)
+    const bytes = await readFile(join(folder, file))
+    bytes[bytes.byteLength - 10] = (bytes[bytes.byteLength - 10] as number) ^ 1
+    await writeFile(join(folder, file), bytes)
+    await start()
+    assert.equal((await get()).status, 404)
+    await gateway.close()
+    assert.deepEqual(await readdir(folder), [])
+    await start()
+  })
+
+  test('who is silent costs those who know something a second, and those who know nothing the deadline', async () => {
+    one.records.set(key.name, await hello())
+    assert.ok(isHello(await get()))
+    for (const upstream of [one, two, three]) upstream.fault = { kind: 'silent' }
+    clock.shift(60_000)
+    const stale = await get()
+    assert.ok(isHello(stale) && stale.ms < 1_500, `${stale.ms} ms`)
+    const unknown = await get(`/ipns/${createKey().name}`)
+    assert.equal(unknown.status, 404)
+    assert.ok(unknown.ms < 2_500, `${unknown.ms} ms`)
+  })
+
+  test('a name that a thousand ask for at once is asked for once', async () => {
+    one.records.set(key.name, await hello())
+    one.delayMs = 50
+    const answers = await inParallel(Array.from({ length: 1000 }), 200, () => get())
+    assert.ok(answers.every(isHello))
+    assert.equal(one.asked.filter(({ url }) => url.startsWith('/ipns/')).length, 1)
+  })
+
+  test('names that nobody has do not make an upstream look ill, and one that is throttled is left alone', async () => {
+    one.fault = ({ url }) =>
+      url.startsWith('/ipns/') ? { kind: 'status', status: 500, body: 'routing: not found' } : undefined
+    two.fault = one.fault
+    three.fault = ({ url }) => (url.startsWith('/ipns/') ? { kind: 'throttle', retryAfter: '900' } : undefined)
+    for (let count = 0; count < 12; count++) assert.equal((await get(`/ipns/${createKey().name}`)).status, 404)
+    assert.equal(three.asked.length, 1)
+    assert.equal((await get(`/ipfs/${all.files.hello.cid}`)).status, 200)
+    assert.deepEqual(
+      gateway.log.filter(({ event }) => event === 'upstream.resting'),
+      [],
+    )
+  })
+})
