@@ -82,8 +82,8 @@ function respelled(path: string, search: string): string | undefined {
 
 /** Kept while it holds, and as long again while it is asked for, but never past the end of a record. */
 function mutable(ttlMs: number, leftMs: number): string {
-  const age = Math.max(0, Math.min(ttlMs, leftMs))
-  const stale = Math.min(age, leftMs - age)
-  const seconds = (ms: number) => Math.floor(ms / 1000)
-  return `public, max-age=${seconds(age)}${stale >= 1000 ? `, stale-while-revalidate=${seconds(stale)}` : ''}`
+  const left = Math.max(0, Math.floor(leftMs / 1000))
+  const age = Math.min(Math.ceil(ttlMs / 1000), left)
+  const stale = Math.min(age, left - age)
+  return `public, max-age=${age}${stale > 0 ? `, stale-while-revalidate=${stale}` : ''}`
 }

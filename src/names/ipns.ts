@@ -137,7 +137,7 @@ function verdict(key: CID, failures: readonly unknown[], sources: number): Failu
   const late = first('timeout')
   if (late)
     return new Failure('timeout', `no upstream sent a record of ${name} in time`, { source: 'upstream', cause: late })
-  const why = sources === 0 ? 'there is no upstream that could be asked for it' : 'no upstream could be asked for it'
+  const why = sources === 0 ? 'there is no upstream to ask for it' : 'no upstream could say what it is'
   return new Failure('unavailable', `no record of ${name} is here, and ${why}`, {
     source: 'upstream',
     cause: failures[0],

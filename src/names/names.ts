@@ -129,7 +129,12 @@ export function createNames(options: {
         throw new Failure('malformed', what, { source: 'client' })
       }
       const { value } = await ipns.resolve(key, wants)
-      return { name: keyText(key), bytes: value.bytes, ttlMs: value.ttlMs, endsAt: value.endsAt }
+      return {
+        name: keyText(key),
+        bytes: value.bytes,
+        ttlMs: Math.min(value.ttlMs, settings.ttl.most),
+        endsAt: value.endsAt,
+      }
     },
 
     async hasLink(domain, signal) {

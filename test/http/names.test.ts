@@ -317,3 +317,58 @@ describe('denylists', () => {
     }
   })
 })
+
+describe('names in web mode', () => {
+  const web = { responses: { types: 'web' } }
+
+  test('a key written as a peer is sent to the spelling that fits a host name', async () => {
+    await start(web)
+    await publish(`/ipfs/${all.directory}`)
+    const { status, headers } = await get(`/ipns/${key.peer}/policy.json?download=true`)
+    assert.deepEqual([status, headers.location], [302, `/ipns/${key.name}/policy.json?download=true`])
+    assert.equal(recordsAsked(), 0)
+    const rsa = await get('/ipns/QmcJM7PRfkSbcM5cf1QugM5R37TLRKyJGgBEhXjLTB8uA2/root2/')
+    assert.equal(rsa.headers.location, '/ipns/k2k4r8ol4m8kkcqz509c1rcjwunebj02gcnm5excpx842u736nja8ger/root2/')
+  })
+
+  test('a page of a name is kept as long as the name holds, and its links stay under the name', async () => {
+    await start(web)
+    await publish(`/ipfs/${all.directory}`)
+    const moved = await get(`/ipns/${key.name}/sub`)
+    assert.deepEqual([moved.status, moved.headers.location], [301, `/ipns/${key.name}/sub/`])
+    const page = await get(`/ipns/${key.name}/sub/`, { accept: 'text/html' })
+    assert.equal(page.status, 200)
+    assert.match(page.headers['content-type'] ?? '', /^text\/html/)
+    assert.match(page.headers['cache-control'] ?? '', /^public, max-age=(60|59)\b/)
+    assert.match(page.body.toString(), new RegExp(`/ipns/${key.name}`))
+  })
+
+  test('a name that no upstream can tell of is a bad gateway, one that none has is not there', async () => {
+    await start(web)
+    assert.equal((await get(`/ipns/${key.name}`)).status, 404)
+    upstream.fault = { kind: 'status', status: 500, body: 'routing: not found' }
+    assert.equal((await get(`/ipns/${createKey().name}`)).status, 502)
+  })
+
+  test('on an origin of its own, by key and by domain', async () => {
+    await start({ ...web, hosts: { 'example.org': { subdomains: true } } })
+    await publish(`/ipfs/${all.directory}`)
+    dns.texts.set('_dnslink.my-docs.example', [`dnslink=/ipfs/${all.directory}`])
+    for (const label of [key.name, 'my--docs-example']) {
+      const { status, body, headers } = await get('/policy.json', { host: `${label}.ipns.example.org` })
+      assert.deepEqual([status, body.toString()], [200, '{"name":"Policy"}'], label)
+      assert.match(headers['cache-control'] ?? '', /^public, max-age=(60|59)\b/)
+    }
+    const { headers } = await get('/ipns/my-docs.example/policy.json', { host: 'example.org' })
+    assert.equal(headers.location, 'http://my--docs-example.ipns.example.org/policy.json')
+  })
+
+  test('a trustless host gives the record and nothing else of a name', async () => {
+    await start({ ...web, hosts: { 'trustless.example': { trustless: true } } })
+    await publish(`/ipfs/${all.directory}`)
+    const host = 'trustless.example'
+    assert.equal((await get(`/ipns/${key.name}?format=ipns-record`, { host })).status, 200)
+    assert.equal((await get(`/ipns/${key.name}?format=car`, { host })).status, 200)
+    assert.equal((await get(`/ipns/${key.name}/policy.json`, { host })).status, 406)
+  })
+})
