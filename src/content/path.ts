@@ -33,7 +33,7 @@ export function splitPath(rest: string): Omit<ContentPath, 'cid'> & { readonly r
 export function parseRoot(text: string): CID {
   if (text.length > mostCidChars) throw malformed('the CID is too long to be one')
   const cid = parseCid(text)
-  if (!cid) throw malformed(`${JSON.stringify(text)} is not a CID; expected /ipfs/<cid>[/<path>]`)
+  if (!cid) throw malformed(`invalid path ${JSON.stringify(`/ipfs/${text}`)}: no CID; expected /ipfs/<cid>[/<path>]`)
   if (cid.code === libp2pKey) throw malformed(`${text} is the key of a name, not of content: ask for /ipns/${text}`)
   if (!readable.has(cid.code))
     throw malformed(`the codec 0x${cid.code.toString(16)} of ${text} is not one this gateway reads`)

@@ -24,6 +24,12 @@ export const corsHeaders: readonly (readonly [name: string, value: string])[] = 
   ['Access-Control-Expose-Headers', exposed],
 ]
 
+/** Said to scripts of a page even where they did not ask first: some look for it on the answer itself. */
+export const corsRequests: readonly (readonly [name: string, value: string])[] = [
+  ['Access-Control-Allow-Methods', 'GET, HEAD, OPTIONS'],
+  ['Access-Control-Allow-Headers', allowed],
+]
+
 export function preflight(response: ServerResponse, methods: string): void {
   for (const [name, value] of corsHeaders) response.setHeader(name, value)
   response.setHeader('Access-Control-Allow-Methods', methods)

@@ -9,7 +9,7 @@ import { policyFor } from '../web/policy.ts'
 import type { Body } from './body.ts'
 import { cacheStatus } from './cache-status.ts'
 import { rangeApplies } from './conditional.ts'
-import { corsHeaders } from './cors.ts'
+import { corsHeaders, corsRequests } from './cors.ts'
 import { contentHeaders, disposition, programsOnly } from './headers.ts'
 import type { Hot } from './hot.ts'
 import type { Place } from './place.ts'
@@ -143,6 +143,7 @@ function headersOf(
     disposition: dispositionOf(target, body.save),
   })
   if (location !== undefined) headers.push(['Content-Location', location], ['Vary', 'Accept'])
+  if (deps.mode === 'web') for (const [name, value] of corsRequests) headers.push([name, value])
   headers.push(['Cache-Status', cacheStatus(account)])
   return headers
 }

@@ -13,7 +13,6 @@ export type Problem = {
 export const pageHeaders: readonly (readonly [name: string, value: string])[] = [
   ['Content-Type', 'text/html; charset=utf-8'],
   ['Content-Security-Policy', pagePolicy],
-  ['Vary', 'Accept'],
 ]
 
 const nextSteps: Readonly<Record<number, string>> = {
@@ -41,4 +40,10 @@ export function problemPage({ title, status, detail, attempts = [] }: Problem): 
   return `${pageTop(`${status} ${title}`)}<h1>${status} ${escaped(title)}</h1>
 <p>${shown(detail)}</p>
 ${next === undefined ? '' : `<h2>What you can do</h2>\n<p>${escaped(next)}</p>\n`}${asked}${pageEnd}`
+}
+
+/** The same in lines. */
+export function problemText({ title, status, detail, attempts = [] }: Problem): string {
+  const asked = attempts.map(({ upstream, outcome, ms }) => `${upstream}: ${outcome}, ${Math.round(ms)} ms`)
+  return `${[`${status} ${title}`, detail, ...(nextSteps[status] === undefined ? [] : [nextSteps[status]]), ...asked].join('\n')}\n`
 }

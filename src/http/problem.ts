@@ -5,7 +5,7 @@ import { Failure, type FailureKind, isFailure } from '../failure.ts'
 import type { Account } from '../observe/account.ts'
 import { cacheStatus } from './cache-status.ts'
 import { corsHeaders } from './cors.ts'
-import { pageHeaders, problemPage } from './problem-page.ts'
+import { type Problem, pageHeaders, problemPage, problemText } from './problem-page.ts'
 import { cutWhenStalled } from './write.ts'
 
 export type Mode = 'api' | 'web'
@@ -73,7 +73,7 @@ export function sendProblem(response: ServerResponse, failure: Failure, context:
   const detail = failure.message
   const title = status === 412 ? 'Not in the cache' : table[failure.kind].title
   const attempts = withAttempts.has(status) ? account?.attempts : undefined
-  const isPage = mode === 'web' && /\btext\/html\b/i.test(accept ?? '')
+  const form = formFor(mode, accept)
   const body: Record<string, unknown> = {
     type: `urn:problem-type:cidgate:${failure.kind}`,
     title,
@@ -84,9 +84,11 @@ export function sendProblem(response: ServerResponse, failure: Failure, context:
   if (attempts) body['attempts'] = attempts
   if (failure.facts['outcomes'] !== undefined) body['outcomes'] = failure.facts['outcomes']
   if (failure.facts['errors'] !== undefined) body['errors'] = failure.facts['errors']
-  const text = Buffer.from(isPage ? problemPage({ title, status, detail, attempts }) : `${JSON.stringify(body)}\n`)
+  const problem = { title, status, detail, attempts }
+  const text = Buffer.from(form.write?.(problem) ?? `${JSON.stringify(body)}\n`)
   for (const [name, value] of corsHeaders) response.setHeader(name, value)
-  for (const [name, value] of isPage ? pageHeaders : jsonHeaders) response.setHeader(name, value)
+  for (const [name, value] of form.headers) response.setHeader(name, value)
+  if (mode === 'web') response.setHeader('Vary', 'Accept')
   response.setHeader('Content-Length', text.byteLength)
   response.setHeader('X-Content-Type-Options', 'nosniff')
   response.setHeader('Cache-Control', cacheControl(failure, status))
@@ -99,7 +101,21 @@ export function sendProblem(response: ServerResponse, failure: Failure, context:
   cutWhenStalled(response)
 }
 
-const jsonHeaders: typeof pageHeaders = [['Content-Type', 'application/problem+json']]
+type Form = {
+  readonly headers: readonly (readonly [name: string, value: string])[]
+  readonly write?: (problem: Problem) => string
+}
+
+const asJson: Form = { headers: [['Content-Type', 'application/problem+json']] }
+const asPage: Form = { headers: pageHeaders, write: problemPage }
+const asText: Form = { headers: [['Content-Type', 'text/plain; charset=utf-8']], write: problemText }
+
+/** On the web, who says nothing of what it can read is given what anybody can. */
+function formFor(mode: Mode, accept: string | undefined): Form {
+  if (mode === 'api') return asJson
+  if (accept === undefined) return asText
+  return /\btext\/html\b/i.test(accept) ? asPage : asJson
+}
 
 const seconds = (ms: number): string => String(Math.max(1, Math.ceil(ms / 1000)))
 

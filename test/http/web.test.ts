@@ -371,8 +371,12 @@ describe('errors', () => {
     assert.match(String(answer.headers['content-type']), /text\/html/)
     assert.match(String(answer.headers['content-security-policy']), /default-src 'none'/)
     assert.match(body(answer), /What you can do/)
-    const program = await get(`/ipfs/${site}/not-there`)
+    const program = await get(`/ipfs/${site}/not-there`, { Accept: '*/*' })
     assert.equal(program.headers['content-type'], 'application/problem+json')
+    const silent = await get(`/ipfs/${site}/not-there`)
+    assert.equal(silent.headers['content-type'], 'text/plain; charset=utf-8')
+    assert.match(body(silent), /^404 No such path\nthere is no "not-there" in /)
+    for (const one of [answer, program, silent]) assert.equal(one.headers['vary'], 'Accept')
   })
   test('nobody could be asked: 502', async () => {
     const { cid } = await addFile(new Map(), noise(100, 1234))

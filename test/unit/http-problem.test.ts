@@ -133,11 +133,17 @@ describe('a page', () => {
   const others: [name: string, context: ProblemContext][] = [
     ['in api mode', { mode: 'api', accept: html }],
     ['for a program in web mode', { mode: 'web', accept: 'application/json' }],
-    ['for who says nothing', { mode: 'web' }],
+    ['for who takes anything', { mode: 'web', accept: '*/*' }],
+    ['for who says nothing in api mode', { mode: 'api' }],
   ]
   for (const [name, context] of others) {
     test(`not ${name}`, async () => {
       assert.equal((await send(evil, context)).headers['content-type'], 'application/problem+json')
     })
   }
+  test('lines of text for who says nothing in web mode', async () => {
+    const { headers, text } = await send(failure('malformed', { source: 'client' }), { mode: 'web' })
+    assert.equal(headers['content-type'], 'text/plain; charset=utf-8')
+    assert.match(text, /^400 Malformed\nwhat happened\n/)
+  })
 })
