@@ -1,0 +1,17 @@
+// What docs/names.md shows as a configuration is one, and says the defaults as they are.
+import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
+import { test } from 'node:test'
+import { parse } from 'yaml'
+import { parseConfig } from '../../src/config/load.ts'
+
+test('the example is accepted, and the defaults in it are those of the schema', () => {
+  const page = readFileSync(new URL('../../docs/names.md', import.meta.url), 'utf8')
+  const [, example = ''] = /```yaml\n([\s\S]*?)```/.exec(page) ?? []
+  const { names } = parseConfig(parse(example))
+  const { dns, links, ...rest } = names
+  const { dns: _system, links: _none, ...defaults } = parseConfig({}).names
+  assert.equal(dns.length, 2)
+  assert.deepEqual(links, { 'docs.house.example': '/ipfs/bafkqaaa' })
+  assert.deepEqual(rest, defaults)
+})
