@@ -26,7 +26,8 @@ export interface Tier {
   readonly traits: TierTraits
   /** How long a read may take before this tier counts as silent: the guard's clock. Absent: one second. */
   readonly deadlineMs?: number
-  get(cid: CID, signal?: AbortSignal): Promise<Uint8Array | undefined>
+  /** `patient`: nobody else is left to ask. Only the guard in front of a tier looks at it. */
+  get(cid: CID, signal?: AbortSignal, patient?: boolean): Promise<Uint8Array | undefined>
   put(cid: CID, bytes: Uint8Array, signal?: AbortSignal): Promise<void>
   has(cid: CID, signal?: AbortSignal): Promise<boolean>
   delete(cid: CID, signal?: AbortSignal): Promise<void>

@@ -14,7 +14,7 @@ const options = z.strictObject({
   ttl: duration().optional().describe('How long a block stays. By default until Redis evicts it: set maxmemory there.'),
   prefix: z.string().default('cidgate:block:').describe('What every key begins with.'),
   timeout: duration()
-    .prefault('100ms')
+    .prefault('500ms')
     .describe('A read that takes longer is given up. A write may take ten times that.'),
 })
 

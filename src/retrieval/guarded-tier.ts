@@ -1,10 +1,11 @@
 // A tier that cannot hold up a request. A reader waits as long as this tier usually takes, and no longer than 100 ms when
-// it is usually quick; the call may go on until the tier's own deadline, to learn how slow it really is. What keeps
+// it is usually quick; the call may go on until the tier's own deadline, to learn how slow it really is, or because
+// this reader has nobody else to ask. What keeps
 // failing is passed over at once (Failure `unavailable`) until a trial that nobody waits for comes back well. Reads and
 // writes are judged apart: a full disk still reads.
 import type { Tier } from '../../backends/tiers/contract.ts'
 import type { Clock } from '../clock.ts'
-import { withDeadline } from '../deadline.ts'
+import { orAborted, withDeadline } from '../deadline.ts'
 import { Failure, isFailure } from '../failure.ts'
 import type { Log } from '../observe/log.ts'
 import { type Breaker, createBreaker, type Permit } from './breaker.ts'
@@ -38,6 +39,8 @@ const writesTake = 10
 const probeMs = 10_000
 const patienceFactor = 3
 const forgetting = 0.05
+const delayFactor = 1.3
+const mostDelays = 5
 
 export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
   const { clock, log, patienceMs: leastPatienceMs = usualPatienceMs } = options
@@ -94,7 +97,25 @@ export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
     }
   }
 
-  async function read<T>(signal: AbortSignal | undefined, work: (own: AbortSignal) => Promise<T>): Promise<T> {
+  /** As long as is usual. A timer that rings late tells of our own delay, and is set again. */
+  async function usually<T>(call: Promise<T>, slow: Failure, signal: AbortSignal | undefined): Promise<T> {
+    for (let left = mostDelays; ; left--) {
+      const ms = patience()
+      const began = clock.monotonic()
+      try {
+        return await withDeadline({ ms, clock, signal, late: () => slow }, () => call)
+      } catch (error) {
+        const isDelayed = clock.monotonic() - began > ms * delayFactor
+        if (error !== slow || !isDelayed || left === 0) throw error
+      }
+    }
+  }
+
+  async function read<T>(
+    signal: AbortSignal | undefined,
+    patient: boolean,
+    work: (own: AbortSignal) => Promise<T>,
+  ): Promise<T> {
     signal?.throwIfAborted()
     if (inFlight >= mostInFlight) throw passedOver(tier.name, 0)
     const isTrial = reads.state !== 'closed'
@@ -103,10 +124,10 @@ export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
     const left = new AbortController()
     const call = watched(permit, left.signal, work)
     call.catch(() => {})
-    if (isTrial) throw passedOver(tier.name, deadlineMs)
+    if (isTrial && !patient) throw passedOver(tier.name, deadlineMs)
     const slow = silent(tier.name, patience())
     try {
-      return await withDeadline({ ms: patience(), clock, signal, late: () => slow }, () => call)
+      return patient ? await orAborted(signal, call) : await usually(call, slow, signal)
     } catch (error) {
       if (signal?.aborted) left.abort(signal.reason)
       else if (error === slow) blame(error, permit)
@@ -134,9 +155,9 @@ export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
     name: tier.name,
     traits: tier.traits,
     deadlineMs,
-    get: (cid, signal) => read(signal, (own) => tier.get(cid, own)),
+    get: (cid, signal, patient = false) => read(signal, patient, (own) => tier.get(cid, own)),
     put: (cid, bytes, signal) => write(signal, (own) => tier.put(cid, bytes, own)),
-    has: (cid, signal) => read(signal, (own) => tier.has(cid, own)),
+    has: (cid, signal) => read(signal, false, (own) => tier.has(cid, own)),
     delete: (cid, signal) => write(signal, (own) => tier.delete(cid, own)),
     async probe(signal) {
       try {

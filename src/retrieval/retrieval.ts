@@ -13,7 +13,7 @@ import { createNotFoundMemory } from './not-found.ts'
 import type { Pool } from './pool.ts'
 import { createSearches, isAbsence, type Round } from './searches.ts'
 import type { DagWant, Retrieval, Session, SessionOptions } from './session.ts'
-import type { TierStack } from './tier-stack.ts'
+import type { Found as Held, TierStack } from './tier-stack.ts'
 
 export type RetrievalOptions = {
   readonly stack: TierStack
@@ -196,6 +196,34 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
       }
     }
 
+    function fromTier({ bytes, tier }: Held): Uint8Array {
+      account.tierHit(tier)
+      lastFrom = 'tier'
+      return bytes
+    }
+
+    async function fromOthers(cid: CID, around: DagWant | undefined): Promise<Uint8Array> {
+      if (onlyIfCached) throw notCached(cid)
+      refuseRemembered(cid, around)
+      const flown = await fromFlight(cid, around)
+      if (flown) {
+        lastFrom = 'upstream'
+        return flown
+      }
+      // While it was asked for it may have come by for somebody else.
+      const came = await stack.get(cid, signal)
+      const bytes = came ?? (await fromBlock(cid))
+      lastFrom = came ? 'tier' : 'upstream'
+      return bytes
+    }
+
+    async function lastResort(cid: CID, error: unknown): Promise<Held | undefined> {
+      if (signal.aborted || !isFailure(error) || error.kind === 'cancelled') return undefined
+      const held = await inTime(cid, (own) => stack.findPatiently(cid, own)).catch(() => undefined)
+      if (held) notFound.forget(cid)
+      return held
+    }
+
     function refuseRemembered(cid: CID, around: DagWant | undefined): void {
       if (begun) return
       const path = around && sameBytes(cid, around.cid) ? pathOf(around) : ''
@@ -211,25 +239,18 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
         if (ended) throw cancelled('the request is over')
         if (!isProvable(cid)) throw unprovable(cid)
         if (isIdentity(cid)) return cid.multihash.digest
+        const outages = stack.outages
         const held = await stack.find(cid, signal)
-        if (held) {
-          account.tierHit(held.tier)
-          lastFrom = 'tier'
-          return held.bytes
-        }
+        if (held) return fromTier(held)
         signal.throwIfAborted()
-        if (onlyIfCached) throw notCached(cid)
-        refuseRemembered(cid, around)
-        const flown = await fromFlight(cid, around)
-        if (flown) {
-          lastFrom = 'upstream'
-          return flown
+        try {
+          return await fromOthers(cid, around)
+        } catch (error) {
+          // A tier was passed over because others are quicker. Now there are no others.
+          const late = stack.outages === outages ? undefined : await lastResort(cid, error)
+          if (late) return fromTier(late)
+          throw error
         }
-        // While it was asked for it may have come by for somebody else.
-        const came = await stack.get(cid, signal)
-        const bytes = came ?? (await fromBlock(cid))
-        lastFrom = came ? 'tier' : 'upstream'
-        return bytes
       },
       has: async (cid) => isIdentity(cid) || stack.has(cid, signal),
       begun() {

@@ -25,6 +25,10 @@ export type TierStats = FillStats & {
 export type TierStack = Tier & {
   /** The first hit in order. Rejects only with the reason of `signal`. */
   find(cid: CID, signal?: AbortSignal): Promise<Found | undefined>
+  /** For when nobody else has it: the slow tiers once more, each for as long as it may take. */
+  findPatiently(cid: CID, signal?: AbortSignal): Promise<Found | undefined>
+  /** How often a tier could not be asked, or not in time. */
+  readonly outages: number
   /**
    * For an upload: resolves when memory and every shared tier has it, naming the shared tiers that failed; the
    * others get it behind. Rejects only with the reason of `signal`.
@@ -128,10 +132,16 @@ export function createTierStack(tiers: readonly Tier[], options: TierStackOption
     return undefined
   }
 
-  async function findSlow(cid: CID, signal: AbortSignal, look: () => Look): Promise<Found | undefined> {
+  async function findSlow(
+    cid: CID,
+    signal: AbortSignal | undefined,
+    look: () => Pick<Look, 'stale'>,
+    patient = false,
+  ): Promise<Found | undefined> {
     for (const layer of slow) {
       const before = layer.outages
-      const bytes = layer.filler.waiting(blockKey(cid)) ?? (await ask(layer, signal, () => layer.tier.get(cid, signal)))
+      const read = () => layer.tier.get(cid, signal, patient)
+      const bytes = layer.filler.waiting(blockKey(cid)) ?? (await ask(layer, signal, read))
       if (bytes) {
         if (!look().stale) fillBefore(layer, cid, bytes)
         return hit(layer, bytes)
@@ -254,6 +264,13 @@ export function createTierStack(tiers: readonly Tier[], options: TierStackOption
       trusted: tiers.every(({ traits }) => traits.trusted),
     },
     find,
+    findPatiently(cid, signal) {
+      const before = deletes
+      return findSlow(cid, signal, () => ({ stale: deletes !== before }), true)
+    },
+    get outages() {
+      return layers.reduce((sum, layer) => sum + layer.outages, 0)
+    },
     get: async (cid, signal) => (await find(cid, signal))?.bytes,
     put,
     store,

@@ -21,6 +21,7 @@ type Store = {
   /** Changes one byte of everything that is kept. */
   spoil(): void
   silence(): void
+  slow(ms: number): void
   close(): Promise<void>
 }
 
@@ -36,6 +37,9 @@ const stores: Record<string, () => Promise<Store>> = {
         for (const [key, bytes] of objects) objects.set(key, flip(bytes))
       },
       silence: () => server.silence(),
+      slow: (slowMs) => {
+        server.faults = { slowMs }
+      },
       close: () => server.stop(),
     }
   },
@@ -47,6 +51,9 @@ const stores: Record<string, () => Promise<Store>> = {
         for (const [key, { value }] of server.values) server.values.set(key, { value: flip(value) })
       },
       silence: () => server.silence(),
+      slow: (slowMs) => {
+        server.faults = { slowMs }
+      },
       close: () => server.stop(),
     }
   },
@@ -101,6 +108,27 @@ for (const [name, make] of Object.entries(stores)) {
         assert.ok((await fetchAll(`${second.url}/ipfs/${cid}`)).body.equals(bytes))
         assert.ok(second.log.some(({ event }) => event === 'tier.corrupt'))
       } finally {
+        await second.close()
+        await store.close()
+      }
+    })
+
+    test('slower than usual: waited for, when every upstream is dead', async () => {
+      const store = await make()
+      const first = await start(store)
+      const { chunkedV0, hello } = all.files
+      for (const { cid } of [hello, chunkedV0]) await fetchAll(`${first.url}/ipfs/${cid}`)
+      await first.close()
+      const second = await start(store)
+      upstream.fault = { kind: 'refuse' }
+      try {
+        for (let turn = 0; turn < 3; turn++) await fetchAll(`${second.url}/ipfs/${hello.cid}`)
+        store.slow(180)
+        const { status, body } = await fetchAll(`${second.url}/ipfs/${chunkedV0.cid}`)
+        assert.equal(status, 200, body.toString().slice(0, 200))
+        assert.ok(body.equals(chunkedV0.bytes))
+      } finally {
+        upstream.fault = undefined
         await second.close()
         await store.close()
       }

@@ -4,6 +4,8 @@ import type { Clock } from '../../src/clock.ts'
 export interface FakeClock extends Clock {
   /** Moves on, running what is due in order, and lets promises settle in between. */
   advance(ms: number): Promise<void>
+  /** Time goes by with nothing running, as in a process that was held up: then all that was due runs, late. */
+  jump(ms: number): Promise<void>
   readonly timers: number
 }
 
@@ -44,13 +46,18 @@ export function createFakeClock(): FakeClock {
       for (;;) {
         const next = timers.filter(({ at }) => at <= until).sort((one, other) => one.at - other.at)[0]
         if (!next) break
-        now = next.at
+        now = Math.max(now, next.at)
         timers = timers.filter((one) => one !== next)
         next.action()
         await settle()
       }
       now = until
       await settle()
+    },
+    async jump(ms) {
+      await settle()
+      now += ms
+      await clock.advance(0)
     },
     get timers() {
       return timers.length

@@ -105,6 +105,27 @@ test('three slow answers that do come close the breaker again, and make it patie
   assert.ok(guard.patienceMs > 800)
 })
 
+test('who has nobody else to ask waits until the deadline', async () => {
+  const { clock, tier, guard } = make()
+  tier.held.set(blockKey(cid), bytes)
+  await guard.get(cid)
+  tier.isSilent = true
+  clock.after(900, () => void tier.release())
+  assert.deepEqual(await timed(clock, guard.get(cid, undefined, true)), { kind: 'hit', ms: 900 })
+})
+
+test('a timer of ours that rings late is not held against the tier', async () => {
+  const { clock, tier, guard } = make()
+  tier.held.set(blockKey(cid), bytes)
+  await guard.get(cid)
+  tier.isSilent = true
+  const reads = [guard.get(cid), guard.get(cid), guard.get(cid)]
+  await clock.jump(400)
+  assert.ok(!guard.isDown)
+  await tier.release()
+  for (const read of reads) assert.ok(await read)
+})
+
 test('a client that leaves is nobody’s fault, and stops the call', async () => {
   const { clock, tier, guard } = make()
   tier.isSilent = true
