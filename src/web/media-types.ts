@@ -1,5 +1,5 @@
 // Media types by the ending of a name: what the web and documents are made of. A table of our own, because the large ones
-// also know endings that a browser would rather not be told (`.hta`, `.mht`, `.xul`).
+// also know what no site needs, and what a browser would rather not be told (`.xul`).
 
 const endings: Readonly<Record<string, string>> = {
   'text/html': 'html htm',

@@ -1,5 +1,6 @@
 // The rules of the _redirects specification, as a table over the example it gives.
 import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
 import { test } from 'node:test'
 import { parseRedirects, redirect } from '../../src/content/redirects.ts'
 import { isFailure } from '../../src/failure.ts'
@@ -108,4 +109,11 @@ test('what is wrong with a file is said', () => {
     () => parseRedirects('#'.repeat(70_000)),
     /could not parse _redirects: redirects file size cannot exceed/,
   )
+})
+
+test('the example in the documentation is one', () => {
+  const page = readFileSync(new URL('../../docs/web.md', import.meta.url), 'utf8')
+  const example = /```\n(\/old [^`]+)```/.exec(page)?.[1] ?? ''
+  const found = redirect(parseRedirects(example), '/posts/2026/a/b', 'q=1')
+  assert.deepEqual(found, { kind: 'redirect', location: '/archive/2026/a/b?q=1', status: 302 })
 })
