@@ -120,7 +120,7 @@ export async function createGateway(
   })
   const hot = createHot(config.cache.hot)
   const limits = createLimits({ ...config.limits, clock })
-  const hosts = createHosts({ table: config.hosts })
+  const hosts = createHosts({ table: config.hosts, hasLink: config.names.sites ? names.hasLink : undefined })
   const lane = createLane(hot, limits, config.limits.stalled, hosts.keyOf)
   const requests = createRequestCounts()
   const onError = (error: unknown) =>

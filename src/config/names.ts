@@ -29,6 +29,10 @@ export const names = z
       )
       .default({})
       .describe('Domains that DNS is not asked for, and what they point at: for tests, and for names inside a house.'),
+    sites: z
+      .boolean()
+      .default(false)
+      .describe('Whether a host that has a DNSLink is the site it points at: https://<domain>/ is /ipns/<domain>/.'),
     deadline: duration().prefault('5s').describe('For each step from a name to content; then the answer is 404.'),
     ttl: z
       .strictObject({

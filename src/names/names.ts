@@ -5,7 +5,7 @@ import { parseKey } from '../cid-text.ts'
 import type { Clock } from '../clock.ts'
 import type { ContentPath } from '../content/entity.ts'
 import { parseRoot } from '../content/path.ts'
-import { Failure, isFailure } from '../failure.ts'
+import { Failure } from '../failure.ts'
 import type { Log } from '../observe/log.ts'
 import type { Pool } from '../retrieval/pool.ts'
 import { txtServers } from './dns-query.ts'
@@ -47,7 +47,7 @@ export interface Names {
   resolve(name: string, wants: ResolveWants): Promise<ResolvedName>
   /** The proved record of a key, as its bytes. A domain has none: malformed. */
   record(name: string, wants: Wants): Promise<NameRecord>
-  /** Whether a domain has a DNSLink. */
+  /** Whether a domain is known to have a DNSLink: false also where nobody can say, so that other hosts go on. */
   hasLink(domain: string, signal: AbortSignal): Promise<boolean>
   stats(): Readonly<Record<'records' | 'links' | 'flights' | 'stale', number>>
   close(): Promise<void>
@@ -141,9 +141,9 @@ export function createNames(options: {
       try {
         await links.resolve(domain, { signal })
         return true
-      } catch (error) {
-        if (isFailure(error, 'not-found') || isFailure(error, 'malformed')) return false
-        throw error
+      } catch {
+        signal.throwIfAborted()
+        return false
       }
     },
 

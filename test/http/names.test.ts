@@ -363,6 +363,21 @@ describe('names in web mode', () => {
     assert.equal(headers.location, 'http://my--docs-example.ipns.example.org/policy.json')
   })
 
+  test('a host with a DNSLink is a site, if that is wanted; other hosts answer as ever, also without DNS', async () => {
+    await start({ ...web, names: { dns: [dns.address], sites: true } })
+    dns.texts.set('_dnslink.docs.example', [`dnslink=/ipfs/${all.directory}`])
+    const site = await get('/policy.json', { host: 'docs.example:8080' })
+    assert.deepEqual([site.status, site.body.toString()], [200, '{"name":"Policy"}'])
+    assert.equal(site.headers['x-ipfs-path'], '/ipns/docs.example/policy.json')
+    assert.equal((await get('/policy.json', { host: 'other.example' })).status, 404)
+    dns.fault = 'servfail'
+    clock.shift(3_600_000)
+    assert.equal((await get('/policy.json', { host: 'docs.example' })).status, 200)
+    const path = `/ipfs/${all.files.hello.cid}`
+    assert.equal((await get(path, { host: 'gateway.example' })).status, 200)
+    assert.equal((await get(path)).status, 200)
+  })
+
   test('a trustless host gives the record and nothing else of a name', async () => {
     await start({ ...web, hosts: { 'trustless.example': { trustless: true } } })
     await publish(`/ipfs/${all.directory}`)
