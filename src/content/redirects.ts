@@ -63,8 +63,10 @@ const headerSafe = (location: string): string => location.toWellFormed().replace
  * so that what a placeholder takes can stand in an address; `query` is what the client sent.
  */
 export function redirect(rules: readonly RedirectRule[], path: string, query: string): Redirected | undefined {
+  // Split once: a file may have thousands of rules, and a path a thousand segments.
+  const asked = path.split('/')
   for (const { from, to, status } of rules) {
-    const values = match(from, path)
+    const values = match(from, asked)
     if (!values) continue
     const target = to.replace(/:[A-Za-z][A-Za-z0-9_]*/g, (name) => values.get(name) ?? name)
     if (rewrites.has(status) && target.startsWith('/')) {
@@ -79,19 +81,18 @@ export function redirect(rules: readonly RedirectRule[], path: string, query: st
   return undefined
 }
 
-function match(from: string, path: string): Map<string, string> | undefined {
+function match(from: string, asked: readonly string[]): Map<string, string> | undefined {
   const values = new Map<string, string>()
   const splat = from.endsWith('*')
   const pattern = (splat ? from.slice(0, -1) : from).split('/')
-  const asked = path.split('/')
   if (splat) {
     // `/posts/*` means /posts/ and everything below, and /posts itself.
     const fixed = pattern.slice(0, -1)
     if (pattern.at(-1) !== '' || asked.length < fixed.length) return undefined
-    values.set(':splat', asked.slice(fixed.length).join('/'))
-    return fixed.every((segment, index) => takes(segment, asked[index] ?? '', values)) ? values : undefined
+    if (!fixed.every((segment, index) => takes(segment, asked[index] ?? '', values))) return undefined
+    return values.set(':splat', asked.slice(fixed.length).join('/'))
   }
-  const bare = (segments: string[]) =>
+  const bare = (segments: readonly string[]) =>
     segments.length > 2 && segments.at(-1) === '' ? segments.slice(0, -1) : segments
   const [want, have] = [bare(pattern), bare(asked)]
   if (want.length !== have.length) return undefined

@@ -108,7 +108,7 @@ export function listing(session: Session, entity: Entity, target: Target): Conte
   return { type: json, size: undefined, ranges: false, read }
 }
 
-function decodeQuietly(path: string): string {
+export function decodeQuietly(path: string): string {
   try {
     return decodeURIComponent(path)
   } catch {

@@ -10,7 +10,7 @@ import type { Body } from './body.ts'
 import { cacheStatus } from './cache-status.ts'
 import { rangeApplies } from './conditional.ts'
 import { corsHeaders, corsRequests } from './cors.ts'
-import { contentHeaders, disposition, programsOnly } from './headers.ts'
+import { contentHeaders, disposition, headerSafe, programsOnly } from './headers.ts'
 import type { Hot } from './hot.ts'
 import type { Place } from './place.ts'
 import type { Mode } from './problem.ts'
@@ -54,7 +54,7 @@ export function moved(delivery: Omit<Delivery, 'roots'>, to: Moved): void {
   const { response, place, account } = delivery
   for (const [name, value] of corsHeaders) response.setHeader(name, value)
   response.setHeader('Location', to.location)
-  response.setHeader('X-Ipfs-Path', place.path)
+  response.setHeader('X-Ipfs-Path', headerSafe(place.path))
   response.setHeader('Cache-Status', cacheStatus(account))
   if (place.namespace === 'ipfs') response.setHeader('Cache-Control', 'public, max-age=604800')
   if (to.varies) response.setHeader('Vary', 'Accept')

@@ -46,7 +46,7 @@ export function contentHeaders(content: ContentHeaders): [name: string, value: s
 }
 
 /** A path as a header may hold it: what is not printable ASCII stays percent-encoded. */
-function headerSafe(path: string): string {
+export function headerSafe(path: string): string {
   return path.toWellFormed().replace(/[^\x21-\x7e]/gu, encodeURIComponent)
 }
 

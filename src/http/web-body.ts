@@ -11,7 +11,15 @@ import { directoryUrl, joined, type Whereabouts } from '../web/links.ts'
 import { listingEtag, listingPage } from '../web/listing.ts'
 import { pagePolicy } from '../web/page.ts'
 import { type Served, serveSite } from '../web/site.ts'
-import { type Body, type BodyOptions, type Content, listing, listingCacheControl, tagsOf } from './body.ts'
+import {
+  type Body,
+  type BodyOptions,
+  type Content,
+  decodeQuietly,
+  listing,
+  listingCacheControl,
+  tagsOf,
+} from './body.ts'
 import { fileBody, held, octets } from './file-body.ts'
 import { etagOf } from './headers.ts'
 import { type Negotiated, qualityOf } from './negotiate.ts'
@@ -134,7 +142,7 @@ function document({ cid, block }: Entity): Content {
 
 function whereabouts({ place, path, host }: WebRequest, served: Served): Whereabouts {
   const { namespace, own } = place
-  const [, , root = ''] = place.path.split('/')
+  const root = decodeQuietly(place.path.split('/')[2] ?? '')
   const isElsewhere = served.kind === 'content' && served.isRewritten
   // A name may stand for a path of its own: what is behind the name in the address is what the address shows.
   const behind = place.path.split('/').filter((name) => name !== '').length - 2
