@@ -90,8 +90,10 @@ describe('a listing', () => {
     assert.ok(made <= mostSorted + 2, `${made} entries were read for the first piece`)
     for await (const piece of pieces) html += piece
     const names = namesIn(html).slice(1)
-    assert.equal(names.length, mostSorted * 3)
-    assert.deepEqual(names.slice(0, 2), [`n${mostSorted * 3}`, `n${mostSorted * 3 - 1}`])
+    assert.deepEqual(
+      names,
+      Array.from({ length: mostSorted * 3 }, (_, index) => `n${mostSorted * 3 - index}`),
+    )
     assert.ok(html.endsWith('</html>\n'))
   })
   test('keeps no more than it may, however long names are', async () => {
@@ -155,8 +157,8 @@ describe('names that were made to do harm', () => {
       assert.equal(url.host, 'host', href)
       assert.ok(url.pathname.startsWith('/ipfs/'), href)
     }
-    for (const name of ['..', '.', '', '../../secret'])
-      assert.ok(!html.includes(`%99/${encodeName(name)}">`) || name === '..')
+    assert.equal([...html.matchAll(/href="[^"]*\/\.*"/g)].length, 1, 'only the way up ends in dots or a slash')
+    assert.doesNotMatch(html, /href="[^"?]*secret"/)
   })
   test('survive the way through a URL', () => {
     for (const name of hostile.filter((one) => one.isWellFormed() && !/^\.{0,2}$|\//.test(one))) {
