@@ -15,6 +15,12 @@ export type TierTraits = {
 }
 
 /**
+ * Of who asks again because nobody else has it: `whole`, to the tier's own deadline; `beyond`, even a tier that failed
+ * lately, since nobody else could be asked at all. Only the guard in front of a tier looks at it.
+ */
+export type Patience = 'usual' | 'whole' | 'beyond'
+
+/**
  * Promises callers rely on: a miss is `undefined`, an outage *rejects* with a Failure (source `tier`), never the
  * one for the other. `put` is idempotent; blocks never
  * change, so a tier in memory may keep the very buffer it was given. Bytes are
@@ -26,8 +32,7 @@ export interface Tier {
   readonly traits: TierTraits
   /** How long a read may take before this tier counts as silent: the guard's clock. Absent: one second. */
   readonly deadlineMs?: number
-  /** `patient`: nobody else is left to ask. Only the guard in front of a tier looks at it. */
-  get(cid: CID, signal?: AbortSignal, patient?: boolean): Promise<Uint8Array | undefined>
+  get(cid: CID, signal?: AbortSignal, patience?: Patience): Promise<Uint8Array | undefined>
   put(cid: CID, bytes: Uint8Array, signal?: AbortSignal): Promise<void>
   has(cid: CID, signal?: AbortSignal): Promise<boolean>
   delete(cid: CID, signal?: AbortSignal): Promise<void>

@@ -54,6 +54,10 @@ type Parts = {
       readonly hits: number
       readonly misses: number
       readonly outages: number
+      readonly written: number
+      readonly dropped: number
+      readonly failed: number
+      readonly queued: number
     }[]
   }
   readonly retrieval: { stats(): Readonly<Record<string, number>> }
@@ -83,6 +87,16 @@ export function describeGateway(metrics: Metrics, parts: Parts): void {
       stack.stats().map((tier) => ({ labels: { tier: tier.tier }, value: tier[count] })),
     )
   }
+  metrics.add('cidgate_tier_fills_total', 'counter', 'Blocks brought to a slow tier, by what became of them.', () =>
+    stack
+      .stats()
+      .flatMap(({ tier, written, dropped, failed }) =>
+        Object.entries({ written, dropped, failed }).map(([outcome, value]) => ({ labels: { tier, outcome }, value })),
+      ),
+  )
+  metrics.add('cidgate_tier_fill_queue', 'gauge', 'Blocks that wait to be written to a slow tier.', () =>
+    stack.stats().map(({ tier, queued }) => ({ labels: { tier }, value: queued })),
+  )
   metrics.add(
     'cidgate_tier_corrupt_blocks_total',
     'counter',

@@ -24,6 +24,7 @@ export type FillStats = {
   /** No room in the line. */
   readonly dropped: number
   readonly failed: number
+  /** Waiting, or being written. */
   readonly queued: number
   readonly queuedBytes: number
 }
@@ -202,7 +203,7 @@ export function createFiller(options: FillerOptions): Filler {
     },
     waiting: (key) => line.get(key)?.bytes ?? being.get(key),
     get stats() {
-      return { written, dropped, failed, queued: line.size, queuedBytes: lineBytes }
+      return { written, dropped, failed, queued: line.size + writing, queuedBytes: lineBytes }
     },
     async close(ms) {
       closed = true

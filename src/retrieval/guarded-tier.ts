@@ -3,7 +3,7 @@
 // this reader has nobody else to ask. What keeps
 // failing is passed over at once (Failure `unavailable`) until a trial that nobody waits for comes back well. Reads and
 // writes are judged apart: a full disk still reads.
-import type { Tier } from '../../backends/tiers/contract.ts'
+import type { Patience, Tier } from '../../backends/tiers/contract.ts'
 import type { Clock } from '../clock.ts'
 import { orAborted, withDeadline } from '../deadline.ts'
 import { Failure, isFailure } from '../failure.ts'
@@ -113,21 +113,21 @@ export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
 
   async function read<T>(
     signal: AbortSignal | undefined,
-    patient: boolean,
+    wanted: Patience,
     work: (own: AbortSignal) => Promise<T>,
   ): Promise<T> {
     signal?.throwIfAborted()
     if (inFlight >= mostInFlight) throw passedOver(tier.name, 0)
     const isTrial = reads.state !== 'closed'
-    const permit = reads.enter()
+    const permit = reads.enter() ?? (wanted === 'beyond' ? notAsked : undefined)
     if (!permit) throw passedOver(tier.name, reads.retryAfterMs)
     const left = new AbortController()
     const call = watched(permit, left.signal, work)
     call.catch(() => {})
-    if (isTrial && !patient) throw passedOver(tier.name, deadlineMs)
+    if (isTrial && wanted !== 'beyond') throw passedOver(tier.name, deadlineMs)
     const slow = silent(tier.name, patience())
     try {
-      return patient ? await orAborted(signal, call) : await usually(call, slow, signal)
+      return wanted === 'usual' ? await usually(call, slow, signal) : await orAborted(signal, call)
     } catch (error) {
       if (signal?.aborted) left.abort(signal.reason)
       else if (error === slow) blame(error, permit)
@@ -155,9 +155,9 @@ export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
     name: tier.name,
     traits: tier.traits,
     deadlineMs,
-    get: (cid, signal, patient = false) => read(signal, patient, (own) => tier.get(cid, own)),
+    get: (cid, signal, patience = 'usual') => read(signal, patience, (own) => tier.get(cid, own)),
     put: (cid, bytes, signal) => write(signal, (own) => tier.put(cid, bytes, own)),
-    has: (cid, signal) => read(signal, false, (own) => tier.has(cid, own)),
+    has: (cid, signal) => read(signal, 'usual', (own) => tier.has(cid, own)),
     delete: (cid, signal) => write(signal, (own) => tier.delete(cid, own)),
     async probe(signal) {
       try {
@@ -184,6 +184,9 @@ export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
     },
   }
 }
+
+/** The permit of a call that a breaker did not let through: it says nothing to it. */
+const notAsked: Permit = { succeeded() {}, failed() {}, cancelled() {} }
 
 /** A failure that says something about the tier, and not about what was asked of it or who asked. */
 const isTheirs = (error: unknown): boolean =>

@@ -21,8 +21,8 @@ export function proved(tier: Tier, { log, onCorrupt }: ProvedOptions): ProvedTie
     name: tier.name,
     traits: { ...tier.traits, trusted: true },
     ...(tier.deadlineMs !== undefined && { deadlineMs: tier.deadlineMs }),
-    async get(cid, signal, patient) {
-      const bytes = await tier.get(cid, signal, patient)
+    async get(cid, signal, patience) {
+      const bytes = await tier.get(cid, signal, patience)
       if (bytes === undefined || proves(cid, bytes)) return bytes
       corrupt++
       onCorrupt?.(tier.name, cid)

@@ -219,7 +219,8 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
 
     async function lastResort(cid: CID, error: unknown): Promise<Held | undefined> {
       if (signal.aborted || !isFailure(error) || error.kind === 'cancelled') return undefined
-      const held = await inTime(cid, (own) => stack.findPatiently(cid, own)).catch(() => undefined)
+      const patience = error.kind === 'unavailable' ? 'beyond' : 'whole'
+      const held = await inTime(cid, (own) => stack.findPatiently(cid, patience, own)).catch(() => undefined)
       if (held) notFound.forget(cid)
       return held
     }

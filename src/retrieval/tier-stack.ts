@@ -2,7 +2,7 @@
 // is in memory at once and in the slow ones soon, behind the request. A tier that fails is passed over: for a reader of
 // the stack there are hits and misses only.
 import type { CID } from 'multiformats/cid'
-import type { Tier } from '../../backends/tiers/contract.ts'
+import type { Patience, Tier } from '../../backends/tiers/contract.ts'
 import { blockKey } from '../block.ts'
 import { type Clock, systemClock } from '../clock.ts'
 import { orAborted } from '../deadline.ts'
@@ -25,8 +25,8 @@ export type TierStats = FillStats & {
 export type TierStack = Tier & {
   /** The first hit in order. Rejects only with the reason of `signal`. */
   find(cid: CID, signal?: AbortSignal): Promise<Found | undefined>
-  /** For when nobody else has it: the slow tiers once more, each for as long as it may take. */
-  findPatiently(cid: CID, signal?: AbortSignal): Promise<Found | undefined>
+  /** For when nobody else has it: the slow tiers once more. */
+  findPatiently(cid: CID, patience: Patience, signal?: AbortSignal): Promise<Found | undefined>
   /** How often a tier could not be asked, or not in time. */
   readonly outages: number
   /**
@@ -136,11 +136,11 @@ export function createTierStack(tiers: readonly Tier[], options: TierStackOption
     cid: CID,
     signal: AbortSignal | undefined,
     look: () => Pick<Look, 'stale'>,
-    patient = false,
+    patience: Patience = 'usual',
   ): Promise<Found | undefined> {
     for (const layer of slow) {
       const before = layer.outages
-      const read = () => layer.tier.get(cid, signal, patient)
+      const read = () => layer.tier.get(cid, signal, patience)
       const bytes = layer.filler.waiting(blockKey(cid)) ?? (await ask(layer, signal, read))
       if (bytes) {
         if (!look().stale) fillBefore(layer, cid, bytes)
@@ -264,9 +264,9 @@ export function createTierStack(tiers: readonly Tier[], options: TierStackOption
       trusted: tiers.every(({ traits }) => traits.trusted),
     },
     find,
-    findPatiently(cid, signal) {
+    findPatiently(cid, patience, signal) {
       const before = deletes
-      return findSlow(cid, signal, () => ({ stale: deletes !== before }), true)
+      return findSlow(cid, signal, () => ({ stale: deletes !== before }), patience)
     },
     get outages() {
       return layers.reduce((sum, layer) => sum + layer.outages, 0)

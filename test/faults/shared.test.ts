@@ -2,8 +2,9 @@
 // the first one read, and only as it was. A store that is out is no outage.
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
+import { setImmediate } from 'node:timers/promises'
 import { type Fixtures, fixtures } from '../support/fixtures.ts'
-import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
+import { fetchAll, metricsOf, startGateway, type TestGateway } from '../support/gateway.ts'
 import { type RedisServer, startRedisServer } from '../support/redis-server.ts'
 import { type S3Server, startS3Server } from '../support/s3-server.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
@@ -67,6 +68,12 @@ const start = (store: Store): Promise<TestGateway> =>
     },
   })
 
+/** Until nothing waits to be written: closing would give a slow machine five seconds for it. */
+async function written(at: TestGateway): Promise<void> {
+  const isWaiting = async () => /^cidgate_tier_fill_queue\S* [1-9]/m.test(await metricsOf(at.gateway))
+  while (await isWaiting()) await setImmediate()
+}
+
 const paths = () => [
   ...Object.values(all.files).map(({ cid, bytes }) => ({ path: `/ipfs/${cid}`, bytes })),
   { path: `/ipfs/${all.directory}/sub/big.bin`, bytes: all.names['sub/big.bin'] },
@@ -78,7 +85,8 @@ for (const [name, make] of Object.entries(stores)) {
       const store = await make()
       const first = await start(store)
       for (const { path, bytes } of paths()) assert.ok((await fetchAll(`${first.url}${path}`)).body.equals(bytes), path)
-      await first.close() // what is queued for the store is written before it is closed
+      await written(first)
+      await first.close()
       upstream.fault = { kind: 'refuse' }
       const asked = upstream.seen.length
       const second = await start(store)

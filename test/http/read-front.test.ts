@@ -4,7 +4,7 @@ import assert from 'node:assert/strict'
 import { connect, type Socket } from 'node:net'
 import { after, before, describe, test } from 'node:test'
 import { addFile, type Fixtures, fixtures, noise, text } from '../support/fixtures.ts'
-import { fetchAll, inParallel, startGateway, type TestGateway } from '../support/gateway.ts'
+import { fetchAll, inParallel, metricsOf, startGateway, type TestGateway } from '../support/gateway.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 
 let all: Fixtures
@@ -63,22 +63,8 @@ async function until(isSo: () => boolean | Promise<boolean>, what: string): Prom
   }
 }
 
-const inFlight = async ({ gateway }: TestGateway): Promise<number> => {
-  const { text: page } = await admin(gateway.admin)
-  return Number(/^ipfs_http_gw_concurrent_requests (\d+)$/m.exec(page)?.[1])
-}
-
-async function admin(handler: TestGateway['gateway']['admin']): Promise<{ text: string }> {
-  const { createServer } = await import('node:http')
-  const server = createServer(handler)
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  const address = server.address()
-  const port = typeof address === 'object' && address ? address.port : 0
-  const { body } = await fetchAll(`http://127.0.0.1:${port}/metrics`)
-  server.closeAllConnections()
-  server.close()
-  return { text: body.toString() }
-}
+const inFlight = async ({ gateway }: TestGateway): Promise<number> =>
+  Number(/^ipfs_http_gw_concurrent_requests (\d+)$/m.exec(await metricsOf(gateway))?.[1])
 
 describe('a request line', () => {
   const rows: [name: string, lines: (path: string) => string, status: number][] = [

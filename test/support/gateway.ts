@@ -1,6 +1,6 @@
 // A whole gateway on a free port, over a folder of its own, configured as an operator would.
 import { mkdtemp, rm } from 'node:fs/promises'
-import { Agent, get as httpGet, type IncomingMessage } from 'node:http'
+import { Agent, createServer, get as httpGet, type IncomingMessage } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -105,6 +105,17 @@ export function fetchAll(url: string, headers: Record<string, string> = {}): Pro
     })
     request.on('error', reject)
   })
+}
+
+/** The page of metrics, as an operator reads it. */
+export async function metricsOf({ admin }: Gateway): Promise<string> {
+  const server = createServer(admin)
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const { port } = server.address() as AddressInfo
+  const { body } = await fetchAll(`http://127.0.0.1:${port}/metrics`)
+  server.closeAllConnections()
+  server.close()
+  return body.toString()
 }
 
 /** `work` for each item, so many at a time. */

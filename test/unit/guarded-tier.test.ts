@@ -111,7 +111,18 @@ test('who has nobody else to ask waits until the deadline', async () => {
   await guard.get(cid)
   tier.isSilent = true
   clock.after(900, () => void tier.release())
-  assert.deepEqual(await timed(clock, guard.get(cid, undefined, true)), { kind: 'hit', ms: 900 })
+  assert.deepEqual(await timed(clock, guard.get(cid, undefined, 'whole')), { kind: 'hit', ms: 900 })
+})
+
+test('who could ask nobody else asks a tier that is passed over, and its answer is no trial', async () => {
+  const { clock, tier, guard } = make()
+  tier.held.set(blockKey(cid), bytes)
+  tier.isDown = true
+  for (let turn = 0; turn < 3; turn++) await assert.rejects(guard.get(cid))
+  tier.isDown = false
+  assert.deepEqual(await timed(clock, guard.get(cid, undefined, 'whole')), { kind: 'unavailable', ms: 0 })
+  assert.deepEqual(await timed(clock, guard.get(cid, undefined, 'beyond')), { kind: 'hit', ms: 0 })
+  assert.ok(guard.isDown)
 })
 
 test('a timer of ours that rings late is not held against the tier', async () => {
