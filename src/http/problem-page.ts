@@ -1,11 +1,13 @@
 // A problem as a page, for people: what happened, who was asked, and what can be done about it. What a request brought is
 // text in it and never markup.
+import type { FailureKind } from '../failure.ts'
 import type { Attempt } from '../observe/account.ts'
 import { escaped, pageEnd, pagePolicy, pageTop, shown } from '../web/page.ts'
 
 export type Problem = {
   readonly title: string
   readonly status: number
+  readonly kind: FailureKind
   readonly detail: string
   readonly attempts?: readonly Attempt[] | undefined
 }
@@ -30,20 +32,27 @@ const nextSteps: Readonly<Record<number, string>> = {
   504: 'It may exist and be slow to find: the search goes on here, so try again soon.',
 }
 
-export function problemPage({ title, status, detail, attempts = [] }: Problem): string {
+/** What is proved to be absent does not turn up. */
+const nextStep = ({ kind, status }: Problem): string | undefined =>
+  kind === 'no-link' ? 'Look at the address again: it is certain that there is nothing at this one.' : nextSteps[status]
+
+export function problemPage(problem: Problem): string {
+  const { title, status, detail, attempts = [] } = problem
   const rows = attempts.map(
     ({ upstream, outcome, ms }) =>
       `<tr><td>${shown(upstream)}</td><td>${shown(outcome)}</td><td>${Math.round(ms)} ms</td></tr>\n`,
   )
   const asked = rows.length > 0 ? `<h2>Who was asked</h2>\n<table>\n${rows.join('')}</table>\n` : ''
-  const next = nextSteps[status]
+  const next = nextStep(problem)
   return `${pageTop(`${status} ${title}`)}<h1>${status} ${escaped(title)}</h1>
 <p>${shown(detail)}</p>
 ${next === undefined ? '' : `<h2>What you can do</h2>\n<p>${escaped(next)}</p>\n`}${asked}${pageEnd}`
 }
 
 /** The same in lines. */
-export function problemText({ title, status, detail, attempts = [] }: Problem): string {
+export function problemText(problem: Problem): string {
+  const { title, status, detail, attempts = [] } = problem
+  const next = nextStep(problem)
   const asked = attempts.map(({ upstream, outcome, ms }) => `${upstream}: ${outcome}, ${Math.round(ms)} ms`)
-  return `${[`${status} ${title}`, detail, ...(nextSteps[status] === undefined ? [] : [nextSteps[status]]), ...asked].join('\n')}\n`
+  return `${[`${status} ${title}`, detail, ...(next === undefined ? [] : [next]), ...asked].join('\n')}\n`
 }

@@ -84,7 +84,7 @@ export function sendProblem(response: ServerResponse, failure: Failure, context:
   if (attempts) body['attempts'] = attempts
   if (failure.facts['outcomes'] !== undefined) body['outcomes'] = failure.facts['outcomes']
   if (failure.facts['errors'] !== undefined) body['errors'] = failure.facts['errors']
-  const problem = { title, status, detail, attempts }
+  const problem = { title, status, kind: failure.kind, detail, attempts }
   const text = Buffer.from(form.write?.(problem) ?? `${JSON.stringify(body)}\n`)
   for (const [name, value] of corsHeaders) response.setHeader(name, value)
   for (const [name, value] of form.headers) response.setHeader(name, value)

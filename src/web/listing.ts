@@ -57,7 +57,10 @@ function byName(one: Entry, other: Entry): number {
 
 const top = (at: Whereabouts, cid: CID): string => {
   const path = `/${[at.namespace, at.root, ...at.segments].join('/')}`
-  const up = at.segments.length > 0 ? `<tr><td><a href="${escaped(directoryUrl(at))}..">..</a></td></tr>\n` : ''
+  const up =
+    at.segments.length > 0
+      ? `<tr><td><a href="${escaped(directoryUrl(at))}..">..</a></td><td></td><td></td></tr>\n`
+      : ''
   return `${pageTop(`Index of ${path}`)}<h1>Index of ${breadcrumbs(at)}</h1>
 <p class="dim"><code translate="no">${cid}</code></p>
 <p class="dim"><a href="?format=tar&amp;download=true">tar</a><a href="?format=car">CAR</a><a href="?format=json">JSON</a></p>

@@ -204,7 +204,13 @@ describe('a document', () => {
 describe('a problem', () => {
   test('says what happened, who was asked and what can be done, and nothing in it is markup', () => {
     const attempts = [{ upstream: '<b>one</b>', outcome: 'timeout', ms: 12.4 }] as never
-    const html = problemPage({ title: 'Not found', status: 404, detail: 'nobody has <script>', attempts })
+    const html = problemPage({
+      title: 'Not found',
+      status: 404,
+      kind: 'not-found',
+      detail: 'nobody has <script>',
+      attempts,
+    })
     assert.match(html, /<h1>404 Not found<\/h1>/)
     assert.match(html, /nobody has &lt;script&gt;/)
     assert.match(html, /&lt;b&gt;one&lt;\/b&gt;<\/td><td>timeout<\/td><td>12 ms/)
