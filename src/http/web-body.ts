@@ -10,7 +10,7 @@ import { fileType } from '../web/file-type.ts'
 import { directoryUrl, joined, type Whereabouts } from '../web/links.ts'
 import { listingEtag, listingPage } from '../web/listing.ts'
 import { pagePolicy } from '../web/page.ts'
-import { type Served, serveSite } from '../web/site.ts'
+import { type Served, type SiteRequest, serveSite } from '../web/site.ts'
 import {
   type Body,
   type BodyOptions,
@@ -70,8 +70,8 @@ export async function answerOnWeb(
   options: BodyOptions,
 ): Promise<WebAnswer> {
   const { path, place, target, negotiated } = request
-  const wantsList = wantsListing(request)
-  const site = { path, listing: wantsList, hasSlash: place.path.endsWith('/'), own: place.own, search: target.search }
+  const wanted = listingWanted(request)
+  const site = { path, listing: wanted, hasSlash: place.path.endsWith('/'), own: place.own, search: target.search }
   const served = await serveSite(session, site, resolving)
   const at = whereabouts(request, served)
   if (served.kind === 'slash') {
@@ -94,7 +94,8 @@ export async function answerOnWeb(
       // A page that has its own address is the answer of the directory here, and goes by the directory's tag.
       if (index) return found({ etag: etagOf(entity.cid) }, () => file(session, index.entity, indexName, options))
       const generated = { cacheControl: listingCacheControl, varies: true }
-      if (wantsList) return found({ ...tagsOf(resolution), ...generated }, () => listing(session, entity, target))
+      if (wanted !== 'never')
+        return found({ ...tagsOf(resolution), ...generated }, () => listing(session, entity, target))
       return found({ etag: listingEtag(entity.cid), ...generated }, () => page(session, at, entity))
     }
     case 'symlink':
@@ -120,10 +121,11 @@ export async function answerOnWeb(
 const indexName = 'index.html'
 const isDownload = ({ query }: Target): boolean => query.get('download') === 'true'
 
-/** JSON in so many words; a browser that takes it, too, gets the page. */
-function wantsListing({ negotiated: { as, byAccept }, accept }: WebRequest): boolean {
-  if (as !== 'json') return false
-  return !byAccept || qualityOf(accept, 'text/html') < qualityOf(accept, 'application/json')
+/** JSON in so many words; a browser that takes it, too, gets a page. */
+function listingWanted({ negotiated: { as, byAccept }, accept }: WebRequest): SiteRequest['listing'] {
+  if (as !== 'json') return 'never'
+  if (!byAccept) return 'always'
+  return qualityOf(accept, 'text/html') < qualityOf(accept, 'application/json') ? 'without-page' : 'never'
 }
 
 async function file(session: Session, entity: Entity, name: string, options: BodyOptions): Promise<Content> {

@@ -18,8 +18,8 @@ import type { Session } from '../retrieval/session.ts'
 
 export type SiteRequest = {
   readonly path: ContentPath
-  /** The directory itself is asked for, not the page it may hold. */
-  readonly listing: boolean
+  /** What is in a directory is asked for as data: even where it holds a page, where it holds none, or not at all. */
+  readonly listing: 'always' | 'without-page' | 'never'
   /** The path ends in a slash, so that relative links of an index.html mean what its author meant. */
   readonly hasSlash: boolean
   /** Under an origin of its own. */
@@ -60,10 +60,13 @@ export async function serveSite(session: Session, request: SiteRequest, options:
     status = redirected.status
     isRewritten = true
   }
-  if (resolution.entity.kind !== 'directory' || listing) return { kind: 'content', resolution, status, isRewritten }
-  if (!hasSlash && !isRewritten) return { kind: 'slash' }
+  const content = { kind: 'content', resolution, status, isRewritten } as const
+  if (resolution.entity.kind !== 'directory' || listing === 'always') return content
+  const lacksSlash = !hasSlash && !isRewritten
+  if (lacksSlash && listing === 'never') return { kind: 'slash' }
   const index = await child(session, resolution.path, indexName, options)
-  return { kind: 'content', resolution, status, isRewritten, ...(index?.entity.kind === 'file' && { index }) }
+  if (index?.entity.kind !== 'file') return content
+  return lacksSlash ? { kind: 'slash' } : { ...content, index }
 }
 
 /** Undefined when there is no such name. */

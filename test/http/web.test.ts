@@ -238,6 +238,11 @@ describe('directories', () => {
       assert.equal(answer.headers['content-type'], 'application/json')
       assert.ok((JSON.parse(body(answer)) as { entries: unknown[] }).entries.length > 0)
     }
+    for (let again = 0; again < 2; again++) {
+      assert.equal(body(await get(`/ipfs/${site}/app/`, { Accept: 'application/json' })), '<p>the app')
+      assert.equal((await get(`/ipfs/${site}/app`, { Accept: 'application/json' })).status, 301)
+      await get(`/ipfs/${site}/app/`)
+    }
     const both = await get(`/ipfs/${bare}/`, { Accept: 'text/html, application/json;q=0.9' })
     assert.match(String(both.headers['content-type']), /html/)
   })
