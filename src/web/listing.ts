@@ -5,7 +5,7 @@ import type { Entry } from '../content/entity.ts'
 import { breadcrumbs, cidLink, directoryUrl, encodeName, isLinkable, shortCid, type Whereabouts } from './links.ts'
 import { escaped, pageEnd, pageTop, shown, templateHash } from './page.ts'
 
-export const mostSorted = 10_000
+export const mostSorted = 5_000
 // A name may be as long as a block.
 const mostSortedChars = 4 * 1024 * 1024
 const pieceChars = 16 * 1024
@@ -30,11 +30,17 @@ export async function* listingPage(
   yield Buffer.from((count === 0 ? top(at, cid) : text) + bottom(count, bytes))
 }
 
+// With all blocks in memory nothing else would make it wait: other requests get their turn in between.
+const entriesPerTurn = 128
+const turnOfOthers = (): Promise<void> => new Promise((resolve) => setImmediate(resolve))
+
 async function* inOrder(entries: AsyncIterable<Entry>): AsyncGenerator<Entry> {
   const kept: Entry[] = []
   let isSorted = true
   let chars = 0
+  let count = 0
   for await (const entry of entries) {
+    if (++count % entriesPerTurn === 0) await turnOfOthers()
     chars += entry.name.length
     if (isSorted && kept.length < mostSorted && chars <= mostSortedChars) {
       kept.push(entry)
