@@ -18,7 +18,7 @@ const options = z.strictObject({
     .describe('A read that takes longer is given up. A write may take ten times that.'),
 })
 
-const openMs = 400
+const leastOpenMs = 400
 const connectMs = 1000
 // A server that has gone silent: the client asks every two seconds, and a socket quiet for five is made anew.
 const pingMs = 2000
@@ -33,12 +33,13 @@ export const redis: TierKind<typeof options> = {
   create({ url, ttl, prefix, timeout }, { name, log, clock }) {
     // While it is away every command fails with "offline"; why is in the last event.
     const last: { error: unknown } = { error: undefined }
+    const openMs = Math.max(leastOpenMs, timeout)
     return createKeyvTier({
       name,
       traits: { persistent: true, shared: true, trusted: false },
       clock,
       log,
-      open: () => connect(url, last),
+      open: () => connect(url, last, openMs / 2),
       shut: async (store) => shut(store),
       binary: true,
       prefix,
@@ -51,7 +52,7 @@ export const redis: TierKind<typeof options> = {
   },
 }
 
-async function connect(url: string, last: { error: unknown }): Promise<KeyvStore> {
+async function connect(url: string, last: { error: unknown }, waitMs: number): Promise<KeyvStore> {
   const { default: KeyvRedis, createClient } = await import('@keyv/redis')
   const client = createClient({
     url,
@@ -84,7 +85,7 @@ async function connect(url: string, last: { error: unknown }): Promise<KeyvStore
   )
   let wait: NodeJS.Timeout | undefined
   const enough = new Promise<void>((resolve) => {
-    wait = setTimeout(resolve, openMs / 2)
+    wait = setTimeout(resolve, waitMs)
   })
   await Promise.race([ready, enough])
   clearTimeout(wait)
