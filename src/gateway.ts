@@ -46,6 +46,8 @@ export interface Gateway {
   readonly router: Router
   /** The same with the fast lane in front, for a server of its own: `http.createServer(gateway.handler)`. */
   readonly handler: RequestListener
+  /** Whether this host is served here as a site or gateway of its own: what a client may CONNECT to. */
+  serves(host: string): boolean
   /** Health, readiness and metrics: for an address of their own. */
   readonly admin: RequestListener
   close(): Promise<void>
@@ -164,6 +166,7 @@ export async function createGateway(
     handler: (request: IncomingMessage, response: ServerResponse) => {
       if (!lane.take(request, response)) app(request, response)
     },
+    serves: hosts.serves,
     admin,
     async close() {
       probes.close()

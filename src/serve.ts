@@ -33,7 +33,8 @@ export async function serve({ config: first, create, log }: ServeOptions): Promi
       if (closing) response.shouldKeepAlive = false
       handler(request, response)
     }
-  const handlers = { listen: front(gateways.handler), admin: front(gateways.admin) }
+  const tunnels = (host: string) => gateways.current.serves(host)
+  const handlers = { listen: front(gateways.handler), admin: front(gateways.admin), tunnels }
 
   let sockets = await openSockets(first, handlers).catch(async (error: unknown) => {
     await gateways.close(0)
@@ -76,7 +77,11 @@ export async function serve({ config: first, create, log }: ServeOptions): Promi
 }
 
 type Sockets = { readonly listen: Server; readonly admin: Server | undefined }
-type Handlers = { readonly listen: RequestListener; readonly admin: RequestListener }
+type Handlers = {
+  readonly listen: RequestListener
+  readonly admin: RequestListener
+  readonly tunnels: (host: string) => boolean
+}
 
 /** What is listened on already, where the address is the same, and new sockets for the rest. All of them, or none. */
 async function openSockets(
@@ -86,7 +91,7 @@ async function openSockets(
 ): Promise<Sockets> {
   const kept = (key: 'listen' | 'admin') =>
     open && isSame(config[key], open.config[key]) ? open.sockets[key] : undefined
-  const listen = kept('listen') ?? (await listenOn(config.listen, handlers.listen, 'listen'))
+  const listen = kept('listen') ?? (await listenOn(config.listen, handlers.listen, 'listen', handlers.tunnels))
   try {
     const admin = config.admin ? (kept('admin') ?? (await listenOn(config.admin, handlers.admin, 'admin'))) : undefined
     const sockets = { listen, admin }
@@ -98,8 +103,13 @@ async function openSockets(
   }
 }
 
-function listenOn(address: Address, handler: RequestListener, key: string): Promise<Server> {
-  const server = createHttpServer(handler)
+function listenOn(
+  address: Address,
+  handler: RequestListener,
+  key: string,
+  tunnels?: Handlers['tunnels'],
+): Promise<Server> {
+  const server = createHttpServer(handler, tunnels)
   return new Promise((resolve, reject) => {
     server.once('error', (error: NodeJS.ErrnoException) => {
       const message = `${key}: ${addressText(address)} cannot be listened on: ${error.code}`

@@ -7,6 +7,7 @@ import { ConfigError } from './complaints.ts'
 export interface Replaceable {
   readonly handler: RequestListener
   readonly admin: RequestListener
+  serves(host: string): boolean
   close(): Promise<void>
 }
 

@@ -1,6 +1,15 @@
 // A node:http server with the limits a public address needs, and an answer, readable by everybody, to what is no HTTP.
-import { createServer, type RequestListener, type Server, type ServerResponse, STATUS_CODES } from 'node:http'
+import {
+  createServer,
+  type IncomingMessage,
+  type RequestListener,
+  type Server,
+  type ServerResponse,
+  STATUS_CODES,
+} from 'node:http'
 import type { Socket } from 'node:net'
+import type { Duplex } from 'node:stream'
+import { addressText } from '../config/address.ts'
 import { corsHeaders } from './cors.ts'
 
 // A pipelining client can put thousands of requests into one socket at once; this bounds what one socket may cost.
@@ -11,7 +20,8 @@ const lingerMs = 1000
 
 type Numbered = ServerResponse & { readonly maxRequestsOnConnectionReached?: boolean }
 
-export function createHttpServer(handle: RequestListener): Server {
+/** `tunnels`: the hosts that a client may CONNECT to. They end here: nothing is ever dialled for a client. */
+export function createHttpServer(handle: RequestListener, tunnels: (host: string) => boolean = () => false): Server {
   const handler: RequestListener = (request, response) => {
     // Node says close with the last answer of a socket, and leaves the closing to the client.
     if ((response as Numbered).maxRequestsOnConnectionReached) response.shouldKeepAlive = false
@@ -29,6 +39,16 @@ export function createHttpServer(handle: RequestListener): Server {
   // Whoever takes uploads says 100 itself, after looking at their size and token; nobody else needs to.
   server.on('checkContinue', handler)
   server.on('clientError', answerParser)
+  server.on('connect', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
+    const { url: host = '' } = request
+    // Nobody listens to a socket that left the parser.
+    socket.on('error', () => socket.destroy())
+    if (!isHere(host, request.socket) && !tunnels(host))
+      return refuse(socket, 403, 'CONNECT leads only to hosts that are served here')
+    socket.write('HTTP/1.1 200 Connection Established\r\n\r\n')
+    if (head.byteLength > 0) socket.unshift(head)
+    server.emit('connection', socket)
+  })
   server.maxRequestsPerSocket = requestsPerSocket
   // Uploads have clocks of their own: a whole request may take as long as it moves.
   server.requestTimeout = 0
@@ -46,6 +66,10 @@ function answerParser(error: NodeJS.ErrnoException, socket: Socket): void {
   if (socket.writableEnded) return
   if (!socket.writable || error.code === 'ECONNRESET' || isAnswering(socket)) return void socket.destroy()
   const [status, detail] = said[error.code ?? ''] ?? [400, 'the request is not well-formed HTTP']
+  refuse(socket, status, detail)
+}
+
+function refuse(socket: Duplex, status: number, detail: string): void {
   const body = JSON.stringify({
     type: 'urn:problem-type:cidgate:malformed',
     title: STATUS_CODES[status],
@@ -68,6 +92,10 @@ function answerParser(error: NodeJS.ErrnoException, socket: Socket): void {
   timer.unref()
   socket.once('close', () => clearTimeout(timer))
 }
+
+/** Whether it is the very address that the client is connected to. */
+const isHere = (host: string, { localAddress = '', localPort }: Socket): boolean =>
+  host === addressText({ host: localAddress.replace(/^::ffff:/, ''), port: localPort ?? 0 })
 
 /** Whether another answer is being written: a second one in the middle of it would be read as its body. */
 const isAnswering = (socket: Socket): boolean => Reflect.get(socket, '_httpMessage') != null

@@ -33,6 +33,7 @@ function createStage() {
     return {
       handler,
       admin: (_request, response) => response.end(`admin ${number}`),
+      serves: () => false,
       close: async () => {
         closed.push(number)
       },

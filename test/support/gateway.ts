@@ -50,7 +50,7 @@ export async function startGateway(options: StartOptions = {}): Promise<TestGate
     },
     { log, ...(options.clock && { clock: options.clock }) },
   )
-  const server = createHttpServer(gateway.handler)
+  const server = createHttpServer(gateway.handler, gateway.serves)
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   const { port } = server.address() as AddressInfo
   let connections = 0

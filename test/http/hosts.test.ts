@@ -1,0 +1,130 @@
+// Hosts that do something else than the rest, over HTTP: origins of their own, provable answers only, and tunnels.
+import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { get as httpGet, request as httpRequest, type IncomingMessage } from 'node:http'
+import type { Socket } from 'node:net'
+import { after, before, describe, test } from 'node:test'
+import { type Fixtures, fixtures } from '../support/fixtures.ts'
+import { type Fetched, fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
+import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+
+let all: Fixtures
+let upstream: ProgrammableUpstream
+let at: TestGateway
+before(async () => {
+  all = await fixtures()
+  upstream = await startUpstream({ blocks: all.blocks })
+  at = await startGateway({
+    upstreams: [{ name: 'one', url: upstream.url }],
+    config: { hosts: { 'gw.example': { subdomains: true }, 'bytes.example': { trustless: true } } },
+  })
+})
+after(async () => {
+  await at.close()
+  await upstream.close()
+})
+
+const from = (host: string, path: string, headers: Record<string, string> = {}): Promise<Fetched> =>
+  fetchAll(`${at.url}${path}`, { Host: host, ...headers })
+
+describe('a subdomain gateway', () => {
+  test('sends paths to an origin of their own, and answers there', async () => {
+    const { cid, bytes } = all.files.hello
+    const moved = await from('gw.example', `/ipfs/${cid}?x=1`)
+    assert.equal(moved.status, 301)
+    assert.equal(moved.headers.location, `http://${cid}.ipfs.gw.example/?x=1`)
+    assert.match(String(moved.headers.vary), /X-Forwarded-Proto/)
+    for (let turn = 0; turn < 2; turn++) {
+      const answer = await from(`${cid}.ipfs.gw.example`, '/')
+      assert.equal(answer.status, 200)
+      assert.ok(answer.body.equals(bytes))
+      assert.equal(answer.headers['x-ipfs-path'], `/ipfs/${cid}/`)
+      assert.equal(answer.headers['content-security-policy'], undefined)
+    }
+  })
+
+  test('what is hot on one host is not what another one answers', async () => {
+    const { cid, bytes } = all.files.hello
+    for (let turn = 0; turn < 2; turn++) {
+      assert.ok((await from('plain.example', `/ipfs/${cid}`)).body.equals(bytes))
+      assert.equal((await from('gw.example', `/ipfs/${cid}`)).status, 301)
+      assert.equal((await from(`${cid}.ipfs.gw.example`, `/ipfs/${cid}`)).status, 404)
+      assert.equal((await from('bytes.example', `/ipfs/${cid}`)).status, 406)
+    }
+  })
+
+  test('an origin of its own has its content and nothing of ours', async () => {
+    const host = `${all.directory}.ipfs.gw.example`
+    assert.equal((await from(host, '/add')).status, 404)
+    assert.ok((await from(host, '/sub/big.bin')).body.equals(all.names['sub/big.bin'] as Buffer))
+    const post = httpRequest(`${at.url}/add`, { method: 'POST', headers: { Host: host } }).end()
+    const [answer] = (await once(post, 'response')) as [IncomingMessage]
+    assert.equal(answer.resume().statusCode, 405)
+  })
+})
+
+test('a trustless host gives what a client can prove, and nothing else', async () => {
+  const { cid, bytes } = all.files.hello
+  const raw = await from('bytes.example', `/ipfs/${cid}?format=raw`)
+  assert.ok(raw.body.equals(bytes))
+  const accept = { Accept: 'application/vnd.ipld.car' }
+  assert.equal(
+    (await from('bytes.example', `/ipfs/${cid}`, accept)).headers['content-type']?.split(';')[0],
+    accept.Accept,
+  )
+  for (const path of [`/ipfs/${cid}`, `/ipfs/${all.directory}?format=tar`])
+    assert.equal((await from('bytes.example', path)).status, 406, path)
+  assert.equal((await from('bytes.example', '/add')).status, 404)
+})
+
+test('links that say the same in another way', async () => {
+  const { cid } = all.files.hello
+  const rows = [
+    [`/ipfs/ipfs/${cid}?x`, `/ipfs/${cid}?x`],
+    [`/ipfs/?uri=${encodeURIComponent(`ipfs://${cid}/a b/ü`)}`, `/ipfs/${cid}/a%20b/%C3%BC`],
+    ['/ipns/?uri=ipns://en.wiki.example', '/ipns/en.wiki.example'],
+  ] as const
+  for (const [path, to] of rows) {
+    const answer = await fetchAll(`${at.url}${path}`)
+    assert.deepEqual([answer.status, answer.headers.location], [301, to])
+  }
+})
+
+test('a service worker cannot be installed on an origin that all content shares', async () => {
+  const { cid } = all.files.hello
+  const asks = { 'Service-Worker': 'script' }
+  await fetchAll(`${at.url}/ipfs/${cid}`)
+  assert.equal((await fetchAll(`${at.url}/ipfs/${cid}`, asks)).status, 400, 'though it is hot')
+  assert.equal((await from(`${cid}.ipfs.gw.example`, '/', asks)).status, 200)
+})
+
+describe('CONNECT', () => {
+  const connect = async (path: string): Promise<{ status: number | undefined; socket: Socket }> => {
+    const asked = httpRequest(at.url, { method: 'CONNECT', path, agent: false }).end()
+    const [answer, socket] = (await once(asked, 'connect')) as [IncomingMessage, Socket]
+    return { status: answer.statusCode, socket }
+  }
+
+  test('to a host that is served here is a way to it', async () => {
+    const { cid, bytes } = all.files.hello
+    for (const host of [`${cid}.ipfs.gw.example:80`, new URL(at.url).host]) {
+      const { status, socket } = await connect(host)
+      assert.equal(status, 200)
+      const headers = { Host: `${cid}.ipfs.gw.example`, Connection: 'close' }
+      const [answer] = (await once(httpGet({ path: '/', headers, createConnection: () => socket }), 'response')) as [
+        IncomingMessage,
+      ]
+      const pieces: Buffer[] = []
+      for await (const piece of answer) pieces.push(piece as Buffer)
+      assert.ok(Buffer.concat(pieces).equals(bytes))
+    }
+  })
+
+  test('to any other is refused, and nothing is dialled', async () => {
+    for (const host of ['evil.test:443', '127.0.0.1:1', new URL(upstream.url).host]) {
+      const { status, socket } = await connect(host)
+      assert.equal(status, 403, host)
+      socket.destroy()
+    }
+  })
+})
