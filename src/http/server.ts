@@ -9,7 +9,6 @@ import {
 } from 'node:http'
 import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
-import { addressText } from '../config/address.ts'
 import { corsHeaders } from './cors.ts'
 
 // A pipelining client can put thousands of requests into one socket at once; this bounds what one socket may cost.
@@ -94,8 +93,10 @@ function refuse(socket: Duplex, status: number, detail: string): void {
 }
 
 /** Whether it is the very address that the client is connected to. */
-const isHere = (host: string, { localAddress = '', localPort }: Socket): boolean =>
-  host === addressText({ host: localAddress.replace(/^::ffff:/, ''), port: localPort ?? 0 })
+function isHere(host: string, { localAddress = '', localPort }: Socket): boolean {
+  const address = localAddress.replace(/^::ffff:/, '')
+  return host === `${address.includes(':') ? `[${address}]` : address}:${localPort}`
+}
 
 /** Whether another answer is being written: a second one in the middle of it would be read as its body. */
 const isAnswering = (socket: Socket): boolean => Reflect.get(socket, '_httpMessage') != null
