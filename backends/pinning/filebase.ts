@@ -81,13 +81,17 @@ function createFilebase(settings: z.output<typeof options>, { name }: ProviderCo
     pin: (upload, signal) =>
       said('store it', signal, async () => {
         const { client, sdk } = await s3()
+        const body = Readable.from(variant.car ? upload.car(signal) : upload.file(signal), { objectMode: false })
+        // The SDK does not listen for it, and an error of a stream that nobody hears ends the process.
+        const unread = new AbortController()
+        body.once('error', (error) => unread.abort(error))
         const put = new sdk.PutObjectCommand({
           ...object(upload.cid),
-          Body: Readable.from(variant.car ? upload.car(signal) : upload.file(signal), { objectMode: false }),
+          Body: body,
           ContentLength: variant.car ? upload.carBytes : upload.bytes,
           ...(variant.car && { Metadata: { import: 'car' } }),
         })
-        await client.send(put, { abortSignal: signal })
+        await client.send(put, { abortSignal: AbortSignal.any([signal, unread.signal]) })
         const cid = await cidOf(upload.cid, signal)
         if (cid === undefined)
           throw failed(name, `the bucket ${settings.bucket} gives no CIDs: it is not on the IPFS network`, 'content')

@@ -181,9 +181,9 @@ export const pinataApi: Api = async (call, self) => {
   if (!isBearer(call)) return { status: 401, json: { error: { message: 'Not Authorized', code: 401 } } }
   if (call.path === '/data/testAuthentication') return { json: { message: 'Congratulations!' } }
   if (call.path === '/v3/files' && call.headers['upload-length'])
-    return { status: 201, headers: { location: '/v3/files/tus-1' } }
-  if (call.path === '/v3/files/tus-1') {
-    const begun = self.calls.findLastIndex(({ headers }) => headers['upload-length'])
+    return { status: 201, headers: { location: `/v3/files/tus-${self.calls.indexOf(call)}` } }
+  if (call.path.startsWith('/v3/files/tus-')) {
+    const begun = Number(call.path.split('-').at(-1))
     const sent = self.calls.slice(begun).filter(({ method, path }) => method === 'PATCH' && path === call.path)
     const gathered = Buffer.concat(sent.map(({ body }) => body))
     if (Number(call.headers['upload-offset']) + call.body.length !== gathered.length) {

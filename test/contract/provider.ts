@@ -1,0 +1,159 @@
+// What every provider promises, whoever stands behind it: a stand-in with the wire shapes of the service, or the service.
+// What needs a service that misbehaves on command is in providers.test.ts.
+import assert from 'node:assert/strict'
+import { describe, test } from 'node:test'
+import type { Profile, Provider, Upload } from '../../backends/pinning/contract.ts'
+import { type Failure, isFailure } from '../../src/failure.ts'
+import { noise } from '../support/fixtures.ts'
+import { memoryUpload } from '../support/upload.ts'
+
+export type Service = {
+  readonly provider: Provider
+  /** The same service asked with a secret that is not good; absent where the service asks for none. */
+  readonly stranger?: Provider
+  /** For a service that fetches by CID: lets it have the content. */
+  readonly offer?: (upload: Upload) => Promise<void>
+  /** Has no way to take something back. */
+  readonly keepsAll?: boolean
+  /** Profiles it can keep the CID of; all, if not said. */
+  readonly profiles?: readonly Profile[]
+  stop(): Promise<void>
+}
+
+const signal = () => new AbortController().signal
+
+export async function providerFailure(work: Promise<unknown>, secrets: readonly string[] = []): Promise<Failure> {
+  const error: unknown = await work.then(
+    () => assert.fail('it should have failed'),
+    (reason: unknown) => reason,
+  )
+  assert.ok(isFailure(error), `no Failure: ${String(error)}`)
+  assert.equal(error.source, 'provider')
+  for (const secret of secrets) assert.ok(!error.message.includes(secret), `a secret in: ${error.message}`)
+  return error
+}
+
+const uploads: readonly [what: string, bytes: number, profile: Profile][] = [
+  ['one byte', 1, 'unixfs-v1-2025'],
+  ['a chunk and a byte', 1024 * 1024 + 1, 'unixfs-v1-2025'],
+  ['one byte, v0', 1, 'unixfs-v0-2015'],
+  ['three chunks, v0', 600_000, 'unixfs-v0-2015'],
+]
+
+/** The upload, read so far and then something happens. */
+function readUntil(upload: Upload, least: number, event: () => void): Upload {
+  async function* watched(source: AsyncIterable<Uint8Array>) {
+    let read = 0
+    for await (const piece of source) {
+      yield piece
+      read += piece.byteLength
+      if (read >= least) event()
+    }
+  }
+  return { ...upload, file: (own) => watched(upload.file(own)), car: (own) => watched(upload.car(own)) }
+}
+
+/** Each case has a service of its own, or the one that `make` gives again and again: no case minds what another left. */
+export function providerSuite(name: string, make: () => Promise<Service>): void {
+  const with_ = (run: (service: Service) => Promise<void>) => async () => {
+    const service = await make()
+    try {
+      await run(service)
+    } finally {
+      await service.stop()
+    }
+  }
+
+  describe(`provider: ${name}`, () => {
+    test(
+      'pins, says so, pins again, unpins, and unpins nothing',
+      with_(async ({ provider, offer, keepsAll }) => {
+        const upload = await memoryUpload(noise(2_500_000, 5))
+        await offer?.(upload)
+        await provider.probe(signal())
+        assert.equal(await provider.status(upload.cid, signal()), 'absent')
+        for (let count = 0; count < 2; count++)
+          assert.equal(String(await provider.pin(upload, signal())), String(upload.cid))
+        assert.equal(await provider.status(upload.cid, signal()), 'pinned')
+        await provider.unpin(upload.cid, signal())
+        if (!keepsAll) assert.equal(await provider.status(upload.cid, signal()), 'absent')
+        await provider.unpin(upload.cid, signal())
+      }),
+    )
+
+    test(
+      'holds what it was given under the CID it had here',
+      with_(async ({ provider, offer, profiles }) => {
+        for (const [what, bytes, profile] of uploads) {
+          if (profiles && !profiles.includes(profile)) continue
+          const upload = await memoryUpload(noise(bytes, 7), profile)
+          await offer?.(upload)
+          assert.equal(String(await provider.pin(upload, signal())), String(upload.cid), what)
+          assert.equal(await provider.status(upload.cid, signal()), 'pinned', what)
+          await provider.unpin(upload.cid, signal())
+        }
+      }),
+    )
+
+    test(
+      'two uploads at once are two pins',
+      with_(async ({ provider, offer }) => {
+        const pair = await Promise.all([8, 9].map((seed) => memoryUpload(noise(300_000, seed))))
+        for (const upload of pair) await offer?.(upload)
+        const told = await Promise.all(pair.map((upload) => provider.pin(upload, signal())))
+        assert.deepEqual(
+          told.map(String),
+          pair.map(({ cid }) => String(cid)),
+        )
+        for (const { cid } of pair) await provider.unpin(cid, signal())
+      }),
+    )
+
+    test(
+      'a call that is not wanted any more ends with the reason, and the next one starts anew',
+      with_(async ({ provider, offer }) => {
+        const upload = await memoryUpload(noise(2_500_000, 10))
+        await offer?.(upload)
+        const reason = new Error('enough')
+        const isReason = (error: unknown) => error === reason
+        const gone = AbortSignal.abort(reason)
+        await assert.rejects(provider.pin(upload, gone), isReason)
+        await assert.rejects(provider.status(upload.cid, gone), isReason)
+        if (provider.traits.takesBytes) {
+          const controller = new AbortController()
+          const leaving = readUntil(upload, 500_000, () => controller.abort(reason))
+          await assert.rejects(provider.pin(leaving, controller.signal), isReason)
+        }
+        assert.equal(String(await provider.pin(upload, signal())), String(upload.cid))
+        await provider.unpin(upload.cid, signal())
+      }),
+    )
+
+    test(
+      'an upload that cannot be read is no pin',
+      with_(async ({ provider }) => {
+        if (!provider.traits.takesBytes) return
+        const upload = await memoryUpload(noise(2_500_000, 11))
+        const broken = readUntil(upload, 500_000, () => {
+          throw new Error('the spool broke')
+        })
+        await assert.rejects(provider.pin(broken, signal()))
+        assert.equal(await provider.status(upload.cid, signal()), 'absent')
+      }),
+    )
+
+    test(
+      'a wrong secret: auth, and what to mend',
+      with_(async ({ stranger, offer }) => {
+        if (!stranger) return
+        const upload = await memoryUpload(noise(100_000, 12))
+        await offer?.(upload)
+        for (const work of [() => stranger.pin(upload, signal()), () => stranger.probe(signal())]) {
+          const { facts, message } = await providerFailure(work(), ['a-wrong-secret'])
+          assert.equal(facts['class'], 'auth')
+          assert.match(message, /token|password|accessKeyId/)
+        }
+      }),
+    )
+  })
+}
