@@ -1,0 +1,74 @@
+// The providers on their suite, against the real thing: Kubo, IPFS Cluster, and Cluster's Pinning Service API.
+import assert from 'node:assert/strict'
+import { after, afterEach, before } from 'node:test'
+import type { Provider } from '../../backends/pinning/contract.ts'
+import { providerKinds } from '../../backends/pinning/index.ts'
+import { systemClock } from '../../src/clock.ts'
+import { silentLog } from '../../src/observe/log.ts'
+import { providerSuite, type Service } from '../contract/provider.ts'
+import { startCluster } from './support/cluster.ts'
+import { type Kubo, startKubo } from './support/kubo.ts'
+
+const secret = 'a-secret-of-the-interop-suite'
+let guarded: Kubo
+let behind: Kubo
+let cluster: Awaited<ReturnType<typeof startCluster>>
+
+before(async () => {
+  const rights = { AuthSecret: `bearer:${secret}`, AllowedPaths: ['/api/v0'] }
+  guarded = await startKubo({ config: { 'API.Authorizations': { cidgate: rights } } })
+  behind = await startKubo()
+  cluster = await startCluster(behind.rpc, { user: 'cidgate', password: secret })
+})
+after(async () => {
+  await cluster?.stop()
+  await behind?.stop()
+  await guarded?.stop()
+})
+
+const made: Provider[] = []
+afterEach(async () => {
+  for (const provider of made.splice(0)) await provider.close()
+})
+
+function connect(use: string, settings: Record<string, unknown>): Provider {
+  const kind = providerKinds[use]
+  assert.ok(kind)
+  const context = {
+    name: 'one',
+    userAgent: 'cidgate/test',
+    data: '/nonexistent',
+    log: silentLog,
+    clock: systemClock,
+  }
+  const provider = kind.create(kind.options.parse(settings), context)
+  made.push(provider)
+  return provider
+}
+
+const service = (use: string, settings: (secret: string) => Record<string, unknown>): Service => ({
+  provider: connect(use, settings(secret)),
+  stranger: connect(use, settings('a-wrong-secret')),
+  stop: async () => {},
+})
+
+for (const how of ['car', 'add'])
+  providerSuite(`kubo itself, by ${how}`, async () =>
+    service('kubo', (bearer) => ({ url: guarded.rpc, auth: { bearer }, how })),
+  )
+
+providerSuite('cluster itself', async () =>
+  service('cluster', (password) => ({ url: cluster.rest, auth: { basic: `cidgate:${password}` } })),
+)
+
+providerSuite("psa, as Cluster's own", async () => {
+  const token = await cluster.token()
+  return {
+    ...service('psa', (given) => ({ url: cluster.pinning, token: given === secret ? token : given })),
+    // It fetches by CID, here from the only node it knows.
+    async offer(upload) {
+      const chunks = await Array.fromAsync(upload.car(new AbortController().signal))
+      behind.ipfs(['dag', 'import', '--pin-roots=false'], Buffer.concat(chunks))
+    },
+  }
+})
