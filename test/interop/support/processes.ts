@@ -6,7 +6,12 @@ import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
-export type Running = { readonly output: () => string; stop(): Promise<void> }
+export type Running = {
+  readonly output: () => string
+  /** It keeps its sockets and answers nothing any more. */
+  pause(): void
+  stop(): Promise<void>
+}
 
 export type Program = {
   readonly command: string
@@ -53,13 +58,14 @@ export async function run(program: Program): Promise<Running> {
     await stop(child)
     throw error
   }
-  return { output: () => output, stop: () => stop(child) }
+  return { output: () => output, pause: () => void child.kill('SIGSTOP'), stop: () => stop(child) }
 }
 
 async function stop(child: ChildProcess): Promise<void> {
   if (child.exitCode !== null || child.signalCode !== null) return
   const ended = new Promise<void>((resolve) => child.once('exit', () => resolve()))
   child.kill('SIGTERM')
+  child.kill('SIGCONT')
   const hard = setTimeout(() => child.kill('SIGKILL'), 10_000)
   await ended
   clearTimeout(hard)

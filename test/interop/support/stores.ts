@@ -2,7 +2,25 @@
 import { mkdir } from 'node:fs/promises'
 import { connect } from 'node:net'
 import { join } from 'node:path'
-import { freePort, run, tempFolder } from './processes.ts'
+import { freePort, type Program, run, tempFolder } from './processes.ts'
+
+/** A server that can be taken away, brought back at the same address, and made to say nothing. */
+async function startStore(program: Program, folder: { remove(): Promise<void> }) {
+  let server = await run(program)
+  return {
+    outage: {
+      begin: () => server.stop(),
+      async end() {
+        server = await run(program)
+      },
+    },
+    silence: () => server.pause(),
+    async stop() {
+      await server.stop()
+      await folder.remove()
+    },
+  }
+}
 
 const accepts = (port: number): Promise<boolean> =>
   new Promise((resolve) => {
@@ -17,18 +35,12 @@ const accepts = (port: number): Promise<boolean> =>
 export async function startRedis() {
   const folder = await tempFolder()
   const port = await freePort()
-  const server = await run({
+  const server = {
     command: 'redis-server',
     args: ['--port', String(port), '--bind', '127.0.0.1', '--dir', folder.path, '--save', '', '--appendonly', 'no'],
-    isReady: (output) => output.includes('Ready to accept connections'),
-  })
-  return {
-    url: `redis://127.0.0.1:${port}`,
-    async stop() {
-      await server.stop()
-      await folder.remove()
-    },
+    isReady: (output: string) => output.includes('Ready to accept connections'),
   }
+  return { url: `redis://127.0.0.1:${port}`, ...(await startStore(server, folder)) }
 }
 
 export async function startS3() {
@@ -37,7 +49,7 @@ export async function startS3() {
   const credentials = { accessKeyId: 'interop', secretAccessKey: 'interop-secret' }
   const bucket = 'blocks'
   await mkdir(join(folder.path, bucket))
-  const server = await run({
+  const server = {
     command: 'versitygw',
     args: [
       '--port',
@@ -50,7 +62,7 @@ export async function startS3() {
       folder.path,
     ],
     isReady: () => accepts(port),
-  })
+  }
   return {
     endpoint: `http://127.0.0.1:${port}`,
     region: 'us-east-1',
@@ -58,9 +70,6 @@ export async function startS3() {
     ...credentials,
     /** Where the objects of the bucket lie as files. */
     folder: join(folder.path, bucket),
-    async stop() {
-      await server.stop()
-      await folder.remove()
-    },
+    ...(await startStore(server, folder)),
   }
 }

@@ -1,0 +1,85 @@
+// The shared tiers on their suite, against real servers: Redis, by our tier and by a Keyv adapter an operator names, and an
+// S3 server over a folder. An outage is the server's process gone; silence is the process stopped in the middle.
+import assert from 'node:assert/strict'
+import { readdir } from 'node:fs/promises'
+import { test } from 'node:test'
+import type { Tier, TierContext } from '../../backends/tiers/contract.ts'
+import { tierKinds } from '../../backends/tiers/index.ts'
+import { systemClock } from '../../src/clock.ts'
+import { silentLog } from '../../src/observe/log.ts'
+import { guarded } from '../../src/retrieval/guarded-tier.ts'
+import { proved } from '../../src/retrieval/proved-tier.ts'
+import { bytesOf, cidOf, type Store, tierSuite } from '../contract/tier.ts'
+import { startRedis, startS3 } from './support/stores.ts'
+
+const clock = systemClock
+const log = silentLog
+
+function create(use: string, settings: Record<string, unknown>): Tier {
+  const kind = tierKinds[use]
+  assert.ok(kind)
+  const context: TierContext = { name: use, data: '/nonexistent', log, clock }
+  return kind.create(kind.options.parse(settings), context)
+}
+
+const as = (server: Omit<Store, 'tier'>, make: () => Tier): Store => ({
+  ...server,
+  tier: make(),
+  reopen: async () => make(),
+})
+
+async function makeRedis(): Promise<Store> {
+  const { url, ...server } = await startRedis()
+  return as(server, () => create('redis', { url }))
+}
+
+async function makeKeyv(): Promise<Store> {
+  const { url, ...server } = await startRedis()
+  return as(server, () => create('keyv', { module: '@keyv/redis', uri: url }))
+}
+
+async function makeS3(): Promise<Store> {
+  const { bucket, endpoint, region, accessKeyId, secretAccessKey, ...server } = await startS3()
+  const settings = { bucket, endpoint, region, accessKeyId, secretAccessKey, forcePathStyle: true, prefix: 'blocks/' }
+  return as(server, () => create('s3', settings))
+}
+
+const inPlace = (make: () => Promise<Store>) => async (): Promise<Store> => {
+  const over = (tier: Tier) => proved(guarded(tier, { clock, log, firstMs: 20, mostMs: 40 }), { log })
+  const { reopen, ...store } = await make()
+  return { ...store, tier: over(store.tier), reopen: async () => over((await reopen?.()) ?? store.tier) }
+}
+
+await tierSuite('Redis itself', makeRedis)
+await tierSuite('Redis itself, as a gateway has it', inPlace(makeRedis))
+await tierSuite('Redis itself, by the Keyv adapter', makeKeyv)
+await tierSuite('an S3 server itself', makeS3)
+await tierSuite('an S3 server itself, as a gateway has it', inPlace(makeS3))
+
+test('a block is one object under the prefix', async () => {
+  const { bucket, endpoint, accessKeyId, secretAccessKey, folder, stop } = await startS3()
+  const tier = create('s3', { bucket, endpoint, accessKeyId, secretAccessKey, forcePathStyle: true, prefix: 'here/' })
+  try {
+    const bytes = bytesOf(1000, 20)
+    await tier.put(cidOf(bytes), bytes)
+    await tier.put(cidOf(bytes), bytes)
+    const files = await readdir(folder, { recursive: true, withFileTypes: true })
+    const objects = files.filter((file) => file.isFile())
+    assert.equal(objects.length, 1)
+    assert.match(objects[0]?.parentPath ?? '', /\/here(\/|$)/)
+  } finally {
+    await tier.close()
+    await stop()
+  }
+})
+
+test('credentials that are not good are said to be that, and are no miss', async () => {
+  const { bucket, endpoint, accessKeyId, stop } = await startS3()
+  const tier = create('s3', { bucket, endpoint, accessKeyId, secretAccessKey: 'a-wrong-secret', forcePathStyle: true })
+  try {
+    await assert.rejects(tier.get(cidOf(bytesOf(10))), (error: Error) => !error.message.includes('a-wrong-secret'))
+  } finally {
+    await tier.close()
+    await stop()
+  }
+})
