@@ -1,5 +1,5 @@
-// What every upstream promises, and what each kind makes of every way an upstream can misbehave: the kind of the Failure,
-// the socket let go, nothing buffered.
+// The upstreams on their suite, against stand-ins; and what each kind makes of every way an upstream can misbehave: the kind
+// of the Failure, the socket let go, nothing buffered.
 import assert from 'node:assert/strict'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -8,13 +8,14 @@ import { CID } from 'multiformats/cid'
 import { isInside } from '../../backends/upstreams/connect.ts'
 import type { DagWant, Upstream, UpstreamContext } from '../../backends/upstreams/contract.ts'
 import { upstreamKinds } from '../../backends/upstreams/index.ts'
-import { proves } from '../../src/block.ts'
+import { blockKey, proves } from '../../src/block.ts'
 import { systemClock } from '../../src/clock.ts'
 import { Failure, type FailureKind, isFailure } from '../../src/failure.ts'
 import { silentLog } from '../../src/observe/log.ts'
-import { type Fixtures, fixtures } from '../support/fixtures.ts'
+import { addCbor, type Fixtures, fixtures } from '../support/fixtures.ts'
 import { createKey } from '../support/ipns.ts'
 import { type Fault, type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+import { upstreamSuite } from './upstream.ts'
 
 const context: UpstreamContext = { name: 'one', userAgent: 'cidgate/test', log: silentLog, clock: systemClock }
 let all: Fixtures
@@ -100,6 +101,20 @@ const faults: [fault: Fault, block: FailureKind | 'ok', dag: FailureKind | 'ok']
   [{ kind: 'emptyCar' }, 'ok', 'broken'],
   [{ kind: 'wrongLength' }, 'broken', 'ok'],
 ]
+
+const nowhere = { url: 'http://127.0.0.1:1' }
+
+upstreamSuite(
+  'trustless',
+  () => all,
+  async () => {
+    const upstream = await make('trustless')
+    const key = createKey()
+    const record = await key.record('/ipfs/bafkqaaa')
+    server.records.set(key.name, record)
+    return { upstream, gone: connect('trustless', nowhere), published: { key, record }, stop: async () => {} }
+  },
+)
 
 describe('trustless', () => {
   for (const [fault, onBlock, onDag] of faults) {
@@ -363,7 +378,7 @@ describe('kubo', () => {
     if (request.url?.startsWith('/api/v0/routing/get'))
       return void response.setHeader('content-type', 'application/json').end(events.get(arg) ?? '')
     const cid = CID.parse(arg)
-    const bytes = cid.equals(all.files.hello.cid) ? all.files.hello.bytes : undefined
+    const bytes = all.blocks.get(blockKey(cid))
     if (!bytes)
       return void response
         .writeHead(500, { 'content-type': 'application/json' })
@@ -381,11 +396,17 @@ describe('kubo', () => {
     behind = false
     return connect('kubo', { url: `http://127.0.0.1:${(node.address() as AddressInfo).port}` })
   }
+  upstreamSuite(
+    'kubo',
+    () => all,
+    async () => ({ upstream: await kubo(), gone: connect('kubo', nowhere), stop: async () => {} }),
+  )
   test('a block by POST; what it lacks is not found', async () => {
     const upstream = await kubo()
     assert.ok(proves(all.files.hello.cid, await upstream.block(all.files.hello.cid, signal())))
     assert.match(asked[0] ?? '', /^POST \/api\/v0\/block\/get\?arg=bafk/)
-    assert.equal((await failure(upstream.block(all.files.json.cid, signal()))).kind, 'not-found')
+    const nobodys = addCbor(new Map(), { nobody: true })
+    assert.equal((await failure(upstream.block(nobodys, signal()))).kind, 'not-found')
     assert.equal((await upstream.probe(signal())).usable, true)
   })
   test('an error behind a 200 is a failure', async () => {

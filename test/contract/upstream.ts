@@ -1,0 +1,193 @@
+// What every upstream promises while it behaves, whoever stands behind it: the programmable one, or a real gateway that
+// holds the fixtures. What each kind makes of misbehaviour is in upstreams.test.ts.
+import assert from 'node:assert/strict'
+import { describe, test } from 'node:test'
+import type { CID } from 'multiformats/cid'
+import type { DagWant, Upstream } from '../../backends/upstreams/contract.ts'
+import { blockKey, proves } from '../../src/block.ts'
+import { isFailure } from '../../src/failure.ts'
+import { addCbor, type BlockMap, type Fixtures } from '../support/fixtures.ts'
+import type { TestKey } from '../support/ipns.ts'
+
+export type Source = {
+  readonly upstream: Upstream
+  /** The same kind, where nobody listens. */
+  readonly gone: Upstream
+  /** Whose IPNS record it has, and the record; absent where it is not asked for records. */
+  readonly published?: { readonly key: TestKey; readonly record: Uint8Array }
+  stop(): Promise<void>
+}
+
+const signal = () => new AbortController().signal
+const pull = (upstream: Upstream, want: DagWant) => Array.fromAsync(upstream.dag(want, signal()))
+
+async function kindOf(work: Promise<unknown>): Promise<string> {
+  const error: unknown = await work.then(
+    () => assert.fail('it should have failed'),
+    (reason: unknown) => reason,
+  )
+  assert.ok(isFailure(error), `no Failure: ${String(error)}`)
+  assert.equal(error.source, 'upstream')
+  return error.kind
+}
+
+/** A document that is made anew each time, so that nobody has it. */
+const nobodys = (): CID => addCbor(new Map(), { nobody: Math.random(), at: Date.now() })
+
+/** `fixturesOf`: what the source holds, once it is there. */
+export function upstreamSuite(name: string, fixturesOf: () => Fixtures, make: () => Promise<Source>): void {
+  const with_ = (run: (source: Source, all: Fixtures) => Promise<void>) => async () => {
+    const source = await make()
+    try {
+      await run(source, fixturesOf())
+    } finally {
+      await source.stop()
+    }
+  }
+  const inOrder = (blocks: BlockMap, blocksOf: readonly { cid: CID; bytes: Uint8Array }[]) => {
+    for (const { cid, bytes } of blocksOf) {
+      assert.ok(proves(cid, bytes), `not proved: ${cid}`)
+      assert.ok(blocks.has(blockKey(cid)), `never heard of: ${cid}`)
+    }
+    assert.equal(new Set(blocksOf.map(({ cid }) => blockKey(cid))).size, blocksOf.length, 'a block came twice')
+  }
+
+  describe(`upstream: ${name}`, () => {
+    test(
+      'the block of every codec it may be asked for, in every spelling of its CID',
+      with_(async ({ upstream }, { files, directory, hamt, cbor, dagJson }) => {
+        const roots = [...Object.values(files).map(({ cid }) => cid), directory, hamt, cbor, dagJson]
+        const asked = roots.filter((cid) => upstream.traits.canBlock(cid))
+        assert.ok(asked.length >= 2)
+        for (const cid of asked) {
+          assert.ok(proves(cid, await upstream.block(cid, signal())), String(cid))
+          if (cid.version === 0) assert.ok(proves(cid, await upstream.block(cid.toV1(), signal())), String(cid.toV1()))
+        }
+      }),
+    )
+
+    test(
+      'what it does not have is not found, and soon',
+      with_(async ({ upstream }) => {
+        const cid = nobodys()
+        const began = performance.now()
+        assert.equal(await kindOf(upstream.block(cid, signal())), 'not-found')
+        // Some say so; others, Kubo among them, send a CAR without a block, or one that breaks off.
+        const blocks = await pull(upstream, { cid, segments: [], scope: 'entity' }).catch((error: unknown) => {
+          assert.ok(isFailure(error, 'not-found') || isFailure(error, 'broken'), String(error))
+          return []
+        })
+        assert.deepEqual(blocks, [])
+        assert.ok(performance.now() - began < 3000)
+      }),
+    )
+
+    test(
+      'a whole entity, deep and sharded ones too, each block once and proved',
+      with_(async ({ upstream }, { blocks, files, directory, hamt, cbor }) => {
+        if (!upstream.traits.dag) return
+        for (const { cid } of Object.values(files)) {
+          const got = await pull(upstream, { cid, segments: [], scope: 'entity' })
+          inOrder(blocks, got)
+          assert.equal(blockKey((got[0] ?? assert.fail()).cid), blockKey(cid))
+        }
+        assert.equal((await pull(upstream, { cid: files.deepV0.cid, segments: [], scope: 'entity' })).length, 191 + 3)
+        for (const cid of [directory, hamt, cbor])
+          inOrder(blocks, await pull(upstream, { cid, segments: [], scope: 'entity' }))
+      }),
+    )
+
+    test(
+      'a path, with the blocks that lead there; names of every kind',
+      with_(async ({ upstream }, { blocks, names, directory }) => {
+        if (!upstream.traits.dag) return
+        for (const path of Object.keys(names)) {
+          const got = await pull(upstream, { cid: directory, segments: path.split('/'), scope: 'entity' })
+          inOrder(blocks, got)
+          assert.equal(blockKey((got[0] ?? assert.fail()).cid), blockKey(directory))
+          assert.ok(got.length > path.split('/').length, path)
+        }
+      }),
+    )
+
+    test(
+      'the scopes: a block, an entity, everything below',
+      with_(async ({ upstream }, { directory }) => {
+        if (!upstream.traits.dag) return
+        const count = async (scope: DagWant['scope']) =>
+          (await pull(upstream, { cid: directory, segments: [], scope })).length
+        assert.equal(await count('block'), 1)
+        assert.equal(await count('entity'), 1)
+        assert.equal(await count('all'), 14)
+      }),
+    )
+
+    test(
+      'a range is only the blocks that lie in it',
+      with_(async ({ upstream }, { blocks, files }) => {
+        if (!upstream.traits.dag) return
+        const { cid, bytes } = files.deepV0
+        const far = bytes.byteLength - 300_000
+        for (const range of [{ from: 0, to: 10 }, { from: 20_000_000, to: 20_600_000 }, { from: far }]) {
+          const got = await pull(upstream, { cid, segments: [], scope: 'entity', range })
+          inOrder(blocks, got)
+          assert.ok(got.length >= 2 && got.length <= 8, `${JSON.stringify(range)}: ${got.length} blocks`)
+        }
+      }),
+    )
+
+    test(
+      'whoever is aborted already asks nothing, and says why',
+      with_(async ({ upstream, published }, { files }) => {
+        const reason = new Error('enough')
+        const isReason = (error: unknown) => error === reason
+        const gone = AbortSignal.abort(reason)
+        await assert.rejects(upstream.block(files.hello.cid, gone), isReason)
+        if (upstream.traits.dag) {
+          const want: DagWant = { cid: files.deepV0.cid, segments: [], scope: 'entity' }
+          await assert.rejects(Array.fromAsync(upstream.dag(want, gone)), isReason)
+        }
+        if (published) await assert.rejects(upstream.record?.(published.key.cid, gone) ?? assert.fail(), isReason)
+      }),
+    )
+
+    test(
+      'an abort in the middle of a DAG ends it with the reason',
+      with_(async ({ upstream }, { files }) => {
+        if (!upstream.traits.dag) return
+        const controller = new AbortController()
+        const reason = new Error('enough')
+        const blocks = upstream.dag({ cid: files.deepV0.cid, segments: [], scope: 'entity' }, controller.signal)
+        let seen = 0
+        await assert.rejects(
+          async () => {
+            for await (const _ of blocks) if (++seen === 5) controller.abort(reason)
+          },
+          (error) => error === reason,
+        )
+        assert.ok(seen < 190, `${seen} blocks after the abort`)
+      }),
+    )
+
+    test(
+      'an IPNS record as its bytes, and none where there is none',
+      with_(async ({ upstream, published }) => {
+        if (!published) return
+        const { key, record } = published
+        assert.deepEqual(
+          Buffer.from(await (upstream.record?.(key.cid, signal()) ?? assert.fail())),
+          Buffer.from(record),
+        )
+      }),
+    )
+
+    test(
+      'its probe finds it usable; where nobody listens it is broken',
+      with_(async ({ upstream, gone }, { files }) => {
+        const { usable, raw, findings } = await upstream.probe(signal())
+        assert.deepEqual({ usable, raw, findings }, { usable: true, raw: true, findings: [] })
+        assert.equal(await kindOf(gone.block(files.hello.cid, signal())), 'broken')
+      }),
+    )
+  })
+}
