@@ -13,9 +13,6 @@ import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http
 import { join } from 'node:path'
 import express, { type Router } from 'express'
 import type { CID } from 'multiformats/cid'
-import { providerKinds } from '../backends/pinning/index.ts'
-import { tierKinds } from '../backends/tiers/index.ts'
-import { upstreamKinds } from '../backends/upstreams/index.ts'
 import { type Clock, systemClock } from './clock.ts'
 import { type Config, parseConfig } from './config/load.ts'
 import { loadDenylists } from './deny/sources.ts'
@@ -27,10 +24,13 @@ import { createHot } from './http/hot.ts'
 import { createLane } from './http/lane.ts'
 import { createLimits } from './http/limits.ts'
 import { createNames } from './names/names.ts'
+import { startChecks } from './observe/checks.ts'
 import { createLog, type Log } from './observe/log.ts'
 import { createMetrics } from './observe/metrics.ts'
+import { readiness } from './observe/readiness.ts'
 import { createRequestCounts, describeGateway } from './observe/readings.ts'
-import { guarded } from './retrieval/guarded-tier.ts'
+import { createParts } from './parts.ts'
+import { type GuardedTier, guarded } from './retrieval/guarded-tier.ts'
 import { createPool } from './retrieval/pool.ts'
 import { startProbes } from './retrieval/probes.ts'
 import { proved } from './retrieval/proved-tier.ts'
@@ -50,6 +50,8 @@ export interface Gateway {
   serves(host: string): boolean
   /** Health, readiness and metrics: for an address of their own. */
   readonly admin: RequestListener
+  /** Says in /readyz that it is about to close, so that nobody is sent here any more. */
+  drain(): void
   close(): Promise<void>
 }
 
@@ -66,32 +68,24 @@ export async function createGateway(
   const clock = options.clock ?? systemClock
   const { userAgent } = config.retrieval
 
-  const providers = config.pinning.providers.map(({ use, name, options: own }) =>
-    kindOf(providerKinds, use).create(own, { name, userAgent, data: config.data, log, clock }),
-  )
+  const { providers, tiers: bare, members } = createParts(config, { log, clock })
   const pins = providers.flatMap(({ name, store }) => (store ? [createPinsTier(name, store, log)] : []))
 
   const corrupt = new Map<string, number>()
   const onCorrupt = (tier: string) => corrupt.set(tier, (corrupt.get(tier) ?? 0) + 1)
-  const tiers = config.cache.tiers.map(({ use, name, options: own }) => {
-    const tier = kindOf(tierKinds, use).create(own, { name, data: config.data, log, clock })
-    return tier.traits.trusted ? tier : proved(guarded(tier, { clock, log }), { log, onCorrupt })
+  const guards: GuardedTier[] = []
+  const tiers = bare.map((tier) => {
+    if (tier.traits.trusted) return tier
+    const guard = guarded(tier, { clock, log })
+    guards.push(guard)
+    return proved(guard, { log, onCorrupt })
   })
   // What is pinned here is looked for before any cache but memory: it is as near, and it is surely whole.
   const isMemory = ({ traits }: { traits: { persistent: boolean } }) => !traits.persistent
   const layers = [...tiers.filter(isMemory), ...pins, ...tiers.filter((tier) => !isMemory(tier))]
   const stack = createTierStack(layers, { clock, log, fillBytes: config.cache.fillBytes })
 
-  const pool = createPool({
-    members: (config.retrieval.upstreams ?? []).map(({ use, name, options: own, perMinute, perCidPerMinute }) => ({
-      upstream: kindOf(upstreamKinds, use).create(own, { name, userAgent, log, clock }),
-      perMinute,
-      perCidPerMinute,
-    })),
-    hedge: config.retrieval.hedge,
-    clock,
-    log,
-  })
+  const pool = createPool({ members, hedge: config.retrieval.hedge, clock, log })
   const retrieval = createRetrieval({
     stack,
     pool,
@@ -151,7 +145,26 @@ export async function createGateway(
 
   const metrics = createMetrics()
   describeGateway(metrics, { requests, hot, lane, limits, pool, stack, retrieval, names, corrupt, denylists })
-  const admin = createAdmin({ metrics, ready: () => ({ ready: true, checks: [] }) })
+  let draining = false
+  const looked = providers.map((provider) => ({
+    name: `provider ${provider.name}`,
+    look: (signal: AbortSignal) => provider.probe(signal),
+  }))
+  const checks = startChecks(looked, { everyMs: config.pinning.probeEvery, clock, log })
+  const { confirm, queue } = config.pinning
+  const admin = createAdmin({
+    metrics,
+    ready: () =>
+      readiness({
+        draining,
+        providers: providers.length,
+        confirm,
+        queue,
+        checks,
+        tiers: guards,
+        upstreams: pool.members.map(({ upstream: { name }, standing }) => ({ name, state: standing.state('').state })),
+      }),
+  })
   const probes = startProbes({ pool, everyMs: config.retrieval.probeEvery, clock, log })
   // What a store answers now is worth a line in the log, and no reason not to start: it may come back.
   stack.probeAll().then(
@@ -168,7 +181,11 @@ export async function createGateway(
     },
     serves: hosts.serves,
     admin,
+    drain() {
+      draining = true
+    },
     async close() {
+      checks.close()
       probes.close()
       denylists.close()
       await writing.close()
@@ -181,12 +198,6 @@ export async function createGateway(
 }
 
 const isParsed = (input: object): input is Config => Object.isFrozen(input)
-
-function kindOf<Kind>(kinds: Readonly<Record<string, Kind>>, use: string): Kind {
-  const kind = kinds[use]
-  if (!kind) throw new Failure('malformed', `there is no ${use}`, { source: 'ours' })
-  return kind
-}
 
 function denied({ list, legal, reason }: { list: string; legal: boolean; reason: string | undefined }): Failure {
   const why = reason === undefined ? '' : `: ${reason}`

@@ -7,6 +7,7 @@ const help = `cidgate: one HTTP address for content-addressed files
 
   cidgate [serve] [--config FILE]   run the gateway (without a file: config/default.yaml)
   cidgate check FILE                say what is wrong with a configuration
+  cidgate doctor [--config FILE]    touch everything it stands on once, and say what to mend
   cidgate --help, --version
 
 A configuration is read again on SIGHUP. SIGTERM and SIGINT stop after what was asked is answered; twice, at once.
@@ -34,6 +35,9 @@ async function run(argv: readonly string[]): Promise<number> {
       if (rest.length !== 1 || !rest[0]) throw new UsageError('check takes one file')
       ;(await import('./config/load.ts')).loadConfig(rest[0])
       return say(`${rest[0]}: good\n`)
+    case 'doctor':
+      if (rest.length > 0) throw new UsageError(`doctor takes no ${rest[0]}; a configuration is named with --config`)
+      return (await import('./commands/doctor.ts')).doctorCommand(values.config)
     case 'help':
       return say(help)
     default:

@@ -67,10 +67,13 @@ export async function serve({ config: first, create, log }: ServeOptions): Promi
     },
     async close() {
       closing = true
-      const open = all(sockets)
-      const closed = open.map(stop)
+      gateways.current.drain()
+      const { listen, admin } = sockets
+      const closed = [stop(listen)]
       await gateways.close(config.limits.grace)
-      for (const server of open) server.closeAllConnections()
+      // The last to go: until then it says that this gateway is going.
+      if (admin) closed.push(stop(admin))
+      for (const server of all(sockets)) server.closeAllConnections()
       await Promise.all(closed)
     },
   }

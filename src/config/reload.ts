@@ -8,6 +8,7 @@ export interface Replaceable {
   readonly handler: RequestListener
   readonly admin: RequestListener
   serves(host: string): boolean
+  drain(): void
   close(): Promise<void>
 }
 

@@ -61,6 +61,7 @@ const pinning = z
       .default(1)
       .describe('How many providers must hold an upload before it is answered with 200.'),
     timeout: duration().prefault('60s').describe('How long one attempt at one provider may take.'),
+    probeEvery: duration().prefault('1m').describe('How often providers are looked at for /readyz. 0: never.'),
     queue: z
       .boolean()
       .default(false)

@@ -1,13 +1,11 @@
 // The admin address: is it alive, is it ready, what does it count. Never mounted on the public one.
 import express, { type Express } from 'express'
 import type { Metrics } from '../observe/metrics.ts'
-
-export type ReadyCheck = { readonly name: string; readonly ok: boolean; readonly detail?: string }
+import type { Readiness } from '../observe/readiness.ts'
 
 export type AdminDeps = {
   readonly metrics: Metrics
-  /** Draining, or a part that nothing works without is out: a load balancer should look elsewhere. */
-  readonly ready: () => { readonly ready: boolean; readonly checks: readonly ReadyCheck[] }
+  readonly ready: () => Readiness
 }
 
 export function createAdmin({ metrics, ready }: AdminDeps): Express {
@@ -21,9 +19,10 @@ export function createAdmin({ metrics, ready }: AdminDeps): Express {
   app.get('/healthz', (_request, response) => {
     response.json({ status: 'alive' })
   })
-  app.get('/readyz', (_request, response) => {
+  app.get('/readyz', (request, response) => {
     const state = ready()
-    response.status(state.ready ? 200 : 503).json(state)
+    const isWanted = state.ready && (request.query['for'] !== 'uploads' || state.uploads !== false)
+    response.status(isWanted ? 200 : 503).json(state)
   })
   app.get('/metrics', (_request, response) => {
     response.type('text/plain; version=0.0.4').send(metrics.render())

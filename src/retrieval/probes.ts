@@ -3,10 +3,10 @@
 import type { Clock } from '../clock.ts'
 import { cancelled, Failure } from '../failure.ts'
 import type { Log } from '../observe/log.ts'
+import { watch } from '../watch.ts'
 import type { Member, Pool } from './pool.ts'
 
 const probeTimeoutMs = 10_000
-const firstRetryMs = 5_000
 
 export interface Probes {
   close(): void
@@ -19,7 +19,7 @@ export function startProbes(options: {
   readonly log: Log
   readonly random?: () => number
 }): Probes {
-  const { pool, everyMs, clock, log, random = Math.random } = options
+  const { pool, everyMs, clock, log, random } = options
   const closing = new AbortController()
 
   async function probe({ upstream, standing }: Member): Promise<boolean> {
@@ -44,22 +44,14 @@ export function startProbes(options: {
     }
   }
 
-  async function watch(member: Member): Promise<void> {
-    let retryMs = firstRetryMs
-    while (!closing.signal.aborted) {
-      const usable = await probe(member)
-      const waitMs = usable ? everyMs : Math.min(retryMs, everyMs)
-      retryMs = usable ? firstRetryMs : retryMs * 2
-      await clock.sleep(waitMs * (1 + 0.1 * random()), closing.signal)
-    }
-  }
-
   if (everyMs > 0) {
     for (const member of pool.members) {
-      watch(member).catch((error: unknown) => {
-        if (!closing.signal.aborted)
-          log('error', 'probe.broke', { upstream: member.upstream.name, error: String(error) })
-      })
+      watch({ everyMs, clock, signal: closing.signal, look: () => probe(member), ...(random && { random }) }).catch(
+        (error: unknown) => {
+          if (!closing.signal.aborted)
+            log('error', 'probe.broke', { upstream: member.upstream.name, error: String(error) })
+        },
+      )
     }
   }
   return { close: () => closing.abort(cancelled('the gateway is closing')) }

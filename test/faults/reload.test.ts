@@ -34,6 +34,7 @@ function createStage() {
       handler,
       admin: (_request, response) => response.end(`admin ${number}`),
       serves: () => false,
+      drain: () => {},
       close: async () => {
         closed.push(number)
       },

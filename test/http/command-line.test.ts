@@ -68,6 +68,24 @@ limits: { grace: 2s }
     return { child, said, startMs: performance.now() - began, url: /http:\/\/[^ \n]+/.exec(said.out)?.[0] ?? '' }
   }
 
+  it('doctor touches everything once, and says what is bad', async () => {
+    const file = await configFile(
+      'doctor.yaml',
+      `${offline()}pinning: { providers: [{ name: local, use: embedded }] }\ncache: { tiers: [{ use: disk, maxBytes: 1GiB }] }\n`,
+    )
+    const good = await run('doctor', '--config', file)
+    assert.equal(good.code, 0, good.out)
+    assert.match(good.out, /^ok {3}data .+\nok {3}tier disk .+\nok {3}provider local .+\n$/)
+    const worse = await configFile(
+      'worse.yaml',
+      `${offline().replace('upstreams: []', 'upstreams: [{ name: gone, url: "http://127.0.0.1:1" }]')}`,
+    )
+    const bad = await run('doctor', '--config', worse)
+    assert.equal(bad.code, 1)
+    assert.match(bad.out, /^bad {2}upstream gone \(\d+ ms\): .+ECONNREFUSED/m)
+    assert.match(bad.out, /not one upstream can be used/)
+  })
+
   const questions: { args: string[]; code: number; out?: RegExp; err?: RegExp }[] = [
     { args: ['--help'], code: 0, out: /^cidgate: .+\n\n {2}cidgate \[serve\]/ },
     { args: ['--version'], code: 0, out: /^\d+\.\d+\.\d+\n$/ },

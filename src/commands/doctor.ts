@@ -1,0 +1,57 @@
+// `cidgate doctor`: everything a configuration stands on is touched once, side by side; one line each, and what to mend.
+import { constants } from 'node:fs'
+import { access, mkdir } from 'node:fs/promises'
+import { systemClock } from '../clock.ts'
+import { loadConfig } from '../config/load.ts'
+import { Failure } from '../failure.ts'
+import { type Check, type Looked, lookAt } from '../observe/checks.ts'
+import { silentLog } from '../observe/log.ts'
+import { createParts } from '../parts.ts'
+
+/** 0: it can work. 1: a provider, a tier or the data folder cannot be used, or not one upstream. */
+export async function doctorCommand(file: string | undefined): Promise<number> {
+  const config = loadConfig(file)
+  const clock = systemClock
+  const { providers, tiers, members } = createParts(config, { log: silentLog, clock })
+  const must: Looked[] = [
+    { name: `data ${config.data}`, look: () => isWritable(config.data) },
+    ...tiers.map((tier) => ({ name: `tier ${tier.name}`, look: async (own: AbortSignal) => tier.probe?.(own) })),
+    ...providers.map((one) => ({ name: `provider ${one.name}`, look: (own: AbortSignal) => one.probe(own) })),
+  ]
+  const upstreams: Looked[] = members.map(({ upstream }) => ({
+    name: `upstream ${upstream.name}`,
+    async look(own) {
+      const { usable, findings } = await upstream.probe(own)
+      if (!usable) throw new Failure('unavailable', findings.join('; ') || 'it cannot be used', { source: 'upstream' })
+    },
+  }))
+  try {
+    const [needed, asked] = await Promise.all([lookAll(must), lookAll(upstreams)])
+    for (const check of [...needed, ...asked]) process.stdout.write(`${lineOf(check)}\n`)
+    const isAsking = asked.length === 0 || asked.some(({ ok }) => ok)
+    if (!isAsking) process.stdout.write('not one upstream can be used: only what is here can be read\n')
+    return needed.every(({ ok }) => ok) && isAsking ? 0 : 1
+  } finally {
+    const all = [...providers, ...tiers, ...members.map(({ upstream }) => upstream)]
+    await Promise.allSettled(all.map((one) => one.close()))
+  }
+}
+
+const lookAll = (looked: readonly Looked[]): Promise<Check[]> =>
+  Promise.all(looked.map((one) => lookAt(one, systemClock)))
+
+const lineOf = ({ name, ok, why, ms }: Check): string =>
+  `${ok ? 'ok  ' : 'bad '} ${name} (${ms} ms)${ok ? '' : `: ${why}`}`
+
+async function isWritable(folder: string): Promise<void> {
+  try {
+    await mkdir(folder, { recursive: true })
+    await access(folder, constants.W_OK)
+  } catch (cause) {
+    const code = (cause as NodeJS.ErrnoException).code
+    throw new Failure('refused', `it cannot be written to (${code}); look at its owner and rights`, {
+      source: 'ours',
+      cause,
+    })
+  }
+}

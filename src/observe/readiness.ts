@@ -1,0 +1,46 @@
+// What /readyz says. Reads go on whatever becomes of providers, tiers and upstreams, so only stopping makes a gateway
+// unready; whether uploads can be confirmed now is a question of its own.
+import type { Check, Checks } from './checks.ts'
+
+export type Readiness = {
+  readonly ready: boolean
+  readonly draining: boolean
+  /** Enough providers were well when they were last looked at; undefined: not all were looked at yet. */
+  readonly uploads: boolean | undefined
+  readonly checks: readonly Check[]
+}
+
+export function readiness(options: {
+  readonly draining: boolean
+  readonly providers: number
+  readonly confirm: number | 'all'
+  /** Uploads are kept here where too few providers can be reached. */
+  readonly queue: boolean
+  readonly checks: Checks
+  readonly tiers: readonly { readonly name: string; readonly isDown: boolean }[]
+  readonly upstreams: readonly { readonly name: string; readonly state: string }[]
+}): Readiness {
+  const { draining, providers, confirm, queue, tiers, upstreams } = options
+  const seen = options.checks.list()
+  const well = seen.filter(({ ok }) => ok).length
+  const wanted = confirm === 'all' ? providers : confirm
+  const isOpen = providers - (seen.length - well) >= wanted
+  return {
+    ready: !draining,
+    draining,
+    uploads: providers === 0 ? false : queue || well >= wanted ? true : isOpen ? undefined : false,
+    checks: [
+      ...seen,
+      ...tiers.map(({ name, isDown }) => ({
+        name: `tier ${name}`,
+        ok: !isDown,
+        ...(isDown && { why: 'it failed lately and is passed over' }),
+      })),
+      ...upstreams.map(({ name, state }) => ({
+        name: `upstream ${name}`,
+        ok: state === 'ready',
+        ...(state !== 'ready' && { why: state }),
+      })),
+    ],
+  }
+}

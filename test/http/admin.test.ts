@@ -1,0 +1,91 @@
+// The admin address: what it says of the parts a gateway stands on, and whether one should be sent here.
+import assert from 'node:assert/strict'
+import { createServer } from 'node:http'
+import { after, before, describe, test } from 'node:test'
+import { setImmediate } from 'node:timers/promises'
+import supertest from 'supertest'
+import type { Check } from '../../src/observe/checks.ts'
+import { readiness } from '../../src/observe/readiness.ts'
+import { startGateway, type TestGateway } from '../support/gateway.ts'
+
+/** An address where nobody listens. */
+async function nobody(): Promise<string> {
+  const server = createServer()
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const address = server.address()
+  await new Promise((resolve) => server.close(resolve))
+  return `http://127.0.0.1:${typeof address === 'object' && address ? address.port : 0}`
+}
+
+type State = { ready: boolean; draining: boolean; uploads?: boolean; checks: Check[] }
+
+describe('/readyz', () => {
+  let at: TestGateway
+  before(async () => {
+    at = await startGateway({
+      config: {
+        pinning: {
+          confirm: 2,
+          probeEvery: '1h',
+          providers: [
+            { name: 'local', use: 'embedded' },
+            { name: 'gone', use: 'kubo', url: await nobody() },
+          ],
+        },
+      },
+    })
+  })
+  after(() => at.close())
+
+  const ask = (query = '') => supertest(at.gateway.admin).get(`/readyz${query}`)
+
+  async function looked(): Promise<State> {
+    for (;;) {
+      const { body } = (await ask()) as { body: State }
+      if (body.checks.filter(({ name }) => name.startsWith('provider')).length === 2) return body
+      await setImmediate()
+    }
+  }
+
+  test('says of each provider how the last look went, and stays ready for reads', async () => {
+    const { ready, uploads, checks } = await looked()
+    assert.equal(ready, true)
+    assert.equal(uploads, false)
+    const [local, gone] = ['provider local', 'provider gone'].map((name) => checks.find((one) => one.name === name))
+    assert.equal(local?.ok, true)
+    assert.equal(gone?.ok, false)
+    assert.match(gone?.why ?? '', /ECONNREFUSED/)
+    assert.equal((await ask()).status, 200)
+  })
+
+  test('who sends uploads here asks for them, and is told that they cannot be confirmed', async () => {
+    await looked()
+    assert.equal((await ask('?for=uploads')).status, 503)
+  })
+
+  test('one that is about to close says so', async () => {
+    at.gateway.drain()
+    const { status, body } = (await ask()) as { status: number; body: State }
+    assert.equal(status, 503)
+    assert.equal(body.draining, true)
+  })
+})
+
+describe('whether uploads can be confirmed', () => {
+  const check = (name: string, ok: boolean): Check => ({ name, ok })
+  const rows: [what: string, seen: Check[], confirm: number | 'all', queue: boolean, uploads: boolean | undefined][] = [
+    ['not looked at yet', [], 1, false, undefined],
+    ['one of two is enough', [check('a', true)], 1, false, true],
+    ['the first is bad, the second not seen', [check('a', false)], 1, false, undefined],
+    ['the first is bad, and all are wanted', [check('a', false)], 'all', false, false],
+    ['all bad', [check('a', false), check('b', false)], 1, false, false],
+    ['all bad, but uploads may wait here', [check('a', false), check('b', false)], 1, true, true],
+  ]
+  for (const [what, seen, confirm, queue, uploads] of rows)
+    test(what, () => {
+      const checks = { list: () => seen, close: () => {} }
+      const said = readiness({ draining: false, providers: 2, confirm, queue, checks, tiers: [], upstreams: [] })
+      assert.equal(said.uploads, uploads)
+      assert.equal(said.ready, true)
+    })
+})
