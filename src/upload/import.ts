@@ -7,17 +7,21 @@ import { type BufferImporter, importer } from 'ipfs-unixfs-importer'
 import { CID } from 'multiformats/cid'
 import { create as createDigest } from 'multiformats/hashes/digest'
 import type { Profile } from '../../backends/pinning/contract.ts'
+import { balancedLayout } from './layout.ts'
 
 type Leaves = {
   readonly chunkBytes: number
   readonly isRaw: boolean
+  readonly cidVersion: 0 | 1
+  /** Links of a node above them. */
+  readonly width: number
   /** Blocks that are written at a time: enough to keep a disk busy while the next ones arrive. */
   readonly writesAtOnce: number
 }
 
 const leavesOf: Readonly<Record<Profile, Leaves>> = {
-  'unixfs-v1-2025': { chunkBytes: 1024 * 1024, isRaw: true, writesAtOnce: 2 },
-  'unixfs-v0-2015': { chunkBytes: 256 * 1024, isRaw: false, writesAtOnce: 8 },
+  'unixfs-v1-2025': { chunkBytes: 1024 * 1024, isRaw: true, cidVersion: 1, width: 1024, writesAtOnce: 2 },
+  'unixfs-v0-2015': { chunkBytes: 256 * 1024, isRaw: false, cidVersion: 0, width: 174, writesAtOnce: 8 },
 }
 
 const rawCodec = 0x55
@@ -42,6 +46,7 @@ export async function importFile(source: AsyncIterable<Uint8Array>, profile: Pro
     profile,
     chunker: (bytes: AsyncIterable<Uint8Array>) => chunks(bytes, leaves.chunkBytes, room),
     bufferImporter: leafImporter(leaves, room, put),
+    layout: balancedLayout({ ...leaves, put }),
     blockWriteConcurrency: leaves.writesAtOnce,
     fileImportConcurrency: 1,
     wrapWithDirectory: false,
