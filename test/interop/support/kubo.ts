@@ -10,13 +10,20 @@ export type Kubo = {
   stop(): Promise<void>
 }
 
-export async function startKubo(options: { namesMap?: string; config?: Record<string, unknown> } = {}): Promise<Kubo> {
+export type KuboOptions = {
+  readonly namesMap?: string
+  readonly config?: Record<string, unknown>
+  /** How it makes files into blocks, by the name Kubo has for it. */
+  readonly profile?: string
+}
+
+export async function startKubo(options: KuboOptions = {}): Promise<Kubo> {
   const folder = await tempFolder()
   const env = { IPFS_PATH: folder.path, IPFS_TELEMETRY: 'off' }
   const ipfs = (args: readonly string[], input?: Uint8Array) => runOnce('ipfs', args, { env, ...(input && { input }) })
   let node: Running | undefined
   try {
-    ipfs(['init', '--profile=test'])
+    ipfs(['init', `--profile=${['test', ...(options.profile ? [options.profile] : [])].join(',')}`])
     const [rpcPort, gatewayPort] = [await freePort(), await freePort()]
     const settings: Record<string, unknown> = {
       'Addresses.API': `/ip4/127.0.0.1/tcp/${rpcPort}`,
