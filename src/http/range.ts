@@ -5,6 +5,8 @@ export type Range = { readonly from: number; readonly to: number }
 
 /** `undefined`: answer the whole. `unsatisfiable`: 416. */
 export function parseRange(header: string | undefined, size: number): Range | 'unsatisfiable' | undefined {
+  // An empty file has no part to refuse: it is given whole, as nginx and Kubo do, whose caches ask for every file in parts.
+  if (size === 0) return undefined
   const specs = specsOf(header)
   if (!specs) return undefined
   for (const { first, last } of specs) {

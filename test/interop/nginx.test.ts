@@ -1,0 +1,194 @@
+// nginx in front, with the very configuration that docs/behind-nginx.md shows: only addresses and folders are put in.
+import assert from 'node:assert/strict'
+import { mkdir, readFile, writeFile } from 'node:fs/promises'
+import { connect } from 'node:net'
+import { join } from 'node:path'
+import { after, before, test } from 'node:test'
+import { type Fixtures, fixtures } from '../support/fixtures.ts'
+import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
+import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+import { freePort, type Running, run, tempFolder } from './support/processes.ts'
+
+let all: Fixtures
+let source: ProgrammableUpstream
+let at: TestGateway
+let server: Running
+let folder: Awaited<ReturnType<typeof tempFolder>>
+let front = ''
+
+function replaced(text: string, from: string, to: string): string {
+  assert.equal(text.split(from).length, 2, `the page does not say ${from} once`)
+  return text.replace(from, to)
+}
+
+/** What surrounds the part of the page: as any nginx.conf has it, all of it in one folder. */
+async function configuration(port: number): Promise<string> {
+  const page = await readFile(new URL('../../docs/behind-nginx.md', import.meta.url), 'utf8')
+  let shown = /```nginx\n([\s\S]*?)```/.exec(page)?.[1] ?? assert.fail('the page shows no configuration')
+  shown = replaced(shown, '/var/cache/nginx/cidgate', join(folder.path, 'cache'))
+  shown = replaced(shown, 'server 127.0.0.1:8080;', `server ${new URL(at.url).host};`)
+  shown = replaced(shown, 'listen 80;', `listen 127.0.0.1:${port};`)
+  const temp = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi']
+    .map((kind) => `${kind}_temp_path ${join(folder.path, kind)};`)
+    .join('\n')
+  return `${process.getuid?.() === 0 ? 'user root;' : ''}
+daemon off; worker_processes 1; pid ${join(folder.path, 'pid')}; error_log stderr warn;
+events { worker_connections 256; }
+http { access_log off; ${temp}
+${shown}}`
+}
+
+const answers = (port: number): Promise<boolean> =>
+  new Promise((resolve) => {
+    const socket = connect(port, '127.0.0.1', () => resolve(true)).once('error', () => resolve(false))
+    socket.once('connect', () => socket.destroy())
+  })
+
+before(async () => {
+  all = await fixtures()
+  source = await startUpstream({ blocks: all.blocks })
+  at = await startGateway({
+    upstreams: [{ name: 'source', url: source.url }],
+    config: { upload: { maxBytes: '1MiB' }, pinning: { providers: [{ name: 'local', use: 'embedded' }] } },
+  })
+  folder = await tempFolder()
+  await mkdir(join(folder.path, 'cache'))
+  const port = await freePort()
+  const file = join(folder.path, 'nginx.conf')
+  await writeFile(file, await configuration(port))
+  server = await run({
+    command: 'nginx',
+    args: ['-p', folder.path, '-c', file],
+    isReady: () => answers(port),
+  })
+  front = `http://127.0.0.1:${port}`
+})
+after(async () => {
+  await server?.stop()
+  await at?.close()
+  await source?.close()
+  await folder?.remove()
+})
+
+const served = (headers: Record<string, unknown>) => String(headers['cache-status'])
+
+test('an answer is kept: the second is of nginx, with the same tag', async () => {
+  const path = `/ipfs/${all.files.json.cid}`
+  const first = await fetchAll(front + path)
+  const second = await fetchAll(front + path)
+  for (const { status, headers, body } of [first, second]) {
+    assert.equal(status, 200)
+    assert.match(String(headers['content-type']), /^application\/json/)
+    assert.equal(headers.etag, `"${all.files.json.cid}"`)
+    assert.match(String(headers['cache-control']), /immutable/)
+    assert.equal(headers['access-control-allow-origin'], '*')
+    assert.deepEqual(body, Buffer.from(all.files.json.bytes))
+  }
+  assert.match(served(first.headers), /cidgate; .*nginx; fwd=miss/)
+  assert.match(served(second.headers), /nginx; hit/)
+  const { status, body } = await fetchAll(front + path, { 'if-none-match': `"${all.files.json.cid}"` })
+  assert.deepEqual([status, body.byteLength], [304, 0])
+})
+
+test('what nobody has is a 404 with Retry-After, kept no longer than cidgate says', async () => {
+  const path = '/ipfs/bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'
+  const { status, headers, body } = await fetchAll(front + path)
+  assert.equal(status, 404)
+  assert.match(String(headers['content-type']), /^application\/problem\+json/)
+  const seconds = Number(headers['retry-after'])
+  assert.ok(seconds >= 1 && seconds <= 60, String(headers['retry-after']))
+  const kept = Number(/max-age=(\d+)/.exec(String(headers['cache-control']))?.[1] ?? 0)
+  assert.ok(kept <= seconds, `${kept} s kept, ${seconds} s asked for`)
+  assert.ok(Array.isArray((JSON.parse(body.toString()) as { attempts: unknown }).attempts))
+})
+
+test('when nobody could be asked, nothing is kept: the answer is there as soon as somebody is', async () => {
+  const path = `/ipfs/${all.files.hello.cid}`
+  source.fault = { kind: 'refuse' }
+  const down = await fetchAll(front + path)
+  assert.equal(down.status, 404)
+  assert.equal(down.headers['cache-control'], 'no-store')
+  source.fault = undefined
+  const until = Date.now() + 20_000
+  let again = await fetchAll(front + path)
+  while (again.status !== 200 && Date.now() < until) {
+    await new Promise((resolve) => setTimeout(resolve, 100))
+    again = await fetchAll(front + path, { 'cache-control': 'no-cache' })
+  }
+  assert.equal(again.status, 200)
+  assert.deepEqual(again.body, Buffer.from(all.files.hello.bytes))
+})
+
+test('ranges of a large file, over the seams of what nginx keeps', async () => {
+  const { cid, bytes } = all.files.deepV0
+  const path = `/ipfs/${cid}`
+  const ranges: [range: string, from: number, to: number][] = [
+    ['bytes=0-9', 0, 10],
+    ['bytes=1048570-1048589', 1_048_570, 1_048_590],
+    ['bytes=20000000-23999999', 20_000_000, 24_000_000],
+    ['bytes=-1000', bytes.byteLength - 1000, bytes.byteLength],
+    ['bytes=49999000-', 49_999_000, bytes.byteLength],
+  ]
+  for (const [range, from, to] of ranges) {
+    for (const turn of ['first', 'kept']) {
+      const { status, headers, body } = await fetchAll(front + path, { range })
+      assert.equal(status, 206, `${range} ${turn}`)
+      assert.equal(headers['content-range'], `bytes ${from}-${to - 1}/${bytes.byteLength}`)
+      assert.ok(Buffer.compare(body, bytes.subarray(from, to)) === 0, `${range} ${turn}`)
+    }
+  }
+  assert.equal((await fetchAll(front + path, { range: 'bytes=50000000-' })).status, 416)
+  const whole = await fetchAll(front + path)
+  assert.equal(whole.status, 200)
+  assert.ok(Buffer.compare(whole.body, bytes) === 0)
+})
+
+test('a small file and an empty one, whole and by range', async () => {
+  const { hello, empty } = all.files
+  const part = await fetchAll(`${front}/ipfs/${hello.cid}`, { range: 'bytes=7-11' })
+  assert.deepEqual([part.status, part.body.toString()], [206, 'juror'])
+  for (let count = 0; count < 2; count++) {
+    const { status, body } = await fetchAll(`${front}/ipfs/${empty.cid}`)
+    assert.deepEqual([status, body.byteLength], [200, 0])
+  }
+})
+
+test('formats are kept apart', async () => {
+  const path = `/ipfs/${all.files.chunkedV1.cid}`
+  const types: [query: string, accept: string, type: RegExp][] = [
+    ['', '*/*', /octet-stream/],
+    ['?format=raw', '*/*', /vnd\.ipld\.raw/],
+    ['?format=car', '*/*', /vnd\.ipld\.car/],
+    ['', 'application/vnd.ipld.car', /vnd\.ipld\.car/],
+    ['', '*/*', /octet-stream/],
+  ]
+  for (const [query, accept, type] of types) {
+    const { status, headers } = await fetchAll(front + path + query, { accept })
+    assert.equal(status, 200)
+    assert.match(String(headers['content-type']), type, `${query} ${accept}`)
+  }
+})
+
+test('an upload passes, is read back, and one that is too large is told so by cidgate', async () => {
+  const add = (bytes: number) => {
+    const form = new FormData()
+    form.set('data', new Blob([new Uint8Array(bytes)]), 'file')
+    return fetch(`${front}/add`, { method: 'POST', body: form })
+  }
+  const answer = await add(100_000)
+  assert.equal(answer.status, 200)
+  const { cids } = (await answer.json()) as { cids: string[] }
+  assert.equal((await fetchAll(front + cids[0])).body.byteLength, 100_000)
+  const large = await add(3_000_000)
+  assert.equal(large.status, 413)
+  assert.match(((await large.json()) as { detail: string }).detail, /1 ?MiB|1048576/)
+})
+
+test('what nginx keeps is served with cidgate gone', async () => {
+  const path = `/ipfs/${all.files.jsonV0.cid}`
+  assert.equal((await fetchAll(front + path)).status, 200)
+  await at.close()
+  const { status, headers } = await fetchAll(front + path)
+  assert.equal(status, 200)
+  assert.match(served(headers), /nginx; hit/)
+})
