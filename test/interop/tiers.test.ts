@@ -38,8 +38,8 @@ async function makeKeyv(): Promise<Store> {
   return as(server, () => create('keyv', { module: '@keyv/redis', uri: url }))
 }
 
-async function makeS3(): Promise<Store> {
-  const { bucket, endpoint, region, accessKeyId, secretAccessKey, ...server } = await startS3()
+const makeS3 = (program: Parameters<typeof startS3>[0]) => async (): Promise<Store> => {
+  const { bucket, endpoint, region, accessKeyId, secretAccessKey, ...server } = await startS3(program)
   const settings = { bucket, endpoint, region, accessKeyId, secretAccessKey, forcePathStyle: true, prefix: 'blocks/' }
   return as(server, () => create('s3', settings))
 }
@@ -53,8 +53,10 @@ const inPlace = (make: () => Promise<Store>) => async (): Promise<Store> => {
 await tierSuite('Redis itself', makeRedis)
 await tierSuite('Redis itself, as a gateway has it', inPlace(makeRedis))
 await tierSuite('Redis itself, by the Keyv adapter', makeKeyv)
-await tierSuite('an S3 server itself', makeS3)
-await tierSuite('an S3 server itself, as a gateway has it', inPlace(makeS3))
+for (const program of ['versitygw', 'rclone'] as const) {
+  await tierSuite(`S3 of ${program}`, makeS3(program))
+  await tierSuite(`S3 of ${program}, as a gateway has it`, inPlace(makeS3(program)))
+}
 
 test('a block is one object under the prefix', async () => {
   const { bucket, endpoint, accessKeyId, secretAccessKey, folder, stop } = await startS3()

@@ -58,7 +58,20 @@ export async function run(program: Program): Promise<Running> {
     await stop(child)
     throw error
   }
-  return { output: () => output, pause: () => void child.kill('SIGSTOP'), stop: () => stop(child) }
+  return { output: () => output, pause: () => pause(child), stop: () => stop(child) }
+}
+
+/** Returns when it stands: a signal is on its way for a while, and answers may overtake it. */
+function pause(child: ChildProcess): void {
+  child.kill('SIGSTOP')
+  for (let left = 200; left > 0; left--)
+    if (
+      spawnSync('ps', ['-o', 'stat=', '-p', String(child.pid)])
+        .stdout.toString()
+        .startsWith('T')
+    )
+      return
+  throw new Error('the process did not stop')
 }
 
 async function stop(child: ChildProcess): Promise<void> {

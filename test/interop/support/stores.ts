@@ -1,4 +1,4 @@
-// Real stores for the shared tiers: Redis, and versitygw as an S3 server over a folder.
+// Real stores for the shared tiers: Redis, and S3 servers over a folder.
 import { mkdir } from 'node:fs/promises'
 import { connect } from 'node:net'
 import { join } from 'node:path'
@@ -43,24 +43,34 @@ export async function startRedis() {
   return { url: `redis://127.0.0.1:${port}`, ...(await startStore(server, folder)) }
 }
 
-export async function startS3() {
+type S3Program = (at: {
+  port: number
+  folder: string
+  key: string
+  secret: string
+}) => Pick<Program, 'command' | 'args'>
+
+/** Two that have nothing in common but the protocol; both keep buckets as folders and objects as files. */
+const s3Programs = {
+  versitygw: ({ port, folder, key, secret }) => ({
+    command: 'versitygw',
+    args: ['--port', `127.0.0.1:${port}`, '--access', key, '--secret', secret, 'posix', folder],
+  }),
+  rclone: ({ port, folder, key, secret }) => ({
+    command: 'rclone',
+    args: ['serve', 's3', '--addr', `127.0.0.1:${port}`, '--auth-key', `${key},${secret}`, '--config', '', folder],
+  }),
+} satisfies Record<string, S3Program>
+
+export async function startS3(program: keyof typeof s3Programs = 'versitygw') {
   const folder = await tempFolder()
   const port = await freePort()
   const credentials = { accessKeyId: 'interop', secretAccessKey: 'interop-secret' }
+  const { accessKeyId: key, secretAccessKey: secret } = credentials
   const bucket = 'blocks'
   await mkdir(join(folder.path, bucket))
   const server = {
-    command: 'versitygw',
-    args: [
-      '--port',
-      `127.0.0.1:${port}`,
-      '--access',
-      credentials.accessKeyId,
-      '--secret',
-      credentials.secretAccessKey,
-      'posix',
-      folder.path,
-    ],
+    ...s3Programs[program]({ port, folder: folder.path, key, secret }),
     isReady: () => accepts(port),
   }
   return {
