@@ -6,6 +6,7 @@ import type { Config } from './config/load.ts'
 import { version } from './config/package.ts'
 import { createAddRoute, type Route } from './http/add.ts'
 import { createKuboRoute } from './http/kubo-rpc.ts'
+import { createOpenApiRoute } from './http/openapi.ts'
 import { createTokens } from './http/tokens.ts'
 import type { Log } from './observe/log.ts'
 import type { Retrieval } from './retrieval/session.ts'
@@ -59,12 +60,17 @@ export function createWriteSide(options: {
     : undefined
   const schemas = createSchemaChecks({ maxBytes: responses.json.maxBytes, own: upload.schemas })
   const add = createAddRoute({ uploads: through ?? uploads, tokens, schemas, mode: responses.types, onError })
+  const description = createOpenApiRoute({
+    schemas: schemas.names,
+    hasTokens: upload.auth !== 'none',
+    mode: responses.types,
+  })
   const stalledMs = config.limits.stalled
   const kubo = upload.rpc
     ? [createKuboRoute({ uploads, retrieval, tokens, visit, version, stalledMs, clock, onError })]
     : []
   return {
-    routes: [add, ...kubo],
+    routes: [description, add, ...kubo],
     async close() {
       await through?.close()
       await uploads.close()

@@ -22,7 +22,16 @@ const mediaTypes: Readonly<Record<string, Representation>> = {
   'application/vnd.ipfs.ipns-record': 'ipns-record',
 }
 
-const formats = new Set<string>(['raw', 'car', 'tar', 'dag-json', 'dag-cbor', 'json', 'cbor', 'ipns-record'])
+export const formats: ReadonlySet<string> = new Set([
+  'raw',
+  'car',
+  'tar',
+  'dag-json',
+  'dag-cbor',
+  'json',
+  'cbor',
+  'ipns-record',
+])
 
 type Accepted = { readonly as: Representation; readonly parameters: Readonly<Record<string, string>> }
 

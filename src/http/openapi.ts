@@ -1,0 +1,40 @@
+// GET /openapi.json: made once, and the same bytes until the configuration changes.
+import { createHash } from 'node:crypto'
+import { Failure } from '../failure.ts'
+import type { Route } from './add.ts'
+import { matches } from './conditional.ts'
+import { corsHeaders, preflight } from './cors.ts'
+import { openApiDocument } from './openapi-document.ts'
+import { type Mode, sendProblem } from './problem.ts'
+
+const methods = 'GET, HEAD, OPTIONS'
+
+export function createOpenApiRoute(options: {
+  readonly schemas: readonly string[]
+  readonly hasTokens: boolean
+  readonly mode: Mode
+}): Route {
+  const body = Buffer.from(`${JSON.stringify(openApiDocument(options))}\n`)
+  const etag = `"${createHash('sha256').update(body).digest('base64url').slice(0, 22)}"`
+  return (request, response, next) => {
+    if ((request.url ?? '').split('?')[0] !== '/openapi.json') return next()
+    const { method = '' } = request
+    if (method === 'OPTIONS') return preflight(response, methods)
+    const head = method === 'HEAD'
+    if (!head && method !== 'GET') {
+      const failure = new Failure('unsupported', 'the description is read with GET', {
+        source: 'client',
+        facts: { status: 405 },
+      })
+      return sendProblem(response, failure, { mode: options.mode, headers: { Allow: methods, Connection: 'close' } })
+    }
+    for (const [name, value] of corsHeaders) response.setHeader(name, value)
+    response.setHeader('Cache-Control', 'public, max-age=3600')
+    response.setHeader('ETag', etag)
+    response.setHeader('X-Content-Type-Options', 'nosniff')
+    if (matches(request.headers['if-none-match'], etag)) return void response.writeHead(304).end()
+    response.setHeader('Content-Type', 'application/json')
+    response.setHeader('Content-Length', body.byteLength)
+    response.writeHead(200).end(head ? undefined : body)
+  }
+}

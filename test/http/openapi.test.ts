@@ -1,0 +1,185 @@
+// GET /openapi.json as a client reads it: its form, its examples against its own schemas, and the statuses we answer with.
+import assert from 'node:assert/strict'
+import { after, before, describe, it } from 'node:test'
+import { Ajv2020 } from 'ajv/dist/2020.js'
+import type { FailureKind } from '../../src/failure.ts'
+import { addStatuses, readStatuses } from '../../src/http/openapi-problems.ts'
+import { table } from '../../src/http/problem.ts'
+import { builtIn } from '../../src/upload/schemas/checks.ts'
+import { multipart, post } from '../support/adding.ts'
+import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
+
+type Json = { readonly [name: string]: Json } & { readonly $ref?: string }
+
+describe('GET /openapi.json', () => {
+  let at: TestGateway
+  let document: Json
+  before(async () => {
+    at = await startGateway({ config: { upload: { schemas: { own: { type: 'object' } } } } })
+    document = JSON.parse((await fetchAll(`${at.url}/openapi.json`)).body.toString()) as Json
+  })
+  after(() => at.close())
+
+  const ajv = new Ajv2020({ strict: false, validateFormats: false })
+  const found = (pointer: string): Json | undefined =>
+    pointer
+      .slice(2)
+      .split('/')
+      .reduce<Json | undefined>((one, step) => one?.[step.replaceAll('~1', '/')], document)
+  const resolved = (one: Json): Json => (typeof one.$ref === 'string' ? (found(one.$ref) as Json) : one)
+  const entries = (one: Json | undefined): [string, Json][] => Object.entries(one ?? {}) as [string, Json][]
+
+  /** Every object in it, with where it stands. */
+  function* walk(value: unknown, path = '#'): Generator<[string, Json]> {
+    if (typeof value !== 'object' || value === null) return
+    if (!Array.isArray(value)) yield [path, value as Json]
+    for (const [name, one] of Object.entries(value)) yield* walk(one, `${path}/${name}`)
+  }
+
+  it('may be read from anywhere and kept, and has a tag', async () => {
+    const { status, headers } = await fetchAll(`${at.url}/openapi.json`)
+    assert.equal(status, 200)
+    assert.equal(headers['content-type'], 'application/json')
+    assert.equal(headers['access-control-allow-origin'], '*')
+    assert.match(headers['cache-control'] ?? '', /max-age=\d+/)
+    const again = await fetchAll(`${at.url}/openapi.json`, { 'If-None-Match': String(headers.etag) })
+    assert.deepEqual([again.status, again.body.byteLength], [304, 0])
+    const head = await fetch(`${at.url}/openapi.json`, { method: 'HEAD' })
+    assert.deepEqual([head.status, head.headers.get('etag')], [200, headers.etag])
+    assert.equal((await fetch(`${at.url}/openapi.json`, { method: 'POST' })).status, 405)
+    assert.equal((await fetch(`${at.url}/openapi.json`, { method: 'OPTIONS' })).status, 204)
+  })
+
+  it('is an OpenAPI 3.1 document of the API 1.0.0', () => {
+    assert.match(String(document['openapi']), /^3\.1\.\d+$/)
+    assert.equal(document['info']?.['version'], '1.0.0')
+    assert.deepEqual(Object.keys(document['paths'] ?? {}), [
+      '/add',
+      '/ipfs/{cid}',
+      '/ipfs/{cid}/{path}',
+      '/openapi.json',
+    ])
+    const ids: unknown[] = []
+    for (const [path, item] of entries(document['paths'])) {
+      const named = [...path.matchAll(/\{(\w+)\}/g)].map(([, name]) => name)
+      const shared = ((item['parameters'] ?? []) as unknown as Json[]).map(resolved)
+      assert.deepEqual(
+        shared.filter((one) => String(one['in']) === 'path').map((one) => String(one['name'])),
+        named,
+      )
+      for (const [method, operation] of entries(item)) {
+        if (method === 'parameters') continue
+        assert.ok(['get', 'head', 'post'].includes(method))
+        ids.push(operation['operationId'])
+        const all = [...shared, ...((operation['parameters'] ?? []) as unknown as Json[]).map(resolved)]
+        for (const one of all) {
+          assert.ok(['path', 'query', 'header'].includes(String(one['in'])))
+          assert.ok(one['schema'])
+        }
+        for (const [status, response] of entries(operation['responses'])) {
+          assert.match(status, /^[1-5]\d\d$/)
+          assert.equal(typeof resolved(response)['description'], 'string')
+          for (const [name, header] of entries(resolved(response)['headers']))
+            assert.ok(resolved(header)['schema'], name)
+        }
+      }
+    }
+    assert.equal(new Set(ids).size, ids.length)
+  })
+
+  it('points at nothing that is not there', () => {
+    let count = 0
+    for (const [path, { $ref }] of walk(document)) {
+      if (typeof $ref !== 'string') continue
+      count++
+      assert.ok(found($ref), `${path} points at ${$ref}`)
+    }
+    assert.ok(count > 30)
+  })
+
+  it('has the schemas that uploads are checked with, and their examples pass them', () => {
+    const schemas = document['components']?.['schemas']
+    assert.deepEqual(schemas?.['EvidenceFile'], builtIn['evidence'])
+    assert.deepEqual(schemas?.['PolicyFile'], builtIn['policy'])
+    assert.deepEqual(schemas?.['DisputeTemplate'], builtIn['dispute-template'])
+    for (const [name, schema] of entries(schemas)) {
+      const validate = ajv.compile(inlined(schema))
+      for (const example of (schema['examples'] ?? []) as unknown as unknown[])
+        assert.ok(validate(example), `${name}: ${ajv.errorsText(validate.errors)}`)
+    }
+  })
+
+  /** With what it points at in its place. */
+  const inlined = (one: Json): Json =>
+    JSON.parse(JSON.stringify(one), (_key, value) =>
+      typeof value?.$ref === 'string' ? found(value.$ref) : value,
+    ) as Json
+
+  it('has examples that pass the schema they stand beside', () => {
+    let count = 0
+    for (const [path, media] of walk(document)) {
+      if (!media['schema'] || !media['examples'] || path.includes('/properties/')) continue
+      const validate = ajv.compile(inlined(media['schema']))
+      for (const [name, { value }] of entries(media['examples'])) {
+        count++
+        assert.ok(validate(value), `${path}/${name}: ${ajv.errorsText(validate.errors)}`)
+      }
+    }
+    assert.ok(count >= 10, `${count} examples`)
+  })
+
+  it('has examples of uploads that are taken, with the schema they are of', async () => {
+    const { requestBody } = document['paths']?.['/add']?.['post'] ?? {}
+    const examples = requestBody?.['content']?.['multipart/form-data']?.['examples']
+    const names: Record<string, string> = {
+      EvidenceFile: 'evidence',
+      PolicyFile: 'policy',
+      DisputeTemplate: 'dispute-template',
+    }
+    assert.deepEqual(Object.keys(examples ?? {}), Object.keys(names))
+    for (const [title, { value }] of entries(examples)) {
+      const { status, body } = await post(
+        `${at.url}/add?schema=${names[title]}`,
+        multipart([{ body: String(value?.['data']) }]),
+      )
+      assert.equal(status, 200, body)
+    }
+    assert.ok(JSON.stringify(document['components']?.['parameters']?.['schema']).includes('"own"'))
+  })
+
+  it('lists every status that a failure can become', () => {
+    const named = new Set<number>([...readStatuses, ...addStatuses])
+    // The client is gone: nobody reads it.
+    const kinds = (Object.keys(table) as FailureKind[]).filter((kind) => kind !== 'cancelled')
+    for (const kind of kinds) for (const mode of ['api', 'web'] as const) assert.ok(named.has(table[kind][mode]), kind)
+    for (const [, item] of entries(document['paths']))
+      for (const [method, { responses }] of entries(item)) {
+        if (method === 'parameters' || item['get']?.['operationId'] === ('getDescription' as unknown)) continue
+        const wanted = method === 'post' ? addStatuses : readStatuses
+        for (const status of wanted) assert.ok(responses?.[status], `${method} ${status}`)
+      }
+  })
+
+  it('lists what is answered', async () => {
+    const add = document['paths']?.['/add']?.['post']?.['responses']
+    const read = document['paths']?.['/ipfs/{cid}']?.['get']?.['responses']
+    const problem = ajv.compile(document['components']?.['schemas']?.['Problem'] as Json)
+    const cid = 'bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy'
+    const asked: [Json | undefined, number, Promise<Response>][] = [
+      [add, 400, fetch(`${at.url}/add`, { method: 'POST', body: 'x' })],
+      [add, 405, fetch(`${at.url}/add`)],
+      [read, 404, fetch(`${at.url}/ipfs/${cid}`)],
+      [read, 400, fetch(`${at.url}/ipfs/nonsense`)],
+      [read, 412, fetch(`${at.url}/ipfs/${cid}`, { headers: { 'Cache-Control': 'only-if-cached' } })],
+    ]
+    for (const [responses, status, answer] of asked) {
+      const response = await answer
+      assert.equal(response.status, status)
+      assert.equal(response.headers.get('content-type'), 'application/problem+json')
+      const said = resolved(responses?.[status] as Json)
+      for (const name of Object.keys(said['headers'] ?? {})) assert.ok(response.headers.has(name), `${status}: ${name}`)
+      const body: unknown = await response.json()
+      assert.ok(problem(body), ajv.errorsText(problem.errors))
+    }
+  })
+})
