@@ -37,6 +37,7 @@ import { proved } from './retrieval/proved-tier.ts'
 import { createRetrieval } from './retrieval/retrieval.ts'
 import { createTierStack } from './retrieval/tier-stack.ts'
 import { createPinsTier } from './upload/pins-tier.ts'
+import { createSpools, spoolFolder } from './upload/spool.ts'
 import { createWriteSide } from './write-side.ts'
 
 export { type Config, loadConfig, parseConfig } from './config/load.ts'
@@ -69,7 +70,13 @@ export async function createGateway(
   const { userAgent } = config.retrieval
 
   const { providers, tiers: bare, members } = createParts(config, { log, clock })
-  const pins = providers.flatMap(({ name, store }) => (store ? [createPinsTier(name, store, log)] : []))
+  const pins = providers.flatMap(({ name, store }) =>
+    store ? [createPinsTier(name, store, { keeps: true, log })] : [],
+  )
+  // What is acknowledged and not yet everywhere, where no provider of ours keeps it on this disk.
+  const spools = createSpools(spoolFolder(config.data))
+  if (providers.some(({ traits }) => !traits.local))
+    pins.push(createPinsTier('uploads', spools.store, { keeps: false, log }))
 
   const corrupt = new Map<string, number>()
   const onCorrupt = (tier: string) => corrupt.set(tier, (corrupt.get(tier) ?? 0) + 1)
@@ -121,7 +128,7 @@ export async function createGateway(
   const requests = createRequestCounts()
   const onError = (error: unknown) =>
     log('error', 'request.broke', { error: error instanceof Error ? error.stack : String(error) })
-  const writing = createWriteSide({ config, providers, retrieval, visit, clock, log, onError })
+  const writing = createWriteSide({ config, providers, spools, retrieval, visit, clock, log, onError })
   const router = createApp({
     retrieval,
     names,

@@ -11,6 +11,7 @@ import { createTokens } from './http/tokens.ts'
 import type { Log } from './observe/log.ts'
 import type { Retrieval } from './retrieval/session.ts'
 import { createSchemaChecks } from './upload/schemas/checks.ts'
+import type { Spools } from './upload/spool.ts'
 import { createThrough } from './upload/through.ts'
 import { createUploads } from './upload/uploads.ts'
 
@@ -19,6 +20,7 @@ export type WriteSide = { readonly routes: readonly Route[]; close(): Promise<vo
 export function createWriteSide(options: {
   readonly config: Config
   readonly providers: readonly Provider[]
+  readonly spools: Spools
   readonly retrieval: Retrieval
   /** Throws for what is not to be kept or served here. */
   readonly visit: (cid: CID, rest: readonly string[]) => void
@@ -26,7 +28,7 @@ export function createWriteSide(options: {
   readonly log: Log
   readonly onError: (error: unknown) => void
 }): WriteSide {
-  const { config, providers, retrieval, visit, clock, log, onError } = options
+  const { config, providers, spools, retrieval, visit, clock, log, onError } = options
   const { upload, pinning, responses } = config
   const { profile, concurrency } = upload
   const limits = { maxBytes: upload.maxBytes, idleMs: upload.idle, minRate: upload.minRate, graceMs: upload.idle }
@@ -38,6 +40,7 @@ export function createWriteSide(options: {
     concurrency,
     mostBytes: upload.mostBytes,
     providers,
+    spools,
     confirm: pinning.confirm,
     queue: pinning.queue,
     pinMs: pinning.timeout,
@@ -55,6 +58,7 @@ export function createWriteSide(options: {
         answerMs: pinning.timeout,
         userAgent: config.retrieval.userAgent,
         retrieval,
+        admit: (cid) => visit(cid, []),
         clock,
       })
     : undefined

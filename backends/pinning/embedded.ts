@@ -150,14 +150,16 @@ export function createEmbedded(
     unpin: (cid) => guarded('delete', () => turns.alone(() => free(cid))),
     status: (cid) => guarded('read', async () => ((await pins.read(cid)) ? 'pinned' : 'absent')),
     probe: () =>
-      guarded('write', async () => {
-        await disk.folder(blocks)
-        const file = join(root, 'probe')
-        await disk.write(file, randomBytes(16))
-        await unlink(file).catch(() => {})
-        const { bavail, bsize } = await statfs(root)
-        if (bavail * bsize < leastFreeBytes) throw Object.assign(new Error('no room'), { code: 'ENOSPC' })
-      }),
+      guarded('write', () =>
+        turns.together(async () => {
+          await disk.folder(blocks)
+          const file = join(root, 'probe')
+          await disk.write(file, randomBytes(16))
+          await unlink(file).catch(() => {})
+          const { bavail, bsize } = await statfs(root)
+          if (bavail * bsize < leastFreeBytes) throw Object.assign(new Error('no room'), { code: 'ENOSPC' })
+        }),
+      ),
     store: {
       get: (cid) => guarded('read', () => read(blockKey(cid))),
       has: (cid) =>

@@ -12,6 +12,8 @@ export type TierTraits = {
   readonly shared: boolean
   /** Nobody else can have written into it: what comes out need not be hashed again. */
   readonly trusted: boolean
+  /** Never loses what it has: no cache of this machine that is asked after it need have it too. */
+  readonly keeps?: boolean
 }
 
 /**

@@ -31,7 +31,7 @@ export type TierStack = Tier & {
   readonly outages: number
   /**
    * For an upload: resolves when memory and every shared tier has it, naming the shared tiers that failed; the
-   * others get it behind. Rejects only with the reason of `signal`.
+   * others get it behind, but for those after a tier of this machine that keeps it for good. Rejects only with the reason of `signal`.
    */
   store(cid: CID, bytes: Uint8Array, signal?: AbortSignal): Promise<{ readonly failed: readonly TierFailure[] }>
   /** Looks at every tier once; those that are of no use are named, and passed over from then on. */
@@ -207,13 +207,22 @@ export function createTierStack(tiers: readonly Tier[], options: TierStackOption
     await orAborted(signal, Promise.all(slow.map(({ filler }) => filler.put(cid, own))))
   }
 
+  /** A tier of this machine that has it for good. */
+  async function keeperOf(cid: CID, signal: AbortSignal | undefined): Promise<(typeof slow)[number] | undefined> {
+    for (const layer of slow)
+      if (layer.tier.traits.keeps && (await ask(layer, signal, () => layer.tier.has(cid, signal)))) return layer
+    return undefined
+  }
+
   async function store(cid: CID, bytes: Uint8Array, signal?: AbortSignal) {
     signal?.throwIfAborted()
     const own = await putFast(cid, bytes, signal)
     const failed: TierFailure[] = []
+    const keeper = await keeperOf(cid, signal)
     const writes = slow.map(async (layer) => {
       const { filler, tier } = layer
-      if (!tier.traits.shared) return filler.put(cid, own)
+      const isSpared = keeper !== undefined && slow.indexOf(keeper) < slow.indexOf(layer)
+      if (!tier.traits.shared) return isSpared ? undefined : filler.put(cid, own)
       try {
         await filler.write(cid, own, signal)
       } catch (error) {

@@ -28,10 +28,10 @@ export type ConfirmOptions = {
 
 export interface Confirmation {
   /**
-   * Resolves when it counts. Rejects with a Failure (facts: `outcomes`) when it cannot; then nothing of it is kept. Takes
-   * the spool over. The same file twice at once is one: the second spool is dropped.
+   * Resolves when all of them count. Rejects with a Failure (facts: `outcomes`) when one cannot; then nothing of any is
+   * kept, but for what was here before. Takes the spools over. The same file twice at once is asked about once.
    */
-  confirm(upload: Upload, id: string): Promise<void>
+  confirm(uploads: readonly Spooled[]): Promise<void>
   /** Takes up what the last process left. */
   resume(): Promise<void>
   open(): readonly Entry[]
@@ -41,9 +41,18 @@ export interface Confirmation {
   close(): Promise<void>
 }
 
+export type Spooled = { readonly upload: Upload; readonly id: string }
+
 type Flight = {
   readonly upload: Upload
   readonly confirmed: Promise<void>
+  /** Enough hold it, whatever becomes of those it came with. */
+  readonly enough: PromiseWithResolvers<void>
+  /** Those it came with: resolves when enough hold each of them. */
+  readonly others: () => Promise<unknown>
+  /** Ends what is asked of providers. */
+  readonly stop: AbortController
+  readonly asks: Promise<unknown>[]
   entry: Entry
   /** Providers that are being asked just now. */
   readonly asking: Set<string>
@@ -54,6 +63,9 @@ type Flight = {
 }
 
 const asksAtOnce = 16
+
+/** Of an upload that would have counted, had it come alone. */
+class OtherFailed extends Error {}
 
 export function createConfirmation(options: ConfirmOptions): Confirmation {
   const { providers, journal, spools, clock, log, random = Math.random } = options
@@ -111,12 +123,11 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
 
   /** Everybody once. Resolves when enough hold it, or when that cannot come about any more. */
   async function round(flight: Flight): Promise<readonly Attempt[]> {
+    const { asks, stop } = flight
     const { cid } = flight.entry
-    const stop = new AbortController()
     const onClose = () => stop.abort(closing.signal.reason)
     closing.signal.addEventListener('abort', onClose, { once: true })
     const attempts: Attempt[] = []
-    const asks: Promise<unknown>[] = []
     const waiting = new Set(providers)
     let settled = Promise.withResolvers<void>()
 
@@ -160,11 +171,10 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
         const isHere = () =>
           attempts.filter(({ provider }) => locals.some(({ name }) => name === provider)).length === locals.length
         while (!isHere()) await Promise.race([settled.promise, ...asks.slice(-locals.length)])
-      } else stop.abort(new Failure('cancelled', 'the upload cannot be confirmed', { source: 'ours' }))
+      }
       return attempts
     } finally {
       void Promise.allSettled(asks).then(() => closing.signal.removeEventListener('abort', onClose))
-      if (stop.signal.aborted) await Promise.allSettled(asks)
     }
   }
 
@@ -192,15 +202,28 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
       const attempts = await round(flight)
       closing.signal.throwIfAborted()
       if (!isEnough(flight) && !canQueue(attempts)) throw unconfirmed(flight.entry, needed, attempts, providers)
+      flight.enough.resolve()
+      await flight.others().catch((cause: unknown) => {
+        throw new OtherFailed('one that it came with cannot be confirmed', { cause })
+      })
+      closing.signal.throwIfAborted()
+      await offer(flight)
       await options.onConfirmed(flight.upload, closing.signal)
       // Where everybody holds it, its record is written as a whole; there is nothing to be taken up after a crash.
       if (holders(flight).length < providers.length) await note(flight, { accepted: true })
       else flight.entry = { ...flight.entry, accepted: true }
     } catch (error) {
+      flight.stop.abort(new Failure('cancelled', 'the upload cannot be confirmed', { source: 'ours' }))
+      await Promise.allSettled(flight.asks)
       // A process that ends leaves the work to the next one.
       if (!closing.signal.aborted) await undo(flight, before)
       throw error
     }
+  }
+
+  /** Read from where it waits, as long as no disk of ours holds it otherwise. */
+  const offer = async (flight: Flight): Promise<void> => {
+    if (!holders(flight).some(({ traits }) => traits.local)) await spools.offer(flight.entry.id)
   }
 
   /** Pins of the same file from before: those are not ours to undo. */
@@ -230,22 +253,56 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
     }
   }
 
-  function begin(upload: Upload, entry: Entry): Flight {
+  function begin(upload: Upload, entry: Entry, others: Flight['others'] = async () => {}): Flight {
     const flight: Flight = {
       upload,
       entry,
+      others,
+      enough: Promise.withResolvers(),
+      stop: new AbortController(),
+      asks: [],
       asking: new Set(),
       timers: new Map(),
       over: false,
       written: Promise.resolve(),
-      confirmed: Promise.resolve().then(() => (entry.accepted ? undefined : fly(flight))),
+      confirmed: Promise.resolve().then(() => (entry.accepted ? offer(flight) : fly(flight))),
     }
     flights.set(nameOf(upload.cid), flight)
+    flight.enough.promise.catch(() => {})
     track(flight.confirmed).then(
       () => goOn(flight),
-      () => {},
+      (error: unknown) => flight.enough.reject(error),
     )
     return flight
+  }
+
+  /** One that goes with others, or the same file that is under way already. Resolves when enough hold it. */
+  function join(
+    { upload, id }: Spooled,
+    others: Flight['others'],
+  ): { enough: Promise<void>; confirmed: Promise<void> } {
+    const running = flights.get(nameOf(upload.cid))
+    if (running) {
+      const settled = running.confirmed.then(
+        async () => {
+          await spools.drop(id)
+          return { enough: Promise.resolve(), confirmed: Promise.resolve() }
+        },
+        async (error: unknown) => {
+          // What that one came with is no reason for this one to fail: it begins anew, with the bytes it brought. It does
+          // not wait for yet another one, so that no two ever wait for each other.
+          if (error instanceof OtherFailed && !flights.has(nameOf(upload.cid))) return join({ upload, id }, others)
+          await spools.drop(id)
+          throw error
+        },
+      )
+      return { enough: settled.then((one) => one.enough), confirmed: settled.then((one) => one.confirmed) }
+    }
+    const { cid, profile, bytes, carBytes } = upload
+    const at = new Date(clock.now()).toISOString()
+    const entry = { id, cid: nameOf(cid), profile, bytes, carBytes, at, accepted: false, providers: {} }
+    const { enough, confirmed } = begin(upload, entry, others)
+    return { enough: enough.promise, confirmed }
   }
 
   /** Behind the answer: whoever does not hold it yet is asked again when its time has come. */
@@ -282,16 +339,21 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
   }
 
   return {
-    async confirm(upload, id) {
-      const running = flights.get(nameOf(upload.cid))
-      if (running) {
-        await spools.drop(id)
-        return running.confirmed
+    async confirm(uploads) {
+      const different = new Map<string, Spooled>()
+      for (const one of uploads) {
+        if (different.has(nameOf(one.upload.cid))) await spools.drop(one.id)
+        else different.set(nameOf(one.upload.cid), one)
       }
-      const { cid, profile, bytes, carBytes } = upload
-      const at = new Date(clock.now()).toISOString()
-      await begin(upload, { id, cid: nameOf(cid), profile, bytes, carBytes, at, accepted: false, providers: {} })
-        .confirmed
+      const all = Promise.withResolvers<unknown>()
+      const joined = [...different.values()].map((one) => join(one, () => all.promise))
+      all.resolve(Promise.all(joined.map(({ enough }) => enough)))
+      all.promise.catch(() => {})
+      const outcomes = await Promise.allSettled(joined.map(({ confirmed }) => confirmed))
+      const reasons = outcomes.flatMap((one) => (one.status === 'rejected' ? [one.reason as unknown] : []))
+      if (reasons.length === 0) return
+      const own = reasons.find((reason) => !(reason instanceof OtherFailed)) ?? reasons[0]
+      throw own instanceof OtherFailed ? own.cause : own
     },
     async resume() {
       const entries = await journal.load()

@@ -5,10 +5,15 @@ import type { Tier } from '../../backends/tiers/contract.ts'
 import { proves } from '../block.ts'
 import type { Log } from '../observe/log.ts'
 
-export function createPinsTier(name: string, store: LocalStore, log: Log): Tier {
+export function createPinsTier(
+  name: string,
+  store: LocalStore,
+  /** `keeps`: what is in it stays, so that no cache on this machine need have it too. */
+  { keeps, log }: { readonly keeps: boolean; readonly log: Log },
+): Tier {
   return {
     name,
-    traits: { persistent: true, shared: false, trusted: true },
+    traits: { persistent: true, shared: false, trusted: true, keeps },
     async get(cid) {
       const bytes = await store.get(cid)
       if (bytes === undefined || proves(cid, bytes)) return bytes

@@ -1,13 +1,13 @@
 // Where an upload lies until every provider holds it: a folder of its own with one file per block, each on the platter
 // when its `put` resolves. The same files are linked into the embedded store, so nothing is written twice.
 import { randomUUID } from 'node:crypto'
-import { readdir, rm } from 'node:fs/promises'
+import { readdir, readFile, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
-import type { Profile, Upload } from '../../backends/pinning/contract.ts'
+import type { LocalStore, Profile, Upload } from '../../backends/pinning/contract.ts'
 import { blockKey } from '../block.ts'
 import { makeFolder, syncFolder, writeSynced } from './durable.ts'
-import { diskFailure } from './failures.ts'
+import { codeOf, diskFailure } from './failures.ts'
 import { blockName, carHeader, carSectionBytes, spooledUpload } from './spooled.ts'
 
 export interface Spool {
@@ -30,12 +30,42 @@ export interface Spools {
   /** What was finished before this process began. */
   open(record: SpoolRecord): Upload
   drop(id: string): Promise<void>
+  /** Lets what lies here be read by block, until it is dropped. Does not reject. */
+  offer(id: string): Promise<void>
+  /** The blocks that are offered. */
+  readonly store: LocalStore
   /** Drops every folder but these: what a process that died had begun. */
   sweep(keep: ReadonlySet<string>): Promise<void>
 }
 
+export const spoolFolder = (data: string): string => join(data, 'uploads')
+
 export function createSpools(root: string): Spools {
   const folderOf = (id: string): string => join(root, id)
+  /** Which spools have a block, by its key; and the keys of each. */
+  const offered = new Map<string, Set<string>>()
+  const keysOf = new Map<string, readonly string[]>()
+
+  function withdraw(id: string): void {
+    for (const key of keysOf.get(id) ?? []) {
+      const ids = offered.get(key)
+      ids?.delete(id)
+      if (ids?.size === 0) offered.delete(key)
+    }
+    keysOf.delete(id)
+  }
+
+  async function read(key: string): Promise<Uint8Array | undefined> {
+    for (const id of offered.get(key) ?? []) {
+      const bytes = await readFile(join(folderOf(id), key)).catch((error: unknown) => {
+        // It was dropped just now: whoever made that happen holds it.
+        if (codeOf(error) === 'ENOENT') return undefined
+        throw diskFailure(error, 'read an upload')
+      })
+      if (bytes) return bytes
+    }
+    return undefined
+  }
 
   return {
     async begin() {
@@ -73,7 +103,20 @@ export function createSpools(root: string): Spools {
     },
     open: ({ id, cid, profile, bytes, carBytes }) =>
       spooledUpload({ cid, profile, bytes, carBytes, folder: folderOf(id) }),
-    drop: (id) => rm(folderOf(id), { recursive: true, force: true }),
+    drop(id) {
+      withdraw(id)
+      return rm(folderOf(id), { recursive: true, force: true })
+    },
+    async offer(id) {
+      withdraw(id)
+      const keys = await readdir(folderOf(id)).catch(() => [])
+      keysOf.set(id, keys)
+      for (const key of keys) offered.set(key, (offered.get(key) ?? new Set()).add(id))
+    },
+    store: {
+      get: (cid) => read(blockKey(cid)),
+      has: async (cid) => offered.has(blockKey(cid)),
+    },
     async sweep(keep) {
       const ids = await readdir(root).catch(() => [])
       for (const id of ids) if (!keep.has(id)) await rm(folderOf(id), { recursive: true, force: true })

@@ -25,6 +25,8 @@ export type ThroughOptions = {
   readonly answerMs: number
   readonly userAgent: string
   readonly retrieval: Pick<Retrieval, 'store' | 'forget'>
+  /** Throws a Failure for what is not to be kept or served here (a denylist). */
+  readonly admit?: (cid: CID) => void
   readonly clock: Clock
 }
 
@@ -52,6 +54,8 @@ export function createThrough(options: ThroughOptions): Through {
       keep(one, block, signal),
     )
     text?.check()
+    // The service has not been sent the end: it gets a body that is cut.
+    options.admit?.(cid)
     return { cid, dagBytes, fileName: undefined }
   }
 

@@ -17,7 +17,7 @@ import { fillTiers } from './fill.ts'
 import { importFile } from './import.ts'
 import { createJournal, type Journal } from './journal.ts'
 import { type ReceiveLimits, type ReceiveOptions, receive } from './receive.ts'
-import { createSpools, type Spool } from './spool.ts'
+import { createSpools, type Spool, type Spools, spoolFolder } from './spool.ts'
 
 export type UploadsOptions = {
   /** The gateway's data folder. */
@@ -37,6 +37,8 @@ export type UploadsOptions = {
   readonly clock: Clock
   readonly log: Log
   readonly random?: () => number
+  /** Those of the data folder, where somebody else reads them too. */
+  readonly spools?: Spools
 }
 
 export type AddOptions = {
@@ -75,7 +77,7 @@ type Spooled = { readonly upload: Upload; readonly id: string; readonly counter:
 
 export function createUploads(options: UploadsOptions): Uploads {
   const { data, limits, providers, confirm, queue, pinMs, retrieval, clock, log, admit = () => {} } = options
-  const spools = createSpools(join(data, 'uploads'))
+  const { spools = createSpools(spoolFolder(data)) } = options
   const journal = createJournal(join(data, 'journal'), log)
   const admission = createAdmission({ most: options.concurrency, mostBytes: options.mostBytes })
   const confirmation = createConfirmation({
@@ -126,12 +128,13 @@ export function createUploads(options: UploadsOptions): Uploads {
     })
   }
 
-  async function confirmed({ upload, id, counter, added }: Spooled): Promise<Added> {
+  /** All of them, or none. */
+  async function confirmed(spooled: readonly Spooled[]): Promise<Added[]> {
     try {
-      await confirmation.confirm(upload, id)
-      return added
+      await confirmation.confirm(spooled)
+      return spooled.map(({ added }) => added)
     } finally {
-      counter.release()
+      for (const { counter } of spooled) counter.release()
     }
   }
 
@@ -150,18 +153,15 @@ export function createUploads(options: UploadsOptions): Uploads {
           return one
         })
         spooled.length = 0
-        const outcomes = await Promise.allSettled(all.map(confirmed))
-        return outcomes.map((one) => {
-          if (one.status === 'rejected') throw one.reason
-          return one.value
-        })
+        return await confirmed(all)
       } finally {
         await Promise.all(spooled.map(drop))
       }
     },
     async add(bytes, own = {}) {
       await resumed
-      return confirmed(await spoolFile(bytes, own))
+      const [added] = await confirmed([await spoolFile(bytes, own)])
+      return added as Added
     },
     async keep(root, blocks) {
       await resumed
@@ -181,7 +181,7 @@ export function createUploads(options: UploadsOptions): Uploads {
         await drop(spooled)
         throw isFailure(error, 'broken') ? malformed(`not every block below ${root} is there`, error) : error
       }
-      await confirmed(spooled)
+      await confirmed([spooled])
     },
     confirmation,
     journal,
@@ -189,6 +189,7 @@ export function createUploads(options: UploadsOptions): Uploads {
     ready: () => resumed,
     async close() {
       closing.abort(cancelled('this gateway stops'))
+      await resumed.catch(() => {})
       await confirmation.close()
     },
   }

@@ -8,6 +8,7 @@ import { join } from 'node:path'
 import { describe, it } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { CID } from 'multiformats/cid'
+import { Failure } from '../../src/failure.ts'
 import { type Adding, type AddingOptions, below, idle, multipart, post, startAdding } from '../support/adding.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { type Behaviour, scriptedProvider } from '../support/scripted-provider.ts'
@@ -127,6 +128,66 @@ describe('providers', () => {
       )
       assert.equal(slow.pins, 1)
       assert.deepEqual(await below(adding.data), [])
+    })
+  })
+})
+
+describe('several parts, one of which cannot be confirmed', () => {
+  const good = 'a good one'
+  const bad = 'a bad one!!!'
+  /** Takes all but the bad one. */
+  function choosy(name: string) {
+    const provider = scriptedProvider(name)
+    const { pin } = provider
+    return Object.assign(provider, {
+      async pin(...[upload, signal]: Parameters<typeof pin>) {
+        if (upload.bytes === bad.length)
+          throw new Failure('broken', 'not that one', { source: 'provider', facts: { class: 'content' } })
+        return pin(upload, signal)
+      },
+    })
+  }
+  const both = (adding: Adding) =>
+    post(`${adding.url}/add`, multipart([{ fileName: 'a', body: good }, { fileName: 'b', body: bad }, { body: good }]))
+
+  it('are none of them kept', async () => {
+    await withAdding({ others: [choosy('choosy')], confirm: 'all' }, async (adding) => {
+      const { status, json } = await both(adding)
+      assert.equal(status, 502)
+      assert.match(String(json['detail']), /1 of 2|0 of 2/)
+      for (const folder of ['pins/blocks', 'pins/roots', 'uploads', 'journal'])
+        assert.deepEqual(await below(join(adding.data, folder)), [], folder)
+      assert.equal(adding.tiers.size, 0)
+      assert.deepEqual([adding.uploads.confirmation.open(), adding.uploads.admission.bytes], [[], 0])
+    })
+  })
+
+  it('stay where an earlier upload had them', async () => {
+    await withAdding({ others: [choosy('choosy')], confirm: 'all' }, async (adding) => {
+      const { json } = await add(adding, good)
+      await idle(adding)
+      assert.equal((await both(adding)).status, 502)
+      assert.equal(await adding.embedded.status(cidOf(json), new AbortController().signal), 'pinned')
+      assert.ok(await adding.embedded.store.has(cidOf(json)))
+    })
+  })
+
+  it('do not fail one that came alone, at the same time', async () => {
+    const slow = choosy('slow')
+    const { pin } = slow
+    slow.pin = async (upload, signal) => {
+      await sleep(upload.bytes === bad.length ? 150 : 20)
+      return pin(upload, signal)
+    }
+    await withAdding({ others: [slow], confirm: 'all' }, async (adding) => {
+      const together = both(adding)
+      await until(() => slow.pins > 0)
+      const alone = await add(adding, good)
+      assert.equal((await together).status, 502)
+      assert.equal(alone.status, 200)
+      await idle(adding)
+      assert.equal(await adding.embedded.status(cidOf(alone.json), new AbortController().signal), 'pinned')
+      assert.ok(await adding.embedded.store.has(cidOf(alone.json)))
     })
   })
 })

@@ -138,8 +138,9 @@ export const kuboApi: Api = async (call, self) => {
     case 'add': {
       const blocks: BlockMap = new Map()
       const profile = call.query.get('cid-version') === '1' ? 'v1' : 'v0'
-      const cid =
-        self.otherCid ?? String((await addFile(blocks, Uint8Array.from(partsOf(call)['file'] as Buffer), profile)).cid)
+      // Whatever its name: Kubo takes every part for a file.
+      const [file = Buffer.alloc(0)] = Object.values(partsOf(call))
+      const cid = self.otherCid ?? String((await addFile(blocks, Uint8Array.from(file), profile)).cid)
       self.pins.set(cid, cid)
       const line = `${JSON.stringify({ Name: 'file', Hash: cid, Size: '12' })}\n`
       return { chunked: [`${JSON.stringify({ Name: 'file', Bytes: 5 })}\n${line.slice(0, 9)}`, line.slice(9)] }

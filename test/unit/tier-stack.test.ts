@@ -157,6 +157,23 @@ test('a delete that one tier could not do is said, and done in the others', asyn
   assert.deepEqual(holders(memory, disk, bucket), ['disk'])
 })
 
+test('store spares a cache behind a tier of this machine that keeps what it has, and nobody else', async () => {
+  const memory = scriptedTier('memory', { persistent: false, trusted: true })
+  const before = scriptedTier('before')
+  const pins = scriptedTier('pins', { trusted: true, keeps: true })
+  const disk = scriptedTier('disk')
+  const bucket = scriptedTier('bucket', { shared: true })
+  const stack = createTierStack([memory, before, pins, disk, bucket], { clock: createFakeClock(), log })
+  pins.held.set(key, bytes)
+  await stack.store(cid, bytes)
+  await settle()
+  assert.deepEqual(holders(memory, before, disk, bucket), ['memory', 'before', 'bucket'])
+  const unpinned = block(7)
+  await stack.store(unpinned.cid, unpinned.bytes)
+  await settle()
+  assert.ok(disk.held.has(unpinned.key))
+})
+
 test('store waits for the shared tier, and names it when it failed', async () => {
   const { memory, disk, bucket, stack, outages } = make()
   assert.deepEqual(await stack.store(cid, bytes), { failed: [] })

@@ -143,7 +143,7 @@ describe('the embedded store', () => {
       await rm(fileOf(blockKey(upload.cid)))
       await writeFile(fileOf(blockKey(upload.cid)), randomBytes(1000))
       const said: string[] = []
-      const tier = createPinsTier('pins', store.store, (_level, event) => said.push(event))
+      const tier = createPinsTier('pins', store.store, { keeps: true, log: (_level, event) => said.push(event) })
       assert.equal(await tier.get(upload.cid), undefined)
       assert.deepEqual(said, ['pins.rotten'])
       await store.pin(how(upload), never)
