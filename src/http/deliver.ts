@@ -138,11 +138,12 @@ function headersOf(
     acceptsRanges: body.ranges,
     own,
     policy: body.policy ?? (deps.mode === 'web' ? policyFor(body.type, { own }) : own ? undefined : programsOnly),
-    varies: body.varies,
+    // Without a format in the address, Accept may ask for another one under it (RFC 9110 §12.5.5).
+    varies: body.varies || !target.query.has('format'),
     ...(body.cacheControl !== undefined && { cacheControl: body.cacheControl }),
     disposition: dispositionOf(target, body.save),
   })
-  if (location !== undefined) headers.push(['Content-Location', location], ['Vary', 'Accept'])
+  if (location !== undefined) headers.push(['Content-Location', location])
   if (deps.mode === 'web') for (const [name, value] of corsRequests) headers.push([name, value])
   headers.push(['Cache-Status', cacheStatus(account)])
   return headers

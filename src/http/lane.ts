@@ -16,6 +16,7 @@ export interface Lane {
 const notModifiedHeaders = new Set([
   'etag',
   'cache-control',
+  'vary',
   'x-ipfs-path',
   'x-ipfs-roots',
   'cache-status',

@@ -126,6 +126,7 @@ describe('headers of every answer', () => {
     const { headers } = await get(ipfs(all.directory, '/sub/deep/file.bin'))
     assert.match(String(headers['etag']), /^"baf[a-z0-9]+"$/)
     assert.equal(headers['cache-control'], 'public, max-age=29030400, immutable')
+    assert.equal(headers['vary'], 'Accept', 'another Accept would get another format under this address')
     assert.equal(headers['accept-ranges'], 'bytes')
     assert.equal(headers['x-ipfs-path'], `/ipfs/${all.directory}/sub/deep/file.bin`)
     assert.equal(String(headers['x-ipfs-roots']).split(',').length, 4)
