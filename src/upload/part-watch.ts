@@ -64,12 +64,14 @@ export function createPartWatch(
 }
 
 function problemOf(block: string, mostPairs: number): string | undefined {
-  // What stands before the first line break belongs to the delimiter's line: white space at most (RFC 2046 §5.1.1).
+  // What stands before the first line break belongs to the delimiter's line. RFC 2046 §5.1.1 allows white space there, our
+  // parser does not know it for a delimiter then, and nobody sends it: a part must not be lost in silence.
   const [padding = '', ...lines] = block.split('\r\n')
-  if (padding.trim() !== '') return 'behind a boundary that is not one'
+  if (padding !== '') return 'behind a boundary that is not one'
   if (lines.length > mostPairs) return `more than ${mostPairs}`
   const isText = !/;\s*filename\*?=/i.test(block)
   for (const line of lines) {
+    if (hasControls(line)) return 'with control characters in them'
     if (/^[ \t]/.test(line)) continue
     if (!/^[!#$%&'*+.^_`|~0-9A-Za-z-]+[ \t]*:[^\r\n]*$/.test(line)) return 'not of the form `name: value`'
     const type = /^content-type\s*:\s*(.*)$/i.exec(line)?.[1] ?? ''
@@ -77,7 +79,19 @@ function problemOf(block: string, mostPairs: number): string | undefined {
     const charset = /;\s*charset="?([^";\s]*)/i.exec(type)?.[1]
     if (isText && charset !== undefined && !/^(utf-?8|us-ascii)$/i.test(charset)) return 'of a text that is not UTF-8'
   }
+  // Without it a part has no name, and would be passed over: RFC 7578 §4.2 wants one with every part.
+  if (!lines.some((line) => /^content-disposition[ \t]*:[ \t]*form-data[ \t]*(;|$)/i.test(line)))
+    return 'without a Content-Disposition of form-data'
   return undefined
+}
+
+/** Anything below a space but a tab, and DEL. */
+function hasControls(line: string): boolean {
+  for (let index = 0; index < line.length; index++) {
+    const code = line.charCodeAt(index)
+    if ((code < 0x20 && code !== 0x09) || code === 0x7f) return true
+  }
+  return false
 }
 
 const wrong = (what: string): Failure => malformed(`the headers of a part are ${what}`)
