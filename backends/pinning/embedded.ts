@@ -148,7 +148,11 @@ export function createEmbedded(
     traits: { takesBytes: true, local: true },
     pin: (upload, signal) => guarded('write', () => pin(upload, signal)),
     unpin: (cid) => guarded('delete', () => turns.alone(() => free(cid))),
-    status: (cid) => guarded('read', async () => ((await pins.read(cid)) ? 'pinned' : 'absent')),
+    status: (cid, signal) =>
+      guarded('read', async () => {
+        signal.throwIfAborted()
+        return (await pins.read(cid)) ? 'pinned' : 'absent'
+      }),
     probe: () =>
       guarded('write', () =>
         turns.together(async () => {

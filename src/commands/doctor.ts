@@ -1,6 +1,7 @@
 // `cidgate doctor`: everything a configuration stands on is touched once, side by side; one line each, and what to mend.
-import { constants } from 'node:fs'
-import { access, mkdir } from 'node:fs/promises'
+import { randomUUID } from 'node:crypto'
+import { mkdir, rm, statfs, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
 import { systemClock } from '../clock.ts'
 import { loadConfig } from '../config/load.ts'
 import { Failure } from '../failure.ts'
@@ -30,6 +31,8 @@ export async function doctorCommand(file: string | undefined): Promise<number> {
     for (const check of [...needed, ...asked]) process.stdout.write(`${lineOf(check)}\n`)
     const isAsking = asked.length === 0 || asked.some(({ ok }) => ok)
     if (!isAsking) process.stdout.write('not one upstream can be used: only what is here can be read\n')
+    if (![...needed, ...asked].every(({ ok }) => ok))
+      process.stdout.write('mend what is bad, or take it out of the configuration; then run doctor again\n')
     return needed.every(({ ok }) => ok) && isAsking ? 0 : 1
   } finally {
     const all = [...providers, ...tiers, ...members.map(({ upstream }) => upstream)]
@@ -43,15 +46,22 @@ const lookAll = (looked: readonly Looked[]): Promise<Check[]> =>
 const lineOf = ({ name, ok, why, ms }: Check): string =>
   `${ok ? 'ok  ' : 'bad '} ${name} (${ms} ms)${ok ? '' : `: ${why}`}`
 
+const leastFreeBytes = 256 * 1024 * 1024
+
+/** Rights alone do not say it: a disk may be full, or mounted to be read. */
 async function isWritable(folder: string): Promise<void> {
+  const refused = (why: string, cause?: unknown) => new Failure('refused', why, { source: 'ours', cause })
   try {
     await mkdir(folder, { recursive: true })
-    await access(folder, constants.W_OK)
+    const file = join(folder, `.doctor-${randomUUID()}`)
+    await writeFile(file, 'x', { flag: 'wx' }).finally(() => rm(file, { force: true }))
   } catch (cause) {
-    const code = (cause as NodeJS.ErrnoException).code
-    throw new Failure('refused', `it cannot be written to (${code}); look at its owner and rights`, {
-      source: 'ours',
-      cause,
-    })
+    const { code } = cause as NodeJS.ErrnoException
+    throw refused(`it cannot be written to (${code}); look at its owner, its rights and its disk`, cause)
   }
+  const { bavail, bsize } = await statfs(folder)
+  if (bavail * bsize < leastFreeBytes)
+    throw refused(
+      `${Math.floor((bavail * bsize) / 2 ** 20)} MiB are free, and ${leastFreeBytes / 2 ** 20} MiB should be; make room, or set data to another folder`,
+    )
 }

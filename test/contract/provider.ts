@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { Profile, Provider, Upload } from '../../backends/pinning/contract.ts'
+import type { Block } from '../../src/block.ts'
 import { type Failure, isFailure } from '../../src/failure.ts'
 import { noise } from '../support/fixtures.ts'
 import { memoryUpload } from '../support/upload.ts'
@@ -42,15 +43,20 @@ const uploads: readonly [what: string, bytes: number, profile: Profile][] = [
 
 /** The upload, read so far and then something happens. */
 function readUntil(upload: Upload, least: number, event: () => void): Upload {
-  async function* watched(source: AsyncIterable<Uint8Array>) {
+  async function* watched<Piece extends Uint8Array | Block>(source: AsyncIterable<Piece>) {
     let read = 0
     for await (const piece of source) {
       yield piece
-      read += piece.byteLength
+      read += piece instanceof Uint8Array ? piece.byteLength : piece.bytes.byteLength
       if (read >= least) event()
     }
   }
-  return { ...upload, file: (own) => watched(upload.file(own)), car: (own) => watched(upload.car(own)) }
+  return {
+    ...upload,
+    file: (own) => watched(upload.file(own)),
+    car: (own) => watched(upload.car(own)),
+    blocks: (own) => watched(upload.blocks(own)),
+  }
 }
 
 /** Each case has a service of its own, or the one that `make` gives again and again: no case minds what another left. */

@@ -1,9 +1,13 @@
 // Every provider on the suite, against stand-ins with the shapes the real services have on the wire; and what each makes of
 // a service that misbehaves.
 import assert from 'node:assert/strict'
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { afterEach, before, describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Provider, ProviderContext } from '../../backends/pinning/contract.ts'
+import { createEmbedded } from '../../backends/pinning/embedded.ts'
 import { providerKinds } from '../../backends/pinning/index.ts'
 import { systemClock } from '../../src/clock.ts'
 import { Failure } from '../../src/failure.ts'
@@ -33,7 +37,7 @@ let service: StandIn
 const made: Provider[] = []
 afterEach(async () => {
   for (const provider of made.splice(0)) await provider.close()
-  await service.close()
+  await service?.close()
 })
 
 type Set = {
@@ -132,6 +136,18 @@ const faults: [name: string, answer: Answer, expected: string][] = [
   ['an answer that is cut', 'cut', 'transient'],
   ['silence', 'silent', 'transient'],
 ]
+
+providerSuite('embedded', async () => {
+  const data = await mkdtemp(join(tmpdir(), 'cidgate-provider-'))
+  const provider = createEmbedded({}, { ...context, data })
+  return {
+    provider,
+    async stop() {
+      await provider.close()
+      await rm(data, { recursive: true })
+    },
+  }
+})
 
 for (const [name, set] of Object.entries(sets)) {
   providerSuite(name, async () => ({

@@ -84,6 +84,16 @@ limits: { grace: 2s }
     assert.equal(bad.code, 1)
     assert.match(bad.out, /^bad {2}upstream gone \(\d+ ms\): .+ECONNREFUSED/m)
     assert.match(bad.out, /not one upstream can be used/)
+    const taken = await configFile('taken', 'a file where a folder should be')
+    const worst = await configFile(
+      'worst.yaml',
+      `${offline().replace(`${folder}/data`, `${taken}/data`)}pinning: { providers: [{ name: kubo, use: kubo, url: "http://127.0.0.1:1" }] }\n`,
+    )
+    const refused = await run('doctor', '--config', worst)
+    assert.equal(refused.code, 1)
+    assert.match(refused.out, /^bad {2}data .+: it cannot be written to \(ENOTDIR\); look at/m)
+    assert.match(refused.out, /^bad {2}provider kubo \(\d+ ms\): .+ECONNREFUSED/m)
+    assert.match(refused.out, /then run doctor again\n$/)
   })
 
   const questions: { args: string[]; code: number; out?: RegExp; err?: RegExp }[] = [
