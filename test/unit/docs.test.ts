@@ -1,0 +1,47 @@
+// What the pages show as a configuration is one, and what they point at is there.
+import assert from 'node:assert/strict'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { describe, test } from 'node:test'
+import { parse } from 'yaml'
+import { providerKinds } from '../../backends/pinning/index.ts'
+import { parseConfig } from '../../src/config/load.ts'
+
+const root = new URL('../../', import.meta.url)
+const pages = ['README.md', ...readdirSync(new URL('docs/', root)).map((name) => `docs/${name}`)].filter((name) =>
+  name.endsWith('.md'),
+)
+const textOf = (page: string): string => readFileSync(new URL(page, root), 'utf8')
+
+/** YAML that is somebody else's: a compose file, a manifest, a workflow. */
+const foreign = ['services', 'apiVersion', 'jobs']
+
+/** Every secret of the reader is set. */
+const withSecrets = (block: string) =>
+  Object.fromEntries([...block.matchAll(/\$\{(\w+)\}/g)].map(([, name = '']) => [name, 'secret']))
+
+const blocksOf = (page: string): string[] =>
+  [...textOf(page).matchAll(/^```yaml\n([\s\S]*?)^```$/gm)]
+    .map(([, block = '']) => block)
+    .filter((block) => !foreign.some((key) => new RegExp(`^${key}:`, 'm').test(block)))
+
+for (const page of pages) {
+  describe(page, () => {
+    for (const [index, block] of blocksOf(page).entries())
+      test(`configuration ${index + 1} is accepted`, () => {
+        assert.ok(parseConfig(parse(block), withSecrets(block)))
+      })
+
+    test('points at nothing that is not there', () => {
+      for (const [, target = ''] of textOf(page).matchAll(/\]\(([^)#\s]+)(?:#[^)]*)?\)/g))
+        if (!/^[a-z]+:/.test(target)) assert.ok(existsSync(new URL(target, new URL(page, root))), target)
+    })
+  })
+}
+
+test('every provider is shown with its configuration', () => {
+  const shown = blocksOf('docs/providers.md').map((block) => {
+    const { providers } = parseConfig(parse(block), withSecrets(block)).pinning
+    return providers.map(({ use }) => use)
+  })
+  assert.deepEqual(new Set(shown.flat()), new Set(Object.keys(providerKinds)))
+})
