@@ -55,17 +55,17 @@ async function fileIn(store: string, root: CID): Promise<Buffer | undefined> {
 
 it(`${uploads} uploads and ${kills} kills: what was acknowledged is whole everywhere, and nothing else is there`, {
   timeout: 600_000,
-}, async () => {
+}, async (context) => {
   const data = await mkdtemp(join(tmpdir(), 'cidgate-killed-'))
   let running = await start(data)
   try {
     const acknowledged = new Map<string, string>()
-    const sent = new Set<string>()
-    let left = uploads
-    let over = false
+    let begun = 0
+    let killed = 0
     const client = async () => {
-      while (left-- > 0) {
-        const body = randomBytes(left % 5 === 0 ? 2_500_000 : 1 + Math.floor(Math.random() * 5000))
+      while (acknowledged.size < uploads || killed < kills) {
+        const isLarge = begun++ % 5 === 0 && acknowledged.size < uploads
+        const body = randomBytes(isLarge ? 2_500_000 : 1 + Math.floor(Math.random() * 5000))
         for (;;) {
           try {
             const { status, json } = await post(
@@ -75,7 +75,6 @@ it(`${uploads} uploads and ${kills} kills: what was acknowledged is whole everyw
             if (status !== 200) throw new Error(`answered ${status}`)
             const cid = String((json['cids'] as string[])[0]).slice('/ipfs/'.length)
             acknowledged.set(cid, createHash('sha256').update(body).digest('hex'))
-            sent.add(cid)
             break
           } catch {
             // Killed in the middle: some give up on it, some send it again.
@@ -86,23 +85,24 @@ it(`${uploads} uploads and ${kills} kills: what was acknowledged is whole everyw
       }
     }
     const killer = async () => {
-      for (let kill = 0; kill < kills && !over; kill++) {
+      while (killed < kills) {
         await sleep(30 + Math.random() * 250)
         running.child.kill('SIGKILL')
         await once(running.child, 'exit')
+        killed++
         running = await start(data)
       }
     }
     const killing = killer()
     await Promise.all(Array.from({ length: clients }, client))
-    over = true
     await killing
 
     running.child.kill('SIGUSR2')
     const line = await nextLine(running.child, running.lines)
     assert.equal(line, 'idle')
 
-    assert.ok(acknowledged.size > 0)
+    context.diagnostic(`${killed} kills, ${acknowledged.size} acknowledged`)
+    assert.ok(acknowledged.size >= uploads && killed === kills)
     for (const store of [join(data, 'pins'), join(data, 'second')]) {
       for (const [cid, sha] of acknowledged) {
         const file = await fileIn(store, CID.parse(cid))
