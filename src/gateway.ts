@@ -38,6 +38,7 @@ import { createRetrieval } from './retrieval/retrieval.ts'
 import { createTierStack } from './retrieval/tier-stack.ts'
 import { createPinsTier } from './upload/pins-tier.ts'
 import { createSpools, spoolFolder } from './upload/spool.ts'
+import { probeTarget } from './upload/through-probe.ts'
 import { createWriteSide } from './write-side.ts'
 
 export { type Config, loadConfig, parseConfig } from './config/load.ts'
@@ -153,10 +154,13 @@ export async function createGateway(
   const metrics = createMetrics()
   describeGateway(metrics, { requests, hot, lane, limits, pool, stack, retrieval, names, corrupt, denylists })
   let draining = false
-  const looked = providers.map((provider) => ({
-    name: `provider ${provider.name}`,
-    look: (signal: AbortSignal) => provider.probe(signal),
-  }))
+  const { through } = config.upload
+  const looked = through
+    ? [{ name: `through ${new URL(through.url).host}`, look: (signal: AbortSignal) => probeTarget(through, signal) }]
+    : providers.map((provider) => ({
+        name: `provider ${provider.name}`,
+        look: (signal: AbortSignal) => provider.probe(signal),
+      }))
   const checks = startChecks(looked, { everyMs: config.pinning.probeEvery, clock, log })
   const { confirm, queue } = config.pinning
   const admin = createAdmin({
@@ -164,9 +168,9 @@ export async function createGateway(
     ready: () =>
       readiness({
         draining,
-        providers: providers.length,
-        confirm,
-        queue,
+        providers: looked.length,
+        confirm: through ? 1 : confirm,
+        queue: !through && queue,
         checks,
         tiers: guards,
         upstreams: pool.members.map(({ upstream: { name }, standing }) => ({ name, state: standing.state('').state })),

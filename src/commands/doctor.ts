@@ -8,15 +8,20 @@ import { Failure } from '../failure.ts'
 import { type Check, type Looked, lookAt } from '../observe/checks.ts'
 import { silentLog } from '../observe/log.ts'
 import { createParts } from '../parts.ts'
+import { probeTarget } from '../upload/through-probe.ts'
 
 /** 0: it can work. 1: a provider, a tier or the data folder cannot be used, or not one upstream. */
 export async function doctorCommand(file: string | undefined): Promise<number> {
   const config = loadConfig(file)
   const clock = systemClock
+  const { through } = config.upload
   const { providers, tiers, members } = createParts(config, { log: silentLog, clock })
   const must: Looked[] = [
     { name: `data ${config.data}`, look: () => isWritable(config.data) },
     ...tiers.map((tier) => ({ name: `tier ${tier.name}`, look: async (own: AbortSignal) => tier.probe?.(own) })),
+    ...(through
+      ? [{ name: `through ${new URL(through.url).host}`, look: (own: AbortSignal) => probeTarget(through, own) }]
+      : []),
     ...providers.map((one) => ({ name: `provider ${one.name}`, look: (own: AbortSignal) => one.probe(own) })),
   ]
   const upstreams: Looked[] = members.map(({ upstream }) => ({

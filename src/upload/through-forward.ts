@@ -39,6 +39,8 @@ const kuboOptions: Readonly<Record<Profile, string>> = {
 }
 const kuboAlways = 'hash=sha2-256&trickle=false&inline=false&pin=true&wrap-with-directory=false&progress=false'
 
+export const isKuboAddress = ({ pathname }: URL): boolean => /\/api\/v0(\/add)?\/?$/.test(pathname)
+
 export function createForwarding(options: {
   readonly target: Target
   readonly profile: Profile
@@ -46,7 +48,7 @@ export function createForwarding(options: {
   readonly userAgent: string
 }): Forwarding {
   const url = new URL(options.target.url)
-  const isKubo = /\/api\/v0(\/add)?\/?$/.test(url.pathname)
+  const isKubo = isKuboAddress(url)
   if (isKubo) {
     url.pathname = url.pathname.replace(/(\/add)?\/?$/, '/add')
     url.search = `${kuboOptions[options.profile]}&${kuboAlways}`

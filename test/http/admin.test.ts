@@ -71,6 +71,37 @@ describe('/readyz', () => {
   })
 })
 
+describe('/readyz in thin mode', () => {
+  async function uploadsOf(through: string): Promise<[boolean | undefined, Check | undefined]> {
+    const at = await startGateway({ config: { upload: { through }, pinning: { providers: [] } } })
+    try {
+      for (;;) {
+        const { body } = (await supertest(at.gateway.admin).get('/readyz')) as { body: State }
+        const check = body.checks.find(({ name }) => name.startsWith('through '))
+        if (check) return [body.uploads, check]
+        await setImmediate()
+      }
+    } finally {
+      await at.close()
+    }
+  }
+
+  test('uploads can be confirmed while the service is there', async () => {
+    const there = await startGateway()
+    try {
+      assert.equal((await uploadsOf(`${there.url}/add`))[0], true)
+      const [uploads, check] = await uploadsOf(`${there.url}/nothing-is-here`)
+      assert.equal(uploads, false)
+      assert.match(check?.why ?? '', /answers 404/)
+    } finally {
+      await there.close()
+    }
+    const [uploads, check] = await uploadsOf(`${await nobody()}/add`)
+    assert.equal(uploads, false)
+    assert.match(check?.why ?? '', /ECONNREFUSED.+upload\.through/)
+  })
+})
+
 describe('whether uploads can be confirmed', () => {
   const check = (name: string, ok: boolean): Check => ({ name, ok })
   const rows: [what: string, seen: Check[], confirm: number | 'all', queue: boolean, uploads: boolean | undefined][] = [
