@@ -166,9 +166,10 @@ export function openSession(
       return flown
     }
     // While it was asked for it may have come by for somebody else.
-    const came = await stack.get(cid, signal)
-    const bytes = came ?? (await fromBlock(cid))
-    lastFrom = came ? 'tier' : 'upstream'
+    const came = await stack.find(cid, signal)
+    if (came) return fromTier(came)
+    const bytes = await fromBlock(cid)
+    lastFrom = 'upstream'
     return bytes
   }
 
