@@ -17,8 +17,8 @@ import { CID } from 'multiformats/cid'
 import { blockKey, proves } from '../../src/block.ts'
 import { below, multipart, post } from '../support/adding.ts'
 
-const uploads = Number(process.env['CIDGATE_UPLOADS'] ?? 60)
-const kills = Number(process.env['CIDGATE_KILLS'] ?? 6)
+const uploads = Number(process.env['CIDGATE_UPLOADS'] ?? 30)
+const kills = Number(process.env['CIDGATE_KILLS'] ?? 4)
 const clients = 4
 
 type Process = { readonly child: ChildProcess; readonly lines: Interface; readonly port: number }
