@@ -14,7 +14,7 @@ const second = {
   ...store,
   traits: { takesBytes: true, local: false },
   pin(...[upload, signal]: Parameters<typeof store.pin>) {
-    if (Math.random() < 0.3)
+    if (Math.random() < 0.15)
       throw new Failure('broken', 'not now', { source: 'provider', facts: { class: 'transient' } })
     return store.pin(upload, signal)
   },
