@@ -83,7 +83,10 @@ describe('with the embedded provider', () => {
       assert.ok((await fetchAll(at.url + path)).body.equals(bytes))
       await at.gateway.close()
       assert.equal((await below(join(at.data, 'pins', 'blocks'))).length, 4)
-      assert.deepEqual(await below(join(at.data, 'cache', 'blocks')), [])
+      assert.deepEqual(
+        (await below(join(at.data, 'cache'))).filter((name) => /^[a-z0-9]{40,}/.test(name)),
+        [],
+      )
     })
   })
 })
