@@ -72,6 +72,9 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
   const needed = options.confirm === 'all' ? providers.length : options.confirm
   const flights = new Map<string, Flight>()
   const closing = new AbortController()
+  /** Uploads that came before the journal was read: they are in it, and not to be taken up. */
+  const begunHere = new Set<string>()
+  let isTakenUp = false
   const working = new Set<Promise<unknown>>()
   const slots = new Map<string, Slots>(providers.map(({ name }) => [name, createSlots(asksAtOnce)]))
 
@@ -300,9 +303,20 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
     }
     const { cid, profile, bytes, carBytes } = upload
     const at = new Date(clock.now()).toISOString()
+    if (!isTakenUp) begunHere.add(id)
     const entry = { id, cid: nameOf(cid), profile, bytes, carBytes, at, accepted: false, providers: {} }
     const { enough, confirmed } = begin(upload, entry, others)
     return { enough: enough.promise, confirmed }
+  }
+
+  /** What another process, or the gateway before this one, left. */
+  function takeUp(entry: Entry): void {
+    const goesOn = () => void begin(spools.open(recordOf(entry)), entry).confirmed.catch(() => {})
+    const running = flights.get(entry.cid)
+    if (!running) return goesOn()
+    // The same file came anew: where that one counts, it is brought to every provider.
+    const forget = () => journal.remove(entry).then(() => spools.drop(entry.id))
+    track(running.confirmed.then(forget, goesOn)).catch(said('journal.take-up', running))
   }
 
   /** Behind the answer: whoever does not hold it yet is asked again when its time has come. */
@@ -358,7 +372,9 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
     async resume() {
       const entries = await journal.load()
       await spools.sweep(new Set(entries.map(({ id }) => id)))
-      for (const entry of entries) begin(spools.open(recordOf(entry)), entry).confirmed.catch(() => {})
+      for (const entry of entries) if (!begunHere.has(entry.id)) takeUp(entry)
+      isTakenUp = true
+      begunHere.clear()
     },
     open: () => [...flights.values()].map(({ entry }) => entry),
     async giveUp(cid, name) {

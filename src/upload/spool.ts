@@ -34,9 +34,12 @@ export interface Spools {
   offer(id: string): Promise<void>
   /** The blocks that are offered. */
   readonly store: LocalStore
-  /** Drops every folder but these: what a process that died had begun. */
+  /** Drops every folder but these and those that this process began: what a process that died had begun. */
   sweep(keep: ReadonlySet<string>): Promise<void>
 }
+
+/** Of every gateway of this process: after a reload two of them work over one folder for a while. */
+const inUse = new Set<string>()
 
 export const spoolFolder = (data: string): string => join(data, 'uploads')
 
@@ -70,6 +73,7 @@ export function createSpools(root: string): Spools {
   return {
     async begin() {
       const id = randomUUID()
+      inUse.add(id)
       const folder = folderOf(id)
       const written = new Set<string>()
       const counted = new Set<string>()
@@ -105,6 +109,7 @@ export function createSpools(root: string): Spools {
       spooledUpload({ cid, profile, bytes, carBytes, folder: folderOf(id) }),
     drop(id) {
       withdraw(id)
+      inUse.delete(id)
       return rm(folderOf(id), { recursive: true, force: true })
     },
     async offer(id) {
@@ -119,7 +124,8 @@ export function createSpools(root: string): Spools {
     },
     async sweep(keep) {
       const ids = await readdir(root).catch(() => [])
-      for (const id of ids) if (!keep.has(id)) await rm(folderOf(id), { recursive: true, force: true })
+      for (const id of ids)
+        if (!keep.has(id) && !inUse.has(id)) await rm(folderOf(id), { recursive: true, force: true })
     },
   }
 }

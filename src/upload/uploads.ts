@@ -75,6 +75,9 @@ export interface Uploads {
 
 type Spooled = { readonly upload: Upload; readonly id: string; readonly counter: Counter; readonly added: Added }
 
+/** By data folder: when the gateway that has it now lets go of it. After a reload two of them are there for a while. */
+const holders = new Map<string, Promise<void>>()
+
 export function createUploads(options: UploadsOptions): Uploads {
   const { data, limits, providers, confirm, queue, pinMs, retrieval, clock, log, admit = () => {} } = options
   const { spools = createSpools(spoolFolder(data)) } = options
@@ -93,7 +96,17 @@ export function createUploads(options: UploadsOptions): Uploads {
     onConfirmed: (upload, signal) => fillTiers(upload, { retrieval, log, clock }, signal),
   })
   const closing = new AbortController()
-  const resumed = confirmation.resume()
+  const isFirst = !holders.has(data)
+  const before = holders.get(data) ?? Promise.resolve()
+  const letGo = Promise.withResolvers<void>()
+  holders.set(data, letGo.promise)
+  const stopped = Promise.withResolvers<void>()
+  // What the one before is at is not to be taken up twice.
+  const resumed = Promise.race([before, stopped.promise]).then(() =>
+    closing.signal.aborted ? undefined : confirmation.resume(),
+  )
+  /** Uploads wait for what a crash left, and not for a gateway that is on its way out. */
+  const open = isFirst ? resumed : Promise.resolve()
   resumed.catch((error: unknown) => log('error', 'journal.load', { error: String(error) }))
 
   /** Into a spool of its own, which is gone again if anything fails. */
@@ -142,7 +155,7 @@ export function createUploads(options: UploadsOptions): Uploads {
     maxBytes: limits.maxBytes,
     enter: admission.enter,
     async receive(request, own = {}) {
-      await resumed
+      await open
       const spooled: Spooled[] = []
       try {
         const receiving = { ...limits, clock, ...(own.parts && { parts: own.parts }) }
@@ -159,12 +172,12 @@ export function createUploads(options: UploadsOptions): Uploads {
       }
     },
     async add(bytes, own = {}) {
-      await resumed
+      await open
       const [added] = await confirmed([await spoolFile(bytes, own)])
       return added as Added
     },
     async keep(root, blocks) {
-      await resumed
+      await open
       const spooled = await spool(options.profile, async (put, counter) => {
         for await (const { cid, bytes } of blocks) {
           if (isIdentity(cid)) continue
@@ -189,8 +202,13 @@ export function createUploads(options: UploadsOptions): Uploads {
     ready: () => resumed,
     async close() {
       closing.abort(cancelled('this gateway stops'))
-      await resumed.catch(() => {})
+      stopped.resolve()
       await confirmation.close()
+      await resumed.catch(() => {})
+      void before.then(() => {
+        letGo.resolve()
+        if (holders.get(data) === letGo.promise) holders.delete(data)
+      })
     },
   }
 }

@@ -1,0 +1,75 @@
+// The threat: the configuration is loaded again while uploads come in. What is being received is received, what was
+// acknowledged gets to its providers once, and nothing is left over.
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import { rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { parseConfig } from '../../src/config/load.ts'
+import { createGateway } from '../../src/gateway.ts'
+import { silentLog } from '../../src/observe/log.ts'
+import { serve } from '../../src/serve.ts'
+import { below, multipart, post } from '../support/adding.ts'
+import { fetchAll, tempFolder } from '../support/gateway.ts'
+import { kuboApi, startStandIn, token } from '../support/providers.ts'
+
+test('uploads outlive a reload', async () => {
+  const data = await tempFolder()
+  const kubo = await startStandIn(kuboApi)
+  kubo.script = () => ({ status: 503 })
+  const config = parseConfig({
+    data,
+    listen: '127.0.0.1:0',
+    admin: false,
+    retrieval: { upstreams: [] },
+    pinning: {
+      confirm: 1,
+      providers: [
+        { name: 'local', use: 'embedded' },
+        { name: 'kubo', use: 'kubo', url: kubo.url, auth: { bearer: token } },
+      ],
+    },
+  })
+  const create = (next: typeof config) => createGateway(next, { log: silentLog })
+  const serving = await serve({ config, log: silentLog, create })
+  try {
+    const url = `http://${serving.listen}`
+    const files = [randomBytes(2_500_000), randomBytes(1000), randomBytes(2000)]
+    const bodies = files.map((body) => multipart([{ fileName: 'a', body }]))
+    const [slow, before, after] = bodies as [Buffer, Buffer, Buffer]
+    assert.equal((await post(`${url}/add`, before)).status, 200)
+    const goOn = Promise.withResolvers<void>()
+    const slowly = async function* () {
+      yield slow.subarray(0, 2_000_000)
+      await goOn.promise
+      yield slow.subarray(2_000_000)
+    }
+    const underWay = post(`${url}/add`, slowly())
+    for (const until = Date.now() + 5000; (await below(join(data, 'uploads'))).length < 2 && Date.now() < until; )
+      await sleep(5)
+
+    const reloaded = serving.reload(() => config)
+    await sleep(200)
+    // The new one takes uploads while the old one still receives.
+    assert.equal((await post(`${url}/add`, after)).status, 200)
+    goOn.resolve()
+    const { status, json, body } = await underWay
+    assert.equal(status, 200, body)
+    await reloaded
+    const [path] = json['cids'] as [string]
+    assert.ok((await fetchAll(url + path)).body.equals(files[0] as Buffer))
+
+    kubo.script = undefined
+    for (const until = Date.now() + 20_000; Date.now() < until; await sleep(50))
+      if ((await below(join(data, 'uploads'))).length === 0) break
+    assert.equal(kubo.pins.size, 3)
+    assert.deepEqual(await below(join(data, 'uploads')), [])
+    assert.deepEqual(await below(join(data, 'journal', 'open')), [])
+    assert.equal((await below(join(data, 'journal', 'done'))).length, 3)
+  } finally {
+    await serving.close()
+    await kubo.close()
+    await rm(data, { recursive: true, force: true })
+  }
+})
