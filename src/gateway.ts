@@ -14,6 +14,7 @@ import { join } from 'node:path'
 import express, { type Router } from 'express'
 import type { CID } from 'multiformats/cid'
 import { type Clock, systemClock } from './clock.ts'
+import { ConfigError } from './config/complaints.ts'
 import { type Config, parseConfig } from './config/load.ts'
 import { loadDenylists } from './deny/sources.ts'
 import { Failure } from './failure.ts'
@@ -105,7 +106,16 @@ export async function createGateway(
     notFound: { firstMs: config.retrieval.notFound.first, mostMs: config.retrieval.notFound.most },
   })
 
-  const denylists = await loadDenylists(config.denylists, { clock, log, userAgent })
+  const hot = createHot(config.cache.hot)
+  const denylists = await loadDenylists(config.denylists, {
+    clock,
+    log,
+    userAgent,
+    folder: join(config.data, 'denylists'),
+    onChange: () => hot.clear(),
+  }).catch((error: unknown) => {
+    throw new ConfigError([`denylists: ${error instanceof Error ? error.message : error}`])
+  })
   const visit = (cid: CID, rest: readonly string[]) => {
     const denial = denylists.path(cid, rest)
     if (denial) throw denied(denial)
@@ -122,7 +132,6 @@ export async function createGateway(
     clock,
     log,
   })
-  const hot = createHot(config.cache.hot)
   const limits = createLimits({ ...config.limits, clock })
   const hosts = createHosts({ table: config.hosts, hasLink: config.names.sites ? names.hasLink : undefined })
   const lane = createLane(hot, limits, config.limits.stalled, hosts.keyOf)

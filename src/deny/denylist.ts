@@ -64,7 +64,7 @@ export function createDenylist(name: string): Denylist {
     },
     add(text) {
       const faults: ListFault[] = []
-      for (const row of (headerSeen ? text : readHeader(text)).split('\n')) {
+      for (const row of (headerSeen ? text : readHeader(text)).replace(/\n$/, '').split('\n')) {
         line++
         const trimmed = row.trim()
         if (trimmed === '' || trimmed.startsWith('#')) continue

@@ -1,7 +1,9 @@
 // The operator's denylists, read from files and addresses and read again when they change. A list that cannot be read at
 // start is an error; one that cannot be read later stays as it was.
-import { readFile, stat } from 'node:fs/promises'
-import { basename } from 'node:path'
+import { createHash } from 'node:crypto'
+import { mkdir, readFile, rename, stat, writeFile } from 'node:fs/promises'
+import { basename, join } from 'node:path'
+import { setImmediate } from 'node:timers/promises'
 import { request } from 'undici'
 import type { Clock } from '../clock.ts'
 import { cancelled, Failure } from '../failure.ts'
@@ -27,8 +29,17 @@ type Source = {
 
 export async function loadDenylists(
   sources: readonly string[],
-  { clock, log, userAgent }: { readonly clock: Clock; readonly log: Log; readonly userAgent: string },
+  options: {
+    readonly clock: Clock
+    readonly log: Log
+    readonly userAgent: string
+    /** Keeps the last copy of each list that was fetched. */
+    readonly folder: string
+    /** A list was read anew: what was decided before may be wrong now. */
+    readonly onChange: () => void
+  },
 ): Promise<LoadedDenylists> {
+  const { clock, log, userAgent, folder, onChange } = options
   const closing = new AbortController()
   const lists: Denylist[] = []
 
@@ -36,9 +47,13 @@ export async function loadDenylists(
     const text = await source.read(closing.signal)
     if (text === undefined) return
     const list = createDenylist(source.name)
-    for (const { line, what } of list.add(text)) log('warn', 'denylist.line', { list: source.name, line, what })
+    for (const piece of pieces(text)) {
+      for (const { line, what } of list.add(piece)) log('warn', 'denylist.line', { list: source.name, line, what })
+      await setImmediate() // a large list must not hold up those who read
+    }
     lists[index] = list
     log('info', 'denylist.read', { list: source.name, rules: list.rules })
+    onChange()
   }
 
   async function watch(source: Source, index: number): Promise<void> {
@@ -56,7 +71,9 @@ export async function loadDenylists(
     }
   }
 
-  const all = sources.map((source) => (/^https?:\/\//.test(source) ? fromUrl(source, userAgent) : fromFile(source)))
+  const all = sources.map((source) =>
+    /^https?:\/\//.test(source) ? fromUrl(source, { userAgent, folder, log }) : fromFile(source),
+  )
   await Promise.all(all.map(read))
   for (const [index, source] of all.entries()) watch(source, index).catch(() => {}) // ends when it is closed
   return {
@@ -88,12 +105,51 @@ function fromFile(path: string): Source {
   }
 }
 
-function fromUrl(url: string, userAgent: string): Source {
+const headBytes = 1024 * 1024
+const pieceBytes = 256 * 1024
+
+/** Whole lines; the first piece is large enough for the header of a list. */
+function* pieces(text: string): Generator<string> {
+  for (let from = 0; from < text.length; ) {
+    const end = text.indexOf('\n', from + (from === 0 ? headBytes : pieceBytes))
+    const to = end === -1 ? text.length : end + 1
+    yield text.slice(from, to)
+    from = to
+  }
+}
+
+type Fetching = { readonly userAgent: string; readonly folder: string; readonly log: Log }
+
+function fromUrl(url: string, { userAgent, folder, log }: Fetching): Source {
+  const name = new URL(url).host
+  const copy = join(folder, `${createHash('sha256').update(url).digest('hex').slice(0, 32)}.deny`)
   let etag: string | undefined
+  let isFirst = true
+
+  /** At start an older list is better than none; without one the gateway does not start. */
+  async function lastCopy(cause: unknown): Promise<string> {
+    const text = await readFile(copy, 'utf8').catch(() => undefined)
+    if (text === undefined) throw cause
+    log('error', 'denylist.unread', { list: name, error: String(cause), instead: 'the copy of last time' })
+    return text
+  }
+
+  async function keep(text: string): Promise<void> {
+    try {
+      await mkdir(folder, { recursive: true })
+      await writeFile(`${copy}.new`, text)
+      await rename(`${copy}.new`, copy)
+    } catch (error) {
+      log('warn', 'denylist.unkept', { list: name, error: String(error) })
+    }
+  }
+
   return {
-    name: new URL(url).host,
+    name,
     everyMs: urlEveryMs,
     async read(signal) {
+      const first = isFirst
+      isFirst = false
       try {
         const answer = await request(url, {
           headers: {
@@ -119,10 +175,14 @@ function fromUrl(url: string, userAgent: string): Source {
           pieces.push(piece)
         }
         etag = answer.headers['etag']?.toString()
-        return Buffer.concat(pieces).toString('utf8')
+        const text = Buffer.concat(pieces).toString('utf8')
+        await keep(text)
+        return text
       } catch (cause) {
         signal.throwIfAborted()
-        throw new Failure('broken', `the denylist ${url} cannot be read`, { source: 'ours', cause })
+        const failure = new Failure('broken', `the denylist ${url} cannot be read`, { source: 'ours', cause })
+        if (first) return lastCopy(failure)
+        throw failure
       }
     },
   }

@@ -6,6 +6,7 @@ import type { ContentPath } from '../content/entity.ts'
 import { formats } from '../content/formats.ts'
 import { parsePath } from '../content/path.ts'
 import { type ResolveOptions, resolve } from '../content/resolve.ts'
+import { visited } from '../content/visited.ts'
 import { cancelled, Failure } from '../failure.ts'
 import type { Names, Wants } from '../names/names.ts'
 import { type Account, createAccount } from '../observe/account.ts'
@@ -52,6 +53,7 @@ export async function answerContent(
   place: Place,
   deps: AnswerDeps,
 ): Promise<void> {
+  const { epoch } = deps.hot
   const account = createAccount()
   const controller = new AbortController()
   let failure: Failure | undefined
@@ -67,7 +69,7 @@ export async function answerContent(
     const about = await aboutOf(request, place, target, deps, wishes)
     // Its deadline begins here: what a name took to resolve is not taken from its content.
     session = deps.retrieval.session(wishes)
-    await answer({ request, response, deps, place, target, session, account, signal }, about)
+    await answer({ request, response, deps, place, target, session, account, epoch, signal }, about)
   } catch (error) {
     failure = asFailure(error)
     if (response.headersSent) reset(response)
@@ -100,6 +102,7 @@ type Asked = {
   readonly place: Place
   readonly target: Target
   readonly session: Session
+  readonly epoch: number
   readonly account: Account
   readonly signal: AbortSignal
 }
@@ -187,7 +190,8 @@ async function find(asked: Asked, path: ContentPath, negotiated: Negotiated): Pr
       : undefined
   if (web?.kind === 'moved') return web
   const resolution = web?.resolution ?? (await resolve(session, path, resolving))
-  const rendering = await format?.render(session, resolution, wanted)
+  const below = visited(session, deps.visit)
+  const rendering = await format?.render(below, resolution, wanted)
   const { roots, remainder, entity } = resolution
   if (rendering) {
     const body = rendered(rendering, entity.cid, '')
@@ -207,7 +211,7 @@ async function find(asked: Asked, path: ContentPath, negotiated: Negotiated): Pr
     kind: 'content',
     tags: tagsOf(resolution),
     delivery: { ...asked, roots },
-    body: () => bodyOf(session, resolution, target, options),
+    body: () => bodyOf(below, resolution, target, options),
   }
 }
 

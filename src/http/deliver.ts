@@ -26,6 +26,8 @@ export type Delivery = {
   readonly target: Target
   readonly session: Session
   readonly account: Account
+  /** Of `hot`, when the request began. */
+  readonly epoch: number
   readonly roots: readonly CID[]
   /** Where this very representation can be had by address alone. */
   readonly location?: string | undefined
@@ -169,8 +171,8 @@ function rangeOf({ headers }: IncomingMessage, { etag }: Body, size: number): Ra
 }
 
 /** Only what the plain URL asks for: variants of the query could otherwise fill it with copies. */
-function keepHot({ deps, place, target }: Delivery, headers: Headers, whole: Uint8Array, etag: string): void {
+function keepHot({ deps, place, target, epoch }: Delivery, headers: Headers, whole: Uint8Array, etag: string): void {
   if (place.hotKey === undefined || whole.byteLength > deps.hot.maxItem || target.search !== '') return
   const lines = headers.map(([name, value]) => [name, name === 'Cache-Status' ? 'cidgate; hit; detail=hot' : value])
-  deps.hot.add(place.hotKey, { headers: lines.flat(), body: Buffer.from(whole), etag })
+  deps.hot.add(place.hotKey, { headers: lines.flat(), body: Buffer.from(whole), etag }, epoch)
 }

@@ -10,10 +10,13 @@ export type HotAnswer = {
 
 export interface Hot {
   get(url: string): HotAnswer | undefined
-  /** Keeps a 200 that is whole, proved and will never change. */
-  add(url: string, answer: HotAnswer): void
+  /** Keeps a 200 that is whole, proved and will never change; not one that was begun in an earlier epoch. */
+  add(url: string, answer: HotAnswer, epoch?: number): void
   forget(url: string): void
+  /** Forgets everything; what was begun before is not kept either. */
   clear(): void
+  /** Rises with each `clear`. */
+  readonly epoch: number
   readonly maxItem: number
   readonly bytes: number
   readonly items: number
@@ -29,13 +32,20 @@ export function createHot({ maxBytes, maxItem }: { readonly maxBytes: number; re
           sizeCalculation: ({ body }) => body.byteLength + entryBytes,
         })
       : undefined
+  let epoch = 0
   return {
     get: (url) => answers?.get(url),
-    add(url, answer) {
-      if (answer.body.byteLength <= maxItem) answers?.set(url, answer)
+    add(url, answer, begun = epoch) {
+      if (begun === epoch && answer.body.byteLength <= maxItem) answers?.set(url, answer)
     },
     forget: (url) => answers?.delete(url),
-    clear: () => answers?.clear(),
+    clear() {
+      epoch++
+      answers?.clear()
+    },
+    get epoch() {
+      return epoch
+    },
     maxItem: maxBytes > 0 ? Math.min(maxItem, maxBytes - entryBytes) : 0,
     get bytes() {
       return answers?.calculatedSize ?? 0

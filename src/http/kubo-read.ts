@@ -5,6 +5,7 @@ import { walkDag } from '../content/dag-walk.ts'
 import { readFile } from '../content/file.ts'
 import { parsePath, parseRoot } from '../content/path.ts'
 import { resolve } from '../content/resolve.ts'
+import { visited } from '../content/visited.ts'
 import { carHeader, carSection } from '../upload/spooled.ts'
 import { argOf, badCall, type Call } from './kubo-call.ts'
 import { writeAll } from './write.ts'
@@ -16,7 +17,7 @@ export async function readPath({ query, session, response, deps }: Call): Promis
   const length = numberOf(query, 'length')
   const size = entity.size ?? 0
   const bytes = readFile(
-    session,
+    visited(session, deps.visit),
     entity,
     Math.min(from, size),
     length === undefined ? size : Math.min(size, from + length),
@@ -42,7 +43,7 @@ export async function exportDag({ query, session, response, deps }: Call): Promi
   const bytes = await session.get(cid, { cid, segments: [], scope: 'all' })
   async function* car() {
     yield carHeader(cid)
-    for await (const block of walkDag(session, { cid, bytes }, { scope: 'all', dups: false }))
+    for await (const block of walkDag(visited(session, deps.visit), { cid, bytes }, { scope: 'all', dups: false }))
       if (!isIdentity(block.cid)) yield* carSection(block)
   }
   response.setHeader('Content-Type', 'application/vnd.ipld.car; version=1')

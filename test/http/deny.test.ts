@@ -1,0 +1,155 @@
+// Denied content over HTTP: whatever way it is asked for, wherever it lies, as soon as a list says so.
+import assert from 'node:assert/strict'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { after, afterEach, before, beforeEach, describe, test } from 'node:test'
+import { createGateway } from '../../src/gateway.ts'
+import { type Fixtures, fixtures } from '../support/fixtures.ts'
+import { type Fetched, fetchAll, metricsOf, startGateway, type TestGateway } from '../support/gateway.ts'
+import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+
+let all: Fixtures
+let upstream: ProgrammableUpstream
+let folder: string
+let list: string
+let at: TestGateway
+before(async () => {
+  all = await fixtures()
+  upstream = await startUpstream({ blocks: all.blocks })
+})
+after(() => upstream.close())
+beforeEach(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'cidgate-deny-'))
+  list = join(folder, 'ours.deny')
+})
+afterEach(async () => {
+  await at?.close()
+  await rm(folder, { recursive: true, force: true })
+})
+
+async function start(lines: string, config: Record<string, unknown> = {}): Promise<void> {
+  await writeFile(list, `${lines}\n`)
+  at = await startGateway({ upstreams: [{ name: 'one', url: upstream.url }], config: { denylists: [list], ...config } })
+}
+
+const get = (path: string, headers: Record<string, string> = {}): Promise<Fetched> =>
+  fetchAll(`${at.url}${path}`, headers)
+
+describe('denied content', () => {
+  test('is 410 with the reason, or 451 where the rule says legal, in every way of asking', async () => {
+    const { hello } = all.files
+    await start(`/ipfs/${hello.cid} reason=malware\n/ipfs/${all.hamt}/* status=451 reason=court-order`)
+    for (const path of [`/ipfs/${hello.cid}`, `/ipfs/${hello.cid}?format=raw`, `/ipfs/${hello.cid}?format=car`]) {
+      const { status, body } = await get(path)
+      assert.equal(status, 410, path)
+      assert.match(body.toString(), /malware/)
+    }
+    assert.equal((await get(`/ipfs/${hello.cid}`, { 'If-None-Match': `"${hello.cid}"` })).status, 410)
+    assert.equal((await get(`/ipfs/${hello.cid}`, { Range: 'bytes=0-1' })).status, 410)
+    assert.equal((await get(`/ipfs/${all.hamt}`)).status, 451)
+    const { status, body } = await get(`/ipfs/${all.hamt}/any`)
+    assert.deepEqual([status, /court-order/.test(body.toString())], [451, true])
+    assert.equal(
+      upstream.seen.filter((one) => JSON.stringify(one).includes(String(hello.cid))).length,
+      0,
+      'nobody was asked for it',
+    )
+  })
+
+  test('is denied under every path that leads to it', async () => {
+    const { cid } = JSON.parse((await startAndList()).body.toString()).entries.find(
+      (entry: { name: string }) => entry.name === 'policy.json',
+    ) as { cid: string }
+    await at.close()
+    await start(`/ipfs/${cid}`)
+    assert.equal((await get(`/ipfs/${all.directory}/policy.json`)).status, 410)
+    assert.equal((await get(`/ipfs/${all.directory}/readme.txt`)).status, 200)
+  })
+
+  async function startAndList(): Promise<Fetched> {
+    await start('')
+    return get(`/ipfs/${all.directory}`)
+  }
+
+  test('is in no export of what holds it', async () => {
+    const { cid } = JSON.parse((await startAndList()).body.toString()).entries.find(
+      (entry: { name: string }) => entry.name === 'policy.json',
+    ) as { cid: string }
+    await at.close()
+    await start(`/ipfs/${cid}`)
+    for (const format of ['car', 'tar']) {
+      const outcome = await get(`/ipfs/${all.directory}?format=${format}`).then(
+        ({ status }) => status,
+        () => 'cut',
+      )
+      assert.ok(outcome === 410 || outcome === 'cut', `${format}: ${outcome}`)
+    }
+    assert.equal((await get(`/ipfs/${all.directory}?format=car&dag-scope=block`)).status, 200)
+    assert.equal((await get(`/ipfs/${all.directory}`)).status, 200, 'a list of names holds no block of it')
+  })
+
+  test('is not taken by /add, and nothing of it is kept', async () => {
+    await start('/ipfs/bafkreifjjcie6lypi6ny7amxnfftagclbuxndqonfipmb64f2km2devei4')
+    const form = new FormData()
+    form.set('data', 'hello world')
+    const first = await fetch(`${at.url}/add`, { method: 'POST', body: form })
+    const [cid] = ((await first.json()) as { cids: string[] }).cids
+    await at.close()
+    await start(String(cid))
+    assert.equal((await fetch(`${at.url}/add`, { method: 'POST', body: form })).status, 410)
+    assert.equal((await get(`/ipfs/${String(cid).slice(6)}`, { 'Cache-Control': 'only-if-cached' })).status, 410)
+  })
+
+  test('is denied as soon as a list says so, though it is hot', async () => {
+    const { cid } = all.files.hello
+    await writeFile(list, '# nothing yet\n')
+    at = await startGateway({ upstreams: [{ name: 'one', url: upstream.url }], config: { denylists: [list] } })
+    for (let turn = 0; turn < 2; turn++) assert.equal((await get(`/ipfs/${cid}`)).status, 200)
+    assert.match(String((await get(`/ipfs/${cid}`)).headers['cache-status']), /hot/)
+    await writeFile(list, `/ipfs/${cid} reason=since-now\n`)
+    for (const until = Date.now() + 20_000; (await get(`/ipfs/${cid}`)).status === 200; )
+      assert.ok(Date.now() < until, 'the list was not read again')
+    assert.equal((await get(`/ipfs/${cid}`)).status, 410)
+    assert.match(await metricsOf(at.gateway), /^cidgate_denylist_rules 1$/m)
+  })
+})
+
+describe('a list at an address', () => {
+  const serve = async (answer: () => { status: number; text: string }) => {
+    const server = createServer((_request, response) => {
+      const { status, text } = answer()
+      response.writeHead(status).end(text)
+    })
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    return { server, url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/list.deny` }
+  }
+
+  test('is read at start, and its last copy when it cannot be had', async () => {
+    const { cid } = all.files.hello
+    let status = 200
+    const { server, url } = await serve(() => ({ status, text: `/ipfs/${cid}\n` }))
+    const data = join(folder, 'data')
+    const begin = () => startGateway({ data, config: { denylists: [url] } })
+    try {
+      at = await begin()
+      assert.equal((await get(`/ipfs/${cid}`)).status, 410)
+      await at.close()
+      status = 500
+      at = await begin()
+      assert.equal((await get(`/ipfs/${cid}`)).status, 410)
+      assert.ok(at.log.some(({ event, level }) => event === 'denylist.unread' && level === 'error'))
+    } finally {
+      server.closeAllConnections()
+      server.close()
+    }
+  })
+})
+
+test('a list that was never to be had is a mistake in the configuration', () =>
+  assert.rejects(createGateway({ data: folder, admin: false, denylists: [join(folder, 'none.deny')] }), {
+    name: 'ConfigError',
+    message: /^config: denylists: the denylist .+none\.deny cannot be read/,
+  }))

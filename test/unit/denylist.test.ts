@@ -1,0 +1,124 @@
+// Compact denylists (IPIP-383): each kind of rule, as the specification words it, on lists of our own.
+import assert from 'node:assert/strict'
+import { createHash } from 'node:crypto'
+import { describe, test } from 'node:test'
+import { base58btc } from 'multiformats/bases/base58'
+import { CID } from 'multiformats/cid'
+import { create } from 'multiformats/hashes/digest'
+import { createDenylist, createDenylists } from '../../src/deny/denylist.ts'
+
+const cidOf = (text: string, code = 0x55): CID =>
+  CID.createV1(code, create(0x12, createHash('sha256').update(text).digest()))
+const bad = cidOf('bad', 0x70)
+const other = cidOf('other', 0x70)
+const sha256 = (text: string): Buffer => createHash('sha256').update(text).digest()
+const multihash = (cid: CID): string => base58btc.baseEncode(cid.multihash.bytes)
+
+function denies(text: string, cid: CID, path = ''): boolean {
+  const list = createDenylist('test')
+  assert.deepEqual(list.add(text), [])
+  return createDenylists(() => [list]).path(cid, path === '' ? [] : path.split('/')) !== undefined
+}
+
+function deniesName(text: string, name: string, path = ''): boolean {
+  const list = createDenylist('test')
+  assert.deepEqual(list.add(text), [])
+  return createDenylists(() => [list]).name(name, path === '' ? [] : path.split('/')) !== undefined
+}
+
+type Row = [rule: string, asked: CID, path: string, denied: boolean]
+
+describe('rules of a denylist', () => {
+  const rows: Row[] = [
+    [`/ipfs/${bad}`, bad, '', true],
+    [`/ipfs/${bad}`, other, '', false],
+    // The multihash counts, not how the CID is written or which codec it has.
+    [`/ipfs/${bad.toV0()}`, bad, '', true],
+    [`/ipfs/${bad}`, cidOf('bad', 0x55), '', true],
+    // A CID alone is that CID; paths below it are their own.
+    [`/ipfs/${bad}`, bad, 'a', false],
+    [`/ipfs/${bad}/*`, bad, '', true],
+    [`/ipfs/${bad}/*`, bad, 'a/b', true],
+    [`/ipfs/${bad}/a`, bad, 'a', true],
+    [`/ipfs/${bad}/a`, bad, 'a/b', false],
+    [`/ipfs/${bad}/a/*`, bad, 'a/b', true],
+    [`/ipfs/${bad}/a*`, bad, 'about', true],
+    [`/ipfs/${bad}/a%20b`, bad, 'a b', true],
+    // The last rule that matches decides.
+    [`/ipfs/${bad}/*\n!/ipfs/${bad}/good`, bad, 'good', false],
+    [`/ipfs/${bad}/*\n!/ipfs/${bad}/good`, bad, 'evil', true],
+    [`!/ipfs/${bad}/good\n/ipfs/${bad}/*`, bad, 'good', true],
+    // Double hashes: of the older lists in hex, and as a multihash.
+    [`//${sha256(`${bad}/`).toString('hex')}`, bad, '', true],
+    [`//${sha256(`${bad}/a/b`).toString('hex')}`, bad, 'a/b', true],
+    [`//${sha256(`${bad}/a/b`).toString('hex')}`, bad, 'a', false],
+    [`//${base58btc.baseEncode(create(0x12, sha256(multihash(bad))).bytes)}`, bad, '', true],
+    [`//${base58btc.baseEncode(create(0x12, sha256(`${multihash(bad)}/a`)).bytes)}`, bad, 'a', true],
+    [`//${base58btc.baseEncode(create(0x12, sha256(multihash(bad))).bytes)}`, other, '', false],
+    // What stands around rules.
+    [`version: 1\nname: ours\nhints:\n  reason: test\n---\n# a comment\n\n/ipfs/${bad} reason=dmca`, bad, '', true],
+    // An empty file or folder is in lists by mistake only.
+    ['/ipfs/bafkqaaa', CID.parse('bafkqaaa'), '', false],
+  ]
+  for (const [rule, asked, path, denied] of rows)
+    test(`${rule.replace(/\s+/g, ' ').slice(0, 90)} ${denied ? 'denies' : 'lets'} ${asked === bad ? 'it' : asked}/${path}`, () =>
+      assert.equal(denies(rule, asked, path), denied))
+
+  const key = 'k51qzi5uqu5dk3v4rmjber23h16xnr23bsggmqqil9z2gduiis5se8dht36dam'
+  const peer = '12D3KooWLQzUv2FHWGVPXTXSZpdHs7oHbXub2G5WC8Tx4NQhyd2d'
+  const names: [rule: string, name: string, path: string, denied: boolean][] = [
+    [`/ipns/${key}`, peer, '', true],
+    [`/ipns/${peer}`, key, '', true],
+    ['/ipns/Bad.example', 'bad.example', '', true],
+    ['/ipns/bad.example', 'bad-example', '', true],
+    ['/ipns/bad.example', 'good.example', '', false],
+    ['/ipns/bad.example/*', 'bad.example', 'a', true],
+    ['/ipns/bad.example', 'bad.example', 'a', false],
+    [`//${sha256('bad.example/').toString('hex')}`, 'bad.example', '', true],
+  ]
+  for (const [rule, name, path, denied] of names)
+    test(`${rule.slice(0, 60)} ${denied ? 'denies' : 'lets'} /ipns/${name}/${path}`, () =>
+      assert.equal(deniesName(rule, name, path), denied))
+})
+
+describe('a list', () => {
+  test('says why, and whether the reason is legal: of the line, or of the whole list', () => {
+    const list = createDenylist('ours')
+    list.add(`version: 1\nhints:\n  reason: whole\n---\n/ipfs/${bad}\n/ipfs/${other} reason=dmca status=451`)
+    const all = createDenylists(() => [list])
+    assert.deepEqual(all.path(bad, []), { list: 'ours', legal: false, reason: 'whole' })
+    assert.deepEqual(all.path(other, []), { list: 'ours', legal: true, reason: 'dmca' })
+  })
+
+  test('leaves out what it cannot read and names the line', () => {
+    const faults = createDenylist('ours').add(`/ipfs/${bad}\n/ipfs/nonsense\n//zz\nwhatever`)
+    assert.deepEqual(
+      faults.map(({ line }) => line),
+      [2, 3, 4],
+    )
+    const inPieces = createDenylist('ours')
+    inPieces.add(`/ipfs/${bad}\n`)
+    assert.deepEqual(
+      inPieces.add('whatever\n').map(({ line }) => line),
+      [2],
+    )
+  })
+
+  test('the first list with a rule for a thing decides about it', () => {
+    const [allowing, denying] = [createDenylist('one'), createDenylist('two')]
+    allowing.add(`!/ipfs/${bad}`)
+    denying.add(`/ipfs/${bad}`)
+    assert.equal(createDenylists(() => [allowing, denying]).path(bad, []), undefined)
+    assert.equal(createDenylists(() => [denying, allowing]).path(bad, [])?.list, 'two')
+  })
+
+  test('of four hundred thousand lines is asked in microseconds', () => {
+    const list = createDenylist('large')
+    const lines = Array.from({ length: 400_000 }, (_, line) => `//${sha256(String(line)).toString('hex')}`)
+    assert.deepEqual(list.add(lines.join('\n')), [])
+    const all = createDenylists(() => [list])
+    const began = performance.now()
+    for (let turn = 0; turn < 2000; turn++) all.path(bad, [])
+    assert.ok((performance.now() - began) / 2000 < 1, 'a millisecond would be felt')
+  })
+})
