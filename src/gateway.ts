@@ -24,6 +24,7 @@ import { createHosts } from './http/hosts.ts'
 import { createHot } from './http/hot.ts'
 import { createLane } from './http/lane.ts'
 import { createLimits } from './http/limits.ts'
+import { createProxyRoute } from './http/proxy.ts'
 import { createNames } from './names/names.ts'
 import { startChecks } from './observe/checks.ts'
 import { createLog, type Log } from './observe/log.ts'
@@ -139,6 +140,7 @@ export async function createGateway(
   const onError = (error: unknown) =>
     log('error', 'request.broke', { error: error instanceof Error ? error.stack : String(error) })
   const writing = createWriteSide({ config, providers, spools, retrieval, visit, clock, log, onError })
+  const proxied = createProxyRoute(config.proxy, { mode: config.responses.types, userAgent })
   const router = createApp({
     retrieval,
     names,
@@ -150,7 +152,7 @@ export async function createGateway(
     jsonMaxBytes: config.responses.json.maxBytes,
     stalledMs: config.limits.stalled,
     visit,
-    routes: writing.routes,
+    routes: config.proxy.length > 0 ? [...writing.routes, proxied] : writing.routes,
     onEnd: requests.ended,
     onError,
   })

@@ -9,6 +9,7 @@ import { address } from './address.ts'
 import { entries, entriesWith } from './entries.ts'
 import { names } from './names.ts'
 import { version } from './package.ts'
+import { proxy } from './proxy.ts'
 import { duration, size } from './units.ts'
 
 const count = (least = 1) => z.int().min(least)
@@ -207,6 +208,7 @@ export const configSchema = z.strictObject({
   names: names.describe('How keys and domains under /ipns are resolved.'),
   responses: responses.prefault({}).describe('What answers look like.'),
   limits: limits.prefault({}).describe('What one client, and all of them, may ask of this machine.'),
+  proxy: proxy.describe('Paths that are passed on to services of your own, unproved. Longest first.'),
   denylists: z.array(z.string().min(1)).default([]).describe('Files or URLs of compact denylists (IPIP-383).'),
   log: z
     .strictObject({
