@@ -1,4 +1,5 @@
 // A small server that only takes uploads, over a folder of its own, and clients that speak multipart by hand.
+import { existsSync } from 'node:fs'
 import { mkdtemp, readdir, rm } from 'node:fs/promises'
 import { createServer, request as httpRequest, type OutgoingHttpHeaders, type Server } from 'node:http'
 import { type AddressInfo, connect, type Socket } from 'node:net'
@@ -199,8 +200,16 @@ export async function idle({ uploads, data }: Adding, withinMs = 5000): Promise<
   throw new Error('uploads are still going on')
 }
 
-/** Names of all that lies below a folder. */
+/** Names of all that lies below a folder; none, where there is no such folder. */
 export async function below(folder: string): Promise<string[]> {
-  const entries = await readdir(folder, { recursive: true, withFileTypes: true }).catch(() => [])
-  return entries.filter((entry) => entry.isFile()).map(({ name }) => name)
+  for (;;) {
+    try {
+      const entries = await readdir(folder, { recursive: true, withFileTypes: true })
+      return entries.filter((entry) => entry.isFile()).map(({ name }) => name)
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error
+      // A folder in it that is removed while it is read is no sign that all is gone: it is read again.
+      if (!existsSync(folder)) return []
+    }
+  }
 }
