@@ -85,7 +85,7 @@ const examples: Readonly<Record<number, Json>> = {
   },
   502: {
     unconfirmed: {
-      value: problemOf(502, 'An upstream broke off', '1 of 2 providers hold the upload; nothing of it was kept', {
+      value: problemOf(502, 'An upstream broke off', '1 of 2 providers hold the upload; nothing of it was kept here', {
         kind: 'broken',
         outcomes: [
           { provider: 'local', outcome: 'held', ms: 4 },

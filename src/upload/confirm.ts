@@ -1,20 +1,18 @@
 // Providers are asked side by side. An upload counts when `confirm` of them hold it; the others go on behind it until they
 // hold it too, through restarts, or until an operator gives up. What cannot be confirmed is undone, and said who failed.
 import { CID } from 'multiformats/cid'
-import type { Provider, Upload } from '../../backends/pinning/contract.ts'
+import type { Upload } from '../../backends/pinning/contract.ts'
 import type { Clock } from '../clock.ts'
 import { Failure } from '../failure.ts'
 import type { Log } from '../observe/log.ts'
-import { type Attempt, attemptPin, nextTryMs } from './attempt.ts'
-import { type Entry, type Journal, nameOf, type Standing } from './journal.ts'
-import { createSlots, type Slots } from './slots.ts'
+import type { Attempt } from './attempt.ts'
+import { type Asks, createAsks, type Flight, stand, standing } from './flight.ts'
+import { type Entry, type Journal, nameOf } from './journal.ts'
+import { createQuorum, type QuorumOptions } from './quorum.ts'
+import { askEverybody } from './round.ts'
 import type { SpoolRecord, Spools } from './spool.ts'
 
-export type ConfirmOptions = {
-  readonly providers: readonly Provider[]
-  readonly confirm: number | 'all'
-  /** Too few, but what failed may pass: keep it, say yes, and go on. */
-  readonly queue: boolean
+export type ConfirmOptions = QuorumOptions & {
   readonly journal: Journal
   readonly spools: Spools
   readonly clock: Clock
@@ -43,48 +41,35 @@ export interface Confirmation {
 
 export type Spooled = { readonly upload: Upload; readonly id: string }
 
-type Flight = {
-  readonly upload: Upload
-  readonly confirmed: Promise<void>
-  /** Enough hold it, whatever becomes of those it came with. */
-  readonly enough: PromiseWithResolvers<void>
-  /** Those it came with: resolves when enough hold each of them. */
-  readonly others: () => Promise<unknown>
-  /** Ends what is asked of providers. */
-  readonly stop: AbortController
-  readonly asks: Promise<unknown>[]
-  entry: Entry
-  /** Providers that are being asked just now. */
-  readonly asking: Set<string>
-  readonly timers: Map<string, () => void>
-  over: boolean
-  /** Writes of the journal take turns. */
-  written: Promise<unknown>
-}
-
-const asksAtOnce = 16
-
 /** Of an upload that would have counted, had it come alone. */
 class OtherFailed extends Error {}
 
 export function createConfirmation(options: ConfirmOptions): Confirmation {
-  const { providers, journal, spools, clock, log, random = Math.random } = options
-  const needed = options.confirm === 'all' ? providers.length : options.confirm
+  const { providers, journal, spools, clock, log } = options
+  const quorum = createQuorum(options)
   const flights = new Map<string, Flight>()
   const closing = new AbortController()
   /** Uploads that came before the journal was read: they are in it, and not to be taken up. */
   const begunHere = new Set<string>()
   let isTakenUp = false
   const working = new Set<Promise<unknown>>()
-  const slots = new Map<string, Slots>(providers.map(({ name }) => [name, createSlots(asksAtOnce)]))
 
   const track = <T>(work: Promise<T>): Promise<T> => {
     const settled = work.catch(() => {}).finally(() => working.delete(settled))
     working.add(settled)
     return work
   }
-  const standing = (flight: Flight, name: string): Standing =>
-    flight.entry.providers[name] ?? { state: 'wanted', tries: 0 }
+  const asks: Asks = createAsks({
+    providers,
+    clock,
+    log,
+    pinMs: options.pinMs,
+    random: options.random ?? Math.random,
+    closing: closing.signal,
+    track,
+    note: (flight) => note(flight, {}),
+    onSettled: (flight) => void track(finish(flight)).catch(said('journal.finish', flight)),
+  })
 
   function note(flight: Flight, change: Partial<Entry>): Promise<void> {
     flight.entry = { ...flight.entry, ...change }
@@ -95,116 +80,34 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
     return turn
   }
 
-  const stand = (flight: Flight, name: string, now: Standing): void => {
-    flight.entry = { ...flight.entry, providers: { ...flight.entry.providers, [name]: now } }
-  }
-
-  async function ask(flight: Flight, provider: Provider, signal: AbortSignal): Promise<Attempt> {
-    const { name } = provider
-    const tries = standing(flight, name).tries + 1
-    flight.asking.add(name)
-    try {
-      const pin = () => attemptPin(provider, flight.upload, { ms: options.pinMs, clock, signal })
-      const attempt = await (slots.get(name) as Slots).run(pin, signal)
-      if (standing(flight, name).state !== 'wanted') return attempt
-      if (attempt.isHeld) stand(flight, name, { state: 'held', tries })
-      else {
-        const { class: kind, why } = attempt
-        const notBefore = clock.now() + nextTryMs(attempt, tries, random)
-        stand(flight, name, { state: 'wanted', tries, class: kind, why, notBefore })
-      }
-      return attempt
-    } finally {
-      flight.asking.delete(name)
-      if (flight.entry.accepted && !flight.over && !signal.aborted) {
-        track(note(flight, {})).catch(() => {})
-        if (standing(flight, name).state === 'wanted') later(flight, provider)
-        else goOn(flight)
-      }
-    }
-  }
-
-  /** Everybody once. Resolves when enough hold it, or when that cannot come about any more. */
-  async function round(flight: Flight): Promise<readonly Attempt[]> {
-    const { asks, stop } = flight
-    const { cid } = flight.entry
-    const onClose = () => stop.abort(closing.signal.reason)
-    closing.signal.addEventListener('abort', onClose, { once: true })
-    const attempts: Attempt[] = []
-    const waiting = new Set(providers)
-    let settled = Promise.withResolvers<void>()
-
-    // Our own disk does not fail for reasons of others: it is asked once the others have done their part, so that there is
-    // nothing to undo here. One that fetches by CID is asked when somebody has the bytes.
-    const mayAsk = ({ traits }: Provider): boolean => {
-      const locals = [...waiting].filter((one) => one.traits.local).length
-      return traits.local ? holders(flight).length + locals >= needed : traits.takesBytes || hasBytes(flight)
-    }
-    const start = (which: (provider: Provider) => boolean): void => {
-      for (const provider of [...waiting].filter(which)) {
-        waiting.delete(provider)
-        const work = ask(flight, provider, stop.signal).then((attempt) => {
-          attempts.push(attempt)
-          if (!attempt.isHeld) {
-            const { class: kind, why } = attempt
-            log('warn', 'upload.provider', { cid, provider: provider.name, class: kind, why })
-          }
-          look()
-        })
-        work.catch((error: unknown) => settled.reject(error))
-        asks.push(track(work))
-      }
-    }
-    const look = (): void => {
-      if (isEnough(flight)) return settled.resolve()
-      start(mayAsk)
-      const mayCome = flight.asking.size + waiting.size
-      if (holders(flight).length + mayCome < needed || flight.asking.size === 0) settled.resolve()
-    }
-
-    try {
-      look()
-      await settled.promise
-      if (isEnough(flight)) start(() => true)
-      else if (canQueue(attempts)) {
-        // Here first: what is on its way elsewhere must lie on our own disk.
-        settled = Promise.withResolvers()
-        const locals = [...waiting].filter(({ traits }) => traits.local)
-        start(({ traits }) => traits.local)
-        const isHere = () =>
-          attempts.filter(({ provider }) => locals.some(({ name }) => name === provider)).length === locals.length
-        while (!isHere()) await Promise.race([settled.promise, ...asks.slice(-locals.length)])
-      }
-      return attempts
-    } finally {
-      void Promise.allSettled(asks).then(() => closing.signal.removeEventListener('abort', onClose))
-    }
-  }
-
-  const holders = (flight: Flight): Provider[] =>
-    providers.filter(({ name }) => standing(flight, name).state === 'held')
-  const hasBytes = (flight: Flight): boolean => holders(flight).some(({ traits }) => traits.takesBytes)
-  const isEnough = (flight: Flight): boolean => holders(flight).length >= needed && hasBytes(flight)
-
-  /** Whether what is wanting may still come, and what is kept here, is. */
-  const canQueue = (attempts: readonly Attempt[]): boolean => {
-    if (!options.queue) return false
-    const failed = attempts.filter((attempt) => !attempt.isHeld)
-    const never = failed.filter((attempt) => attempt.class === 'content').length
-    const isHere = !failed.some(({ provider }) =>
-      providers.some(({ name, traits }) => name === provider && traits.local),
-    )
-    return isHere && providers.length - never >= needed
+  function askOnce(flight: Flight): Promise<readonly Attempt[]> {
+    const { stop } = flight
+    return askEverybody({
+      providers,
+      quorum,
+      entry: () => flight.entry,
+      ask: async (provider) => {
+        const attempt = await asks.ask(flight, provider, stop.signal)
+        if (!attempt.isHeld) {
+          const { class: kind, why } = attempt
+          log('warn', 'upload.provider', { cid: flight.entry.cid, provider: provider.name, class: kind, why })
+        }
+        return attempt
+      },
+      onBegun: (work) => flight.asks.push(track(work)),
+    })
   }
 
   async function fly(flight: Flight): Promise<void> {
     closing.signal.throwIfAborted()
     await note(flight, {})
     const before = await heldLocally(flight)
+    const onClose = () => flight.stop.abort(closing.signal.reason)
+    closing.signal.addEventListener('abort', onClose, { once: true })
     try {
-      const attempts = await round(flight)
+      const attempts = await askOnce(flight)
       closing.signal.throwIfAborted()
-      if (!isEnough(flight) && !canQueue(attempts)) throw unconfirmed(flight.entry, needed, attempts, providers)
+      if (!quorum.isEnough(flight.entry) && !quorum.canQueue(attempts)) throw quorum.unconfirmed(flight.entry, attempts)
       flight.enough.resolve()
       await flight.others().catch((cause: unknown) => {
         throw new OtherFailed('one that it came with cannot be confirmed', { cause })
@@ -213,7 +116,7 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
       await offer(flight)
       await options.onConfirmed(flight.upload, closing.signal)
       // Where everybody holds it, its record is written as a whole; there is nothing to be taken up after a crash.
-      if (holders(flight).length < providers.length) await note(flight, { accepted: true })
+      if (quorum.holders(flight.entry).length < providers.length) await note(flight, { accepted: true })
       else flight.entry = { ...flight.entry, accepted: true }
     } catch (error) {
       flight.stop.abort(new Failure('cancelled', 'the upload cannot be confirmed', { source: 'ours' }))
@@ -221,12 +124,14 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
       // A process that ends leaves the work to the next one.
       if (!closing.signal.aborted) await undo(flight, before)
       throw error
+    } finally {
+      void Promise.allSettled(flight.asks).then(() => closing.signal.removeEventListener('abort', onClose))
     }
   }
 
   /** Read from where it waits, as long as no disk of ours holds it otherwise. */
   const offer = async (flight: Flight): Promise<void> => {
-    if (!holders(flight).some(({ traits }) => traits.local)) await spools.offer(flight.entry.id)
+    if (!quorum.holders(flight.entry).some(({ traits }) => traits.local)) await spools.offer(flight.entry.id)
   }
 
   /** Pins of the same file from before: those are not ours to undo. */
@@ -244,7 +149,7 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
     flight.over = true
     const { cid } = flight.upload
     try {
-      for (const provider of holders(flight))
+      for (const provider of quorum.holders(flight.entry))
         if (provider.traits.local && !before.has(provider.name)) await provider.unpin(cid, closing.signal)
       await flight.written
       await journal.remove(flight.entry)
@@ -273,7 +178,7 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
     flights.set(nameOf(upload.cid), flight)
     flight.enough.promise.catch(() => {})
     track(flight.confirmed).then(
-      () => goOn(flight),
+      () => asks.goOn(flight),
       (error: unknown) => flight.enough.reject(error),
     )
     return flight
@@ -319,26 +224,6 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
     track(running.confirmed.then(forget, goesOn)).catch(said('journal.take-up', running))
   }
 
-  /** Behind the answer: whoever does not hold it yet is asked again when its time has come. */
-  function goOn(flight: Flight): void {
-    if (closing.signal.aborted || flight.over) return
-    const wanting = providers.filter(({ name }) => standing(flight, name).state === 'wanted')
-    if (wanting.length === 0) return void track(finish(flight)).catch(said('journal.finish', flight))
-    for (const provider of wanting) if (!flight.asking.has(provider.name)) later(flight, provider)
-  }
-
-  function later(flight: Flight, provider: Provider): void {
-    const { name } = provider
-    const { notBefore = 0 } = standing(flight, name)
-    flight.timers.get(name)?.()
-    const cancel = clock.after(Math.max(0, notBefore - clock.now()), () => {
-      flight.timers.delete(name)
-      if (closing.signal.aborted || flight.over || standing(flight, name).state !== 'wanted') return
-      track(ask(flight, provider, closing.signal)).catch(said('upload.retry', flight))
-    })
-    flight.timers.set(name, cancel)
-  }
-
   const said = (event: string, flight: Flight) => (error: unknown) => {
     if (!closing.signal.aborted) log('error', event, { cid: flight.entry.cid, error: String(error) })
   }
@@ -382,7 +267,7 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
       if (!flight || standing(flight, name).state !== 'wanted') return false
       stand(flight, name, { ...standing(flight, name), state: 'given-up' })
       await note(flight, {})
-      goOn(flight)
+      asks.goOn(flight)
       return true
     },
     async close() {
@@ -397,33 +282,4 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
 function recordOf({ id, cid, profile, bytes, carBytes }: Entry): SpoolRecord {
   const parsed = CID.parse(cid)
   return { id, cid: profile === 'unixfs-v0-2015' ? parsed.toV0() : parsed, profile, bytes, carBytes }
-}
-
-function unconfirmed(
-  entry: Entry,
-  needed: number,
-  attempts: readonly Attempt[],
-  providers: readonly Provider[],
-): Failure {
-  const asked = new Map(attempts.map((attempt) => [attempt.provider, attempt]))
-  const outcomes = providers.map(({ name }) => {
-    const attempt = asked.get(name)
-    if (!attempt) return { provider: name, outcome: 'not waited for' }
-    const { isHeld, ms } = attempt
-    return isHeld
-      ? { provider: name, outcome: 'held', ms }
-      : { provider: name, outcome: attempt.class, detail: attempt.why, ms }
-  })
-  const holding = attempts.filter(({ isHeld }) => isHeld).length
-  const isFull = attempts.length > 0 && attempts.every((attempt) => !attempt.isHeld && attempt.isNoRoom)
-  const waits = attempts.flatMap((attempt) => (attempt.isHeld ? [] : [attempt.retryAfterMs ?? 0]))
-  return new Failure(
-    'broken',
-    `${holding} of ${needed} providers hold the upload; nothing of it was kept. Try again, or look at what they say`,
-    {
-      source: isFull ? 'ours' : 'provider',
-      retryAfterMs: Math.max(0, ...waits) || undefined,
-      facts: { outcomes, cid: entry.cid, ...(isFull && { status: 507 }) },
-    },
-  )
 }

@@ -1,0 +1,110 @@
+// One upload on its way to its providers, from the moment when it lies here whole until every one of them holds it.
+import type { Provider, Upload } from '../../backends/pinning/contract.ts'
+import type { Clock } from '../clock.ts'
+import type { Log } from '../observe/log.ts'
+import { type Attempt, attemptPin, nextTryMs } from './attempt.ts'
+import type { Entry, Standing } from './journal.ts'
+import { standingOf } from './quorum.ts'
+import { createSlots, type Slots } from './slots.ts'
+
+export type Flight = {
+  readonly upload: Upload
+  readonly confirmed: Promise<void>
+  /** Enough hold it, whatever becomes of those it came with. */
+  readonly enough: PromiseWithResolvers<void>
+  /** Those it came with: resolves when enough hold each of them. */
+  readonly others: () => Promise<unknown>
+  /** Ends what is asked of providers. */
+  readonly stop: AbortController
+  readonly asks: Promise<unknown>[]
+  entry: Entry
+  /** Providers that are being asked just now. */
+  readonly asking: Set<string>
+  readonly timers: Map<string, () => void>
+  over: boolean
+  /** Writes of the journal take turns. */
+  written: Promise<unknown>
+}
+
+export const standing = (flight: Flight, name: string): Standing => standingOf(flight.entry, name)
+
+export const stand = (flight: Flight, name: string, now: Standing): void => {
+  flight.entry = { ...flight.entry, providers: { ...flight.entry.providers, [name]: now } }
+}
+
+export type AskOptions = {
+  readonly providers: readonly Provider[]
+  readonly clock: Clock
+  readonly log: Log
+  /** One attempt at one provider: so much, and more for more bytes. */
+  readonly pinMs: number
+  readonly random: () => number
+  readonly closing: AbortSignal
+  /** Work that goes on behind everybody's back, and is waited for at the end. */
+  readonly track: <T>(work: Promise<T>) => Promise<T>
+  readonly note: (flight: Flight) => Promise<void>
+  /** Every provider holds it, or was given up on. */
+  readonly onSettled: (flight: Flight) => void
+}
+
+export interface Asks {
+  /** Once. Rejects only when `signal` aborts. */
+  ask(flight: Flight, provider: Provider, signal: AbortSignal): Promise<Attempt>
+  /** Behind the answer: whoever does not hold it yet is asked again when its time has come. */
+  goOn(flight: Flight): void
+}
+
+const asksAtOnce = 16
+
+export function createAsks(options: AskOptions): Asks {
+  const { providers, clock, log, random, closing, track, note, onSettled } = options
+  const slots = new Map<string, Slots>(providers.map(({ name }) => [name, createSlots(asksAtOnce)]))
+
+  async function ask(flight: Flight, provider: Provider, signal: AbortSignal): Promise<Attempt> {
+    const { name } = provider
+    const tries = standing(flight, name).tries + 1
+    flight.asking.add(name)
+    try {
+      const pin = () => attemptPin(provider, flight.upload, { ms: options.pinMs, clock, signal })
+      const attempt = await (slots.get(name) as Slots).run(pin, signal)
+      if (standing(flight, name).state !== 'wanted') return attempt
+      if (attempt.isHeld) stand(flight, name, { state: 'held', tries })
+      else {
+        const { class: kind, why } = attempt
+        const notBefore = clock.now() + nextTryMs(attempt, tries, random)
+        stand(flight, name, { state: 'wanted', tries, class: kind, why, notBefore })
+      }
+      return attempt
+    } finally {
+      flight.asking.delete(name)
+      if (flight.entry.accepted && !flight.over && !signal.aborted) {
+        track(note(flight)).catch(() => {})
+        if (standing(flight, name).state === 'wanted') later(flight, provider)
+        else goOn(flight)
+      }
+    }
+  }
+
+  function goOn(flight: Flight): void {
+    if (closing.aborted || flight.over) return
+    const wanting = providers.filter(({ name }) => standing(flight, name).state === 'wanted')
+    if (wanting.length === 0) return onSettled(flight)
+    for (const provider of wanting) if (!flight.asking.has(provider.name)) later(flight, provider)
+  }
+
+  function later(flight: Flight, provider: Provider): void {
+    const { name } = provider
+    const { notBefore = 0 } = standing(flight, name)
+    flight.timers.get(name)?.()
+    const cancel = clock.after(Math.max(0, notBefore - clock.now()), () => {
+      flight.timers.delete(name)
+      if (closing.aborted || flight.over || standing(flight, name).state !== 'wanted') return
+      track(ask(flight, provider, closing)).catch((error: unknown) => {
+        if (!closing.aborted) log('error', 'upload.retry', { cid: flight.entry.cid, error: String(error) })
+      })
+    })
+    flight.timers.set(name, cancel)
+  }
+
+  return { ask, goOn }
+}
