@@ -1,8 +1,8 @@
 // The official conformance suite against Kubo, against cidgate in front of that Kubo with empty tiers, and once more with
 // Kubo stopped. Prints a table of both, group by group, and every case that Kubo passes and cidgate does not.
-//   GATEWAY_CONFORMANCE=/path/to/gateway-conformance node test/interop/conformance/run.ts
+//   GATEWAY_CONFORMANCE=/path/to/gateway-conformance npm run conformance
 import { execFile } from 'node:child_process'
-import { readdirSync, readFileSync } from 'node:fs'
+import { readdirSync, readFileSync, realpathSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { createGateway } from '../../../src/gateway.ts'
 import { createHttpServer } from '../../../src/http/server.ts'
@@ -100,7 +100,7 @@ async function startCidgate(types: 'api' | 'web', upstream: string, namesMap: st
 /** Each group by itself, so that its counts are its own. */
 async function test(url: string, which: readonly string[]): Promise<Map<string, Counts>> {
   const subdomain = `http://example.com:${new URL(url).port}`
-  const home = process.env['GATEWAY_CONFORMANCE_HOME'] ?? dirname(suite as string)
+  const home = process.env['GATEWAY_CONFORMANCE_HOME'] ?? dirname(realpathSync(suite as string))
   const counts = new Map<string, Counts>()
   for (const specs of which) {
     const json = join(folder.path, 'report.json')
