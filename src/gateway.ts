@@ -78,7 +78,7 @@ export async function createGateway(
   )
   // What is acknowledged and not yet everywhere, where no provider of ours keeps it on this disk.
   const spools = createSpools(spoolFolder(config.data))
-  if (providers.some(({ traits }) => !traits.local))
+  if (providers.length === 0 || providers.some(({ traits }) => !traits.local))
     pins.push(createPinsTier('uploads', spools.store, { keeps: false, log }))
 
   const corrupt = new Map<string, number>()

@@ -1,24 +1,29 @@
-// The embedded store's way to the disk: new files are written in one folder, which is emptied at start, and renamed into
-// place once they are on the platter. Syncs of a folder that come at the same time are one.
+// The embedded store's way to the disk: new files are written in one folder and renamed into place once they are on the
+// platter. Syncs of a folder that come at the same time are one.
 import { randomBytes } from 'node:crypto'
-import { mkdir, open, rename, rm } from 'node:fs/promises'
+import { mkdir, open, readdir, rename, rm } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 
 export interface Disk {
   /** Makes a folder that lasts. */
   folder(path: string): Promise<void>
-  /** A name for a file that is not in place yet; what is left of it after a crash goes at the next start. */
+  /** Drops what a process that died left unfinished; once, and never what is being written by this one. */
+  tidy(): Promise<void>
+  /** A name for a file that is not in place yet. */
   temporary(): Promise<string>
   /** Whole, and on the platter but for its name: `sync` the folder for that. */
   write(file: string, bytes: Uint8Array): Promise<void>
   sync(path: string): Promise<void>
 }
 
+/** In the names of unfinished files: two gateways of one process work over one folder while one takes over from the other. */
+const ours = randomBytes(6).toString('hex')
+
 export function createDisk(root: string): Disk {
   const temporaries = join(root, 'tmp')
   const made = new Map<string, Promise<void>>()
   const syncing = new Map<string, { running: Promise<void>; next: Promise<void> | undefined }>()
-  let emptied: Promise<void> | undefined
+  let tidied: Promise<void> | undefined
 
   function folder(path: string): Promise<void> {
     const known = made.get(path)
@@ -32,10 +37,14 @@ export function createDisk(root: string): Disk {
   }
 
   async function temporary(): Promise<string> {
-    emptied ??= rm(temporaries, { recursive: true, force: true }).catch(() => {})
-    await emptied
     await folder(temporaries)
-    return join(temporaries, randomBytes(8).toString('hex'))
+    return join(temporaries, `${ours}-${randomBytes(8).toString('hex')}`)
+  }
+
+  async function tidyNow(): Promise<void> {
+    const names = await readdir(temporaries).catch(() => [])
+    for (const name of names)
+      if (!name.startsWith(`${ours}-`)) await rm(join(temporaries, name), { force: true }).catch(() => {})
   }
 
   /** A sync that began before a rename may not hold it: whoever comes meanwhile shares the one after. */
@@ -59,6 +68,10 @@ export function createDisk(root: string): Disk {
 
   return {
     folder,
+    tidy() {
+      tidied ??= tidyNow()
+      return tidied
+    },
     temporary,
     sync,
     async write(file, bytes) {

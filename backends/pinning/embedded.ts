@@ -10,7 +10,7 @@ import { Failure } from '../../src/failure.ts'
 import type { BlockFile, LocalStore, Provider, ProviderContext, ProviderKind, Upload } from './contract.ts'
 import { createDisk } from './embedded-disk.ts'
 import { createPins } from './embedded-pins.ts'
-import { createTurns } from './embedded-turns.ts'
+import { joinTurns } from './embedded-turns.ts'
 
 const options = z.strictObject({
   path: z.string().min(1).optional().describe('The folder; by default `pins` in the data folder.'),
@@ -29,11 +29,11 @@ export function createEmbedded(
   { path }: z.output<typeof options>,
   { name, data, clock }: ProviderContext,
 ): EmbeddedProvider {
-  const root = path === undefined ? join(data, 'pins') : resolve(path)
+  const root = resolve(path ?? join(data, 'pins'))
   const blocks = join(root, 'blocks')
   const disk = createDisk(root)
   const pins = createPins(join(root, 'roots'), disk)
-  const turns = createTurns()
+  const { turns, leave } = joinTurns(root)
 
   const shardOf = (key: string): string => join(blocks, key.slice(-2))
   const fileOf = (key: string): string => join(shardOf(key), key)
@@ -127,6 +127,7 @@ export function createEmbedded(
 
   async function pin(upload: Upload, signal: AbortSignal): Promise<CID> {
     const keys = new Set<string>()
+    await disk.tidy()
     try {
       return await turns.together(() => keep(upload, signal, keys))
     } catch (error) {
@@ -174,7 +175,7 @@ export function createEmbedded(
           ),
         ),
     },
-    close: () => turns.alone(async () => {}),
+    close: () => turns.alone(async () => leave()),
   }
 }
 

@@ -6,6 +6,7 @@ import type { Clock } from '../clock.ts'
 import { Failure } from '../failure.ts'
 import type { Log } from '../observe/log.ts'
 import type { Attempt } from './attempt.ts'
+import { diskFailure } from './failures.ts'
 import { type Asks, createAsks, type Flight, stand, standing } from './flight.ts'
 import { type Entry, type Journal, nameOf } from './journal.ts'
 import { createQuorum, type QuorumOptions } from './quorum.ts'
@@ -73,7 +74,11 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
 
   function note(flight: Flight, change: Partial<Entry>): Promise<void> {
     flight.entry = { ...flight.entry, ...change }
-    const turn = flight.written.then(() => (flight.over ? undefined : journal.write(flight.entry)))
+    const turn = flight.written
+      .then(() => (flight.over ? undefined : journal.write(flight.entry)))
+      .catch((error: unknown) => {
+        throw diskFailure(error, 'write the journal')
+      })
     flight.written = turn.catch((error: unknown) =>
       log('error', 'journal.write', { cid: flight.entry.cid, error: String(error) }),
     )
@@ -255,8 +260,10 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
       throw own instanceof OtherFailed ? own.cause : own
     },
     async resume() {
-      const entries = await journal.load()
-      await spools.sweep(new Set(entries.map(({ id }) => id)))
+      const { entries, ids } = await journal.load().catch((error: unknown) => {
+        throw diskFailure(error, 'read the journal')
+      })
+      await spools.sweep(ids)
       for (const entry of entries) if (!begunHere.has(entry.id)) takeUp(entry)
       isTakenUp = true
       begunHere.clear()
@@ -279,7 +286,11 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
   }
 }
 
+const dagPb = 0x70
+const sha256 = 0x12
+
 function recordOf({ id, cid, profile, bytes, carBytes }: Entry): SpoolRecord {
   const parsed = CID.parse(cid)
-  return { id, cid: profile === 'unixfs-v0-2015' ? parsed.toV0() : parsed, profile, bytes, carBytes }
+  const isV0 = profile === 'unixfs-v0-2015' && parsed.code === dagPb && parsed.multihash.code === sha256
+  return { id, cid: isV0 ? parsed.toV0() : parsed, profile, bytes, carBytes }
 }

@@ -4,9 +4,14 @@ import { mkdir, open, rename, rm } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { codeOf } from './failures.ts'
 
+/** In the names of unfinished files: what a process that died left is told from what is being written. */
+const ours = randomBytes(6).toString('hex')
+
+export const isLeftOver = (name: string): boolean => name.endsWith('.tmp') && !name.startsWith(`.${ours}-`)
+
 /** Beside, onto the platter, into place: whole or not at all. The caller syncs the folder. */
 export async function writeDurably(file: string, bytes: Uint8Array): Promise<void> {
-  const temporary = join(dirname(file), `.${randomBytes(6).toString('hex')}.tmp`)
+  const temporary = join(dirname(file), `.${ours}-${randomBytes(6).toString('hex')}.tmp`)
   try {
     await writeSynced(temporary, bytes)
     await rename(temporary, file)

@@ -88,9 +88,13 @@ export function createAsks(options: AskOptions): Asks {
   function goOn(flight: Flight): void {
     if (closing.aborted || flight.over) return
     const wanting = providers.filter(({ name }) => standing(flight, name).state === 'wanted')
-    if (wanting.length === 0) return onSettled(flight)
+    if (wanting.length === 0) return isSomewhere(flight) ? onSettled(flight) : undefined
     for (const provider of wanting) if (!flight.asking.has(provider.name)) later(flight, provider)
   }
+
+  /** Not so where every provider that was to hold it was taken out of the configuration. */
+  const isSomewhere = ({ entry }: Flight): boolean =>
+    Object.values(entry.providers).some(({ state }) => state !== 'wanted')
 
   function later(flight: Flight, provider: Provider): void {
     const { name } = provider

@@ -2,10 +2,10 @@
 // done, also by the process after this one; when every provider holds it, it moves to `done` and is only a record.
 import { readdir, readFile, rename, rm } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
-import type { CID } from 'multiformats/cid'
+import { CID } from 'multiformats/cid'
 import type { Profile } from '../../backends/pinning/contract.ts'
 import type { Log } from '../observe/log.ts'
-import { makeFolder, syncFolder, writeDurably } from './durable.ts'
+import { isLeftOver, makeFolder, syncFolder, writeDurably } from './durable.ts'
 import { codeOf } from './failures.ts'
 
 export type FailureClass = 'auth' | 'quota' | 'transient' | 'content'
@@ -33,9 +33,15 @@ export type Entry = {
   readonly providers: Readonly<Record<string, Standing>>
 }
 
-export interface Journal {
+export type Loaded = {
   /** What is open, the oldest first. */
-  load(): Promise<Entry[]>
+  readonly entries: readonly Entry[]
+  /** Of every entry that lies there, also of those that cannot be read: their uploads are somebody's, too. */
+  readonly ids: ReadonlySet<string>
+}
+
+export interface Journal {
+  load(): Promise<Loaded>
   /** On the platter when it resolves. */
   write(entry: Entry): Promise<void>
   finish(entry: Entry): Promise<void>
@@ -57,24 +63,24 @@ export function createJournal(root: string, log: Log): Journal {
       throw error
     })
     if (text === undefined) return undefined
-    try {
-      return JSON.parse(text) as Entry
-    } catch {
-      log('error', 'journal.unreadable', { file })
-      return undefined
-    }
+    const entry = readEntry(text)
+    if (!entry) log('error', 'journal.unreadable', { file })
+    return entry
   }
 
   return {
     async load() {
-      await makeFolder(open)
       const entries: Entry[] = []
+      const ids = new Set<string>()
+      await makeFolder(open)
       for (const file of await readdir(open)) {
-        if (file.endsWith('.tmp')) await rm(join(open, file), { force: true })
-        const entry = file.endsWith('.json') ? await parse(join(open, file)) : undefined
-        if (entry) entries.push(entry)
+        if (isLeftOver(file)) await rm(join(open, file), { force: true })
+        if (!file.endsWith('.json')) continue
+        ids.add(file.slice(0, -'.json'.length))
+        const entry = await parse(join(open, file))
+        if (entry && fileOf(entry.id) === join(open, file)) entries.push(entry)
       }
-      return entries.sort((one, other) => one.at.localeCompare(other.at))
+      return { entries: entries.sort((one, other) => one.at.localeCompare(other.at)), ids }
     },
     async write(entry) {
       await makeFolder(open)
@@ -99,6 +105,26 @@ export function createJournal(root: string, log: Log): Journal {
           if (entry) yield entry
         }
     },
+  }
+}
+
+const standings = new Set(['wanted', 'held', 'given-up'])
+const isCount = (value: unknown): boolean => Number.isSafeInteger(value) && (value as number) >= 0
+
+/** What a person or a broken disk wrote into it is not believed. */
+function readEntry(text: string): Entry | undefined {
+  try {
+    const entry = JSON.parse(text) as Entry
+    const { id, cid, profile, bytes, carBytes, at, providers } = entry
+    const isWhole =
+      [id, at].every((one) => typeof one === 'string') &&
+      nameOf(CID.parse(cid)) === cid &&
+      ['unixfs-v1-2025', 'unixfs-v0-2015'].includes(profile) &&
+      [bytes, carBytes].every(isCount) &&
+      Object.values(providers).every(({ state }) => standings.has(state))
+    return isWhole ? entry : undefined
+  } catch {
+    return undefined
   }
 }
 

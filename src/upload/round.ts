@@ -27,8 +27,11 @@ export async function askEverybody({ providers, quorum, entry, ask, onBegun }: R
   // Our own disk does not fail for reasons of others: it is asked once the others have done their part, so that there is
   // nothing to undo here. One that fetches by CID is asked when somebody has the bytes.
   const mayAsk = ({ traits }: Provider): boolean => {
+    if (!traits.local) return traits.takesBytes || quorum.hasBytes(entry())
     const locals = [...waiting].filter((one) => one.traits.local).length
-    return traits.local ? quorum.canBeEnough(entry(), locals) : traits.takesBytes || quorum.hasBytes(entry())
+    // Where only those are left that fetch by CID, they count on ours.
+    const isUpToUs = asking === 0 && [...waiting].every((one) => one.traits.local || !one.traits.takesBytes)
+    return quorum.canBeEnough(entry(), isUpToUs ? waiting.size : locals)
   }
   const start = (which: (provider: Provider) => boolean): Promise<void>[] =>
     [...waiting].filter(which).map((provider) => {

@@ -2,10 +2,10 @@
 // many as wanted hold it and with 502 where not, and what was accepted gets everywhere in the end.
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
-import { mkdtemp, rm } from 'node:fs/promises'
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { describe, it } from 'node:test'
+import { afterEach, beforeEach, describe, it } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { CID } from 'multiformats/cid'
 import { Failure } from '../../src/failure.ts'
@@ -103,6 +103,22 @@ describe('providers', () => {
       first.behaviour = 'holds'
       assert.equal((await add(adding)).status, 200)
       await until(() => byCid.held.size === 1)
+    })
+  })
+
+  it('that fetch by CID are asked when our own disk is all there is besides', async () => {
+    const byCid = scriptedProvider('psa', 'holds', { takesBytes: false })
+    await withAdding({ others: [byCid], confirm: 'all' }, async (adding) => {
+      const { status, json, body } = await add(adding)
+      assert.equal(status, 200, body)
+      assert.equal(byCid.held.size, 1)
+      byCid.behaviour = 'dead'
+      assert.equal((await add(adding)).status, 502)
+      assert.deepEqual(
+        adding.uploads.confirmation.open().map(({ cid }) => cid),
+        [],
+      )
+      assert.ok(await adding.embedded.store.has(cidOf(json)))
     })
   })
 
@@ -258,6 +274,70 @@ describe('what was accepted', () => {
     } finally {
       await rm(data, { recursive: true, force: true })
     }
+  })
+})
+
+describe('what was accepted and is not everywhere', () => {
+  let data: string
+  beforeEach(async () => {
+    data = await mkdtemp(join(tmpdir(), 'cidgate-add-'))
+  })
+  afterEach(() => rm(data, { recursive: true, force: true }))
+  const good = scriptedProvider('good')
+  const entriesOf = async () => (await below(join(data, 'journal', 'open'))).filter((name) => name.endsWith('.json'))
+  const accepted = () =>
+    withAdding({ data, others: [good, scriptedProvider('down', 'dead')], withoutEmbedded: true }, async (adding) => {
+      assert.equal((await add(adding)).status, 200)
+      await until(async () => (await entriesOf()).length === 1)
+    })
+
+  it('is kept where its entry cannot be read, and hinders nobody', async () => {
+    await accepted()
+    const [entry] = await entriesOf()
+    const file = join(data, 'journal', 'open', entry as string)
+    const whole = await readFile(file, 'utf8')
+    for (const text of ['', '{}', whole.slice(0, 50), whole.replace(/"cid":"[^"]+"/, '"cid":"nonsense"')]) {
+      await writeFile(file, text)
+      await withAdding({ data, others: [good], withoutEmbedded: true }, async (adding) => {
+        assert.equal((await add(adding)).status, 200)
+        assert.ok(adding.log.some(({ event }) => event === 'journal.unreadable'))
+      })
+      assert.equal((await below(join(data, 'uploads'))).length, 1)
+    }
+    const down = scriptedProvider('down', 'holds')
+    await writeFile(file, whole)
+    await withAdding({ data, others: [good, down], withoutEmbedded: true }, async (adding) => {
+      await adding.uploads.ready()
+      await until(() => down.held.size === 1)
+      await idle(adding)
+    })
+    assert.deepEqual(await below(join(data, 'uploads')), [])
+  })
+
+  it('is kept while no provider of the configuration is one that was to hold it', async () => {
+    await withAdding(
+      { data, others: [scriptedProvider('gone', 'dead')], withoutEmbedded: true, queue: true },
+      async (a) => assert.equal((await add(a)).status, 200),
+    )
+    for (const others of [[], [good]])
+      await withAdding({ data, others, withoutEmbedded: true, queue: true }, async (adding) => {
+        await adding.uploads.ready()
+        if (others.length > 0) return until(async () => (await below(join(data, 'uploads'))).length === 0)
+        assert.equal(adding.uploads.confirmation.open().length, 1)
+        assert.equal((await below(join(data, 'uploads'))).length, 1)
+      })
+  })
+
+  it('is taken up where a raw block was kept under the old profile', async () => {
+    await accepted()
+    const [entry] = await entriesOf()
+    const file = join(data, 'journal', 'open', entry as string)
+    await writeFile(file, (await readFile(file, 'utf8')).replace('unixfs-v1-2025', 'unixfs-v0-2015'))
+    const down = scriptedProvider('down', 'holds')
+    await withAdding({ data, others: [good, down], withoutEmbedded: true }, async (adding) => {
+      await adding.uploads.ready()
+      await until(() => down.held.size === 1)
+    })
   })
 })
 

@@ -154,8 +154,44 @@ describe('the embedded store', () => {
   it('empties its folder of unfinished files', async () => {
     await mkdir(join(data, 'pins', 'tmp'), { recursive: true })
     await writeFile(join(data, 'pins', 'tmp', 'left'), 'x')
-    await store.probe(never)
-    assert.deepEqual(await below(join(data, 'pins')), [])
+    await store.pin(copied(await uploadOf(randomBytes(10))), never)
+    assert.deepEqual(await below(join(data, 'pins', 'tmp')), [])
+  })
+
+  it('leaves alone what another one over the same folder is writing', async () => {
+    const upload = copied(await uploadOf(randomBytes(MiB + 1)))
+    const stops = Promise.withResolvers<void>()
+    const goOn = Promise.withResolvers<void>()
+    const slow: Upload = {
+      ...upload,
+      async *blocks(signal) {
+        for await (const block of upload.blocks(signal)) {
+          yield block
+          stops.resolve()
+          await goOn.promise
+        }
+      },
+    }
+    const other = open()
+    const pinning = store.pin(slow, never)
+    await stops.promise
+    // What fails there must not take the block that is counted on here.
+    const failing: Upload = {
+      ...upload,
+      async *blocks(signal) {
+        for await (const block of upload.blocks(signal)) {
+          yield block
+          throw new Error('it breaks off')
+        }
+      },
+    }
+    await other.probe(never)
+    const failed = assert.rejects(other.pin(failing, never), /it breaks off/)
+    goOn.resolve()
+    await pinning
+    await failed
+    for await (const { cid } of upload.blocks(never)) assert.ok(await store.store.has(cid), String(cid))
+    await other.close()
   })
 
   it('says what is wrong with its folder, and that it may pass', async () => {
