@@ -132,7 +132,7 @@ async function* watched(body: AsyncIterable<Uint8Array>, alive: () => void): Asy
   }
 }
 
-/** What the status says; which words it used is told, cut short, since they never hold our secrets. */
+/** What the status says; which words it used is told, cut short (and without our secrets: secrets.ts). */
 export function refusal(name: string, reply: Reply, now: number): Failure {
   const { status } = reply
   const what = `it answered ${status}${reasonIn(reply)}`

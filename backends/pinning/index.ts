@@ -7,8 +7,9 @@ import { forward } from './forward.ts'
 import { kubo } from './kubo.ts'
 import { pinata } from './pinata.ts'
 import { psa } from './psa.ts'
+import { withoutSecrets } from './secrets.ts'
 
-export const providerKinds: Readonly<Record<string, ProviderKind>> = {
+const kinds: Readonly<Record<string, ProviderKind>> = {
   embedded,
   kubo,
   cluster,
@@ -17,3 +18,7 @@ export const providerKinds: Readonly<Record<string, ProviderKind>> = {
   psa,
   forward,
 }
+
+export const providerKinds: Readonly<Record<string, ProviderKind>> = Object.fromEntries(
+  Object.entries(kinds).map(([use, withoutSecrets(kind)]) => [use, kind]),
+)

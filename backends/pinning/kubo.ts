@@ -87,7 +87,8 @@ function createKubo(settings: z.output<typeof options>, { name, userAgent, clock
     return hash
   }
 
-  const said = (reply: Reply): string => String((reply.json as { Message?: unknown } | undefined)?.Message ?? '')
+  const said = (reply: Reply): string =>
+    String((reply.json as { Message?: unknown } | undefined)?.Message ?? '').slice(0, 200)
 
   return {
     name,

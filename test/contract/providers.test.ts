@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, before, describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { inspect } from 'node:util'
 import type { Provider, ProviderContext } from '../../backends/pinning/contract.ts'
 import { createEmbedded } from '../../backends/pinning/embedded.ts'
 import { providerKinds } from '../../backends/pinning/index.ts'
@@ -175,6 +176,28 @@ for (const [name, set] of Object.entries(sets)) {
         assert.equal(String(await provider.pin(upload, signal())), String(upload.cid))
       })
     }
+    test('a service that repeats our secrets tells them to nobody', async () => {
+      const provider = await make(set)
+      const base64 = Buffer.from(token).toString('base64')
+      const secrets = [token.slice(0, -2), base64, ...(set.use === 'filebase' ? ['the-other-secret'] : [])]
+      // As Basic sends it, and cut off where the service pleases, too.
+      const said = `${secrets.join(', ')}, ${token}…`
+      for (const status of [500, 400, 401]) {
+        for (const json of [{ error: { message: said } }, { error: said }, { Message: said }]) {
+          service.script = ({ headers }) => ({
+            status,
+            json: JSON.parse(JSON.stringify(json).replace('…', `… ${headers.authorization}`)),
+          })
+          const calls: Promise<unknown>[] = [provider.pin(upload, signal()), provider.unpin(upload.cid, signal())]
+          calls.push(provider.status(upload.cid, signal()), provider.probe(signal()))
+          for (const ended of await Promise.allSettled(calls)) {
+            const error = ended.status === 'rejected' ? ended.reason : undefined
+            const text = inspect(error, { depth: 10 })
+            for (const secret of secrets) assert.ok(!text.includes(secret), text)
+          }
+        }
+      }
+    })
     test('an abort stops at once and frees the socket', async () => {
       const provider = await make(set)
       service.script = () => 'silent'
@@ -207,6 +230,23 @@ describe('what is said behind a 200', () => {
     ]) {
       service.script = () => answer
       assert.equal((await failure(provider.pin(upload, signal()))).facts['class'], 'transient')
+    }
+  })
+  test('kubo: what it says behind a 200 holds no password of ours', async () => {
+    const basic = 'admin:p4ss/w\u00f6rd'
+    const [wire, password] = [Buffer.from(basic).toString('base64'), 'p4ss/w\u00f6rd']
+    const provider = await make({ ...(sets['kubo'] as Set), settings: (url) => ({ url, auth: { basic } }) })
+    const root = { Cid: { '/': String(upload.cid) }, PinErrorMsg: `${wire} and ${password}` }
+    const answers: Answer[] = [
+      { text: `${JSON.stringify({ Root: root })}\n` },
+      { text: '{}', trailer: `Basic ${wire}, ${encodeURIComponent(password)}` },
+      { status: 500, json: { Message: `${'x'.repeat(190)} ${basic}` } },
+    ]
+    for (const answer of answers) {
+      service.script = () => answer
+      const { message } = await failure(provider.pin(upload, signal()))
+      assert.match(message, /\[hidden\]/)
+      assert.doesNotMatch(message, /p4ss|YWRtaW46/)
     }
   })
   test('kubo by add: every option is spelled out', async () => {

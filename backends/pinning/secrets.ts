@@ -1,0 +1,105 @@
+// What a service says goes on to clients, to the log and to /readyz, and some repeat the very header they refuse. So every
+// error of every provider passes here, and what its options keep secret is taken out, whoever said it.
+import { Failure, isFailure } from '../../src/failure.ts'
+import type { Provider, ProviderKind } from './contract.ts'
+
+const secretKey = /token|secret|password|key|jwt|basic|bearer|headers/i
+const hidden = '[hidden]'
+// Shorter than this is no secret, and would be found in every other word.
+const leastChars = 3
+// Services cut what they repeat: so many characters of a secret's beginning are enough to know it.
+const knownBy = 8
+const mostCauses = 5
+
+export const withoutSecrets = (kind: ProviderKind): ProviderKind => ({
+  ...kind,
+  create: (options, context) => quiet(kind.create(options, context), formsOf(secretsIn(options, []))),
+})
+
+function quiet(provider: Provider, forms: readonly string[]): Provider {
+  if (forms.length === 0) return provider
+  const hushed = async <T>(work: () => Promise<T>): Promise<T> => {
+    try {
+      return await work()
+    } catch (error) {
+      throw errorWithout(error, forms, mostCauses)
+    }
+  }
+  return {
+    name: provider.name,
+    traits: provider.traits,
+    pin: (upload, signal) => hushed(() => provider.pin(upload, signal)),
+    unpin: (cid, signal) => hushed(() => provider.unpin(cid, signal)),
+    status: (cid, signal) => hushed(() => provider.status(cid, signal)),
+    probe: (signal) => hushed(() => provider.probe(signal)),
+    ...(provider.store && { store: provider.store }),
+    close: () => hushed(() => provider.close()),
+  }
+}
+
+function secretsIn(value: unknown, path: readonly string[]): string[] {
+  if (typeof value === 'string') return path.some((key) => secretKey.test(key)) ? [value] : inAddress(value)
+  if (typeof value !== 'object' || value === null) return []
+  return Object.entries(value).flatMap(([key, inner]) => secretsIn(inner, [...path, key]))
+}
+
+function inAddress(text: string): string[] {
+  if (!/^https?:/i.test(text) || !URL.canParse(text)) return []
+  const { username, password, searchParams } = new URL(text)
+  const asked = [...searchParams].flatMap(([key, value]) => (secretKey.test(key) ? [value] : []))
+  return [...(password === '' ? [] : [`${username}:${password}`, password, decodeURIComponent(password)]), ...asked]
+}
+
+/** As they stand, without the scheme of a header or the user before a password, and as they look on the wire. */
+function formsOf(secrets: readonly string[]): string[] {
+  const parts = secrets.flatMap((secret) => [
+    secret,
+    secret.replace(/^[A-Za-z]+ +/, ''),
+    ...(secret.includes(':') ? [secret.slice(secret.indexOf(':') + 1)] : []),
+  ])
+  const forms = parts.flatMap((part) => [
+    part,
+    Buffer.from(part).toString('base64'),
+    encodeURIComponent(part),
+    JSON.stringify(part).slice(1, -1),
+  ])
+  return [...new Set(forms.filter((form) => form.length >= leastChars))]
+}
+
+function errorWithout(error: unknown, forms: readonly string[], depth: number): unknown {
+  if (!(error instanceof Error)) return typeof error === 'string' ? textWithout(error, forms) : error
+  const cause = depth > 0 ? errorWithout(error.cause, forms, depth - 1) : undefined
+  const message = textWithout(error.message, forms)
+  const stack = textWithout(error.stack ?? '', forms)
+  if (cause === error.cause && message === error.message && stack === (error.stack ?? '')) return error
+  const { source, retryAfterMs, facts } = error as Partial<Failure>
+  const told = isFailure(error)
+    ? new Failure(error.kind, message, { source: source ?? 'provider', retryAfterMs, facts, cause })
+    : new Error(message, { cause })
+  told.name = textWithout(error.name, forms)
+  told.stack = stack
+  return told
+}
+
+function textWithout(text: string, forms: readonly string[]): string {
+  const pieces: string[] = []
+  let from = 0
+  for (let at = 0; at < text.length; ) {
+    const length = Math.max(...forms.map((form) => known(text, at, form)))
+    if (length === 0) {
+      at += 1
+      continue
+    }
+    pieces.push(text.slice(from, at), hidden)
+    at += length
+    from = at
+  }
+  return from === 0 ? text : [...pieces, text.slice(from)].join('')
+}
+
+/** How much of the secret stands here: all of it, or enough of its beginning. */
+function known(text: string, at: number, form: string): number {
+  let length = 0
+  while (length < form.length && text[at + length] === form[length]) length += 1
+  return length >= Math.min(knownBy, form.length) ? length : 0
+}
