@@ -20,5 +20,5 @@ const kinds: Readonly<Record<string, ProviderKind>> = {
 }
 
 export const providerKinds: Readonly<Record<string, ProviderKind>> = Object.fromEntries(
-  Object.entries(kinds).map(([use, withoutSecrets(kind)]) => [use, kind]),
+  Object.entries(kinds).map(([use, kind]) => [use, withoutSecrets(kind)]),
 )
