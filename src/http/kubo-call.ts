@@ -39,11 +39,31 @@ export function argOf(query: URLSearchParams): string {
   return arg.replace(/^\/?ipfs\//, '').replace(/^ipfs:\/\//, '')
 }
 
-export function isTrue(query: URLSearchParams, name: string, otherwise: boolean): boolean {
-  const value = query.get(name)
-  if (value === null) return otherwise
-  if (!['true', 'false', '', '1', '0'].includes(value)) throw badCall(`${name} is true or false`)
-  return value !== 'false' && value !== '0'
+/** May be said more than once. */
+const lists = ['arg', 'ignore']
+
+/** What was said of each option, by its name. */
+export type Said = ReadonlyMap<string, string>
+
+/** As Kubo reads them: by name or alias, each said once. What is not known is nobody's business. */
+export function saidIn(query: URLSearchParams, aliases: Readonly<Record<string, string>>): Said {
+  const said = new Map<string, string>()
+  for (const [key, value] of query) {
+    const name = Object.hasOwn(aliases, key) ? (aliases[key] as string) : key
+    if (lists.includes(name)) continue
+    if ((said.get(name) ?? value) !== value) throw badCall(`${name} is said twice, and not the same`)
+    said.set(name, value)
+  }
+  return said
+}
+
+/** Go's ParseBool, and an option without a value is on. */
+export function isOn(said: Said, name: string, otherwise: boolean): boolean {
+  const value = said.get(name)?.toLowerCase()
+  if (value === undefined) return otherwise
+  if (['', 'true', 't', '1'].includes(value)) return true
+  if (['false', 'f', '0'].includes(value)) return false
+  throw badCall(`${name}=${value} is not true or false`)
 }
 
 export const badCall = (message: string): Failure => new Failure('malformed', message, { source: 'client' })

@@ -4,10 +4,13 @@ import { walkDag } from '../content/dag-walk.ts'
 import { parseRoot } from '../content/path.ts'
 import { Failure } from '../failure.ts'
 import { nameOf } from '../upload/journal.ts'
-import { argOf, badCall, type Call, isTrue, sendJson } from './kubo-call.ts'
+import { argOf, badCall, type Call, isOn, saidIn, sendJson } from './kubo-call.ts'
 
 export async function addPin({ query, session, response, deps }: Call): Promise<void> {
-  if (!isTrue(query, 'recursive', true)) throw badCall('recursive=false is not done here')
+  const said = saidIn(query, { r: 'recursive', n: 'name' })
+  if (!isOn(said, 'recursive', true))
+    throw badCall('recursive=false is not done here: a DAG is pinned whole. Leave it out')
+  if (said.get('name')) throw badCall('pins have no names here: leave name out')
   const cid = parseRoot(argOf(query))
   deps.visit(cid, [])
   const leave = deps.uploads.enter()
@@ -23,10 +26,12 @@ export async function addPin({ query, session, response, deps }: Call): Promise<
 
 export async function listPins(call: Call): Promise<void> {
   const { query, response, deps } = call
-  const type = query.get('type') ?? 'all'
+  const said = saidIn(query, { t: 'type', s: 'stream', n: 'name', q: 'quiet' })
+  if (said.get('name')) throw badCall('pins have no names here: leave name out')
+  const type = said.get('type') ?? 'all'
   if (!['all', 'recursive', 'direct', 'indirect'].includes(type))
     throw badCall(`type=${type} is not one of all, recursive, direct, indirect`)
-  const isStream = isTrue(query, 'stream', false)
+  const isStream = isOn(said, 'stream', false)
   const asked = query.getAll('arg').length > 0 ? [parseRoot(argOf(query))] : undefined
   const listed = asked ? found(call, asked) : type === 'all' || type === 'recursive' ? everything(call) : []
   if (isStream) {

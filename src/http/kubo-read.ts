@@ -7,14 +7,15 @@ import { parsePath, parseRoot } from '../content/path.ts'
 import { resolve } from '../content/resolve.ts'
 import { visited } from '../content/visited.ts'
 import { carHeader, carSection } from '../upload/spooled.ts'
-import { argOf, badCall, type Call } from './kubo-call.ts'
+import { argOf, badCall, type Call, type Said, saidIn } from './kubo-call.ts'
 import { writeAll } from './write.ts'
 
 export async function readPath({ query, session, response, deps }: Call): Promise<void> {
   const { entity } = await resolve(session, parsePath(escaped(argOf(query))), { visit: deps.visit })
   if (entity.kind === 'directory') throw badCall('this dag node is a directory')
-  const from = numberOf(query, 'offset') ?? 0
-  const length = numberOf(query, 'length')
+  const said = saidIn(query, { o: 'offset', l: 'length' })
+  const from = numberOf(said, 'offset') ?? 0
+  const length = numberOf(said, 'length')
   const size = entity.size ?? 0
   const bytes = readFile(
     visited(session, deps.visit),
@@ -74,9 +75,9 @@ const escaped = (path: string): string =>
     .map((segment) => encodeURIComponent(segment))
     .join('/')
 
-function numberOf(query: URLSearchParams, name: string): number | undefined {
-  const text = query.get(name)
-  if (text === null) return undefined
+function numberOf(said: Said, name: string): number | undefined {
+  const text = said.get(name)
+  if (text === undefined) return undefined
   const value = Number(text)
   if (!Number.isSafeInteger(value) || value < 0) throw badCall(`${name} is a number of bytes`)
   return value

@@ -16,7 +16,7 @@ import { malformed } from './failures.ts'
 import { fillTiers } from './fill.ts'
 import { importFile } from './import.ts'
 import { createJournal, type Journal } from './journal.ts'
-import { type ReceiveLimits, type ReceiveOptions, receive } from './receive.ts'
+import { type PartName, type ReceiveLimits, type ReceiveOptions, receive } from './receive.ts'
 import { createSpools, type Spool, type Spools, spoolFolder } from './spool.ts'
 
 export type UploadsOptions = {
@@ -45,6 +45,10 @@ export type AddOptions = {
   readonly profile?: Profile
   readonly check?: TextCheck | undefined
   readonly parts?: ReceiveOptions['parts']
+  /** Sees what a part is called before a byte of it is taken; throws a Failure for what is not to be. */
+  readonly look?: (part: PartName) => void
+  /** Nothing is kept: what it would be is told. */
+  readonly isOnlyHashed?: boolean
 }
 
 export type Added = {
@@ -160,11 +164,13 @@ export function createUploads(options: UploadsOptions): Uploads {
       try {
         const receiving = { ...limits, clock, ...(own.parts && { parts: own.parts }) }
         // Nothing goes to a provider before the whole body was there and was well formed.
-        const all = await receive(request, receiving, async (bytes, _signal, { fileName }) => {
-          const one = await spoolFile(bytes, own, fileName)
+        const all = await receive(request, receiving, async (bytes, _signal, part) => {
+          own.look?.(part)
+          const one = await spoolFile(bytes, own, part.fileName)
           spooled.push(one)
           return one
         })
+        if (own.isOnlyHashed) return all.map(({ added }) => added)
         spooled.length = 0
         return await confirmed(all)
       } finally {

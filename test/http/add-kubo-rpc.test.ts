@@ -49,22 +49,80 @@ describe("kubo's door", () => {
     assert.equal(empty.lines[0]?.['Hash'], 'bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku')
   })
 
-  for (const query of [
-    'only-hash=true',
-    'wrap-with-directory=true',
-    'trickle=true',
-    'chunker=rabin',
-    'cid-version=0&raw-leaves=true',
-    'hash=sha3-256',
-    'cid-version=2',
-  ]) {
-    it(`refuses ${query}, which would give another CID`, async () => {
+  const refused = [
+    ...[
+      'wrap-with-directory=true',
+      'wrap-with-directory',
+      'w=true',
+      'trickle=1',
+      't=TRUE',
+      'inline=true',
+      'nocopy=true',
+    ],
+    ...[
+      'chunker=rabin',
+      's=size-1000',
+      'hash=sha3-256',
+      'cid-version=2',
+      'cid-version=',
+      'cid-version=0&raw-leaves=true',
+    ],
+    ...['mode=0644', 'mtime=1', 'mtime-nsecs=5', 'preserve-mode=true', 'preserve-mtime', 'to-files=/a', 'pin-name=a'],
+    ...['trickle=no', 'n=true&only-hash=false', 'encoding=text', 'cid-base=base58btc'],
+  ]
+  for (const query of refused) {
+    it(`refuses ${query}, which would give another CID or is not here`, async () => {
       const { status, lines } = await add(`?${query}`, [{ fileName: 'a', body: 'x' }])
       assert.equal(status, 400)
       assert.equal(lines[0]?.['Type'], 'error')
       assert.equal(lines[0]?.['Code'], 1)
+      const name = { w: 'wrap-with-directory', t: 'trickle', s: 'chunker', n: 'only-hash' }[query.split('=')[0] ?? '']
+      assert.ok(lines[0]?.['Message']?.includes(name ?? (query.split('=')[0] as string)), lines[0]?.['Message'])
     })
   }
+
+  it('accepts what says how it is done here anyway, and what changes nothing', async () => {
+    // What Kubo's own client in Go sends, that in JavaScript, and names that Kubo does not know.
+    const go =
+      'cid-version=0&chunker=size-262144&hash=sha2-256&fscache=false&inline=false&inline-limit=32&nocopy=false&only-hash=false&pin=true&progress=true&silent=false&encoding=json&stream-channels=true'
+    const one = await add(`?${go}`, [{ fileName: 'a', body: 'hello world\n' }])
+    assert.equal(one.lines[0]?.['Hash'], 'QmT78zSuBmuS4z925WZfrqQ1qHaJ56DQaTfyMUF7F8ff5o')
+    const rest =
+      'pin=false&trickle=0&w=F&ignore=a&ignore=b&hash=SHA2-256&chunker=&timeout=1s&offline=true&quieter&Q&r=true&headers=x&foo=bar&mode='
+    const other = await add(`?${rest}`, [{ name: 'file?mode=0644&mtime=1', fileName: './%2Fa', body: 'hello world\n' }])
+    assert.deepEqual(other.lines, [
+      { Name: 'a', Hash: 'bafkreifjjcie6lypi6ny7amxnfftagclbuxndqonfipmb64f2km2devei4', Size: '12' },
+    ])
+    const upgraded = await add('?cid-version=0&cid-base=base32', [{ fileName: 'a', body: 'hello world\n' }])
+    assert.equal(
+      upgraded.lines[0]?.['Hash'],
+      CID.parse(one.lines[0]?.['Hash'] as string)
+        .toV1()
+        .toString(),
+    )
+    assert.deepEqual(await add('?silent=true', [{ fileName: 'a', body: 'x' }]), { status: 200, lines: [] })
+  })
+
+  it('says what a file would be with only-hash, and keeps nothing of it', async () => {
+    const { status, lines } = await add('?n=true', [{ fileName: 'a', body: 'of this nothing is kept' }])
+    assert.equal(status, 200)
+    const cid = CID.parse(lines[0]?.['Hash'] as string)
+    assert.equal(await door.adding.embedded.store.has(cid), false)
+    await idle(door.adding)
+    assert.equal((await call(`pin/ls?arg=${cid}`)).status, 500)
+  })
+
+  const noFiles: readonly (readonly [what: string, part: Part])[] = [
+    ['a directory', { fileName: 'a', type: 'application/x-directory', body: '' }],
+    ['a symbolic link', { fileName: 'a', type: 'application/symlink', body: 'target' }],
+    ['a file in a directory', { fileName: 'a%2Fb.txt', body: 'x' }],
+  ]
+  for (const [what, part] of noFiles)
+    it(`refuses ${what}, which would not be a plain file`, async () => {
+      const { status, lines } = await add('', [{ fileName: 'first', body: 'x' }, part])
+      assert.equal(status, 400)
+      assert.equal(lines[0]?.['Type'], 'error')
+    })
 
   it('reads back: cat, with a path, an offset and a length; block/get; dag/export', async () => {
     const bytes = randomBytes(3_000_000)
