@@ -47,9 +47,10 @@ function createFilebase(settings: z.output<typeof options>, { name }: ProviderCo
         maxAttempts: 1, // a stream cannot be sent twice; whoever called tries again with a new one
         requestHandler: {
           connectionTimeout: settings.connect,
-          requestTimeout: settings.idle,
-          throwOnRequestTimeout: true,
+          // Silence, not the whole of a request, however large: that one has the caller's clock.
+          socketTimeout: settings.idle,
         },
+        logger: { trace() {}, debug() {}, info() {}, warn() {}, error() {} },
       }),
     }))
     making.catch(() => {

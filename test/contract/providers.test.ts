@@ -284,6 +284,19 @@ describe('what is said behind a 200', () => {
     service.otherCid = 'none'
     assert.match((await failure(provider.pin(upload, signal()))).message, /not on the IPFS network/)
   })
+  test('filebase: an upload that takes longer than `idle` and is never silent', async () => {
+    const provider = await make(sets['filebase'] as Set)
+    async function* slowly(source: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
+      const all = Buffer.concat(await Array.fromAsync(source))
+      const size = Math.ceil(all.length / 8)
+      for (let at = 0; at < all.length; at += size) {
+        yield all.subarray(at, at + size)
+        await sleep(70)
+      }
+    }
+    const slow = { ...upload, car: (own: AbortSignal) => slowly(upload.car(own)) }
+    assert.equal(String(await provider.pin(slow, signal())), String(upload.cid))
+  })
   test('psa: never two pins of one CID; a fetch that failed', async () => {
     const provider = await make(sets['psa'] as Set)
     await provider.pin(upload, signal())
