@@ -86,20 +86,21 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
       try {
         raceSignal.throwIfAborted()
         return await attempts.make(member, 'dag', key, async () => {
-          if (!member.upstream.traits.dag) {
+          const stop = () => controller.abort()
+          const alone = async () => {
             const bytes = await member.upstream.block(part.cid, controller.signal)
-            const first = { cid: part.cid, bytes }
-            if (!proves(first.cid, bytes)) throw falseBytes(member.upstream.name, part.cid)
-            return { source: { member, blocks: undefined, stop: () => controller.abort() }, first }
+            if (!proves(part.cid, bytes)) throw falseBytes(member.upstream.name, part.cid)
+            return { source: { member, blocks: undefined, stop }, first: { cid: part.cid, bytes } }
           }
+          if (!member.upstream.traits.dag) return alone()
           const blocks = member.upstream.dag(part, controller.signal)[Symbol.asyncIterator]()
           const first = await nextProved(blocks, member)
-          if (!first) {
-            throw new Failure('not-found', `${member.upstream.name} sent an answer without ${part.cid}`, {
-              source: 'upstream',
-            })
-          }
-          return { source: { member, blocks, stop: () => controller.abort() }, first }
+          if (first) return { source: { member, blocks, stop }, first }
+          // Nothing in it, not even the root: the upstream may lack it, or have it and not know how to read it.
+          if (part.segments.length === 0) return alone()
+          throw new Failure('not-found', `${member.upstream.name} sent an answer without ${part.cid}`, {
+            source: 'upstream',
+          })
         })
       } catch (error) {
         controller.abort()

@@ -129,9 +129,10 @@ export function openSession(
     // A reader that caught up with another one's flight flies on with it.
     const key = lastFrom === 'nowhere' ? undefined : onItsWay(cid)
     if (key !== undefined) return fromDag(cid, around, key)
-    // One leaf missing between others that are here costs one block, not an answer with everything after it.
-    const isAlone =
-      cid.code === rawCodec && (lastFrom === 'tier' || (around.segments.length === 0 && sameBytes(cid, around.cid)))
+    // One leaf missing between others that are here costs one block, not an answer with everything after it. Where one
+    // block is all that is wanted, a CAR is not the question either: upstreams leave out of it what does not decode.
+    const isItself = around.segments.length === 0 && sameBytes(cid, around.cid)
+    const isAlone = cid.code === rawCodec ? lastFrom === 'tier' || isItself : around.scope === 'block' && isItself
     return isAlone ? undefined : fromDag(cid, around)
   }
 

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { connect } from 'node:net'
 import { after, before, describe, test } from 'node:test'
 import supertest from 'supertest'
-import { addFile, type BlockMap, type Fixtures, fixtures, noise, text } from '../support/fixtures.ts'
+import { addBlock, addFile, type BlockMap, type Fixtures, fixtures, noise, text } from '../support/fixtures.ts'
 import { startGateway, type TestGateway } from '../support/gateway.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 
@@ -119,6 +119,21 @@ describe('bytes', () => {
     const { entries } = JSON.parse((await get(ipfs(all.hamt))).body.toString()) as { entries: { name: string }[] }
     assert.equal(new Set(entries.map(({ name }) => name)).size, 1500)
   })
+})
+
+describe('a block that makes no sense', () => {
+  const rows: [name: string, code: number, bytes: Uint8Array][] = [
+    ['dag-pb', 0x70, Uint8Array.of(9, 8, 7, 122, 113)],
+    ['dag-json', 0x0129, text('{bad')],
+  ]
+  for (const [name, code, bytes] of rows) {
+    test(`${name}: its bytes for who asks for the block, and never an absence`, async () => {
+      const cid = addBlock(all.blocks, code, bytes)
+      const answer = await get(ipfs(cid, '?format=raw'))
+      assert.equal(answer.status, 200)
+      assert.deepEqual(Uint8Array.from(answer.body as Buffer), bytes)
+    })
+  }
 })
 
 describe('headers of every answer', () => {

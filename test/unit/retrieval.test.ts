@@ -319,6 +319,27 @@ test('below a path, a 404 may mean the path: the root alone is asked for', async
   assert.deepEqual(bytes, file.order[0]?.bytes)
 })
 
+test('one block is all that is wanted: it is asked for as a block, which an upstream need not be able to read', async () => {
+  const one = scriptedUpstream('one', file.blocks)
+  const { session } = make([one])
+  assert.deepEqual(
+    await session().get(file.cid, { cid: file.cid, segments: [], scope: 'block' }),
+    (file.order[0] as Block).bytes,
+  )
+  assert.deepEqual([one.asked.blocks.length, one.asked.dags.length], [1, 0])
+})
+
+test('an answer without its root is no absence: the block is asked for alone before that is said', async () => {
+  const blocks = new Map(file.blocks)
+  const one = scriptedUpstream('one', blocks)
+  one.dag = async function* () {}
+  const { session } = make([one])
+  const around = { cid: file.cid, segments: [], scope: 'entity' } as const
+  assert.deepEqual(await session().get(file.cid, around), (file.order[0] as Block).bytes)
+  const failure = await failureOf(session().get(nobodys, { ...around, cid: nobodys }))
+  assert.deepEqual([failure.kind, failure.facts['sure']], ['not-found', true])
+})
+
 test('an identity CID is its own answer; one that cannot be proved is refused', async () => {
   const { session } = make([])
   assert.deepEqual(await session().get(CID.parse('bafkqabtimvwgy3yk')), new TextEncoder().encode('hello\n'))
