@@ -7,9 +7,9 @@ import { aroundBytes } from '../upload/receive.ts'
 import type { SchemaChecks } from '../upload/schemas/checks.ts'
 import type { Uploads } from '../upload/uploads.ts'
 import { corsHeaders, preflight } from './cors.ts'
-import { lingerAfter } from './linger.ts'
+import { closeAfter, lingerAfter } from './linger.ts'
 import { asFailure, type Mode, sendProblem } from './problem.ts'
-import { readTarget } from './target.ts'
+import { hasBody, readTarget } from './target.ts'
 import type { Tokens } from './tokens.ts'
 
 export type AddDeps = {
@@ -34,8 +34,10 @@ export function createAddRoute(deps: AddDeps): Route {
         source: 'client',
         facts: { status: 405 },
       })
+      if (hasBody(request)) closeAfter(request, response)
       return sendProblem(response, failure, {
         mode: deps.mode,
+        accept: readsJson(request),
         head: request.method === 'HEAD',
         headers: { Allow: methods },
       })
@@ -56,7 +58,7 @@ async function answerAdd(
     const check = lookAhead(request, query, deps)
     leave = uploads.enter()
     // Whoever waits to be told so begins only now.
-    if (request.headers.expect !== undefined) response.writeContinue()
+    if (request.headers.expect !== undefined && request.httpVersion !== '1.0') response.writeContinue()
     const added = await uploads.receive(request, { check: check === undefined ? undefined : schemas.check(check) })
     if (!response.destroyed)
       sendCids(
@@ -70,11 +72,14 @@ async function answerAdd(
     if (!request.complete) lingerAfter(request, response)
     const headers: Record<string, string> = request.complete ? {} : { Connection: 'close' }
     if (failure.kind === 'refused') headers['WWW-Authenticate'] = 'Bearer'
-    sendProblem(response, failure, { mode, headers })
+    sendProblem(response, failure, { mode, headers, accept: readsJson(request) })
   } finally {
     leave()
   }
 }
+
+/** Programs upload, and read what comes back: in every mode it is JSON for who does not ask for a page. */
+const readsJson = ({ headers }: IncomingMessage): string => headers.accept ?? 'application/json'
 
 /** What the headers say: the name of the schema, if one is asked for. */
 function lookAhead(request: IncomingMessage, query: string, { uploads, tokens, schemas }: AddDeps): string | undefined {

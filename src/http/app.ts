@@ -56,6 +56,8 @@ export function createApp(deps: AppDeps): Router {
   }
 
   router.use((request, response, next) => {
+    // What is only read brings nothing to read here, and would be read to its end for the next request.
+    if (readOnly.has(request.method) && hasBody(request)) closeAfter(request, response)
     const refused = limits.enter(request, response)
     if (refused) return refuse(request, response, refused)
     let target: Target
@@ -111,6 +113,8 @@ export function createApp(deps: AppDeps): Router {
   })
   return router
 }
+
+const readOnly: ReadonlySet<string> = new Set(['GET', 'HEAD', 'OPTIONS'])
 
 const notAllowed = (method: string): Failure =>
   new Failure('unsupported', `${method} is not a method of content; it is read with GET`, {

@@ -4,8 +4,10 @@ import { Failure } from '../failure.ts'
 import type { Route } from './add.ts'
 import { matches } from './conditional.ts'
 import { corsHeaders, preflight } from './cors.ts'
+import { closeAfter } from './linger.ts'
 import { openApiDocument } from './openapi-document.ts'
 import { type Mode, sendProblem } from './problem.ts'
+import { hasBody } from './target.ts'
 
 const methods = 'GET, HEAD, OPTIONS'
 
@@ -26,7 +28,8 @@ export function createOpenApiRoute(options: {
         source: 'client',
         facts: { status: 405 },
       })
-      return sendProblem(response, failure, { mode: options.mode, headers: { Allow: methods, Connection: 'close' } })
+      if (hasBody(request)) closeAfter(request, response)
+      return sendProblem(response, failure, { mode: options.mode, headers: { Allow: methods } })
     }
     for (const [name, value] of corsHeaders) response.setHeader(name, value)
     response.setHeader('Cache-Control', 'public, max-age=3600')

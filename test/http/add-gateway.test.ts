@@ -35,6 +35,22 @@ async function until(isTrue: () => Promise<boolean>): Promise<void> {
 
 const noCache = { hot: { maxBytes: 0 }, tiers: [] }
 
+describe('an upload that fails in web mode', () => {
+  it('is told in JSON, and in a page to who asks for one', async () => {
+    await withGateway({ config: { responses: { types: 'web' } } }, async (at) => {
+      for (const [accept, type] of [
+        [undefined, 'application/problem+json'],
+        ['*/*', 'application/problem+json'],
+        ['text/html,*/*', 'text/html'],
+      ]) {
+        const { status, headers } = await post(`${at.url}/add`, multipart([]), accept === undefined ? {} : { accept })
+        assert.equal(status, 400)
+        assert.ok(String(headers['content-type']).startsWith(String(type)), String(headers['content-type']))
+      }
+    })
+  })
+})
+
 describe('with pinning.queue and no provider on this disk', () => {
   it('what waits for its provider is read from where it waits, also by the next process, until it is held', async () => {
     const data = await tempFolder()

@@ -98,14 +98,24 @@ describe('a request line', () => {
     }
   })
 
-  test('a PUT that is still sending reads its 405, and is not read to the end', async () => {
-    const socket = raw(at, `PUT /ipfs/${nobodyHas} HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n`)
-    for (let count = 0; count < 64; count++) socket.write(Buffer.alloc(64 * 1024))
-    await socket.closed
-    assert.match(socket.said, /^HTTP\/1.1 405 /)
-    assert.match(socket.said, /\r\nAllow: GET, HEAD, OPTIONS\r\n/)
-    assert.ok(socket.bytesWritten < 50_000_000)
-  })
+  const sending: [method: string, path: () => string, status: number][] = [
+    ['PUT', () => `/ipfs/${nobodyHas}`, 405],
+    ['OPTIONS', () => `/ipfs/${nobodyHas}`, 204],
+    ['PUT', () => '/add', 405],
+    ['GET', () => '/add', 405],
+    ['OPTIONS', () => '/add', 204],
+    ['GET', () => '/openapi.json', 200],
+    ['PUT', () => '/openapi.json', 405],
+  ]
+  for (const [method, path, status] of sending)
+    test(`a ${method} ${path().slice(0, 14)} that is still sending reads its ${status}, and is not read to the end`, async () => {
+      const socket = raw(at, `${method} ${path()} HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n`)
+      for (let count = 0; count < 64; count++) socket.write(Buffer.alloc(64 * 1024))
+      await socket.closed
+      assert.match(socket.said, new RegExp(`^HTTP/1.1 ${status} `))
+      if (status === 405) assert.match(socket.said, /\r\nAllow: [A-Z, ]+\r\n/)
+      assert.ok(socket.bytesWritten < 50_000_000)
+    })
 })
 
 describe('no more than is asked for', () => {
