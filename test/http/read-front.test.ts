@@ -113,6 +113,7 @@ describe('a request line', () => {
       for (let count = 0; count < 64; count++) socket.write(Buffer.alloc(64 * 1024))
       await socket.closed
       assert.match(socket.said, new RegExp(`^HTTP/1.1 ${status} `))
+      assert.match(socket.said, /\r\nConnection: close\r\n/i)
       if (status === 405) assert.match(socket.said, /\r\nAllow: [A-Z, ]+\r\n/)
       assert.ok(socket.bytesWritten < 50_000_000)
     })
