@@ -4,28 +4,27 @@ import * as dagCbor from '@ipld/dag-cbor'
 import * as dagJson from '@ipld/dag-json'
 import type { CID } from 'multiformats/cid'
 import type { Block } from '../block.ts'
-import { linksIn } from '../retrieval/links.ts'
+import { linksInDocument } from '../retrieval/links.ts'
 import { dagPbCode, readNode, wrongContent } from './unixfs.ts'
 
 export function linksInOrder({ cid, bytes }: Block): CID[] {
-  switch (cid.code) {
-    case dagPbCode:
-      return readNode(cid, bytes).links.map((link) => link.Hash)
-    case dagCbor.code:
-    case dagJson.code:
-      return linksIn(readDocument(cid, bytes))
-    default:
-      return [] // raw, and plain json and cbor, which have no links
-  }
+  if (cid.code === dagPbCode) return readNode(cid, bytes).links.map((link) => link.Hash)
+  return readable(cid, () => linksInDocument({ cid, bytes }))
 }
 
 /** Undefined for a codec whose documents have no links: nothing leads further. */
 export function readDocument(cid: CID, bytes: Uint8Array): unknown {
-  try {
+  return readable(cid, () => {
     if (cid.code === dagCbor.code) return dagCbor.decode(bytes)
     if (cid.code === dagJson.code) return dagJson.decode(bytes)
+    return undefined
+  })
+}
+
+function readable<T>(cid: CID, read: () => T): T {
+  try {
+    return read()
   } catch (cause) {
     throw wrongContent(cid, 'it does not decode', cause)
   }
-  return undefined
 }

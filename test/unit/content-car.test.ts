@@ -177,6 +177,26 @@ describe('what a CAR holds', () => {
   })
 })
 
+test('the links of a document in the order they are stored in, though some of its keys look like numbers', async () => {
+  const blocks: BlockMap = new Map()
+  const leaves = ['one', 'two', 'three', 'four'].map((word) => addBlock(blocks, 0x55, text(word)))
+  const [one, two, three, four] = leaves
+  const cbor = addCbor(blocks, { a: one, 10: two, '7x': [three, { 0: four }] })
+  const link = (leaf: CID | undefined) => `{"/":"${leaf}"}`
+  const bytes = { '/': { bytes: 'AQID' } }
+  const json = addBlock(
+    blocks,
+    dagJson.code,
+    text(
+      `{ "a": ${link(one)}, "10": ${link(two)}, "b": ["/", "${one}", ${JSON.stringify(bytes)}, ${link(three)}, {"0" : ${link(four)} }]} `,
+    ),
+  )
+  for (const document of [cbor, json]) {
+    const { cids } = await carOf(document.toString(), 'dag-scope=all', blocks)
+    assert.deepEqual(cids, [document, ...leaves].map(String))
+  }
+})
+
 describe('duplicates', () => {
   const same = async () => {
     const blocks: BlockMap = new Map()
