@@ -86,7 +86,7 @@ export function createApp(deps: AppDeps): Router {
   // By the raw URL: a router that decodes first would let an encoded slash look like one.
   router.use((request, response, next) => {
     const target = readTarget(request)
-    const place = sharedPlace(target, request.url)
+    const place = sharedPlace(target, hosts.keyOf(request))
     if (!place) return next()
     const isRead = request.method === 'GET' || request.method === 'HEAD'
     const meant = isRead ? meantPath(target) : undefined

@@ -21,15 +21,15 @@ export type Found = { readonly place: Place } | { readonly location: string } | 
 export interface Hosts {
   /** Undefined: a host like any other. Throws a Failure for what this host cannot be asked. */
   find(request: IncomingMessage, target: Target, signal: AbortSignal): Promise<Found>
-  /** The key of a small answer in `hot`; another host may answer the same path in another way. */
-  keyOf(request: IncomingMessage): string
+  /** The key of a small answer in `hot`, to keep it and to find it. Undefined: at this host nothing is kept there. */
+  keyOf(request: IncomingMessage): string | undefined
   /** Whether requests to this host end here, also through CONNECT. */
   serves(host: string): boolean
 }
 
 const inert: Hosts = {
   find: async () => undefined,
-  keyOf: (request) => request.url ?? '',
+  keyOf: (request) => request.url,
   serves: () => false,
 }
 
@@ -44,22 +44,29 @@ export function createHosts(options: {
   const { hasLink } = options
   if (table.size === 0 && !hasLink) return inert
 
-  const isOrdinary = (name: string): boolean =>
-    !table.has(name) && !under(name) && (!hasLink || isIP(name) !== 0 || !name.includes('.'))
+  const mayBeSite = (name: string): boolean => hasLink !== undefined && isIP(name) === 0 && name.includes('.')
+
+  /** Another host may answer the same path in another way. No URL holds a space, so none spells the key of a host's own. */
+  function keyFor(name: string, url: string): string | undefined {
+    const part = under(name)
+    if (part) return part.namespace === 'ipfs' ? `${url} ${name}` : undefined
+    const { subdomains, trustless } = table.get(name) ?? {}
+    return subdomains || trustless || mayBeSite(name) ? undefined : url
+  }
 
   /** The label, namespace and gateway of a host such as `bafy….ipfs.example.org`. */
   function under(name: string): { label: string; namespace: Place['namespace']; gateway: string } | undefined {
-    const [, label = '', namespace, gateway = ''] = /^(.+?)\.(ipfs|ipns)\.(.+)$/.exec(name) ?? []
+    const [, label = '', namespace, gateway = ''] = /^(.+?)\.(ipfs|ipns)\.(.+)$/i.exec(name) ?? []
     if (!namespace) return undefined
     if (table.get(gateway.toLowerCase())?.subdomains) return { label, namespace: asNamespace(namespace), gateway }
     // A name may hold such a part itself: docs.ipfs.tech.ipns.example.org
-    const [, longer = '', last, outer = ''] = /^(.+)\.(ipfs|ipns)\.(.+)$/.exec(name) ?? []
+    const [, longer = '', last, outer = ''] = /^(.+)\.(ipfs|ipns)\.(.+)$/i.exec(name) ?? []
     if (!last || !table.get(outer.toLowerCase())?.subdomains) return undefined
     return { label: longer, namespace: asNamespace(last), gateway: outer }
   }
 
   async function site(name: string, target: Target, signal: AbortSignal): Promise<Found> {
-    if (!hasLink || isIP(name) !== 0 || !name.includes('.') || !(await hasLink(name, signal))) return undefined
+    if (!mayBeSite(name) || !(await hasLink?.(name, signal))) return undefined
     return {
       place: { namespace: 'ipns', path: `/ipns/${name}${target.path}`, own: true, trustless: false, hotKey: undefined },
     }
@@ -84,14 +91,11 @@ export function createHosts(options: {
         return { location: to + printable(request.url ?? '/') }
       }
       const path = `/${namespace}/${label.text}${target.path}`
-      const hotKey = namespace === 'ipfs' ? `//${name}${request.url}` : undefined
+      const hotKey = keyFor(name, request.url ?? '')
       return { place: { namespace, path, own: true, gateway: gateway + port, trustless: false, hotKey } }
     },
 
-    keyOf(request) {
-      const { name } = hostOf(request)
-      return isOrdinary(name) ? (request.url ?? '') : `//${name}${request.url}`
-    },
+    keyOf: (request) => keyFor(hostOf(request).name, request.url ?? ''),
 
     serves(host) {
       const name = hostName(host).toLowerCase()
@@ -100,7 +104,7 @@ export function createHosts(options: {
   }
 }
 
-const asNamespace = (text: string): Place['namespace'] => (text === 'ipns' ? 'ipns' : 'ipfs')
+const asNamespace = (text: string): Place['namespace'] => (text.toLowerCase() === 'ipns' ? 'ipns' : 'ipfs')
 
 /** What a proxy in front says it was asked for wins: only hosts that are configured mean anything here. */
 function hostOf(request: IncomingMessage): { host: string; name: string; port: string } {
@@ -120,8 +124,8 @@ function schemeOf(request: IncomingMessage): 'http' | 'https' {
 }
 
 function trustlessPlace(target: Target): Place {
-  const place = sharedPlace(target, '')
-  if (place) return { ...place, trustless: true, hotKey: undefined }
+  const place = sharedPlace(target, undefined)
+  if (place) return { ...place, trustless: true }
   throw new Failure('no-link', 'this host has nothing but /ipfs/<cid> and /ipns/<key>, as raw, car or ipns-record', {
     source: 'client',
   })

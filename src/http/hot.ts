@@ -1,4 +1,4 @@
-// Complete small answers, ready to be written: the raw header lines and the body, by the URL they were asked with.
+// Complete small answers, ready to be written: the raw header lines and the body, by the key that `Hosts.keyOf` gives.
 import { LRUCache } from 'lru-cache'
 
 export type HotAnswer = {
@@ -9,10 +9,10 @@ export type HotAnswer = {
 }
 
 export interface Hot {
-  get(url: string): HotAnswer | undefined
+  get(key: string): HotAnswer | undefined
   /** Keeps a 200 that is whole, proved and will never change; not one that was begun in an earlier epoch. */
-  add(url: string, answer: HotAnswer, epoch?: number): void
-  forget(url: string): void
+  add(key: string, answer: HotAnswer, epoch?: number): void
+  forget(key: string): void
   /** Forgets everything; what was begun before is not kept either. */
   clear(): void
   /** Rises with each `clear`. */
@@ -34,11 +34,11 @@ export function createHot({ maxBytes, maxItem }: { readonly maxBytes: number; re
       : undefined
   let epoch = 0
   return {
-    get: (url) => answers?.get(url),
-    add(url, answer, begun = epoch) {
-      if (begun === epoch && answer.body.byteLength <= maxItem) answers?.set(url, answer)
+    get: (key) => answers?.get(key),
+    add(key, answer, begun = epoch) {
+      if (begun === epoch && answer.body.byteLength <= maxItem) answers?.set(key, answer)
     },
-    forget: (url) => answers?.delete(url),
+    forget: (key) => answers?.delete(key),
     clear() {
       epoch++
       answers?.clear()

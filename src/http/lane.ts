@@ -28,14 +28,15 @@ export function createLane(
   hot: Hot,
   limits: Limits | undefined,
   stalledMs?: number,
-  keyOf: (request: IncomingMessage) => string = (request) => request.url as string,
+  keyOf: (request: IncomingMessage) => string | undefined = (request) => request.url,
 ): Lane {
   let hits = 0
   return {
     take(request, response) {
       const { method } = request
       if (method !== 'GET' && method !== 'HEAD') return false
-      const answer = hot.get(keyOf(request))
+      const key = keyOf(request)
+      const answer = key === undefined ? undefined : hot.get(key)
       if (!answer) return false
       const { rawHeaders } = request
       let ifNoneMatch: string | undefined

@@ -16,10 +16,10 @@ export type Place = {
 }
 
 /** A path as every host answers it that is nobody's own. Undefined: no content is at such a path. */
-export function sharedPlace(target: Target, url: string): Place | undefined {
+export function sharedPlace(target: Target, key: string | undefined): Place | undefined {
   const namespace = namespaceOf(target.path)
   // What a name points at changes: never kept ready.
-  const hotKey = namespace === 'ipfs' ? url : undefined
+  const hotKey = namespace === 'ipfs' ? key : undefined
   return namespace && { namespace, path: target.path, own: false, trustless: false, hotKey }
 }
 

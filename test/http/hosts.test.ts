@@ -27,6 +27,14 @@ after(async () => {
 const from = (host: string, path: string, headers: Record<string, string> = {}): Promise<Fetched> =>
   fetchAll(`${at.url}${path}`, { Host: host, ...headers })
 
+/** The path as it is written here: `fetchAll` would take // for the beginning of a host. */
+async function raw(path: string, method = 'GET', host = 'plain.example'): Promise<{ status: number | undefined }> {
+  const { hostname, port } = new URL(at.url)
+  const asked = httpRequest({ hostname, port, path, method, headers: { Host: host }, agent: false }).end()
+  const [answer] = (await once(asked, 'response')) as [IncomingMessage]
+  return { status: answer.resume().statusCode }
+}
+
 describe('a subdomain gateway', () => {
   test('sends paths to an origin of their own, and answers there', async () => {
     const { cid, bytes } = all.files.hello
@@ -51,6 +59,13 @@ describe('a subdomain gateway', () => {
       assert.equal((await from(`${cid}.ipfs.gw.example`, `/ipfs/${cid}`)).status, 404)
       assert.equal((await from('bytes.example', `/ipfs/${cid}`)).status, 406)
     }
+  })
+
+  test('what is hot on an origin of its own is not had by a path that spells it', async () => {
+    const host = `${all.directory}.ipfs.gw.example`
+    for (let turn = 0; turn < 2; turn++) assert.equal((await from(host, '/readme.txt')).status, 200)
+    for (const path of [`//${host}/readme.txt`, `/readme.txt%20${host}`, `/${host}/readme.txt`])
+      assert.equal((await raw(path)).status, 404, path)
   })
 
   test('an origin of its own has its content and nothing of ours', async () => {
