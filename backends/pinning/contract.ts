@@ -15,10 +15,11 @@ export type Profile = (typeof profiles)[number]
 export interface Upload {
   readonly cid: CID
   readonly profile: Profile
-  /** Bytes of the file. */
+  /** Bytes of the file; of its blocks, where the root is none. */
   readonly bytes: number
   /** Bytes of the CAR that `car` yields (header included). */
   readonly carBytes: number
+  /** Rejects (class `content`) where the root is no file: Kubo's `pin/add` brings whatever there is. */
   file(signal: AbortSignal): AsyncIterable<Uint8Array>
   /** CARv1, one root, depth first, each block once. */
   car(signal: AbortSignal): AsyncIterable<Uint8Array>

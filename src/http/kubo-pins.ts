@@ -2,6 +2,7 @@
 import { CID } from 'multiformats/cid'
 import { walkDag } from '../content/dag-walk.ts'
 import { parseRoot } from '../content/path.ts'
+import { dagPbCode } from '../content/unixfs.ts'
 import { Failure } from '../failure.ts'
 import { nameOf } from '../upload/journal.ts'
 import { argOf, badCall, type Call, isOn, saidIn, sendJson } from './kubo-call.ts'
@@ -66,8 +67,15 @@ async function* found({ deps }: Call, cids: readonly CID[]): AsyncGenerator<stri
 }
 
 async function* everything({ deps }: Call): AsyncGenerator<string> {
-  const spelled = (cid: string, profile: string) =>
-    profile === 'unixfs-v0-2015' ? CID.parse(cid).toV0().toString() : cid
   for (const { accepted, cid, profile } of deps.uploads.confirmation.open()) if (accepted) yield spelled(cid, profile)
   for await (const { cid, profile } of deps.uploads.journal.records()) yield spelled(cid, profile)
 }
+
+/** A raw block, or one of another hash, has no other spelling, whatever stands beside it. */
+function spelled(cid: string, profile: string): string {
+  const parsed = CID.parse(cid)
+  const isV0 = profile === 'unixfs-v0-2015' && parsed.code === dagPbCode && parsed.multihash.code === sha256
+  return isV0 ? parsed.toV0().toString() : cid
+}
+
+const sha256 = 0x12

@@ -67,8 +67,15 @@ function sendError(request: IncomingMessage, response: ServerResponse, failure: 
   const own = statusOf(failure, 'api')
   const isClients = isFailure(failure, 'malformed') && failure.source === 'client'
   const status = isClients ? 400 : [413, 429, 503].includes(own) ? own : 500
-  const text = JSON.stringify({ Message: failure.message, Code: isClients ? 1 : 0, Type: 'error' })
+  const text = JSON.stringify({ Message: messageOf(failure), Code: isClients ? 1 : 0, Type: 'error' })
   send(request, response, status, `${text}\n`, 'application/json')
+}
+
+/** Kubo's shape has one place for all of it: what each provider said stands behind the sentence. */
+function messageOf({ message, facts }: Failure): string {
+  const outcomes = (facts['outcomes'] ?? []) as readonly { provider: string; outcome: string; detail?: string }[]
+  const said = outcomes.map(({ provider, outcome, detail }) => `${provider}: ${outcome}${detail ? `, ${detail}` : ''}`)
+  return [message, ...said].join('; ')
 }
 
 const sendText = (request: IncomingMessage, response: ServerResponse, status: number, text: string): void =>

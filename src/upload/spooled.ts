@@ -9,7 +9,8 @@ import { varint } from 'multiformats'
 import type { CID } from 'multiformats/cid'
 import type { Profile, Upload } from '../../backends/pinning/contract.ts'
 import { type Block, blockKey, isIdentity, proves } from '../block.ts'
-import { Failure } from '../failure.ts'
+import { entityOf } from '../content/resolve.ts'
+import { Failure, isFailure } from '../failure.ts'
 import { linksOf } from '../retrieval/links.ts'
 
 export const pbCodec = 0x70
@@ -58,10 +59,20 @@ export function spooledUpload({ cid: root, profile, bytes, carBytes, folder }: S
     carBytes,
     files: async () => (await readdir(folder)).map((key) => ({ key, file: join(folder, key) })),
     async *file(signal) {
+      if (fileBytesOf({ cid: root, bytes: await read(root, signal) }) === undefined)
+        throw noFile(root, 'it is no file, and such a provider takes nothing else')
+      let left = bytes
+      // What is pinned was made by others: a few blocks that link to each other may stand for any number of pieces.
+      let pieces = mostEmptyPieces + 2 * bytes
       for await (const { cid, bytes: block, isLeaf } of walk(signal, false)) {
-        if (cid.code !== pbCodec) yield block
-        else if (isLeaf) yield UnixFS.unmarshal(decodePb(block).Data ?? new Uint8Array()).data ?? new Uint8Array()
+        if (--pieces < 0) throw noFile(root, 'it is made of too many empty blocks')
+        if (cid.code === pbCodec && !isLeaf) continue
+        const piece = cid.code === pbCodec ? (UnixFS.unmarshal(decodePb(block).Data ?? nothing).data ?? nothing) : block
+        left -= piece.byteLength
+        if (left < 0) break
+        yield piece
       }
+      if (left !== 0) throw noFile(root, 'it has other bytes than it declares')
     },
     async *car(signal) {
       yield carHeader(root)
@@ -72,6 +83,26 @@ export function spooledUpload({ cid: root, profile, bytes, carBytes, folder }: S
     },
   }
 }
+
+const nothing = new Uint8Array()
+const mostEmptyPieces = 1024
+
+/** Of the file that this is the root of; undefined where it is none. */
+export function fileBytesOf({ cid, bytes }: Block): number | undefined {
+  try {
+    const { kind, size } = entityOf(cid, bytes)
+    return kind === 'file' ? size : undefined
+  } catch (error) {
+    if (isFailure(error, 'malformed')) return undefined
+    throw error
+  }
+}
+
+const noFile = (cid: CID, why: string): Failure =>
+  new Failure('unsupported', `${cid} cannot be sent as a file: ${why}`, {
+    source: 'content',
+    facts: { class: 'content' },
+  })
 
 /** One name for one block of a CAR: the same bytes under another codec are another one. */
 export const blockName = (cid: CID): string => `${cid.code}:${blockKey(cid)}`

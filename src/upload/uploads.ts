@@ -12,12 +12,13 @@ import type { Retrieval } from '../retrieval/session.ts'
 import { type Admission, type Counter, createAdmission } from './admission.ts'
 import { type Confirmation, createConfirmation } from './confirm.ts'
 import { keepText, type TextCheck } from './document.ts'
-import { malformed } from './failures.ts'
+import { malformed, tooLarge } from './failures.ts'
 import { fillTiers } from './fill.ts'
 import { importFile } from './import.ts'
 import { createJournal, type Journal } from './journal.ts'
 import { type PartName, type ReceiveLimits, type ReceiveOptions, receive } from './receive.ts'
 import { createSpools, type Spool, type Spools, spoolFolder } from './spool.ts'
+import { fileBytesOf } from './spooled.ts'
 
 export type UploadsOptions = {
   /** The gateway's data folder. */
@@ -116,14 +117,14 @@ export function createUploads(options: UploadsOptions): Uploads {
   /** Into a spool of its own, which is gone again if anything fails. */
   async function spool(
     profile: Profile,
-    fill: (put: Spool['put'], counter: Counter) => Promise<Added>,
+    fill: (put: Spool['put'], counter: Counter) => Promise<Added & { readonly fileBytes?: number | undefined }>,
   ): Promise<Spooled> {
     const spooling = await spools.begin()
     const counter = admission.count()
     try {
-      const added = await fill(spooling.put, counter)
+      const { fileBytes = counter.bytes, ...added } = await fill(spooling.put, counter)
       admit(added.cid)
-      return { upload: await spooling.finish(added.cid, profile, counter.bytes), id: spooling.id, counter, added }
+      return { upload: await spooling.finish(added.cid, profile, fileBytes), id: spooling.id, counter, added }
     } catch (error) {
       await drop({ id: spooling.id, counter })
       throw error
@@ -184,14 +185,21 @@ export function createUploads(options: UploadsOptions): Uploads {
     },
     async keep(root, blocks) {
       await open
-      const spooled = await spool(options.profile, async (put, counter) => {
+      // Nobody said how it was made. A CID is spelled by its profile, and this one is kept as it is.
+      const profile = root.version === 0 ? 'unixfs-v0-2015' : 'unixfs-v1-2025'
+      const spooled = await spool(profile, async (put, counter) => {
+        let fileBytes: number | undefined
         for await (const { cid, bytes } of blocks) {
+          if (cid.equals(root)) fileBytes = fileBytesOf({ cid, bytes })
+          // A few blocks, over and over, can be a file of any size.
+          if (Math.max(fileBytes ?? 0, counter.bytes + bytes.byteLength) > limits.maxBytes)
+            throw tooLarge(limits.maxBytes)
           if (isIdentity(cid)) continue
           if (!proves(cid, bytes)) throw malformed(`a block is not what its CID ${cid} says`)
           counter.add(bytes.byteLength)
           await put(cid, bytes)
         }
-        return { cid: root, dagBytes: counter.bytes, fileName: undefined }
+        return { cid: root, dagBytes: counter.bytes, fileName: undefined, fileBytes }
       })
       try {
         // All that is linked has to be there: a provider would go and look for the rest, or hold half of it.

@@ -12,7 +12,7 @@ import { createPool } from '../../src/retrieval/pool.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import type { Retrieval } from '../../src/retrieval/session.ts'
 import { createTierStack } from '../../src/retrieval/tier-stack.ts'
-import { type Adding, startAdding } from './adding.ts'
+import { type Adding, type AddingOptions, startAdding } from './adding.ts'
 
 export type KuboDoor = {
   readonly url: string
@@ -21,7 +21,7 @@ export type KuboDoor = {
   close(): Promise<void>
 }
 
-export async function startKuboDoor(tokens?: readonly string[]): Promise<KuboDoor> {
+export async function startKuboDoor(tokens?: readonly string[], options: AddingOptions = {}): Promise<KuboDoor> {
   const [log, clock] = [silentLog, systemClock]
   const memory = tierKinds['memory']
   if (!memory) throw new Error('there is no memory tier')
@@ -36,7 +36,7 @@ export async function startKuboDoor(tokens?: readonly string[]): Promise<KuboDoo
     keepLookingMs: 0,
     notFound: { firstMs: 1, mostMs: 1 },
   })
-  const adding = await startAdding({ retrieval, maxBytes: 20_000_000 })
+  const adding = await startAdding({ retrieval, maxBytes: 20_000_000, ...options })
   const app = express()
   app.use(
     createKuboRoute({
