@@ -5,6 +5,7 @@ import { after, before, describe, it } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { CID } from 'multiformats/cid'
 import { blockKey } from '../../src/block.ts'
+import { createSchemaChecks } from '../../src/upload/schemas/checks.ts'
 import { type Adding, below, boundary, idle, multipart, post, raw, startAdding } from '../support/adding.ts'
 
 const head = (headers: string) =>
@@ -276,7 +277,7 @@ describe('POST /add with tokens', () => {
 describe('POST /add with a schema', () => {
   let adding: Adding
   before(async () => {
-    adding = await startAdding()
+    adding = await startAdding({ maxBytes: 4 * 1024 * 1024 })
   })
   after(() => adding.close())
 
@@ -331,4 +332,37 @@ describe('POST /add with a schema', () => {
       if (status === 400) assert.equal((await below(`${adding.data}/uploads`)).length, 0)
     })
   }
+
+  const many = (values: number) => `{"answers":[${Array(values).fill('{}').join(',')}]}`
+  const template = (body: string) => post(`${adding.url}/add?schema=dispute-template`, multipart([{ body }]))
+
+  it('what would take long to check is refused before it is looked into', async () => {
+    const tooMany = await template(many(300_000))
+    assert.equal(tooMany.status, 400)
+    assert.match(String(tooMany.json['detail']), /more than 10000 values/)
+    const tooLong = await template(many(400_000))
+    assert.equal(tooLong.status, 413)
+    assert.match(String(tooLong.json['detail']), /a document that is checked may have 1048576 bytes/)
+    const { check } = createSchemaChecks({ maxBytes: 8_000_000 }).check('dispute-template')
+    for (const text of [many(300_000), many(9_990), `${'['.repeat(500_000)}${']'.repeat(500_000)}`]) {
+      const began = performance.now()
+      assert.throws(() => check(text))
+      assert.ok(performance.now() - began < 100)
+    }
+  })
+
+  it('commas and brackets in texts are no values, and a document of many values is told what is wrong with it', async () => {
+    const right = { title: '[{,'.repeat(20_000), description: '\\"],', question: 'c', answers: [] }
+    assert.equal((await template(JSON.stringify(right))).status, 200)
+    const wrong = await template(many(9_990))
+    assert.equal(wrong.status, 400)
+    assert.equal((wrong.json['errors'] as unknown[]).length, 50)
+  })
+
+  it('a byte order mark is no JSON, here as when it is read', async () => {
+    const document = JSON.stringify({ name: 'a', description: 'b' })
+    const marked = await post(`${adding.url}/add?schema=evidence`, multipart([{ body: `\ufeff${document}` }]))
+    assert.equal(marked.status, 400)
+    assert.match(String(marked.json['detail']), /byte order mark/)
+  })
 })

@@ -76,7 +76,7 @@ export async function startAdding(options: AddingOptions = {}): Promise<Adding> 
     createAddRoute({
       uploads,
       tokens: createTokens(options.tokens ? { tokens: options.tokens } : 'none'),
-      schemas: createSchemaChecks({ maxBytes: 1024 * 1024 }),
+      schemas: createSchemaChecks({ maxBytes: 8 * 1024 * 1024 }),
       mode: 'api',
       onError: (error) => lines.push({ event: 'internal', facts: { error: String(error) } }),
     }),

@@ -4,6 +4,7 @@ import { Ajv2020, type ErrorObject } from 'ajv/dist/2020.js'
 import { Failure } from '../../failure.ts'
 import type { TextCheck } from '../document.ts'
 import { malformed } from '../failures.ts'
+import { hasMoreValues } from './count.ts'
 import { disputeTemplate, evidence, type JsonSchema, policy } from './documents.ts'
 
 export interface SchemaChecks {
@@ -12,7 +13,7 @@ export interface SchemaChecks {
 }
 
 export type SchemaOptions = {
-  /** The largest document that is looked at. */
+  /** The largest document that is looked at, if that is less than what is looked at in any case. */
   readonly maxBytes: number
   /** An operator's own, by name; one of the same name as a built-in one takes its place. */
   readonly own?: Readonly<Record<string, JsonSchema>>
@@ -21,6 +22,11 @@ export type SchemaOptions = {
 export const builtIn: Readonly<Record<string, JsonSchema>> = { evidence, policy, 'dispute-template': disputeTemplate }
 
 const mostErrors = 50
+const mostFieldChars = 200
+// A check holds up everybody else while it runs. What it takes grows with the bytes and, for each wrong value an error, with
+// the values: so many are checked in some milliseconds, and no document of this kind comes near.
+const mostBytes = 1024 * 1024
+const mostValues = 10_000
 
 /** Throws where a schema of the operator's is none: at start, not at the first upload. */
 export function createSchemaChecks({ maxBytes, own = {} }: SchemaOptions): SchemaChecks {
@@ -40,7 +46,7 @@ export function createSchemaChecks({ maxBytes, own = {} }: SchemaOptions): Schem
   return {
     names: [...validators.keys()],
     check: (name) => ({
-      maxBytes,
+      maxBytes: Math.min(maxBytes, mostBytes),
       check(text) {
         const validate = validators.get(name)
         if (!validate) throw malformed(`there is no schema ${JSON.stringify(name)}`)
@@ -57,6 +63,10 @@ export function createSchemaChecks({ maxBytes, own = {} }: SchemaOptions): Schem
 }
 
 function parse(text: string): unknown {
+  if (text.startsWith('\ufeff'))
+    throw malformed('the document begins with a byte order mark, so it is not JSON; save it as UTF-8 without one')
+  if (hasMoreValues(text, mostValues))
+    throw malformed(`the document has more than ${mostValues} values; one of so many is not checked here`)
   try {
     return JSON.parse(text)
   } catch (error) {
@@ -80,6 +90,9 @@ function said({ instancePath, keyword, params, message }: ErrorObject): { field:
 }
 
 const fieldOf = (path: readonly string[]): string =>
-  path.map((step, index) => (/^\d+$/.test(step) ? `[${step}]` : index === 0 ? step : `.${step}`)).join('') || 'document'
+  path
+    .map((step, index) => (/^\d+$/.test(step) ? `[${step}]` : index === 0 ? step : `.${step}`))
+    .join('')
+    .slice(0, mostFieldChars) || 'document'
 
 const messageOf = (error: unknown): string => (error instanceof Error ? error.message : 'it cannot be compiled')

@@ -1,0 +1,31 @@
+// How many values a JSON text holds, found out before anything is made of it: a megabyte of `{},{},…` becomes hundreds of
+// thousands of objects, and who parses it first has paid for them already.
+
+const quote = '"'.charCodeAt(0)
+const backslash = '\\'.charCodeAt(0)
+const comma = ','.charCodeAt(0)
+const openings = new Set(['[', '{'].map((char) => char.charCodeAt(0)))
+const closings = new Set([']', '}'].map((char) => char.charCodeAt(0)))
+
+/**
+ * A value is the first one, stands behind a comma, or is the first in a list or an object. A text that is no JSON has some
+ * number of them, too, and is found to have it as quickly.
+ */
+export function hasMoreValues(text: string, most: number): boolean {
+  let count = 1
+  let isText = false
+  let isOpened = false
+  for (let at = 0; at < text.length && count <= most; at++) {
+    const code = text.charCodeAt(at)
+    if (isText) {
+      if (code === backslash) at++
+      else if (code === quote) isText = false
+      continue
+    }
+    if (code <= 0x20) continue
+    if (code === comma || (isOpened && !closings.has(code))) count++
+    isOpened = openings.has(code)
+    isText = code === quote
+  }
+  return count > most
+}
