@@ -3,9 +3,11 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Clock } from '../clock.ts'
 import type { ContentPath } from '../content/entity.ts'
+import { refuseRemainder } from '../content/format.ts'
 import { formats } from '../content/formats.ts'
 import { parsePath } from '../content/path.ts'
 import { type ResolveOptions, resolve } from '../content/resolve.ts'
+import { dagPbCode, rawCode } from '../content/unixfs.ts'
 import { visited } from '../content/visited.ts'
 import { cancelled, Failure } from '../failure.ts'
 import type { Names, Wants } from '../names/names.ts'
@@ -134,8 +136,7 @@ async function answer(asked: Asked, { negotiated, what }: About): Promise<void> 
   const cacheControl = what.kind === 'content' ? what.cacheControl : undefined
   const mutable = cacheControl === undefined ? {} : { cacheControl }
   const ifNoneMatch = request.headers['if-none-match']
-  // The tag of a file is that of its CID: for a bare one it is known without a look at what it names.
-  if (negotiated.as === 'file' && path.segments.length === 0 && isCopy(ifNoneMatch, path)) {
+  if (negotiated.as === 'file' && hasPlainTag(path, deps.mode) && isCopy(ifNoneMatch, path)) {
     deps.visit(path.cid, [])
     return notModified({ ...asked, roots: [path.cid] }, { etag: etagOf(path.cid), ...mutable })
   }
@@ -157,6 +158,13 @@ const notProvable = (): Failure =>
   new Failure('unsupported', 'this host answers only what a client can prove: ?format=raw, car or ipns-record', {
     source: 'client',
   })
+
+/**
+ * Its tag is that of its CID, which is known without a look at it. A dag-pb root may be a listing, and a document on the
+ * web a page: those have tags of their own.
+ */
+const hasPlainTag = ({ cid, segments }: ContentPath, mode: Mode): boolean =>
+  segments.length === 0 && (cid.code === rawCode || (mode === 'api' && cid.code !== dagPbCode))
 
 const isCopy = (ifNoneMatch: string | undefined, { cid }: ContentPath): boolean =>
   ifNoneMatch !== undefined && ifNoneMatch.trim() !== '*' && matches(ifNoneMatch, etagOf(cid))
@@ -192,17 +200,14 @@ async function find(asked: Asked, path: ContentPath, negotiated: Negotiated): Pr
   const resolution = web?.resolution ?? (await resolve(session, path, resolving))
   const below = visited(session, deps.visit)
   const rendering = await format?.render(below, resolution, wanted)
-  const { roots, remainder, entity } = resolution
+  const { roots, entity } = resolution
   if (rendering) {
     const body = rendered(rendering, entity.cid, '')
     // A cache that knows nothing of Accept must be able to tell this answer from the plain one.
-    const location = negotiated.byAccept ? withFormat(target, negotiated.as) : undefined
+    const location = negotiated.byAccept ? withFormat(target, negotiated) : undefined
     return { kind: 'content', tags: body, delivery: { ...asked, roots, location }, body: async () => body }
   }
-  if (remainder.length > 0) {
-    const what = `${remainder.join('/')} in ${entity.cid} is a value and no link; read ${entity.cid} itself`
-    throw new Failure('no-link', what, { source: 'content' })
-  }
+  refuseRemainder(resolution)
   if (web) {
     const { tags, status, body } = web
     return { kind: 'content', tags, delivery: { ...asked, roots, status }, body }
@@ -222,8 +227,14 @@ function bytesWanted({ request: { method, headers } }: Asked): { from: number; t
   return method === 'HEAD' || headers['if-none-match'] !== undefined ? { from: 0, to: 0 } : rangeHint(headers.range)
 }
 
-function withFormat({ path, query }: Target, format: string): string {
+const carParameters = ['version', 'order', 'dups'] as const
+
+function withFormat({ path, query }: Target, { as, parameters }: Negotiated): string {
   const named = new URLSearchParams(query)
-  named.set('format', format)
+  named.set('format', as)
+  for (const name of as === 'car' ? carParameters : []) {
+    // What the query says already wins over Accept.
+    if (parameters[name] && !named.get(`car-${name}`)) named.set(`car-${name}`, parameters[name])
+  }
   return `${path}?${named}`
 }

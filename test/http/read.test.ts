@@ -156,6 +156,24 @@ describe('headers of every answer', () => {
     assert.equal((await get(ipfs(cid))).headers['cache-status'], 'cidgate; hit; detail=hot')
     assert.equal((await get(ipfs(cid, '?filename=x'))).headers['cache-status'], 'cidgate; hit; detail=memory')
   })
+  test('an answer that Accept decided says where it can be had by address alone', async () => {
+    const car = 'application/vnd.ipld.car; version=1; order=dfs; dups=y; q=0.9; other=1'
+    const rows: [accept: string, query: string, location: string | undefined][] = [
+      [car, '', '?format=car&car-version=1&car-order=dfs&car-dups=y'],
+      [car, '?car-dups=n&dag-scope=block', '?car-dups=n&dag-scope=block&format=car&car-version=1&car-order=dfs'],
+      ['application/vnd.ipld.raw; version=1', '', '?format=raw'],
+      [car, '?format=car', undefined],
+    ]
+    for (const [accept, query, location] of rows) {
+      const asked = ipfs(all.cbor, query)
+      const { headers } = await get(asked).set('Accept', accept)
+      const expected = location && ipfs(all.cbor, location)
+      assert.equal(headers['content-location'], expected)
+      if (expected === undefined) continue
+      const there = await get(expected)
+      for (const name of ['etag', 'content-type']) assert.equal(there.headers[name], headers[name])
+    }
+  })
   test('a name to save it under: quoted, stripped, exact', async () => {
     const { headers } = await get(
       ipfs(all.files.hello.cid, `?download=true&filename=${encodeURIComponent('../e"v\r\nil/ü.txt')}`),
@@ -232,6 +250,17 @@ describe('conditional requests', () => {
     assert.equal((await get(ipfs(cid)).set('If-None-Match', `"${cid}"`)).status, 304)
     assert.equal(upstream.seen.length, before)
   })
+  test('the tag of one representation is no copy of another', async () => {
+    const [asked, cid] = [ipfs(all.directory), String(all.directory)]
+    assert.equal((await get(asked).set('If-None-Match', `"${cid}"`)).status, 200, 'a listing has a tag of its own')
+    const { headers } = await get(asked)
+    const again = await get(asked).set('If-None-Match', String(headers['etag']))
+    assert.equal(again.status, 304)
+    for (const name of ['etag', 'cache-control']) assert.equal(again.headers[name], headers[name])
+    for (const file of [more['video']?.cid, all.cbor]) {
+      assert.equal((await get(ipfs(file)).set('If-None-Match', `"${file}"`)).status, 304)
+    }
+  })
   test('only-if-cached: 412 for what no tier has, without asking anybody', async () => {
     const { cid } = await addFile(all.blocks, noise(999, 77))
     const before = upstream.seen.length
@@ -254,6 +283,9 @@ describe('errors', () => {
     ['below a file', () => ipfs(all.files.hello.cid, '/x'), 404],
     ['nobody has it', () => ipfs('bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'), 404],
     ['another place', () => '/elsewhere', 404],
+    ['a value inside a document', () => ipfs(all.cbor, '/title'), 501],
+    ['a value inside a document, as a document', () => ipfs(all.dagJson, '/title?format=dag-json'), 501],
+    ['what a document does not have', () => ipfs(all.cbor, '/absent'), 404],
     ['wrong case', () => ipfs(all.files.hello.cid).replace('ipfs', 'IPFS'), 404],
   ]
   for (const [name, path, status] of rows) {

@@ -261,6 +261,23 @@ describe('documents', () => {
     assert.equal(other.headers['vary'], 'Accept')
     assert.equal((await get(path, { Accept: 'application/vnd.ipld.dag-cbor' })).status, 200)
   })
+  test('a copy of the document is none of its page, nor the other way round', async () => {
+    const path = `/ipfs/${alone['cbor']}`
+    const tags = [`"${alone['cbor']}"`, String((await get(path, asBrowser)).headers['etag'])]
+    for (const [index, accept] of [{}, asBrowser].entries()) {
+      for (const [other, tag] of tags.entries()) {
+        const answer = await get(path, { ...accept, 'If-None-Match': tag })
+        assert.equal(answer.status, other === index ? 304 : 200)
+        assert.equal(answer.headers['etag'], tags[index])
+      }
+    }
+  })
+  test('a value inside of one is not served, and not said to be absent', async () => {
+    const answer = await get(`/ipfs/${alone['cbor']}/hello`, asBrowser)
+    assert.equal(answer.status, 501)
+    assert.doesNotMatch(body(answer), /certain that there is nothing/)
+    assert.doesNotMatch(String(answer.headers['cache-control']), /max-age/)
+  })
 })
 
 describe('what may run', () => {
