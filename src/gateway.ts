@@ -70,9 +70,36 @@ export async function createGateway(
   const config = isParsed(input) ? input : parseConfig(input)
   const log = options.log ?? createLog(config.log.level)
   const clock = options.clock ?? systemClock
+  const closers: Closer[] = []
+  try {
+    return await putTogether(config, log, clock, closers)
+  } catch (error) {
+    // A configuration that is refused leaves nothing behind that goes on working.
+    await closeAll(closers).catch((cause: unknown) => log('error', 'gateway.close', { error: String(cause) }))
+    throw error
+  }
+}
+
+type Closer = () => unknown
+
+/** The last that was made is closed first; one that fails keeps none of the others open. */
+async function closeAll(closers: readonly Closer[]): Promise<void> {
+  const failed: unknown[] = []
+  for (const close of closers.toReversed())
+    try {
+      await close()
+    } catch (error) {
+      failed.push(error)
+    }
+  if (failed.length > 0) throw failed[0]
+}
+
+async function putTogether(config: Config, log: Log, clock: Clock, closers: Closer[]): Promise<Gateway> {
   const { userAgent } = config.retrieval
 
   const { providers, tiers: bare, members } = createParts(config, { log, clock })
+  closers.push(() => Promise.all(members.map(({ upstream }) => upstream.close())))
+  closers.push(() => Promise.all(providers.map((provider) => provider.close())))
   const pins = providers.flatMap(({ name, store }) =>
     store ? [createPinsTier(name, store, { keeps: true, log })] : [],
   )
@@ -106,6 +133,7 @@ export async function createGateway(
     keepLookingMs: config.retrieval.keepLooking,
     notFound: { firstMs: config.retrieval.notFound.first, mostMs: config.retrieval.notFound.most },
   })
+  closers.push(() => retrieval.close())
 
   const hot = createHot(config.cache.hot)
   const denylists = await loadDenylists(config.denylists, {
@@ -117,6 +145,7 @@ export async function createGateway(
   }).catch((error: unknown) => {
     throw new ConfigError([`denylists: ${error instanceof Error ? error.message : error}`])
   })
+  closers.push(() => denylists.close())
   const visit = (cid: CID, rest: readonly string[]) => {
     const denial = denylists.path(cid, rest)
     if (denial) throw denied(denial)
@@ -133,13 +162,19 @@ export async function createGateway(
     clock,
     log,
   })
+  closers.push(() => names.close())
   const limits = createLimits({ ...config.limits, clock })
-  const hosts = createHosts({ table: config.hosts, hasLink: config.names.sites ? names.hasLink : undefined })
+  const hosts = createHosts({
+    table: config.hosts,
+    hasLink: config.names.sites ? names.hasLink : undefined,
+    trustedProxies: config.trustedProxies,
+  })
   const lane = createLane(hot, limits, config.limits.stalled, hosts.keyOf)
   const requests = createRequestCounts()
   const onError = (error: unknown) =>
     log('error', 'request.broke', { error: error instanceof Error ? error.stack : String(error) })
   const writing = createWriteSide({ config, providers, spools, retrieval, visit, clock, log, onError })
+  closers.push(() => writing.close())
   const proxied = createProxyRoute(config.proxy, { mode: config.responses.types, userAgent })
   const router = createApp({
     retrieval,
@@ -173,6 +208,7 @@ export async function createGateway(
         look: (signal: AbortSignal) => provider.probe(signal),
       }))
   const checks = startChecks(looked, { everyMs: config.pinning.probeEvery, clock, log })
+  closers.push(() => checks.close())
   const { confirm, queue } = config.pinning
   const admin = createAdmin({
     metrics,
@@ -188,6 +224,7 @@ export async function createGateway(
       }),
   })
   const probes = startProbes({ pool, everyMs: config.retrieval.probeEvery, clock, log })
+  closers.push(() => probes.close())
   // What a store answers now is worth a line in the log, and no reason not to start: it may come back.
   stack.probeAll().then(
     (failures) => {
@@ -206,16 +243,7 @@ export async function createGateway(
     drain() {
       draining = true
     },
-    async close() {
-      checks.close()
-      probes.close()
-      denylists.close()
-      await writing.close()
-      await names.close()
-      await retrieval.close()
-      await Promise.all(providers.map((provider) => provider.close()))
-      await Promise.all(pool.members.map(({ upstream }) => upstream.close()))
-    },
+    close: () => closeAll(closers),
   }
 }
 

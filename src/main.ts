@@ -11,7 +11,7 @@ const help = `cidgate: one HTTP address for content-addressed files
   cidgate --help, --version
 
 A configuration is read again on SIGHUP. SIGTERM and SIGINT stop after what was asked is answered; twice, at once.
-CIDGATE_CONFIG, CIDGATE_LISTEN, CIDGATE_ADMIN and CIDGATE_DATA override the file.
+CIDGATE_LISTEN, CIDGATE_ADMIN and CIDGATE_DATA win over the file; CIDGATE_CONFIG names one where --config does not.
 `
 
 class UsageError extends Error {}
@@ -33,8 +33,7 @@ async function run(argv: readonly string[]): Promise<number> {
       return (await import('./commands/serve.ts')).serveCommand(values.config)
     case 'check':
       if (rest.length !== 1 || !rest[0]) throw new UsageError('check takes one file')
-      ;(await import('./config/load.ts')).loadConfig(rest[0])
-      return say(`${rest[0]}: good\n`)
+      return (await import('./commands/check.ts')).checkCommand(rest[0])
     case 'doctor':
       if (rest.length > 0) throw new UsageError(`doctor takes no ${rest[0]}; a configuration is named with --config`)
       return (await import('./commands/doctor.ts')).doctorCommand(values.config)

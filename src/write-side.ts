@@ -2,6 +2,7 @@
 import type { CID } from 'multiformats/cid'
 import type { Provider } from '../backends/pinning/contract.ts'
 import type { Clock } from './clock.ts'
+import { ConfigError } from './config/complaints.ts'
 import type { Config } from './config/load.ts'
 import { version } from './config/package.ts'
 import { createAddRoute, type Route } from './http/add.ts'
@@ -10,7 +11,7 @@ import { createOpenApiRoute } from './http/openapi.ts'
 import { createTokens } from './http/tokens.ts'
 import type { Log } from './observe/log.ts'
 import type { Retrieval } from './retrieval/session.ts'
-import { createSchemaChecks } from './upload/schemas/checks.ts'
+import { createSchemaChecks, type SchemaChecks } from './upload/schemas/checks.ts'
 import type { Spools } from './upload/spool.ts'
 import { createThrough } from './upload/through.ts'
 import { createUploads } from './upload/uploads.ts'
@@ -32,7 +33,9 @@ export function createWriteSide(options: {
   const { upload, pinning, responses } = config
   const { profile, concurrency } = upload
   const limits = { maxBytes: upload.maxBytes, idleMs: upload.idle, minRate: upload.minRate, graceMs: upload.idle }
+  // What may be refused comes before what begins to work.
   const tokens = createTokens(upload.auth)
+  const schemas = schemasOf(config)
   const uploads = createUploads({
     data: config.data,
     profile,
@@ -62,7 +65,6 @@ export function createWriteSide(options: {
         clock,
       })
     : undefined
-  const schemas = createSchemaChecks({ maxBytes: responses.json.maxBytes, own: upload.schemas })
   const add = createAddRoute({ uploads: through ?? uploads, tokens, schemas, mode: responses.types, onError })
   const description = createOpenApiRoute({
     schemas: schemas.names,
@@ -79,5 +81,14 @@ export function createWriteSide(options: {
       await through?.close()
       await uploads.close()
     },
+  }
+}
+
+/** Throws a ConfigError where one of the operator's own is no schema. */
+export function schemasOf({ upload, responses }: Config): SchemaChecks {
+  try {
+    return createSchemaChecks({ maxBytes: responses.json.maxBytes, own: upload.schemas })
+  } catch (error) {
+    throw new ConfigError([`upload.schemas: ${error instanceof Error ? error.message : error} (expected JSON Schemas)`])
   }
 }

@@ -4,7 +4,7 @@ import { createRequire } from 'node:module'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { z } from 'zod'
-import { duration } from '../../src/config/units.ts'
+import { duration, lifetime } from '../../src/config/units.ts'
 import { Failure } from '../../src/failure.ts'
 import type { TierKind } from './contract.ts'
 import { createKeyvTier, type KeyvStore } from './keyv-tier.ts'
@@ -17,7 +17,7 @@ const options = z.strictObject({
   uri: z.string().min(1).optional().describe('First argument of the adapter.'),
   options: z.record(z.string(), z.unknown()).optional().describe('Options of the adapter, as its own page says.'),
   prefix: z.string().default('cidgate:block:').describe('What every key begins with.'),
-  ttl: duration().optional().describe('How long a block stays. By default for good, or as the store decides.'),
+  ttl: lifetime().optional().describe('How long a block stays. By default for good, or as the store decides.'),
   timeout: duration()
     .prefault('250ms')
     .describe('A read that takes longer is given up. A write may take ten times that.'),

@@ -1,7 +1,7 @@
 // Redis (and Valkey) through Keyv. Blocks are plain Redis strings of raw bytes. The client is ours and always open: left to
 // @keyv/redis it would wait for a server that is away, where this one answers at once that it is.
 import { z } from 'zod'
-import { duration } from '../../src/config/units.ts'
+import { duration, lifetime } from '../../src/config/units.ts'
 import { Failure } from '../../src/failure.ts'
 import type { TierKind } from './contract.ts'
 import { createKeyvTier, type KeyvStore } from './keyv-tier.ts'
@@ -11,7 +11,7 @@ const options = z.strictObject({
     .string()
     .regex(/^(redis|rediss|unix):\/\/./, { error: 'expected redis://… or rediss://…' })
     .describe('redis://[user:password@]host:port[/database]'),
-  ttl: duration().optional().describe('How long a block stays. By default until Redis evicts it: set maxmemory there.'),
+  ttl: lifetime().optional().describe('How long a block stays. By default until Redis evicts it: set maxmemory there.'),
   prefix: z.string().default('cidgate:block:').describe('What every key begins with.'),
   timeout: duration()
     .prefault('500ms')

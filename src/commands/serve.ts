@@ -1,5 +1,4 @@
 // `cidgate serve`: one line on standard output when it answers, then signals decide.
-
 import { type Config, loadConfig } from '../config/load.ts'
 import { createGateway } from '../gateway.ts'
 import type { Log } from '../observe/log.ts'
@@ -10,24 +9,45 @@ export async function serveCommand(file: string | undefined): Promise<number> {
   const config = loadConfig(file)
   const log = createLog(config.log.level)
   crashOnTheUnexpected(log)
+  const signals = listenForSignals()
   const serving = await serve({ config, log, create: (next: Config) => createGateway(next) })
   process.stdout.write(`cidgate: http://${serving.listen}${serving.admin ? ` (admin: http://${serving.admin})` : ''}\n`)
-  await untilStopped(serving, file)
+  await untilStopped(serving, file, signals)
   return 0
 }
 
-function untilStopped(serving: Serving, file: string | undefined): Promise<void> {
+type Signal = 'stop' | 'reload'
+type Signals = { take(handler: (signal: Signal) => void): void }
+
+/** From the first moment on: starting may take a while, and a SIGHUP that nobody listens for ends the process. */
+function listenForSignals(): Signals {
+  let handle: ((signal: Signal) => void) | undefined
+  let isChanged = false
+  const stop = (signal: NodeJS.Signals) => {
+    // The second time, or before there is anything to be answered.
+    if (!handle) process.exit(signal === 'SIGINT' ? 130 : 143)
+    handle('stop')
+    handle = undefined
+  }
+  process.on('SIGTERM', stop)
+  process.on('SIGINT', stop)
+  process.on('SIGHUP', () => {
+    isChanged = true
+    handle?.('reload')
+  })
+  return {
+    take(handler) {
+      handle = handler
+      if (isChanged) handler('reload')
+    },
+  }
+}
+
+function untilStopped(serving: Serving, file: string | undefined, signals: Signals): Promise<void> {
   return new Promise((resolve, reject) => {
-    let stopping = false
-    const stop = (signal: NodeJS.Signals) => {
-      if (stopping) process.exit(signal === 'SIGINT' ? 130 : 143)
-      stopping = true
-      serving.close().then(resolve, reject)
-    }
-    process.on('SIGTERM', stop)
-    process.on('SIGINT', stop)
-    process.on('SIGHUP', () => {
-      if (!stopping) void serving.reload(() => loadConfig(file))
+    signals.take((signal) => {
+      if (signal === 'stop') serving.close().then(resolve, reject)
+      else void serving.reload(() => loadConfig(file))
     })
   })
 }

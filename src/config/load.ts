@@ -43,10 +43,13 @@ export function readYaml(file: string | URL): unknown {
     )
   }
   try {
-    return document.toJS()
+    const tree: unknown = document.toJS()
+    // A mapping that holds itself by an alias could be walked for ever.
+    JSON.stringify(tree)
+    return tree
   } catch (error) {
     throw new ConfigError([
-      `the file: ${error instanceof Error ? error.message : 'unknown reason'} (expected plain YAML)`,
+      `the file: ${error instanceof Error ? error.message.split('\n')[0] : 'unknown reason'} (expected plain YAML)`,
     ])
   }
 }

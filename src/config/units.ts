@@ -21,17 +21,44 @@ function parse(text: string, units: Record<string, number>): number | undefined 
   return match && factor !== undefined ? Math.round(Number(match[1]) * factor) : undefined
 }
 
-function measure(units: Record<string, number>, expected: string) {
+type Scale = {
+  readonly units: Record<string, number>
+  readonly expected: string
+  readonly most: number
+  readonly limit: string
+}
+
+function measure({ units, expected, most, limit }: Scale) {
   return z.union([z.string(), z.literal(0)], { error: `expected ${expected}` }).transform((value, context) => {
     if (value === 0) return 0
     const parsed = parse(value, units)
-    if (parsed !== undefined) return parsed
-    context.addIssue({ code: 'custom', message: `expected ${expected}` })
+    if (parsed !== undefined && parsed <= most) return parsed
+    context.addIssue({ code: 'custom', message: `expected ${parsed === undefined ? expected : limit}` })
     return z.NEVER
   })
 }
 
-/** Milliseconds. */
-export const duration = () => measure(millisecondsPer, 'a duration such as 250ms, 5s or 1h')
+/** Milliseconds. No more than a timer can count: a longer one would go off at once. */
+export const duration = () =>
+  measure({
+    units: millisecondsPer,
+    expected: 'a duration such as 250ms, 5s or 1h',
+    most: 24 * 86_400_000,
+    limit: 'at most 24d',
+  })
+/** Milliseconds of something that is kept, and for which no timer runs. */
+export const lifetime = () =>
+  measure({
+    units: millisecondsPer,
+    expected: 'a duration such as 1h or 90d',
+    most: 36_500 * 86_400_000,
+    limit: 'at most 36500d',
+  })
 /** Bytes. */
-export const size = () => measure(bytesPer, 'a size such as 64KiB, 100MiB or 10GiB')
+export const size = () =>
+  measure({
+    units: bytesPer,
+    expected: 'a size such as 64KiB, 100MiB or 10GiB',
+    most: 8192 * 1024 ** 4,
+    limit: 'at most 8192TiB',
+  })

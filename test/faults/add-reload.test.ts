@@ -18,19 +18,23 @@ test('uploads outlive a reload', async () => {
   const data = await tempFolder()
   const kubo = await startStandIn(kuboApi)
   kubo.script = () => ({ status: 503 })
-  const config = parseConfig({
-    data,
-    listen: '127.0.0.1:0',
-    admin: false,
-    retrieval: { upstreams: [] },
-    pinning: {
-      confirm: 1,
-      providers: [
-        { name: 'local', use: 'embedded' },
-        { name: 'kubo', use: 'kubo', url: kubo.url, auth: { bearer: token } },
-      ],
-    },
-  })
+  const configOf = (url: string, schemas: object) =>
+    parseConfig({
+      data,
+      listen: '127.0.0.1:0',
+      admin: false,
+      retrieval: { upstreams: [] },
+      upload: { schemas },
+      pinning: {
+        confirm: 1,
+        providers: [
+          { name: 'local', use: 'embedded' },
+          { name: 'kubo', use: 'kubo', url, auth: { bearer: token } },
+        ],
+      },
+    })
+  const config = configOf(kubo.url, {})
+  const refused = configOf('http://127.0.0.1:1', { own: { type: 'nonsense' } })
   const create = (next: typeof config) => createGateway(next, { log: silentLog })
   const serving = await serve({ config, log: silentLog, create })
   try {
@@ -49,6 +53,8 @@ test('uploads outlive a reload', async () => {
     for (const until = Date.now() + 5000; (await below(join(data, 'uploads'))).length < 2 && Date.now() < until; )
       await sleep(5)
 
+    // One that is refused leaves nothing behind that takes up what the journal holds.
+    assert.equal(await serving.reload(() => refused), false)
     const reloaded = serving.reload(() => config)
     await sleep(200)
     // The new one takes uploads while the old one still receives.

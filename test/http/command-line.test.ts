@@ -3,9 +3,12 @@ import assert from 'node:assert/strict'
 import { type ChildProcessWithoutNullStreams, execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, afterEach, before, describe, it } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 
 const program = fileURLToPath(new URL('../../bin/cidgate.mjs', import.meta.url))
@@ -50,9 +53,10 @@ limits: { grace: 2s }
 `
 
   /** Starts a gateway and waits for its line. What it writes is collected. */
-  async function start(file: string) {
+  async function start(file: string, onSpawn: (child: ChildProcessWithoutNullStreams) => void = () => {}) {
     const child = spawn(process.execPath, [program, '--config', file])
     children.push(child)
+    onSpawn(child)
     const said = { out: '', err: '' }
     child.stderr.on('data', (chunk) => {
       said.err += chunk
@@ -130,11 +134,48 @@ limits: { grace: 2s }
         .map((line) => line.split(': ').slice(0, 2).join(': ')),
       ['config: listen', 'config: retreival'],
     )
+    for (const [said, complaint] of [
+      ['a: &a\n  b: *a\n', /^config: the file: .+ \(expected plain YAML\)\n$/],
+      [
+        'retrieval: { probeEvery: 30d }\n',
+        /^config: retrieval\.probeEvery: "30d" is not valid \(expected at most 24d\)/,
+      ],
+      ['denylists: [/nowhere.deny]\n', /^config: denylists\[0\]: \/nowhere\.deny cannot be read: ENOENT \(expected /],
+      [
+        'upload: { schemas: { own: { type: nonsense } } }\n',
+        /^config: upload\.schemas: the schema own is not a JSON Schema/,
+      ],
+    ] as const) {
+      const { code, err } = await run('check', await configFile('odd.yaml', said))
+      assert.equal(code, 2)
+      assert.match(err, complaint)
+    }
     assert.deepEqual(await run('check', await configFile('good.yaml', offline())), {
       code: 0,
       out: `${folder}/good.yaml: good\n`,
       err: '',
     })
+  })
+
+  it('keeps a SIGHUP that comes while it starts for when it has', async () => {
+    let asked = 0
+    const lists = createServer((_request, response) => {
+      if (++asked === 1) child?.kill('SIGHUP')
+      setTimeout(() => response.end(`/ipfs/bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e\n`), 100)
+    })
+    await once(lists.listen(0, '127.0.0.1'), 'listening')
+    let child: ChildProcessWithoutNullStreams | undefined
+    try {
+      const { port } = lists.address() as AddressInfo
+      const text = `${offline()}denylists: ["http://127.0.0.1:${port}/a.deny"]\n`
+      const { said } = await start(await configFile('starting.yaml', text), (spawned) => {
+        child = spawned
+      })
+      for (let tries = 0; !said.err.includes('config.reloaded') && tries < 500; tries++) await sleep(10)
+      assert.match(said.err, /config\.reloaded/)
+    } finally {
+      lists.close()
+    }
   })
 
   it('serves within two seconds of its start, reloads on SIGHUP, and ends with 0 on SIGTERM', async () => {
