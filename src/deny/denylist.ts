@@ -18,6 +18,9 @@ export type ListFault = { readonly line: number; readonly what: string }
 export interface Denylist {
   readonly name: string
   readonly rules: number
+  /** Those that are neither empty nor a comment. */
+  readonly lines: number
+  readonly hasHeader: boolean
   /** Adds whole lines; answers what was wrong with those that it left out. */
   add(text: string): ListFault[]
   /** The rule that decides, if any. */
@@ -34,16 +37,21 @@ export function createDenylist(name: string): Denylist {
   let hints: Readonly<Record<string, string>> = {}
   let line = 0
   let rules = 0
+  let lines = 0
   let headerSeen = false
+  let hasHeader = false
 
   function readHeader(text: string): string {
     headerSeen = true
     const end = /^---[ \t]*\r?$/m.exec(text.slice(0, mostHeaderBytes))
     if (!end) return text
     const header: unknown = parseYaml(text.slice(0, end.index))
-    if (header !== null && typeof header === 'object') {
+    if (header !== null) {
+      if (typeof header !== 'object' || Array.isArray(header))
+        throw new Error('what stands before its --- is no header')
+      hasHeader = true
       const { version = 1, hints: given } = header as { version?: unknown; hints?: Record<string, unknown> }
-      if (version !== 1) throw new Error(`denylist ${name}: version ${String(version)} is not one this gateway reads`)
+      if (version !== 1) throw new Error(`version ${String(version)} is not one this gateway reads`)
       hints = Object.fromEntries(Object.entries(given ?? {}).map(([key, value]) => [key, String(value)]))
     }
     line = text.slice(0, end.index).split('\n').length
@@ -62,12 +70,19 @@ export function createDenylist(name: string): Denylist {
     get rules() {
       return rules
     },
+    get lines() {
+      return lines
+    },
+    get hasHeader() {
+      return hasHeader
+    },
     add(text) {
       const faults: ListFault[] = []
       for (const row of (headerSeen ? text : readHeader(text)).replace(/\n$/, '').split('\n')) {
         line++
         const trimmed = row.trim()
         if (trimmed === '' || trimmed.startsWith('#')) continue
+        lines++
         try {
           if (row.length > mostLineBytes) throw new Error('the line is too long')
           for (const { space, key, code, rule } of parseRule(trimmed, line, hints)) {

@@ -78,7 +78,16 @@ export function parseRule(line: string, order: number, listHints: Readonly<Recor
 function parsePath(text: string): { text: string; prefix: boolean } {
   const prefix = text.endsWith('*')
   const bare = (prefix ? text.slice(0, -1) : text).replace(/\/+$/, '')
-  return { text: bare.split('/').map(decodeURIComponent).join('/'), prefix }
+  return { text: bare.split('/').map(decoded).join('/'), prefix }
+}
+
+/** What is no percent-encoding is meant as it stands. */
+function decoded(name: string): string {
+  try {
+    return decodeURIComponent(name)
+  } catch {
+    return name
+  }
 }
 
 function hashedRules(text: string, rule: Rule): KeyedRule[] {

@@ -1,31 +1,21 @@
 // The operator's denylists, read from files and addresses and read again when they change. A list that cannot be read at
-// start is an error; one that cannot be read later stays as it was.
-import { createHash } from 'node:crypto'
-import { mkdir, readFile, rename, stat, writeFile } from 'node:fs/promises'
-import { basename, join } from 'node:path'
-import { setImmediate } from 'node:timers/promises'
-import { request } from 'undici'
+// start is an error, unless there is a copy of it; one that cannot be read later stays as it was.
 import type { Clock } from '../clock.ts'
 import { cancelled, Failure } from '../failure.ts'
 import type { Log } from '../observe/log.ts'
-import { createDenylist, createDenylists, type Denylist, type Denylists } from './denylist.ts'
+import { createDenylists, type Denylist, type Denylists } from './denylist.ts'
+import { fromFile } from './file-source.ts'
+import { objection, type ReadList, readList } from './read-list.ts'
+import { type Source, whyOf } from './source.ts'
+import { fromUrl } from './url-source.ts'
 
 export interface LoadedDenylists extends Denylists {
   readonly rules: number
   close(): void
 }
 
-const fileEveryMs = 2_000
-const urlEveryMs = 300_000
-const fetchMs = 30_000
-const mostBytes = 512 * 1024 * 1024
-
-type Source = {
-  readonly name: string
-  readonly everyMs: number
-  /** The text, or undefined while it is the same as before. */
-  read(signal: AbortSignal): Promise<string | undefined>
-}
+/** The same complaint about a list that is looked at every two seconds is not said more often than this. */
+const sayAgainMs = 300_000
 
 export async function loadDenylists(
   sources: readonly string[],
@@ -43,30 +33,66 @@ export async function loadDenylists(
   const closing = new AbortController()
   const lists: Denylist[] = []
 
-  async function read(source: Source, index: number): Promise<void> {
-    const text = await source.read(closing.signal)
-    if (text === undefined) return
-    const list = createDenylist(source.name)
-    for (const piece of pieces(text)) {
-      for (const { line, what } of list.add(piece)) log('warn', 'denylist.line', { list: source.name, line, what })
-      await setImmediate() // a large list must not hold up those who read
-    }
+  function take({ where }: Source, index: number, { list, faults, faultCount }: ReadList): void {
+    for (const { line, what } of faults) log('warn', 'denylist.line', { list: where, line, what })
+    if (faultCount > faults.length) log('warn', 'denylist.lines', { list: where, faults: faultCount })
     lists[index] = list
-    log('info', 'denylist.read', { list: source.name, rules: list.rules })
+    log('info', 'denylist.read', { list: where, rules: list.rules })
     onChange()
   }
 
+  async function copyOf(source: Source): Promise<ReadList | undefined> {
+    const text = await source.lastCopy()
+    const copy = text === undefined ? undefined : await readList(source.name, text).catch(() => undefined)
+    return copy && objection(copy, { rulesBefore: 0, isEmptyOdd: source.isEmptyOdd }) === undefined ? copy : undefined
+  }
+
+  async function read(source: Source, index: number): Promise<void> {
+    try {
+      const found = await source.read(closing.signal)
+      if (!found) return
+      const given = await readList(source.name, found.text)
+      // An older list counts as what was there, when the new one has nothing.
+      const before = lists[index] ?? (given.list.rules === 0 ? (await copyOf(source))?.list : undefined)
+      const against = objection(given, { rulesBefore: before?.rules ?? 0, isEmptyOdd: source.isEmptyOdd })
+      if (against !== undefined) throw new Error(against)
+      take(source, index, given)
+      await found.taken()
+    } catch (cause) {
+      closing.signal.throwIfAborted()
+      throw new Failure('broken', `the denylist ${source.where} cannot be read: ${whyOf(cause)}`, {
+        source: 'ours',
+        cause,
+      })
+    }
+  }
+
+  /** At start an older list is better than none; without one the gateway does not start. */
+  async function begin(source: Source, index: number): Promise<void> {
+    try {
+      await read(source, index)
+    } catch (error) {
+      closing.signal.throwIfAborted()
+      const copy = await copyOf(source)
+      if (!copy) throw error
+      log('error', 'denylist.unread', { list: source.where, error: whyOf(error), instead: 'the copy of last time' })
+      take(source, index, copy)
+    }
+  }
+
   async function watch(source: Source, index: number): Promise<void> {
+    let said: { readonly what: string; readonly at: number } | undefined
     for (;;) {
       await clock.sleep(source.everyMs, closing.signal)
       try {
         await read(source, index)
+        said = undefined
       } catch (error) {
         closing.signal.throwIfAborted()
-        log('error', 'denylist.unread', {
-          list: source.name,
-          error: error instanceof Error ? error.message : String(error),
-        })
+        const what = whyOf(error)
+        if (what === said?.what && clock.monotonic() - said.at < sayAgainMs) continue
+        said = { what, at: clock.monotonic() }
+        log('error', 'denylist.unread', { list: source.where, error: what })
       }
     }
   }
@@ -74,7 +100,7 @@ export async function loadDenylists(
   const all = sources.map((source) =>
     /^https?:\/\//.test(source) ? fromUrl(source, { userAgent, folder, log }) : fromFile(source),
   )
-  await Promise.all(all.map(read))
+  await Promise.all(all.map(begin))
   for (const [index, source] of all.entries()) watch(source, index).catch(() => {}) // ends when it is closed
   return {
     ...createDenylists(() => lists),
@@ -82,108 +108,5 @@ export async function loadDenylists(
       return lists.reduce((sum, { rules }) => sum + rules, 0)
     },
     close: () => closing.abort(cancelled('the gateway is closing')),
-  }
-}
-
-function fromFile(path: string): Source {
-  let seen = ''
-  return {
-    name: basename(path),
-    everyMs: fileEveryMs,
-    async read() {
-      try {
-        const { size, mtimeMs } = await stat(path)
-        if (seen === `${size} ${mtimeMs}`) return undefined
-        if (size > mostBytes) throw new Error(`it is larger than ${mostBytes} bytes`)
-        const text = await readFile(path, 'utf8')
-        seen = `${size} ${mtimeMs}`
-        return text
-      } catch (cause) {
-        throw new Failure('broken', `the denylist ${path} cannot be read`, { source: 'ours', cause })
-      }
-    },
-  }
-}
-
-const headBytes = 1024 * 1024
-const pieceBytes = 256 * 1024
-
-/** Whole lines; the first piece is large enough for the header of a list. */
-function* pieces(text: string): Generator<string> {
-  for (let from = 0; from < text.length; ) {
-    const end = text.indexOf('\n', from + (from === 0 ? headBytes : pieceBytes))
-    const to = end === -1 ? text.length : end + 1
-    yield text.slice(from, to)
-    from = to
-  }
-}
-
-type Fetching = { readonly userAgent: string; readonly folder: string; readonly log: Log }
-
-function fromUrl(url: string, { userAgent, folder, log }: Fetching): Source {
-  const name = new URL(url).host
-  const copy = join(folder, `${createHash('sha256').update(url).digest('hex').slice(0, 32)}.deny`)
-  let etag: string | undefined
-  let isFirst = true
-
-  /** At start an older list is better than none; without one the gateway does not start. */
-  async function lastCopy(cause: unknown): Promise<string> {
-    const text = await readFile(copy, 'utf8').catch(() => undefined)
-    if (text === undefined) throw cause
-    log('error', 'denylist.unread', { list: name, error: String(cause), instead: 'the copy of last time' })
-    return text
-  }
-
-  async function keep(text: string): Promise<void> {
-    try {
-      await mkdir(folder, { recursive: true })
-      await writeFile(`${copy}.new`, text)
-      await rename(`${copy}.new`, copy)
-    } catch (error) {
-      log('warn', 'denylist.unkept', { list: name, error: String(error) })
-    }
-  }
-
-  return {
-    name,
-    everyMs: urlEveryMs,
-    async read(signal) {
-      const first = isFirst
-      isFirst = false
-      try {
-        const answer = await request(url, {
-          headers: {
-            'user-agent': userAgent,
-            'accept-encoding': 'identity',
-            ...(etag !== undefined && { 'if-none-match': etag }),
-          },
-          signal: AbortSignal.any([signal, AbortSignal.timeout(fetchMs)]),
-        })
-        if (answer.statusCode === 304) {
-          await answer.body.dump()
-          return undefined
-        }
-        if (answer.statusCode !== 200) {
-          await answer.body.dump()
-          throw new Error(`status ${answer.statusCode}`)
-        }
-        const pieces: Uint8Array[] = []
-        let bytes = 0
-        for await (const piece of answer.body as AsyncIterable<Uint8Array>) {
-          bytes += piece.byteLength
-          if (bytes > mostBytes) throw new Error(`it is larger than ${mostBytes} bytes`)
-          pieces.push(piece)
-        }
-        etag = answer.headers['etag']?.toString()
-        const text = Buffer.concat(pieces).toString('utf8')
-        await keep(text)
-        return text
-      } catch (cause) {
-        signal.throwIfAborted()
-        const failure = new Failure('broken', `the denylist ${url} cannot be read`, { source: 'ours', cause })
-        if (first) return lastCopy(failure)
-        throw failure
-      }
-    },
   }
 }

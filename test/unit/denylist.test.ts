@@ -44,6 +44,8 @@ describe('rules of a denylist', () => {
     [`/ipfs/${bad}/a/*`, bad, 'a/b', true],
     [`/ipfs/${bad}/a*`, bad, 'about', true],
     [`/ipfs/${bad}/a%20b`, bad, 'a b', true],
+    // What is no percent-encoding is meant as it stands.
+    [`/ipfs/${bad}/a%20b/100%`, bad, 'a b/100%', true],
     // The last rule that matches decides.
     [`/ipfs/${bad}/*\n!/ipfs/${bad}/good`, bad, 'good', false],
     [`/ipfs/${bad}/*\n!/ipfs/${bad}/good`, bad, 'evil', true],
@@ -102,6 +104,12 @@ describe('a list', () => {
       inPieces.add('whatever\n').map(({ line }) => line),
       [2],
     )
+  })
+
+  test('whose rules stand where a header should is refused, and not without rules', () => {
+    const list = createDenylist('ours')
+    assert.throws(() => list.add(`/ipfs/${bad}\n---\n`), /no header/)
+    assert.throws(() => createDenylist('ours').add(`version: 2\n---\n/ipfs/${bad}\n`), /version 2/)
   })
 
   test('the first list with a rule for a thing decides about it', () => {

@@ -1,0 +1,30 @@
+// A denylist in a file, read again when its size or its time changed.
+import { readFile, stat } from 'node:fs/promises'
+import { basename } from 'node:path'
+import { mostBytes, type Source } from './source.ts'
+
+const everyMs = 2_000
+
+export function fromFile(path: string): Source {
+  let seen = ''
+  const look = async (): Promise<{ size: number; state: string }> => {
+    const { size, mtimeMs } = await stat(path)
+    return { size, state: `${size} ${mtimeMs}` }
+  }
+  return {
+    name: basename(path),
+    where: path,
+    everyMs,
+    isEmptyOdd: false,
+    async read() {
+      const { size, state } = await look()
+      if (state === seen) return undefined
+      if (size > mostBytes) throw new Error(`it is larger than ${mostBytes} bytes`)
+      const text = await readFile(path, 'utf8')
+      // One that is refused is read again when it changes, and not before.
+      seen = state
+      return { text, async taken() {} }
+    },
+    lastCopy: async () => undefined,
+  }
+}

@@ -1,0 +1,53 @@
+// The text of a list as a list, or why it is none. An address that answers with a page to sign in, or a file that is being
+// written anew, must not open the gateway: what is no list does not replace one.
+import { setImmediate } from 'node:timers/promises'
+import { createDenylist, type Denylist, type ListFault } from './denylist.ts'
+
+export type ReadList = {
+  readonly list: Denylist
+  /** The first of them. */
+  readonly faults: readonly ListFault[]
+  readonly faultCount: number
+}
+
+const mostFaultsTold = 10
+const headBytes = 1024 * 1024
+const pieceBytes = 256 * 1024
+
+export async function readList(name: string, text: string): Promise<ReadList> {
+  const list = createDenylist(name)
+  const faults: ListFault[] = []
+  let faultCount = 0
+  for (const piece of pieces(text)) {
+    const found = list.add(piece)
+    faultCount += found.length
+    faults.push(...found.slice(0, mostFaultsTold - faults.length))
+    await setImmediate() // a large list must not hold up those who read
+  }
+  return { list, faults, faultCount }
+}
+
+/** What speaks against taking it where one with `rulesBefore` was. */
+export function objection(
+  { list, faults, faultCount }: ReadList,
+  { rulesBefore, isEmptyOdd }: { readonly rulesBefore: number; readonly isEmptyOdd: boolean },
+): string | undefined {
+  if (faultCount * 2 > list.lines) {
+    const [{ line, what } = { line: 0, what: '' }] = faults
+    return `${faultCount} of its ${list.lines} lines make no sense, the first of them is line ${line} (${what})`
+  }
+  if (list.rules > 0) return undefined
+  if (rulesBefore > 0) return `it has no rule, and had ${rulesBefore}`
+  if (isEmptyOdd && !list.hasHeader) return 'it has neither a rule nor a header'
+  return undefined
+}
+
+/** Whole lines; the first piece is large enough for the header of a list. */
+function* pieces(text: string): Generator<string> {
+  for (let from = 0; from < text.length; ) {
+    const end = text.indexOf('\n', from + (from === 0 ? headBytes : pieceBytes))
+    const to = end === -1 ? text.length : end + 1
+    yield text.slice(from, to)
+    from = to
+  }
+}

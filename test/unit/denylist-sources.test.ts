@@ -1,0 +1,201 @@
+// Where denylists come from, and what is not taken for one: whatever an address or a file holds for a while, the gateway
+// does not open, and no secret of an address is told.
+import assert from 'node:assert/strict'
+import { createHash } from 'node:crypto'
+import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
+import { createServer, type Server } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, test } from 'node:test'
+import { setImmediate } from 'node:timers/promises'
+import { CID } from 'multiformats/cid'
+import { create } from 'multiformats/hashes/digest'
+import { type LoadedDenylists, loadDenylists } from '../../src/deny/sources.ts'
+import { createFakeClock, type FakeClock } from '../support/fake-clock.ts'
+
+const cidOf = (text: string): CID => CID.createV1(0x55, create(0x12, createHash('sha256').update(text).digest()))
+const bad = cidOf('bad')
+const good = `version: 1\n---\n/ipfs/${bad} reason=bad\n`
+const page = '<!doctype html>\n<html><body>\nSign in to the wifi\n</body></html>\n'
+
+type Answer = { status?: number; type?: string; text?: string }
+type Line = { readonly level: string; readonly event: string; readonly facts: Readonly<Record<string, unknown>> }
+
+let folder: string
+let server: Server
+let url: string
+let answer: Answer
+let clock: FakeClock
+let lines: Line[]
+let lists: LoadedDenylists | undefined
+beforeEach(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'cidgate-lists-'))
+  clock = createFakeClock()
+  lines = []
+  answer = { text: good }
+  server = createServer((_request, response) => {
+    const { status = 200, type = 'text/plain', text = '' } = answer
+    response.writeHead(status, { 'Content-Type': type, ...(status === 301 && { Location: '/x?token=hush' }) }).end(text)
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/list.deny?token=hush`
+})
+afterEach(async () => {
+  lists?.close()
+  lists = undefined
+  server.closeAllConnections()
+  server.close()
+  await rm(folder, { recursive: true, force: true })
+})
+
+const copies = join('data', 'denylists')
+async function load(...sources: string[]): Promise<LoadedDenylists> {
+  lists?.close()
+  lists = await loadDenylists(sources, {
+    clock,
+    log: (level, event, facts = {}) => lines.push({ level, event, facts }),
+    userAgent: 'test',
+    folder: join(folder, copies),
+    onChange() {},
+  })
+  return lists
+}
+
+/** Time for one more look, and the look itself. */
+async function again(ms: number): Promise<void> {
+  await clock.advance(ms)
+  while (clock.timers === 0) await setImmediate()
+}
+
+async function copy(): Promise<string> {
+  const [name] = await readdir(join(folder, copies))
+  return readFile(join(folder, copies, String(name)), 'utf8')
+}
+
+const noLists: readonly [what: string, answer: Answer, why: RegExp][] = [
+  ['a page', { type: 'text/html; charset=utf-8', text: page }, /HTML/],
+  ['a page that says it is text', { text: page }, /4 of its 4 lines make no sense/],
+  ['nothing', { text: '' }, /no rule/],
+  ['a header without rules', { text: 'version: 1\n---\n' }, /no rule, and had 1/],
+  ['a list that is mostly faulty', { text: `/ipfs/${bad}\nwhat\never\n` }, /2 of its 3 lines/],
+  ['a version of its own', { text: 'version: 2\n---\n/ipfs/x\n' }, /version 2/],
+  ['another address', { status: 301 }, /status 301/],
+  ['an error', { status: 500 }, /status 500/],
+]
+
+describe('an address that answers with', () => {
+  for (const [what, wrong, why] of noLists)
+    test(`${what} changes nothing, now and at the next start`, async () => {
+      const held = await load(url)
+      answer = wrong
+      await again(300_000)
+      assert.ok(held.path(bad, []), 'the list stays')
+      assert.equal(await copy(), good, 'and so does its copy')
+      const said = lines.filter(({ event }) => event === 'denylist.unread')
+      assert.equal(said.length, 1)
+      assert.match(String(said[0]?.facts['error']), why)
+      const started = await load(url)
+      assert.ok(started.path(bad, []), 'the copy serves the next start')
+      assert.equal(await copy(), good)
+      const last = lines.findLast(({ event }) => event === 'denylist.unread')
+      assert.equal(last?.facts['instead'], 'the copy of last time')
+    })
+
+  for (const [what, wrong] of noLists.filter(([what]) => what !== 'a header without rules'))
+    test(`${what} is no list to start with`, async () => {
+      answer = wrong
+      await assert.rejects(load(url), /the denylist 127\.0\.0\.1:\d+\/list\.deny cannot be read/)
+      assert.deepEqual(await readdir(folder), [], 'and no copy of it is kept')
+    })
+
+  test('a list that is new is taken, and kept', async () => {
+    const held = await load(url)
+    answer = { text: `/ipfs/${cidOf('other')}\n` }
+    await again(300_000)
+    assert.ok(held.path(cidOf('other'), []))
+    assert.equal(held.path(bad, []), undefined)
+    assert.equal(await copy(), answer.text)
+  })
+
+  test('a page was kept as a copy by an older gateway: it is no list either', async () => {
+    await load(url)
+    const [name] = await readdir(join(folder, copies))
+    await writeFile(join(folder, copies, String(name)), page)
+    answer = { status: 500 }
+    await assert.rejects(load(url), /status 500/)
+  })
+})
+
+describe('a file', () => {
+  test('that is emptied for a moment leaves the rules as they were, and says so once', async () => {
+    const path = join(folder, 'ours.deny')
+    await writeFile(path, good)
+    const held = await load(path)
+    await writeFile(path, '')
+    for (let turn = 0; turn < 3; turn++) await again(2_000)
+    assert.ok(held.path(bad, []))
+    const said = lines.filter(({ event }) => event === 'denylist.unread')
+    assert.deepEqual(
+      said.map(({ facts }) => facts),
+      [{ list: path, error: `the denylist ${path} cannot be read: it has no rule, and had 1` }],
+    )
+    await writeFile(path, `${good}/ipfs/${cidOf('other')}\n`)
+    await again(2_000)
+    assert.ok(held.path(cidOf('other'), []))
+  })
+
+  test('that is gone is said once, and why', async () => {
+    const path = join(folder, 'ours.deny')
+    await writeFile(path, good)
+    const held = await load(path)
+    await rm(path)
+    for (let turn = 0; turn < 3; turn++) await again(2_000)
+    assert.ok(held.path(bad, []))
+    const said = lines.filter(({ event }) => event === 'denylist.unread')
+    assert.equal(said.length, 1)
+    assert.match(String(said[0]?.facts['error']), /ENOENT/)
+  })
+
+  test('with many faulty lines has the first of them logged, and their number', async () => {
+    const path = join(folder, 'ours.deny')
+    const rows = Array.from({ length: 100 }, (_, row) => (row % 3 === 0 ? 'what' : `/ipfs/${cidOf(String(row))}`))
+    await writeFile(path, rows.join('\n'))
+    const held = await load(path)
+    assert.equal(held.rules, 66)
+    assert.equal(lines.filter(({ event }) => event === 'denylist.line').length, 10)
+    const { facts } = lines.find(({ event }) => event === 'denylist.lines') as Line
+    assert.deepEqual(facts, { list: path, faults: 34 })
+  })
+
+  test('without a rule is a list to start with: its rules come later', async () => {
+    const path = join(folder, 'ours.deny')
+    await writeFile(path, '# nothing yet\n')
+    assert.equal((await load(path)).rules, 0)
+  })
+})
+
+describe('what is told of an address', () => {
+  const told = () => JSON.stringify(lines)
+
+  test('is its host and path, and why, without the query and the password', async () => {
+    const secret = url.replace('http://', 'http://user:quiet@')
+    answer = { status: 500 }
+    await assert.rejects(load(secret), (error: Error) => {
+      assert.match(error.message, /^the denylist 127\.0\.0\.1:\d+\/list\.deny cannot be read: status 500$/)
+      return true
+    })
+    answer = { text: `${good}what\n` }
+    await load(secret)
+    answer = { status: 301 }
+    await again(300_000)
+    assert.match(told(), /status 301/)
+    assert.match(told(), /denylist\.line/)
+    assert.doesNotMatch(told(), /hush|quiet/)
+  })
+
+  test('is that nobody listens there', async () => {
+    await new Promise((resolve) => server.close(resolve))
+    await assert.rejects(load(url), (error: Error) => /ECONNREFUSED/.test(error.message) && !/hush/.test(error.message))
+  })
+})
