@@ -212,6 +212,7 @@ async function putTogether(config: Config, log: Log, clock: Clock, closers: Clos
   const { confirm, queue } = config.pinning
   const admin = createAdmin({
     metrics,
+    uploads: writing.confirmation,
     ready: () =>
       readiness({
         draining,

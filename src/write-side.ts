@@ -14,9 +14,14 @@ import type { Retrieval } from './retrieval/session.ts'
 import { createSchemaChecks, type SchemaChecks } from './upload/schemas/checks.ts'
 import type { Spools } from './upload/spool.ts'
 import { createThrough } from './upload/through.ts'
-import { createUploads } from './upload/uploads.ts'
+import { createUploads, type Uploads } from './upload/uploads.ts'
 
-export type WriteSide = { readonly routes: readonly Route[]; close(): Promise<void> }
+export type WriteSide = {
+  readonly routes: readonly Route[]
+  /** What is on its way to providers; in thin mode nothing is. */
+  readonly confirmation: Uploads['confirmation'] | undefined
+  close(): Promise<void>
+}
 
 export function createWriteSide(options: {
   readonly config: Config
@@ -67,7 +72,7 @@ export function createWriteSide(options: {
     : undefined
   const add = createAddRoute({ uploads: through ?? uploads, tokens, schemas, mode: responses.types, onError })
   const description = createOpenApiRoute({
-    schemas: schemas.names,
+    schemas: schemas.all,
     hasTokens: upload.auth !== 'none',
     mode: responses.types,
   })
@@ -77,6 +82,7 @@ export function createWriteSide(options: {
     : []
   return {
     routes: [description, add, ...kubo],
+    confirmation: through ? undefined : uploads.confirmation,
     async close() {
       await through?.close()
       await uploads.close()

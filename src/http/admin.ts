@@ -1,14 +1,21 @@
-// The admin address: is it alive, is it ready, what does it count. Never mounted on the public one.
+// The admin address: is it alive, is it ready, what does it count, which uploads are still on their way. Never mounted on the
+// public one.
 import express, { type Express } from 'express'
+import { CID } from 'multiformats/cid'
 import type { Metrics } from '../observe/metrics.ts'
 import type { Readiness } from '../observe/readiness.ts'
+import type { Confirmation } from '../upload/confirm.ts'
 
 export type AdminDeps = {
   readonly metrics: Metrics
   readonly ready: () => Readiness
+  /** None in thin mode. */
+  readonly uploads?: Pick<Confirmation, 'open' | 'giveUp'> | undefined
 }
 
-export function createAdmin({ metrics, ready }: AdminDeps): Express {
+const mostListed = 1000
+
+export function createAdmin({ metrics, ready, uploads }: AdminDeps): Express {
   const app = express()
   app.disable('x-powered-by')
   app.disable('etag')
@@ -26,6 +33,20 @@ export function createAdmin({ metrics, ready }: AdminDeps): Express {
   })
   app.get('/metrics', (_request, response) => {
     response.type('text/plain; version=0.0.4').send(metrics.render())
+  })
+  if (!uploads) return app
+  app.get('/uploads', (_request, response) => {
+    const open = uploads.open()
+    response.json({ open: open.length, uploads: open.slice(0, mostListed) })
+  })
+  // Not a POST: a page of another origin cannot send this without asking first, and is never told yes.
+  app.delete('/uploads/:cid/:provider', async (request, response) => {
+    const { cid, provider } = request.params
+    const asked = uploads.open().find((one) => one.cid === cid)
+    if (asked && (await uploads.giveUp(CID.parse(asked.cid), provider))) return void response.status(204).end()
+    response
+      .status(404)
+      .json({ status: 404, detail: `no upload ${cid} waits for a provider ${provider}; see /uploads` })
   })
   return app
 }

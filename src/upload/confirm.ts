@@ -271,7 +271,8 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
     open: () => [...flights.values()].map(({ entry }) => entry),
     async giveUp(cid, name) {
       const flight = flights.get(nameOf(cid))
-      if (!flight || standing(flight, name).state !== 'wanted') return false
+      const isKnown = providers.some((one) => one.name === name) || flight?.entry.providers[name] !== undefined
+      if (!flight || !isKnown || standing(flight, name).state !== 'wanted') return false
       stand(flight, name, { ...standing(flight, name), state: 'given-up' })
       await note(flight, {})
       asks.goOn(flight)

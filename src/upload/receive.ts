@@ -32,8 +32,8 @@ export type ReceiveOptions = ReceiveLimits & {
 
 export type PartName = { readonly fileName: string | undefined; readonly type: string }
 
-const mostParts = 16
-const mostFields = 8
+const mostParts = 128
+const mostFields = 64
 const mostHeaderPairs = 20
 const headerBytes = 16 * 1024
 const fieldBytes = 64 * 1024

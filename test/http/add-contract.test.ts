@@ -34,6 +34,12 @@ describe('POST /add', () => {
     assert.equal(Buffer.from((await adding.embedded.store.get(cid)) ?? []).toString(), hello.body)
   })
 
+  it('ignores the other fields of a form', async () => {
+    const others = Array.from({ length: 30 }, (_, index) => ({ name: `field${index}`, body: 'x' }))
+    const answer = await post(`${adding.url}/add`, multipart([...others, { body: hello.body }]))
+    assert.deepEqual([answer.status, answer.json['cids']], [200, [`/ipfs/${hello.cid}`]])
+  })
+
   it('takes a text field as a file', async () => {
     const answer = await post(`${adding.url}/add`, multipart([{ body: hello.body }]))
     assert.deepEqual([answer.status, answer.json['cids']], [200, [`/ipfs/${hello.cid}`]])
@@ -90,7 +96,7 @@ describe('POST /add', () => {
       [
         'has too many fields',
         400,
-        multipart([...Array.from({ length: 12 }, () => ({ name: 'a', body: 'x' })), { body: 'x' }]),
+        multipart([...Array.from({ length: 70 }, () => ({ name: 'a', body: 'x' })), { body: 'x' }]),
       ],
       ['has huge part headers', 400, multipart([{ body: 'x', type: `text/plain; a=${'b'.repeat(20_000)}` }])],
       ['has many part headers', 400, multipart([{ body: 'x', type: `text/plain${'\r\nX-A: b'.repeat(30)}` }])],

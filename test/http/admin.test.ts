@@ -6,6 +6,8 @@ import { setImmediate } from 'node:timers/promises'
 import supertest from 'supertest'
 import type { Check } from '../../src/observe/checks.ts'
 import { readiness } from '../../src/observe/readiness.ts'
+import type { Entry } from '../../src/upload/journal.ts'
+import { multipart, post } from '../support/adding.ts'
 import { startGateway, type TestGateway } from '../support/gateway.ts'
 
 /** An address where nobody listens. */
@@ -18,6 +20,44 @@ async function nobody(): Promise<string> {
 }
 
 type State = { ready: boolean; draining: boolean; uploads?: boolean; checks: Check[] }
+
+describe('/uploads', () => {
+  test('lists what is on its way, until it is there or somebody gives up', async () => {
+    const gone = await nobody()
+    const at = await startGateway({
+      config: {
+        pinning: {
+          providers: [
+            { name: 'local', use: 'embedded' },
+            { name: 'gone', use: 'kubo', url: gone },
+          ],
+        },
+      },
+    })
+    const ask = supertest(at.gateway.admin)
+    const listed = async () => (await ask.get('/uploads')).body as { open: number; uploads: Entry[] }
+    try {
+      assert.deepEqual(await listed(), { open: 0, uploads: [] })
+      const { json } = await post(`${at.url}/add`, multipart([{ body: 'on its way' }]))
+      const cid = String((json['cids'] as string[])[0]).slice('/ipfs/'.length)
+      let entry: Entry | undefined
+      while (entry?.providers['gone']?.why === undefined) {
+        entry = (await listed()).uploads[0]
+        await setImmediate()
+      }
+      assert.equal(entry.cid, cid)
+      assert.equal(entry.providers['local']?.state, 'held')
+      assert.match(entry.providers['gone'].why, /ECONNREFUSED/)
+      assert.equal((await ask.delete(`/uploads/${cid}/nobody`)).status, 404)
+      assert.equal((await ask.delete('/uploads/nonsense/gone')).status, 404)
+      assert.equal((await ask.delete(`/uploads/${cid}/gone`)).status, 204)
+      while ((await listed()).open > 0) await setImmediate()
+      assert.equal((await fetch(`${at.url}/uploads`)).status, 404, 'not on the public address')
+    } finally {
+      await at.close()
+    }
+  })
+})
 
 describe('/readyz', () => {
   let at: TestGateway
