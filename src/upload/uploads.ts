@@ -121,11 +121,21 @@ export function createUploads(options: UploadsOptions): Uploads {
   ): Promise<Spooled> {
     const spooling = await spools.begin()
     const counter = admission.count()
+    const writes = new Set<Promise<void>>()
+    // What could not be asked for afterwards is not kept as a part of something else either.
+    async function put(cid: CID, bytes: Uint8Array): Promise<void> {
+      admit(cid)
+      const writing = spooling.put(cid, bytes)
+      writes.add(writing)
+      await writing
+      writes.delete(writing)
+    }
     try {
-      const { fileBytes = counter.bytes, ...added } = await fill(spooling.put, counter)
+      const { fileBytes = counter.bytes, ...added } = await fill(put, counter)
       admit(added.cid)
       return { upload: await spooling.finish(added.cid, profile, fileBytes), id: spooling.id, counter, added }
     } catch (error) {
+      await Promise.allSettled(writes) // a folder that is still written to would not go
       await drop({ id: spooling.id, counter })
       throw error
     }

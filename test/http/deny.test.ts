@@ -1,13 +1,13 @@
 // Denied content over HTTP: whatever way it is asked for, wherever it lies, as soon as a list says so.
 import assert from 'node:assert/strict'
-import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, afterEach, before, beforeEach, describe, test } from 'node:test'
 import { createGateway } from '../../src/gateway.ts'
-import { type Fixtures, fixtures } from '../support/fixtures.ts'
+import { addFile, type Fixtures, fixtures, noise } from '../support/fixtures.ts'
 import { type Fetched, fetchAll, metricsOf, startGateway, type TestGateway } from '../support/gateway.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 
@@ -101,6 +101,20 @@ describe('denied content', () => {
     await start(String(cid))
     assert.equal((await fetch(`${at.url}/add`, { method: 'POST', body: form })).status, 410)
     assert.equal((await get(`/ipfs/${String(cid).slice(6)}`, { 'Cache-Control': 'only-if-cached' })).status, 410)
+  })
+
+  test('is not taken by /add as a part of something else either', async () => {
+    const leaf = noise(1024 * 1024, 5)
+    const { cid } = await addFile(new Map(), leaf)
+    await start(`/ipfs/${cid} status=451`, { upload: { maxBytes: '10MiB' } })
+    const post = (bytes: Uint8Array): Promise<Response> => {
+      const form = new FormData()
+      form.set('data', new Blob([Uint8Array.from(bytes)]))
+      return fetch(`${at.url}/add`, { method: 'POST', body: form })
+    }
+    assert.equal((await post(Buffer.concat([noise(1024 * 1024, 6), leaf, noise(500, 7)]))).status, 451)
+    assert.deepEqual(await readdir(join(at.data, 'uploads')).catch(() => []), [], 'nothing lies about')
+    assert.equal((await post(noise(1024 * 1024, 6))).status, 200)
   })
 
   test('is denied as soon as a list says so, though it is hot', async () => {
