@@ -1,12 +1,16 @@
-// Paths an operator hands on to a service of theirs, by http-proxy-middleware. Nothing is proved or kept here; what such a
-// service may see of a client, and say to it, is what this file lets through.
-import { type IncomingMessage, type OutgoingHttpHeaders, ServerResponse } from 'node:http'
+// Paths an operator hands on to a service of theirs, by http-proxy-middleware. Nothing is proved or kept here; what is not
+// let through is refused before a connection is made. Of the headers, proxy-headers.ts says which pass.
+import { Agent as HttpAgent, type IncomingMessage, ServerResponse } from 'node:http'
+import { Agent as HttpsAgent } from 'node:https'
 import { createProxyMiddleware } from 'http-proxy-middleware'
 import { Failure } from '../failure.ts'
 import type { Route } from './add.ts'
 import { closeAfter } from './linger.ts'
 import { type Mode, sendProblem } from './problem.ts'
+import { headersToClient, headersToService } from './proxy-headers.ts'
+import { wrongPath } from './proxy-path.ts'
 import { hasBody } from './target.ts'
+import { reset } from './write.ts'
 
 export type ProxyEntry = {
   /** `/something`: itself and all below it. */
@@ -19,44 +23,70 @@ export type ProxyEntry = {
   readonly timeout: number
 }
 
-const hopByHop = ['keep-alive', 'proxy-authorization', 'proxy-connection', 'te', 'trailer', 'upgrade']
-const personal = ['authorization', 'cookie']
+// At one service. More would wait for a connection, where no clock runs.
+const mostAtOnce = 256
+const leastStalledMs = 60_000
 
 /** One route for the whole table: the longest path that fits takes the request. */
 export function createProxyRoute(
   entries: readonly ProxyEntry[],
   { mode, userAgent }: { readonly mode: Mode; readonly userAgent: string },
 ): Route {
+  const as = userAgent.split('/')[0] ?? userAgent
   const table = [...entries]
     .sort((one, other) => other.path.length - one.path.length)
-    .map((entry) => ({ entry, forward: forwarder(entry, mode, userAgent) }))
+    .map((entry) => ({ entry, forward: forwarder(entry, mode), atOnce: 0 }))
   return (request, response, next) => {
-    const path = (request.url ?? '').split('?')[0] ?? ''
+    const { url = '' } = request
+    const path = url.split('?')[0] ?? ''
     const found = table.find(({ entry }) => path === entry.path || path.startsWith(`${entry.path}/`))
     if (!found) return next()
-    const refused = refusal(request, path, found.entry)
-    if (!refused) return void found.forward(request, response, next)
-    if (hasBody(request)) closeAfter(request, response)
-    problem(response, refused, mode, request)
+    const { entry } = found
+    const refused = refusal(request, path, entry) ?? (found.atOnce < mostAtOnce ? undefined : tooMany(entry))
+    if (refused) {
+      if (hasBody(request)) closeAfter(request, response)
+      return problem(response, refused, mode, request, { Allow: entry.methods.join(', ') })
+    }
+    found.atOnce++
+    response.once('close', () => found.atOnce--)
+    if (request.headers.expect !== undefined && request.httpVersion === '1.1') response.writeContinue()
+    request.headers = headersToService(request, { as, sendAuthorization: entry.sendAuthorization })
+    const rest = url.slice(entry.path.length)
+    request.url = `${baseOf(entry)}${rest.startsWith('/') ? rest : `/${rest}`}`
+    found
+      .forward(request, response, (error) => {
+        // What went wrong there is answered by now, and nobody's bug.
+        if (!response.headersSent && !response.destroyed) next(error)
+      })
+      .catch(next)
   }
 }
+
+const baseOf = ({ to }: ProxyEntry): string => new URL(to).pathname.replace(/\/$/, '')
 
 function refusal(request: IncomingMessage, path: string, entry: ProxyEntry): Failure | undefined {
   const { method = '', headers } = request
   const say = (status: number, what: string) => new Failure('malformed', what, { source: 'client', facts: { status } })
   if (!entry.methods.includes(method)) return say(405, `${method} is not passed on at ${entry.path}`)
-  // Another reader would take these for a way out of the path that was opened.
-  if (/\/(\.|%2e){1,2}(\/|%2f|$)/i.test(path)) return say(400, 'a path cannot hold . or .. segments')
+  const wrong = wrongPath(path)
+  if (wrong !== undefined) return say(400, wrong)
+  if ((method === 'GET' || method === 'HEAD') && hasBody(request)) return say(400, `a ${method} has no body`)
   if (headers['transfer-encoding'] !== undefined) return say(411, 'a body that is passed on needs a Content-Length')
   if (Number(headers['content-length'] ?? 0) > entry.maxBytes)
     return new Failure('too-large', `more than ${entry.maxBytes} bytes are not passed on`, { source: 'client' })
   return undefined
 }
 
-function forwarder(entry: ProxyEntry, mode: Mode, userAgent: string) {
-  const target = new URL(entry.to)
-  const base = target.pathname.replace(/\/$/, '')
+const tooMany = ({ path }: ProxyEntry): Failure =>
+  new Failure('overloaded', `${mostAtOnce} requests to ${path} are being answered; come back in a second`, {
+    source: 'ours',
+    retryAfterMs: 1000,
+  })
+
+function forwarder(entry: ProxyEntry, mode: Mode) {
+  const to = new URL(entry.to)
   const isSilent = new WeakSet<object>()
+  const Agent = to.protocol === 'https:' ? HttpsAgent : HttpAgent
 
   function answerError(error: unknown, request: IncomingMessage, response: unknown): void {
     if (!(response instanceof ServerResponse)) return
@@ -70,27 +100,37 @@ function forwarder(entry: ProxyEntry, mode: Mode, userAgent: string) {
     problem(response, failure, mode, request)
   }
 
-  return createProxyMiddleware({
-    target: target.origin,
+  return createProxyMiddleware<IncomingMessage, ServerResponse>({
+    target: to.origin,
     changeOrigin: true,
-    xfwd: true,
+    // A connection is used once: what one client makes of it, another never reads. The clock is for connecting, too.
+    agent: new Agent({ keepAlive: false, maxSockets: mostAtOnce, timeout: entry.timeout }),
     proxyTimeout: entry.timeout,
-    pathRewrite: (url) => {
-      const rest = url.slice(entry.path.length)
-      return `${base}${rest === '' || rest.startsWith('?') ? `/${rest}` : rest}`
-    },
+    selfHandleResponse: true,
     // Only what is said here: the usual ones write answers and log lines.
     ejectPlugins: true,
     plugins: [
       (proxy) => {
-        proxy.on('proxyReq', (outgoing, request) => {
-          const named = String(request.headers.connection ?? '').split(/\s*,\s*/)
-          for (const name of [...hopByHop, ...named, ...(entry.sendAuthorization ? [] : personal)])
-            if (name !== '' && name.toLowerCase() !== 'close') outgoing.removeHeader(name)
-          outgoing.setHeader('Via', `1.1 ${userAgent.split('/')[0]}`)
+        proxy.on('proxyReq', (outgoing, request, response) => {
           outgoing.once('timeout', () => isSilent.add(request))
+          // Nobody asked for another protocol. Unheard, it would be an answer that never comes.
+          outgoing.once('upgrade', (_answer, socket) => {
+            socket.destroy()
+            answerError(new Error('it changed the protocol'), request, response)
+          })
         })
-        proxy.on('proxyRes', (answer) => rewrite(answer.headers, entry, target.origin + base))
+        proxy.on('proxyRes', (answer, request, response) => {
+          if (response.destroyed || response.headersSent) return void answer.destroy()
+          try {
+            const mapping = { path: entry.path, to, asked: request.url ?? '/' }
+            response.writeHead(answer.statusCode ?? 0, headersToClient(answer.headers, mapping, entry))
+          } catch (error) {
+            answer.destroy()
+            return answerError(error, request, response)
+          }
+          response.setTimeout(Math.max(entry.timeout, leastStalledMs), () => reset(response))
+          answer.pipe(response)
+        })
         proxy.on('error', (error, request, response) => {
           if (request) answerError(error, request, response)
         })
@@ -102,14 +142,14 @@ function forwarder(entry: ProxyEntry, mode: Mode, userAgent: string) {
   })
 }
 
-function rewrite(headers: IncomingMessage['headers'], entry: ProxyEntry, base: string): void {
-  const { location } = headers
-  // A way on within the service leads through here; any other is the client's to follow.
-  if (location?.startsWith(`${base}/`) || location === base) headers.location = entry.path + location.slice(base.length)
-  if (!entry.sendAuthorization) delete (headers as OutgoingHttpHeaders)['set-cookie']
-}
-
-function problem(response: ServerResponse, failure: Failure, mode: Mode, request: IncomingMessage): void {
+function problem(
+  response: ServerResponse,
+  failure: Failure,
+  mode: Mode,
+  request: IncomingMessage,
+  { Allow }: { readonly Allow?: string } = {},
+): void {
   const { accept } = request.headers
-  sendProblem(response, failure, { mode, head: request.method === 'HEAD', accept })
+  const headers: Record<string, string> = Allow !== undefined && failure.facts['status'] === 405 ? { Allow } : {}
+  sendProblem(response, failure, { mode, head: request.method === 'HEAD', accept, headers })
 }

@@ -8,7 +8,7 @@ import {
   type IncomingMessage,
   type RequestListener,
 } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import { type AddressInfo, connect } from 'node:net'
 import { after, afterEach, before, beforeEach, test } from 'node:test'
 import { parseConfig } from '../../src/config/load.ts'
 import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
@@ -52,6 +52,19 @@ afterEach(() => at.close())
 
 const get = (path: string, headers: Record<string, string> = {}) => fetchAll(`${at.url}${path}`, headers)
 
+/** One request as it is written, and all that comes back until the connection is closed. */
+async function raw(lines: readonly string[], body = '', continued = ''): Promise<string> {
+  const socket = connect(Number(new URL(at.url).port), '127.0.0.1')
+  let said = ''
+  socket.on('data', (piece) => {
+    said += piece.toString()
+    if (continued !== '' && said.startsWith('HTTP/1.1 100')) socket.write(continued)
+  })
+  socket.write(`${lines.join('\r\n')}\r\n\r\n${body}`)
+  await once(socket, 'close')
+  return said
+}
+
 async function post(path: string, body: string, headers: Record<string, string> = {}): Promise<number | undefined> {
   const asked = httpRequest(`${at.url}${path}`, { method: 'POST', headers, agent: false })
   asked.on('error', () => {})
@@ -65,7 +78,7 @@ test('what follows the path is put behind the address, as it was written, and th
   const rows = [
     ['/status', '/base/'],
     ['/status?x=%20', '/base/?x=%20'],
-    ['/status/a%2Fb/%C3%BC?y=1', '/base/a%2Fb/%C3%BC?y=1'],
+    ['/status/a%20b/%C3%BC?y=%2F', '/base/a%20b/%C3%BC?y=%2F'],
     ['/status/deep/er', '/other/er'],
   ] as const
   for (const [asked, passed] of rows) {
@@ -94,6 +107,9 @@ test('who asked is said, and nothing personal unless it is wanted', async () => 
 })
 
 test('methods and bodies are those of the table', async () => {
+  const refused = await raw(['POST /status HTTP/1.1', 'Host: h', 'Content-Length: 0', 'Connection: close'])
+  assert.match(refused, /^HTTP\/1\.1 405 /)
+  assert.match(refused, /\r\nAllow: GET, HEAD\r\n/)
   assert.equal(await post('/status', 'x'), 405)
   assert.equal(await post('/status/deep', 'x'.repeat(1025)), 413)
   assert.equal(await post('/status/deep', 'x', { 'Transfer-Encoding': 'chunked' }), 411)
@@ -108,13 +124,147 @@ test('methods and bodies are those of the table', async () => {
   assert.equal(body, 'hello')
 })
 
-test('no way out of the path that was opened', async () => {
-  for (const path of ['/status/..%2fsecret', '/status/%2e%2e/secret', '/status/./x']) {
-    const asked = httpRequest(at.url, { path, agent: false }).end()
-    const [said] = (await once(asked, 'response')) as [IncomingMessage]
-    assert.equal(said.resume().statusCode, 400, path)
+test('a body stays one, whatever Connection names, and its connection is for nobody else', async () => {
+  const bodies: string[] = []
+  const sockets = new Set<unknown>()
+  answer = async (request, response) => {
+    sockets.add(request.socket)
+    let body = ''
+    for await (const piece of request) body += String(piece)
+    bodies.push(body)
+    response.end(request.url)
   }
+  const hidden = 'GET /private HTTP/1.1\r\nHost: x\r\n\r\n'
+  for (const named of [
+    'connection, content-length, transfer-encoding',
+    'close, Content-Length',
+    'keep-alive, host, via',
+  ]) {
+    const lines = [
+      'POST /status/deep/a HTTP/1.1',
+      'Host: h',
+      `Connection: ${named}`,
+      `Content-Length: ${hidden.length}`,
+    ]
+    const asked = connect(Number(new URL(at.url).port), '127.0.0.1')
+    asked.write(`${lines.join('\r\n')}\r\n\r\n${hidden}`)
+    await once(asked, 'data')
+    asked.destroy()
+    assert.equal((await get('/status/victim')).body.toString(), '/base/victim', named)
+  }
+  assert.deepEqual(bodies, [hidden, '', hidden, '', hidden, ''])
+  assert.deepEqual([...new Set(seen.map(({ url }) => url))], ['/other/a', '/base/victim'])
+  assert.equal(seen[4]?.headers.host, new URL(there).host)
+  assert.equal(sockets.size, 6)
+})
+
+test('a GET has no body', async () => {
+  for (const framing of ['Content-Length: 3', 'Transfer-Encoding: chunked'])
+    for (const method of ['GET', 'HEAD']) {
+      const said = await raw([`${method} /status HTTP/1.1`, 'Host: h', framing], '3\r\nabc\r\n0\r\n\r\n')
+      assert.match(said, /^HTTP\/1\.1 400 /)
+    }
   assert.equal(seen.length, 0)
+})
+
+test('who waits to go on is told so when it is let in, and keeps what is personal', async () => {
+  let body = ''
+  answer = async (request, response) => {
+    for await (const piece of request) body += String(piece)
+    response.end('fine')
+  }
+  const wait = ['Host: h', 'Expect: 100-continue', 'Cookie: a=b', 'Authorization: Bearer x', 'Proxy-Authorization: y']
+  assert.match(
+    await raw(['GET /status HTTP/1.1', ...wait, 'Connection: close']),
+    /^HTTP\/1\.1 100 .*\r\n\r\nHTTP\/1\.1 200 /,
+  )
+  assert.match(await raw(['GET /status HTTP/1.0', ...wait]), /^HTTP\/1\.1 200 /)
+  const lines = [...wait, 'Connection: close', 'Content-Length: 3']
+  assert.match(await raw(['POST /status/deep HTTP/1.1', ...lines], '', 'abc'), /\r\n\r\nHTTP\/1\.1 200 /)
+  assert.equal(body, 'abc')
+  assert.match(await raw(['POST /status HTTP/1.1', ...lines]), /^HTTP\/1\.1 405 /, 'without a 100')
+  assert.equal(seen.length, 3)
+  for (const { headers, url } of seen) {
+    assert.equal(headers.expect, undefined)
+    assert.equal(headers['proxy-authorization'], undefined)
+    assert.equal(headers.cookie, url === '/other/' ? 'a=b' : undefined)
+    assert.equal(headers.authorization, url === '/other/' ? 'Bearer x' : undefined)
+  }
+})
+
+test('no way out of the path that was opened', async () => {
+  const out = [
+    '..%2fs',
+    'x%2f..%2f..%2fs',
+    '..%5cs',
+    'x%5C..',
+    '..;/s',
+    '..;a=b/s',
+    '..%3b/s',
+    '%2e%2e/s',
+    '.%2E',
+    './x',
+  ]
+  const odd = ['%252e%252e/s', 'x%252fs', '%25%32%65./s', '%c0%ae./s', '..%00/s', '..%20/s', '%0d%0as', '%', 'a\\s']
+  for (const path of [...out, ...odd])
+    for (const under of ['/status', '/status/deep'])
+      assert.match(await raw([`GET ${under}/${path} HTTP/1.1`, 'Host: h']), /^HTTP\/1\.1 400 /, path)
+  assert.match(await raw([`GET /status/${'%25'.repeat(4000)} HTTP/1.1`, 'Host: h', 'Connection: close']), / 200 /)
+  assert.match(await raw([`GET /status/%${'25'.repeat(4000)} HTTP/1.1`, 'Host: h']), / 400 /)
+  assert.equal(seen.length, 1)
+  for (const path of ['...', '..a', 'a..', '.well-known/x', 'a;b=..', '100%25', '%C3%9C', 'a//b', '?../x%2f..'])
+    assert.equal((await get(`/status/${path}`)).status, 200, path)
+})
+
+test('whose address it is, nobody else says', async () => {
+  const forged = [
+    'X-Forwarded-Host: evil',
+    'X-Forwarded-Proto: https',
+    'X-Forwarded-User: admin',
+    'X-Real-IP: 192.0.2.1',
+  ]
+  const more = ['Forwarded: for=192.0.2.1', 'X_Forwarded_For: 192.0.2.1', 'Via: 1.0 first', 'X-Own: 1', 'X-Other: 2']
+  const named = 'Connection: close, X-Forwarded-For, x-forwarded-host, Via, X-Own'
+  const address = 'X-Forwarded-For: 192.0.2.1'
+  await raw(['GET /status HTTP/1.1', 'Host: here:1', ...forged, ...more, named, address])
+  const { headers } = seen[0] as IncomingMessage
+  const said = Object.entries(headers).filter(([name]) => /^(x[-_]|via|forwarded)/.test(name))
+  assert.deepEqual(Object.fromEntries(said), {
+    'x-forwarded-for': '192.0.2.1, 127.0.0.1',
+    'x-forwarded-host': 'here:1',
+    'x-forwarded-proto': 'http',
+    via: '1.0 first, 1.1 cidgate',
+    'x-other': '2',
+  })
+})
+
+test('what a service says of its own connection stays there, and a client keeps its connection', async () => {
+  answer = (_request, response) => {
+    const own = {
+      Connection: 'close, X-Secret',
+      'X-Secret': '1',
+      'Keep-Alive': 'timeout=9',
+      'Proxy-Authenticate': 'Basic',
+    }
+    response.writeHead(200, { ...own, Upgrade: 'foo', Trailer: 'x-t', 'X-Own': '2' }).end('fine')
+  }
+  const asked = 'GET /status HTTP/1.1\r\nHost: h\r\n'
+  const both = await raw([`${asked}\r\nGET /status HTTP/1.1`, 'Host: h', 'Connection: close'])
+  const [first = '', second = ''] = both.split(/(?<=fine\r\n0\r\n\r\n)/)
+  assert.match(first, /^HTTP\/1\.1 200 OK\r\nx-own: 2\r\n/)
+  assert.match(first, /\r\nConnection: keep-alive\r\n/)
+  assert.match(second, /^HTTP\/1\.1 200 OK\r\n/)
+  assert.match(second, /\r\nConnection: close\r\n/)
+  assert.doesNotMatch(both, /secret|timeout=9|proxy-auth|upgrade|trailer/i)
+  assert.equal(seen.length, 2)
+})
+
+test('a service that changes the protocol, or says what is no status, is 502', async () => {
+  const heads = ['101 Switching\r\nConnection: Upgrade\r\nUpgrade: foo', '099 Odd\r\nContent-Length: 0']
+  for (const head of heads) {
+    answer = (request) => request.socket.write(`HTTP/1.1 ${head}\r\n\r\n`)
+    assert.equal((await get('/status/deep')).status, 502, head)
+  }
 })
 
 test('a redirect is not followed; one within the service leads through here', async () => {
@@ -123,7 +273,22 @@ test('a redirect is not followed; one within the service leads through here', as
   assert.equal((await get('/status')).headers.location, '/status/next')
   location = 'http://elsewhere.example/x'
   assert.equal((await get('/status')).headers.location, location)
-  assert.equal(seen.length, 2)
+  const rows = [
+    ['/base/login?a#b', '/status/login?a#b'],
+    ['/base', '/status'],
+    ['next', '/status/x/next'],
+    [`//${new URL(there).host}/base/x`, '/status/x'],
+    [`${there.toUpperCase()}/base/x`, '/status/x'],
+    ['/based', '/based'],
+    ['/base/../other', '/base/../other'],
+    ['//elsewhere.example/base/', '//elsewhere.example/base/'],
+    ['http://[', 'http://['],
+  ] as const
+  for (const [said, meant] of rows) {
+    location = said
+    assert.equal((await get('/status/x/y?z')).headers.location, meant, said)
+  }
+  assert.equal(seen.length, 2 + rows.length)
 })
 
 test('a service that is gone is 502, a silent one 504, and a cut answer never looks whole', async () => {

@@ -1,0 +1,32 @@
+// Which paths are not passed on: what another reader could take for a way out of the path that was opened. Some decode before
+// they look for `..`, some decode again what a server in front of them has decoded, some cut parameters (`;…`) or spaces.
+
+// Nobody means more than that; each round costs the length of the path.
+const mostDecoded = 5
+
+/** Undefined: it may go on as it was written. */
+export function wrongPath(path: string): string | undefined {
+  if (!isDecodable(path)) return 'the path is not well-formed percent-encoding'
+  const isDots = (segment: string) => /^ *\.{1,2} *(;|$)/.test(segment)
+  const { length: slashes } = path.split('/')
+  let text = path
+  for (let round = 0; round < mostDecoded; round++) {
+    const segments = text.split('/')
+    if (segments.length > slashes || text.includes('\\')) return 'a path cannot hold encoded slashes, or backslashes'
+    if (segments.some(isDots)) return 'a path cannot hold . or .. segments'
+    if (/[^\x20-\x7e\x80-\xff]/.test(text)) return 'a path cannot hold control characters'
+    const next = text.replace(/%([0-9a-f]{2})/gi, (_all, code) => String.fromCharCode(Number.parseInt(code, 16)))
+    if (next === text) return undefined
+    text = next
+  }
+  return 'the path is encoded too often'
+}
+
+function isDecodable(path: string): boolean {
+  try {
+    decodeURIComponent(path)
+    return true
+  } catch {
+    return false
+  }
+}
