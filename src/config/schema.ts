@@ -1,7 +1,6 @@
 // Everything an operator may set, in one strict schema, joined from what the gateway and each backend declare. The
 // reference of the configuration is made from the descriptions here (config/schema.json); docs and editors read those.
 import { z } from 'zod'
-import { profiles } from '../../backends/pinning/contract.ts'
 import { providerKinds } from '../../backends/pinning/index.ts'
 import { tierKinds } from '../../backends/tiers/index.ts'
 import { upstreamKinds } from '../../backends/upstreams/index.ts'
@@ -10,50 +9,11 @@ import { entries, entriesWith } from './entries.ts'
 import { names } from './names.ts'
 import { version } from './package.ts'
 import { proxy } from './proxy.ts'
+import { ranges } from './ranges.ts'
 import { duration, size } from './units.ts'
+import { upload } from './upload.ts'
 
 const count = (least = 1) => z.int().min(least)
-
-const upload = z.strictObject({
-  maxBytes: size().prefault('100MiB').describe('The largest upload; more is answered with 413.'),
-  profile: z
-    .enum(profiles)
-    .default('unixfs-v1-2025')
-    .describe('How a file becomes blocks, and so its CID (IPIP-499). Change it, and the same file gets another CID.'),
-  auth: z
-    .union([z.literal('none'), z.strictObject({ tokens: z.array(z.string().min(1)).min(1) })])
-    .default('none')
-    .describe('Who may upload: everybody, or who sends one of these as `Authorization: Bearer …`.'),
-  concurrency: count().default(64).describe('Uploads received at once; the next is answered with 503.'),
-  idle: duration().prefault('30s').describe('An upload that sends nothing for this long is ended.'),
-  mostBytes: size()
-    .prefault('1GiB')
-    .describe('Bytes of uploads that may lie here without having been answered; more is answered with 503.'),
-  schemas: z
-    .record(z.string().regex(/^[a-z0-9-]+$/), z.record(z.string(), z.unknown()))
-    .default({})
-    .describe(
-      'JSON Schemas (2020-12) of your own for POST /add?schema=<name>, beside evidence, policy and dispute-template.',
-    ),
-  through: z
-    .union([
-      z
-        .url({ protocol: /^https?$/ })
-        .transform((url): { url: string; authorization?: string | undefined } => ({ url })),
-      z.strictObject({ url: z.url({ protocol: /^https?$/ }), authorization: z.string().min(1).optional() }),
-    ])
-    .optional()
-    .describe(
-      'Thin mode: uploads go on to this /add, or to the /api/v0 of a Kubo, as they arrive; nothing is kept here.',
-    ),
-  rpc: z
-    .boolean()
-    .default(false)
-    .describe(
-      "Kubo's own door under /api/v0 (add, cat, block/get, dag/export, pin/add, pin/ls), for tools that speak it.",
-    ),
-  minRate: size().prefault('1KiB').describe('Bytes a second, on average, below which an upload is ended as stuck.'),
-})
 
 const pinning = z
   .strictObject({
@@ -61,7 +21,10 @@ const pinning = z
       .union([count(), z.literal('all')])
       .default(1)
       .describe('How many providers must hold an upload before it is answered with 200.'),
-    timeout: duration().prefault('60s').describe('How long one attempt at one provider may take.'),
+    timeout: duration()
+      .refine((ms) => ms > 0, 'expected more than 0')
+      .prefault('60s')
+      .describe('How long one attempt at one provider may take.'),
     probeEvery: duration().prefault('1m').describe('How often providers are looked at for /readyz. 0: never.'),
     queue: z
       .boolean()
@@ -205,6 +168,11 @@ export const configSchema = z.strictObject({
   retrieval: retrieval.prefault({}).describe('How content is found that is not here.'),
   cache: cache.prefault({}).describe('How content is kept that was found.'),
   hosts: hosts.describe('What some hosts do otherwise than the rest. Every other host answers paths.'),
+  trustedProxies: ranges()
+    .default([])
+    .describe(
+      'Addresses or ranges of proxies in front, whose X-Forwarded-Host and X-Forwarded-Proto are believed. They must set both themselves.',
+    ),
   names: names.describe('How keys and domains under /ipns are resolved.'),
   responses: responses.prefault({}).describe('What answers look like.'),
   limits: limits.prefault({}).describe('What one client, and all of them, may ask of this machine.'),

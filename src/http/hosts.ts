@@ -2,10 +2,10 @@
 // gateway specifications: https://<cid>.ipfs.<gateway>/<path> is /ipfs/<cid>/<path> on an origin of its own.
 import type { IncomingMessage } from 'node:http'
 import { isIP } from 'node:net'
-import type { TLSSocket } from 'node:tls'
 import { parseCid, parseKey } from '../cid-text.ts'
 import { Failure } from '../failure.ts'
 import { inlined, labelOf, uninlined } from './dns-label.ts'
+import { createForwarded } from './forwarded.ts'
 import { namespaceOf, type Place, sharedPlace } from './place.ts'
 import type { Target } from './target.ts'
 
@@ -39,10 +39,20 @@ export function createHosts(options: {
   readonly table: Readonly<Record<string, HostOptions>>
   /** Whether a domain has a DNSLink, where hosts nobody configured are served by theirs. */
   readonly hasLink?: ((domain: string, signal: AbortSignal) => Promise<boolean>) | undefined
+  /** Addresses of proxies in front, whose word for the host and the scheme is taken. */
+  readonly trustedProxies?: readonly string[]
 }): Hosts {
   const table = new Map(Object.entries(options.table).map(([name, one]) => [name.toLowerCase(), one]))
   const { hasLink } = options
   if (table.size === 0 && !hasLink) return inert
+
+  const forwarded = createForwarded(options.trustedProxies ?? [])
+
+  function hostOf(request: IncomingMessage): { host: string; name: string; port: string } {
+    const host = forwarded.hostOf(request)
+    const name = hostName(host)
+    return { host, name: name.toLowerCase(), port: host.slice(name.length) }
+  }
 
   const mayBeSite = (name: string): boolean => hasLink !== undefined && isIP(name) === 0 && name.includes('.')
 
@@ -79,7 +89,7 @@ export function createHosts(options: {
       if (known?.trustless) return { place: trustlessPlace(target) }
       if (known?.subdomains) {
         const label = namespaceOf(target.path) && labelFor(target.path)
-        if (label) return { location: `${schemeOf(request)}://${label}.${host}${restOf(target)}` }
+        if (label) return { location: `${forwarded.schemeOf(request)}://${label}.${host}${restOf(target)}` }
       }
       if (known) return site(name, target, signal)
       const part = under(hostName(host))
@@ -87,7 +97,7 @@ export function createHosts(options: {
       const { namespace, gateway } = part
       const label = canonicalLabel(part)
       if (label.moved) {
-        const to = `${schemeOf(request)}://${label.text}.${namespace}.${gateway}${port}`
+        const to = `${forwarded.schemeOf(request)}://${label.text}.${namespace}.${gateway}${port}`
         return { location: to + printable(request.url ?? '/') }
       }
       const path = `/${namespace}/${label.text}${target.path}`
@@ -106,22 +116,7 @@ export function createHosts(options: {
 
 const asNamespace = (text: string): Place['namespace'] => (text.toLowerCase() === 'ipns' ? 'ipns' : 'ipfs')
 
-/** What a proxy in front says it was asked for wins: only hosts that are configured mean anything here. */
-function hostOf(request: IncomingMessage): { host: string; name: string; port: string } {
-  const forwarded = request.headers['x-forwarded-host']
-  const host =
-    (Array.isArray(forwarded) ? forwarded[0] : forwarded)?.split(',')[0]?.trim() || (request.headers.host ?? '')
-  const name = hostName(host)
-  return { host, name: name.toLowerCase(), port: host.slice(name.length) }
-}
-
 const hostName = (host: string): string => host.replace(/:\d{1,5}$/, '')
-
-function schemeOf(request: IncomingMessage): 'http' | 'https' {
-  const forwarded = request.headers['x-forwarded-proto']
-  if (forwarded === 'https' || forwarded === 'http') return forwarded
-  return (request.socket as TLSSocket).encrypted ? 'https' : 'http'
-}
 
 function trustlessPlace(target: Target): Place {
   const place = sharedPlace(target, undefined)

@@ -92,6 +92,21 @@ test('a trustless host gives what a client can prove, and nothing else', async (
   assert.equal((await from('bytes.example', '/add')).status, 404)
 })
 
+test('the host that a proxy names is believed where the operator says so, and nowhere else', async () => {
+  const path = `/ipfs/${all.files.hello.cid}`
+  const forwarded = { 'X-Forwarded-Host': 'plain.example' }
+  assert.equal((await from('bytes.example', path, forwarded)).status, 406)
+  const behind = await startGateway({
+    upstreams: [{ name: 'one', url: upstream.url }],
+    config: { hosts: { 'bytes.example': { trustless: true } }, trustedProxies: ['127.0.0.0/8'] },
+  })
+  try {
+    assert.equal((await fetchAll(behind.url + path, { Host: 'bytes.example', ...forwarded })).status, 200)
+  } finally {
+    await behind.close()
+  }
+})
+
 test('links that say the same in another way', async () => {
   const { cid } = all.files.hello
   const rows = [

@@ -22,19 +22,22 @@ const hosts = createHosts({
     'bytes.example': { subdomains: false, trustless: true },
   },
   hasLink: async (domain) => domain === 'site.example',
+  trustedProxies: ['127.0.0.1', '10.0.0.0/8', 'fd00::/8'],
 })
 
-const asked = (host: string, url: string, headers: Record<string, string> = {}): IncomingMessage =>
+type Headers = Record<string, string>
+
+const asked = (host: string, url: string, headers: Headers = {}, remoteAddress = '127.0.0.1'): IncomingMessage =>
   ({
     url,
     httpVersion: '1.1',
     headers: { host, ...headers },
     rawHeaders: ['Host', host],
-    socket: {},
+    socket: { remoteAddress },
   }) as unknown as IncomingMessage
 
-function find(host: string, url: string, headers?: Record<string, string>): Promise<Found> {
-  const request = asked(host, url, headers)
+function find(host: string, url: string, headers?: Headers, remoteAddress?: string): Promise<Found> {
+  const request = asked(host, url, headers, remoteAddress)
   return hosts.find(request, readTarget(request), AbortSignal.timeout(1000))
 }
 
@@ -64,6 +67,28 @@ describe('hosts', () => {
     const headers = { 'x-forwarded-host': 'gw.example', 'x-forwarded-proto': 'https' }
     assert.deepEqual(await find('inside:3000', `/ipfs/${v1}`, headers), { location: `https://${v1}.ipfs.gw.example/` })
     assert.equal(await find('inside:3000', `/ipfs/${v1}`, { 'x-forwarded-host': 'evil.test' }), undefined)
+    for (const proto of ['https, http', 'HTTPS', ' https ,http'])
+      assert.deepEqual(
+        await find('inside:3000', `/ipfs/${v1}`, { ...headers, 'x-forwarded-proto': proto }),
+        { location: `https://${v1}.ipfs.gw.example/` },
+        proto,
+      )
+  })
+
+  test('what anybody else says of host and scheme is not read, to find a place or a kept answer', async () => {
+    const headers = { 'x-forwarded-host': 'gw.example', 'x-forwarded-proto': 'https' }
+    for (const proxy of ['::ffff:127.0.0.1', '10.1.2.3', 'fd00::1'])
+      assert.ok(await find('inside', `/ipfs/${v1}`, headers, proxy), proxy)
+    const own = { 'x-forwarded-host': `${v1}.ipfs.gw.example` }
+    for (const client of ['127.0.0.2', '11.0.0.1', '::ffff:11.0.0.1', 'fe00::1', '']) {
+      assert.equal(await find('inside', `/ipfs/${v1}`, headers, client), undefined, client)
+      assert.equal(hosts.keyOf(asked('inside', '/ipfs/x', own, client)), '/ipfs/x', client)
+      assert.deepEqual(await find('gw.example', `/ipfs/${v1}`, headers, client), {
+        location: `http://${v1}.ipfs.gw.example/`,
+      })
+    }
+    const trusted = { 'x-forwarded-host': 'plain.example' }
+    await assert.rejects(find('bytes.example', '/add', trusted, '127.0.0.2'), { kind: 'no-link' })
   })
 
   test('a subdomain is a site of its own, whatever its paths look like', async () => {

@@ -78,6 +78,7 @@ async function startCidgate(types: 'api' | 'web', upstream: string, namesMap: st
     pinning: { providers: [] },
     responses: { types },
     hosts: Object.fromEntries(hosts.map((name) => [name, { subdomains: true }])),
+    trustedProxies: ['127.0.0.1'],
     names: {
       sites: true,
       links: Object.fromEntries(namesMap.split(',').map((pair) => pair.split(/:(.*)/).slice(0, 2))),

@@ -1,0 +1,40 @@
+// What a proxy in front says of a request: the host and the scheme that it was asked with. Any client can write the same
+// headers, and they decide what an answer is; so only those of the operator's own proxies are read.
+import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
+import { BlockList, isIPv6 } from 'node:net'
+import type { TLSSocket } from 'node:tls'
+
+export interface Forwarded {
+  /** With the port, as it is written there. */
+  hostOf(request: IncomingMessage): string
+  schemeOf(request: IncomingMessage): 'http' | 'https'
+}
+
+/** `proxies`: addresses and ranges, such as 127.0.0.1, 10.0.0.0/8 and fd00::/8. */
+export function createForwarded(proxies: readonly string[]): Forwarded {
+  const known = new BlockList()
+  for (const range of proxies) {
+    const [address = '', bits] = range.split('/')
+    const family = isIPv6(address) ? 'ipv6' : 'ipv4'
+    if (bits === undefined) known.addAddress(address, family)
+    else known.addSubnet(address, Number(bits), family)
+  }
+
+  function said({ headers, socket }: IncomingMessage, name: keyof IncomingHttpHeaders): string | undefined {
+    const value = headers[name]
+    const { remoteAddress } = socket
+    if (value === undefined || remoteAddress === undefined || proxies.length === 0) return undefined
+    if (!known.check(remoteAddress, isIPv6(remoteAddress) ? 'ipv6' : 'ipv4')) return undefined
+    // One behind another add to the list: the first was asked by the client.
+    return String(value).split(',')[0]?.trim() || undefined
+  }
+
+  return {
+    hostOf: (request) => said(request, 'x-forwarded-host') ?? request.headers.host ?? '',
+    schemeOf(request) {
+      const scheme = said(request, 'x-forwarded-proto')?.toLowerCase()
+      if (scheme === 'https' || scheme === 'http') return scheme
+      return (request.socket as TLSSocket).encrypted ? 'https' : 'http'
+    },
+  }
+}
