@@ -1,9 +1,6 @@
 // Answers that are errors, in the words of OpenAPI: what each status means to who asked, and the form they have.
 
-export type Json = Readonly<Record<string, unknown>>
-
-export const ref = (kind: string, name: string): Json => ({ $ref: `#/components/${kind}/${name}` })
-export const text = (description: string): Json => ({ description, schema: { type: 'string' } })
+import { type Json, ref, text } from './openapi-words.ts'
 
 const problemOf = (status: number, title: string, detail: string, more: Json = {}): Json => ({
   type: `urn:problem-type:cidgate:${more['kind'] ?? 'malformed'}`,

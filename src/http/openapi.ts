@@ -1,6 +1,7 @@
 // GET /openapi.json: made once, and the same bytes until the configuration changes.
 import { createHash } from 'node:crypto'
 import { Failure } from '../failure.ts'
+import type { JsonSchema } from '../upload/schemas/documents.ts'
 import type { Route } from './add.ts'
 import { matches } from './conditional.ts'
 import { corsHeaders, preflight } from './cors.ts'
@@ -12,7 +13,7 @@ import { hasBody } from './target.ts'
 const methods = 'GET, HEAD, OPTIONS'
 
 export function createOpenApiRoute(options: {
-  readonly schemas: readonly string[]
+  readonly schemas: Readonly<Record<string, JsonSchema>>
   readonly hasTokens: boolean
   readonly mode: Mode
 }): Route {

@@ -183,3 +183,42 @@ describe('GET /openapi.json', () => {
     }
   })
 })
+
+describe("GET /openapi.json with an operator's own schemas", () => {
+  it('shows them as they are checked with, also one that takes the place of a built-in one', async () => {
+    const receipt = {
+      type: 'object',
+      required: ['total'],
+      properties: { total: { $ref: '#/$defs/amount' } },
+      $defs: { amount: { type: 'number' } },
+      examples: [{ total: 3 }],
+    }
+    const evidence = { title: 'Mine', type: 'object', required: ['proof'] }
+    const at = await startGateway({ config: { upload: { schemas: { receipt, evidence } } } })
+    try {
+      const document = (await (await fetch(`${at.url}/openapi.json`)).json()) as Json
+      const { schemas, parameters } = document['components'] ?? {}
+      assert.equal(schemas?.['EvidenceFile'], undefined)
+      assert.deepEqual(schemas?.['evidence'], { ...evidence, $id: 'urn:cidgate:schema:evidence' })
+      const names: unknown = parameters?.['schema']?.['schema']?.['enum']
+      assert.deepEqual(names, ['evidence', 'policy', 'dispute-template', 'receipt'])
+      assert.deepEqual(
+        document['paths']?.['/ipfs/{cid}']?.['get']?.['responses']?.['200']?.['content']?.['application/json']?.[
+          'examples'
+        ]?.['receipt'],
+        { value: { total: 3 } },
+      )
+      const published = new Ajv2020({ strict: false }).compile(schemas?.['receipt'] as Json)
+      for (const [total, status] of [
+        [1, 200],
+        ['x', 400],
+      ]) {
+        const body = JSON.stringify({ total })
+        assert.equal(published({ total }), status === 200)
+        assert.equal((await post(`${at.url}/add?schema=receipt`, multipart([{ body }]))).status, status)
+      }
+    } finally {
+      await at.close()
+    }
+  })
+})

@@ -9,6 +9,8 @@ import { disputeTemplate, evidence, type JsonSchema, policy } from './documents.
 
 export interface SchemaChecks {
   readonly names: readonly string[]
+  /** As they are checked with, by name. */
+  readonly all: Readonly<Record<string, JsonSchema>>
   check(name: string): TextCheck
 }
 
@@ -21,6 +23,8 @@ export type SchemaOptions = {
 
 export const builtIn: Readonly<Record<string, JsonSchema>> = { evidence, policy, 'dispute-template': disputeTemplate }
 
+const idOf = (name: string): string => `urn:cidgate:schema:${name}`
+
 const mostErrors = 50
 const mostFieldChars = 200
 // A check holds up everybody else while it runs. What it takes grows with the bytes and, for each wrong value an error, with
@@ -31,10 +35,13 @@ const mostValues = 10_000
 /** Throws where a schema of the operator's is none: at start, not at the first upload. */
 export function createSchemaChecks({ maxBytes, own = {} }: SchemaOptions): SchemaChecks {
   const ajv = new Ajv2020({ allErrors: true, strict: false, validateFormats: false })
+  // An operator's own has an address, so that `#/$defs/…` in it means itself wherever it is published.
+  const named = Object.entries(own).map(([name, schema]) => [name, { ...schema, $id: idOf(name) }])
+  const all: Record<string, JsonSchema> = { ...builtIn, ...Object.fromEntries(named) }
   const validators = new Map(
-    Object.entries({ ...builtIn, ...own }).map(([name, schema]) => {
+    Object.entries(all).map(([name, schema]) => {
       try {
-        return [name, ajv.compile({ ...schema, $id: `urn:cidgate:schema:${name}` })] as const
+        return [name, ajv.compile({ ...schema, $id: idOf(name) })] as const
       } catch (error) {
         throw new Failure('malformed', `the schema ${name} is not a JSON Schema (2020-12): ${messageOf(error)}`, {
           source: 'ours',
@@ -45,6 +52,7 @@ export function createSchemaChecks({ maxBytes, own = {} }: SchemaOptions): Schem
   )
   return {
     names: [...validators.keys()],
+    all,
     check: (name) => ({
       maxBytes: Math.min(maxBytes, mostBytes),
       check(text) {

@@ -1,0 +1,48 @@
+// How files are added, in the words of OpenAPI.
+import { addStatuses, failures } from './openapi-problems.ts'
+import { examplesOf, type PublishedDocument } from './openapi-schemas.ts'
+import { aCid, headersOf, type Json, ref } from './openapi-words.ts'
+
+const data = {
+  type: 'object',
+  required: ['data'],
+  properties: {
+    data: {
+      description:
+        'The content: a file, or a text field whose value is the content in UTF-8. Several parts of this name give several CIDs. Other parts are ignored.',
+      type: 'string',
+    },
+  },
+}
+
+export const addOperation = (documents: readonly PublishedDocument[], hasTokens: boolean): Json => ({
+  tags: ['uploads'],
+  summary: 'Adds files and answers their CIDs once enough providers hold them',
+  operationId: 'add',
+  ...(hasTokens && { security: [{ bearer: [] }, { token: [] }] }),
+  parameters: [ref('parameters', 'schema')],
+  requestBody: {
+    required: true,
+    content: {
+      'multipart/form-data': {
+        schema: data,
+        examples: Object.fromEntries(
+          documents.flatMap(examplesOf).map(([name, { value }]) => [name, { value: { data: JSON.stringify(value) } }]),
+        ),
+      },
+    },
+  },
+  responses: {
+    200: {
+      description: 'Held by as many providers as were wanted, and readable here: one CID for each `data`, in order.',
+      headers: headersOf(['Access-Control-Allow-Origin', 'Cache-Control', 'X-Content-Type-Options']),
+      content: {
+        'application/json': {
+          schema: ref('schemas', 'Added'),
+          examples: { one: { value: { cids: [`/ipfs/${aCid}`] } } },
+        },
+      },
+    },
+    ...failures(addStatuses),
+  },
+})

@@ -1,0 +1,11 @@
+// The words that every part of the description is made of.
+
+export type Json = Readonly<Record<string, unknown>>
+
+export const ref = (kind: string, name: string): Json => ({ $ref: `#/components/${kind}/${name}` })
+export const text = (description: string): Json => ({ description, schema: { type: 'string' } })
+export const headersOf = (names: readonly string[]): Json =>
+  Object.fromEntries(names.map((name) => [name, ref('headers', name)]))
+
+/** For examples: `hello world`, as a file of its own. */
+export const aCid = 'bafkreifjjcie6lypi6ny7amxnfftagclbuxndqonfipmb64f2km2devei4'
