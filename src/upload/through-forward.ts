@@ -1,12 +1,15 @@
 // The way of thin mode to the other service, by http-proxy-middleware. It is given a request and a response of its own: ours
 // have a client behind them who is answered in our shape, and whose headers and tokens are nobody else's business.
-import { type IncomingMessage, ServerResponse } from 'node:http'
-import { Transform, type Writable } from 'node:stream'
+import { Agent as HttpAgent, type IncomingMessage, ServerResponse } from 'node:http'
+import { Agent as HttpsAgent } from 'node:https'
+import { addAbortSignal } from 'node:stream'
 import { createProxyMiddleware } from 'http-proxy-middleware'
-import { CID } from 'multiformats/cid'
 import type { Profile } from '../../backends/pinning/contract.ts'
+import type { Clock } from '../clock.ts'
+import { withDeadline } from '../deadline.ts'
 import { Failure, isFailure } from '../failure.ts'
-import { type FailureClass, nameOf } from './journal.ts'
+import { readAnswer, type TargetFailure } from './through-answer.ts'
+import { createOnward, type Onward } from './through-body.ts'
 
 export type Target = {
   /** `…/add` of a service like this one, or the RPC of a Kubo: `…/api/v0`. */
@@ -15,23 +18,18 @@ export type Target = {
   readonly authorization?: string | undefined
 }
 
-export type Forward = {
-  readonly body: Writable
+export type Forward = Pick<Onward, 'part' | 'end'> & {
   /** Aborts when the service cannot be reached, breaks off, or answers before it was told everything. */
   readonly failed: AbortSignal
   /** The names of what it says it holds. */
   readonly answer: Promise<ReadonlySet<string>>
-  /** Lets the last piece go. */
-  finish(): void
   abort(reason: unknown): void
 }
 
 export type Forwarding = {
-  begin(request: IncomingMessage): Forward
-  failure(kind: FailureClass, why: string, more?: { readonly cause?: unknown; readonly retryAfterMs?: number }): Failure
+  begin(): Forward
+  readonly failure: TargetFailure
 }
-
-const mostAnswerBytes = 1024 * 1024
 
 const kuboOptions: Readonly<Record<Profile, string>> = {
   'unixfs-v1-2025': 'cid-version=1&raw-leaves=true&chunker=size-1048576&max-file-links=1024',
@@ -44,9 +42,12 @@ export const isKuboAddress = ({ pathname }: URL): boolean => /\/api\/v0(\/add)?\
 export function createForwarding(options: {
   readonly target: Target
   readonly profile: Profile
+  /** How long the service may take nothing, and how long its answer may take. */
   readonly answerMs: number
   readonly userAgent: string
+  readonly clock: Clock
 }): Forwarding {
+  const { answerMs, clock } = options
   const url = new URL(options.target.url)
   const isKubo = isKuboAddress(url)
   if (isKubo) {
@@ -59,9 +60,8 @@ export function createForwarding(options: {
     ignorePath: true,
     changeOrigin: true,
     selfHandleResponse: true,
-    proxyTimeout: options.answerMs,
     // A connection of its own: a POST on one that the other side just closed cannot be sent again.
-    agent: false,
+    agent: new (url.protocol === 'https:' ? HttpsAgent : HttpAgent)({ keepAlive: false }),
     // Only what is said here: the usual ones write answers and log lines.
     ejectPlugins: true,
     plugins: [
@@ -73,18 +73,19 @@ export function createForwarding(options: {
     ],
   })
 
-  const failure: Forwarding['failure'] = (kind, why, more = {}) =>
+  const failure: TargetFailure = (kind, why, more = {}) =>
     new Failure('broken', `${url.host} does not hold the upload: ${why}`, {
       source: 'provider',
       ...more,
       facts: { class: kind, outcomes: [{ provider: url.host, outcome: kind, detail: why }] },
     })
 
-  function begin(request: IncomingMessage): Forward {
+  function begin(): Forward {
     const stop = new AbortController()
     const answer = Promise.withResolvers<ReadonlySet<string>>()
     answer.promise.catch(() => {})
-    const body = createHoldBack()
+    const late = () => failure('transient', `it took nothing for ${answerMs} ms`)
+    const body = createOnward({ stuckMs: answerMs, clock, late })
     const fail = (error: unknown): void => {
       const reason = isFailure(error)
         ? error
@@ -92,35 +93,38 @@ export function createForwarding(options: {
       answer.reject(reason)
       if (!stop.signal.aborted) stop.abort(reason)
     }
-    const own = Object.assign(body, {
+    const own = Object.assign(body.stream, {
       method: 'POST',
       url: '/',
       httpVersion: '1.1',
       httpVersionMajor: 1,
       httpVersionMinor: 1,
-      headers: headersFor(request, options),
+      headers: headersFor(body.contentType, options),
       socket: { writable: true },
     }) as unknown as IncomingMessage
     listeners.set(own, {
       onError: fail,
       onAnswer(response) {
-        readAnswer(response, isKubo, failure).then((held) => {
-          if (body.isFinished()) answer.resolve(held)
+        const late = () => failure('transient', `its answer did not end within ${answerMs} ms`)
+        const read = (signal: AbortSignal) => readAnswer(addAbortSignal(signal, response), isKubo, failure)
+        withDeadline({ ms: answerMs, clock, late }, read).then((held) => {
+          if (body.hasEnded()) answer.resolve(held)
           else fail(failure('transient', 'it answered before it was sent everything'))
         }, fail)
       },
     })
-    body.on('error', () => {})
+    body.stream.on('error', () => {})
     const response = new ServerResponse(own)
     forward(own, response, (error) => error !== undefined && fail(error)).catch(fail)
     return {
-      body,
+      part: body.part,
+      end: body.end,
       failed: stop.signal,
       answer: answer.promise,
-      finish: () => body.release(),
       abort(reason) {
         answer.reject(reason)
-        body.destroy()
+        if (!stop.signal.aborted) stop.abort(reason)
+        body.stream.destroy()
         // What makes the proxy let go of its connection: the other side sees a request that was cut.
         response.emit('close')
       },
@@ -131,85 +135,15 @@ export function createForwarding(options: {
 }
 
 function headersFor(
-  request: IncomingMessage,
+  contentType: string,
   { target, userAgent }: { readonly target: Target; readonly userAgent: string },
 ): Record<string, string> {
-  const { 'content-type': type = '', 'content-length': length } = request.headers
   return {
-    'content-type': type,
-    ...(length === undefined ? { 'transfer-encoding': 'chunked' } : { 'content-length': length }),
+    'content-type': contentType,
+    // Who refuses early and closes at once takes away what it said.
+    connection: 'keep-alive',
     'user-agent': userAgent,
     accept: 'application/json',
     ...(target.authorization !== undefined && { authorization: target.authorization }),
   }
-}
-
-type HoldBack = Transform & { release(): void; isFinished(): boolean }
-
-/** Passes on each piece when the next one comes; the last one when it is told to. */
-function createHoldBack(): HoldBack {
-  let held: Buffer | undefined
-  let isFinished = false
-  const stream = new Transform({
-    transform(piece: Buffer, _encoding, done) {
-      const before = held
-      held = piece
-      done(null, before)
-    },
-    flush(done) {
-      done(null, held)
-    },
-  })
-  return Object.assign(stream, {
-    release() {
-      isFinished = true
-      stream.end()
-    },
-    isFinished: () => isFinished,
-  })
-}
-
-async function readAnswer(
-  response: IncomingMessage,
-  isKubo: boolean,
-  failure: Forwarding['failure'],
-): Promise<ReadonlySet<string>> {
-  const status = response.statusCode ?? 0
-  const pieces: Buffer[] = []
-  let bytes = 0
-  for await (const piece of response as AsyncIterable<Buffer>) {
-    bytes += piece.byteLength
-    if (bytes > mostAnswerBytes) throw failure('content', 'its answer is longer than an answer can be')
-    pieces.push(piece)
-  }
-  if (status < 200 || status > 299) throw failure(classOf(status), `it answered ${status}`, retryAfter(response))
-  if (response.trailers['x-stream-error'] !== undefined) throw failure('transient', 'it failed behind its answer')
-  try {
-    const text = Buffer.concat(pieces).toString()
-    const said = isKubo
-      ? text
-          .split('\n')
-          .filter(Boolean)
-          .map((line) => JSON.parse(line).Hash)
-      : JSON.parse(text).cids
-    return new Set((said as unknown[]).flatMap(named))
-  } catch (error) {
-    throw failure('content', 'its answer is not of the form that was expected', { cause: error })
-  }
-}
-
-function named(said: unknown): string[] {
-  const text = /^(?:\/ipfs\/|ipfs:\/\/|ipfs\/)?([0-9A-Za-z]+)/.exec(typeof said === 'string' ? said : '')?.[1]
-  return text === undefined ? [] : [nameOf(CID.parse(text))]
-}
-
-function classOf(status: number): FailureClass {
-  if (status === 401 || status === 403) return 'auth'
-  if (status === 402) return 'quota'
-  return [408, 425, 429].includes(status) || status >= 500 || status < 400 ? 'transient' : 'content'
-}
-
-function retryAfter({ headers }: IncomingMessage): { retryAfterMs?: number } {
-  const seconds = Number(headers['retry-after'])
-  return Number.isFinite(seconds) && seconds > 0 ? { retryAfterMs: Math.min(seconds, 86_400) * 1000 } : {}
 }

@@ -1,6 +1,6 @@
-// Thin mode: the body goes on to another service as it arrives, while the same bytes become blocks here. No copy, no journal.
-// The service's answer is believed as far as it names the CIDs that were computed here. The last piece of the body waits
-// until all of it was found well formed: what is refused here is never whole there.
+// Thin mode: uploads go on to another service as they arrive, while the same bytes become blocks here. No copy, no journal.
+// The service's answer is believed as far as it names the CIDs that were computed here. The end of a part is sent when the
+// part was found in order, and the end of the body when all of it was: what is refused here is never whole there.
 import type { IncomingMessage } from 'node:http'
 import type { CID } from 'multiformats/cid'
 import type { Profile } from '../../backends/pinning/contract.ts'
@@ -21,7 +21,7 @@ export type ThroughOptions = {
   readonly profile: Profile
   readonly limits: ReceiveLimits
   readonly concurrency: number
-  /** How long the service may be silent, and how long it may take after the last byte. */
+  /** How long the service may take none of the bytes there are for it, and how long its answer may take. */
   readonly answerMs: number
   readonly userAgent: string
   readonly retrieval: Pick<Retrieval, 'store' | 'forget'>
@@ -54,7 +54,7 @@ export function createThrough(options: ThroughOptions): Through {
       keep(one, block, signal),
     )
     text?.check()
-    // The service has not been sent the end: it gets a body that is cut.
+    // The service has not been sent the end of this part: it gets a body that is cut.
     options.admit?.(cid)
     return { cid, dagBytes, fileName: undefined }
   }
@@ -64,13 +64,19 @@ export function createThrough(options: ThroughOptions): Through {
     enter: admission.enter,
     async receive(request: IncomingMessage, own = {}) {
       closing.signal.throwIfAborted()
-      const forward = forwarding.begin(request)
+      const forward = forwarding.begin()
       const onClose = () => forward.abort(closing.signal.reason)
       closing.signal.addEventListener('abort', onClose, { once: true })
+      let before: Promise<unknown> = Promise.resolve()
+      // One after the other, so that a part ends there only when it was found in order.
+      const take = (bytes: AsyncIterable<Uint8Array>, signal: AbortSignal): Promise<Added> => {
+        const added = before.then(() => importPart(forward.part(bytes, signal), own, signal))
+        before = added
+        return added
+      }
       try {
-        const receiving = { ...limits, clock, along: forward.body, signal: forward.failed }
-        const added = await receive(request, receiving, (bytes, signal) => importPart(bytes, own, signal))
-        forward.finish()
+        const added = await receive(request, { ...limits, clock, signal: forward.failed }, take)
+        forward.end()
         const late = () => forwarding.failure('transient', `no answer within ${answerMs} ms`)
         const held = await withDeadline({ ms: answerMs, clock, late }, () => forward.answer)
         for (const { cid } of added) {

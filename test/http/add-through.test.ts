@@ -5,14 +5,16 @@ import { once } from 'node:events'
 import { createServer, type IncomingMessage, type RequestListener, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { after, afterEach, before, describe, it } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
 import express from 'express'
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../../src/block.ts'
 import { systemClock } from '../../src/clock.ts'
+import { Failure } from '../../src/failure.ts'
 import { createAddRoute } from '../../src/http/add.ts'
 import { createTokens } from '../../src/http/tokens.ts'
 import { createSchemaChecks } from '../../src/upload/schemas/checks.ts'
-import { createThrough, type Through } from '../../src/upload/through.ts'
+import { createThrough, type Through, type ThroughOptions } from '../../src/upload/through.ts'
 import { type Adding, below, boundary, idle, multipart, post, raw, startAdding } from '../support/adding.ts'
 
 type Thin = {
@@ -32,17 +34,24 @@ async function listen(handler: RequestListener): Promise<{ server: Server; port:
 
 async function startThin(
   url: string,
-  options: { authorization?: string; profile?: 'unixfs-v0-2015' } = {},
+  options: { authorization?: string; answerMs?: number; storeMs?: number; admit?: ThroughOptions['admit'] } = {},
 ): Promise<Thin> {
   const tiers = new Map<string, Uint8Array>()
   const through: Through = createThrough({
     target: { url, authorization: options.authorization },
-    profile: options.profile ?? 'unixfs-v1-2025',
+    profile: 'unixfs-v1-2025',
     limits: { maxBytes: 5_000_000, idleMs: 2000, minRate: 0, graceMs: 1000 },
     concurrency: 8,
-    answerMs: 1000,
+    answerMs: options.answerMs ?? 1000,
+    ...(options.admit && { admit: options.admit }),
     userAgent: 'cidgate/test',
-    retrieval: { store: async (cid: CID, bytes: Uint8Array) => void tiers.set(blockKey(cid), bytes), forget() {} },
+    retrieval: {
+      async store(cid: CID, bytes: Uint8Array) {
+        await sleep(options.storeMs ?? 0)
+        tiers.set(blockKey(cid), bytes)
+      },
+      forget() {},
+    },
     clock: systemClock,
   })
   const app = express()
@@ -173,7 +182,7 @@ describe('thin mode to something else', () => {
       seen?.url ?? '',
       /^\/api\/v0\/add\?cid-version=1&raw-leaves=true&chunker=size-1048576&max-file-links=1024&/,
     )
-    assert.equal(said, multipart([{ body: 'hello world\n' }]).toString())
+    assert.match(said, /^--(cidgate-\S+)\r\nContent-[^\r]+\r\nContent-[^\r]+\r\n\r\nhello world\n\r\n--\1--\r\n$/)
     for (const name of ['authorization', 'cookie', 'origin', 'referer']) assert.equal(seen?.headers[name], undefined)
     assert.equal(seen?.headers['user-agent'], 'cidgate/test')
   })
@@ -187,12 +196,106 @@ describe('thin mode to something else', () => {
     }, '/add')
     async function* body() {
       const whole = multipart([{ body: 'hello world\n' }])
-      yield whole.subarray(0, 50)
-      yield whole.subarray(50, 60)
+      const at = whole.indexOf('hello') + 2
+      yield whole.subarray(0, at - 20)
+      yield whole.subarray(at - 20, at)
       await first.promise
-      yield whole.subarray(60)
+      yield whole.subarray(at)
     }
     assert.equal((await post(`${thin.url}/add`, body(), ours)).status, 200)
+  })
+
+  type Seen = { text: string; isCut: boolean; delimiters(): number }
+
+  /** A Kubo, and what it saw of each upload. */
+  const thinAndSeen = async (options: Parameters<typeof startThin>[1] = {}) => {
+    const bodies: Promise<Seen>[] = []
+    const first = Promise.withResolvers<void>()
+    const look = async (request: IncomingMessage): Promise<Seen> => {
+      const mark = `--${/boundary=(.*)/.exec(request.headers['content-type'] ?? '')?.[1]}`
+      const seen: Seen = { text: '', isCut: false, delimiters: () => seen.text.split(mark).length - 1 }
+      const cut = () => {
+        seen.isCut = true
+      }
+      request.on('data', (piece: Buffer) => {
+        seen.text += piece.toString('latin1')
+        first.resolve()
+      })
+      await once(request, 'end').catch(cut)
+      return seen
+    }
+    const handler: RequestListener = async (request, response) => {
+      const body = look(request)
+      bodies.push(body)
+      const { text } = await body
+      response.end(Array.from(text.matchAll(/hello world\n/g), () => JSON.stringify({ Hash: hello })).join('\n'))
+    }
+    return { thin: await thinTo(handler, '/api/v0', options), bodies, first: first.promise }
+  }
+
+  it('shows a Kubo, which keeps every part, only those that were asked for, and nothing around them', async () => {
+    const { thin, bodies } = await thinAndSeen()
+    const parts = [
+      { name: 'other', fileName: 'x', body: 'unchecked' },
+      { fileName: 'a/b', type: 'application/symlink', body: 'hello world\n' },
+      { name: 'text', body: 'unchecked' },
+      { body: 'hello world\n' },
+    ]
+    const whole = Buffer.concat([Buffer.from('unchecked\r\n'), multipart(parts), Buffer.from('unchecked')])
+    const { status, json, body } = await post(`${thin.url}/add`, whole, ours)
+    assert.equal(status, 200, body)
+    assert.deepEqual(json, { cids: [`/ipfs/${hello}`, `/ipfs/${hello}`] })
+    const said = (await bodies[0])?.text ?? ''
+    assert.doesNotMatch(said, /unchecked|other|text|symlink|a\/b/)
+    assert.deepEqual(said.match(/filename="[^"]*"/g), ['filename="data-1"', 'filename="data-2"'])
+  })
+
+  it('sends the end of a body only when all of it was found in order, whatever stands behind it', async () => {
+    const { thin, bodies, first } = await thinAndSeen()
+    async function* body() {
+      const whole = multipart([{ body: 'hello world\n' }])
+      const at = whole.indexOf('hello') + 2
+      yield whole.subarray(0, at - 20)
+      yield whole.subarray(at - 20, at)
+      await first
+      yield whole.subarray(at)
+      for (let pieces = 0; pieces < 60; pieces++) yield Buffer.alloc(100_000, 'z')
+    }
+    assert.equal((await post(`${thin.url}/add`, body(), ours)).status, 413)
+    const [seen] = await Promise.all(bodies)
+    assert.deepEqual([seen?.isCut, seen?.delimiters()], [true, 1])
+  })
+
+  it('does not send the end of a part that is not to be kept, though others follow', async () => {
+    const admit = (cid: CID) => {
+      if (cid.toString() === hello) throw new Failure('denied', 'it is on a denylist', { source: 'ours' })
+    }
+    const { thin, bodies, first } = await thinAndSeen({ admit, storeMs: 50 })
+    async function* body() {
+      const whole = multipart([{ body: 'hello world\n' }, { fileName: 'a', body: randomBytes(1_000_000) }])
+      const at = whole.indexOf('hello') + 2
+      yield whole.subarray(0, at - 20)
+      yield whole.subarray(at - 20, at)
+      await first
+      yield whole.subarray(at)
+    }
+    const { status, body: text } = await post(`${thin.url}/add`, body(), ours)
+    assert.equal(status, 410, text)
+    const [seen] = await Promise.all(bodies)
+    assert.deepEqual([seen?.isCut, seen?.delimiters()], [true, 1])
+  })
+
+  it('lets a client pause for longer than the service may take to answer', async () => {
+    const { thin } = await thinAndSeen({ answerMs: 100 })
+    async function* body() {
+      const whole = multipart([{ body: 'hello world\n' }])
+      const at = whole.indexOf('hello') + 2
+      yield whole.subarray(0, at)
+      await sleep(300)
+      yield whole.subarray(at)
+    }
+    const { status, body: text } = await post(`${thin.url}/add`, body(), ours)
+    assert.equal(status, 200, text)
   })
 
   const bad: readonly (readonly [name: string, outcome: string, handler: RequestListener])[] = [
