@@ -13,7 +13,8 @@ export async function addFiles({ request, response, query, deps }: Call): Promis
   const { profile, isOnlyHashed, isUpgraded, isSilent } = readAddQuery(query)
   const leave = uploads.enter()
   try {
-    if (request.headers.expect !== undefined) response.writeContinue()
+    // One of 1.0 cannot read it (RFC 9110 §10.1.1).
+    if (request.headers.expect !== undefined && request.httpVersion !== '1.0') response.writeContinue()
     const added = await uploads.receive(request, {
       parts: 'every',
       look: checkPart,

@@ -5,7 +5,7 @@ import { Failure } from '../failure.ts'
 import type { Retrieval, Session } from '../retrieval/session.ts'
 import type { Uploads } from '../upload/uploads.ts'
 import type { Tokens } from './tokens.ts'
-import type { WriteOptions } from './write.ts'
+import { cutWhenStalled, type WriteOptions } from './write.ts'
 
 export type KuboDeps = WriteOptions & {
   readonly uploads: Uploads
@@ -29,6 +29,7 @@ export function sendJson(response: ServerResponse, ...lines: readonly unknown[])
   response.setHeader('Content-Type', 'application/json')
   response.writeHead(200)
   response.end(lines.map((line) => `${JSON.stringify(line)}\n`).join(''))
+  cutWhenStalled(response)
 }
 
 /** The one `arg` that most commands have. */

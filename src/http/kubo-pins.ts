@@ -6,6 +6,7 @@ import { dagPbCode } from '../content/unixfs.ts'
 import { Failure } from '../failure.ts'
 import { nameOf } from '../upload/journal.ts'
 import { argOf, badCall, type Call, isOn, saidIn, sendJson } from './kubo-call.ts'
+import { writeAll } from './write.ts'
 
 export async function addPin({ query, session, response, deps }: Call): Promise<void> {
   const said = saidIn(query, { r: 'recursive', n: 'name' })
@@ -38,12 +39,11 @@ export async function listPins(call: Call): Promise<void> {
   if (isStream) {
     response.setHeader('Content-Type', 'application/json')
     response.setHeader('X-Chunked-Output', '1')
-    for await (const cid of listed) {
-      if (response.destroyed) return
-      const isRoom = response.write(`${JSON.stringify({ Cid: cid, Type: 'recursive', Name: '' })}\n`)
-      if (!isRoom) await deps.clock.sleep(10, call.signal)
+    async function* lines() {
+      for await (const cid of listed)
+        yield Buffer.from(`${JSON.stringify({ Cid: cid, Type: 'recursive', Name: '' })}\n`)
     }
-    response.end()
+    await writeAll(response, lines(), deps)
     return
   }
   const keys: Record<string, { Type: string; Name: string }> = {}

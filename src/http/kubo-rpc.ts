@@ -8,9 +8,9 @@ import { addFiles } from './kubo-add.ts'
 import { type Call, type KuboDeps, sendJson } from './kubo-call.ts'
 import { addPin, listPins } from './kubo-pins.ts'
 import { exportDag, getBlock, readPath } from './kubo-read.ts'
-import { lingerAfter } from './linger.ts'
+import { closeAfter } from './linger.ts'
 import { asFailure, statusOf } from './problem.ts'
-import { readTarget } from './target.ts'
+import { hasBody, readTarget } from './target.ts'
 import { reset } from './write.ts'
 
 const prefix = '/api/v0/'
@@ -49,6 +49,8 @@ async function answerCall(request: IncomingMessage, response: ServerResponse, de
     if (request.headers.origin !== undefined || request.headers.referer !== undefined)
       return sendText(request, response, 403, '403 - Forbidden')
     deps.tokens.check(request.headers)
+    // The others take what they need from the query, and a body that came with it has no end for all we know.
+    if (command !== addFiles && hasBody(request)) closeAfter(request, response)
     await command({ request, response, query, session, signal, deps })
   } catch (error) {
     const failure = asFailure(error)
@@ -82,10 +84,7 @@ const sendText = (request: IncomingMessage, response: ServerResponse, status: nu
   send(request, response, status, `${text}\n`, 'text/plain')
 
 function send(request: IncomingMessage, response: ServerResponse, status: number, text: string, type: string): void {
-  if (!request.complete) {
-    lingerAfter(request, response)
-    response.setHeader('Connection', 'close')
-  }
+  if (!request.complete) closeAfter(request, response)
   response.setHeader('Content-Type', type)
   response.setHeader('Content-Length', Buffer.byteLength(text))
   response.writeHead(status)

@@ -11,21 +11,18 @@ export function lingerAfter(request: IncomingMessage, response: ServerResponse):
   const { socket } = response
   if (!socket) return
   let discarded = 0
-  const destroy = () => {
-    clearTimeout(timer)
-    socket.destroy()
-  }
+  const destroy = () => socket.destroy()
   const onData = (chunk: Buffer) => {
     discarded += chunk.byteLength
     if (discarded > mostBytes) destroy()
   }
-  const timer = setTimeout(destroy, mostMs)
-  timer.unref()
-  socket.once('close', () => clearTimeout(timer))
-  // With `Connection: close` Node ends a connection this way as soon as the answer is out.
+  // With `Connection: close` Node ends a connection this way as soon as the answer is out, which may take its time.
   socket.destroySoon = () => {
     socket.end()
     if (request.complete || request.destroyed) return destroy()
+    const timer = setTimeout(destroy, mostMs)
+    timer.unref()
+    socket.once('close', () => clearTimeout(timer))
     request.once('end', destroy)
     request.once('error', destroy)
     request.on('data', onData)

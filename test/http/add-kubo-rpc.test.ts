@@ -6,7 +6,7 @@ import { CarReader } from '@ipld/car'
 import { encode } from '@ipld/dag-cbor'
 import { CID } from 'multiformats/cid'
 import { sha256 } from 'multiformats/hashes/sha2'
-import { idle, multipart, type Part, post } from '../support/adding.ts'
+import { boundary, idle, multipart, type Part, post, raw } from '../support/adding.ts'
 import { type KuboDoor, startKuboDoor } from '../support/kubo-door.ts'
 
 describe("kubo's door", () => {
@@ -187,6 +187,39 @@ describe("kubo's door", () => {
 
   it('says its version', async () => {
     assert.equal(((await (await call('version')).json()) as { Version: string }).Version, '0.0.0')
+  })
+
+  for (const path of ['version', 'pin/ls', 'cat?arg=bafkqaaa', 'cat?arg=nonsense', 'id'])
+    it(`does not read on for ever after the answer of ${path}`, async () => {
+      let sent = 0
+      const said = await raw(Number(new URL(door.url).port), (socket) => {
+        socket.write(`POST /api/v0/${path} HTTP/1.1\r\nHost: a\r\nContent-Length: 9000000000\r\n\r\n`)
+        // So much that whoever reads all of it is not done in time.
+        const piece = Buffer.alloc(64 * 1024)
+        const more = () => {
+          while (!socket.destroyed && sent < 500_000_000) {
+            sent += piece.byteLength
+            if (!socket.write(piece)) return void socket.once('drain', more)
+          }
+          socket.destroy()
+        }
+        more()
+      })
+      assert.match(said, /^HTTP\/1.1 [245]0[0-9] /)
+      assert.match(said, /\r\nConnection: close\r\n/i)
+      assert.ok(sent < 50_000_000, `${sent} bytes were taken`)
+    })
+
+  it('tells nobody of HTTP/1.0 to continue', async () => {
+    const body = multipart([{ fileName: 'a', body: 'x' }]).toString()
+    const ask = (version: string) =>
+      raw(Number(new URL(door.url).port), (socket) =>
+        socket.write(
+          `POST /api/v0/add HTTP/${version}\r\nHost: a\r\nExpect: 100-continue\r\nConnection: close\r\nContent-Type: multipart/form-data; boundary=${boundary}\r\nContent-Length: ${body.length}\r\n\r\n${body}`,
+        ),
+      )
+    assert.match(await ask('1.0'), /^HTTP\/1.1 200 /)
+    assert.match(await ask('1.1'), /^HTTP\/1.1 100 /)
   })
 
   it('wants a token where there are some', async () => {

@@ -52,7 +52,9 @@ export async function startKuboDoor(tokens?: readonly string[], options: AddingO
       },
     }),
   )
-  const server = createServer(app).listen(0, '127.0.0.1')
+  const server = createServer(app)
+  server.on('checkContinue', app)
+  server.listen(0, '127.0.0.1')
   await once(server, 'listening')
   return {
     url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,

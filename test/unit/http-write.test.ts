@@ -1,10 +1,12 @@
 // Bytes to clients that do not read, that leave, and from sources that break their word: over real sockets.
 import assert from 'node:assert/strict'
+import { once } from 'node:events'
 import type { RequestListener, Server, ServerResponse } from 'node:http'
 import { type AddressInfo, connect, type Socket } from 'node:net'
 import { afterEach, describe, test } from 'node:test'
 import { systemClock } from '../../src/clock.ts'
 import { isFailure } from '../../src/failure.ts'
+import { closeAfter } from '../../src/http/linger.ts'
 import { createHttpServer } from '../../src/http/server.ts'
 import { cutWhenStalled, reset, writeAll } from '../../src/http/write.ts'
 
@@ -143,6 +145,33 @@ describe('an answer written in one go', () => {
     )
     await soon(Promise.all(gone))
     assert.equal(reader.destroyed, false)
+  })
+})
+
+describe('an answer to a client that is still sending', () => {
+  test('may take as long as it does; once it is out, the client has five seconds', { timeout: 5000 }, async (context) => {
+    const answers: ServerResponse[] = []
+    let gone: Promise<unknown> = Promise.resolve()
+    const server = await serve((request, response) => {
+      closeAfter(request, response)
+      response.write('the begin')
+      answers.push(response)
+      gone = once(request.socket, 'close')
+    })
+    context.mock.timers.enable({ apis: ['setTimeout'] })
+    const { port } = server.address() as AddressInfo
+    const socket = Object.assign(connect({ port, host: '127.0.0.1', allowHalfOpen: true }), { said: '' })
+    open.push({ close: () => socket.destroy() })
+    socket.on('error', () => {})
+    socket.on('data', (piece) => (socket.said += piece.toString('latin1')))
+    socket.write('POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nbegun')
+    await once(socket, 'data')
+    context.mock.timers.tick(60_000)
+    answers[0]?.end('the end')
+    await soon(once(socket, 'end'))
+    assert.match(socket.said, /the begin\r\n.*\r\nthe end/)
+    context.mock.timers.tick(5000)
+    await soon(gone)
   })
 })
 
