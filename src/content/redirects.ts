@@ -33,6 +33,8 @@ export function parseRedirects(text: string): RedirectRule[] {
     if (!from.startsWith('/')) throw wrong(index + 1, '`from` must begin with /')
     if (/\*./.test(from)) throw wrong(index + 1, '`*` may only stand at the end of `from`')
     if (!to.startsWith('/') && !isWebUrl(to)) throw wrong(index + 1, '`to` must be a path or an http(s) address')
+    if (/^[^?]*%(?![0-9a-f]{2})/i.test(to))
+      throw wrong(index + 1, '`to` has a % without two hexadecimal digits behind it')
     const status = Number(statusText)
     if (!statuses.has(status)) throw wrong(index + 1, `${statusText} is no status it may have`)
     const names = placeholders(from)

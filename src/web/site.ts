@@ -13,7 +13,7 @@ import {
   wrongRedirects,
 } from '../content/redirects.ts'
 import { type ResolveOptions, resolve } from '../content/resolve.ts'
-import { isFailure } from '../failure.ts'
+import { type Failure, isFailure } from '../failure.ts'
 import type { Session } from '../retrieval/session.ts'
 
 export type SiteRequest = {
@@ -43,6 +43,7 @@ export type Served =
   | { readonly kind: 'slash' }
 
 const indexName = 'index.html'
+const mostShownChars = 200
 
 export async function serveSite(session: Session, request: SiteRequest, options: ResolveOptions): Promise<Served> {
   const { path, listing, hasSlash } = request
@@ -106,10 +107,21 @@ async function rewritten(
   options: ResolveOptions,
   missing: unknown,
 ): Promise<Resolution> {
+  const path = pathOfRule(root, to)
   try {
-    return await resolve(session, parsePath(`${root}${to}`), options)
+    return await resolve(session, path, options)
   } catch (error) {
     // The page that a rule names is not there either: what was asked for is what the client should hear about.
     throw isFailure(error, 'no-link') ? missing : error
+  }
+}
+
+/** What no path can be is the mistake of the rule: the address that the client sent was none. */
+function pathOfRule(root: CID, to: string): ContentPath {
+  try {
+    return parsePath(`${root}${to}`)
+  } catch (error) {
+    const shown = JSON.stringify(to.length > mostShownChars ? `${to.slice(0, mostShownChars)}…` : to)
+    throw wrongRedirects(`a rule leads to ${shown}, and ${(error as Failure).message}`)
   }
 }

@@ -41,6 +41,7 @@ let bare: CID
 let hamt: CID
 let broken: CID
 let large: CID
+let misled: CID
 const blocks: BlockMap = new Map()
 const alone: Record<string, CID> = {}
 
@@ -72,6 +73,10 @@ before(async () => {
     { sharded: true },
   )
   broken = await addDirectory(blocks, { _redirects: text('/a /b 301!'), 'found.html': text('<p>found') })
+  misled = await addDirectory(blocks, {
+    _redirects: text('/dots /a/../b 200\n/other /found.html 200'),
+    'found.html': text('<p>found'),
+  })
   large = await addDirectory(blocks, { _redirects: text('#'.repeat(70_000)) })
   for (const [name, bytes] of Object.entries({ plain: 'hello', html: page, json: '{"a":1}', empty: '' }))
     alone[name] = (await addFile(blocks, text(bytes))).cid
@@ -381,6 +386,12 @@ describe('_redirects', () => {
     const long = await own(large, '/not-found')
     assert.equal(long.status, 500, body(long))
     assert.match(body(long), /could not parse _redirects: redirects file size cannot exceed/)
+  })
+  test('a rule to what no path can be is the mistake of the site', async () => {
+    const leading = await own(misled, '/dots')
+    assert.equal(leading.status, 500)
+    assert.match(body(leading), /could not parse _redirects: a rule leads to "\/a\/\.\.\/b"/)
+    assert.equal(body(await own(misled, '/other')), '<p>found')
   })
   test('rules mean nothing on the shared origin', async () => {
     for (const path of ['/old', '/app/x', '/lost/x']) assert.equal((await get(`/ipfs/${site}${path}`)).status, 404)

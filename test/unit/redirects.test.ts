@@ -88,6 +88,7 @@ const wrong: [name: string, text: string][] = [
   ['no path to begin with', 'a /b'],
   ['a splat in the middle', '/a/*/b /c'],
   ['a placeholder twice', '/a/:x/:x /c'],
+  ['half an escape in the target', '/a /%zz 200'],
   ['another scheme', '/a javascript:alert(1)'],
   ['too large', `/a /b\n${'#'.repeat(65 * 1024)}`],
 ]
@@ -107,6 +108,10 @@ test('a file full of rules costs a path of a thousand names little', () => {
     return performance.now() - began
   })
   assert.ok(Math.min(...took) < 40, `the calmest took ${Math.min(...took)} ms`)
+})
+
+test('a percent sign in the query of a target is one', () => {
+  assert.equal(parseRedirects('/a /b?share=100% 301')[0]?.to, '/b?share=100%')
 })
 
 test('nothing matches: nothing is said', () => {
