@@ -63,6 +63,11 @@ function createPsa(settings: z.output<typeof options>, { name, userAgent, clock 
     return results.map(read)
   }
 
+  async function remove(pins: readonly Pin[], signal: AbortSignal): Promise<void> {
+    for (const { requestid } of pins)
+      await ask('DELETE', `pins/${encodeURIComponent(requestid)}`, signal, undefined, [404])
+  }
+
   function read(value: unknown): Pin {
     const { requestid, status, pin, info } = (value ?? {}) as Record<string, unknown>
     if (typeof requestid !== 'string' || typeof status !== 'string')
@@ -83,6 +88,8 @@ function createPsa(settings: z.output<typeof options>, { name, userAgent, clock 
       const { cid } = upload
       const had = await known(cid, signal)
       let pin = had.find(({ status }) => status === 'pinned') ?? had.find(({ status }) => status !== 'failed')
+      // What failed is not taken up again by the service, and would be there beside the new one for ever.
+      if (!pin) await remove(had, signal)
       pin ??= read((await ask('POST', 'pins', signal, { cid: cid.toString(), origins: settings.origins })).json)
       for (let waitMs = firstPollMs; pin.status !== 'pinned'; waitMs = Math.min(mostPollMs, waitMs * 2)) {
         if (pin.status === 'failed')
@@ -98,9 +105,7 @@ function createPsa(settings: z.output<typeof options>, { name, userAgent, clock 
       return pin.cid === undefined ? cid : same(CID.parse(pin.cid), cid) ? cid : CID.parse(pin.cid)
     },
     async unpin(cid, signal) {
-      for (const { requestid } of await known(cid, signal)) {
-        await ask('DELETE', `pins/${encodeURIComponent(requestid)}`, signal, undefined, [404])
-      }
+      await remove(await known(cid, signal), signal)
     },
     async status(cid, signal): Promise<PinState> {
       const all = (await known(cid, signal)).map(({ status }) => status)

@@ -310,6 +310,23 @@ describe('what is said behind a 200', () => {
     assert.match((await failure(provider.pin(upload, signal()))).message, /no peers/)
     assert.equal(provider.traits.takesBytes, false)
   })
+  test('psa: what failed is gone before it is asked for again', async () => {
+    const provider = await make(sets['psa'] as Set)
+    const pins = new Map<string, string>()
+    let count = 0
+    const show = (requestid: string) => ({ requestid, status: pins.get(requestid), pin: { cid: String(upload.cid) } })
+    service.script = ({ method, path }) => {
+      const id = path.split('/')[3] ?? ''
+      if (method === 'DELETE') return { status: pins.delete(id) ? 202 : 404 }
+      if (method === 'POST') pins.set(`r${++count}`, count < 4 ? 'failed' : 'pinned')
+      if (method === 'POST') return { status: 202, json: show(`r${count}`) }
+      return { json: id ? show(id) : { results: [...pins.keys()].map(show) } }
+    }
+    for (let turn = 0; turn < 3; turn++) await failure(provider.pin(upload, signal()))
+    assert.deepEqual([...pins.keys()], ['r3'])
+    assert.equal(String(await provider.pin(upload, signal())), String(upload.cid))
+    assert.deepEqual([...pins.keys()], ['r4'])
+  })
   test('forward: the CID in every spelling', async () => {
     const provider = await make(sets['forward'] as Set)
     for (const told of [String(upload.cid), `/ipfs/${upload.cid}`, `ipfs://${upload.cid}/name`, `ipfs/${upload.cid}`]) {
