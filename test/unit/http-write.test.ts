@@ -149,7 +149,9 @@ describe('an answer written in one go', () => {
 })
 
 describe('an answer to a client that is still sending', () => {
-  test('may take as long as it does; once it is out, the client has five seconds', { timeout: 5000 }, async (context) => {
+  test('may take as long as it does; once it is out, the client has five seconds', {
+    timeout: 5000,
+  }, async (context) => {
     const answers: ServerResponse[] = []
     let gone: Promise<unknown> = Promise.resolve()
     const server = await serve((request, response) => {
