@@ -34,6 +34,16 @@ const pinning = z
       .prefault([{ name: 'local', use: 'embedded' }])
       .describe('Where uploads are kept for good. None: this gateway takes no uploads.'),
   })
+  .superRefine(({ providers }, context) => {
+    const folders = new Set<unknown>()
+    for (const [index, { use, options }] of providers.entries()) {
+      if (use !== 'embedded') continue
+      const { path = '' } = options as { path?: string }
+      const message = 'is the folder of another one (expected a `path` of its own, or two would be one)'
+      if (folders.has(path)) context.addIssue({ code: 'custom', path: ['providers', index, 'path'], message })
+      folders.add(path)
+    }
+  })
   .superRefine(({ confirm, providers }, context) => {
     if (confirm === 'all' || providers.length === 0 || confirm <= providers.length) return
     const message = `expected at most ${providers.length}, the number of providers, or all`
