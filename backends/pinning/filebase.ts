@@ -92,7 +92,9 @@ function createFilebase(settings: z.output<typeof options>, { name }: ProviderCo
           ContentLength: variant.car ? upload.carBytes : upload.bytes,
           ...(variant.car && { Metadata: { import: 'car' } }),
         })
-        await client.send(put, { abortSignal: AbortSignal.any([signal, unread.signal]) })
+        await client.send(put, { abortSignal: AbortSignal.any([signal, unread.signal]) }).catch((error: unknown) => {
+          throw unread.signal.aborted ? unread.signal.reason : error
+        })
         const cid = await cidOf(upload.cid, signal)
         if (cid === undefined)
           throw failed(name, `the bucket ${settings.bucket} gives no CIDs: it is not on the IPFS network`, 'content')

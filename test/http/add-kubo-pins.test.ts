@@ -13,6 +13,7 @@ import { silentLog } from '../../src/observe/log.ts'
 import { type AddingOptions, below, idle, startAdding } from '../support/adding.ts'
 import { addBlock, addCbor, addDirectory, addFile, addNode, type BlockMap, noise, text } from '../support/fixtures.ts'
 import { type KuboDoor, startKuboDoor } from '../support/kubo-door.ts'
+import { filebaseApi, startStandIn, token } from '../support/providers.ts'
 
 async function withDoor(options: AddingOptions, work: (door: KuboDoor) => Promise<void>): Promise<void> {
   const door = await startKuboDoor(undefined, options)
@@ -94,6 +95,28 @@ describe("pins of kubo's door", () => {
       })
     } finally {
       await provider.close()
+      await there.close()
+    }
+  })
+
+  it('is told of a bucket that takes files what it cannot be there', async () => {
+    const there = await startStandIn(filebaseApi)
+    const kind = providerKinds['filebase']
+    const keys = { accessKeyId: token, secretAccessKey: 'b' }
+    const context = { name: 'there', userAgent: 'test', data: '', log: silentLog, clock: systemClock }
+    const provider = kind?.create(
+      kind.options.parse({ variant: '4everland', endpoint: there.url, bucket: 'a', ...keys }),
+      context,
+    )
+    try {
+      await withDoor({ confirm: 2, others: provider ? [provider] : [] }, async (door) => {
+        const blocks: BlockMap = new Map()
+        const directory = await addDirectory(blocks, { a: text('a'), b: text('b') })
+        const { text: said } = await pin(door, blocks, directory)
+        assert.match(said, /there: content, .*cannot be sent as a file/)
+      })
+    } finally {
+      await provider?.close()
       await there.close()
     }
   })
