@@ -7,14 +7,17 @@ import { after, before, test } from 'node:test'
 import { type Fixtures, fixtures } from '../support/fixtures.ts'
 import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
-import { freePort, type Running, run, tempFolder } from './support/processes.ts'
+import { freePort, run, tempFolder } from './support/processes.ts'
+
+type Folder = Awaited<ReturnType<typeof tempFolder>>
 
 let all: Fixtures
 let source: ProgrammableUpstream
 let at: TestGateway
-let server: Running
-let folder: Awaited<ReturnType<typeof tempFolder>>
+let web: TestGateway
+let closing: (() => Promise<void>)[] = []
 let front = ''
+let webFront = ''
 
 function replaced(text: string, from: string, to: string): string {
   assert.equal(text.split(from).length, 2, `the page does not say ${from} once`)
@@ -22,11 +25,11 @@ function replaced(text: string, from: string, to: string): string {
 }
 
 /** What surrounds the part of the page: as any nginx.conf has it, all of it in one folder. */
-async function configuration(port: number): Promise<string> {
+async function configuration(behind: string, port: number, folder: Folder): Promise<string> {
   const page = await readFile(new URL('../../docs/behind-nginx.md', import.meta.url), 'utf8')
   let shown = /```nginx\n([\s\S]*?)```/.exec(page)?.[1] ?? assert.fail('the page shows no configuration')
   shown = replaced(shown, '/var/cache/nginx/cidgate', join(folder.path, 'cache'))
-  shown = replaced(shown, 'server 127.0.0.1:8080;', `server ${new URL(at.url).host};`)
+  shown = replaced(shown, 'server 127.0.0.1:8080;', `server ${new URL(behind).host};`)
   shown = replaced(shown, 'listen 80;', `listen 127.0.0.1:${port};`)
   const temp = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi']
     .map((kind) => `${kind}_temp_path ${join(folder.path, kind)};`)
@@ -44,30 +47,45 @@ const answers = (port: number): Promise<boolean> =>
     socket.once('connect', () => socket.destroy())
   })
 
-before(async () => {
-  all = await fixtures()
-  source = await startUpstream({ blocks: all.blocks })
-  at = await startGateway({
-    upstreams: [{ name: 'source', url: source.url }],
-    config: { upload: { maxBytes: '1MiB' }, pinning: { providers: [{ name: 'local', use: 'embedded' }] } },
-  })
-  folder = await tempFolder()
+/** The address of an nginx in front of a gateway. */
+async function startFront(behind: TestGateway): Promise<string> {
+  const folder = await tempFolder()
+  closing.push(() => folder.remove())
   await mkdir(join(folder.path, 'cache'))
   const port = await freePort()
   const file = join(folder.path, 'nginx.conf')
-  await writeFile(file, await configuration(port))
-  server = await run({
-    command: 'nginx',
-    args: ['-p', folder.path, '-c', file],
-    isReady: () => answers(port),
+  await writeFile(file, await configuration(behind.url, port, folder))
+  const server = await run({ command: 'nginx', args: ['-p', folder.path, '-c', file], isReady: () => answers(port) })
+  closing.push(() => server.stop())
+  return `http://127.0.0.1:${port}`
+}
+
+before(async () => {
+  all = await fixtures()
+  source = await startUpstream({ blocks: all.blocks })
+  closing.push(() => source.close())
+  const upstreams = [{ name: 'source', url: source.url }]
+  at = await startGateway({
+    upstreams,
+    config: { upload: { maxBytes: '1MiB' }, pinning: { providers: [{ name: 'local', use: 'embedded' }] } },
   })
-  front = `http://127.0.0.1:${port}`
+  closing.push(() => at.close())
+  web = await startGateway({
+    upstreams,
+    config: {
+      responses: { types: 'web' },
+      trustedProxies: ['127.0.0.1'],
+      hosts: { 'gw.example': { subdomains: true }, 'bytes.example': { trustless: true } },
+      retrieval: { notFound: { first: '30s' } },
+    },
+  })
+  closing.push(() => web.close())
+  front = await startFront(at)
+  webFront = await startFront(web)
 })
 after(async () => {
-  await server?.stop()
-  await at?.close()
-  await source?.close()
-  await folder?.remove()
+  for (const close of closing.toReversed()) await close()
+  closing = []
 })
 
 const served = (headers: Record<string, unknown>) => String(headers['cache-status'])
@@ -166,6 +184,67 @@ test('formats are kept apart', async () => {
     const { status, headers } = await fetchAll(front + path + query, { accept })
     assert.equal(status, 200)
     assert.match(String(headers['content-type']), type, `${query} ${accept}`)
+  }
+})
+
+const browser = 'text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8'
+
+const jsonFirst = 'application/json;q=0.9, text/html;q=0.1'
+
+test('in web mode every client gets what it asks for, whoever came before', async () => {
+  const asked: [accept: string | undefined, type: RegExp][] = [
+    [browser, /^text\/html/],
+    ['application/json', /^application\/(problem\+)?json/],
+    ['text/html', /^text\/html/],
+  ]
+  const gone = 'bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'
+  const errors: typeof asked = [
+    ...asked,
+    ['image/avif,*/*', /json/],
+    [undefined, /^text\/plain/],
+    [jsonFirst, /^text\/html/],
+    ['html', /json/],
+  ]
+  const rows = [
+    [`/ipfs/${all.directory}/`, 200, [...asked, [jsonFirst, /json/]] as typeof asked],
+    [`/ipfs/${all.dagJson}`, 200, [asked[0], asked[1]] as typeof asked],
+    [`/ipfs/${all.directory}/nothing`, 404, errors],
+    [`/ipfs/${gone}`, 404, errors],
+  ] as const
+  for (const [path, code, clients] of rows) {
+    for (const order of [clients, clients.toReversed(), clients]) {
+      for (const [accept, type] of order) {
+        const headers = accept === undefined ? {} : { accept }
+        const { status, headers: got } = await fetchAll(webFront + path, headers)
+        assert.deepEqual(
+          [status, type.test(String(got['content-type']))],
+          [code, true],
+          `${path} ${accept} ${got['content-type']}`,
+        )
+      }
+    }
+    const again = await fetchAll(webFront + path, { accept: `${browser},image/apng` })
+    assert.match(served(again.headers), /nginx; hit/, `one copy for all browsers of ${path}`)
+  }
+})
+
+test('a service worker is refused, though what it is made of is kept', async () => {
+  const path = `/ipfs/${all.directory}/readme.txt`
+  for (let count = 0; count < 2; count++) assert.equal((await fetchAll(webFront + path)).status, 200)
+  const script = await fetchAll(webFront + path, { 'service-worker': 'script' })
+  assert.equal(script.status, 400)
+  const after = await fetchAll(webFront + path)
+  assert.deepEqual([after.status, /nginx; hit/.test(served(after.headers))], [200, true])
+})
+
+test('a client cannot name another host than it asks, for an answer that is kept', async () => {
+  const path = `/ipfs/${all.files.hello.cid}`
+  const evil = { 'x-forwarded-host': 'gw.example', 'x-forwarded-proto': 'https' }
+  for (const headers of [evil, {}]) {
+    assert.equal((await fetchAll(webFront + path, { host: 'plain.example', ...headers })).status, 200)
+    assert.equal((await fetchAll(webFront + path, { host: 'bytes.example', ...headers })).status, 406)
+    const moved = await fetchAll(webFront + path, { host: 'gw.example', ...headers })
+    assert.equal(moved.headers.location, `http://${all.files.hello.cid}.ipfs.gw.example/`)
   }
 })
 
