@@ -10,6 +10,12 @@ export const tooLarge = (maxBytes: number): Failure =>
     facts: { maxBytes },
   })
 
+export const nobodyKeeps = (): Failure =>
+  new Failure('broken', 'this gateway takes no uploads: its operator named no provider to keep them', {
+    source: 'provider',
+    facts: { outcomes: [] },
+  })
+
 export const busy = (message: string, retryAfterMs = 1000): Failure =>
   new Failure('overloaded', message, { source: 'ours', retryAfterMs })
 

@@ -12,7 +12,7 @@ import type { Retrieval } from '../retrieval/session.ts'
 import { type Admission, type Counter, createAdmission } from './admission.ts'
 import { type Confirmation, createConfirmation } from './confirm.ts'
 import { keepText, type TextCheck } from './document.ts'
-import { malformed, tooLarge } from './failures.ts'
+import { malformed, nobodyKeeps, tooLarge } from './failures.ts'
 import { fillTiers } from './fill.ts'
 import { importFile } from './import.ts'
 import { createJournal, type Journal } from './journal.ts'
@@ -168,7 +168,10 @@ export function createUploads(options: UploadsOptions): Uploads {
 
   return {
     maxBytes: limits.maxBytes,
-    enter: admission.enter,
+    enter() {
+      if (providers.length === 0) throw nobodyKeeps()
+      return admission.enter()
+    },
     async receive(request, own = {}) {
       await open
       const spooled: Spooled[] = []

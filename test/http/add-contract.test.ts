@@ -34,6 +34,16 @@ describe('POST /add', () => {
     assert.equal(Buffer.from((await adding.embedded.store.get(cid)) ?? []).toString(), hello.body)
   })
 
+  it('answers at once where nobody would keep it', async () => {
+    const none = await startAdding({ withoutEmbedded: true })
+    try {
+      const said = await raw(none.port, (socket) => socket.write(head('Content-Length: 90000\r\n')))
+      assert.match(said, /^HTTP\/1\.1 502 .+this gateway takes no uploads/s)
+    } finally {
+      await none.close()
+    }
+  })
+
   it('ignores the other fields of a form', async () => {
     const others = Array.from({ length: 30 }, (_, index) => ({ name: `field${index}`, body: 'x' }))
     const answer = await post(`${adding.url}/add`, multipart([...others, { body: hello.body }]))
@@ -59,6 +69,26 @@ describe('POST /add', () => {
     assert.equal(cids.length, 3)
     assert.deepEqual([cids[0], cids[2]], [`/ipfs/${hello.cid}`, `/ipfs/${hello.cid}`])
     assert.notEqual(cids[1], cids[0])
+  })
+
+  it('reads parameters as they are written: quoted, without a quote, in any order and case', async () => {
+    const types = [
+      `multipart/form-data; charset=utf-8; BOUNDARY="${boundary}"`,
+      `Multipart/Form-Data;boundary=${boundary};`,
+      `multipart/form-data; x="; boundary=b"; boundary=${boundary}`,
+    ]
+    const dispositions = [
+      'form-data; name=data',
+      'form-data; filename="a; name=\\"other\\""; name="data"',
+      'form-data; name="data"; filename="a"; filename*=utf-8\'\'b',
+      'form-data;\r\n\tname="data"',
+    ]
+    for (const type of types)
+      for (const disposition of dispositions) {
+        const body = `--${boundary}\r\nContent-Disposition: ${disposition}\r\n\r\n${hello.body}\r\n--${boundary}--\r\n`
+        const answer = await post(`${adding.url}/add`, Buffer.from(body), { 'Content-Type': type })
+        assert.deepEqual([answer.status, answer.json['cids']], [200, [`/ipfs/${hello.cid}`]], `${type} ${disposition}`)
+      }
   })
 
   it('takes exactly as much as it may', async () => {
@@ -138,6 +168,32 @@ describe('POST /add', () => {
         ]),
       ],
       ['asks for an unknown schema', 400, multipart([{ body: '{}' }])],
+      ...[
+        `boundary=${boundary}; boundary=b`,
+        `x="; boundary=b"; y; boundary=${boundary}`,
+        `boundary="${boundary}"b`,
+      ].map((parameters): readonly [string, number, Buffer, Record<string, string>] => [
+        `says ${parameters}`,
+        400,
+        multipart([{ body: 'x' }]),
+        { 'Content-Type': `multipart/form-data; ${parameters}` },
+      ]),
+      ...[
+        'Content-Disposition: form-data; name="data"\r\nContent-Disposition: form-data; name="other"',
+        'Content-Disposition: form-data; name="data"\r\nContent-Type: text/plain\r\ncontent-type: text/html',
+        'Content-Disposition: form-data; name="data"; name="other"',
+        'Content-Disposition: form-data; name="other";\r\n NAME=data',
+        "Content-Disposition: form-data; name*=utf-8''data",
+        'Content-Disposition: form-data; name="data"other"',
+        'Content-Disposition: form-data; name="data"; filename="a\\"; name="b"',
+        'Content-Disposition : form-data; name="data"',
+      ].map((headers): readonly [string, number, Buffer] => [
+        `has a part of ${JSON.stringify(headers)}`,
+        400,
+        Buffer.from(
+          `--${boundary}\r\n${headers}\r\n\r\nx\r\n--${boundary}\r\nContent-Disposition: form-data; name="data"\r\n\r\ny\r\n--${boundary}--\r\n`,
+        ),
+      ]),
     ]
   for (const [name, status, body, headers] of refused) {
     it(`answers ${status} to a body that ${name}, and keeps nothing of it`, async () => {
