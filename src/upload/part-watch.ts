@@ -2,6 +2,7 @@
 // upload that needs guessing is refused instead.
 import type { Failure } from '../failure.ts'
 import { malformed } from './failures.ts'
+import { parametersOf } from './parameters.ts'
 
 const longestBoundary = 70
 const boundaryForm = /^[0-9A-Za-z'()+_,./:=? -]*[0-9A-Za-z'()+_,./:=?-]$/
@@ -10,8 +11,10 @@ const boundaryForm = /^[0-9A-Za-z'()+_,./:=? -]*[0-9A-Za-z'()+_,./:=?-]$/
 export function boundaryOf(contentType: string | undefined): string {
   if (!/^multipart\/form-data\s*(;|$)/i.test(contentType ?? ''))
     throw malformed('an upload is multipart/form-data, with a part named `data`')
-  const found = /;\s*boundary=(?:"([^"]*)"|([^\s;"]+))/i.exec(contentType ?? '')
-  const boundary = found?.[1] ?? found?.[2] ?? ''
+  const parameters = parametersOf(contentType ?? '')
+  if (parameters === undefined)
+    throw malformed('the Content-Type of an upload has each parameter once, in the form name=value')
+  const boundary = parameters.get('boundary') ?? ''
   if (boundary.length === 0 || boundary.length > longestBoundary || !boundaryForm.test(boundary))
     throw malformed(`the boundary of a multipart body has 1 to ${longestBoundary} characters of RFC 2046`)
   return boundary
@@ -65,24 +68,34 @@ export function createPartWatch(
 
 function problemOf(block: string, mostPairs: number): string | undefined {
   // What stands before the first line break belongs to the delimiter's line. RFC 2046 §5.1.1 allows white space there, our
-  // parser does not know it for a delimiter then, and nobody sends it: a part must not be lost in silence.
-  const [padding = '', ...lines] = block.split('\r\n')
+  // parser does not know it for a delimiter then, and nobody sends it: a part must not be lost in silence. A header goes on
+  // in a line that begins with white space.
+  const [padding = '', ...lines] = block.replace(/\r\n(?=[ \t])/g, '').split('\r\n')
   if (padding !== '') return 'behind a boundary that is not one'
   if (lines.length > mostPairs) return `more than ${mostPairs}`
-  const isText = !/;\s*filename\*?=/i.test(block)
+  const values = new Map<string, string>()
   for (const line of lines) {
     if (hasControls(line)) return 'with control characters in them'
-    if (/^[ \t]/.test(line)) continue
-    if (!/^[!#$%&'*+.^_`|~0-9A-Za-z-]+[ \t]*:[^\r\n]*$/.test(line)) return 'not of the form `name: value`'
-    const type = /^content-type\s*:\s*(.*)$/i.exec(line)?.[1] ?? ''
-    if (/^multipart\//i.test(type)) return 'of a multipart within a multipart, which is not done here'
-    const charset = /;\s*charset="?([^";\s]*)/i.exec(type)?.[1]
-    if (isText && charset !== undefined && !/^(utf-?8|us-ascii)$/i.test(charset)) return 'of a text that is not UTF-8'
+    const [, name = '', value = ''] = /^([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n]*)$/.exec(line) ?? []
+    if (name === '') return 'not of the form `name: value`'
+    const key = name.toLowerCase()
+    if (key.startsWith('content-') && values.has(key)) return `with ${name} in them twice`
+    values.set(key, value)
   }
+  return problemOfContent(values.get('content-disposition') ?? '', values.get('content-type') ?? '')
+}
+
+function problemOfContent(disposition: string, type: string): string | undefined {
   // Without it a part has no name, and would be passed over: RFC 7578 §4.2 wants one with every part.
-  if (!lines.some((line) => /^content-disposition[ \t]*:[ \t]*form-data[ \t]*(;|$)/i.test(line)))
-    return 'without a Content-Disposition of form-data'
-  return undefined
+  if (!/^form-data[ \t]*(;|$)/i.test(disposition)) return 'without a Content-Disposition of form-data'
+  const named = parametersOf(disposition)
+  // `name*` is not of RFC 7578, and a name to some parsers alone.
+  if (named === undefined || named.has('name*')) return 'with a Content-Disposition that says two things, or none'
+  if (/^multipart\//i.test(type)) return 'of a multipart within a multipart, which is not done here'
+  if (named.has('filename') || named.has('filename*')) return undefined
+  const charset = parametersOf(type)?.get('charset')
+  if (charset === undefined && !/;\s*charset/i.test(type)) return undefined
+  return /^(utf-?8|us-ascii)$/i.test(charset ?? '') ? undefined : 'of a text that is not UTF-8'
 }
 
 /** Anything below a space but a tab, and DEL. */
