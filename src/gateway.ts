@@ -175,7 +175,11 @@ async function putTogether(config: Config, log: Log, clock: Clock, closers: Clos
     log('error', 'request.broke', { error: error instanceof Error ? error.stack : String(error) })
   const writing = createWriteSide({ config, providers, spools, retrieval, visit, clock, log, onError })
   closers.push(() => writing.close())
-  const proxied = createProxyRoute(config.proxy, { mode: config.responses.types, userAgent })
+  const proxied = createProxyRoute(config.proxy, {
+    mode: config.responses.types,
+    userAgent,
+    trustedProxies: config.trustedProxies,
+  })
   const router = createApp({
     retrieval,
     names,

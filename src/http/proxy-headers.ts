@@ -1,7 +1,7 @@
 // What a service behind the `proxy:` table learns of a request, and its clients of an answer. Both are framed anew on each
 // side: nothing that a peer says about its own connection, or about how long a body is, passes through by its word alone.
 import type { IncomingHttpHeaders, IncomingMessage, OutgoingHttpHeaders } from 'node:http'
-import type { TLSSocket } from 'node:tls'
+import type { Forwarded } from './forwarded.ts'
 
 const hopByHop = new Set([
   'connection',
@@ -29,7 +29,11 @@ function namedBy(headers: IncomingHttpHeaders): ReadonlySet<string> {
 /** The headers to ask with. Taken from the request as it came, so that nothing later on has anything left to take away. */
 export function headersToService(
   request: IncomingMessage,
-  { as, sendAuthorization }: { readonly as: string; readonly sendAuthorization: boolean },
+  {
+    as,
+    forwarded,
+    sendAuthorization,
+  }: { readonly as: string; readonly forwarded: Forwarded; readonly sendAuthorization: boolean },
 ): IncomingHttpHeaders {
   const { headers, socket, method, httpVersion } = request
   const named = namedBy(headers)
@@ -41,12 +45,13 @@ export function headersToService(
   })
   const address = socket.remoteAddress?.replace(/^::ffff:(?=[\d.]+$)/i, '')
   const length = headers['content-length'] ?? '0'
+  const host = forwarded.hostOf(request)
   return {
     ...Object.fromEntries(kept),
     ...(method !== 'GET' && method !== 'HEAD' && { 'content-length': length }),
     'x-forwarded-for': join(headers['x-forwarded-for'], address),
-    ...(headers.host !== undefined && { 'x-forwarded-host': headers.host }),
-    'x-forwarded-proto': (socket as TLSSocket).encrypted ? 'https' : 'http',
+    ...(host !== '' && { 'x-forwarded-host': host }),
+    'x-forwarded-proto': forwarded.schemeOf(request),
     via: join(headers.via, `${httpVersion} ${as}`),
   }
 }

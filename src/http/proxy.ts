@@ -5,6 +5,7 @@ import { Agent as HttpsAgent } from 'node:https'
 import { createProxyMiddleware } from 'http-proxy-middleware'
 import { Failure } from '../failure.ts'
 import type { Route } from './add.ts'
+import { createForwarded } from './forwarded.ts'
 import { closeAfter } from './linger.ts'
 import { type Mode, sendProblem } from './problem.ts'
 import { headersToClient, headersToService } from './proxy-headers.ts'
@@ -23,6 +24,12 @@ export type ProxyEntry = {
   readonly timeout: number
 }
 
+export type ProxyOptions = {
+  readonly mode: Mode
+  readonly userAgent: string
+  readonly trustedProxies?: readonly string[]
+}
+
 // At one service. More would wait for a connection, where no clock runs.
 const mostAtOnce = 256
 const leastStalledMs = 60_000
@@ -30,9 +37,10 @@ const leastStalledMs = 60_000
 /** One route for the whole table: the longest path that fits takes the request. */
 export function createProxyRoute(
   entries: readonly ProxyEntry[],
-  { mode, userAgent }: { readonly mode: Mode; readonly userAgent: string },
+  { mode, userAgent, trustedProxies = [] }: ProxyOptions,
 ): Route {
   const as = userAgent.split('/')[0] ?? userAgent
+  const forwarded = createForwarded(trustedProxies)
   const table = [...entries]
     .sort((one, other) => other.path.length - one.path.length)
     .map((entry) => ({ entry, forward: forwarder(entry, mode), atOnce: 0 }))
@@ -50,7 +58,7 @@ export function createProxyRoute(
     found.atOnce++
     response.once('close', () => found.atOnce--)
     if (request.headers.expect !== undefined && request.httpVersion === '1.1') response.writeContinue()
-    request.headers = headersToService(request, { as, sendAuthorization: entry.sendAuthorization })
+    request.headers = headersToService(request, { as, forwarded, sendAuthorization: entry.sendAuthorization })
     const rest = url.slice(entry.path.length)
     request.url = `${baseOf(entry)}${rest.startsWith('/') ? rest : `/${rest}`}`
     found

@@ -238,6 +238,17 @@ test('whose address it is, nobody else says', async () => {
   })
 })
 
+test('of a proxy that is trusted, what it says of host and scheme goes on', async () => {
+  await at.close()
+  at = await startGateway({ config: { trustedProxies: ['127.0.0.1'], proxy: [{ path: '/status', to: there }] } })
+  const said = { 'X-Forwarded-Host': 'public.example', 'X-Forwarded-Proto': 'https', 'X-Forwarded-For': '192.0.2.1' }
+  await get('/status', said)
+  const { headers } = seen[0] as IncomingMessage
+  assert.equal(headers['x-forwarded-host'], 'public.example')
+  assert.equal(headers['x-forwarded-proto'], 'https')
+  assert.equal(headers['x-forwarded-for'], '192.0.2.1, 127.0.0.1')
+})
+
 test('what a service says of its own connection stays there, and a client keeps its connection', async () => {
   answer = (_request, response) => {
     const own = {
