@@ -40,19 +40,25 @@ export function createApp(deps: AppDeps): Router {
     sendProblem(response, failure, { mode, head: request.method === 'HEAD', accept, headers })
   }
 
-  function content(request: IncomingMessage, response: ServerResponse, place: Place, next: NextFunction): void {
+  /** What may be asked of content, and of where it has moved to: a preflight that is sent on has failed. */
+  function read(request: IncomingMessage, response: ServerResponse, answer: () => void): void {
     switch (request.method) {
       case 'GET':
       case 'HEAD':
-        if (!place.own && request.headers['service-worker'] !== undefined)
-          return refuse(request, response, noServiceWorker())
-        answerContent(request, response, place, answering).catch(next)
-        return
+        return answer()
       case 'OPTIONS':
         return preflight(response, readMethods)
       default:
         refuse(request, response, notAllowed(request.method ?? ''), { Allow: readMethods })
     }
+  }
+
+  function content(request: IncomingMessage, response: ServerResponse, place: Place, next: NextFunction): void {
+    read(request, response, () => {
+      if (!place.own && request.headers['service-worker'] !== undefined)
+        return refuse(request, response, noServiceWorker())
+      answerContent(request, response, place, answering).catch(next)
+    })
   }
 
   router.use((request, response, next) => {
@@ -74,7 +80,7 @@ export function createApp(deps: AppDeps): Router {
     hosts.find(request, target, left.signal).then(
       (found) => {
         if (!found) next()
-        else if ('location' in found) moved(response, found.location)
+        else if ('location' in found) read(request, response, () => moved(response, found.location))
         else content(request, response, found.place, next)
       },
       (error) => refuse(request, response, asFailure(error)),

@@ -4,6 +4,7 @@ import { once } from 'node:events'
 import { get as httpGet, request as httpRequest, type IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
 import { after, before, describe, test } from 'node:test'
+import { base36 } from 'multiformats/bases/base36'
 import { type Fixtures, fixtures } from '../support/fixtures.ts'
 import { type Fetched, fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
@@ -28,11 +29,11 @@ const from = (host: string, path: string, headers: Record<string, string> = {}):
   fetchAll(`${at.url}${path}`, { Host: host, ...headers })
 
 /** The path as it is written here: `fetchAll` would take // for the beginning of a host. */
-async function raw(path: string, method = 'GET', host = 'plain.example'): Promise<{ status: number | undefined }> {
+async function raw(path: string, method = 'GET', host = 'plain.example'): Promise<IncomingMessage> {
   const { hostname, port } = new URL(at.url)
   const asked = httpRequest({ hostname, port, path, method, headers: { Host: host }, agent: false }).end()
   const [answer] = (await once(asked, 'response')) as [IncomingMessage]
-  return { status: answer.resume().statusCode }
+  return answer.resume()
 }
 
 describe('a subdomain gateway', () => {
@@ -65,16 +66,30 @@ describe('a subdomain gateway', () => {
     const host = `${all.directory}.ipfs.gw.example`
     for (let turn = 0; turn < 2; turn++) assert.equal((await from(host, '/readme.txt')).status, 200)
     for (const path of [`//${host}/readme.txt`, `/readme.txt%20${host}`, `/${host}/readme.txt`])
-      assert.equal((await raw(path)).status, 404, path)
+      assert.equal((await raw(path)).statusCode, 404, path)
   })
 
   test('an origin of its own has its content and nothing of ours', async () => {
     const host = `${all.directory}.ipfs.gw.example`
     assert.equal((await from(host, '/add')).status, 404)
     assert.ok((await from(host, '/sub/big.bin')).body.equals(all.names['sub/big.bin'] as Buffer))
-    const post = httpRequest(`${at.url}/add`, { method: 'POST', headers: { Host: host } }).end()
-    const [answer] = (await once(post, 'response')) as [IncomingMessage]
-    assert.equal(answer.resume().statusCode, 405)
+    assert.equal((await raw('/add', 'POST', host)).statusCode, 405)
+  })
+
+  test('only what reads is sent on: a preflight that is has failed', async () => {
+    const { cid } = all.files.hello
+    const other = cid.toV1().toString(base36)
+    for (const [host, path] of [
+      ['gw.example', `/ipfs/${cid}`],
+      [`${other}.ipfs.gw.example`, '/'],
+    ] as const) {
+      assert.equal((await raw(path, 'HEAD', host)).statusCode, 301)
+      const preflight = await raw(path, 'OPTIONS', host)
+      assert.equal(preflight.statusCode, 204)
+      assert.match(String(preflight.headers['access-control-allow-methods']), /GET/)
+      const post = await raw(path, 'POST', host)
+      assert.deepEqual([post.statusCode, post.headers.allow], [405, 'GET, HEAD, OPTIONS'])
+    }
   })
 })
 
