@@ -2,7 +2,6 @@
 import type { CID } from 'multiformats/cid'
 import type { Provider } from '../backends/pinning/contract.ts'
 import type { Clock } from './clock.ts'
-import { ConfigError } from './config/complaints.ts'
 import type { Config } from './config/load.ts'
 import { version } from './config/package.ts'
 import { createAddRoute, type Route } from './http/add.ts'
@@ -10,8 +9,8 @@ import { createKuboRoute } from './http/kubo-rpc.ts'
 import { createOpenApiRoute } from './http/openapi.ts'
 import { createTokens } from './http/tokens.ts'
 import type { Log } from './observe/log.ts'
+import { schemasOf } from './parts.ts'
 import type { Retrieval } from './retrieval/session.ts'
-import { createSchemaChecks, type SchemaChecks } from './upload/schemas/checks.ts'
 import type { Spools } from './upload/spool.ts'
 import { createThrough } from './upload/through.ts'
 import { createUploads, type Uploads } from './upload/uploads.ts'
@@ -87,14 +86,5 @@ export function createWriteSide(options: {
       await through?.close()
       await uploads.close()
     },
-  }
-}
-
-/** Throws a ConfigError where one of the operator's own is no schema. */
-export function schemasOf({ upload, responses }: Config): SchemaChecks {
-  try {
-    return createSchemaChecks({ maxBytes: responses.json.maxBytes, own: upload.schemas })
-  } catch (error) {
-    throw new ConfigError([`upload.schemas: ${error instanceof Error ? error.message : error} (expected JSON Schemas)`])
   }
 }

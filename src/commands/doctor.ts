@@ -2,8 +2,9 @@
 import { randomUUID } from 'node:crypto'
 import { mkdir, rm, statfs, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { systemClock } from '../clock.ts'
-import { loadConfig } from '../config/load.ts'
+import { type Clock, systemClock } from '../clock.ts'
+import { type Config, loadConfig } from '../config/load.ts'
+import { loadDenylists } from '../deny/sources.ts'
 import { Failure } from '../failure.ts'
 import { type Check, type Looked, lookAt } from '../observe/checks.ts'
 import { silentLog } from '../observe/log.ts'
@@ -22,6 +23,10 @@ export async function doctorCommand(file: string | undefined): Promise<number> {
     ...(through
       ? [{ name: `through ${new URL(through.url).host}`, look: (own: AbortSignal) => probeTarget(through, own) }]
       : []),
+    ...config.denylists.map((list, index) => ({
+      name: `denylists[${index}]`,
+      look: () => isReadable(list, config, clock),
+    })),
     ...providers.map((one) => ({ name: `provider ${one.name}`, look: (own: AbortSignal) => one.probe(own) })),
   ]
   const upstreams: Looked[] = members.map(({ upstream }) => ({
@@ -50,6 +55,13 @@ const lookAll = (looked: readonly Looked[]): Promise<Check[]> =>
 
 const lineOf = ({ name, ok, why, ms }: Check): string =>
   `${ok ? 'ok  ' : 'bad '} ${name} (${ms} ms)${ok ? '' : `: ${why}`}`
+
+/** As at a start: a list that cannot be read now may still be there as a copy. */
+async function isReadable(list: string, { data, retrieval: { userAgent } }: Config, clock: Clock): Promise<void> {
+  const folder = join(data, 'denylists')
+  const lists = await loadDenylists([list], { clock, log: silentLog, userAgent, folder, onChange: () => {} })
+  lists.close()
+}
 
 const leastFreeBytes = 256 * 1024 * 1024
 

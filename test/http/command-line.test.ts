@@ -91,12 +91,13 @@ limits: { grace: 2s }
     const taken = await configFile('taken', 'a file where a folder should be')
     const worst = await configFile(
       'worst.yaml',
-      `${offline().replace(`${folder}/data`, `${taken}/data`)}pinning: { providers: [{ name: kubo, use: kubo, url: "http://127.0.0.1:1" }] }\n`,
+      `${offline().replace(`${folder}/data`, `${taken}/data`)}pinning: { providers: [{ name: kubo, use: kubo, url: "http://127.0.0.1:1" }] }\ndenylists: [/nowhere.deny]\n`,
     )
     const refused = await run('doctor', '--config', worst)
     assert.equal(refused.code, 1)
     assert.match(refused.out, /^bad {2}data .+: it cannot be written to \(ENOTDIR\); look at/m)
     assert.match(refused.out, /^bad {2}provider kubo \(\d+ ms\): .+ECONNREFUSED/m)
+    assert.match(refused.out, /^bad {2}denylists\[0\] .+: .*ENOENT/m)
     assert.match(refused.out, /then run doctor again\n$/)
   })
 

@@ -45,7 +45,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   http: ['content', 'retrieval', 'upload', 'names', 'deny', 'web'],
   observe: [],
   config: [],
-  commands: ['config', 'http', 'content', 'retrieval', 'upload'],
+  commands: ['config', 'http', 'content', 'retrieval', 'upload', 'deny'],
 }
 
 const broken = (rule: (one: Import) => boolean): string[] =>
