@@ -10,6 +10,7 @@ import { names } from './names.ts'
 import { version } from './package.ts'
 import { proxy } from './proxy.ts'
 import { ranges } from './ranges.ts'
+import { refuseBesideThrough } from './thin.ts'
 import { duration, size } from './units.ts'
 import { upload } from './upload.ts'
 
@@ -162,7 +163,7 @@ const hosts = z
   )
   .default({})
 
-export const configSchema = z.strictObject({
+const everything = z.strictObject({
   listen: address().prefault('127.0.0.1:8080').describe('The public address.'),
   admin: z
     .union([z.literal(false), address()])
@@ -195,5 +196,7 @@ export const configSchema = z.strictObject({
     .prefault({})
     .describe('One line of JSON per event, on standard error.'),
 })
+
+export const configSchema = everything.superRefine(refuseBesideThrough)
 
 export type Config = z.output<typeof configSchema>
