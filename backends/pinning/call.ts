@@ -140,6 +140,8 @@ export function refusal(name: string, reply: Reply, now: number): Failure {
   if (status === 403 && /PAID_FEATURE_ONLY/.test(reply.text)) return failed(name, what, 'quota')
   if (status === 403) return failed(name, `${what}; its token in the configuration may not do this`, 'auth')
   if (status === 402 || status === 409 || status === 418) return failed(name, what, 'quota')
+  // It has come back to where it was sent from: the next try would, too.
+  if (status === 508) return failed(name, what, 'content')
   if ([408, 425, 429].includes(status) || status >= 500) {
     return failed(name, what, 'transient', { retryAfterMs: retryAfter(reply.header('retry-after'), now) })
   }

@@ -15,6 +15,8 @@ export type Profile = (typeof profiles)[number]
 export interface Upload {
   readonly cid: CID
   readonly profile: Profile
+  /** Who it has come through, us included (CDN-Loop, RFC 8586): for a provider that is a gateway like this one. */
+  readonly via?: string
   /** Bytes of the file; of its blocks, where the root is none. */
   readonly bytes: number
   /** Bytes of the CAR that `car` yields (header included). */

@@ -43,7 +43,7 @@ function createForward(settings: z.output<typeof options>, { name, userAgent, cl
         signal,
         method: 'POST',
         url: settings.url,
-        headers: { ...headers, ...form.headers },
+        headers: { ...headers, ...(upload.via !== undefined && { 'cdn-loop': upload.via }), ...form.headers },
         body: form.body,
       })
       const [told] = (json as { cids?: unknown[] } | undefined)?.cids ?? []

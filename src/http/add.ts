@@ -6,6 +6,7 @@ import { boundaryOf } from '../upload/part-watch.ts'
 import { aroundBytes } from '../upload/receive.ts'
 import type { SchemaChecks } from '../upload/schemas/checks.ts'
 import type { Uploads } from '../upload/uploads.ts'
+import { createVia, type Via } from './cdn-loop.ts'
 import { corsHeaders, preflight } from './cors.ts'
 import { closeAfter, lingerAfter } from './linger.ts'
 import { asFailure, type Mode, sendProblem } from './problem.ts'
@@ -25,6 +26,7 @@ export type Route = (request: IncomingMessage, response: ServerResponse, next: (
 const methods = 'POST, OPTIONS'
 
 export function createAddRoute(deps: AddDeps): Route {
+  const via = createVia()
   return (request, response, next) => {
     const [path, query = ''] = (request.url ?? '').split('?')
     if (path !== '/add') return next()
@@ -42,7 +44,7 @@ export function createAddRoute(deps: AddDeps): Route {
         headers: { Allow: methods },
       })
     }
-    answerAdd(request, response, query, deps).catch(next)
+    answerAdd(request, response, query, { ...deps, via }).catch(next)
   }
 }
 
@@ -50,16 +52,17 @@ async function answerAdd(
   request: IncomingMessage,
   response: ServerResponse,
   query: string,
-  deps: AddDeps,
+  deps: AddDeps & { readonly via: Via },
 ): Promise<void> {
   const { uploads, schemas, mode } = deps
   let leave = () => {}
   try {
     const check = lookAhead(request, query, deps)
+    const via = deps.via(request.headers)
     leave = uploads.enter()
     // Whoever waits to be told so begins only now.
     if (request.headers.expect !== undefined && request.httpVersion !== '1.0') response.writeContinue()
-    const added = await uploads.receive(request, { check: check === undefined ? undefined : schemas.check(check) })
+    const added = await uploads.receive(request, { check: check === undefined ? undefined : schemas.check(check), via })
     if (!response.destroyed)
       sendCids(
         response,

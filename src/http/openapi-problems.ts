@@ -32,13 +32,14 @@ const meanings: Readonly<Record<number, string>> = {
   503: 'Too much to do just now.',
   504: 'Nobody answered in time (`responses.types: web` only).',
   507: 'No room on the disk for the upload.',
+  508: 'The upload was forwarded from here and has come back.',
 }
 
 export const failures = (statuses: readonly number[]): Json =>
   Object.fromEntries(statuses.map((status) => [String(status), ref('responses', `Problem${status}`)]))
 
 export const readStatuses = [400, 404, 405, 406, 410, 412, 416, 422, 429, 451, 500, 501, 502, 503, 504] as const
-export const addStatuses = [400, 401, 405, 408, 410, 413, 429, 451, 500, 502, 503, 507] as const
+export const addStatuses = [400, 401, 405, 408, 410, 413, 429, 451, 500, 502, 503, 507, 508] as const
 
 const retried = new Set([404, 429, 502, 503, 504])
 

@@ -27,7 +27,8 @@ export type Forward = Pick<Onward, 'part' | 'end'> & {
 }
 
 export type Forwarding = {
-  begin(): Forward
+  /** `via`: who it has come through, for the header CDN-Loop. */
+  begin(via?: string): Forward
   readonly failure: TargetFailure
 }
 
@@ -80,7 +81,7 @@ export function createForwarding(options: {
       facts: { class: kind, outcomes: [{ provider: url.host, outcome: kind, detail: why }] },
     })
 
-  function begin(): Forward {
+  function begin(via?: string): Forward {
     const stop = new AbortController()
     const answer = Promise.withResolvers<ReadonlySet<string>>()
     answer.promise.catch(() => {})
@@ -99,7 +100,7 @@ export function createForwarding(options: {
       httpVersion: '1.1',
       httpVersionMajor: 1,
       httpVersionMinor: 1,
-      headers: headersFor(body.contentType, options),
+      headers: headersFor(body.contentType, via, options),
       socket: { writable: true },
     }) as unknown as IncomingMessage
     listeners.set(own, {
@@ -136,6 +137,7 @@ export function createForwarding(options: {
 
 function headersFor(
   contentType: string,
+  via: string | undefined,
   { target, userAgent }: { readonly target: Target; readonly userAgent: string },
 ): Record<string, string> {
   return {
@@ -144,6 +146,7 @@ function headersFor(
     connection: 'keep-alive',
     'user-agent': userAgent,
     accept: 'application/json',
+    ...(via !== undefined && { 'cdn-loop': via }),
     ...(target.authorization !== undefined && { authorization: target.authorization }),
   }
 }

@@ -64,7 +64,7 @@ export function createThrough(options: ThroughOptions): Through {
     enter: admission.enter,
     async receive(request: IncomingMessage, own = {}) {
       closing.signal.throwIfAborted()
-      const forward = forwarding.begin()
+      const forward = forwarding.begin(own.via)
       const onClose = () => forward.abort(closing.signal.reason)
       closing.signal.addEventListener('abort', onClose, { once: true })
       let before: Promise<unknown> = Promise.resolve()

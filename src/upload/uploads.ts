@@ -50,6 +50,8 @@ export type AddOptions = {
   readonly look?: (part: PartName) => void
   /** Nothing is kept: what it would be is told. */
   readonly isOnlyHashed?: boolean
+  /** Who it has come through, for those who forward it. */
+  readonly via?: string
 }
 
 export type Added = {
@@ -146,14 +148,15 @@ export function createUploads(options: UploadsOptions): Uploads {
     await spools.drop(id).catch((error: unknown) => log('error', 'upload.drop', { id, error: String(error) }))
   }
 
-  function spoolFile(source: AsyncIterable<Uint8Array>, own: AddOptions, fileName?: string): Promise<Spooled> {
+  async function spoolFile(source: AsyncIterable<Uint8Array>, own: AddOptions, fileName?: string): Promise<Spooled> {
     const profile = own.profile ?? options.profile
-    return spool(profile, async (put, counter) => {
+    const spooled = await spool(profile, async (put, counter) => {
       const text = own.check && keepText(own.check)
       const imported = await importFile(counter.over(text ? text.over(source) : source), profile, put)
       text?.check()
       return { ...imported, fileName }
     })
+    return own.via === undefined ? spooled : { ...spooled, upload: { ...spooled.upload, via: own.via } }
   }
 
   /** All of them, or none. */

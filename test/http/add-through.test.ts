@@ -2,17 +2,26 @@
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import { createServer, type IncomingMessage, type RequestListener, type Server } from 'node:http'
+import {
+  createServer,
+  request as httpRequest,
+  type IncomingMessage,
+  type RequestListener,
+  type Server,
+} from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { after, afterEach, before, describe, it } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import express from 'express'
 import type { CID } from 'multiformats/cid'
+import type { Provider } from '../../backends/pinning/contract.ts'
+import { providerKinds } from '../../backends/pinning/index.ts'
 import { blockKey } from '../../src/block.ts'
 import { systemClock } from '../../src/clock.ts'
 import { Failure } from '../../src/failure.ts'
 import { createAddRoute } from '../../src/http/add.ts'
 import { createTokens } from '../../src/http/tokens.ts'
+import { silentLog } from '../../src/observe/log.ts'
 import { createSchemaChecks } from '../../src/upload/schemas/checks.ts'
 import { createThrough, type Through, type ThroughOptions } from '../../src/upload/through.ts'
 import { type Adding, below, boundary, idle, multipart, post, raw, startAdding } from '../support/adding.ts'
@@ -79,6 +88,74 @@ async function startThin(
 }
 
 const ours = { Authorization: 'Bearer ours', Cookie: 'a=b', Origin: 'https://a.example' }
+
+describe('uploads that come back', () => {
+  let back: Provider | undefined
+  afterEach(() => back?.close())
+
+  const forwardTo = (url: string): Provider => {
+    const kind = providerKinds['forward']
+    assert.ok(kind)
+    const context = { name: 'back', userAgent: 'test', data: '', log: silentLog, clock: systemClock }
+    return kind.create(kind.options.parse({ url: `${url}/add` }), context)
+  }
+  /** A provider that can be named only later. */
+  const later = (find: () => Provider): Provider => ({
+    name: 'back',
+    traits: { takesBytes: true, local: false },
+    pin: (upload, signal) => find().pin(upload, signal),
+    unpin: (cid, signal) => find().unpin(cid, signal),
+    status: (cid, signal) => find().status(cid, signal),
+    probe: (signal) => find().probe(signal),
+    close: async () => {},
+  })
+
+  it('two that keep at each other refuse at once, and say why', async () => {
+    const one = await startAdding({ confirm: 2, others: [later(() => back as Provider)] })
+    const toOne = forwardTo(one.url)
+    const two = await startAdding({ confirm: 2, others: [toOne] })
+    back = forwardTo(two.url)
+    try {
+      const began = performance.now()
+      const answer = await post(`${one.url}/add`, multipart([{ body: 'hello world\n' }]))
+      assert.equal(answer.status, 502)
+      assert.match(JSON.stringify(two.log), /508: .*CDN-Loop/)
+      assert.ok(performance.now() - began < 5000)
+    } finally {
+      await toOne.close()
+      await two.close()
+      await one.close()
+    }
+  })
+
+  it('thin mode into a loop: 502 at once; thin mode in a row is none', async () => {
+    const end = await startAdding()
+    let target = ''
+    const door = await listen((request, response) => {
+      const headers = { ...request.headers, host: 'x' }
+      const onward = httpRequest(target, { method: 'POST', headers }, (answer) => {
+        response.writeHead(answer.statusCode ?? 0, answer.headers)
+        answer.pipe(response)
+      })
+      request.pipe(onward)
+    })
+    const first = await startThin(`http://127.0.0.1:${door.port}/add`, { authorization: 'Bearer ours' })
+    const second = await startThin(`${end.url}/add`)
+    try {
+      target = `${second.url}/add`
+      assert.equal((await post(`${first.url}/add`, multipart([{ body: 'a' }]), ours)).status, 200)
+      target = `${first.url}/add`
+      const looped = await post(`${first.url}/add`, multipart([{ body: 'a' }]), ours)
+      assert.equal(looped.status, 502)
+      assert.match(looped.body, /508/)
+    } finally {
+      await first.close()
+      await second.close()
+      door.server.close()
+      await end.close()
+    }
+  })
+})
 
 describe('thin mode to a service like this one', () => {
   let there: Adding
