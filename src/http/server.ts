@@ -38,8 +38,12 @@ export function createHttpServer(handle: RequestListener, tunnels: (host: string
   // Whoever takes uploads says 100 itself, after looking at their size and token; nobody else needs to.
   server.on('checkContinue', handler)
   server.on('clientError', answerParser)
+  const inTunnel = new WeakSet<Duplex>()
   server.on('connect', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
     const { url: host = '' } = request
+    // One in another leads nowhere else, and each would cost a parser and its listeners for as long as the socket lives.
+    if (inTunnel.has(socket)) return refuse(socket, 403, 'there is no CONNECT within another')
+    inTunnel.add(socket)
     // Nobody listens to a socket that left the parser.
     socket.on('error', () => socket.destroy())
     if (!isHere(host, request.socket) && !tunnels(host))

@@ -165,6 +165,18 @@ describe('CONNECT', () => {
     }
   })
 
+  test('is not had a second time on one socket', { timeout: 10_000 }, async () => {
+    const { host } = new URL(at.url)
+    const { socket } = await connect(host)
+    socket.write(`CONNECT ${host} HTTP/1.1\r\nHost: ${host}\r\n\r\n`)
+    const said: Buffer[] = []
+    for await (const piece of socket) {
+      said.push(piece as Buffer)
+      if (/ 200 /.test(String(piece))) break
+    }
+    assert.match(Buffer.concat(said).toString(), /^HTTP\/1\.1 403 .*no CONNECT within another/s)
+  })
+
   test('to any other is refused, and nothing is dialled', async () => {
     for (const host of ['evil.test:443', '127.0.0.1:1', new URL(upstream.url).host]) {
       const { status, socket } = await connect(host)
