@@ -30,7 +30,7 @@ export type ProxyOptions = {
   readonly trustedProxies?: readonly string[]
 }
 
-// At one service. More would wait for a connection, where no clock runs.
+// At one service. The next is told to come back: a queue would be one more thing to run full.
 const mostAtOnce = 256
 const leastStalledMs = 60_000
 
@@ -51,10 +51,7 @@ export function createProxyRoute(
     if (!found) return next()
     const { entry } = found
     const refused = refusal(request, path, entry) ?? (found.atOnce < mostAtOnce ? undefined : tooMany(entry))
-    if (refused) {
-      if (hasBody(request)) closeAfter(request, response)
-      return problem(response, refused, mode, request, { Allow: entry.methods.join(', ') })
-    }
+    if (refused) return problem(response, refused, mode, request, { Allow: entry.methods.join(', ') })
     found.atOnce++
     response.once('close', () => found.atOnce--)
     if (request.headers.expect !== undefined && request.httpVersion === '1.1') response.writeContinue()
@@ -63,7 +60,7 @@ export function createProxyRoute(
     request.url = `${baseOf(entry)}${rest.startsWith('/') ? rest : `/${rest}`}`
     found
       .forward(request, response, (error) => {
-        // What went wrong there is answered by now, and nobody's bug.
+        // What went wrong on the way is answered by now, and nobody's bug.
         if (!response.headersSent && !response.destroyed) next(error)
       })
       .catch(next)
@@ -111,8 +108,9 @@ function forwarder(entry: ProxyEntry, mode: Mode) {
   return createProxyMiddleware<IncomingMessage, ServerResponse>({
     target: to.origin,
     changeOrigin: true,
-    // A connection is used once: what one client makes of it, another never reads. The clock is for connecting, too.
-    agent: new Agent({ keepAlive: false, maxSockets: mostAtOnce, timeout: entry.timeout }),
+    // A connection is used once: what one client makes of it, another never reads. With a bound of the agent's own it would
+    // hand connections on to whoever waits for one; mostAtOnce is the bound. Its clock runs while it connects.
+    agent: new Agent({ keepAlive: false, timeout: entry.timeout }),
     proxyTimeout: entry.timeout,
     selfHandleResponse: true,
     // Only what is said here: the usual ones write answers and log lines.
@@ -129,6 +127,8 @@ function forwarder(entry: ProxyEntry, mode: Mode) {
         })
         proxy.on('proxyRes', (answer, request, response) => {
           if (response.destroyed || response.headersSent) return void answer.destroy()
+          // It did not wait for the body: what is left of that is nobody's.
+          if (!request.complete) closeAfter(request, response)
           try {
             const mapping = { path: entry.path, to, asked: request.url ?? '/' }
             response.writeHead(answer.statusCode ?? 0, headersToClient(answer.headers, mapping, entry))
@@ -158,6 +158,7 @@ function problem(
   { Allow }: { readonly Allow?: string } = {},
 ): void {
   const { accept } = request.headers
+  if (hasBody(request)) closeAfter(request, response)
   const headers: Record<string, string> = Allow !== undefined && failure.facts['status'] === 405 ? { Allow } : {}
   sendProblem(response, failure, { mode, head: request.method === 'HEAD', accept, headers })
 }

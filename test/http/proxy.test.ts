@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import {
+  Agent,
   createServer,
   get as httpGet,
   request as httpRequest,
@@ -43,7 +44,7 @@ beforeEach(async () => {
           sendAuthorization: true,
           maxBytes: '1KiB',
         },
-        { path: '/gone', to: 'http://127.0.0.1:1' },
+        { path: '/gone', to: 'http://127.0.0.1:1', methods: ['GET', 'POST'] },
       ],
     },
   })
@@ -156,6 +157,7 @@ test('a body stays one, whatever Connection names, and its connection is for nob
   assert.deepEqual([...new Set(seen.map(({ url }) => url))], ['/other/a', '/base/victim'])
   assert.equal(seen[4]?.headers.host, new URL(there).host)
   assert.equal(sockets.size, 6)
+  assert.deepEqual([...new Set(seen.map(({ headers }) => headers.connection))], ['close'])
 })
 
 test('a GET has no body', async () => {
@@ -314,6 +316,46 @@ test('a service that is gone is 502, a silent one 504, and a cut answer never lo
     setImmediate(() => response.destroy())
   }
   await assert.rejects(get('/status'))
+  assert.deepEqual(
+    at.log.filter(({ level }) => level === 'error'),
+    [],
+    'no mistake of ours',
+  )
+})
+
+test('an answer that does not wait for the body closes the connection behind it', async () => {
+  answer = (_request, response) => response.writeHead(403).end('no')
+  const lines = ['POST /status/deep HTTP/1.1', 'Host: h', 'Content-Length: 100']
+  for (const [path, status] of [
+    ['/status/deep', 403],
+    ['/gone', 502],
+  ] as const) {
+    const socket = connect(Number(new URL(at.url).port), '127.0.0.1')
+    socket.write(`${lines.join('\r\n').replace('/status/deep', path)}\r\n\r\nhalf`)
+    const [said] = (await once(socket, 'data')) as [Buffer]
+    assert.match(said.toString(), new RegExp(`^HTTP/1\\.1 ${status} `))
+    assert.match(said.toString(), /\r\nConnection: close\r\n/)
+    socket.destroy()
+  }
+})
+
+test('there is a bound to what one service is asked at once', async () => {
+  const full = Promise.withResolvers<void>()
+  const waiting: { end(): void }[] = []
+  answer = (_request, response) => {
+    if (waiting.push(response) === 256) full.resolve()
+  }
+  const agent = new Agent({ maxSockets: 300 })
+  const asked = Array.from({ length: 256 }, () =>
+    once(httpGet(`${at.url}/status/deep`, { agent }), 'response').then(([said]) => said.resume().statusCode),
+  )
+  await full.promise
+  assert.equal((await get('/status/deep')).status, 503)
+  for (const response of waiting) response.end()
+  assert.deepEqual([...new Set(await Promise.all(asked))], [200])
+  answer = (_request, response) => response.end('fine')
+  assert.equal((await get('/status/deep')).status, 200)
+  agent.destroy()
 })
 
 test('a client that leaves is left', async () => {
