@@ -5,13 +5,11 @@ import { randomInt } from 'node:crypto'
 import { createSocket } from 'node:dgram'
 import { getServers } from 'node:dns'
 import { connect, isIPv6 } from 'node:net'
-import { type DecodedPacket, decode, encode, TRUNCATED_RESPONSE } from 'dns-packet'
 import { Agent, request } from 'undici'
 import type { Clock } from '../clock.ts'
 import { withDeadline } from '../deadline.ts'
 import { Failure, isFailure } from '../failure.ts'
-
-export type TxtAnswer = { readonly texts: readonly string[]; readonly ttlMs: number }
+import { hasIdOf, type TxtAnswer, txtAnswer, txtQuestion } from './txt-packet.ts'
 
 /** A server, or several that are as good as one. */
 export interface TxtServer {
@@ -27,33 +25,28 @@ const oneServerMs = 2_000
 const failed = (server: string, cause: unknown): Failure =>
   new Failure('broken', `the DNS server ${server} did not answer`, { source: 'upstream', cause })
 
-const question = (name: string, id: number): Buffer =>
-  Buffer.from(encode({ type: 'query', id, flags: 0x100, questions: [{ type: 'TXT', name, class: 'IN' }] }))
-
-function read(name: string, packet: DecodedPacket, server: string): TxtAnswer {
-  const rcode = (packet as { rcode?: string }).rcode
-  if (rcode !== 'NOERROR' && rcode !== 'NXDOMAIN') throw failed(server, new Error(`it answered ${rcode} for ${name}`))
-  const [asked] = packet.questions ?? []
-  if (asked && asked.name.toLowerCase() !== name.toLowerCase())
-    throw failed(server, new Error('it answered another question'))
-  const found = (packet.answers ?? []).flatMap((answer) => (answer.type === 'TXT' ? [answer] : []))
-  if (found.length === 0) return { texts: [], ttlMs: 0 }
-  const texts = found.map(({ data }) =>
-    [data]
-      .flat()
-      .map((part) => part.toString())
-      .join(''),
-  )
-  return { texts, ttlMs: Math.min(...found.map(({ ttl }) => ttl ?? 0)) * 1000 }
+/** One server has this long for everything: its connection, its answer, and the last byte of that. */
+function inTime<T>(
+  server: string,
+  { clock, signal }: { readonly clock: Clock; readonly signal: AbortSignal },
+  work: (signal: AbortSignal) => Promise<T>,
+): Promise<T> {
+  const late = () => failed(server, new Error(`it said nothing for ${oneServerMs} ms`))
+  return withDeadline({ ms: oneServerMs, clock, signal, late }, work)
 }
 
 /** RFC 8484. `url` is one the operator named; no redirect is followed. */
-export function dnsOverHttps(url: string, userAgent: string): TxtServer {
-  const agent = new Agent({ connections: 4, headersTimeout: oneServerMs, bodyTimeout: oneServerMs })
-  const ask = async (name: string, signal: AbortSignal): Promise<DecodedPacket> => {
+export function dnsOverHttps(url: string, userAgent: string, clock: Clock): TxtServer {
+  const agent = new Agent({
+    connections: 4,
+    connect: { timeout: oneServerMs },
+    headersTimeout: oneServerMs,
+    bodyTimeout: oneServerMs,
+  })
+  const ask = async (question: Buffer, signal: AbortSignal): Promise<Buffer> => {
     const answer = await request(url, {
       method: 'POST',
-      body: question(name, 0),
+      body: question,
       signal,
       dispatcher: agent,
       headers: {
@@ -74,13 +67,15 @@ export function dnsOverHttps(url: string, userAgent: string): TxtServer {
       if (bytes > mostAnswerBytes) throw new Error('the answer is too large')
       pieces.push(piece)
     }
-    return decode(Buffer.concat(pieces))
+    return Buffer.concat(pieces)
   }
   return {
     name: new URL(url).host,
     async lookup(name, signal) {
       try {
-        return read(name, await ask(name, signal), url)
+        const question = txtQuestion(name, 0)
+        const bytes = await inTime(url, { clock, signal }, (own) => ask(question, own))
+        return whole(txtAnswer(name, question, bytes))
       } catch (cause) {
         signal.throwIfAborted()
         throw isFailure(cause) ? cause : failed(url, cause)
@@ -94,25 +89,23 @@ export function dnsOverHttps(url: string, userAgent: string): TxtServer {
 export function plainDns(servers: () => readonly string[], clock: Clock): TxtServer {
   async function one(server: string, name: string, signal: AbortSignal): Promise<TxtAnswer> {
     const [host, port] = endpoint(server)
-    const query = question(name, randomInt(1, 65_535))
-    const packet = await overUdp(host, port, query, signal)
-    const isCut = ((packet as { flags?: number }).flags ?? 0) & TRUNCATED_RESPONSE
-    return read(name, isCut ? await overTcp(host, port, query, signal) : packet, server)
+    const query = txtQuestion(name, randomInt(0, 65_536))
+    const answer = txtAnswer(name, query, await overUdp(host, port, query, signal))
+    return answer === 'cut' ? whole(txtAnswer(name, query, await overTcp(host, port, query, signal))) : answer
   }
   return {
     name: 'dns',
     async lookup(name, signal) {
       let last: unknown = new Error('no DNS server is configured')
       for (const server of servers()) {
-        const late = () => failed(server, new Error(`it said nothing for ${oneServerMs} ms`))
         try {
-          return await withDeadline({ ms: oneServerMs, clock, signal, late }, (own) => one(server, name, own))
+          return await inTime(server, { clock, signal }, (own) => one(server, name, own))
         } catch (error) {
           signal.throwIfAborted()
-          last = error
+          last = isFailure(error) ? error : failed(server, error)
         }
       }
-      throw isFailure(last) ? last : failed(servers().join(', '), last)
+      throw isFailure(last) ? last : failed('of the system', last)
     },
     close: async () => {},
   }
@@ -125,8 +118,16 @@ export function txtServers(
 ): TxtServer[] {
   if (wanted === 'system') return [plainDns(getServers, clock)]
   return wanted.map((one) =>
-    one.startsWith('https:') || one.startsWith('http:') ? dnsOverHttps(one, userAgent) : plainDns(() => [one], clock),
+    one.startsWith('https:') || one.startsWith('http:')
+      ? dnsOverHttps(one, userAgent, clock)
+      : plainDns(() => [one], clock),
   )
+}
+
+/** Over HTTPS and TCP everything fits: what is cut there may lack the very record that counts. */
+function whole(answer: TxtAnswer | 'cut'): TxtAnswer {
+  if (answer === 'cut') throw new Error('it cut its answer short')
+  return answer
 }
 
 function endpoint(server: string): [host: string, port: number] {
@@ -135,7 +136,8 @@ function endpoint(server: string): [host: string, port: number] {
   return [match?.[1] ?? server, Number(match?.[2] ?? 53)]
 }
 
-function overUdp(host: string, port: number, packet: Buffer, signal: AbortSignal): Promise<DecodedPacket> {
+/** The connected socket hears its server alone: what comes from another address or port never reaches it. */
+function overUdp(host: string, port: number, question: Buffer, signal: AbortSignal): Promise<Buffer> {
   return new Promise((resolve, reject) => {
     const socket = createSocket(isIPv6(host) ? 'udp6' : 'udp4')
     const end = (settle: () => void) => {
@@ -146,24 +148,19 @@ function overUdp(host: string, port: number, packet: Buffer, signal: AbortSignal
     const leave = () => end(() => reject(signal.reason))
     signal.addEventListener('abort', leave, { once: true })
     socket.once('error', (error) => end(() => reject(error)))
-    socket.on('message', (message) => {
-      // An answer to somebody else's question is not ours.
-      if (message.length < 12 || message.readUInt16BE(0) !== packet.readUInt16BE(0)) return
-      end(() => {
-        try {
-          resolve(decode(message))
-        } catch (error) {
-          reject(error)
-        }
-      })
+    socket.on('message', (bytes) => {
+      if (hasIdOf(question, bytes)) end(() => resolve(bytes))
     })
-    socket.connect(port, host, () => {
-      if (!signal.aborted) socket.send(packet)
+    // No way there (an IPv6 server and no IPv6) is told here and nowhere else.
+    socket.connect(port, host, (error?: Error) => {
+      if (signal.aborted) return
+      if (error) end(() => reject(error))
+      else socket.send(question)
     })
   })
 }
 
-function overTcp(host: string, port: number, packet: Buffer, signal: AbortSignal): Promise<DecodedPacket> {
+function overTcp(host: string, port: number, question: Buffer, signal: AbortSignal): Promise<Buffer> {
   return new Promise((resolve, reject) => {
     const socket = connect({ host, port })
     let held = Buffer.alloc(0)
@@ -178,17 +175,11 @@ function overTcp(host: string, port: number, packet: Buffer, signal: AbortSignal
     socket.once('close', () => end(() => reject(new Error('the connection was closed'))))
     socket.on('data', (chunk) => {
       held = Buffer.concat([held, chunk])
-      if (held.length < 2 || held.length < 2 + held.readUInt16BE(0)) return
-      end(() => {
-        try {
-          resolve(decode(held.subarray(2)))
-        } catch (error) {
-          reject(error)
-        }
-      })
+      const size = held.length < 2 ? Number.POSITIVE_INFINITY : 2 + held.readUInt16BE(0)
+      if (held.length >= size) end(() => resolve(held.subarray(2, size)))
     })
     const length = Buffer.alloc(2)
-    length.writeUInt16BE(packet.length)
-    socket.write(Buffer.concat([length, packet]))
+    length.writeUInt16BE(question.length)
+    socket.write(Buffer.concat([length, question]))
   })
 }

@@ -1,7 +1,11 @@
 // DNSLinks, as DNS servers of every kind tell them: well, late, cut, wrong or not at all.
 import assert from 'node:assert/strict'
+import { createSocket } from 'node:dgram'
+import { createServer as createHttpServer } from 'node:http'
+import { type AddressInfo, createServer } from 'node:net'
 import { after, before, beforeEach, describe, test } from 'node:test'
-import { systemClock } from '../../src/clock.ts'
+import { type DecodedPacket, decode, encode, type Packet } from 'dns-packet'
+import { type Clock, systemClock } from '../../src/clock.ts'
 import { type Failure, isFailure } from '../../src/failure.ts'
 import { txtServers } from '../../src/names/dns-query.ts'
 import { createDnsLinks, isDomain } from '../../src/names/dnslink.ts'
@@ -27,15 +31,18 @@ beforeEach(() => {
   }
 })
 
-const make = (dns: readonly string[], fixed: Record<string, string> = {}) =>
+/** Twenty times as impatient: two seconds of a server are a hundred milliseconds. */
+const hasty: Clock = { ...systemClock, after: (ms, action) => systemClock.after(ms / 20, action) }
+
+const make = (dns: readonly string[], fixed: Record<string, string> = {}, clock = systemClock) =>
   createDnsLinks({
-    servers: txtServers(dns, { userAgent: 'cidgate/test', clock: systemClock }),
+    servers: txtServers(dns, { userAgent: 'cidgate/test', clock }),
     fixed,
     deadlineMs: 5_000,
     ttl: { leastMs: 1_000, mostMs: 3_600_000 },
     notFoundMs: 5_000,
     most: 10,
-    clock: systemClock,
+    clock,
   })
 const signal = () => new AbortController().signal
 const failure = (work: Promise<unknown>): Promise<Failure> =>
@@ -105,7 +112,7 @@ describe('DNSLink', () => {
   test('a server that is silent is passed over for the next one', async () => {
     dns.fault = 'silent'
     other.texts.set('_dnslink.docs.example', ['dnslink=/ipns/b.example'])
-    const links = make([dns.address, other.url])
+    const links = make([dns.address, other.url], {}, hasty)
     const account = createAccount()
     assert.equal((await links.resolve('docs.example', { signal: signal(), account })).value, '/ipns/b.example')
     assert.deepEqual(
@@ -115,10 +122,20 @@ describe('DNSLink', () => {
     await links.close()
   })
 
-  test('of several records the same one is meant every time', async () => {
-    dns.texts.set('_dnslink.docs.example', ['dnslink=/ipfs/bafkqacc', 'dnslink=/ipfs/bafkqabb'])
+  // As the DNSLink standard has it for one namespace; of several namespaces a gateway of content means content first.
+  test('of several records the same one is meant every time: the first by the alphabet, spaces cut', async () => {
+    const several = {
+      'same.example': ['dnslink=/ipfs/bafkqacc', 'v=spf1 -all', 'dnslink= /ipfs/bafkqabb '],
+      'mixed.example': ['dnslink=/ipns/a.example', 'dnslink=/ipfs/bafkqacc', 'dnslink=/swarm/aa'],
+      'doubled.example': ['dnslink=/ipfs/bafkqabb', 'dnslink=/ipfs/bafkqabb'],
+    }
     const links = make([dns.address])
-    assert.equal((await links.resolve('docs.example', { signal: signal() })).value, '/ipfs/bafkqabb')
+    const values: string[] = []
+    for (const [name, texts] of Object.entries(several)) {
+      dns.texts.set(`_dnslink.${name}`, texts)
+      values.push((await links.resolve(name, { signal: signal() })).value)
+    }
+    assert.deepEqual(values, ['/ipfs/bafkqabb', '/ipfs/bafkqacc', '/ipfs/bafkqabb'])
     await links.close()
   })
 
@@ -148,5 +165,155 @@ describe('DNSLink', () => {
       assert.ok(isDomain(name), name)
     assert.deepEqual(dns.asked, [])
     await links.close()
+  })
+})
+
+describe('a DNS server that is odd', () => {
+  const closers: (() => unknown)[] = []
+  after(() => Promise.all(closers.map((close) => close())))
+  const record = 'dnslink=/ipfs/bafkqaaa'
+  const packet = ({ id, questions }: DecodedPacket, more: Partial<Packet> = {}): Buffer => {
+    const name = questions?.[0]?.name ?? ''
+    const answers = [{ type: 'TXT', name, ttl: 60, data: record }] as const
+    return Buffer.from(
+      encode({ type: 'response', id: id ?? 0, questions: questions ?? [], answers: [...answers], ...more }),
+    )
+  }
+  /** Answers over UDP with what `reply` makes of the question, one datagram after another. */
+  const odd = async (reply: (question: DecodedPacket, bytes: Buffer) => readonly Buffer[]): Promise<string> => {
+    const socket = createSocket('udp4')
+    socket.on('message', (bytes, { port, address }) => {
+      for (const datagram of reply(decode(bytes), bytes)) socket.send(datagram, port, address)
+    })
+    await new Promise<void>((resolve) => socket.bind(0, '127.0.0.1', resolve))
+    closers.push(() => socket.close())
+    return `127.0.0.1:${socket.address().port}`
+  }
+  const linkOf = async (
+    servers: readonly string[],
+    clock = systemClock,
+  ): Promise<{ value: string; freshMs: number }> => {
+    const links = make(servers, {}, clock)
+    closers.push(links.close)
+    return links.resolve('docs.example', { signal: signal() })
+  }
+  const listen = async (server: ReturnType<typeof createServer>): Promise<number> => {
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    return (server.address() as AddressInfo).port
+  }
+
+  test('that takes a connection and never finishes TLS, or trickles its answer, is passed over in time', async () => {
+    dns.texts.set('_dnslink.docs.example', [record])
+    const hole = createServer((socket) => {
+      socket.on('error', () => {})
+      closers.push(() => socket.destroy())
+    })
+    const trickle = createHttpServer((_request, response) => {
+      response.writeHead(200, { 'content-type': 'application/dns-message' })
+      const drops = setInterval(() => response.write('.'), 10)
+      response.once('close', () => clearInterval(drops))
+    })
+    for (const url of [`https://127.0.0.1:${await listen(hole)}/`, `http://127.0.0.1:${await listen(trickle)}/`])
+      assert.equal((await linkOf([url, dns.address], hasty)).value, '/ipfs/bafkqaaa')
+    hole.close()
+    trickle.close()
+    trickle.closeAllConnections()
+  })
+
+  test('that there is no way to hurts nobody else', async () => {
+    dns.texts.set('_dnslink.docs.example', [record])
+    assert.equal((await linkOf(['255.255.255.255', dns.address])).value, '/ipfs/bafkqaaa')
+  })
+
+  test('that sends the question back has not said that there is no record', async () => {
+    const echo = await odd((_question, bytes) => [bytes])
+    assert.equal((await failure(linkOf([echo]))).kind, 'unavailable')
+    const none = await odd((question) => [packet(question, { questions: [], answers: [] })])
+    assert.equal((await failure(linkOf([none]))).kind, 'unavailable')
+    dns.texts.set('_dnslink.docs.example', [record])
+    assert.equal((await linkOf([echo, none, dns.address])).value, '/ipfs/bafkqaaa')
+  })
+
+  test('what is forged is not heard: another number, another port, a record of another name', async () => {
+    const forged = (question: DecodedPacket, data: string, more: Partial<Packet> = {}) =>
+      packet(question, { answers: [{ type: 'TXT', name: question.questions?.[0]?.name ?? '', ttl: 9, data }], ...more })
+    const stranger = createSocket('udp4')
+    closers.push(() => stranger.close())
+    const server = createSocket('udp4')
+    closers.push(() => server.close())
+    server.on('message', (bytes, { port, address }) => {
+      const question = decode(bytes)
+      stranger.send(forged(question, 'dnslink=/ipfs/bafkqabb'), port, address, () => {
+        server.send(
+          forged(question, 'dnslink=/ipfs/bafkqabb', { id: ((question.id ?? 0) + 1) & 0xffff }),
+          port,
+          address,
+        )
+        const foreign = {
+          type: 'TXT',
+          name: '_dnslink.elsewhere.example',
+          ttl: 9,
+          data: 'dnslink=/ipfs/bafkqaaaa',
+        } as const
+        const own = { type: 'TXT', name: question.questions?.[0]?.name ?? '', ttl: 9, data: record } as const
+        server.send(packet(question, { answers: [foreign, own] }), port, address)
+      })
+    })
+    await new Promise<void>((resolve) => server.bind(0, '127.0.0.1', resolve))
+    assert.equal((await linkOf([`127.0.0.1:${server.address().port}`])).value, '/ipfs/bafkqaaa')
+  })
+
+  test('an alias holds no longer than its own TTL, wherever it stands; a circle of them leads nowhere', async () => {
+    const chain = (ttls: readonly [number, number, number]) =>
+      odd((question) => [
+        packet(question, {
+          answers: [
+            { type: 'TXT', name: 'b.example', ttl: ttls[2], data: record },
+            { type: 'CNAME', name: 'A.example', ttl: ttls[1], data: 'b.example' },
+            { type: 'CNAME', name: question.questions?.[0]?.name ?? '', ttl: ttls[0], data: 'a.Example' },
+          ],
+        }),
+      ])
+    for (const [ttls, expected] of [
+      [[5, 3600, 3600], 5_000],
+      [[3600, 7, 3600], 7_000],
+      [[3600, 3600, 9], 9_000],
+    ] as const) {
+      const { value, freshMs } = await linkOf([await chain(ttls)])
+      assert.deepEqual([value, Math.ceil(freshMs / 1000) * 1000], ['/ipfs/bafkqaaa', expected])
+    }
+    const circle = await odd((question) => [
+      packet(question, {
+        answers: [
+          { type: 'CNAME', name: '_dnslink.docs.example', ttl: 9, data: 'b.example' },
+          { type: 'CNAME', name: 'b.example', ttl: 9, data: '_dnslink.docs.example' },
+        ],
+      }),
+    ])
+    assert.equal((await failure(linkOf([circle]))).kind, 'not-found')
+  })
+
+  test('a datagram larger than DNS promises is read whole; one that is cut says nothing of what is not there', async () => {
+    const large = await odd((question) => {
+      const name = question.questions?.[0]?.name ?? ''
+      const data = ['x'.repeat(250), record].map((text) => ({ type: 'TXT', name, ttl: 9, data: text }) as const)
+      return [
+        packet(question, { answers: [...Array.from({ length: 20 }, () => data[0]), data[1]] as Packet['answers'] }),
+      ]
+    })
+    assert.equal((await linkOf([large])).value, '/ipfs/bafkqaaa')
+    // Nobody listens on TCP there.
+    const cut = await odd((question) => [packet(question, { flags: 0x200, answers: [] })])
+    assert.equal((await failure(linkOf([cut]))).kind, 'unavailable')
+    const overHttps = createHttpServer((request, response) => {
+      request.once('data', (bytes: Buffer) => {
+        response.writeHead(200, { 'content-type': 'application/dns-message' })
+        response.end(packet(decode(bytes), { flags: 0x200, answers: [] }))
+      })
+    })
+    const port = await listen(overHttps)
+    assert.equal((await failure(linkOf([`http://127.0.0.1:${port}/`]))).kind, 'unavailable')
+    overHttps.close()
+    overHttps.closeAllConnections()
   })
 })
