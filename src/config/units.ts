@@ -29,7 +29,10 @@ type Scale = {
 }
 
 function measure({ units, expected, most, limit }: Scale) {
-  return z.union([z.string(), z.literal(0)], { error: `expected ${expected}` }).transform((value, context) => {
+  const said = z
+    .union([z.string(), z.literal(0)], { error: `expected ${expected}` })
+    .meta({ title: expected.split(' such')[0] ?? '' })
+  return said.transform((value, context) => {
     if (value === 0) return 0
     const parsed = parse(value, units)
     if (parsed !== undefined && parsed <= most) return parsed

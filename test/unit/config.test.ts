@@ -9,6 +9,7 @@ import { ConfigError, keyPath, valueAt } from '../../src/config/complaints.ts'
 import { jsonSchema } from '../../src/config/json-schema.ts'
 import { loadConfig, parseConfig } from '../../src/config/load.ts'
 import { shipped } from '../../src/config/package.ts'
+import { reference } from '../../src/config/reference.ts'
 
 const casesFolder = new URL('../config/', import.meta.url)
 
@@ -111,6 +112,10 @@ describe('configuration', () => {
 
   it('has a schema for editors that is up to date (npm run schema)', () => {
     assert.equal(readFileSync(shipped('config/schema.json'), 'utf8'), jsonSchema())
+  })
+
+  it('has a page of every option that is up to date (npm run schema)', () => {
+    assert.equal(readFileSync(new URL('../../docs/configuration.md', import.meta.url), 'utf8'), reference())
   })
 
   it('describes every option', () => {
