@@ -49,6 +49,7 @@ function complain(issue: Issue, above: Path, tree: unknown): string[] {
     const value = valueAt(tree, path)
     if (inside && typeof value === 'object' && value !== null) return inside.flatMap((one) => complain(one, path, tree))
   }
+  if (issue.code === 'invalid_key') return [`${keyPath(path)}: is not a key that can be here (${expectation(issue)})`]
   const what = issue.message.includes('(expected ') ? issue.message : `${said(tree, path)} (${expectation(issue)})`
   return [`${keyPath(path)}: ${what}`]
 }
@@ -72,6 +73,8 @@ function expectation(issue: Issue): string {
       return `expected at least ${issue.minimum}${unitOf(issue.origin)}`
     case 'too_big':
       return `expected at most ${issue.maximum}${unitOf(issue.origin)}`
+    case 'invalid_key':
+      return issue.issues[0] ? expectation(issue.issues[0]) : 'expected another key'
     case 'invalid_format':
       return `expected ${issue.format === 'url' ? 'a URL such as https://example.org' : issue.format}`
     default:
