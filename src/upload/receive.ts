@@ -1,7 +1,7 @@
 // A multipart body taken apart as it streams. Only parts named `data` are of interest, as files or as text alike; the rest
 // is read past, within limits. Nothing here waits for a whole body, and a file name is never looked at.
 import type { IncomingMessage } from 'node:http'
-import type { Readable, Writable } from 'node:stream'
+import type { Readable } from 'node:stream'
 import { TextDecoder } from 'node:util'
 import { Busboy, type BusboyInstance } from '@fastify/busboy'
 import type { Clock } from '../clock.ts'
@@ -22,8 +22,6 @@ export type ReceiveLimits = {
 
 export type ReceiveOptions = ReceiveLimits & {
   readonly clock: Clock
-  /** Gets the same bytes of the body, as they come; never ended here. Who reads it slowly slows the sender down. */
-  readonly along?: Writable
   /** `data`: parts of that name. `every`: whatever its name, empty ones too, and text need not be UTF-8. */
   readonly parts?: 'data' | 'every'
   /** Ends it from outside. */
@@ -142,14 +140,12 @@ type PumpOptions = ReceiveOptions & {
 
 /** The request into the parser at the parser's pace, with the sender's clocks: time we made it wait is not its own. */
 function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOptions): () => void {
-  const { clock, fail, look, along, maxBytes, idleMs, minRate, graceMs } = options
+  const { clock, fail, look, maxBytes, idleMs, minRate, graceMs } = options
   const began = clock.monotonic()
   let received = 0
   let since = began
   let pausedAt: number | undefined
   let pausedMs = 0
-  const readers: readonly Writable[] = along ? [parser, along] : [parser]
-  const full = new Set<Writable>()
 
   const onData = (chunk: Buffer): void => {
     received += chunk.byteLength
@@ -157,20 +153,17 @@ function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOpt
     if (received > maxBytes + aroundBytes) return fail(tooLarge(maxBytes))
     const wrong = look(chunk)
     if (wrong) return fail(wrong)
-    for (const reader of readers) if (!reader.write(chunk)) full.add(reader)
-    if (full.size === 0) return
+    if (parser.write(chunk)) return
     request.pause()
     pausedAt = since
   }
-  const drained = (reader: Writable) => (): void => {
-    if (!full.delete(reader) || full.size > 0) return
+  const onDrain = (): void => {
     const now = clock.monotonic()
     if (pausedAt !== undefined) pausedMs += now - pausedAt
     pausedAt = undefined
     since = now
     request.resume()
   }
-  const drains = readers.map((reader) => [reader, drained(reader)] as const)
   const onEnd = (): void => {
     cancelTick()
     cancelTick = clock.after(stuckMs, () => fail(malformed('the multipart body does not end')))
@@ -193,7 +186,7 @@ function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOpt
   }
   let cancelTick = clock.after(tickMs, tick)
 
-  for (const [reader, onDrain] of drains) reader.on('drain', onDrain)
+  parser.on('drain', onDrain)
   request.on('data', onData)
   request.on('end', onEnd)
   request.on('error', onGone)
@@ -201,7 +194,7 @@ function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOpt
   if (request.destroyed) onGone()
   return () => {
     cancelTick()
-    for (const [reader, onDrain] of drains) reader.off('drain', onDrain)
+    parser.off('drain', onDrain)
     request.off('data', onData)
     request.off('end', onEnd)
     request.off('close', onGone)

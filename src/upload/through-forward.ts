@@ -38,6 +38,9 @@ const kuboOptions: Readonly<Record<Profile, string>> = {
 }
 const kuboAlways = 'hash=sha2-256&trickle=false&inline=false&pin=true&wrap-with-directory=false&progress=false'
 
+/** Sooner than whoever receives says that it got stuck here. */
+const mostStuckMs = 50_000
+
 export const isKuboAddress = ({ pathname }: URL): boolean => /\/api\/v0(\/add)?\/?$/.test(pathname)
 
 export function createForwarding(options: {
@@ -49,6 +52,7 @@ export function createForwarding(options: {
   readonly clock: Clock
 }): Forwarding {
   const { answerMs, clock } = options
+  const stuckMs = Math.min(answerMs, mostStuckMs)
   const url = new URL(options.target.url)
   const isKubo = isKuboAddress(url)
   if (isKubo) {
@@ -85,8 +89,8 @@ export function createForwarding(options: {
     const stop = new AbortController()
     const answer = Promise.withResolvers<ReadonlySet<string>>()
     answer.promise.catch(() => {})
-    const late = () => failure('transient', `it took nothing for ${answerMs} ms`)
-    const body = createOnward({ stuckMs: answerMs, clock, late })
+    const late = () => failure('transient', `it took nothing for ${stuckMs} ms`)
+    const body = createOnward({ stuckMs, clock, late })
     const fail = (error: unknown): void => {
       const reason = isFailure(error)
         ? error

@@ -1,0 +1,72 @@
+// What thin mode writes anew: parts one behind the other, at the pace of who reads them.
+import assert from 'node:assert/strict'
+import { describe, it } from 'node:test'
+import { setImmediate } from 'node:timers/promises'
+import { Failure } from '../../src/failure.ts'
+import { createOnward } from '../../src/upload/through-body.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
+
+const late = () => new Failure('broken', 'it took nothing', { source: 'provider' })
+
+function begin() {
+  const clock = createFakeClock()
+  return { clock, onward: createOnward({ stuckMs: 1000, clock, late }) }
+}
+
+async function* pieces(count: number, bytes: number) {
+  for (let piece = 0; piece < count; piece++) yield new Uint8Array(bytes).fill(0x78)
+}
+
+describe('the body that thin mode sends on', () => {
+  it('is what every parser reads in one way, and whole only when it is ended', async () => {
+    const { onward } = begin()
+    const { signal } = new AbortController()
+    for (const bytes of [3, 2]) for await (const _ of onward.part(pieces(1, bytes), signal));
+    const open = String(onward.stream.read())
+    assert.equal(onward.hasEnded(), false)
+    onward.end()
+    assert.equal(onward.hasEnded(), true)
+    const form = await new Response(open + String(onward.stream.read()), {
+      headers: { 'content-type': onward.contentType },
+    }).formData()
+    const files = form.getAll('data') as File[]
+    assert.deepEqual(await Promise.all(files.map(async (file) => [file.name, file.type, await file.text()])), [
+      ['data-1', 'application/octet-stream', 'xxx'],
+      ['data-2', 'application/octet-stream', 'xx'],
+    ])
+    await assert.rejects(new Response(open, { headers: { 'content-type': onward.contentType } }).formData())
+  })
+
+  it('waits for who reads it, and says so when nothing is taken for too long', async () => {
+    const { onward, clock } = begin()
+    let sent = 0
+    const done = (async () => {
+      for await (const piece of onward.part(pieces(100, 50_000), new AbortController().signal)) sent += piece.byteLength
+    })()
+    const failed = assert.rejects(done, /it took nothing/)
+    await setImmediate()
+    const before = sent
+    assert.ok(before < 200_000, `${before}`)
+    await clock.advance(900)
+    onward.stream.read()
+    await setImmediate()
+    await clock.advance(900)
+    assert.ok(sent > before)
+    await clock.advance(200)
+    await failed
+    assert.ok(sent < 500_000, `${sent}`)
+    assert.equal(clock.timers, 0)
+  })
+
+  it('stops waiting when the upload is over', async () => {
+    const { onward, clock } = begin()
+    const stop = new AbortController()
+    const done = (async () => {
+      for await (const _ of onward.part(pieces(100, 50_000), stop.signal));
+    })()
+    await setImmediate()
+    stop.abort(new Failure('cancelled', 'the client left', { source: 'client' }))
+    await assert.rejects(done, /the client left/)
+    assert.equal(clock.timers, 0)
+  })
+})
