@@ -81,5 +81,7 @@ export type ProviderContext = {
 export type ProviderKind<Options extends z.ZodType = z.ZodType> = {
   readonly use: string
   readonly options: Options
+  /** It gets no bytes from us, but fetches them by CID: somebody else has to be given them. */
+  readonly fetches?: boolean
   create(options: z.output<Options>, context: ProviderContext): Provider
 }

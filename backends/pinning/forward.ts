@@ -6,12 +6,12 @@ import { parseCid } from '../../src/cid-text.ts'
 import { call, createProviderAgent, failed } from './call.ts'
 import type { PinState, Provider, ProviderContext, ProviderKind } from './contract.ts'
 import { fileForm } from './form.ts'
-import { clocks, url } from './options.ts'
+import { clocks, token, url } from './options.ts'
 
 const options = z.strictObject({
   url: url().describe('The address of its /add, whole.'),
   gateway: url().optional().describe('Where its content can be read, without /ipfs; by default where its /add is.'),
-  token: z.string().min(1).optional().describe('Sent as Authorization: Bearer.'),
+  token: token().optional().describe('Sent as Authorization: Bearer.'),
   headers: z.record(z.string(), z.string()).default({}).describe('Sent with every request.'),
   ...clocks,
 })

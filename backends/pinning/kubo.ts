@@ -8,7 +8,9 @@ import { fileForm } from './form.ts'
 import { auth, clocks, url } from './options.ts'
 
 const options = z.strictObject({
-  url: url().describe('The RPC address, without /api/v0.'),
+  url: url()
+    .refine((text) => !/\/api\/v0\/?$/.test(text), 'expected the address without /api/v0, which is put behind it')
+    .describe('The RPC address, without /api/v0.'),
   auth: auth(),
   how: z.enum(['car', 'add']).default('car').describe('car keeps the CID; add is for services without dag/import.'),
   ...clocks,

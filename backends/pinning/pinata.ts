@@ -4,10 +4,10 @@ import { z } from 'zod'
 import { call, createProviderAgent, failed, type Reply } from './call.ts'
 import type { PinState, Provider, ProviderContext, ProviderKind, Upload } from './contract.ts'
 import { fileForm } from './form.ts'
-import { clocks, url } from './options.ts'
+import { clocks, token, url } from './options.ts'
 
 const options = z.strictObject({
-  token: z.string().min(1).describe('The JWT of a key that may write files and read them.'),
+  token: token().describe('The JWT of a key that may write files and read them.'),
   name: z.string().max(64).default('cidgate').describe('What uploads are called there.'),
   uploadsUrl: url().default('https://uploads.pinata.cloud').describe('Where files are sent.'),
   apiUrl: url().default('https://api.pinata.cloud').describe('Where they are listed and removed.'),

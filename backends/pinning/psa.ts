@@ -4,11 +4,11 @@ import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { call, createProviderAgent, failed, type Reply } from './call.ts'
 import type { PinState, Provider, ProviderContext, ProviderKind } from './contract.ts'
-import { clocks, url } from './options.ts'
+import { clocks, token, url } from './options.ts'
 
 const options = z.strictObject({
   url: url().describe('The base address of the API; /pins is added to it.'),
-  token: z.string().min(1).describe('The access token.'),
+  token: token().describe('The access token.'),
   origins: z
     .array(z.string())
     .max(20)
@@ -28,7 +28,7 @@ type Pin = {
   readonly details: string | undefined
 }
 
-export const psa: ProviderKind<typeof options> = { use: 'psa', options, create: createPsa }
+export const psa: ProviderKind<typeof options> = { use: 'psa', options, fetches: true, create: createPsa }
 
 function createPsa(settings: z.output<typeof options>, { name, userAgent, clock }: ProviderContext): Provider {
   const agent = createProviderAgent(settings.connect)

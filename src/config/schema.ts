@@ -45,6 +45,12 @@ const pinning = z
       folders.add(path)
     }
   })
+  .superRefine(({ providers }, context) => {
+    if (providers.length === 0 || providers.some(({ use }) => !providerKinds[use]?.fetches)) return
+    const kinds = [...new Set(providers.map(({ use }) => use))].join(', ')
+    const message = `nobody is given the bytes: ${kinds} only fetches them (expected another provider beside it)`
+    context.addIssue({ code: 'custom', path: ['providers'], message })
+  })
   .superRefine(({ confirm, providers }, context) => {
     if (confirm === 'all' || providers.length === 0 || confirm <= providers.length) return
     const message = `expected at most ${providers.length}, the number of providers, or all`

@@ -3,6 +3,13 @@ import { z } from 'zod'
 import { profiles } from '../../backends/pinning/contract.ts'
 import { duration, size } from './units.ts'
 
+// Whoever sends it sends it in a header: one with a space in it would never match.
+const token = () =>
+  z
+    .string()
+    .min(1)
+    .refine((text) => /^[\x21-\x7e]*$/.test(text), 'expected a token without spaces or other than ASCII characters')
+
 export const upload = z
   .strictObject({
     maxBytes: size().prefault('100MiB').describe('The largest upload; more is answered with 413.'),
@@ -11,7 +18,7 @@ export const upload = z
       .default('unixfs-v1-2025')
       .describe('How a file becomes blocks, and so its CID (IPIP-499). Change it, and the same file gets another CID.'),
     auth: z
-      .union([z.literal('none'), z.strictObject({ tokens: z.array(z.string().min(1)).min(1) })])
+      .union([z.literal('none'), z.strictObject({ tokens: z.array(token()).min(1) })])
       .default('none')
       .describe('Who may upload: everybody, or who sends one of these as `Authorization: Bearer …`.'),
     concurrency: z.int().min(1).default(64).describe('Uploads received at once; the next is answered with 503.'),
