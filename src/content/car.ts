@@ -11,6 +11,7 @@ import type { Resolution } from './entity.ts'
 import { type EntityBytes, hintOf, parseEntityBytes, placeEntityBytes } from './entity-bytes.ts'
 import { type Format, type FormatRequest, malformedRequest, type Rendering } from './format.ts'
 import { entityOf, walkPath } from './resolve.ts'
+import type { Watch } from './visited.ts'
 
 const mediaType = 'application/vnd.ipld.car'
 
@@ -34,7 +35,8 @@ export const car: Format = {
   },
   async render(session, resolution, request) {
     const params = carParams(request)
-    const { path, entity } = resolution
+    const { path, entity, way } = resolution
+    const { visit } = request
     const part = partOf(resolution, params)
     return {
       contentType: `${mediaType}; version=1; order=${params.order}; dups=${params.dups ? 'y' : 'n'}`,
@@ -44,7 +46,7 @@ export const car: Format = {
       disposition: 'attachment',
       size: undefined,
       ranges: false,
-      read: () => write(entity.cid, blocksOf(session, resolution, part, params)),
+      read: () => write(entity.cid, blocksOf(session, resolution, part, { ...params, watch: visit && { visit, way } })),
     } satisfies Rendering
   },
 }
@@ -83,7 +85,7 @@ async function* blocksOf(
   session: Session,
   { path, entity }: Resolution,
   { scope, range }: PartOfDag,
-  { dups }: CarParams,
+  { dups, watch }: Pick<CarParams, 'dups'> & { readonly watch: Watch | undefined },
 ): AsyncGenerator<Block> {
   const root: Block = { cid: entity.cid, bytes: entity.block }
   if (path.segments.length > 0) {
@@ -93,7 +95,7 @@ async function* blocksOf(
     }
   }
   if (scope === 'block') yield root
-  else yield* walkDag(session, root, { scope, range, dups })
+  else yield* walkDag(session, root, { scope, range, dups, watch })
 }
 
 const lastIncluded = ({ from, to }: Span) => ({ from, to: to - 1 })

@@ -5,10 +5,11 @@ import type { Block } from '../block.ts'
 import { Failure, isFailure } from '../failure.ts'
 import type { DagWant, Session } from '../retrieval/session.ts'
 import { mostFileBytes } from './file.ts'
-import { shardLinksOf } from './hamt.ts'
+import { namesInShard, shardLinksOf } from './hamt.ts'
 import { createPending } from './held.ts'
 import { linksInOrder } from './links.ts'
-import { dagPbCode, declaredSize, readNode, wrongContent } from './unixfs.ts'
+import { dagPbCode, declaredSize, type Node, readNode, wrongContent } from './unixfs.ts'
+import { visitBelow, type Watch, type Way } from './visited.ts'
 
 /** Bytes of the file, `to` excluded. */
 export type Span = { readonly from: number; readonly to: number }
@@ -19,6 +20,8 @@ export type WalkOptions = {
   readonly range?: Span | undefined
   /** Blocks that stand in the DAG more than once come each time. */
   readonly dups: boolean
+  /** Who looks at the path of each thing in a directory before it is read, and the way to the root. */
+  readonly watch?: Watch | undefined
 }
 
 const mostDepth = 1024
@@ -30,20 +33,23 @@ type Part = {
   readonly depth: number
   /** Where it stands in the file, when there is a range to hold it against. */
   readonly span: Span | undefined
+  /** How it is reached by names: known of what is in a directory, and not of what a document links to. */
+  readonly way?: Way | undefined
 }
 
 /** Identity blocks come too: whoever sends them on decides about those. */
 export async function* walkDag(session: Session, root: Block, options: WalkOptions): AsyncGenerator<Block> {
-  const { scope, range, dups } = options
+  const { scope, range, dups, watch } = options
   const seen = createSeen()
   const pending = createPending<Part>()
   const span = range && { from: 0, to: Number.MAX_SAFE_INTEGER }
-  pending.push([{ ...root, depth: 0, span }], 0)
+  pending.push([{ ...root, depth: 0, span, way: watch?.way }], 0)
   let sentBytes = 0
   let ahead: { readonly cid: CID; readonly bytes: Promise<Uint8Array> } | undefined
 
-  const fetch = ({ cid, bytes, span }: Part): Promise<Uint8Array> => {
-    if (bytes) return Promise.resolve(bytes)
+  const fetch = async ({ cid, bytes, span, way }: Part): Promise<Uint8Array> => {
+    if (bytes) return bytes
+    if (watch && way) visitBelow(watch, way)
     const want: DagWant = {
       cid: root.cid,
       segments: [],
@@ -84,7 +90,7 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
 function childrenOf(block: Block, part: Part, { scope, range }: WalkOptions): Part[] | Failure {
   const depth = part.depth + 1
   try {
-    const children = scope === 'all' ? everything(block) : ofEntity(block, part, range)
+    const children = scope === 'all' ? everything(block, part) : ofEntity(block, part, range)
     return children.map((child) => ({ ...child, depth }))
   } catch (error) {
     if (isFailure(error, 'malformed')) return error
@@ -105,12 +111,38 @@ function createSeen() {
   }
 }
 
-type Child = Pick<Part, 'cid' | 'span'>
+type Child = Pick<Part, 'cid' | 'span' | 'way'>
 
 const isWhole = (span: Span | undefined, range: Span | undefined): boolean =>
   !range || !span || (span.from >= range.from && span.to <= range.to)
 
-const everything = (block: Block): Child[] => linksInOrder(block).map((cid) => ({ cid, span: undefined }))
+function everything(block: Block, { way }: Part): Child[] {
+  if (way && block.cid.code === dagPbCode) return named(block, way)
+  return linksInOrder(block).map((cid) => ({ cid, span: undefined }))
+}
+
+/** What a directory leads to, by name. A shard goes by the name of its directory; parts of a file have none. */
+function named({ cid, bytes }: Block, way: Way): Child[] {
+  const node = readNode(cid, bytes)
+  const nameOf = namesIn(cid, node)
+  return node.links.map(({ Hash, Name }) => {
+    const name = nameOf?.(Name ?? '')
+    if (name === undefined) return { cid: Hash, span: undefined }
+    return { cid: Hash, span: undefined, way: name === '' ? way : { cid: Hash, names: [name], above: way } }
+  })
+}
+
+function namesIn(cid: CID, node: Node): ((name: string) => string) | undefined {
+  switch (node.unixfs?.type) {
+    case undefined:
+    case 'directory':
+      return (name) => name
+    case 'hamt-sharded-directory':
+      return namesInShard(cid, node)
+    default:
+      return undefined
+  }
+}
 
 /** What belongs to the entity below this block: parts of a file, shards of a directory, nothing otherwise. */
 function ofEntity(block: Block, part: Part, range: Span | undefined): Child[] {

@@ -1,5 +1,6 @@
 // The words content speaks in: a path that was asked for, and the thing it led to.
 import type { CID } from 'multiformats/cid'
+import type { Way } from './visited.ts'
 
 /** `/ipfs/<cid>[/<segment>…]`, decoded and checked, in the order asked. */
 export type ContentPath = {
@@ -34,6 +35,8 @@ export type Resolution = {
   readonly roots: readonly CID[]
   /** Path left over inside a dag-cbor/dag-json document (it points at a value, not at a link); normally empty. */
   readonly remainder: readonly string[]
+  /** To the entity, by the names it really has: those that were asked for, decoded or as they were sent. */
+  readonly way: Way
 }
 
 export type Entry = {

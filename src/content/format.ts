@@ -5,6 +5,7 @@ import { Failure } from '../failure.ts'
 import type { Session } from '../retrieval/session.ts'
 import type { Resolution } from './entity.ts'
 import type { ResolveOptions } from './resolve.ts'
+import type { Visit } from './visited.ts'
 
 export type FormatName = 'raw' | 'car' | 'tar' | 'dag-json' | 'dag-cbor' | 'json' | 'cbor'
 
@@ -13,6 +14,8 @@ export type FormatRequest = {
   readonly query: URLSearchParams
   /** Of the media type in Accept: `version`, `order`, `dups`. */
   readonly parameters: Readonly<Record<string, string>>
+  /** Holds what lies below the entity against what is not to be read, by its path. */
+  readonly visit?: Visit | undefined
 }
 
 export type Rendering = {

@@ -24,6 +24,16 @@ function shape(cid: CID, { unixfs, data }: Node): { bits: number; digits: number
   return { bits, digits: (fanout - 1).toString(16).length }
 }
 
+/** What a link of this shard is called in the directory, '' for the shards below. Undefined: nothing in it can be asked for. */
+export function namesInShard(cid: CID, node: Node): ((name: string) => string) | undefined {
+  try {
+    const { digits } = shape(cid, node)
+    return (name) => name.slice(digits)
+  } catch {
+    return undefined
+  }
+}
+
 /** What a name leads to, and the blocks below the root that prove it. */
 export type Found = { readonly cid: CID; readonly way: readonly Block[] }
 

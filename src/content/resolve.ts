@@ -8,13 +8,14 @@ import type { ContentPath, Entity, Resolution } from './entity.ts'
 import { type Found, findInShards } from './hamt.ts'
 import { readDocument } from './links.ts'
 import { dagPbCode, declaredSize, rawCode, readNode, wrongContent } from './unixfs.ts'
+import { type Visit, visitWay, type Way } from './visited.ts'
 
 export type ResolveOptions = {
   /** Bytes of the file that will be read, when that is known already: no more than these are asked for. */
   readonly range?: DagWant['range']
   readonly scope?: DagWant['scope']
   /** Called with each CID on the way, the root first, before its block is asked for; may throw (a denylist). */
-  readonly visit?: (cid: CID, rest: readonly string[]) => void
+  readonly visit?: Visit
   /** The block at the end is wanted as it is, even when it makes no sense (raw, CAR): the entity is `data`. */
   readonly opaque?: boolean
 }
@@ -38,27 +39,44 @@ export async function* walkPath(
   const roots: CID[] = []
   let cid = path.cid
   let at = 0
+  let way: Way = { cid, names: [], above: undefined }
+  // Something goes by another name than those that were visited knew.
+  let isRenamed = false
+  const visitRenamed = (rest: readonly string[]) => {
+    if (isRenamed && options.visit) visitWay(options.visit, way, rest)
+  }
   for (;;) {
     if (!isProvable(cid)) throw wrongContent(cid, 'its hash cannot be proved')
     const rest = path.segments.slice(at)
     options.visit?.(cid, rest)
     roots.push(cid)
+    if (rest.length === 0) visitRenamed(rest)
     const around: DagWant = { cid, segments: rest, scope, range: options.range }
     const bytes = await session.get(cid, around)
     yield { cid, bytes }
-    if (at === path.segments.length) return { path, entity: read(cid, bytes), roots, remainder: [] }
+    if (at === path.segments.length) return { path, entity: read(cid, bytes), roots, remainder: [], way }
     const step = await next(session, { cid, bytes }, { path, at, around })
     if (step === undefined) throw noLink(path, at)
     yield* step.way
     if (step.cid === undefined) {
-      return { path, entity: read(cid, bytes), roots, remainder: path.segments.slice(step.at) }
+      visitRenamed(rest)
+      return { path, entity: read(cid, bytes), roots, remainder: path.segments.slice(step.at), way }
     }
+    const names = step.name === undefined ? path.segments.slice(at, step.at) : [step.name]
+    if (names[0] !== path.segments[at]) isRenamed = true
+    way = { cid: step.cid, names, above: way }
     cid = step.cid
     at = step.at
   }
 }
 
-type Step = { readonly cid: CID | undefined; readonly at: number; readonly way: readonly Block[] }
+type Step = {
+  readonly cid: CID | undefined
+  readonly at: number
+  readonly way: readonly Block[]
+  /** The name that was taken, where there were two readings of it. */
+  readonly name?: string
+}
 type Place = { readonly path: ContentPath; readonly at: number; readonly around: DagWant }
 
 async function next(session: Session, block: Block, { path, at, around }: Place): Promise<Step | undefined> {
@@ -76,7 +94,7 @@ async function next(session: Session, block: Block, { path, at, around }: Place)
       }
       for (const name of new Set([path.segments[at] as string, path.encoded[at] as string])) {
         const found = await lookUp(name)
-        if (found) return { ...found, at: at + 1 }
+        if (found) return { ...found, at: at + 1, name }
       }
       return undefined
     }

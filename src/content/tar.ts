@@ -8,6 +8,7 @@ import { symlinkTarget } from './resolve.ts'
 import { paddingAfter, type TarMember, tarEnd, tarHeader } from './tar-header.ts'
 import { type Member, membersOf } from './tree.ts'
 import { dagPbCode, readNode, wrongContent } from './unixfs.ts'
+import type { Watch } from './visited.ts'
 
 const mediaType = 'application/x-tar'
 // How much is looked at before the first byte, to say how long the archive is and that nothing in it is refused.
@@ -17,25 +18,26 @@ export const tar: Format = {
   name: 'tar',
   mediaType,
   wants: () => ({ scope: 'all' }),
-  async render(session, resolution) {
+  async render(session, resolution, { visit }) {
     refuseRemainder(resolution)
-    const { entity } = resolution
+    const { entity, way } = resolution
     if (entity.kind === 'data') throw notAcceptable(entity.cid, 'tar', 'it is neither a file nor a directory')
+    const watch = visit && { visit, way }
     return {
       contentType: mediaType,
       etagSuffix: '.x-tar',
       weak: true,
       filename: `${entity.cid}.tar`,
       disposition: 'attachment',
-      size: await plannedSize(session, entity),
+      size: await plannedSize(session, entity, watch),
       ranges: false,
-      read: () => write(session, entity),
+      read: () => write(session, entity, watch),
     }
   },
 }
 
-async function* write(session: Session, root: Entity): AsyncGenerator<Uint8Array> {
-  for await (const member of membersOf(session, root, root.cid.toString())) {
+async function* write(session: Session, root: Entity, watch: Watch | undefined): AsyncGenerator<Uint8Array> {
+  for await (const member of membersOf(session, root, root.cid.toString(), watch)) {
     const described = describe(member)
     yield tarHeader(described)
     if (described.size === 0) continue
@@ -74,7 +76,7 @@ function describe({ path, entity }: Member): TarMember {
  * The length of the archive when it is small and here, undefined otherwise. Nothing is fetched for it: an answer that can
  * begin does not wait for this. A path that is refused is found here while it can still become a status.
  */
-async function plannedSize(session: Session, root: Entity): Promise<number | undefined> {
+async function plannedSize(session: Session, root: Entity, watch: Watch | undefined): Promise<number | undefined> {
   const notHere = new Failure('not-found', 'a block is in no tier', { source: 'tier' })
   const here: Session = {
     ...session,
@@ -86,7 +88,7 @@ async function plannedSize(session: Session, root: Entity): Promise<number | und
   let size = tarEnd.byteLength
   let count = 0
   try {
-    for await (const member of membersOf(here, root, root.cid.toString())) {
+    for await (const member of membersOf(here, root, root.cid.toString(), watch)) {
       if (++count > mostPlanned) return undefined
       const described = describe(member)
       size += tarHeader(described).byteLength + described.size + paddingAfter(described.size)

@@ -10,6 +10,7 @@ import type { ShardLink } from './hamt.ts'
 import { createHeld } from './held.ts'
 import { entityOf } from './resolve.ts'
 import { wrongContent } from './unixfs.ts'
+import { visitBelow, type Watch, type Way } from './visited.ts'
 
 export type Member = { readonly path: string; readonly entity: Entity }
 
@@ -19,23 +20,23 @@ const mostPathBytes = 8 * 1024
 // Every symlink is remembered by its path.
 const mostSymlinkPathBytes = 8 * 1024 * 1024
 
-type Open = { readonly path: string; readonly links: AsyncGenerator<ShardLink> }
+type Open = { readonly path: string; readonly links: AsyncGenerator<ShardLink>; readonly way: Way | undefined }
 
 /** `top` is the name of the entity itself, before everything. */
-export async function* membersOf(session: Session, root: Entity, top: string): AsyncGenerator<Member> {
+export async function* membersOf(session: Session, root: Entity, top: string, watch?: Watch): AsyncGenerator<Member> {
   const around: DagWant = { cid: root.cid, segments: [], scope: 'all' }
   const held = createHeld()
   const symlinks = createSymlinkPaths(root)
   const open: Open[] = []
-  const enter = ({ path, entity }: Member): Member => {
+  const enter = ({ path, entity }: Member, way: Way | undefined): Member => {
     if (entity.kind === 'symlink') symlinks.add(path)
     if (entity.kind !== 'directory') return { path, entity }
     if (open.length >= mostDepth) throw wrongContent(root.cid, `it is nested more than ${mostDepth} levels deep`)
     const block: Block = { cid: entity.cid, bytes: entity.block }
-    open.push({ path, links: linksOfDirectory(session, block, around, held) })
+    open.push({ path, links: linksOfDirectory(session, block, around, held), way })
     return { path, entity }
   }
-  yield enter({ path: top, entity: root })
+  yield enter({ path: top, entity: root }, watch?.way)
   let count = 0
   for (let inner = open.at(-1); inner; inner = open.at(-1)) {
     const { value: link, done } = await inner.links.next()
@@ -48,7 +49,9 @@ export async function* membersOf(session: Session, root: Entity, top: string): A
     }
     const path = below(root, top, inner.path, link.name)
     if (symlinks.reaches(path)) throw outside(root, path, 'is reached through a symlink of the archive')
-    yield enter({ path, entity: entityOf(link.cid, await session.get(link.cid, around)) })
+    const way = inner.way && { cid: link.cid, names: [link.name], above: inner.way }
+    if (watch && way) visitBelow(watch, way)
+    yield enter({ path, entity: entityOf(link.cid, await session.get(link.cid, around)) }, way)
   }
 }
 

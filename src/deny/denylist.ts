@@ -100,8 +100,7 @@ export function createDenylist(name: string): Denylist {
     },
     path(cid, segments) {
       const path = segments.join('/')
-      const hash = keyOf(cid.multihash.bytes)
-      const v1 = CID.createV1(cid.code, cid.multihash).toString()
+      const { hash, v1 } = spelled(cid)
       return last([
         ...matching(spaces.ipfs.get(hash), path),
         ...hashedRules([path === '' ? hash : `${hash}/${path}`, `${v1}/${path}`]),
@@ -119,6 +118,19 @@ export function createDenylist(name: string): Denylist {
       ])
     },
   }
+}
+
+type Spelled = { readonly hash: string; readonly v1: string }
+
+/** Folders are looked at again for each thing in them, and base58 is most of what a look costs. */
+const spellings = new WeakMap<CID, Spelled>()
+
+function spelled(cid: CID): Spelled {
+  const known = spellings.get(cid)
+  if (known) return known
+  const made = { hash: keyOf(cid.multihash.bytes), v1: CID.createV1(cid.code, cid.multihash).toString() }
+  spellings.set(cid, made)
+  return made
 }
 
 function matching(rules: readonly Rule[] | undefined, path: string): Rule[] {

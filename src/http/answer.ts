@@ -198,8 +198,8 @@ async function find(asked: Asked, path: ContentPath, negotiated: Negotiated): Pr
       : undefined
   if (web?.kind === 'moved') return web
   const resolution = web?.resolution ?? (await resolve(session, path, resolving))
-  const below = visited(session, deps.visit)
-  const rendering = await format?.render(below, resolution, wanted)
+  const below = visited(session, visit, resolution.roots)
+  const rendering = await format?.render(below, resolution, { ...wanted, visit })
   const { roots, entity } = resolution
   if (rendering) {
     const body = rendered(rendering, entity.cid, '')

@@ -3,6 +3,7 @@ import { CID } from 'multiformats/cid'
 import { walkDag } from '../content/dag-walk.ts'
 import { parseRoot } from '../content/path.ts'
 import { dagPbCode } from '../content/unixfs.ts'
+import { visited, watchFrom } from '../content/visited.ts'
 import { Failure } from '../failure.ts'
 import { nameOf } from '../upload/journal.ts'
 import { argOf, badCall, type Call, isOn, saidIn, sendJson } from './kubo-call.ts'
@@ -19,7 +20,9 @@ export async function addPin({ query, session, response, deps }: Call): Promise<
   try {
     const bytes = await session.get(cid, { cid, segments: [], scope: 'all' })
     session.begun()
-    await deps.uploads.keep(cid, walkDag(session, { cid, bytes }, { scope: 'all', dups: false }))
+    const below = visited(session, deps.visit)
+    const watch = watchFrom(deps.visit, cid)
+    await deps.uploads.keep(cid, walkDag(below, { cid, bytes }, { scope: 'all', dups: false, watch }))
     sendJson(response, { Pins: [cid.toString()] })
   } finally {
     leave()

@@ -5,7 +5,7 @@ import { walkDag } from '../content/dag-walk.ts'
 import { readFile } from '../content/file.ts'
 import { parsePath, parseRoot } from '../content/path.ts'
 import { resolve } from '../content/resolve.ts'
-import { visited } from '../content/visited.ts'
+import { visited, watchFrom } from '../content/visited.ts'
 import { carHeader, carSection } from '../upload/spooled.ts'
 import { argOf, badCall, type Call, type Said, saidIn } from './kubo-call.ts'
 import { writeAll } from './write.ts'
@@ -44,7 +44,9 @@ export async function exportDag({ query, session, response, deps }: Call): Promi
   const bytes = await session.get(cid, { cid, segments: [], scope: 'all' })
   async function* car() {
     yield carHeader(cid)
-    for await (const block of walkDag(visited(session, deps.visit), { cid, bytes }, { scope: 'all', dups: false }))
+    const below = visited(session, deps.visit)
+    const watch = watchFrom(deps.visit, cid)
+    for await (const block of walkDag(below, { cid, bytes }, { scope: 'all', dups: false, watch }))
       if (!isIdentity(block.cid)) yield* carSection(block)
   }
   response.setHeader('Content-Type', 'application/vnd.ipld.car; version=1')

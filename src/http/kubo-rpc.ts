@@ -63,12 +63,12 @@ async function answerCall(request: IncomingMessage, response: ServerResponse, de
   }
 }
 
-/** Kubo answers 500 to what went wrong and 400 to what was asked wrongly; limits of ours keep their own status. */
+/** Kubo answers 500 to what went wrong and 400 to what was asked wrongly; limits and denylists of ours keep their own status. */
 function sendError(request: IncomingMessage, response: ServerResponse, failure: Failure): void {
   if (failure.kind === 'refused') return sendText(request, response, 403, '403 - Forbidden')
   const own = statusOf(failure, 'api')
   const isClients = isFailure(failure, 'malformed') && failure.source === 'client'
-  const status = isClients ? 400 : [413, 429, 503].includes(own) ? own : 500
+  const status = isClients ? 400 : failure.kind === 'denied' || [413, 429, 503].includes(own) ? own : 500
   const text = JSON.stringify({ Message: messageOf(failure), Code: isClients ? 1 : 0, Type: 'error' })
   send(request, response, status, `${text}\n`, 'application/json')
 }

@@ -6,18 +6,26 @@ import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, afterEach, before, beforeEach, describe, test } from 'node:test'
+import type { CID } from 'multiformats/cid'
 import { createGateway } from '../../src/gateway.ts'
-import { addFile, type Fixtures, fixtures, noise } from '../support/fixtures.ts'
+import { addDirectory, addFile, type Fixtures, fixtures, noise, text } from '../support/fixtures.ts'
 import { type Fetched, fetchAll, metricsOf, startGateway, type TestGateway } from '../support/gateway.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 
 let all: Fixtures
+let folderCid: CID
+let shardedCid: CID
+let above: CID
 let upstream: ProgrammableUpstream
 let folder: string
 let list: string
 let at: TestGateway
 before(async () => {
   all = await fixtures()
+  const files = { 'secret.html': text('secret'), 'ok.txt': text('fine'), 'a%20b': text('literal') }
+  folderCid = await addDirectory(all.blocks, files)
+  shardedCid = await addDirectory(all.blocks, files, { sharded: true })
+  above = await addDirectory(all.blocks, { 'sub/secret.html': text('secret'), 'sub/ok.txt': text('fine') })
   upstream = await startUpstream({ blocks: all.blocks })
 })
 after(() => upstream.close())
@@ -128,6 +136,85 @@ describe('denied content', () => {
       assert.ok(Date.now() < until, 'the list was not read again')
     assert.equal((await get(`/ipfs/${cid}`)).status, 410)
     assert.match(await metricsOf(at.gateway), /^cidgate_denylist_rules 1$/m)
+  })
+})
+
+/** The status, or that what began was cut. */
+const outcome = (path: string): Promise<number | 'cut'> =>
+  get(path).then(
+    ({ status }) => status,
+    () => 'cut' as const,
+  )
+
+describe('a rule for a path', () => {
+  test('holds under the name that an entry really has', async () => {
+    await start(`/ipfs/${folderCid}/a%2520b`)
+    assert.equal((await get(`/ipfs/${folderCid}/a%2520b`)).status, 410)
+    assert.equal((await get(`/ipfs/${folderCid}/a%20b`)).status, 410)
+    assert.equal((await get(`/ipfs/${folderCid}/ok.txt`)).status, 200)
+  })
+
+  test('holds in a tar and in a CAR of what lies above it', async () => {
+    await start('')
+    const { entries } = JSON.parse((await get(`/ipfs/${above}`)).body.toString()) as { entries: { cid: string }[] }
+    await at.close()
+    const sub = entries[0]?.cid
+    for (const [rule, top] of [
+      [`${folderCid}/secret.html`, folderCid],
+      [`${shardedCid}/secret.html`, shardedCid],
+      [`${above}/sub/secret.html`, above],
+      [`${above}/sub/secret.html`, `${above}/sub`],
+      [`${sub}/secret.html`, above],
+    ] as const) {
+      await start(`/ipfs/${rule}`)
+      for (const format of ['tar', 'car']) assert.notEqual(await outcome(`/ipfs/${top}?format=${format}`), 200, rule)
+      for (const format of ['tar', 'car', 'raw'])
+        assert.equal(await outcome(`/ipfs/${top}/${top === above ? 'sub/' : ''}ok.txt?format=${format}`), 200, rule)
+      assert.equal(await outcome(`/ipfs/${top}?format=car&dag-scope=entity`), 200)
+      await at.close()
+    }
+  })
+
+  test('that allows holds in a CAR, whose blocks prove the path', async () => {
+    await start(`/ipfs/${folderCid}/*\n!/ipfs/${folderCid}/ok.txt\n/ipfs/${shardedCid}/*\n!/ipfs/${shardedCid}/ok.txt`)
+    for (const cid of [folderCid, shardedCid]) {
+      for (const query of ['', '?format=raw', '?format=car', '?format=car&dag-scope=entity', '?format=tar'])
+        assert.equal(await outcome(`/ipfs/${cid}/ok.txt${query}`), 200, query)
+      for (const path of [
+        '/secret.html',
+        '',
+        '?format=car',
+        '?format=tar',
+        '?format=raw',
+        '?format=car&dag-scope=block',
+      ])
+        assert.equal(await outcome(`/ipfs/${cid}${path}`), 410, path)
+    }
+  })
+})
+
+describe("kubo's door", () => {
+  const call = (command: string): Promise<number | 'cut'> =>
+    fetch(`${at.url}/api/v0/${command}`, { method: 'POST' })
+      .then((response) => response.text().then(() => response.status))
+      .catch(() => 'cut' as const)
+
+  test('says 410 and 451 as the rest of the gateway does', async () => {
+    const { cid } = all.files.hello
+    await start(`/ipfs/${cid} status=451\n/ipfs/${folderCid}/secret.html`, { upload: { rpc: true } })
+    for (const command of ['cat', 'block/get', 'dag/export', 'pin/add'])
+      assert.equal(await call(`${command}?arg=${cid}`), 451, command)
+    assert.equal(await call(`cat?arg=${folderCid}/secret.html`), 410)
+    assert.equal(await call(`cat?arg=${folderCid}/ok.txt`), 200)
+  })
+
+  test('neither keeps nor exports what holds something denied', async () => {
+    await start(`/ipfs/${folderCid}/secret.html\n/ipfs/${shardedCid}/secret.html`, { upload: { rpc: true } })
+    for (const cid of [folderCid, shardedCid]) {
+      assert.equal(await call(`pin/add?arg=${cid}`), 410)
+      assert.equal(await call(`dag/export?arg=${cid}`), 'cut')
+    }
+    assert.equal(await call(`pin/add?arg=${above}`), 200)
   })
 })
 
