@@ -20,6 +20,7 @@ import { loadDenylists } from './deny/sources.ts'
 import { Failure } from './failure.ts'
 import { createAdmin } from './http/admin.ts'
 import { createApp } from './http/app.ts'
+import { createForwarded } from './http/forwarded.ts'
 import { createHosts } from './http/hosts.ts'
 import { createHot } from './http/hot.ts'
 import { createLane } from './http/lane.ts'
@@ -163,7 +164,8 @@ async function putTogether(config: Config, log: Log, clock: Clock, closers: Clos
     log,
   })
   closers.push(() => names.close())
-  const limits = createLimits({ ...config.limits, clock })
+  const { addressOf } = createForwarded(config.trustedProxies)
+  const limits = createLimits({ ...config.limits, addressOf, clock })
   const hosts = createHosts({
     table: config.hosts,
     hasLink: config.names.sites ? names.hasLink : undefined,

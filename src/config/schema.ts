@@ -136,7 +136,9 @@ const limits = z.strictObject({
   perClient: z
     .union([z.literal('none'), z.strictObject({ perMinute: count(), burst: count().optional() })])
     .default('none')
-    .describe('Requests a minute from one address (IPv6: from one /64), and how many may come at once; then 429.'),
+    .describe(
+      'Requests a minute from one address (IPv6: from one /64), and how many may come at once; then 429. Behind proxies see `trustedProxies`.',
+    ),
   headers: duration().prefault('10s').describe('A request must have sent its headers by then.'),
   keepAlive: duration()
     .prefault('75s')
@@ -188,7 +190,7 @@ const everything = z.strictObject({
   trustedProxies: ranges()
     .default([])
     .describe(
-      'Addresses or ranges of proxies in front, whose X-Forwarded-Host and X-Forwarded-Proto are believed. They must set both themselves.',
+      'Addresses or ranges of proxies in front, whose X-Forwarded-Host, X-Forwarded-Proto and X-Forwarded-For are believed. They must set the first two themselves, and add to the third.',
     ),
   names: names.describe('How keys and domains under /ipns are resolved.'),
   responses: responses.prefault({}).describe('What answers look like.'),

@@ -1,13 +1,15 @@
 // What a proxy in front says of a request: the host and the scheme that it was asked with. Any client can write the same
 // headers, and they decide what an answer is; so only those of the operator's own proxies are read.
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
-import { BlockList, isIPv6 } from 'node:net'
+import { BlockList, isIP, isIPv6 } from 'node:net'
 import type { TLSSocket } from 'node:tls'
 
 export interface Forwarded {
   /** With the port, as it is written there. */
   hostOf(request: IncomingMessage): string
   schemeOf(request: IncomingMessage): 'http' | 'https'
+  /** Of the client: the last address in the chain that is not one of the operator's proxies. */
+  addressOf(request: IncomingMessage): string
 }
 
 /** `proxies`: addresses and ranges, such as 127.0.0.1, 10.0.0.0/8 and fd00::/8. */
@@ -20,11 +22,13 @@ export function createForwarded(proxies: readonly string[]): Forwarded {
     else known.addSubnet(address, Number(bits), family)
   }
 
+  const isKnown = (address: string): boolean => known.check(address, isIPv6(address) ? 'ipv6' : 'ipv4')
+
   function said({ headers, socket }: IncomingMessage, name: keyof IncomingHttpHeaders): string | undefined {
     const value = headers[name]
     const { remoteAddress } = socket
     if (value === undefined || remoteAddress === undefined || proxies.length === 0) return undefined
-    if (!known.check(remoteAddress, isIPv6(remoteAddress) ? 'ipv6' : 'ipv4')) return undefined
+    if (!isKnown(remoteAddress)) return undefined
     // One behind another add to the list: the first was asked by the client.
     return String(value).split(',')[0]?.trim() || undefined
   }
@@ -35,6 +39,15 @@ export function createForwarded(proxies: readonly string[]): Forwarded {
       const scheme = said(request, 'x-forwarded-proto')?.toLowerCase()
       if (scheme === 'https' || scheme === 'http') return scheme
       return (request.socket as TLSSocket).encrypted ? 'https' : 'http'
+    },
+    addressOf({ headers, socket: { remoteAddress = '' } }) {
+      if (proxies.length === 0 || remoteAddress === '' || !isKnown(remoteAddress)) return remoteAddress
+      // Each proxy adds whom it was asked by; what stands before that may be the client's own words.
+      const chain = String(headers['x-forwarded-for'] ?? '')
+        .split(',')
+        .map((one) => one.trim())
+      const client = chain.findLast((one) => isIP(one) === 0 || !isKnown(one))
+      return client !== undefined && isIP(client) !== 0 ? client : remoteAddress
     },
   }
 }

@@ -18,12 +18,17 @@ export interface Limits {
 export type LimitOptions = {
   readonly inFlight: number
   readonly perClient: 'none' | { readonly perMinute: number; readonly burst?: number | undefined }
+  /** Of the client, also behind the operator's own proxies. */
+  readonly addressOf?: (request: IncomingMessage) => string
   readonly clock: Clock
 }
 
+const socketAddress = ({ socket }: IncomingMessage): string => socket.remoteAddress ?? ''
+
 const mostClients = 100_000
 
-export function createLimits({ inFlight: most, perClient, clock }: LimitOptions): Limits {
+export function createLimits(options: LimitOptions): Limits {
+  const { inFlight: most, perClient, addressOf = socketAddress, clock } = options
   const clients = perClient === 'none' ? undefined : new LRUCache<string, Budget>({ max: mostClients })
   let inFlight = 0
   let shed = 0
@@ -44,7 +49,7 @@ export function createLimits({ inFlight: most, perClient, clock }: LimitOptions)
   }
 
   const isOver = (request: IncomingMessage): boolean => {
-    const budget = clients && budgetOf(request.socket.remoteAddress ?? '')
+    const budget = clients && budgetOf(addressOf(request))
     return budget !== undefined && !budget.take()
   }
 
@@ -58,7 +63,7 @@ export function createLimits({ inFlight: most, perClient, clock }: LimitOptions)
           retryAfterMs: 1000,
         })
       }
-      const budget = clients && budgetOf(request.socket.remoteAddress ?? '')
+      const budget = clients && budgetOf(addressOf(request))
       if (budget && !budget.take()) {
         throttled++
         return new Failure('throttled', 'too many requests from this address', {

@@ -5,6 +5,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import { describe, test } from 'node:test'
 import { CID } from 'multiformats/cid'
 import { isFailure } from '../../src/failure.ts'
+import { createForwarded } from '../../src/http/forwarded.ts'
 import { createJsonRule } from '../../src/http/json-rule.ts'
 import { clientOf, createLimits } from '../../src/http/limits.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
@@ -48,6 +49,42 @@ describe('requests of one client', () => {
     ['::1', '0:0:0:0'],
   ]
   for (const [address, key] of rows) test(`${address} is ${key}`, () => assert.equal(clientOf(address), key))
+})
+
+describe('the address of a client', () => {
+  const { addressOf } = createForwarded(['127.0.0.1', '10.0.0.0/8'])
+  const rows: [from: string, said: string | undefined, address: string][] = [
+    ['1.2.3.4', undefined, '1.2.3.4'],
+    ['1.2.3.4', '9.9.9.9', '1.2.3.4'],
+    ['127.0.0.1', undefined, '127.0.0.1'],
+    ['127.0.0.1', '9.9.9.9', '9.9.9.9'],
+    ['::ffff:127.0.0.1', '9.9.9.9', '9.9.9.9'],
+    // What the client wrote itself stands before what a proxy of ours added.
+    ['127.0.0.1', '6.6.6.6, 9.9.9.9', '9.9.9.9'],
+    ['127.0.0.1', '6.6.6.6, 9.9.9.9, 10.1.2.3', '9.9.9.9'],
+    ['10.1.1.1', '2001:db8::9', '2001:db8::9'],
+    ['127.0.0.1', '9.9.9.9, nonsense', '127.0.0.1'],
+    ['127.0.0.1', '10.1.2.3', '127.0.0.1'],
+  ]
+  for (const [from, said, address] of rows)
+    test(`${from} that says ${said} is ${address}`, () => {
+      const headers = said === undefined ? {} : { 'x-forwarded-for': said }
+      assert.equal(addressOf({ headers, socket: { remoteAddress: from } } as unknown as IncomingMessage), address)
+    })
+
+  test('is what its requests are counted by', () => {
+    const limits = createLimits({
+      inFlight: 9,
+      perClient: { perMinute: 1, burst: 1 },
+      addressOf,
+      clock: createFakeClock(),
+    })
+    const from = (client: string) =>
+      ({ headers: { 'x-forwarded-for': client }, socket: { remoteAddress: '127.0.0.1' } }) as unknown as IncomingMessage
+    assert.equal(limits.enter(from('9.9.9.9'), response()), undefined)
+    assert.equal(limits.enter(from('8.8.8.8'), response()), undefined)
+    assert.equal(limits.enter(from('6.6.6.6, 9.9.9.9'), response())?.kind, 'throttled')
+  })
 })
 
 describe('documents that are looked into', () => {
