@@ -5,6 +5,7 @@ import { Failure, isFailure } from '../failure.ts'
 import type { Attempt } from '../observe/account.ts'
 import type { TxtServer } from './dns-query.ts'
 import { type Answer, createLookups, type Found, type Lookups, type Wants } from './lookups.ts'
+import { createTurns } from './turns.ts'
 
 export interface DnsLinks {
   /** `/ipfs/…` or `/ipns/…`, as the record says. Rejects with `not-found` for a name without a DNSLink. */
@@ -15,10 +16,14 @@ export interface DnsLinks {
 
 const staleMs = 86_400_000 // how long behind its TTL an answer is served because nobody answers
 const fixedFreshMs = 60_000
+const unavailableMs = 5_000
+const atOnce = 100 // names that DNS is asked for; any host a client makes up may be one
+const mostWaiting = 400
+const waitMs = 1_000
 
 /** A name DNS could have; looked at before anything is asked. */
 export const isDomain = (name: string): boolean =>
-  name.length <= 253 &&
+  name.length <= 244 && // with _dnslink. in front no longer than a name may be
   /^(?=.*\.)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)+[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.?$/i.test(name)
 
 const isPath = (text: string): boolean => /^\/ip[fn]s\/[^/]/.test(text)
@@ -36,12 +41,15 @@ export function createDnsLinks(options: {
   const { servers, ttl, clock } = options
   const fixed = new Map(Object.entries(options.fixed).map(([name, value]) => [name.toLowerCase(), value]))
 
-  async function look(
-    name: string,
-    _known: string | undefined,
-    signal: AbortSignal,
-    note: (attempt: Attempt) => void,
-  ): Promise<Found<string>> {
+  const turns = createTurns({
+    atOnce,
+    waiting: mostWaiting,
+    waitMs,
+    what: 'too many domains are being looked up',
+    clock,
+  })
+
+  async function ask(name: string, signal: AbortSignal, note: (attempt: Attempt) => void): Promise<Found<string>> {
     let last: unknown
     for (const server of servers) {
       const began = clock.monotonic()
@@ -76,7 +84,8 @@ export function createDnsLinks(options: {
 
   const lookups = createLookups<string, string>({
     ...options,
-    look,
+    unavailableMs,
+    look: (name, _known, signal, note) => turns(signal, () => ask(name, signal, note)),
     takesBack: (error) => isFailure(error, 'not-found'),
     late: (name) => new Failure('timeout', `no DNS server said in time where ${name} points`, { source: 'upstream' }),
   })

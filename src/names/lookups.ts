@@ -55,20 +55,22 @@ export type LookupOptions<Subject, T> = {
   readonly deadlineMs: number
   /** How long a failure is remembered when nothing is known. */
   readonly notFoundMs: number
+  /** The same for `unavailable`, which says nothing about the name. Default: not at all. */
+  readonly unavailableMs?: number | undefined
   readonly most: number
   readonly clock: Clock
 }
 
-const staleAfterMs = 1_000 // who has something valid waits this long for something newer
+const staleAfterMs = 1_000 // who has something valid waits until the look-up for something newer is as old as this
 const againMs = 10_000 // what is served stale is asked for again after this
 const leastAgeMs = 1_000 // younger than this it is fresh even for `no-cache`
 
 type Kept<T> = Found<T> & { readonly at: number }
 type Failed = { readonly error: unknown; readonly at: number; readonly until: number }
-type Work<T> = { readonly done: Promise<Kept<T>>; readonly attempts: readonly Attempt[] }
+type Work<T> = { readonly done: Promise<Kept<T>>; readonly attempts: readonly Attempt[]; readonly at: number }
 
 export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): Lookups<Subject, T> {
-  const { look, restore, takesBack, late, deadlineMs, notFoundMs, most, clock } = options
+  const { look, restore, takesBack, late, deadlineMs, notFoundMs, unavailableMs = 0, most, clock } = options
   const held = new LRUCache<string, Kept<T>>({ max: most })
   const failed = new LRUCache<string, Failed>({ max: most })
   const flights = createFlights<Work<T>>()
@@ -102,9 +104,10 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
   }
 
   function remember(key: string, error: unknown): void {
-    if (isFailure(error, 'cancelled')) return
+    // Neither says anything about the name, nor about who can be asked.
+    if (isFailure(error, 'cancelled') || isFailure(error, 'overloaded')) return
     if (takesBack(error)) held.delete(key)
-    const ms = kept(key) ? againMs : isFailure(error, 'unavailable') ? 0 : notFoundMs
+    const ms = kept(key) ? againMs : isFailure(error, 'unavailable') ? unavailableMs : notFoundMs
     failed.set(key, { error, at: clock.monotonic(), until: clock.monotonic() + ms })
   }
 
@@ -127,7 +130,7 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
       }
     }
     // In a turn of its own, so that the flight is in the air before it can land.
-    const work: Work<T> = { done: Promise.resolve().then(run), attempts }
+    const work: Work<T> = { done: Promise.resolve().then(run), attempts, at: clock.monotonic() }
     work.done.catch(() => {})
     return work
   }
@@ -136,7 +139,8 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
     const { signal, account } = wants
     const flight = flights.join(key, (own) => start(key, subject, known?.value, own))
     const impatient = Promise.withResolvers<undefined>()
-    const stop = known ? clock.after(staleAfterMs, () => impatient.resolve(undefined)) : () => {}
+    const patienceMs = Math.max(0, staleAfterMs - age(flight.work))
+    const stop = known ? clock.after(patienceMs, () => impatient.resolve(undefined)) : () => {}
     let isOver = true
     try {
       const found = await orAborted(signal, Promise.race([flight.work.done, impatient.promise]))

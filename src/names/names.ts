@@ -14,6 +14,7 @@ import { createIpnsNames } from './ipns.ts'
 import { canonicalKey, keyText } from './ipns-record.ts'
 import type { Answer, Wants } from './lookups.ts'
 import { createRecordStore } from './record-store.ts'
+import { createSites, type HasLink } from './sites.ts'
 import { recordSources } from './sources.ts'
 
 export type { Wants } from './lookups.ts'
@@ -48,7 +49,7 @@ export interface Names {
   /** The proved record of a key, as its bytes. A domain has none: malformed. */
   record(name: string, wants: Wants): Promise<NameRecord>
   /** Whether a domain is known to have a DNSLink: false also where nobody can say, so that other hosts go on. */
-  hasLink(domain: string, signal: AbortSignal): Promise<boolean>
+  readonly hasLink: HasLink
   stats(): Readonly<Record<'records' | 'links' | 'flights' | 'stale', number>>
   close(): Promise<void>
 }
@@ -137,15 +138,7 @@ export function createNames(options: {
       }
     },
 
-    async hasLink(domain, signal) {
-      try {
-        await links.resolve(domain, { signal })
-        return true
-      } catch {
-        signal.throwIfAborted()
-        return false
-      }
-    },
+    hasLink: createSites({ resolve: (domain, signal) => links.resolve(domain, { signal }), most, clock }),
 
     stats() {
       const [records, domains] = [ipns.stats(), links.stats()]

@@ -378,6 +378,16 @@ describe('names in web mode', () => {
     assert.equal((await get(path)).status, 200)
   })
 
+  test('hosts that DNS says nothing of cost their requests one question, not one each', async () => {
+    await start({ ...web, names: { dns: [dns.address], sites: true } })
+    dns.fault = 'servfail'
+    const path = `/ipfs/${all.files.hello.cid}`
+    for (let count = 0; count < 3; count++) {
+      assert.equal((await get(`${path}?${count}`, { host: 'gateway.example' })).status, 200)
+    }
+    assert.equal(dns.asked.length, 1)
+  })
+
   test('a trustless host gives the record and nothing else of a name', async () => {
     await start({ ...web, hosts: { 'trustless.example': { trustless: true } } })
     await publish(`/ipfs/${all.directory}`)

@@ -146,6 +146,24 @@ describe('DNSLink', () => {
     await links.close()
   })
 
+  test('made-up names without end cost so many sockets and no more; what is too much is turned away at once', async () => {
+    dns.fault = 'silent'
+    const links = make([dns.address], {}, hasty)
+    const names = Array.from({ length: 600 }, (_, index) => `h${index}.example`)
+    const kinds = await Promise.all(
+      names.map(async (name) => (await failure(links.resolve(name, { signal: signal() }))).kind),
+    )
+    const many = (kind: string) => kinds.filter((one) => one === kind).length
+    assert.deepEqual([many('unavailable'), many('overloaded')], [100, 500])
+    assert.equal(dns.asked.length, 100)
+    dns.fault = undefined
+    dns.texts.set('_dnslink.h599.example', ['dnslink=/ipfs/bafkqaaa'])
+    assert.equal((await links.resolve('h599.example', { signal: signal() })).value, '/ipfs/bafkqaaa')
+    assert.equal((await failure(links.resolve('h99.example', { signal: signal() }))).kind, 'unavailable')
+    assert.equal(dns.asked.length, 101, 'who could not be told of is not asked for again at once')
+    await links.close()
+  })
+
   test('what is no domain is asked of nobody', async () => {
     const links = make([dns.address])
     for (const name of [
@@ -156,6 +174,7 @@ describe('DNSLink', () => {
       'a..example',
       'a b.example',
       `${'a'.repeat(64)}.example`,
+      `${'a.'.repeat(119)}example`,
       'ü.example',
     ]) {
       assert.ok(!isDomain(name), name)
@@ -199,6 +218,7 @@ describe('a DNS server that is odd', () => {
   }
   const listen = async (server: ReturnType<typeof createServer>): Promise<number> => {
     await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    closers.push(() => server.close())
     return (server.address() as AddressInfo).port
   }
 
@@ -210,14 +230,11 @@ describe('a DNS server that is odd', () => {
     })
     const trickle = createHttpServer((_request, response) => {
       response.writeHead(200, { 'content-type': 'application/dns-message' })
-      const drops = setInterval(() => response.write('.'), 10)
+      const drops = setInterval(() => response.write('.'), 10).unref()
       response.once('close', () => clearInterval(drops))
     })
     for (const url of [`https://127.0.0.1:${await listen(hole)}/`, `http://127.0.0.1:${await listen(trickle)}/`])
       assert.equal((await linkOf([url, dns.address], hasty)).value, '/ipfs/bafkqaaa')
-    hole.close()
-    trickle.close()
-    trickle.closeAllConnections()
   })
 
   test('that there is no way to hurts nobody else', async () => {
@@ -253,7 +270,7 @@ describe('a DNS server that is odd', () => {
           type: 'TXT',
           name: '_dnslink.elsewhere.example',
           ttl: 9,
-          data: 'dnslink=/ipfs/bafkqaaaa',
+          data: 'dnslink=/ipfs/aaa',
         } as const
         const own = { type: 'TXT', name: question.questions?.[0]?.name ?? '', ttl: 9, data: record } as const
         server.send(packet(question, { answers: [foreign, own] }), port, address)
@@ -313,7 +330,5 @@ describe('a DNS server that is odd', () => {
     })
     const port = await listen(overHttps)
     assert.equal((await failure(linkOf([`http://127.0.0.1:${port}/`]))).kind, 'unavailable')
-    overHttps.close()
-    overHttps.closeAllConnections()
   })
 })

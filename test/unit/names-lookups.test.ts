@@ -140,6 +140,9 @@ describe('look-ups of names', () => {
     assert.equal(await Promise.race([asked, 'waiting']), 'waiting')
     await clock.advance(1)
     assert.deepEqual(await asked, { value: 'one', freshMs: 10_000, via: 'stale' })
+    const later = get()
+    await clock.advance(0)
+    assert.equal((await Promise.race([later, 'waiting'])) !== 'waiting', true, 'it has waited long enough for all')
     gate.resolve({ value: 'two' })
     await clock.advance(0)
     assert.deepEqual(await get(), { value: 'two', freshMs: 60_000, via: 'memory' })
@@ -173,6 +176,24 @@ describe('look-ups of names', () => {
     assert.equal(await kindOf(get('x')), 'unavailable')
     assert.equal(await kindOf(get('x')), 'unavailable')
     assert.equal(looks.length, 4, 'that nobody could be asked is not remembered')
+  })
+
+  test('that nobody could be asked is remembered where that is wanted; that there was too much to do never is', async () => {
+    const { get, state, clock, looks } = make({ unavailableMs: 3_000 })
+    state.look = async () => {
+      throw unavailable
+    }
+    assert.equal(await kindOf(get()), 'unavailable')
+    await clock.advance(2_999)
+    assert.equal(await kindOf(get()), 'unavailable')
+    assert.equal(looks.length, 1)
+    await clock.advance(1)
+    state.look = async () => {
+      throw new Failure('overloaded', 'too much', { source: 'ours' })
+    }
+    assert.equal(await kindOf(get()), 'overloaded')
+    state.look = async () => ({})
+    assert.equal((await get()).value, 'one')
   })
 
   test('a failure that takes back what was known', async () => {

@@ -1,0 +1,45 @@
+// Whether a host has a DNSLink, asked with every request to it: so nobody's request waits for DNS more than once.
+import { LRUCache } from 'lru-cache'
+import type { Clock } from '../clock.ts'
+import { orAborted } from '../deadline.ts'
+import { isDomain } from './dnslink.ts'
+
+/** False also where nobody can say, so that other hosts go on. */
+export type HasLink = (domain: string, signal: AbortSignal) => Promise<boolean>
+
+const againMs = 250 // a host that had none, or that nobody could tell of, waits this long for something else
+
+export function createSites(options: {
+  /** Shared with all who ask for the same domain, and bounded in time. */
+  readonly resolve: (domain: string, signal: AbortSignal) => Promise<unknown>
+  readonly most: number
+  readonly clock: Clock
+}): HasLink {
+  const { resolve, most, clock } = options
+  const without = new LRUCache<string, true>({ max: most })
+  const never = new AbortController().signal
+
+  return async (domain, signal) => {
+    signal.throwIfAborted()
+    if (!isDomain(domain)) return false
+    // On no caller's signal: what is asked for is remembered, whoever leaves.
+    const answer = resolve(domain, never).then(
+      () => {
+        without.delete(domain)
+        return true
+      },
+      () => {
+        without.set(domain, true)
+        return false
+      },
+    )
+    if (!without.has(domain)) return orAborted(signal, answer)
+    const impatient = Promise.withResolvers<false>()
+    const stop = clock.after(againMs, () => impatient.resolve(false))
+    try {
+      return await orAborted(signal, Promise.race([answer, impatient.promise]))
+    } finally {
+      stop()
+    }
+  }
+}

@@ -1,0 +1,123 @@
+// Which hosts are sites, asked with every request: what that costs when DNS is well, slow or silent; and how many are
+// asked for at once.
+import assert from 'node:assert/strict'
+import { describe, test } from 'node:test'
+import { Failure, isFailure } from '../../src/failure.ts'
+import { createSites } from '../../src/names/sites.ts'
+import { createTurns } from '../../src/names/turns.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
+
+const open = () => new AbortController().signal
+const unavailable = new Failure('unavailable', 'nobody could be asked', { source: 'upstream' })
+
+describe('whether a host is a site', () => {
+  const make = () => {
+    const clock = createFakeClock()
+    const asked: { readonly domain: string; readonly signal: AbortSignal }[] = []
+    const state = { answer: async (): Promise<unknown> => '/ipfs/bafkqaaa' }
+    const resolve = (domain: string, signal: AbortSignal) => {
+      asked.push({ domain, signal })
+      return state.answer()
+    }
+    return { clock, asked, state, hasLink: createSites({ resolve, most: 10, clock }) }
+  }
+
+  test('as DNS says, and what can be no domain is asked of nobody', async () => {
+    const { hasLink, state, asked } = make()
+    assert.equal(await hasLink('docs.example', open()), true)
+    state.answer = () => Promise.reject(unavailable)
+    assert.equal(await hasLink('other.example', open()), false)
+    assert.equal(await hasLink('x'.repeat(10_000), open()), false)
+    assert.deepEqual(
+      asked.map(({ domain }) => domain),
+      ['docs.example', 'other.example'],
+    )
+  })
+
+  test('a host that had none waits a moment for something new, and gets it when it comes', async () => {
+    const { hasLink, state, clock } = make()
+    state.answer = () => Promise.reject(unavailable)
+    await hasLink('docs.example', open())
+    const slow = Promise.withResolvers<unknown>()
+    state.answer = () => slow.promise
+    const asked = hasLink('docs.example', open())
+    await clock.advance(249)
+    assert.equal(await Promise.race([asked, 'waiting']), 'waiting')
+    await clock.advance(1)
+    assert.equal(await asked, false)
+    slow.resolve('/ipfs/bafkqaaa')
+    await clock.advance(0)
+    state.answer = () => clock.sleep(1_000)
+    const patient = hasLink('docs.example', open())
+    await clock.advance(1_000)
+    assert.equal(await patient, true, 'it is a site now')
+    assert.equal(clock.timers, 0)
+  })
+
+  test('who leaves stops waiting, and what was asked for goes on', async () => {
+    const { hasLink, state, asked } = make()
+    state.answer = () => new Promise(() => {})
+    const leaving = new AbortController()
+    const work = hasLink('docs.example', leaving.signal)
+    leaving.abort(new Error('left'))
+    await assert.rejects(work, /left/)
+    assert.equal(asked[0]?.signal.aborted, false)
+  })
+})
+
+describe('turns', () => {
+  const make = () => {
+    const clock = createFakeClock()
+    const turns = createTurns({ atOnce: 2, waiting: 2, waitMs: 1_000, what: 'too much', clock })
+    const running: PromiseWithResolvers<void>[] = []
+    const outcomes: string[] = []
+    const run = (name: string, signal = open()): void => {
+      turns(signal, () => {
+        const work = Promise.withResolvers<void>()
+        running.push(work)
+        return work.promise
+      }).then(
+        () => outcomes.push(`${name} done`),
+        (error) => outcomes.push(`${name} ${isFailure(error) ? error.kind : error.message}`),
+      )
+    }
+    return { clock, run, running, outcomes }
+  }
+
+  test('two at once, two who wait in order, and nobody behind them', async () => {
+    const { clock, run, running, outcomes } = make()
+    for (const name of ['a', 'b', 'c', 'd', 'e']) run(name)
+    await clock.advance(0)
+    assert.deepEqual([running.length, outcomes], [2, ['e overloaded']])
+    running[0]?.resolve()
+    await clock.advance(0)
+    assert.equal(running.length, 3)
+    running[1]?.reject(new Error('broke'))
+    await clock.advance(0)
+    for (const { resolve } of running) resolve()
+    await clock.advance(0)
+    assert.deepEqual(outcomes, ['e overloaded', 'a done', 'b broke', 'c done', 'd done'])
+    run('f')
+    run('g')
+    await clock.advance(0)
+    assert.equal(running.length, 6, 'every turn came back')
+  })
+
+  test('who waits too long or leaves gives the place in the queue back', async () => {
+    const { clock, run, running, outcomes } = make()
+    const leaving = new AbortController()
+    run('a')
+    run('b')
+    run('c', leaving.signal)
+    run('d')
+    await clock.advance(999)
+    leaving.abort(new Error('left'))
+    await clock.advance(1)
+    assert.deepEqual(outcomes, ['c left', 'd overloaded'])
+    run('e')
+    running[0]?.resolve()
+    await clock.advance(0)
+    assert.equal(running.length, 3)
+    assert.equal(clock.timers, 0)
+  })
+})
