@@ -36,25 +36,29 @@ export function canonicalKey(cid: CID): CID {
 /** As it is spelled everywhere: base36. */
 export const keyText = (key: CID): string => key.toString(base36)
 
-/** Throws `false-bytes` for what is no record of this key, `not-found` for one that is past its end at this time. */
-export async function provedRecord(key: CID, bytes: Uint8Array, now: number): Promise<IpnsRecord> {
-  let record: IpnsRecord
+/** What this key signed, also when it is past its end. Throws `false-bytes` for what is no record of it. */
+export async function signedRecord(key: CID, bytes: Uint8Array): Promise<IpnsRecord> {
   try {
     if (bytes.byteLength > maxRecordBytes) throw new Error('it is too large')
     await ipnsValidator(routingKey(key), bytes).catch((error: unknown) => {
-      // Its end is looked at below, by our clock; the package does so after the signature.
+      // Its end is for others to look at, by our clock; the package does so after the signature.
       if ((error as { name?: unknown } | null)?.name !== 'RecordExpiredError') throw error
     })
     const { value, sequence, ttl, validity } = unmarshalIPNSRecord(bytes)
     const endsAt = Date.parse(validity)
     if (Number.isNaN(endsAt)) throw new Error('its end is no date')
-    record = { bytes, value, sequence, ttlMs: ttl === undefined ? defaultTtlMs : Number(ttl / 1_000_000n), endsAt }
+    return { bytes, value, sequence, ttlMs: ttl === undefined ? defaultTtlMs : Number(ttl / 1_000_000n), endsAt }
   } catch (cause) {
     throw new Failure('false-bytes', `the record sent for /ipns/${keyText(key)} is not a valid one`, {
       source: 'upstream',
       cause,
     })
   }
+}
+
+/** The same, and `not-found` for one that is past its end at this time. */
+export async function provedRecord(key: CID, bytes: Uint8Array, now: number): Promise<IpnsRecord> {
+  const record = await signedRecord(key, bytes)
   if (record.endsAt > now) return record
   throw new Failure('not-found', `the record of /ipns/${keyText(key)} ended ${new Date(record.endsAt).toISOString()}`, {
     source: 'upstream',

@@ -1,10 +1,11 @@
 // What an IPNS key points at now: the newest valid record of several upstreams, and of those that were seen before. A
-// record that is valid and older than one that is known never takes its place.
+// record that is valid and older than one that is known never takes its place, also not when that one has ended.
+import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
 import type { Clock } from '../clock.ts'
 import { Failure, isFailure } from '../failure.ts'
 import type { Attempt } from '../observe/account.ts'
-import { type IpnsRecord, keyText, newest, provedRecord } from './ipns-record.ts'
+import { type IpnsRecord, keyText, newest, provedRecord, signedRecord } from './ipns-record.ts'
 import { type Answer, createLookups, type Found, type Lookups, type Wants } from './lookups.ts'
 import type { RecordStore } from './record-store.ts'
 
@@ -36,7 +37,15 @@ export function createIpnsNames(options: {
   readonly most: number
   readonly clock: Clock
 }): IpnsNames {
-  const { sources, store, ttl, clock } = options
+  const { sources, store, ttl, most, clock } = options
+  // The highest sequence of each key that was ever seen here. The store remembers it over a restart.
+  const highest = new LRUCache<string, bigint>({ max: most })
+
+  const isOutdone = (key: CID, { sequence }: IpnsRecord): boolean => sequence < (highest.get(keyText(key)) ?? 0n)
+
+  function seen(key: CID, record: IpnsRecord): void {
+    if (!isOutdone(key, record)) highest.set(keyText(key), record.sequence)
+  }
 
   const found = (value: IpnsRecord, via: string): Found<IpnsRecord> => ({
     value,
@@ -58,6 +67,7 @@ export function createIpnsNames(options: {
     signal.addEventListener('abort', leave, { once: true })
     const brought: { readonly record: IpnsRecord; readonly via: string }[] = []
     const failures: unknown[] = []
+    if (known) seen(key, known)
     const enough = Promise.withResolvers<void>()
     let stopGrace: (() => void) | undefined
     let isOver = false
@@ -68,9 +78,10 @@ export function createIpnsNames(options: {
       }
       try {
         const record = await provedRecord(key, await source.record(key, own.signal), clock.now())
+        const isOlder = isOutdone(key, record)
+        end(isOlder ? 'older' : 'record')
         brought.push({ record, via: source.name })
-        end(known && newest(key, [record, known]) === known && record.sequence < known.sequence ? 'older' : 'record')
-        stopGrace ??= clock.after(graceMs, enough.resolve)
+        if (known || !isOlder) stopGrace ??= clock.after(graceMs, enough.resolve)
       } catch (error) {
         failures.push(error)
         end(isFailure(error) ? error.kind : 'internal')
@@ -89,7 +100,13 @@ export function createIpnsNames(options: {
     signal.throwIfAborted()
     if (brought.length === 0) throw verdict(key, failures, ready.length + skipped.length)
     const records = brought.map(({ record }) => record)
-    const best = newest(key, known && known.endsAt > clock.now() ? [known, ...records] : records) as IpnsRecord
+    if (known && known.endsAt > clock.now()) records.unshift(known)
+    const best = newest(
+      key,
+      records.filter((record) => !isOutdone(key, record)),
+    )
+    if (!best) throw outdone(key)
+    seen(key, best)
     if (best !== known) store.write(key, best.bytes)
     const bringer = brought.find(({ record }) => record === best) ?? brought[0]
     return found(best, bringer?.via ?? '')
@@ -102,7 +119,10 @@ export function createIpnsNames(options: {
       const bytes = await store.read(key)
       if (!bytes) return undefined
       try {
-        const value = await provedRecord(key, bytes, clock.now())
+        // One that has ended stays: it is what tells a record before it from one after it.
+        const value = await signedRecord(key, bytes)
+        if (isOutdone(key, value)) return undefined
+        seen(key, value)
         return { value, endsAt: value.endsAt }
       } catch {
         store.remove(key)
@@ -120,6 +140,11 @@ export function createIpnsNames(options: {
     stats: lookups.stats,
     close: lookups.close,
   }
+}
+
+function outdone(key: CID): Failure {
+  const what = `all records of /ipns/${keyText(key)} that upstreams have are older than one that was here and has ended`
+  return new Failure('not-found', what, { source: 'upstream' })
 }
 
 function verdict(key: CID, failures: readonly unknown[], sources: number): Failure {

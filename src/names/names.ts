@@ -34,6 +34,7 @@ export type NameRecord = {
   /** The key, in base36. */
   readonly name: string
   readonly bytes: Uint8Array
+  /** How long it holds from now on. */
   readonly ttlMs: number
   readonly endsAt: number
 }
@@ -129,13 +130,8 @@ export function createNames(options: {
         const what = `${JSON.stringify(name)} is no key: only /ipns/<key> has a record`
         throw new Failure('malformed', what, { source: 'client' })
       }
-      const { value } = await ipns.resolve(key, wants)
-      return {
-        name: keyText(key),
-        bytes: value.bytes,
-        ttlMs: Math.min(value.ttlMs, settings.ttl.most),
-        endsAt: value.endsAt,
-      }
+      const { value, freshMs, endsAt } = await ipns.resolve(key, wants)
+      return { name: keyText(key), bytes: value.bytes, ttlMs: freshMs, endsAt }
     },
 
     hasLink: createSites({ resolve: (domain, signal) => links.resolve(domain, { signal }), most, clock }),

@@ -119,6 +119,19 @@ describe('names, when upstreams lie or fail', () => {
     assert.ok(isJson(await get()))
   })
 
+  test('nor when the newer one has ended, also not after a restart; one that is newer still is served', async () => {
+    one.records.set(key.name, await json({ lifetimeMs: hour }))
+    assert.ok(isJson(await get()))
+    for (const upstream of [one, two, three]) upstream.records.set(key.name, await hello({ lifetimeMs: 24 * hour }))
+    clock.shift(hour)
+    assert.equal((await get()).status, 404)
+    await restart()
+    assert.equal((await get()).status, 404)
+    two.records.set(key.name, await hello({ sequence: 3, lifetimeMs: 24 * hour }))
+    clock.shift(10_000)
+    assert.ok(isHello(await get()))
+  })
+
   test('what is past its end is nothing, and what comes near it is kept no longer', async () => {
     for (const upstream of [one, two, three]) upstream.records.set(key.name, await hello({ lifetimeMs: -1000 }))
     assert.equal((await get()).status, 404)

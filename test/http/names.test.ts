@@ -206,6 +206,18 @@ describe('records', () => {
     assert.equal(head.headers.get('content-length'), String(bytes.byteLength))
   })
 
+  test('hold as long as is left of their time, as their content does', async () => {
+    await start()
+    await publish(`/ipfs/${all.files.hello.cid}`, { ttlMs: 1_800_000 })
+    assert.equal((await get(`/ipns/${key.name}?format=ipns-record`)).status, 200)
+    clock.shift(1_500_000)
+    for (const query of ['?format=ipns-record', '']) {
+      const { headers } = await get(`/ipns/${key.name}${query}`)
+      assert.match(headers['cache-control'] ?? '', /^public, max-age=(300|299)\b/)
+    }
+    assert.equal(recordsAsked(), 1)
+  })
+
   test('are no longer kept than they hold', async () => {
     await start()
     await publish(`/ipfs/${all.files.hello.cid}`, { ttlMs: 1_800_000, lifetimeMs: 20_000 })

@@ -13,6 +13,7 @@ import { createAccount } from '../../src/observe/account.ts'
 import { silentLog } from '../../src/observe/log.ts'
 import { tempFolder } from '../support/gateway.ts'
 import { createKey } from '../support/ipns.ts'
+import { createShiftedClock } from '../support/shifted-clock.ts'
 
 const signal = () => new AbortController().signal
 const kindOf = (work: Promise<unknown>) =>
@@ -221,17 +222,51 @@ describe('names of keys', () => {
     assert.equal(account.attempts[0]?.outcome, 'older')
   })
 
-  test('what lies in the folder is proved again before it is believed', async () => {
+  test('what lies in the folder is proved again before it is believed, and stays when it has only ended', async () => {
     const key = createKey()
-    for (const bytes of [
-      await createKey().record('/ipfs/bafkqaaa'),
-      await key.record('/ipfs/bafkqaaa', { lifetimeMs: -1 }),
-      Uint8Array.of(1, 2, 3),
-    ]) {
+    for (const [bytes, removed] of [
+      [await createKey().record('/ipfs/bafkqaaa'), 1],
+      [await key.record('/ipfs/bafkqaaa', { lifetimeMs: -1 }), 0],
+      [Uint8Array.of(1, 2, 3), 1],
+    ] as const) {
       const store = emptyStore()
       store.bytes = bytes
       assert.equal(await kindOf(make([fails('a', 'broken')], store).resolve(key.cid)), 'unavailable')
-      assert.equal(store.removed, 1)
+      assert.equal(store.removed, removed)
+    }
+  })
+
+  test('what has ended is not undone by what was before it: not in memory, not from the folder', async () => {
+    const key = createKey()
+    const [old, ended, again, next] = [
+      await key.record('/ipfs/bafkqaaa/old', { sequence: 3 }),
+      await key.record('/ipfs/bafkqaaa/ended', { sequence: 5, lifetimeMs: 3_000 }),
+      await key.record('/ipfs/bafkqaaa/ended', { sequence: 5 }),
+      await key.record('/ipfs/bafkqaaa/next', { sequence: 6 }),
+    ]
+    const clock = createShiftedClock()
+    let sent = ended
+    const serve = source('a', async () => sent)
+    const running = make([serve], emptyStore(), { clock })
+    assert.equal((await running.resolve(key.cid)).value.value, '/ipfs/bafkqaaa/ended')
+    clock.shift(3_000)
+    sent = old
+    const account = createAccount()
+    const refused = await running.resolve(key.cid, account).catch((error: unknown) => error)
+    assert.ok(isFailure(refused, 'not-found'))
+    assert.match(refused.message, /older than one that was here/)
+    assert.equal(account.attempts[0]?.outcome, 'older')
+
+    const store = emptyStore()
+    store.bytes = ended
+    const later = make([serve, fails('b', 'broken')], store, { clock })
+    assert.equal(await kindOf(later.resolve(key.cid)), 'not-found')
+    store.bytes = old
+    assert.equal(await kindOf(later.resolve(key.cid)), 'not-found', 'the folder fell behind')
+    for (const newer of [again, next]) {
+      sent = newer
+      clock.shift(60_000)
+      assert.deepEqual((await later.resolve(key.cid)).value.bytes, newer)
     }
   })
 
