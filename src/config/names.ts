@@ -1,18 +1,50 @@
 // How names are resolved: who is asked for DNSLinks, and how long an answer is believed.
 import { isIP } from 'node:net'
 import { z } from 'zod'
+import { parseCid, parseKey } from '../cid-text.ts'
 import { duration } from './units.ts'
 
 const dnsServer = z.string().refine(isDnsServer, {
-  error: 'expected https://…/dns-query, or the address of a DNS server such as 9.9.9.9 or [2620:fe::fe]:53',
+  error:
+    'expected https://…/dns-query without a user or password, or the address of a DNS server such as 9.9.9.9 or [2620:fe::fe]:53',
 })
 
 function isDnsServer(text: string): boolean {
-  if (/^https?:\/\//.test(text)) return URL.canParse(text) && new URL(text).username === ''
+  if (/^https?:\/\//.test(text)) {
+    const { username, password } = URL.parse(text) ?? { username: 'none' }
+    return username === '' && password === ''
+  }
   if (isIP(text) !== 0) return true
   const [, bracketed, plain, port] = /^(?:\[([^\]]+)\]|([^:]+))(?::(\d{1,5}))?$/.exec(text) ?? []
   return isIP(bracketed ?? plain ?? '') !== 0 && Number(port ?? 53) <= 65_535
 }
+
+const domain = /^[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?$/
+
+/** As the gateway will read it: what it could not follow is said now, not to those who ask for it. */
+function isContentPath(text: string): boolean {
+  const [namespace, root = '', ...rest] = text.split('/').filter((part) => part !== '')
+  if (rest.some((part) => part === '.' || part === '..')) return false
+  if (namespace === 'ipfs') return parseCid(root) !== undefined
+  return parseKey(root) !== undefined || domain.test(root)
+}
+
+const links = z
+  .record(
+    z.string().regex(domain, { error: 'expected a domain such as docs.house.example' }),
+    z
+      .string()
+      .regex(/^\/ip[fn]s\/[^/]/, { error: 'expected /ipfs/<cid>[/<path>] or /ipns/<name>', abort: true })
+      .refine(isContentPath, { error: 'expected /ipfs/<cid>[/<path>] or /ipns/<name>' }),
+  )
+  .superRefine((all, context) => {
+    const spelled = new Set<string>()
+    for (const name of Object.keys(all)) {
+      const one = name.toLowerCase().replace(/\.$/, '')
+      if (spelled.has(one)) context.addIssue({ code: 'custom', path: [name], message: 'expected each domain once' })
+      spelled.add(one)
+    }
+  })
 
 export const names = z
   .strictObject({
@@ -22,11 +54,7 @@ export const names = z
       })
       .default('system')
       .describe('Who is asked for the DNSLink of a domain, one after another until one can say.'),
-    links: z
-      .record(
-        z.string(),
-        z.string().regex(/^\/ip[fn]s\/[^/]/, { error: 'expected /ipfs/<cid>[/<path>] or /ipns/<name>' }),
-      )
+    links: links
       .default({})
       .describe('Domains that DNS is not asked for, and what they point at: for tests, and for names inside a house.'),
     sites: z

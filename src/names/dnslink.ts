@@ -26,6 +26,9 @@ export const isDomain = (name: string): boolean =>
   name.length <= 244 && // with _dnslink. in front no longer than a name may be
   /^(?=.*\.)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)+[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.?$/i.test(name)
 
+/** Every spelling of a domain in one. */
+const spelled = (name: string): string => name.toLowerCase().replace(/\.$/, '')
+
 const isPath = (text: string): boolean => /^\/ip[fn]s\/[^/]/.test(text)
 
 export function createDnsLinks(options: {
@@ -39,7 +42,7 @@ export function createDnsLinks(options: {
   readonly clock: Clock
 }): DnsLinks {
   const { servers, ttl, clock } = options
-  const fixed = new Map(Object.entries(options.fixed).map(([name, value]) => [name.toLowerCase(), value]))
+  const fixed = new Map(Object.entries(options.fixed).map(([name, value]) => [spelled(name), value]))
 
   const turns = createTurns({
     atOnce,
@@ -92,7 +95,7 @@ export function createDnsLinks(options: {
 
   return {
     async resolve(raw, wants) {
-      const name = raw.toLowerCase().replace(/\.$/, '')
+      const name = spelled(raw)
       const value = fixed.get(name)
       if (value !== undefined)
         return { value, freshMs: fixedFreshMs, endsAt: Number.POSITIVE_INFINITY, via: 'configuration' }

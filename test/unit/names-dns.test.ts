@@ -140,8 +140,10 @@ describe('DNSLink', () => {
   })
 
   test('names of the configuration are asked of nobody', async () => {
-    const links = make([dns.address], { 'House.example': '/ipfs/bafkqaaa' })
+    const links = make([dns.address], { 'House.example': '/ipfs/bafkqaaa', 'dot.house.example.': '/ipfs/bafkqabb' })
     assert.equal((await links.resolve('house.EXAMPLE', { signal: signal() })).value, '/ipfs/bafkqaaa')
+    for (const name of ['dot.house.example', 'dot.house.example.'])
+      assert.equal((await links.resolve(name, { signal: signal() })).value, '/ipfs/bafkqabb', name)
     assert.deepEqual(dns.asked, [])
     await links.close()
   })
