@@ -50,12 +50,12 @@ export function createThrough(options: ThroughOptions): Through {
   async function importPart(source: AsyncIterable<Uint8Array>, own: AddOptions, signal: AbortSignal): Promise<Added> {
     const text = own.check && keepText(own.check)
     const bytes = text ? text.over(source) : source
-    const { cid, dagBytes } = await importFile(bytes, own.profile ?? options.profile, (one, block) =>
-      keep(one, block, signal),
-    )
+    // What is refused here cuts the body: the service has not been sent the end of this part.
+    const { cid, dagBytes } = await importFile(bytes, own.profile ?? options.profile, async (one, block) => {
+      options.admit?.(one)
+      await keep(one, block, signal)
+    })
     text?.check()
-    // The service has not been sent the end of this part: it gets a body that is cut.
-    options.admit?.(cid)
     return { cid, dagBytes, fileName: undefined }
   }
 

@@ -13,7 +13,8 @@ import type { AddressInfo } from 'node:net'
 import { after, afterEach, before, describe, it } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import express from 'express'
-import type { CID } from 'multiformats/cid'
+import { CID } from 'multiformats/cid'
+import { sha256 } from 'multiformats/hashes/sha2'
 import type { Provider } from '../../backends/pinning/contract.ts'
 import { providerKinds } from '../../backends/pinning/index.ts'
 import { blockKey } from '../../src/block.ts'
@@ -360,6 +361,19 @@ describe('thin mode to something else', () => {
     assert.equal(status, 410, text)
     const [seen] = await Promise.all(bodies)
     assert.deepEqual([seen?.isCut, seen?.delimiters()], [true, 1])
+  })
+
+  it('does not send the end of a file that holds a block that is not to be kept', async () => {
+    const leaf = randomBytes(1024 * 1024)
+    const denied = CID.createV1(0x55, await sha256.digest(leaf)).toString()
+    const admit = (cid: CID) => {
+      if (cid.toString() === denied) throw new Failure('denied', 'it is on a denylist', { source: 'ours' })
+    }
+    const { thin, bodies } = await thinAndSeen({ admit, storeMs: 50 })
+    const whole = multipart([{ fileName: 'a', body: Buffer.concat([leaf, randomBytes(500)]) }])
+    const { status, body: text } = await post(`${thin.url}/add`, whole, ours)
+    assert.equal(status, 410, text)
+    for (const seen of await Promise.all(bodies)) assert.deepEqual([seen.isCut, seen.delimiters()], [true, 1])
   })
 
   it('lets a client pause for longer than the service may take to answer', async () => {
