@@ -2,7 +2,7 @@
 // shard that could make the walk endless is refused.
 import { murmur364 } from '@multiformats/murmur3'
 import type { CID } from 'multiformats/cid'
-import type { Block } from '../block.ts'
+import { type Block, blockKey } from '../block.ts'
 import type { DagWant, Session } from '../retrieval/session.ts'
 import { createHeld } from './held.ts'
 import { dagPbCode, hashTypeOf, type Node, readNode, wrongContent } from './unixfs.ts'
@@ -100,7 +100,7 @@ export async function* listShards(
       continue
     }
     if (name.length < top.digits) throw wrongContent(root.cid, 'one of its shards has a link without a place')
-    const key = link.Hash.toString()
+    const key = blockKey(link.Hash)
     if (seen.has(key)) throw wrongContent(link.Hash, 'it stands twice in one directory')
     if (open.length >= mostDepth) throw wrongContent(root.cid, `it is nested more than ${mostDepth} levels deep`)
     seen.add(key)

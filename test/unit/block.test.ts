@@ -1,0 +1,37 @@
+// The name that blocks are kept under: always the same one, and small, because there are as many as there are blocks.
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
+import { base32 } from 'multiformats/bases/base32'
+import { CID } from 'multiformats/cid'
+import { create } from 'multiformats/hashes/digest'
+import { blockKey } from '../../src/block.ts'
+import { noise } from '../support/fixtures.ts'
+
+const cidOf = (digest: Uint8Array): CID => CID.createV1(0x55, create(0x12, digest))
+
+test('the multihash in base32, whatever its length', () => {
+  for (let length = 0; length < 70; length++) {
+    const cid = cidOf(noise(length, length + 1))
+    assert.equal(blockKey(cid), base32.encode(cid.multihash.bytes))
+  }
+})
+
+test('a key takes hardly more memory than its letters', () => {
+  setFlagsFromString('--expose-gc')
+  const collect = runInNewContext('gc') as () => void
+  const keys = new Set<string>()
+  const digest = new Uint8Array(32)
+  const most = 20_000
+  collect()
+  const before = process.memoryUsage().heapUsed
+  for (let index = 0; index < most; index++) {
+    new DataView(digest.buffer).setUint32(0, index)
+    keys.add(blockKey(cidOf(digest)))
+  }
+  collect()
+  const each = (process.memoryUsage().heapUsed - before) / most
+  assert.equal(keys.size, most)
+  assert.ok(each < 300, `${each.toFixed(0)} bytes a key`)
+})
