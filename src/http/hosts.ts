@@ -54,7 +54,8 @@ export function createHosts(options: {
     return { host, name: name.toLowerCase(), port: host.slice(name.length) }
   }
 
-  const mayBeSite = (name: string): boolean => hasLink !== undefined && isIP(name) === 0 && name.includes('.')
+  const mayBeSite = (name: string): boolean =>
+    hasLink !== undefined && !table.has(name) && isIP(name) === 0 && name.includes('.')
 
   /** Another host may answer the same path in another way. No URL holds a space, so none spells the key of a host's own. */
   function keyFor(name: string, url: string): string | undefined {
@@ -91,7 +92,8 @@ export function createHosts(options: {
         const label = namespaceOf(target.path) && labelFor(target.path)
         if (label) return { location: `${forwarded.schemeOf(request)}://${label}.${host}${restOf(target)}` }
       }
-      if (known) return site(name, target, signal)
+      // What an operator set up is what it is, whatever DNS says of it or however long that takes.
+      if (known) return undefined
       const part = under(hostName(host))
       if (!part) return site(name, target, signal)
       const { namespace, gateway } = part

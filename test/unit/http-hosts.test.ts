@@ -128,6 +128,23 @@ describe('hosts', () => {
     assert.equal(await find('gw.example', '/ipfs/QmInvalid'), undefined, 'its own answer says what is wrong')
   })
 
+  test('a host that is configured is never looked up', async () => {
+    const asked: string[] = []
+    const strict = createHosts({
+      table: {
+        'gw.example': { subdomains: true, trustless: false },
+        'plain.example': { subdomains: false, trustless: false },
+      },
+      hasLink: async (domain) => asked.push(domain) > 0,
+    })
+    for (const host of ['gw.example', 'Plain.example:81', 'bafkqaaa.ipfs.gw.example', 'site.example']) {
+      const request = { url: '/a', httpVersion: '1.1', headers: { host }, rawHeaders: ['Host', host], socket: {} }
+      const message = request as unknown as IncomingMessage
+      await strict.find(message, readTarget(message), AbortSignal.timeout(1000))
+    }
+    assert.deepEqual(asked, ['site.example'])
+  })
+
   test('a trustless host has content and nothing else', async () => {
     assert.equal((await placeAt('bytes.example', `/ipfs/${v1}`)).trustless, true)
     await assert.rejects(find('bytes.example', '/add'), { kind: 'no-link' })
