@@ -136,7 +136,6 @@ limits: { grace: 2s }
       ['config: listen', 'config: retreival'],
     )
     for (const [said, complaint] of [
-      ['a: &a\n  b: *a\n', /^config: the file: .+ \(expected plain YAML\)\n$/],
       [
         'retrieval: { probeEvery: 30d }\n',
         /^config: retrieval\.probeEvery: "30d" is not valid \(expected at most 24d\)/,
