@@ -8,6 +8,7 @@ import type { Clock } from '../clock.ts'
 import { Failure, isFailure } from '../failure.ts'
 import { type Attempts, createAttempts } from './attempts.ts'
 import { falseBytes } from './block-flight.ts'
+import { createCidSet } from './cid-set.ts'
 import { linksOf } from './links.ts'
 import type { Member, Pool } from './pool.ts'
 import { race } from './race.ts'
@@ -58,8 +59,9 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
   const { pool, clock, keep } = deps
   const attempts = createAttempts(clock)
   const waiters = new Map<string, Set<Waiter>>()
-  const expected = new Set<string>([blockKey(want.cid)])
-  const delivered = new Set<string>()
+  // Everything that was linked to, and of that what came by.
+  const expected = createCidSet()
+  const delivered = createCidSet()
   const spent = new Set<Member>()
   let draining = false
   let moving = false
@@ -70,6 +72,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
   let keptBytes = 0
   const ended = Promise.withResolvers<void>()
   ended.promise.catch(() => {})
+  expected.add(want.cid)
 
   const waiting = (): Waiter[] => [...waiters.values()].flatMap((set) => [...set])
 
@@ -125,8 +128,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
     for (;;) {
       const { value: block, done } = await blocks.next()
       if (done) return undefined
-      const key = blockKey(block.cid)
-      if (expected.has(key) || delivered.has(key)) {
+      if (expected.has(block.cid)) {
         if (!proves(block.cid, block.bytes)) throw falseBytes(member.upstream.name, block.cid)
         return block
       }
@@ -141,13 +143,9 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
 
   async function deliver(block: Block): Promise<void> {
     const key = blockKey(block.cid)
-    if (!delivered.has(key)) {
-      delivered.add(key)
-      expected.delete(key)
-      for (const link of linksOf(block)) {
-        const linked = blockKey(link)
-        if (!isIdentity(link) && !delivered.has(linked)) expected.add(linked)
-      }
+    if (!delivered.has(block.cid)) {
+      delivered.add(block.cid)
+      for (const link of linksOf(block)) if (!isIdentity(link)) expected.add(link)
       keptBytes += block.bytes.byteLength
       await keep(block.cid, block.bytes)
     }
@@ -194,7 +192,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
       if (waiters.size === 0 && keptBytes > mostDrainedBytes) return finish()
       if (!source) {
         const part = delivered.size === 0 ? want : rest()
-        expected.add(blockKey(part.cid))
+        expected.add(part.cid)
         await deliver(await open(part))
         continue
       }
@@ -232,12 +230,12 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
     get over() {
       return over
     },
-    expects: (cid) => !over && expected.has(blockKey(cid)),
+    expects: (cid) => !over && expected.has(cid) && !delivered.has(cid),
     wait(cid, around, own) {
       const key = blockKey(cid)
       if (over)
         return failure === undefined || delivered.size > 0 ? Promise.resolve(undefined) : Promise.reject(failure)
-      if (delivered.has(key)) return Promise.resolve(undefined)
+      if (delivered.has(cid)) return Promise.resolve(undefined)
       return new Promise((resolve, reject) => {
         const leave = () => {
           const set = waiters.get(key)

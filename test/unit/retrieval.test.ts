@@ -2,9 +2,12 @@
 // the hand.
 import assert from 'node:assert/strict'
 import { afterEach, test } from 'node:test'
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
 import { importer } from 'ipfs-unixfs-importer'
 import { fixedSize } from 'ipfs-unixfs-importer/chunker'
 import { CID } from 'multiformats/cid'
+import { create as createDigest } from 'multiformats/hashes/digest'
 import { type Block, blockKey } from '../../src/block.ts'
 import { Failure, isFailure } from '../../src/failure.ts'
 import { createAccount } from '../../src/observe/account.ts'
@@ -15,6 +18,7 @@ import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import type { Retrieval, Session } from '../../src/retrieval/session.ts'
 import type { TierStack } from '../../src/retrieval/tier-stack.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
+import { addCbor } from '../support/fixtures.ts'
 import { type ScriptedUpstream, scriptedUpstream } from '../support/scripted-upstream.ts'
 
 const chunk = 1024
@@ -338,6 +342,29 @@ test('an answer without its root is no absence: the block is asked for alone bef
   assert.deepEqual(await session().get(file.cid, around), (file.order[0] as Block).bytes)
   const failure = await failureOf(session().get(nobodys, { ...around, cid: nobodys }))
   assert.deepEqual([failure.kind, failure.facts['sure']], ['not-found', true])
+})
+
+test('what is linked to and may come by is kept in little room, however much it is', async () => {
+  setFlagsFromString('--expose-gc')
+  const collect = runInNewContext('gc') as () => void
+  const most = 30_000
+  const blocks = new Map<string, Uint8Array>()
+  const links = Array.from({ length: most }, (_, index) => {
+    const digest = new Uint8Array(32)
+    new DataView(digest.buffer).setUint32(0, index)
+    return CID.createV1(0x55, createDigest(0x12, digest))
+  })
+  const root = addCbor(blocks, links)
+  links.length = 0
+  const { session } = make([scriptedUpstream('one', blocks)])
+  const reading = session()
+  collect()
+  const before = process.memoryUsage().heapUsed
+  await reading.get(root, { cid: root, segments: [], scope: 'entity' })
+  collect()
+  const each = (process.memoryUsage().heapUsed - before) / most
+  assert.ok(each < 40, `${each.toFixed(0)} bytes a link`)
+  reading.end()
 })
 
 test('an identity CID is its own answer; one that cannot be proved is refused', async () => {

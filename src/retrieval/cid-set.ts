@@ -1,0 +1,68 @@
+// Which blocks there are, for very many of them: a directory of a hundred thousand names has as many links. It keeps 53 bits
+// of each hash, outside of the heap, so it may say yes to one in many thousand billions that is not there.
+import { randomInt } from 'node:crypto'
+import type { CID } from 'multiformats/cid'
+
+export interface CidSet {
+  add(cid: CID): void
+  has(cid: CID): boolean
+  readonly size: number
+}
+
+const leastRoom = 16
+const two32 = 2 ** 32
+// Nobody can choose links that all look for room at one place: where that is differs from start to start.
+const [lowSeed, highSeed] = [randomInt(two32), randomInt(two32)]
+
+/** The last step of murmur3: every bit of it depends on every bit of what is mixed. */
+function mixed(value: number): number {
+  let bits = Math.imul(value ^ (value >>> 16), 0x85ebca6b)
+  bits = Math.imul(bits ^ (bits >>> 13), 0xc2b2ae35)
+  return bits ^ (bits >>> 16)
+}
+
+/** The end of the hash, never 0: that is an empty place. */
+function mark({ multihash: { digest } }: CID): number {
+  let high = 0
+  let low = 0
+  for (let at = Math.max(0, digest.byteLength - 8); at < digest.byteLength; at++) {
+    high = ((high << 8) | (low >>> 24)) >>> 0
+    low = ((low << 8) | (digest[at] as number)) >>> 0
+  }
+  return (high & 0x1fffff) * two32 + low || 1
+}
+
+export function createCidSet(): CidSet {
+  let places = new Float64Array(leastRoom)
+  let size = 0
+
+  /** Where it is, or where it would be. */
+  function placeOf(wanted: number): number {
+    let at = mixed(mixed((wanted >>> 0) ^ lowSeed) ^ Math.floor(wanted / two32) ^ highSeed) & (places.length - 1)
+    for (;;) {
+      const held = places[at]
+      if (held === wanted || held === 0) return at
+      at = at + 1 === places.length ? 0 : at + 1
+    }
+  }
+
+  function grow(): void {
+    const held = places
+    places = new Float64Array(held.length * 2)
+    for (const one of held) if (one !== 0) places[placeOf(one)] = one
+  }
+
+  return {
+    get size() {
+      return size
+    },
+    has: (cid) => places[placeOf(mark(cid))] !== 0,
+    add(cid) {
+      const wanted = mark(cid)
+      if (places[placeOf(wanted)] !== 0) return
+      if (size >= places.length / 2) grow()
+      places[placeOf(wanted)] = wanted
+      size++
+    },
+  }
+}

@@ -1,0 +1,48 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { CID } from 'multiformats/cid'
+import { create } from 'multiformats/hashes/digest'
+import { createCidSet } from '../../src/retrieval/cid-set.ts'
+import { addBlock, text } from '../support/fixtures.ts'
+
+const cidOf = (digest: Uint8Array): CID => CID.createV1(0x55, create(0x12, digest))
+const made = (from: number, to: number): CID[] =>
+  Array.from({ length: to - from }, (_, index) => addBlock(new Map(), 0x55, text(`${from + index}`)))
+
+test('what was added is there, once, and nothing else is', () => {
+  const [some, others] = [made(0, 3000), made(3000, 6000)]
+  const set = createCidSet()
+  for (const cid of [...some, ...some]) set.add(cid)
+  assert.equal(set.size, some.length)
+  assert.ok(some.every((cid) => set.has(cid)))
+  assert.ok(!others.some((cid) => set.has(cid)))
+  assert.ok(set.has(CID.createV1(0x70, (some[0] as CID).multihash)), 'whatever it is read as')
+})
+
+test('hashes of nothing but zeros, and short ones', () => {
+  const set = createCidSet()
+  const odd = [new Uint8Array(32), Uint8Array.of(7), new Uint8Array()].map(cidOf)
+  assert.ok(!odd.some((cid) => set.has(cid)))
+  for (const cid of odd) set.add(cid)
+  assert.ok(odd.every((cid) => set.has(cid)))
+})
+
+test('hashes that somebody chose to be alike cost no more than others', () => {
+  for (const [byte, step] of [
+    [24, 2 ** 5],
+    [28, 2 ** 8],
+    [28, 2 ** 16],
+  ] as const) {
+    const alike = Array.from({ length: 20_000 }, (_, index) => {
+      const digest = new Uint8Array(32)
+      new DataView(digest.buffer).setUint32(byte, index * step)
+      return cidOf(digest)
+    })
+    const set = createCidSet()
+    const began = performance.now()
+    for (const cid of alike) set.add(cid)
+    const ms = performance.now() - began
+    assert.equal(set.size, alike.length)
+    assert.ok(ms < 500, `${ms.toFixed(0)} ms`)
+  }
+})
