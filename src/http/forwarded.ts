@@ -45,9 +45,13 @@ export function createForwarded(proxies: readonly string[]): Forwarded {
       // Each proxy adds whom it was asked by; what stands before that may be the client's own words.
       const chain = String(headers['x-forwarded-for'] ?? '')
         .split(',')
-        .map((one) => one.trim())
+        .map((one) => withoutPort(one.trim()))
       const client = chain.findLast((one) => isIP(one) === 0 || !isKnown(one))
       return client !== undefined && isIP(client) !== 0 ? client : remoteAddress
     },
   }
 }
+
+/** Some proxies add it: 1.2.3.4:5678, [2001:db8::1]:5678. */
+const withoutPort = (address: string): string =>
+  address.replace(/^\[([^\]]+)\](:\d+)?$/, '$1').replace(/^(\d+\.\d+\.\d+\.\d+):\d+$/, '$1')

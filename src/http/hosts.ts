@@ -49,9 +49,10 @@ export function createHosts(options: {
   const forwarded = createForwarded(options.trustedProxies ?? [])
 
   function hostOf(request: IncomingMessage): { host: string; name: string; port: string } {
-    const host = forwarded.hostOf(request)
-    const name = hostName(host)
-    return { host, name: name.toLowerCase(), port: host.slice(name.length) }
+    const said = forwarded.hostOf(request)
+    const bare = hostName(said)
+    const port = /:\d{1,5}$/.exec(said)?.[0] ?? ''
+    return { host: bare + port, name: bare.toLowerCase(), port }
   }
 
   const mayBeSite = (name: string): boolean =>
@@ -118,7 +119,8 @@ export function createHosts(options: {
 
 const asNamespace = (text: string): Place['namespace'] => (text.toLowerCase() === 'ipns' ? 'ipns' : 'ipfs')
 
-const hostName = (host: string): string => host.replace(/:\d{1,5}$/, '')
+/** Without its port; a dot at the end is the same host, written in full. */
+const hostName = (host: string): string => host.replace(/:\d{0,5}$/, '').replace(/\.$/, '')
 
 function trustlessPlace(target: Target): Place {
   const place = sharedPlace(target, undefined)

@@ -16,8 +16,12 @@ const hopByHop = new Set([
   'upgrade',
   'http2-settings',
 ])
-// Said by this gateway, not by whoever asks. `expect` is answered here.
-const ours = /^(expect|host|via|forwarded|x-real-ip|x-forwarded-.*|content-length)$/
+// Said by this gateway, not by whoever asks. `expect` is answered here. Some services take another path or method from a
+// header than from the request line, which the table has let through.
+const ours =
+  /^(expect|host|via|forwarded|x-real-ip|x-forwarded-.*|content-length|x-original-url|x-original-uri|x-rewrite-url|x-(http-)?method(-override)?)$/
+// Orders to a server in front, which is not the service's.
+const orders = /^(x-accel-.*|x-sendfile|x-reproxy-url)$/
 const personal = new Set(['authorization', 'cookie'])
 
 /** What `Connection` calls its own. */
@@ -75,7 +79,8 @@ export function headersToClient(
 ): OutgoingHttpHeaders {
   const named = namedBy(headers)
   const kept = Object.entries(headers).filter(
-    ([name]) => !hopByHop.has(name) && !named.has(name) && (sendAuthorization || name !== 'set-cookie'),
+    ([name]) =>
+      !hopByHop.has(name) && !named.has(name) && !orders.test(name) && (sendAuthorization || name !== 'set-cookie'),
   )
   const answered: OutgoingHttpHeaders = Object.fromEntries(kept)
   if (headers.location !== undefined) answered['location'] = mapped(headers.location, mapping)

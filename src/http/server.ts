@@ -37,10 +37,15 @@ export function createHttpServer(handle: RequestListener, tunnels: (host: string
   )
   // Whoever takes uploads says 100 itself, after looking at their size and token; nobody else needs to.
   server.on('checkContinue', handler)
+  server.on('checkExpectation', (_request: IncomingMessage, response: ServerResponse) =>
+    refuse(response.socket as Socket, 417, 'there is nothing to expect here but 100-continue'),
+  )
   server.on('clientError', answerParser)
   const inTunnel = new WeakSet<Duplex>()
   server.on('connect', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
     const { url: host = '' } = request
+    // Said now, it would be taken for the answer to what was asked before.
+    if (answering(request.socket)) return void socket.destroy()
     // One in another leads nowhere else, and each would cost a parser and its listeners for as long as the socket lives.
     if (inTunnel.has(socket)) return refuse(socket, 403, 'there is no CONNECT within another')
     inTunnel.add(socket)
@@ -67,7 +72,7 @@ const said: Readonly<Record<string, readonly [status: number, detail: string]>> 
 function answerParser(error: NodeJS.ErrnoException, socket: Socket): void {
   // The parser goes on to complain about what still comes in: the answer is out already.
   if (socket.writableEnded) return
-  if (!socket.writable || error.code === 'ECONNRESET' || isAnswering(socket)) return void socket.destroy()
+  if (!socket.writable || error.code === 'ECONNRESET' || isTaken(socket)) return void socket.destroy()
   const [status, detail] = said[error.code ?? ''] ?? [400, 'the request is not well-formed HTTP']
   refuse(socket, status, detail)
 }
@@ -102,5 +107,12 @@ function isHere(host: string, { localAddress = '', localPort }: Socket): boolean
   return host === `${address.includes(':') ? `[${address}]` : address}:${localPort}`
 }
 
-/** Whether another answer is being written: a second one in the middle of it would be read as its body. */
-const isAnswering = (socket: Socket): boolean => Reflect.get(socket, '_httpMessage') != null
+type Answering = { readonly headersSent: boolean; readonly req?: IncomingMessage }
+
+const answering = (socket: Socket): Answering | undefined => Reflect.get(socket, '_httpMessage') ?? undefined
+
+/** Whether what is said now would be read as part of another answer, or as that of a request that was in order. */
+function isTaken(socket: Socket): boolean {
+  const answer = answering(socket)
+  return answer !== undefined && (answer.headersSent || answer.req?.complete !== false)
+}

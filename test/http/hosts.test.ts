@@ -58,7 +58,8 @@ describe('a subdomain gateway', () => {
       assert.ok((await from('plain.example', `/ipfs/${cid}`)).body.equals(bytes))
       assert.equal((await from('gw.example', `/ipfs/${cid}`)).status, 301)
       assert.equal((await from(`${cid}.ipfs.gw.example`, `/ipfs/${cid}`)).status, 404)
-      assert.equal((await from('bytes.example', `/ipfs/${cid}`)).status, 406)
+      for (const host of ['bytes.example', 'bytes.example.', 'BYTES.example.:80'])
+        assert.equal((await from(host, `/ipfs/${cid}`)).status, 406, host)
     }
   })
 

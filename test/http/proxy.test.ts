@@ -107,6 +107,26 @@ test('who asked is said, and nothing personal unless it is wanted', async () => 
   assert.equal(seen[1]?.headers.authorization, 'Bearer x')
 })
 
+test('no header says another path or method than was let in, or gives orders to a server in front', async () => {
+  answer = (_request, response) =>
+    response.setHeader('X-Accel-Redirect', '/private').setHeader('X-Sendfile', '/etc/passwd').end('fine')
+  const other = {
+    'X-Original-URL': '/admin',
+    'X-Rewrite-Url': '/admin',
+    'X-HTTP-Method-Override': 'DELETE',
+    X_Method_Override: 'DELETE',
+  }
+  const { headers } = await get('/status', other)
+  assert.deepEqual(
+    Object.keys(headers).filter((name) => /accel|sendfile/.test(name)),
+    [],
+  )
+  assert.deepEqual(
+    Object.keys(seen[0]?.headers ?? {}).filter((name) => /original|rewrite|override/.test(name)),
+    [],
+  )
+})
+
 test('methods and bodies are those of the table', async () => {
   const refused = await raw(['POST /status HTTP/1.1', 'Host: h', 'Content-Length: 0', 'Connection: close'])
   assert.match(refused, /^HTTP\/1\.1 405 /)

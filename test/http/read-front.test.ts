@@ -98,6 +98,25 @@ describe('a request line', () => {
     }
   })
 
+  const chunked = (chunks: string) =>
+    `POST /add HTTP/1.1\r\nHost: a\r\nContent-Type: multipart/form-data; boundary=b\r\nTransfer-Encoding: chunked\r\n\r\n${chunks}`
+  const broken: [name: string, request: string, status: number][] = [
+    ['a chunk whose size is none', chunked('ZZ\r\nxx\r\n'), 400],
+    ['chunks that end in LF alone', chunked('2\nxx\n'), 400],
+    ['a chunk that is longer than it says', chunked('2\r\nxxx\r\n'), 400],
+    ['a chunk extension of 20 kB', chunked(`2;${'x'.repeat(20_000)}\r\nxx\r\n`), 413],
+    ['an expectation that is none', 'GET /ipfs/x HTTP/1.1\r\nHost: a\r\nExpect: 200-ok\r\n\r\n', 417],
+  ]
+  for (const [name, request, status] of broken)
+    test(`${name}: ${status}, with CORS and the connection closed`, async () => {
+      const socket = raw(at, request)
+      await socket.closed
+      assert.match(socket.said, new RegExp(`^HTTP/1.1 ${status} `))
+      assert.match(socket.said, /\r\nAccess-Control-Allow-Origin: \*\r\n/)
+      assert.match(socket.said, /\r\nConnection: close\r\n/i)
+      assert.equal(socket.said.split('HTTP/1.1 ').length, 2)
+    })
+
   const sending: [method: string, path: () => string, status: number][] = [
     ['PUT', () => `/ipfs/${nobodyHas}`, 405],
     ['OPTIONS', () => `/ipfs/${nobodyHas}`, 204],
