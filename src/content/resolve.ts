@@ -8,14 +8,16 @@ import type { ContentPath, Entity, Resolution } from './entity.ts'
 import { type Found, findInShards } from './hamt.ts'
 import { readDocument } from './links.ts'
 import { dagPbCode, declaredSize, rawCode, readNode, wrongContent } from './unixfs.ts'
-import { type Visit, visitWay, type Way } from './visited.ts'
+import { type Visit, type VisitNames, visitWay, type Way } from './visited.ts'
 
 export type ResolveOptions = {
   /** Bytes of the file that will be read, when that is known already: no more than these are asked for. */
   readonly range?: DagWant['range']
   readonly scope?: DagWant['scope']
   /** Called with each CID on the way, the root first, before its block is asked for; may throw (a denylist). */
-  readonly visit?: Visit
+  readonly visit?: Visit | undefined
+  /** Called with the whole path, as asked and as it turned out to be: index pages and rewrites are paths, too. */
+  readonly visitNames?: VisitNames | undefined
   /** The block at the end is wanted as it is, even when it makes no sense (raw, CAR): the entity is `data`. */
   readonly opaque?: boolean
 }
@@ -39,12 +41,13 @@ export async function* walkPath(
   const roots: CID[] = []
   let cid = path.cid
   let at = 0
-  let way: Way = { cid, names: [], above: undefined }
+  let way: Way = { cid, names: [], above: undefined, visitNames: options.visitNames }
   // Something goes by another name than those that were visited knew.
   let isRenamed = false
   const visitRenamed = (rest: readonly string[]) => {
     if (isRenamed && options.visit) visitWay(options.visit, way, rest)
   }
+  options.visitNames?.(path.segments)
   for (;;) {
     if (!isProvable(cid)) throw wrongContent(cid, 'its hash cannot be proved')
     const rest = path.segments.slice(at)

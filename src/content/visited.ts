@@ -5,8 +5,17 @@ import type { Session } from '../retrieval/session.ts'
 /** Throws for what is not to be read: a thing, with the names below it. */
 export type Visit = (cid: CID, rest: readonly string[]) => void
 
+/** Throws for a path that is not to be read below the /ipns names that led to its CID. */
+export type VisitNames = (segments: readonly string[]) => void
+
 /** A thing on a path, and the names that lead to it from the one above it. */
-export type Way = { readonly cid: CID; readonly names: readonly string[]; readonly above: Way | undefined }
+export type Way = {
+  readonly cid: CID
+  readonly names: readonly string[]
+  readonly above: Way | undefined
+  /** Of the topmost thing, where /ipns led to it: what is denied below a name is so however it is reached there. */
+  readonly visitNames?: VisitNames | undefined
+}
 
 /** Who looks at the path of each thing below an entity before it is read, and the way to the entity itself. */
 export type Watch = { readonly visit: Visit; readonly way: Way }
@@ -23,6 +32,7 @@ export function visitWay(visit: Visit, way: Way, rest: readonly string[], most =
   let count = 0
   for (let at: Way | undefined = way; at && count <= most; at = at.above) {
     visit(at.cid, below)
+    at.visitNames?.(below)
     below = [...at.names, ...below]
     count++
   }

@@ -6,9 +6,9 @@ import type { ContentPath } from '../content/entity.ts'
 import { refuseRemainder } from '../content/format.ts'
 import { formats } from '../content/formats.ts'
 import { parsePath } from '../content/path.ts'
-import { type ResolveOptions, resolve } from '../content/resolve.ts'
+import { resolve } from '../content/resolve.ts'
 import { dagPbCode, rawCode } from '../content/unixfs.ts'
-import { visited } from '../content/visited.ts'
+import { type Visit, type VisitNames, visited } from '../content/visited.ts'
 import { cancelled, Failure } from '../failure.ts'
 import type { Names, Wants } from '../names/names.ts'
 import { type Account, createAccount } from '../observe/account.ts'
@@ -39,7 +39,7 @@ export type AnswerDeps = {
   readonly jsonRule: JsonRule
   readonly stalledMs: number
   /** Throws a Failure `denied` for what an operator's list says no to. */
-  readonly visit: NonNullable<ResolveOptions['visit']>
+  readonly visit: Visit
   /** Called when the request is over, however it ended. */
   readonly onEnd: (
     request: IncomingMessage,
@@ -133,14 +133,14 @@ async function answer(asked: Asked, { negotiated, what }: About): Promise<void> 
   if (what.kind === 'moved') return moved(asked, what)
   if (what.kind === 'record') return answerWith({ ...asked, roots: [] }, what.body, async () => what.body)
   const { path } = what
-  const cacheControl = what.kind === 'content' ? what.cacheControl : undefined
+  const { cacheControl, visitNames } = what.kind === 'content' ? what : {}
   const mutable = cacheControl === undefined ? {} : { cacheControl }
   const ifNoneMatch = request.headers['if-none-match']
   if (negotiated.as === 'file' && hasPlainTag(path, deps.mode) && isCopy(ifNoneMatch, path)) {
     deps.visit(path.cid, [])
     return notModified({ ...asked, roots: [path.cid] }, { etag: etagOf(path.cid), ...mutable })
   }
-  const found = await find(asked, path, negotiated)
+  const found = await find(asked, { path, visitNames }, negotiated)
   if (found.kind === 'moved') return moved(asked, found)
   const { tags, delivery, body } = found
   await answerWith(delivery, { ...tags, ...mutable }, async () => ({ ...(await body()), ...mutable }))
@@ -181,7 +181,9 @@ type Found = {
   readonly body: () => Promise<Body>
 }
 
-async function find(asked: Asked, path: ContentPath, negotiated: Negotiated): Promise<Found | Moved> {
+type Sought = { readonly path: ContentPath; readonly visitNames: VisitNames | undefined }
+
+async function find(asked: Asked, { path, visitNames }: Sought, negotiated: Negotiated): Promise<Found | Moved> {
   const { request, deps, place, session, target, signal } = asked
   if (negotiated.as === 'ipns-record') {
     throw new Failure('malformed', 'content has no IPNS record; keys do: /ipns/<key>', { source: 'client' })
@@ -189,7 +191,7 @@ async function find(asked: Asked, path: ContentPath, negotiated: Negotiated): Pr
   const format = negotiated.as === 'file' ? undefined : formats.get(negotiated.as)
   const wanted = { query: target.query, parameters: negotiated.parameters }
   const { visit, jsonRule, jsonMaxBytes, hot } = deps
-  const resolving = { range: bytesWanted(asked), ...format?.wants(wanted), visit }
+  const resolving = { range: bytesWanted(asked), ...format?.wants(wanted), visit, visitNames }
   const options = { jsonRule, jsonMaxBytes, wholeBytes: hot.maxItem, isPartial: isPartial(asked), signal }
   const { accept, host } = request.headers
   const web =

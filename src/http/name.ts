@@ -4,6 +4,7 @@ import { createHash } from 'node:crypto'
 import type { Clock } from '../clock.ts'
 import type { ContentPath } from '../content/entity.ts'
 import { splitPath } from '../content/path.ts'
+import type { VisitNames } from '../content/visited.ts'
 import { Failure } from '../failure.ts'
 import { type Names, spellingOf, type Wants } from '../names/names.ts'
 import type { Body } from './body.ts'
@@ -17,6 +18,7 @@ export type Named =
   | {
       readonly kind: 'content'
       readonly path: ContentPath
+      readonly visitNames: VisitNames
       /** For what is not true for ever. */
       readonly cacheControl: string
     }
@@ -41,10 +43,11 @@ export async function named(
 /** The content path of `/ipns/<name>[/…]`. */
 async function locate({ path }: Place, { names, clock }: Deps, wants: Wants): Promise<Named> {
   const { root, segments, encoded } = splitPath(path.slice('/ipns/'.length))
-  const { path: base, ttlMs, endsAt } = await names.resolve(root, { ...wants, rest: segments })
+  const { path: base, visitNames, ttlMs, endsAt } = await names.resolve(root, { ...wants, rest: segments })
   return {
     kind: 'content',
     path: { cid: base.cid, segments: [...base.segments, ...segments], encoded: [...base.encoded, ...encoded] },
+    visitNames,
     cacheControl: mutable(ttlMs, endsAt - clock.now()),
   }
 }

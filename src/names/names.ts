@@ -5,6 +5,7 @@ import { parseKey } from '../cid-text.ts'
 import type { Clock } from '../clock.ts'
 import type { ContentPath } from '../content/entity.ts'
 import { parseRoot } from '../content/path.ts'
+import type { VisitNames } from '../content/visited.ts'
 import { Failure } from '../failure.ts'
 import type { Log } from '../observe/log.ts'
 import type { Pool } from '../retrieval/pool.ts'
@@ -22,6 +23,8 @@ export type { Wants } from './lookups.ts'
 export type ResolvedName = {
   /** Where the name leads, with what the records say behind the CID. */
   readonly path: ContentPath
+  /** Holds a path of that CID against what is denied below each name on the way. */
+  readonly visitNames: VisitNames
   /** How long this holds: the least of all steps. */
   readonly ttlMs: number
   /** Milliseconds since the epoch: past this it must not be served, whoever keeps it. */
@@ -102,11 +105,13 @@ export function createNames(options: {
     async resolve(asked, wants) {
       let name = asked
       let below: readonly string[] = []
+      const passed: Passed[] = []
       let ttlMs = Number.POSITIVE_INFINITY
       let endsAt = Number.POSITIVE_INFINITY
       let via = 'memory'
       for (let count = 0; count < mostSteps; count++) {
         visit(name, [...below, ...(wants.rest ?? [])])
+        passed.push({ name, below })
         const answer = await step(name, wants)
         const [namespace, root, ...names] = answer.value.split('/').filter((part) => part !== '')
         below = [...names.map((one) => checked(one, asked)), ...below]
@@ -114,8 +119,10 @@ export function createNames(options: {
         endsAt = Math.min(endsAt, answer.endsAt)
         if (answer.via !== 'memory') via = answer.via
         if (root === undefined || (namespace !== 'ipfs' && namespace !== 'ipns')) throw senseless(asked, answer.value)
-        if (namespace === 'ipfs')
-          return { path: { cid: rootOf(root, asked), segments: below, encoded: below }, ttlMs, endsAt, via }
+        if (namespace === 'ipfs') {
+          const path = { cid: rootOf(root, asked), segments: below, encoded: below }
+          return { path, visitNames: visitor(visit, passed, below), ttlMs, endsAt, via }
+        }
         name = root
       }
       throw new Failure('malformed', `/ipns/${asked} leads from name to name, more than ${mostSteps} times`, {
@@ -151,6 +158,23 @@ export function createNames(options: {
       await links.close()
       await store.close()
     },
+  }
+}
+
+/** A name on the way, and what of the path stood behind it. */
+type Passed = { readonly name: string; readonly below: readonly string[] }
+
+/** `base`: where the names lead below the CID. A path that does not begin there is of none of them, or not of all. */
+function visitor(
+  visit: (name: string, rest: readonly string[]) => void,
+  passed: readonly Passed[],
+  base: readonly string[],
+): VisitNames {
+  return (segments) => {
+    for (const { name, below } of passed) {
+      const count = base.length - below.length
+      if (base.slice(0, count).every((one, index) => one === segments[index])) visit(name, segments.slice(count))
+    }
   }
 }
 

@@ -88,10 +88,10 @@ async function child(
 async function redirectOf(
   session: Session,
   { path, search }: SiteRequest,
-  { visit }: ResolveOptions,
+  { visit, visitNames }: ResolveOptions,
 ): Promise<Redirected | undefined> {
   const root: ContentPath = { cid: path.cid, segments: [], encoded: [] }
-  const file = await child(session, root, '_redirects', { ...(visit && { visit }) })
+  const file = await child(session, root, '_redirects', { visit, visitNames })
   if (!file) return undefined
   if (file.entity.kind !== 'file') throw wrongRedirects('it is no file')
   const bytes = await readSmall(session, file.entity, maxRedirectsBytes)

@@ -16,6 +16,7 @@ let all: Fixtures
 let folderCid: CID
 let shardedCid: CID
 let above: CID
+let site: CID
 let upstream: ProgrammableUpstream
 let folder: string
 let list: string
@@ -26,6 +27,14 @@ before(async () => {
   folderCid = await addDirectory(all.blocks, files)
   shardedCid = await addDirectory(all.blocks, files, { sharded: true })
   above = await addDirectory(all.blocks, { 'sub/secret.html': text('secret'), 'sub/ok.txt': text('fine') })
+  site = await addDirectory(all.blocks, {
+    'www/index.html': text('<p>start'),
+    'www/site/index.html': text('<p>inside'),
+    'www/secret.txt': text('secret'),
+    'www/ok.txt': text('fine'),
+    'www/p%20q': text('literal'),
+    _redirects: text('/go /www/secret.txt 200\n/fine /www/ok.txt 200'),
+  })
   upstream = await startUpstream({ blocks: all.blocks })
 })
 after(() => upstream.close())
@@ -190,6 +199,57 @@ describe('a rule for a path', () => {
       ])
         assert.equal(await outcome(`/ipfs/${cid}${path}`), 410, path)
     }
+  })
+})
+
+describe('a rule for a name', () => {
+  const web = (lines: string) =>
+    start(lines, {
+      responses: { types: 'web' },
+      hosts: { 'gw.example': { subdomains: true } },
+      names: {
+        dns: ['https://127.0.0.1:1/dns-query'],
+        links: {
+          'n.example': `/ipfs/${site}/www`,
+          'top.example': `/ipfs/${site}`,
+          'm.example': '/ipns/top.example/www',
+        },
+      },
+    })
+  const on = (label: string, path: string): Promise<number> =>
+    get(path, { Host: `${label}.ipns.gw.example` }).then(({ status }) => status)
+
+  test('and a path holds for the page of a directory', async () => {
+    await web('/ipns/n.example/site/index.html')
+    for (const path of ['/site/index.html', '/site/']) {
+      assert.equal(await outcome(`/ipns/n.example${path}`), 410, path)
+      assert.equal(await on('n-example', path), 410, path)
+    }
+    assert.equal(await outcome('/ipns/n.example/'), 200)
+    assert.equal(await outcome(`/ipfs/${site}/www/site/`), 200, 'the content itself is not meant')
+  })
+
+  test('and a path holds in exports, through other names, and in the reading that is taken', async () => {
+    await web('/ipns/n.example/secret.txt\n/ipns/top.example/www/secret.txt\n/ipns/n.example/p%2520q')
+    for (const name of ['n.example', 'm.example', 'top.example', 'top.example/www']) {
+      for (const format of ['tar', 'car'])
+        assert.notEqual(await outcome(`/ipns/${name}?format=${format}`), 200, `${name} ${format}`)
+    }
+    for (const format of ['tar', 'car']) {
+      assert.equal(await outcome(`/ipns/n.example/site?format=${format}`), 200, format)
+      assert.equal(await outcome(`/ipns/n.example/ok.txt?format=${format}`), 200, format)
+      assert.equal(await outcome(`/ipfs/${site}?format=${format}`), 200, format)
+    }
+    assert.equal(await outcome('/ipns/n.example/p%20q'), 410)
+    assert.equal(await outcome('/ipns/m.example/p%20q'), 200)
+  })
+
+  test('and a path holds where `_redirects` leads', async () => {
+    await web('/ipns/top.example/www/secret.txt')
+    // The stand-in breaks off a CAR of a path that is not there, and would be left alone for a while.
+    assert.equal(await outcome(`/ipfs/${site}?format=raw`), 200)
+    assert.equal(await on('top-example', '/go'), 410)
+    assert.equal(await on('top-example', '/fine'), 200)
   })
 })
 
