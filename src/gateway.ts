@@ -156,7 +156,7 @@ async function putTogether(config: Config, log: Log, clock: Clock, closers: Clos
     pool,
     folder: join(config.data, 'names'),
     visit(name, rest) {
-      const denial = denylists.name(name, rest)
+      const denial = denylists.belowName(name, rest)
       if (denial) throw denied(denial)
     },
     userAgent,

@@ -1,5 +1,6 @@
 // Whether an operator's lists say no to a path or a block, and in which words. A look-up costs a few map reads, and one
 // hash per function that the lists use for double-hashed rules.
+import { LRUCache } from 'lru-cache'
 import { CID } from 'multiformats/cid'
 import { parse as parseYaml } from 'yaml'
 import { parseKey } from '../cid-text.ts'
@@ -108,10 +109,7 @@ export function createDenylist(name: string): Denylist {
     },
     ipns(asked, segments) {
       const path = segments.join('/')
-      const cid = parseKey(asked)
-      const key = cid ? keyOf(cid.multihash.bytes) : domainOf(asked)
-      const modern = cid ? key : `/ipns/${key}`
-      const legacy = cid ? CID.createV1(0x72, cid.multihash).toString() : key
+      const { key, modern, legacy } = spelledName(asked)
       return last([
         ...matching(spaces.ipns.get(key), path),
         ...hashedRules([path === '' ? modern : `${modern}/${path}`, `${legacy}/${path}`]),
@@ -133,6 +131,30 @@ function spelled(cid: CID): Spelled {
   return made
 }
 
+type SpelledName = { readonly key: string; readonly modern: string; readonly legacy: string }
+
+/** The name an export is read through is asked about for each thing in it. */
+const names = new LRUCache<string, SpelledName>({ max: 256 })
+const mostKeptChars = 256
+
+function spelledName(asked: string): SpelledName {
+  const known = names.get(asked)
+  if (known) return known
+  const made = spellName(asked)
+  if (asked.length <= mostKeptChars) names.set(asked, made)
+  return made
+}
+
+function spellName(asked: string): SpelledName {
+  const cid = parseKey(asked)
+  if (cid) {
+    const key = keyOf(cid.multihash.bytes)
+    return { key, modern: key, legacy: CID.createV1(0x72, cid.multihash).toString() }
+  }
+  const domain = domainOf(asked)
+  return { key: domain, modern: `/ipns/${domain}`, legacy: domain }
+}
+
 function matching(rules: readonly Rule[] | undefined, path: string): Rule[] {
   return (rules ?? []).filter(
     (rule) => rule.path && (rule.path.prefix ? path.startsWith(rule.path.text) : path === rule.path.text),
@@ -149,6 +171,13 @@ function domainOf(name: string): string {
   return lower.replaceAll('--', '\0').replaceAll('-', '.').replaceAll('\0', '-')
 }
 
+/** A rule for a bare name denies it before it is resolved, so every path of it; an exception after that rule still holds. */
+function belowName(list: Denylist, name: string, segments: readonly string[]): Rule | undefined {
+  const own = list.ipns(name, segments)
+  const bare = segments.length === 0 ? undefined : list.ipns(name, [])
+  return last([own, bare?.allow ? undefined : bare].filter((rule) => rule !== undefined))
+}
+
 /** Lists in the operator's order: the first one with a rule for a thing decides about it. */
 export function createDenylists(lists: () => readonly Denylist[]) {
   const decide = (rule: (list: Denylist) => Rule | undefined): Denial | undefined => {
@@ -163,7 +192,10 @@ export function createDenylists(lists: () => readonly Denylist[]) {
   return {
     /** A CID with the path below it as asked, or one resolved component with nothing below. */
     path: (cid: CID, segments: readonly string[]) => decide((list) => list.path(cid, segments)),
+    /** The rules for this very path of a name. */
     name: (name: string, segments: readonly string[]) => decide((list) => list.ipns(name, segments)),
+    /** Those for the name itself, too. */
+    belowName: (name: string, segments: readonly string[]) => decide((list) => belowName(list, name, segments)),
   }
 }
 export type Denylists = ReturnType<typeof createDenylists>

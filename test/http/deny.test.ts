@@ -219,6 +219,15 @@ describe('a rule for a name', () => {
   const on = (label: string, path: string): Promise<number> =>
     get(path, { Host: `${label}.ipns.gw.example` }).then(({ status }) => status)
 
+  test('holds for every path below it, and for the names that lead there', async () => {
+    await web('/ipns/n.example reason=name\n!/ipns/n.example/ok.txt\n/ipns/top.example')
+    for (const path of ['', '/', '/secret.txt', '/site/', '/secret.txt?format=raw', '/site?format=car'])
+      assert.equal(await outcome(`/ipns/n.example${path}`), 410, path)
+    assert.equal(await on('n-example', '/secret.txt'), 410)
+    assert.equal(await outcome('/ipns/n.example/ok.txt'), 200, 'an exception')
+    assert.equal(await outcome('/ipns/m.example/ok.txt'), 410)
+  })
+
   test('and a path holds for the page of a directory', async () => {
     await web('/ipns/n.example/site/index.html')
     for (const path of ['/site/index.html', '/site/']) {

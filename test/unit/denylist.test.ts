@@ -20,6 +20,13 @@ function denies(text: string, cid: CID, path = ''): boolean {
   return createDenylists(() => [list]).path(cid, path === '' ? [] : path.split('/')) !== undefined
 }
 
+/** As the gateway asks. */
+function deniesBelow(text: string, name: string, path: string): boolean {
+  const list = createDenylist('test')
+  assert.deepEqual(list.add(text), [])
+  return createDenylists(() => [list]).belowName(name, path === '' ? [] : path.split('/')) !== undefined
+}
+
 function deniesName(text: string, name: string, path = ''): boolean {
   const list = createDenylist('test')
   assert.deepEqual(list.add(text), [])
@@ -81,6 +88,25 @@ describe('rules of a denylist', () => {
   for (const [rule, name, path, denied] of names)
     test(`${rule.slice(0, 60)} ${denied ? 'denies' : 'lets'} /ipns/${name}/${path}`, () =>
       assert.equal(deniesName(rule, name, path), denied))
+
+  // A name is denied before it is resolved: with its paths, but for exceptions that come later.
+  const below: [rule: string, name: string, path: string, denied: boolean][] = [
+    ['/ipns/bad.example', 'bad.example', '', true],
+    ['/ipns/bad.example', 'bad.example', 'a/b', true],
+    [`/ipns/${key}`, peer, 'a', true],
+    [`//${sha256('bad.example/').toString('hex')}`, 'bad.example', 'a', true],
+    ['/ipns/bad.example', 'good.example', 'a', false],
+    ['/ipns/bad.example/a', 'bad.example', 'b', false],
+    ['/ipns/bad.example/a*', 'bad.example', 'b', false],
+    ['/ipns/bad.example\n!/ipns/bad.example/good', 'bad.example', 'good', false],
+    ['/ipns/bad.example/*\n!/ipns/bad.example/good', 'bad.example', 'good', false],
+    ['!/ipns/bad.example/good\n/ipns/bad.example', 'bad.example', 'good', true],
+    ['/ipns/bad.example\n!/ipns/bad.example', 'bad.example', 'a', false],
+    ['/ipns/bad.example/a\n!/ipns/bad.example', 'bad.example', 'a', true],
+  ]
+  for (const [rule, name, path, denied] of below)
+    test(`${rule.replace(/\s+/g, ' ').slice(0, 60)} ${denied ? 'denies' : 'lets'} what is read below /ipns/${name}/${path}`, () =>
+      assert.equal(deniesBelow(rule, name, path), denied))
 })
 
 describe('a list', () => {
