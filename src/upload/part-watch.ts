@@ -2,7 +2,7 @@
 // upload that needs guessing is refused instead.
 import type { Failure } from '../failure.ts'
 import { malformed } from './failures.ts'
-import { parametersOf } from './parameters.ts'
+import { parametersOf, partNameOf } from './parameters.ts'
 
 const longestBoundary = 70
 const boundaryForm = /^[0-9A-Za-z'()+_,./:=? -]*[0-9A-Za-z'()+_,./:=?-]$/
@@ -22,10 +22,19 @@ export function boundaryOf(contentType: string | undefined): string {
 
 type Where = 'preamble' | 'headers' | 'body' | 'epilogue'
 
+export type PartWatchOptions = {
+  readonly headerBytes: number
+  readonly headerPairs: number
+  /** Whose contents are kept: what the headers of other parts say of theirs is nothing to us. */
+  readonly parts: 'data' | 'every'
+  /** For each part, before the parser has seen the end of its headers. */
+  readonly onPart: (isData: boolean) => void
+}
+
 /** The answer looks at each chunk and says what is wrong with it, if anything is. */
 export function createPartWatch(
   boundary: string,
-  limits: { readonly headerBytes: number; readonly headerPairs: number },
+  options: PartWatchOptions,
 ): (chunk: Uint8Array) => Failure | undefined {
   const delimiter = Buffer.from(`\r\n--${boundary}`)
   const blank = Buffer.from('\r\n\r\n')
@@ -45,9 +54,10 @@ export function createPartWatch(
           return undefined
         }
         const end = text.indexOf(blank)
-        if ((end === -1 ? text.byteLength : end) > limits.headerBytes) return wrong(`over ${limits.headerBytes} bytes`)
+        if ((end === -1 ? text.byteLength : end) > options.headerBytes)
+          return wrong(`over ${options.headerBytes} bytes`)
         if (end === -1) break
-        const problem = problemOf(text.toString('latin1', 0, end), limits.headerPairs)
+        const problem = problemOf(text.toString('latin1', 0, end), options)
         if (problem !== undefined) return wrong(problem)
         // The line break that ends the headers may begin the delimiter of an empty part.
         text = text.subarray(end + 2)
@@ -66,36 +76,42 @@ export function createPartWatch(
   }
 }
 
-function problemOf(block: string, mostPairs: number): string | undefined {
+function problemOf(block: string, { headerPairs, parts, onPart }: PartWatchOptions): string | undefined {
   // What stands before the first line break belongs to the delimiter's line. RFC 2046 §5.1.1 allows white space there, our
   // parser does not know it for a delimiter then, and nobody sends it: a part must not be lost in silence. A header goes on
   // in a line that begins with white space.
   const [padding = '', ...lines] = block.replace(/\r\n(?=[ \t])/g, '').split('\r\n')
   if (padding !== '') return 'behind a boundary that is not one'
-  if (lines.length > mostPairs) return `more than ${mostPairs}`
+  if (lines.length > headerPairs) return `more than ${headerPairs}`
   const values = new Map<string, string>()
+  const twice = new Set<string>()
   for (const line of lines) {
     if (hasControls(line)) return 'with control characters in them'
     const [, name = '', value = ''] = /^([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n]*)$/.exec(line) ?? []
     if (name === '') return 'not of the form `name: value`'
     const key = name.toLowerCase()
-    if (key.startsWith('content-') && values.has(key)) return `with ${name} in them twice`
+    if (key.startsWith('content-') && values.has(key)) twice.add(key)
     values.set(key, value)
   }
-  return problemOfContent(values.get('content-disposition') ?? '', values.get('content-type') ?? '')
-}
-
-function problemOfContent(disposition: string, type: string): string | undefined {
+  const disposition = values.get('content-disposition') ?? ''
   // Without it a part has no name, and would be passed over: RFC 7578 §4.2 wants one with every part.
   if (!/^form-data[ \t]*(;|$)/i.test(disposition)) return 'without a Content-Disposition of form-data'
-  const named = parametersOf(disposition)
-  // `name*` is not of RFC 7578, and a name to some parsers alone.
-  if (named === undefined || named.has('name*')) return 'with a Content-Disposition that says two things, or none'
+  const part = twice.has('content-disposition') ? undefined : partNameOf(disposition)
+  if (part === undefined) return 'with a Content-Disposition whose `name` can be read in two ways'
+  const isData = part.name === 'data'
+  onPart(isData)
+  if (!isData && parts === 'data') return undefined
+  for (const key of twice) return `with ${key} in them twice`
+  const type = values.get('content-type') ?? ''
   if (/^multipart\//i.test(type)) return 'of a multipart within a multipart, which is not done here'
-  if (named.has('filename') || named.has('filename*')) return undefined
+  return parts === 'every' || part.isFile || isUtf8(type) ? undefined : 'of a text that is not UTF-8'
+}
+
+/** What says nothing of a charset is UTF-8, too. */
+function isUtf8(type: string): boolean {
   const charset = parametersOf(type)?.get('charset')
-  if (charset === undefined && !/;\s*charset/i.test(type)) return undefined
-  return /^(utf-?8|us-ascii)$/i.test(charset ?? '') ? undefined : 'of a text that is not UTF-8'
+  if (charset === undefined && !/;\s*charset/i.test(type)) return true
+  return /^(utf-?8|us-ascii)$/i.test(charset ?? '')
 }
 
 /** Anything below a space but a tab, and DEL. */

@@ -53,10 +53,15 @@ export async function receive<T>(
 ): Promise<T[]> {
   const boundary = boundaryOf(request.headers['content-type'])
   const every = options.parts === 'every'
+  // The parts the watch found that the parser has not come to. The two must agree on which of them are `data`.
+  const found: boolean[] = []
   const parser = new Busboy({
     headers: { 'content-type': `multipart/form-data; boundary="${boundary}"` },
     // Every `data` is a stream, with a file name or without: a field would be held in memory whole.
-    isPartAFile: (name, _type, fileName) => every || name === 'data' || fileName !== undefined,
+    isPartAFile: (name, _type, fileName) => {
+      if (found.shift() !== (name === 'data')) fail(misread())
+      return every || name === 'data' || fileName !== undefined
+    },
     // Where names matter at all, one with a folder in it must be seen as such.
     preservePath: every,
     limits: {
@@ -111,9 +116,18 @@ export async function receive<T>(
   for (const limit of ['partsLimit', 'filesLimit', 'fieldsLimit'] as const)
     parser.on(limit, () => fail(malformed(`more than ${mostParts} parts, or ${mostFields} fields, in one upload`)))
   parser.on('error', (error) => fail(malformed('the multipart body is broken or cut', error)))
-  parser.on('finish', () => done.resolve())
+  parser.on('finish', () => {
+    // It passes over a part in silence when it finds a line break in its decoded names.
+    if (found.length > 0) fail(misread())
+    done.resolve()
+  })
 
-  const watch = createPartWatch(boundary, { headerBytes, headerPairs: mostHeaderPairs })
+  const watch = createPartWatch(boundary, {
+    headerBytes,
+    headerPairs: mostHeaderPairs,
+    parts: every ? 'every' : 'data',
+    onPart: (isData) => found.push(isData),
+  })
   const unplug = pump(request, parser, { ...options, look: watch, fail })
   const onAbort = () => fail(options.signal?.reason)
   options.signal?.addEventListener('abort', onAbort, { once: true })
@@ -211,6 +225,8 @@ function decode(decoder: TextDecoder | undefined, piece?: Uint8Array): void {
     throw malformed('the text in `data` is not UTF-8; send other bytes as a file, with a file name', error)
   }
 }
+
+const misread = (): Failure => malformed('the headers of a part can be read in two ways')
 
 const slow = (why: string): Failure =>
   new Failure('timeout', `the upload was ended: ${why}`, { source: 'client', facts: { status: 408 } })

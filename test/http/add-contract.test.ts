@@ -91,6 +91,54 @@ describe('POST /add', () => {
       }
   })
 
+  it('takes file names as clients put them in', async () => {
+    const dispositions = [
+      // form-data of Node, and axios over it, escape nothing.
+      'form-data; name="data"; filename="say "hi".txt"',
+      'form-data; name="data"; filename="a""',
+      'form-data; name="data"; filename="C:\\dir\\"',
+      // Browsers, fetch and curl leave a backslash as it is.
+      'form-data; name="data"; filename="trail\\"',
+      'form-data; name="data"; filename="a\\"b.txt"',
+      'form-data; name="data"; filename="say "hi".txt"; filename*=utf-8\'\'say',
+      'form-data; name=data; filename="a"b"; size=5',
+      'form-data; name=data; filename=my file.txt',
+      'form-data; name=data; filename=',
+      'form-data; name = "data"; filename = "x"',
+      'form-data; name="data"; filename="x=y; name.txt"',
+      'form-data;name="data";filename="räk "日".txt";',
+    ]
+    for (const disposition of dispositions) {
+      const part = `--${boundary}\r\nContent-Disposition: ${disposition}\r\n\r\n${hello.body}\r\n`
+      const other = part.replace('=data', '=other').replace('"data"', '"other"')
+      const answer = await post(`${adding.url}/add`, Buffer.from(`${other}${part}${other}--${boundary}--\r\n`))
+      assert.deepEqual([answer.status, answer.json['cids']], [200, [`/ipfs/${hello.cid}`]], disposition + answer.body)
+    }
+    for (const name of ['trail\\', 'say "hi".txt', 'a\nb', '日本.txt', '"; name="other"']) {
+      const form = new FormData()
+      form.append('data', new File([hello.body], name))
+      const answer = await fetch(`${adding.url}/add`, { method: 'POST', body: form })
+      assert.deepEqual(await answer.json(), { cids: [`/ipfs/${hello.cid}`] }, name)
+    }
+  })
+
+  it('looks past what other parts say of their contents', async () => {
+    const said = [
+      // addTextBody of Apache HttpClient.
+      'Content-Type: text/plain; charset=ISO-8859-1\r\nContent-Transfer-Encoding: 8bit',
+      'Content-Type: text/plain; charset=klingon',
+      'Content-Type: text/plain\r\nContent-Type: text/html',
+      // curl, with two files in one field.
+      'Content-Type: multipart/mixed; boundary=inner',
+    ]
+    for (const headers of said) {
+      const other = `--${boundary}\r\nContent-Disposition: form-data; name="note"\r\n${headers}\r\n\r\nr\xe4k\r\n`
+      const data = multipart([{ fileName: 'a', body: hello.body }])
+      const answer = await post(`${adding.url}/add`, Buffer.concat([Buffer.from(other, 'latin1'), data]))
+      assert.deepEqual([answer.status, answer.json['cids']], [200, [`/ipfs/${hello.cid}`]], headers)
+    }
+  })
+
   it('takes exactly as much as it may', async () => {
     const { status } = await post(`${adding.url}/add`, multipart([{ fileName: 'a', body: randomBytes(100_000) }]))
     assert.equal(status, 200)
@@ -186,6 +234,14 @@ describe('POST /add', () => {
         "Content-Disposition: form-data; name*=utf-8''data",
         'Content-Disposition: form-data; name="data"other"',
         'Content-Disposition: form-data; name="data"; filename="a\\"; name="b"',
+        'Content-Disposition: form-data; name="other"; filename="a"b"; name="data"',
+        'Content-Disposition: form-data; name="other"; filename="a"b"; NAME = data',
+        'Content-Disposition: form-data; name="other"; filename="a"b"; name*=utf-8\'\'data',
+        'Content-Disposition: form-data; filename="a"b"; name="data"',
+        'Content-Disposition: form-data; name="data"b"; filename="c"',
+        'Content-Disposition: form-data; name="data; filename="a"',
+        // The parser would pass over it in silence.
+        'Content-Disposition: form-data; name="data"; filename*=utf-8\'\'a%0Ab',
         'Content-Disposition : form-data; name="data"',
       ].map((headers): readonly [string, number, Buffer] => [
         `has a part of ${JSON.stringify(headers)}`,

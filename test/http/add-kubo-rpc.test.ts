@@ -210,6 +210,15 @@ describe("kubo's door", () => {
       assert.ok(sent < 50_000_000, `${sent} bytes were taken`)
     })
 
+  it('looks into every part: text of any charset is bytes, a multipart in one is refused', async () => {
+    const latin = { name: 'note', type: 'text/plain; charset=ISO-8859-1', body: Buffer.from('r\xe4k', 'latin1') }
+    const { status, lines } = await add('', [latin])
+    assert.deepEqual([status, lines[0]?.['Size']], [200, '3'])
+    const nested = { name: 'note', type: 'multipart/form-data; boundary=inner', body: 'x' }
+    assert.equal((await add('', [nested])).status, 400)
+    assert.equal((await add('', [{ name: 'a', type: 'text/plain\r\nContent-Type: a/b', body: 'x' }])).status, 400)
+  })
+
   it('tells nobody of HTTP/1.0 to continue', async () => {
     const body = multipart([{ fileName: 'a', body: 'x' }]).toString()
     const ask = (version: string) =>
