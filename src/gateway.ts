@@ -193,6 +193,7 @@ async function putTogether(config: Config, log: Log, clock: Clock, closers: Clos
     jsonMaxBytes: config.responses.json.maxBytes,
     stalledMs: config.limits.stalled,
     visit,
+    denyRevision: () => denylists.revision,
     routes: config.proxy.length > 0 ? [...writing.routes, proxied] : writing.routes,
     onEnd: requests.ended,
     onError,

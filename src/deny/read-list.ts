@@ -1,10 +1,13 @@
 // The text of a list as a list, or why it is none. An address that answers with a page to sign in, or a file that is being
 // written anew, must not open the gateway: what is no list does not replace one.
+import { createHash } from 'node:crypto'
 import { setImmediate } from 'node:timers/promises'
 import { createDenylist, type Denylist, type ListFault } from './denylist.ts'
 
 export type ReadList = {
   readonly list: Denylist
+  /** Of its text. */
+  readonly digest: string
   /** The first of them. */
   readonly faults: readonly ListFault[]
   readonly faultCount: number
@@ -16,15 +19,17 @@ const pieceBytes = 256 * 1024
 
 export async function readList(name: string, text: string): Promise<ReadList> {
   const list = createDenylist(name)
+  const hash = createHash('sha256')
   const faults: ListFault[] = []
   let faultCount = 0
   for (const piece of pieces(text)) {
+    hash.update(piece)
     const found = list.add(piece)
     faultCount += found.length
     faults.push(...found.slice(0, mostFaultsTold - faults.length))
     await setImmediate() // a large list must not hold up those who read
   }
-  return { list, faults, faultCount }
+  return { list, digest: hash.digest('hex'), faults, faultCount }
 }
 
 /** What speaks against taking it where one with `rulesBefore` was. */

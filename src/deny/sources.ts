@@ -1,5 +1,6 @@
 // The operator's denylists, read from files and addresses and read again when they change. A list that cannot be read at
 // start is an error, unless there is a copy of it; one that cannot be read later stays as it was.
+import { createHash } from 'node:crypto'
 import type { Clock } from '../clock.ts'
 import { cancelled, Failure } from '../failure.ts'
 import type { Log } from '../observe/log.ts'
@@ -11,6 +12,8 @@ import { fromUrl } from './url-source.ts'
 
 export interface LoadedDenylists extends Denylists {
   readonly rules: number
+  /** Of all texts in their order: the same wherever these lists are. Undefined where none is configured. */
+  readonly revision: string | undefined
   close(): void
 }
 
@@ -32,11 +35,15 @@ export async function loadDenylists(
   const { clock, log, userAgent, folder, onChange } = options
   const closing = new AbortController()
   const lists: Denylist[] = []
+  const digests: string[] = []
+  let revision: string | undefined
 
-  function take({ where }: Source, index: number, { list, faults, faultCount }: ReadList): void {
+  function take({ where }: Source, index: number, { list, digest, faults, faultCount }: ReadList): void {
     for (const { line, what } of faults) log('warn', 'denylist.line', { list: where, line, what })
     if (faultCount > faults.length) log('warn', 'denylist.lines', { list: where, faults: faultCount })
     lists[index] = list
+    digests[index] = digest
+    revision = createHash('sha256').update(digests.join()).digest('hex').slice(0, 8)
     log('info', 'denylist.read', { list: where, rules: list.rules })
     onChange()
   }
@@ -106,6 +113,9 @@ export async function loadDenylists(
     ...createDenylists(() => lists),
     get rules() {
       return lists.reduce((sum, { rules }) => sum + rules, 0)
+    },
+    get revision() {
+      return revision
     },
     close: () => closing.abort(cancelled('the gateway is closing')),
   }

@@ -40,6 +40,8 @@ export type AnswerDeps = {
   readonly stalledMs: number
   /** Throws a Failure `denied` for what an operator's list says no to. */
   readonly visit: Visit
+  /** Changes with those lists; undefined where there are none. */
+  readonly denyRevision: () => string | undefined
   /** Called when the request is over, however it ended. */
   readonly onEnd: (
     request: IncomingMessage,
@@ -148,7 +150,9 @@ async function answer(asked: Asked, { negotiated, what }: About): Promise<void> 
 
 async function answerWith(delivery: Delivery, tags: Tags, body: () => Promise<Body>): Promise<void> {
   const { request, status = 200 } = delivery
-  if (status === 200 && matches(request.headers['if-none-match'], tags.etag)) return notModified(delivery, tags)
+  const ifNoneMatch = request.headers['if-none-match']
+  const isTold = !(tags.onlyByTag && isAny(ifNoneMatch))
+  if (status === 200 && isTold && matches(ifNoneMatch, tags.etag)) return notModified(delivery, tags)
   await deliver(delivery, await body())
 }
 
@@ -166,13 +170,24 @@ const notProvable = (): Failure =>
 const hasPlainTag = ({ cid, segments }: ContentPath, mode: Mode): boolean =>
   segments.length === 0 && (cid.code === rawCode || (mode === 'api' && cid.code !== dagPbCode))
 
+const isAny = (ifNoneMatch: string | undefined): boolean => ifNoneMatch?.trim() === '*'
+
 const isCopy = (ifNoneMatch: string | undefined, { cid }: ContentPath): boolean =>
-  ifNoneMatch !== undefined && ifNoneMatch.trim() !== '*' && matches(ifNoneMatch, etagOf(cid))
+  !isAny(ifNoneMatch) && matches(ifNoneMatch, etagOf(cid))
 
 // Answers that are files and pages to a browser; every other format asks for blocks in so many words.
 const forBrowsers: ReadonlySet<Negotiated['as']> = new Set(['file', 'json', 'cbor'])
 
-type Tags = Pick<Body, 'etag' | 'cacheControl' | 'varies'>
+/**
+ * Whether something in them is denied is found out while they are sent. Where there are lists, a copy counts only while
+ * the lists are those it was made under.
+ */
+const exported: ReadonlySet<Negotiated['as']> = new Set(['car', 'tar'])
+
+type Tags = Pick<Body, 'etag' | 'cacheControl' | 'varies'> & {
+  /** That there is some copy (`*`) is not enough. */
+  readonly onlyByTag?: boolean
+}
 
 type Found = {
   readonly kind: 'content'
@@ -204,10 +219,12 @@ async function find(asked: Asked, { path, visitNames }: Sought, negotiated: Nego
   const rendering = await format?.render(below, resolution, { ...wanted, visit })
   const { roots, entity } = resolution
   if (rendering) {
-    const body = rendered(rendering, entity.cid, '')
+    const revision = exported.has(negotiated.as) ? deps.denyRevision() : undefined
+    const body = rendered(rendering, entity.cid, revision === undefined ? '' : `.${revision}`)
+    const tags = { ...body, onlyByTag: revision !== undefined }
     // A cache that knows nothing of Accept must be able to tell this answer from the plain one.
     const location = negotiated.byAccept ? withFormat(target, negotiated) : undefined
-    return { kind: 'content', tags: body, delivery: { ...asked, roots, location }, body: async () => body }
+    return { kind: 'content', tags, delivery: { ...asked, roots, location }, body: async () => body }
   }
   refuseRemainder(resolution)
   if (web) {

@@ -108,6 +108,24 @@ describe('denied content', () => {
     assert.equal((await get(`/ipfs/${all.directory}`)).status, 200, 'a list of names holds no block of it')
   })
 
+  test('is in no export that a client has already, once a list says so', async () => {
+    for (const format of ['car', 'tar']) {
+      const path = `/ipfs/${folderCid}?format=${format}`
+      await start('')
+      const before = String((await get(path)).headers['etag'])
+      assert.equal((await get(path, { 'If-None-Match': before })).status, 304)
+      assert.equal((await get(path, { 'If-None-Match': '*' })).status, 200, 'nobody knows which copy that is')
+      await at.close()
+      await start(`/ipfs/${folderCid}/secret.html`)
+      for (const tag of [before, '*'])
+        assert.match(String(await outcome(path, { 'If-None-Match': tag })), /^(410|cut)$/, `${format} ${tag}`)
+      await at.close()
+      at = await startGateway({ upstreams: [{ name: 'one', url: upstream.url }] })
+      assert.equal((await get(path, { 'If-None-Match': '*' })).status, 304, 'no list, no question')
+      await at.close()
+    }
+  })
+
   test('is not taken by /add, and nothing of it is kept', async () => {
     await start('/ipfs/bafkreifjjcie6lypi6ny7amxnfftagclbuxndqonfipmb64f2km2devei4')
     const form = new FormData()
@@ -149,8 +167,8 @@ describe('denied content', () => {
 })
 
 /** The status, or that what began was cut. */
-const outcome = (path: string): Promise<number | 'cut'> =>
-  get(path).then(
+const outcome = (path: string, headers: Record<string, string> = {}): Promise<number | 'cut'> =>
+  get(path, headers).then(
     ({ status }) => status,
     () => 'cut' as const,
   )

@@ -84,6 +84,18 @@ const noLists: readonly [what: string, answer: Answer, why: RegExp][] = [
   ['an error', { status: 500 }, /status 500/],
 ]
 
+test('the revision is that of the texts, whoever reads them', async () => {
+  assert.equal((await load()).revision, undefined, 'there are no lists')
+  const { revision } = await load(url)
+  assert.match(String(revision), /^[0-9a-f]{8}$/)
+  answer = { status: 500 }
+  const held = await load(url)
+  assert.equal(held.revision, revision, 'the copy is the same list')
+  answer = { text: `${good}# more\n` }
+  await again(300_000)
+  assert.notEqual(held.revision, revision)
+})
+
 describe('an address that answers with', () => {
   for (const [what, wrong, why] of noLists)
     test(`${what} changes nothing, now and at the next start`, async () => {
