@@ -71,6 +71,8 @@ export function createSearches(options: {
 
   return {
     begin(cid, path, look, running) {
+      // How it ends is nobody's concern where another search is on, or none is wanted.
+      running?.done.catch(() => {})
       const key = `${blockKey(cid)}/${path}`
       if (keepLookingMs <= 0 || searching.has(key) || searching.size >= mostSearches || closing.signal.aborted) return
       searching.add(key)

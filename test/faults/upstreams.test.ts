@@ -145,6 +145,18 @@ describe('a CID nobody has', () => {
     assert.ok(empty.asked.length - asked <= 4, `asked ${empty.asked.length - asked} times meanwhile`)
   })
 
+  test('many who miss the same block in time, or with no search behind them: each has its 404, and nothing breaks', async () => {
+    const silent = await upstream(new Map(), { kind: 'silent' })
+    const { cid } = await addFile(new Map(), noise(1000, 14))
+    for (const keepLooking of ['20s', 0]) {
+      const at = await gateway({ silent }, { retrieval: { deadline: '100ms', keepLooking } })
+      const answers = await Promise.all([1, 2, 3].map(() => fetchAll(`${at.url}/ipfs/${cid}`)))
+      assert.deepEqual(new Set(answers.map(({ status }) => status)), new Set([404]))
+      // What is left of the flight ends with the gateway; a rejection nobody takes would end this process.
+      await at.close()
+    }
+  })
+
   test('nobody could be asked: said so, not remembered', async () => {
     const dead = await upstream(all.blocks, { kind: 'refuse' })
     const at = await gateway({ dead })
