@@ -6,7 +6,6 @@ import { addAbortSignal } from 'node:stream'
 import { createProxyMiddleware } from 'http-proxy-middleware'
 import type { Profile } from '../../backends/pinning/contract.ts'
 import type { Clock } from '../clock.ts'
-import { withDeadline } from '../deadline.ts'
 import { Failure, isFailure } from '../failure.ts'
 import { readAnswer, type TargetFailure } from './through-answer.ts'
 import { createOnward, type Onward } from './through-body.ts'
@@ -23,6 +22,8 @@ export type Forward = Pick<Onward, 'part' | 'end'> & {
   readonly failed: AbortSignal
   /** The names of what it says it holds. */
   readonly answer: Promise<ReadonlySet<string>>
+  /** What to say when the answer is not there in time. */
+  late(): Failure
   abort(reason: unknown): void
 }
 
@@ -89,8 +90,9 @@ export function createForwarding(options: {
     const stop = new AbortController()
     const answer = Promise.withResolvers<ReadonlySet<string>>()
     answer.promise.catch(() => {})
-    const late = () => failure('transient', `it took nothing for ${stuckMs} ms`)
-    const body = createOnward({ stuckMs, clock, late })
+    const stuck = () => failure('transient', `it took nothing for ${stuckMs} ms`)
+    const body = createOnward({ stuckMs, clock, late: stuck })
+    let hasBegun = false
     const fail = (error: unknown): void => {
       const reason = isFailure(error)
         ? error
@@ -110,9 +112,9 @@ export function createForwarding(options: {
     listeners.set(own, {
       onError: fail,
       onAnswer(response) {
-        const late = () => failure('transient', `its answer did not end within ${answerMs} ms`)
-        const read = (signal: AbortSignal) => readAnswer(addAbortSignal(signal, response), isKubo, failure)
-        withDeadline({ ms: answerMs, clock, late }, read).then((held) => {
+        hasBegun = true
+        // A Kubo begins behind the first part and goes on as we do: until all was sent, the clocks of our body are its own.
+        readAnswer(addAbortSignal(stop.signal, response), isKubo, failure).then((held) => {
           if (body.hasEnded()) answer.resolve(held)
           else fail(failure('transient', 'it answered before it was sent everything'))
         }, fail)
@@ -126,6 +128,11 @@ export function createForwarding(options: {
       end: body.end,
       failed: stop.signal,
       answer: answer.promise,
+      late: () =>
+        failure(
+          'transient',
+          hasBegun ? `its answer did not end within ${answerMs} ms` : `no answer within ${answerMs} ms`,
+        ),
       abort(reason) {
         answer.reject(reason)
         if (!stop.signal.aborted) stop.abort(reason)

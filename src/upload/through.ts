@@ -77,8 +77,7 @@ export function createThrough(options: ThroughOptions): Through {
       try {
         const added = await receive(request, { ...limits, clock, signal: forward.failed }, take)
         forward.end()
-        const late = () => forwarding.failure('transient', `no answer within ${answerMs} ms`)
-        const held = await withDeadline({ ms: answerMs, clock, late }, () => forward.answer)
+        const held = await withDeadline({ ms: answerMs, clock, late: forward.late }, () => forward.answer)
         for (const { cid } of added) {
           if (!held.has(nameOf(cid)))
             throw forwarding.failure('content', `it did not say that it holds ${cid}, which the upload is`)

@@ -389,6 +389,47 @@ describe('thin mode to something else', () => {
     assert.equal(status, 200, text)
   })
 
+  it('waits for the answer of a Kubo from the end of the body on, though it begins behind the first part', async () => {
+    const begun = Promise.withResolvers<void>()
+    const thin = await thinTo(
+      async (request, response) => {
+        request.once('data', () => {
+          response.write(`{"Name":"data-1","Hash":"${hello}","Size":"12"}\n`, () => begun.resolve())
+        })
+        await read(request)
+        response.end(`{"Name":"data-2","Hash":"${hello}","Size":"12"}\n`)
+      },
+      '/api/v0',
+      { answerMs: 150 },
+    )
+    async function* body() {
+      const whole = multipart([{ body: 'hello world\n' }, { body: 'hello world\n' }])
+      const at = whole.lastIndexOf('hello') + 2
+      yield whole.subarray(0, at)
+      await begun.promise
+      await sleep(400)
+      yield whole.subarray(at)
+    }
+    const { status, body: text } = await post(`${thin.url}/add`, body(), ours)
+    assert.equal(status, 200, text)
+  })
+
+  it('says of an answer that does not end that it began', async () => {
+    for (const [begins, words] of [
+      [true, 'its answer did not end within 100 ms'],
+      [false, 'no answer within 100 ms'],
+    ] as const) {
+      const handler: RequestListener = (request, response) => {
+        request.resume()
+        if (begins) response.write(`{"Hash":"${hello}"}\n`)
+      }
+      const thin = await thinTo(handler, '/api/v0', { answerMs: 100 })
+      const { status, json } = await add(thin)
+      assert.equal(status, 502)
+      assert.equal((json['outcomes'] as { detail: string }[])[0]?.detail, words)
+    }
+  })
+
   const bad: readonly (readonly [name: string, outcome: string, handler: RequestListener])[] = [
     [
       'another CID',
