@@ -99,7 +99,10 @@ function createPsa(settings: z.output<typeof options>, { name, userAgent, clock 
             'transient',
           )
         await clock.sleep(waitMs * (0.75 + Math.random() / 2), signal)
-        pin = read((await ask('GET', `pins/${encodeURIComponent(pin.requestid)}`, signal)).json)
+        const reply = await ask('GET', `pins/${encodeURIComponent(pin.requestid)}`, signal, undefined, [404])
+        // Some take a while until they find what they were just asked for; the next try looks for it anew.
+        if (reply.status === 404) throw failed(name, 'it does not know the pin that it was asked for', 'transient')
+        pin = read(reply.json)
       }
       // Services spell CIDs their own way; the bytes and the codec must be the same.
       return pin.cid === undefined ? cid : same(CID.parse(pin.cid), cid) ? cid : CID.parse(pin.cid)

@@ -327,6 +327,16 @@ describe('what is said behind a 200', () => {
     assert.equal(String(await provider.pin(upload, signal())), String(upload.cid))
     assert.deepEqual([...pins.keys()], ['r4'])
   })
+  test('psa: a pin that is gone, or not there yet, when it is looked at is asked for again', async () => {
+    const provider = await make(sets['psa'] as Set)
+    service.script = ({ method, path }) => {
+      if (method === 'POST') return { status: 202, json: { requestid: 'r', status: 'queued' } }
+      return path.endsWith('/pins/r') ? { status: 404, json: { error: { reason: 'NOT_FOUND' } } } : undefined
+    }
+    assert.equal((await failure(provider.pin(upload, signal()))).facts['class'], 'transient')
+    service.script = undefined
+    assert.equal(String(await provider.pin(upload, signal())), String(upload.cid))
+  })
   test('forward: the CID in every spelling', async () => {
     const provider = await make(sets['forward'] as Set)
     for (const told of [String(upload.cid), `/ipfs/${upload.cid}`, `ipfs://${upload.cid}/name`, `ipfs/${upload.cid}`]) {
