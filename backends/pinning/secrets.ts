@@ -5,24 +5,41 @@ import type { Provider, ProviderKind } from './contract.ts'
 
 const secretKey = /token|secret|password|key|jwt|basic|bearer|headers/i
 const hidden = '[hidden]'
-// Shorter than this is no secret, and would be found in every other word.
+// Shorter than this is no secret, and would be found in every other sentence.
 const leastChars = 3
-// Services cut what they repeat: so many characters of a secret's beginning are enough to know it.
+// Services cut what they repeat: so many characters of a secret's beginning are enough to know it. What has fewer is looked
+// for as a whole. What could be a word or a number in any message is not looked for within others, and when it is short,
+// too, only where it stands as a secret.
 const knownBy = 8
+const plain = /^(?:[A-Za-z]{1,15}|\d{1,15})$/
+const inWord = /[A-Za-z0-9]/
+const escaped = /%[0-9A-Fa-f]{2}$/
+const sentWithin = 20
+const sent = /\b(?:Bearer|Basic)(?: +|%20)$/i
 const mostCauses = 5
 
 export const withoutSecrets = (kind: ProviderKind): ProviderKind => ({
   ...kind,
-  create: (options, context) => quiet(kind.create(options, context), formsOf(secretsIn(options, []))),
+  create: (options, context) =>
+    quiet(kind.create(options, context), {
+      forms: formsOf(secretsIn(options, [])),
+      begins: `provider ${context.name}:`,
+    }),
 })
 
-function quiet(provider: Provider, forms: readonly string[]): Provider {
-  if (forms.length === 0) return provider
+type Hiding = {
+  readonly forms: readonly string[]
+  /** How our own messages begin: a name is in the configuration beside the secret, and may be the same word. */
+  readonly begins: string
+}
+
+function quiet(provider: Provider, hiding: Hiding): Provider {
+  if (hiding.forms.length === 0) return provider
   const hushed = async <T>(work: () => Promise<T>): Promise<T> => {
     try {
       return await work()
     } catch (error) {
-      throw errorWithout(error, forms, mostCauses)
+      throw errorWithout(error, hiding, mostCauses)
     }
   }
   return {
@@ -66,25 +83,29 @@ function formsOf(secrets: readonly string[]): string[] {
   return [...new Set(forms.filter((form) => form.length >= leastChars))]
 }
 
-function errorWithout(error: unknown, forms: readonly string[], depth: number): unknown {
-  if (!(error instanceof Error)) return typeof error === 'string' ? textWithout(error, forms) : error
-  const cause = depth > 0 ? errorWithout(error.cause, forms, depth - 1) : undefined
-  const message = textWithout(error.message, forms)
-  const stack = textWithout(error.stack ?? '', forms)
+function errorWithout(error: unknown, hiding: Hiding, depth: number): unknown {
+  if (!(error instanceof Error)) return typeof error === 'string' ? textWithout(error, hiding) : error
+  const cause = depth > 0 ? errorWithout(error.cause, hiding, depth - 1) : undefined
+  const message = textWithout(error.message, hiding)
+  const stack = textWithout(error.stack ?? '', hiding)
   if (cause === error.cause && message === error.message && stack === (error.stack ?? '')) return error
   const { source, retryAfterMs, facts } = error as Partial<Failure>
   const told = isFailure(error)
     ? new Failure(error.kind, message, { source: source ?? 'provider', retryAfterMs, facts, cause })
     : new Error(message, { cause })
-  told.name = textWithout(error.name, forms)
+  told.name = textWithout(error.name, hiding)
   told.stack = stack
   return told
 }
 
-function textWithout(text: string, forms: readonly string[]): string {
+function textWithout(text: string, { forms, begins }: Hiding): string {
   const pieces: string[] = []
   let from = 0
   for (let at = 0; at < text.length; ) {
+    if (text.startsWith(begins, at)) {
+      at += begins.length
+      continue
+    }
     const length = Math.max(...forms.map((form) => known(text, at, form)))
     if (length === 0) {
       at += 1
@@ -101,5 +122,14 @@ function textWithout(text: string, forms: readonly string[]): string {
 function known(text: string, at: number, form: string): number {
   let length = 0
   while (length < form.length && text[at + length] === form[length]) length += 1
-  return length >= Math.min(knownBy, form.length) ? length : 0
+  if (length < Math.min(knownBy, form.length)) return 0
+  const isShort = form.length < knownBy
+  const isPlain = plain.test(form)
+  if ((isShort || isPlain) && !standsAlone(text, at, length)) return 0
+  return isShort && isPlain && !sent.test(text.slice(Math.max(0, at - sentWithin), at)) ? 0 : length
+}
+
+function standsAlone(text: string, at: number, length: number): boolean {
+  if (inWord.test(text[at + length] ?? '')) return false
+  return !inWord.test(text[at - 1] ?? '') || escaped.test(text.slice(Math.max(0, at - 3), at))
 }

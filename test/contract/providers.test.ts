@@ -219,6 +219,35 @@ for (const [name, set] of Object.entries(sets)) {
   })
 }
 
+describe('what is kept secret', () => {
+  const cases: readonly (readonly [secret: string, said: string, told: string])[] = [
+    ['the', 'the token is unauthorized', 'the token is unauthorized'],
+    ['the', 'no "Authorization: Bearer the"', 'no "Authorization: Bearer [hidden]"'],
+    ['the', 'Bearer%20the and Bearer these', 'Bearer%20[hidden] and Bearer these'],
+    ['kubo', 'kubo: kubo-rpc refused', 'kubo: kubo-rpc refused'],
+    ['401', 'it answered 401', 'it answered 401'],
+    ['hunter2', 'hunter2 is not hunter22, token=hunter2', '[hidden] is not hunter22, token=[hidden]'],
+    ['password', 'passwords: no password', 'passwords: no [hidden]'],
+    ['kubo-one-and-more', 'no kubo-one-and…, xkubo-one-and-morex', 'no [hidden]…, x[hidden]x'],
+    ['AbCdEfGhIjKlMnOpQr', '\\nAbCdEfGhIjKlMnOpQr, AbCdEfGhIj***', '\\n[hidden], [hidden]***'],
+  ]
+  for (const [secret, said, told] of cases)
+    test(`${secret} in ${said}`, async () => {
+      const psa = providerKinds['psa']
+      assert.ok(psa)
+      for (const name of ['one', 'kubo', 'kubo-one']) {
+        service = await startStandIn(services.psaApi)
+        service.script = () => ({ status: 400, json: { error: said } })
+        const provider = psa.create(psa.options.parse({ url: service.url, token: secret }), { ...context, name })
+        made.push(provider)
+        const { message, stack } = await providerFailure(provider.probe(signal()))
+        assert.equal(message, `provider ${name}: it answered 400: ${told}`)
+        assert.ok(stack?.includes(message))
+        await service.close()
+      }
+    })
+})
+
 describe('what is said behind a 200', () => {
   test('kubo: a pin that failed, a trailer, an answer without its last line', async () => {
     const provider = await make(sets['kubo'] as Set)
