@@ -43,7 +43,12 @@ export function createAdmin({ metrics, ready, uploads }: AdminDeps): Express {
   app.delete('/uploads/:cid/:provider', async (request, response) => {
     const { cid, provider } = request.params
     const asked = uploads.open().find((one) => one.cid === cid)
-    if (asked && (await uploads.giveUp(CID.parse(asked.cid), provider))) return void response.status(204).end()
+    const outcome = asked && (await uploads.giveUp(CID.parse(asked.cid), provider, request.query['losing'] === 'true'))
+    if (outcome === 'given-up') return void response.status(204).end()
+    if (outcome === 'only-copy') {
+      const detail = `nobody holds ${cid} but this gateway, which would lose it; add ?losing=true if that is wanted`
+      return void response.status(409).json({ status: 409, detail })
+    }
     response
       .status(404)
       .json({ status: 404, detail: `no upload ${cid} waits for a provider ${provider}; see /uploads` })

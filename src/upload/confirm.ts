@@ -8,14 +8,16 @@ import type { Log } from '../observe/log.ts'
 import type { Attempt } from './attempt.ts'
 import { diskFailure } from './failures.ts'
 import { type Asks, createAsks, type Flight, stand, standing } from './flight.ts'
-import { type Entry, type Journal, nameOf } from './journal.ts'
+import { type Entry, isHeld, type Journal, nameOf } from './journal.ts'
 import { createQuorum, type QuorumOptions } from './quorum.ts'
 import { askEverybody } from './round.ts'
+import type { Claim, Folder } from './shared.ts'
 import type { SpoolRecord, Spools } from './spool.ts'
 
 export type ConfirmOptions = QuorumOptions & {
   readonly journal: Journal
   readonly spools: Spools
+  readonly folder: Folder
   readonly clock: Clock
   readonly log: Log
   /** One attempt at one provider: so much, and more for more bytes. */
@@ -34,8 +36,11 @@ export interface Confirmation {
   /** Takes up what the last process left. */
   resume(): Promise<void>
   open(): readonly Entry[]
-  /** An operator's word: this provider need not hold it any more. */
-  giveUp(cid: CID, provider: string): Promise<boolean>
+  /**
+   * An operator's word: this provider need not hold it any more. The last copy of what somebody was told of goes only
+   * where that is wanted (`losing`).
+   */
+  giveUp(cid: CID, provider: string, losing?: boolean): Promise<'given-up' | 'unknown' | 'only-copy'>
   /** Stops asking. What is open stays in the journal. */
   close(): Promise<void>
 }
@@ -46,13 +51,10 @@ export type Spooled = { readonly upload: Upload; readonly id: string }
 class OtherFailed extends Error {}
 
 export function createConfirmation(options: ConfirmOptions): Confirmation {
-  const { providers, journal, spools, clock, log } = options
+  const { providers, journal, spools, folder, clock, log } = options
   const quorum = createQuorum(options)
   const flights = new Map<string, Flight>()
   const closing = new AbortController()
-  /** Uploads that came before the journal was read: they are in it, and not to be taken up. */
-  const begunHere = new Set<string>()
-  let isTakenUp = false
   const working = new Set<Promise<unknown>>()
 
   const track = <T>(work: Promise<T>): Promise<T> => {
@@ -105,11 +107,14 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
 
   async function fly(flight: Flight): Promise<void> {
     closing.signal.throwIfAborted()
-    await note(flight, {})
-    const before = await heldLocally(flight)
+    // Who was told once stays told: what comes anew for it may fail, and undoes nothing.
+    const wasAccepted = flight.entry.accepted
     const onClose = () => flight.stop.abort(closing.signal.reason)
     closing.signal.addEventListener('abort', onClose, { once: true })
+    let claim: Claim | undefined
     try {
+      claim = await folder.claim(flight.entry.cid, () => heldLocally(flight))
+      await note(flight, { heldBefore: claim.before })
       const attempts = await askOnce(flight)
       closing.signal.throwIfAborted()
       if (!quorum.isEnough(flight.entry) && !quorum.canQueue(attempts)) throw quorum.unconfirmed(flight.entry, attempts)
@@ -123,13 +128,18 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
       // Where everybody holds it, its record is written as a whole; there is nothing to be taken up after a crash.
       if (quorum.holders(flight.entry).length < providers.length) await note(flight, { accepted: true })
       else flight.entry = { ...flight.entry, accepted: true }
+      claim.keep()
     } catch (error) {
-      flight.stop.abort(new Failure('cancelled', 'the upload cannot be confirmed', { source: 'ours' }))
-      await Promise.allSettled(flight.asks)
-      // A process that ends leaves the work to the next one.
-      if (!closing.signal.aborted) await undo(flight, before)
+      if (!wasAccepted) {
+        flight.stop.abort(new Failure('cancelled', 'the upload cannot be confirmed', { source: 'ours' }))
+        await Promise.allSettled(flight.asks)
+        // A process that ends leaves the work to the next one.
+        if (!closing.signal.aborted) await undo(flight, claim)
+      }
       throw error
     } finally {
+      await claim?.leave()
+      flight.isConfirming = false
       void Promise.allSettled(flight.asks).then(() => closing.signal.removeEventListener('abort', onClose))
     }
   }
@@ -139,34 +149,50 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
     if (!quorum.holders(flight.entry).some(({ traits }) => traits.local)) await spools.offer(flight.entry.id)
   }
 
-  /** Pins of the same file from before: those are not ours to undo. */
-  async function heldLocally({ upload }: Flight): Promise<ReadonlySet<string>> {
+  /** Pins of the same file from before, also from before a crash in the middle: those are not ours to undo. */
+  async function heldLocally({ upload, entry }: Flight): Promise<readonly string[]> {
+    if (entry.heldBefore) return entry.heldBefore
     const locals = providers.filter(({ traits }) => traits.local)
     const states = await Promise.all(locals.map((one) => one.status(upload.cid, closing.signal).catch(() => 'pinned')))
-    return new Set(locals.filter((_, index) => states[index] === 'pinned').map(({ name }) => name))
+    return locals.filter((_, index) => states[index] === 'pinned').map(({ name }) => name)
   }
 
   /**
    * Nothing is kept here of what nobody was told of. What lies at a remote provider stays there: it may be pinned for
    * somebody else too, and a pin too many hurts nobody.
    */
-  async function undo(flight: Flight, before: ReadonlySet<string>): Promise<void> {
+  async function undo(flight: Flight, claim: Claim | undefined): Promise<void> {
     flight.over = true
     const { cid } = flight.upload
     try {
-      for (const provider of quorum.holders(flight.entry))
-        if (provider.traits.local && !before.has(provider.name)) await provider.unpin(cid, closing.signal)
-      await flight.written
-      await journal.remove(flight.entry)
-      await spools.drop(flight.entry.id)
+      await claim?.leave(async () => {
+        for (const { name, traits, unpin } of quorum.holders(flight.entry))
+          if (traits.local && !claim.before.includes(name)) await unpin(cid, closing.signal)
+      })
+      await remove(flight)
     } catch (error) {
       log('error', 'upload.undo', { cid: flight.entry.cid, error: String(error) })
     } finally {
-      flights.delete(nameOf(cid))
+      if (flights.get(nameOf(cid)) === flight) flights.delete(nameOf(cid))
     }
   }
 
-  function begin(upload: Upload, entry: Entry, others: Flight['others'] = async () => {}): Flight {
+  async function remove({ entry, written }: Pick<Flight, 'entry' | 'written'>): Promise<void> {
+    try {
+      await written
+      await journal.remove(entry)
+    } finally {
+      await spools.drop(entry.id)
+      folder.end(entry.id)
+    }
+  }
+
+  /** `isAsked`: somebody waits for it to be confirmed. */
+  function begin(
+    upload: Upload,
+    entry: Entry,
+    { others = async () => {}, isAsked = !entry.accepted }: { others?: Flight['others']; isAsked?: boolean } = {},
+  ): Flight {
     const flight: Flight = {
       upload,
       entry,
@@ -176,46 +202,82 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
       asks: [],
       asking: new Set(),
       timers: new Map(),
+      isConfirming: isAsked,
       over: false,
       written: Promise.resolve(),
-      confirmed: Promise.resolve().then(() => (entry.accepted ? offer(flight) : fly(flight))),
+      confirmed: Promise.resolve().then(() => (isAsked ? fly(flight) : offer(flight))),
     }
+    folder.begin(entry.id)
     flights.set(nameOf(upload.cid), flight)
     flight.enough.promise.catch(() => {})
     track(flight.confirmed).then(
       () => asks.goOn(flight),
-      (error: unknown) => flight.enough.reject(error),
+      (error: unknown) => {
+        flight.enough.reject(error)
+        asks.goOn(flight)
+      },
     )
     return flight
   }
 
+  type Joined = { enough: Promise<void>; confirmed: Promise<void> }
+
+  const inTime = (work: Promise<Joined>): Joined => ({
+    enough: work.then((one) => one.enough),
+    confirmed: work.then((one) => one.confirmed),
+  })
+
   /** One that goes with others, or the same file that is under way already. Resolves when enough hold it. */
-  function join(
-    { upload, id }: Spooled,
-    others: Flight['others'],
-  ): { enough: Promise<void>; confirmed: Promise<void> } {
+  function join({ upload, id }: Spooled, others: Flight['others']): Joined {
     const running = flights.get(nameOf(upload.cid))
-    if (running) {
-      const settled = running.confirmed.then(
-        async () => {
-          await spools.drop(id)
-          return { enough: Promise.resolve(), confirmed: Promise.resolve() }
-        },
-        async (error: unknown) => {
-          // What that one came with is no reason for this one to fail: it begins anew, with the bytes it brought. It does
-          // not wait for yet another one, so that no two ever wait for each other.
-          if (error instanceof OtherFailed && !flights.has(nameOf(upload.cid))) return join({ upload, id }, others)
-          await spools.drop(id)
-          throw error
-        },
+    if (running && !running.isConfirming && !quorum.isEnough(running.entry))
+      return inTime(anew(running, { upload, id }, others))
+    if (running)
+      return inTime(
+        running.confirmed.then(
+          async () => {
+            await spools.drop(id)
+            return { enough: Promise.resolve(), confirmed: Promise.resolve() }
+          },
+          async (error: unknown) => {
+            // What that one came with is no reason for this one to fail: it begins anew, with the bytes it brought. It does
+            // not wait for yet another one, so that no two ever wait for each other.
+            if (error instanceof OtherFailed && !flights.has(nameOf(upload.cid))) return join({ upload, id }, others)
+            await spools.drop(id)
+            throw error
+          },
+        ),
       )
-      return { enough: settled.then((one) => one.enough), confirmed: settled.then((one) => one.confirmed) }
-    }
     const { cid, profile, bytes, carBytes } = upload
     const at = new Date(clock.now()).toISOString()
-    if (!isTakenUp) begunHere.add(id)
     const entry = { id, cid: nameOf(cid), profile, bytes, carBytes, at, accepted: false, providers: {} }
-    const { enough, confirmed } = begin(upload, entry, others)
+    const { enough, confirmed } = begin(upload, entry, { others })
+    return { enough: enough.promise, confirmed }
+  }
+
+  /**
+   * The same file again, of which somebody was told and which is not where it has to be now: who brings it waits for that,
+   * and what they bring takes the place of what waited here. It may have been damaged.
+   */
+  async function anew(old: Flight, { upload, id }: Spooled, others: Flight['others']): Promise<Joined> {
+    const entry = { ...old.entry, id }
+    folder.begin(id)
+    try {
+      await journal.write(entry)
+    } catch (error) {
+      folder.end(id)
+      await spools.drop(id)
+      throw diskFailure(error, 'write the journal')
+    }
+    if (flights.get(entry.cid) !== old) {
+      await journal.remove(entry)
+      folder.end(id)
+      return join({ upload, id }, others)
+    }
+    old.over = true
+    for (const cancel of old.timers.values()) cancel()
+    const { enough, confirmed } = begin(upload, { ...old.entry, id }, { others, isAsked: true })
+    track(remove(old)).catch(said('journal.remove', old))
     return { enough: enough.promise, confirmed }
   }
 
@@ -237,9 +299,12 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
     flight.over = true
     for (const cancel of flight.timers.values()) cancel()
     await flight.written
-    await journal.finish(flight.entry)
-    flights.delete(nameOf(flight.upload.cid))
+    // A record says that it is held. What an operator lets go, nobody holds.
+    if (isHeld(flight.entry)) await journal.finish(flight.entry)
+    else await journal.remove(flight.entry)
+    if (flights.get(nameOf(flight.upload.cid)) === flight) flights.delete(nameOf(flight.upload.cid))
     await spools.drop(flight.entry.id)
+    folder.end(flight.entry.id)
   }
 
   return {
@@ -260,29 +325,38 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
       throw own instanceof OtherFailed ? own.cause : own
     },
     async resume() {
-      const { entries, ids } = await journal.load().catch((error: unknown) => {
-        throw diskFailure(error, 'read the journal')
+      const entries = await folder.abandoned(async () => {
+        const loaded = await journal.load().catch((error: unknown) => {
+          throw diskFailure(error, 'read the journal')
+        })
+        await spools.sweep(loaded.ids)
+        return loaded.entries
       })
-      await spools.sweep(ids)
-      for (const entry of entries) if (!begunHere.has(entry.id)) takeUp(entry)
-      isTakenUp = true
-      begunHere.clear()
+      for (const entry of entries) takeUp(entry)
     },
     open: () => [...flights.values()].map(({ entry }) => entry),
-    async giveUp(cid, name) {
+    async giveUp(cid, name, losing = false) {
       const flight = flights.get(nameOf(cid))
       const isKnown = providers.some((one) => one.name === name) || flight?.entry.providers[name] !== undefined
-      if (!flight || !isKnown || standing(flight, name).state !== 'wanted') return false
+      if (!flight || !isKnown || standing(flight, name).state !== 'wanted') return 'unknown'
+      const isWantedElsewhere = providers.some(
+        (one) => one.name !== name && standing(flight, one.name).state === 'wanted',
+      )
+      const isLast = !isWantedElsewhere && !isHeld(flight.entry)
+      if (isLast && !losing) return 'only-copy'
       stand(flight, name, { ...standing(flight, name), state: 'given-up' })
       await note(flight, {})
-      asks.goOn(flight)
-      return true
+      if (isLast && flight.entry.accepted) await finish(flight)
+      else asks.goOn(flight)
+      return 'given-up'
     },
     async close() {
       closing.abort(new Failure('cancelled', 'this gateway stops', { source: 'ours' }))
       for (const flight of flights.values()) for (const cancel of flight.timers.values()) cancel()
       await Promise.allSettled([...working])
       await Promise.allSettled([...flights.values()].map(({ written }) => written))
+      // From now on they are whoever's takes them up.
+      for (const { entry } of flights.values()) folder.end(entry.id)
     },
   }
 }

@@ -3,7 +3,7 @@ import type { Provider, Upload } from '../../backends/pinning/contract.ts'
 import type { Clock } from '../clock.ts'
 import type { Log } from '../observe/log.ts'
 import { type Attempt, attemptPin, nextTryMs } from './attempt.ts'
-import type { Entry, Standing } from './journal.ts'
+import { type Entry, isHeld, type Standing } from './journal.ts'
 import { standingOf } from './quorum.ts'
 import { createSlots, type Slots } from './slots.ts'
 
@@ -21,6 +21,8 @@ export type Flight = {
   /** Providers that are being asked just now. */
   readonly asking: Set<string>
   readonly timers: Map<string, () => void>
+  /** Somebody waits for it. Otherwise it goes on behind an answer that was given. */
+  isConfirming: boolean
   over: boolean
   /** Writes of the journal take turns. */
   written: Promise<unknown>
@@ -43,7 +45,7 @@ export type AskOptions = {
   /** Work that goes on behind everybody's back, and is waited for at the end. */
   readonly track: <T>(work: Promise<T>) => Promise<T>
   readonly note: (flight: Flight) => Promise<void>
-  /** Every provider holds it, or was given up on. */
+  /** Every provider holds it, or was given up on, and one does hold it. */
   readonly onSettled: (flight: Flight) => void
 }
 
@@ -67,9 +69,9 @@ export function createAsks(options: AskOptions): Asks {
     try {
       const pin = () => attemptPin(provider, flight.upload, { ms: options.pinMs, clock, signal })
       const attempt = await (slots.get(name) as Slots).run(pin, signal)
-      if (standing(flight, name).state !== 'wanted') return attempt
+      // Also where somebody gave up on it meanwhile: it does hold it.
       if (attempt.isHeld) stand(flight, name, { state: 'held', tries })
-      else {
+      else if (standing(flight, name).state === 'wanted') {
         const { class: kind, why } = attempt
         const notBefore = clock.now() + nextTryMs(attempt, tries, random)
         stand(flight, name, { state: 'wanted', tries, class: kind, why, notBefore })
@@ -86,15 +88,13 @@ export function createAsks(options: AskOptions): Asks {
   }
 
   function goOn(flight: Flight): void {
-    if (closing.aborted || flight.over) return
+    // Before that there is nothing to go on with: the round decides.
+    if (closing.aborted || flight.over || !flight.entry.accepted) return
     const wanting = providers.filter(({ name }) => standing(flight, name).state === 'wanted')
-    if (wanting.length === 0) return isSomewhere(flight) ? onSettled(flight) : undefined
+    // Nobody holds it where every provider that was to hold it was taken out of the configuration.
+    if (wanting.length === 0) return isHeld(flight.entry) ? onSettled(flight) : undefined
     for (const provider of wanting) if (!flight.asking.has(provider.name)) later(flight, provider)
   }
-
-  /** Not so where every provider that was to hold it was taken out of the configuration. */
-  const isSomewhere = ({ entry }: Flight): boolean =>
-    Object.values(entry.providers).some(({ state }) => state !== 'wanted')
 
   function later(flight: Flight, provider: Provider): void {
     const { name } = provider

@@ -30,6 +30,8 @@ export type Entry = {
   readonly at: string
   /** Somebody was told that it is held. What was not is undone when it cannot be finished. */
   readonly accepted: boolean
+  /** Providers of this machine that held it before it came. */
+  readonly heldBefore?: readonly string[]
   readonly providers: Readonly<Record<string, Standing>>
 }
 
@@ -115,12 +117,13 @@ const isCount = (value: unknown): boolean => Number.isSafeInteger(value) && (val
 function readEntry(text: string): Entry | undefined {
   try {
     const entry = JSON.parse(text) as Entry
-    const { id, cid, profile, bytes, carBytes, at, providers } = entry
+    const { id, cid, profile, bytes, carBytes, at, heldBefore, providers } = entry
     const isWhole =
       [id, at].every((one) => typeof one === 'string') &&
       nameOf(CID.parse(cid)) === cid &&
       ['unixfs-v1-2025', 'unixfs-v0-2015'].includes(profile) &&
       [bytes, carBytes].every(isCount) &&
+      (heldBefore === undefined || Array.isArray(heldBefore)) &&
       Object.values(providers).every(({ state }) => standings.has(state))
     return isWhole ? entry : undefined
   } catch {
@@ -137,3 +140,6 @@ async function namesIn(folder: string): Promise<string[]> {
 
 /** One name for a file, whatever version of its CID it is called by. */
 export const nameOf = (cid: CID): string => cid.toV1().toString()
+
+/** By anybody, also one that is not asked any more. */
+export const isHeld = ({ providers }: Entry): boolean => Object.values(providers).some(({ state }) => state === 'held')

@@ -3,7 +3,7 @@
 import type { Provider } from '../../backends/pinning/contract.ts'
 import type { Attempt } from './attempt.ts'
 import type { Entry } from './journal.ts'
-import type { Quorum } from './quorum.ts'
+import { type Quorum, standingOf } from './quorum.ts'
 
 export type Round = {
   readonly providers: readonly Provider[]
@@ -18,7 +18,7 @@ export type Round = {
 
 export async function askEverybody({ providers, quorum, entry, ask, onBegun }: Round): Promise<readonly Attempt[]> {
   const attempts: Attempt[] = []
-  const waiting = new Set(providers)
+  const waiting = new Set(providers.filter(({ name }) => standingOf(entry(), name).state === 'wanted'))
   const broken = Promise.withResolvers<never>()
   const settled = Promise.withResolvers<void>()
   broken.promise.catch(() => {})

@@ -41,13 +41,21 @@ export interface Spools {
 /** Of every gateway of this process: after a reload two of them work over one folder for a while. */
 const inUse = new Set<string>()
 
+type Offers = {
+  /** Which spools have a block, by its key; and the keys of each. */
+  readonly offered: Map<string, Set<string>>
+  readonly keysOf: Map<string, readonly string[]>
+}
+
+/** By folder, for the same reason: what one gateway offers, the one after it serves. */
+const offers = new Map<string, Offers>()
+
 export const spoolFolder = (data: string): string => join(data, 'uploads')
 
 export function createSpools(root: string): Spools {
   const folderOf = (id: string): string => join(root, id)
-  /** Which spools have a block, by its key; and the keys of each. */
-  const offered = new Map<string, Set<string>>()
-  const keysOf = new Map<string, readonly string[]>()
+  const { offered, keysOf } = offers.get(root) ?? { offered: new Map(), keysOf: new Map() }
+  offers.set(root, { offered, keysOf })
 
   function withdraw(id: string): void {
     for (const key of keysOf.get(id) ?? []) {
@@ -113,7 +121,8 @@ export function createSpools(root: string): Spools {
       return rm(folderOf(id), { recursive: true, force: true })
     },
     async offer(id) {
-      withdraw(id)
+      // It never changes, and whoever reads it now goes on.
+      if (keysOf.has(id)) return
       const keys = await readdir(folderOf(id)).catch(() => [])
       keysOf.set(id, keys)
       for (const key of keys) offered.set(key, (offered.get(key) ?? new Set()).add(id))

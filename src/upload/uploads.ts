@@ -17,6 +17,7 @@ import { fillTiers } from './fill.ts'
 import { importFile } from './import.ts'
 import { createJournal, type Journal } from './journal.ts'
 import { type PartName, type ReceiveLimits, type ReceiveOptions, receive } from './receive.ts'
+import { sharedFolder } from './shared.ts'
 import { createSpools, type Spool, type Spools, spoolFolder } from './spool.ts'
 import { fileBytesOf } from './spooled.ts'
 
@@ -82,8 +83,8 @@ export interface Uploads {
 
 type Spooled = { readonly upload: Upload; readonly id: string; readonly counter: Counter; readonly added: Added }
 
-/** By data folder: when the gateway that has it now lets go of it. After a reload two of them are there for a while. */
-const holders = new Map<string, Promise<void>>()
+/** Those of one data folder, the newest last: after a reload there are two for a while, or more. */
+const generations = new Map<string, Promise<void>[]>()
 
 export function createUploads(options: UploadsOptions): Uploads {
   const { data, limits, providers, confirm, queue, pinMs, retrieval, clock, log, admit = () => {} } = options
@@ -97,24 +98,33 @@ export function createUploads(options: UploadsOptions): Uploads {
     pinMs,
     journal,
     spools,
+    folder: sharedFolder(data),
     clock,
     log,
     ...(options.random && { random: options.random }),
     onConfirmed: (upload, signal) => fillTiers(upload, { retrieval, log, clock }, signal),
   })
   const closing = new AbortController()
-  const isFirst = !holders.has(data)
-  const before = holders.get(data) ?? Promise.resolve()
-  const letGo = Promise.withResolvers<void>()
-  holders.set(data, letGo.promise)
+  const { promise: gone, resolve: go } = Promise.withResolvers<void>()
+  const line = generations.get(data) ?? []
+  generations.set(data, line)
+  const isFirst = line.length === 0
+  const before = Promise.all(line)
+  line.push(gone)
   const stopped = Promise.withResolvers<void>()
-  // What the one before is at is not to be taken up twice.
-  const resumed = Promise.race([before, stopped.promise]).then(() =>
-    closing.signal.aborted ? undefined : confirmation.resume(),
-  )
+  const resumed = takeUp()
   /** Uploads wait for what a crash left, and not for a gateway that is on its way out. */
   const open = isFirst ? resumed : Promise.resolve()
   resumed.catch((error: unknown) => log('error', 'journal.load', { error: String(error) }))
+
+  /** What those before it are at is not to be taken up twice, and what is left is for the newest of all. */
+  async function takeUp(): Promise<void> {
+    await Promise.race([before, stopped.promise])
+    for (let newest = line.at(-1); !closing.signal.aborted; newest = line.at(-1)) {
+      if (newest === gone) return confirmation.resume()
+      await Promise.race([newest, stopped.promise])
+    }
+  }
 
   /** Into a spool of its own, which is gone again if anything fails. */
   async function spool(
@@ -235,10 +245,9 @@ export function createUploads(options: UploadsOptions): Uploads {
       stopped.resolve()
       await confirmation.close()
       await resumed.catch(() => {})
-      void before.then(() => {
-        letGo.resolve()
-        if (holders.get(data) === letGo.promise) holders.delete(data)
-      })
+      go()
+      line.splice(line.indexOf(gone), 1)
+      if (line.length === 0) generations.delete(data)
     },
   }
 }

@@ -2,7 +2,7 @@
 // many as wanted hold it and with 502 where not, and what was accepted gets everywhere in the end.
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
+import { mkdtemp, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, it } from 'node:test'
@@ -242,9 +242,9 @@ describe('what was accepted', () => {
       await until(() => adding.uploads.confirmation.open()[0]?.providers['refusing']?.class === 'auth')
       await clock.advance(5 * 60_000)
       assert.equal(refusing.pins, 1)
-      assert.equal(await adding.uploads.confirmation.giveUp(cidOf(json), 'refusing'), true)
+      assert.equal(await adding.uploads.confirmation.giveUp(cidOf(json), 'refusing'), 'given-up')
       await idle(adding)
-      assert.equal(await adding.uploads.confirmation.giveUp(cidOf(json), 'refusing'), false)
+      assert.equal(await adding.uploads.confirmation.giveUp(cidOf(json), 'refusing'), 'unknown')
     })
   })
 
@@ -329,6 +329,80 @@ describe('what was accepted and is not everywhere', () => {
     await withAdding({ ...options, others: [good] }, () => until(async () => (await spools()).length === 0))
   })
 
+  it('comes anew where it is not where it has to be now, with bytes that are whole', async () => {
+    const down = scriptedProvider('down', 'dead')
+    const options = { data, others: [down], withoutEmbedded: true, queue: true }
+    await withAdding(options, async (adding) => assert.equal((await add(adding, 'the same')).status, 200))
+    const [id] = await readdir(join(data, 'uploads'))
+    for (const name of await readdir(join(data, 'uploads', id as string)))
+      await writeFile(join(data, 'uploads', id as string, name), 'rotten')
+    await withAdding({ ...options, queue: false }, async (adding) => {
+      await adding.uploads.ready()
+      assert.equal((await add(adding, 'the same')).status, 502, 'what waits is no reason to say that it is held')
+      down.behaviour = 'holds'
+      assert.equal((await add(adding, 'the same')).status, 200)
+      await idle(adding)
+      assert.equal(String([...down.held.values()][0]), 'the same')
+    })
+  })
+
+  it('is not undone by a gateway that is on its way out, nor taken up by two', async () => {
+    const slow = scriptedProvider('slow', 'hangs')
+    const options: AddingOptions = { data, others: [slow], confirm: 2, pinMs: 300 }
+    await withAdding(options, async (old) => {
+      // Pinned here already, and waiting for the other one.
+      const first = add(old, 'the same')
+      await until(() => slow.asked === 1)
+      await withAdding({ data, others: [good], confirm: 2 }, async (newer) => {
+        const { status, json } = await add(newer, 'the same')
+        assert.equal(status, 200)
+        assert.equal((await first).status, 502)
+        assert.equal(await newer.embedded.status(cidOf(json), new AbortController().signal), 'pinned')
+      })
+    })
+    const down = scriptedProvider('down', 'hangs')
+    const one = await startAdding({ data, others: [down] })
+    const two = await startAdding({ data, others: [down] })
+    const three = await startAdding({ data, others: [down] })
+    try {
+      assert.equal((await add(three)).status, 200)
+      await until(() => down.asked === 1)
+      await one.close()
+      for (let looks = 0; looks < 20; looks++, await sleep(5)) assert.equal(down.pins, 1)
+    } finally {
+      for (const adding of [two, three]) await adding.close()
+    }
+  })
+
+  it('what was not is undone after a restart, though it was pinned before that', async () => {
+    const byCid = scriptedProvider('psa', 'hangs', { takesBytes: false })
+    const options: AddingOptions = { data, others: [byCid], confirm: 'all' }
+    await withAdding(options, async (adding) => {
+      void add(adding).catch(() => {})
+      await until(() => byCid.asked === 1)
+    })
+    byCid.behaviour = 'dead'
+    await withAdding(options, async (adding) => {
+      await adding.uploads.ready()
+      await idle(adding)
+    })
+    for (const folder of ['pins/roots', 'uploads', 'journal'])
+      assert.deepEqual(await below(join(data, folder)), [], folder)
+  })
+
+  it('is lost by giving up only where that is wanted', async () => {
+    const options = { data, others: [scriptedProvider('down', 'dead')], withoutEmbedded: true, queue: true }
+    await withAdding(options, async (adding) => {
+      const { json } = await add(adding)
+      const { confirmation } = adding.uploads
+      assert.equal(await confirmation.giveUp(cidOf(json), 'down'), 'only-copy')
+      assert.equal((await below(join(data, 'uploads'))).length, 1)
+      assert.equal(await confirmation.giveUp(cidOf(json), 'down', true), 'given-up')
+      await idle(adding)
+    })
+    assert.deepEqual(await below(join(data, 'journal')), [], 'no record says that it is held')
+  })
+
   it('is taken up where a raw block was kept under the old profile', async () => {
     await accepted()
     const [entry] = await entriesOf()
@@ -361,6 +435,24 @@ describe('with pinning.queue', () => {
     await withAdding({ others: [scriptedProvider('odd', 'lies')], confirm: 'all', queue: true }, async (adding) => {
       assert.equal((await add(adding)).status, 502)
       assert.deepEqual(await below(join(adding.data, 'pins')), [])
+    })
+  })
+})
+
+describe('a journal that cannot be written', () => {
+  it('is 500 with the reason, and only as long as it lasts', async () => {
+    await withAdding({}, async (adding) => {
+      const journal = join(adding.data, 'journal')
+      assert.equal((await add(adding, 'before')).status, 200)
+      await rename(journal, `${journal}-away`)
+      await writeFile(journal, '')
+      const { status, body } = await add(adding, 'the same')
+      assert.equal(status, 500)
+      assert.match(body, /cannot write the journal: ENOTDIR|EEXIST/)
+      await rm(journal)
+      await rename(`${journal}-away`, journal)
+      assert.equal((await add(adding, 'the same')).status, 200)
+      await idle(adding)
     })
   })
 })
