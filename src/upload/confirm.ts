@@ -298,13 +298,16 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
   async function finish(flight: Flight): Promise<void> {
     flight.over = true
     for (const cancel of flight.timers.values()) cancel()
-    await flight.written
-    // A record says that it is held. What an operator lets go, nobody holds.
-    if (isHeld(flight.entry)) await journal.finish(flight.entry)
-    else await journal.remove(flight.entry)
-    if (flights.get(nameOf(flight.upload.cid)) === flight) flights.delete(nameOf(flight.upload.cid))
-    await spools.drop(flight.entry.id)
-    folder.end(flight.entry.id)
+    try {
+      await flight.written
+      // A record says that it is held. What an operator lets go, nobody holds.
+      if (isHeld(flight.entry)) await journal.finish(flight.entry)
+      else await journal.remove(flight.entry)
+    } finally {
+      if (flights.get(nameOf(flight.upload.cid)) === flight) flights.delete(nameOf(flight.upload.cid))
+      await spools.drop(flight.entry.id)
+      folder.end(flight.entry.id)
+    }
   }
 
   return {

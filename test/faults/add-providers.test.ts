@@ -444,6 +444,7 @@ describe('a journal that cannot be written', () => {
     await withAdding({}, async (adding) => {
       const journal = join(adding.data, 'journal')
       assert.equal((await add(adding, 'before')).status, 200)
+      await idle(adding)
       await rename(journal, `${journal}-away`)
       await writeFile(journal, '')
       const { status, body } = await add(adding, 'the same')
