@@ -157,6 +157,39 @@ describe('a body that is wrong', () => {
     await nothingIsLeft()
   })
 
+  it('whatever a part is called: it is one of data, or none, or refused, and never lost in silence', async () => {
+    const words = [
+      'name',
+      'filename',
+      'filename*',
+      'NAME',
+      'x',
+      '=',
+      ' = ',
+      '"',
+      '\\',
+      ';',
+      '; ',
+      'data',
+      '"data"',
+      'utf-8',
+    ]
+    const word = fc.constantFrom(...words, "''", '%0A', '%22', ' ', 'name="data"', 'name=other', 'filename="a"')
+    const named = fc.array(word, { maxLength: 12 }).map((all) => `form-data; ${all.join('')}`)
+    await fc.assert(
+      fc.asyncProperty(named, async (text) => {
+        const { status, body: said } = await answer(body(part('one', `Content-Disposition: ${text}`), part('two')))
+        assert.ok(status === 200 || status === 400, `${status} ${said}`)
+        if (status !== 200) return
+        const { length } = JSON.parse(said).cids
+        if (length === 2) assert.match(text, /[; ]name *= *"?data/i)
+        else assert.doesNotMatch(text, /^form-data; *name="?data"? *(;|$)/i)
+      }),
+      { numRuns: 300 },
+    )
+    await nothingIsLeft()
+  })
+
   it('again and again: memory is as before', async () => {
     setFlagsFromString('--expose-gc')
     const collect = runInNewContext('gc') as () => void
