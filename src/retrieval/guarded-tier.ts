@@ -137,18 +137,31 @@ export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
 
   async function write<T>(signal: AbortSignal | undefined, work: (own: AbortSignal) => Promise<T>): Promise<T> {
     signal?.throwIfAborted()
+    const isTrial = writes.state !== 'closed'
     const permit = writes.enter()
     if (!permit) throw passedOver(tier.name, writes.retryAfterMs)
-    try {
-      const late = () => silent(tier.name, writeDeadlineMs)
-      const done = await withDeadline({ ms: writeDeadlineMs, clock, signal, late }, work)
-      permit.succeeded()
-      return done
-    } catch (error) {
-      if (signal?.aborted) permit.cancelled()
-      else blame(error, permit)
-      throw error
-    }
+    // A trial goes on to be judged, whoever leaves.
+    const left = isTrial ? undefined : signal
+    const began = clock.monotonic()
+    const late = () => silent(tier.name, writeDeadlineMs)
+    const call = withDeadline({ ms: writeDeadlineMs, clock, signal: left, late }, work).then(
+      (done) => {
+        permit.succeeded()
+        return done
+      },
+      (error: unknown) => {
+        const waited = clock.monotonic() - began
+        // Whoever leaves after longer than a tier may be silent says something about the tier.
+        if (!left?.aborted) blame(error, permit)
+        else if (waited >= deadlineMs) blame(silent(tier.name, waited), permit)
+        else permit.cancelled()
+        throw error
+      },
+    )
+    if (!isTrial) return call
+    call.catch(() => {})
+    const notWaitedFor = () => passedOver(tier.name, deadlineMs)
+    return withDeadline({ ms: deadlineMs, clock, signal, late: notWaitedFor }, () => call)
   }
 
   return {

@@ -13,7 +13,7 @@ export type FillOptions = {
 }
 
 const storesAtOnce = 4
-const leastMs = 10_000
+const leastMs = 3000
 const slowestBytes = 4 * 1024 * 1024
 
 /** Does not reject: the upload is held, and whoever does not find it in a tier finds it at a provider. */

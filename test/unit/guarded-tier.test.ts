@@ -154,6 +154,25 @@ test('a client that leaves is nobody’s fault, and stops the call', async () =>
   assert.equal(clock.timers, 0, 'no clock is left running')
 })
 
+test('who leaves a silent write after the deadline says something about the tier, and its trial is not waited for long', async () => {
+  const { clock, tier, guard } = make()
+  tier.isSilent = true
+  for (const [waits, times] of [
+    [999, 5],
+    [1000, 3],
+  ] as const)
+    for (let time = 0; time < times; time++) {
+      const leaving = new AbortController()
+      const work = guard.put(cid, bytes, leaving.signal)
+      await clock.advance(waits)
+      leaving.abort(new Error('left'))
+      await assert.rejects(work, /left/)
+    }
+  assert.deepEqual(await timed(clock, guard.put(cid, bytes)), { kind: 'unavailable', ms: 0 })
+  await clock.advance(1000)
+  assert.deepEqual(await timed(clock, guard.put(cid, bytes)), { kind: 'unavailable', ms: 1000 })
+})
+
 test('a disk that is full still reads', async () => {
   const { tier, guard } = make()
   await guard.put(cid, bytes)
