@@ -312,6 +312,10 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
 
   return {
     async confirm(uploads) {
+      if (closing.signal.aborted) {
+        for (const { id } of uploads) await spools.drop(id)
+        throw closing.signal.reason
+      }
       const different = new Map<string, Spooled>()
       for (const one of uploads) {
         if (different.has(nameOf(one.upload.cid))) await spools.drop(one.id)

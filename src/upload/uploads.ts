@@ -6,13 +6,13 @@ import type { CID } from 'multiformats/cid'
 import type { Profile, Provider, Upload } from '../../backends/pinning/contract.ts'
 import { type Block, isIdentity, proves } from '../block.ts'
 import type { Clock } from '../clock.ts'
-import { cancelled, isFailure } from '../failure.ts'
+import { isFailure } from '../failure.ts'
 import type { Log } from '../observe/log.ts'
 import type { Retrieval } from '../retrieval/session.ts'
 import { type Admission, type Counter, createAdmission } from './admission.ts'
 import { type Confirmation, createConfirmation } from './confirm.ts'
 import { keepText, type TextCheck } from './document.ts'
-import { malformed, nobodyKeeps, tooLarge } from './failures.ts'
+import { busy, malformed, nobodyKeeps, tooLarge } from './failures.ts'
 import { fillTiers } from './fill.ts'
 import { importFile } from './import.ts'
 import { createJournal, type Journal } from './journal.ts'
@@ -189,7 +189,7 @@ export function createUploads(options: UploadsOptions): Uploads {
       await open
       const spooled: Spooled[] = []
       try {
-        const receiving = { ...limits, clock, ...(own.parts && { parts: own.parts }) }
+        const receiving = { ...limits, clock, signal: closing.signal, ...(own.parts && { parts: own.parts }) }
         // Nothing goes to a provider before the whole body was there and was well formed.
         const all = await receive(request, receiving, async (bytes, _signal, part) => {
           own.look?.(part)
@@ -241,7 +241,7 @@ export function createUploads(options: UploadsOptions): Uploads {
     admission,
     ready: () => resumed,
     async close() {
-      closing.abort(cancelled('this gateway stops'))
+      closing.abort(busy('this gateway stops before the upload is here; send it again'))
       stopped.resolve()
       await confirmation.close()
       await resumed.catch(() => {})

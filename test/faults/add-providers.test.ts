@@ -439,6 +439,29 @@ describe('with pinning.queue', () => {
   })
 })
 
+describe('an upload that is still coming when the gateway has to go', () => {
+  it('is 503, and nothing of it is left', async () => {
+    await withAdding({}, async (adding) => {
+      const whole = multipart([{ fileName: 'a', body: randomBytes(100_000) }])
+      const goOn = Promise.withResolvers<void>()
+      async function* slowly() {
+        yield whole.subarray(0, 50_000)
+        await goOn.promise
+        yield whole.subarray(50_000)
+      }
+      const answer = post(`${adding.url}/add`, slowly())
+      const spools = () => readdir(join(adding.data, 'uploads')).catch(() => [])
+      await until(async () => (await spools()).length === 1)
+      await adding.uploads.close()
+      const { status, headers } = await answer
+      goOn.resolve()
+      assert.equal(status, 503)
+      assert.ok(Number(headers['retry-after']) >= 1)
+      await until(async () => (await spools()).length === 0)
+    })
+  })
+})
+
 describe('a journal that cannot be written', () => {
   it('is 500 with the reason, and only as long as it lasts', async () => {
     await withAdding({}, async (adding) => {
