@@ -163,8 +163,9 @@ for (const [name, make] of Object.entries(stores)) {
         const { ms } = await fetchAll(`${at.url}/ipfs/${all.directory}/readme.txt`)
         assert.ok(ms < 400, `${ms} ms after ${took.map((one) => one.toFixed(0)).join(', ')}`)
       } finally {
-        await at.close()
+        // In this order, or closing would wait for what is still to be written.
         await store.close()
+        await at.close()
       }
     })
   })
