@@ -15,6 +15,8 @@ export type Body = {
   readonly type: string
   readonly etag: string
   readonly cacheControl?: string
+  /** How much of the time that `cacheControl` gives is over (RFC 9111 §5.1). */
+  readonly ageSeconds?: number
   /** Another client may get another representation from the same address. */
   readonly varies?: boolean
   /** What a browser may do with it, where that is not what its type says. */

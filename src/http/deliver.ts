@@ -43,7 +43,10 @@ const bufferedBytes = 256 * 1024
 // They describe the bytes, which a browser has already with the right ones.
 const ofBytes = new Set(['Content-Type', 'Content-Security-Policy', 'Accept-Ranges'])
 
-export function notModified(delivery: Delivery, body: Pick<Body, 'etag' | 'cacheControl' | 'varies'>): void {
+export function notModified(
+  delivery: Delivery,
+  body: Pick<Body, 'etag' | 'cacheControl' | 'ageSeconds' | 'varies'>,
+): void {
   const { response } = delivery
   response.statusCode = 304
   const headers = headersOf(delivery, { ...body, type: '', ranges: true })
@@ -128,7 +131,7 @@ async function* behind(
 
 function headersOf(
   delivery: Delivery,
-  body: Pick<Body, 'etag' | 'type' | 'cacheControl' | 'varies' | 'policy' | 'save' | 'ranges'>,
+  body: Pick<Body, 'etag' | 'type' | 'cacheControl' | 'ageSeconds' | 'varies' | 'policy' | 'save' | 'ranges'>,
 ): Headers {
   const { place, target, roots, account, location, deps } = delivery
   const { own } = place
@@ -145,6 +148,7 @@ function headersOf(
     ...(body.cacheControl !== undefined && { cacheControl: body.cacheControl }),
     disposition: dispositionOf(target, body.save),
   })
+  if (body.ageSeconds) headers.push(['Age', String(body.ageSeconds)])
   if (location !== undefined) headers.push(['Content-Location', location])
   if (deps.mode === 'web') for (const [name, value] of corsRequests) headers.push([name, value])
   headers.push(['Cache-Status', cacheStatus(account)])

@@ -60,11 +60,12 @@ async function recordOf({ path }: Place, { names, clock }: Deps, wants: Wants): 
       source: 'client',
     })
   }
-  const { name, bytes, ttlMs, endsAt } = await names.record(root, wants)
+  const { name, bytes, ttlMs, ageMs, endsAt } = await names.record(root, wants)
   return {
     type: 'application/vnd.ipfs.ipns-record',
     etag: `"${createHash('sha256').update(bytes).digest('base64url').slice(0, 22)}.ipns-record"`,
     cacheControl: mutable(ttlMs, endsAt - clock.now()),
+    ageSeconds: Math.floor(ageMs / 1000),
     size: bytes.byteLength,
     ranges: false,
     whole: bytes,

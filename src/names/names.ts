@@ -37,8 +37,9 @@ export type NameRecord = {
   /** The key, in base36. */
   readonly name: string
   readonly bytes: Uint8Array
-  /** How long it holds from now on. */
+  /** How long it holds, and how much of that is over. */
   readonly ttlMs: number
+  readonly ageMs: number
   readonly endsAt: number
 }
 
@@ -138,7 +139,11 @@ export function createNames(options: {
         throw new Failure('malformed', what, { source: 'client' })
       }
       const { value, freshMs, endsAt } = await ipns.resolve(key, wants)
-      return { name: keyText(key), bytes: value.bytes, ttlMs: freshMs, endsAt }
+      const ttlMs = Math.min(value.ttlMs, settings.ttl.most)
+      // Near its end it is the end that counts.
+      const isEnding = freshMs >= endsAt - clock.now()
+      const ageMs = isEnding ? 0 : Math.max(0, ttlMs - freshMs)
+      return { name: keyText(key), bytes: value.bytes, ttlMs: isEnding ? freshMs : ttlMs, ageMs, endsAt }
     },
 
     hasLink: createSites({ resolve: (domain, signal) => links.resolve(domain, { signal }), most, clock }),
