@@ -220,6 +220,8 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
     return flight
   }
 
+  /** Those that come with it. */
+  type Others = { readonly wait: Flight['others']; readonly isAlone: boolean }
   type Joined = { enough: Promise<void>; confirmed: Promise<void> }
 
   const inTime = (work: Promise<Joined>): Joined => ({
@@ -228,7 +230,7 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
   })
 
   /** One that goes with others, or the same file that is under way already. Resolves when enough hold it. */
-  function join({ upload, id }: Spooled, others: Flight['others']): Joined {
+  function join({ upload, id }: Spooled, others: Others): Joined {
     const running = flights.get(nameOf(upload.cid))
     if (running && !running.isConfirming && !quorum.isEnough(running.entry))
       return inTime(anew(running, { upload, id }, others))
@@ -240,9 +242,10 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
             return { enough: Promise.resolve(), confirmed: Promise.resolve() }
           },
           async (error: unknown) => {
-            // What that one came with is no reason for this one to fail: it begins anew, with the bytes it brought. It does
-            // not wait for yet another one, so that no two ever wait for each other.
-            if (error instanceof OtherFailed && !flights.has(nameOf(upload.cid))) return join({ upload, id }, others)
+            // What that one came with is no reason for this one to fail: it begins anew, with the bytes it brought. It waits
+            // for yet another one only where nobody waits for it, so that no two ever wait for each other.
+            const mayWait = others.isAlone || !flights.has(nameOf(upload.cid))
+            if (error instanceof OtherFailed && mayWait) return join({ upload, id }, others)
             await spools.drop(id)
             throw error
           },
@@ -251,7 +254,7 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
     const { cid, profile, bytes, carBytes } = upload
     const at = new Date(clock.now()).toISOString()
     const entry = { id, cid: nameOf(cid), profile, bytes, carBytes, at, accepted: false, providers: {} }
-    const { enough, confirmed } = begin(upload, entry, { others })
+    const { enough, confirmed } = begin(upload, entry, { others: others.wait })
     return { enough: enough.promise, confirmed }
   }
 
@@ -259,7 +262,7 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
    * The same file again, of which somebody was told and which is not where it has to be now: who brings it waits for that,
    * and what they bring takes the place of what waited here. It may have been damaged.
    */
-  async function anew(old: Flight, { upload, id }: Spooled, others: Flight['others']): Promise<Joined> {
+  async function anew(old: Flight, { upload, id }: Spooled, others: Others): Promise<Joined> {
     const entry = { ...old.entry, id }
     folder.begin(id)
     try {
@@ -276,7 +279,7 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
     }
     old.over = true
     for (const cancel of old.timers.values()) cancel()
-    const { enough, confirmed } = begin(upload, { ...old.entry, id }, { others, isAsked: true })
+    const { enough, confirmed } = begin(upload, { ...old.entry, id }, { others: others.wait, isAsked: true })
     track(remove(old)).catch(said('journal.remove', old))
     return { enough: enough.promise, confirmed }
   }
@@ -322,14 +325,14 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
         else different.set(nameOf(one.upload.cid), one)
       }
       const all = Promise.withResolvers<unknown>()
-      const joined = [...different.values()].map((one) => join(one, () => all.promise))
+      const others = { wait: () => all.promise, isAlone: different.size === 1 }
+      const joined = [...different.values()].map((one) => join(one, others))
       all.resolve(Promise.all(joined.map(({ enough }) => enough)))
       all.promise.catch(() => {})
       const outcomes = await Promise.allSettled(joined.map(({ confirmed }) => confirmed))
       const reasons = outcomes.flatMap((one) => (one.status === 'rejected' ? [one.reason as unknown] : []))
       if (reasons.length === 0) return
-      const own = reasons.find((reason) => !(reason instanceof OtherFailed)) ?? reasons[0]
-      throw own instanceof OtherFailed ? own.cause : own
+      throw reasons.find((reason) => !(reason instanceof OtherFailed)) ?? ownReason(reasons[0])
     },
     async resume() {
       const entries = await folder.abandoned(async () => {
@@ -367,6 +370,9 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
     },
   }
 }
+
+/** Of the one that failed for a reason of its own. */
+const ownReason = (reason: unknown): unknown => (reason instanceof OtherFailed ? ownReason(reason.cause) : reason)
 
 const dagPb = 0x70
 const sha256 = 0x12
