@@ -261,6 +261,9 @@ test('an upload passes, is read back, and one that is too large is told so by ci
   const large = await add(3_000_000)
   assert.equal(large.status, 413)
   assert.match(((await large.json()) as { detail: string }).detail, /1 ?MiB|1048576/)
+  // What may be large elsewhere is for cidgate to say, too.
+  const elsewhere = await fetch(`${front}/api/v0/add`, { method: 'POST', body: new Uint8Array(3_000_000) })
+  assert.deepEqual([elsewhere.status, elsewhere.headers.get('content-type')], [404, 'application/problem+json'])
 })
 
 test('what nginx keeps is served with cidgate gone', async () => {
