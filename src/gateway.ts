@@ -164,12 +164,12 @@ async function putTogether(config: Config, log: Log, clock: Clock, closers: Clos
     log,
   })
   closers.push(() => names.close())
-  const { addressOf } = createForwarded(config.trustedProxies)
-  const limits = createLimits({ ...config.limits, addressOf, clock })
+  const forwarded = createForwarded(config.trustedProxies)
+  const limits = createLimits({ ...config.limits, addressOf: forwarded.addressOf, clock })
   const hosts = createHosts({
     table: config.hosts,
     hasLink: config.names.sites ? names.hasLink : undefined,
-    trustedProxies: config.trustedProxies,
+    forwarded,
   })
   const lane = createLane(hot, limits, config.limits.stalled, hosts.keyOf)
   const requests = createRequestCounts()
@@ -180,7 +180,7 @@ async function putTogether(config: Config, log: Log, clock: Clock, closers: Clos
   const proxied = createProxyRoute(config.proxy, {
     mode: config.responses.types,
     userAgent,
-    trustedProxies: config.trustedProxies,
+    forwarded,
   })
   const router = createApp({
     retrieval,

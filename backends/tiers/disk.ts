@@ -9,9 +9,9 @@ import type { Clock } from '../../src/clock.ts'
 import { size } from '../../src/config/units.ts'
 import { withDeadline } from '../../src/deadline.ts'
 import { Failure } from '../../src/failure.ts'
+import { createGate } from '../../src/gate.ts'
 import type { Tier, TierKind } from './contract.ts'
 import { createRoom, shardOf, temporarySuffix } from './disk-room.ts'
-import { createGate } from './gate.ts'
 
 const options = z.strictObject({
   maxBytes: size()

@@ -19,13 +19,12 @@ import { type Delivery, deliver, moved, notModified } from './deliver.ts'
 import { etagOf } from './headers.ts'
 import type { Hot } from './hot.ts'
 import type { JsonRule } from './json-rule.ts'
-import { closeAfter } from './linger.ts'
 import { type Named, named } from './name.ts'
 import { type Negotiated, negotiate } from './negotiate.ts'
 import type { Place } from './place.ts'
 import { asFailure, type Mode, sendProblem } from './problem.ts'
 import { rangeHint } from './range.ts'
-import { hasBody, readTarget, type Target } from './target.ts'
+import { readTarget, type Target } from './target.ts'
 import { answerOnWeb, type Moved } from './web-body.ts'
 import { reset } from './write.ts'
 
@@ -67,7 +66,6 @@ export async function answerContent(
   let session: Session | undefined
   try {
     const target = readTarget(request)
-    if (hasBody(request)) closeAfter(request, response)
     const { signal } = controller
     const wishes = { signal, account, ...cacheWishes(request.headers['cache-control']) }
     const about = await aboutOf(request, place, target, deps, wishes)

@@ -5,7 +5,7 @@ import { isIP } from 'node:net'
 import { parseCid, parseKey } from '../cid-text.ts'
 import { Failure } from '../failure.ts'
 import { inlined, labelOf, uninlined } from './dns-label.ts'
-import { createForwarded } from './forwarded.ts'
+import type { Forwarded } from './forwarded.ts'
 import { namespaceOf, type Place, sharedPlace } from './place.ts'
 import type { Target } from './target.ts'
 
@@ -39,14 +39,11 @@ export function createHosts(options: {
   readonly table: Readonly<Record<string, HostOptions>>
   /** Whether a domain has a DNSLink, where hosts nobody configured are served by theirs. */
   readonly hasLink?: ((domain: string, signal: AbortSignal) => Promise<boolean>) | undefined
-  /** Addresses of proxies in front, whose word for the host and the scheme is taken. */
-  readonly trustedProxies?: readonly string[]
+  readonly forwarded: Forwarded
 }): Hosts {
   const table = new Map(Object.entries(options.table).map(([name, one]) => [name.toLowerCase(), one]))
-  const { hasLink } = options
+  const { hasLink, forwarded } = options
   if (table.size === 0 && !hasLink) return inert
-
-  const forwarded = createForwarded(options.trustedProxies ?? [])
 
   function hostOf(request: IncomingMessage): { host: string; name: string; port: string } {
     const said = forwarded.hostOf(request)

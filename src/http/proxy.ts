@@ -5,7 +5,7 @@ import { Agent as HttpsAgent } from 'node:https'
 import { createProxyMiddleware } from 'http-proxy-middleware'
 import { Failure } from '../failure.ts'
 import type { Route } from './add.ts'
-import { createForwarded } from './forwarded.ts'
+import type { Forwarded } from './forwarded.ts'
 import { closeAfter } from './linger.ts'
 import { type Mode, sendProblem } from './problem.ts'
 import { headersToClient, headersToService } from './proxy-headers.ts'
@@ -27,7 +27,7 @@ export type ProxyEntry = {
 export type ProxyOptions = {
   readonly mode: Mode
   readonly userAgent: string
-  readonly trustedProxies?: readonly string[]
+  readonly forwarded: Forwarded
 }
 
 // At one service. The next is told to come back: a queue would be one more thing to run full.
@@ -35,12 +35,8 @@ const mostAtOnce = 256
 const leastStalledMs = 60_000
 
 /** One route for the whole table: the longest path that fits takes the request. */
-export function createProxyRoute(
-  entries: readonly ProxyEntry[],
-  { mode, userAgent, trustedProxies = [] }: ProxyOptions,
-): Route {
+export function createProxyRoute(entries: readonly ProxyEntry[], { mode, userAgent, forwarded }: ProxyOptions): Route {
   const as = userAgent.split('/')[0] ?? userAgent
-  const forwarded = createForwarded(trustedProxies)
   const table = [...entries]
     .sort((one, other) => other.path.length - one.path.length)
     .map((entry) => ({ entry, forward: forwarder(entry, mode), atOnce: 0 }))

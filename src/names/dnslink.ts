@@ -2,10 +2,10 @@
 // stale while no DNS server answers.
 import type { Clock } from '../clock.ts'
 import { Failure, isFailure } from '../failure.ts'
+import { createGate } from '../gate.ts'
 import type { Attempt } from '../observe/account.ts'
 import type { TxtServer } from './dns-query.ts'
 import { type Answer, createLookups, type Found, type Lookups, type Wants } from './lookups.ts'
-import { createTurns } from './turns.ts'
 
 export interface DnsLinks {
   /** `/ipfs/…` or `/ipns/…`, as the record says. Rejects with `not-found` for a name without a DNSLink. */
@@ -31,6 +31,12 @@ const spelled = (name: string): string => name.toLowerCase().replace(/\.$/, '')
 
 const isPath = (text: string): boolean => /^\/ip[fn]s\/[^/]/.test(text)
 
+const tooMany = (): Failure =>
+  new Failure('overloaded', 'too many domains are being looked up; come back in a second', {
+    source: 'ours',
+    retryAfterMs: 1000,
+  })
+
 export function createDnsLinks(options: {
   readonly servers: readonly TxtServer[]
   /** Names that DNS is not asked for. */
@@ -44,13 +50,8 @@ export function createDnsLinks(options: {
   const { servers, ttl, clock } = options
   const fixed = new Map(Object.entries(options.fixed).map(([name, value]) => [spelled(name), value]))
 
-  const turns = createTurns({
-    atOnce,
-    waiting: mostWaiting,
-    waitMs,
-    what: 'too many domains are being looked up',
-    clock,
-  })
+  // A flood of made-up names costs neither sockets nor memory without end, and whoever comes on top of it is told so at once.
+  const gate = createGate({ most: atOnce, inLine: mostWaiting, full: tooMany, patience: { ms: waitMs, clock } })
 
   async function ask(name: string, signal: AbortSignal, note: (attempt: Attempt) => void): Promise<Found<string>> {
     let last: unknown
@@ -88,7 +89,7 @@ export function createDnsLinks(options: {
   const lookups = createLookups<string, string>({
     ...options,
     unavailableMs,
-    look: (name, _known, signal, note) => turns(signal, () => ask(name, signal, note)),
+    look: (name, _known, signal, note) => gate.run(() => ask(name, signal, note), signal),
     takesBack: (error) => isFailure(error, 'not-found'),
     late: (name) => new Failure('timeout', `no DNS server said in time where ${name} points`, { source: 'upstream' }),
   })

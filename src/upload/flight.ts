@@ -1,11 +1,12 @@
 // One upload on its way to its providers, from the moment when it lies here whole until every one of them holds it.
 import type { Provider, Upload } from '../../backends/pinning/contract.ts'
 import type { Clock } from '../clock.ts'
+import { Failure } from '../failure.ts'
+import { createGate, type Gate } from '../gate.ts'
 import type { Log } from '../observe/log.ts'
 import { type Attempt, attemptPin, nextTryMs } from './attempt.ts'
 import { type Entry, isHeld, type Standing } from './journal.ts'
 import { standingOf } from './quorum.ts'
-import { createSlots, type Slots } from './slots.ts'
 
 export type Flight = {
   readonly upload: Upload
@@ -58,9 +59,17 @@ export interface Asks {
 
 const asksAtOnce = 16
 
+/** The line is as long as the journal: what was accepted is never turned away. */
+const gateOf = (name: string): Gate =>
+  createGate({
+    most: asksAtOnce,
+    inLine: Number.POSITIVE_INFINITY,
+    full: () => new Failure('overloaded', `provider ${name} is asked too much at once`, { source: 'ours' }),
+  })
+
 export function createAsks(options: AskOptions): Asks {
   const { providers, clock, log, random, closing, track, note, onSettled } = options
-  const slots = new Map<string, Slots>(providers.map(({ name }) => [name, createSlots(asksAtOnce)]))
+  const gates = new Map<string, Gate>(providers.map(({ name }) => [name, gateOf(name)]))
 
   async function ask(flight: Flight, provider: Provider, signal: AbortSignal): Promise<Attempt> {
     const { name } = provider
@@ -68,7 +77,7 @@ export function createAsks(options: AskOptions): Asks {
     flight.asking.add(name)
     try {
       const pin = () => attemptPin(provider, flight.upload, { ms: options.pinMs, clock, signal })
-      const attempt = await (slots.get(name) as Slots).run(pin, signal)
+      const attempt = await (gates.get(name) as Gate).run(pin, signal)
       // Also where somebody gave up on it meanwhile: it does hold it.
       if (attempt.isHeld) stand(flight, name, { state: 'held', tries })
       else if (standing(flight, name).state === 'wanted') {

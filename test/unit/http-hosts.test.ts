@@ -5,6 +5,7 @@ import { describe, test } from 'node:test'
 import { base36 } from 'multiformats/bases/base36'
 import { CID } from 'multiformats/cid'
 import { inlined, labelOf, uninlined } from '../../src/http/dns-label.ts'
+import { createForwarded } from '../../src/http/forwarded.ts'
 import { createHosts, type Found } from '../../src/http/hosts.ts'
 import { readTarget } from '../../src/http/target.ts'
 
@@ -22,7 +23,7 @@ const hosts = createHosts({
     'bytes.example': { subdomains: false, trustless: true },
   },
   hasLink: async (domain) => domain === 'site.example',
-  trustedProxies: ['127.0.0.1', '10.0.0.0/8', 'fd00::/8'],
+  forwarded: createForwarded(['127.0.0.1', '10.0.0.0/8', 'fd00::/8']),
 })
 
 type Headers = Record<string, string>
@@ -139,6 +140,7 @@ describe('hosts', () => {
         'plain.example': { subdomains: false, trustless: false },
       },
       hasLink: async (domain) => asked.push(domain) > 0,
+      forwarded: createForwarded([]),
     })
     for (const host of ['gw.example', 'Plain.example:81', 'bafkqaaa.ipfs.gw.example', 'site.example']) {
       const request = { url: '/a', httpVersion: '1.1', headers: { host }, rawHeaders: ['Host', host], socket: {} }

@@ -3,8 +3,8 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { Failure, isFailure } from '../../src/failure.ts'
+import { createGate } from '../../src/gate.ts'
 import { createSites } from '../../src/names/sites.ts'
-import { createTurns } from '../../src/names/turns.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 const open = () => new AbortController().signal
@@ -68,15 +68,17 @@ describe('whether a host is a site', () => {
 describe('turns', () => {
   const make = () => {
     const clock = createFakeClock()
-    const turns = createTurns({ atOnce: 2, waiting: 2, waitMs: 1_000, what: 'too much', clock })
+    const full = () => new Failure('overloaded', 'too much', { source: 'ours' })
+    const gate = createGate({ most: 2, inLine: 2, full, patience: { ms: 1_000, clock } })
     const running: PromiseWithResolvers<void>[] = []
     const outcomes: string[] = []
     const run = (name: string, signal = open()): void => {
-      turns(signal, () => {
-        const work = Promise.withResolvers<void>()
-        running.push(work)
-        return work.promise
-      }).then(
+      const work = () => {
+        const one = Promise.withResolvers<void>()
+        running.push(one)
+        return one.promise
+      }
+      gate.run(work, signal).then(
         () => outcomes.push(`${name} done`),
         (error) => outcomes.push(`${name} ${isFailure(error) ? error.kind : error.message}`),
       )

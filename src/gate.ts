@@ -1,6 +1,7 @@
 // At most so many at once, the rest in line, and the line has an end. A slot is held until the work is really over, also
-// when whoever asked has stopped waiting: work that hangs must not let more of its kind pile up behind it.
-import type { Failure } from '../../src/failure.ts'
+// when whoever asked has stopped waiting: work that hangs must not let more of its kind pile up behind it. Imports leaves only.
+import type { Clock } from './clock.ts'
+import type { Failure } from './failure.ts'
 
 export interface Gate {
   run<T>(work: () => Promise<T>, signal: AbortSignal): Promise<T>
@@ -9,8 +10,12 @@ export interface Gate {
 export function createGate(options: {
   readonly most: number
   readonly inLine: number
+  /** For whoever finds the line full, or stood in it for too long. */
   readonly full: () => Failure
+  /** How long anybody stands in it, where there is a limit to that. */
+  readonly patience?: { readonly ms: number; readonly clock: Clock }
 }): Gate {
+  const { patience } = options
   const line = new Set<() => void>()
   let inside = 0
 
@@ -21,16 +26,19 @@ export function createGate(options: {
     }
     if (line.size >= options.inLine) throw options.full()
     const { promise, resolve, reject } = Promise.withResolvers<void>()
-    const leave = () => {
-      line.delete(resolve)
-      reject(signal.reason)
+    // Whose turn has come already goes in, and out again by itself.
+    const leave = (reason: unknown) => {
+      if (line.delete(resolve)) reject(reason)
     }
+    const onAbort = () => leave(signal.reason)
+    const cancel = patience?.clock.after(patience.ms, () => leave(options.full()))
     line.add(resolve)
-    signal.addEventListener('abort', leave, { once: true })
+    signal.addEventListener('abort', onAbort, { once: true })
     try {
       await promise
     } finally {
-      signal.removeEventListener('abort', leave)
+      cancel?.()
+      signal.removeEventListener('abort', onAbort)
     }
   }
 
