@@ -25,7 +25,7 @@ export function joinTurns(root: string): { readonly turns: Turns; leave(): void 
   }
 }
 
-export function createTurns(): Turns {
+function createTurns(): Turns {
   const running = new Set<Promise<unknown>>()
   let last: Promise<unknown> = Promise.resolve()
   let waiting = 0

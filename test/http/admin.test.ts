@@ -59,6 +59,26 @@ describe('/uploads', () => {
   })
 })
 
+test('the only copy of what was accepted is let go where that is wanted', async () => {
+  const pinning = { queue: true, providers: [{ name: 'gone', use: 'kubo', url: await nobody() }] }
+  const at = await startGateway({ config: { pinning } })
+  const ask = supertest(at.gateway.admin)
+  try {
+    const { json } = await post(`${at.url}/add`, multipart([{ body: 'on its way' }]))
+    const path = String((json['cids'] as string[])[0])
+    const here = async () => (await fetch(at.url + path)).status
+    const address = `/uploads/${path.slice('/ipfs/'.length)}/gone`
+    const refused = await ask.delete(address)
+    assert.equal(refused.status, 409)
+    assert.match((refused.body as { detail: string }).detail, /losing=true/)
+    assert.equal(await here(), 200)
+    assert.equal((await ask.delete(`${address}?losing=true`)).status, 204)
+    assert.deepEqual((await ask.get('/uploads')).body, { open: 0, uploads: [] })
+  } finally {
+    await at.close()
+  }
+})
+
 describe('/readyz', () => {
   let at: TestGateway
   before(async () => {
