@@ -13,6 +13,7 @@ import { createQuorum, type QuorumOptions } from './quorum.ts'
 import { askEverybody } from './round.ts'
 import type { Claim, Folder } from './shared.ts'
 import type { SpoolRecord, Spools } from './spool.ts'
+import { createTraces } from './traces.ts'
 
 export type ConfirmOptions = QuorumOptions & {
   readonly journal: Journal
@@ -71,8 +72,10 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
     closing: closing.signal,
     track,
     note: (flight) => note(flight, {}),
-    onSettled: (flight) => void track(finish(flight)).catch(said('journal.finish', flight)),
+    onSettled: (flight) => void track(traces.finish(flight)).catch(said('journal.finish', flight)),
   })
+
+  const traces = createTraces({ providers, quorum, journal, spools, folder, flights, closing: closing.signal, log })
 
   function note(flight: Flight, change: Partial<Entry>): Promise<void> {
     flight.entry = { ...flight.entry, ...change }
@@ -113,7 +116,7 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
     closing.signal.addEventListener('abort', onClose, { once: true })
     let claim: Claim | undefined
     try {
-      claim = await folder.claim(flight.entry.cid, () => heldLocally(flight))
+      claim = await folder.claim(flight.entry.cid, () => traces.heldLocally(flight))
       await note(flight, { heldBefore: claim.before })
       const attempts = await askOnce(flight)
       closing.signal.throwIfAborted()
@@ -123,7 +126,7 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
         throw new OtherFailed('one that it came with cannot be confirmed', { cause })
       })
       closing.signal.throwIfAborted()
-      await offer(flight)
+      await traces.offer(flight)
       await options.onConfirmed(flight.upload, closing.signal)
       // Where everybody holds it, its record is written as a whole; there is nothing to be taken up after a crash.
       if (quorum.holders(flight.entry).length < providers.length) await note(flight, { accepted: true })
@@ -134,56 +137,13 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
         flight.stop.abort(new Failure('cancelled', 'the upload cannot be confirmed', { source: 'ours' }))
         await Promise.allSettled(flight.asks)
         // A process that ends leaves the work to the next one.
-        if (!closing.signal.aborted) await undo(flight, claim)
+        if (!closing.signal.aborted) await traces.undo(flight, claim)
       }
       throw error
     } finally {
       await claim?.leave()
       flight.isConfirming = false
       void Promise.allSettled(flight.asks).then(() => closing.signal.removeEventListener('abort', onClose))
-    }
-  }
-
-  /** Read from where it waits, as long as no disk of ours holds it otherwise. */
-  const offer = async (flight: Flight): Promise<void> => {
-    if (!quorum.holders(flight.entry).some(({ traits }) => traits.local)) await spools.offer(flight.entry.id)
-  }
-
-  /** Pins of the same file from before, also from before a crash in the middle: those are not ours to undo. */
-  async function heldLocally({ upload, entry }: Flight): Promise<readonly string[]> {
-    if (entry.heldBefore) return entry.heldBefore
-    const locals = providers.filter(({ traits }) => traits.local)
-    const states = await Promise.all(locals.map((one) => one.status(upload.cid, closing.signal).catch(() => 'pinned')))
-    return locals.filter((_, index) => states[index] === 'pinned').map(({ name }) => name)
-  }
-
-  /**
-   * Nothing is kept here of what nobody was told of. What lies at a remote provider stays there: it may be pinned for
-   * somebody else too, and a pin too many hurts nobody.
-   */
-  async function undo(flight: Flight, claim: Claim | undefined): Promise<void> {
-    flight.over = true
-    const { cid } = flight.upload
-    try {
-      await claim?.leave(async () => {
-        for (const { name, traits, unpin } of quorum.holders(flight.entry))
-          if (traits.local && !claim.before.includes(name)) await unpin(cid, closing.signal)
-      })
-      await remove(flight)
-    } catch (error) {
-      log('error', 'upload.undo', { cid: flight.entry.cid, error: String(error) })
-    } finally {
-      if (flights.get(nameOf(cid)) === flight) flights.delete(nameOf(cid))
-    }
-  }
-
-  async function remove({ entry, written }: Pick<Flight, 'entry' | 'written'>): Promise<void> {
-    try {
-      await written
-      await journal.remove(entry)
-    } finally {
-      await spools.drop(entry.id)
-      folder.end(entry.id)
     }
   }
 
@@ -205,7 +165,7 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
       isConfirming: isAsked,
       over: false,
       written: Promise.resolve(),
-      confirmed: Promise.resolve().then(() => (isAsked ? fly(flight) : offer(flight))),
+      confirmed: Promise.resolve().then(() => (isAsked ? fly(flight) : traces.offer(flight))),
     }
     folder.begin(entry.id)
     flights.set(nameOf(upload.cid), flight)
@@ -280,7 +240,7 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
     old.over = true
     for (const cancel of old.timers.values()) cancel()
     const { enough, confirmed } = begin(upload, { ...old.entry, id }, { others: others.wait, isAsked: true })
-    track(remove(old)).catch(said('journal.remove', old))
+    track(traces.remove(old)).catch(said('journal.remove', old))
     return { enough: enough.promise, confirmed }
   }
 
@@ -296,21 +256,6 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
 
   const said = (event: string, flight: Flight) => (error: unknown) => {
     if (!closing.signal.aborted) log('error', event, { cid: flight.entry.cid, error: String(error) })
-  }
-
-  async function finish(flight: Flight): Promise<void> {
-    flight.over = true
-    for (const cancel of flight.timers.values()) cancel()
-    try {
-      await flight.written
-      // A record says that it is held. What an operator lets go, nobody holds.
-      if (isHeld(flight.entry)) await journal.finish(flight.entry)
-      else await journal.remove(flight.entry)
-    } finally {
-      if (flights.get(nameOf(flight.upload.cid)) === flight) flights.delete(nameOf(flight.upload.cid))
-      await spools.drop(flight.entry.id)
-      folder.end(flight.entry.id)
-    }
   }
 
   return {
@@ -356,7 +301,7 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
       if (isLast && !losing) return 'only-copy'
       stand(flight, name, { ...standing(flight, name), state: 'given-up' })
       await note(flight, {})
-      if (isLast && flight.entry.accepted) await finish(flight)
+      if (isLast && flight.entry.accepted) await traces.finish(flight)
       else asks.goOn(flight)
       return 'given-up'
     },
