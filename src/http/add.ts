@@ -30,7 +30,7 @@ export function createAddRoute(deps: AddDeps): Route {
   return (request, response, next) => {
     const [path, query = ''] = (request.url ?? '').split('?')
     if (path !== '/add') return next()
-    if (request.method === 'OPTIONS') return preflight(response, methods)
+    if (request.method === 'OPTIONS') return preflight(request, response, methods)
     if (request.method !== 'POST') {
       const failure = new Failure('unsupported', 'files are added with POST', {
         source: 'client',

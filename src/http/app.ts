@@ -47,7 +47,7 @@ export function createApp(deps: AppDeps): Router {
       case 'HEAD':
         return answer()
       case 'OPTIONS':
-        return preflight(response, readMethods)
+        return preflight(request, response, readMethods)
       default:
         refuse(request, response, notAllowed(request.method ?? ''), { Allow: readMethods })
     }

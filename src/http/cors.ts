@@ -1,5 +1,5 @@
 // Everything here may be read from every origin: on every answer, errors and redirects included.
-import type { ServerResponse } from 'node:http'
+import type { IncomingMessage, ServerResponse } from 'node:http'
 
 export const exposed = [
   'Accept-Ranges',
@@ -16,8 +16,16 @@ export const exposed = [
   'X-Stream-Output',
 ].join(', ')
 
-const allowed =
-  'Authorization, Cache-Control, Content-Type, If-None-Match, Range, User-Agent, X-Auth-Token, X-Requested-With'
+const allowed = [
+  'Authorization',
+  'Cache-Control',
+  'Content-Type',
+  'If-None-Match',
+  'Range',
+  'User-Agent',
+  'X-Auth-Token',
+  'X-Requested-With',
+]
 
 export const corsHeaders: readonly (readonly [name: string, value: string])[] = [
   ['Access-Control-Allow-Origin', '*'],
@@ -27,14 +35,28 @@ export const corsHeaders: readonly (readonly [name: string, value: string])[] = 
 /** Said to scripts of a page even where they did not ask first: some look for it on the answer itself. */
 export const corsRequests: readonly (readonly [name: string, value: string])[] = [
   ['Access-Control-Allow-Methods', 'GET, HEAD, OPTIONS'],
-  ['Access-Control-Allow-Headers', allowed],
+  ['Access-Control-Allow-Headers', allowed.join(', ')],
 ]
 
-export function preflight(response: ServerResponse, methods: string): void {
+/**
+ * Answers a preflight. Libraries of a page add headers of their own to each request (`traceparent`, `sentry-trace`), so
+ * every header that the browser asks about is allowed. Credentials are not: with `*` as the origin no browser sends any.
+ */
+export function preflight(request: IncomingMessage, response: ServerResponse, methods: string): void {
   for (const [name, value] of corsHeaders) response.setHeader(name, value)
   response.setHeader('Access-Control-Allow-Methods', methods)
-  response.setHeader('Access-Control-Allow-Headers', allowed)
+  response.setHeader('Access-Control-Allow-Headers', allowedFor(request.headers['access-control-request-headers']))
   response.setHeader('Access-Control-Max-Age', '86400')
+  response.setHeader('Vary', 'Access-Control-Request-Headers')
   response.setHeader('Allow', methods)
   response.writeHead(204).end()
+}
+
+const token = /^[!#$%&'*+\-.^_`|~0-9a-z]+$/i
+
+/** The usual headers, and those asked for that are none of them. */
+function allowedFor(asked = ''): string {
+  const usual = new Set(allowed.map((name) => name.toLowerCase()))
+  const more = asked.split(',').map((name) => name.trim())
+  return [...allowed, ...new Set(more.filter((name) => token.test(name) && !usual.has(name.toLowerCase())))].join(', ')
 }

@@ -22,7 +22,7 @@ export function createOpenApiRoute(options: {
   return (request, response, next) => {
     if ((request.url ?? '').split('?')[0] !== '/openapi.json') return next()
     const { method = '' } = request
-    if (method === 'OPTIONS') return preflight(response, methods)
+    if (method === 'OPTIONS') return preflight(request, response, methods)
     const head = method === 'HEAD'
     if (!head && method !== 'GET') {
       const failure = new Failure('unsupported', 'the description is read with GET', {
