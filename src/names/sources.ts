@@ -29,7 +29,7 @@ export function recordSources(options: { readonly pool: Pool; readonly clock: Cl
         if (isFailure(error, 'throttled')) standing.brokeOff(error)
         throw error
       } finally {
-        ask.failed(unjudged, 0)
+        ask.failed(unjudged)
       }
     },
     lied(failure) {

@@ -1,11 +1,11 @@
 // One block, raced for: the first upstream whose bytes hash to the CID wins.
 import type { CID } from 'multiformats/cid'
-import { blockKey, proves } from '../block.ts'
+import { proves } from '../block.ts'
 import type { Clock } from '../clock.ts'
 import { Failure } from '../failure.ts'
 import { type Attempts, createAttempts } from './attempts.ts'
 import type { Member, Pool } from './pool.ts'
-import { race } from './race.ts'
+import { lost, race } from './race.ts'
 import { verdict } from './verdict.ts'
 
 export type Found = { readonly bytes: Uint8Array; readonly upstream: string }
@@ -29,12 +29,21 @@ export function flyForBlock(cid: CID, signal: AbortSignal, { pool, clock, keep }
     attempts.skip(skipped)
     if (steps.length === 0) throw verdict(cid, [], skipped.length, soonestMs)
     try {
-      const attempt = ({ upstream, standing }: Member, own: AbortSignal) =>
-        attempts.make({ upstream, standing }, 'block', blockKey(cid), async () => {
+      const attempt = async (member: Member, own: AbortSignal) => {
+        const { upstream } = member
+        const question = await attempts.ask(member, 'block', cid, own)
+        try {
           const bytes = await upstream.block(cid, own)
           if (!proves(cid, bytes)) throw falseBytes(upstream.name, cid)
+          question.brought(bytes.byteLength, 0)
+          question.done()
           return { bytes, upstream: upstream.name }
-        })
+        } catch (error) {
+          if (error === lost) question.letGo('enough')
+          else question.failed(error)
+          throw error
+        }
+      }
       const won = await race({ steps, attempt, mayHedge: pool.mayHedge, signal, clock })
       await keep(cid, won.bytes)
       return won

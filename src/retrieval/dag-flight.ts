@@ -6,12 +6,12 @@ import type { DagWant } from '../../backends/upstreams/contract.ts'
 import { type Block, blockKey, isIdentity, proves } from '../block.ts'
 import type { Clock } from '../clock.ts'
 import { Failure, isFailure } from '../failure.ts'
-import { type Attempts, createAttempts } from './attempts.ts'
+import { type Attempts, createAttempts, type Question } from './attempts.ts'
 import { falseBytes } from './block-flight.ts'
 import { createCidSet } from './cid-set.ts'
 import { linksOf } from './links.ts'
 import type { Member, Pool } from './pool.ts'
-import { race } from './race.ts'
+import { lost, race } from './race.ts'
 import { verdict } from './verdict.ts'
 
 export type Delivered = { readonly bytes: Uint8Array; readonly upstream: string }
@@ -46,7 +46,12 @@ type Waiter = {
   readonly fail: (error: unknown) => void
 }
 
-type Source = { readonly member: Member; readonly blocks: AsyncIterator<Block> | undefined; readonly stop: () => void }
+type Source = {
+  readonly member: Member
+  readonly question: Question
+  readonly blocks: AsyncIterator<Block> | undefined
+  readonly stop: () => void
+}
 
 // How far a reader follows an answer that does not bring its block next, and how much is read that nobody asked for.
 const mostPassedBlocks = 64
@@ -78,7 +83,6 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
 
   /** The race for a beginning: the first upstream that shows a proved block of what is wanted. */
   async function open(part: DagWant): Promise<Block> {
-    const key = blockKey(part.cid)
     const { steps, skipped, soonestMs } = pool.plan('dag', part.cid, spent)
     attempts.skip(skipped)
     if (steps.length === 0) throw verdict(part.cid, attempts.failures, skipped.length, soonestMs)
@@ -86,26 +90,15 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
       const controller = new AbortController()
       const abort = () => controller.abort(raceSignal.reason ?? signal.reason)
       raceSignal.addEventListener('abort', abort, { once: true })
+      let question: Question | undefined
       try {
-        raceSignal.throwIfAborted()
-        return await attempts.make(member, 'dag', key, async () => {
-          const stop = () => controller.abort()
-          const alone = async () => {
-            const bytes = await member.upstream.block(part.cid, controller.signal)
-            if (!proves(part.cid, bytes)) throw falseBytes(member.upstream.name, part.cid)
-            return { source: { member, blocks: undefined, stop }, first: { cid: part.cid, bytes } }
-          }
-          if (!member.upstream.traits.dag) return alone()
-          const blocks = member.upstream.dag(part, controller.signal)[Symbol.asyncIterator]()
-          const first = await nextProved(blocks, member)
-          if (first) return { source: { member, blocks, stop }, first }
-          // Nothing in it, not even the root: the upstream may lack it, or have it and not know how to read it.
-          if (part.segments.length === 0) return alone()
-          throw new Failure('not-found', `${member.upstream.name} sent an answer without ${part.cid}`, {
-            source: 'upstream',
-          })
-        })
+        question = await attempts.ask(member, 'dag', part.cid, raceSignal)
+        const found = await beginning(member, part, controller)
+        question.brought(found.first.bytes.byteLength, 0)
+        return { source: { member, question, ...found }, first: found.first }
       } catch (error) {
+        if (error === lost) question?.letGo('enough')
+        else question?.failed(error)
         controller.abort()
         throw error
       } finally {
@@ -123,18 +116,34 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
     }
   }
 
+  async function beginning({ upstream }: Member, part: DagWant, controller: AbortController) {
+    const stop = () => controller.abort()
+    const alone = async () => {
+      const bytes = await upstream.block(part.cid, controller.signal)
+      if (!proves(part.cid, bytes)) throw falseBytes(upstream.name, part.cid)
+      return { blocks: undefined, stop, first: { cid: part.cid, bytes } }
+    }
+    if (!upstream.traits.dag) return alone()
+    const blocks = upstream.dag(part, controller.signal)[Symbol.asyncIterator]()
+    const first = await nextProved(blocks, upstream.name)
+    if (first) return { blocks, stop, first }
+    // Nothing in it, not even the root: the upstream may lack it, or have it and not know how to read it.
+    if (part.segments.length === 0) return alone()
+    throw new Failure('not-found', `${upstream.name} sent an answer without ${part.cid}`, { source: 'upstream' })
+  }
+
   /** The next block that belongs here and is what it says; everything else is passed over, within bounds. */
-  async function nextProved(blocks: AsyncIterator<Block>, member: Member): Promise<Block | undefined> {
+  async function nextProved(blocks: AsyncIterator<Block>, name: string): Promise<Block | undefined> {
     for (;;) {
       const { value: block, done } = await blocks.next()
       if (done) return undefined
       if (expected.has(block.cid)) {
-        if (!proves(block.cid, block.bytes)) throw falseBytes(member.upstream.name, block.cid)
+        if (!proves(block.cid, block.bytes)) throw falseBytes(name, block.cid)
         return block
       }
       foreignBytes += block.bytes.byteLength
       if (foreignBytes > mostForeignBytes) {
-        throw new Failure('broken', `${member.upstream.name} keeps sending blocks that nobody asked for`, {
+        throw new Failure('broken', `${name} keeps sending blocks that nobody asked for`, {
           source: 'upstream',
         })
       }
@@ -175,6 +184,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
     if (over) return
     over = true
     failure = error
+    source?.question.letGo('enough')
     source?.stop()
     deps.onOver()
     for (const waiter of waiting()) {
@@ -196,18 +206,22 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
         await deliver(await open(part))
         continue
       }
-      const { member, blocks } = source
-      if (!blocks) return finish()
+      const { member, question, blocks } = source
+      const began = clock.monotonic()
       try {
-        const block = await nextProved(blocks, member)
-        if (!block) return finish()
+        const block = blocks && (await nextProved(blocks, member.upstream.name))
+        if (!block) {
+          question.done()
+          return finish()
+        }
+        question.brought(block.bytes.byteLength, clock.monotonic() - began)
         await deliver(block)
       } catch (error) {
         signal.throwIfAborted()
+        question.failed(error)
         source.stop()
         source = undefined
         spent.add(member)
-        member.standing.brokeOff(error)
       }
     }
   }

@@ -7,7 +7,6 @@ import { isFailure } from '../failure.ts'
 import type { Log } from '../observe/log.ts'
 import { type Budget, createBudget } from './budget.ts'
 import { createLatency } from './latency.ts'
-import { lost } from './race.ts'
 
 export type AskKind = 'block' | 'dag'
 
@@ -17,8 +16,13 @@ export type StandingState = 'ready' | 'cooling-down' | 'resting' | 'quarantined'
 
 /** One question under way; exactly one of the endings is called. */
 export interface Ask {
-  won(ms: number): void
-  failed(error: unknown, ms: number): void
+  /** Wanted bytes came, for which readers waited this long since the last ones. The first tell how quick it begins. */
+  brought(bytes: number, waitedMs: number): void
+  /** It gave all that it was asked for. */
+  done(): void
+  /** Given up without having failed: others brought enough, or it fell behind what it usually does. */
+  letGo(why: 'enough' | 'behind'): void
+  failed(error: unknown): void
 }
 
 export interface Standing {
@@ -27,9 +31,12 @@ export interface Standing {
   /** A resting one may be tried when there is nobody else: at most once a second. */
   mayTryAnyway(): boolean
   load(kind: AskKind): number
+  /** How long it usually takes to begin (p90); undefined while nothing is known. */
   usualMs(kind: AskKind): number | undefined
+  /** Wanted bytes a millisecond while readers wait; undefined while nothing is known. */
+  rate(kind: AskKind): number | undefined
   ask(kind: AskKind, key: string): Ask
-  /** It broke off or lied in the middle of an answer that it had won with. */
+  /** It failed at something that was no question of a race. */
   brokeOff(error: unknown): void
   probed(report: ProbeReport): void
   /** A probe did not get through: not asked until one does, or for a while. */
@@ -52,9 +59,11 @@ const quarantineMs = 600_000
 const mostQuarantineMs = 86_400_000
 const throttleDefaultMs = 60_000
 const connectionsThatSlow = 32
+const leastBytesToJudge = 64 * 1024
 
 export function createStanding({ name, clock, log, perMinute, perCidPerMinute }: StandingOptions): Standing {
   const latency = { block: createLatency(clock), dag: createLatency(clock) }
+  const rates: Record<AskKind, number | undefined> = { block: undefined, dag: undefined }
   const counts = { asked: 0, won: 0, notFound: 0, throttled: 0, failed: 0, falseBytes: 0, lost: 0 }
   const bucket = perMinute === undefined ? undefined : minuteBudget(perMinute)
   const perCid = perCidPerMinute === undefined ? undefined : new LRUCache<string, Budget>({ max: 10_000 })
@@ -163,27 +172,49 @@ export function createStanding({ name, clock, log, perMinute, perCidPerMinute }:
       return (latency[kind].costMs * (1 + pending / connectionsThatSlow) * (1 + misses ** 2)) / Math.max(0.05, hitRate)
     },
     usualMs: (kind) => latency[kind].usualMs,
+    rate: (kind) => rates[kind],
     ask(kind, key) {
       counts.asked++
       pending++
       bucket?.take()
       budgetOf(key)?.take()
+      const at = clock.monotonic()
+      let sum = 0
+      let waited = 0
+      const learnRate = () => {
+        if (sum < leastBytesToJudge || waited <= 0) return
+        const now = sum / waited
+        const before = rates[kind]
+        rates[kind] = before === undefined || now < before ? now : before + (now - before) * 0.2
+      }
       return {
-        won(ms) {
+        brought(bytes, waitedMs) {
+          if (sum === 0 && bytes > 0) {
+            latency[kind].note(clock.monotonic() - at)
+            hitRate += (1 - hitRate) * 0.05
+          } else waited += waitedMs
+          sum += bytes
+        },
+        done() {
           pending--
           counts.won++
-          latency[kind].note(ms)
-          hitRate += (1 - hitRate) * 0.05
+          learnRate()
           recovered()
         },
-        failed(error, ms) {
+        letGo(why) {
           pending--
-          if (error === lost) {
-            counts.lost++
-            misses++
-            latency[kind].atLeast(ms)
+          if (sum > 0) {
+            learnRate()
+            if (why === 'behind') misses++
             return
           }
+          counts.lost++
+          if (why !== 'behind') misses++
+          latency[kind].atLeast(clock.monotonic() - at)
+        },
+        failed(error) {
+          pending--
+          const ms = clock.monotonic() - at
           if (isFailure(error, 'not-found')) latency[kind].note(ms)
           if (isFailure(error, 'timeout')) latency[kind].atLeast(ms)
           judge(error)

@@ -2,7 +2,6 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Failure, type FailureKind } from '../../src/failure.ts'
 import { silentLog } from '../../src/observe/log.ts'
-import { lost } from '../../src/retrieval/race.ts'
 import { createStanding } from '../../src/retrieval/standing.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
@@ -12,8 +11,12 @@ function make(limits: { perMinute?: number; perCidPerMinute?: number } = {}) {
   const clock = createFakeClock()
   const standing = createStanding({ name: 'one', clock, log: silentLog, ...limits })
   const fail = (kind: FailureKind, retryAfterMs?: number) =>
-    standing.ask('block', 'a').failed(new Failure(kind, kind, { source: 'upstream', retryAfterMs }), 20)
-  const win = (ms = 30) => standing.ask('block', 'a').won(ms)
+    standing.ask('block', 'a').failed(new Failure(kind, kind, { source: 'upstream', retryAfterMs }))
+  const win = () => {
+    const ask = standing.ask('block', 'a')
+    ask.brought(1, 0)
+    ask.done()
+  }
   return { clock, standing, fail, win, state: (key = 'a') => standing.state(key).state }
 }
 
@@ -73,28 +76,33 @@ test('a client that left is held against nobody', () => {
 
 test('losing by being slow costs rank, and time gives it back', async () => {
   const { clock, standing, win } = make()
-  win(30)
+  win()
   const before = standing.load('block')
-  standing.ask('block', 'a').failed(lost, 800)
+  const slow = standing.ask('block', 'a')
+  await clock.advance(800)
+  slow.letGo('enough')
   const after = standing.load('block')
   assert.ok(after > before * 10)
   await clock.advance(30 * minute)
   assert.ok(standing.load('block') < after)
 })
 
-test('one that never has anything ranks behind one that does', () => {
+test('one that never has anything ranks behind one that does', async () => {
   const has = make()
   const hasNot = make()
   for (let count = 0; count < 30; count++) {
-    has.win(50)
-    hasNot.fail('not-found')
+    const [one, other] = [has.standing.ask('block', 'a'), hasNot.standing.ask('block', 'a')]
+    await Promise.all([has.clock.advance(50), hasNot.clock.advance(50)])
+    one.brought(1, 0)
+    one.done()
+    other.failed(new Failure('not-found', 'not here', { source: 'upstream' }))
   }
   assert.ok(hasNot.standing.load('block') > has.standing.load('block'))
 })
 
 test('its budget per minute and per CID is kept', async () => {
   const { clock, standing, state } = make({ perCidPerMinute: 4, perMinute: 400 })
-  standing.ask('block', 'a').won(10)
+  standing.ask('block', 'a').done()
   assert.equal(state('a'), 'over-budget')
   assert.equal(state('b'), 'ready')
   await clock.advance(15_000)
