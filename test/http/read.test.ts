@@ -22,6 +22,7 @@ before(async () => {
   await add('array', text('[1,2,3]'))
   await add('number', text('42'))
   await add('broken', text('{"a":'))
+  await add('marked', text('\ufeff{"a":1}'))
   await add('html', text('<script>alert(1)</script>'))
   await add('bigJson', text(`{"a":"${'x'.repeat(70_000)}"}`))
   await add('video', noise(3_000_000, 21))
@@ -51,6 +52,7 @@ describe('types', () => {
     ['the same as v0', () => ipfs(all.files.jsonV0.cid), 'application/json'],
     ['an array', () => ipfs(more['array']?.cid), 'application/json'],
     ['JSON in a directory', () => ipfs(all.directory, '/policy.json'), 'application/json'],
+    ['JSON behind a byte order mark', () => ipfs(more['marked']?.cid), 'application/json'],
     ['a number', () => ipfs(more['number']?.cid), 'application/octet-stream'],
     ['JSON that does not parse', () => ipfs(more['broken']?.cid), 'application/octet-stream'],
     ['HTML', () => ipfs(more['html']?.cid), 'application/octet-stream'],
@@ -86,6 +88,12 @@ describe('bytes', () => {
       assert.ok((answer.body as Buffer).equals(bytes), name)
       assert.equal(answer.headers['content-length'], String(bytes.length))
     }
+  })
+  test('a byte order mark is sent as it was stored, and a client reads JSON', async () => {
+    const { cid, bytes } = more['marked'] ?? { cid: '', bytes: new Uint8Array() }
+    const answer = await get(ipfs(cid))
+    assert.deepEqual(answer.body, Buffer.from(bytes))
+    assert.deepEqual(await (await fetch(`${at.url}${ipfs(cid)}`)).json(), { a: 1 })
   })
   test('names with spaces, umlauts and percent signs', async () => {
     for (const [name, bytes] of Object.entries(all.names)) {

@@ -78,7 +78,13 @@ before(async () => {
     'found.html': text('<p>found'),
   })
   large = await addDirectory(blocks, { _redirects: text('#'.repeat(70_000)) })
-  for (const [name, bytes] of Object.entries({ plain: 'hello', html: page, json: '{"a":1}', empty: '' }))
+  for (const [name, bytes] of Object.entries({
+    plain: 'hello',
+    html: page,
+    json: '{"a":1}',
+    marked: '\ufeff{"a":1}',
+    empty: '',
+  }))
     alone[name] = (await addFile(blocks, text(bytes))).cid
   alone['png'] = (await addFile(blocks, png)).cid
   alone['cbor'] = addCbor(blocks, { hello: 'world', link: alone['plain'] })
@@ -114,6 +120,7 @@ describe('types', () => {
     ['by bytes', () => sub('image'), 'image/png'],
     ['by bytes, of a file without a name', () => `/ipfs/${alone['png']}`, 'image/png'],
     ['JSON by what it holds', () => sub('data'), 'application/json'],
+    ['JSON behind a byte order mark', () => `/ipfs/${alone['marked']}`, 'application/json'],
     ['text', () => `/ipfs/${alone['plain']}`, utf8],
     ['text of several blocks', () => sub('long.txt'), utf8],
     ['text, cut in a character where the look ends', () => sub('edge'), utf8],

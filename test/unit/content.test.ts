@@ -9,7 +9,7 @@ import { CID } from 'multiformats/cid'
 import { blockKey } from '../../src/block.ts'
 import { listDirectory } from '../../src/content/directory.ts'
 import { readFile, readSmall } from '../../src/content/file.ts'
-import { isJson } from '../../src/content/json.ts'
+import { isJson, mayBeJson } from '../../src/content/json.ts'
 import { parsePath } from '../../src/content/path.ts'
 import { resolve, symlinkTarget } from '../../src/content/resolve.ts'
 import { type FailureKind, isFailure } from '../../src/failure.ts'
@@ -314,11 +314,24 @@ describe('the JSON rule', () => {
     ['{', false],
     ['{"a":1}x', false],
     ['<html>', false],
-    ['\ufeff{}', false],
+    ['\ufeff{}', true],
+    ['\ufeff [1]\n', true],
+    ['\ufeff', false],
+    ['\ufeff1', false],
+    ['\ufeff\ufeff{}', false],
+    ['{}\ufeff', false],
+    [new Uint8Array([0xef, 0xbb, 0x7b, 0x7d]), false],
+    [new Uint8Array([0xff, 0xfe, 0x7b, 0x00, 0x7d, 0x00]), false],
     [new Uint8Array([0x7b, 0x22, 0xff, 0x22, 0x3a, 0x31, 0x7d]), false],
   ]
   for (const [value, expected] of cases) {
     const bytes = typeof value === 'string' ? text(value) : value
     test(`${JSON.stringify(Buffer.from(bytes).toString())}: ${expected}`, () => assert.equal(isJson(bytes), expected))
   }
+
+  test('a byte order mark that is cut by the first piece may still become JSON', () => {
+    const whole = text('\ufeff{}')
+    for (let cut = 0; cut <= whole.byteLength; cut++) assert.ok(mayBeJson(whole.subarray(0, cut)), `${cut} bytes`)
+    assert.equal(mayBeJson(new Uint8Array([0xef, 0xbb, 0x20])), false)
+  })
 })
