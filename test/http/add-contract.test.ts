@@ -439,9 +439,34 @@ describe('POST /add with a schema', () => {
       ['answers[0].id', 'answers[1].title'],
     ],
     ['evidence', 400, 'a string', ['document']],
+    // The contract asks for texts, and an empty one is a text.
+    ['evidence', 200, { name: '', description: '' }, []],
+    ['policy', 200, { name: '', description: '', rulingCriteria: '' }, []],
+    ['dispute-template', 200, { title: '', description: '', question: '', answers: [] }, []],
+    ...[
+      '/ipfs/bafkqaaa',
+      '/ipfs/bafkqaaa/',
+      '/ipfs/QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG/readme',
+      '/ipfs/bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy/line\nand line',
+      '/ipfs/f0155122068656c6c6f20776f726c642068656c6c6f20776f726c642068656c6c6f202121',
+    ].map((fileURI) => ['evidence', 200, { name: 'a', description: 'b', fileURI }, []] as const),
+    ...[
+      '/ipfs/abcdefghij',
+      '/ipfs/bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52',
+      '/ipfs/QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPb',
+      '/ipfs/',
+      '/ipfs',
+      '',
+      '/ipns/k51qzi5uqu5dgutdk6i1ynyzgkqngpha5xpgia3a5qqp4jsh0u4csozksxel2r',
+      'ipfs://bafkqaaa',
+      ' /ipfs/bafkqaaa',
+      '/ipfs//bafkqaaa',
+      '/ipfs/bafkqaaa?filename=a',
+    ].map((fileURI) => ['evidence', 400, { name: 'a', description: 'b', fileURI }, ['fileURI']] as const),
   ]
   for (const [schema, status, document, fields] of cases) {
-    it(`${schema}: ${status}${fields.length > 0 ? ` naming ${fields.join(', ')}` : ''}`, async () => {
+    const naming = fields.length > 0 ? ` naming ${fields.join(', ')}` : ''
+    it(`${schema}: ${status}${naming}: ${JSON.stringify(document)}`, async () => {
       const answer = await post(`${adding.url}/add?schema=${schema}`, multipart([{ body: JSON.stringify(document) }]))
       assert.equal(answer.status, status, answer.body)
       const errors = (answer.json['errors'] ?? []) as { field: string }[]
@@ -477,10 +502,22 @@ describe('POST /add with a schema', () => {
     assert.equal((wrong.json['errors'] as unknown[]).length, 50)
   })
 
-  it('a byte order mark is no JSON, here as when it is read', async () => {
-    const document = JSON.stringify({ name: 'a', description: 'b' })
-    const marked = await post(`${adding.url}/add?schema=evidence`, multipart([{ body: `\ufeff${document}` }]))
-    assert.equal(marked.status, 400)
-    assert.match(String(marked.json['detail']), /byte order mark/)
+  it('a document behind a byte order mark is checked, and kept as it is', async () => {
+    const add = (body: string) => post(`${adding.url}/add?schema=evidence`, multipart([{ body }]))
+    const right = `\ufeff${JSON.stringify({ name: 'a', description: 'b' })}`
+    const marked = await add(right)
+    assert.equal(marked.status, 200, marked.body)
+    const plain = await post(`${adding.url}/add`, multipart([{ body: right }]))
+    assert.deepEqual(marked.json['cids'], plain.json['cids'])
+    const wrong = await add(`\ufeff${JSON.stringify({ name: 'a' })}`)
+    assert.equal(wrong.status, 400)
+    assert.deepEqual(wrong.json['errors'], [{ field: 'description', message: 'is missing' }])
+    assert.equal((await add(`\ufeff${right}`)).status, 400)
+  })
+
+  it('a CID that cannot be read is told as such', async () => {
+    const body = JSON.stringify({ name: 'a', description: 'b', fileURI: '/ipfs/abcdefghij' })
+    const { json } = await post(`${adding.url}/add?schema=evidence`, multipart([{ body }]))
+    assert.match(String((json['errors'] as { message: string }[])[0]?.message), /no CID/)
   })
 })

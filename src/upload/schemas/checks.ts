@@ -5,7 +5,7 @@ import { Failure } from '../../failure.ts'
 import type { TextCheck } from '../document.ts'
 import { malformed } from '../failures.ts'
 import { hasMoreValues } from './count.ts'
-import { disputeTemplate, evidence, type JsonSchema, policy } from './documents.ts'
+import { disputeTemplate, evidence, formats, type JsonSchema, policy } from './documents.ts'
 
 export interface SchemaChecks {
   readonly names: readonly string[]
@@ -34,7 +34,9 @@ const mostValues = 10_000
 
 /** Throws where a schema of the operator's is none: at start, not at the first upload. */
 export function createSchemaChecks({ maxBytes, own = {} }: SchemaOptions): SchemaChecks {
-  const ajv = new Ajv2020({ allErrors: true, strict: false, validateFormats: false })
+  // Formats that are not ours say nothing here, and Ajv would write a warning about each.
+  const ajv = new Ajv2020({ allErrors: true, strict: false, logger: false })
+  for (const [name, { validate }] of Object.entries(formats)) ajv.addFormat(name, validate)
   // An operator's own has an address, so that `#/$defs/…` in it means itself wherever it is published.
   const named = Object.entries(own).map(([name, schema]) => [name, { ...schema, $id: idOf(name) }])
   const all: Record<string, JsonSchema> = { ...builtIn, ...Object.fromEntries(named) }
@@ -70,9 +72,9 @@ export function createSchemaChecks({ maxBytes, own = {} }: SchemaOptions): Schem
   }
 }
 
-function parse(text: string): unknown {
-  if (text.startsWith('\ufeff'))
-    throw malformed('the document begins with a byte order mark, so it is not JSON; save it as UTF-8 without one')
+/** What is read back as JSON is checked as JSON: a byte order mark may stand before it (content/json.ts). */
+function parse(whole: string): unknown {
+  const text = whole.startsWith('\ufeff') ? whole.slice(1) : whole
   if (hasMoreValues(text, mostValues))
     throw malformed(`the document has more than ${mostValues} values; one of so many is not checked here`)
   try {
@@ -94,6 +96,8 @@ function said({ instancePath, keyword, params, message }: ErrorObject): { field:
     return { field: fieldOf([...path, String(params['additionalProperty'])]), message: 'is not allowed' }
   if (keyword === 'enum')
     return { field: fieldOf(path), message: `must be one of ${(params['allowedValues'] as unknown[]).join(', ')}` }
+  const format = keyword === 'format' ? formats[String(params['format'])] : undefined
+  if (format) return { field: fieldOf(path), message: format.message }
   return { field: fieldOf(path), message: message ?? 'is wrong' }
 }
 

@@ -1,13 +1,36 @@
 // The documents of the first users, as JSON Schema: they are checked on request and published in openapi.json.
 
+import { parseRoot } from '../../content/path.ts'
+
 export type JsonSchema = Readonly<Record<string, unknown>>
 
+/** Formats beside those that JSON Schema names: what a pattern cannot say. */
+export const formats: Readonly<
+  Record<string, { readonly validate: (text: string) => boolean; readonly message: string }>
+> = {
+  'ipfs-path': {
+    // What does not even begin so is for the pattern to refuse: one mistake is told once.
+    validate: (text) => !text.startsWith('/ipfs/') || isRoot(text.split('/')[2] ?? ''),
+    message: 'must be /ipfs/<cid>, with a path behind it or without; what stands there is no CID that can be read',
+  },
+}
+
+/** The rule for what is asked for with GET: of a CID that lost letters, now and then what is left is one, of no use. */
+function isRoot(text: string): boolean {
+  try {
+    parseRoot(text)
+    return true
+  } catch {
+    return false
+  }
+}
+
 const text = (description: string) => ({ type: 'string', description })
-const required = (description: string) => ({ type: 'string', minLength: 1, description })
 
 const ipfsPath = {
   type: 'string',
-  pattern: '^/ipfs/[0-9A-Za-z]{10,200}(/.*)?$',
+  pattern: '^/ipfs/',
+  format: 'ipfs-path',
   description: 'Where the file is: `/ipfs/<cid>`, with a path behind it or without.',
 }
 
@@ -18,8 +41,8 @@ export const evidence: JsonSchema = {
   type: 'object',
   required: ['name', 'description'],
   properties: {
-    name: required('What it is called.'),
-    description: required('What it shows.'),
+    name: text('What it is called.'),
+    description: text('What it shows.'),
     fileURI: ipfsPath,
     evidenceType: { enum: ['Image', 'Video', 'Text', 'Document', 'Other'], description: 'What kind of file it is.' },
   },
@@ -40,9 +63,9 @@ export const policy: JsonSchema = {
   type: 'object',
   required: ['name', 'description', 'rulingCriteria'],
   properties: {
-    name: required('What the policy is called.'),
-    description: required('What it is for.'),
-    rulingCriteria: required('What jurors go by.'),
+    name: text('What the policy is called.'),
+    description: text('What it is for.'),
+    rulingCriteria: text('What jurors go by.'),
     version: text('Which version of the text this is.'),
   },
   examples: [
