@@ -3,7 +3,7 @@ import { accessSync, constants } from 'node:fs'
 import { ConfigError } from '../config/complaints.ts'
 import { loadConfig } from '../config/load.ts'
 import { codeOf } from '../config/substitute.ts'
-import { schemasOf } from '../parts.ts'
+import { schemasOf } from '../wiring/schemas.ts'
 
 /** Throws a ConfigError. */
 export function checkCommand(file: string): number {

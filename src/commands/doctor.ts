@@ -8,8 +8,8 @@ import { loadDenylists } from '../deny/sources.ts'
 import { Failure } from '../failure.ts'
 import { type Check, type Looked, lookAt } from '../observe/checks.ts'
 import { silentLog } from '../observe/log.ts'
-import { createParts } from '../parts.ts'
 import { probeTarget } from '../upload/through-probe.ts'
+import { createParts } from '../wiring/backends.ts'
 
 /** 0: it can work. 1: a provider, a tier or the data folder cannot be used, or not one upstream. */
 export async function doctorCommand(file: string | undefined): Promise<number> {

@@ -1,6 +1,6 @@
 // The public routes, as an Express router that anybody can mount, and what stands around every request.
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import express, { type NextFunction, type Router } from 'express'
+import express, { type Express, type NextFunction, type Router } from 'express'
 import { cancelled, Failure } from '../failure.ts'
 import { type AnswerDeps, answerContent } from './answer.ts'
 import { corsHeaders, preflight } from './cors.ts'
@@ -118,6 +118,16 @@ export function createApp(deps: AppDeps): Router {
     else refuse(request, response, asFailure(error))
   })
   return router
+}
+
+/** The routes as an application of their own, which adds nothing to an answer. */
+export function application(router: Router): Express {
+  const app = express()
+  app.disable('x-powered-by')
+  app.disable('etag')
+  app.enable('case sensitive routing')
+  app.use(router)
+  return app
 }
 
 const readOnly: ReadonlySet<string> = new Set(['GET', 'HEAD', 'OPTIONS'])

@@ -45,7 +45,8 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   http: ['content', 'retrieval', 'upload', 'names', 'deny', 'web'],
   observe: [],
   config: [],
-  commands: ['config', 'http', 'content', 'retrieval', 'upload', 'deny'],
+  wiring: ['config', 'http', 'content', 'retrieval', 'upload', 'names', 'deny'],
+  commands: ['config', 'http', 'content', 'retrieval', 'upload', 'deny', 'wiring'],
 }
 
 const broken = (rule: (one: Import) => boolean): string[] =>
@@ -91,14 +92,14 @@ describe('architecture', () => {
     }
     assert.deepEqual(
       broken(isWrong)
-        .filter((line) => !/^src\/config\/schema\.ts imports backends\/\w+\/index\.ts$/.test(line))
-        .filter((line) => !/^src\/commands\/\S+ imports src\/(gateway|serve|parts)\.ts$/.test(line)),
+        .filter((line) => !/^src\/(config\/schema|wiring\/backends)\.ts imports backends\/\w+\/index\.ts$/.test(line))
+        .filter((line) => !/^src\/commands\/\S+ imports src\/(gateway|serve)\.ts$/.test(line)),
       [],
     )
   })
 
-  it('names concrete backends in the registries only, and registries in parts.ts and config/schema.ts only', () => {
-    const users = ['src/parts.ts', 'src/config/schema.ts']
+  it('names concrete backends in the registries only, and registries in wiring/backends.ts and config/schema.ts only', () => {
+    const users = ['src/wiring/backends.ts', 'src/config/schema.ts']
     assert.deepEqual(
       broken(({ from, to }) => isRegistry(to) && !users.includes(from)),
       [],
@@ -131,7 +132,7 @@ describe('architecture', () => {
 
   it('keeps libraries behind their doors', () => {
     const doors: Readonly<Record<string, RegExp>> = {
-      express: /^src\/(http\/|gateway\.ts)/,
+      express: /^src\/(http\/|wiring\/|gateway\.ts)/,
       undici: /^(backends|src\/(deny|names))\//,
       zod: /^(backends|src\/config)\//,
       yaml: /^src\/(config|deny)\//,

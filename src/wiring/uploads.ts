@@ -1,39 +1,34 @@
 // The write side put together: POST /add, by providers of our own or on to another service (thin mode), and Kubo's door.
-import type { CID } from 'multiformats/cid'
-import type { Provider } from '../backends/pinning/contract.ts'
-import type { Clock } from './clock.ts'
-import type { Config } from './config/load.ts'
-import { version } from './config/package.ts'
-import { createAddRoute, type Route } from './http/add.ts'
-import { createKuboRoute } from './http/kubo-rpc.ts'
-import { createOpenApiRoute } from './http/openapi.ts'
-import { createTokens } from './http/tokens.ts'
-import type { Log } from './observe/log.ts'
-import { schemasOf } from './parts.ts'
-import type { Retrieval } from './retrieval/session.ts'
-import type { Spools } from './upload/spool.ts'
-import { createThrough } from './upload/through.ts'
-import { createUploads, type Uploads } from './upload/uploads.ts'
+import type { Provider } from '../../backends/pinning/contract.ts'
+import { version } from '../config/package.ts'
+import { createAddRoute, type Route } from '../http/add.ts'
+import { createKuboRoute } from '../http/kubo-rpc.ts'
+import { createOpenApiRoute } from '../http/openapi.ts'
+import { createTokens } from '../http/tokens.ts'
+import type { Spools } from '../upload/spool.ts'
+import { createThrough } from '../upload/through.ts'
+import { createUploads, type Uploads } from '../upload/uploads.ts'
+import type { Reading } from './reading.ts'
+import { schemasOf } from './schemas.ts'
+import type { Whole } from './whole.ts'
 
 export type WriteSide = {
   readonly routes: readonly Route[]
   /** What is on its way to providers; in thin mode nothing is. */
   readonly confirmation: Uploads['confirmation'] | undefined
-  close(): Promise<void>
 }
 
-export function createWriteSide(options: {
-  readonly config: Config
-  readonly providers: readonly Provider[]
-  readonly spools: Spools
-  readonly retrieval: Retrieval
-  /** Throws for what is not to be kept or served here. */
-  readonly visit: (cid: CID, rest: readonly string[]) => void
-  readonly clock: Clock
-  readonly log: Log
-  readonly onError: (error: unknown) => void
-}): WriteSide {
-  const { config, providers, spools, retrieval, visit, clock, log, onError } = options
+export function wireUploads(
+  { config, clock, log, onClose }: Whole,
+  parts: {
+    readonly providers: readonly Provider[]
+    readonly spools: Spools
+    readonly reading: Pick<Reading, 'retrieval' | 'visit'>
+    readonly onError: (error: unknown) => void
+  },
+): WriteSide {
+  const { providers, spools, onError } = parts
+  const { retrieval, visit } = parts.reading
   const { upload, pinning, responses } = config
   const { profile, concurrency } = upload
   const limits = { maxBytes: upload.maxBytes, idleMs: upload.idle, minRate: upload.minRate, graceMs: upload.idle }
@@ -79,12 +74,9 @@ export function createWriteSide(options: {
   const kubo = upload.rpc
     ? [createKuboRoute({ uploads, retrieval, tokens, visit, version, stalledMs, clock, onError })]
     : []
-  return {
-    routes: [description, add, ...kubo],
-    confirmation: through ? undefined : uploads.confirmation,
-    async close() {
-      await through?.close()
-      await uploads.close()
-    },
-  }
+  onClose(async () => {
+    await through?.close()
+    await uploads.close()
+  })
+  return { routes: [description, add, ...kubo], confirmation: through ? undefined : uploads.confirmation }
 }

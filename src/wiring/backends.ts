@@ -1,16 +1,14 @@
 // What a configuration names, made: providers, tiers and upstreams, each by the registry of its kind. No I/O yet.
-import type { Provider } from '../backends/pinning/contract.ts'
-import { providerKinds } from '../backends/pinning/index.ts'
-import type { Tier } from '../backends/tiers/contract.ts'
-import { tierKinds } from '../backends/tiers/index.ts'
-import type { Upstream } from '../backends/upstreams/contract.ts'
-import { upstreamKinds } from '../backends/upstreams/index.ts'
-import type { Clock } from './clock.ts'
-import { ConfigError } from './config/complaints.ts'
-import type { Config } from './config/load.ts'
-import { Failure } from './failure.ts'
-import type { Log } from './observe/log.ts'
-import { createSchemaChecks, type SchemaChecks } from './upload/schemas/checks.ts'
+import type { Provider } from '../../backends/pinning/contract.ts'
+import { providerKinds } from '../../backends/pinning/index.ts'
+import type { Tier } from '../../backends/tiers/contract.ts'
+import { tierKinds } from '../../backends/tiers/index.ts'
+import type { Upstream } from '../../backends/upstreams/contract.ts'
+import { upstreamKinds } from '../../backends/upstreams/index.ts'
+import type { Clock } from '../clock.ts'
+import type { Config } from '../config/load.ts'
+import { Failure } from '../failure.ts'
+import type { Log } from '../observe/log.ts'
 
 export type Member = {
   readonly upstream: Upstream
@@ -47,13 +45,4 @@ function kindOf<Kind>(kinds: Readonly<Record<string, Kind>>, use: string): Kind 
   const kind = kinds[use]
   if (!kind) throw new Failure('malformed', `there is no ${use}`, { source: 'ours' })
   return kind
-}
-
-/** Throws a ConfigError where one of the operator's own is no schema. */
-export function schemasOf({ upload, responses }: Config): SchemaChecks {
-  try {
-    return createSchemaChecks({ maxBytes: responses.json.maxBytes, own: upload.schemas })
-  } catch (error) {
-    throw new ConfigError([`upload.schemas: ${error instanceof Error ? error.message : error} (expected JSON Schemas)`])
-  }
 }

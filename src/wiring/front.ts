@@ -1,0 +1,68 @@
+// What stands between a socket and everything else: limits, hosts, the fast lane, and the routes of the public address.
+import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
+import type { Router } from 'express'
+import type { Route } from '../http/add.ts'
+import { application, createApp } from '../http/app.ts'
+import { createForwarded } from '../http/forwarded.ts'
+import { createHosts } from '../http/hosts.ts'
+import { createLane, type Lane } from '../http/lane.ts'
+import { createLimits, type Limits } from '../http/limits.ts'
+import { createProxyRoute } from '../http/proxy.ts'
+import { createRequestCounts, type RequestCounts } from '../observe/readings.ts'
+import type { Reading } from './reading.ts'
+import type { Whole } from './whole.ts'
+
+export type Front = {
+  readonly router: Router
+  readonly handler: RequestListener
+  readonly serves: (host: string) => boolean
+  readonly limits: Limits
+  readonly lane: Lane
+  readonly requests: RequestCounts
+}
+
+export function wireFront(
+  { config, clock }: Whole,
+  { retrieval, names, hot, denylists, visit }: Reading,
+  { routes, onError }: { readonly routes: readonly Route[]; readonly onError: (error: unknown) => void },
+): Front {
+  const { responses, proxy } = config
+  const forwarded = createForwarded(config.trustedProxies)
+  const limits = createLimits({ ...config.limits, addressOf: forwarded.addressOf, clock })
+  const hosts = createHosts({
+    table: config.hosts,
+    hasLink: config.names.sites ? names.hasLink : undefined,
+    forwarded,
+  })
+  const lane = createLane(hot, limits, config.limits.stalled, hosts.keyOf)
+  const requests = createRequestCounts()
+  const { userAgent } = config.retrieval
+  const proxied = proxy.length > 0 ? [createProxyRoute(proxy, { mode: responses.types, userAgent, forwarded })] : []
+  const router = createApp({
+    retrieval,
+    names,
+    hot,
+    clock,
+    limits,
+    hosts,
+    mode: responses.types,
+    jsonMaxBytes: responses.json.maxBytes,
+    stalledMs: config.limits.stalled,
+    visit,
+    denyRevision: () => denylists.revision,
+    routes: [...routes, ...proxied],
+    onEnd: requests.ended,
+    onError,
+  })
+  const app = application(router)
+  return {
+    router,
+    handler: (request: IncomingMessage, response: ServerResponse) => {
+      if (!lane.take(request, response)) app(request, response)
+    },
+    serves: hosts.serves,
+    limits,
+    lane,
+    requests,
+  }
+}
