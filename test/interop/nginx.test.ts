@@ -3,6 +3,7 @@ import assert from 'node:assert/strict'
 import { mkdir, readFile, writeFile } from 'node:fs/promises'
 import { connect } from 'node:net'
 import { join } from 'node:path'
+import { text as textOf } from 'node:stream/consumers'
 import { after, before, test } from 'node:test'
 import { type Fixtures, fixtures } from '../support/fixtures.ts'
 import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
@@ -246,6 +247,33 @@ test('a client cannot name another host than it asks, for an answer that is kept
     const moved = await fetchAll(webFront + path, { host: 'gw.example', ...headers })
     assert.equal(moved.headers.location, `http://${all.files.hello.cid}.ipfs.gw.example/`)
   }
+})
+
+test('the port that a client asked at is kept: in a redirect, and in what an origin of its own links to', async () => {
+  const path = `/ipfs/${all.files.hello.cid}`
+  const { port } = new URL(webFront)
+  for (const host of [`gw.example:${port}`, 'gw.example:8443', 'gw.example']) {
+    const moved = await fetchAll(webFront + path, { host })
+    assert.deepEqual([moved.status, moved.headers.location], [301, `http://${all.files.hello.cid}.ipfs.${host}/`])
+  }
+  const own = await fetchAll(`${webFront}/`, { host: `${all.directory}.ipfs.gw.example:${port}`, accept: 'text/html' })
+  assert.equal(own.status, 200)
+  assert.ok(own.body.toString().includes(`//gw.example:${port}/ipfs/`))
+})
+
+/** By hand, because no library sends a request line that names another host than the header. */
+async function ask(front: string, line: string, host: string): Promise<string> {
+  const { hostname, port } = new URL(front)
+  const socket = connect(Number(port), hostname)
+  socket.write(`${line}\r\nHost: ${host}\r\nConnection: close\r\n\r\n`)
+  return textOf(socket)
+}
+
+test('a request line that names another host than the header puts nothing under the other one', async () => {
+  const path = `/ipfs/${all.files.chunkedV1.cid}`
+  const mixed = await ask(webFront, `GET http://bytes.example${path} HTTP/1.1`, 'plain.example')
+  assert.match(mixed, /^HTTP\/1\.1 200 /)
+  assert.equal((await fetchAll(webFront + path, { host: 'bytes.example' })).status, 406)
 })
 
 test('an upload passes, is read back, and one that is too large is told so by cidgate', async () => {
