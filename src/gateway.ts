@@ -16,7 +16,7 @@ import { type Config, parseConfig } from './config/load.ts'
 import { createLog, type Log } from './observe/log.ts'
 import { createSpools, spoolFolder } from './upload/spool.ts'
 import { wireAdmin } from './wiring/admin.ts'
-import { createParts } from './wiring/backends.ts'
+import { createParts, openLeft } from './wiring/backends.ts'
 import { createClosers } from './wiring/closers.ts'
 import { wireFront } from './wiring/front.ts'
 import { wireReading } from './wiring/reading.ts'
@@ -67,8 +67,10 @@ async function putTogether(whole: Whole): Promise<Omit<Gateway, 'close'>> {
   const { providers, tiers: bare, members } = createParts(config, whole)
   onClose(() => Promise.all(members.map(({ upstream }) => upstream.close())))
   onClose(() => Promise.all(providers.map((provider) => provider.close())))
+  const left = await openLeft(config, whole)
+  onClose(() => Promise.all(left.map((provider) => provider.close())))
   const spools = createSpools(spoolFolder(config.data))
-  const tiers = wireTiers(whole, bare, { providers, spools })
+  const tiers = wireTiers(whole, bare, { providers, left, spools })
   const reading = await wireReading(whole, { stack: tiers.stack, members })
   const onError = (error: unknown) =>
     log('error', 'request.broke', { error: error instanceof Error ? error.stack : String(error) })

@@ -4,19 +4,25 @@ import { z } from 'zod'
 import { authorization, call, createProviderAgent, failed, type Reply } from './call.ts'
 import type { PinState, Provider, ProviderContext, ProviderKind } from './contract.ts'
 import { fileForm } from './form.ts'
-import { auth, clocks, url } from './options.ts'
+import { auth, clocks, gateway, readGateway, url } from './options.ts'
 
 const options = z.strictObject({
   url: url().describe('The REST address, such as http://127.0.0.1:9094.'),
   auth: auth(),
   peers: z.int().min(1).default(1).describe('How many peers must say that they pinned it.'),
+  gateway: gateway('By default nowhere.'),
   ...clocks,
 })
 
 const firstPollMs = 250
 const mostPollMs = 5_000
 
-export const cluster: ProviderKind<typeof options> = { use: 'cluster', options, create: createCluster }
+export const cluster: ProviderKind<typeof options> = {
+  use: 'cluster',
+  options,
+  readBack: (settings) => readGateway(settings.gateway, settings.connect),
+  create: createCluster,
+}
 
 function createCluster(settings: z.output<typeof options>, { name, userAgent, clock }: ProviderContext): Provider {
   const agent = createProviderAgent(settings.connect)

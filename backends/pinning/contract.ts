@@ -78,10 +78,30 @@ export type ProviderContext = {
   readonly clock: Clock
 }
 
+/**
+ * How what a provider holds is read: an upstream, as `retrieval.upstreams` would name it. What comes from it is proved like
+ * everybody's, so nothing is promised of it but that it is the operator's own.
+ */
+export type ReadBack = {
+  readonly use: string
+  readonly options: { readonly url: string } & Readonly<Record<string, unknown>>
+  readonly perMinute?: number
+  readonly perCidPerMinute?: number
+  /** What cannot be read this way, in words for the operator. */
+  readonly lacks?: string
+}
+
 export type ProviderKind<Options extends z.ZodType = z.ZodType> = {
   readonly use: string
   readonly options: Options
   /** It gets no bytes from us, but fetches them by CID: somebody else has to be given them. */
   readonly fetches?: boolean
+  /**
+   * Where what it holds is read back. `undefined`: these options name no place, and the operator is told; `false`: the
+   * operator wants none. A kind without it is read by its provider's `store`.
+   */
+  readBack?(options: z.output<Options>): ReadBack | false | undefined
+  /** Of a kind that keeps bytes on this machine: options of the stores that hold something and are none of the configured. */
+  left?(data: string, configured: readonly z.output<Options>[]): Promise<readonly z.output<Options>[]>
   create(options: z.output<Options>, context: ProviderContext): Provider
 }

@@ -9,6 +9,7 @@ import { type Block, blockKey, isIdentity, maxBlockBytes, proves } from '../../s
 import { Failure } from '../../src/failure.ts'
 import type { BlockFile, LocalStore, Provider, ProviderContext, ProviderKind, Upload } from './contract.ts'
 import { createDisk } from './embedded-disk.ts'
+import { blocksIn, foldersLeft, note, usualFolder } from './embedded-folders.ts'
 import { createPins } from './embedded-pins.ts'
 import { joinTurns } from './embedded-turns.ts'
 
@@ -23,14 +24,20 @@ export interface EmbeddedProvider extends Provider {
 const writesAtOnce = 8
 const leastFreeBytes = 64 * 1024 * 1024
 
-export const embedded: ProviderKind<typeof options> = { use: 'embedded', options, create: createEmbedded }
+export const embedded: ProviderKind<typeof options> = { use: 'embedded', options, left, create: createEmbedded }
 
-export function createEmbedded(
-  { path }: z.output<typeof options>,
-  { name, data, clock }: ProviderContext,
-): EmbeddedProvider {
-  const root = resolve(path ?? join(data, 'pins'))
-  const blocks = join(root, 'blocks')
+type Options = z.output<typeof options>
+
+const rootOf = ({ path }: Options, data: string): string => resolve(path ?? usualFolder(data))
+
+async function left(data: string, configured: readonly Options[]): Promise<readonly Options[]> {
+  const known = configured.map((one) => rootOf(one, data))
+  return (await foldersLeft(data, known)).map((path) => ({ path }))
+}
+
+export function createEmbedded(settings: Options, { name, data, clock }: ProviderContext): EmbeddedProvider {
+  const root = rootOf(settings, data)
+  const blocks = blocksIn(root)
   const disk = createDisk(root)
   const pins = createPins(join(root, 'roots'), disk)
   const { turns, leave } = joinTurns(root)
@@ -106,6 +113,7 @@ export function createEmbedded(
     if (!isLinked) await writeAll(upload, keys, signal)
     await Promise.all([...new Set([...keys].map(shardOf))].map(disk.sync))
     signal.throwIfAborted()
+    await note(root, data, disk)
     const at = new Date(clock.now()).toISOString()
     await pins.write(upload.cid, { cid: upload.cid.toString(), bytes: upload.bytes, at, blocks: [...keys] })
     return upload.cid

@@ -6,8 +6,8 @@ import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { Failure } from '../../src/failure.ts'
 import { failed } from './call.ts'
-import type { PinState, Provider, ProviderContext, ProviderKind } from './contract.ts'
-import { clocks, url } from './options.ts'
+import type { PinState, Provider, ProviderContext, ProviderKind, ReadBack } from './contract.ts'
+import { clocks, gateway, readGateway, url } from './options.ts'
 
 const options = z.strictObject({
   bucket: z.string().min(1).describe('A bucket on the IPFS network.'),
@@ -19,15 +19,36 @@ const options = z.strictObject({
     .describe('4everland takes files, not CARs: its CIDs are compared.'),
   endpoint: url().optional().describe('By default that of the variant.'),
   region: z.string().default('us-east-1'),
+  gateway: gateway('By default that of the variant, where `endpoint` is not set.'),
   ...clocks,
 })
 
 const variants = {
-  filebase: { endpoint: 'https://s3.filebase.com', cidKey: 'cid', car: true },
-  '4everland': { endpoint: 'https://endpoint.4everland.co', cidKey: 'ipfs-hash', car: false },
+  filebase: {
+    endpoint: 'https://s3.filebase.com',
+    cidKey: 'cid',
+    car: true,
+    gateway: { use: 'trustless', options: { url: 'https://ipfs.filebase.io' }, perMinute: 200 },
+  },
+  '4everland': {
+    endpoint: 'https://endpoint.4everland.co',
+    cidKey: 'ipfs-hash',
+    car: false,
+    gateway: { use: 'trustless', options: { url: 'https://4everland.io' }, perMinute: 300 },
+  },
 } as const
 
-export const filebase: ProviderKind<typeof options> = { use: 'filebase', options, create: createFilebase }
+export const filebase: ProviderKind<typeof options> = { use: 'filebase', options, readBack, create: createFilebase }
+
+function readBack({
+  gateway: said,
+  endpoint,
+  variant,
+  connect,
+}: z.output<typeof options>): ReadBack | false | undefined {
+  if (said !== undefined || endpoint !== undefined) return readGateway(said, connect)
+  return variants[variant].gateway
+}
 
 function createFilebase(settings: z.output<typeof options>, { name }: ProviderContext): Provider {
   const variant = variants[settings.variant]

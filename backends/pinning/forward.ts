@@ -4,19 +4,31 @@ import type { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { parseCid } from '../../src/cid-text.ts'
 import { call, createProviderAgent, failed } from './call.ts'
-import type { PinState, Provider, ProviderContext, ProviderKind } from './contract.ts'
+import type { PinState, Provider, ProviderContext, ProviderKind, ReadBack } from './contract.ts'
 import { fileForm } from './form.ts'
-import { clocks, token, url } from './options.ts'
+import { clocks, gateway, readGateway, token, url } from './options.ts'
 
 const options = z.strictObject({
   url: url().describe('The address of its /add, whole.'),
-  gateway: url().optional().describe('Where its content can be read, without /ipfs; by default where its /add is.'),
+  gateway: gateway('By default where its /add is.'),
   token: token().optional().describe('Sent as Authorization: Bearer.'),
   headers: z.record(z.string(), z.string()).default({}).describe('Sent with every request.'),
   ...clocks,
 })
 
-export const forward: ProviderKind<typeof options> = { use: 'forward', options, create: createForward }
+export const forward: ProviderKind<typeof options> = { use: 'forward', options, readBack, create: createForward }
+
+function readBack({
+  gateway: said,
+  url: add,
+  headers,
+  connect,
+}: z.output<typeof options>): ReadBack | false | undefined {
+  if (said !== undefined) return readGateway(said, connect)
+  return readGateway({ url: besideAdd(add), use: 'trustless', headers }, connect)
+}
+
+const besideAdd = (add: string): string => new URL('.', add).href
 
 function createForward(settings: z.output<typeof options>, { name, userAgent, clock }: ProviderContext): Provider {
   const agent = createProviderAgent(settings.connect)
@@ -25,7 +37,8 @@ function createForward(settings: z.output<typeof options>, { name, userAgent, cl
     'user-agent': userAgent,
     ...(settings.token !== undefined && { authorization: `Bearer ${settings.token}` }),
   }
-  const home = settings.gateway ?? new URL('.', settings.url).href
+  const place = readBack(settings)
+  const home = place ? place.options : { url: besideAdd(settings.url) }
   const shared = { name, agent, clock, idleMs: settings.idle }
 
   return {
@@ -54,13 +67,13 @@ function createForward(settings: z.output<typeof options>, { name, userAgent, cl
     // The contract of /add has no way to take something back.
     unpin: async () => {},
     async status(cid, signal): Promise<PinState> {
-      const target = `${home.replace(/\/+$/, '')}/ipfs/${cid}`
+      const target = `${home.url.replace(/\/+$/, '')}/ipfs/${cid}`
       const { status } = await call({
         ...shared,
         signal,
         method: 'HEAD',
         url: target,
-        headers,
+        headers: { ...headers, ...(home['headers'] as Record<string, string> | undefined) },
         accept: [404, 410, 412],
       })
       return status === 200 ? 'pinned' : 'absent'

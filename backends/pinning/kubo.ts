@@ -3,9 +3,9 @@
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { authorization, call, createProviderAgent, failed, jsonLines, type Reply } from './call.ts'
-import type { PinState, Profile, Provider, ProviderContext, ProviderKind, Upload } from './contract.ts'
+import type { PinState, Profile, Provider, ProviderContext, ProviderKind, ReadBack, Upload } from './contract.ts'
 import { fileForm } from './form.ts'
-import { auth, clocks, url } from './options.ts'
+import { auth, clocks, gateway, readGateway, url } from './options.ts'
 
 const options = z.strictObject({
   url: url()
@@ -13,6 +13,7 @@ const options = z.strictObject({
     .describe('The RPC address, without /api/v0.'),
   auth: auth(),
   how: z.enum(['car', 'add']).default('car').describe('car keeps the CID; add is for services without dag/import.'),
+  gateway: gateway('By default its RPC, for what lies in the node.'),
   ...clocks,
 })
 
@@ -30,7 +31,14 @@ const alwaysAdd = {
   progress: 'false',
 }
 
-export const kubo: ProviderKind<typeof options> = { use: 'kubo', options, create: createKubo }
+export const kubo: ProviderKind<typeof options> = { use: 'kubo', options, readBack, create: createKubo }
+
+function readBack(settings: z.output<typeof options>): ReadBack | false | undefined {
+  if (settings.gateway !== undefined) return readGateway(settings.gateway, settings.connect)
+  const { url, auth, connect } = settings
+  const headers = authorization(auth)
+  return { use: 'kubo', options: { url, headers, connect: `${connect}ms`, offline: true, allowPrivate: true } }
+}
 
 function createKubo(settings: z.output<typeof options>, { name, userAgent, clock }: ProviderContext): Provider {
   const agent = createProviderAgent(settings.connect)

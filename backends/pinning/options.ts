@@ -1,6 +1,7 @@
 // What every provider that speaks HTTP lets the operator set.
 import { z } from 'zod'
 import { duration } from '../../src/config/units.ts'
+import type { ReadBack } from './contract.ts'
 
 export const url = () =>
   z
@@ -40,3 +41,29 @@ export const auth = () =>
     ])
     .default('none')
     .describe('How we show who we are.')
+
+/** Where a provider's content is read. `usual`: what it is without this option. */
+export const gateway = (usual: string) =>
+  z
+    .union([
+      z.literal(false),
+      url(),
+      z.strictObject({
+        url: url(),
+        use: z.enum(['trustless', 'plain']).default('trustless').describe('What it can do (docs/upstreams.md).'),
+        headers: z.record(z.string(), z.string()).default({}).describe('Sent with every request, such as a key.'),
+      }),
+    ])
+    .optional()
+    .describe(
+      `Where what it holds is read back, without /ipfs: an address, or { url, use, headers }. ${usual} false: it is not read back.`,
+    )
+
+export type GatewayOption = z.output<ReturnType<typeof gateway>>
+
+/** Only where the operator named the place: its address may be one of their own network. */
+export function readGateway(said: GatewayOption, connectMs: number): ReadBack | false | undefined {
+  if (said === undefined || said === false) return said
+  const { url, use, headers } = typeof said === 'string' ? { url: said, use: 'trustless', headers: {} } : said
+  return { use, options: { url, headers, connect: `${connectMs}ms`, allowPrivate: true } }
+}

@@ -2,27 +2,43 @@
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { call, createProviderAgent, failed, type Reply } from './call.ts'
-import type { PinState, Provider, ProviderContext, ProviderKind, Upload } from './contract.ts'
+import type { PinState, Provider, ProviderContext, ProviderKind, ReadBack, Upload } from './contract.ts'
 import { fileForm } from './form.ts'
-import { clocks, token, url } from './options.ts'
+import { clocks, gateway, readGateway, token, url } from './options.ts'
+
+const home = { uploads: 'https://uploads.pinata.cloud', api: 'https://api.pinata.cloud' }
+const publicGateway: ReadBack = {
+  use: 'plain',
+  options: { url: 'https://gateway.pinata.cloud' },
+  perMinute: 200,
+  perCidPerMinute: 15,
+  lacks: 'files of more than 2 MiB: name a gateway that gives blocks or CARs',
+}
 
 const options = z.strictObject({
   token: token().describe('The JWT of a key that may write files and read them.'),
   name: z.string().max(64).default('cidgate').describe('What uploads are called there.'),
-  uploadsUrl: url().default('https://uploads.pinata.cloud').describe('Where files are sent.'),
-  apiUrl: url().default('https://api.pinata.cloud').describe('Where they are listed and removed.'),
+  uploadsUrl: url().default(home.uploads).describe('Where files are sent.'),
+  apiUrl: url().default(home.api).describe('Where they are listed and removed.'),
   resumableAbove: z.int().min(1).default(94_371_840).describe('Bytes above which an upload goes in pieces.'),
   pieceBytes: z
     .int()
     .min(1)
     .default(50 * 1024 * 1024 + 1)
     .describe('The size of a piece.'),
+  gateway: gateway(
+    'By default the public one of Pinata, which gives files and nothing else, where `apiUrl` is not set.',
+  ),
   ...clocks,
 })
 
 const carType = 'application/vnd.ipld.car'
 
-export const pinata: ProviderKind<typeof options> = { use: 'pinata', options, create: createPinata }
+export const pinata: ProviderKind<typeof options> = { use: 'pinata', options, readBack, create: createPinata }
+
+function readBack({ gateway: said, apiUrl, connect }: z.output<typeof options>): ReadBack | false | undefined {
+  return said === undefined && apiUrl === home.api ? publicGateway : readGateway(said, connect)
+}
 
 function createPinata(settings: z.output<typeof options>, { name, userAgent, clock }: ProviderContext): Provider {
   const agent = createProviderAgent(settings.connect)

@@ -4,7 +4,7 @@ import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { call, createProviderAgent, failed, type Reply } from './call.ts'
 import type { PinState, Provider, ProviderContext, ProviderKind } from './contract.ts'
-import { clocks, token, url } from './options.ts'
+import { clocks, gateway, readGateway, token, url } from './options.ts'
 
 const options = z.strictObject({
   url: url().describe('The base address of the API; /pins is added to it.'),
@@ -14,6 +14,7 @@ const options = z.strictObject({
     .max(20)
     .default([])
     .describe('Multiaddrs where the content can be fetched from, with /p2p/….'),
+  gateway: gateway('By default nowhere.'),
   ...clocks,
 })
 
@@ -28,7 +29,13 @@ type Pin = {
   readonly details: string | undefined
 }
 
-export const psa: ProviderKind<typeof options> = { use: 'psa', options, fetches: true, create: createPsa }
+export const psa: ProviderKind<typeof options> = {
+  use: 'psa',
+  options,
+  fetches: true,
+  readBack: (settings) => readGateway(settings.gateway, settings.connect),
+  create: createPsa,
+}
 
 function createPsa(settings: z.output<typeof options>, { name, userAgent, clock }: ProviderContext): Provider {
   const agent = createProviderAgent(settings.connect)

@@ -1,22 +1,29 @@
 // The operator's own Kubo node, asked over its RPC: single blocks and IPNS records, found by whatever the node is
 // connected to.
+import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { duration } from '../../src/config/units.ts'
-import { Failure } from '../../src/failure.ts'
+import { Failure, isFailure } from '../../src/failure.ts'
 import { ask } from './ask.ts'
 import { createAgent } from './connect.ts'
 import { maxRecordBytes, type Upstream, type UpstreamContext, type UpstreamKind } from './contract.ts'
 import { httpOptions, keyText } from './options.ts'
-import { readBlock } from './trustless.ts'
+import { finding, readBlock } from './trustless.ts'
 
 const options = z.strictObject({
   ...httpOptions,
   timeout: duration().prefault('30s').describe('How long the node itself looks for a block.'),
+  offline: z
+    .boolean()
+    .default(false)
+    .describe('Only what lies in the node is asked for: it looks nowhere else, and for no names.'),
 })
 
 // The record in base64, and what else the node tells about its search.
 const mostEventBytes = 16 * maxRecordBytes
 const valueEvent = 5
+// Its bytes are in its name: every node has it.
+const emptyCid = CID.parse('bafkqaaa')
 
 export const kubo: UpstreamKind<typeof options> = { use: 'kubo', options, create: createKubo }
 
@@ -46,34 +53,45 @@ function createKubo(settings: z.output<typeof options>, { name, userAgent, clock
     })
   }
 
+  async function block(cid: CID, signal: AbortSignal): Promise<Uint8Array> {
+    const query = {
+      arg: cid.toString(),
+      timeout: `${settings.timeout}ms`,
+      ...(settings.offline && { offline: 'true' }),
+    }
+    const answer = await call('block/get', query, undefined, signal)
+    const bytes = await readBlock(name, answer)
+    // Kubo says 200 first and may still fail: then the reason comes behind the body.
+    const late = answer.trailers()['x-stream-error']
+    if (late) throw new Failure('broken', `${name} failed behind its answer`, { source: 'upstream' })
+    return bytes
+  }
+
+  async function record(key: CID, signal: AbortSignal): Promise<Uint8Array> {
+    const answer = await call('routing/get', { arg: `/ipns/${keyText(key)}` }, 'application/json', signal)
+    return recordIn(name, await readBlock(name, answer, mostEventBytes))
+  }
+
   return {
     name,
     traits: { dag: false, canBlock: () => true },
-    async block(cid, signal) {
-      const answer = await call(
-        'block/get',
-        { arg: cid.toString(), timeout: `${settings.timeout}ms` },
-        undefined,
-        signal,
-      )
-      const bytes = await readBlock(name, answer)
-      // Kubo says 200 first and may still fail: then the reason comes behind the body.
-      const late = answer.trailers()['x-stream-error']
-      if (late) throw new Failure('broken', `${name} failed behind its answer`, { source: 'upstream' })
-      return bytes
-    },
+    block,
     async *dag() {
       throw new Failure('not-found', `${name} is asked for single blocks only`, { source: 'upstream' })
     },
-    async record(key, signal) {
-      const answer = await call('routing/get', { arg: `/ipns/${keyText(key)}` }, 'application/json', signal)
-      return recordIn(name, await readBlock(name, answer, mostEventBytes))
-    },
+    ...(!settings.offline && { record }),
     async probe(signal) {
       const began = clock.monotonic()
       const answer = await call('version', {}, 'application/json', signal)
       await readBlock(name, answer)
-      return { usable: true, raw: true, car: false, findings: [], ms: Math.round(clock.monotonic() - began) }
+      // The version is told to whoever may do anything; this one needs the right that reading needs.
+      const findings: string[] = []
+      const raw = await finding(findings, 'block/get', async () => {
+        await block(emptyCid, signal).catch((error: unknown) => {
+          if (!isFailure(error, 'not-found')) throw error
+        })
+      })
+      return { usable: raw, raw, car: false, findings, ms: Math.round(clock.monotonic() - began) }
     },
     close: () => agent.destroy(),
   }

@@ -106,7 +106,7 @@ export const isUnreachable = ({ kind, cause }: Failure): boolean =>
   kind === 'broken' && typeof (cause as { code?: unknown } | undefined)?.code === 'string'
 
 /** Runs one question of a probe; throttling and silence are no finding about what the upstream can do, but about now. */
-async function finding(findings: string[], what: string, question: () => Promise<void>): Promise<boolean> {
+export async function finding(findings: string[], what: string, question: () => Promise<void>): Promise<boolean> {
   try {
     await question()
     return true

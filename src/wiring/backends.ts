@@ -12,6 +12,8 @@ import type { Log } from '../observe/log.ts'
 
 export type Member = {
   readonly upstream: Upstream
+  /** It reads what this provider holds, and was made from its configuration. */
+  readonly of: string | undefined
   readonly perMinute: number | undefined
   readonly perCidPerMinute: number | undefined
 }
@@ -23,7 +25,9 @@ export type Parts = {
   readonly members: readonly Member[]
 }
 
-export function createParts(config: Config, { log, clock }: { readonly log: Log; readonly clock: Clock }): Parts {
+type Tools = { readonly log: Log; readonly clock: Clock }
+
+export function createParts(config: Config, { log, clock }: Tools): Parts {
   const { data, pinning, cache, retrieval } = config
   const { userAgent } = retrieval
   return {
@@ -33,12 +37,59 @@ export function createParts(config: Config, { log, clock }: { readonly log: Log;
     tiers: cache.tiers.map(({ use, name, options }) =>
       kindOf(tierKinds, use).create(options, { name, data, log, clock }),
     ),
-    members: retrieval.upstreams.map(({ use, name, options, perMinute, perCidPerMinute }) => ({
-      upstream: kindOf(upstreamKinds, use).create(options, { name, userAgent, log, clock }),
-      perMinute,
-      perCidPerMinute,
-    })),
+    members: [...retrieval.upstreams.map((one) => ({ ...one, of: undefined })), ...readBacks(config)].map(
+      ({ use, name, options, perMinute, perCidPerMinute, of }) => ({
+        upstream: kindOf(upstreamKinds, use).create(options, { name, userAgent, log, clock }),
+        of,
+        perMinute,
+        perCidPerMinute,
+      }),
+    ),
   }
+}
+
+type UpstreamEntry = Config['retrieval']['upstreams'][number]
+
+/** What providers hold is read from themselves, but where the operator named the same place as an upstream already. */
+function readBacks({ pinning, retrieval }: Config): (UpstreamEntry & { readonly of: string })[] {
+  const names = new Set(retrieval.upstreams.map(({ name }) => name))
+  const places = new Set(retrieval.upstreams.map(placeOf))
+  return pinning.providers.flatMap(({ use: provider, name: of, options: said }) => {
+    const found = kindOf(providerKinds, provider).readBack?.(said)
+    if (!found) return []
+    const { use, perMinute, perCidPerMinute } = found
+    const options = kindOf(upstreamKinds, use).options.parse(found.options)
+    const place = placeOf({ use, options })
+    if (places.has(place)) return []
+    places.add(place)
+    let name = of
+    while (names.has(name)) name = `provider-${name}`
+    names.add(name)
+    return [{ use, name, options, perMinute, perCidPerMinute, of }]
+  })
+}
+
+/** Two with the same one are the same upstream, whatever their clocks are. */
+function placeOf({ use, options }: { readonly use: string; readonly options: unknown }): string {
+  const { url = '', headers = {} } = options as { url?: string; headers?: Readonly<Record<string, string>> }
+  const sent = Object.entries(headers).map(([name, value]) => [name.toLowerCase(), value])
+  return JSON.stringify([use, new URL(url).href.replace(/\/+$/, ''), sent.sort()])
+}
+
+/** What providers that are configured no more left on this machine: read from, and nothing else. */
+export async function openLeft(config: Config, { log, clock }: Tools): Promise<Provider[]> {
+  const { data, pinning, retrieval } = config
+  const { userAgent } = retrieval
+  const all = Object.values(providerKinds).map(async (kind) => {
+    const configured = pinning.providers.filter(({ use }) => use === kind.use).map(({ options }) => options)
+    const left = await kind.left?.(data, configured).catch((error: unknown) => {
+      log('error', 'pins.unreadable', { error: String(error) })
+    })
+    return (left ?? []).map((options, index) =>
+      kind.create(options, { name: index === 0 ? 'pins' : `pins-${index + 1}`, userAgent, data, log, clock }),
+    )
+  })
+  return (await Promise.all(all)).flat()
 }
 
 function kindOf<Kind>(kinds: Readonly<Record<string, Kind>>, use: string): Kind {

@@ -19,7 +19,11 @@ export type Tiers = {
 export function wireTiers(
   { config, clock, log }: Whole,
   bare: readonly Tier[],
-  { providers, spools }: { readonly providers: readonly Provider[]; readonly spools: Spools },
+  {
+    providers,
+    left,
+    spools,
+  }: { readonly providers: readonly Provider[]; readonly left: readonly Provider[]; readonly spools: Spools },
 ): Tiers {
   const corrupt = new Map<string, number>()
   const onCorrupt = (tier: string) => corrupt.set(tier, (corrupt.get(tier) ?? 0) + 1)
@@ -30,7 +34,7 @@ export function wireTiers(
     guards.push(guard)
     return proved(guard, { log, onCorrupt })
   })
-  const pins = providers.flatMap(({ name, store }) =>
+  const pins = [...providers, ...left].flatMap(({ name, store }) =>
     store ? [createPinsTier(name, store, { keeps: true, log })] : [],
   )
   // What is acknowledged and not yet everywhere, where no provider of ours keeps it on this disk.

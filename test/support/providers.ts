@@ -3,6 +3,8 @@
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo, Socket } from 'node:net'
 import { CarReader } from '@ipld/car/reader'
+import { CID } from 'multiformats/cid'
+import { blockKey } from '../../src/block.ts'
 import { addFile, type BlockMap } from './fixtures.ts'
 
 export type Call = {
@@ -17,6 +19,7 @@ export type Answer =
       status?: number
       json?: unknown
       text?: string
+      bytes?: Uint8Array
       headers?: Record<string, string>
       trailer?: string
       chunked?: string[]
@@ -29,6 +32,8 @@ export type StandIn = {
   readonly url: string
   readonly calls: Call[]
   readonly pins: Map<string, string>
+  /** What it was given: what its gateway, or its own way to read, has. */
+  readonly blocks: BlockMap
   /** Answers instead of the API while it gives something. */
   script: ((call: Call) => Answer | undefined) | undefined
   /** Says another CID than the one it was given. */
@@ -63,8 +68,8 @@ export async function startStandIn(api: Api): Promise<StandIn> {
     const answer = self.script?.(call) ?? (await api(call, self)) ?? { status: 404, json: { error: 'nothing here' } }
     if (answer === 'silent') return
     if (answer === 'cut') return void request.socket.destroy()
-    const { status = 200, json, text, headers = {}, trailer, chunked } = answer
-    const content = chunked ?? [json === undefined ? (text ?? '') : JSON.stringify(json)]
+    const { status = 200, json, text, bytes, headers = {}, trailer, chunked } = answer
+    const content = chunked ?? [bytes ?? (json === undefined ? (text ?? '') : JSON.stringify(json))]
     response.writeHead(status, {
       'content-type': json === undefined ? 'text/plain' : 'application/json',
       ...headers,
@@ -82,6 +87,7 @@ export async function startStandIn(api: Api): Promise<StandIn> {
     url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
     calls: [],
     pins: new Map(),
+    blocks: new Map(),
     script: undefined,
     otherCid: undefined,
     get sockets() {
@@ -111,9 +117,10 @@ export function partsOf({ headers, body }: Call): Record<string, Buffer> {
   }
 }
 
-export async function rootOf(car: Buffer): Promise<string> {
+export async function rootOf(car: Buffer, blocks: BlockMap): Promise<string> {
   const reader = await CarReader.fromBytes(car)
-  for await (const _block of reader.blocks()); // it has to be whole
+  // It has to be whole.
+  for await (const { cid, bytes } of reader.blocks()) blocks.set(blockKey(CID.parse(String(cid))), bytes)
   return String((await reader.getRoots())[0])
 }
 
@@ -130,20 +137,24 @@ export const kuboApi: Api = async (call, self) => {
     case 'version':
       return { json: { Version: '0.42.0' } }
     case 'dag/import': {
-      const root = self.otherCid ?? (await rootOf(partsOf(call)['file'] as Buffer))
+      const root = self.otherCid ?? (await rootOf(partsOf(call)['file'] as Buffer, self.blocks))
       self.pins.set(root, root)
       const line = `${JSON.stringify({ Root: { Cid: { '/': root }, PinErrorMsg: '' } })}\n`
       return { chunked: [line.slice(0, 20), line.slice(20)] }
     }
     case 'add': {
-      const blocks: BlockMap = new Map()
       const profile = call.query.get('cid-version') === '1' ? 'v1' : 'v0'
       // Whatever its name: Kubo takes every part for a file.
       const [file = Buffer.alloc(0)] = Object.values(partsOf(call))
-      const cid = self.otherCid ?? String((await addFile(blocks, Uint8Array.from(file), profile)).cid)
+      const cid = self.otherCid ?? String((await addFile(self.blocks, Uint8Array.from(file), profile)).cid)
       self.pins.set(cid, cid)
       const line = `${JSON.stringify({ Name: 'file', Hash: cid, Size: '12' })}\n`
       return { chunked: [`${JSON.stringify({ Name: 'file', Bytes: 5 })}\n${line.slice(0, 9)}`, line.slice(9)] }
+    }
+    case 'block/get': {
+      const bytes = self.blocks.get(blockKey(CID.parse(arg)))
+      if (bytes) return { bytes }
+      return { status: 500, json: { Message: 'block was not found locally (offline)', Code: 0, Type: 'error' } }
     }
     case 'pin/rm':
       if (self.pins.delete(arg)) return { json: { Pins: [arg] } }
@@ -165,7 +176,7 @@ export const clusterApi: Api = async (call, self) => {
   if (call.path === '/add') {
     if (call.query.get('stream-channels') !== 'false' || call.query.get('format') !== 'car')
       return { status: 400, json: { code: 400, message: 'unexpected' } }
-    const root = self.otherCid ?? (await rootOf(partsOf(call)['file'] as Buffer))
+    const root = self.otherCid ?? (await rootOf(partsOf(call)['file'] as Buffer, self.blocks))
     self.pins.set(root, 'pin_queued')
     return { json: [{ name: '', cid: root, size: 12, allocations: [] }], headers: { connection: 'close' } }
   }
@@ -192,14 +203,14 @@ export const pinataApi: Api = async (call, self) => {
     }
     const total = Number(self.calls[begun]?.headers['upload-length'])
     if (gathered.length < total) return { status: 204 }
-    const root = self.otherCid ?? (await rootOf(gathered))
+    const root = self.otherCid ?? (await rootOf(gathered, self.blocks))
     self.pins.set(root, 'id-1')
     return { status: 204, headers: { 'upload-cid': root } }
   }
   if (call.path === '/v3/files') {
     const parts = partsOf(call)
     if (String(parts['car']) !== 'true') return { status: 400, json: { error: 'expected a CAR' } }
-    const cid = self.otherCid ?? (await rootOf(parts['file'] as Buffer))
+    const cid = self.otherCid ?? (await rootOf(parts['file'] as Buffer, self.blocks))
     const isDuplicate = self.pins.has(cid)
     self.pins.set(cid, 'id-1')
     const network = parts['network'] ? String(parts['network']) : 'private'
@@ -249,7 +260,7 @@ export const forwardApi: Api = async (call, self) => {
   if (!isBearer(call)) return { status: 401, json: { message: 'no token' } }
   const { data } = call.headers['content-type'] ? partsOf(call) : {}
   if (!data) return { status: 400, json: { message: 'no data' } }
-  const cid = self.otherCid ?? String((await addFile(new Map(), Uint8Array.from(data))).cid)
+  const cid = self.otherCid ?? String((await addFile(self.blocks, Uint8Array.from(data))).cid)
   self.pins.set(cid, cid)
   return { json: { cids: [`/ipfs/${cid}`] } }
 }
@@ -264,7 +275,7 @@ export const filebaseApi: Api = async (call, self) => {
   const key = call.path.split('/')[2]
   if (call.method === 'PUT') {
     if (call.headers['x-amz-meta-import'] !== 'car') return xml(400, 'InvalidRequest')
-    self.pins.set(key ?? '', self.otherCid ?? (await rootOf(call.body)))
+    self.pins.set(key ?? '', self.otherCid ?? (await rootOf(call.body, self.blocks)))
     return { headers: { etag: '"x"' } }
   }
   if (call.method === 'DELETE') {

@@ -1,0 +1,95 @@
+// The threat: the configuration names another provider, or another folder, and what was uploaded before lies where it lay.
+// It is read from there for as long as it is there.
+import assert from 'node:assert/strict'
+import { rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, test } from 'node:test'
+import { parseConfig } from '../../src/config/load.ts'
+import { createGateway } from '../../src/gateway.ts'
+import { silentLog } from '../../src/observe/log.ts'
+import { type Serving, serve } from '../../src/serve.ts'
+import { multipart, post } from '../support/adding.ts'
+import { noise } from '../support/fixtures.ts'
+import { fetchAll, tempFolder } from '../support/gateway.ts'
+import { kuboApi, type StandIn, startStandIn, token } from '../support/providers.ts'
+
+const bytes = noise(1_500_000, 31)
+
+let data: string
+let kubo: StandIn
+let serving: Serving | undefined
+beforeEach(async () => {
+  data = await tempFolder()
+  kubo = await startStandIn(kuboApi)
+})
+afterEach(async () => {
+  await serving?.close()
+  await kubo.close()
+  await rm(data, { recursive: true, force: true })
+})
+
+/** Too little memory for anything, and no disk tier: what is not in a store of pins is nowhere. */
+const configOf = (pinning: Record<string, unknown>, more: Record<string, unknown> = {}) =>
+  parseConfig({
+    data,
+    listen: '127.0.0.1:0',
+    admin: false,
+    retrieval: { upstreams: [] },
+    cache: { hot: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '1KiB' }] },
+    pinning: { probeEvery: 0, ...pinning },
+    ...more,
+  })
+
+const start = async (config: ReturnType<typeof configOf>): Promise<Serving> => {
+  await serving?.close()
+  serving = await serve({ config, log: silentLog, create: (next) => createGateway(next, { log: silentLog }) })
+  return serving
+}
+
+async function add({ listen }: Serving): Promise<string> {
+  const { status, json, body } = await post(`http://${listen}/add`, multipart([{ fileName: 'a', body: bytes }]))
+  assert.equal(status, 200, body)
+  return (json['cids'] as [string])[0]
+}
+
+async function isWhole({ listen }: Serving, path: string): Promise<void> {
+  const { status, body, headers } = await fetchAll(`http://${listen}${path}`)
+  assert.equal(status, 200, body.toString().slice(0, 300))
+  assert.ok(body.equals(bytes))
+  assert.match(String(headers['cache-status']), /cidgate; hit/)
+}
+
+const other = () => ({ providers: [{ use: 'kubo', url: kubo.url, auth: { bearer: token }, gateway: false }] })
+const folders: Readonly<Record<string, () => Record<string, unknown>>> = {
+  'the usual folder': () => ({ use: 'embedded' }),
+  'a folder of its own': () => ({ use: 'embedded', path: join(data, 'elsewhere') }),
+}
+
+for (const [what, embedded] of Object.entries(folders))
+  describe(what, () => {
+    test('is read after a reload that names another provider, and after a restart', async () => {
+      const first = await start(configOf({ providers: [embedded()] }))
+      const path = await add(first)
+      await isWhole(first, path)
+      assert.equal(await first.reload(() => configOf(other())), true)
+      await isWhole(first, path)
+      await isWhole(await start(configOf(other())), path)
+    })
+
+    test('is read where nothing is uploaded any more, and in thin mode', async () => {
+      const path = await add(await start(configOf({ providers: [embedded()] })))
+      await isWhole(await start(configOf({ providers: [] })), path)
+      await isWhole(await start(configOf({ providers: [] }, { upload: { through: `${kubo.url}/api/v0` } })), path)
+    })
+  })
+
+test('two folders are read beside a third', async () => {
+  const paths: string[] = []
+  for (const path of ['one', 'two']) {
+    const { listen } = await start(configOf({ providers: [{ use: 'embedded', path: join(data, path) }] }))
+    const body = multipart([{ fileName: 'a', body: noise(5000, path.length + paths.length) }])
+    paths.push(((await post(`http://${listen}/add`, body)).json['cids'] as [string])[0])
+  }
+  const { listen } = await start(configOf({ providers: [{ use: 'embedded' }] }))
+  for (const path of paths) assert.equal((await fetchAll(`http://${listen}${path}`)).status, 200)
+})
