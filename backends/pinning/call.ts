@@ -4,6 +4,7 @@ import { Readable } from 'node:stream'
 import { Agent, request } from 'undici'
 import type { Clock } from '../../src/clock.ts'
 import { Failure, isFailure } from '../../src/failure.ts'
+import { parseRetryAfter } from '../../src/retry-after.ts'
 
 export type FailureClass = 'auth' | 'quota' | 'transient' | 'content'
 
@@ -32,7 +33,6 @@ export type Reply = {
 }
 
 const maxReplyBytes = 4 * 1024 * 1024
-const maxRetryAfterMs = 86_400_000
 
 export const createProviderAgent = (connectMs: number): Agent =>
   new Agent({
@@ -143,7 +143,7 @@ export function refusal(name: string, reply: Reply, now: number): Failure {
   // It has come back to where it was sent from: the next try would, too.
   if (status === 508) return failed(name, what, 'content')
   if ([408, 425, 429].includes(status) || status >= 500) {
-    return failed(name, what, 'transient', { retryAfterMs: retryAfter(reply.header('retry-after'), now) })
+    return failed(name, what, 'transient', { retryAfterMs: parseRetryAfter(reply.header('retry-after'), now) })
   }
   return failed(name, what, 'content')
 }
@@ -156,12 +156,6 @@ function reasonIn({ json }: Reply): string {
   const said = [body['error'], inner['reason'], inner['details'], inner['message'], inner['Message'], inner['code']]
   const text = said.find((one): one is string => typeof one === 'string' && one !== '')
   return text === undefined ? '' : `: ${text.replaceAll(/\s+/g, ' ').slice(0, 200)}`
-}
-
-function retryAfter(value: string | undefined, now: number): number | undefined {
-  if (value === undefined) return undefined
-  const ms = /^\d+$/.test(value.trim()) ? Number(value) * 1000 : Date.parse(value) - now
-  return Number.isNaN(ms) ? undefined : Math.min(maxRetryAfterMs, Math.max(0, ms))
 }
 
 function parse(text: string): unknown {

@@ -11,6 +11,21 @@ import type { Log } from '../../src/observe/log.ts'
 export const profiles = ['unixfs-v1-2025', 'unixfs-v0-2015'] as const
 export type Profile = (typeof profiles)[number]
 
+/** How a file becomes blocks, and so which CID comes out: balanced, in leaves of one size. */
+export type Shape = {
+  readonly cidVersion: 0 | 1
+  /** Leaves are bare bytes, and no UnixFS nodes. */
+  readonly isRaw: boolean
+  readonly chunkBytes: number
+  /** Links of a node above the leaves. */
+  readonly width: number
+}
+
+export const shapes: Readonly<Record<Profile, Shape>> = {
+  'unixfs-v1-2025': { cidVersion: 1, isRaw: true, chunkBytes: 1024 * 1024, width: 1024 },
+  'unixfs-v0-2015': { cidVersion: 0, isRaw: false, chunkBytes: 256 * 1024, width: 174 },
+}
+
 /** What is to be kept. It can be read again and again, each time the same bytes, so the next provider gets them too. */
 export interface Upload {
   readonly cid: CID

@@ -4,6 +4,7 @@ import type { Dispatcher } from 'undici'
 import { request } from 'undici'
 import type { Clock } from '../../src/clock.ts'
 import { Failure, type FailureKind, isFailure } from '../../src/failure.ts'
+import { parseRetryAfter } from '../../src/retry-after.ts'
 
 export type Question = {
   readonly name: string
@@ -28,7 +29,6 @@ export interface Answer {
   readonly stop: () => void
 }
 
-const maxRetryAfterMs = 86_400_000
 const maxErrorBytes = 4096
 const redirects = new Set([301, 302, 303, 307, 308])
 
@@ -201,11 +201,4 @@ function refusal(name: string, status: number, retryAfter: string | undefined, s
     return failure('not-found', `${name} does not have it`)
   if (status === 504) return failure('timeout', `${name} ran out of time itself (504)`)
   return failure('broken', `${name} answered with ${status}`)
-}
-
-/** Seconds or a date, whole: only what no operator can have meant is bounded. */
-export function parseRetryAfter(value: string | undefined, now: number): number | undefined {
-  if (value === undefined) return undefined
-  const ms = /^\d+$/.test(value.trim()) ? Number(value) * 1000 : Date.parse(value) - now
-  return Number.isNaN(ms) ? undefined : Math.min(maxRetryAfterMs, Math.max(0, ms))
 }

@@ -74,12 +74,16 @@ async function answerAdd(
     if (failure.kind === 'cancelled' || response.destroyed || response.headersSent) return void response.destroy()
     if (!request.complete) lingerAfter(request, response)
     const headers: Record<string, string> = request.complete ? {} : { Connection: 'close' }
-    if (failure.kind === 'refused') headers['WWW-Authenticate'] = 'Bearer'
+    if (failure.kind === 'refused') headers['WWW-Authenticate'] = challenge(failure)
     sendProblem(response, failure, { mode, headers, accept: readsJson(request) })
   } finally {
     leave()
   }
 }
+
+/** What the service of thin mode refused, no token of ours would mend: the realm says whose it is (RFC 9110 §11.5). */
+const challenge = ({ facts: { service } }: Failure): string =>
+  typeof service === 'string' ? `Bearer realm="${service}"` : 'Bearer'
 
 /** Programs upload, and read what comes back: in every mode it is JSON for who does not ask for a page. */
 const readsJson = ({ headers }: IncomingMessage): string => headers.accept ?? 'application/json'

@@ -10,7 +10,7 @@ export async function addFiles({ request, response, query, deps }: Call): Promis
   const { uploads } = deps
   boundaryOf(request.headers['content-type'])
   if (Number(request.headers['content-length'] ?? 0) > uploads.maxBytes + aroundBytes) throw tooLarge(uploads.maxBytes)
-  const { profile, isOnlyHashed, isUpgraded, isSilent } = readAddQuery(query)
+  const { shape, isOnlyHashed, isUpgraded, isSilent } = readAddQuery(query)
   const leave = uploads.enter()
   try {
     // One of 1.0 cannot read it (RFC 9110 §10.1.1).
@@ -19,7 +19,7 @@ export async function addFiles({ request, response, query, deps }: Call): Promis
       parts: 'every',
       look: checkPart,
       isOnlyHashed,
-      ...(profile && { profile }),
+      ...(shape && { shape }),
     })
     const lines = added.map(({ cid, dagBytes, fileName }) => {
       const Hash = (isUpgraded ? cid.toV1() : cid).toString()

@@ -1,23 +1,27 @@
-// The options of Kubo's `add` as its 0.42 knows them, by name and by alias. What would give another CID, or ask for what is
-// not here, is refused; what changes nothing of the files that came is let pass, and so is what Kubo itself passes over.
-import { type Profile, profiles } from '../../backends/pinning/contract.ts'
+// The options of Kubo's `add` as its 0.42 knows them, by name and by alias. What would give another CID than Kubo's, or ask
+// for what is not here, is refused; what changes nothing of the files that came is let pass, and so is what Kubo itself
+// passes over.
+import { type Shape, shapes } from '../../backends/pinning/contract.ts'
 import { badCall, isOn, type Said, saidIn } from './kubo-call.ts'
 
 export type AddQuery = {
-  /** Undefined: that of the configuration. */
-  readonly profile: Profile | undefined
+  /** Undefined: that of the profile in the configuration. */
+  readonly shape: Shape | undefined
   readonly isOnlyHashed: boolean
   /** CIDs are told as v1, whichever they are. */
   readonly isUpgraded: boolean
   readonly isSilent: boolean
 }
 
-type Shape = { readonly version: number; readonly chunker: string; readonly links: number; readonly isRaw: boolean }
+/** What a Kubo without settings of its own does: the old profile. */
+const kubos = shapes['unixfs-v0-2015']
 
-const shapes: Readonly<Record<Profile, Shape>> = {
-  'unixfs-v1-2025': { version: 1, chunker: 'size-1048576', links: 1024, isRaw: true },
-  'unixfs-v0-2015': { version: 0, chunker: 'size-262144', links: 174, isRaw: false },
-}
+// Each block is a file here, and each needs an entry in a node above it.
+const leastChunkBytes = 16 * 1024
+// Kubo's own: a block of 2 MiB, less what a node has around its bytes.
+const mostChunkBytes = 2 * 1024 * 1024 - 256
+const leastLinks = 2
+const mostLinks = 8192
 
 const aliases: Readonly<Record<string, string>> = {
   n: 'only-hash',
@@ -63,39 +67,35 @@ export function readAddQuery(query: URLSearchParams): AddQuery {
       throw notDone(`${name}=${value}`, `it is ${values.join(' or ')}`)
   }
   return {
-    profile: profileOf(said),
+    shape: shapeOf(said),
     isOnlyHashed: isOn(said, 'only-hash', false),
     isUpgraded: Boolean(said.get('cid-base')) || isOn(said, 'upgrade-cidv0-in-output', false),
     isSilent: isOn(said, 'silent', false),
   }
 }
 
-/** The first one that has all that was said of it. */
-function profileOf(said: Said): Profile | undefined {
-  const version = numberOf(said, 'cid-version')
-  if (version !== undefined && version !== 0 && version !== 1) throw badCall(`cid-version=${version} is not 0 or 1`)
-  const links = numberOf(said, 'max-file-links')
-  const chunker = said.get('chunker')?.replace(/^default$/, shapes['unixfs-v0-2015'].chunker)
-  const isRaw = said.has('raw-leaves') ? isOn(said, 'raw-leaves', false) : undefined
-  if (version === undefined && links === undefined && !chunker && isRaw === undefined) return undefined
-  const fits = profiles.find((profile) => {
-    const shape = shapes[profile]
-    return (
-      (version ?? shape.version) === shape.version &&
-      (links ?? shape.links) === shape.links &&
-      (chunker || shape.chunker) === shape.chunker &&
-      (isRaw ?? shape.isRaw) === shape.isRaw
-    )
-  })
-  if (fits) return fits
-  throw badCall(
-    `cid-version, raw-leaves, chunker and max-file-links are here ${profiles.map(described).join(', or ')}; ask for one of these`,
-  )
+/** What is not said is as a Kubo without settings has it. When nothing is said, the operator's profile counts. */
+function shapeOf(said: Said): Shape | undefined {
+  const chunker = said.get('chunker')
+  if (!chunker && !['cid-version', 'raw-leaves', 'max-file-links'].some((name) => said.has(name))) return undefined
+  const cidVersion = numberOf(said, 'cid-version') ?? kubos.cidVersion
+  if (cidVersion !== 0 && cidVersion !== 1) throw badCall(`cid-version=${cidVersion} is not 0 or 1`)
+  const width = numberOf(said, 'max-file-links') ?? kubos.width
+  if (width < leastLinks || width > mostLinks)
+    throw badCall(`max-file-links=${width} is not from ${leastLinks} to ${mostLinks}`)
+  return {
+    cidVersion,
+    isRaw: isOn(said, 'raw-leaves', cidVersion === 1),
+    chunkBytes: chunker ? chunkBytesOf(chunker) : kubos.chunkBytes,
+    width,
+  }
 }
 
-function described(profile: Profile): string {
-  const { version, isRaw, chunker, links } = shapes[profile]
-  return `${version}, ${isRaw}, ${chunker} and ${links} (${profile})`
+function chunkBytesOf(chunker: string): number {
+  if (chunker === 'default') return kubos.chunkBytes
+  const bytes = Number(/^size-(\d{1,9})$/.exec(chunker)?.[1])
+  if (bytes >= leastChunkBytes && bytes <= mostChunkBytes) return bytes
+  throw notDone(`chunker=${chunker}`, `it is size-N, with N from ${leastChunkBytes} to ${mostChunkBytes}`)
 }
 
 function numberOf(said: Said, name: string): number | undefined {

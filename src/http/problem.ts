@@ -93,7 +93,9 @@ export function sendProblem(response: ServerResponse, failure: Failure, context:
   response.setHeader('X-Content-Type-Options', 'nosniff')
   response.setHeader('Cache-Control', cacheControl(failure, status))
   if (account) response.setHeader('Cache-Status', cacheStatus(account))
-  if (retryableStatuses.has(status)) response.setHeader('Retry-After', seconds(failure.retryAfterMs ?? defaultRetryMs))
+  // For a limit that another service may lift, it says when.
+  if (retryableStatuses.has(status) || (status === 413 && failure.retryAfterMs !== undefined))
+    response.setHeader('Retry-After', seconds(failure.retryAfterMs ?? defaultRetryMs))
   for (const [name, value] of Object.entries(headers)) response.setHeader(name, value)
   if (status === 400) response.setHeader('Connection', 'close')
   response.writeHead(status)

@@ -1,4 +1,4 @@
-// Bytes to blocks in one pass, as they arrive. The profile alone decides how, and so which CID comes out (IPIP-499). An
+// Bytes to blocks in one pass, as they arrive. The shape alone decides how, and so which CID comes out (IPIP-499). An
 // upload holds a few chunks in memory, whatever its size: their buffers are used again and again.
 import { createHash } from 'node:crypto'
 import { encode as encodePb } from '@ipld/dag-pb'
@@ -6,25 +6,11 @@ import { UnixFS } from 'ipfs-unixfs'
 import { type BufferImporter, importer } from 'ipfs-unixfs-importer'
 import { CID } from 'multiformats/cid'
 import { create as createDigest } from 'multiformats/hashes/digest'
-import type { Profile } from '../../backends/pinning/contract.ts'
+import type { Shape } from '../../backends/pinning/contract.ts'
 import { balancedLayout } from './layout.ts'
 
-type Leaves = {
-  readonly chunkBytes: number
-  readonly isRaw: boolean
-  readonly cidVersion: 0 | 1
-  /** Links of a node above them. */
-  readonly width: number
-  /** Blocks that are written at a time: enough to keep a disk busy while the next ones arrive. */
-  readonly writesAtOnce: number
-}
-
-const leavesOf: Readonly<Record<Profile, Leaves>> = {
-  'unixfs-v1-2025': { chunkBytes: 1024 * 1024, isRaw: true, cidVersion: 1, width: 1024, writesAtOnce: 2 },
-  'unixfs-v0-2015': { chunkBytes: 256 * 1024, isRaw: false, cidVersion: 0, width: 174, writesAtOnce: 8 },
-}
-
 const rawCodec = 0x55
+const dagPbCodec = 0x70
 const sha256 = 0x12
 
 /** `dagBytes`: of all its blocks, those that are in it twice counted twice. */
@@ -33,8 +19,7 @@ export type Imported = { readonly cid: CID; readonly dagBytes: number }
 type Put = (cid: CID, bytes: Uint8Array) => Promise<void>
 
 /** `put` is awaited, so a slow disk slows the sender down; `bytes` are its own only until it resolves. */
-export async function importFile(source: AsyncIterable<Uint8Array>, profile: Profile, put: Put): Promise<Imported> {
-  const leaves = leavesOf[profile]
+export async function importFile(source: AsyncIterable<Uint8Array>, shape: Shape, put: Put): Promise<Imported> {
   const room: Room = []
   const blockstore = {
     async put(cid: CID, bytes: Uint8Array) {
@@ -43,11 +28,10 @@ export async function importFile(source: AsyncIterable<Uint8Array>, profile: Pro
     },
   }
   const options = {
-    profile,
-    chunker: (bytes: AsyncIterable<Uint8Array>) => chunks(bytes, leaves.chunkBytes, room),
-    bufferImporter: leafImporter(leaves, room, put),
-    layout: balancedLayout({ ...leaves, put }),
-    blockWriteConcurrency: leaves.writesAtOnce,
+    chunker: (bytes: AsyncIterable<Uint8Array>) => chunks(bytes, shape.chunkBytes, room),
+    bufferImporter: leafImporter(shape, room, put),
+    layout: balancedLayout({ ...shape, put }),
+    blockWriteConcurrency: writesAtOnce(shape),
     fileImportConcurrency: 1,
     wrapWithDirectory: false,
     reduceSingleLeafToSelf: true,
@@ -59,15 +43,19 @@ export async function importFile(source: AsyncIterable<Uint8Array>, profile: Pro
   return root
 }
 
+/** Enough to keep a disk busy while the next blocks arrive. */
+const writesAtOnce = ({ chunkBytes }: Shape): number =>
+  Math.min(8, Math.max(2, Math.floor((2 * 1024 * 1024) / chunkBytes)))
+
 /** The importer's own keeps the bytes of up to 174 leaves until their parent is made; this one keeps their sizes. */
-function leafImporter({ isRaw }: Leaves, room: Room, put: Put): BufferImporter {
+function leafImporter({ isRaw, cidVersion }: Shape, room: Room, put: Put): BufferImporter {
   return async function* leaf(file) {
     for await (const chunk of file.content as AsyncIterable<Uint8Array>) {
       yield async () => {
         const size = BigInt(chunk.byteLength)
         const block = isRaw ? chunk : encodePb({ Data: new UnixFS({ type: 'file', data: chunk }).marshal(), Links: [] })
         const digest = createDigest(sha256, createHash('sha256').update(block).digest())
-        const cid = isRaw ? CID.createV1(rawCodec, digest) : CID.createV0(digest)
+        const cid = isRaw ? CID.createV1(rawCodec, digest) : CID.create(cidVersion, dagPbCodec, digest)
         await put(cid, block)
         room.push(chunk.buffer as ArrayBuffer)
         const result = { cid, size: BigInt(block.byteLength), block: noBytes }

@@ -1,25 +1,41 @@
 // What the service of thin mode answers: the names of what it says it holds, or why it holds nothing.
 import type { IncomingMessage } from 'node:http'
 import { CID } from 'multiformats/cid'
-import type { Failure } from '../failure.ts'
+import type { Failure, FailureKind } from '../failure.ts'
+import { parseRetryAfter } from '../retry-after.ts'
 import { type FailureClass, nameOf } from './journal.ts'
 
 export type TargetFailure = (
   kind: FailureClass,
   why: string,
-  more?: { readonly cause?: unknown; readonly retryAfterMs?: number },
+  more?: {
+    readonly cause?: unknown
+    readonly retryAfterMs?: number | undefined
+    /** For a refusal that the client gets as the service said it. Otherwise the service is `broken`. */
+    readonly as?: FailureKind | undefined
+  },
 ) => Failure
+
+/** What the client can do something about. Its words stay here: they may repeat what we sent. */
+const handedOn: Readonly<Record<number, { readonly as: FailureKind; readonly why: string }>> = {
+  401: { as: 'refused', why: 'it wants a token, and does not take the one that this gateway sends' },
+  413: { as: 'too-large', why: 'the upload is larger than it takes' },
+  429: { as: 'throttled', why: 'it asks for fewer uploads' },
+}
 
 const mostAnswerBytes = 1024 * 1024
 
 export async function readAnswer(
   response: IncomingMessage,
-  isKubo: boolean,
-  failure: TargetFailure,
+  { isKubo, failure, now }: { readonly isKubo: boolean; readonly failure: TargetFailure; readonly now: number },
 ): Promise<ReadonlySet<string>> {
   const status = response.statusCode ?? 0
   // At once: who refuses often does not read on, and what comes next is that the connection breaks.
-  if (status < 200 || status > 299) throw failure(classOf(status), `it answered ${status}`, retryAfter(response))
+  if (status < 200 || status > 299) {
+    const { as, why } = handedOn[status] ?? {}
+    const retryAfterMs = parseRetryAfter(response.headers['retry-after'], now)
+    throw failure(classOf(status), `it answered ${status}${why ? `: ${why}` : ''}`, { retryAfterMs, as })
+  }
   const pieces: Buffer[] = []
   let bytes = 0
   for await (const piece of response as AsyncIterable<Buffer>) {
@@ -51,9 +67,4 @@ function classOf(status: number): FailureClass {
   if (status === 401 || status === 403) return 'auth'
   if (status === 402) return 'quota'
   return [408, 425, 429].includes(status) || status >= 500 || status < 400 ? 'transient' : 'content'
-}
-
-function retryAfter({ headers }: IncomingMessage): { retryAfterMs?: number } {
-  const seconds = Number(headers['retry-after'])
-  return Number.isFinite(seconds) && seconds > 0 ? { retryAfterMs: Math.min(seconds, 86_400) * 1000 } : {}
 }

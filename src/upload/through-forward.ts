@@ -4,7 +4,7 @@ import { Agent as HttpAgent, type IncomingMessage, ServerResponse } from 'node:h
 import { Agent as HttpsAgent } from 'node:https'
 import { addAbortSignal } from 'node:stream'
 import { createProxyMiddleware } from 'http-proxy-middleware'
-import type { Profile } from '../../backends/pinning/contract.ts'
+import { type Profile, type Shape, shapes } from '../../backends/pinning/contract.ts'
 import type { Clock } from '../clock.ts'
 import { Failure, isFailure } from '../failure.ts'
 import { readAnswer, type TargetFailure } from './through-answer.ts'
@@ -33,10 +33,8 @@ export type Forwarding = {
   readonly failure: TargetFailure
 }
 
-const kuboOptions: Readonly<Record<Profile, string>> = {
-  'unixfs-v1-2025': 'cid-version=1&raw-leaves=true&chunker=size-1048576&max-file-links=1024',
-  'unixfs-v0-2015': 'cid-version=0&raw-leaves=false&chunker=size-262144&max-file-links=174',
-}
+const kuboQuery = ({ cidVersion, isRaw, chunkBytes, width }: Shape): string =>
+  `cid-version=${cidVersion}&raw-leaves=${isRaw}&chunker=size-${chunkBytes}&max-file-links=${width}`
 const kuboAlways = 'hash=sha2-256&trickle=false&inline=false&pin=true&wrap-with-directory=false&progress=false'
 
 /** Sooner than whoever receives says that it got stuck here. */
@@ -58,7 +56,7 @@ export function createForwarding(options: {
   const isKubo = isKuboAddress(url)
   if (isKubo) {
     url.pathname = url.pathname.replace(/(\/add)?\/?$/, '/add')
-    url.search = `${kuboOptions[options.profile]}&${kuboAlways}`
+    url.search = `${kuboQuery(shapes[options.profile])}&${kuboAlways}`
   }
   const listeners = new WeakMap<object, { onAnswer(response: IncomingMessage): void; onError(error: unknown): void }>()
   const forward = createProxyMiddleware({
@@ -79,11 +77,11 @@ export function createForwarding(options: {
     ],
   })
 
-  const failure: TargetFailure = (kind, why, more = {}) =>
-    new Failure('broken', `${url.host} does not hold the upload: ${why}`, {
+  const failure: TargetFailure = (kind, why, { as = 'broken', ...more } = {}) =>
+    new Failure(as, `${url.host} does not hold the upload: ${why}`, {
       source: 'provider',
       ...more,
-      facts: { class: kind, outcomes: [{ provider: url.host, outcome: kind, detail: why }] },
+      facts: { class: kind, service: url.host, outcomes: [{ provider: url.host, outcome: kind, detail: why }] },
     })
 
   function begin(via?: string): Forward {
@@ -114,7 +112,7 @@ export function createForwarding(options: {
       onAnswer(response) {
         hasBegun = true
         // A Kubo begins behind the first part and goes on as we do: until all was sent, the clocks of our body are its own.
-        readAnswer(addAbortSignal(stop.signal, response), isKubo, failure).then((held) => {
+        readAnswer(addAbortSignal(stop.signal, response), { isKubo, failure, now: clock.now() }).then((held) => {
           if (body.hasEnded()) answer.resolve(held)
           else fail(failure('transient', 'it answered before it was sent everything'))
         }, fail)

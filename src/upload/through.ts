@@ -3,7 +3,7 @@
 // part was found in order, and the end of the body when all of it was: what is refused here is never whole there.
 import type { IncomingMessage } from 'node:http'
 import type { CID } from 'multiformats/cid'
-import type { Profile } from '../../backends/pinning/contract.ts'
+import { type Profile, shapes } from '../../backends/pinning/contract.ts'
 import type { Clock } from '../clock.ts'
 import { withDeadline } from '../deadline.ts'
 import { Failure } from '../failure.ts'
@@ -51,7 +51,7 @@ export function createThrough(options: ThroughOptions): Through {
     const text = own.check && keepText(own.check)
     const bytes = text ? text.over(source) : source
     // What is refused here cuts the body: the service has not been sent the end of this part.
-    const { cid, dagBytes } = await importFile(bytes, own.profile ?? options.profile, async (one, block) => {
+    const { cid, dagBytes } = await importFile(bytes, own.shape ?? shapes[options.profile], async (one, block) => {
       options.admit?.(one)
       await keep(one, block, signal)
     })

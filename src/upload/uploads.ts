@@ -3,7 +3,7 @@
 import type { IncomingMessage } from 'node:http'
 import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
-import type { Profile, Provider, Upload } from '../../backends/pinning/contract.ts'
+import { type Profile, type Provider, type Shape, shapes, type Upload } from '../../backends/pinning/contract.ts'
 import { type Block, isIdentity, proves } from '../block.ts'
 import type { Clock } from '../clock.ts'
 import { isFailure } from '../failure.ts'
@@ -44,7 +44,8 @@ export type UploadsOptions = {
 }
 
 export type AddOptions = {
-  readonly profile?: Profile
+  /** Instead of that of the profile. */
+  readonly shape?: Shape
   readonly check?: TextCheck | undefined
   readonly parts?: ReceiveOptions['parts']
   /** Sees what a part is called before a byte of it is taken; throws a Failure for what is not to be. */
@@ -80,6 +81,9 @@ export interface Uploads {
   ready(): Promise<void>
   close(): Promise<void>
 }
+
+/** For what no profile made: a CID is spelled by its profile, and is kept as it is. */
+const spelledBy = ({ version }: CID): Profile => (version === 0 ? 'unixfs-v0-2015' : 'unixfs-v1-2025')
 
 type Spooled = { readonly upload: Upload; readonly id: string; readonly counter: Counter; readonly added: Added }
 
@@ -126,9 +130,9 @@ export function createUploads(options: UploadsOptions): Uploads {
     }
   }
 
-  /** Into a spool of its own, which is gone again if anything fails. */
+  /** Into a spool of its own, which is gone again if anything fails. Without a profile the root says how it is spelled. */
   async function spool(
-    profile: Profile,
+    profile: Profile | undefined,
     fill: (put: Spool['put'], counter: Counter) => Promise<Added & { readonly fileBytes?: number | undefined }>,
   ): Promise<Spooled> {
     const spooling = await spools.begin()
@@ -145,7 +149,8 @@ export function createUploads(options: UploadsOptions): Uploads {
     try {
       const { fileBytes = counter.bytes, ...added } = await fill(put, counter)
       admit(added.cid)
-      return { upload: await spooling.finish(added.cid, profile, fileBytes), id: spooling.id, counter, added }
+      const upload = await spooling.finish(added.cid, profile ?? spelledBy(added.cid), fileBytes)
+      return { upload, id: spooling.id, counter, added }
     } catch (error) {
       await Promise.allSettled(writes) // a folder that is still written to would not go
       await drop({ id: spooling.id, counter })
@@ -159,10 +164,11 @@ export function createUploads(options: UploadsOptions): Uploads {
   }
 
   async function spoolFile(source: AsyncIterable<Uint8Array>, own: AddOptions, fileName?: string): Promise<Spooled> {
-    const profile = own.profile ?? options.profile
+    const profile = own.shape === undefined ? options.profile : undefined
+    const shape = own.shape ?? shapes[options.profile]
     const spooled = await spool(profile, async (put, counter) => {
       const text = own.check && keepText(own.check)
-      const imported = await importFile(counter.over(text ? text.over(source) : source), profile, put)
+      const imported = await importFile(counter.over(text ? text.over(source) : source), shape, put)
       text?.check()
       return { ...imported, fileName }
     })
@@ -211,9 +217,7 @@ export function createUploads(options: UploadsOptions): Uploads {
     },
     async keep(root, blocks) {
       await open
-      // Nobody said how it was made. A CID is spelled by its profile, and this one is kept as it is.
-      const profile = root.version === 0 ? 'unixfs-v0-2015' : 'unixfs-v1-2025'
-      const spooled = await spool(profile, async (put, counter) => {
+      const spooled = await spool(undefined, async (put, counter) => {
         let fileBytes: number | undefined
         for await (const { cid, bytes } of blocks) {
           if (cid.equals(root)) fileBytes = fileBytesOf({ cid, bytes })

@@ -6,8 +6,11 @@ import { CarReader } from '@ipld/car'
 import { encode } from '@ipld/dag-cbor'
 import { CID } from 'multiformats/cid'
 import { sha256 } from 'multiformats/hashes/sha2'
+import { profiles } from '../../backends/pinning/contract.ts'
 import { boundary, idle, multipart, type Part, post, raw } from '../support/adding.ts'
 import { type KuboDoor, startKuboDoor } from '../support/kubo-door.ts'
+import { kuboShapes } from '../support/kubo-shapes.ts'
+import { made } from '../support/made.ts'
 
 describe("kubo's door", () => {
   let door: KuboDoor
@@ -61,11 +64,17 @@ describe("kubo's door", () => {
     ],
     ...[
       'chunker=rabin',
-      's=size-1000',
+      'chunker=buzhash',
+      'chunker=size-',
+      'chunker=size-2096897',
+      's=size-16383',
       'hash=sha3-256',
       'cid-version=2',
       'cid-version=',
-      'cid-version=0&raw-leaves=true',
+      'max-file-links=1',
+      'max-file-links=8193',
+      'max-file-links=many',
+      'raw-leaves=maybe',
     ],
     ...['mode=0644', 'mtime=1', 'mtime-nsecs=5', 'preserve-mode=true', 'preserve-mtime', 'to-files=/a', 'pin-name=a'],
     ...['trickle=no', 'n=true&only-hash=false', 'encoding=text', 'cid-base=base58btc'],
@@ -80,6 +89,57 @@ describe("kubo's door", () => {
       assert.ok(lines[0]?.['Message']?.includes(name ?? (query.split('=')[0] as string)), lines[0]?.['Message'])
     })
   }
+
+  // Whatever the operator's own profile is: what is said of the shape, and what is not, is as Kubo has it.
+  for (const profile of profiles)
+    it(`gives what is added with options the CID and the size that Kubo gives it, under ${profile} too`, async () => {
+      const own = await startKuboDoor(undefined, { profile })
+      try {
+        for (const [query, bytes, cid, dagBytes] of kuboShapes) {
+          const body = multipart([{ fileName: 'a', body: Buffer.concat([...made(bytes)]) }])
+          const { status, body: text } = await post(`${own.url}/api/v0/add?only-hash=true&${query}`, body)
+          assert.equal(status, 200, text)
+          assert.deepEqual(
+            JSON.parse(text),
+            { Name: 'a', Hash: cid, Size: String(dagBytes) },
+            `${query}, ${bytes} bytes`,
+          )
+        }
+      } finally {
+        await own.close()
+      }
+    })
+
+  it('gives what is added without them the CID of its own profile', async () => {
+    for (const [profile, cid] of [
+      ['unixfs-v1-2025', 'bafybeie5gxktemz66e3qddwad3yo4hdt5mvvl2w45rfkkc2utp6peqhvf4'],
+      ['unixfs-v0-2015', 'QmVDGew4naBVGudJYqXePPaaHhHTWgs53LYfCu2GdF5rR8'],
+    ] as const) {
+      const own = await startKuboDoor(undefined, { profile })
+      try {
+        const body = multipart([{ fileName: 'a', body: Buffer.concat([...made(1_048_577)]) }])
+        const { json } = await post(`${own.url}/api/v0/add?only-hash=true&pin=true&hash=sha2-256&chunker=`, body)
+        assert.equal(json['Hash'], cid)
+      } finally {
+        await own.close()
+      }
+    }
+  })
+
+  it('keeps what has a shape of its own under the CID it was told, and reads it back', async () => {
+    const bytes = randomBytes(600_000)
+    for (const query of ['raw-leaves=true', 'cid-version=1&raw-leaves=false&chunker=size-65536&max-file-links=3']) {
+      const { status, lines } = await add(`?${query}`, [{ fileName: 'a', body: bytes }])
+      assert.equal(status, 200)
+      const cid = lines[0]?.['Hash'] as string
+      assert.equal(Buffer.compare(Buffer.from(await (await call(`cat?arg=${cid}`)).arrayBuffer()), bytes), 0)
+      await idle(door.adding)
+      const { Keys } = (await (await call(`pin/ls?arg=${cid}`)).json()) as { Keys: object }
+      assert.deepEqual(Object.keys(Keys), [cid])
+      const { Keys: all } = (await (await call('pin/ls')).json()) as { Keys: object }
+      assert.ok(Object.hasOwn(all, cid), `${cid} is not among ${Object.keys(all).join(', ')}`)
+    }
+  })
 
   it('accepts what says how it is done here anyway, and what changes nothing', async () => {
     // What Kubo's own client in Go sends, that in JavaScript, and names that Kubo does not know.

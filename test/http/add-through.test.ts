@@ -29,6 +29,7 @@ import { type Adding, below, boundary, idle, multipart, post, raw, startAdding }
 
 type Thin = {
   readonly url: string
+  readonly target: string
   readonly port: number
   readonly tiers: Map<string, Uint8Array>
   close(): Promise<void>
@@ -78,6 +79,7 @@ async function startThin(
   const { server, port } = await listen(app)
   return {
     url: `http://127.0.0.1:${port}`,
+    target: url,
     port,
     tiers,
     async close() {
@@ -472,11 +474,11 @@ describe('thin mode to something else', () => {
       },
     ],
     [
-      '401',
-      'auth',
+      '402',
+      'quota',
       async (request, response) => {
         await read(request)
-        response.writeHead(401).end()
+        response.writeHead(402).end()
       },
     ],
     [
@@ -536,6 +538,52 @@ describe('thin mode to something else', () => {
       )
     })
   }
+
+  /** How a service says no: when all was read, or at once, and then the connection is gone. */
+  const refusing = (status: number, headers: Record<string, string>, isEarly: boolean): RequestListener =>
+    async function refuse(request, response) {
+      if (!isEarly) await read(request)
+      response.writeHead(status, { ...headers, 'Content-Type': 'text/plain' })
+      // As some do: the header that they refuse, word for word.
+      response.end(`no: ${request.headers.authorization}`)
+    }
+
+  const handedOn: readonly (readonly [status: number, title: string, sent: Record<string, string>, retry?: string])[] =
+    [
+      [401, 'Not allowed', { 'WWW-Authenticate': 'Basic realm="upstairs"' }],
+      [413, 'Too large', {}],
+      [413, 'Too large', { 'Retry-After': '90' }, '90'],
+      [429, 'Too many requests', { 'Retry-After': '17' }, '17'],
+      [429, 'Too many requests', { 'Retry-After': new Date(Date.now() + 3_600_000).toUTCString() }, '3600'],
+    ]
+  for (const path of ['/add', '/api/v0'])
+    for (const isEarly of [false, true])
+      for (const [status, title, sent, retry] of handedOn)
+        it(`hands on ${status} ${JSON.stringify(sent)} of ${path}${isEarly ? ', said early,' : ''} as that of the service`, async () => {
+          const thin = await thinTo(refusing(status, sent, isEarly), path, {
+            authorization: 'Bearer theirs-and-secret',
+          })
+          const upload = multipart([{ fileName: 'a', body: randomBytes(isEarly ? 4_000_000 : 100) }])
+          const answer = await post(`${thin.url}/add`, upload, ours)
+          assert.equal(answer.status, status, answer.body)
+          assert.match(String(answer.headers['content-type']), /^application\/problem\+json/)
+          const { host } = new URL(thin.target)
+          assert.equal(answer.json['title'], title)
+          assert.match(
+            String(answer.json['detail']),
+            new RegExp(`^${host} does not hold the upload: it answered ${status}`),
+          )
+          assert.deepEqual(
+            (answer.json['outcomes'] as { provider: string }[]).map(({ provider }) => provider),
+            [host],
+          )
+          if (retry === '3600') assert.ok(Number(answer.headers['retry-after']) > 3500)
+          else if (retry !== undefined) assert.equal(answer.headers['retry-after'], retry)
+          else assert.equal(answer.headers['retry-after'], undefined)
+          assert.equal(answer.headers['www-authenticate'], status === 401 ? `Bearer realm="${host}"` : undefined)
+          const told = JSON.stringify([answer.headers, answer.body])
+          assert.doesNotMatch(told, /theirs-and-secret|upstairs/)
+        })
 
   it('answers 502 when nobody is there', async () => {
     const { server, port } = await listen(() => {})

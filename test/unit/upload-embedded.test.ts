@@ -5,7 +5,7 @@ import { mkdir, mkdtemp, rm, stat, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, it } from 'node:test'
-import type { Upload } from '../../backends/pinning/contract.ts'
+import { shapes, type Upload } from '../../backends/pinning/contract.ts'
 import { createEmbedded, type EmbeddedProvider } from '../../backends/pinning/embedded.ts'
 import { blockKey } from '../../src/block.ts'
 import { systemClock } from '../../src/clock.ts'
@@ -42,7 +42,7 @@ describe('the embedded store', () => {
       (async function* () {
         yield bytes
       })(),
-      'unixfs-v1-2025',
+      shapes['unixfs-v1-2025'],
       spool.put,
     )
     return spool.finish(root, 'unixfs-v1-2025', bytes.byteLength)

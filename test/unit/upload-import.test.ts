@@ -10,7 +10,7 @@ import { CarReader } from '@ipld/car'
 import { exporter } from 'ipfs-unixfs-exporter'
 import { importBytes } from 'ipfs-unixfs-importer'
 import { CID } from 'multiformats/cid'
-import { profiles, type Upload } from '../../backends/pinning/contract.ts'
+import { profiles, shapes, type Upload } from '../../backends/pinning/contract.ts'
 import { blockKey, proves } from '../../src/block.ts'
 import { chunks, importFile } from '../../src/upload/import.ts'
 import { createSpools, type Spools } from '../../src/upload/spool.ts'
@@ -58,7 +58,7 @@ describe('an upload', () => {
     profile: (typeof profiles)[number],
   ): Promise<{ upload: Upload; id: string }> {
     const spool = await spools.begin()
-    const { cid: root } = await importFile(pieces(bytes), profile, spool.put)
+    const { cid: root } = await importFile(pieces(bytes), shapes[profile], spool.put)
     return { upload: await spool.finish(root, profile, bytes.byteLength), id: spool.id }
   }
 

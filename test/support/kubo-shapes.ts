@@ -1,0 +1,83 @@
+// Which CID and size Kubo 0.42 without settings gives a file, by the options of its `add` and the bytes of the file (made.ts).
+// Written down from Kubo: test/interop/shapes.test.ts holds every row against the real one.
+
+export type ShapeRow = readonly [query: string, bytes: number, cid: string, dagBytes: number]
+
+export const kuboShapes: readonly ShapeRow[] = [
+  ['cid-version=0', 0, 'QmbFMke1KXqnYyBBWxB74N4c5SBnJMVAiMNRcGu6x1AwQH', 6],
+  ['cid-version=0', 12, 'QmdNvkaoM2TWmD4vfnMcBXWn4tkbuX5riJwEenJiw9Dvwm', 20],
+  ['cid-version=0', 262145, 'QmUXyR3a1Lbrr8nFMSjJCbrWBz1VnTv8nX9bKpaRkkxEJX', 262267],
+  ['cid-version=0', 1048577, 'QmVDGew4naBVGudJYqXePPaaHhHTWgs53LYfCu2GdF5rR8', 1048885],
+  ['cid-version=1', 0, 'bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku', 0],
+  ['cid-version=1', 12, 'bafkreiaisv4t5cjp5vqq5vo2wqylxhlld2u3wwgrcgwkwsj5eprk26rxt4', 12],
+  ['cid-version=1', 262145, 'bafybeidrhdfxse2eopmqbni3kbli7yoecswsaslxfre27bv34qweba6qh4', 262249],
+  ['cid-version=1', 1048577, 'bafybeibqki5ebmptik2la7rzhctzeb5itxc3scicj57a5j4jamnw6jvs4y', 1048831],
+  ['cid-version=1&raw-leaves=true', 262145, 'bafybeidrhdfxse2eopmqbni3kbli7yoecswsaslxfre27bv34qweba6qh4', 262249],
+  ['cid-version=1&raw-leaves=false', 0, 'bafybeif7ztnhq65lumvvtr4ekcwd2ifwgm3awq4zfr3srh462rwyinlb4y', 6],
+  ['cid-version=1&raw-leaves=false', 12, 'bafybeig7osnokgw3xtog4xbcph6mxxmtwx5ygy66tgdnp46bvhnuxi2mxq', 20],
+  ['cid-version=1&raw-leaves=false', 262145, 'bafybeifwxujhdyffmd74fndhcfjdydhpq3xiqotvmveqpkzsp2bswfozxq', 262271],
+  ['raw-leaves=true', 0, 'bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku', 0],
+  ['raw-leaves=true', 12, 'bafkreiaisv4t5cjp5vqq5vo2wqylxhlld2u3wwgrcgwkwsj5eprk26rxt4', 12],
+  ['raw-leaves=true', 262145, 'QmVxd1UZG2GfvJHPZ1JUsiQ6GfsiyGtGP7PEMG2Q9R4w2v', 262249],
+  ['cid-version=0&raw-leaves=true', 262145, 'QmVxd1UZG2GfvJHPZ1JUsiQ6GfsiyGtGP7PEMG2Q9R4w2v', 262249],
+  ['raw-leaves=false', 262145, 'QmUXyR3a1Lbrr8nFMSjJCbrWBz1VnTv8nX9bKpaRkkxEJX', 262267],
+  ['chunker=default', 262145, 'QmUXyR3a1Lbrr8nFMSjJCbrWBz1VnTv8nX9bKpaRkkxEJX', 262267],
+  ['chunker=size-1048576', 12, 'QmdNvkaoM2TWmD4vfnMcBXWn4tkbuX5riJwEenJiw9Dvwm', 20],
+  ['chunker=size-1048576', 1048576, 'QmU9AqQg2aTrtUKbZSWDcaRiPWRZqYwxpQqGoZNYfttUyX', 1048590],
+  ['chunker=size-1048576', 1048577, 'QmSwqLmmu3hBzgX2MCZdQsnR6UdjSGByEeAkvHq7irK73j', 1048699],
+  [
+    'cid-version=1&chunker=size-1048576',
+    1048577,
+    'bafybeie5gxktemz66e3qddwad3yo4hdt5mvvl2w45rfkkc2utp6peqhvf4',
+    1048681,
+  ],
+  [
+    'cid-version=1&raw-leaves=true&chunker=size-1048576&max-file-links=1024',
+    1048577,
+    'bafybeie5gxktemz66e3qddwad3yo4hdt5mvvl2w45rfkkc2utp6peqhvf4',
+    1048681,
+  ],
+  ['chunker=size-2096896', 2096897, 'QmekTRTrSzSG8E1sPyVgcg1n4wf8p5wChamXKGjX9pvyZf', 2097019],
+  ['chunker=size-16384&max-file-links=2', 16385, 'QmdQf5JwVZeA3sviMwx8BXDE4rSSaHcK36ihjnpFjP8Q2z', 16507],
+  ['chunker=size-16384&max-file-links=2', 32769, 'QmajPJFB2UYgVXqUm5PTBAADs1mxtEHDXJhfPWNfZ2XcgK', 33059],
+  ['chunker=size-16384&max-file-links=2', 147457, 'QmUgqo54hJvm1Xay3jt7YSyr3NMG3XR4VchVqYPtkLSLFA', 148635],
+  [
+    'cid-version=1&chunker=size-16384&max-file-links=3',
+    49152,
+    'bafybeieismwybai7uu7luqugnws3qbz6np5uhwcw56fexipadvn2lqvc5m',
+    49310,
+  ],
+  [
+    'cid-version=1&chunker=size-16384&max-file-links=3',
+    49153,
+    'bafybeigudbc3h4el35gdtjdwyvv5zakbro3mlfey3klgjncut5tbkmgfuu',
+    49467,
+  ],
+  [
+    'cid-version=1&chunker=size-16384&max-file-links=3',
+    147457,
+    'bafybeihimwv2o7huixnuncothjutecwpwxw2rxwkryxwj256mqd3ythimq',
+    148297,
+  ],
+  [
+    'raw-leaves=true&chunker=size-65536&max-file-links=5',
+    327680,
+    'QmaAAQtZCMNJnJePFanty7tnsopDwqfg6cH9g1tbFd9JzT',
+    327938,
+  ],
+  [
+    'raw-leaves=true&chunker=size-65536&max-file-links=5',
+    327681,
+    'QmWprxY2XX4FSyCfD724FtPAJnyi7dM9wYxwSavJZH2WtL',
+    328091,
+  ],
+  [
+    'cid-version=1&raw-leaves=false&chunker=size-16384&max-file-links=8192',
+    2850817,
+    'bafybeiatgatnz74iivxcjpfqvcitwawiyhfdtifp3dfkez2wpy65mh54zi',
+    2862017,
+  ],
+  ['chunker=size-16384', 2850816, 'QmV8XKNxy518AFrCMidtbv5M6KFCe5wUro1nkDuafTcWq1', 2861614],
+  ['chunker=size-16384', 2850817, 'QmS55Cq3X6obYFsHaAzwfNaLJXchf8zA7VLJ899ha87XFA', 2861776],
+  ['max-file-links=174', 262145, 'QmUXyR3a1Lbrr8nFMSjJCbrWBz1VnTv8nX9bKpaRkkxEJX', 262267],
+]
