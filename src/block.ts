@@ -3,7 +3,9 @@
 import { createHash } from 'node:crypto'
 import { blake2b } from '@noble/hashes/blake2.js'
 import { blake3 } from '@noble/hashes/blake3.js'
-import type { CID } from 'multiformats/cid'
+import { base32 } from 'multiformats/bases/base32'
+import { CID } from 'multiformats/cid'
+import { decode as decodeDigest } from 'multiformats/hashes/digest'
 
 export type Block = { readonly cid: CID; readonly bytes: Uint8Array }
 
@@ -14,6 +16,7 @@ export const maxBlockBytes = 2 * 1024 * 1024
 export const maxIdentityBytes = 128
 
 const identityCode = 0x00
+const rawCode = 0x55
 
 // Only functions that prove something, and only at their full length: a short digest can be forged.
 const functions = new Map<number, { length: number; digest: (bytes: Uint8Array) => Uint8Array }>([
@@ -38,6 +41,15 @@ export function proves(cid: CID, bytes: Uint8Array): boolean {
   const { code, digest } = cid.multihash
   const hashed = code === identityCode ? bytes : functions.get(code)?.digest(bytes)
   return hashed !== undefined && Buffer.compare(hashed, digest) === 0
+}
+
+/** The same for the name that a block is kept under. */
+export function provesKey(key: string, bytes: Uint8Array): boolean {
+  try {
+    return proves(CID.createV1(rawCode, decodeDigest(base32.decode(key))), bytes)
+  } catch {
+    return false
+  }
 }
 
 /**

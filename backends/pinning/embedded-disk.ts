@@ -1,18 +1,19 @@
 // The embedded store's way to the disk: new files are written in one folder and renamed into place once they are on the
-// platter. Syncs of a folder that come at the same time are one.
+// platter. Syncs of a folder that come at the same time are one. A folder that was removed meanwhile is made again.
 import { randomBytes } from 'node:crypto'
-import { mkdir, open, readdir, rename, rm } from 'node:fs/promises'
+import { link, readdir, rename, rm } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
+import { codeOf, makeFolder, syncFolder, writeSynced } from '../../src/durable.ts'
 
 export interface Disk {
   /** Makes a folder that lasts. */
   folder(path: string): Promise<void>
   /** Drops what a process that died left unfinished; once, and never what is being written by this one. */
   tidy(): Promise<void>
-  /** A name for a file that is not in place yet. */
-  temporary(): Promise<string>
-  /** Whole, and on the platter but for its name: `sync` the folder for that. */
+  /** Whole, and on the platter but for its name: `sync` the folder for that. Takes the place of what is there. */
   write(file: string, bytes: Uint8Array): Promise<void>
+  /** The same with a second name for a file that is on the platter. */
+  link(source: string, file: string): Promise<void>
   sync(path: string): Promise<void>
 }
 
@@ -36,9 +37,28 @@ export function createDisk(root: string): Disk {
     return making
   }
 
-  async function temporary(): Promise<string> {
-    await folder(temporaries)
-    return join(temporaries, `${ours}-${randomBytes(8).toString('hex')}`)
+  /** Under a temporary name first, then in the place of `file`. */
+  async function place(file: string, make: (beside: string) => Promise<void>): Promise<void> {
+    const beside = join(temporaries, `${ours}-${randomBytes(8).toString('hex')}`)
+    try {
+      await folder(temporaries)
+      await make(beside)
+      await folder(dirname(file))
+      await rename(beside, file)
+    } finally {
+      // Renaming a name of a file over another name of it does nothing, and leaves both.
+      await rm(beside, { force: true }).catch(() => {})
+    }
+  }
+
+  async function placeAnyhow(file: string, make: (beside: string) => Promise<void>): Promise<void> {
+    try {
+      await place(file, make)
+    } catch (error) {
+      if (codeOf(error) !== 'ENOENT') throw error
+      made.clear()
+      await place(file, make)
+    }
   }
 
   async function tidyNow(): Promise<void> {
@@ -72,40 +92,8 @@ export function createDisk(root: string): Disk {
       tidied ??= tidyNow()
       return tidied
     },
-    temporary,
     sync,
-    async write(file, bytes) {
-      const beside = await temporary()
-      try {
-        const handle = await open(beside, 'wx')
-        try {
-          await handle.writeFile(bytes)
-          await handle.sync()
-        } finally {
-          await handle.close()
-        }
-        await folder(dirname(file))
-        await rename(beside, file)
-      } catch (error) {
-        await rm(beside, { force: true }).catch(() => {})
-        throw error
-      }
-    },
-  }
-}
-
-/** With those above it that had to be made; each name is on the platter when its folder is. */
-async function makeFolder(path: string): Promise<void> {
-  const first = await mkdir(path, { recursive: true })
-  if (first === undefined) return
-  for (let made = path; made.length >= first.length; made = dirname(made)) await syncFolder(dirname(made))
-}
-
-async function syncFolder(path: string): Promise<void> {
-  const handle = await open(path, 'r')
-  try {
-    await handle.sync()
-  } finally {
-    await handle.close()
+    write: (file, bytes) => placeAnyhow(file, (beside) => writeSynced(beside, bytes)),
+    link: (source, file) => placeAnyhow(file, (beside) => link(source, beside)),
   }
 }

@@ -1,11 +1,12 @@
 // Our own disk as a provider: blocks as plain files, on the platter before they count, never evicted. A pin is one small
 // file that lists its blocks; unpinning frees those that no other pin lists.
 import { randomBytes } from 'node:crypto'
-import { access, link, readFile, rename, rm, statfs, unlink } from 'node:fs/promises'
+import { access, readFile, rm, statfs, unlink } from 'node:fs/promises'
 import { join, resolve } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { z } from 'zod'
-import { type Block, blockKey, isIdentity, maxBlockBytes, proves } from '../../src/block.ts'
+import { type Block, blockKey, isIdentity, maxBlockBytes, proves, provesKey } from '../../src/block.ts'
+import { codeOf } from '../../src/durable.ts'
 import { Failure } from '../../src/failure.ts'
 import type { BlockFile, LocalStore, Provider, ProviderContext, ProviderKind, Upload } from './contract.ts'
 import { createDisk } from './embedded-disk.ts'
@@ -21,7 +22,7 @@ export interface EmbeddedProvider extends Provider {
   readonly store: LocalStore
 }
 
-const writesAtOnce = 8
+const atOnce = 8
 const leastFreeBytes = 64 * 1024 * 1024
 
 export const embedded: ProviderKind<typeof options> = { use: 'embedded', options, left, create: createEmbedded }
@@ -50,22 +51,7 @@ export function createEmbedded(settings: Options, { name, data, clock }: Provide
     return bytes && bytes.byteLength <= maxBlockBytes ? bytes : undefined
   }
 
-  /** A second name for what already lies on the platter; false where the file system has no such names. */
-  async function linked({ key, file }: BlockFile): Promise<boolean> {
-    const beside = await disk.temporary()
-    try {
-      await link(file, beside)
-      await rename(beside, fileOf(key))
-      return true
-    } catch (error) {
-      if (!cannotLink.has(codeOf(error) ?? '')) throw error
-      return false
-    } finally {
-      // Renaming a name of a file over another name of it does nothing, and leaves both.
-      await rm(beside, { force: true }).catch(() => {})
-    }
-  }
-
+  /** Second names for what already lies on the platter; false where that cannot be done for each of them. */
   async function linkAll(files: readonly BlockFile[], keys: Set<string>, signal: AbortSignal): Promise<boolean> {
     const rest = [...files]
     let canLink = true
@@ -73,12 +59,16 @@ export function createEmbedded(settings: Options, { name, data, clock }: Provide
       for (let next = rest.pop(); next && canLink; next = rest.pop()) {
         signal.throwIfAborted()
         keys.add(next.key)
-        await disk.folder(shardOf(next.key))
-        // What is there already may have rotted: the new one takes its place, at no cost.
-        canLink &&= await linked(next)
+        try {
+          // What is there already may have rotted: the new one takes its place, at no cost.
+          await disk.link(next.file, fileOf(next.key))
+        } catch (error) {
+          if (!cannotLink.has(codeOf(error) ?? '')) throw error
+          canLink = false
+        }
       }
     }
-    await allOrNone(Array.from({ length: writesAtOnce }, work))
+    await allOrNone(Array.from({ length: atOnce }, work))
     return canLink
   }
 
@@ -95,7 +85,7 @@ export function createEmbedded(settings: Options, { name, data, clock }: Provide
         const write = placed(key, block).finally(() => writing.delete(write))
         writing.add(write)
         write.catch(() => {})
-        if (writing.size >= writesAtOnce) await Promise.race(writing)
+        if (writing.size >= atOnce) await Promise.race(writing)
       }
     } finally {
       await allOrNone([...writing])
@@ -107,10 +97,29 @@ export function createEmbedded(settings: Options, { name, data, clock }: Provide
     if (!there || !proves(cid, there)) await disk.write(fileOf(key), bytes)
   }
 
+  /** Whether each of them, read from where it is kept, is what its name says. */
+  async function areWhole(keys: ReadonlySet<string>, signal: AbortSignal): Promise<boolean> {
+    const rest = [...keys]
+    let isWhole = true
+    const work = async () => {
+      for (let key = rest.pop(); key && isWhole; key = rest.pop()) {
+        signal.throwIfAborted()
+        const bytes = await read(key)
+        if (!bytes || !provesKey(key, bytes)) isWhole = false
+      }
+    }
+    await allOrNone(Array.from({ length: atOnce }, work))
+    return isWhole
+  }
+
   async function keep(upload: Upload, signal: AbortSignal, keys: Set<string>): Promise<CID> {
     const files = await upload.files?.()
     const isLinked = files !== undefined && (await linkAll(files, keys, signal))
-    if (!isLinked) await writeAll(upload, keys, signal)
+    // What was linked may have rotted where it lay.
+    if (!isLinked || !(await areWhole(keys, signal))) {
+      await writeAll(upload, keys, signal)
+      if (!(await areWhole(keys, signal))) throw unlike(name, root)
+    }
     await Promise.all([...new Set([...keys].map(shardOf))].map(disk.sync))
     signal.throwIfAborted()
     await note(root, data, disk)
@@ -204,10 +213,6 @@ async function orIfGone<T>(work: Promise<T>, otherwise: T): Promise<T> {
   }
 }
 
-function codeOf(error: unknown): string | undefined {
-  return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : undefined
-}
-
 function outage(name: string, what: string, root: string, cause: unknown): Failure {
   const code = codeOf(cause)
   const isFull = code === 'ENOSPC' || code === 'EDQUOT'
@@ -218,3 +223,13 @@ function outage(name: string, what: string, root: string, cause: unknown): Failu
     facts: { class: isFull ? 'quota' : 'transient' },
   })
 }
+
+const unlike = (name: string, root: string): Failure =>
+  new Failure(
+    'broken',
+    `provider ${name}: what was written in ${root} reads back as something else; look at the disk`,
+    {
+      source: 'provider',
+      facts: { class: 'transient' },
+    },
+  )

@@ -192,8 +192,11 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
   /** One that goes with others, or the same file that is under way already. Resolves when enough hold it. */
   function join({ upload, id }: Spooled, others: Others): Joined {
     const running = flights.get(nameOf(upload.cid))
-    if (running && !running.isConfirming && !quorum.isEnough(running.entry))
-      return inTime(anew(running, { upload, id }, others))
+    if (running && !running.isConfirming) {
+      if (!quorum.isEnough(running.entry)) return inTime(anew(running, { upload, id }, others))
+      const mended = track(mend(running, { upload, id }))
+      return { enough: mended, confirmed: mended }
+    }
     if (running)
       return inTime(
         running.confirmed.then(
@@ -242,6 +245,24 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
     const { enough, confirmed } = begin(upload, { ...old.entry, id }, { others: others.wait, isAsked: true })
     track(traces.remove(old)).catch(said('journal.remove', old))
     return { enough: enough.promise, confirmed }
+  }
+
+  /**
+   * The same file again, which is held by enough and waits for others. What lies on this disk may have rotted: what comes
+   * takes its place, and a provider of this machine is not believed that it holds it until it was given it anew.
+   */
+  async function mend(flight: Flight, { upload, id }: Spooled): Promise<void> {
+    try {
+      const locals = quorum.holders(flight.entry).filter(({ traits }) => traits.local)
+      const attempts = await Promise.all(locals.map((one) => asks.askAgain(flight, one, upload)))
+      if (attempts.some(({ isHeld }) => !isHeld)) await note(flight, {})
+      if (!quorum.isEnough(flight.entry)) throw quorum.unconfirmed(flight.entry, attempts)
+      await options.onConfirmed(upload, closing.signal)
+      await spools.replace(flight.entry.id, id)
+    } finally {
+      await spools.drop(id)
+    }
+    asks.goOn(flight)
   }
 
   /** What another process, or the gateway before this one, left. */

@@ -1,4 +1,5 @@
 // What can go wrong with an upload, in one place, so that the same trouble has the same words.
+import { codeOf } from '../durable.ts'
 import { Failure } from '../failure.ts'
 
 export const malformed = (message: string, cause?: unknown): Failure =>
@@ -18,10 +19,6 @@ export const nobodyKeeps = (): Failure =>
 
 export const busy = (message: string, retryAfterMs = 1000): Failure =>
   new Failure('overloaded', message, { source: 'ours', retryAfterMs })
-
-export function codeOf(error: unknown): string | undefined {
-  return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : undefined
-}
 
 export const isNoRoom = (error: unknown): boolean => ['ENOSPC', 'EDQUOT'].includes(codeOf(error) ?? '')
 

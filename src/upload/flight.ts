@@ -53,6 +53,8 @@ export type AskOptions = {
 export interface Asks {
   /** Once. Rejects only when `signal` aborts. */
   ask(flight: Flight, provider: Provider, signal: AbortSignal): Promise<Attempt>
+  /** One that holds it, with the same bytes from elsewhere. Rejects only when the gateway stops. */
+  askAgain(flight: Flight, provider: Provider, upload: Upload): Promise<Attempt>
   /** Behind the answer: whoever does not hold it yet is asked again when its time has come. */
   goOn(flight: Flight): void
 }
@@ -71,20 +73,27 @@ export function createAsks(options: AskOptions): Asks {
   const { providers, clock, log, random, closing, track, note, onSettled } = options
   const gates = new Map<string, Gate>(providers.map(({ name }) => [name, gateOf(name)]))
 
+  const attemptOnce = (provider: Provider, upload: Upload, signal: AbortSignal): Promise<Attempt> => {
+    const pin = () => attemptPin(provider, upload, { ms: options.pinMs, clock, signal })
+    return (gates.get(provider.name) as Gate).run(pin, signal)
+  }
+
+  /** What failed is tried again in its time, unless somebody gave up on it. */
+  function wantedStill(flight: Flight, attempt: Attempt & { readonly isHeld: false }, tries: number): void {
+    const { provider, class: kind, why } = attempt
+    const notBefore = clock.now() + nextTryMs(attempt, tries, random)
+    stand(flight, provider, { state: 'wanted', tries, class: kind, why, notBefore })
+  }
+
   async function ask(flight: Flight, provider: Provider, signal: AbortSignal): Promise<Attempt> {
     const { name } = provider
     const tries = standing(flight, name).tries + 1
     flight.asking.add(name)
     try {
-      const pin = () => attemptPin(provider, flight.upload, { ms: options.pinMs, clock, signal })
-      const attempt = await (gates.get(name) as Gate).run(pin, signal)
+      const attempt = await attemptOnce(provider, flight.upload, signal)
       // Also where somebody gave up on it meanwhile: it does hold it.
       if (attempt.isHeld) stand(flight, name, { state: 'held', tries })
-      else if (standing(flight, name).state === 'wanted') {
-        const { class: kind, why } = attempt
-        const notBefore = clock.now() + nextTryMs(attempt, tries, random)
-        stand(flight, name, { state: 'wanted', tries, class: kind, why, notBefore })
-      }
+      else if (standing(flight, name).state === 'wanted') wantedStill(flight, attempt, tries)
       return attempt
     } finally {
       flight.asking.delete(name)
@@ -119,5 +128,13 @@ export function createAsks(options: AskOptions): Asks {
     flight.timers.set(name, cancel)
   }
 
-  return { ask, goOn }
+  return {
+    ask,
+    goOn,
+    async askAgain(flight, provider, upload) {
+      const attempt = await attemptOnce(provider, upload, closing)
+      if (!attempt.isHeld && !flight.over) wantedStill(flight, attempt, 1)
+      return attempt
+    },
+  }
 }

@@ -4,9 +4,8 @@ import { readdir, readFile, rename, rm } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { CID } from 'multiformats/cid'
 import type { Profile } from '../../backends/pinning/contract.ts'
+import { codeOf, isLeftOver, makeFolder, syncFolder, writeDurably } from '../durable.ts'
 import type { Log } from '../observe/log.ts'
-import { isLeftOver, makeFolder, syncFolder, writeDurably } from './durable.ts'
-import { codeOf } from './failures.ts'
 
 export type FailureClass = 'auth' | 'quota' | 'transient' | 'content'
 

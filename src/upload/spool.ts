@@ -1,13 +1,13 @@
 // Where an upload lies until every provider holds it: a folder of its own with one file per block, each on the platter
 // when its `put` resolves. The same files are linked into the embedded store, so nothing is written twice.
 import { randomUUID } from 'node:crypto'
-import { readdir, readFile, rm } from 'node:fs/promises'
+import { readdir, readFile, rename, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import type { LocalStore, Profile, Upload } from '../../backends/pinning/contract.ts'
 import { blockKey } from '../block.ts'
-import { makeFolder, syncFolder, writeSynced } from './durable.ts'
-import { codeOf, diskFailure } from './failures.ts'
+import { codeOf, makeFolder, syncFolder, writeSynced } from '../durable.ts'
+import { diskFailure } from './failures.ts'
 import { blockName, carHeader, carSectionBytes, spooledUpload } from './spooled.ts'
 
 export interface Spool {
@@ -30,6 +30,8 @@ export interface Spools {
   /** What was finished before this process began. */
   open(record: SpoolRecord): Upload
   drop(id: string): Promise<void>
+  /** The blocks of `by` take the place of the same ones of `id`, if that is still there. */
+  replace(id: string, by: string): Promise<void>
   /** Lets what lies here be read by block, until it is dropped. Does not reject. */
   offer(id: string): Promise<void>
   /** The blocks that are offered. */
@@ -119,6 +121,15 @@ export function createSpools(root: string): Spools {
       withdraw(id)
       inUse.delete(id)
       return rm(folderOf(id), { recursive: true, force: true })
+    },
+    async replace(id, by) {
+      try {
+        for (const key of await readdir(folderOf(by))) await rename(join(folderOf(by), key), join(folderOf(id), key))
+        await syncFolder(folderOf(id))
+      } catch (error) {
+        // It was dropped just now: whoever it waited for holds it.
+        if (codeOf(error) !== 'ENOENT') throw diskFailure(error, 'take an upload')
+      }
     },
     async offer(id) {
       // It never changes, and whoever reads it now goes on.

@@ -1,7 +1,7 @@
 // The embedded store: what is pinned is whole and stays, what no pin needs goes, and a disk that is full or gone says so.
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
-import { mkdir, mkdtemp, rm, stat, writeFile } from 'node:fs/promises'
+import { type FileHandle, mkdir, mkdtemp, open as openFile, rm, stat, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, it } from 'node:test'
@@ -149,6 +149,59 @@ describe('the embedded store', () => {
       await store.pin(how(upload), never)
       assert.equal(Buffer.compare((await tier.get(upload.cid)) as Uint8Array, bytes), 0)
     }
+  })
+
+  it('does not say that it holds what rotted before it was linked', async () => {
+    const upload = await uploadOf(randomBytes(2 * MiB + 5))
+    const [first, ...files] = (await upload.files?.()) ?? []
+    assert.ok(first)
+    await writeFile(first.file, randomBytes(1000))
+    await assert.rejects(store.pin({ ...upload, files: async () => [...files, first] }, never), /lost or damaged/)
+    assert.equal(await store.status(upload.cid, never), 'absent')
+    assert.deepEqual(await blocks(), [])
+  })
+
+  it('copies all of it when one block cannot be linked, however late the others can', async () => {
+    for (let turn = 0; turn < 10; turn++) {
+      const upload = await uploadOf(randomBytes(7 * MiB + 5))
+      const files = (await upload.files?.()) ?? []
+      const missing = files.map((one, index) =>
+        index === files.length - 1 ? { ...one, file: `${one.file}-gone` } : one,
+      )
+      await store.pin({ ...upload, files: async () => missing }, never)
+      for await (const { cid } of upload.blocks(never)) assert.ok(await store.store.has(cid), `turn ${turn}: ${cid}`)
+    }
+  })
+
+  it('makes its folders again when somebody removes them', async () => {
+    for (const gone of ['pins/tmp', 'pins/blocks', 'pins/roots', 'pins', '.']) {
+      const upload = await uploadOf(randomBytes(MiB + 1))
+      await store.pin(upload, never)
+      await rm(join(data, gone), { recursive: true })
+      for (const how of [(one: Upload) => one, copied]) {
+        const next = await uploadOf(randomBytes(MiB + 1))
+        await store.pin(how(next), never)
+        for await (const { cid } of next.blocks(never)) assert.ok(await store.store.has(cid), `${gone}: ${cid}`)
+      }
+    }
+  })
+
+  it('pins where the file system cannot sync a folder', async (context) => {
+    const handle = await openFile(data, 'r')
+    const prototype = Object.getPrototypeOf(handle) as FileHandle
+    await handle.close()
+    const { sync } = prototype
+    const synced: string[] = []
+    context.mock.method(prototype, 'sync', async function (this: FileHandle) {
+      if (!(await this.stat()).isDirectory()) return sync.call(this)
+      synced.push('a folder')
+      throw Object.assign(new Error('EINVAL: invalid argument, fsync'), { code: 'EINVAL' })
+    })
+    const upload = await uploadOf(randomBytes(MiB + 1))
+    await store.pin(upload, never)
+    assert.equal(await store.status(upload.cid, never), 'pinned')
+    await store.unpin(upload.cid, never)
+    assert.ok(synced.length > 0)
   })
 
   it('empties its folder of unfinished files', async () => {

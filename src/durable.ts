@@ -1,8 +1,12 @@
-// Writing that survives a power cut: bytes onto the platter, then a rename, then the folder that holds the name.
+// Writing that survives a power cut: bytes onto the platter, then a rename, then the folder that holds the name. Imports
+// nothing of ours.
 import { randomBytes } from 'node:crypto'
 import { mkdir, open, rename, rm } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
-import { codeOf } from './failures.ts'
+
+export function codeOf(error: unknown): string | undefined {
+  return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : undefined
+}
 
 /** In the names of unfinished files: what a process that died left is told from what is being written. */
 const ours = randomBytes(6).toString('hex')

@@ -1,0 +1,104 @@
+// The disk under uploads rots, or somebody removes folders from it. A 200 says that the file can be read from here now, and
+// what comes anew puts right what was lost.
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import { readdir, rm, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, it } from 'node:test'
+import { multipart, post } from '../support/adding.ts'
+import { fetchAll, startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
+import { kuboApi, type StandIn, startStandIn, token } from '../support/providers.ts'
+
+let data: string
+let kubo: StandIn
+beforeEach(async () => {
+  data = await tempFolder()
+  kubo = await startStandIn(kuboApi)
+})
+afterEach(async () => {
+  await kubo.close()
+  await rm(data, { recursive: true, force: true })
+})
+
+const start = (more: Record<string, unknown> = {}): Promise<TestGateway> =>
+  startGateway({
+    data,
+    config: {
+      pinning: {
+        providers: [
+          { name: 'local', use: 'embedded' },
+          { name: 'kubo', use: 'kubo', url: kubo.url, auth: { bearer: token } },
+        ],
+        ...more,
+      },
+      // Nothing but the store of pins can answer after a restart.
+      cache: { hot: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '2MiB' }] },
+    },
+  })
+
+async function add(gateway: TestGateway, body: Uint8Array): Promise<string> {
+  const { status, json, body: text } = await post(`${gateway.url}/add`, multipart([{ fileName: 'a', body }]))
+  assert.equal(status, 200, text)
+  return (json['cids'] as [string])[0]
+}
+
+async function spoil(folder: string): Promise<number> {
+  const entries = await readdir(folder, { recursive: true, withFileTypes: true })
+  const files = entries.filter((entry) => entry.isFile()).map(({ parentPath, name }) => join(parentPath, name))
+  for (const file of files) await writeFile(file, 'rotten')
+  return files.length
+}
+
+describe('pins that rotted', () => {
+  for (const isRestarted of [false, true])
+    it(`are right again when the file is uploaded again${isRestarted ? ' after a restart' : ''}, while a provider is owed`, async () => {
+      kubo.script = () => ({ status: 503 })
+      const body = randomBytes(2_500_000)
+      let gateway = await start()
+      try {
+        const path = await add(gateway, body)
+        assert.ok((await spoil(join(data, 'pins', 'blocks'))) > 1)
+        if (isRestarted) {
+          await gateway.close()
+          gateway = await start()
+          assert.equal((await fetchAll(gateway.url + path)).status, 404, 'what rotted is not served')
+        }
+        assert.equal(await add(gateway, body), path)
+        await gateway.close()
+        gateway = await start()
+        const { status, body: got } = await fetchAll(gateway.url + path)
+        assert.equal(status, 200)
+        assert.ok(got.equals(body))
+        kubo.script = undefined
+      } finally {
+        await gateway.close()
+      }
+      // What was brought anew is what the other one gets.
+      gateway = await start()
+      try {
+        for (const until = Date.now() + 30_000; kubo.pins.size === 0 && Date.now() < until; )
+          await new Promise((resolve) => setTimeout(resolve, 20))
+        assert.equal(kubo.pins.size, 1)
+      } finally {
+        await gateway.close()
+      }
+    })
+})
+
+describe('folders that are removed while it runs', () => {
+  for (const gone of ['pins/tmp', 'pins/blocks', 'pins', 'uploads', 'journal', 'cache', '.'])
+    it(`${gone}: the next upload is taken, and can be read after a restart`, async () => {
+      let gateway = await start({ confirm: 'all' })
+      try {
+        await add(gateway, randomBytes(1_500_000))
+        await rm(join(data, gone), { recursive: true, force: true, maxRetries: 20, retryDelay: 10 })
+        const body = randomBytes(1_500_000)
+        const path = await add(gateway, body)
+        await gateway.close()
+        gateway = await start()
+        assert.ok((await fetchAll(gateway.url + path)).body.equals(body))
+      } finally {
+        await gateway.close()
+      }
+    })
+})
