@@ -1,58 +1,24 @@
-// The official conformance suite against Kubo, against cidgate in front of that Kubo with empty tiers, and once more with
-// Kubo stopped. Prints a table of both, group by group, and every case that Kubo passes and cidgate does not.
+// The official conformance suite against Kubo, against cidgate in front of that Kubo with empty tiers, against the same
+// cidgate with Kubo stopped, and against a new cidgate process over the same data. Prints a table of them, group by group,
+// and every case that Kubo passes and cidgate does not, or that was not run there.
 //   GATEWAY_CONFORMANCE=/path/to/gateway-conformance npm run conformance
-import { execFile } from 'node:child_process'
-import { readdirSync, readFileSync, realpathSync } from 'node:fs'
-import { dirname, join } from 'node:path'
-import { createGateway } from '../../../src/gateway.ts'
-import { createHttpServer } from '../../../src/http/server.ts'
+import { writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
 import { type Kubo, startKubo } from '../support/kubo.ts'
-import { freePort, runOnce, tempFolder } from '../support/processes.ts'
-import { type Counts, readReport } from './report.ts'
+import { freePort, run, tempFolder } from '../support/processes.ts'
+import { type Column, type Counts, judged, sorted, table } from './report.ts'
+import { createSuite, everything, type Fixtures, groups, trustlessOnly } from './suite.ts'
 
-const suite = process.env['GATEWAY_CONFORMANCE']
-if (!suite) throw new Error('GATEWAY_CONFORMANCE: the path of the gateway-conformance binary, built from its source')
+const program = process.env['GATEWAY_CONFORMANCE']
+if (!program) throw new Error('GATEWAY_CONFORMANCE: the path of the gateway-conformance binary, built from its source')
 
-// Some cases belong to a second group too, and run only when that one is named with them.
-const groups = [
-  'trustless-block-gateway',
-  'trustless-car-gateway',
-  'trustless-car-gateway-optional',
-  'trustless-ipns-gateway',
-  'path-unixfs-gateway',
-  'path-range-gateway,path-unixfs-gateway',
-  'path-raw-gateway',
-  'path-tar-gateway',
-  'path-dag-gateway',
-  'path-ipns-gateway',
-  'redirects-file,subdomain-ipfs-gateway,dnslink-gateway',
-  'subdomain-ipfs-gateway',
-  'subdomain-ipns-gateway',
-  'dnslink-gateway',
-  'proxy-gateway,subdomain-ipfs-gateway',
-] as const
-
+const cidgate = fileURLToPath(new URL('../../../bin/cidgate.mjs', import.meta.url))
 const hosts = ['localhost', 'example.com']
 const folder = await tempFolder()
+const suite = createSuite(program, folder.path)
 
-function files(under: string): string[] {
-  return readdirSync(under, { recursive: true, withFileTypes: true })
-    .filter((entry) => entry.isFile())
-    .map((entry) => join(entry.parentPath, entry.name))
-}
-
-function fixtures(): { cars: string[]; records: string[]; namesMap: string } {
-  const to = join(folder.path, 'fixtures')
-  runOnce(suite as string, ['extract-fixtures', '--directory', to])
-  const all = files(to)
-  return {
-    cars: all.filter((file) => file.endsWith('.car')),
-    records: all.filter((file) => file.endsWith('.ipns-record')),
-    namesMap: readFileSync(all.find((file) => file.endsWith('IPFS_NS_MAP')) as string, 'utf8').trim(),
-  }
-}
-
-async function loadedKubo({ cars, records, namesMap }: ReturnType<typeof fixtures>): Promise<Kubo> {
+async function loadedKubo({ cars, records, namesMap }: Fixtures): Promise<Kubo> {
   const host = { UseSubdomains: true, InlineDNSLink: true, Paths: ['/ipfs', '/ipns'] }
   const kubo = await startKubo({
     namesMap,
@@ -70,8 +36,11 @@ async function loadedKubo({ cars, records, namesMap }: ReturnType<typeof fixture
   return kubo
 }
 
-async function startCidgate(types: 'api' | 'web', upstream: string, namesMap: string) {
-  const gateway = await createGateway({
+/** A process of its own, by the command that an operator starts. */
+async function startCidgate(types: 'api' | 'web', upstream: string, { namesMap }: Fixtures) {
+  const port = await freePort()
+  const config = {
+    listen: `127.0.0.1:${port}`,
     data: join(folder.path, `data-${types}`),
     admin: false,
     log: { level: 'error' },
@@ -84,70 +53,55 @@ async function startCidgate(types: 'api' | 'web', upstream: string, namesMap: st
       links: Object.fromEntries(namesMap.split(',').map((pair) => pair.split(/:(.*)/).slice(0, 2))),
     },
     retrieval: { probeEvery: 0, upstreams: [{ name: 'kubo', url: upstream }] },
-  })
-  const port = await freePort()
-  const server = createHttpServer(gateway.handler, gateway.serves)
-  await new Promise<void>((resolve) => server.listen(port, '127.0.0.1', resolve))
-  return {
-    url: `http://127.0.0.1:${port}`,
-    async close() {
-      server.closeAllConnections()
-      server.close()
-      await gateway.close()
-    },
   }
+  const file = join(folder.path, `${types}.json`)
+  await writeFile(file, JSON.stringify(config))
+  const url = `http://127.0.0.1:${port}`
+  const isReady = () =>
+    fetch(`${url}/ipfs/bafkqaaa`).then(
+      ({ ok }) => ok,
+      () => false,
+    )
+  const running = await run({ command: process.execPath, args: [cidgate, 'serve', '--config', file], isReady })
+  return { url, stop: () => running.stop() }
 }
 
-/** Each group by itself, so that its counts are its own. */
-async function test(url: string, which: readonly string[]): Promise<Map<string, Counts>> {
-  const subdomain = `http://example.com:${new URL(url).port}`
-  const home = process.env['GATEWAY_CONFORMANCE_HOME'] ?? dirname(realpathSync(suite as string))
-  const counts = new Map<string, Counts>()
-  for (const specs of which) {
-    const json = join(folder.path, 'report.json')
-    const urls = ['--gateway-url', url, '--subdomain-url', subdomain]
-    const command = ['test', ...urls, '--json', json, '--specs', specs, '--', '-timeout', '5m']
-    const env = { ...process.env, GATEWAY_CONFORMANCE_HOME: home }
-    // Cases that fail end it with 1; the report says which.
-    await new Promise<void>((resolve) => execFile(suite as string, command, { env }, () => resolve()))
-    counts.set(specs, readReport(readFileSync(json, 'utf8')))
-  }
-  return counts
-}
-
-const given = fixtures()
+const given = suite.fixtures()
 const kubo = await loadedKubo(given)
-const web = await startCidgate('web', kubo.gateway, given.namesMap)
-const api = await startCidgate('api', kubo.gateway, given.namesMap)
-const trustless = groups.filter((group) => group.startsWith('trustless-'))
+const opened: { stop(): Promise<void> }[] = [{ stop: () => kubo.stop() }]
+const start = async (types: 'api' | 'web') => {
+  const one = await startCidgate(types, kubo.gateway, given)
+  opened.push(one)
+  return one
+}
+const isTrustless = (group: string): boolean => group.startsWith('trustless-')
+const columns: Column[] = []
+const ask = async (head: string, url: string, asked: Column['asked'] = () => true) =>
+  columns.push({ head, asked, counts: await suite.run(url, asked === isTrustless ? trustlessOnly : everything) })
 try {
-  const columns = {
-    Kubo: await test(kubo.gateway, groups),
-    'cidgate, web': await test(web.url, groups),
-    'cidgate, api': await test(api.url, trustless),
-  }
+  // Which specifications a case needs, nothing but a run without the others tells.
+  const byGroup = new Map<string, Counts>()
+  for (const group of groups) byGroup.set(group, await suite.run(kubo.gateway, group))
+  const cases = sorted(byGroup)
+
+  await ask('Kubo', kubo.gateway)
+  const [web, api] = [await start('web'), await start('api')]
+  await ask('web', web.url)
+  await ask('api', api.url, isTrustless)
   await kubo.stop()
-  const all = { ...columns, 'cidgate, web, Kubo stopped': await test(web.url, groups) }
-  const heads = Object.keys(all)
-  console.log(`| group | ${heads.join(' | ')} |\n|---|${heads.map(() => '---|').join('')}`)
-  for (const group of groups) {
-    const cells = Object.values(all).map((counts) => {
-      const one = counts.get(group)
-      return one ? `${one.passed.size}${one.failed.size > 0 ? `, ${one.failed.size} fail` : ''}` : '–'
-    })
-    console.log(`| ${group} | ${cells.join(' | ')} |`)
-  }
-  let missed = 0
-  for (const [head, counts] of Object.entries(all).slice(1))
-    for (const [group, { failed }] of counts)
-      for (const name of failed) {
-        const isOurs = columns.Kubo.get(group)?.passed.has(name)
-        if (isOurs) missed++
-        console.log(`${isOurs ? 'MISSED' : 'also fails in Kubo'}: ${head}: ${group}: ${name}`)
-      }
-  process.exitCode = missed > 0 ? 1 : 0
+  await ask('web, Kubo stopped', web.url)
+  await ask('api, Kubo stopped', api.url, isTrustless)
+  await web.stop()
+  await api.stop()
+  await ask('web, new process', (await start('web')).url)
+  await ask('api, new process', (await start('api')).url, isTrustless)
+
+  console.log(table(columns, cases))
+  const { missed, shared } = judged(columns, cases)
+  for (const one of shared) console.log(`not passed by Kubo either: ${one}`)
+  for (const one of missed) console.log(`MISSED: ${one}`)
+  process.exitCode = missed.length > 0 ? 1 : 0
 } finally {
-  await kubo.stop().catch(() => {})
-  await Promise.all([web.close(), api.close()])
+  for (const { stop } of opened) await stop().catch(() => {})
   await folder.remove()
 }
