@@ -5,6 +5,8 @@ import type { Failure } from './failure.ts'
 
 export interface Gate {
   run<T>(work: () => Promise<T>, signal: AbortSignal): Promise<T>
+  /** Resolves with what gives the slot back. */
+  enter(signal: AbortSignal | undefined): Promise<() => void>
 }
 
 export function createGate(options: {
@@ -19,7 +21,7 @@ export function createGate(options: {
   const line = new Set<() => void>()
   let inside = 0
 
-  async function turn(signal: AbortSignal): Promise<void> {
+  async function turn(signal: AbortSignal | undefined): Promise<void> {
     if (inside < options.most) {
       inside++
       return
@@ -30,15 +32,15 @@ export function createGate(options: {
     const leave = (reason: unknown) => {
       if (line.delete(resolve)) reject(reason)
     }
-    const onAbort = () => leave(signal.reason)
+    const onAbort = () => leave(signal?.reason)
     const cancel = patience?.clock.after(patience.ms, () => leave(options.full()))
     line.add(resolve)
-    signal.addEventListener('abort', onAbort, { once: true })
+    signal?.addEventListener('abort', onAbort, { once: true })
     try {
       await promise
     } finally {
       cancel?.()
-      signal.removeEventListener('abort', onAbort)
+      signal?.removeEventListener('abort', onAbort)
     }
   }
 
@@ -52,16 +54,28 @@ export function createGate(options: {
     first()
   }
 
+  async function enter(signal: AbortSignal | undefined): Promise<() => void> {
+    signal?.throwIfAborted()
+    await turn(signal)
+    let isIn = true
+    const leave = () => {
+      if (isIn) next()
+      isIn = false
+    }
+    if (signal?.aborted) leave()
+    signal?.throwIfAborted()
+    return leave
+  }
+
   return {
     async run(work, signal) {
-      signal.throwIfAborted()
-      await turn(signal)
+      const leave = await enter(signal)
       try {
-        signal.throwIfAborted()
         return await work()
       } finally {
-        next()
+        leave()
       }
     },
+    enter,
   }
 }

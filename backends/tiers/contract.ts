@@ -16,11 +16,15 @@ export type TierTraits = {
   readonly keeps?: boolean
 }
 
-/**
- * Of who asks again because nobody else has it: `whole`, to the tier's own deadline; `beyond`, even a tier that failed
- * lately, since nobody else could be asked at all. Only the guard in front of a tier looks at it.
- */
-export type Patience = 'usual' | 'whole' | 'beyond'
+/** One call while it goes on: what its caller wants, and what the caller is told. */
+export type Call = {
+  /** Ask even a tier that failed lately, since nobody else could be asked at all. Only a guard looks at it. */
+  readonly anyway?: boolean
+  /** Said by the tier: the call has left our own line and goes to the store. */
+  readonly begun?: () => void
+  /** Said by a guard: it takes longer than is worth waiting for without asking somebody else too. The call goes on. */
+  readonly overdue?: () => void
+}
 
 /**
  * Promises callers rely on: a miss is `undefined`, an outage *rejects* with a Failure (source `tier`), never the
@@ -32,12 +36,16 @@ export type Patience = 'usual' | 'whole' | 'beyond'
 export interface Tier {
   readonly name: string
   readonly traits: TierTraits
-  /** How long a read may take before this tier counts as silent: the guard's clock. Absent: one second. */
+  /** How long a read may take once it has begun before this tier counts as silent. Absent: one second. */
   readonly deadlineMs?: number
-  get(cid: CID, signal?: AbortSignal, patience?: Patience): Promise<Uint8Array | undefined>
-  put(cid: CID, bytes: Uint8Array, signal?: AbortSignal): Promise<void>
-  has(cid: CID, signal?: AbortSignal): Promise<boolean>
-  delete(cid: CID, signal?: AbortSignal): Promise<void>
+  /** It says when a call has `begun`. Otherwise a call begins when it is made. */
+  readonly announces?: boolean
+  /** How long an answer of it is worth waiting for now before somebody else is asked too; a guard learns it. */
+  readonly patienceMs?: number
+  get(cid: CID, signal?: AbortSignal, call?: Call): Promise<Uint8Array | undefined>
+  put(cid: CID, bytes: Uint8Array, signal?: AbortSignal, call?: Call): Promise<void>
+  has(cid: CID, signal?: AbortSignal, call?: Call): Promise<boolean>
+  delete(cid: CID, signal?: AbortSignal, call?: Call): Promise<void>
   /** Touches the world once: credentials, reachability, room. Rejects with a Failure that says what to mend. */
   probe?(signal?: AbortSignal): Promise<void>
   close(): Promise<void>

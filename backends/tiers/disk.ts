@@ -10,7 +10,7 @@ import { size } from '../../src/config/units.ts'
 import { withDeadline } from '../../src/deadline.ts'
 import { Failure } from '../../src/failure.ts'
 import { createGate } from '../../src/gate.ts'
-import type { Tier, TierKind } from './contract.ts'
+import type { Call, Tier, TierKind } from './contract.ts'
 import { createRoom, shardOf, temporarySuffix } from './disk-room.ts'
 
 const options = z.strictObject({
@@ -24,7 +24,8 @@ const options = z.strictObject({
 const readMs = 1000
 const writeMs = 10_000
 const filesAtOnce = 64
-const filesInLine = 4096
+const filesInLine = 8192
+const lineMs = 5000
 
 export const disk: TierKind<typeof options> = {
   use: 'disk',
@@ -37,22 +38,33 @@ type DiskOptions = { readonly name: string; readonly path: string; readonly maxB
 
 function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
   const room = createRoom({ path, maxBytes, clock })
-  const gate = createGate({ most: filesAtOnce, inLine: filesInLine, full: () => tooMany(name) })
+  const patience = { ms: lineMs, clock }
+  const gate = createGate({ most: filesAtOnce, inLine: filesInLine, full: () => tooMany(name), patience })
   const fileOf = (key: string): string => join(path, shardOf(key), key)
 
-  /** A stuck disk cannot be aborted: the caller is let go, and the gate holds the slot until the call comes back. */
+  /**
+   * Its time begins when it leaves our line. A stuck disk cannot be aborted: the caller is let go, and the gate holds the
+   * slot until the call comes back.
+   */
   async function call<T>(
     ms: number,
     signal: AbortSignal | undefined,
+    told: Call | undefined,
     work: (own: AbortSignal) => Promise<T>,
   ): Promise<T> {
+    const leave = await gate.enter(signal)
+    told?.begun?.()
+    let over: Promise<T> | undefined
     try {
-      return await withDeadline({ ms, clock, signal, late: () => silent(name, ms) }, (own) =>
-        gate.run(() => work(own), own),
-      )
+      return await withDeadline({ ms, clock, signal, late: () => silent(name, ms) }, (own) => {
+        over = work(own)
+        return over
+      })
     } catch (error) {
       if (error instanceof Failure || signal?.aborted) throw error
       throw outage(name, path, error)
+    } finally {
+      Promise.resolve(over).then(leave, leave)
     }
   }
 
@@ -99,13 +111,17 @@ function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
     name,
     traits: { persistent: true, shared: false, trusted: false },
     deadlineMs: readMs,
-    get: (cid, signal) => call(readMs, signal, () => orIfGone(read(fileOf(blockKey(cid))), undefined)),
-    put: (cid, bytes, signal) => call(writeMs, signal, (own) => write(blockKey(cid), bytes, own)),
-    has: (cid, signal) =>
-      call(readMs, signal, async () => (await orIfGone(stat(fileOf(blockKey(cid))), undefined))?.isFile() ?? false),
-    delete: (cid, signal) => call(writeMs, signal, () => rm(fileOf(blockKey(cid)), { force: true })),
+    announces: true,
+    get: (cid, signal, told) => call(readMs, signal, told, () => orIfGone(read(fileOf(blockKey(cid))), undefined)),
+    put: (cid, bytes, signal, told) => call(writeMs, signal, told, (own) => write(blockKey(cid), bytes, own)),
+    has: (cid, signal, told) =>
+      call(readMs, signal, told, async () => {
+        const found = await orIfGone(stat(fileOf(blockKey(cid))), undefined)
+        return found?.isFile() ?? false
+      }),
+    delete: (cid, signal, told) => call(writeMs, signal, told, () => rm(fileOf(blockKey(cid)), { force: true })),
     probe: (signal) =>
-      call(writeMs, signal, async (own) => {
+      call(writeMs, signal, undefined, async (own) => {
         const file = join(path, `probe-${randomBytes(6).toString('hex')}`)
         try {
           await writeWhole(file, Buffer.alloc(1), own)

@@ -6,8 +6,9 @@ import { blockKey } from '../../src/block.ts'
 import type { Clock } from '../../src/clock.ts'
 import { withDeadline } from '../../src/deadline.ts'
 import { Failure } from '../../src/failure.ts'
+import { createGate, type Gate } from '../../src/gate.ts'
 import type { Log } from '../../src/observe/log.ts'
-import type { Tier, TierTraits } from './contract.ts'
+import type { Call, Tier, TierTraits } from './contract.ts'
 
 export type KeyvStore = KeyvStoreAdapter | Map<string, unknown>
 
@@ -31,6 +32,8 @@ export type KeyvTierOptions = {
   readonly writeTimeoutMs: number
   /** Once, for loading the library and connecting. */
   readonly openMs: number
+  /** Reads, and writes, that the store takes at once. The rest stands in a line. */
+  readonly atOnce?: { readonly reads: number; readonly writes: number } | undefined
   /** A Failure of what the library threw: its types and codes stop here. */
   readonly explain: (error: unknown) => Failure
   readonly probe?: ((store: KeyvStore, signal: AbortSignal) => Promise<void>) | undefined
@@ -38,12 +41,22 @@ export type KeyvTierOptions = {
 
 const probeMs = 10_000
 const shutMs = 2000
+const usualAtOnce = { reads: 256, writes: 64 }
+const inLine = 8192
+const lineMs = 5000
 
 export function createKeyvTier(options: KeyvTierOptions): Tier {
   const { name, clock, log, binary, prefix, ttlMs, timeoutMs, writeTimeoutMs, openMs, explain } = options
   const calls = new AsyncLocalStorage<AbortSignal>()
+  const { reads: readsAtOnce, writes: writesAtOnce } = options.atOnce ?? usualAtOnce
+  const reads = gateOf(readsAtOnce)
+  const writes = gateOf(writesAtOnce)
   let opening: Promise<Keyv> | undefined
   let closed = false
+
+  function gateOf(most: number): Gate {
+    return createGate({ most, inLine, full: () => tooMany(name), patience: { ms: lineMs, clock } })
+  }
 
   async function open(): Promise<Keyv> {
     const store = await options.open(() => calls.getStore())
@@ -67,12 +80,25 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
     return opening
   }
 
-  async function call<T>(ms: number, signal: AbortSignal | undefined, work: (keyv: Keyv) => Promise<T>): Promise<T> {
+  /** Opening, and standing in our line, are no time of the store's. */
+  async function call<T>(
+    gate: Gate,
+    ms: number,
+    signal: AbortSignal | undefined,
+    told: Call | undefined,
+    work: (keyv: Keyv) => Promise<T>,
+  ): Promise<T> {
     if (closed) throw new Failure('unavailable', `tier ${name} is closed`, { source: 'tier' })
     const late = (limit: number) => ({ ms: limit, clock, signal, late: () => silent(name, limit) })
     try {
       const keyv = await withDeadline(late(openMs), opened)
-      return await withDeadline(late(ms), (own) => calls.run(own, work, keyv))
+      const leave = await gate.enter(signal)
+      try {
+        told?.begun?.()
+        return await withDeadline(late(ms), (own) => calls.run(own, work, keyv))
+      } finally {
+        leave()
+      }
     } catch (error) {
       if (error instanceof Failure || signal?.aborted) throw error
       throw explain(error)
@@ -84,26 +110,28 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
   return {
     name,
     traits: options.traits,
-    deadlineMs: openMs + timeoutMs,
-    get: (cid, signal) => call(timeoutMs, signal, async (keyv) => bytesOf(await keyv.getRaw(keyOf(cid)))),
-    async put(cid, bytes, signal) {
-      await call(writeTimeoutMs, signal, async (keyv) => {
+    deadlineMs: timeoutMs,
+    announces: true,
+    get: (cid, signal, told) =>
+      call(reads, timeoutMs, signal, told, async (keyv) => bytesOf(await keyv.getRaw(keyOf(cid)))),
+    async put(cid, bytes, signal, told) {
+      await call(writes, writeTimeoutMs, signal, told, async (keyv) => {
         // A Map keeps what it is given; a server has it on the wire when the call is over.
         const value = keyv.store instanceof Map ? Buffer.from(bytes) : asBuffer(bytes)
         const kept = await keyv.set(keyOf(cid), value, ttlMs)
         if (!kept) throw new Failure('broken', `tier ${name} did not keep a block`, { source: 'tier' })
       })
     },
-    has: (cid, signal) =>
-      call(timeoutMs, signal, async (keyv) => {
+    has: (cid, signal, told) =>
+      call(reads, timeoutMs, signal, told, async (keyv) => {
         const knows = !(keyv.store instanceof Map) && typeof keyv.store.has === 'function'
         return knows ? keyv.has(keyOf(cid)) : bytesOf(await keyv.getRaw(keyOf(cid))) !== undefined
       }),
-    async delete(cid, signal) {
-      await call(writeTimeoutMs, signal, (keyv) => keyv.delete(keyOf(cid)))
+    async delete(cid, signal, told) {
+      await call(writes, writeTimeoutMs, signal, told, (keyv) => keyv.delete(keyOf(cid)))
     },
     async probe(signal) {
-      await call(probeMs, signal, async (keyv) => {
+      await call(writes, probeMs, signal, undefined, async (keyv) => {
         if (options.probe) return options.probe(keyv.store, calls.getStore() ?? AbortSignal.abort())
         const key = `${prefix}probe`
         await keyv.set(key, Buffer.from([1]), 60_000)
@@ -158,3 +186,6 @@ const nameOf = (error: unknown): string => (error instanceof Error ? error.name 
 
 const silent = (name: string, ms: number): Failure =>
   new Failure('timeout', `tier ${name} did not answer within ${ms} ms`, { source: 'tier' })
+
+const tooMany = (name: string): Failure =>
+  new Failure('overloaded', `tier ${name}: too many calls wait for it`, { source: 'tier' })

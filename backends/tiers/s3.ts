@@ -5,7 +5,7 @@ import { duration } from '../../src/config/units.ts'
 import { Failure } from '../../src/failure.ts'
 import type { TierKind } from './contract.ts'
 import { createKeyvTier } from './keyv-tier.ts'
-import { S3Store, statusOf } from './s3-store.ts'
+import { atOnce, S3Store, statusOf } from './s3-store.ts'
 
 const options = z
   .strictObject({
@@ -66,6 +66,7 @@ export const s3: TierKind<typeof options> = {
       timeoutMs: timeout,
       writeTimeoutMs,
       openMs,
+      atOnce,
       explain: (error) => explain(name, rest.bucket, error),
       async probe(store, signal) {
         if (store instanceof S3Store) await store.probe(signal)

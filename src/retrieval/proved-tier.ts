@@ -17,29 +17,44 @@ export type ProvedOptions = {
 
 export function proved(tier: Tier, { log, onCorrupt }: ProvedOptions): ProvedTier {
   let corrupt = 0
+
+  /** Until it is deleted, or that is no longer worth waiting for. Not on the reader's signal: an impatient client leaves no
+   * corrupt block behind. */
+  function remove(cid: CID): Promise<void> {
+    return new Promise((resolve) => {
+      tier
+        .delete(cid, undefined, { overdue: resolve })
+        .catch((error: unknown) => {
+          log('warn', 'tier.corrupt-kept', { tier: tier.name, cid: cid.toString(), error: String(error) })
+        })
+        .finally(resolve)
+    })
+  }
+
   return {
     name: tier.name,
     traits: { ...tier.traits, trusted: true },
     ...(tier.deadlineMs !== undefined && { deadlineMs: tier.deadlineMs }),
-    async get(cid, signal, patience) {
-      const bytes = await tier.get(cid, signal, patience)
+    ...(tier.announces !== undefined && { announces: tier.announces }),
+    async get(cid, signal, call) {
+      const bytes = await tier.get(cid, signal, call)
       if (bytes === undefined || proves(cid, bytes)) return bytes
       corrupt++
       onCorrupt?.(tier.name, cid)
       log('warn', 'tier.corrupt', { tier: tier.name, cid: cid.toString(), bytes: bytes.byteLength })
-      // Not on the reader's signal: a corrupt block must not outlive an impatient client.
-      await tier.delete(cid).catch((error: unknown) => {
-        log('warn', 'tier.corrupt-kept', { tier: tier.name, cid: cid.toString(), error: String(error) })
-      })
+      await remove(cid)
       return undefined
     },
-    put: (cid, bytes, signal) => tier.put(cid, bytes, signal),
-    has: (cid, signal) => tier.has(cid, signal),
-    delete: (cid, signal) => tier.delete(cid, signal),
+    put: (cid, bytes, signal, call) => tier.put(cid, bytes, signal, call),
+    has: (cid, signal, call) => tier.has(cid, signal, call),
+    delete: (cid, signal, call) => tier.delete(cid, signal, call),
     ...(tier.probe && { probe: (signal) => tier.probe?.(signal) ?? Promise.resolve() }),
     close: () => tier.close(),
     get corrupt() {
       return corrupt
+    },
+    get patienceMs() {
+      return tier.patienceMs ?? 0
     },
   }
 }

@@ -2,31 +2,38 @@
 // is in memory at once and in the slow ones soon, behind the request. A tier that fails is passed over: for a reader of
 // the stack there are hits and misses only.
 import type { CID } from 'multiformats/cid'
-import type { Patience, Tier } from '../../backends/tiers/contract.ts'
+import type { Tier } from '../../backends/tiers/contract.ts'
 import { blockKey } from '../block.ts'
 import { type Clock, systemClock } from '../clock.ts'
 import { orAborted } from '../deadline.ts'
-import { Failure, isFailure } from '../failure.ts'
+import type { Failure } from '../failure.ts'
 import { type Log, silentLog } from '../observe/log.ts'
-import { createFiller, type Filler, type FillStats } from './filler.ts'
-import { createFlights } from './flights.ts'
+import type { FillStats } from './filler.ts'
+import type { InTurn } from './in-turn.ts'
+import { createLayers, type Found, type SlowLayer } from './layers.ts'
+import { createLooks, type Look } from './looks.ts'
 
-export type Found = { readonly bytes: Uint8Array; readonly tier: string }
+export type { Found } from './layers.ts'
+export type { Look } from './looks.ts'
 export type TierFailure = { readonly tier: string; readonly failure: Failure }
 
 export type TierStats = FillStats & {
   readonly tier: string
   readonly hits: number
   readonly misses: number
-  /** It could not be asked, or did not answer. */
+  /** It could not be asked, or not in time. */
   readonly outages: number
 }
 
 export type TierStack = Tier & {
-  /** The first hit in order. Rejects only with the reason of `signal`. */
+  /** What memory has, without asking anybody. Rejects only with the reason of `signal`. */
+  findFast(cid: CID, signal?: AbortSignal): Promise<Found | undefined>
+  /** A look into the slow tiers, shared by all who want the block meanwhile. Whoever takes it has to `leave` it. */
+  look(cid: CID): Look
+  /** Memory, then a look for as long as it is worth waiting. Rejects only with the reason of `signal`. */
   find(cid: CID, signal?: AbortSignal): Promise<Found | undefined>
-  /** For when nobody else has it: the slow tiers once more. */
-  findPatiently(cid: CID, patience: Patience, signal?: AbortSignal): Promise<Found | undefined>
+  /** For when nobody else has it: the slow tiers once more, `beyond` those too that failed lately. */
+  findPatiently(cid: CID, patience: 'whole' | 'beyond', signal: AbortSignal): Promise<Found | undefined>
   /** How often a tier could not be asked, or not in time. */
   readonly outages: number
   /**
@@ -42,7 +49,7 @@ export type TierStack = Tier & {
 export type TierStackOptions = {
   readonly clock?: Clock
   readonly log?: Log
-  /** A tier could not be asked; called for each time. */
+  /** A tier could not be asked, or was late; called for each time. */
   readonly onOutage?: ((tier: string, failure: Failure) => void) | undefined
   /** For each slow tier: what may wait to be written there. */
   readonly fillBytes?: number
@@ -50,149 +57,64 @@ export type TierStackOptions = {
   readonly drainMs?: number
 }
 
-type Layer = {
-  readonly tier: Tier
-  /** Undefined for memory, which is written to directly. */
-  readonly filler: Filler | undefined
-  hits: number
-  misses: number
-  outages: number
-}
-
-/** A look into the slow tiers, shared by all who want the block. `stale`: it was deleted meanwhile, so it fills nothing. */
-type Look = { readonly found: Promise<Found | undefined>; stale: boolean }
-
 const usualDrainMs = 5000
-const sharedRewriteMs = 1000
-// A tier slower than a stream of new blocks slows that stream down a little instead of losing parts of it: what was read
-// once is to be there when every upstream is gone. A remote one may hold up each block for less: it can be very slow.
-const localWaitMs = 500
-const sharedWaitMs = 150
 
 export function createTierStack(tiers: readonly Tier[], options: TierStackOptions = {}): TierStack {
   const { clock = systemClock, log = silentLog, onOutage, fillBytes, drainMs = usualDrainMs } = options
-  const layers: readonly Layer[] = tiers.map((tier) => ({
-    tier,
-    filler: fillerFor(tier),
-    hits: 0,
-    misses: 0,
-    outages: 0,
-  }))
-  const fast = layers.filter(({ filler }) => !filler)
-  const slow = layers.filter((layer): layer is Layer & { readonly filler: Filler } => layer.filler !== undefined)
-  const looks = createFlights<Look>()
+  const layers = createLayers(tiers, { clock, log, onOutage, fillBytes })
+  const { all, fast, slow, ask, hit, outage } = layers
+  const looks = createLooks(layers, { clock, log })
   let deletes = 0
   let closing: Promise<void> | undefined
 
-  function fillerFor(tier: Tier): Filler | undefined {
-    const { persistent, shared } = tier.traits
-    if (!persistent && !shared) return undefined
-    return createFiller({
-      tier,
-      clock,
-      ...(fillBytes === undefined ? {} : { maxBytes: fillBytes }),
-      ...(shared ? { rewriteMs: sharedRewriteMs, waitMs: sharedWaitMs } : { waitMs: localWaitMs }),
-    })
-  }
-
-  function outage(layer: Layer, error: unknown): Failure {
-    const failure = isFailure(error) ? error : unexpected(layer.tier.name, error)
-    if (failure.kind === 'internal') log('error', 'tier.unexpected', { tier: layer.tier.name, error: String(error) })
-    layer.outages++
-    onOutage?.(layer.tier.name, failure)
-    return failure
-  }
-
-  /** Asks one tier; a failure of its own is a miss here. */
-  async function ask<T>(
-    layer: Layer,
-    signal: AbortSignal | undefined,
-    question: () => Promise<T>,
-  ): Promise<T | undefined> {
-    try {
-      return await question()
-    } catch (error) {
-      if (signal?.aborted) throw error
-      outage(layer, error)
-      return undefined
-    }
-  }
-
-  function hit(layer: Layer, bytes: Uint8Array): Found {
-    layer.hits++
-    return { bytes, tier: layer.tier.name }
-  }
-
-  async function findFast(cid: CID, signal: AbortSignal | undefined): Promise<Found | undefined> {
+  async function findFast(cid: CID, signal?: AbortSignal): Promise<Found | undefined> {
+    signal?.throwIfAborted()
     for (const layer of fast) {
       const bytes = await ask(layer, signal, () => layer.tier.get(cid, signal))
       if (bytes) return hit(layer, bytes)
-      layer.misses++
     }
-    return undefined
-  }
-
-  async function findSlow(
-    cid: CID,
-    signal: AbortSignal | undefined,
-    look: () => Pick<Look, 'stale'>,
-    patience: Patience = 'usual',
-  ): Promise<Found | undefined> {
-    for (const layer of slow) {
-      const before = layer.outages
-      const read = () => layer.tier.get(cid, signal, patience)
-      const bytes = layer.filler.waiting(blockKey(cid)) ?? (await ask(layer, signal, read))
-      if (bytes) {
-        if (!look().stale) fillBefore(layer, cid, bytes)
-        return hit(layer, bytes)
-      }
-      if (layer.outages === before) layer.misses++
-    }
-    return undefined
-  }
-
-  /** Into every tier that is asked before this one. */
-  function fillBefore(found: Layer, cid: CID, bytes: Uint8Array): void {
-    for (const layer of layers.slice(0, layers.indexOf(found))) {
-      if (layer.filler) behind(layer.filler.put(cid, bytes))
-      else behind(layer.tier.put(cid, bytes))
-    }
-  }
-
-  /** A fill that fails is counted where it fails; nobody waits for it. */
-  function behind(work: Promise<void>): void {
-    work.catch((error: unknown) => log('debug', 'tier.fill', { error: String(error) }))
-  }
-
-  function joinLook(cid: CID) {
     const key = blockKey(cid)
-    return looks.join(key, (signal) => {
-      // The first step is taken after `look` is there.
-      const found = Promise.resolve().then(() => findSlow(cid, signal, () => look))
-      const look: Look = { found, stale: false }
-      const land = () => looks.land(key, look)
-      found.then(land, land)
-      return look
-    })
+    for (const layer of slow) {
+      const bytes = layer.filler.waiting(key)
+      if (bytes) return hit(layer, bytes)
+    }
+    return undefined
   }
 
   async function find(cid: CID, signal?: AbortSignal): Promise<Found | undefined> {
-    signal?.throwIfAborted()
     const near = await findFast(cid, signal)
     if (near || slow.length === 0) return near
-    const flight = joinLook(cid)
+    const look = looks.join(cid)
     try {
-      return await orAborted(signal, flight.work.found)
+      return await worthWaiting(look, signal)
     } finally {
-      flight.leave()
+      look.leave()
+    }
+  }
+
+  /** The answer, or undefined as soon as it is no longer worth waiting for. */
+  async function worthWaiting<T>(work: InTurn<T>, signal: AbortSignal | undefined): Promise<T | undefined> {
+    const ended = work.found.then((found) => ({ found }))
+    const stop = new AbortController()
+    const own = signal ? AbortSignal.any([signal, stop.signal]) : stop.signal
+    try {
+      for (;;) {
+        const over = await Promise.race([ended, clock.sleep(work.patienceMs, own)])
+        if (over) return over.found
+        if (work.patienceMs === 0) return undefined
+      }
+    } finally {
+      stop.abort()
     }
   }
 
   /** Puts into memory and answers the copy that may be kept: the caller's own buffer is theirs to change. */
   async function putFast(cid: CID, bytes: Uint8Array, signal: AbortSignal | undefined): Promise<Uint8Array> {
     for (const layer of fast) {
-      await ask(layer, signal, () => layer.tier.put(cid, bytes, signal))
-      const kept = await ask(layer, signal, () => layer.tier.get(cid, signal))
+      const kept = await ask(layer, signal, async () => {
+        await layer.tier.put(cid, bytes, signal)
+        return (await layer.tier.get(cid, signal)) ?? false
+      })
       if (kept && kept !== bytes) return kept
     }
     return new Uint8Array(bytes)
@@ -208,7 +130,7 @@ export function createTierStack(tiers: readonly Tier[], options: TierStackOption
   }
 
   /** A tier of this machine that has it for good. */
-  async function keeperOf(cid: CID, signal: AbortSignal | undefined): Promise<(typeof slow)[number] | undefined> {
+  async function keeperOf(cid: CID, signal: AbortSignal | undefined): Promise<SlowLayer | undefined> {
     for (const layer of slow)
       if (layer.tier.traits.keeps && (await ask(layer, signal, () => layer.tier.has(cid, signal)))) return layer
     return undefined
@@ -234,17 +156,25 @@ export function createTierStack(tiers: readonly Tier[], options: TierStackOption
     return { failed }
   }
 
+  async function has(cid: CID, signal?: AbortSignal): Promise<boolean> {
+    signal?.throwIfAborted()
+    const key = blockKey(cid)
+    if (slow.some(({ filler }) => filler.waiting(key))) return true
+    for (const layer of fast) if (await ask(layer, signal, () => layer.tier.has(cid, signal))) return true
+    const stop = new AbortController()
+    try {
+      return (await worthWaiting(looks.has(cid, stop.signal), signal)) ?? false
+    } finally {
+      stop.abort()
+    }
+  }
+
   async function remove(cid: CID, signal?: AbortSignal): Promise<void> {
     signal?.throwIfAborted()
     deletes++
-    const key = blockKey(cid)
-    // A look under way has read it and must not bring it back; whoever looks from now on looks anew.
-    const running = looks.peek(key)
-    if (running) {
-      running.stale = true
-      looks.land(key, running)
-    }
-    const work = layers.map(({ filler, tier }) => filler?.delete(cid, signal) ?? tier.delete(cid, signal))
+    // A look under way has read it and must not bring it back.
+    looks.forget(cid)
+    const work = all.map(({ filler, tier }) => filler?.delete(cid, signal) ?? tier.delete(cid, signal))
     const failures = (await Promise.allSettled(work)).filter((result) => result.status === 'rejected')
     signal?.throwIfAborted()
     if (failures[0]) throw failures[0].reason
@@ -252,7 +182,7 @@ export function createTierStack(tiers: readonly Tier[], options: TierStackOption
 
   async function probeAll(signal?: AbortSignal): Promise<readonly TierFailure[]> {
     const failures = await Promise.all(
-      layers.map(async (layer): Promise<TierFailure | undefined> => {
+      all.map(async (layer): Promise<TierFailure | undefined> => {
         try {
           await layer.tier.probe?.(signal)
           return undefined
@@ -265,6 +195,12 @@ export function createTierStack(tiers: readonly Tier[], options: TierStackOption
     return failures.filter((failure) => failure !== undefined)
   }
 
+  async function shut(): Promise<void> {
+    await Promise.all(slow.map(({ filler }) => filler.close(drainMs)))
+    looks.close()
+    await Promise.all(all.map(({ tier }) => tier.close()))
+  }
+
   return {
     name: 'tiers',
     traits: {
@@ -272,25 +208,17 @@ export function createTierStack(tiers: readonly Tier[], options: TierStackOption
       shared: tiers.some(({ traits }) => traits.shared),
       trusted: tiers.every(({ traits }) => traits.trusted),
     },
+    findFast,
+    look: (cid) => looks.join(cid),
     find,
-    findPatiently(cid, patience, signal) {
-      const before = deletes
-      return findSlow(cid, signal, () => ({ stale: deletes !== before }), patience)
-    },
+    findPatiently: (cid, patience, signal) => looks.alone(cid, signal, patience === 'beyond').found,
     get outages() {
-      return layers.reduce((sum, layer) => sum + layer.outages, 0)
+      return all.reduce((sum, layer) => sum + layer.outages, 0)
     },
     get: async (cid, signal) => (await find(cid, signal))?.bytes,
     put,
     store,
-    async has(cid, signal) {
-      signal?.throwIfAborted()
-      for (const layer of layers) {
-        if (layer.filler?.waiting(blockKey(cid))) return true
-        if (await ask(layer, signal, () => layer.tier.has(cid, signal))) return true
-      }
-      return false
-    },
+    has,
     delete: remove,
     async probe(signal) {
       const [first] = await probeAll(signal)
@@ -298,7 +226,7 @@ export function createTierStack(tiers: readonly Tier[], options: TierStackOption
     },
     probeAll,
     stats() {
-      return layers.map(({ tier, filler, hits, misses, outages }) => ({
+      return all.map(({ tier, filler, hits, misses, outages }) => ({
         tier: tier.name,
         hits,
         misses,
@@ -311,15 +239,6 @@ export function createTierStack(tiers: readonly Tier[], options: TierStackOption
       return closing
     },
   }
-
-  async function shut(): Promise<void> {
-    await Promise.all(slow.map(({ filler }) => filler.close(drainMs)))
-    looks.close()
-    await Promise.all(layers.map(({ tier }) => tier.close()))
-  }
 }
 
 const noFills: FillStats = { written: 0, dropped: 0, failed: 0, queued: 0, queuedBytes: 0 }
-
-const unexpected = (name: string, cause: unknown): Failure =>
-  new Failure('internal', `tier ${name} failed in a way it should not`, { source: 'ours', cause })

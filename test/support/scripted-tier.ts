@@ -2,6 +2,7 @@
 import { setImmediate } from 'node:timers/promises'
 import type { Tier, TierTraits } from '../../backends/tiers/contract.ts'
 import { blockKey } from '../../src/block.ts'
+import { type Clock, systemClock } from '../../src/clock.ts'
 import { Failure } from '../../src/failure.ts'
 
 export type ScriptedTier = Tier & {
@@ -11,6 +12,9 @@ export type ScriptedTier = Tier & {
   isDown: boolean
   /** Calls wait until `release`, or their signal. */
   isSilent: boolean
+  /** Each call takes so long, by this clock. */
+  slowMs: number
+  clock: Clock
   /** Calls that wait now. */
   readonly waiting: number
   release(): Promise<void>
@@ -26,6 +30,7 @@ export function scriptedTier(name: string, traits: Partial<TierTraits> = {}): Sc
     signal?.throwIfAborted()
     calls.push(`${what} ${key.slice(-4)}`)
     if (self.isDown) throw new Failure('broken', `${name} is down for this test`, { source: 'tier' })
+    if (self.slowMs > 0) await self.clock.sleep(self.slowMs, signal)
     if (!self.isSilent) return
     const { promise, resolve, reject } = Promise.withResolvers<void>()
     waiters.add(resolve)
@@ -39,6 +44,8 @@ export function scriptedTier(name: string, traits: Partial<TierTraits> = {}): Sc
     calls,
     isDown: false,
     isSilent: false,
+    slowMs: 0,
+    clock: systemClock,
     get waiting() {
       return waiters.size
     },

@@ -1,6 +1,7 @@
 // A tier that is dead, slow or full must not be felt by those who ask it. And one whose bytes are false is not believed.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import type { Call, Tier } from '../../backends/tiers/contract.ts'
 import { blockKey } from '../../src/block.ts'
 import { isFailure } from '../../src/failure.ts'
 import { silentLog } from '../../src/observe/log.ts'
@@ -13,9 +14,12 @@ import { scriptedTier } from '../support/scripted-tier.ts'
 const bytes = bytesOf(100)
 const cid = cidOf(bytes)
 
-function make(options: Partial<GuardOptions> = {}) {
+function make(
+  options: Partial<GuardOptions> = {},
+  { shared = true, announces = false }: { readonly shared?: boolean; readonly announces?: boolean } = {},
+) {
   const clock = createFakeClock()
-  const tier = scriptedTier('far')
+  const tier = Object.assign(scriptedTier('far', { shared }), { announces })
   const events: string[] = []
   const log: GuardOptions['log'] = (level, event, facts) => events.push(`${level} ${event} ${facts?.['what']}`)
   return { clock, tier, events, guard: guarded(tier, { clock, log, deadlineMs: 1000, ...options }) }
@@ -34,17 +38,54 @@ async function timed(clock: ReturnType<typeof createFakeClock>, work: Promise<un
   return end
 }
 
-test('one that was quick and falls silent costs three readers 100 ms, and then nothing', async () => {
+/** A read whose caller waits only for as long as it is worth it. */
+async function patiently(clock: ReturnType<typeof createFakeClock>, guard: Tier, call: Call = {}) {
+  const told = Promise.withResolvers<'overdue'>()
+  const read = guard.get(cid, undefined, { ...call, overdue: () => told.resolve('overdue') })
+  read.catch(() => {})
+  const began = clock.monotonic()
+  let end: { kind: string; ms: number } | undefined
+  Promise.race([read, told.promise]).then(
+    (value) => {
+      const kind = value === 'overdue' ? value : value === undefined ? 'miss' : 'hit'
+      end = { kind, ms: clock.monotonic() - began }
+    },
+    (error: unknown) => (end = { kind: isFailure(error) ? error.kind : 'other', ms: clock.monotonic() - began }),
+  )
+  for (let turn = 0; turn < 2000 && !end; turn++) await clock.advance(1)
+  assert.ok(end, 'it never ended')
+  return end
+}
+
+test('one that was quick and falls silent is waited for twice, asked three times, and then passed over', async () => {
   const { clock, tier, guard, events } = make()
-  await guard.put(cid, bytes)
-  assert.ok(await guard.get(cid))
+  tier.held.set(blockKey(cid), bytes)
+  for (let turn = 0; turn < 5; turn++) assert.ok(await guard.get(cid))
   tier.isSilent = true
-  for (let turn = 0; turn < 3; turn++)
-    assert.deepEqual(await timed(clock, guard.get(cid)), { kind: 'timeout', ms: 100 })
+  for (const ms of [25, 25, 0]) assert.deepEqual(await patiently(clock, guard), { kind: 'overdue', ms })
+  assert.equal(tier.waiting, 3, 'the calls go on')
+  await clock.advance(25)
   assert.ok(guard.isDown)
-  for (let turn = 0; turn < 10; turn++)
-    assert.deepEqual(await timed(clock, guard.get(cid)), { kind: 'unavailable', ms: 0 })
+  for (let turn = 0; turn < 10; turn++) assert.deepEqual(await patiently(clock, guard), { kind: 'unavailable', ms: 0 })
   assert.deepEqual(events, ['warn tier.passed-over reads'])
+})
+
+test('one that is silent from the start is waited for 100 ms, twice', async () => {
+  const { clock, tier, guard } = make()
+  tier.isSilent = true
+  for (const ms of [100, 100, 0, 0]) assert.deepEqual(await patiently(clock, guard), { kind: 'overdue', ms })
+  await clock.advance(100)
+  assert.deepEqual(await patiently(clock, guard), { kind: 'unavailable', ms: 0 })
+})
+
+test('hundreds who ask at the same moment are told at the same moment, and a call counts once', async () => {
+  const { clock, tier, guard } = make()
+  tier.isSilent = true
+  const ends = Promise.all(Array.from({ length: 300 }, () => patiently(clock, guard)))
+  for (const end of await ends) assert.deepEqual(end, { kind: 'overdue', ms: 100 })
+  assert.ok(guard.failures <= 300)
+  await clock.advance(1000)
+  assert.ok(guard.failures <= 300, `${guard.failures} failures of 300 calls`)
 })
 
 test('it comes back by itself, by a trial that nobody waits for', async () => {
@@ -63,7 +104,7 @@ test('it comes back by itself, by a trial that nobody waits for', async () => {
   assert.deepEqual(events, ['warn tier.passed-over reads', 'info tier.back reads'])
 })
 
-test('a trial into silence costs nobody anything either, and there is one at a time', async () => {
+test('a trial into silence costs nobody anything either, there is one at a time, and the next one ten seconds later at most', async () => {
   const { clock, tier, guard } = make()
   tier.isDown = true
   for (let turn = 0; turn < 3; turn++) await assert.rejects(guard.get(cid))
@@ -75,34 +116,109 @@ test('a trial into silence costs nobody anything either, and there is one at a t
   assert.equal(tier.waiting, 1)
   await clock.advance(1000)
   assert.equal(tier.waiting, 0, 'the trial is aborted at the deadline')
+  for (let second = 0; second < 60; second++) {
+    await clock.advance(1000)
+    await guard.get(cid).catch(() => {})
+  }
+  tier.isSilent = false
+  for (let second = 0; second < 12; second++) {
+    await clock.advance(1000)
+    await guard.get(cid).catch(() => {})
+  }
+  assert.ok(!guard.isDown)
 })
 
-test('a tier that is far but answers is waited for: it has all its time at first, and what it needs later', async () => {
+test('a tier that is far but answers is waited for as long as it usually takes', async () => {
   const { clock, tier, guard } = make()
   tier.held.set(blockKey(cid), bytes)
-  tier.isSilent = true
-  clock.after(300, () => void tier.release())
-  assert.equal((await timed(clock, guard.get(cid))).kind, 'hit')
-  assert.ok(guard.patienceMs >= 900, `patience ${guard.patienceMs}`)
-  tier.isSilent = false
-  for (let turn = 0; turn < 300; turn++) await guard.get(cid)
-  assert.equal(guard.patienceMs, 100)
+  tier.slowMs = 80
+  tier.clock = clock
+  assert.deepEqual(await patiently(clock, guard), { kind: 'hit', ms: 80 })
+  assert.equal(guard.patienceMs, 120)
+  tier.slowMs = 0
+  for (let turn = 0; turn < 40; turn++) await guard.get(cid)
+  assert.equal(guard.patienceMs, 25)
 })
 
-test('three slow answers that do come close the breaker again, and make it patient', async () => {
+test('one that always takes long is asked beside the others, is not passed over for it, and not waited for', async () => {
+  const { clock, tier, guard } = make()
+  tier.held.set(blockKey(cid), bytes)
+  tier.slowMs = 400
+  tier.clock = clock
+  // It is not known yet: waited for, and held against it until it answers.
+  assert.deepEqual(await patiently(clock, guard), { kind: 'overdue', ms: 100 })
+  await clock.advance(300)
+  assert.equal(guard.patienceMs, 0)
+  for (let turn = 0; turn < 20; turn++) {
+    assert.deepEqual(await patiently(clock, guard), { kind: 'overdue', ms: 0 })
+    await clock.advance(400)
+  }
+  assert.ok(!guard.isDown)
+  assert.equal(guard.failures, 1)
+})
+
+test('three slow answers that do come close the breaker again', async () => {
   const { clock, tier, guard } = make()
   tier.held.set(blockKey(cid), bytes)
   await guard.get(cid)
   tier.isSilent = true
   const slow = [guard.get(cid), guard.get(cid), guard.get(cid)]
-  for (const one of slow) one.catch(() => {})
-  await clock.advance(101)
+  await clock.advance(26)
   assert.ok(guard.isDown)
-  await clock.advance(199)
+  await clock.advance(100)
   await tier.release()
-  await clock.advance(1)
+  await Promise.all(slow)
   assert.ok(!guard.isDown)
-  assert.ok(guard.patienceMs > 800)
+  assert.ok(guard.patienceMs > 150)
+})
+
+test('a tier of this machine is not passed over for being slow, only for saying nothing to the end', async () => {
+  const { clock, tier, guard } = make({}, { shared: false })
+  await guard.get(cid)
+  tier.isSilent = true
+  for (let turn = 0; turn < 20; turn++) guard.get(cid).catch(() => {})
+  await clock.advance(900)
+  assert.ok(!guard.isDown)
+  assert.equal(guard.patienceMs, 0, 'but nobody waits for it')
+  await clock.advance(100)
+  assert.ok(guard.isDown)
+})
+
+test('the time in a line of ours is no time of the tier, and who stands there when it falls silent is let go', async () => {
+  const { clock, tier, guard } = make({}, { announces: true })
+  const begin: (() => void)[] = []
+  const get = tier.get
+  tier.get = (one, signal, call) => {
+    begin.push(() => call?.begun?.())
+    return get(one, signal)
+  }
+  tier.isSilent = true
+  let told = 0
+  const ends = Array.from({ length: 10 }, () =>
+    guard.get(cid, undefined, { overdue: () => told++ }).then(() => {}, String),
+  )
+  await clock.advance(200)
+  assert.equal(told, 0)
+  await clock.advance(50)
+  assert.equal(told, 10, 'a reader does not stand in line for ever')
+  assert.equal(guard.failures, 0)
+  for (const go of begin.slice(0, 3)) go()
+  await clock.advance(100)
+  assert.ok(guard.isDown)
+  for (const end of await Promise.all(ends.slice(3))) assert.match(String(end), /passed over/)
+  assert.equal(tier.waiting, 3)
+})
+
+test('what fails at once says nothing about the next read, where only silence counts', async () => {
+  const { clock, tier, guard } = make({ silenceOnly: true }, { shared: false })
+  tier.isDown = true
+  for (let turn = 0; turn < 10; turn++) await assert.rejects(guard.get(cid), (error) => isFailure(error, 'broken'))
+  assert.ok(!guard.isDown)
+  tier.isDown = false
+  tier.isSilent = true
+  for (let turn = 0; turn < 3; turn++) guard.get(cid).catch(() => {})
+  await clock.advance(1000)
+  assert.ok(guard.isDown)
 })
 
 test('who has nobody else to ask waits until the deadline', async () => {
@@ -111,7 +227,7 @@ test('who has nobody else to ask waits until the deadline', async () => {
   await guard.get(cid)
   tier.isSilent = true
   clock.after(900, () => void tier.release())
-  assert.deepEqual(await timed(clock, guard.get(cid, undefined, 'whole')), { kind: 'hit', ms: 900 })
+  assert.deepEqual(await timed(clock, guard.get(cid)), { kind: 'hit', ms: 900 })
 })
 
 test('who could ask nobody else asks a tier that is passed over, and its answer is no trial', async () => {
@@ -120,8 +236,8 @@ test('who could ask nobody else asks a tier that is passed over, and its answer 
   tier.isDown = true
   for (let turn = 0; turn < 3; turn++) await assert.rejects(guard.get(cid))
   tier.isDown = false
-  assert.deepEqual(await timed(clock, guard.get(cid, undefined, 'whole')), { kind: 'unavailable', ms: 0 })
-  assert.deepEqual(await timed(clock, guard.get(cid, undefined, 'beyond')), { kind: 'hit', ms: 0 })
+  assert.deepEqual(await timed(clock, guard.get(cid)), { kind: 'unavailable', ms: 0 })
+  assert.deepEqual(await timed(clock, guard.get(cid, undefined, { anyway: true })), { kind: 'hit', ms: 0 })
   assert.ok(guard.isDown)
 })
 
@@ -131,7 +247,7 @@ test('a timer of ours that rings late is not held against the tier', async () =>
   await guard.get(cid)
   tier.isSilent = true
   const reads = [guard.get(cid), guard.get(cid), guard.get(cid)]
-  await clock.jump(400)
+  for (let time = 0; time < 20; time++) await clock.jump(400)
   assert.ok(!guard.isDown)
   await tier.release()
   for (const read of reads) assert.ok(await read)
@@ -154,23 +270,37 @@ test('a client that leaves is nobody’s fault, and stops the call', async () =>
   assert.equal(clock.timers, 0, 'no clock is left running')
 })
 
-test('who leaves a silent write after the deadline says something about the tier, and its trial is not waited for long', async () => {
+test('a few calls that somebody has waited long enough for go on without him, so that it is learned how long they take', async () => {
+  const { clock, tier, guard } = make({ failures: 100 })
+  tier.held.set(blockKey(cid), bytes)
+  tier.isSilent = true
+  const leaving = new AbortController()
+  const reads = Array.from({ length: 20 }, () => guard.get(cid, leaving.signal).catch(String))
+  await clock.advance(100)
+  leaving.abort(new Error('left'))
+  await Promise.all(reads)
+  await clock.advance(0)
+  assert.equal(tier.waiting, 8)
+  await clock.advance(40)
+  await tier.release()
+  await clock.advance(0)
+  assert.equal(guard.patienceMs, 210)
+})
+
+test('a write that hangs is waited for 150 ms twice, and is passed over after three; its trial is not waited for', async () => {
   const { clock, tier, guard } = make()
   tier.isSilent = true
-  for (const [waits, times] of [
-    [999, 5],
-    [1000, 3],
-  ] as const)
-    for (let time = 0; time < times; time++) {
-      const leaving = new AbortController()
-      const work = guard.put(cid, bytes, leaving.signal)
-      await clock.advance(waits)
-      leaving.abort(new Error('left'))
-      await assert.rejects(work, /left/)
-    }
+  for (const waits of [150, 150, 0]) {
+    let toldAt: number | undefined
+    const began = clock.monotonic()
+    guard.put(cid, bytes, undefined, { overdue: () => (toldAt = clock.monotonic()) }).catch(() => {})
+    await clock.advance(150)
+    assert.equal(toldAt, began + waits)
+  }
   assert.deepEqual(await timed(clock, guard.put(cid, bytes)), { kind: 'unavailable', ms: 0 })
   await clock.advance(1000)
-  assert.deepEqual(await timed(clock, guard.put(cid, bytes)), { kind: 'unavailable', ms: 1000 })
+  assert.deepEqual(await timed(clock, guard.put(cid, bytes)), { kind: 'unavailable', ms: 0 })
+  assert.equal(tier.waiting, 4)
 })
 
 test('a disk that is full still reads', async () => {
