@@ -1,32 +1,39 @@
-// How long one upstream takes to show a first proved byte: an estimate that jumps up at once, sinks with time, and a
-// p90 over the last answers.
+// How long one upstream takes to show a first proved byte: an estimate that jumps up at once and sinks with the answers,
+// and what is usual among the last of them.
 import type { Clock } from '../clock.ts'
 
 const kept = 64
 const sinkMs = 10_000 // an old bad moment has lost two thirds of its weight after this long
-const forgetMs = 300_000 // and nothing is held for or against one that was not asked for so long
-const neutralMs = 200
 
 export interface Latency {
   /** An answer after this long. */
   note(ms: number): void
   /** No answer yet after this long: it can only be worse. */
   atLeast(ms: number): void
-  /** What to expect now. */
-  readonly costMs: number
-  /** 90 of 100 answers came within this; undefined before the first. */
+  /** What to fear now; undefined before the first answer. */
+  readonly costMs: number | undefined
+  /** Half of the last answers came within this. */
+  readonly typicalMs: number | undefined
+  /** Clearly more than is usual: what takes longer than this is late. Undefined before the first answer. */
   readonly usualMs: number | undefined
 }
 
 export function createLatency(clock: Clock): Latency {
   const last: number[] = []
+  let sorted: number[] | undefined
   let cost: number | undefined
   let at = clock.monotonic()
+
+  const quantile = (share: number): number | undefined => {
+    sorted ??= [...last].sort((one, other) => one - other)
+    return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))]
+  }
 
   return {
     note(ms) {
       const now = clock.monotonic()
       if (last.push(ms) > kept) last.shift()
+      sorted = undefined
       // Peak EWMA: worse news is believed at once, better news by the time that has passed (and a tenth per answer).
       const weight = Math.max(0.1, 1 - Math.exp(-(now - at) / sinkMs))
       cost = cost === undefined || ms > cost ? ms : cost + (ms - cost) * weight
@@ -37,13 +44,14 @@ export function createLatency(clock: Clock): Latency {
       at = clock.monotonic()
     },
     get costMs() {
-      if (cost === undefined) return neutralMs
-      return neutralMs + (cost - neutralMs) * Math.exp(-(clock.monotonic() - at) / forgetMs)
+      return cost
+    },
+    get typicalMs() {
+      return quantile(0.5) ?? cost
     },
     get usualMs() {
-      if (last.length === 0) return undefined
-      const sorted = [...last].sort((one, other) => one - other)
-      return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * 0.9))]
+      const [half, most] = [quantile(0.5), quantile(0.9)]
+      return half === undefined || most === undefined ? undefined : Math.max(2 * half, 1.25 * most)
     },
   }
 }

@@ -6,7 +6,7 @@ export type Candidate<Who> = {
   readonly who: Who
   /** Expected cost of asking; the smallest goes first. */
   readonly load: number
-  /** How long it usually takes to show a first byte (its learned p90); undefined while nothing is known. */
+  /** How long it may take to show a first byte without being late, as learned; undefined while nothing is known. */
   readonly usualMs: number | undefined
 }
 
@@ -17,7 +17,7 @@ export type Step<Who> = {
 }
 
 const leastPatienceMs = 50
-const mostPatienceMs = 1000
+const mostPatienceMs = 2000
 const unknownPatienceMs = 300
 
 export function order<Who>(candidates: readonly Candidate<Who>[], hedge: Hedge): Step<Who>[] {
@@ -27,8 +27,8 @@ export function order<Who>(candidates: readonly Candidate<Who>[], hedge: Hedge):
   return ranked.map(({ who, usualMs }) => ({ who, patienceMs: hedge === 'auto' ? patience(usualMs, quickest) : hedge }))
 }
 
-// One that nothing is known of is waited for as long as the quickest could have taken twice over.
+// One that nothing is known of is waited for as long as the quickest could take.
 function patience(usualMs: number | undefined, quickestMs: number | undefined): number {
-  const ms = usualMs ?? (quickestMs === undefined ? unknownPatienceMs : quickestMs * 2)
+  const ms = usualMs ?? (quickestMs === undefined ? unknownPatienceMs : quickestMs)
   return Math.min(mostPatienceMs, Math.max(leastPatienceMs, ms))
 }

@@ -27,14 +27,22 @@ export type Plan = {
 
 export interface Pool {
   readonly members: readonly Member[]
+  /** Who may be asked now, the best first. Has no effect: it may be looked at again and again, also in the middle. */
   plan(kind: AskKind, cid: CID, except?: ReadonlySet<Member>): Plan
+  /** Once for each flight: it earns a share of a second question. */
+  began(): void
+  /** Whether one more may be asked although none has failed: from the budget, or because one gives no answers at all. */
   mayHedge(): boolean
 }
 
-// Of 100 wants five may be asked twice, and two a second more: a general slowdown must not double the load.
+// Of 100 flights five may ask twice out of impatience, and a trickle more: a general slowdown must not double the load.
 const hedgeShare = 0.05
-const hedgesPerSecond = 2
-const hedgeBurst = 10
+const hedgesPerSecond = 0.2
+const hedgeBurst = 5
+// One that is silent to everybody for so long is not slow but gone: to ask another one is no impatience.
+const silentLeastMs = 500
+const silentTimes = 2
+const silentUnknownMs = 1000
 const blockOnlyHandicap = 4
 
 export function createPool(options: {
@@ -57,6 +65,13 @@ export function createPool(options: {
   const loadOf = ({ upstream, standing }: Member, kind: AskKind): number =>
     kind === 'dag' && !upstream.traits.dag ? standing.load('block') * blockOnlyHandicap : standing.load(kind)
 
+  const isGone = ({ standing }: Member): boolean => {
+    const usualMs = standing.usualMs('dag') ?? standing.usualMs('block')
+    return (
+      standing.silentMs > (usualMs === undefined ? silentUnknownMs : Math.max(silentLeastMs, usualMs * silentTimes))
+    )
+  }
+
   return {
     members,
     plan(kind, cid, except) {
@@ -75,8 +90,7 @@ export function createPool(options: {
           if (state === 'resting') out.push(member)
         }
       }
-      if (ready.length === 0) ready.push(...out.filter((member) => member.standing.mayTryAnyway()))
-      hedges.earn(hedgeShare)
+      if (ready.length === 0) ready.push(...out.filter((member) => member.standing.mayTryAnyway))
       const steps = order(
         ready.map((who) => ({ who, load: loadOf(who, kind), usualMs: who.standing.usualMs(kind) })),
         hedge,
@@ -87,6 +101,7 @@ export function createPool(options: {
         soonestMs,
       }
     },
-    mayHedge: () => hedge === 0 || hedges.take(),
+    began: () => hedges.earn(hedgeShare),
+    mayHedge: () => hedge === 0 || members.some(isGone) || hedges.take(),
   }
 }

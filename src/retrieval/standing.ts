@@ -6,7 +6,7 @@ import type { Clock } from '../clock.ts'
 import { isFailure } from '../failure.ts'
 import type { Log } from '../observe/log.ts'
 import { type Budget, createBudget } from './budget.ts'
-import { createLatency } from './latency.ts'
+import { createPerformance } from './performance.ts'
 
 export type AskKind = 'block' | 'dag'
 
@@ -28,13 +28,18 @@ export interface Ask {
 export interface Standing {
   /** Whether it may be asked for this, and if not, why and when again. */
   state(key: string): { readonly state: StandingState; readonly untilMs: number }
-  /** A resting one may be tried when there is nobody else: at most once a second. */
-  mayTryAnyway(): boolean
+  /** Whether a resting one may be tried when there is nobody else: at most once a second. */
+  readonly mayTryAnyway: boolean
+  /** What asking it now is expected to cost, for 1 MiB of a DAG or one block: with hope for the unknown. */
   load(kind: AskKind): number
-  /** How long it usually takes to begin (p90); undefined while nothing is known. */
+  /** How long it may take to begin without being late; undefined while nothing is known. */
   usualMs(kind: AskKind): number | undefined
   /** Wanted bytes a millisecond while readers wait; undefined while nothing is known. */
   rate(kind: AskKind): number | undefined
+  /** How long it should take to bring so many bytes if it were asked now: with guesses for the unknown. */
+  expectedMs(kind: AskKind, bytes: number): number
+  /** For how long it has owed an answer without giving any to anybody. */
+  readonly silentMs: number
   ask(kind: AskKind, key: string): Ask
   /** It failed at something that was no question of a race. */
   brokeOff(error: unknown): void
@@ -58,18 +63,24 @@ const mostRestMs = 300_000
 const quarantineMs = 600_000
 const mostQuarantineMs = 86_400_000
 const throttleDefaultMs = 60_000
+const anywayEveryMs = 1000
 const connectionsThatSlow = 32
-const leastBytesToJudge = 64 * 1024
+const usualBytes = { block: 256 * 1024, dag: 1024 * 1024 }
+const hitTeaches = 0.05
+const leastHitRate = 0.05
+// Falling behind others is less than giving out: the others may just have been very quick.
+const behindWeight = 0.3
 
 export function createStanding({ name, clock, log, perMinute, perCidPerMinute }: StandingOptions): Standing {
-  const latency = { block: createLatency(clock), dag: createLatency(clock) }
-  const rates: Record<AskKind, number | undefined> = { block: undefined, dag: undefined }
+  const work = { block: createPerformance(clock), dag: createPerformance(clock) }
   const counts = { asked: 0, won: 0, notFound: 0, throttled: 0, failed: 0, falseBytes: 0, lost: 0 }
   const bucket = perMinute === undefined ? undefined : minuteBudget(perMinute)
   const perCid = perCidPerMinute === undefined ? undefined : new LRUCache<string, Budget>({ max: 10_000 })
+  const unanswered = new Set<{ readonly at: number }>() // the oldest first
   let pending = 0
+  let answeredAt = Number.NEGATIVE_INFINITY
   let hitRate = 1 // how often it has what it is asked for, among its clear answers
-  let misses = 0 // without a win, in a row: failures and races lost by being slow
+  let missMs = 0 // how long it takes to say that it does not
   let failures = 0 // in a row
   let rests = 0
   let lies = 0
@@ -90,15 +101,20 @@ export function createStanding({ name, clock, log, perMinute, perCidPerMinute }:
     return budget
   }
 
+  function silentMs(): number {
+    // Questions are in the order in which they began: those before the newest answer say nothing.
+    for (const { at } of unanswered) if (at >= answeredAt) return clock.monotonic() - at
+    return 0
+  }
+
   function recovered(): void {
     if (rests > 0) log('info', 'upstream.recovered', { upstream: name })
-    failures = misses = rests = 0
+    failures = rests = 0
   }
 
   function fail(error: unknown): void {
     counts.failed++
     failures++
-    misses++
     if (failures >= failuresToRest) rest(error)
   }
 
@@ -132,7 +148,7 @@ export function createStanding({ name, clock, log, perMinute, perCidPerMinute }:
       case 'not-found':
       case 'refused':
         counts.notFound++
-        hitRate += (0 - hitRate) * 0.05
+        hitRate -= hitRate * hitTeaches
         failures = 0
         return
       case 'throttled': {
@@ -162,61 +178,74 @@ export function createStanding({ name, clock, log, perMinute, perCidPerMinute }:
       const waitMs = Math.max(bucket?.waitMs ?? 0, budgetOf(key)?.waitMs ?? 0)
       return waitMs > 0 ? { state: 'over-budget', untilMs: waitMs } : { state: 'ready', untilMs: 0 }
     },
-    mayTryAnyway() {
+    get mayTryAnyway() {
       const now = clock.monotonic()
-      if (quarantineUntil > now || coolUntil > now || unusable || nextAnyway > now) return false
-      nextAnyway = now + 1000
-      return true
+      return quarantineUntil <= now && coolUntil <= now && !unusable && nextAnyway <= now
     },
     load(kind) {
-      return (latency[kind].costMs * (1 + pending / connectionsThatSlow) * (1 + misses ** 2)) / Math.max(0.05, hitRate)
+      const cost = Math.max(work[kind].costMs(usualBytes[kind]), silentMs())
+      const misses = (1 - hitRate) / Math.max(leastHitRate, hitRate)
+      return cost * (1 + pending / connectionsThatSlow) + misses * missMs
     },
-    usualMs: (kind) => latency[kind].usualMs,
-    rate: (kind) => rates[kind],
+    usualMs: (kind) => work[kind].usualMs,
+    rate: (kind) => work[kind].rate,
+    expectedMs: (kind, bytes) => Math.max(work[kind].expectedMs(bytes), silentMs()),
+    get silentMs() {
+      return silentMs()
+    },
     ask(kind, key) {
       counts.asked++
       pending++
       bucket?.take()
       budgetOf(key)?.take()
       const at = clock.monotonic()
-      let sum = 0
-      let waited = 0
-      const learnRate = () => {
-        if (sum < leastBytesToJudge || waited <= 0) return
-        const now = sum / waited
-        const before = rates[kind]
-        rates[kind] = before === undefined || now < before ? now : before + (now - before) * 0.2
+      if (restUntil > at) nextAnyway = at + anywayEveryMs
+      const question = { at }
+      unanswered.add(question)
+      const performance = work[kind]
+      performance.asked()
+      let isBegun = false
+      const answered = () => {
+        unanswered.delete(question)
+        answeredAt = clock.monotonic()
+      }
+      const end = () => {
+        pending--
+        unanswered.delete(question)
+        performance.ended()
+        return clock.monotonic() - at
       }
       return {
         brought(bytes, waitedMs) {
-          if (sum === 0 && bytes > 0) {
-            latency[kind].note(clock.monotonic() - at)
-            hitRate += (1 - hitRate) * 0.05
-          } else waited += waitedMs
-          sum += bytes
+          if (isBegun) return performance.moved(bytes, waitedMs)
+          if (bytes === 0) return
+          isBegun = true
+          answered()
+          performance.began(answeredAt - at)
+          hitRate += (1 - hitRate) * hitTeaches
         },
         done() {
-          pending--
+          end()
           counts.won++
-          learnRate()
+          performance.finished()
           recovered()
         },
         letGo(why) {
-          pending--
-          if (sum > 0) {
-            learnRate()
-            if (why === 'behind') misses++
+          const ms = end()
+          if (isBegun) {
+            if (why === 'behind') performance.gaveOut(behindWeight)
             return
           }
           counts.lost++
-          if (why !== 'behind') misses++
-          latency[kind].atLeast(clock.monotonic() - at)
+          performance.notYet(ms)
         },
         failed(error) {
-          pending--
-          const ms = clock.monotonic() - at
-          if (isFailure(error, 'not-found')) latency[kind].note(ms)
-          if (isFailure(error, 'timeout')) latency[kind].atLeast(ms)
+          const ms = end()
+          const isSilence = isFailure(error, 'timeout')
+          if (!isSilence && !isFailure(error, 'cancelled')) answered()
+          if (isFailure(error, 'not-found')) missMs += (ms - missMs) * (missMs === 0 ? 1 : 0.1)
+          if (isBegun && !isFailure(error, 'cancelled')) performance.gaveOut(1)
+          else if (isSilence) performance.notYet(ms)
           judge(error)
         },
       }
@@ -232,6 +261,9 @@ export function createStanding({ name, clock, log, perMinute, perCidPerMinute }:
       }
       unusable = !report.usable
       if (!report.usable) return
+      // A probe of a gateway that can do both asks two questions, one after the other.
+      const ms = report.car ? report.ms / 2 : report.ms
+      for (const performance of Object.values(work)) performance.probed(ms)
       restUntil = 0
       recovered()
     },

@@ -14,10 +14,10 @@ test('the smallest load goes first', () => {
 
 const patience: { name: string; usual: (number | undefined)[]; hedge: 'auto' | number; expected: number[] }[] = [
   { name: 'nothing known: a fixed patience', usual: [undefined, undefined], hedge: 'auto', expected: [300, 300] },
-  { name: 'its own p90', usual: [120, 400], hedge: 'auto', expected: [120, 400] },
+  { name: 'what is usual for it', usual: [120, 400], hedge: 'auto', expected: [120, 400] },
   { name: 'never under 50 ms', usual: [5, 10], hedge: 'auto', expected: [50, 50] },
-  { name: 'never over a second', usual: [4000, 9000], hedge: 'auto', expected: [1000, 1000] },
-  { name: 'an unknown one: twice the quickest known', usual: [undefined, 100], hedge: 'auto', expected: [200, 100] },
+  { name: 'never over two seconds', usual: [4000, 9000], hedge: 'auto', expected: [2000, 2000] },
+  { name: 'an unknown one: as the quickest known', usual: [undefined, 100], hedge: 'auto', expected: [100, 100] },
   { name: 'a fixed delay', usual: [120, 400], hedge: 250, expected: [250, 250] },
   { name: 'all at once', usual: [120, 400], hedge: 0, expected: [0, 0] },
 ]

@@ -109,13 +109,15 @@ test('its budget per minute and per CID is kept', async () => {
   assert.equal(state('a'), 'ready')
 })
 
-test('a resting one may be tried once a second when there is nobody else', async () => {
+test('a resting one may be tried once a second when there is nobody else, and looking uses nothing up', async () => {
   const { clock, standing, fail } = make()
   for (let count = 0; count < 5; count++) fail('broken')
-  assert.equal(standing.mayTryAnyway(), true)
-  assert.equal(standing.mayTryAnyway(), false)
+  assert.equal(standing.mayTryAnyway, true)
+  assert.equal(standing.mayTryAnyway, true)
+  standing.ask('block', 'a')
+  assert.equal(standing.mayTryAnyway, false)
   await clock.advance(1001)
-  assert.equal(standing.mayTryAnyway(), true)
+  assert.equal(standing.mayTryAnyway, true)
 })
 
 test('a probe decides about usable, and ends a rest', () => {

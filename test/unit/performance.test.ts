@@ -1,0 +1,164 @@
+// What is learned of how an upstream works, and who is asked first because of it.
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { Failure } from '../../src/failure.ts'
+import { silentLog } from '../../src/observe/log.ts'
+import { createStanding, type Standing } from '../../src/retrieval/standing.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
+
+const kib = 1024
+const mib = 1024 * kib
+const minute = 60_000
+const report = { usable: true, raw: true, car: false, findings: [] }
+
+function make() {
+  const clock = createFakeClock()
+  const standing = () => createStanding({ name: 'one', clock, log: silentLog })
+  /** A whole file of 1 MiB: its first byte after `firstMs`, the rest at `rate` bytes a millisecond. */
+  const serve = async (who: Standing, firstMs: number, rate: number) => {
+    const ask = who.ask('dag', 'a')
+    await clock.advance(firstMs)
+    ask.brought(150, firstMs)
+    for (let sent = 0; sent < mib; sent += 256 * kib) {
+      const ms = (256 * kib) / rate
+      await clock.advance(ms)
+      ask.brought(256 * kib, ms)
+    }
+    ask.done()
+  }
+  /** The root at once, and then so little that another one is asked. */
+  const drip = async (who: Standing, rate: number) => {
+    const ask = who.ask('dag', 'a')
+    await clock.advance(1)
+    ask.brought(150, 1)
+    for (let waited = 0; waited < 500; waited += 100) {
+      await clock.advance(100)
+      ask.brought(rate * 100, 100)
+    }
+    ask.letGo('behind')
+  }
+  return { clock, standing, serve, drip }
+}
+
+const perMs = (bytesPerSecond: number) => bytesPerSecond / 1000
+
+for (const [what, rate] of [
+  ['a staller', 0],
+  ['a dripper of 16 KiB/s', perMs(16 * kib)],
+  ['a dripper of 256 KiB/s', perMs(256 * kib)],
+  ['a dripper of 1 MiB/s', perMs(mib)],
+] as const) {
+  test(`${what} ranks behind an honest upstream of 60 ms after one file`, async () => {
+    const { standing, serve, drip } = make()
+    const [bad, honest] = [standing(), standing()]
+    await drip(bad, rate)
+    await serve(honest, 60, perMs(50 * mib))
+    assert.ok(bad.load('dag') > 2 * honest.load('dag'), `${bad.load('dag')} and ${honest.load('dag')}`)
+    assert.ok(bad.expectedMs('dag', 8 * mib) > 2 * honest.expectedMs('dag', 8 * mib))
+  })
+}
+
+test('one that was never asked goes first, and its second question waits for what the first one tells', async () => {
+  const { standing, serve, clock } = make()
+  const [known, unknown] = [standing(), standing()]
+  await serve(known, 60, perMs(50 * mib))
+  assert.ok(unknown.load('dag') < known.load('dag'))
+  const ask = unknown.ask('dag', 'a')
+  assert.ok(unknown.load('dag') > known.load('dag'))
+  await clock.advance(20)
+  ask.brought(1000, 20)
+  ask.done()
+  assert.ok(unknown.load('dag') < known.load('dag'))
+})
+
+test('a probe teaches how quick an upstream may be, until it was asked', async () => {
+  const { standing, serve } = make()
+  const [known, far, near] = [standing(), standing(), standing()]
+  await serve(known, 60, perMs(50 * mib))
+  far.probed({ ...report, ms: 400 })
+  near.probed({ ...report, ms: 20 })
+  assert.ok(far.load('dag') > known.load('dag'))
+  assert.ok(near.load('dag') < known.load('dag'))
+})
+
+test('what is expected of an unknown upstream is a guess, and then what was learned', async () => {
+  const { standing, serve } = make()
+  const one = standing()
+  assert.equal(one.rate('dag'), undefined)
+  assert.equal(one.usualMs('dag'), undefined)
+  assert.ok(Math.abs(one.expectedMs('dag', 2 * mib) - 1300) < 50)
+  await serve(one, 40, perMs(10 * mib))
+  assert.ok(Math.abs(one.expectedMs('dag', 2 * mib) - 240) < 20, `${one.expectedMs('dag', 2 * mib)}`)
+  assert.equal(one.usualMs('dag'), 80)
+})
+
+test('what is learned of one kind of work says nothing of the other', async () => {
+  const { standing, drip } = make()
+  const one = standing()
+  await drip(one, 0)
+  assert.ok(one.load('dag') > 1000)
+  assert.ok(one.load('block') < 10)
+})
+
+test('one that gives out in the middle is not forgiven by its next quick beginning', async () => {
+  const { standing, serve, clock } = make()
+  const [bad, honest] = [standing(), standing()]
+  await serve(honest, 60, perMs(50 * mib))
+  for (let count = 0; count < 2; count++) {
+    const ask = bad.ask('dag', 'a')
+    await clock.advance(1)
+    ask.brought(150, 1)
+    ask.failed(new Failure('timeout', 'stalled', { source: 'upstream' }))
+    assert.ok(bad.load('dag') > honest.load('dag'))
+  }
+})
+
+test('a bad memory fades: after half an hour a staller is tried again', async () => {
+  const { clock, standing, serve, drip } = make()
+  const [bad, honest] = [standing(), standing()]
+  await drip(bad, 0)
+  await clock.advance(30 * minute)
+  await serve(honest, 60, perMs(50 * mib))
+  assert.ok(bad.load('dag') < honest.load('dag'))
+  await drip(bad, 0)
+  assert.ok(bad.load('dag') > honest.load('dag'))
+})
+
+test('good probes shorten it', async () => {
+  const { standing, drip } = make()
+  const [one, other] = [standing(), standing()]
+  await drip(one, 0)
+  await drip(other, 0)
+  for (let count = 0; count < 10; count++) one.probed({ ...report, ms: 5 })
+  assert.ok(one.load('dag') < other.load('dag'))
+})
+
+test('one that is silent to everybody costs at least as much as it has been silent', async () => {
+  const { clock, standing, serve } = make()
+  const one = standing()
+  await serve(one, 20, perMs(50 * mib))
+  const early = one.ask('dag', 'a')
+  await clock.advance(10)
+  const later = one.ask('dag', 'b')
+  await clock.advance(2000)
+  assert.equal(one.silentMs, 2010)
+  assert.ok(one.load('dag') >= 2010)
+  assert.ok(one.expectedMs('dag', 1) >= 2010)
+  later.brought(1000, 0)
+  assert.equal(one.silentMs, 0, 'the early question is a long search: others are answered')
+  early.letGo('enough')
+})
+
+test('a client that was slow is held against nobody', async () => {
+  const { clock, standing } = make()
+  const one = standing()
+  const ask = one.ask('dag', 'a')
+  await clock.advance(10)
+  ask.brought(150, 10)
+  for (let count = 0; count < 8; count++) {
+    await clock.advance(1000)
+    ask.brought(128 * kib, 1)
+  }
+  ask.done()
+  assert.ok((one.rate('dag') ?? 0) > perMs(100 * mib))
+})
