@@ -21,7 +21,7 @@ const options = z.strictObject({
   path: z.string().min(1).optional().describe('The folder. By default `cache` in the data folder.'),
 })
 
-const readMs = 1000
+const readMs = 3000
 const writeMs = 10_000
 const filesAtOnce = 64
 const filesInLine = 8192

@@ -1,11 +1,12 @@
 // Brings blocks to one slow tier behind the requests: a bounded line, a few writes at once, and for each key one thing at
 // a time in the order it was asked for, so that a write under way never undoes a delete. What waits can be read.
 import type { CID } from 'multiformats/cid'
-import type { Tier } from '../../backends/tiers/contract.ts'
+import type { Call, Tier } from '../../backends/tiers/contract.ts'
 import { blockKey } from '../block.ts'
 import type { Clock } from '../clock.ts'
 import { orAborted, withDeadline } from '../deadline.ts'
-import { Failure } from '../failure.ts'
+import { Failure, isFailure } from '../failure.ts'
+import { createFillLine, type Job } from './fill-line.ts'
 
 export type FillerOptions = {
   readonly tier: Tier
@@ -17,11 +18,16 @@ export type FillerOptions = {
   readonly rewriteMs?: number
   /** How long `put` waits for room in the line before the block is dropped. 0: not at all. */
   readonly waitMs?: number
+  /**
+   * Reads a block again. With this nobody waits for the tier: what finds no room waits by name, and what waits goes on
+   * waiting while the tier is passed over.
+   */
+  readonly reread?: ((cid: CID) => Promise<Uint8Array | undefined>) | undefined
 }
 
 export type FillStats = {
   readonly written: number
-  /** No room in the line. */
+  /** There was no room in the line, or it was gone when it was to be read again. */
   readonly dropped: number
   readonly failed: number
   /** Waiting, or being written. */
@@ -32,8 +38,11 @@ export type FillStats = {
 export interface Filler {
   /** Takes a block that nobody changes any more. Resolves when it is in the line, or dropped; never rejects. */
   put(cid: CID, bytes: Uint8Array): Promise<void>
-  /** Writes at once, after what runs for this key; rejects as the tier does. */
-  write(cid: CID, bytes: Uint8Array, signal?: AbortSignal): Promise<void>
+  /**
+   * Writes at once, after what runs for this key; rejects as the tier does. Who was told that it is overdue need not wait:
+   * it goes on behind, as long as not too much does.
+   */
+  write(cid: CID, bytes: Uint8Array, call?: Call): Promise<void>
   /** Forgets what waits for this key, then deletes it from the tier. */
   delete(cid: CID, signal?: AbortSignal): Promise<void>
   /** The bytes on their way to the tier. */
@@ -43,28 +52,37 @@ export interface Filler {
   close(ms: number): Promise<void>
 }
 
-type Job = { readonly cid: CID; readonly bytes: Uint8Array }
+/** A block on its way; `told`: who wants to know that it takes long. */
+type Writing = {
+  readonly job: Job
+  readonly stop: AbortController
+  readonly told: Set<() => void>
+  done: Promise<void>
+  isOverdue: boolean
+}
 
 const mostRemembered = 4096
+const leastPauseMs = 250
 
 export function createFiller(options: FillerOptions): Filler {
-  const { tier, clock, maxBytes = 32 * 1024 * 1024, maxBlocks = 2048, atOnce = 8, rewriteMs = 0, waitMs = 0 } = options
-  const line = new Map<string, Job>()
+  const { tier, clock, maxBytes = 32 * 1024 * 1024, maxBlocks = 2048, atOnce = 8 } = options
+  const { rewriteMs = 0, waitMs = 0, reread } = options
+  const line = createFillLine({ maxBytes, maxBlocks })
   const busy = new Map<string, Promise<unknown>>()
-  const being = new Map<string, Uint8Array>()
+  const running = new Set<Writing>()
+  /** Those of them that were not deleted meanwhile. */
+  const writing = new Map<string, Writing>()
   const lastWrites = new Map<string, number>()
   const roomSeekers = new Set<() => void>()
-  const ending = new AbortController()
-  let lineBytes = 0
-  let writing = 0
+  let behind = 0
+  let pausedUntil = Number.NEGATIVE_INFINITY
+  let isStuck = false
   let written = 0
   let dropped = 0
   let failed = 0
   let closed = false
   let stopTimer: (() => void) | undefined
   let onIdle: (() => void) | undefined
-
-  const isRoomFor = (bytes: Uint8Array): boolean => line.size < maxBlocks && lineBytes + bytes.byteLength <= maxBytes
 
   /** One thing at a time for a key. The promise in `busy` never rejects. */
   function after<T>(key: string, work: () => Promise<T>): Promise<T> {
@@ -94,61 +112,85 @@ export function createFiller(options: FillerOptions): Filler {
 
   const notBefore = (key: string): number => (lastWrites.get(key) ?? Number.NEGATIVE_INFINITY) + rewriteMs
 
-  function take(key: string): Job | undefined {
-    const job = line.get(key)
-    if (!job) return undefined
-    line.delete(key)
-    lineBytes -= job.bytes.byteLength
-    return job
-  }
-
   function pump(): void {
     const now = clock.monotonic()
-    let soonest = Number.POSITIVE_INFINITY
+    let soonest = closed || pausedUntil <= now ? Number.POSITIVE_INFINITY : pausedUntil
+    // After a pause one goes ahead of the others.
+    const most = soonest < Number.POSITIVE_INFINITY ? 0 : pausedUntil > Number.NEGATIVE_INFINITY ? 1 : atOnce
     for (const key of line.keys()) {
-      if (writing >= atOnce) break
+      if (behind >= most) break
       if (busy.has(key)) continue
-      if (!closed && notBefore(key) > now) {
-        soonest = Math.min(soonest, notBefore(key))
-        continue
-      }
-      start(key)
+      if (!closed && notBefore(key) > now) soonest = Math.min(soonest, notBefore(key))
+      else startBehind(key)
     }
     stopTimer?.()
-    stopTimer = soonest < Number.POSITIVE_INFINITY ? clock.after(soonest - now, pump) : undefined
+    stopTimer = soonest < Number.POSITIVE_INFINITY && line.size > 0 ? clock.after(soonest - now, pump) : undefined
     for (const seek of [...roomSeekers]) seek()
     if (line.size === 0 && busy.size === 0) onIdle?.()
   }
 
-  function start(key: string): void {
-    const job = take(key)
+  function startBehind(key: string): void {
+    const job = line.take(key)
     if (!job) return
-    writing++
-    being.set(key, job.bytes)
-    after(key, () => tier.put(job.cid, job.bytes, ending.signal))
-      .then(
-        () => {
-          written++
-          remember(key)
-        },
-        () => failed++,
-      )
+    behind++
+    bring(key, job)
+      .done.catch((error: unknown) => {
+        if (!reread || closed || !isFailure(error, 'unavailable')) return void failed++
+        // It is passed over for now. What waits here goes on waiting.
+        pausedUntil = clock.monotonic() + Math.max(leastPauseMs, error.retryAfterMs ?? 0)
+        if (!line.add(key, job) && !line.add(key, { cid: job.cid, bytes: undefined })) dropped++
+      })
       .finally(() => {
-        writing--
-        being.delete(key)
+        behind--
         pump()
       })
   }
 
-  /** In order of arrival; nobody waits longer than `waitMs`, and no more wait than the line is long. */
-  async function waitForRoom(bytes: Uint8Array): Promise<boolean> {
-    if (waitMs === 0 || roomSeekers.size >= maxBlocks || bytes.byteLength > maxBytes) return false
-    const { promise, resolve } = Promise.withResolvers<boolean>()
-    const seek = () => {
-      if (closed) resolve(false)
-      else if (isRoomFor(bytes)) resolve(true)
+  function bring(key: string, job: Job): Writing {
+    const one: Writing = {
+      job,
+      stop: new AbortController(),
+      told: new Set(),
+      done: Promise.resolve(),
+      isOverdue: false,
     }
-    const stop = clock.after(waitMs, () => resolve(false))
+    const overdue = () => {
+      one.isOverdue = true
+      for (const tell of one.told) tell()
+    }
+    writing.set(key, one)
+    running.add(one)
+    one.done = after(key, async () => {
+      const bytes = job.bytes ?? (await reread?.(job.cid))
+      if (!bytes) {
+        dropped++
+        return
+      }
+      await tier.put(job.cid, bytes, one.stop.signal, { overdue })
+      written++
+      remember(key)
+      pausedUntil = Number.NEGATIVE_INFINITY
+    }).finally(() => {
+      isStuck = false
+      running.delete(one)
+      if (writing.get(key) === one) writing.delete(key)
+    })
+    return one
+  }
+
+  /** In order of arrival; nobody waits longer than `waitMs`, nor where nothing moves, and no more than the line is long. */
+  async function waitForRoom(bytes: Uint8Array): Promise<boolean> {
+    if (waitMs === 0 || isStuck || roomSeekers.size >= maxBlocks || bytes.byteLength > maxBytes) return false
+    const { promise, resolve } = Promise.withResolvers<boolean>()
+    const before = written + failed
+    const seek = () => {
+      if (closed || isStuck) resolve(false)
+      else if (line.hasRoom(bytes)) resolve(true)
+    }
+    const stop = clock.after(waitMs, () => {
+      isStuck = written + failed === before
+      resolve(false)
+    })
     roomSeekers.add(seek)
     try {
       return await promise
@@ -158,52 +200,63 @@ export function createFiller(options: FillerOptions): Filler {
     }
   }
 
-  const isOnItsWay = (key: string): boolean => line.has(key) || being.has(key)
+  const isOnItsWay = (key: string): boolean => line.has(key) || writing.has(key)
+
+  /** What nobody waits for any more may go on, up to as many bytes as may wait in line. */
+  function letGoOn(one: Writing): void {
+    let bytes = 0
+    for (const { isOverdue, job } of running) if (isOverdue) bytes += job.bytes?.byteLength ?? 0
+    if (bytes > maxBytes) one.stop.abort(crowded(tier.name))
+  }
 
   return {
     async put(cid, bytes) {
       const key = blockKey(cid)
       if (isOnItsWay(key)) return
-      while (!closed && !isRoomFor(bytes)) {
+      while (!closed && !line.hasRoom(bytes) && !reread) {
         if (await waitForRoom(bytes)) continue
         dropped++
         return
       }
-      if (closed) {
-        dropped++
-        return
-      }
       if (isOnItsWay(key)) return
-      line.set(key, { cid, bytes })
-      lineBytes += bytes.byteLength
-      pump()
+      if (closed || !(line.add(key, { cid, bytes }) || (reread && line.add(key, { cid, bytes: undefined })))) dropped++
+      else pump()
     },
-    async write(cid, bytes, signal) {
-      const key = blockKey(cid)
-      signal?.throwIfAborted()
+    async write(cid, bytes, call) {
       if (closed) throw closing(tier.name)
-      take(key)
-      const work = after(key, async () => {
-        if (notBefore(key) > clock.monotonic()) return // it was written just now: the key is the hash of the bytes
-        await tier.put(cid, bytes, signal)
-        written++
-        remember(key)
-      })
-      await orAborted(signal, work)
+      const key = blockKey(cid)
+      line.take(key)
+      const under = writing.get(key)
+      const isBehindDelete = !under && busy.has(key)
+      // It was written just now: the key is the hash of the bytes.
+      if (!under && !isBehindDelete && notBefore(key) > clock.monotonic()) return
+      const one = under ?? bring(key, { cid, bytes })
+      const overdue = () => {
+        if (one !== under) letGoOn(one)
+        call?.overdue?.()
+      }
+      if (one.isOverdue || isBehindDelete) overdue()
+      else one.told.add(overdue)
+      try {
+        await one.done
+      } catch (error) {
+        if (one !== under) failed++
+        throw error
+      }
     },
     async delete(cid, signal) {
       const key = blockKey(cid)
-      take(key)
-      being.delete(key)
+      line.take(key)
+      writing.delete(key)
       const work = after(key, async () => {
         lastWrites.delete(key)
         await tier.delete(cid, signal)
       })
       await orAborted(signal, work)
     },
-    waiting: (key) => line.get(key)?.bytes ?? being.get(key),
+    waiting: (key) => line.get(key)?.bytes ?? writing.get(key)?.job.bytes,
     get stats() {
-      return { written, dropped, failed, queued: line.size + writing, queuedBytes: lineBytes }
+      return { written, dropped, failed, queued: line.size + behind, queuedBytes: line.bytes }
     },
     async close(ms) {
       closed = true
@@ -214,8 +267,7 @@ export function createFiller(options: FillerOptions): Filler {
       await withDeadline({ ms, clock, late }, () => idle.promise).catch(() => {
         dropped += line.size
         line.clear()
-        lineBytes = 0
-        ending.abort(late())
+        for (const { stop } of running) stop.abort(late())
       })
       stopTimer?.()
     },
@@ -223,3 +275,6 @@ export function createFiller(options: FillerOptions): Filler {
 }
 
 const closing = (name: string): Failure => new Failure('unavailable', `tier ${name} is closing`, { source: 'tier' })
+
+const crowded = (name: string): Failure =>
+  new Failure('overloaded', `tier ${name}: too much is on its way to it`, { source: 'tier' })

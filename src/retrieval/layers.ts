@@ -1,6 +1,8 @@
 // The tiers of a stack with what is counted of each. For whoever asks through here there are hits and misses only: a tier
 // that fails, or is late, is counted as an outage and is a miss.
+import type { CID } from 'multiformats/cid'
 import type { Call, Tier } from '../../backends/tiers/contract.ts'
+import { blockKey } from '../block.ts'
 import type { Clock } from '../clock.ts'
 import { Failure, isFailure } from '../failure.ts'
 import type { Log } from '../observe/log.ts'
@@ -43,10 +45,9 @@ export type LayersOptions = {
 }
 
 const sharedRewriteMs = 1000
-// A tier slower than a stream of new blocks slows that stream down a little instead of losing parts of it: what was read
-// once is to be there when every upstream is gone. A remote one may hold up each block for less: it can be very slow.
+// A disk slower than a stream of new blocks slows that stream down a little instead of losing parts of it: what was read
+// once is to be there when every upstream is gone. A shared tier holds up nobody: it gets the rest from the disk, later.
 const localWaitMs = 500
-const sharedWaitMs = 150
 
 export function createLayers(tiers: readonly Tier[], { clock, log, onOutage, fillBytes }: LayersOptions): Layers {
   const all: readonly Layer[] = tiers.map((tier) => ({
@@ -64,8 +65,18 @@ export function createLayers(tiers: readonly Tier[], { clock, log, onOutage, fil
       tier,
       clock,
       ...(fillBytes === undefined ? {} : { maxBytes: fillBytes }),
-      ...(shared ? { rewriteMs: sharedRewriteMs, waitMs: sharedWaitMs } : { waitMs: localWaitMs }),
+      ...(shared ? { rewriteMs: sharedRewriteMs, reread: readHere } : { waitMs: localWaitMs }),
     })
+  }
+
+  /** What memory or this machine's disk has of it. */
+  async function readHere(cid: CID): Promise<Uint8Array | undefined> {
+    for (const { tier, filler } of all) {
+      if (tier.traits.shared) continue
+      const bytes = filler?.waiting(blockKey(cid)) ?? (await tier.get(cid).catch(() => undefined))
+      if (bytes) return bytes
+    }
+    return undefined
   }
 
   function outage(layer: Layer, error: unknown): Failure {

@@ -10,7 +10,7 @@ import type { Failure } from '../failure.ts'
 import { type Log, silentLog } from '../observe/log.ts'
 import type { FillStats } from './filler.ts'
 import type { InTurn } from './in-turn.ts'
-import { createLayers, type Found, type SlowLayer } from './layers.ts'
+import { createLayers, type Found, late, type SlowLayer } from './layers.ts'
 import { createLooks, type Look } from './looks.ts'
 
 export type { Found } from './layers.ts'
@@ -37,8 +37,9 @@ export type TierStack = Tier & {
   /** How often a tier could not be asked, or not in time. */
   readonly outages: number
   /**
-   * For an upload: resolves when memory and every shared tier has it, naming the shared tiers that failed; the
-   * others get it behind, but for those after a tier of this machine that keeps it for good. Rejects only with the reason of `signal`.
+   * For an upload: resolves when memory and every shared tier has it, naming the shared tiers that failed or take longer
+   * than is worth waiting for. The others get it behind, but for those after a tier of this machine that keeps it for good.
+   * Rejects only with the reason of `signal`.
    */
   store(cid: CID, bytes: Uint8Array, signal?: AbortSignal): Promise<{ readonly failed: readonly TierFailure[] }>
   /** Looks at every tier once; those that are of no use are named, and passed over from then on. */
@@ -136,6 +137,19 @@ export function createTierStack(tiers: readonly Tier[], options: TierStackOption
     return undefined
   }
 
+  /** Until a shared tier has it, or that is no longer worth waiting for. */
+  function offer(layer: SlowLayer, cid: CID, bytes: Uint8Array): Promise<Failure | undefined> {
+    return new Promise((resolve) => {
+      let isOver = false
+      const fail = (error: unknown) => {
+        if (!isOver) resolve(outage(layer, error))
+        isOver = true
+      }
+      const work = layer.filler.write(cid, bytes, { overdue: () => fail(late(layer.tier.name)) })
+      work.then(() => resolve(undefined), fail)
+    })
+  }
+
   async function store(cid: CID, bytes: Uint8Array, signal?: AbortSignal) {
     signal?.throwIfAborted()
     const own = await putFast(cid, bytes, signal)
@@ -145,12 +159,8 @@ export function createTierStack(tiers: readonly Tier[], options: TierStackOption
       const { filler, tier } = layer
       const isSpared = keeper !== undefined && slow.indexOf(keeper) < slow.indexOf(layer)
       if (!tier.traits.shared) return isSpared ? undefined : filler.put(cid, own)
-      try {
-        await filler.write(cid, own, signal)
-      } catch (error) {
-        if (signal?.aborted) throw error
-        failed.push({ tier: tier.name, failure: outage(layer, error) })
-      }
+      const failure = await offer(layer, cid, own)
+      if (failure) failed.push({ tier: tier.name, failure })
     })
     await orAborted(signal, Promise.all(writes))
     return { failed }

@@ -16,6 +16,9 @@ export type Tiers = {
   readonly corrupt: ReadonlyMap<string, number>
 }
 
+// What is pinned here may be nowhere else, and a disk that is busy with uploads can be slow.
+const pinsMs = 10_000
+
 export function wireTiers(
   { config, clock, log }: Whole,
   bare: readonly Tier[],
@@ -34,12 +37,14 @@ export function wireTiers(
     guards.push(guard)
     return proved(guard, { log, onCorrupt })
   })
+  // A file that cannot be read says nothing about the next one, and the next one may be nowhere else.
+  const onThisDisk = (tier: Tier) => guarded(tier, { clock, log, silenceOnly: true, deadlineMs: pinsMs })
   const pins = [...providers, ...left].flatMap(({ name, store }) =>
-    store ? [createPinsTier(name, store, { keeps: true, log })] : [],
+    store ? [onThisDisk(createPinsTier(name, store, { keeps: true, log }))] : [],
   )
   // What is acknowledged and not yet everywhere, where no provider of ours keeps it on this disk.
   if (providers.length === 0 || providers.some(({ traits }) => !traits.local))
-    pins.push(createPinsTier('uploads', spools.store, { keeps: false, log }))
+    pins.push(onThisDisk(createPinsTier('uploads', spools.store, { keeps: false, log })))
   // What is pinned here is looked for before any cache but memory: it is as near, and it is surely whole.
   const isMemory = ({ traits }: Tier) => !traits.persistent
   const layers = [...tiers.filter(isMemory), ...pins, ...tiers.filter((tier) => !isMemory(tier))]

@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
+import type { CID } from 'multiformats/cid'
 import { blockKey } from '../../src/block.ts'
 import { silentLog } from '../../src/observe/log.ts'
 import { createFiller } from '../../src/retrieval/filler.ts'
@@ -228,7 +229,13 @@ test('a dead tier behind its guard does not slow down or fail anything', async (
   }
   await settle()
   assert.ok(dead.calls.length <= 6 + 8, `it was asked ${dead.calls.length} times`)
-  assert.equal(stack.stats()[1]?.failed, 50)
+  // What was read meanwhile waits for it.
+  dead.isDown = false
+  for (let second = 0; second < 5; second++) {
+    await clock.advance(1000)
+    await settle()
+  }
+  assert.ok(dead.held.size >= 40, `${dead.held.size} of 50 blocks`)
 })
 
 test('a filler takes so many bytes and blocks and no more, and counts what it drops', async () => {
@@ -277,4 +284,75 @@ test('the same key is written once a second, once however many ask', async () =>
   assert.equal(writes(), 1)
   await clock.advance(1)
   assert.equal(writes(), 2)
+})
+
+test('a tier that nobody waits for takes by name what it has no room for, and reads it again when its turn has come', async () => {
+  const clock = createFakeClock()
+  const tier = scriptedTier('bucket', { shared: true })
+  tier.isSilent = true
+  const blocks = Array.from({ length: 40 }, (_, seed) => block(seed))
+  const elsewhere = new Map(blocks.map((one) => [one.key, one.bytes]))
+  const reread = async (wanted: CID) => elsewhere.get(blockKey(wanted))
+  const filler = createFiller({ tier, clock, maxBytes: 1000, atOnce: 2, reread })
+  for (const one of blocks) await filler.put(one.cid, one.bytes)
+  assert.deepEqual(filler.stats, { written: 0, dropped: 0, failed: 0, queued: 40, queuedBytes: 1000 })
+  // Two of those by name are gone before their turn.
+  for (const one of blocks.slice(-2)) elsewhere.delete(one.key)
+  tier.isSilent = false
+  await tier.release()
+  await settle()
+  assert.deepEqual(filler.stats, { written: 38, dropped: 2, failed: 0, queued: 0, queuedBytes: 0 })
+})
+
+test('a disk on which nothing moves holds up one block for half a second, and the next ones not until something does', async () => {
+  const clock = createFakeClock()
+  const tier = scriptedTier('disk')
+  tier.isSilent = true
+  const filler = createFiller({ tier, clock, maxBytes: 100, atOnce: 1, waitMs: 500 })
+  for (const seed of [1, 2]) await filler.put(block(seed).cid, block(seed).bytes)
+  const began = clock.monotonic()
+  const third = filler.put(block(3).cid, block(3).bytes)
+  await clock.advance(500)
+  await third
+  for (let seed = 4; seed < 30; seed++) await filler.put(block(seed).cid, block(seed).bytes)
+  assert.equal(clock.monotonic() - began, 500)
+  assert.equal(filler.stats.dropped, 27)
+  await tier.release()
+  await settle()
+  const next = filler.put(block(30).cid, block(30).bytes)
+  await tier.release()
+  await next
+  assert.equal(filler.stats.dropped, 27)
+})
+
+test('a write of a block that is on its way already joins it, and is told that it takes long', async () => {
+  const clock = createFakeClock()
+  const bucket = scriptedTier('bucket', { shared: true })
+  const filler = createFiller({ tier: guarded(bucket, { clock, log }), clock })
+  bucket.isSilent = true
+  await filler.put(cid, bytes)
+  await clock.advance(100)
+  let toldAt = 0
+  const began = clock.monotonic()
+  const write = filler.write(cid, bytes, { overdue: () => (toldAt = clock.monotonic()) })
+  await clock.advance(50)
+  assert.equal(toldAt - began, 50)
+  await bucket.release()
+  await write
+  assert.equal(bucket.calls.length, 1)
+})
+
+test('what hangs behind uploads is bounded in bytes', async () => {
+  const clock = createFakeClock()
+  const bucket = scriptedTier('bucket', { shared: true })
+  const filler = createFiller({ tier: guarded(bucket, { clock, log, failures: 1000 }), clock, maxBytes: 1000 })
+  bucket.isSilent = true
+  const writes = Array.from({ length: 50 }, (_, seed) =>
+    filler.write(block(seed).cid, block(seed).bytes).catch(() => {}),
+  )
+  await clock.advance(150)
+  // Ten of 100 bytes, and a few more that the guard lets end to learn from.
+  assert.ok(bucket.waiting <= 10 + 8, `${bucket.waiting} writes`)
+  await bucket.release()
+  await Promise.all(writes)
 })

@@ -1,0 +1,65 @@
+// The line before a slow tier: blocks with their bytes, as many as there is room for, and beyond that by name only, to be
+// read again when it is their turn. First in, first out.
+import type { CID } from 'multiformats/cid'
+
+export type Job = {
+  readonly cid: CID
+  /** Undefined: by name. */
+  readonly bytes: Uint8Array | undefined
+}
+
+export interface FillLine {
+  has(key: string): boolean
+  get(key: string): Job | undefined
+  /** False: there is no room for the bytes, or for another name. */
+  add(key: string, job: Job): boolean
+  hasRoom(bytes: Uint8Array): boolean
+  take(key: string): Job | undefined
+  keys(): Iterable<string>
+  clear(): void
+  readonly size: number
+  readonly bytes: number
+}
+
+const mostNames = 16_384
+
+export function createFillLine({ maxBytes, maxBlocks }: { maxBytes: number; maxBlocks: number }): FillLine {
+  const jobs = new Map<string, Job>()
+  let bytes = 0
+  let names = 0
+
+  const hasRoom = (block: Uint8Array): boolean => jobs.size - names < maxBlocks && bytes + block.byteLength <= maxBytes
+
+  return {
+    has: (key) => jobs.has(key),
+    get: (key) => jobs.get(key),
+    add(key, job) {
+      if (job.bytes ? !hasRoom(job.bytes) : names >= mostNames) return false
+      jobs.set(key, job)
+      if (job.bytes) bytes += job.bytes.byteLength
+      else names++
+      return true
+    },
+    hasRoom,
+    take(key) {
+      const job = jobs.get(key)
+      if (!job) return undefined
+      jobs.delete(key)
+      if (job.bytes) bytes -= job.bytes.byteLength
+      else names--
+      return job
+    },
+    keys: () => jobs.keys(),
+    clear() {
+      jobs.clear()
+      bytes = 0
+      names = 0
+    },
+    get size() {
+      return jobs.size
+    },
+    get bytes() {
+      return bytes
+    },
+  }
+}

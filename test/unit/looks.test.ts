@@ -1,0 +1,205 @@
+// A look into the slow tiers: who is asked when, how long it is worth waiting, and what an upload waits for. By the clock.
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { blockKey } from '../../src/block.ts'
+import { isFailure } from '../../src/failure.ts'
+import { silentLog } from '../../src/observe/log.ts'
+import { guarded } from '../../src/retrieval/guarded-tier.ts'
+import { createTierStack } from '../../src/retrieval/tier-stack.ts'
+import { bytesOf, cidOf } from '../contract/tier.ts'
+import { createFakeClock, type FakeClock } from '../support/fake-clock.ts'
+import { type ScriptedTier, scriptedTier } from '../support/scripted-tier.ts'
+
+const bytes = bytesOf(100)
+const cid = cidOf(bytes)
+const key = blockKey(cid)
+const log = silentLog
+const block = (seed: number, length = 100) => {
+  const content = bytesOf(length, seed)
+  return { cid: cidOf(content), bytes: content, key: blockKey(cidOf(content)) }
+}
+
+function make() {
+  const clock = createFakeClock()
+  const named = (name: string, shared: boolean) => Object.assign(scriptedTier(name, { shared }), { clock })
+  const memory = scriptedTier('memory', { persistent: false, trusted: true })
+  const [disk, redis, bucket] = [named('disk', false), named('redis', true), named('bucket', true)]
+  const guards = [disk, redis, bucket].map((tier) => guarded(tier, { clock, log }))
+  const stack = createTierStack([memory, ...guards], { clock, log })
+  return { clock, memory, disk, redis, bucket, guards, stack }
+}
+
+/** How long somebody waits who asks for the patience again whenever it has passed, and what he has then. */
+async function waited(clock: FakeClock, stack: ReturnType<typeof make>['stack'], of = cid) {
+  const began = clock.monotonic()
+  const look = stack.look(of)
+  let end: { readonly tier: string | undefined; readonly ms: number } | undefined
+  look.found.then(
+    (found) => {
+      end ??= { tier: found?.tier ?? 'none', ms: clock.monotonic() - began }
+    },
+    () => {}, // left
+  )
+  await clock.advance(0)
+  while (!end && look.patienceMs > 0) await clock.advance(1)
+  look.leave()
+  return end ?? { tier: undefined, ms: clock.monotonic() - began }
+}
+
+const gets = (tier: ScriptedTier): number => tier.calls.filter((call) => call.startsWith('get')).length
+
+test('memory and what is on its way to a slow tier are found without asking anybody', async () => {
+  const { memory, disk, redis, bucket, stack, clock } = make()
+  for (const tier of [disk, redis, bucket]) tier.held.set(key, bytes)
+  assert.equal(await stack.findFast(cid), undefined)
+  assert.deepEqual([disk, redis, bucket].map(gets), [0, 0, 0])
+  memory.held.set(key, bytes)
+  assert.equal((await stack.findFast(cid))?.tier, 'memory')
+  const other = block(1)
+  for (const tier of [disk, redis, bucket]) tier.isSilent = true
+  await stack.put(other.cid, other.bytes)
+  memory.held.delete(other.key)
+  assert.equal((await stack.findFast(other.cid))?.tier, 'disk')
+  await clock.advance(0)
+})
+
+test('the nearest is asked first, and the next ones only when it has nothing', async () => {
+  const { clock, disk, redis, bucket, stack } = make()
+  for (const tier of [disk, redis, bucket]) tier.held.set(key, bytes)
+  assert.deepEqual(await waited(clock, stack), { tier: 'disk', ms: 0 })
+  assert.deepEqual([disk, redis, bucket].map(gets), [1, 0, 0])
+  disk.held.clear()
+  redis.held.clear()
+  const other = block(1)
+  bucket.held.set(other.key, other.bytes)
+  assert.deepEqual(await waited(clock, stack, other.cid), { tier: 'bucket', ms: 0 })
+  assert.deepEqual(await waited(clock, stack, block(2).cid), { tier: 'none', ms: 0 })
+})
+
+test('a hung Redis hides neither S3 nor what it has itself, and a hung S3 not the disk', async () => {
+  const { clock, disk, redis, bucket, stack } = make()
+  redis.isSilent = true
+  bucket.held.set(key, bytes)
+  assert.deepEqual(await waited(clock, stack), { tier: 'bucket', ms: 100 })
+  bucket.isSilent = true
+  disk.held.set(block(1).key, block(1).bytes)
+  assert.deepEqual(await waited(clock, stack, block(1).cid), { tier: 'disk', ms: 0 })
+  // The disk takes longer than it is waited for, and is still the one that has it.
+  disk.isSilent = true
+  disk.held.set(block(2).key, block(2).bytes)
+  const look = stack.look(block(2).cid)
+  await clock.advance(600)
+  assert.equal(look.patienceMs, 0)
+  await disk.release()
+  assert.equal((await look.found)?.tier, 'disk')
+})
+
+test('tiers that hang cost two readers a moment, and the third nothing', async () => {
+  const { clock, redis, bucket, stack } = make()
+  redis.isSilent = bucket.isSilent = true
+  assert.deepEqual(await waited(clock, stack), { tier: undefined, ms: 200 })
+  assert.deepEqual(await waited(clock, stack), { tier: undefined, ms: 200 })
+  for (let turn = 0; turn < 10; turn++) assert.equal((await waited(clock, stack)).ms, 0)
+  await clock.advance(1000)
+  // From now on they are not asked, so that there is an answer at once.
+  for (let turn = 0; turn < 3; turn++) await waited(clock, stack)
+  assert.deepEqual(await waited(clock, stack), { tier: 'none', ms: 0 })
+})
+
+test('a look goes on to the end for who has nobody else, and its end is a miss and no failure', async () => {
+  const { clock, bucket, stack } = make()
+  bucket.isSilent = true
+  const look = stack.look(cid)
+  await clock.advance(999)
+  let found: unknown = 'open'
+  void look.found.then((end) => (found = end))
+  await clock.advance(0)
+  assert.equal(found, 'open')
+  await clock.advance(1)
+  assert.equal(found, undefined)
+  assert.equal(stack.outages, 1)
+})
+
+test('who has one look is not hurt by another who leaves it, and the last one leaving stops it', async () => {
+  const { clock, bucket, stack } = make()
+  bucket.held.set(key, bytes)
+  bucket.isSilent = true
+  const [one, other] = [stack.look(cid), stack.look(cid)]
+  await clock.advance(10)
+  assert.equal(gets(bucket), 1)
+  one.leave()
+  one.leave()
+  await bucket.release()
+  assert.equal((await other.found)?.tier, 'bucket')
+  other.leave()
+  const last = stack.look(block(1).cid)
+  await clock.advance(10)
+  assert.equal(bucket.waiting, 1)
+  last.leave()
+  await assert.rejects(last.found, (error) => isFailure(error, 'cancelled'))
+  await clock.advance(0)
+  assert.equal(bucket.waiting, 0)
+})
+
+test('a burst that is slow on our own side makes nobody pass over what lies on the disk', async () => {
+  const { clock, disk, bucket, guards, stack } = make()
+  disk.isSilent = true
+  const many = Array.from({ length: 500 }, (_, seed) => block(seed))
+  for (const one of many) disk.held.set(one.key, one.bytes)
+  const looks = many.map((one) => stack.look(one.cid))
+  for (let time = 0; time < 10; time++) await clock.jump(200)
+  assert.equal(guards[0]?.isDown, false)
+  assert.equal(gets(bucket), 0, 'a moment of ours sends nobody to S3')
+  await disk.release()
+  for (const look of looks) assert.equal((await look.found)?.tier, 'disk')
+})
+
+test('an upload waits 150 ms twice for a store that hangs, and then not; what it owes is named each time', async () => {
+  const { clock, redis, bucket, stack } = make()
+  bucket.isSilent = true
+  const took: number[] = []
+  for (let seed = 0; seed < 20; seed++) {
+    const one = block(seed)
+    const began = clock.monotonic()
+    const stored = stack.store(one.cid, one.bytes)
+    let isOver = false
+    void stored.then(() => {
+      isOver = true
+    })
+    await clock.advance(0)
+    while (!isOver) await clock.advance(1)
+    took.push(clock.monotonic() - began)
+    assert.deepEqual(
+      (await stored).failed.map(({ tier }) => tier),
+      ['bucket'],
+    )
+    assert.ok(redis.held.has(one.key))
+  }
+  assert.deepEqual(took, [150, 150, ...Array(18).fill(0)])
+})
+
+test('four blocks of one upload side by side wait together, and a write that is late goes on', async () => {
+  const { clock, bucket, stack } = make()
+  bucket.isSilent = true
+  const began = clock.monotonic()
+  const stored = Promise.all([1, 2, 3, 4].map((seed) => stack.store(block(seed).cid, block(seed).bytes)))
+  await clock.advance(150)
+  for (const { failed } of await stored) assert.equal(failed[0]?.failure.kind, 'timeout')
+  assert.equal(clock.monotonic() - began, 150)
+  await bucket.release()
+  await clock.advance(0)
+  assert.equal(bucket.held.size, 4)
+  // It answers again: from now on it is waited for.
+  bucket.isSilent = false
+  assert.deepEqual(await stack.store(block(5).cid, block(5).bytes), { failed: [] })
+})
+
+test('a store that is slow and answers has the block before the upload is acknowledged', async () => {
+  const { clock, bucket, stack } = make()
+  bucket.slowMs = 100
+  for (let seed = 0; seed < 5; seed++) {
+    const stored = stack.store(block(seed).cid, block(seed).bytes)
+    await clock.advance(100)
+    assert.deepEqual(await stored, { failed: [] })
+  }
+})
