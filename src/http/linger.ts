@@ -1,31 +1,45 @@
-// An answer to a client that is still sending. Closing at once would turn what it sends into a reset, which can take the
-// answer with it (RFC 9112 §9.6); reading on to the end would be as much work as no limit at all. So: our half is closed,
-// a little more is read and thrown away, and then the connection goes.
+// An answer to a client that is still sending. Closing at once would turn what it sends into a reset, which takes the answer
+// with it (RFC 9112 §9.6), and many clients read nothing before they have sent everything. So our half is closed, and what
+// comes is read and thrown away until the client has closed its half, within limits.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 
-const mostBytes = 1024 * 1024
-const mostMs = 5000
+export type LingerLimits = {
+  /** Read as fast as it comes. Then nothing more is: the client's writes wait, and its reads go on. */
+  readonly mostBytes: number
+  /** How long the client then has to read what it was told. */
+  readonly fullMs: number
+  /** Nothing came for this long: the client waits for us, or is gone. */
+  readonly quietMs: number
+  readonly mostMs: number
+}
+
+const usual: LingerLimits = { mostBytes: 64 * 1024 * 1024, fullMs: 1000, quietMs: 5000, mostMs: 30_000 }
 
 /** To be called before the answer is written. */
-export function lingerAfter(request: IncomingMessage, response: ServerResponse): void {
+export function lingerAfter(request: IncomingMessage, response: ServerResponse, limits = usual): void {
+  const { mostBytes, fullMs, quietMs, mostMs } = limits
   const { socket } = response
   if (!socket) return
-  let discarded = 0
   const destroy = () => socket.destroy()
-  const onData = (chunk: Buffer) => {
-    discarded += chunk.byteLength
-    if (discarded > mostBytes) destroy()
-  }
+  // What nobody has begun to read Node itself throws away behind the answer, and counts nothing of it.
+  request.read(0)
   // With `Connection: close` Node ends a connection this way as soon as the answer is out, which may take its time.
   socket.destroySoon = () => {
     socket.end()
     if (request.complete || request.destroyed) return destroy()
-    const timer = setTimeout(destroy, mostMs)
-    timer.unref()
-    socket.once('close', () => clearTimeout(timer))
+    let discarded = 0
+    const quiet = setTimeout(destroy, quietMs).unref()
+    const timers = [quiet, setTimeout(destroy, mostMs).unref()]
+    socket.once('close', () => timers.forEach(clearTimeout))
     request.once('end', destroy)
     request.once('error', destroy)
-    request.on('data', onData)
+    request.on('data', (chunk: Buffer) => {
+      discarded += chunk.byteLength
+      quiet.refresh()
+      if (discarded < mostBytes) return
+      request.pause()
+      timers.push(setTimeout(destroy, fullMs).unref())
+    })
     request.resume()
   }
 }

@@ -1,9 +1,11 @@
-// Clients that know nothing of cidgate, as their users have them: kubo-rpc-client through its door for Kubo's RPC, and
-// @helia/verified-fetch with cidgate as its gateway. They have a package of their own (clients/), since they bring hundreds.
+// Clients that know nothing of cidgate, as their users have them: kubo-rpc-client and Kubo's own command line through its door
+// for Kubo's RPC, and @helia/verified-fetch with cidgate as its gateway. Those of npm have a package of their own (clients/),
+// since they bring hundreds.
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { existsSync } from 'node:fs'
+import { mkdir, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { fileURLToPath } from 'node:url'
@@ -11,6 +13,7 @@ import { promisify } from 'node:util'
 import { type Fixtures, fixtures, noise } from '../support/fixtures.ts'
 import { startGateway, type TestGateway } from '../support/gateway.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+import { runOnce, tempFolder } from './support/processes.ts'
 
 const clients = fileURLToPath(new URL('clients/', import.meta.url))
 
@@ -54,6 +57,46 @@ describe('kubo-rpc-client', () => {
     assert.deepEqual(seen['pin'], [[cid, 'recursive']])
     assert.match(String(seen['missing']), /not pinned/)
   })
+})
+
+// It gives up at the first write that fails, and sends what it has whether or not it was answered.
+describe("Kubo's own command line", () => {
+  let at: TestGateway
+  let folder: { path: string; remove(): Promise<void> }
+  before(async () => {
+    at = await startGateway({
+      config: {
+        upload: { rpc: true, maxBytes: '64MiB' },
+        pinning: { providers: [{ name: 'local', use: 'embedded' }] },
+      },
+    })
+    folder = await tempFolder()
+    runOnce('ipfs', ['init', '--profile=test'], { env: env() })
+    await mkdir(join(folder.path, 'files'))
+    for (const name of ['a', 'b', 'c', 'd']) await writeFile(join(folder.path, 'files', name), noise(20_000_000, 5))
+  })
+  after(async () => {
+    await at?.close()
+    await folder?.remove()
+  })
+  const env = () => ({ IPFS_PATH: join(folder.path, 'repo'), IPFS_TELEMETRY: 'off' })
+
+  const refusals: readonly (readonly [what: string, args: readonly string[], says: RegExp])[] = [
+    ['a folder', ['-r', 'files'], /directories are not added here/],
+    ['too much', ['files/a', 'files/b', 'files/c', 'files/d'], /an upload may have 67108864 bytes here/],
+    ['an option that is not done', ['--trickle', 'files/a'], /trickle=true is not done here/],
+  ]
+  for (const [what, args, says] of refusals)
+    test(`is told why ${what} is refused, every time`, async () => {
+      const api = `/ip4/127.0.0.1/tcp/${new URL(at.url).port}`
+      for (let tries = 0; tries < 20; tries++) {
+        const failed = await promisify(execFile)('ipfs', ['--api', api, 'add', '--progress=false', ...args], {
+          cwd: folder.path,
+          env: { ...process.env, ...env() },
+        }).then(() => assert.fail('it was not refused'), String)
+        assert.match(failed, says)
+      }
+    })
 })
 
 describe('@helia/verified-fetch', () => {

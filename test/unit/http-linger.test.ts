@@ -1,0 +1,74 @@
+// How long a client that was answered is still read: not at all when it has sent everything, and within limits when not.
+import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { createServer, type Server } from 'node:http'
+import { type AddressInfo, connect } from 'node:net'
+import { afterEach, describe, it } from 'node:test'
+import { closeAfter, type LingerLimits, lingerAfter } from '../../src/http/linger.ts'
+
+const patient: LingerLimits = { mostBytes: 1e9, fullMs: 60_000, quietMs: 60_000, mostMs: 60_000 }
+const megabyte = Buffer.alloc(1_000_000)
+
+describe('a client that was answered while it sends', () => {
+  let server: Server | undefined
+  afterEach(() => {
+    server?.closeAllConnections()
+    server?.close()
+  })
+
+  /** Bytes that were sent until the server let the connection go. */
+  async function flood(limits: Partial<LingerLimits>, bytes: Buffer, everyMs?: number): Promise<number> {
+    server = createServer((request, response) => {
+      response.shouldKeepAlive = false
+      lingerAfter(request, response, { ...patient, ...limits })
+      response.end('no')
+    })
+    const gone = new Promise<void>((resolve) =>
+      server?.once('connection', (socket) => socket.once('close', () => resolve())),
+    )
+    server.listen(0, '127.0.0.1')
+    await once(server, 'listening')
+    const { port } = server.address() as AddressInfo
+    const socket = connect({ port, host: '127.0.0.1', allowHalfOpen: true })
+    socket.on('error', () => {})
+    socket.resume()
+    let sent = 0
+    const more = () => {
+      if (socket.destroyed) return
+      sent += bytes.byteLength
+      socket.write(bytes, () => everyMs !== undefined && setTimeout(more, everyMs))
+    }
+    socket.write('POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9000000000\r\n\r\n', more)
+    await gone
+    socket.destroy()
+    return sent
+  }
+
+  it('is let go when nothing comes any more', async () => {
+    assert.equal(await flood({ quietMs: 50 }, Buffer.from('x')), 1)
+  })
+
+  it('is let go when it has had all the time there is, though it still sends', async () => {
+    assert.ok((await flood({ mostMs: 300 }, Buffer.from('x'), 20)) > 1)
+  })
+
+  it('is read no more when enough was thrown away, and let go a moment later', async () => {
+    const sent = await flood({ mostBytes: 5_000_000, fullMs: 100 }, megabyte, 0)
+    assert.ok(sent >= 5_000_000 && sent < 60_000_000, `${sent} bytes`)
+  })
+
+  it('has its connection closed at once when it has sent everything', async () => {
+    server = createServer((request, response) => {
+      closeAfter(request, response)
+      request.resume().on('end', () => response.end('done'))
+    })
+    server.listen(0, '127.0.0.1')
+    await once(server, 'listening')
+    const socket = connect((server.address() as AddressInfo).port, '127.0.0.1')
+    const pieces: Buffer[] = []
+    socket.on('data', (bytes: Buffer) => pieces.push(bytes))
+    socket.write('POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx')
+    await once(socket, 'close')
+    assert.match(Buffer.concat(pieces).toString(), /\r\n\r\ndone$/)
+  })
+})
