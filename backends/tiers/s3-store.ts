@@ -1,42 +1,51 @@
-// S3 as a Keyv storage adapter that carries raw bytes. Made for what the compatible stores really do: no checksum headers
-// unless required, 403 for a key that is missing, 412 for one that is there, conditional writes that are not known.
+// S3 as a Keyv storage adapter. It obeys Keyv's own contract, so that any Keyv may have it: a second `set` wins, `delete`
+// says whether something was there, `clear` keeps to the namespace, text comes back as text. Made for what the compatible
+// stores really do: 403 for a key that is missing, 412 for one that is there, conditional writes that are not known.
 import { randomBytes } from 'node:crypto'
 import { EventEmitter } from 'node:events'
-import type { S3Client } from '@aws-sdk/client-s3'
+import type { KeyvStoreAdapter, StoredData } from 'keyv'
 import { maxBlockBytes } from '../../src/block.ts'
+import {
+  callWith,
+  isBadKey,
+  isMissing,
+  type LoadedS3,
+  loadS3,
+  readUpTo,
+  type S3Body,
+  type S3Connection,
+  statusOf,
+  usualRequestMs,
+} from './s3-client.ts'
 
-export type S3StoreOptions = {
+export type S3StoreOptions = S3Connection & {
   readonly bucket: string
-  readonly prefix: string
-  readonly region?: string | undefined
-  readonly endpoint?: string | undefined
-  readonly forcePathStyle?: boolean | undefined
-  readonly accessKeyId?: string | undefined
-  readonly secretAccessKey?: string | undefined
+  /** What every key begins with in the bucket. */
+  readonly prefix?: string | undefined
+  /**
+   * `text`, by default: what Keyv's serialiser makes. `blocks`: bytes as they are, 2 MiB at most, under a key that is their
+   * hash, so that what is there already is never written again.
+   */
+  readonly holds?: 'text' | 'blocks' | undefined
   /** Whether 403 on GET and HEAD means that the key is missing; `auto` finds out with a probe. */
-  readonly missing403: boolean | 'auto'
-  readonly connectMs: number
-  readonly requestMs: number
+  readonly missing403?: boolean | 'auto' | undefined
   /** Aborts the call that is being made. */
-  readonly signalOf: () => AbortSignal | undefined
+  readonly signalOf?: (() => AbortSignal | undefined) | undefined
 }
 
-type Sdk = typeof import('@aws-sdk/client-s3')
-type Loaded = { readonly sdk: Sdk; readonly client: S3Client }
-
-/** Calls on their way; with a block of 1 MiB and 100 ms each, reads alone are some 500 MB/s. */
-export const atOnce = { reads: 48, writes: 24 }
-const mostSockets = atOnce.reads + atOnce.writes
-const attempts = 2
 const conflictTries = 3
+const deletesAtOnce = 16
 // Credentials that were withdrawn look like missing keys, so what a probe found about 403 is believed for this long.
 const believeMs = 600_000
 
-export class S3Store extends EventEmitter {
+export class S3Store extends EventEmitter implements KeyvStoreAdapter {
   readonly opts: { readonly dialect: 's3'; readonly url: string }
+  /** Set by Keyv, which puts `<namespace>:` before each key itself. */
   namespace: string | undefined
   readonly #options: S3StoreOptions
-  #loading: Promise<Loaded> | undefined
+  readonly #prefix: string
+  readonly #isForBlocks: boolean
+  #loading: Promise<LoadedS3> | undefined
   #conditional = true
   #missing403: { readonly is: boolean; readonly until: number } | undefined
   #deciding: Promise<boolean> | undefined
@@ -44,64 +53,68 @@ export class S3Store extends EventEmitter {
   constructor(options: S3StoreOptions) {
     super()
     this.#options = options
-    this.opts = { dialect: 's3', url: `s3://${options.bucket}/${options.prefix}` }
+    this.#prefix = options.prefix ?? ''
+    this.#isForBlocks = options.holds === 'blocks'
+    this.opts = { dialect: 's3', url: `s3://${options.bucket}/${this.#prefix}` }
   }
 
-  async get(key: string): Promise<Uint8Array | undefined> {
+  async get<Value>(key: string): Promise<StoredData<Value> | undefined> {
+    const bytes = await this.#read(key)
+    return (this.#isForBlocks ? bytes : bytes?.toString()) as StoredData<Value> | undefined
+  }
+
+  async #read(key: string): Promise<Buffer | undefined> {
     const { sdk, client } = await this.load()
     const answer = await this.#orMissing(() =>
       client.send(new sdk.GetObjectCommand(this.#at(key)), callWith(this.#signal())),
     )
     if (!answer) return undefined
-    const body = answer.Body as (AsyncIterable<Uint8Array> & { destroy(): void }) | undefined
-    if (!body) return new Uint8Array(0)
-    const bytes =
-      (answer.ContentLength ?? 0) > maxBlockBytes ? undefined : await readUpTo(maxBlockBytes, body, this.#signal())
+    const body = answer.Body as S3Body | undefined
+    if (!body) return Buffer.alloc(0)
+    const most = this.#isForBlocks ? maxBlockBytes : Number.POSITIVE_INFINITY
+    const bytes = (answer.ContentLength ?? 0) > most ? undefined : await readUpTo(most, body, this.#signal())
     if (bytes) return bytes
     body.destroy()
-    await this.delete(key)
+    await this.#remove(key, this.#signal())
     return undefined
   }
 
-  async set(key: string, value: Uint8Array): Promise<boolean> {
-    await this.#put(key, value, this.#signal())
+  /** S3 has no time to live for one object: Keyv writes the end into the value, a lifecycle rule of the bucket tidies up. */
+  async set(key: string, value: string | Uint8Array): Promise<boolean> {
+    const bytes = typeof value === 'string' ? Buffer.from(value) : value
+    if (this.#isForBlocks) await this.#putOnce(key, bytes, this.#signal())
+    else await this.#put(key, bytes, this.#signal())
     return true
   }
 
-  async #put(key: string, value: Uint8Array, signal: AbortSignal | undefined): Promise<void> {
+  async #put(key: string, bytes: Uint8Array, signal: AbortSignal | undefined, condition: object = {}): Promise<void> {
     const { sdk, client } = await this.load()
-    const put = (condition: object) =>
-      client.send(
-        new sdk.PutObjectCommand({
-          ...this.#at(key),
-          ...condition,
-          Body: value,
-          ContentLength: value.byteLength,
-          ContentType: 'application/vnd.ipld.raw',
-        }),
-        callWith(signal),
-      )
-    if (!this.#conditional) {
-      await put({})
-      return
-    }
-    for (let turn = 1; ; turn++) {
+    const ContentType = this.#isForBlocks ? 'application/vnd.ipld.raw' : 'text/plain; charset=utf-8'
+    const object = { ...this.#at(key), Body: bytes, ContentLength: bytes.byteLength, ContentType }
+    await client.send(new sdk.PutObjectCommand({ ...object, ...condition }), callWith(signal))
+  }
+
+  /** Writes what is not there yet. */
+  async #putOnce(key: string, bytes: Uint8Array, signal: AbortSignal | undefined): Promise<void> {
+    for (let turn = 1; this.#conditional; turn++) {
       try {
-        await put({ IfNoneMatch: '*' })
-        return
+        return await this.#put(key, bytes, signal, { IfNoneMatch: '*' })
       } catch (error) {
         const status = statusOf(error)
         if (status === 412) return // it is there: the key is the hash of the bytes
         if (status === 409 && turn < conflictTries) continue
         if (status !== 400 && status !== 501) throw error
-        await put({}) // a store that does not know conditional writes; or the write itself is bad, and says so again
+        await this.#put(key, bytes, signal) // a store that does not know conditional writes; or the write itself is bad
         this.#conditional = false
         return
       }
     }
+    await this.#put(key, bytes, signal)
   }
 
+  /** Whether something was there, which S3 itself does not say. */
   async delete(key: string): Promise<boolean> {
+    if (!(await this.has(key))) return false
     await this.#remove(key, this.#signal())
     return true
   }
@@ -113,24 +126,27 @@ export class S3Store extends EventEmitter {
 
   async has(key: string): Promise<boolean> {
     const { sdk, client } = await this.load()
-    return (
-      (await this.#orMissing(() => client.send(new sdk.HeadObjectCommand(this.#at(key)), callWith(this.#signal())))) !==
-      undefined
-    )
+    const head = () => client.send(new sdk.HeadObjectCommand(this.#at(key)), callWith(this.#signal()))
+    return (await this.#orMissing(head)) !== undefined
   }
 
-  /** All objects under the prefix, one by one: DeleteObjects needs a checksum that several stores do not know. */
+  /** Objects of this namespace, one by one: DeleteObjects needs a checksum that several stores do not know. */
   async clear(): Promise<void> {
-    const { bucket, prefix } = this.#options
-    if (prefix === '') throw new RangeError('a bucket without a prefix is not cleared')
+    const Prefix = this.#prefix + (this.namespace === undefined ? '' : `${this.namespace}:`)
+    if (Prefix === '') throw new RangeError('a whole bucket is not cleared: give the store a prefix or a namespace')
     const { sdk, client } = await this.load()
     let ContinuationToken: string | undefined
     do {
       const page = await client.send(
-        new sdk.ListObjectsV2Command({ Bucket: bucket, Prefix: prefix, ContinuationToken }),
+        new sdk.ListObjectsV2Command({ Bucket: this.#options.bucket, Prefix, ContinuationToken }),
         callWith(this.#signal()),
       )
-      for (const { Key } of page.Contents ?? []) if (Key) await this.delete(Key)
+      // Not every store looks at all that it is asked for.
+      const keys = (page.Contents ?? []).flatMap(({ Key }) => (Key?.startsWith(Prefix) ? [Key] : []))
+      for (let from = 0; from < keys.length; from += deletesAtOnce) {
+        const some = keys.slice(from, from + deletesAtOnce)
+        await Promise.all(some.map((key) => this.#remove(key.slice(this.#prefix.length), this.#signal())))
+      }
       ContinuationToken = page.NextContinuationToken
     } while (ContinuationToken)
   }
@@ -144,9 +160,9 @@ export class S3Store extends EventEmitter {
   /** Writes, reads and deletes an object of its own, then asks for one that cannot be there, and sees what 403 means. */
   async probe(signal: AbortSignal | undefined): Promise<void> {
     const { sdk, client } = await this.load()
-    const key = `${this.#options.prefix}probe-${randomBytes(8).toString('hex')}`
+    const key = `probe-${randomBytes(8).toString('hex')}`
     const read = (which: string) => client.send(new sdk.GetObjectCommand(this.#at(which)), callWith(signal))
-    await this.#put(key, Uint8Array.of(1), signal)
+    await this.#putOnce(key, Uint8Array.of(1), signal)
     const bytes = await (await read(key)).Body?.transformToByteArray()
     await this.#remove(key, signal)
     if (bytes?.[0] !== 1) throw new RangeError('the bucket lost what was just written to it')
@@ -160,41 +176,13 @@ export class S3Store extends EventEmitter {
     throw new RangeError('the bucket has an object that was never written')
   }
 
-  /** Loads the SDK: a gateway without S3 must not pay for it at start. A failed load is not remembered. */
-  load(): Promise<Loaded> {
-    this.#loading ??= this.#load().catch((error: unknown) => {
+  /** A failed load is not remembered. */
+  load(): Promise<LoadedS3> {
+    this.#loading ??= loadS3(this.#options).catch((error: unknown) => {
       this.#loading = undefined
       throw error
     })
     return this.#loading
-  }
-
-  async #load(): Promise<Loaded> {
-    const sdk = await import('@aws-sdk/client-s3')
-    const { region, endpoint, forcePathStyle, accessKeyId, secretAccessKey, connectMs, requestMs } = this.#options
-    const agent = { keepAlive: true, maxSockets: mostSockets }
-    const client = new sdk.S3Client({
-      ...(region !== undefined || endpoint !== undefined ? { region: region ?? 'us-east-1' } : {}),
-      ...(endpoint === undefined ? {} : { endpoint }),
-      ...(forcePathStyle === undefined ? {} : { forcePathStyle }),
-      // Without keys: the SDK's own chain (environment, profile, container, instance).
-      ...(accessKeyId !== undefined && secretAccessKey !== undefined
-        ? { credentials: { accessKeyId, secretAccessKey } }
-        : {}),
-      maxAttempts: attempts,
-      requestChecksumCalculation: 'WHEN_REQUIRED',
-      responseChecksumValidation: 'WHEN_REQUIRED',
-      requestHandler: {
-        connectionTimeout: connectMs,
-        requestTimeout: requestMs,
-        socketTimeout: requestMs,
-        throwOnRequestTimeout: true, // otherwise it only warns
-        httpAgent: agent,
-        httpsAgent: agent,
-      },
-      logger: { trace() {}, debug() {}, info() {}, warn() {}, error() {} },
-    })
-    return { sdk, client }
   }
 
   async #orMissing<T>(ask: () => Promise<T>): Promise<T | undefined> {
@@ -208,11 +196,11 @@ export class S3Store extends EventEmitter {
   }
 
   async #is403Missing(): Promise<boolean> {
-    const { missing403 } = this.#options
+    const { missing403 = 'auto', requestMs = usualRequestMs } = this.#options
     if (missing403 !== 'auto') return missing403
     if (this.#missing403 && Date.now() < this.#missing403.until) return this.#missing403.is
     // On a clock of its own: many calls may wait for it, and the one that began it may leave.
-    this.#deciding ??= this.probe(AbortSignal.timeout(this.#options.requestMs))
+    this.#deciding ??= this.probe(AbortSignal.timeout(requestMs))
       .then(
         () => this.#missing403?.is ?? false,
         () => false, // it cannot even write: the credentials, not the key
@@ -224,50 +212,10 @@ export class S3Store extends EventEmitter {
   }
 
   #at(key: string): { Bucket: string; Key: string } {
-    return { Bucket: this.#options.bucket, Key: key }
+    return { Bucket: this.#options.bucket, Key: this.#prefix + key }
   }
 
   #signal(): AbortSignal | undefined {
-    return this.#options.signalOf()
+    return this.#options.signalOf?.()
   }
 }
-
-const callWith = (abortSignal: AbortSignal | undefined): { abortSignal?: AbortSignal } =>
-  abortSignal ? { abortSignal } : {}
-
-/** Undefined when there is more. The SDK's signal ends with the headers, so the body has its own. */
-async function readUpTo(
-  most: number,
-  body: AsyncIterable<Uint8Array> & { destroy(): void },
-  signal: AbortSignal | undefined,
-): Promise<Uint8Array | undefined> {
-  const stop = () => body.destroy()
-  signal?.addEventListener('abort', stop, { once: true })
-  try {
-    const chunks: Uint8Array[] = []
-    let total = 0
-    for await (const chunk of body) {
-      total += chunk.byteLength
-      if (total > most) return undefined
-      chunks.push(chunk)
-    }
-    return Buffer.concat(chunks, total)
-  } finally {
-    signal?.removeEventListener('abort', stop)
-  }
-}
-
-export function statusOf(error: unknown): number | undefined {
-  if (!(error instanceof Error) || !('$metadata' in error)) return undefined
-  const { httpStatusCode } = error.$metadata as { httpStatusCode?: number }
-  return httpStatusCode
-}
-
-/** A HEAD has no body, so its name says nothing of the bucket; a GET does, and a missing bucket is no missing block. */
-const isMissing = (error: unknown): boolean =>
-  error instanceof Error && statusOf(error) === 404 && error.name !== 'NoSuchBucket'
-
-/** Keys that are wrong are said so by name (but not on HEAD); only AccessDenied can mean that nothing is there. */
-const isBadKey = (error: unknown): boolean =>
-  error instanceof Error &&
-  /^(InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|RequestTimeTooSkewed)$/.test(error.name)

@@ -5,7 +5,8 @@ import { duration } from '../../src/config/units.ts'
 import { Failure } from '../../src/failure.ts'
 import type { TierKind } from './contract.ts'
 import { createKeyvTier } from './keyv-tier.ts'
-import { atOnce, S3Store, statusOf } from './s3-store.ts'
+import { atOnce, statusOf } from './s3-client.ts'
+import { S3Store } from './s3-store.ts'
 
 const options = z
   .strictObject({
@@ -57,12 +58,12 @@ export const s3: TierKind<typeof options> = {
       clock,
       log,
       async open(signalOf) {
-        const store = new S3Store({ ...own, signalOf })
+        const store = new S3Store({ ...own, holds: 'blocks', signalOf })
         await store.load()
-        return store as never
+        return store
       },
       binary: true,
-      prefix: rest.prefix,
+      prefix: '', // the store puts its own before each key
       timeoutMs: timeout,
       writeTimeoutMs,
       openMs,

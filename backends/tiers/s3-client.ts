@@ -1,0 +1,95 @@
+// The AWS SDK's S3 client, set up for what the compatible stores really do, and what their errors mean.
+import type { S3Client } from '@aws-sdk/client-s3'
+
+export type S3Connection = {
+  readonly region?: string | undefined
+  readonly endpoint?: string | undefined
+  readonly forcePathStyle?: boolean | undefined
+  /** With `secretAccessKey`. Without: the SDK's own chain (environment, profile, container, instance). */
+  readonly accessKeyId?: string | undefined
+  readonly secretAccessKey?: string | undefined
+  readonly connectMs?: number | undefined
+  readonly requestMs?: number | undefined
+}
+
+type Sdk = typeof import('@aws-sdk/client-s3')
+export type LoadedS3 = { readonly sdk: Sdk; readonly client: S3Client }
+
+/** Calls on their way; with a block of 1 MiB and 100 ms each, reads alone are some 500 MB/s. */
+export const atOnce = { reads: 48, writes: 24 }
+const mostSockets = atOnce.reads + atOnce.writes
+const attempts = 2
+const usualConnectMs = 1000
+export const usualRequestMs = 10_000
+
+/** Loads the SDK only now: a gateway without S3 must not pay for it at start. */
+export async function loadS3(connection: S3Connection): Promise<LoadedS3> {
+  const sdk = await import('@aws-sdk/client-s3')
+  const { region, endpoint, forcePathStyle, accessKeyId, secretAccessKey } = connection
+  const { connectMs = usualConnectMs, requestMs = usualRequestMs } = connection
+  const agent = { keepAlive: true, maxSockets: mostSockets }
+  const client = new sdk.S3Client({
+    ...(region !== undefined || endpoint !== undefined ? { region: region ?? 'us-east-1' } : {}),
+    ...(endpoint === undefined ? {} : { endpoint }),
+    ...(forcePathStyle === undefined ? {} : { forcePathStyle }),
+    ...(accessKeyId !== undefined && secretAccessKey !== undefined
+      ? { credentials: { accessKeyId, secretAccessKey } }
+      : {}),
+    maxAttempts: attempts,
+    // Several stores do not know the checksum headers.
+    requestChecksumCalculation: 'WHEN_REQUIRED',
+    responseChecksumValidation: 'WHEN_REQUIRED',
+    requestHandler: {
+      connectionTimeout: connectMs,
+      requestTimeout: requestMs,
+      socketTimeout: requestMs,
+      throwOnRequestTimeout: true, // otherwise it only warns
+      httpAgent: agent,
+      httpsAgent: agent,
+    },
+    logger: { trace() {}, debug() {}, info() {}, warn() {}, error() {} },
+  })
+  return { sdk, client }
+}
+
+export const callWith = (abortSignal: AbortSignal | undefined): { abortSignal?: AbortSignal } =>
+  abortSignal ? { abortSignal } : {}
+
+export type S3Body = AsyncIterable<Uint8Array> & { destroy(): void }
+
+/** Undefined when there is more than `most`. The SDK's signal ends with the headers, so the body has its own. */
+export async function readUpTo(
+  most: number,
+  body: S3Body,
+  signal: AbortSignal | undefined,
+): Promise<Buffer | undefined> {
+  const stop = () => body.destroy()
+  signal?.addEventListener('abort', stop, { once: true })
+  try {
+    const chunks: Uint8Array[] = []
+    let total = 0
+    for await (const chunk of body) {
+      total += chunk.byteLength
+      if (total > most) return undefined
+      chunks.push(chunk)
+    }
+    return Buffer.concat(chunks, total)
+  } finally {
+    signal?.removeEventListener('abort', stop)
+  }
+}
+
+export function statusOf(error: unknown): number | undefined {
+  if (!(error instanceof Error) || !('$metadata' in error)) return undefined
+  const { httpStatusCode } = error.$metadata as { httpStatusCode?: number }
+  return httpStatusCode
+}
+
+/** A HEAD has no body, so its name says nothing of the bucket; a GET does, and a missing bucket is no missing object. */
+export const isMissing = (error: unknown): boolean =>
+  error instanceof Error && statusOf(error) === 404 && error.name !== 'NoSuchBucket'
+
+/** Keys that are wrong are said so by name (but not on HEAD); only AccessDenied can mean that nothing is there. */
+export const isBadKey = (error: unknown): boolean =>
+  error instanceof Error &&
+  /^(InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|RequestTimeTooSkewed)$/.test(error.name)
