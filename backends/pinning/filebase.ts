@@ -2,11 +2,13 @@
 // with another name for the CID and without CARs. The SDK is loaded when it is first needed.
 import { Readable } from 'node:stream'
 import type { S3Client } from '@aws-sdk/client-s3'
+import { LRUCache } from 'lru-cache'
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
+import { duration } from '../../src/config/units.ts'
 import { Failure } from '../../src/failure.ts'
 import { failed } from './call.ts'
-import type { PinState, Provider, ProviderContext, ProviderKind, ReadBack } from './contract.ts'
+import type { PinState, Provider, ProviderContext, ProviderKind, ReadBack, Upload } from './contract.ts'
 import { clocks, gateway, readGateway, url } from './options.ts'
 
 const options = z.strictObject({
@@ -19,6 +21,9 @@ const options = z.strictObject({
     .describe('4everland takes files, not CARs: its CIDs are compared.'),
   endpoint: url().optional().describe('By default that of the variant.'),
   region: z.string().default('us-east-1'),
+  patience: duration()
+    .prefault('30s')
+    .describe('How long an object that was stored may be without its CID; then it is looked at again later.'),
   gateway: gateway('By default that of the variant, where `endpoint` is not set.'),
   ...clocks,
 })
@@ -38,6 +43,10 @@ const variants = {
   },
 } as const
 
+const firstLookMs = 250
+const mostLookMs = 5_000
+const mostStored = 1_000
+
 export const filebase: ProviderKind<typeof options> = { use: 'filebase', options, readBack, create: createFilebase }
 
 function readBack({
@@ -50,14 +59,15 @@ function readBack({
   return variants[variant].gateway
 }
 
-function createFilebase(settings: z.output<typeof options>, { name }: ProviderContext): Provider {
+function createFilebase(settings: z.output<typeof options>, { name, userAgent, clock }: ProviderContext): Provider {
   const variant = variants[settings.variant]
+  /** Stored without a fault, and without a CID as yet: it is asked about, and not sent again. */
+  const stored = new LRUCache<string, true>({ max: mostStored })
   let making: Promise<{ client: S3Client; sdk: typeof import('@aws-sdk/client-s3') }> | undefined
 
   function s3() {
-    making ??= import('@aws-sdk/client-s3').then((sdk) => ({
-      sdk,
-      client: new sdk.S3Client({
+    making ??= import('@aws-sdk/client-s3').then((sdk) => {
+      const client = new sdk.S3Client({
         endpoint: settings.endpoint ?? variant.endpoint,
         region: settings.region,
         forcePathStyle: true,
@@ -72,8 +82,17 @@ function createFilebase(settings: z.output<typeof options>, { name }: ProviderCo
           socketTimeout: settings.idle,
         },
         logger: { trace() {}, debug() {}, info() {}, warn() {}, error() {} },
-      }),
-    }))
+      })
+      // Ours alone: behind the SDK's own, which says what we run on, too. It is not signed.
+      client.middlewareStack.add(
+        (next) => (args) => {
+          Object.assign((args.request as { headers: Record<string, string> }).headers, { 'user-agent': userAgent })
+          return next(args)
+        },
+        { step: 'finalizeRequest', name: 'ourUserAgent' },
+      )
+      return { sdk, client }
+    })
     making.catch(() => {
       making = undefined
     })
@@ -91,10 +110,60 @@ function createFilebase(settings: z.output<typeof options>, { name }: ProviderCo
     }
   }
 
-  async function cidOf(cid: CID, signal: AbortSignal): Promise<string | undefined> {
+  /** Whether there is an object for it, and the CID that it has, if it has one already. */
+  async function look(
+    cid: CID,
+    signal: AbortSignal,
+  ): Promise<{ readonly isThere: boolean; readonly cid?: string | undefined }> {
     const { client, sdk } = await s3()
-    const { Metadata } = await client.send(new sdk.HeadObjectCommand(object(cid)), { abortSignal: signal })
-    return Metadata?.[variant.cidKey]
+    try {
+      const { Metadata } = await client.send(new sdk.HeadObjectCommand(object(cid)), { abortSignal: signal })
+      return { isThere: true, cid: Metadata?.[variant.cidKey] }
+    } catch (error) {
+      if (statusOf(error) === 404) return { isThere: false }
+      throw error
+    }
+  }
+
+  async function store(upload: Upload, signal: AbortSignal): Promise<void> {
+    const { client, sdk } = await s3()
+    const body = Readable.from(variant.car ? upload.car(signal) : upload.file(signal), { objectMode: false })
+    // The SDK does not listen for it, and an error of a stream that nobody hears ends the process.
+    const unread = new AbortController()
+    body.once('error', (error) => unread.abort(error))
+    const put = new sdk.PutObjectCommand({
+      ...object(upload.cid),
+      Body: body,
+      ContentLength: variant.car ? upload.carBytes : upload.bytes,
+      ...(variant.car && { Metadata: { import: 'car' } }),
+    })
+    await client.send(put, { abortSignal: AbortSignal.any([signal, unread.signal]) }).catch((error: unknown) => {
+      throw unread.signal.aborted ? unread.signal.reason : error
+    })
+  }
+
+  /** The object shows a moment after it was stored, and its CID a moment after that. */
+  async function untilNamed(cid: CID, signal: AbortSignal): Promise<CID> {
+    const until = clock.monotonic() + settings.patience
+    for (let waitMs = firstLookMs; ; waitMs = Math.min(mostLookMs, waitMs * 2)) {
+      const told = await look(cid, signal)
+      if (told.cid !== undefined) {
+        stored.delete(cid.toString())
+        return CID.parse(told.cid)
+      }
+      if (clock.monotonic() + waitMs > until) {
+        if (!told.isThere) stored.delete(cid.toString())
+        throw unnamed(told.isThere)
+      }
+      await clock.sleep(waitMs, signal)
+    }
+  }
+
+  const unnamed = (isThere: boolean): Failure => {
+    const { patience, bucket } = settings
+    if (!isThere) return failed(name, `what it stored is not there after ${patience} ms`, 'transient')
+    const what = `what it stored has no CID after ${patience} ms`
+    return failed(name, `${what}; if it never has, the bucket ${bucket} is not on the IPFS network`, 'transient')
   }
 
   return {
@@ -102,38 +171,22 @@ function createFilebase(settings: z.output<typeof options>, { name }: ProviderCo
     traits: { takesBytes: true, local: false },
     pin: (upload, signal) =>
       said('store it', signal, async () => {
-        const { client, sdk } = await s3()
-        const body = Readable.from(variant.car ? upload.car(signal) : upload.file(signal), { objectMode: false })
-        // The SDK does not listen for it, and an error of a stream that nobody hears ends the process.
-        const unread = new AbortController()
-        body.once('error', (error) => unread.abort(error))
-        const put = new sdk.PutObjectCommand({
-          ...object(upload.cid),
-          Body: body,
-          ContentLength: variant.car ? upload.carBytes : upload.bytes,
-          ...(variant.car && { Metadata: { import: 'car' } }),
-        })
-        await client.send(put, { abortSignal: AbortSignal.any([signal, unread.signal]) }).catch((error: unknown) => {
-          throw unread.signal.aborted ? unread.signal.reason : error
-        })
-        const cid = await cidOf(upload.cid, signal)
-        if (cid === undefined)
-          throw failed(name, `the bucket ${settings.bucket} gives no CIDs: it is not on the IPFS network`, 'content')
-        return CID.parse(cid)
+        const key = upload.cid.toString()
+        if (!stored.has(key)) await store(upload, signal)
+        stored.set(key, true)
+        return untilNamed(upload.cid, signal)
       }),
     unpin: (cid, signal) =>
       said('remove it', signal, async () => {
         const { client, sdk } = await s3()
+        stored.delete(cid.toString())
         await client.send(new sdk.DeleteObjectCommand(object(cid)), { abortSignal: signal })
       }),
     status: (cid, signal): Promise<PinState> =>
       said('look for it', signal, async () => {
-        try {
-          return (await cidOf(cid, signal)) === undefined ? 'queued' : 'pinned'
-        } catch (error) {
-          if (statusOf(error) === 404) return 'absent'
-          throw error
-        }
+        const told = await look(cid, signal)
+        if (!told.isThere) return 'absent'
+        return told.cid === undefined ? 'queued' : 'pinned'
       }),
     probe: (signal) =>
       said('open the bucket', signal, async () => {

@@ -17,6 +17,9 @@ const nameOf = () =>
 
 function one<Shared extends z.ZodRawShape>(kind: Kind, shared: Shared, isDefault: boolean) {
   if (!(kind.options instanceof z.ZodObject)) throw new TypeError(`the options of ${kind.use} must be a zod object`)
+  const { shape } = kind.options
+  const taken = ['use', 'name', ...Object.keys(shared)].filter((key) => key in shape)
+  if (taken.length > 0) throw new TypeError(`${kind.use} has options that are not its own: ${taken.join(', ')}`)
   const use = isDefault ? z.literal(kind.use).optional() : z.literal(kind.use)
   return kind.options.safeExtend({ use, name: nameOf().optional(), ...shared })
 }

@@ -10,7 +10,8 @@ import { inspect } from 'node:util'
 import type { Provider, ProviderContext } from '../../backends/pinning/contract.ts'
 import { createEmbedded } from '../../backends/pinning/embedded.ts'
 import { providerKinds } from '../../backends/pinning/index.ts'
-import { systemClock } from '../../src/clock.ts'
+import { type Clock, systemClock } from '../../src/clock.ts'
+import { parseConfig } from '../../src/config/load.ts'
 import { Failure } from '../../src/failure.ts'
 import { silentLog } from '../../src/observe/log.ts'
 import { noise } from '../support/fixtures.ts'
@@ -19,12 +20,14 @@ import { type Answer, type Api, type StandIn, startStandIn, token } from '../sup
 import { type MemoryUpload, memoryUpload } from '../support/upload.ts'
 import { providerFailure, providerSuite } from './provider.ts'
 
+/** Waits between tries are a fiftieth of what they are, and clocks are what they are. */
+const hurried: Clock = { ...systemClock, sleep: (ms, own) => systemClock.sleep(ms / 50, own) }
 const context: ProviderContext = {
   name: 'one',
   userAgent: 'cidgate/test',
   data: '/nonexistent',
   log: silentLog,
-  clock: systemClock,
+  clock: hurried,
 }
 const otherCid = 'bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'
 const signal = () => new AbortController().signal
@@ -91,7 +94,13 @@ const sets: Record<string, Set> = {
   filebase: {
     use: 'filebase',
     api: services.filebaseApi,
-    settings: (endpoint, accessKeyId) => ({ endpoint, bucket: 'b', accessKeyId, secretAccessKey: 'the-other-secret' }),
+    settings: (endpoint, accessKeyId) => ({
+      endpoint,
+      bucket: 'b',
+      accessKeyId,
+      secretAccessKey: 'the-other-secret',
+      patience: '5s',
+    }),
     carries: (call) => call.method === 'PUT',
   },
   psa: {
@@ -116,10 +125,11 @@ async function make(set: Set): Promise<Provider> {
 function connect({ use, settings }: Set, secret: string): Provider {
   const kind = providerKinds[use]
   assert.ok(kind)
-  const provider = kind.create(
-    kind.options.parse({ ...settings(service.url, secret), idle: '400ms', connect: '400ms' }),
-    context,
-  )
+  const said = { use, name: 'one', ...settings(service.url, secret), idle: '400ms', connect: '400ms' }
+  // As a whole configuration gives them: what it keeps for itself is no option of a provider. One that fetches is not alone.
+  const [entry] = parseConfig({ retrieval: { upstreams: [] }, pinning: { providers: [said, { use: 'embedded' }] } })
+    .pinning.providers
+  const provider = kind.create(entry?.options, context)
   made.push(provider)
   return provider
 }
@@ -308,10 +318,98 @@ describe('what is said behind a 200', () => {
     service.script = () => ({ status: 403, json: { error: { reason: 'PAID_FEATURE_ONLY' } } })
     assert.equal((await failure(provider.pin(upload, signal()))).facts['class'], 'quota')
   })
+  test('pinata: what an upload is called there, in one request and in pieces', async () => {
+    for (const set of ['pinata', 'pinata in pieces']) {
+      const base = sets[set] as Set
+      for (const [uploadName, called] of [
+        [undefined, 'cidgate'],
+        ['evidence of a court', 'evidence of a court'],
+      ]) {
+        const settings = (url: string, secret: string) => ({
+          ...base.settings(url, secret),
+          ...(uploadName && { uploadName }),
+        })
+        const provider = await make({ ...base, settings })
+        await provider.pin(upload, signal())
+        const [begun = assert.fail()] = service.calls
+        const metadata = String(begun.headers['upload-metadata'] ?? '')
+        const inPieces = Buffer.from(/filename ([^,]+)/.exec(metadata)?.[1] ?? '', 'base64').toString()
+        assert.equal(set === 'pinata' ? String(services.partsOf(begun)['name']) : inPieces, called)
+        await provider.close()
+        await service.close()
+      }
+    }
+  })
+  test('pinata: an answer without a CID, and a moment until it is listed', async () => {
+    for (const set of ['pinata', 'pinata in pieces']) {
+      const provider = await make(sets[set] as Set)
+      let looks = 0
+      service.script = ({ method, path, query }) => {
+        if (path === '/v3/files/public' && ++looks > 2)
+          return {
+            json: {
+              data: {
+                files: [
+                  { id: 'x', cid: otherCid },
+                  { id: 'y', cid: query.get('cid') },
+                ],
+              },
+            },
+          }
+        if (path === '/v3/files/public') return { json: { data: { files: [{ id: 'x', cid: otherCid }] } } }
+        if (method === 'PATCH') return { status: 204 }
+        return path === '/v3/files' && set === 'pinata' ? { json: { data: { network: 'public' } } } : undefined
+      }
+      assert.equal(String(await provider.pin(upload, signal())), String(upload.cid))
+      assert.equal(looks, 3)
+      service.script = (call) =>
+        call.path === '/v3/files/public'
+          ? { json: { data: { files: [] } } }
+          : call.method === 'PATCH'
+            ? { status: 204 }
+            : set === 'pinata'
+              ? { json: {} }
+              : undefined
+      assert.match((await failure(provider.pin(upload, signal()))).message, /named no CID, and does not list it/)
+      await service.close()
+    }
+  })
   test('filebase: a bucket that is not on the IPFS network', async () => {
     const provider = await make(sets['filebase'] as Set)
     service.otherCid = 'none'
-    assert.match((await failure(provider.pin(upload, signal()))).message, /not on the IPFS network/)
+    const { message, facts } = await failure(provider.pin(upload, signal()))
+    assert.match(message, /not on the IPFS network/)
+    // It may yet be: an upload is not lost over it, and its bytes are not sent again to find out.
+    assert.equal(facts['class'], 'transient')
+    await failure(provider.pin(upload, signal()))
+    assert.equal(service.calls.filter(({ method }) => method === 'PUT').length, 1)
+  })
+  test('filebase: the object and its CID come a moment after it was stored', async () => {
+    const provider = await make(sets['filebase'] as Set)
+    let looks = 0
+    const states: Answer[] = [{ status: 404 }, {}, {}]
+    service.script = ({ method }) => (method === 'HEAD' ? states[looks++] : undefined)
+    assert.equal(String(await provider.pin(upload, signal())), String(upload.cid))
+    assert.equal(looks, 4)
+    assert.equal(service.calls.filter(({ method }) => method === 'PUT').length, 1)
+  })
+  test('filebase: what is not there after all is sent again', async () => {
+    const provider = await make(sets['filebase'] as Set)
+    service.script = ({ method }) => (method === 'HEAD' ? { status: 404 } : undefined)
+    assert.match((await failure(provider.pin(upload, signal()))).message, /is not there after/)
+    service.script = undefined
+    assert.equal(String(await provider.pin(upload, signal())), String(upload.cid))
+    assert.equal(service.calls.filter(({ method }) => method === 'PUT').length, 2)
+  })
+  test('filebase: it waits no longer than the caller does', async () => {
+    const provider = await make(sets['filebase'] as Set)
+    const controller = new AbortController()
+    const reason = new Error('the deadline')
+    service.script = ({ method }) => {
+      if (method === 'HEAD') controller.abort(reason)
+      return method === 'HEAD' ? {} : undefined
+    }
+    await assert.rejects(provider.pin(upload, controller.signal), (error) => error === reason)
   })
   test('filebase: an upload that takes longer than `idle` and is never silent', async () => {
     const provider = await make(sets['filebase'] as Set)

@@ -36,6 +36,8 @@ export type StandIn = {
   readonly blocks: BlockMap
   /** Answers instead of the API while it gives something. */
   script: ((call: Call) => Answer | undefined) | undefined
+  /** Tears the connection down behind so many bytes of a body: they have come, and there is no answer. */
+  cutAfter: ((head: Omit<Call, 'body'>) => number | undefined) | undefined
   /** Says another CID than the one it was given. */
   otherCid: string | undefined
   readonly sockets: number
@@ -55,16 +57,19 @@ export async function startStandIn(api: Api): Promise<StandIn> {
     socket.once('close', () => sockets.delete(socket))
   })
   async function handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
-    const body = Buffer.concat(await Array.fromAsync(request as AsyncIterable<Buffer>))
     const url = new URL(request.url ?? '/', 'http://service')
-    const call = {
-      method: request.method ?? '',
-      path: url.pathname,
-      query: url.searchParams,
-      headers: request.headers,
-      body,
+    const head = { method: request.method ?? '', path: url.pathname, query: url.searchParams, headers: request.headers }
+    const most = self.cutAfter?.(head) ?? Number.POSITIVE_INFINITY
+    const pieces: Buffer[] = []
+    let came = 0
+    for await (const piece of request as AsyncIterable<Buffer>) {
+      pieces.push(piece.subarray(0, most - came))
+      came += piece.byteLength
+      if (came >= most) break
     }
+    const call = { ...head, body: Buffer.concat(pieces) }
     self.calls.push(call)
+    if (came >= most) return void request.socket.destroy()
     const answer = self.script?.(call) ?? (await api(call, self)) ?? { status: 404, json: { error: 'nothing here' } }
     if (answer === 'silent') return
     if (answer === 'cut') return void request.socket.destroy()
@@ -89,6 +94,7 @@ export async function startStandIn(api: Api): Promise<StandIn> {
     pins: new Map(),
     blocks: new Map(),
     script: undefined,
+    cutAfter: undefined,
     otherCid: undefined,
     get sockets() {
       return sockets.size
@@ -196,12 +202,16 @@ export const pinataApi: Api = async (call, self) => {
     return { status: 201, headers: { location: `/v3/files/tus-${self.calls.indexOf(call)}` } }
   if (call.path.startsWith('/v3/files/tus-')) {
     const begun = Number(call.path.split('-').at(-1))
-    const sent = self.calls.slice(begun).filter(({ method, path }) => method === 'PATCH' && path === call.path)
-    const gathered = Buffer.concat(sent.map(({ body }) => body))
-    if (Number(call.headers['upload-offset']) + call.body.length !== gathered.length) {
-      return { status: 409, json: { error: 'offset' } }
-    }
     const total = Number(self.calls[begun]?.headers['upload-length'])
+    let gathered = Buffer.alloc(0)
+    let isNext = false
+    for (const { method, path, headers, body } of self.calls.slice(begun)) {
+      if (method !== 'PATCH' || path !== call.path) continue
+      isNext = Number(headers['upload-offset']) === gathered.length
+      if (isNext) gathered = Buffer.concat([gathered, body])
+    }
+    if (call.method === 'HEAD') return { headers: { 'upload-offset': String(gathered.length) } }
+    if (!isNext) return { status: 409, json: { error: 'offset' } }
     if (gathered.length < total) return { status: 204 }
     const root = self.otherCid ?? (await rootOf(gathered, self.blocks))
     self.pins.set(root, 'id-1')

@@ -5,7 +5,9 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'n
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, it } from 'node:test'
+import { z } from 'zod'
 import { ConfigError, keyPath, valueAt } from '../../src/config/complaints.ts'
+import { entries, entriesWith } from '../../src/config/entries.ts'
 import { jsonSchema } from '../../src/config/json-schema.ts'
 import { loadConfig, parseConfig } from '../../src/config/load.ts'
 import { shipped } from '../../src/config/package.ts'
@@ -141,4 +143,13 @@ describe('configuration', () => {
       assert.ok(loadConfig(path.pathname, Object.fromEntries(values)))
     })
   }
+})
+
+describe('the options of a backend', () => {
+  it('are never those that the list keeps for itself, or they would be undefined when it runs', () => {
+    const kinds = (shape: z.ZodRawShape) => ({ one: { use: 'one', options: z.strictObject(shape) } })
+    for (const key of ['use', 'name']) assert.throws(() => entries(kinds({ [key]: z.string() })), /one .+ its own: /)
+    assert.throws(() => entriesWith(kinds({ perMinute: z.int() }), { perMinute: z.int() }), /perMinute/)
+    assert.ok(entries(kinds({ uploadName: z.string() })))
+  })
 })

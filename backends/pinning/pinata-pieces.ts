@@ -1,0 +1,174 @@
+// An upload in pieces (TUS): nothing of it is kept in memory, and after whatever went wrong it goes on where the service
+// says that it stands, in the same attempt or in the next one.
+import { LRUCache } from 'lru-cache'
+import type { Clock } from '../../src/clock.ts'
+import { Failure, isFailure } from '../../src/failure.ts'
+import { type Call, failed, type Reply } from './call.ts'
+import type { Upload } from './contract.ts'
+
+export type PiecesOptions = {
+  readonly name: string
+  readonly clock: Clock
+  readonly files: string
+  readonly metadata: Readonly<Record<string, string>>
+  readonly pieceBytes: number
+  readonly ask: (method: Call['method'], url: string, signal: AbortSignal, more?: Partial<Call>) => Promise<Reply>
+}
+
+/** How much of it the service has, and what it calls it once it has all. */
+type Stand = { readonly offset: number; readonly cid: string | undefined }
+
+const tus = { 'tus-resumable': '1.0.0' }
+const mostFailures = 5
+const firstWaitMs = 500
+const mostWaitMs = 8_000
+const mostBegun = 1_000
+
+/** Resolves when the service has every byte, with the CID that it named, if it did. */
+export function createPieces({ name, clock, files, metadata, pieceBytes, ask }: PiecesOptions) {
+  /** Where an upload was begun that is not whole there yet, by CID. */
+  const begun = new LRUCache<string, string>({ max: mostBegun })
+
+  async function begin(upload: Upload, signal: AbortSignal): Promise<string> {
+    const words = Object.entries(metadata).map(([key, value]) => `${key} ${Buffer.from(value).toString('base64')}`)
+    const headers = { ...tus, 'upload-length': String(upload.carBytes), 'upload-metadata': words.join(',') }
+    const location = (await ask('POST', files, signal, { headers })).header('location')
+    if (!location || !URL.canParse(location, files))
+      throw failed(name, 'it did not say where the pieces go', 'transient')
+    const target = new URL(location, files)
+    if (target.origin !== new URL(files).origin) throw failed(name, 'it wants the pieces at another place', 'content')
+    return target.href
+  }
+
+  function standIn(reply: Reply, usual: number | undefined, total: number): Stand {
+    const said = reply.header('upload-offset')
+    const offset = said === undefined ? usual : /^\d+$/.test(said) ? Number(said) : undefined
+    if (offset === undefined || offset > total) throw failed(name, 'it does not say how much of it it has', 'transient')
+    return { offset, cid: reply.header('upload-cid') }
+  }
+
+  /** Undefined: it does not know the upload any more, or does not say. */
+  async function look(place: string, total: number, signal: AbortSignal): Promise<Stand | undefined> {
+    const reply = await ask('HEAD', place, signal, { headers: tus, accept: [400, 404, 405, 410, 412] })
+    return reply.status >= 400 ? undefined : standIn(reply, undefined, total)
+  }
+
+  async function patch(
+    place: string,
+    from: number,
+    reader: Reader,
+    total: number,
+    signal: AbortSignal,
+  ): Promise<Stand> {
+    const length = Math.min(pieceBytes, total - from)
+    const reply = await ask('PATCH', place, signal, {
+      headers: {
+        ...tus,
+        'upload-offset': String(from),
+        'content-type': 'application/offset+octet-stream',
+        'content-length': String(length),
+      },
+      body: reader.take(from, length),
+      accept: [409],
+    })
+    if (reply.status === 409) throw failed(name, 'it has another part of it than it said', 'transient')
+    return standIn(reply, from + length, total)
+  }
+
+  return async function send(upload: Upload, signal: AbortSignal): Promise<string | undefined> {
+    const key = upload.cid.toString()
+    const total = upload.carBytes
+    const reader = createReader(upload, signal)
+    let stand: Stand | undefined
+    /** How far it got, as the service said, and as far as was sent. */
+    let best = 0
+    let furthest = 0
+    let failures = 0
+    /** A reason to ask where it stands, and to go on from there; not without end, where nothing moves. */
+    const mayGoOn = (error: unknown) =>
+      isFailure(error) &&
+      error.facts['class'] === 'transient' &&
+      error.retryAfterMs === undefined &&
+      ++failures < mostFailures
+
+    const step = async (): Promise<Stand> => {
+      const known = begun.get(key)
+      const found = stand ?? (known === undefined ? undefined : await look(known, total, signal))
+      // Some forget an upload as soon as it is whole.
+      if (!found && furthest === total) return { offset: total, cid: undefined }
+      if (!found) begun.delete(key)
+      const place = found && known !== undefined ? known : await begin(upload, signal)
+      begun.set(key, place)
+      const from = found?.offset ?? 0
+      if (from === total) return { offset: total, cid: found?.cid }
+      furthest = Math.max(furthest, Math.min(total, from + pieceBytes))
+      return patch(place, from, reader, total, signal)
+    }
+
+    try {
+      for (;;) {
+        try {
+          const next = await step()
+          if (next.offset > best) failures = 0
+          best = Math.max(best, next.offset)
+          stand = next
+        } catch (error) {
+          signal.throwIfAborted()
+          stand = undefined
+          reader.stop()
+          if (!begun.has(key) || !mayGoOn(error)) throw error
+          await clock.sleep(Math.min(mostWaitMs, firstWaitMs * 2 ** (failures - 1)), signal)
+        }
+        if (stand?.offset !== total) continue
+        if (stand.cid !== undefined) begun.delete(key)
+        return stand.cid
+      }
+    } finally {
+      reader.stop()
+    }
+  }
+}
+
+type Reader = ReturnType<typeof createReader>
+
+/** The CAR from any of its bytes on: without a jump it is read on, with one it is read again from the beginning. */
+function createReader(upload: Upload, signal: AbortSignal) {
+  let open: { readonly chunks: AsyncIterator<Uint8Array>; readonly own: AbortController; at: number } | undefined
+  let rest: Uint8Array = new Uint8Array()
+
+  function stop(): void {
+    open?.own.abort(new Failure('cancelled', 'the piece is not sent any more', { source: 'ours' }))
+    // It may be in the middle of a read: that ends by its signal, and nobody waits for it.
+    open?.chunks.return?.()?.catch(() => {})
+    open = undefined
+  }
+
+  function start(): NonNullable<typeof open> {
+    stop()
+    const own = new AbortController()
+    rest = new Uint8Array()
+    open = { chunks: upload.car(AbortSignal.any([signal, own.signal]))[Symbol.asyncIterator](), own, at: 0 }
+    return open
+  }
+
+  return {
+    stop,
+    async *take(from: number, length: number): AsyncGenerator<Uint8Array> {
+      const source = open?.at === from ? open : start()
+      const until = from + length
+      while (source.at < until) {
+        if (rest.byteLength === 0) {
+          const { value, done } = await source.chunks.next()
+          if (source !== open) return
+          if (done) throw new Failure('broken', 'the upload is shorter than it was said to be', { source: 'ours' })
+          rest = value
+        }
+        const part = rest.subarray(0, (source.at < from ? from : until) - source.at)
+        rest = rest.subarray(part.byteLength)
+        const isWanted = source.at >= from
+        source.at += part.byteLength
+        if (isWanted) yield part
+      }
+    },
+  }
+}
