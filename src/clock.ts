@@ -5,6 +5,8 @@ export interface Clock {
   now(): number
   /** Milliseconds of a clock that never jumps; for measuring. */
   monotonic(): number
+  /** Of these, the milliseconds in which this process had nothing to do but wait for others. */
+  idle(): number
   /** Runs `action` once after `ms`; the answer cancels it. A pending timer never keeps the process alive. */
   after(ms: number, action: () => void): () => void
   /** Resolves after `ms`; rejects with the signal's reason as soon as it aborts. */
@@ -14,6 +16,7 @@ export interface Clock {
 export const systemClock: Clock = {
   now: () => Date.now(),
   monotonic: () => performance.now(),
+  idle: () => performance.eventLoopUtilization().idle,
   after(ms, action) {
     const timer = setTimeout(action, ms)
     timer.unref()

@@ -1,7 +1,7 @@
 // Blocks as plain files, `<path>/<shard>/<key>`: nothing to rebuild at start, readable with ls. A file appears by rename,
 // whole or not at all; it is not synced, because what a power cut spoils does not hash to its name and is dropped on read.
 import { randomBytes } from 'node:crypto'
-import { type FileHandle, mkdir, open, rename, rm, stat, utimes, writeFile } from 'node:fs/promises'
+import { type FileHandle, mkdir, open, readFile, rename, rm, stat, utimes, writeFile } from 'node:fs/promises'
 import { dirname, join, resolve } from 'node:path'
 import { z } from 'zod'
 import { blockKey, maxBlockBytes } from '../../src/block.ts'
@@ -94,7 +94,10 @@ function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
     const file = fileOf(key)
     const there = await orIfGone(stat(file), undefined)
     if (there?.isFile() && there.size === bytes.byteLength) {
-      return touch(there.mtimeMs, (now) => utimes(file, now, now))
+      // It is looked at: what rotted here may not have been read since.
+      if ((await orIfGone(readFile(file), undefined))?.equals(bytes))
+        return touch(there.mtimeMs, (now) => utimes(file, now, now))
+      return writeWhole(file, bytes, signal)
     }
     const reservation = await room.reserve(shardOf(key), bytes.byteLength)
     if (!reservation) return

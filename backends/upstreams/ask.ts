@@ -88,9 +88,10 @@ async function askOnce(question: Question, hops = 1): Promise<Answer> {
     }
     if (question.expects === undefined ? type === 'text/html' : type !== question.expects) {
       stop()
-      throw failure(
+      throw new Failure(
         'broken',
         `${name} answered with ${type ?? 'no type'} where ${question.expects ?? 'a file'} was asked for`,
+        { source: 'upstream', facts: refusesFormat },
       )
     }
     const length = one(headers['content-length'])
@@ -132,6 +133,9 @@ async function* chunksOf(
     if (!isDone) own.abort(new Failure('cancelled', 'the answer is not needed any more', { source: 'ours' }))
   }
 }
+
+/** What was asked for may be there, and only not in this form. */
+const refusesFormat = { refuses: 'format' }
 
 const one = (value: string | string[] | undefined): string | undefined => (Array.isArray(value) ? value[0] : value)
 const failure = (kind: FailureKind, message: string, cause?: unknown) =>
@@ -193,9 +197,10 @@ function refusal(name: string, status: number, retryAfter: string | undefined, s
   if (isThrottled)
     return new Failure('throttled', `${name} asks for patience (${status})`, { source: 'upstream', retryAfterMs })
   if (status === 404) return failure('not-found', `${name} does not have it`)
-  if (status === 400 || status === 401 || status === 403 || status === 410 || status === 451 || status === 406) {
+  if (status === 400 || status === 406 || status === 415)
+    return new Failure('refused', `${name} refused (${status})`, { source: 'upstream', facts: refusesFormat })
+  if (status === 401 || status === 403 || status === 410 || status === 451)
     return failure('refused', `${name} refused (${status})`)
-  }
   // Some gateways say 500 and mean 404; they say it in one of a few plain sentences.
   if (status === 500 && /(block|ipld|path).{0,40}not found|no link named/i.test(said))
     return failure('not-found', `${name} does not have it`)

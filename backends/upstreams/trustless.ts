@@ -23,6 +23,8 @@ const rawType = 'application/vnd.ipld.raw'
 const carType = 'application/vnd.ipld.car'
 const recordType = 'application/vnd.ipfs.ipns-record'
 
+const refusalsToBelieve = 3
+
 /** The empty identity CID: every trustless gateway has it, and asking for it costs nobody anything. */
 const probeCid = CID.parse('bafkqaaa')
 
@@ -36,6 +38,7 @@ function createTrustless(settings: z.output<typeof options>, { name, userAgent, 
   const { url, headers, firstByte, idle } = settings
   const agent = createAgent({ ...settings, connectMs: settings.connect })
   let dag = true
+  let refusals = 0
 
   const get = (target: URL, accept: string, expects: string, signal: AbortSignal): Promise<Answer> =>
     ask({
@@ -65,7 +68,12 @@ function createTrustless(settings: z.output<typeof options>, { name, userAgent, 
       'car-dups': 'n',
     }
     const target = contentUrl(url, want.cid.toString(), want.segments, query)
-    const answer = await get(target, `${carType}; version=1; order=dfs; dups=n`, carType, signal)
+    const answer = await get(target, `${carType}; version=1; order=dfs; dups=n`, carType, signal).catch((error) => {
+      // One want may be refused for what it is; several in a row mean that CAR is not spoken here.
+      if (isFailure(error) && error.facts['refuses'] === 'format' && ++refusals >= refusalsToBelieve) dag = false
+      throw error
+    })
+    refusals = 0
     yield* readCar(answer.chunks)
   }
 
@@ -94,6 +102,7 @@ function createTrustless(settings: z.output<typeof options>, { name, userAgent, 
         for await (const _block of dagBlocks({ cid: probeCid, segments: [], scope: 'block' }, signal)) break
       })
       dag = car
+      refusals = 0
       const report: ProbeReport = { usable: raw, raw, car, findings, ms: Math.round(clock.monotonic() - began) }
       return report
     },

@@ -74,6 +74,11 @@ const retrieval = z.strictObject({
     .describe(
       'When the next upstream is asked too: after the usual time of this one (auto), a fixed time, or 0, at once.',
     ),
+  readAhead: size()
+    .prefault('64MiB')
+    .describe(
+      'Memory for blocks that are fetched before their readers ask for them, over all requests. 0: the next block only.',
+    ),
   userAgent: z
     .string()
     .min(1)

@@ -3,12 +3,12 @@
 import type { CID } from 'multiformats/cid'
 import type { Block } from '../block.ts'
 import { Failure, isFailure } from '../failure.ts'
-import type { DagWant, Session } from '../retrieval/session.ts'
+import type { DagWant, Expected, Session } from '../retrieval/session.ts'
 import { mostFileBytes } from './file.ts'
 import { namesInShard, shardLinksOf } from './hamt.ts'
 import { createPending } from './held.ts'
 import { linksInOrder } from './links.ts'
-import { dagPbCode, declaredSize, type Node, readNode, wrongContent } from './unixfs.ts'
+import { dagPbCode, declaredSize, type Node, rawCode, readNode, wrongContent } from './unixfs.ts'
 import { visitBelow, type Watch, type Way } from './visited.ts'
 
 /** Bytes of the file, `to` excluded. */
@@ -26,6 +26,7 @@ export type WalkOptions = {
 
 const mostDepth = 1024
 const mostSeen = 262_144
+const guessedBytes = 1024 * 1024
 
 type Part = {
   readonly cid: CID
@@ -45,38 +46,45 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
   const span = range && { from: 0, to: Number.MAX_SAFE_INTEGER }
   pending.push([{ ...root, depth: 0, span, way: watch?.way }], 0)
   let sentBytes = 0
-  let ahead: { readonly cid: CID; readonly bytes: Promise<Uint8Array> } | undefined
 
-  const fetch = async ({ cid, bytes, span, way }: Part): Promise<Uint8Array> => {
-    if (bytes) return bytes
-    if (watch && way) visitBelow(watch, way)
-    const want: DagWant = {
-      cid: root.cid,
-      segments: [],
-      scope,
-      range: range && span && { from: Math.max(range.from, span.from), to: range.to - 1 },
-    }
-    return session.get(cid, want)
+  const wantOf = ({ span }: Part): DagWant => ({
+    cid: root.cid,
+    segments: [],
+    scope,
+    range: range && span && { from: Math.max(range.from, span.from), to: range.to - 1 },
+  })
+  const fetch = async (part: Part): Promise<Uint8Array> => {
+    if (part.bytes) return part.bytes
+    if (watch && part.way) visitBelow(watch, part.way)
+    return session.get(part.cid, wantOf(part))
   }
   const isKnown = (cid: CID) => !dups && seen.look(cid) === 'whole'
-  const lookAhead = () => {
-    const { next } = pending
-    if (!next || next.bytes || isKnown(next.cid)) return
-    ahead = { cid: next.cid, bytes: fetch(next) }
-    ahead.bytes.catch(() => {})
+  /** What comes next, up to the first block that may link to more: that comes before what follows it. */
+  function* upcoming(): Generator<Expected> {
+    for (const part of pending.upcoming()) {
+      if (part.bytes || isKnown(part.cid)) continue
+      const { cid, span, way } = part
+      const visit = watch && way && (() => visitBelow(watch, way))
+      yield {
+        cid,
+        around: wantOf(part),
+        bytes: Math.min(span ? span.to - span.from : guessedBytes, guessedBytes),
+        visit,
+      }
+      if (cid.code !== rawCode) return
+    }
   }
 
   for (let part = pending.pop(); part; part = pending.pop()) {
     const { cid, depth } = part
     if (isKnown(cid)) continue
     if (depth > mostDepth) throw wrongContent(root.cid, `it is nested more than ${mostDepth} levels deep`)
-    const bytes = ahead && ahead.cid === cid ? await ahead.bytes : await fetch(part)
-    ahead = undefined
+    const bytes = await fetch(part)
     const below = childrenOf({ cid, bytes }, part, options)
     if (Array.isArray(below)) pending.push(below, bytes.byteLength)
     const isNew = dups || seen.look(cid) === undefined
     if (!dups) seen.note(cid, isWhole(part.span, range) ? 'whole' : 'sent')
-    lookAhead()
+    session.expect(upcoming())
     if (!isNew) continue
     sentBytes += bytes.byteLength
     if (sentBytes > mostFileBytes)

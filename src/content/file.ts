@@ -2,7 +2,7 @@
 // checked against what comes: a file that lies about itself ends in a failure, never in a short answer.
 import type { CID } from 'multiformats/cid'
 import { Failure } from '../failure.ts'
-import type { DagWant, Session } from '../retrieval/session.ts'
+import type { DagWant, Expected, Session } from '../retrieval/session.ts'
 import type { Entity } from './entity.ts'
 import { createPending } from './held.ts'
 import { symlinkTarget } from './resolve.ts'
@@ -13,6 +13,9 @@ const mostDepth = 256
 // that were worth it.
 const freeBlocks = 1024
 const leastBytesPerBlock = 64
+
+// A part of more bytes than a block may have is a node, with parts of its own.
+const mostNodeBytes = 2 * 1024 * 1024
 
 /** More than a file may declare and still be read: a few blocks can claim any size. */
 export const mostFileBytes = 1024 ** 4
@@ -65,38 +68,36 @@ async function* readParts(session: Session, entity: Entity, from: number, end: n
   const pending = createPending<Part>()
   pending.push([{ cid: root, block, size, start: 0, depth: 0 }], 0)
   let blocks = 0
-  let ahead: { readonly cid: CID; readonly block: Promise<Uint8Array> } | undefined
   let sent = 0
 
-  const fetch = (part: Part): Promise<Uint8Array> => {
-    if (part.block) return Promise.resolve(part.block)
-    const want: DagWant = {
-      cid: root,
-      segments: [],
-      scope: 'entity',
-      range: { from: Math.max(from, part.start), to: end - 1 },
+  const wantOf = (part: Part): DagWant => ({
+    cid: root,
+    segments: [],
+    scope: 'entity',
+    range: { from: Math.max(from, part.start), to: end - 1 },
+  })
+  const fetch = (part: Part): Promise<Uint8Array> =>
+    part.block ? Promise.resolve(part.block) : session.get(part.cid, wantOf(part))
+  /** What comes next, up to the first node: its own parts come before what follows it. */
+  function* upcoming(): Generator<Expected> {
+    for (const part of pending.upcoming()) {
+      if (part.block) continue
+      const isLeaf = part.cid.code === rawCode
+      yield { cid: part.cid, around: wantOf(part), bytes: isLeaf ? part.size : Math.min(part.size, mostNodeBytes) }
+      if (!isLeaf && part.size > mostNodeBytes) return
     }
-    return session.get(part.cid, want)
-  }
-  /** One block ahead, so that the network works while the client reads; what became of it shows when it is needed. */
-  const lookAhead = () => {
-    const { next } = pending
-    if (!next || next.block) return
-    ahead = { cid: next.cid, block: fetch(next) }
-    ahead.block.catch(() => {})
   }
 
   for (let part = pending.pop(); part; part = pending.pop()) {
     if (++blocks > freeBlocks + (end - from) / leastBytesPerBlock)
       throw wrongContent(root, 'it is made of too many empty blocks')
-    const bytes = ahead && ahead.cid === part.cid ? await ahead.block : await fetch(part)
-    ahead = undefined
+    const bytes = await fetch(part)
     const { own, children } = split(part, bytes)
     pending.push(
       children.filter((child) => child.size > 0 && child.start < end && child.start + child.size > from),
       bytes.byteLength,
     )
-    lookAhead()
+    session.expect(upcoming())
     const piece = own.subarray(Math.max(0, from - part.start), Math.max(0, end - part.start))
     if (piece.byteLength > 0) {
       sent += piece.byteLength

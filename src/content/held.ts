@@ -31,8 +31,8 @@ export interface Pending<Part> {
   /** Goes on with the children of a block of this size, before anything that waits already. */
   push(children: readonly Part[], blockBytes: number): void
   pop(): Part | undefined
-  /** What `pop` would answer. */
-  readonly next: Part | undefined
+  /** What `pop` will answer from now on, as far as it is known. */
+  upcoming(): Iterable<Part>
 }
 
 export function createPending<Part>(held = createHeld()): Pending<Part> {
@@ -55,9 +55,9 @@ export function createPending<Part>(held = createHeld()): Pending<Part> {
       }
       return part
     },
-    get next() {
-      const top = levels.at(-1)
-      return top?.children[top.at]
+    *upcoming() {
+      for (const level of levels.toReversed())
+        for (let at = level.at; at < level.children.length; at++) yield level.children[at] as Part
     },
   }
 }

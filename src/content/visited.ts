@@ -1,6 +1,6 @@
 // What lies below a path is read through this: an export must not carry a block that could not be asked for by itself.
 import type { CID } from 'multiformats/cid'
-import type { Session } from '../retrieval/session.ts'
+import type { Expected, Session } from '../retrieval/session.ts'
 
 /** Throws for what is not to be read: a thing, with the names below it. */
 export type Visit = (cid: CID, rest: readonly string[]) => void
@@ -52,8 +52,23 @@ export function visited(session: Session, visit: Visit, passed: readonly CID[] =
       }
       return session.get(cid, around)
     },
+    expect: (next) => session.expect(withVisits(next, visit)),
     has: (cid) => session.has(cid),
     begun: () => session.begun(),
     end: () => session.end(),
+  }
+}
+
+/** What would be denied when it is asked for is not asked for ahead. */
+function* withVisits(next: Iterable<Expected>, visit: Visit): Generator<Expected> {
+  for (const one of next) {
+    const before = one.visit
+    yield {
+      ...one,
+      visit: () => {
+        before?.()
+        visit(one.cid, [])
+      },
+    }
   }
 }

@@ -1,18 +1,21 @@
-// One request among the flights: its clock, what it asks for next (a tier, a DAG, a block alone), and what it is told when
-// there is nothing.
+// One request among the flights. A block comes from memory; or from an answer under way that will bring it; or from the
+// slow tiers, which are waited for as long as they are worth it; or from the upstreams, which are asked beside them then.
 import type { CID } from 'multiformats/cid'
 import { isIdentity, isProvable } from '../block.ts'
 import type { Clock } from '../clock.ts'
-import { cancelled, Failure, isFailure } from '../failure.ts'
+import { cancelled, type Failure, isFailure } from '../failure.ts'
 import type { Attempts } from './attempts.ts'
-import type { BlockFlight } from './block-flight.ts'
-import type { DagFlight } from './dag-flight.ts'
-import { pathOf, sameBytes } from './dag-key.ts'
+import type { BlockFlight } from './fetch/block.ts'
+import type { DagFlight } from './fetch/dag.ts'
+import { pathOf, sameBytes } from './fetch/key.ts'
 import type { Flight } from './flights.ts'
 import type { NotFoundMemory } from './not-found.ts'
+import { createReadAhead, type Room } from './read-ahead.ts'
+import { createRequestClock } from './request-clock.ts'
 import { isAbsence, type Round, type Searches } from './searches.ts'
 import type { DagWant, Session, SessionOptions } from './session.ts'
-import type { Found as Held, TierStack } from './tier-stack.ts'
+import { internal, notCached, unprovable, withRetry } from './session-failures.ts'
+import type { Found as Held, Look, TierStack } from './tier-stack.ts'
 
 /** What all requests share. */
 export type Shared = {
@@ -20,48 +23,38 @@ export type Shared = {
   readonly clock: Clock
   readonly notFound: NotFoundMemory
   readonly searches: Searches
+  readonly room: Room
   readonly deadlineMs: number
   readonly blockDeadlineMs: number
   joinBlock(cid: CID): Flight<BlockFlight>
   joinDag(want: DagWant, key?: string): Flight<DagFlight>
   /** Another reader's flight that has this block still before it. */
   onItsWay(cid: CID): string | undefined
+  /** Whether anybody may be asked for more than single blocks now. */
+  knowsDags(cid: CID): boolean
   /** One look around for a search, with nobody waiting. */
   lookFor(cid: CID, around: DagWant | undefined): (signal: AbortSignal) => Round
 }
 
 const rawCodec = 0x55
+// After an answer left out what was waited for, so many blocks are asked for alone before the next answer is begun.
+const firstAlone = 8
+const mostAlone = 1024
 
 /** What one request asks, until its `end`. */
 export function openSession(
   { signal, account, onlyIfCached = false, noCache = false }: SessionOptions,
   shared: Shared,
 ): Session {
-  const { stack, clock, notFound, searches, joinBlock, joinDag, onItsWay, lookFor } = shared
-  const deadlineAt = clock.monotonic() + shared.deadlineMs
-  let begun = false
+  const { stack, notFound, searches, joinBlock, joinDag, onItsWay, lookFor } = shared
+  const clock = createRequestClock({ ...shared, signal })
+  const { inTime } = clock
+  const ahead = createReadAhead({ fetch, room: shared.room, clock: shared.clock })
   let ended = false
   let lastFrom: 'nowhere' | 'tier' | 'upstream' = 'nowhere'
   let dag: Flight<DagFlight> | undefined
-
-  /** `work`, until this request is out of time or its client is gone. */
-  async function inTime<T>(cid: CID, work: (own: AbortSignal) => Promise<T>): Promise<T> {
-    const own = new AbortController()
-    const leave = () => own.abort(isFailure(signal.reason) ? signal.reason : cancelled())
-    const ms = begun ? shared.blockDeadlineMs : Math.max(0, deadlineAt - clock.monotonic())
-    const stop = clock.after(ms, () => own.abort(outOfTime(cid, ms)))
-    if (signal.aborted) leave()
-    signal.addEventListener('abort', leave, { once: true })
-    const left = Promise.withResolvers<never>()
-    own.signal.addEventListener('abort', () => left.reject(own.signal.reason), { once: true })
-    try {
-      own.signal.throwIfAborted()
-      return await Promise.race([work(own.signal), left.promise])
-    } finally {
-      stop()
-      signal.removeEventListener('abort', leave)
-    }
-  }
+  let aloneLeft = 0
+  let aloneNext = firstAlone
 
   function note(attempts: Attempts): void {
     for (const attempt of attempts.list()) account.attempt(attempt)
@@ -76,79 +69,98 @@ export function openSession(
     running?: Round,
   ): Failure {
     const failure = isFailure(error) ? error : internal(error)
-    if (failure.kind === 'cancelled') return failure
-    note(flight.attempts)
-    if (begun || !isAbsence(failure)) return failure
+    if (failure.kind !== 'cancelled') note(flight.attempts)
+    if (failure.kind === 'cancelled' || clock.hasBegun || !isAbsence(failure)) {
+      running?.stop()
+      return failure
+    }
     const path = pathOf(around)
     const { forMs } = notFound.look(cid, path) ?? notFound.remember(cid, path, failure, flight.attempts.list())
     searches.begin(cid, path, lookFor(cid, around), running)
     return withRetry(failure, forMs)
   }
 
-  /** Lets go of a flight that has nothing more to bring. */
-  function landed(): boolean {
-    if (dag?.work.over) {
-      dag.leave()
-      dag = undefined
-    }
-    return dag === undefined
+  function leaveDag(flight: Flight<DagFlight>): void {
+    flight.leave()
+    if (dag === flight) dag = undefined
   }
 
-  async function fromDag(cid: CID, around: DagWant, key?: string): Promise<Uint8Array | undefined> {
-    const flight = (dag ??= joinDag(around, key))
+  /** The answer that this reader follows, as long as it goes on. */
+  function following(): Flight<DagFlight> | undefined {
+    if (dag?.work.over) leaveDag(dag)
+    return dag
+  }
+
+  /** An answer that ended left out what was waited for: the next ones may do so too. */
+  function beAlone(): void {
+    following()
+    aloneLeft = aloneNext
+    aloneNext = Math.min(mostAlone, aloneNext * 2)
+  }
+
+  async function fromDag(cid: CID, around: DagWant, flight: Flight<DagFlight>): Promise<Uint8Array | undefined> {
     const asked = sameBytes(cid, around.cid) ? around : undefined
+    const { work } = flight
     try {
-      const delivered = await inTime(cid, (own) => flight.work.wait(cid, around, own))
-      if (!delivered) return undefined
-      account.fetched(delivered.upstream)
-      return delivered.bytes
-    } catch (error) {
-      const late = isFailure(error, 'timeout') && !flight.work.over
-      flight.leave({ keep: late && !begun })
-      dag = undefined
-      if (late && !begun) {
-        throw missed(error, cid, asked, flight.work, { done: flight.work.drain(), attempts: flight.work.attempts })
-      }
-      // Below a path, "not found" may mean the path: only the root alone can tell whether the root is there.
-      if (isFailure(error, 'not-found') && around.segments.length > 0 && asked) {
-        note(flight.work.attempts)
+      const arrival = await inTime(cid, (own) => work.wait(cid, around, own))
+      if (arrival === 'went-by') return (await stack.findFast(cid, signal))?.bytes
+      if (arrival === 'not-here') {
+        if (work.over && dag === flight) beAlone()
         return undefined
       }
-      throw missed(error, cid, asked, flight.work)
+      account.fetched(arrival.upstream)
+      return arrival.bytes
+    } catch (error) {
+      const isLate = isFailure(error, 'timeout') && !work.over && !clock.hasBegun
+      if (isLate) {
+        // The search takes this reader's seat.
+        if (dag === flight) dag = undefined
+        throw missed(error, cid, asked, work, { done: work.drain(), attempts: work.attempts, stop: flight.leave })
+      }
+      leaveDag(flight)
+      // Below a path, "not found" may mean the path: only the root alone can tell whether the root is there.
+      if (isFailure(error, 'not-found') && around.segments.length > 0 && asked) {
+        note(work.attempts)
+        return undefined
+      }
+      throw missed(error, cid, asked, work)
     }
   }
 
-  /** Whether it is asked for with what follows it or alone; undefined: alone. */
-  async function fromFlight(cid: CID, around: DagWant | undefined): Promise<Uint8Array | undefined> {
+  /** Whether it is asked for with what follows it; undefined: alone. */
+  function answerFor(cid: CID, around: DagWant | undefined): Flight<DagFlight> | undefined {
     if (!around) return undefined
-    const wasFlying = dag !== undefined
-    if (!landed()) return fromDag(cid, around)
-    // It ended between the look into the tiers and this one, and may have left the block there on its way out.
-    const left = wasFlying ? await stack.get(cid, signal) : undefined
-    if (left) return left
+    const flight = following()
+    if (flight) return flight
     // A reader that caught up with another one's flight flies on with it.
     const key = lastFrom === 'nowhere' ? undefined : onItsWay(cid)
-    if (key !== undefined) return fromDag(cid, around, key)
+    if (key !== undefined) return (dag = joinDag(around, key))
+    if (aloneLeft > 0) {
+      aloneLeft--
+      return undefined
+    }
     // One leaf missing between others that are here costs one block, not an answer with everything after it. Where one
     // block is all that is wanted, a CAR is not the question either: upstreams leave out of it what does not decode.
     const isItself = around.segments.length === 0 && sameBytes(cid, around.cid)
     const isAlone = cid.code === rawCodec ? lastFrom === 'tier' || isItself : around.scope === 'block' && isItself
-    return isAlone ? undefined : fromDag(cid, around)
+    if (isAlone || (lastFrom !== 'nowhere' && !shared.knowsDags(cid))) return undefined
+    return (dag = joinDag(around))
   }
 
   async function fromBlock(cid: CID): Promise<Uint8Array> {
     const flight = joinBlock(cid)
-    let kept = false
+    const { work } = flight
+    let isKept = false
     try {
-      const { bytes, upstream } = await inTime(cid, () => flight.work.found)
+      const { bytes, upstream } = await inTime(cid, () => work.found)
       account.fetched(upstream)
       return bytes
     } catch (error) {
-      kept = isFailure(error, 'timeout') && !begun
-      const running = kept ? { done: flight.work.found.then(() => {}), attempts: flight.work.attempts } : undefined
-      throw missed(error, cid, undefined, flight.work, running)
+      isKept = isFailure(error, 'timeout') && !clock.hasBegun
+      const running = () => ({ done: work.found.then(() => {}), attempts: work.attempts, stop: flight.leave })
+      throw missed(error, cid, undefined, work, isKept ? running() : undefined)
     } finally {
-      flight.leave({ keep: kept })
+      if (!isKept) flight.leave()
     }
   }
 
@@ -158,32 +170,20 @@ export function openSession(
     return bytes
   }
 
-  async function fromOthers(cid: CID, around: DagWant | undefined): Promise<Uint8Array> {
-    if (onlyIfCached) throw notCached(cid)
+  async function fromUpstreams(cid: CID, around: DagWant | undefined): Promise<Uint8Array> {
     refuseRemembered(cid, around)
-    const flown = await fromFlight(cid, around)
-    if (flown) {
-      lastFrom = 'upstream'
-      return flown
-    }
-    // While it was asked for it may have come by for somebody else.
-    const came = await stack.find(cid, signal)
-    if (came) return fromTier(came)
-    const bytes = await fromBlock(cid)
+    // An answer that ended after the first look may have left it in memory on its way out.
+    const left = await stack.findFast(cid, signal)
+    if (left) return fromTier(left)
+    const flight = answerFor(cid, around)
+    const flown = flight && around && (await fromDag(cid, around, flight))
+    const bytes = flown ?? (await fromBlock(cid))
     lastFrom = 'upstream'
     return bytes
   }
 
-  async function lastResort(cid: CID, error: unknown): Promise<Held | undefined> {
-    if (signal.aborted || !isFailure(error) || error.kind === 'cancelled') return undefined
-    const patience = error.kind === 'unavailable' ? 'beyond' : 'whole'
-    const held = await inTime(cid, (own) => stack.findPatiently(cid, patience, own)).catch(() => undefined)
-    if (held) notFound.forget(cid)
-    return held
-  }
-
   function refuseRemembered(cid: CID, around: DagWant | undefined): void {
-    if (begun) return
+    if (clock.hasBegun) return
     const path = around && sameBytes(cid, around.cid) ? pathOf(around) : ''
     if (noCache) return notFound.forget(cid)
     const memory = notFound.look(cid, path) ?? notFound.look(cid, '')
@@ -192,64 +192,94 @@ export function openSession(
     throw withRetry(memory.failure, memory.forMs)
   }
 
+  /** What the slow tiers have, `late` as soon as it is worth asking somebody else too. */
+  async function whileWorthIt(cid: CID, look: Look): Promise<Held | undefined | 'late'> {
+    if (onlyIfCached) return inTime(cid, () => look.found)
+    return inTime(cid, async (own) => {
+      for (;;) {
+        const stop = new AbortController()
+        const nap = shared.clock.sleep(look.patienceMs, AbortSignal.any([own, stop.signal])).then(
+          () => 'late' as const,
+          () => 'late' as const,
+        )
+        const held = await Promise.race([look.found, nap]).finally(() => stop.abort())
+        if (held !== 'late' || own.aborted || look.patienceMs === 0) return held
+      }
+    })
+  }
+
+  /** Whoever brings it first, and nothing only when nobody has it. */
+  async function fromEither(cid: CID, around: DagWant | undefined, look: Look): Promise<Uint8Array> {
+    const upstreams = fromUpstreams(cid, around)
+    const tiers = look.found.then((held) => held ?? Promise.reject(nothing))
+    upstreams.catch(() => {})
+    try {
+      return await inTime(cid, () => Promise.any([tiers.then(fromTier), upstreams]))
+    } catch (error) {
+      if (isFailure(error, 'cancelled')) throw error
+      return await upstreams
+    } finally {
+      if (notFound.look(cid, '')) tiers.then(() => notFound.forget(cid)).catch(() => {})
+    }
+  }
+
+  async function fromSlowTiers(cid: CID, around: DagWant | undefined): Promise<Uint8Array> {
+    const outages = stack.outages
+    const look = stack.look(cid)
+    try {
+      const held = await whileWorthIt(cid, look)
+      if (held === 'late') return await fromEither(cid, around, look)
+      if (held) return fromTier(held)
+      if (onlyIfCached) throw notCached(cid)
+      return await fromUpstreams(cid, around)
+    } catch (error) {
+      const late = stack.outages === outages ? undefined : await lastResort(cid, error)
+      if (late) return fromTier(late)
+      throw error
+    } finally {
+      look.leave()
+    }
+  }
+
+  /** A tier was passed over because others are quicker. Now there are no others. */
+  async function lastResort(cid: CID, error: unknown): Promise<Held | undefined> {
+    if (signal.aborted || !isFailure(error, 'unavailable')) return undefined
+    const held = await inTime(cid, (own) => stack.findPatiently(cid, 'beyond', own)).catch(() => undefined)
+    if (held) notFound.forget(cid)
+    return held
+  }
+
+  async function fetch(cid: CID, around: DagWant | undefined): Promise<Uint8Array> {
+    const near = await stack.findFast(cid, signal)
+    if (near) return fromTier(near)
+    signal.throwIfAborted()
+    const flight = following()
+    if (!around || !flight?.work.expects(cid)) return fromSlowTiers(cid, around)
+    const flown = await fromDag(cid, around, flight)
+    if (!flown) return fromSlowTiers(cid, undefined)
+    lastFrom = 'upstream'
+    return flown
+  }
+
   return {
     async get(cid, around) {
       if (ended) throw cancelled('the request is over')
       if (!isProvable(cid)) throw unprovable(cid)
       if (isIdentity(cid)) return cid.multihash.digest
-      const outages = stack.outages
-      const held = await stack.find(cid, signal)
-      if (held) return fromTier(held)
-      signal.throwIfAborted()
-      try {
-        return await fromOthers(cid, around)
-      } catch (error) {
-        // A tier was passed over because others are quicker. Now there are no others.
-        const late = stack.outages === outages ? undefined : await lastResort(cid, error)
-        if (late) return fromTier(late)
-        throw error
-      }
+      return ahead.take(cid) ?? fetch(cid, around)
+    },
+    expect(next) {
+      if (!ended) ahead.expect(next)
     },
     has: async (cid) => isIdentity(cid) || stack.has(cid, signal),
-    begun() {
-      begun = true
-    },
+    begun: clock.begun,
     end() {
       ended = true
+      ahead.end()
       dag?.leave()
       dag = undefined
     },
   }
 }
 
-const withRetry = (failure: Failure, retryAfterMs: number): Failure =>
-  new Failure(failure.kind, failure.message, {
-    source: failure.source,
-    facts: failure.facts,
-    cause: failure.cause,
-    retryAfterMs,
-  })
-
-const outOfTime = (cid: CID, ms: number): Failure =>
-  new Failure('timeout', `no upstream sent ${cid} within ${Math.round(ms)} ms; the search goes on`, {
-    source: 'upstream',
-    facts: { missing: cid.toString(), sure: false },
-  })
-
-const notCached = (cid: CID): Failure =>
-  new Failure('not-found', `${cid} is in no tier of this gateway, and only-if-cached was asked for`, {
-    source: 'tier',
-    facts: { onlyIfCached: true, missing: cid.toString() },
-  })
-
-const unprovable = (cid: CID): Failure =>
-  new Failure(
-    'malformed',
-    `${cid} cannot be proved: its hash function or digest length is not one this gateway trusts`,
-    {
-      source: 'content',
-    },
-  )
-
-const internal = (error: unknown): Failure =>
-  new Failure('internal', 'retrieval failed in a way it should not', { source: 'ours', cause: error })
+const nothing = new Error('no tier has it')

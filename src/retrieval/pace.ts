@@ -6,6 +6,8 @@ export type PaceOptions = {
   readonly clock: Clock
   /** Before anything is known. */
   readonly firstMs: number
+  /** However quick it usually is, this is not slow. */
+  readonly leastMs: number
   /** Who usually takes longer is not waited for. */
   readonly mostMs: number
   /** A call that takes longer is given up. */
@@ -25,11 +27,10 @@ export interface Pace {
 
 const kept = 32
 const forgetMs = 300_000
-const leastMs = 25
 const factor = 1.5
 const mostOverdue = 2
 
-export function createPace({ clock, firstMs, mostMs, deadlineMs }: PaceOptions): Pace {
+export function createPace({ clock, firstMs, leastMs, mostMs, deadlineMs }: PaceOptions): Pace {
   let last: number[] = []
   let usualMs: number | undefined
   let at = clock.monotonic()

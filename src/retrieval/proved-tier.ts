@@ -1,8 +1,8 @@
 // A tier that anybody may have written into, made one that can be believed: what comes out is hashed. Bytes that are not
 // their CID's are a miss, and are deleted before the miss is told, so that the right ones can take their place.
 import type { CID } from 'multiformats/cid'
-import type { Tier } from '../../backends/tiers/contract.ts'
-import { proves } from '../block.ts'
+import type { Call, Tier } from '../../backends/tiers/contract.ts'
+import { blockKey, proves } from '../block.ts'
 import type { Log } from '../observe/log.ts'
 
 export type ProvedTier = Tier & {
@@ -17,6 +17,19 @@ export type ProvedOptions = {
 
 export function proved(tier: Tier, { log, onCorrupt }: ProvedOptions): ProvedTier {
   let corrupt = 0
+  // What a read under way finds corrupt is deleted, and must not take with it what is written meanwhile.
+  const reading = new Map<string, Promise<unknown>>()
+
+  async function noted<T>(key: string, read: Promise<T>): Promise<T> {
+    const before = reading.get(key)
+    const all = before ? Promise.allSettled([before, read]) : read.catch(() => {})
+    reading.set(key, all)
+    try {
+      return await read
+    } finally {
+      if (reading.get(key) === all) reading.delete(key)
+    }
+  }
 
   /** Until it is deleted, or that is no longer worth waiting for. Not on the reader's signal: an impatient client leaves no
    * corrupt block behind. */
@@ -31,21 +44,26 @@ export function proved(tier: Tier, { log, onCorrupt }: ProvedOptions): ProvedTie
     })
   }
 
+  async function read(cid: CID, signal?: AbortSignal, call?: Call): Promise<Uint8Array | undefined> {
+    const bytes = await tier.get(cid, signal, call)
+    if (bytes === undefined || proves(cid, bytes)) return bytes
+    corrupt++
+    onCorrupt?.(tier.name, cid)
+    log('warn', 'tier.corrupt', { tier: tier.name, cid: cid.toString(), bytes: bytes.byteLength })
+    await remove(cid)
+    return undefined
+  }
+
   return {
     name: tier.name,
     traits: { ...tier.traits, trusted: true },
     ...(tier.deadlineMs !== undefined && { deadlineMs: tier.deadlineMs }),
     ...(tier.announces !== undefined && { announces: tier.announces }),
-    async get(cid, signal, call) {
-      const bytes = await tier.get(cid, signal, call)
-      if (bytes === undefined || proves(cid, bytes)) return bytes
-      corrupt++
-      onCorrupt?.(tier.name, cid)
-      log('warn', 'tier.corrupt', { tier: tier.name, cid: cid.toString(), bytes: bytes.byteLength })
-      await remove(cid)
-      return undefined
+    get: (cid, signal, call) => noted(blockKey(cid), read(cid, signal, call)),
+    async put(cid, bytes, signal, call) {
+      await reading.get(blockKey(cid))
+      return tier.put(cid, bytes, signal, call)
     },
-    put: (cid, bytes, signal, call) => tier.put(cid, bytes, signal, call),
     has: (cid, signal, call) => tier.has(cid, signal, call),
     delete: (cid, signal, call) => tier.delete(cid, signal, call),
     ...(tier.probe && { probe: (signal) => tier.probe?.(signal) ?? Promise.resolve() }),

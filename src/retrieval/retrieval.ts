@@ -4,13 +4,14 @@ import type { CID } from 'multiformats/cid'
 import { blockKey } from '../block.ts'
 import type { Clock } from '../clock.ts'
 import type { Log } from '../observe/log.ts'
-import { type BlockFlight, flyForBlock } from './block-flight.ts'
-import { type DagFlight, flyForDag } from './dag-flight.ts'
-import { dagKey } from './dag-key.ts'
+import { type BlockFlight, flyForBlock } from './fetch/block.ts'
+import { type DagFlight, flyForDag } from './fetch/dag.ts'
+import { dagKey } from './fetch/key.ts'
 import { createFlights, type Flight } from './flights.ts'
 import { createNotFoundMemory } from './not-found.ts'
 import { openSession, type Shared } from './open-session.ts'
 import type { Pool } from './pool.ts'
+import { createRoom } from './read-ahead.ts'
 import { createSearches, type Round } from './searches.ts'
 import type { DagWant, Retrieval } from './session.ts'
 import type { TierStack } from './tier-stack.ts'
@@ -25,6 +26,8 @@ export type RetrievalOptions = {
   /** For each block after the first byte: long enough for a stall to be noticed and another upstream to be asked. */
   readonly blockDeadlineMs: number
   readonly keepLookingMs: number
+  /** What all requests together may have asked for ahead of their readers. */
+  readonly readAheadBytes: number
   readonly notFound: { readonly firstMs: number; readonly mostMs: number }
 }
 
@@ -73,10 +76,10 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     return (signal) => {
       if (!around) {
         const { found, attempts } = flyForBlock(cid, signal, { pool, clock, keep })
-        return { done: found.then(() => {}), attempts }
+        return { done: found.then(() => {}), attempts, stop: () => {} }
       }
       const flight = flyForDag(around, signal, { pool, clock, keep, onOver: () => {} })
-      return { done: flight.drain(), attempts: flight.attempts }
+      return { done: flight.drain(), attempts: flight.attempts, stop: () => {} }
     }
   }
 
@@ -85,11 +88,16 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     clock,
     notFound,
     searches,
+    room: createRoom(options.readAheadBytes),
     deadlineMs: options.deadlineMs,
     blockDeadlineMs: options.blockDeadlineMs,
     joinBlock,
     joinDag,
     onItsWay,
+    knowsDags: (cid) =>
+      pool.members.some(
+        ({ upstream, standing }) => upstream.traits.dag && standing.state(blockKey(cid)).state === 'ready',
+      ),
     lookFor,
   }
 

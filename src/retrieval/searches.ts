@@ -9,7 +9,12 @@ import type { Attempts } from './attempts.ts'
 import type { NotFoundMemory } from './not-found.ts'
 
 /** One look around: resolves when the thing is in the tiers, rejects with a Failure. */
-export type Round = { readonly done: Promise<void>; readonly attempts: Attempts }
+export type Round = {
+  readonly done: Promise<void>
+  readonly attempts: Attempts
+  /** Nobody wants it any more. */
+  stop(): void
+}
 
 export interface Searches {
   /** Begins a search unless one is on for this root and path. `running`: a round that is still under way. */
@@ -74,7 +79,8 @@ export function createSearches(options: {
       // How it ends is nobody's concern where another search is on, or none is wanted.
       running?.done.catch(() => {})
       const key = `${blockKey(cid)}/${path}`
-      if (keepLookingMs <= 0 || searching.has(key) || searching.size >= mostSearches || closing.signal.aborted) return
+      if (keepLookingMs <= 0 || searching.has(key) || searching.size >= mostSearches || closing.signal.aborted)
+        return running?.stop()
       searching.add(key)
       notFound.hold(cid, path, true)
       search(cid, path, look, running)

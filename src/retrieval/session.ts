@@ -16,6 +16,15 @@ export type SessionOptions = {
   readonly noCache?: boolean
 }
 
+/** A block that is known to be asked for. `bytes`: about how large it is. */
+export type Expected = {
+  readonly cid: CID
+  readonly around: DagWant
+  readonly bytes: number
+  /** Throws for what is not to be asked for (a denylist). */
+  readonly visit?: (() => void) | undefined
+}
+
 export interface Session {
   /**
    * The proved bytes of one block (identity CIDs included). `around` says what it is a part of and where the reader
@@ -23,6 +32,8 @@ export interface Session {
    * there. Rejects with a Failure: not-found, timeout, unavailable, malformed (unprovable), cancelled.
    */
   get(cid: CID, around?: DagWant): Promise<Uint8Array>
+  /** What will be asked for next, in order: some of it is fetched ahead. What was said before and is not in it is dropped. */
+  expect(next: Iterable<Expected>): void
   /** Whether a tier has it, without fetching. */
   has(cid: CID): Promise<boolean>
   /** The first byte went out: from here each block has its own deadline, and nothing is remembered as not found. */

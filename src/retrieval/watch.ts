@@ -19,6 +19,7 @@ export type WatchOptions = {
   readonly silenceOnly?: boolean | undefined
   readonly deadlineMs: number
   readonly firstMs: number
+  readonly leastMs: number
   readonly mostMs: number
   /** What somebody waits while his call stands in a line of ours. */
   readonly lineMs: number

@@ -63,7 +63,7 @@ export async function wireReading(
 }
 
 function wireRetrieval({ config, clock, log, onClose }: Whole, stack: TierStack, pool: Pool): Retrieval {
-  const { deadline, blockDeadline, keepLooking, notFound } = config.retrieval
+  const { deadline, blockDeadline, keepLooking, readAhead, notFound } = config.retrieval
   const retrieval = createRetrieval({
     stack,
     pool,
@@ -72,6 +72,7 @@ function wireRetrieval({ config, clock, log, onClose }: Whole, stack: TierStack,
     deadlineMs: deadline,
     blockDeadlineMs: blockDeadline,
     keepLookingMs: keepLooking,
+    readAheadBytes: readAhead,
     notFound: { firstMs: notFound.first, mostMs: notFound.most },
   })
   onClose(() => retrieval.close())

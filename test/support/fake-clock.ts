@@ -11,6 +11,7 @@ export interface FakeClock extends Clock {
 
 export function createFakeClock(): FakeClock {
   let now = 1_000_000
+  let heldUp = 0
   let timers: { at: number; action: () => void }[] = []
   const settle = async () => {
     for (let turn = 0; turn < 20; turn++) await Promise.resolve()
@@ -19,6 +20,7 @@ export function createFakeClock(): FakeClock {
   const clock: FakeClock = {
     now: () => now,
     monotonic: () => now,
+    idle: () => now - heldUp,
     after(ms, action) {
       const timer = { at: now + ms, action }
       timers.push(timer)
@@ -57,6 +59,7 @@ export function createFakeClock(): FakeClock {
     async jump(ms) {
       await settle()
       now += ms
+      heldUp += ms
       await clock.advance(0)
     },
     get timers() {

@@ -34,6 +34,7 @@ export async function startKuboDoor(tokens?: readonly string[], options: AddingO
     deadlineMs: 1000,
     blockDeadlineMs: 1000,
     keepLookingMs: 0,
+    readAheadBytes: 64 * 1024 * 1024,
     notFound: { firstMs: 1, mostMs: 1 },
   })
   const adding = await startAdding({ retrieval, maxBytes: 20_000_000, ...options })

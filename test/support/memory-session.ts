@@ -20,6 +20,7 @@ export function memorySession(blocks: BlockMap): Session & { readonly asked: Ask
       return bytes
     },
     has: async (cid) => blocks.has(blockKey(cid)),
+    expect() {},
     begun() {},
     end() {},
   }

@@ -23,6 +23,8 @@ export type Fault =
   | { readonly kind: 'drip'; readonly bytes: number; readonly everyMs: number }
   | { readonly kind: 'cut'; readonly after: number } // torn down after so many bytes of body
   | { readonly kind: 'stall'; readonly after: number } // silent after so many bytes of body
+  | { readonly kind: 'pace'; readonly bytesPerSecond: number } // evenly, however much is asked for
+  | { readonly kind: 'noCar'; readonly status: number } // single blocks only
   | { readonly kind: 'wrongLength' } // says more than it sends, and ends
   | { readonly kind: 'wrongBytes'; readonly block: number } // one byte of block n is another
   | { readonly kind: 'html' }
@@ -138,6 +140,7 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
       car: 'application/vnd.ipld.car; version=1',
       file: 'application/octet-stream',
     }[format]
+    if (fault?.kind === 'noCar' && format === 'car') return plainAnswer(response, fault.status, 'no CAR here')
     const headers: Record<string, string> = {
       'content-type': fault?.kind === 'wrongType' ? fault.type : (type ?? 'text/plain'),
     }
@@ -219,7 +222,13 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
 
   async function send(response: ServerResponse, chunks: Body['chunks'], fault: Fault | undefined): Promise<void> {
     let sent = 0
-    const pieces = fault?.kind === 'drip' ? sliced(chunks, fault.bytes) : chunks
+    const dripMs = fault?.kind === 'pace' ? 20 : fault?.kind === 'drip' ? fault.everyMs : undefined
+    const pieces =
+      fault?.kind === 'drip'
+        ? sliced(chunks, fault.bytes)
+        : fault?.kind === 'pace'
+          ? sliced(chunks, Math.ceil((fault.bytesPerSecond * 20) / 1000))
+          : chunks
     for await (const chunk of pieces) {
       const room = fault?.kind === 'cut' || fault?.kind === 'stall' ? fault.after - sent : Number.POSITIVE_INFINITY
       const part = chunk.subarray(0, Math.max(0, room))
@@ -234,7 +243,7 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
         }
         if (fault?.kind === 'stall') return
       }
-      if (fault?.kind === 'drip') await new Promise<void>((resolve) => later(fault.everyMs, resolve))
+      if (dripMs !== undefined) await new Promise<void>((resolve) => later(dripMs, resolve))
     }
     if (fault?.kind === 'wrongLength') response.destroy()
     else response.end()

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Failure, isFailure } from '../../src/failure.ts'
-import { failuresOf, lost, race } from '../../src/retrieval/race.ts'
+import { failuresOf, lost, race } from '../../src/retrieval/fetch/race.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 const gone = () => new Failure('not-found', 'not here', { source: 'upstream' })

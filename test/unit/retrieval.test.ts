@@ -58,14 +58,18 @@ const nobodys = CID.parse('bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wo
 
 function memoryStack(): TierStack & { readonly held: Map<string, Uint8Array> } {
   const held = new Map<string, Uint8Array>()
+  const findFast = async (cid: CID) => {
+    const bytes = held.get(blockKey(cid))
+    return bytes && { bytes, tier: 'memory' }
+  }
   const stack = {
     held,
+    outages: 0,
     get: async (cid: CID) => held.get(blockKey(cid)),
     has: async (cid: CID) => held.has(blockKey(cid)),
-    find: async (cid: CID) => {
-      const bytes = held.get(blockKey(cid))
-      return bytes && { bytes, tier: 'memory' }
-    },
+    find: findFast,
+    findFast,
+    look: () => ({ found: Promise.resolve(undefined), patienceMs: 0, leave() {} }),
     put: async (cid: CID, bytes: Uint8Array) => void held.set(blockKey(cid), bytes),
     store: async (cid: CID, bytes: Uint8Array) => {
       held.set(blockKey(cid), bytes)
@@ -99,6 +103,7 @@ function make(upstreams: ScriptedUpstream[], options: { hedge?: Hedge } = {}) {
     deadlineMs: 5000,
     blockDeadlineMs: 15_000,
     keepLookingMs: 60_000,
+    readAheadBytes: 64 * 1024 * 1024,
     notFound: { firstMs: 5000, mostMs: 60_000 },
   })
   open.push(retrieval)

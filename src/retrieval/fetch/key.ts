@@ -1,7 +1,7 @@
 // How wants are told apart: by the bytes of the CID, whatever its version or base.
 import type { CID } from 'multiformats/cid'
-import { blockKey } from '../block.ts'
-import type { DagWant } from './session.ts'
+import { blockKey } from '../../block.ts'
+import type { DagWant } from '../session.ts'
 
 export const sameBytes = (one: CID, other: CID): boolean => blockKey(one) === blockKey(other)
 export const pathOf = (want: DagWant | undefined): string => want?.segments.map(encodeURIComponent).join('/') ?? ''

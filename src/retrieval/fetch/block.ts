@@ -1,12 +1,12 @@
 // One block, raced for: the first upstream whose bytes hash to the CID wins.
 import type { CID } from 'multiformats/cid'
-import { proves } from '../block.ts'
-import type { Clock } from '../clock.ts'
-import { Failure } from '../failure.ts'
-import { type Attempts, createAttempts } from './attempts.ts'
-import type { Member, Pool } from './pool.ts'
+import { proves } from '../../block.ts'
+import type { Clock } from '../../clock.ts'
+import { Failure } from '../../failure.ts'
+import { type Attempts, createAttempts } from '../attempts.ts'
+import type { Member, Pool } from '../pool.ts'
+import { verdict } from '../verdict.ts'
 import { lost, race } from './race.ts'
-import { verdict } from './verdict.ts'
 
 export type Found = { readonly bytes: Uint8Array; readonly upstream: string }
 
@@ -25,6 +25,7 @@ export type BlockFlightDeps = {
 export function flyForBlock(cid: CID, signal: AbortSignal, { pool, clock, keep }: BlockFlightDeps): BlockFlight {
   const attempts = createAttempts(clock)
   const fly = async (): Promise<Found> => {
+    pool.began()
     const { steps, skipped, soonestMs } = pool.plan('block', cid)
     attempts.skip(skipped)
     if (steps.length === 0) throw verdict(cid, [], skipped.length, soonestMs)

@@ -1,0 +1,37 @@
+// When the next upstream is started in the middle of an answer: a pure judgment. What the answer has brought is held
+// against what it brought before, and against what somebody else could bring in the same time.
+
+export type Progress = {
+  /** How long readers have waited since the last wanted block. */
+  readonly waitedMs: number
+  /** How long they usually wait for one; undefined before the second. */
+  readonly usualMs: number | undefined
+  /** Wanted bytes a millisecond of waiting, lately; undefined while too little came to say. */
+  readonly rate: number | undefined
+  /** The largest block so far. */
+  readonly blockBytes: number
+}
+
+/** How long somebody else would take for so many bytes, if asked now. */
+export type Alternative = (bytes: number) => number
+
+export const leastStallMs = 100
+const mostStallMs = 400
+const unknownStallMs = 100
+const stallFactor = 4
+const slowFactor = 2
+const comparedBytes = 1024 * 1024
+// From here on it is no impatience any more: an answer that stands still for so long has failed, whatever it says.
+export const failedMs = 1000
+
+/** How long nothing may come before somebody else is asked for the rest. */
+export function stallAfterMs({ usualMs, blockBytes }: Progress, other: Alternative | undefined): number {
+  if (usualMs === undefined) return unknownStallMs
+  const worth = Math.min(usualMs * stallFactor, other ? other(blockBytes) * slowFactor : Number.POSITIVE_INFINITY)
+  return Math.min(mostStallMs, Math.max(leastStallMs, worth))
+}
+
+/** Whether it moves, but so slowly that somebody else would have brought the same in half the time. */
+export function isSlow({ rate }: Progress, other: Alternative | undefined): boolean {
+  return rate !== undefined && other !== undefined && comparedBytes / rate > other(comparedBytes) * slowFactor
+}

@@ -1,0 +1,130 @@
+// One upstream's answer to a want, as proved blocks that belong to it, pulled one at a time. What does not belong there is
+// passed over, within bounds that go by number as well as by bytes: an answer may be endless and cost its sender nothing.
+import type { DagWant } from '../../../backends/upstreams/contract.ts'
+import { type Block, isIdentity, proves } from '../../block.ts'
+import { Failure, isFailure } from '../../failure.ts'
+import type { Attempts, LetGo, Question } from '../attempts.ts'
+import { createCidSet } from '../cid-set.ts'
+import type { Member } from '../pool.ts'
+import { falseBytes } from './block.ts'
+
+export interface Source {
+  readonly member: Member
+  /** The next proved block, or undefined at the end of the answer. The account of the question is kept here. */
+  next(): Promise<Block | undefined>
+  /** Wanted bytes from here were of use, or readers waited this long and nothing came. */
+  brought(bytes: number, waitedMs: number): void
+  // Each of these ends the question and frees the socket.
+  done(): void
+  failed(reason: unknown): void
+  letGo(why: LetGo, reason: Failure): void
+}
+
+export type SourceOptions = {
+  readonly member: Member
+  readonly part: DagWant
+  readonly attempts: Attempts
+  /** Whether a proved block points at this one, or it is the one that was asked for. */
+  readonly isExpected: (block: Block) => boolean
+  /** Aborts when nobody wants any of it any more. */
+  readonly signal: AbortSignal
+}
+
+const mostUselessBlocks = 4096
+const mostUselessBytes = 4 * 1024 * 1024
+
+export function openSource({ member, part, attempts, isExpected, signal }: SourceOptions): Source {
+  const { upstream } = member
+  const own = new AbortController()
+  const leave = () => own.abort(signal.reason)
+  signal.addEventListener('abort', leave, { once: true })
+  if (signal.aborted) leave()
+  const seen = createCidSet()
+  let question: Question | undefined
+  let blocks: AsyncIterator<Block> | undefined
+  let useless = 0
+  let uselessBytes = 0
+
+  function close(reason: unknown): void {
+    signal.removeEventListener('abort', leave)
+    own.abort(reason)
+  }
+
+  /** Of an upstream that gives no CAR, or one without the root in it, the root comes alone. */
+  async function* answer(): AsyncGenerator<Block> {
+    const alone = async (): Promise<Block> => ({ cid: part.cid, bytes: await upstream.block(part.cid, own.signal) })
+    if (!upstream.traits.dag) return yield await alone()
+    try {
+      yield* upstream.dag(part, own.signal)
+    } catch (error) {
+      if (seen.size > 0 || !isRefusalOfCar(error)) throw error
+      return yield await alone()
+    }
+    if (seen.size > 0) return
+    // It may lack the root, or have it and not know how to read it; below a path it may also lack the path.
+    if (part.segments.length === 0) return yield await alone()
+    throw new Failure('not-found', `${upstream.name} sent an answer without ${part.cid}`, { source: 'upstream' })
+  }
+
+  function passOver({ bytes }: Block): void {
+    useless++
+    uselessBytes += bytes.byteLength
+    if (useless <= mostUselessBlocks && uselessBytes <= mostUselessBytes) return
+    throw new Failure('broken', `${upstream.name} keeps sending blocks that nobody asked for`, { source: 'upstream' })
+  }
+
+  /** Again and again the same block is as good as nothing, but a file may well repeat one. */
+  function passOverRepeated(): void {
+    if (++useless <= mostUselessBlocks + seen.size) return
+    throw new Failure('broken', `${upstream.name} keeps sending the same blocks`, { source: 'upstream' })
+  }
+
+  async function nextProved(from: AsyncIterator<Block>): Promise<Block | undefined> {
+    for (;;) {
+      const { value: block, done } = await from.next()
+      if (done) return undefined
+      if (isIdentity(block.cid) || !isExpected(block)) passOver(block)
+      else if (seen.has(block.cid)) passOverRepeated()
+      else if (!proves(block.cid, block.bytes)) throw falseBytes(upstream.name, block.cid)
+      else {
+        seen.add(block.cid)
+        return block
+      }
+    }
+  }
+
+  return {
+    member,
+    async next() {
+      try {
+        question ??= await attempts.ask(member, 'dag', part.cid, own.signal)
+        blocks ??= answer()
+        const block = await nextProved(blocks)
+        if (block) return block
+        this.done()
+        return undefined
+      } catch (error) {
+        this.failed(error)
+        throw error
+      }
+    },
+    brought: (bytes, waitedMs) => question?.brought(bytes, waitedMs),
+    done() {
+      question?.done()
+      close(over)
+    },
+    failed(reason) {
+      question?.failed(reason)
+      close(reason)
+    },
+    letGo(why, reason) {
+      question?.letGo(why)
+      close(reason)
+    },
+  }
+}
+
+const over = new Failure('cancelled', 'the answer is over', { source: 'ours' })
+
+/** A gateway that speaks no CAR says so in one of these ways; it may still have the block. */
+const isRefusalOfCar = (error: unknown): boolean => isFailure(error) && error.facts['refuses'] === 'format'

@@ -1,0 +1,35 @@
+// What a request is told when there is nothing.
+import type { CID } from 'multiformats/cid'
+import { Failure } from '../failure.ts'
+
+export const withRetry = (failure: Failure, retryAfterMs: number): Failure =>
+  new Failure(failure.kind, failure.message, {
+    source: failure.source,
+    facts: failure.facts,
+    cause: failure.cause,
+    retryAfterMs,
+  })
+
+export const outOfTime = (cid: CID, ms: number): Failure =>
+  new Failure('timeout', `no upstream sent ${cid} within ${Math.round(ms)} ms; the search goes on`, {
+    source: 'upstream',
+    facts: { missing: cid.toString(), sure: false },
+  })
+
+export const notCached = (cid: CID): Failure =>
+  new Failure('not-found', `${cid} is in no tier of this gateway, and only-if-cached was asked for`, {
+    source: 'tier',
+    facts: { onlyIfCached: true, missing: cid.toString() },
+  })
+
+export const unprovable = (cid: CID): Failure =>
+  new Failure(
+    'malformed',
+    `${cid} cannot be proved: its hash function or digest length is not one this gateway trusts`,
+    {
+      source: 'content',
+    },
+  )
+
+export const internal = (error: unknown): Failure =>
+  new Failure('internal', 'retrieval failed in a way it should not', { source: 'ours', cause: error })

@@ -1,0 +1,151 @@
+// The race goes on until the answer is out: an upstream that begins and then stalls, drips or knows single blocks only costs
+// milliseconds, in whatever order and with whatever impatience the operator has configured.
+import assert from 'node:assert/strict'
+import { get } from 'node:http'
+import { after, describe, test } from 'node:test'
+import { addFile, type BlockMap, noise } from '../support/fixtures.ts'
+import { fetchAll, inParallel, startGateway, type TestGateway } from '../support/gateway.ts'
+import { type Fault, type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+
+const mib = 1024 * 1024
+// The full size of the promise: CIDGATE_TEST_FILES=100 and CIDGATE_TEST_MIB=64.
+const most = Number(process.env['CIDGATE_TEST_FILES'] ?? 12)
+const largeMib = Number(process.env['CIDGATE_TEST_MIB'] ?? 16)
+
+const running: { close(): Promise<void> }[] = []
+const keep = <T extends { close(): Promise<void> }>(one: T): T => {
+  running.push(one)
+  return one
+}
+after(async () => {
+  for (const one of running.reverse()) await one.close()
+})
+
+async function upstream(blocks: BlockMap, fault?: Fault, delayMs = 0): Promise<ProgrammableUpstream> {
+  const one = keep(await startUpstream({ blocks, delayMs }))
+  one.fault = fault
+  return one
+}
+
+const gateway = async (upstreams: Record<string, ProgrammableUpstream>, retrieval: Record<string, unknown> = {}) =>
+  keep(
+    await startGateway({
+      upstreams: Object.entries(upstreams).map(([name, { url }]) => ({ name, url })),
+      config: { retrieval, cache: { tiers: [{ use: 'memory', maxBytes: '16MiB' }], hot: { maxBytes: 0 } } },
+    }),
+  )
+
+async function files(blocks: BlockMap, count: number, seed: number) {
+  const made = []
+  for (let index = 0; index < count; index++) made.push(await addFile(blocks, noise(mib, seed + index), 'v0'))
+  return made
+}
+
+async function readAll(at: TestGateway, all: Awaited<ReturnType<typeof files>>): Promise<number[]> {
+  const times: number[] = []
+  for (const { cid, bytes } of all) {
+    const { status, body, ms } = await fetchAll(`${at.url}/ipfs/${cid}`)
+    assert.equal(status, 200, body.toString().slice(0, 500))
+    assert.ok(body.equals(bytes))
+    times.push(ms)
+  }
+  return times
+}
+
+const p99 = (times: readonly number[]): number =>
+  [...times].sort((a, b) => a - b)[Math.ceil(times.length * 0.99) - 1] ?? 0
+
+const nasty: Record<string, Fault> = {
+  'a staller': { kind: 'stall', after: 200 },
+  'one that stalls at half': { kind: 'stall', after: mib / 2 },
+  'a dripper of 16 KiB/s': { kind: 'pace', bytesPerSecond: 16 * 1024 },
+  'a dripper of 64 KiB/s': { kind: 'pace', bytesPerSecond: 64 * 1024 },
+  'a dripper of 256 KiB/s': { kind: 'pace', bytesPerSecond: 256 * 1024 },
+  'a dripper of 1 MiB/s': { kind: 'pace', bytesPerSecond: mib },
+}
+
+describe(`an honest upstream of 60 ms beside a nasty one, ${most} files of 1 MiB`, () => {
+  for (const [name, fault] of Object.entries(nasty))
+    for (const hedge of ['auto', '0s', '200ms'])
+      for (const first of ['nasty', 'honest'])
+        test(`${name}, ${first} first, hedge: ${hedge}`, async () => {
+          const blocks: BlockMap = new Map()
+          const all = await files(blocks, most, 1000)
+          const honest = await upstream(blocks, undefined, 60)
+          const bad = await upstream(blocks, fault)
+          const alone = await gateway({ honest })
+          const base = await readAll(alone, all.slice(0, 5))
+          const before = honest.asked.length
+          const at = await gateway(first === 'nasty' ? { bad, honest } : { honest, bad }, { hedge })
+          const [firstTime, ...times] = await readAll(at, all)
+          const limit = 3 * p99(base)
+          const asked = honest.asked.length - before + bad.asked.length
+          const told = `first ${firstTime?.toFixed(0)}, p99 ${p99(times).toFixed(0)}, alone ${p99(base).toFixed(0)} ms, ${asked} requests`
+          process.env['CIDGATE_TEST_TELL'] && console.log(name, first, hedge, told)
+          assert.ok(p99(times) <= limit, told)
+          // Whoever wants all of them asked at once gets that.
+          if (hedge !== '0s') assert.ok(asked <= 2 + (most - 1) * 1.15, told)
+        })
+})
+
+/** Reads a large file and tells the longest silence after the first byte. */
+function readSlices(url: string): Promise<{ bytes: number; gapMs: number; ms: number }> {
+  const began = performance.now()
+  return new Promise((resolve, reject) => {
+    get(url, (response) => {
+      assert.equal(response.statusCode, 200)
+      let last = performance.now()
+      let bytes = 0
+      let gapMs = 0
+      response.on('data', (piece: Buffer) => {
+        const now = performance.now()
+        gapMs = Math.max(gapMs, now - last)
+        last = now
+        bytes += piece.byteLength
+      })
+      response.on('error', reject)
+      response.on('end', () => resolve({ bytes, gapMs, ms: performance.now() - began }))
+    }).on('error', reject)
+  })
+}
+
+describe(`a file of ${largeMib} MiB`, () => {
+  for (const share of [0.01, 0.05, 0.5, 0.95])
+    for (const readers of [1, 50])
+      test(`its source stalls at ${share * 100} %, ${readers} readers: no client waits longer than 500 ms`, async () => {
+        const blocks: BlockMap = new Map()
+        const size = largeMib * mib
+        const lesson = await addFile(blocks, noise(2 * mib, 3), 'v0')
+        const { cid } = await addFile(blocks, noise(size, 4), 'v0')
+        const honest = await upstream(blocks, undefined, 60)
+        const bad = await upstream(blocks, { kind: 'stall', after: Math.round(2 * mib * share) })
+        const at = await gateway({ bad, honest })
+        await fetchAll(`${at.url}/ipfs/${lesson.cid}`)
+        bad.fault = { kind: 'stall', after: Math.round(size * share) }
+        const answers = await inParallel(Array.from({ length: readers }), readers, () =>
+          readSlices(`${at.url}/ipfs/${cid}`),
+        )
+        for (const { bytes } of answers) assert.equal(bytes, size)
+        const worst = Math.max(...answers.map(({ gapMs }) => gapMs))
+        process.env['CIDGATE_TEST_TELL'] &&
+          console.log(share, readers, worst.toFixed(0), 'ms', bad.asked.length, honest.asked.length)
+        if (readers === 1) assert.ok(worst <= 500, `${worst.toFixed(0)} ms`)
+      })
+
+  for (const readers of [1, 50])
+    test(`from an upstream of 60 ms that knows single blocks only, ${readers} readers: 40 MB a second`, async () => {
+      const blocks: BlockMap = new Map()
+      const size = largeMib * mib
+      const { cid } = await addFile(blocks, noise(size, 5), 'v0')
+      const raw = await upstream(blocks, { kind: 'noCar', status: 406 }, 60)
+      const at = await gateway({ raw })
+      const answers = await inParallel(Array.from({ length: readers }), readers, () =>
+        readSlices(`${at.url}/ipfs/${cid}`),
+      )
+      for (const { bytes } of answers) assert.equal(bytes, size)
+      const ms = Math.max(...answers.map((one) => one.ms))
+      process.env['CIDGATE_TEST_TELL'] &&
+        console.log('raw only', readers, (size / ms / 1000).toFixed(1), 'MB/s', raw.asked.length)
+      if (readers === 1) assert.ok(size / ms / 1000 >= 25, `${(size / ms / 1000).toFixed(1)} MB/s`)
+    })
+})
