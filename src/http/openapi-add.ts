@@ -10,6 +10,9 @@ const data = {
     data: {
       description:
         'The content: a file, or a text field whose value is the content in UTF-8. Several parts of this name give several CIDs. Other parts are ignored.',
+      // Both ways to say it: the first is read by generators of clients, the second is that of OpenAPI 3.1.
+      format: 'binary',
+      contentMediaType: 'application/octet-stream',
       type: 'string',
     },
   },
@@ -18,7 +21,7 @@ const data = {
 export const addOperation = (documents: readonly PublishedDocument[], hasTokens: boolean): Json => ({
   tags: ['uploads'],
   summary: 'Adds files and answers their CIDs once enough providers hold them',
-  operationId: 'add',
+  operationId: 'uploadToIpfs',
   ...(hasTokens && { security: [{ bearer: [] }, { token: [] }] }),
   parameters: [ref('parameters', 'schema')],
   requestBody: {

@@ -2,10 +2,12 @@
 import type { JsonSchema } from '../upload/schemas/documents.ts'
 import { addOperation } from './openapi-add.ts'
 import { headers, parametersWith, securitySchemes } from './openapi-components.ts'
-import { problemResponses } from './openapi-problems.ts'
+import { kuboComponents, kuboPaths } from './openapi-kubo.ts'
+import { anyStatuses, failures, problemResponses } from './openapi-problems.ts'
 import { readPaths } from './openapi-read.ts'
 import { documentsOf, schemasWith } from './openapi-schemas.ts'
 import { headersOf, type Json } from './openapi-words.ts'
+import type { Mode } from './problem.ts'
 
 /** Of the interface, not of the program: it changes when a client would have to. */
 export const apiVersion = '1.0.0'
@@ -14,6 +16,9 @@ export function openApiDocument(options: {
   /** What uploads can be checked as, by the name for `?schema=`, those of the operator included. */
   readonly schemas: Readonly<Record<string, JsonSchema>>
   readonly hasTokens: boolean
+  /** Kubo's door is open. */
+  readonly hasRpc: boolean
+  readonly mode: Mode
 }): Json {
   const documents = documentsOf(options.schemas)
   return {
@@ -29,36 +34,36 @@ export function openApiDocument(options: {
     tags: [
       { name: 'content', description: 'Reading. Every byte is proved against its CID before it is sent.' },
       { name: 'uploads', description: 'Adding.' },
+      ...(options.hasRpc ? [{ name: 'kubo', description: "The part of Kubo's RPC that tools use." }] : []),
       { name: 'meta', description: 'This description.' },
     ],
     paths: {
       '/add': { post: addOperation(documents, options.hasTokens) },
       ...readPaths(documents),
-      '/openapi.json': {
-        get: {
-          tags: ['meta'],
-          summary: 'This description',
-          operationId: 'getDescription',
-          responses: {
-            200: {
-              description: 'OpenAPI 3.1.',
-              headers: headersOf(['ETag', 'Cache-Control']),
-              content: { 'application/json': { schema: { type: 'object' } } },
-            },
-            304: {
-              description: 'The copy of the client is the one there is.',
-              headers: headersOf(['ETag', 'Cache-Control']),
-            },
-          },
-        },
-      },
+      ...(options.hasRpc && kuboPaths(options.hasTokens)),
+      '/openapi.json': { get: description(false), head: description(true) },
     },
     components: {
-      schemas: schemasWith(documents),
-      responses: problemResponses,
+      schemas: { ...schemasWith(documents), ...(options.hasRpc && kuboComponents) },
+      responses: problemResponses(options.mode),
       parameters: parametersWith(Object.keys(options.schemas)),
       headers,
       securitySchemes,
     },
   }
 }
+
+const description = (isHead: boolean): Json => ({
+  tags: ['meta'],
+  summary: `This description${isHead ? ' (headers only)' : ''}`,
+  operationId: isHead ? 'headDescription' : 'getDescription',
+  responses: {
+    200: {
+      description: 'OpenAPI 3.1.',
+      headers: headersOf(['ETag', 'Cache-Control']),
+      ...(!isHead && { content: { 'application/json': { schema: { type: 'object' } } } }),
+    },
+    304: { description: 'The copy of the client is the one there is.', headers: headersOf(['ETag', 'Cache-Control']) },
+    ...failures(anyStatuses),
+  },
+})

@@ -1,6 +1,7 @@
 // Answers that are errors, in the words of OpenAPI: what each status means to who asked, and the form they have.
 
 import { type Json, ref, text } from './openapi-words.ts'
+import type { Mode } from './problem.ts'
 
 const problemOf = (status: number, title: string, detail: string, more: Json = {}): Json => ({
   type: `urn:problem-type:cidgate:${more['kind'] ?? 'malformed'}`,
@@ -18,13 +19,15 @@ const meanings: Readonly<Record<number, string>> = {
   404: 'Nobody has it, or nobody could be asked. It may come: the search goes on, ask again after `Retry-After`.',
   405: 'Not a method of this address; `Allow` names those that are.',
   406: 'This cannot be given in the form that was asked for.',
-  408: 'The upload stopped coming, or came too slowly.',
+  408: 'The headers did not come in time; or the upload stopped coming, or came too slowly.',
   410: 'The operator of this gateway does not serve or keep it.',
   412: '`Cache-Control: only-if-cached`, and it is not here.',
-  413: 'More bytes than this gateway takes.',
+  413: 'More bytes than this gateway takes, or content that is made of more parts than it looks into.',
   416: 'The range begins behind the end; `Content-Range` names the size.',
+  417: 'There is nothing to expect here but `100-continue`.',
   422: 'What is behind the CID is proved, and makes no sense.',
   429: 'Too many requests of one client.',
+  431: 'The request line and headers are too long.',
   451: 'As 410, for a legal reason.',
   500: 'This gateway failed in a way it should not.',
   501: 'A path into a document that ends at a value.',
@@ -38,12 +41,17 @@ const meanings: Readonly<Record<number, string>> = {
 export const failures = (statuses: readonly number[]): Json =>
   Object.fromEntries(statuses.map((status) => [String(status), ref('responses', `Problem${status}`)]))
 
-export const readStatuses = [400, 404, 405, 406, 410, 412, 416, 422, 429, 451, 500, 501, 502, 503, 504] as const
-export const addStatuses = [400, 401, 405, 408, 410, 413, 429, 451, 500, 502, 503, 507, 508] as const
+/** Said before anybody looks at what is asked. */
+export const anyStatuses = [400, 405, 408, 413, 417, 429, 431, 500, 503] as const
+export const readStatuses = [...anyStatuses, 404, 406, 410, 412, 416, 422, 451, 501, 502, 504] as const
+export const addStatuses = [...anyStatuses, 401, 410, 451, 502, 507, 508] as const
 
 const retried = new Set([404, 429, 502, 503, 504])
 
-function problemResponse(status: number): Json {
+/** On the web a client gets a page or text, by what it accepts. */
+const asText = { 'text/html': { schema: { type: 'string' } }, 'text/plain': { schema: { type: 'string' } } }
+
+function problemResponse(status: number, mode: Mode): Json {
   const headers = {
     'Access-Control-Allow-Origin': ref('headers', 'Access-Control-Allow-Origin'),
     'Cache-Control': ref('headers', 'Cache-Control'),
@@ -60,6 +68,7 @@ function problemResponse(status: number): Json {
         schema: ref('schemas', 'Problem'),
         ...(examples[status] && { examples: examples[status] }),
       },
+      ...(mode === 'web' && asText),
     },
   }
 }
@@ -95,9 +104,8 @@ const examples: Readonly<Record<number, Json>> = {
 }
 
 /** For `components`. */
-export const problemResponses: Json = Object.fromEntries(
-  Object.keys(meanings).map((status) => [`Problem${status}`, problemResponse(Number(status))]),
-)
+export const problemResponses = (mode: Mode): Json =>
+  Object.fromEntries(Object.keys(meanings).map((status) => [`Problem${status}`, problemResponse(Number(status), mode)]))
 
 const outcome = (who: string): Json => ({
   type: 'array',

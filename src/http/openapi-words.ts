@@ -9,3 +9,4 @@ export const headersOf = (names: readonly string[]): Json =>
 
 /** For examples: `hello world`, as a file of its own. */
 export const aCid = 'bafkreifjjcie6lypi6ny7amxnfftagclbuxndqonfipmb64f2km2devei4'
+export const aName = 'k51qzi5uqu5dgutdk6i1ynyzgkqngpha5xpgia3a5qqp4jsh0u4csozksxel2r'

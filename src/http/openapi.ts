@@ -15,6 +15,7 @@ const methods = 'GET, HEAD, OPTIONS'
 export function createOpenApiRoute(options: {
   readonly schemas: Readonly<Record<string, JsonSchema>>
   readonly hasTokens: boolean
+  readonly hasRpc: boolean
   readonly mode: Mode
 }): Route {
   const body = Buffer.from(`${JSON.stringify(openApiDocument(options))}\n`)

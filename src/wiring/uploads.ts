@@ -68,6 +68,7 @@ export function wireUploads(
   const description = createOpenApiRoute({
     schemas: schemas.all,
     hasTokens: upload.auth !== 'none',
+    hasRpc: upload.rpc,
     mode: responses.types,
   })
   const stalledMs = config.limits.stalled

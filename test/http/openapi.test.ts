@@ -1,9 +1,11 @@
 // GET /openapi.json as a client reads it: its form, its examples against its own schemas, and the statuses we answer with.
 import assert from 'node:assert/strict'
+import { readdirSync, readFileSync } from 'node:fs'
+import { request } from 'node:http'
 import { after, before, describe, it } from 'node:test'
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import type { FailureKind } from '../../src/failure.ts'
-import { addStatuses, readStatuses } from '../../src/http/openapi-problems.ts'
+import { addStatuses, anyStatuses, readStatuses } from '../../src/http/openapi-problems.ts'
 import { table } from '../../src/http/problem.ts'
 import { builtIn } from '../../src/upload/schemas/checks.ts'
 import { multipart, post } from '../support/adding.ts'
@@ -11,11 +13,30 @@ import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
 
 type Json = { readonly [name: string]: Json } & { readonly $ref?: string }
 
+/** What fetch does not let its caller expect. */
+const expecting = (url: string) =>
+  new Promise<Response>((resolve, reject) => {
+    const asked = request(url, { method: 'POST', headers: { Expect: 'the-impossible' }, agent: false }, (answer) => {
+      const pieces: Buffer[] = []
+      answer.on('data', (piece: Buffer) => pieces.push(piece))
+      answer.once('end', () => {
+        const headers = Object.entries(answer.headers).map(([name, value]): [string, string] => [name, String(value)])
+        resolve(new Response(Buffer.concat(pieces), { status: answer.statusCode ?? 0, headers }))
+      })
+    })
+    asked.once('error', reject).end()
+  })
+
 describe('GET /openapi.json', () => {
   let at: TestGateway
   let document: Json
   before(async () => {
-    at = await startGateway({ config: { upload: { schemas: { own: { type: 'object' } } } } })
+    at = await startGateway({
+      config: {
+        upload: { schemas: { own: { type: 'object' } } },
+        pinning: { providers: [{ name: 'local', use: 'embedded' }] },
+      },
+    })
     document = JSON.parse((await fetchAll(`${at.url}/openapi.json`)).body.toString()) as Json
   })
   after(() => at.close())
@@ -27,6 +48,7 @@ describe('GET /openapi.json', () => {
       .split('/')
       .reduce<Json | undefined>((one, step) => one?.[step.replaceAll('~1', '/')], document)
   const resolved = (one: Json): Json => (typeof one.$ref === 'string' ? (found(one.$ref) as Json) : one)
+  const isText = (one: unknown, text: string): boolean => one === text
   const entries = (one: Json | undefined): [string, Json][] => Object.entries(one ?? {}) as [string, Json][]
 
   /** Every object in it, with where it stands. */
@@ -53,12 +75,6 @@ describe('GET /openapi.json', () => {
   it('is an OpenAPI 3.1 document of the API 1.0.0', () => {
     assert.match(String(document['openapi']), /^3\.1\.\d+$/)
     assert.equal(document['info']?.['version'], '1.0.0')
-    assert.deepEqual(Object.keys(document['paths'] ?? {}), [
-      '/add',
-      '/ipfs/{cid}',
-      '/ipfs/{cid}/{path}',
-      '/openapi.json',
-    ])
     const ids: unknown[] = []
     for (const [path, item] of entries(document['paths'])) {
       const named = [...path.matchAll(/\{(\w+)\}/g)].map(([, name]) => name)
@@ -85,6 +101,50 @@ describe('GET /openapi.json', () => {
       }
     }
     assert.equal(new Set(ids).size, ids.length)
+  })
+
+  it('names its operations, and the root of a path, as the contract does', () => {
+    const operations = Object.fromEntries(
+      entries(document['paths']).flatMap(([path, item]) =>
+        entries(item)
+          .filter(([method]) => method !== 'parameters')
+          .map(([method, { operationId }]) => [`${method} ${path}`, operationId]),
+      ),
+    )
+    assert.deepEqual(operations, {
+      'post /add': 'uploadToIpfs',
+      'get /ipfs/{hash}': 'getIpfsContent',
+      'head /ipfs/{hash}': 'headIpfsContent',
+      'get /ipfs/{hash}/{path}': 'getIpfsContentAt',
+      'head /ipfs/{hash}/{path}': 'headIpfsContentAt',
+      'get /ipns/{name}': 'getIpnsContent',
+      'head /ipns/{name}': 'headIpnsContent',
+      'get /ipns/{name}/{path}': 'getIpnsContentAt',
+      'head /ipns/{name}/{path}': 'headIpnsContentAt',
+      'get /ipfs/': 'followIpfsUri',
+      'get /ipns/': 'followIpnsUri',
+      'get /openapi.json': 'getDescription',
+      'head /openapi.json': 'headDescription',
+    })
+  })
+
+  it('says that what is uploaded is bytes, so that a generated client sends a file', () => {
+    const body = document['paths']?.['/add']?.['post']?.['requestBody']?.['content']?.['multipart/form-data']
+    const { type, format, contentMediaType } = body?.['schema']?.['properties']?.['data'] ?? {}
+    assert.deepEqual([type, format, contentMediaType], ['string', 'binary', 'application/octet-stream'])
+  })
+
+  it('offers records of names under /ipns alone, where they are', async () => {
+    for (const [path, item] of entries(document['paths'])) {
+      if (!path.startsWith('/ip')) continue
+      assert.equal(JSON.stringify(item['get']).includes('ipns-record'), /^\/ipns\/\{/.test(path), path)
+      const format = ((item['parameters'] ?? []) as unknown as Json[])
+        .map(resolved)
+        .find(({ name }) => isText(name, 'format'))
+      if (format) assert.equal(JSON.stringify(format).includes('ipns-record'), path.startsWith('/ipns'), path)
+    }
+    const answer = await fetch(`${at.url}/ipfs/bafkqaaa?format=ipns-record`)
+    assert.equal(answer.status, 400)
   })
 
   it('points at nothing that is not there', () => {
@@ -152,17 +212,42 @@ describe('GET /openapi.json', () => {
     // The client is gone: nobody reads it.
     const kinds = (Object.keys(table) as FailureKind[]).filter((kind) => kind !== 'cancelled')
     for (const kind of kinds) for (const mode of ['api', 'web'] as const) assert.ok(named.has(table[kind][mode]), kind)
-    for (const [, item] of entries(document['paths']))
+    for (const [path, item] of entries(document['paths']))
       for (const [method, { responses }] of entries(item)) {
-        if (method === 'parameters' || item['get']?.['operationId'] === ('getDescription' as unknown)) continue
-        const wanted = method === 'post' ? addStatuses : readStatuses
-        for (const status of wanted) assert.ok(responses?.[status], `${method} ${status}`)
+        if (method === 'parameters') continue
+        const isRead = path.startsWith('/ip')
+        const wanted = isRead ? readStatuses : path === '/add' ? addStatuses : anyStatuses
+        for (const status of wanted) assert.ok(responses?.[status], `${method} ${path} ${status}`)
       }
+  })
+
+  it('lists every status that the sources name', () => {
+    const named = new Set(
+      entries(document['paths']).flatMap(([, item]) =>
+        entries(item).flatMap(([, { responses }]) => Object.keys(responses ?? {})),
+      ),
+    )
+    const folder = (name: string) => new URL(`../../src/${name}/`, import.meta.url)
+    // Kubo's door has a test of its own; the admin address is not public; what a service behind `proxy` says is its own.
+    const isOther = (file: string) =>
+      /(^|\/)(admin|kubo|proxy|openapi)[^/]*\.ts$|^(admin|kubo|proxy|openapi)\//.test(file)
+    let count = 0
+    for (const name of ['http', 'upload', 'content'])
+      for (const file of readdirSync(folder(name), { recursive: true, encoding: 'utf8' })) {
+        if (!file.endsWith('.ts') || isOther(file)) continue
+        const text = readFileSync(new URL(file, folder(name)), 'utf8')
+        for (const [, status = ''] of text.matchAll(/\b(?:status: |writeHead\(|statusCode = )(\d{3})\b/g)) {
+          count++
+          assert.ok(named.has(status) || status === '204', `${file} answers ${status}`)
+        }
+      }
+    assert.ok(count > 10, `${count} statuses`)
   })
 
   it('lists what is answered', async () => {
     const add = document['paths']?.['/add']?.['post']?.['responses']
-    const read = document['paths']?.['/ipfs/{cid}']?.['get']?.['responses']
+    const read = document['paths']?.['/ipfs/{hash}']?.['get']?.['responses']
+    const description = document['paths']?.['/openapi.json']?.['get']?.['responses']
     const problem = ajv.compile(document['components']?.['schemas']?.['Problem'] as Json)
     const cid = 'bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy'
     const asked: [Json | undefined, number, Promise<Response>][] = [
@@ -171,6 +256,13 @@ describe('GET /openapi.json', () => {
       [read, 404, fetch(`${at.url}/ipfs/${cid}`)],
       [read, 400, fetch(`${at.url}/ipfs/nonsense`)],
       [read, 412, fetch(`${at.url}/ipfs/${cid}`, { headers: { 'Cache-Control': 'only-if-cached' } })],
+      [read, 405, fetch(`${at.url}/ipfs/${cid}`, { method: 'DELETE' })],
+      [read, 406, fetch(`${at.url}/ipfs/bafkqaaa?format=dag-json`)],
+      [read, 416, fetch(`${at.url}/ipfs/bafkqablimvwgy3y`, { headers: { Range: 'bytes=99-' } })],
+      [read, 431, fetch(`${at.url}/ipfs/${cid}`, { headers: { 'X-Long': 'x'.repeat(20_000) } })],
+      [description, 405, fetch(`${at.url}/openapi.json`, { method: 'PUT' })],
+      [description, 431, fetch(`${at.url}/openapi.json`, { headers: { 'X-Long': 'x'.repeat(20_000) } })],
+      [add, 417, expecting(`${at.url}/add`)],
     ]
     for (const [responses, status, answer] of asked) {
       const response = await answer
@@ -203,7 +295,7 @@ describe("GET /openapi.json with an operator's own schemas", () => {
       const names: unknown = parameters?.['schema']?.['schema']?.['enum']
       assert.deepEqual(names, ['evidence', 'policy', 'dispute-template', 'receipt'])
       assert.deepEqual(
-        document['paths']?.['/ipfs/{cid}']?.['get']?.['responses']?.['200']?.['content']?.['application/json']?.[
+        document['paths']?.['/ipfs/{hash}']?.['get']?.['responses']?.['200']?.['content']?.['application/json']?.[
           'examples'
         ]?.['receipt'],
         { value: { total: 3 } },
@@ -216,6 +308,58 @@ describe("GET /openapi.json with an operator's own schemas", () => {
         const body = JSON.stringify({ total })
         assert.equal(published({ total }), status === 200)
         assert.equal((await post(`${at.url}/add?schema=receipt`, multipart([{ body }]))).status, status)
+      }
+    } finally {
+      await at.close()
+    }
+  })
+})
+
+describe("GET /openapi.json with Kubo's door open", () => {
+  it('lists its commands, and no other answers', async () => {
+    const at = await startGateway({ config: { upload: { rpc: true } } })
+    try {
+      const document = (await (await fetch(`${at.url}/openapi.json`)).json()) as Json
+      const paths = Object.keys(document['paths'] ?? {}).filter((path) => path.startsWith('/api/v0/'))
+      assert.equal(paths.length, 7)
+      const ajv = new Ajv2020({ strict: false })
+      const isError = ajv.compile(document['components']?.['schemas']?.['KuboError'] as Json)
+      for (const path of paths) {
+        const { responses } = document['paths']?.[path]?.['post'] ?? {}
+        const answer = await fetch(`${at.url}${path}`, { method: 'POST' })
+        const said = responses?.[answer.status]?.['content']
+        const type = answer.headers.get('content-type') ?? ''
+        assert.ok(answer.status === 200 || answer.status === 400, `${path}: ${answer.status}`)
+        assert.ok(said?.[type], `${path}: ${answer.status} ${type}`)
+        const body: unknown = await answer.json()
+        if (answer.status === 400) assert.ok(isError(body), JSON.stringify(body))
+        assert.equal((await fetch(`${at.url}${path}`)).status, 405)
+      }
+      assert.equal((await fetch(`${at.url}/api/v0/swarm/peers`, { method: 'POST' })).status, 404)
+    } finally {
+      await at.close()
+    }
+  })
+
+  it('says nothing of it where it is closed', async () => {
+    const at = await startGateway()
+    try {
+      assert.ok(!(await (await fetch(`${at.url}/openapi.json`)).text()).includes('/api/v0'))
+    } finally {
+      await at.close()
+    }
+  })
+})
+
+describe('GET /openapi.json in web mode', () => {
+  it('says that an error may be a page or text', async () => {
+    const at = await startGateway({ config: { responses: { types: 'web' } } })
+    try {
+      const document = (await (await fetch(`${at.url}/openapi.json`)).json()) as Json
+      const types = Object.keys(document['components']?.['responses']?.['Problem404']?.['content'] ?? {})
+      for (const accept of ['text/html', 'application/json']) {
+        const { headers } = await fetch(`${at.url}/ipfs/nonsense`, { headers: { accept } })
+        assert.ok(types.includes(headers.get('content-type')?.split(';')[0] ?? ''), accept)
       }
     } finally {
       await at.close()
