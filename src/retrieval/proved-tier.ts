@@ -22,7 +22,7 @@ export function proved(tier: Tier, { log, onCorrupt }: ProvedOptions): ProvedTie
 
   async function noted<T>(key: string, read: Promise<T>): Promise<T> {
     const before = reading.get(key)
-    const all = before ? Promise.allSettled([before, read]) : read.catch(() => {})
+    const all = before !== undefined ? Promise.allSettled([before, read]) : read.catch(() => {})
     reading.set(key, all)
     try {
       return await read
