@@ -54,6 +54,8 @@ export interface Tier {
 export type TierContext = {
   /** The name it has in logs, metrics and Cache-Status: its `name` or its `use`. */
   readonly name: string
+  /** How we call ourselves where a protocol has a place for it. */
+  readonly userAgent: string
   /** The gateway's data folder (absolute); an embedded store lives below it. */
   readonly data: string
   readonly log: Log

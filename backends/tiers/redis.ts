@@ -30,7 +30,7 @@ const bulkString = 36
 export const redis: TierKind<typeof options> = {
   use: 'redis',
   options,
-  create({ url, ttl, prefix, timeout }, { name, log, clock }) {
+  create({ url, ttl, prefix, timeout }, { name, userAgent, log, clock }) {
     // While it is away every command fails with "offline"; why is in the last event.
     const last: { error: unknown } = { error: undefined }
     const openMs = Math.max(leastOpenMs, timeout)
@@ -39,7 +39,7 @@ export const redis: TierKind<typeof options> = {
       traits: { persistent: true, shared: true, trusted: false },
       clock,
       log,
-      open: () => connect(url, last, openMs / 2),
+      open: () => connect(url, userAgent, last, openMs / 2),
       shut: async (store) => shut(store),
       binary: true,
       prefix,
@@ -52,10 +52,12 @@ export const redis: TierKind<typeof options> = {
   },
 }
 
-async function connect(url: string, last: { error: unknown }, waitMs: number): Promise<KeyvStore> {
+async function connect(url: string, userAgent: string, last: { error: unknown }, waitMs: number): Promise<KeyvStore> {
   const { default: KeyvRedis, createClient } = await import('@keyv/redis')
   const client = createClient({
     url,
+    // In CLIENT LIST; Redis takes no spaces in it.
+    clientInfoTag: userAgent.replaceAll(/[^!-~]+/g, '-'),
     disableOfflineQueue: true,
     commandsQueueMaxLength: 4096,
     pingInterval: pingMs,

@@ -9,6 +9,8 @@ export type S3Connection = {
   readonly accessKeyId?: string | undefined
   readonly secretAccessKey?: string | undefined
   readonly connectMs?: number | undefined
+  /** How we call ourselves. By default as the SDK does, with what it runs on. */
+  readonly userAgent?: string | undefined
   readonly requestMs?: number | undefined
 }
 
@@ -49,7 +51,19 @@ export async function loadS3(connection: S3Connection): Promise<LoadedS3> {
     },
     logger: { trace() {}, debug() {}, info() {}, warn() {}, error() {} },
   })
+  if (connection.userAgent !== undefined) callOurselves(client, connection.userAgent)
   return { sdk, client }
+}
+
+/** Behind the SDK's own step, and ours alone. The header is not signed. */
+function callOurselves(client: S3Client, userAgent: string): void {
+  client.middlewareStack.add(
+    (next) => (args) => {
+      Object.assign((args.request as { headers: object }).headers, { 'user-agent': userAgent })
+      return next(args)
+    },
+    { step: 'finalizeRequest', name: 'ourUserAgent' },
+  )
 }
 
 export const callWith = (abortSignal: AbortSignal | undefined): { abortSignal?: AbortSignal } =>

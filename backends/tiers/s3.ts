@@ -44,10 +44,11 @@ const mostConnectMs = 1000
 export const s3: TierKind<typeof options> = {
   use: 's3',
   options,
-  create({ timeout, forcePathStyle, ...rest }, { name, log, clock }) {
+  create({ timeout, forcePathStyle, ...rest }, { name, userAgent, log, clock }) {
     const writeTimeoutMs = timeout * 10
     const own = {
       ...rest,
+      userAgent,
       forcePathStyle: forcePathStyle ?? (rest.endpoint === undefined ? undefined : true),
       connectMs: Math.min(timeout, mostConnectMs),
       requestMs: writeTimeoutMs,

@@ -21,7 +21,12 @@ export async function doctorCommand(file: string | undefined): Promise<number> {
     { name: `data ${config.data}`, look: () => isWritable(config.data) },
     ...tiers.map((tier) => ({ name: `tier ${tier.name}`, look: async (own: AbortSignal) => tier.probe?.(own) })),
     ...(through
-      ? [{ name: `through ${new URL(through.url).host}`, look: (own: AbortSignal) => probeTarget(through, own) }]
+      ? [
+          {
+            name: `through ${new URL(through.url).host}`,
+            look: (own: AbortSignal) => probeTarget(through, config.retrieval.userAgent, own),
+          },
+        ]
       : []),
     ...config.denylists.map((list, index) => ({
       name: `denylists[${index}]`,

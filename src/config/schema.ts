@@ -83,7 +83,9 @@ const retrieval = z.strictObject({
     .string()
     .min(1)
     .default(`cidgate/${version}`)
-    .describe('How we call ourselves to upstreams and providers.'),
+    .describe(
+      'How we call ourselves to everybody that is asked for something: upstreams, providers, stores, lists, DNS over HTTPS.',
+    ),
   probeEvery: duration()
     .prefault('10m')
     .describe('How often upstreams are looked at. 0: never, all are taken as usable.'),

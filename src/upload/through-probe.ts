@@ -3,7 +3,7 @@ import { Failure } from '../failure.ts'
 import { isKuboAddress, type Target } from './through-forward.ts'
 
 /** Rejects with a Failure that says what to mend. */
-export async function probeTarget({ url }: Pick<Target, 'url'>, signal: AbortSignal): Promise<void> {
+export async function probeTarget({ url }: Pick<Target, 'url'>, userAgent: string, signal: AbortSignal): Promise<void> {
   const asked = new URL(url)
   const { host } = asked
   // Below the root of Kubo's RPC there are only its commands.
@@ -12,7 +12,12 @@ export async function probeTarget({ url }: Pick<Target, 'url'>, signal: AbortSig
     new Failure('unavailable', `${host} ${why}; look at it, and at upload.through`, { source: 'provider', cause })
   let status: number
   try {
-    const answer = await fetch(asked, { method: 'OPTIONS', redirect: 'manual', signal })
+    const answer = await fetch(asked, {
+      method: 'OPTIONS',
+      redirect: 'manual',
+      headers: { 'user-agent': userAgent },
+      signal,
+    })
     await answer.body?.cancel()
     status = answer.status
   } catch (error) {

@@ -33,7 +33,12 @@ export function wireAdmin(
   describeGateway(metrics, { requests, hot, lane, limits, pool, stack, retrieval, names, corrupt, denylists })
   const { through } = config.upload
   const looked: Looked[] = through
-    ? [{ name: `through ${new URL(through.url).host}`, look: (signal) => probeTarget(through, signal) }]
+    ? [
+        {
+          name: `through ${new URL(through.url).host}`,
+          look: (signal) => probeTarget(through, config.retrieval.userAgent, signal),
+        },
+      ]
     : providers.map((provider) => ({ name: `provider ${provider.name}`, look: (signal) => provider.probe(signal) }))
   const checks = startChecks(looked, { everyMs: config.pinning.probeEvery, clock, log })
   onClose(() => checks.close())

@@ -35,7 +35,7 @@ export function createParts(config: Config, { log, clock }: Tools): Parts {
       kindOf(providerKinds, use).create(options, { name, userAgent, data, log, clock }),
     ),
     tiers: cache.tiers.map(({ use, name, options }) =>
-      kindOf(tierKinds, use).create(options, { name, data, log, clock }),
+      kindOf(tierKinds, use).create(options, { name, userAgent, data, log, clock }),
     ),
     members: [...retrieval.upstreams.map((one) => ({ ...one, of: undefined })), ...readBacks(config)].map(
       ({ use, name, options, perMinute, perCidPerMinute, of }) => ({

@@ -25,7 +25,7 @@ import { bytesOf, cidOf, isRunFor, type Store, tierCases, tierSuite } from './ti
 
 const clock = systemClock
 const log = silentLog
-const context = (name: string, data = ''): TierContext => ({ name, data, log, clock })
+const context = (name: string, data = ''): TierContext => ({ name, userAgent: 'cidgate/test', data, log, clock })
 const nothing = async () => {}
 
 async function makeDisk(): Promise<Store> {

@@ -18,7 +18,7 @@ const log = silentLog
 function create(use: string, settings: Record<string, unknown>): Tier {
   const kind = tierKinds[use]
   assert.ok(kind)
-  const context: TierContext = { name: use, data: '/nonexistent', log, clock }
+  const context: TierContext = { name: use, userAgent: 'cidgate/test', data: '/nonexistent', log, clock }
   return kind.create(kind.options.parse(settings), context)
 }
 

@@ -25,7 +25,13 @@ export async function startKuboDoor(tokens?: readonly string[], options: AddingO
   const [log, clock] = [silentLog, systemClock]
   const memory = tierKinds['memory']
   if (!memory) throw new Error('there is no memory tier')
-  const tier = memory.create(memory.options.parse({ maxBytes: '64MiB' }), { name: 'memory', data: '', log, clock })
+  const tier = memory.create(memory.options.parse({ maxBytes: '64MiB' }), {
+    name: 'memory',
+    userAgent: 'cidgate/test',
+    data: '',
+    log,
+    clock,
+  })
   const retrieval = createRetrieval({
     stack: createTierStack([tier], { clock, log }),
     pool: createPool({ members: [], hedge: 'auto', clock, log }),

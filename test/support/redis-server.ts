@@ -15,6 +15,8 @@ export type RedisServer = StoreServer & {
   readonly url: string
   readonly values: Map<string, { readonly value: Buffer; readonly expires?: number }>
   readonly commands: string[]
+  /** What a client said of itself: the words behind CLIENT. */
+  readonly clients: string[]
   faults: RedisFaults
 }
 
@@ -28,12 +30,14 @@ const bulk = (value: Buffer): Buffer =>
 export async function startRedisServer(): Promise<RedisServer> {
   const values: RedisServer['values'] = new Map()
   const commands: string[] = []
+  const clients: string[] = []
 
   const run = ([name, ...args]: Buffer[], login: { done: boolean }): Buffer => {
     const { faults } = self
     const command = String(name).toUpperCase()
     const key = String(args[0])
     commands.push(command)
+    if (command === 'CLIENT') clients.push(args.map(String).join(' '))
     if (command === 'AUTH') {
       login.done = String(args.at(-1)) === faults.password
       return login.done ? simple('OK') : problem('WRONGPASS invalid username-password pair or user is disabled.')
@@ -75,7 +79,7 @@ export async function startRedisServer(): Promise<RedisServer> {
 
   const base = await listen(createServer(serve))
   const self: RedisServer = Object.defineProperties(
-    { url: `redis://127.0.0.1:${base.port}`, values, commands, faults: {} },
+    { url: `redis://127.0.0.1:${base.port}`, values, commands, clients, faults: {} },
     Object.getOwnPropertyDescriptors(base),
   ) as RedisServer
   return self

@@ -30,7 +30,7 @@ async function tempFolder(): Promise<string> {
 
 function open(path: string, maxBytes = '8MiB', clock = systemClock): Tier {
   const options = disk.options.parse({ path, maxBytes })
-  const tier = disk.create(options, { name: 'disk', data: path, log: silentLog, clock })
+  const tier = disk.create(options, { name: 'disk', userAgent: 'cidgate/test', data: path, log: silentLog, clock })
   tiers.push(tier)
   return tier
 }
@@ -186,7 +186,7 @@ test('kill -9 while writing leaves whole blocks and leftovers, and nothing that 
     const { disk } = await import('${here}../../backends/tiers/disk.ts')
     const { cidOf } = await import('${here}../contract/tier.ts')
     const { systemClock } = await import('${here}../../src/clock.ts')
-    const tier = disk.create({ path: process.env.FOLDER, maxBytes: 128 << 20 }, { name: 'disk', data: '', log() {}, clock: systemClock })
+    const tier = disk.create({ path: process.env.FOLDER, maxBytes: 128 << 20 }, { name: 'disk', userAgent: 'cidgate/test', data: '', log() {}, clock: systemClock })
     const blocks = Array.from({ length: 48 }, (_, seed) => new Uint8Array(2 << 20).fill(seed))
     const wanted = blocks.map((bytes) => [cidOf(bytes), bytes])
     await tier.put(...wanted[0])

@@ -25,7 +25,13 @@ async function make(
   const server = await startRedisServer()
   server.faults = faults
   const options = redis.options.parse({ url: server.url.replace('://', `://${login}`), ...more })
-  const tier = redis.create(options, { name: 'redis', data: '', log: silentLog, clock: systemClock })
+  const tier = redis.create(options, {
+    name: 'redis',
+    userAgent: 'cidgate/test',
+    data: '',
+    log: silentLog,
+    clock: systemClock,
+  })
   open.push(async () => {
     await tier.close()
     await server.stop()

@@ -22,7 +22,13 @@ async function make(faults: S3Faults = {}, more: object = {}): Promise<{ tier: T
   server.faults = faults
   const { bucket, endpoint, accessKeyId, secretAccessKey } = server
   const options = s3.options.parse({ bucket, endpoint, accessKeyId, secretAccessKey, timeout: '500ms', ...more })
-  const tier = s3.create(options, { name: 's3', data: '', log: silentLog, clock: systemClock })
+  const tier = s3.create(options, {
+    name: 's3',
+    userAgent: 'cidgate/test',
+    data: '',
+    log: silentLog,
+    clock: systemClock,
+  })
   open.push(async () => {
     await tier.close()
     await server.stop()
