@@ -19,6 +19,21 @@ const next = new URLSearchParams(location.search).get('next')
 if (next) location.replace(next)
 </script>`
 
+/** Uploads and reads as a page does whose libraries add headers to each request. */
+const program = (gateway: string) => `<!doctype html><p id=said>nothing yet</p>
+<script type=module>
+const headers = { traceparent: '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01', 'sentry-trace': '1', baggage: 'a=b',
+  pragma: 'no-cache', 'x-api-key': 'k', 'X-Not-Thought-Of-Yet': '1' }
+const say = (text) => { document.getElementById('said').textContent = text }
+try {
+  const body = new FormData()
+  body.set('data', new Blob(['{"from":"a page"}']))
+  const { cids } = await (await fetch('${gateway}/add', { method: 'POST', body, headers })).json()
+  const answer = await fetch('${gateway}' + cids[0], { headers: { ...headers, range: 'bytes=0-', 'cache-control': 'no-cache' } })
+  say(answer.status + ' ' + (await answer.json()).from)
+} catch (error) { say(String(error)) }
+</script>`
+
 let at: TestGateway
 let port: string
 const cids: Record<string, string> = {}
@@ -73,6 +88,20 @@ describe('in a browser', () => {
     const origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
     try {
       assert.equal(await said(`${origin}/one?next=${encodeURIComponent(`${origin}/two`)}`), 'two found of one')
+    } finally {
+      server.closeAllConnections()
+      server.close()
+    }
+  })
+
+  test('a page of another origin uploads and reads, whatever headers its libraries add', async () => {
+    const server = createServer((_request, response) => {
+      response.setHeader('Content-Type', 'text/html')
+      response.end(program(at.url))
+    })
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    try {
+      assert.equal(await said(`http://127.0.0.1:${(server.address() as AddressInfo).port}/`), '206 a page')
     } finally {
       server.closeAllConnections()
       server.close()

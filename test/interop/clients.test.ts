@@ -1,6 +1,6 @@
 // Clients that know nothing of cidgate, as their users have them: kubo-rpc-client and Kubo's own command line through its door
-// for Kubo's RPC, and @helia/verified-fetch with cidgate as its gateway. Those of npm have a package of their own (clients/),
-// since they bring hundreds.
+// for Kubo's RPC, @helia/verified-fetch with cidgate as its gateway, and one that @hey-api/openapi-ts makes of /openapi.json.
+// Those of npm have a package of their own (clients/), since they bring hundreds.
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
 import { createHash } from 'node:crypto'
@@ -97,6 +97,50 @@ describe("Kubo's own command line", () => {
         assert.match(failed, says)
       }
     })
+})
+
+describe('a client that @hey-api/openapi-ts makes of /openapi.json', () => {
+  let at: TestGateway
+  let folder: { path: string; remove(): Promise<void> }
+  before(async () => {
+    at = await startGateway({ config: { pinning: { providers: [{ name: 'local', use: 'embedded' }] } } })
+    folder = await tempFolder()
+  })
+  after(async () => {
+    await at?.close()
+    await folder?.remove()
+  })
+
+  test('uploads files and reads them, whole, in part and in other formats', async () => {
+    assert.deepEqual(await run('openapi-client.mjs', at.url, join(folder.path, 'client')), {
+      uploaded: [200, 1],
+      read: [200, 'application/octet-stream', true],
+      part: [206, [7, 14, 21]],
+      head: [200, '300000'],
+      car: 'application/vnd.ipld.car; version=1; order=dfs; dups=n',
+      document: { name: 'a', description: 'b', fileURI: '/ipfs/bafkqaaa' },
+      refused: [400, ['name', 'description']],
+      absent: [404, 'No such path'],
+      name: [404, true],
+    })
+  })
+
+  test('takes a file, and no text, for what is uploaded', async () => {
+    const options = ['--noEmit', '--strict', '--skipLibCheck', '--target', 'es2024', '--lib', 'es2024,dom,dom.iterable']
+    const modules = ['--module', 'nodenext', '--allowImportingTsExtensions']
+    const compile = async (data: string) => {
+      await writeFile(
+        join(folder.path, 'use.mts'),
+        `import { getIpfsContent, uploadToIpfs } from './client/sdk.gen.ts'
+         const { data } = await uploadToIpfs({ body: { data: ${data} } })
+         export const read = getIpfsContent({ path: { hash: data?.cids[0] ?? '' }, query: { format: 'raw' } })`,
+      )
+      const tsc = join(clients, 'node_modules/typescript/bin/tsc')
+      return promisify(execFile)(process.execPath, [tsc, ...options, ...modules, 'use.mts'], { cwd: folder.path })
+    }
+    await compile("new File(['a'], 'a.txt')")
+    await assert.rejects(compile("'a'"), (error: Error & { stdout?: string }) => /TS2322/.test(error.stdout ?? ''))
+  })
 })
 
 describe('@helia/verified-fetch', () => {
