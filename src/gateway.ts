@@ -15,10 +15,10 @@ import { type Clock, systemClock } from './clock.ts'
 import { type Config, parseConfig } from './config/load.ts'
 import { createLog, type Log } from './observe/log.ts'
 import { createSpools, spoolFolder } from './upload/spool.ts'
-import { wireAdmin } from './wiring/admin.ts'
-import { createParts, openLeft } from './wiring/backends.ts'
-import { createClosers } from './wiring/closers.ts'
+import { type Admin, wireAdmin } from './wiring/admin.ts'
+import { openLeft, wireBackends } from './wiring/backends.ts'
 import { wireFront } from './wiring/front.ts'
+import { createKept, type Kept } from './wiring/kept.ts'
 import { wireReading } from './wiring/reading.ts'
 import { wireTiers } from './wiring/tiers.ts'
 import { wireUploads } from './wiring/uploads.ts'
@@ -37,39 +37,52 @@ export interface Gateway {
   readonly admin: RequestListener
   /** Says in /readyz that it is about to close, so that nobody is sent here any more. */
   drain(): void
+  /** What the gateway after this one takes over: see `previous`. */
+  readonly kept: Kept
   close(): Promise<void>
 }
 
-/** `clock`: for tests that want time to pass. */
-export type GatewayOptions = { readonly log?: Log; readonly clock?: Clock }
+export type GatewayOptions = {
+  readonly log?: Log
+  /** For tests that want time to pass. */
+  readonly clock?: Clock
+  /**
+   * The gateway that this one takes over from. Whatever is configured there as it is here goes over as it is: memory, what is
+   * known of upstreams, uploads under way, counters. Close that one when its last request is answered.
+   */
+  readonly previous?: Pick<Gateway, 'kept'> | undefined
+}
 
 /** `input`: what `parseConfig` or `loadConfig` gave, or what a configuration file would say, as an object. */
 export async function createGateway(
   input: Config | Record<string, unknown> = {},
-  options: GatewayOptions = {},
+  { log, clock = systemClock, previous }: GatewayOptions = {},
 ): Promise<Gateway> {
   const config = isParsed(input) ? input : parseConfig(input)
-  const log = options.log ?? createLog(config.log.level)
-  const clock = options.clock ?? systemClock
-  const closers = createClosers()
+  const own = log ?? createLog(config.log.level)
+  const kept = previous?.kept ?? createKept()
+  const lease = kept.lease()
+  const logs = lease.take('log', [], () => ({ newest: own }))
   try {
-    const parts = await putTogether({ config, log, clock, onClose: closers.add })
-    return { ...parts, close: closers.close }
+    const whole = { config, clock, lease, log: ((...line) => logs.newest(...line)) satisfies Log }
+    const { begin, ...parts } = await putTogether(whole)
+    logs.newest = own
+    begin()
+    return { ...parts, kept, close: lease.end }
   } catch (error) {
     // A configuration that is refused leaves nothing behind that goes on working.
-    await closers.close().catch((cause: unknown) => log('error', 'gateway.close', { error: String(cause) }))
+    await lease.end().catch((cause: unknown) => own('error', 'gateway.close', { error: String(cause) }))
     throw error
   }
 }
 
-async function putTogether(whole: Whole): Promise<Omit<Gateway, 'close'>> {
-  const { config, log, onClose } = whole
-  const { providers, tiers: bare, members } = createParts(config, whole)
-  onClose(() => Promise.all(members.map(({ upstream }) => upstream.close())))
-  onClose(() => Promise.all(providers.map((provider) => provider.close())))
-  const left = await openLeft(config, whole)
-  onClose(() => Promise.all(left.map((provider) => provider.close())))
-  const spools = createSpools(spoolFolder(config.data))
+type Ready = Omit<Gateway, 'kept' | 'close'> & Pick<Admin, 'begin'>
+
+async function putTogether(whole: Whole): Promise<Ready> {
+  const { config, log, lease } = whole
+  const { providers, tiers: bare, members } = wireBackends(whole)
+  const left = await openLeft(whole)
+  const spools = lease.take('spools', [config.data], () => createSpools(spoolFolder(config.data)))
   const tiers = wireTiers(whole, bare, { providers, left, spools })
   const reading = await wireReading(whole, { stack: tiers.stack, members })
   const onError = (error: unknown) =>
@@ -77,8 +90,8 @@ async function putTogether(whole: Whole): Promise<Omit<Gateway, 'close'>> {
   const writing = wireUploads(whole, { providers, spools, reading, onError })
   const front = wireFront(whole, reading, { routes: writing.routes, onError })
   const { router, handler, serves } = front
-  const admin = wireAdmin(whole, { providers, tiers, reading, writing, front })
-  return { router, handler, serves, admin: admin.handler, drain: admin.drain }
+  const { handler: admin, drain, begin } = wireAdmin(whole, { providers, tiers, reading, writing, front })
+  return { router, handler, serves, admin, drain, begin }
 }
 
 const isParsed = (input: object): input is Config => Object.isFrozen(input)

@@ -8,9 +8,10 @@ import { Failure } from './failure.ts'
 import { createHttpServer } from './http/server.ts'
 import type { Log } from './observe/log.ts'
 
-export type ServeOptions = {
+export type ServeOptions<Running extends Replaceable> = {
   readonly config: Config
-  readonly create: (config: Config) => Promise<Replaceable>
+  /** `previous`: the one that it takes over from. */
+  readonly create: (config: Config, options: { readonly previous?: Running | undefined }) => Promise<Running>
   readonly log: Log
 }
 
@@ -23,8 +24,9 @@ export interface Serving {
   close(): Promise<void>
 }
 
-export async function serve({ config: first, create, log }: ServeOptions): Promise<Serving> {
-  const gateways = createReload(await create(first), log)
+export async function serve<Running extends Replaceable>(options: ServeOptions<Running>): Promise<Serving> {
+  const { config: first, create, log } = options
+  const gateways = createReload(await create(first, {}), log)
   let config = first
   let closing = false
 
@@ -53,7 +55,7 @@ export async function serve({ config: first, create, log }: ServeOptions): Promi
         const next = load()
         // New addresses first: one that is taken must be known before anything was changed.
         const opened = await openSockets(next, handlers, { config, sockets })
-        const running = await create(next).catch(async (error: unknown) => {
+        const running = await create(next, { previous: gateways.current }).catch(async (error: unknown) => {
           await stopOthers(opened, sockets)
           throw error
         })

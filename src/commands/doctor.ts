@@ -9,14 +9,16 @@ import { Failure } from '../failure.ts'
 import { type Check, type Looked, lookAt } from '../observe/checks.ts'
 import { silentLog } from '../observe/log.ts'
 import { probeTarget } from '../upload/through-probe.ts'
-import { createParts } from '../wiring/backends.ts'
+import { wireBackends } from '../wiring/backends.ts'
+import { createKept } from '../wiring/kept.ts'
 
 /** 0: it can work. 1: a provider, a tier or the data folder cannot be used, or not one upstream. */
 export async function doctorCommand(file: string | undefined): Promise<number> {
   const config = loadConfig(file)
   const clock = systemClock
   const { through } = config.upload
-  const { providers, tiers, members } = createParts(config, { log: silentLog, clock })
+  const lease = createKept().lease()
+  const { providers, tiers, members } = wireBackends({ config, clock, log: silentLog, lease })
   const must: Looked[] = [
     { name: `data ${config.data}`, look: () => isWritable(config.data) },
     ...tiers.map((tier) => ({ name: `tier ${tier.name}`, look: async (own: AbortSignal) => tier.probe?.(own) })),
@@ -50,8 +52,8 @@ export async function doctorCommand(file: string | undefined): Promise<number> {
       process.stdout.write('mend what is bad, or take it out of the configuration; then run doctor again\n')
     return needed.every(({ ok }) => ok) && isAsking ? 0 : 1
   } finally {
-    const all = [...providers, ...tiers, ...members.map(({ upstream }) => upstream)]
-    await Promise.allSettled(all.map((one) => one.close()))
+    // What was looked at was said; a backend that cannot be closed is no reason to say it otherwise.
+    await lease.end().catch(() => {})
   }
 }
 

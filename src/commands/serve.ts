@@ -1,16 +1,23 @@
 // `cidgate serve`: one line on standard output when it answers, then signals decide.
 import { type Config, loadConfig } from '../config/load.ts'
-import { createGateway } from '../gateway.ts'
+import { createGateway, type Gateway, type GatewayOptions } from '../gateway.ts'
 import type { Log } from '../observe/log.ts'
 import { createLog } from '../observe/log.ts'
 import { type Serving, serve } from '../serve.ts'
 
 export async function serveCommand(file: string | undefined): Promise<number> {
   const config = loadConfig(file)
-  const log = createLog(config.log.level)
+  const logs = { newest: createLog(config.log.level) }
+  const log: Log = (...line) => logs.newest(...line)
   crashOnTheUnexpected(log)
   const signals = listenForSignals()
-  const serving = await serve({ config, log, create: (next: Config) => createGateway(next) })
+  const create = async (next: Config, { previous }: GatewayOptions): Promise<Gateway> => {
+    const own = createLog(next.log.level)
+    const gateway = await createGateway(next, { log: own, previous })
+    logs.newest = own
+    return gateway
+  }
+  const serving = await serve({ config, log, create })
   process.stdout.write(`cidgate: http://${serving.listen}${serving.admin ? ` (admin: http://${serving.admin})` : ''}\n`)
   await untilStopped(serving, file, signals)
   return 0

@@ -16,12 +16,12 @@ export function fromFile(path: string): Source {
     where: path,
     everyMs,
     isEmptyOdd: false,
-    async read() {
+    async read(_signal, anew = false) {
       const { size, state } = await look()
-      if (state === seen) return undefined
+      if (state === seen && !anew) return undefined
       if (size > mostBytes) throw new Error(`it is larger than ${mostBytes} bytes`)
       const text = await readFile(path, 'utf8')
-      // One that is refused is read again when it changes, and not before.
+      // One that is refused is read again when it changes or is asked for, and not before.
       seen = state
       return { text, async taken() {} }
     },

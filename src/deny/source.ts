@@ -15,8 +15,8 @@ export type Source = {
   readonly everyMs: number
   /** A list without a rule and without a header is none here. */
   readonly isEmptyOdd: boolean
-  /** The text, or undefined while it is the same as before. */
-  read(signal: AbortSignal): Promise<ListText | undefined>
+  /** The text, or undefined while it is the same as before. `anew`: also one that was refused when it was read last. */
+  read(signal: AbortSignal, anew?: boolean): Promise<ListText | undefined>
   /** What was taken in the life before this one. */
   lastCopy(): Promise<string | undefined>
 }

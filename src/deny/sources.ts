@@ -14,6 +14,8 @@ export interface LoadedDenylists extends Denylists {
   readonly rules: number
   /** Of all texts in their order: the same wherever these lists are. Undefined where none is configured. */
   readonly revision: string | undefined
+  /** Reads every list again now. Rejects where one cannot be read and no copy of it is there; those before it stay. */
+  refresh(): Promise<void>
   close(): void
 }
 
@@ -36,6 +38,7 @@ export async function loadDenylists(
   const closing = new AbortController()
   const lists: Denylist[] = []
   const digests: string[] = []
+  const turns: Promise<void>[] = []
   let revision: string | undefined
 
   function take({ where }: Source, index: number, { list, digest, faults, faultCount }: ReadList): void {
@@ -54,13 +57,22 @@ export async function loadDenylists(
     return copy && objection(copy, { rulesBefore: 0, isEmptyOdd: source.isEmptyOdd }) === undefined ? copy : undefined
   }
 
-  async function read(source: Source, index: number): Promise<void> {
+  /** One at a time for each list, so that an older text never takes the place of a newer one. */
+  function read(source: Source, index: number, anew = false): Promise<void> {
+    const turn = (turns[index] ?? Promise.resolve()).then(() => readNow(source, index, anew))
+    turns[index] = turn.catch(() => {})
+    return turn
+  }
+
+  async function readNow(source: Source, index: number, anew: boolean): Promise<void> {
     try {
-      const found = await source.read(closing.signal)
+      const found = await source.read(closing.signal, anew)
       if (!found) return
       const given = await readList(source.name, found.text)
-      // An older list counts as what was there, when the new one has nothing.
-      const before = lists[index] ?? (given.list.rules === 0 ? (await copyOf(source))?.list : undefined)
+      if (given.digest === digests[index]) return await found.taken()
+      // An older list counts as what was there, when the new one has nothing. Who asks for it may have emptied it.
+      const before =
+        (anew ? undefined : lists[index]) ?? (given.list.rules === 0 ? (await copyOf(source))?.list : undefined)
       const against = objection(given, { rulesBefore: before?.rules ?? 0, isEmptyOdd: source.isEmptyOdd })
       if (against !== undefined) throw new Error(against)
       take(source, index, given)
@@ -84,6 +96,17 @@ export async function loadDenylists(
       if (!copy) throw error
       log('error', 'denylist.unread', { list: source.where, error: whyOf(error), instead: 'the copy of last time' })
       take(source, index, copy)
+    }
+  }
+
+  /** Asked for by an operator: what would have kept the gateway from starting is told, and what is held stays. */
+  async function again(source: Source, index: number): Promise<void> {
+    try {
+      await read(source, index, true)
+    } catch (error) {
+      closing.signal.throwIfAborted()
+      if (!(await copyOf(source))) throw error
+      log('error', 'denylist.unread', { list: source.where, error: whyOf(error), instead: 'what was read before' })
     }
   }
 
@@ -117,6 +140,7 @@ export async function loadDenylists(
     get revision() {
       return revision
     },
+    refresh: async () => void (await Promise.all(all.map(again))),
     close: () => closing.abort(cancelled('the gateway is closing')),
   }
 }

@@ -5,14 +5,13 @@ import { cancelled, Failure } from '../failure.ts'
 import { type AnswerDeps, answerContent } from './answer.ts'
 import { corsHeaders, preflight } from './cors.ts'
 import type { Hosts } from './hosts.ts'
-import { createJsonRule } from './json-rule.ts'
 import type { Limits } from './limits.ts'
 import { closeAfter } from './linger.ts'
 import { type Place, sharedPlace } from './place.ts'
 import { asFailure, sendProblem } from './problem.ts'
 import { hasBody, readTarget, type Target } from './target.ts'
 
-export type AppDeps = Omit<AnswerDeps, 'jsonRule'> & {
+export type AppDeps = AnswerDeps & {
   readonly limits: Limits
   readonly hosts: Hosts
   /** Routes that come with uploads, names and pages; each takes what is its own and calls next for the rest. */
@@ -25,13 +24,9 @@ export type AppDeps = Omit<AnswerDeps, 'jsonRule'> & {
 }
 
 const readMethods = 'GET, HEAD, OPTIONS'
-// What may be held at once to see whether it is JSON: a few of the largest documents.
-const leastLookedInto = 64 * 1024 * 1024
 
 export function createApp(deps: AppDeps): Router {
-  const { limits, hosts, mode, jsonMaxBytes, clock } = deps
-  const jsonRule = createJsonRule({ heldBytes: Math.max(leastLookedInto, jsonMaxBytes), clock })
-  const answering: AnswerDeps = { ...deps, jsonRule }
+  const { limits, hosts, mode } = deps
   const router = express.Router({ caseSensitive: true, strict: true })
 
   const refuse = (request: IncomingMessage, response: ServerResponse, failure: Failure, headers = {}): void => {
@@ -57,7 +52,7 @@ export function createApp(deps: AppDeps): Router {
     read(request, response, () => {
       if (!place.own && request.headers['service-worker'] !== undefined)
         return refuse(request, response, noServiceWorker())
-      answerContent(request, response, place, answering).catch(next)
+      answerContent(request, response, place, deps).catch(next)
     })
   }
 

@@ -5,7 +5,7 @@ import { Failure, isFailure } from '../failure.ts'
 import { createGate } from '../gate.ts'
 import type { Attempt } from '../observe/account.ts'
 import type { TxtServer } from './dns-query.ts'
-import { type Answer, createLookups, type Found, type Lookups, type Wants } from './lookups.ts'
+import { type Answer, createLookups, type Found, type LookupMemory, type Lookups, type Wants } from './lookups.ts'
 
 export interface DnsLinks {
   /** `/ipfs/…` or `/ipns/…`, as the record says. Rejects with `not-found` for a name without a DNSLink. */
@@ -45,6 +45,8 @@ export function createDnsLinks(options: {
   readonly ttl: { readonly leastMs: number; readonly mostMs: number }
   readonly notFoundMs: number
   readonly most: number
+  /** By default nothing is known yet. */
+  readonly memory?: LookupMemory<string> | undefined
   readonly clock: Clock
 }): DnsLinks {
   const { servers, ttl, clock } = options

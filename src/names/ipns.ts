@@ -6,7 +6,15 @@ import type { Clock } from '../clock.ts'
 import { Failure, isFailure } from '../failure.ts'
 import type { Attempt } from '../observe/account.ts'
 import { type IpnsRecord, keyText, newest, provedRecord, signedRecord } from './ipns-record.ts'
-import { type Answer, createLookups, type Found, type Lookups, type Wants } from './lookups.ts'
+import {
+  type Answer,
+  createLookupMemory,
+  createLookups,
+  type Found,
+  type LookupMemory,
+  type Lookups,
+  type Wants,
+} from './lookups.ts'
 import type { RecordStore } from './record-store.ts'
 
 export type RecordSource = {
@@ -28,9 +36,23 @@ export interface IpnsNames {
 
 const graceMs = 400 // after the first valid record, the others have this long to bring a newer one
 
+/** What is known of keys. It may go over to other names, so that none of them goes back behind what was seen. */
+export type RecordMemory = {
+  readonly lookups: LookupMemory<IpnsRecord>
+  /** The highest sequence of each key that was ever seen here. The store remembers it over a restart. */
+  readonly highest: LRUCache<string, bigint>
+}
+
+export const createRecordMemory = (most: number): RecordMemory => ({
+  lookups: createLookupMemory(most),
+  highest: new LRUCache({ max: most }),
+})
+
 export function createIpnsNames(options: {
   readonly sources: Sources
   readonly store: RecordStore
+  /** By default nothing is known yet. */
+  readonly memory?: RecordMemory | undefined
   readonly deadlineMs: number
   readonly ttl: { readonly leastMs: number; readonly mostMs: number }
   readonly notFoundMs: number
@@ -38,8 +60,7 @@ export function createIpnsNames(options: {
   readonly clock: Clock
 }): IpnsNames {
   const { sources, store, ttl, most, clock } = options
-  // The highest sequence of each key that was ever seen here. The store remembers it over a restart.
-  const highest = new LRUCache<string, bigint>({ max: most })
+  const { highest, lookups: memory } = options.memory ?? createRecordMemory(most)
 
   const isOutdone = (key: CID, { sequence }: IpnsRecord): boolean => sequence < (highest.get(keyText(key)) ?? 0n)
 
@@ -114,6 +135,7 @@ export function createIpnsNames(options: {
 
   const lookups = createLookups<CID, IpnsRecord>({
     ...options,
+    memory,
     look,
     async restore(key) {
       const bytes = await store.read(key)

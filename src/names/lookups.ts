@@ -58,8 +58,21 @@ export type LookupOptions<Subject, T> = {
   /** The same for `unavailable`, which says nothing about the name. Default: not at all. */
   readonly unavailableMs?: number | undefined
   readonly most: number
+  /** What was looked up before. By default nothing. */
+  readonly memory?: LookupMemory<T> | undefined
   readonly clock: Clock
 }
+
+/** What look-ups brought, and which of them failed. It may go over to other look-ups for the same names. */
+export type LookupMemory<T> = {
+  readonly held: LRUCache<string, Kept<T>>
+  readonly failed: LRUCache<string, Failed>
+}
+
+export const createLookupMemory = <T>(most: number): LookupMemory<T> => ({
+  held: new LRUCache({ max: most }),
+  failed: new LRUCache({ max: most }),
+})
 
 const staleAfterMs = 1_000 // who has something valid waits until the look-up for something newer is as old as this
 const againMs = 10_000 // what is served stale is asked for again after this
@@ -71,8 +84,7 @@ type Work<T> = { readonly done: Promise<Kept<T>>; readonly attempts: readonly At
 
 export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): Lookups<Subject, T> {
   const { look, restore, takesBack, late, deadlineMs, notFoundMs, unavailableMs = 0, most, clock } = options
-  const held = new LRUCache<string, Kept<T>>({ max: most })
-  const failed = new LRUCache<string, Failed>({ max: most })
+  const { held, failed } = options.memory ?? createLookupMemory<T>(most)
   const flights = createFlights<Work<T>>()
   let served = 0
 

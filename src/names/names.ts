@@ -11,11 +11,11 @@ import type { Log } from '../observe/log.ts'
 import type { Pool } from '../retrieval/pool.ts'
 import { txtServers } from './dns-query.ts'
 import { createDnsLinks } from './dnslink.ts'
-import { createIpnsNames } from './ipns.ts'
+import { createIpnsNames, type RecordMemory } from './ipns.ts'
 import { canonicalKey, keyText } from './ipns-record.ts'
-import type { Answer, Wants } from './lookups.ts'
-import { createRecordStore } from './record-store.ts'
-import { createSites, type HasLink } from './sites.ts'
+import type { Answer, LookupMemory, Wants } from './lookups.ts'
+import type { RecordStore } from './record-store.ts'
+import { createSites, type HasLink, type Without } from './sites.ts'
 import { recordSources } from './sources.ts'
 
 export type { Wants } from './lookups.ts'
@@ -68,20 +68,29 @@ export type NamesSettings = {
   readonly most: number
 }
 
+/** What is known of names. It may go over to other names; whoever made it closes it. */
+export type NamesMemory = {
+  /** The last records, on the disk. */
+  readonly store: RecordStore
+  readonly records: RecordMemory
+  readonly links: LookupMemory<string>
+  /** Domains that had no link lately. */
+  readonly without: Without
+}
+
 const mostSteps = 32
 
 export function createNames(options: {
   readonly settings: NamesSettings
   readonly pool: Pool
-  /** Where the last records are kept. */
-  readonly folder: string
+  readonly memory: NamesMemory
   /** Throws a Failure `denied`. Called for each name on the way. */
   readonly visit: (name: string, rest: readonly string[]) => void
   readonly userAgent: string
   readonly clock: Clock
   readonly log: Log
 }): Names {
-  const { settings, pool, folder, visit, userAgent, clock, log } = options
+  const { settings, pool, memory, visit, userAgent, clock, log } = options
   const { deadline: deadlineMs, notFound: notFoundMs, most } = settings
   const bounds = {
     deadlineMs,
@@ -90,10 +99,10 @@ export function createNames(options: {
     clock,
     ttl: { leastMs: settings.ttl.least, mostMs: settings.ttl.most },
   }
-  const store = createRecordStore({ folder, most, log })
-  const ipns = createIpnsNames({ ...bounds, store, sources: recordSources({ pool, clock, log }) })
+  const { store, records, links: known, without } = memory
+  const ipns = createIpnsNames({ ...bounds, store, memory: records, sources: recordSources({ pool, clock, log }) })
   const servers = txtServers(settings.dns, { userAgent, clock })
-  const links = createDnsLinks({ ...bounds, servers, fixed: settings.links })
+  const links = createDnsLinks({ ...bounds, servers, memory: known, fixed: settings.links })
 
   async function step(name: string, wants: Wants): Promise<Answer<string>> {
     const key = keyOf(name)
@@ -146,7 +155,7 @@ export function createNames(options: {
       return { name: keyText(key), bytes: value.bytes, ttlMs: isEnding ? freshMs : ttlMs, ageMs, endsAt }
     },
 
-    hasLink: createSites({ resolve: (domain, signal) => links.resolve(domain, { signal }), most, clock }),
+    hasLink: createSites({ resolve: (domain, signal) => links.resolve(domain, { signal }), most, without, clock }),
 
     stats() {
       const [records, domains] = [ipns.stats(), links.stats()]
@@ -161,7 +170,6 @@ export function createNames(options: {
     async close() {
       ipns.close()
       await links.close()
-      await store.close()
     },
   }
 }

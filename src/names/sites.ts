@@ -7,16 +7,20 @@ import { isDomain } from './dnslink.ts'
 /** False also where nobody can say, so that other hosts go on. */
 export type HasLink = (domain: string, signal: AbortSignal) => Promise<boolean>
 
+export type Without = LRUCache<string, true>
+export const createWithout = (most: number): Without => new LRUCache({ max: most })
+
 const againMs = 250 // a host that had none, or that nobody could tell of, waits this long for something else
 
 export function createSites(options: {
   /** Shared with all who ask for the same domain, and bounded in time. */
   readonly resolve: (domain: string, signal: AbortSignal) => Promise<unknown>
   readonly most: number
+  /** Domains that had no link lately. By default none is known. */
+  readonly without?: Without | undefined
   readonly clock: Clock
 }): HasLink {
-  const { resolve, most, clock } = options
-  const without = new LRUCache<string, true>({ max: most })
+  const { resolve, clock, without = createWithout(options.most) } = options
   const never = new AbortController().signal
 
   return async (domain, signal) => {

@@ -16,7 +16,7 @@ export function readiness(options: {
   readonly confirm: number | 'all'
   /** Uploads are kept here where too few providers can be reached. */
   readonly queue: boolean
-  readonly checks: Checks
+  readonly checks: Pick<Checks, 'list'>
   readonly tiers: readonly { readonly name: string; readonly isDown: boolean }[]
   readonly upstreams: readonly { readonly name: string; readonly state: string }[]
 }): Readiness {

@@ -1,7 +1,6 @@
 // What the metrics read, and where. Names are ours but for those that operators of other gateways know already.
 
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import { monitorEventLoopDelay } from 'node:perf_hooks'
 import type { Failure } from '../failure.ts'
 import type { Account } from './account.ts'
 import type { Metrics, Sample } from './metrics.ts'
@@ -64,10 +63,11 @@ type Parts = {
   readonly names: { stats(): Readonly<Record<string, number>> }
   readonly corrupt: ReadonlyMap<string, number>
   readonly denylists: { readonly rules: number }
+  readonly loop: { p99Seconds(): number }
 }
 
 export function describeGateway(metrics: Metrics, parts: Parts): void {
-  const { requests, hot, lane, limits, pool, stack, retrieval, names, corrupt, denylists } = parts
+  const { requests, hot, lane, limits, pool, stack, retrieval, names, corrupt, denylists, loop } = parts
   metrics.add(
     'ipfs_http_gw_responses_total',
     'counter',
@@ -124,12 +124,8 @@ export function describeGateway(metrics: Metrics, parts: Parts): void {
     Object.entries(names.stats()).map(([what, value]) => ({ labels: { what }, value })),
   )
   metrics.add('cidgate_denylist_rules', 'gauge', 'Rules of all denylists.', () => denylists.rules)
-  const delay = monitorEventLoopDelay({ resolution: 20 })
-  delay.enable()
-  metrics.add('cidgate_event_loop_delay_seconds', 'gauge', 'p99 of the event loop delay since the last look.', () => {
-    const seconds = delay.percentile(99) / 1e9
-    delay.reset()
-    return seconds
-  })
+  metrics.add('cidgate_event_loop_delay_seconds', 'gauge', 'p99 of the event loop delay since the last look.', () =>
+    loop.p99Seconds(),
+  )
   metrics.add('process_resident_memory_bytes', 'gauge', 'Resident memory.', () => process.memoryUsage.rss())
 }

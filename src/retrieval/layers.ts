@@ -1,23 +1,15 @@
 // The tiers of a stack with what is counted of each. For whoever asks through here there are hits and misses only: a tier
 // that fails, or is late, is counted as an outage and is a miss.
-import type { CID } from 'multiformats/cid'
 import type { Call, Tier } from '../../backends/tiers/contract.ts'
-import { blockKey } from '../block.ts'
 import type { Clock } from '../clock.ts'
 import { Failure, isFailure } from '../failure.ts'
 import type { Log } from '../observe/log.ts'
-import { createFiller, type Filler } from './filler.ts'
+import type { Filler } from './filler.ts'
+import { createLayer, type Layer } from './layer.ts'
 
 export type Found = { readonly bytes: Uint8Array; readonly tier: string }
 
-export type Layer = {
-  readonly tier: Tier
-  /** Undefined for memory, which is written to directly. */
-  readonly filler: Filler | undefined
-  hits: number
-  misses: number
-  outages: number
-}
+export type { Layer } from './layer.ts'
 export type SlowLayer = Layer & { readonly filler: Filler }
 
 export interface Layers {
@@ -33,6 +25,9 @@ export interface Layers {
   ): Promise<T | undefined>
   hit(layer: Layer, bytes: Uint8Array): Found
   outage(layer: Layer, error: unknown): Failure
+  /** Writes what waits for them, as long as that does not take longer than `ms`. */
+  drain(ms?: number): Promise<void>
+  close(): Promise<void>
 }
 
 export type LayersOptions = {
@@ -44,40 +39,15 @@ export type LayersOptions = {
   readonly fillBytes?: number | undefined
 }
 
-const sharedRewriteMs = 1000
-// A disk slower than a stream of new blocks slows that stream down a little instead of losing parts of it: what was read
-// once is to be there when every upstream is gone. A shared tier holds up nobody: it gets the rest from the disk, later.
-const localWaitMs = 500
-
-export function createLayers(tiers: readonly Tier[], { clock, log, onOutage, fillBytes }: LayersOptions): Layers {
-  const all: readonly Layer[] = tiers.map((tier) => ({
-    tier,
-    filler: fillerFor(tier),
-    hits: 0,
-    misses: 0,
-    outages: 0,
-  }))
-
-  function fillerFor(tier: Tier): Filler | undefined {
-    const { persistent, shared } = tier.traits
-    if (!persistent && !shared) return undefined
-    return createFiller({
-      tier,
-      clock,
-      ...(fillBytes === undefined ? {} : { maxBytes: fillBytes }),
-      ...(shared ? { rewriteMs: sharedRewriteMs, reread: readHere } : { waitMs: localWaitMs }),
-    })
-  }
-
-  /** What memory or this machine's disk has of it. */
-  async function readHere(cid: CID): Promise<Uint8Array | undefined> {
-    for (const { tier, filler } of all) {
-      if (tier.traits.shared) continue
-      const bytes = filler?.waiting(blockKey(cid)) ?? (await tier.get(cid).catch(() => undefined))
-      if (bytes) return bytes
-    }
-    return undefined
-  }
+/** Tiers are closed with the layers. A layer is somebody else's, and may be part of another stack: it goes on. */
+export function createLayers(
+  parts: readonly (Tier | Layer)[],
+  { clock, log, onOutage, fillBytes }: LayersOptions,
+): Layers {
+  const all: readonly Layer[] = parts.map((part) =>
+    isLayer(part) ? part : createLayer(part, { clock, fillBytes, here: () => all }),
+  )
+  const own = all.filter((_layer, index) => !isLayer(parts[index]))
 
   function outage(layer: Layer, error: unknown): Failure {
     const failure = isFailure(error) ? error : unexpected(layer.tier.name, error)
@@ -116,8 +86,12 @@ export function createLayers(tiers: readonly Tier[], { clock, log, onOutage, fil
       return { bytes, tier: layer.tier.name }
     },
     outage,
+    drain: async (ms) => void (await Promise.all(own.map((layer) => layer.close(ms)))),
+    close: async () => void (await Promise.all(own.map(({ tier }) => tier.close()))),
   }
 }
+
+const isLayer = (part: Tier | Layer | undefined): part is Layer => part !== undefined && 'filler' in part
 
 export const late = (name: string): Failure =>
   new Failure('timeout', `tier ${name} takes longer than it is waited for`, { source: 'tier' })

@@ -15,6 +15,8 @@ export type MemberOptions = {
   readonly upstream: Upstream
   readonly perMinute?: number | undefined
   readonly perCidPerMinute?: number | undefined
+  /** What is known of it already. */
+  readonly standing?: Standing | undefined
 }
 
 export type Plan = {
@@ -53,9 +55,9 @@ export function createPool(options: {
 }): Pool {
   const { hedge, clock, log } = options
   const hedges = createBudget({ size: hedgeBurst, perSecond: hedgesPerSecond, clock })
-  const members = options.members.map(({ upstream, perMinute, perCidPerMinute }) => ({
+  const members = options.members.map(({ upstream, perMinute, perCidPerMinute, standing }) => ({
     upstream,
-    standing: createStanding({ name: upstream.name, clock, log, perMinute, perCidPerMinute }),
+    standing: standing ?? createStanding({ name: upstream.name, clock, log, perMinute, perCidPerMinute }),
   }))
 
   const canAnswer = (member: Member, kind: AskKind, cid: CID): boolean =>

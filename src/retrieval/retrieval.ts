@@ -8,7 +8,7 @@ import { type BlockFlight, flyForBlock } from './fetch/block.ts'
 import { type DagFlight, flyForDag } from './fetch/dag.ts'
 import { dagKey } from './fetch/key.ts'
 import { createFlights, type Flight } from './flights.ts'
-import { createNotFoundMemory } from './not-found.ts'
+import type { NotFoundMemory } from './not-found.ts'
 import { openSession, type Shared } from './open-session.ts'
 import type { Pool } from './pool.ts'
 import { createRoom } from './read-ahead.ts'
@@ -28,12 +28,11 @@ export type RetrievalOptions = {
   readonly keepLookingMs: number
   /** What all requests together may have asked for ahead of their readers. */
   readonly readAheadBytes: number
-  readonly notFound: { readonly firstMs: number; readonly mostMs: number }
+  readonly notFound: NotFoundMemory
 }
 
 export function createRetrieval(options: RetrievalOptions): Retrieval {
-  const { stack, pool, clock, log } = options
-  const notFound = createNotFoundMemory({ ...options.notFound, clock })
+  const { stack, pool, notFound, clock, log } = options
   const searches = createSearches({ keepLookingMs: options.keepLookingMs, notFound, clock, log })
   const blockFlights = createFlights<BlockFlight>()
   const dagFlights = createFlights<DagFlight>()
@@ -121,7 +120,6 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
       searches.close()
       blockFlights.close()
       dagFlights.close()
-      await stack.close()
     },
   }
 }

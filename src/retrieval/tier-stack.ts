@@ -10,6 +10,7 @@ import type { Failure } from '../failure.ts'
 import { type Log, silentLog } from '../observe/log.ts'
 import type { FillStats } from './filler.ts'
 import type { InTurn } from './in-turn.ts'
+import type { Layer } from './layer.ts'
 import { createLayers, type Found, late, type SlowLayer } from './layers.ts'
 import { createLooks, type Look } from './looks.ts'
 
@@ -58,12 +59,12 @@ export type TierStackOptions = {
   readonly drainMs?: number
 }
 
-const usualDrainMs = 5000
-
-export function createTierStack(tiers: readonly Tier[], options: TierStackOptions = {}): TierStack {
-  const { clock = systemClock, log = silentLog, onOutage, fillBytes, drainMs = usualDrainMs } = options
-  const layers = createLayers(tiers, { clock, log, onOutage, fillBytes })
+/** Tiers are closed with the stack. A layer is somebody else's, and may be part of another stack: it goes on. */
+export function createTierStack(parts: readonly (Tier | Layer)[], options: TierStackOptions = {}): TierStack {
+  const { clock = systemClock, log = silentLog, onOutage, fillBytes, drainMs } = options
+  const layers = createLayers(parts, { clock, log, onOutage, fillBytes })
   const { all, fast, slow, ask, hit, outage } = layers
+  const tiers = all.map(({ tier }) => tier)
   const looks = createLooks(layers, { clock, log })
   let deletes = 0
   let closing: Promise<void> | undefined
@@ -206,9 +207,9 @@ export function createTierStack(tiers: readonly Tier[], options: TierStackOption
   }
 
   async function shut(): Promise<void> {
-    await Promise.all(slow.map(({ filler }) => filler.close(drainMs)))
+    await layers.drain(drainMs)
     looks.close()
-    await Promise.all(all.map(({ tier }) => tier.close()))
+    await layers.close()
   }
 
   return {

@@ -2,10 +2,12 @@
 import type { RequestListener } from 'node:http'
 import type { Provider } from '../../backends/pinning/contract.ts'
 import { createAdmin } from '../http/admin.ts'
-import { type Looked, startChecks } from '../observe/checks.ts'
-import { createMetrics } from '../observe/metrics.ts'
+import { type Checks, type Looked, startChecks } from '../observe/checks.ts'
+import { watchLoop } from '../observe/loop.ts'
+import { createMetrics, type Metrics } from '../observe/metrics.ts'
 import { readiness } from '../observe/readiness.ts'
 import { describeGateway } from '../observe/readings.ts'
+import type { Target } from '../upload/through-forward.ts'
 import { probeTarget } from '../upload/through-probe.ts'
 import type { Front } from './front.ts'
 import type { Reading } from './reading.ts'
@@ -13,10 +15,15 @@ import type { Tiers } from './tiers.ts'
 import type { WriteSide } from './uploads.ts'
 import type { Whole } from './whole.ts'
 
-export type Admin = { readonly handler: RequestListener; drain(): void }
+export type Admin = {
+  readonly handler: RequestListener
+  drain(): void
+  /** From now on it counts, from where the gateway before it stands. */
+  begin(): void
+}
 
 export function wireAdmin(
-  { config, clock, log, onClose }: Whole,
+  whole: Whole,
   parts: {
     readonly providers: readonly Provider[]
     readonly tiers: Tiers
@@ -25,24 +32,20 @@ export function wireAdmin(
     readonly front: Front
   },
 ): Admin {
+  const { config } = whole
   const { providers, tiers, reading, writing, front } = parts
-  const { pool, hot, retrieval, names, denylists } = reading
+  const { pool, hot, retrieval, names, denials } = reading
   const { requests, lane, limits } = front
   const { stack, guards, corrupt } = tiers
+  const loop = whole.lease.take('loop', [], watchLoop, (watch) => watch.close())
   const metrics = createMetrics()
-  describeGateway(metrics, { requests, hot, lane, limits, pool, stack, retrieval, names, corrupt, denylists })
-  const { through } = config.upload
-  const looked: Looked[] = through
-    ? [
-        {
-          name: `through ${new URL(through.url).host}`,
-          look: (signal) => probeTarget(through, config.retrieval.userAgent, signal),
-        },
-      ]
-    : providers.map((provider) => ({ name: `provider ${provider.name}`, look: (signal) => provider.probe(signal) }))
-  const checks = startChecks(looked, { everyMs: config.pinning.probeEvery, clock, log })
-  onClose(() => checks.close())
+  const denylists = denials.lists
+  describeGateway(metrics, { requests, hot, lane, limits, pool, stack, retrieval, names, corrupt, denylists, loop })
+  const checks = config.upload.through
+    ? [checkThrough(whole, config.upload.through)]
+    : providers.map((one) => checkProvider(whole, one))
   const { confirm, queue } = config.pinning
+  const { through } = config.upload
   let draining = false
   const handler = createAdmin({
     metrics,
@@ -50,10 +53,10 @@ export function wireAdmin(
     ready: () =>
       readiness({
         draining,
-        providers: looked.length,
+        providers: checks.length,
         confirm: through ? 1 : confirm,
         queue: !through && queue,
-        checks,
+        checks: { list: () => checks.flatMap((one) => one.list()) },
         tiers: guards,
         upstreams: pool.members.map(({ upstream: { name }, standing }) => ({ name, state: standing.state('').state })),
       }),
@@ -63,5 +66,32 @@ export function wireAdmin(
     drain() {
       draining = true
     },
+    begin() {
+      const counted = whole.lease.take('counted', [], (): { by?: Metrics } => ({}))
+      if (counted.by) metrics.goOnFrom(counted.by)
+      counted.by = metrics
+    },
   }
+}
+
+const checkProvider = (whole: Whole, provider: Provider): Checks =>
+  takeChecks(whole, provider, { name: `provider ${provider.name}`, look: (signal) => provider.probe(signal) })
+
+function checkThrough(whole: Whole, target: Target): Checks {
+  const { userAgent } = whole.config.retrieval
+  return takeChecks(whole, [target, userAgent], {
+    name: `through ${new URL(target.url).host}`,
+    look: (signal) => probeTarget(target, userAgent, signal),
+  })
+}
+
+/** With what was seen of it last: a gateway that just came knows no less than the one before it. */
+function takeChecks({ config, clock, log, lease }: Whole, of: object, looked: Looked): Checks {
+  const { probeEvery } = config.pinning
+  return lease.take(
+    'checks',
+    [of, probeEvery],
+    () => startChecks([looked], { everyMs: probeEvery, clock, log }),
+    (checks) => checks.close(),
+  )
 }

@@ -1,14 +1,15 @@
-// What a configuration names, made: providers, tiers and upstreams, each by the registry of its kind. No I/O yet.
+// What a configuration names: providers, tiers and upstreams, each made by the registry of its kind, or gone over from the
+// gateway before where its entry is the same. No I/O yet.
 import type { Provider } from '../../backends/pinning/contract.ts'
 import { providerKinds } from '../../backends/pinning/index.ts'
 import type { Tier } from '../../backends/tiers/contract.ts'
 import { tierKinds } from '../../backends/tiers/index.ts'
 import type { Upstream } from '../../backends/upstreams/contract.ts'
 import { upstreamKinds } from '../../backends/upstreams/index.ts'
-import type { Clock } from '../clock.ts'
 import type { Config } from '../config/load.ts'
 import { Failure } from '../failure.ts'
-import type { Log } from '../observe/log.ts'
+import { createStanding, type Standing } from '../retrieval/standing.ts'
+import type { Whole } from './whole.ts'
 
 export type Member = {
   readonly upstream: Upstream
@@ -16,36 +17,70 @@ export type Member = {
   readonly of: string | undefined
   readonly perMinute: number | undefined
   readonly perCidPerMinute: number | undefined
+  readonly standing: Standing
 }
 
-export type Parts = {
+export type Backends = {
   readonly providers: readonly Provider[]
   /** The fastest first, as configured; neither guarded nor proved. */
   readonly tiers: readonly Tier[]
   readonly members: readonly Member[]
 }
 
-type Tools = { readonly log: Log; readonly clock: Clock }
-
-export function createParts(config: Config, { log, clock }: Tools): Parts {
-  const { data, pinning, cache, retrieval } = config
-  const { userAgent } = retrieval
+export function wireBackends(whole: Whole): Backends {
+  const { pinning, cache, retrieval } = whole.config
   return {
-    providers: pinning.providers.map(({ use, name, options }) =>
-      kindOf(providerKinds, use).create(options, { name, userAgent, data, log, clock }),
-    ),
-    tiers: cache.tiers.map(({ use, name, options }) =>
-      kindOf(tierKinds, use).create(options, { name, userAgent, data, log, clock }),
-    ),
-    members: [...retrieval.upstreams.map((one) => ({ ...one, of: undefined })), ...readBacks(config)].map(
-      ({ use, name, options, perMinute, perCidPerMinute, of }) => ({
-        upstream: kindOf(upstreamKinds, use).create(options, { name, userAgent, log, clock }),
-        of,
-        perMinute,
-        perCidPerMinute,
-      }),
+    providers: pinning.providers.map((entry) => takeProvider(whole, entry)),
+    tiers: cache.tiers.map((entry) => takeTier(whole, entry)),
+    members: [...retrieval.upstreams.map((one) => ({ ...one, of: undefined })), ...readBacks(whole.config)].map(
+      (entry) => takeMember(whole, entry),
     ),
   }
+}
+
+type Entry = { readonly use: string; readonly name: string; readonly options: unknown }
+
+function takeProvider({ config, clock, log, lease }: Whole, { use, name, options }: Entry): Provider {
+  const { data, retrieval } = config
+  const { userAgent } = retrieval
+  return lease.take(
+    'provider',
+    [use, name, options, data, userAgent],
+    () => kindOf(providerKinds, use).create(options, { name, userAgent, data, log, clock }),
+    (provider) => provider.close(),
+  )
+}
+
+function takeTier({ config, clock, log, lease }: Whole, { use, name, options }: Entry): Tier {
+  const { data, retrieval } = config
+  const { userAgent } = retrieval
+  return lease.take(
+    'tier',
+    [use, name, options, data, userAgent],
+    () => kindOf(tierKinds, use).create(options, { name, userAgent, data, log, clock }),
+    (tier) => tier.close(),
+  )
+}
+
+/** With what is known of it: how quick it is, what it may be asked, when again. */
+function takeMember(
+  { config, clock, log, lease }: Whole,
+  entry: UpstreamEntry & { readonly of: string | undefined },
+): Member {
+  const { use, name, options, perMinute, perCidPerMinute, of } = entry
+  const { userAgent } = config.retrieval
+  return lease.take(
+    'upstream',
+    [use, name, options, perMinute, perCidPerMinute, of, userAgent],
+    () => ({
+      upstream: kindOf(upstreamKinds, use).create(options, { name, userAgent, log, clock }),
+      of,
+      perMinute,
+      perCidPerMinute,
+      standing: createStanding({ name, clock, log, perMinute, perCidPerMinute }),
+    }),
+    ({ upstream }) => upstream.close(),
+  )
 }
 
 type UpstreamEntry = Config['retrieval']['upstreams'][number]
@@ -77,16 +112,15 @@ function placeOf({ use, options }: { readonly use: string; readonly options: unk
 }
 
 /** What providers that are configured no more left on this machine: read from, and nothing else. */
-export async function openLeft(config: Config, { log, clock }: Tools): Promise<Provider[]> {
-  const { data, pinning, retrieval } = config
-  const { userAgent } = retrieval
+export async function openLeft(whole: Whole): Promise<Provider[]> {
+  const { data, pinning } = whole.config
   const all = Object.values(providerKinds).map(async (kind) => {
     const configured = pinning.providers.filter(({ use }) => use === kind.use).map(({ options }) => options)
     const left = await kind.left?.(data, configured).catch((error: unknown) => {
-      log('error', 'pins.unreadable', { error: String(error) })
+      whole.log('error', 'pins.unreadable', { error: String(error) })
     })
     return (left ?? []).map((options, index) =>
-      kind.create(options, { name: index === 0 ? 'pins' : `pins-${index + 1}`, userAgent, data, log, clock }),
+      takeProvider(whole, { use: kind.use, name: index === 0 ? 'pins' : `pins-${index + 1}`, options }),
     )
   })
   return (await Promise.all(all)).flat()

@@ -5,6 +5,7 @@ import type { Route } from '../http/add.ts'
 import { application, createApp } from '../http/app.ts'
 import { createForwarded } from '../http/forwarded.ts'
 import { createHosts } from '../http/hosts.ts'
+import { createJsonRule } from '../http/json-rule.ts'
 import { createLane, type Lane } from '../http/lane.ts'
 import { createLimits, type Limits } from '../http/limits.ts'
 import { createProxyRoute } from '../http/proxy.ts'
@@ -21,21 +22,31 @@ export type Front = {
   readonly requests: RequestCounts
 }
 
+// What may be held at once to see whether it is JSON: a few of the largest documents.
+const leastLookedInto = 64 * 1024 * 1024
+
 export function wireFront(
-  { config, clock }: Whole,
-  { retrieval, names, hot, denylists, visit }: Reading,
+  { config, clock, lease }: Whole,
+  { retrieval, names, hot, denials }: Reading,
   { routes, onError }: { readonly routes: readonly Route[]; readonly onError: (error: unknown) => void },
 ): Front {
   const { responses, proxy } = config
   const forwarded = createForwarded(config.trustedProxies)
-  const limits = createLimits({ ...config.limits, addressOf: forwarded.addressOf, clock })
+  const { inFlight, perClient, stalled } = config.limits
+  const limits = lease.take('limits', [inFlight, perClient, config.trustedProxies], () =>
+    createLimits({ inFlight, perClient, addressOf: forwarded.addressOf, clock }),
+  )
   const hosts = createHosts({
     table: config.hosts,
     hasLink: config.names.sites ? names.hasLink : undefined,
     forwarded,
   })
-  const lane = createLane(hot, limits, config.limits.stalled, hosts.keyOf)
-  const requests = createRequestCounts()
+  const lane = createLane(hot, limits, stalled, hosts.keyOf)
+  const requests = lease.take('requests', [], createRequestCounts)
+  const jsonMaxBytes = responses.json.maxBytes
+  const jsonRule = lease.take('json rule', [jsonMaxBytes], () =>
+    createJsonRule({ heldBytes: Math.max(leastLookedInto, jsonMaxBytes), clock }),
+  )
   const { userAgent } = config.retrieval
   const proxied = proxy.length > 0 ? [createProxyRoute(proxy, { mode: responses.types, userAgent, forwarded })] : []
   const router = createApp({
@@ -46,10 +57,11 @@ export function wireFront(
     limits,
     hosts,
     mode: responses.types,
-    jsonMaxBytes: responses.json.maxBytes,
-    stalledMs: config.limits.stalled,
-    visit,
-    denyRevision: () => denylists.revision,
+    jsonMaxBytes,
+    jsonRule,
+    stalledMs: stalled,
+    visit: denials.visit,
+    denyRevision: () => denials.lists.revision,
     routes: [...routes, ...proxied],
     onEnd: requests.ended,
     onError,

@@ -1,111 +1,120 @@
 // The read side put together: where blocks come from, what names mean, what is denied, and the complete answers in memory.
 import { join } from 'node:path'
-import type { CID } from 'multiformats/cid'
-import { ConfigError } from '../config/complaints.ts'
-import type { Config } from '../config/load.ts'
-import { type LoadedDenylists, loadDenylists } from '../deny/sources.ts'
-import { Failure } from '../failure.ts'
 import { createHot, type Hot } from '../http/hot.ts'
-import { createNames, type Names } from '../names/names.ts'
+import { createRecordMemory } from '../names/ipns.ts'
+import { createLookupMemory } from '../names/lookups.ts'
+import { createNames, type Names, type NamesMemory } from '../names/names.ts'
+import { createRecordStore } from '../names/record-store.ts'
+import { createWithout } from '../names/sites.ts'
+import { createNotFoundMemory } from '../retrieval/not-found.ts'
 import { createPool, type Pool } from '../retrieval/pool.ts'
 import { startProbes } from '../retrieval/probes.ts'
 import { createRetrieval } from '../retrieval/retrieval.ts'
 import type { Retrieval } from '../retrieval/session.ts'
 import type { TierStack } from '../retrieval/tier-stack.ts'
 import type { Member } from './backends.ts'
+import { type Denials, wireDenials } from './denials.ts'
 import type { Whole } from './whole.ts'
 
 export type Reading = {
   readonly pool: Pool
   readonly retrieval: Retrieval
   readonly hot: Hot
-  readonly denylists: LoadedDenylists
+  readonly denials: Denials
   readonly names: Names
-  /** Throws a Failure `denied` for what is not to be kept or served here. */
-  readonly visit: (cid: CID, rest: readonly string[]) => void
 }
 
 export async function wireReading(
   whole: Whole,
   { stack, members }: { readonly stack: TierStack; readonly members: readonly Member[] },
 ): Promise<Reading> {
-  const { config, clock, log, onClose } = whole
-  const pool = createPool({ members, hedge: config.retrieval.hedge, clock, log })
-  const retrieval = wireRetrieval(whole, stack, pool)
-  const hot = createHot(config.cache.hot)
-  const denylists = await wireDenylists(whole, hot)
-  const names = createNames({
-    settings: config.names,
-    pool,
-    folder: join(config.data, 'names'),
-    visit(name, rest) {
-      const denial = denylists.belowName(name, rest)
-      if (denial) throw denied(denial)
-    },
-    userAgent: config.retrieval.userAgent,
-    clock,
-    log,
-  })
-  onClose(() => names.close())
-  const probes = startProbes({ pool, everyMs: config.retrieval.probeEvery, clock, log })
-  onClose(() => probes.close())
+  const { config, clock, log, lease } = whole
+  const { hedge, probeEvery } = config.retrieval
+  // It may be refused, and so comes before what begins to work.
+  const denials = await wireDenials(whole)
+  const pool = lease.take('pool', [members, hedge], () => createPool({ members, hedge, clock, log }))
+  const retrieval = takeRetrieval(whole, { stack, pool, members })
+  const names = takeNames(whole, { pool, denials })
+  lease.take(
+    'probes',
+    [pool, probeEvery],
+    () => startProbes({ pool, everyMs: probeEvery, clock, log }),
+    (probes) => probes.close(),
+  )
+  return { pool, retrieval, hot: takeHot(whole), denials, names }
+}
+
+function takeRetrieval(
+  { config, clock, log, lease }: Whole,
+  parts: { readonly stack: TierStack; readonly pool: Pool; readonly members: readonly Member[] },
+): Retrieval {
+  const { stack, pool, members } = parts
+  const { deadline, blockDeadline, keepLooking, readAhead } = config.retrieval
+  const { first, most } = config.retrieval.notFound
+  // Who has nothing has nothing; who was not asked may have it.
+  const notFound = lease.take('not found', [members, first, most], () =>
+    createNotFoundMemory({ firstMs: first, mostMs: most, clock }),
+  )
+  return lease.take(
+    'retrieval',
+    [stack, pool, notFound, deadline, blockDeadline, keepLooking, readAhead],
+    () =>
+      createRetrieval({
+        stack,
+        pool,
+        notFound,
+        clock,
+        log,
+        deadlineMs: deadline,
+        blockDeadlineMs: blockDeadline,
+        keepLookingMs: keepLooking,
+        readAheadBytes: readAhead,
+      }),
+    (retrieval) => retrieval.close(),
+  )
+}
+
+function takeNames(whole: Whole, { pool, denials }: { readonly pool: Pool; readonly denials: Denials }): Names {
+  const { config, clock, log, lease } = whole
+  const { userAgent } = config.retrieval
+  const memory = takeNamesMemory(whole)
+  return lease.take(
+    'names',
+    [Object.values(memory), pool, denials.lists, config.names, userAgent],
+    () => createNames({ settings: config.names, pool, memory, visit: denials.visitName, userAgent, clock, log }),
+    (names) => names.close(),
+  )
+}
+
+/** What DNS said is forgotten where another server is asked, or in another way; what keys said proves itself. */
+function takeNamesMemory({ config, log, lease }: Whole): NamesMemory {
+  const { dns, links, ttl, notFound, most } = config.names
+  const folder = join(config.data, 'names')
   return {
-    pool,
-    retrieval,
-    hot,
-    denylists,
-    names,
-    visit(cid, rest) {
-      const denial = denylists.path(cid, rest)
-      if (denial) throw denied(denial)
-    },
+    store: lease.take(
+      'records on the disk',
+      [folder, most],
+      () => createRecordStore({ folder, most, log }),
+      (store) => store.close(),
+    ),
+    records: lease.take('records', [folder, ttl, notFound, most], () => createRecordMemory(most)),
+    links: lease.take('links', [dns, links, ttl, notFound, most], () => createLookupMemory<string>(most)),
+    without: lease.take('without link', [dns, links, most], () => createWithout(most)),
   }
 }
 
-function wireRetrieval({ config, clock, log, onClose }: Whole, stack: TierStack, pool: Pool): Retrieval {
-  const { deadline, blockDeadline, keepLooking, readAhead, notFound } = config.retrieval
-  const retrieval = createRetrieval({
-    stack,
-    pool,
-    clock,
-    log,
-    deadlineMs: deadline,
-    blockDeadlineMs: blockDeadline,
-    keepLookingMs: keepLooking,
-    readAheadBytes: readAhead,
-    notFound: { firstMs: notFound.first, mostMs: notFound.most },
-  })
-  onClose(() => retrieval.close())
-  // What a store answers now is worth a line in the log, and no reason not to start: it may come back.
-  stack.probeAll().then(
-    (failures) => {
-      for (const { tier, failure } of failures) log('warn', 'tier.unusable', { tier, why: failure.message })
+/** Another answer to the same request is due where anything that decides about answers changed. */
+function takeHot({ config, lease }: Whole): Hot {
+  const { cache, responses, hosts, names, trustedProxies, denylists } = config
+  const hots = lease.take('every hot', [], () => new Set<Hot>())
+  return lease.take(
+    'hot',
+    [cache.hot, responses, hosts, names, trustedProxies, denylists],
+    () => {
+      const hot = createHot(cache.hot)
+      hots.add(hot)
+      return hot
     },
-    () => {},
+    (hot) => hots.delete(hot),
   )
-  return retrieval
-}
-
-async function wireDenylists({ config, clock, log, onClose }: Whole, hot: Hot): Promise<LoadedDenylists> {
-  const denylists = await loadDenylists(config.denylists, {
-    clock,
-    log,
-    userAgent: config.retrieval.userAgent,
-    folder: folderOf(config),
-    onChange: () => hot.clear(),
-  }).catch((error: unknown) => {
-    throw new ConfigError([`denylists: ${error instanceof Error ? error.message : error}`])
-  })
-  onClose(() => denylists.close())
-  return denylists
-}
-
-const folderOf = ({ data }: Config): string => join(data, 'denylists')
-
-function denied({ list, legal, reason }: { list: string; legal: boolean; reason: string | undefined }): Failure {
-  const why = reason === undefined ? '' : `: ${reason}`
-  return new Failure('denied', `the list ${list} of this gateway's operator denies it${why}`, {
-    source: 'ours',
-    facts: { legal },
-  })
 }

@@ -1,7 +1,8 @@
 // The tiers in the order in which they are asked, as one stack: what is configured, and what lies on this machine anyway.
-import type { Provider } from '../../backends/pinning/contract.ts'
+import type { LocalStore, Provider } from '../../backends/pinning/contract.ts'
 import type { Tier } from '../../backends/tiers/contract.ts'
 import { type GuardedTier, guarded } from '../retrieval/guarded-tier.ts'
+import { createLayer, type Layer } from '../retrieval/layer.ts'
 import { proved } from '../retrieval/proved-tier.ts'
 import { createTierStack, type TierStack } from '../retrieval/tier-stack.ts'
 import { createPinsTier } from '../upload/pins-tier.ts'
@@ -20,7 +21,7 @@ export type Tiers = {
 const pinsMs = 10_000
 
 export function wireTiers(
-  { config, clock, log }: Whole,
+  whole: Whole,
   bare: readonly Tier[],
   {
     providers,
@@ -28,25 +29,69 @@ export function wireTiers(
     spools,
   }: { readonly providers: readonly Provider[]; readonly left: readonly Provider[]; readonly spools: Spools },
 ): Tiers {
-  const corrupt = new Map<string, number>()
-  const onCorrupt = (tier: string) => corrupt.set(tier, (corrupt.get(tier) ?? 0) + 1)
+  const { clock, log, lease } = whole
+  const corrupt = lease.take('corrupt', [], () => new Map<string, number>())
+  const onCorrupt = (name: string) => corrupt.set(name, (corrupt.get(name) ?? 0) + 1)
   const guards: GuardedTier[] = []
   const tiers = bare.map((tier) => {
     if (tier.traits.trusted) return tier
-    const guard = guarded(tier, { clock, log })
+    const guard = lease.take('guard', [tier], () => guarded(tier, { clock, log }))
     guards.push(guard)
-    return proved(guard, { log, onCorrupt })
+    return lease.take('proved', [guard], () => proved(guard, { log, onCorrupt }))
   })
   // A file that cannot be read says nothing about the next one, and the next one may be nowhere else.
   const onThisDisk = (tier: Tier) => guarded(tier, { clock, log, silenceOnly: true, deadlineMs: pinsMs })
-  const pins = [...providers, ...left].flatMap(({ name, store }) =>
-    store ? [onThisDisk(createPinsTier(name, store, { keeps: true, log }))] : [],
+  const pinsOf = (of: object, name: string, store: LocalStore, keeps: boolean): Tier =>
+    lease.take('pins', [of], () => onThisDisk(createPinsTier(name, store, { keeps, log })))
+  const pins = [...providers, ...left].flatMap((provider) =>
+    provider.store ? [pinsOf(provider, provider.name, provider.store, true)] : [],
   )
   // What is acknowledged and not yet everywhere, where no provider of ours keeps it on this disk.
   if (providers.length === 0 || providers.some(({ traits }) => !traits.local))
-    pins.push(onThisDisk(createPinsTier('uploads', spools.store, { keeps: false, log })))
+    pins.push(pinsOf(spools, 'uploads', spools.store, false))
   // What is pinned here is looked for before any cache but memory: it is as near, and it is surely whole.
   const isMemory = ({ traits }: Tier) => !traits.persistent
-  const layers = [...tiers.filter(isMemory), ...pins, ...tiers.filter((tier) => !isMemory(tier))]
-  return { stack: createTierStack(layers, { clock, log, fillBytes: config.cache.fillBytes }), guards, corrupt }
+  const order = [...tiers.filter(isMemory), ...pins, ...tiers.filter((tier) => !isMemory(tier))]
+  const layers = order.map((tier) => takeLayer(whole, tier))
+  return {
+    stack: lease.take(
+      'stack',
+      layers,
+      () => stackOf(layers, { clock, log }),
+      (stack) => stack.close(),
+    ),
+    guards,
+    corrupt,
+  }
+}
+
+/** With what waits to be written to it: a block that no other gateway of this process could read otherwise. */
+function takeLayer({ config, clock, lease }: Whole, tier: Tier): Layer {
+  const { fillBytes } = config.cache
+  const here = lease.take('every layer here', [], () => new Set<Layer>())
+  return lease.take(
+    'layer',
+    [tier, fillBytes],
+    () => {
+      const layer = createLayer(tier, { clock, fillBytes, here: () => here })
+      here.add(layer)
+      return layer
+    },
+    async (layer) => {
+      await layer.close()
+      here.delete(layer)
+    },
+  )
+}
+
+function stackOf(layers: readonly Layer[], { clock, log }: Pick<Whole, 'clock' | 'log'>): TierStack {
+  const stack = createTierStack(layers, { clock, log })
+  // What a store answers now is worth a line in the log, and no reason not to start: it may come back.
+  stack.probeAll().then(
+    (failures) => {
+      for (const { tier, failure } of failures) log('warn', 'tier.unusable', { tier, why: failure.message })
+    },
+    () => {},
+  )
+  return stack
 }

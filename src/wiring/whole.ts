@@ -1,12 +1,13 @@
-// What every part of the wiring is given: the configuration, time, the log, and a place to say what closes with the gateway.
+// What every part of the wiring is given: the configuration, time, the log, and the way to what outlives this gateway.
 import type { Clock } from '../clock.ts'
 import type { Config } from '../config/load.ts'
 import type { Log } from '../observe/log.ts'
+import type { Lease } from './kept.ts'
 
 export type Whole = {
   readonly config: Config
   readonly clock: Clock
+  /** Of the newest gateway, whichever that is: what is made with it may outlive this one. */
   readonly log: Log
-  /** The last that was named is closed first. */
-  readonly onClose: (close: () => unknown) => void
+  readonly lease: Lease
 }

@@ -8,6 +8,7 @@ import { systemClock } from '../../src/clock.ts'
 import { createKuboRoute } from '../../src/http/kubo-rpc.ts'
 import { createTokens } from '../../src/http/tokens.ts'
 import { silentLog } from '../../src/observe/log.ts'
+import { createNotFoundMemory } from '../../src/retrieval/not-found.ts'
 import { createPool } from '../../src/retrieval/pool.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import type { Retrieval } from '../../src/retrieval/session.ts'
@@ -41,7 +42,7 @@ export async function startKuboDoor(tokens?: readonly string[], options: AddingO
     blockDeadlineMs: 1000,
     keepLookingMs: 0,
     readAheadBytes: 64 * 1024 * 1024,
-    notFound: { firstMs: 1, mostMs: 1 },
+    notFound: createNotFoundMemory({ firstMs: 1, mostMs: 1, clock }),
   })
   const adding = await startAdding({ retrieval, maxBytes: 20_000_000, ...options })
   const app = express()

@@ -12,6 +12,7 @@ import { type Block, blockKey } from '../../src/block.ts'
 import { Failure, isFailure } from '../../src/failure.ts'
 import { createAccount } from '../../src/observe/account.ts'
 import { silentLog } from '../../src/observe/log.ts'
+import { createNotFoundMemory } from '../../src/retrieval/not-found.ts'
 import type { Hedge } from '../../src/retrieval/order.ts'
 import { createPool } from '../../src/retrieval/pool.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
@@ -104,7 +105,7 @@ function make(upstreams: ScriptedUpstream[], options: { hedge?: Hedge } = {}) {
     blockDeadlineMs: 15_000,
     keepLookingMs: 60_000,
     readAheadBytes: 64 * 1024 * 1024,
-    notFound: { firstMs: 5000, mostMs: 60_000 },
+    notFound: createNotFoundMemory({ firstMs: 5000, mostMs: 60_000, clock }),
   })
   open.push(retrieval)
   const session = (more: { onlyIfCached?: boolean; noCache?: boolean; controller?: AbortController } = {}) => {

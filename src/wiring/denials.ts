@@ -1,0 +1,70 @@
+// The operator's denylists, and what they say no to.
+import { join } from 'node:path'
+import type { CID } from 'multiformats/cid'
+import { ConfigError } from '../config/complaints.ts'
+import { type LoadedDenylists, loadDenylists } from '../deny/sources.ts'
+import { Failure } from '../failure.ts'
+import type { Hot } from '../http/hot.ts'
+import type { Whole } from './whole.ts'
+
+export type Denials = {
+  readonly lists: LoadedDenylists
+  /** Throws a Failure `denied` for what is not to be kept or served here. */
+  readonly visit: (cid: CID, rest: readonly string[]) => void
+  /** The same for what is below a name. */
+  readonly visitName: (name: string, rest: readonly string[]) => void
+}
+
+/** Rejects with a ConfigError where a list cannot be read: at a start as at a reload, which reads all of them again. */
+export async function wireDenials(whole: Whole): Promise<Denials> {
+  const { lists, isNew } = takeLists(whole)
+  const loaded = await lists
+    .then(async (kept) => {
+      if (!isNew) await kept.refresh()
+      return kept
+    })
+    .catch((error: unknown) => {
+      throw new ConfigError([`denylists: ${error instanceof Error ? error.message : error}`])
+    })
+  const refuse = (denial: ReturnType<LoadedDenylists['path']>): void => {
+    if (denial) throw denied(denial)
+  }
+  return {
+    lists: loaded,
+    visit: (cid, rest) => refuse(loaded.path(cid, rest)),
+    visitName: (name, rest) => refuse(loaded.belowName(name, rest)),
+  }
+}
+
+function takeLists({ config, clock, log, lease }: Whole): { lists: Promise<LoadedDenylists>; isNew: boolean } {
+  const { denylists, data, retrieval } = config
+  const { userAgent } = retrieval
+  const hots = lease.take('every hot', [], () => new Set<Hot>())
+  let isNew = false
+  const lists = lease.take(
+    'denylists',
+    [denylists, data, userAgent],
+    () => {
+      isNew = true
+      const folder = join(data, 'denylists')
+      const onChange = () => {
+        for (const hot of hots) hot.clear()
+      }
+      return loadDenylists(denylists, { clock, log, userAgent, folder, onChange })
+    },
+    (loading) =>
+      loading.then(
+        (loaded) => loaded.close(),
+        () => {},
+      ),
+  )
+  return { lists, isNew }
+}
+
+function denied({ list, legal, reason }: { list: string; legal: boolean; reason: string | undefined }): Failure {
+  const why = reason === undefined ? '' : `: ${reason}`
+  return new Failure('denied', `the list ${list} of this gateway's operator denies it${why}`, {
+    source: 'ours',
+    facts: { legal },
+  })
+}

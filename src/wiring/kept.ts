@@ -1,0 +1,130 @@
+// What outlives a gateway. Each part is known by what it is made of, so that the next gateway gets the very same part where
+// the configuration of it did not change; and it is closed when no gateway uses it any more.
+
+export interface Kept {
+  /** For one gateway, from its making to its end. */
+  lease(): Lease
+}
+
+export interface Lease {
+  /**
+   * The part of this kind that is made of the same things, or a new one. `of` holds plain values of the configuration,
+   * compared by what they say, and parts, each of which equals itself alone.
+   */
+  take<Part extends object>(
+    kind: string,
+    of: readonly unknown[],
+    make: () => Part,
+    close?: (part: Part) => unknown,
+  ): Part
+  /**
+   * Lets go of everything that was taken. What nobody else uses is closed, the last first, and those of one kind side by side.
+   * One that fails keeps none of the others open; the first failure is what this rejects with.
+   */
+  end(): Promise<void>
+}
+
+type Entry = { readonly kind: string; readonly part: object; readonly close: () => unknown; users: number }
+
+export function createKept(): Kept {
+  const entries = new Map<string, Entry>()
+  const { spell, number } = createSpelling()
+
+  return {
+    lease() {
+      const taken = new Map<string, Entry>()
+      let ending: Promise<void> | undefined
+
+      async function letGo(): Promise<void> {
+        const unused = [...taken].reverse().flatMap(([key, entry]) => {
+          entry.users--
+          if (entry.users > 0) return []
+          entries.delete(key)
+          return [entry]
+        })
+        taken.clear()
+        const failed: unknown[] = []
+        for (const alike of runs(unused)) {
+          const outcomes = await Promise.allSettled(alike.map(async ({ close }) => close()))
+          for (const one of outcomes) if (one.status === 'rejected') failed.push(one.reason)
+        }
+        if (failed.length > 0) throw failed[0]
+      }
+
+      return {
+        take<Part extends object>(
+          kind: string,
+          of: readonly unknown[],
+          make: () => Part,
+          close: (part: Part) => unknown = () => {},
+        ): Part {
+          if (ending !== undefined) throw new Error(`a ${kind} is taken for a gateway that has ended`)
+          const key = `${kind} ${spell(of)}`
+          let entry = entries.get(key)
+          if (!entry) {
+            const part = make()
+            number(part)
+            entry = { kind, part, close: () => close(part), users: 0 }
+            entries.set(key, entry)
+          }
+          if (!taken.has(key)) {
+            taken.set(key, entry)
+            entry.users++
+          }
+          return entry.part as Part
+        },
+        end() {
+          ending ??= letGo()
+          return ending
+        },
+      }
+    },
+  }
+}
+
+/** Those of one kind that stand side by side: they do not wait for one another. */
+function runs(entries: readonly Entry[]): Entry[][] {
+  const all: Entry[][] = []
+  for (const entry of entries) {
+    const last = all.at(-1)
+    if (last?.[0]?.kind === entry.kind) last.push(entry)
+    else all.push([entry])
+  }
+  return all
+}
+
+type Spelling = {
+  /** One text for values that say the same, whatever the order of their keys; a part has a number in it. */
+  spell(value: unknown): string
+  number(part: object): void
+}
+
+function createSpelling(): Spelling {
+  const numbers = new WeakMap<object, number>()
+  let count = 0
+
+  const number = (part: object): number => {
+    const known = numbers.get(part) ?? ++count
+    numbers.set(part, known)
+    return known
+  }
+
+  function spell(value: unknown): string {
+    if (typeof value === 'string') return JSON.stringify(value)
+    if (value === null || (typeof value !== 'object' && typeof value !== 'function')) return String(value)
+    if (numbers.has(value)) return `#${number(value)}`
+    if (Array.isArray(value)) return `[${value.map(spell).join()}]`
+    if (!isPlain(value)) return `#${number(value)}`
+    const said = Object.entries(value).filter(([, one]) => one !== undefined)
+    return `{${said
+      .map(([key, one]) => `${JSON.stringify(key)}:${spell(one)}`)
+      .sort()
+      .join()}}`
+  }
+
+  return { spell, number }
+}
+
+/** What has functions is a thing and not a word of the configuration. */
+const isPlain = (value: object): boolean =>
+  Object.getPrototypeOf(value) === Object.prototype && !Object.values(value).some((one) => typeof one === 'function')
