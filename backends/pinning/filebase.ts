@@ -39,7 +39,7 @@ const variants = {
     endpoint: 'https://endpoint.4everland.co',
     cidKey: 'ipfs-hash',
     car: false,
-    gateway: { use: 'trustless', options: { url: 'https://4everland.io' }, perMinute: 300 },
+    gateway: { use: 'trustless', options: { url: 'https://4everland.io', redirects: 'subdomains' }, perMinute: 300 },
   },
 } as const
 

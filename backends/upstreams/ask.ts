@@ -5,6 +5,7 @@ import { request } from 'undici'
 import type { Clock } from '../../src/clock.ts'
 import { Failure, type FailureKind, isFailure } from '../../src/failure.ts'
 import { parseRetryAfter } from '../../src/retry-after.ts'
+import { followed, isOwnSubdomain, mostHops, type Redirects } from './redirects.ts'
 
 export type Question = {
   readonly name: string
@@ -14,6 +15,8 @@ export type Question = {
   /** The media type the body must have; none: any but HTML. */
   readonly expects: string | undefined
   readonly agent: Dispatcher
+  /** Where else an answer may send us; without it, nowhere off the host. */
+  readonly redirects?: Redirects
   readonly signal: AbortSignal
   readonly clock: Clock
   readonly firstByteMs: number
@@ -30,7 +33,7 @@ export interface Answer {
 }
 
 const maxErrorBytes = 4096
-const redirects = new Set([301, 302, 303, 307, 308])
+const redirections = new Set([301, 302, 303, 307, 308])
 
 export async function ask(question: Question): Promise<Answer> {
   try {
@@ -42,8 +45,8 @@ export async function ask(question: Question): Promise<Answer> {
   }
 }
 
-async function askOnce(question: Question, hops = 1): Promise<Answer> {
-  const { name, url, agent, signal, clock } = question
+async function askOnce(question: Question, site = question.url, hops = 0): Promise<Answer> {
+  const { name, url, agent, signal, clock, redirects = 'site' } = question
   signal.throwIfAborted()
   const own = new AbortController()
   const leave = () => own.abort(signal.reason)
@@ -68,12 +71,12 @@ async function askOnce(question: Question, hops = 1): Promise<Answer> {
     })
     response.body.on('error', () => {}) // reading it tells; nobody may be reading when it breaks
     const { statusCode, headers } = response
-    if (redirects.has(statusCode)) {
-      const target = sameSite(url, one(headers['location']))
+    if (redirections.has(statusCode)) {
+      const location = one(headers['location'])
+      const target = followed(location, { site, from: url, redirects })
       stop()
-      if (!target || hops === 0)
-        throw failure('broken', `${name} redirects elsewhere (${statusCode}); name that place if it is meant`)
-      return await askOnce({ ...question, url: target }, hops - 1)
+      if (!target || hops === mostHops[redirects]) throw elsewhere(name, statusCode, location, site)
+      return await askOnce({ ...question, url: target }, site, hops + 1)
     }
     if (statusCode !== 200) {
       const said = await beginning(response.body)
@@ -166,14 +169,13 @@ function isStaleSocket(error: unknown): boolean {
   return (cause?.code === 'UND_ERR_SOCKET' || cause?.code === 'ECONNRESET') && (cause.socket?.bytesRead ?? 0) > 0
 }
 
-/** A place on the same site: the same host (with or without www), https or what the operator named, same port. */
-function sameSite(from: URL, location: string | undefined): URL | undefined {
-  if (location === undefined || !URL.canParse(location, from.href)) return undefined
-  const to = new URL(location, from)
-  const bare = (host: string) => host.replace(/^www\./, '')
-  const isSame = bare(to.hostname) === bare(from.hostname) && (to.port === from.port || to.protocol !== from.protocol)
-  const isSafe = to.protocol === from.protocol || to.protocol === 'https:'
-  return isSame && isSafe && to.username === '' ? to : undefined
+function elsewhere(name: string, status: number, location: string | undefined, site: URL): Failure {
+  const isOwn =
+    location !== undefined && URL.canParse(location, site.href) && isOwnSubdomain(new URL(location, site), site)
+  const what = isOwn
+    ? `redirects to a subdomain of its own (${status}); set \`redirects: subdomains\` if that is meant`
+    : `redirects elsewhere (${status}); name that place if it is meant`
+  return failure('broken', `${name} ${what}`)
 }
 
 async function beginning(body: AsyncIterable<Uint8Array>): Promise<string> {

@@ -2,7 +2,7 @@
 // unless the operator named it. The address is looked at for each connection, so a name that moves is caught too.
 import { lookup as dnsLookup } from 'node:dns'
 import { BlockList, isIP, type LookupFunction } from 'node:net'
-import { Agent } from 'undici'
+import { Agent, buildConnector, Pool } from 'undici'
 import { Failure } from '../../src/failure.ts'
 
 const inside = new BlockList()
@@ -53,6 +53,8 @@ const refusing: LookupFunction = (hostname, options, callback) => {
   })
 }
 
+const mostInLine = 1_000
+
 export type PoolOptions = {
   readonly url: string
   readonly connectMs: number
@@ -65,8 +67,20 @@ export function createAgent({ url, connectMs, connections, allowPrivate }: PoolO
   // An address or localhost in the operator's own words is the operator's wish.
   const isNamed =
     isIP(hostname.replace(/^\[|\]$/g, '')) !== 0 || hostname === 'localhost' || hostname.endsWith('.localhost')
+  const connect = buildConnector({
+    timeout: connectMs,
+    allowH2: false,
+    autoSelectFamily: true,
+    ...(isNamed || allowPrivate ? { lookup: local } : { lookup: refusing }),
+  })
+  const elsewhere = boundedBy(connections, connect)
   return new Agent({
     connections,
+    // A subdomain is for one CID: its connections are not kept, and there are no more of them than of those to the host.
+    factory: (origin, options) =>
+      new URL(origin).hostname === hostname
+        ? new Pool(origin, { ...options, connect })
+        : new Pool(origin, { ...options, connect: elsewhere, pipelining: 0 }),
     pipelining: 1,
     // Clocks of ours bound these; undici's own are coarse.
     headersTimeout: 0,
@@ -75,10 +89,33 @@ export function createAgent({ url, connectMs, connections, allowPrivate }: PoolO
     keepAliveMaxTimeout: 60_000,
     maxHeaderSize: 16 * 1024,
     allowH2: false,
-    connect: {
-      timeout: connectMs,
-      autoSelectFamily: true,
-      ...(!isNamed && !allowPrivate && { lookup: refusing }),
-    },
   })
+}
+
+/** Names below localhost are this machine (RFC 6761), whether or not a resolver knows it. */
+const local: LookupFunction = (hostname, options, callback) =>
+  dnsLookup(hostname.endsWith('.localhost') ? 'localhost' : hostname, options, callback)
+
+/** So many sockets at once, whatever they lead to; who comes later waits. */
+function boundedBy(most: number, connect: buildConnector.connector): buildConnector.connector {
+  const line: (() => void)[] = []
+  let open = 0
+  const leave = () => {
+    open--
+    line.shift()?.()
+  }
+  return (options, callback) => {
+    const go = () => {
+      open++
+      connect(options, (...outcome) => {
+        const [error, socket] = outcome
+        if (error) leave()
+        else socket.once('close', leave)
+        callback(...outcome)
+      })
+    }
+    if (open < most) go()
+    else if (line.length < mostInLine) line.push(go)
+    else callback(new Failure('overloaded', 'too many connections wait for their turn', { source: 'ours' }), null)
+  }
 }

@@ -39,7 +39,8 @@ export type ProbeReport = {
  * Promises callers rely on: a call stops at once when its signal aborts, and its socket is freed; what fails arrives
  * as a Failure (source `upstream`): not-found, throttled (with retryAfterMs as sent, uncut), refused, timeout, broken,
  * false-bytes, too-large. Bytes are *not* proved here (but `plain` may prove by itself that it has nothing).
- * Nothing is buffered beyond one block. No redirect is followed off the site the operator named.
+ * Nothing is buffered beyond one block. No redirect is followed off the host the operator named, but to its own subdomain
+ * for the same thing where the operator allows that.
  */
 export interface Upstream {
   readonly name: string

@@ -7,7 +7,9 @@ import { duration } from '../../src/config/units.ts'
 export const httpOptions = {
   url: z
     .url({ protocol: /^https?$/, error: 'expected an http(s) address' })
-    .refine((text) => new URL(text).username === '', { error: 'expected an address without a user; use headers' })
+    .refine((text) => !URL.canParse(text) || new URL(text).username === '', {
+      error: 'expected an address without a user; use headers',
+    })
     .describe('Where it is; paths such as /ipfs/<cid> are added to it.'),
   headers: z.record(z.string(), z.string()).default({}).describe('Sent with every request, such as an API key.'),
   connect: duration().prefault('3s').describe('Until a connection is there.'),
@@ -19,6 +21,16 @@ export const httpOptions = {
     .default(false)
     .describe(
       'Whether its name may resolve to a private or loopback address. An address in the url itself always may.',
+    ),
+}
+
+export const gatewayOptions = {
+  ...httpOptions,
+  redirects: z
+    .enum(['site', 'subdomains'])
+    .default('site')
+    .describe(
+      'Which redirects are followed: on the same host (site), or also to the subdomain of that host which is for the same CID, <cid>.ipfs.<host> (subdomains).',
     ),
 }
 

@@ -11,10 +11,10 @@ import { Failure, isFailure } from '../../src/failure.ts'
 import { ask } from './ask.ts'
 import { createAgent } from './connect.ts'
 import type { Upstream, UpstreamContext, UpstreamKind } from './contract.ts'
-import { contentUrl, httpOptions } from './options.ts'
+import { contentUrl, gatewayOptions } from './options.ts'
 import { isUnreachable, readBlock } from './trustless.ts'
 
-const options = z.strictObject(httpOptions)
+const options = z.strictObject(gatewayOptions)
 
 const rawCode = 0x55
 const dagPbCode = 0x70
@@ -33,7 +33,7 @@ const habits = [
 export const plain: UpstreamKind<typeof options> = { use: 'plain', options, create: createPlain }
 
 function createPlain(settings: z.output<typeof options>, { name, userAgent, clock }: UpstreamContext): Upstream {
-  const { url, headers, firstByte, idle } = settings
+  const { url, headers, firstByte, idle, redirects } = settings
   const agent = createAgent({ ...settings, connectMs: settings.connect })
   // The leaves of a file that was built again are asked for next; a few are kept until then.
   const rebuilt = new LRUCache<string, Uint8Array>({
@@ -48,6 +48,7 @@ function createPlain(settings: z.output<typeof options>, { name, userAgent, cloc
       headers: { ...headers, accept: '*/*', 'user-agent': userAgent },
       expects: undefined,
       agent,
+      redirects,
       signal,
       clock,
       firstByteMs: firstByte,

@@ -15,9 +15,9 @@ import {
   type UpstreamContext,
   type UpstreamKind,
 } from './contract.ts'
-import { contentUrl, httpOptions, recordUrl } from './options.ts'
+import { contentUrl, gatewayOptions, recordUrl } from './options.ts'
 
-const options = z.strictObject(httpOptions)
+const options = z.strictObject(gatewayOptions)
 
 const rawType = 'application/vnd.ipld.raw'
 const carType = 'application/vnd.ipld.car'
@@ -35,7 +35,7 @@ export const trustless: UpstreamKind<typeof options> = {
 }
 
 function createTrustless(settings: z.output<typeof options>, { name, userAgent, clock }: UpstreamContext): Upstream {
-  const { url, headers, firstByte, idle } = settings
+  const { url, headers, firstByte, idle, redirects } = settings
   const agent = createAgent({ ...settings, connectMs: settings.connect })
   let dag = true
   let refusals = 0
@@ -47,6 +47,7 @@ function createTrustless(settings: z.output<typeof options>, { name, userAgent, 
       headers: { ...headers, accept, 'user-agent': userAgent },
       expects,
       agent,
+      redirects,
       signal,
       clock,
       firstByteMs: firstByte,

@@ -1,0 +1,37 @@
+// Where an answer may send us on to: the same host, and, where the operator allows it, the subdomain of that host which the
+// path gateway specification makes of the very thing that was asked for. Nowhere else.
+import { parseCid } from '../../src/cid-text.ts'
+
+export type Redirects = 'site' | 'subdomains'
+
+/** How often one question is sent on: from http to https, and from a path to a subdomain. */
+export const mostHops: Readonly<Record<Redirects, number>> = { site: 1, subdomains: 2 }
+
+/** `site`: what was asked for, at the place that the operator named. `from`: where the answer came from. */
+export function followed(
+  location: string | undefined,
+  { site, from, redirects }: { readonly site: URL; readonly from: URL; readonly redirects: Redirects },
+): URL | undefined {
+  if (location === undefined || !URL.canParse(location, from.href)) return undefined
+  const to = new URL(location, from)
+  const isSafe = to.protocol === from.protocol || to.protocol === 'https:'
+  const isSamePort = to.port === from.port || to.protocol !== from.protocol
+  if (!isSafe || !isSamePort || to.username !== '' || to.password !== '') return undefined
+  const isSameHost = bare(to.hostname) === bare(from.hostname)
+  return isSameHost || (redirects === 'subdomains' && isOwnSubdomain(to, site)) ? to : undefined
+}
+
+/** `<cid>.ipfs.<host>` for `<host>/ipfs/<cid>`; keys likewise. Any other subdomain may be somebody else's. */
+export function isOwnSubdomain(to: URL, site: URL): boolean {
+  const [, space = '', name = ''] = /.*\/(ipfs|ipns)\/([^/]+)/.exec(site.pathname) ?? []
+  const [label = '', ...rest] = to.hostname.split('.')
+  if (rest.join('.') !== `${space}.${bare(site.hostname)}`) return false
+  const [asked, answered] = [parseCid(decodeURIComponent(name)), parseCid(label)]
+  return (
+    asked !== undefined &&
+    answered !== undefined &&
+    Buffer.compare(asked.multihash.bytes, answered.multihash.bytes) === 0
+  )
+}
+
+const bare = (host: string): string => host.replace(/^www\./, '')

@@ -1,0 +1,247 @@
+// A gateway that sends paths on to subdomains, as Kubo does at a host name and several public ones do: followed where the
+// operator says so, to the subdomain of that very thing and to nowhere else.
+import assert from 'node:assert/strict'
+import dns from 'node:dns'
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
+import { syncBuiltinESMExports } from 'node:module'
+import type { AddressInfo, Socket } from 'node:net'
+import { after, afterEach, before, describe, test } from 'node:test'
+import { CID } from 'multiformats/cid'
+import { request } from 'undici'
+import { createAgent } from '../../backends/upstreams/connect.ts'
+import type { Upstream } from '../../backends/upstreams/contract.ts'
+import { upstreamKinds } from '../../backends/upstreams/index.ts'
+import { followed } from '../../backends/upstreams/redirects.ts'
+import { blockKey, proves } from '../../src/block.ts'
+import { systemClock } from '../../src/clock.ts'
+import { type Failure, isFailure } from '../../src/failure.ts'
+import { silentLog } from '../../src/observe/log.ts'
+import { linksOf } from '../../src/retrieval/links.ts'
+import { type Fixtures, fixtures } from '../support/fixtures.ts'
+import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+
+let all: Fixtures
+let behind: ProgrammableUpstream
+let plain: ProgrammableUpstream
+before(async () => {
+  all = await fixtures()
+  behind = await startUpstream({ blocks: all.blocks })
+  plain = await startUpstream({ blocks: all.blocks, plain: true })
+})
+after(async () => {
+  await behind.close()
+  await plain.close()
+})
+
+const made: Upstream[] = []
+const servers: Server[] = []
+afterEach(async () => {
+  for (const upstream of made.splice(0)) await upstream.close()
+  for (const server of servers.splice(0)) {
+    server.closeAllConnections()
+    server.close()
+  }
+})
+
+type Front = {
+  readonly url: string
+  readonly hosts: string[]
+  readonly mostSockets: () => number
+  readonly open: () => number
+}
+
+/** At localhost, paths are sent on to `<cid>.ipfs.localhost`; there, they are answered by `source`. */
+async function front(
+  source: ProgrammableUpstream,
+  more: (url: URL, request: IncomingMessage, response: ServerResponse) => boolean | Promise<boolean> = () => false,
+): Promise<Front> {
+  const hosts: string[] = []
+  const below = new Set<Socket>()
+  let most = 0
+  const server = createServer(async (request, response) => {
+    const host = request.headers.host ?? ''
+    const url = new URL(request.url ?? '/', `http://${host}`)
+    hosts.push(host)
+    if (host !== named) {
+      below.add(request.socket)
+      request.socket.once('close', () => below.delete(request.socket))
+      most = Math.max(most, below.size)
+    }
+    if (await more(url, request, response)) return
+    const [, cid = '', rest = ''] = /^\/ipfs\/([^/]+)(.*)$/.exec(url.pathname) ?? []
+    if (host === named && cid !== '') {
+      const label = CID.parse(cid).toV1().toString()
+      return void response
+        .writeHead(301, { location: `http://${label}.ipfs.${named}${rest || '/'}${url.search}` })
+        .end()
+    }
+    const path = `/ipfs/${host.split('.')[0]}${url.pathname === '/' ? '' : url.pathname}${url.search}`
+    const answer = await request_(source.url + path, request)
+    response.writeHead(answer.statusCode, answer.headers as Record<string, string>)
+    for await (const piece of answer.body) response.write(piece)
+    response.end()
+  })
+  servers.push(server)
+  await new Promise<void>((resolve) => server.listen(0, resolve))
+  const named = `localhost:${(server.address() as AddressInfo).port}`
+  return { url: `http://${named}`, hosts, mostSockets: () => most, open: () => below.size }
+}
+const request_ = (url: string, { headers }: IncomingMessage) =>
+  request(url, { headers: { accept: String(headers.accept) } })
+
+function connect(use: string, settings: Record<string, unknown>): Upstream {
+  const kind = upstreamKinds[use]
+  assert.ok(kind)
+  const options = kind.options.parse({ firstByte: '5s', idle: '5s', ...settings })
+  const upstream = kind.create(options, { name: 'one', userAgent: 'cidgate/test', log: silentLog, clock: systemClock })
+  made.push(upstream)
+  return upstream
+}
+
+const signal = () => new AbortController().signal
+
+async function failure(work: Promise<unknown>): Promise<Failure> {
+  const error: unknown = await work.then(
+    () => assert.fail('it should have failed'),
+    (reason: unknown) => reason,
+  )
+  assert.ok(isFailure(error), String(error))
+  return error
+}
+
+describe('redirects: subdomains', () => {
+  test('blocks and CARs of a trustless gateway', async () => {
+    const upstream = connect('trustless', { url: (await front(behind)).url, redirects: 'subdomains' })
+    for (const { cid } of [all.files.hello, all.files.smallV0])
+      assert.ok(proves(cid, await upstream.block(cid, signal())))
+    const want = { cid: all.directory, segments: ['über', 'ß.txt'], scope: 'entity' } as const
+    const blocks = await Array.fromAsync(upstream.dag(want, signal()))
+    assert.equal(blocks.length, 3)
+    assert.ok(blocks.every(({ cid, bytes }) => proves(cid, bytes)))
+  })
+
+  test('files of a plain one', async () => {
+    const upstream = connect('plain', { url: (await front(plain)).url, redirects: 'subdomains' })
+    for (const { cid } of [all.files.hello, all.files.smallV0])
+      assert.ok(proves(cid, await upstream.block(cid, signal())))
+  })
+
+  test('without it nothing is asked of the subdomain, and the operator is told of the option', async () => {
+    const { url, hosts } = await front(behind)
+    const { kind, message } = await failure(connect('trustless', { url }).block(all.files.hello.cid, signal()))
+    assert.equal(kind, 'broken')
+    assert.match(message, /subdomain of its own \(301\); set `redirects: subdomains` if that is meant/)
+    assert.equal(hosts.length, 1)
+  })
+
+  test('a round trip without end is ended', async () => {
+    const { url, hosts } = await front(behind, (at, _request, response) => {
+      if (at.pathname.startsWith('/ipfs/')) return false
+      response.writeHead(302, { location: '/again' }).end()
+      return true
+    })
+    const upstream = connect('trustless', { url, redirects: 'subdomains' })
+    assert.equal((await failure(upstream.block(all.files.hello.cid, signal()))).kind, 'broken')
+    assert.equal(hosts.length, 3)
+  })
+
+  test('no more connections than are allowed, and none is kept for a thing that was had', async () => {
+    const { url, mostSockets, open } = await front(behind, async (at) => {
+      if (!at.pathname.startsWith('/ipfs/')) await new Promise((resolve) => setTimeout(resolve, 20))
+      return false
+    })
+    const upstream = connect('trustless', { url, redirects: 'subdomains', connections: 3 })
+    const got = await Promise.all(many().map(async (cid) => proves(cid, await upstream.block(cid, signal()))))
+    assert.ok(got.every(Boolean))
+    assert.ok(mostSockets() <= 3, `${mostSockets()} connections`)
+    for (const until = Date.now() + 5000; open() > 0 && Date.now() < until; ) await new Promise(setImmediate)
+    assert.equal(open(), 0)
+  })
+
+  test('a name that it leads to is looked up under the same rules', async (context) => {
+    const { url } = await front(behind)
+    const { port } = new URL(url)
+    const asked: string[] = []
+    const lookup = (name: string, options: { all?: boolean }, done: (...words: unknown[]) => void) => {
+      asked.push(name)
+      if (options.all) done(null, [{ address: '127.0.0.1', family: 4 }])
+      else done(null, '127.0.0.1', 4)
+    }
+    context.mock.method(dns, 'lookup', lookup as never)
+    syncBuiltinESMExports()
+    try {
+      const own = { url: `http://gateway.example:${port}`, connectMs: 1000, connections: 4 }
+      for (const allowPrivate of [false, true]) {
+        const agent = createAgent({ ...own, allowPrivate })
+        const work = request(`http://a.ipfs.gateway.example:${port}/`, { dispatcher: agent }).then(({ body }) =>
+          body.dump(),
+        )
+        if (allowPrivate) await work
+        else await assert.rejects(work, /a\.ipfs\.gateway\.example resolves to 127\.0\.0\.1, inside this network/)
+        await agent.destroy()
+      }
+      assert.deepEqual([...new Set(asked)], ['a.ipfs.gateway.example'])
+    } finally {
+      context.mock.restoreAll()
+      syncBuiltinESMExports()
+    }
+  })
+})
+
+/** Leaves and roots, each of a name of its own. */
+function many(): CID[] {
+  const { cid } = all.files.chunkedV1
+  const bytes = all.blocks.get(blockKey(cid)) ?? assert.fail()
+  return [
+    ...linksOf({ cid, bytes }),
+    ...Object.values(all.files).map((file) => file.cid),
+    all.directory,
+    all.hamt,
+    all.cbor,
+  ]
+}
+
+describe('where an answer may send us on to', () => {
+  const cid = 'bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'
+  const other = 'bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy'
+  const site = new URL(`https://gw.example/ipfs/${cid}/a?format=raw`)
+  const cases: readonly (readonly [location: string, redirects: 'site' | 'subdomains', isFollowed: boolean])[] = [
+    ['/elsewhere', 'site', true],
+    [`https://www.gw.example/ipfs/${cid}`, 'site', true],
+    [`https://${cid}.ipfs.gw.example/a?format=raw`, 'subdomains', true],
+    [`https://${cid}.ipfs.gw.example/a?format=raw`, 'site', false],
+    // In another spelling it is the same thing.
+    [`https://${CID.parse(cid).toString().toUpperCase()}.ipfs.gw.example/`, 'subdomains', true],
+    [`https://${other}.ipfs.gw.example/`, 'subdomains', false],
+    [`https://${cid}.ipns.gw.example/`, 'subdomains', false],
+    [`https://${cid}.gw.example/`, 'subdomains', false],
+    ['https://somebody.gw.example/', 'subdomains', false],
+    [`https://${cid}.ipfs.somebody.gw.example/`, 'subdomains', false],
+    [`https://x.${cid}.ipfs.gw.example/`, 'subdomains', false],
+    [`https://${cid}.ipfs.other.example/`, 'subdomains', false],
+    [`https://${cid}.ipfs.gw.example.evil.example/`, 'subdomains', false],
+    [`https://${cid}.ipfs.gw.example:8443/`, 'subdomains', false],
+    [`http://${cid}.ipfs.gw.example/`, 'subdomains', false],
+    [`https://user@${cid}.ipfs.gw.example/`, 'subdomains', false],
+    [`https://:word@${cid}.ipfs.gw.example/`, 'subdomains', false],
+    [`file:///ipfs/${cid}`, 'subdomains', false],
+    ['https://127.0.0.1/', 'subdomains', false],
+  ]
+  for (const [location, redirects, isFollowed] of cases)
+    test(`${redirects}: ${location} is ${isFollowed ? '' : 'not '}followed`, () => {
+      assert.equal(
+        followed(location, { site, from: site, redirects })?.href,
+        isFollowed ? new URL(location, site).href : undefined,
+      )
+    })
+
+  test('from http to https on the way, and within the subdomain', () => {
+    const at = new URL(`http://gw.example/ipfs/${cid}`)
+    const to = (location: string, from: string) =>
+      followed(location, { site: at, from: new URL(from), redirects: 'subdomains' })
+    assert.ok(to(`https://${cid}.ipfs.gw.example/`, at.href))
+    assert.ok(to(`https://${cid}.ipfs.gw.example/`, `http://${cid}.ipfs.gw.example/`))
+    assert.ok(to(`/other`, `https://${cid}.ipfs.gw.example/`))
+    assert.equal(to(`https://${other}.ipfs.gw.example/`, `https://${cid}.ipfs.gw.example/`), undefined)
+  })
+})
