@@ -184,8 +184,12 @@ function verdict(key: CID, failures: readonly unknown[], sources: number): Failu
   const late = first('timeout')
   if (late)
     return new Failure('timeout', `no upstream sent a record of ${name} in time`, { source: 'upstream', cause: late })
-  const why = sources === 0 ? 'there is no upstream to ask for it' : 'no upstream could say what it is'
-  return new Failure('unavailable', `no record of ${name} is here, and ${why}`, {
+  // An archive asks nobody: what is not here is not to be had.
+  if (sources === 0)
+    return new Failure('not-found', `no record of ${name} is here, and there is no upstream to ask for it`, {
+      source: 'upstream',
+    })
+  return new Failure('unavailable', `no record of ${name} is here, and no upstream could say what it is`, {
     source: 'upstream',
     cause: failures[0],
   })

@@ -14,7 +14,7 @@ import { createReadAhead, type Room } from './read-ahead.ts'
 import { createRequestClock } from './request-clock.ts'
 import { isAbsence, type Round, type Searches } from './searches.ts'
 import type { DagWant, Session, SessionOptions } from './session.ts'
-import { internal, notCached, unprovable, withRetry } from './session-failures.ts'
+import { internal, notCached, notHere, unprovable, withRetry } from './session-failures.ts'
 import type { Found as Held, Look, TierStack } from './tier-stack.ts'
 
 /** What all requests share. */
@@ -233,7 +233,9 @@ export function openSession(
       if (onlyIfCached) throw notCached(cid)
       return await fromUpstreams(cid, around)
     } catch (error) {
-      const late = stack.outages === outages ? undefined : await lastResort(cid, error)
+      if (stack.outages === outages)
+        throw isFailure(error, 'unavailable') && error.facts['alone'] ? notHere(error) : error
+      const late = await lastResort(cid, error)
       if (late) return fromTier(late)
       throw error
     } finally {

@@ -16,6 +16,10 @@ export const outOfTime = (cid: CID, ms: number): Failure =>
     facts: { missing: cid.toString(), sure: false },
   })
 
+/** Of an archive whose tiers were all asked: there is nobody else. */
+export const notHere = ({ message, facts }: Failure): Failure =>
+  new Failure('not-found', message, { source: 'tier', facts })
+
 export const notCached = (cid: CID): Failure =>
   new Failure('not-found', `${cid} is in no tier of this gateway, and only-if-cached was asked for`, {
     source: 'tier',

@@ -275,7 +275,7 @@ describe('names of keys', () => {
     ['not-found', 'broken', 'not-found', 'timeout'],
     ['timeout', 'broken', 'timeout'],
     ['unavailable', 'broken', 'throttled'],
-    ['unavailable'],
+    ['not-found'],
   ]
   for (const [expected, ...kinds] of verdicts) {
     test(`when all fail (${kinds.join(', ') || 'nobody is there'}) it is ${expected}`, async () => {

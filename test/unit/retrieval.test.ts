@@ -297,11 +297,16 @@ test('an upload clears the memory', async () => {
   assert.deepEqual(await session().get(file.cid), file.order[0]?.bytes)
 })
 
-test('nobody could be asked: said so, and never remembered', async () => {
-  const { session } = make([])
-  const failure = await failureOf(session().get(nobodys))
-  assert.equal(failure.kind, 'unavailable')
-  assert.equal((await failureOf(session().get(nobodys))).kind, 'unavailable')
+test('an archive, which has no upstream, has not found what no tier has, and never remembers it', async () => {
+  const { session, retrieval } = make([])
+  for (let count = 0; count < 2; count++) {
+    const failure = await failureOf(session().get(file.cid))
+    // What is remembered says when it is forgotten.
+    assert.deepEqual([failure.kind, failure.retryAfterMs], ['not-found', undefined])
+    assert.match(failure.message, /no upstream to ask/)
+  }
+  await retrieval.store(file.cid, (file.order[0] as Block).bytes, new AbortController().signal)
+  assert.deepEqual(await session().get(file.cid), file.order[0]?.bytes)
 })
 
 test('only-if-cached asks no upstream', async () => {

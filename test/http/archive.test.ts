@@ -1,0 +1,51 @@
+// An archive: a gateway without upstreams. What its tiers do not have is not found, as long as they could be asked.
+import assert from 'node:assert/strict'
+import { describe, test } from 'node:test'
+import { fixtures } from '../support/fixtures.ts'
+import { fetchAll, startGateway } from '../support/gateway.ts'
+import { startS3Server } from '../support/s3-server.ts'
+
+const paths = [
+  '/ipfs/bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e',
+  '/ipfs/bafybeigdyrzt5sfp7udm7hu76uh7y26nf3efuylqabf3oclgtqy55fbzdi/docs/readme.md',
+  '/ipfs/bafybeigdyrzt5sfp7udm7hu76uh7y26nf3efuylqabf3oclgtqy55fbzdi?format=car',
+  '/ipns/k51qzi5uqu5dgutdk6i1ynyzgkqngpha5xpgia3a5qqp4jsh0u4csozksxel2r',
+]
+
+for (const types of ['api', 'web'] as const) {
+  describe(`an archive, ${types} mode`, () => {
+    for (const path of paths) {
+      test(`${path} is 404`, async () => {
+        const at = await startGateway({ config: { responses: { types } } })
+        try {
+          const { status, headers, body } = await fetchAll(at.url + path, { accept: 'application/json' })
+          const problem = JSON.parse(body.toString()) as Record<string, unknown>
+          assert.deepEqual([status, problem['title']], [404, 'Not found'])
+          assert.match(String(problem['detail']), /no upstream to ask/)
+          assert.ok(Number(headers['retry-after']) >= 1)
+          if (path.startsWith('/ipfs')) assert.equal(headers['cache-control'], 'no-store')
+        } finally {
+          await at.close()
+        }
+      })
+    }
+
+    test('what a tier may have that cannot be asked is not called absent', async () => {
+      const { files } = await fixtures()
+      const server = await startS3Server()
+      const { bucket, endpoint, accessKeyId, secretAccessKey } = server
+      const s3 = { use: 's3', bucket, endpoint, accessKeyId, secretAccessKey, forcePathStyle: true }
+      const at = await startGateway({ config: { responses: { types }, cache: { tiers: [s3] } } })
+      try {
+        await server.refuse()
+        const answer = await fetchAll(`${at.url}/ipfs/${files.hello.cid}`, { accept: 'application/json' })
+        assert.equal(answer.status, types === 'api' ? 404 : 502)
+        assert.equal((JSON.parse(answer.body.toString()) as { title: string }).title, 'Nobody could be asked')
+        assert.equal(answer.headers['cache-control'], 'no-store')
+      } finally {
+        await at.close()
+        await server.stop()
+      }
+    })
+  })
+}
