@@ -84,7 +84,7 @@ async function putTogether(whole: Whole): Promise<Ready> {
   const left = await openLeft(whole)
   const spools = lease.take('spools', [config.data], () => createSpools(spoolFolder(config.data)))
   const tiers = wireTiers(whole, bare, { providers, left, spools })
-  const reading = await wireReading(whole, { stack: tiers.stack, members })
+  const reading = await wireReading(whole, { ...tiers, members })
   const onError = (error: unknown) =>
     log('error', 'request.broke', { error: error instanceof Error ? error.stack : String(error) })
   const writing = wireUploads(whole, { providers, spools, reading, onError })

@@ -26,6 +26,29 @@ export type Call = {
   readonly overdue?: () => void
 }
 
+/** A record as it was read. `tag`: how the store itself tells it from any other, where it does. */
+export type Held = { readonly bytes: Uint8Array; readonly tag?: string | undefined }
+
+/**
+ * Records of names, beside the blocks: bytes under a key, and what is under it changes. Who reads one proves it. A miss, an
+ * outage and a signal are as with blocks.
+ */
+export interface Records {
+  read(key: string, signal?: AbortSignal, call?: Call): Promise<Held | undefined>
+  /**
+   * Puts `bytes` in the place of what was read, `over`; undefined: of nothing. False: something else is there by now, and
+   * stays. A store that cannot compare and write in one step may miss what is written in the same moment. After `keepMs`
+   * nobody asks for it any more.
+   */
+  replace(
+    key: string,
+    bytes: Uint8Array,
+    how: { readonly over: Held | undefined; readonly keepMs: number },
+    signal?: AbortSignal,
+    call?: Call,
+  ): Promise<boolean>
+}
+
 /**
  * Promises callers rely on: a miss is `undefined`, an outage *rejects* with a Failure (source `tier`), never the
  * one for the other. `put` is idempotent; blocks never
@@ -46,6 +69,8 @@ export interface Tier {
   put(cid: CID, bytes: Uint8Array, signal?: AbortSignal, call?: Call): Promise<void>
   has(cid: CID, signal?: AbortSignal, call?: Call): Promise<boolean>
   delete(cid: CID, signal?: AbortSignal, call?: Call): Promise<void>
+  /** What a store that instances share keeps besides blocks. Absent: nothing. */
+  readonly records?: Records
   /** Touches the world once: credentials, reachability, room. Rejects with a Failure that says what to mend. */
   probe?(signal?: AbortSignal): Promise<void>
   close(): Promise<void>

@@ -9,6 +9,8 @@ import { Failure } from '../../src/failure.ts'
 import { createGate, type Gate } from '../../src/gate.ts'
 import type { Log } from '../../src/observe/log.ts'
 import type { Call, Tier, TierTraits } from './contract.ts'
+import { keyvRecords, looksFirst, type RecordSteps } from './keyv-records.ts'
+import { asBuffer, bytesAsTheyAre, bytesOf, readText } from './keyv-values.ts'
 
 export type KeyvStore = KeyvStoreAdapter | Map<string, unknown>
 
@@ -37,6 +39,8 @@ export type KeyvTierOptions = {
   /** A Failure of what the library threw: its types and codes stop here. */
   readonly explain: (error: unknown) => Failure
   readonly probe?: ((store: KeyvStore, signal: AbortSignal) => Promise<void>) | undefined
+  /** How this store keeps records. By default as any Keyv store does. */
+  readonly records?: RecordSteps | undefined
 }
 
 const probeMs = 10_000
@@ -86,7 +90,7 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
     ms: number,
     signal: AbortSignal | undefined,
     told: Call | undefined,
-    work: (keyv: Keyv) => Promise<T>,
+    work: (keyv: Keyv, own: AbortSignal) => Promise<T>,
   ): Promise<T> {
     if (closed) throw new Failure('unavailable', `tier ${name} is closed`, { source: 'tier' })
     const late = (limit: number) => ({ ms: limit, clock, signal, late: () => silent(name, limit) })
@@ -95,7 +99,7 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
       const leave = await gate.enter(signal)
       try {
         told?.begun?.()
-        return await withDeadline(late(ms), (own) => calls.run(own, work, keyv))
+        return await withDeadline(late(ms), (own) => calls.run(own, work, keyv, own))
       } finally {
         leave()
       }
@@ -106,12 +110,16 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
   }
 
   const keyOf = (cid: Parameters<Tier['get']>[0]): string => prefix + blockKey(cid)
+  const records = keyvRecords(options.records ?? looksFirst, options, (kind, signal, told, work) =>
+    kind === 'read' ? call(reads, timeoutMs, signal, told, work) : call(writes, writeTimeoutMs, signal, told, work),
+  )
 
   return {
     name,
     traits: options.traits,
     deadlineMs: timeoutMs,
     announces: true,
+    ...(options.traits.shared && { records }),
     get: (cid, signal, told) =>
       call(reads, timeoutMs, signal, told, async (keyv) => bytesOf(await keyv.getRaw(keyOf(cid)))),
     async put(cid, bytes, signal, told) {
@@ -153,34 +161,6 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
     },
   }
 }
-
-const bytesAsTheyAre = ({ value }: { value: unknown }): unknown => value
-
-type Stored = { readonly value: Uint8Array; readonly expires?: number }
-
-/** Text that is not what Keyv writes becomes bytes that prove nothing, so that it is dropped like any corrupt block. */
-function readText(text: string): Stored {
-  try {
-    const stored: { value?: unknown; expires?: unknown } = JSON.parse(text)
-    if (typeof stored.value === 'string' && stored.value.startsWith(':base64:')) {
-      const value = Buffer.from(stored.value.slice(':base64:'.length), 'base64')
-      return typeof stored.expires === 'number' ? { value, expires: stored.expires } : { value }
-    }
-  } catch {
-    // Not JSON: falls through.
-  }
-  return { value: Buffer.from(text) }
-}
-
-/** Bytes as a binary store returns them, or wrapped as Keyv keeps them. */
-function bytesOf(stored: unknown): Uint8Array | undefined {
-  if (stored === undefined || stored === null) return undefined
-  if (stored instanceof Uint8Array) return stored
-  const value = typeof stored === 'object' && 'value' in stored ? stored.value : undefined
-  return value instanceof Uint8Array ? value : Buffer.from(String(value))
-}
-
-const asBuffer = (bytes: Uint8Array): Buffer => Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength)
 
 const nameOf = (error: unknown): string => (error instanceof Error ? error.name : typeof error)
 

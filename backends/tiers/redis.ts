@@ -4,6 +4,7 @@ import { z } from 'zod'
 import { duration, lifetime } from '../../src/config/units.ts'
 import { Failure } from '../../src/failure.ts'
 import type { TierKind } from './contract.ts'
+import { looksFirst, type RecordSteps } from './keyv-records.ts'
 import { createKeyvTier, type KeyvStore } from './keyv-tier.ts'
 
 const options = z.strictObject({
@@ -27,6 +28,33 @@ const mostBackOffMs = 5000
 // RESP's bulk string, `$`: replies of this type come as bytes and not as text.
 const bulkString = 36
 
+// A record is never empty: '' stands for nothing there.
+const script = `if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+return 1`
+
+type Scripted = {
+  readonly client: {
+    eval(script: string, how: { readonly keys: string[]; readonly arguments: (string | Buffer)[] }): Promise<unknown>
+  }
+}
+
+/** A script compares and writes a record in one step. Where scripts are not allowed, it is looked first. */
+const records: RecordSteps = {
+  read: looksFirst.read,
+  async replace(keyv, key, bytes, how, signal) {
+    const { over, keepMs } = how
+    const { client } = keyv.store as Scripted
+    const held = over === undefined ? '' : Buffer.from(over.bytes)
+    try {
+      return (await client.eval(script, { keys: [key], arguments: [held, bytes, String(Math.ceil(keepMs))] })) === 1
+    } catch (error) {
+      if (!(error instanceof Error) || !/^(NOPERM|ERR unknown command)/.test(error.message)) throw error
+      return looksFirst.replace(keyv, key, bytes, how, signal)
+    }
+  },
+}
+
 export const redis: TierKind<typeof options> = {
   use: 'redis',
   options,
@@ -42,6 +70,7 @@ export const redis: TierKind<typeof options> = {
       open: () => connect(url, userAgent, last, openMs / 2),
       shut: async (store) => shut(store),
       binary: true,
+      records,
       prefix,
       ttlMs: ttl,
       timeoutMs: timeout,

@@ -65,8 +65,8 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
 
   async #read(key: string): Promise<Buffer | undefined> {
     const { sdk, client } = await this.load()
-    const answer = await this.#orMissing(() =>
-      client.send(new sdk.GetObjectCommand(this.#at(key)), callWith(this.#signal())),
+    const answer = await this.orMissing(() =>
+      client.send(new sdk.GetObjectCommand(this.at(key)), callWith(this.#signal())),
     )
     if (!answer) return undefined
     const body = answer.Body as S3Body | undefined
@@ -90,7 +90,7 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
   async #put(key: string, bytes: Uint8Array, signal: AbortSignal | undefined, condition: object = {}): Promise<void> {
     const { sdk, client } = await this.load()
     const ContentType = this.#isForBlocks ? 'application/vnd.ipld.raw' : 'text/plain; charset=utf-8'
-    const object = { ...this.#at(key), Body: bytes, ContentLength: bytes.byteLength, ContentType }
+    const object = { ...this.at(key), Body: bytes, ContentLength: bytes.byteLength, ContentType }
     await client.send(new sdk.PutObjectCommand({ ...object, ...condition }), callWith(signal))
   }
 
@@ -121,13 +121,13 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
 
   async #remove(key: string, signal: AbortSignal | undefined): Promise<void> {
     const { sdk, client } = await this.load()
-    await client.send(new sdk.DeleteObjectCommand(this.#at(key)), callWith(signal))
+    await client.send(new sdk.DeleteObjectCommand(this.at(key)), callWith(signal))
   }
 
   async has(key: string): Promise<boolean> {
     const { sdk, client } = await this.load()
-    const head = () => client.send(new sdk.HeadObjectCommand(this.#at(key)), callWith(this.#signal()))
-    return (await this.#orMissing(head)) !== undefined
+    const head = () => client.send(new sdk.HeadObjectCommand(this.at(key)), callWith(this.#signal()))
+    return (await this.orMissing(head)) !== undefined
   }
 
   /** Objects of this namespace, one by one: DeleteObjects needs a checksum that several stores do not know. */
@@ -161,7 +161,7 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
   async probe(signal: AbortSignal | undefined): Promise<void> {
     const { sdk, client } = await this.load()
     const key = `probe-${randomBytes(8).toString('hex')}`
-    const read = (which: string) => client.send(new sdk.GetObjectCommand(this.#at(which)), callWith(signal))
+    const read = (which: string) => client.send(new sdk.GetObjectCommand(this.at(which)), callWith(signal))
     await this.#putOnce(key, Uint8Array.of(1), signal)
     const bytes = await (await read(key)).Body?.transformToByteArray()
     await this.#remove(key, signal)
@@ -185,7 +185,8 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
     return this.#loading
   }
 
-  async #orMissing<T>(ask: () => Promise<T>): Promise<T | undefined> {
+  /** What a call answers, or undefined where the store says, in its own way, that there is no such key. */
+  async orMissing<T>(ask: () => Promise<T>): Promise<T | undefined> {
     try {
       return await ask()
     } catch (error) {
@@ -211,7 +212,8 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
     return this.#deciding
   }
 
-  #at(key: string): { Bucket: string; Key: string } {
+  /** Where the bucket has this key. */
+  at(key: string): { Bucket: string; Key: string } {
     return { Bucket: this.#options.bucket, Key: this.#prefix + key }
   }
 

@@ -6,6 +6,7 @@ import { Failure } from '../../src/failure.ts'
 import type { TierKind } from './contract.ts'
 import { createKeyvTier } from './keyv-tier.ts'
 import { atOnce, statusOf } from './s3-client.ts'
+import { s3Records } from './s3-records.ts'
 import { S3Store } from './s3-store.ts'
 
 const options = z
@@ -69,6 +70,7 @@ export const s3: TierKind<typeof options> = {
       writeTimeoutMs,
       openMs,
       atOnce,
+      records: s3Records(),
       explain: (error) => explain(name, rest.bucket, error),
       async probe(store, signal) {
         if (store instanceof S3Store) await store.probe(signal)

@@ -91,7 +91,7 @@ export function createDnsLinks(options: {
   const lookups = createLookups<string, string>({
     ...options,
     unavailableMs,
-    look: (name, _known, signal, note) => gate.run(() => ask(name, signal, note), signal),
+    look: (name, _known, { signal, note }) => gate.run(() => ask(name, signal, note), signal),
     takesBack: (error) => isFailure(error, 'not-found'),
     late: (name) => new Failure('timeout', `no DNS server said in time where ${name} points`, { source: 'upstream' }),
   })

@@ -1,5 +1,6 @@
-// What an IPNS key points at now: the newest valid record of several upstreams, and of those that were seen before. A
-// record that is valid and older than one that is known never takes its place, also not when that one has ended.
+// What an IPNS key points at now: the newest valid record of several upstreams, of the tiers that instances share, and of those
+// that were seen before. A record that is valid and older than one that is known never takes its place, also not when that
+// one has ended.
 import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
 import type { Clock } from '../clock.ts'
@@ -13,9 +14,11 @@ import {
   type Found,
   type LookupMemory,
   type Lookups,
+  type Under,
   type Wants,
 } from './lookups.ts'
 import type { RecordStore } from './record-store.ts'
+import type { SharedRecords } from './shared-records.ts'
 
 export type RecordSource = {
   readonly name: string
@@ -34,7 +37,10 @@ export interface IpnsNames {
   close(): void
 }
 
+const againMs = 10_000 // what a tier alone had is looked up again after this, since no upstream has said that it still holds
 const graceMs = 400 // after the first valid record, the others have this long to bring a newer one
+
+type Brought = { readonly record: IpnsRecord; readonly via: string; readonly isTier: boolean }
 
 /** What is known of keys. It may go over to other names, so that none of them goes back behind what was seen. */
 export type RecordMemory = {
@@ -53,13 +59,14 @@ export function createIpnsNames(options: {
   readonly store: RecordStore
   /** By default nothing is known yet. */
   readonly memory?: RecordMemory | undefined
+  readonly shared: SharedRecords
   readonly deadlineMs: number
   readonly ttl: { readonly leastMs: number; readonly mostMs: number }
   readonly notFoundMs: number
   readonly most: number
   readonly clock: Clock
 }): IpnsNames {
-  const { sources, store, ttl, most, clock } = options
+  const { sources, store, shared, ttl, most, clock } = options
   const { highest, lookups: memory } = options.memory ?? createRecordMemory(most)
 
   const isOutdone = (key: CID, { sequence }: IpnsRecord): boolean => sequence < (highest.get(keyText(key)) ?? 0n)
@@ -68,30 +75,40 @@ export function createIpnsNames(options: {
     if (!isOutdone(key, record)) highest.set(keyText(key), record.sequence)
   }
 
-  const found = (value: IpnsRecord, via: string): Found<IpnsRecord> => ({
+  const found = (value: IpnsRecord, via: string, isTier: boolean, mostMs = ttl.mostMs): Found<IpnsRecord> => ({
     value,
-    freshForMs: Math.min(ttl.mostMs, Math.max(ttl.leastMs, value.ttlMs)),
+    freshForMs: Math.min(mostMs, ttl.mostMs, Math.max(ttl.leastMs, value.ttlMs)),
     endsAt: value.endsAt,
     via,
+    isTier,
   })
 
   async function look(
     key: CID,
     known: IpnsRecord | undefined,
-    signal: AbortSignal,
-    note: (attempt: Attempt) => void,
+    { signal, note, recalled }: Under<IpnsRecord>,
   ): Promise<Found<IpnsRecord>> {
     const { ready, skipped } = sources(key)
     for (const attempt of skipped) note(attempt)
     const own = new AbortController()
     const leave = () => own.abort(signal.reason)
     signal.addEventListener('abort', leave, { once: true })
-    const brought: { readonly record: IpnsRecord; readonly via: string }[] = []
+    const brought: Brought[] = []
     const failures: unknown[] = []
     if (known) seen(key, known)
     const enough = Promise.withResolvers<void>()
     let stopGrace: (() => void) | undefined
     let isOver = false
+    // What a tier has is as old as whoever brought it there: upstreams have all the time to bring something newer.
+    const looks = shared.look(key, own.signal, (record, via) => {
+      if (isOver) return
+      const isOlder = isOutdone(key, record)
+      // One that has ended still tells a record before it from one after it.
+      seen(key, record)
+      if (isOlder || record.endsAt <= clock.now()) return
+      brought.push({ record, via, isTier: true })
+      if (!known || newest(key, [known, record]) === record) recalled({ value: record, endsAt: record.endsAt, via })
+    })
     const ask = async (source: RecordSource): Promise<void> => {
       const began = clock.monotonic()
       const end = (outcome: string) => {
@@ -101,7 +118,7 @@ export function createIpnsNames(options: {
         const record = await provedRecord(key, await source.record(key, own.signal), clock.now())
         const isOlder = isOutdone(key, record)
         end(isOlder ? 'older' : 'record')
-        brought.push({ record, via: source.name })
+        brought.push({ record, via: source.name, isTier: false })
         if (known || !isOlder) stopGrace ??= clock.after(graceMs, enough.resolve)
       } catch (error) {
         failures.push(error)
@@ -109,19 +126,24 @@ export function createIpnsNames(options: {
         if (isFailure(error, 'false-bytes')) source.lied(error)
       }
     }
+    const isKnownValid = known !== undefined && known.endsAt > clock.now()
     const all = Promise.all(ready.map(ask))
     try {
-      await Promise.race([all, enough.promise])
+      await Promise.race([Promise.all([all, looks.soon]), enough.promise])
+      // Nobody else has anything, so that a slow tier is worth waiting for.
+      if (brought.length === 0 && !isKnownValid) await looks.done
     } finally {
       isOver = true
       stopGrace?.()
       signal.removeEventListener('abort', leave)
       own.abort(new Failure('cancelled', 'a record was found', { source: 'ours' }))
     }
+    if (brought.length === 0 && isKnownValid) looks.offer(known, false)
     signal.throwIfAborted()
     if (brought.length === 0) throw verdict(key, failures, ready.length + skipped.length)
-    const records = brought.map(({ record }) => record)
-    if (known && known.endsAt > clock.now()) records.unshift(known)
+    // Of two that are the same, the one that an upstream brought.
+    const sorted = brought.toSorted((one, other) => Number(one.isTier) - Number(other.isTier))
+    const records = [...(isKnownValid ? [known] : []), ...sorted.map(({ record }) => record)]
     const best = newest(
       key,
       records.filter((record) => !isOutdone(key, record)),
@@ -129,8 +151,10 @@ export function createIpnsNames(options: {
     if (!best) throw outdone(key)
     seen(key, best)
     if (best !== known) store.write(key, best.bytes)
-    const bringer = brought.find(({ record }) => record === best) ?? brought[0]
-    return found(best, bringer?.via ?? '')
+    looks.offer(best, best !== known)
+    const { via, isTier } = sorted.find(({ record }) => record === best) ?? (sorted[0] as Brought)
+    const isAlone = sorted.every((one) => one.isTier) && ready.length + skipped.length > 0
+    return found(best, via, isTier, isAlone ? againMs : undefined)
   }
 
   const lookups = createLookups<CID, IpnsRecord>({
@@ -145,11 +169,23 @@ export function createIpnsNames(options: {
         const value = await signedRecord(key, bytes)
         if (isOutdone(key, value)) return undefined
         seen(key, value)
-        return { value, endsAt: value.endsAt }
+        return { value, endsAt: value.endsAt, via: 'disk' }
       } catch {
         store.remove(key)
         return undefined
       }
+    },
+    async recall(key, signal) {
+      const brought: Brought[] = []
+      await shared.look(key, signal, (record, via) => brought.push({ record, via, isTier: true })).done
+      signal.throwIfAborted()
+      for (const { record } of brought) seen(key, record)
+      const value = newest(
+        key,
+        brought.flatMap(({ record }) => (isOutdone(key, record) ? [] : [record])),
+      )
+      const via = brought.find(({ record }) => record === value)?.via
+      return value && via !== undefined ? { value, endsAt: value.endsAt, via } : undefined
     },
     // It was signed, and it says itself how long it holds: that others lost it says nothing.
     takesBack: () => false,

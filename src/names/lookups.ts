@@ -23,7 +23,11 @@ export type Found<T> = {
   readonly endsAt: number
   /** Who said so. */
   readonly via: string
+  /** That is a tier of this gateway, and nobody was asked. */
+  readonly isTier?: boolean
 }
+
+type Recalled<T> = Pick<Found<T>, 'value' | 'endsAt' | 'via'>
 
 export type Answer<T> = {
   readonly value: T
@@ -39,16 +43,22 @@ export interface Lookups<Subject, T> {
   close(): void
 }
 
+/** What a look-up is made with. */
+export type Under<T> = {
+  readonly signal: AbortSignal
+  /** Whom it asked, and how that went. */
+  note(attempt: Attempt): void
+  /** Newer than what is known, and not past its end: while it goes on, it is served, stale, to who has waited enough. */
+  recalled(known: Recalled<T>): void
+}
+
 export type LookupOptions<Subject, T> = {
-  /** Resolves with the newest there is, `known` included; keeps the account of whom it asked in `note`. */
-  readonly look: (
-    subject: Subject,
-    known: T | undefined,
-    signal: AbortSignal,
-    note: (attempt: Attempt) => void,
-  ) => Promise<Found<T>>
+  /** Resolves with the newest there is, `known` included. */
+  readonly look: (subject: Subject, known: T | undefined, under: Under<T>) => Promise<Found<T>>
   /** What an earlier run of this gateway knew, already proved again. */
-  readonly restore?: ((subject: Subject) => Promise<Pick<Found<T>, 'value' | 'endsAt'> | undefined>) | undefined
+  readonly restore?: ((subject: Subject) => Promise<Recalled<T> | undefined>) | undefined
+  /** What other instances know, for a client that wants nobody asked; otherwise `look` finds it. */
+  readonly recall?: ((subject: Subject, signal: AbortSignal) => Promise<Recalled<T> | undefined>) | undefined
   /** Whether this failure takes back what was known, so that it is not served stale. */
   readonly takesBack: (error: unknown) => boolean
   readonly late: (subject: Subject) => Failure
@@ -80,10 +90,16 @@ const leastAgeMs = 1_000 // younger than this it is fresh even for `no-cache`
 
 type Kept<T> = Found<T> & { readonly at: number }
 type Failed = { readonly error: unknown; readonly at: number; readonly until: number }
-type Work<T> = { readonly done: Promise<Kept<T>>; readonly attempts: readonly Attempt[]; readonly at: number }
+type Work<T> = {
+  readonly done: Promise<Kept<T>>
+  /** There is something that may be served stale. */
+  readonly known: Promise<void>
+  readonly attempts: readonly Attempt[]
+  readonly at: number
+}
 
 export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): Lookups<Subject, T> {
-  const { look, restore, takesBack, late, deadlineMs, notFoundMs, unavailableMs = 0, most, clock } = options
+  const { look, restore, recall, takesBack, late, deadlineMs, notFoundMs, unavailableMs = 0, most, clock } = options
   const { held, failed } = options.memory ?? createLookupMemory<T>(most)
   const flights = createFlights<Work<T>>()
   let served = 0
@@ -107,11 +123,8 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
     return { value, freshMs: Math.min(againMs, endsAt - clock.now()), endsAt, via: 'stale' }
   }
 
-  async function restored(key: string, subject: Subject): Promise<Kept<T> | undefined> {
-    const old = await restore?.(subject)
-    if (!old || old.endsAt <= clock.now()) return undefined
-    const one = { ...old, freshForMs: 0, via: 'disk', at: clock.monotonic() }
-    if (!kept(key)) held.set(key, one)
+  function keep(key: string, old: Recalled<T> | undefined): Kept<T> | undefined {
+    if (old && old.endsAt > clock.now() && !kept(key)) held.set(key, { ...old, freshForMs: 0, at: clock.monotonic() })
     return kept(key)
   }
 
@@ -125,10 +138,19 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
 
   function start(key: string, subject: Subject, known: T | undefined, signal: AbortSignal): Work<T> {
     const attempts: Attempt[] = []
+    const any = Promise.withResolvers<void>()
+    if (known !== undefined) any.resolve()
+    const under = {
+      note: (attempt: Attempt) => void attempts.push(attempt),
+      recalled(value: Recalled<T>) {
+        held.set(key, { ...value, freshForMs: 0, at: clock.monotonic() })
+        any.resolve()
+      },
+    }
     const run = async (): Promise<Kept<T>> => {
       try {
         const found = await withDeadline({ ms: deadlineMs, clock, signal, late: () => late(subject) }, (own) =>
-          look(subject, known, own, (attempt) => attempts.push(attempt)),
+          look(subject, known, { ...under, signal: own }),
         )
         const one = { ...found, at: clock.monotonic() }
         held.set(key, one)
@@ -142,26 +164,29 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
       }
     }
     // In a turn of its own, so that the flight is in the air before it can land.
-    const work: Work<T> = { done: Promise.resolve().then(run), attempts, at: clock.monotonic() }
+    const work: Work<T> = { done: Promise.resolve().then(run), known: any.promise, attempts, at: clock.monotonic() }
     work.done.catch(() => {})
     return work
   }
 
-  async function fly(key: string, subject: Subject, known: Kept<T> | undefined, wants: Wants): Promise<Answer<T>> {
+  async function fly(key: string, subject: Subject, known: T | undefined, wants: Wants): Promise<Answer<T>> {
     const { signal, account } = wants
-    const flight = flights.join(key, (own) => start(key, subject, known?.value, own))
-    const impatient = Promise.withResolvers<undefined>()
-    const patienceMs = Math.max(0, staleAfterMs - age(flight.work))
-    const stop = known ? clock.after(patienceMs, () => impatient.resolve(undefined)) : () => {}
+    const flight = flights.join(key, (own) => start(key, subject, known, own))
+    const waited = Promise.withResolvers<void>()
+    const stop = clock.after(Math.max(0, staleAfterMs - age(flight.work)), waited.resolve)
+    const impatient = Promise.all([waited.promise, flight.work.known]).then(() => undefined)
     let isOver = true
     try {
-      const found = await orAborted(signal, Promise.race([flight.work.done, impatient.promise]))
-      if (found) {
-        account?.fetched(found.via)
-        return fresh(found, found.via)
+      const inTime = await orAborted(signal, Promise.race([flight.work.done, impatient]))
+      const old = inTime ? undefined : kept(key)
+      if (old) {
+        isOver = false
+        return stale(old)
       }
-      isOver = false
-      return stale(known as Kept<T>)
+      const found = inTime ?? (await orAborted(signal, flight.work.done))
+      if (found.isTier) account?.tierHit(found.via)
+      else account?.fetched(found.via)
+      return fresh(found, found.via)
     } catch (error) {
       signal.throwIfAborted()
       const still = kept(key)
@@ -180,9 +205,10 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
       signal.throwIfAborted()
       const here = kept(key)
       if (here && isFresh(here, noCache)) return fresh(here, 'memory')
-      const known = here ?? (await orAborted(signal, restored(key, subject)))
+      const known = here ?? keep(key, await orAborted(signal, Promise.resolve(restore?.(subject))))
       if (onlyIfCached) {
-        if (known) return stale(known)
+        const any = known ?? keep(key, await recall?.(subject, signal))
+        if (any) return stale(any)
         throw new Failure('not-found', `what ${key} points at is not known here`, {
           source: 'tier',
           facts: { onlyIfCached: true },
@@ -193,7 +219,7 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
         if (known) return stale(known)
         throw again(last.error, last.until - clock.monotonic())
       }
-      return fly(key, subject, known, wants)
+      return fly(key, subject, known?.value, wants)
     },
     stats: () => ({ kept: held.size, flights: flights.size, stale: served }),
     close: () => flights.close(),

@@ -15,6 +15,7 @@ import { createIpnsNames, type RecordMemory } from './ipns.ts'
 import { canonicalKey, keyText } from './ipns-record.ts'
 import type { Answer, LookupMemory, Wants } from './lookups.ts'
 import type { RecordStore } from './record-store.ts'
+import type { SharedRecords } from './shared-records.ts'
 import { createSites, type HasLink, type Without } from './sites.ts'
 import { recordSources } from './sources.ts'
 
@@ -72,6 +73,8 @@ export type NamesSettings = {
 export type NamesMemory = {
   /** The last records, on the disk. */
   readonly store: RecordStore
+  /** And in the tiers that instances share. */
+  readonly shared: SharedRecords
   readonly records: RecordMemory
   readonly links: LookupMemory<string>
   /** Domains that had no link lately. */
@@ -99,8 +102,14 @@ export function createNames(options: {
     clock,
     ttl: { leastMs: settings.ttl.least, mostMs: settings.ttl.most },
   }
-  const { store, records, links: known, without } = memory
-  const ipns = createIpnsNames({ ...bounds, store, memory: records, sources: recordSources({ pool, clock, log }) })
+  const { store, shared, records, links: known, without } = memory
+  const ipns = createIpnsNames({
+    ...bounds,
+    store,
+    shared,
+    memory: records,
+    sources: recordSources({ pool, clock, log }),
+  })
   const servers = txtServers(settings.dns, { userAgent, clock })
   const links = createDnsLinks({ ...bounds, servers, memory: known, fixed: settings.links })
 

@@ -42,6 +42,7 @@ const writePace = { firstMs: 150, leastMs: 25, mostMs: 500, lineMs: 3000 }
 
 export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
   const { clock, log, failures, firstMs, silenceOnly } = options
+  const { records } = tier
   const deadlineMs = options.deadlineMs ?? tier.deadlineMs ?? usualDeadlineMs
   const writeDeadlineMs = options.writeDeadlineMs ?? deadlineMs * writesTake
   const breaker = {
@@ -76,6 +77,13 @@ export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
     put: (cid, bytes, signal, call) => writes.run(signal, call, (own, begun) => tier.put(cid, bytes, own, { begun })),
     has: (cid, signal, call) => reads.run(signal, call, (own, begun) => tier.has(cid, own, { begun })),
     delete: (cid, signal, call) => writes.run(signal, call, (own, begun) => tier.delete(cid, own, { begun })),
+    ...(records && {
+      records: {
+        read: (key, signal, call) => reads.run(signal, call, (own, begun) => records.read(key, own, { begun })),
+        replace: (key, bytes, how, signal, call) =>
+          writes.run(signal, call, (own, begun) => records.replace(key, bytes, how, own, { begun })),
+      },
+    }),
     async probe(signal) {
       try {
         const late = () => silent(tier.name, probeMs)

@@ -5,6 +5,7 @@ import { createRecordMemory } from '../names/ipns.ts'
 import { createLookupMemory } from '../names/lookups.ts'
 import { createNames, type Names, type NamesMemory } from '../names/names.ts'
 import { createRecordStore } from '../names/record-store.ts'
+import { createSharedRecords, type Shelf } from '../names/shared-records.ts'
 import { createWithout } from '../names/sites.ts'
 import { createNotFoundMemory } from '../retrieval/not-found.ts'
 import { createPool, type Pool } from '../retrieval/pool.ts'
@@ -26,7 +27,11 @@ export type Reading = {
 
 export async function wireReading(
   whole: Whole,
-  { stack, members }: { readonly stack: TierStack; readonly members: readonly Member[] },
+  {
+    stack,
+    shelves,
+    members,
+  }: { readonly stack: TierStack; readonly shelves: readonly Shelf[]; readonly members: readonly Member[] },
 ): Promise<Reading> {
   const { config, clock, log, lease } = whole
   const { hedge, probeEvery } = config.retrieval
@@ -34,7 +39,7 @@ export async function wireReading(
   const denials = await wireDenials(whole)
   const pool = lease.take('pool', [members, hedge], () => createPool({ members, hedge, clock, log }))
   const retrieval = takeRetrieval(whole, { stack, pool, members })
-  const names = takeNames(whole, { pool, denials })
+  const names = takeNames(whole, { pool, shelves, denials })
   lease.take(
     'probes',
     [pool, probeEvery],
@@ -74,10 +79,14 @@ function takeRetrieval(
   )
 }
 
-function takeNames(whole: Whole, { pool, denials }: { readonly pool: Pool; readonly denials: Denials }): Names {
+function takeNames(
+  whole: Whole,
+  parts: { readonly pool: Pool; readonly shelves: readonly Shelf[]; readonly denials: Denials },
+): Names {
+  const { pool, shelves, denials } = parts
   const { config, clock, log, lease } = whole
   const { userAgent } = config.retrieval
-  const memory = takeNamesMemory(whole)
+  const memory = takeNamesMemory(whole, shelves)
   return lease.take(
     'names',
     [Object.values(memory), pool, denials.lists, config.names, userAgent],
@@ -87,7 +96,7 @@ function takeNames(whole: Whole, { pool, denials }: { readonly pool: Pool; reado
 }
 
 /** What DNS said is forgotten where another server is asked, or in another way; what keys said proves itself. */
-function takeNamesMemory({ config, log, lease }: Whole): NamesMemory {
+function takeNamesMemory({ config, clock, log, lease }: Whole, shelves: readonly Shelf[]): NamesMemory {
   const { dns, links, ttl, notFound, most } = config.names
   const folder = join(config.data, 'names')
   return {
@@ -96,6 +105,12 @@ function takeNamesMemory({ config, log, lease }: Whole): NamesMemory {
       [folder, most],
       () => createRecordStore({ folder, most, log }),
       (store) => store.close(),
+    ),
+    shared: lease.take(
+      'records in shared tiers',
+      [shelves],
+      () => createSharedRecords({ shelves, clock, log }),
+      (shared) => shared.close(),
     ),
     records: lease.take('records', [folder, ttl, notFound, most], () => createRecordMemory(most)),
     links: lease.take('links', [dns, links, ttl, notFound, most], () => createLookupMemory<string>(most)),

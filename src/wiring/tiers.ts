@@ -1,6 +1,7 @@
 // The tiers in the order in which they are asked, as one stack: what is configured, and what lies on this machine anyway.
 import type { LocalStore, Provider } from '../../backends/pinning/contract.ts'
 import type { Tier } from '../../backends/tiers/contract.ts'
+import type { Shelf } from '../names/shared-records.ts'
 import { type GuardedTier, guarded } from '../retrieval/guarded-tier.ts'
 import { createLayer, type Layer } from '../retrieval/layer.ts'
 import { proved } from '../retrieval/proved-tier.ts'
@@ -13,6 +14,8 @@ export type Tiers = {
   readonly stack: TierStack
   /** Those that may be slow or away. */
   readonly guards: readonly GuardedTier[]
+  /** Where records of names are kept for all instances. */
+  readonly shelves: readonly Shelf[]
   /** Blocks that were not what they should be, by tier. */
   readonly corrupt: ReadonlyMap<string, number>
 }
@@ -61,6 +64,7 @@ export function wireTiers(
       (stack) => stack.close(),
     ),
     guards,
+    shelves: guards.filter((guard): guard is GuardedTier & Shelf => guard.records !== undefined),
     corrupt,
   }
 }

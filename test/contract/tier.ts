@@ -5,7 +5,8 @@ import { createHash } from 'node:crypto'
 import { after, describe, it } from 'node:test'
 import { CID } from 'multiformats/cid'
 import * as Digest from 'multiformats/hashes/digest'
-import type { Tier } from '../../backends/tiers/contract.ts'
+import type { Records, Tier } from '../../backends/tiers/contract.ts'
+import { blockKey } from '../../src/block.ts'
 import { Failure } from '../../src/failure.ts'
 
 export type Store = {
@@ -17,15 +18,22 @@ export type Store = {
   readonly outage?: { begin(): Promise<void>; end(): Promise<void> }
   /** The store takes calls and never answers. */
   readonly silence?: () => void
+  /** The store compares and writes a record in one step. */
+  readonly compares?: boolean
+  /** The store itself lets go of a record whose time is over. */
+  readonly forgets?: boolean
 }
 
 export type TierCase = {
   readonly name: string
-  readonly needs?: 'reopen' | 'outage' | 'silence'
+  readonly needs?: 'reopen' | 'outage' | 'silence' | 'compares' | 'forgets'
+  /** Only where the tier keeps records. */
+  readonly isOfRecords?: boolean
   run(store: Store): Promise<void>
 }
 
 const sha256 = 0x12
+const hour = 3_600_000
 export const cidOf = (bytes: Uint8Array, codec = 0x55): CID =>
   CID.createV1(codec, Digest.create(sha256, createHash('sha256').update(bytes).digest()))
 
@@ -204,6 +212,103 @@ export const tierCases: readonly TierCase[] = [
     },
   },
   {
+    name: 'a record comes back as it was, another one takes its place, and blocks know nothing of it',
+    isOfRecords: true,
+    async run({ tier }) {
+      const records = recordsOf(tier)
+      const [one, other] = [bytesOf(300, 20), bytesOf(10 * 1024, 21)]
+      const key = blockKey(cidOf(one))
+      assert.equal(await records.read(key), undefined)
+      assert.equal(await records.replace(key, one, { over: undefined, keepMs: hour }), true)
+      const held = await records.read(key)
+      assert.ok(same(held?.bytes, one))
+      assert.equal(await records.replace(key, other, { over: held, keepMs: hour }), true)
+      assert.ok(same((await records.read(key))?.bytes, other))
+      assert.equal(await records.read('other'), undefined)
+      assert.equal(await tier.get(cidOf(one)), undefined)
+      assert.equal(await tier.has(cidOf(one)), false)
+    },
+  },
+  {
+    name: 'what somebody else has written since is not written over',
+    isOfRecords: true,
+    async run({ tier }) {
+      const records = recordsOf(tier)
+      const [one, two, three] = [bytesOf(300, 22), bytesOf(300, 23), bytesOf(300, 24)]
+      await records.replace('key', one, { over: undefined, keepMs: hour })
+      const held = await records.read('key')
+      assert.equal(await records.replace('key', two, { over: undefined, keepMs: hour }), false)
+      assert.equal(await records.replace('key', two, { over: held, keepMs: hour }), true)
+      assert.equal(await records.replace('key', three, { over: held, keepMs: hour }), false)
+      assert.ok(same((await records.read('key'))?.bytes, two))
+    },
+  },
+  {
+    name: 'of many who write over the same record at once one succeeds, and that one is there',
+    isOfRecords: true,
+    needs: 'compares',
+    async run({ tier }) {
+      const records = recordsOf(tier)
+      for (const over of [false, true]) {
+        const held = over ? await records.read('key') : undefined
+        const all = Array.from({ length: 12 }, (_, index) => bytesOf(200, index + (over ? 40 : 60)))
+        const written = await Promise.all(
+          all.map((bytes) => records.replace('key', bytes, { over: held, keepMs: hour })),
+        )
+        assert.equal(written.filter(Boolean).length, 1)
+        assert.ok(same((await records.read('key'))?.bytes, all[written.indexOf(true)] as Uint8Array))
+      }
+    },
+  },
+  {
+    name: 'a record whose time is over is gone',
+    isOfRecords: true,
+    needs: 'forgets',
+    async run({ tier }) {
+      const records = recordsOf(tier)
+      await records.replace('key', bytesOf(300, 25), { over: undefined, keepMs: 50 })
+      await eventually('the record is gone', async () => (await records.read('key')) === undefined)
+    },
+  },
+  {
+    name: 'a record is there after a restart',
+    isOfRecords: true,
+    needs: 'reopen',
+    async run({ tier, reopen }) {
+      await recordsOf(tier).replace('key', bytesOf(300, 26), { over: undefined, keepMs: hour })
+      await tier.close()
+      const again = await reopen?.()
+      assert.ok(again && same((await recordsOf(again).read('key'))?.bytes, bytesOf(300, 26)))
+      await again.close()
+    },
+  },
+  {
+    name: 'an outage of records rejects with a Failure of the tier, and so does silence',
+    isOfRecords: true,
+    needs: 'outage',
+    async run({ tier, outage, silence }) {
+      const records = recordsOf(tier)
+      await records.read('key')
+      const isOurs = (error: unknown) => error instanceof Failure && error.source === 'tier'
+      await outage?.begin()
+      await assert.rejects(records.read('key'), isOurs)
+      await assert.rejects(records.replace('key', bytesOf(9), { over: undefined, keepMs: hour }), isOurs)
+      await outage?.end()
+      await eventually('it works again by itself', async () => {
+        return records.read('key').then(
+          () => true,
+          () => false,
+        )
+      })
+      const reason = new Error('gone')
+      await assert.rejects(records.read('key', AbortSignal.abort(reason)), (error) => error === reason)
+      silence?.()
+      const began = performance.now()
+      if (silence) await assert.rejects(records.read('key'), isOurs)
+      assert.ok(performance.now() - began < 1500)
+    },
+  },
+  {
     name: 'closing twice is fine',
     async run({ tier }) {
       await tier.close()
@@ -212,8 +317,13 @@ export const tierCases: readonly TierCase[] = [
   },
 ]
 
-export const isRunFor = ({ needs }: TierCase, store: Store): boolean =>
-  needs === undefined || store[needs] !== undefined
+export const isRunFor = ({ needs, isOfRecords }: TierCase, store: Store): boolean =>
+  (needs === undefined || store[needs] !== undefined) && (!isOfRecords || store.tier.records !== undefined)
+
+function recordsOf({ records }: Tier): Records {
+  assert.ok(records)
+  return records
+}
 
 export type Exception = { readonly test: string; readonly reason: string }
 

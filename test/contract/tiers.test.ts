@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import type { CID } from 'multiformats/cid'
-import type { Tier, TierContext } from '../../backends/tiers/contract.ts'
+import type { Records, Tier, TierContext } from '../../backends/tiers/contract.ts'
 import { disk } from '../../backends/tiers/disk.ts'
 import { keyv } from '../../backends/tiers/keyv.ts'
 import { createKeyvTier } from '../../backends/tiers/keyv-tier.ts'
@@ -20,7 +20,7 @@ import { guarded } from '../../src/retrieval/guarded-tier.ts'
 import { proved } from '../../src/retrieval/proved-tier.ts'
 import { createTierStack } from '../../src/retrieval/tier-stack.ts'
 import { startRedisServer } from '../support/redis-server.ts'
-import { startS3Server } from '../support/s3-server.ts'
+import { type S3Faults, startS3Server } from '../support/s3-server.ts'
 import { bytesOf, cidOf, isRunFor, type Store, tierCases, tierSuite } from './tier.ts'
 
 const clock = systemClock
@@ -50,8 +50,9 @@ async function makeDisk(): Promise<Store> {
   }
 }
 
-async function makeS3(): Promise<Store> {
+async function makeS3(faults: S3Faults = {}): Promise<Store> {
   const server = await startS3Server()
+  server.faults = faults
   const { bucket, endpoint, accessKeyId, secretAccessKey } = server
   const options = s3.options.parse({ bucket, endpoint, accessKeyId, secretAccessKey })
   const make = () => s3.create(options, context('s3'))
@@ -61,6 +62,7 @@ async function makeS3(): Promise<Store> {
     reopen: async () => make(),
     outage: { begin: () => server.refuse(), end: () => server.heal() },
     silence: () => server.silence(),
+    compares: true,
   }
 }
 
@@ -73,13 +75,15 @@ async function makeRedis(): Promise<Store> {
     reopen: async () => make(),
     outage: { begin: () => server.refuse(), end: () => server.heal() },
     silence: () => server.silence(),
+    compares: true,
+    forgets: true,
   }
 }
 
 const mapTier = (store: Map<string, unknown>, binary: boolean): Tier =>
   createKeyvTier({
     name: 'map',
-    traits: { persistent: true, shared: false, trusted: false },
+    traits: { persistent: true, shared: true, trusted: false },
     clock,
     log,
     open: async () => store,
@@ -111,15 +115,29 @@ const prove = (tier: Tier): Tier => proved(tier, { log })
 
 await tierSuite('memory', makeMemory)
 await tierSuite('disk', makeDisk)
-await tierSuite('s3', makeS3)
+await tierSuite('s3', () => makeS3())
 await tierSuite('redis', makeRedis)
+await tierSuite('redis without scripts', async () => {
+  const server = await startRedisServer()
+  server.faults = { noScripts: true }
+  const tier = redis.create(redis.options.parse({ url: server.url }), context('redis'))
+  return { tier, stop: () => server.stop(), silence: () => server.silence() }
+})
+for (const conditional of ['not-implemented', 'ignored'] as const)
+  await tierSuite(`s3 with conditional writes ${conditional}`, async () => {
+    const { compares: _, ...store } = await makeS3({ conditional })
+    return store
+  })
 await tierSuite('keyv, bytes as they are', makeMap(true))
 await tierSuite('keyv, base64', makeMap(false))
 await tierSuite('guarded disk', wrap(makeDisk, guard))
 await tierSuite('guarded redis', wrap(makeRedis, guard))
 await tierSuite(
   'proved and guarded s3',
-  wrap(makeS3, (tier) => prove(guard(tier))),
+  wrap(
+    () => makeS3(),
+    (tier) => prove(guard(tier)),
+  ),
 )
 await tierSuite('a stack of memory and disk', async () => {
   const { outage: _, ...store } = await makeDisk()
@@ -210,6 +228,23 @@ function plainTier(
   }
 }
 
+/** `looks`: whether it looks at what is there before it writes. */
+function plainRecords(looks: () => boolean): Records {
+  const held = new Map<string, Uint8Array>()
+  return {
+    async read(key) {
+      const bytes = held.get(key)
+      return bytes && { bytes }
+    },
+    async replace(key, bytes, { over }) {
+      if (looks() && held.get(key) !== over?.bytes) return false
+      await Promise.resolve()
+      held.set(key, bytes)
+      return true
+    },
+  }
+}
+
 async function failing(make: () => Store): Promise<string[]> {
   const runs = tierCases.map(async (one) => {
     const store = make()
@@ -258,6 +293,16 @@ const bad: readonly { readonly what: string; readonly caught: RegExp; readonly m
         get: async (cid) => held.get(cid.toString()),
         has: async (cid) => held.has(cid.toString()),
       })),
+  },
+  {
+    what: 'writes over a record that somebody else has written since',
+    caught: /written since/,
+    make: () => plainTier(() => ({ records: plainRecords(() => false) })),
+  },
+  {
+    what: 'compares a record, and writes a moment later',
+    caught: /of many who write/,
+    make: () => ({ ...plainTier(() => ({ records: plainRecords(() => true) })), compares: true }),
   },
   { what: 'does not delete', caught: /deleted is gone/, make: () => plainTier(() => ({ delete: nothing })) },
   {

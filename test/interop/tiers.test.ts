@@ -30,7 +30,7 @@ const as = (server: Omit<Store, 'tier'>, make: () => Tier): Store => ({
 
 async function makeRedis(): Promise<Store> {
   const { url, ...server } = await startRedis()
-  return as(server, () => create('redis', { url }))
+  return as({ ...server, compares: true, forgets: true }, () => create('redis', { url }))
 }
 
 async function makeKeyv(): Promise<Store> {
@@ -41,7 +41,8 @@ async function makeKeyv(): Promise<Store> {
 const makeS3 = (program: Parameters<typeof startS3>[0]) => async (): Promise<Store> => {
   const { bucket, endpoint, region, accessKeyId, secretAccessKey, ...server } = await startS3(program)
   const settings = { bucket, endpoint, region, accessKeyId, secretAccessKey, forcePathStyle: true, prefix: 'blocks/' }
-  return as(server, () => create('s3', settings))
+  // rclone does not look at conditions.
+  return as({ ...server, ...(program !== 'rclone' && { compares: true }) }, () => create('s3', settings))
 }
 
 const inPlace = (make: () => Promise<Store>) => async (): Promise<Store> => {

@@ -7,6 +7,8 @@ export type RedisFaults = {
   /** Every command on keys gets this error: `OOM command not allowed …`. */
   error?: string
   losesWrites?: boolean
+  /** Scripts are not allowed to this user. */
+  noScripts?: boolean
   /** AUTH must have been sent with this. */
   password?: string
 }
@@ -47,6 +49,18 @@ export async function startRedisServer(): Promise<RedisServer> {
     if (command === 'CLIENT' || command === 'SELECT') return simple('OK')
     if (command === 'PING') return simple('PONG')
     if (faults.error !== undefined) return problem(faults.error)
+    // The one script there is: it compares what is under the key and writes, in one step (redis.ts).
+    if (command === 'EVAL') {
+      if (faults.noScripts) return problem("NOPERM User default has no permissions to run the 'eval' command")
+      const [, , at, over, bytes, keepMs] = args
+      const was = run([Buffer.from('GET'), at ?? nothing], login)
+      if (Buffer.compare(was, over?.byteLength ? bulk(over) : nothing) !== 0) return integer(0)
+      run(
+        ['SET', at, bytes, 'PX', keepMs].map((arg) => Buffer.from(arg ?? '')),
+        login,
+      )
+      return integer(1)
+    }
     const held = values.get(key)
     const there = held && (held.expires === undefined || held.expires > Date.now()) ? held.value : undefined
     if (command === 'GET') return there ? bulk(there) : nothing

@@ -1,5 +1,6 @@
 // A bucket with the wire shapes of S3, path style, and the ways in which real stores differ or fail, on command. It looks
 // at who signed, not at the signature.
+import { createHash } from 'node:crypto'
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import { listen, type StoreServer } from './store-server.ts'
 
@@ -12,7 +13,7 @@ export type S3Faults = {
   missing403?: boolean
   /** 501 for a request with any checksum header. */
   noChecksums?: boolean
-  /** What becomes of If-None-Match: honoured, not looked at, 501, or 409 this many times. */
+  /** What becomes of If-None-Match and If-Match: honoured, not looked at, 501, or 409 this many times. */
   conditional?: 'honoured' | 'ignored' | 'not-implemented' | { conflicts: number }
   /** 200, and nothing is kept. */
   losesWrites?: boolean
@@ -31,6 +32,8 @@ export type S3Server = StoreServer & {
   readonly requests: { readonly method: string; readonly key: string; readonly status: number }[]
   faults: S3Faults
 }
+
+const etagOf = (bytes: Buffer): string => `"${createHash('md5').update(bytes).digest('hex')}"`
 
 export async function startS3Server(): Promise<S3Server> {
   const bucket = 'blocks'
@@ -58,7 +61,7 @@ export async function startS3Server(): Promise<S3Server> {
     const { method = '' } = request
     const send = (status: number, content: Buffer = Buffer.alloc(0), headers: Record<string, string> = {}) => {
       requests.push({ method, key, status })
-      response.writeHead(status, { 'Content-Length': String(content.byteLength), ETag: '"x"', ...headers })
+      response.writeHead(status, { 'Content-Length': String(content.byteLength), ETag: etagOf(content), ...headers })
       if (faults.stallsBody && method === 'GET') response.write(content.subarray(0, content.byteLength >> 1))
       else response.end(method === 'HEAD' ? undefined : content)
     }
@@ -75,11 +78,15 @@ export async function startS3Server(): Promise<S3Server> {
     const held = objects.get(key)
     if (method === 'PUT') {
       const { conditional = 'honoured' } = faults
-      if (request.headers['if-none-match'] !== undefined) {
+      const [absent, match] = [request.headers['if-none-match'], request.headers['if-match']]
+      if (absent !== undefined || match !== undefined) {
         if (conditional === 'not-implemented') return fail(501, 'NotImplemented')
         if (typeof conditional === 'object' && conditional.conflicts-- > 0)
           return fail(409, 'ConditionalRequestConflict')
-        if (conditional !== 'ignored' && held) return fail(412, 'PreconditionFailed')
+        if (conditional !== 'ignored' && absent !== undefined && held) return fail(412, 'PreconditionFailed')
+        if (conditional !== 'ignored' && match !== undefined && !held) return fail(404, 'NoSuchKey')
+        if (conditional !== 'ignored' && match !== undefined && held && match !== etagOf(held))
+          return fail(412, 'PreconditionFailed')
       }
       if (!faults.losesWrites) objects.set(key, body)
       return send(200)

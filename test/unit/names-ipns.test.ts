@@ -9,6 +9,7 @@ import { Failure, isFailure } from '../../src/failure.ts'
 import { createIpnsNames, type RecordSource } from '../../src/names/ipns.ts'
 import { canonicalKey, newest, provedRecord } from '../../src/names/ipns-record.ts'
 import { createRecordStore, type RecordStore } from '../../src/names/record-store.ts'
+import { createSharedRecords } from '../../src/names/shared-records.ts'
 import { createAccount } from '../../src/observe/account.ts'
 import { silentLog } from '../../src/observe/log.ts'
 import { tempFolder } from '../support/gateway.ts'
@@ -171,6 +172,7 @@ describe('names of keys', () => {
     const names = createIpnsNames({
       sources: () => ({ ready, skipped: [] }),
       store,
+      shared: createSharedRecords({ shelves: [], clock: systemClock, log: silentLog }),
       deadlineMs: 5_000,
       ttl: { leastMs: 5_000, mostMs: 3_600_000 },
       notFoundMs: 0,

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { Failure, isFailure } from '../../src/failure.ts'
-import { createLookups, type Found, type LookupOptions } from '../../src/names/lookups.ts'
+import { createLookups, type Found, type LookupOptions, type Under } from '../../src/names/lookups.ts'
 import { createAccount } from '../../src/observe/account.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
@@ -13,15 +13,17 @@ function make(more: Partial<LookupOptions<string, string>> = {}) {
   const clock = createFakeClock()
   const looks: string[] = []
   const signals: AbortSignal[] = []
-  const state: { look: (known: string | undefined) => Promise<Partial<Found<string>>> } = {
+  const state: {
+    look: (known: string | undefined, recalled: Under<string>['recalled']) => Promise<Partial<Found<string>>>
+  } = {
     look: async () => ({ value: 'one' }),
   }
   const lookups = createLookups<string, string>({
-    async look(name, known, signal, note) {
+    async look(name, known, { signal, note, recalled }) {
       looks.push(name)
       signals.push(signal)
       try {
-        const found = await state.look(known)
+        const found = await state.look(known, recalled)
         note({ upstream: 'u', outcome: 'record', ms: 1 })
         return { value: 'one', freshForMs: 60_000, endsAt: clock.now() + 600_000, via: 'u', ...found }
       } catch (error) {
@@ -234,7 +236,7 @@ describe('look-ups of names', () => {
 
   test('what an earlier run knew is asked about first and served when nobody answers', async () => {
     const clock = createFakeClock()
-    const old = { value: 'old', endsAt: clock.now() + 30_000 }
+    const old = { value: 'old', endsAt: clock.now() + 30_000, via: 'disk' }
     const { get, state, looks } = make({ clock, restore: async () => old })
     const seen: (string | undefined)[] = []
     state.look = async (known) => {
@@ -245,6 +247,46 @@ describe('look-ups of names', () => {
     assert.deepEqual([seen, looks.length], [['old'], 1])
     await clock.advance(30_000)
     assert.equal(await kindOf(get()), 'unavailable')
+  })
+
+  test('what other instances know is served to who has waited a second, while what is newer is still looked for', async () => {
+    const { get, clock, state, looks } = make()
+    const newer = Promise.withResolvers<Partial<Found<string>>>()
+    state.look = async (_known, recalled) => {
+      recalled({ value: 'shared', endsAt: clock.now() + 30_000, via: 'redis' })
+      return newer.promise
+    }
+    const first = get()
+    await clock.advance(999)
+    assert.equal(await Promise.race([first, Promise.resolve('waits')]), 'waits')
+    await clock.advance(1)
+    assert.deepEqual(await first, { value: 'shared', freshMs: 10_000, via: 'stale' })
+    newer.resolve({ value: 'newer' })
+    await newer.promise
+    await clock.advance(0)
+    assert.deepEqual([(await get()).value, looks.length], ['newer', 1])
+  })
+
+  test('what other instances know comes after a second, too, and nobody waits longer for it', async () => {
+    const { get, clock, state } = make()
+    const comes = Promise.withResolvers<void>()
+    state.look = async (_known, recalled) => {
+      await comes.promise
+      recalled({ value: 'shared', endsAt: clock.now() + 30_000, via: 's3' })
+      return new Promise(() => {})
+    }
+    const first = get()
+    await clock.advance(1_500)
+    comes.resolve()
+    assert.equal((await first).value, 'shared')
+  })
+
+  test('other instances are asked for a client that wants nobody asked, and no look-up is made', async () => {
+    const clock = createFakeClock()
+    const recall = async () => ({ value: 'shared', endsAt: clock.now() + 30_000, via: 'redis' })
+    const { get, looks } = make({ clock, recall })
+    assert.deepEqual(await get('n', { onlyIfCached: true }), { value: 'shared', freshMs: 10_000, via: 'stale' })
+    assert.equal(looks.length, 0)
   })
 
   test('it is bounded: who was asked for longest ago is forgotten', async () => {

@@ -1,0 +1,59 @@
+// Records as objects of the bucket that has the blocks. S3 compares and writes in one step: who writes one names the one that
+// was read, by its ETag. A store that does not know this is looked into, and then written to.
+import type Keyv from 'keyv'
+import type { Held } from './contract.ts'
+import { isSame, type RecordSteps } from './keyv-records.ts'
+import { isMissing, readUpTo, type S3Body, statusOf } from './s3-client.ts'
+import type { S3Store } from './s3-store.ts'
+
+const mostBytes = 64 * 1024
+
+export function s3Records(): RecordSteps {
+  let compares = true
+  const storeOf = ({ store }: Keyv): S3Store => store as S3Store
+
+  async function read(keyv: Keyv, key: string, abortSignal: AbortSignal): Promise<Held | undefined> {
+    const store = storeOf(keyv)
+    const { sdk, client } = await store.load()
+    const answer = await store.orMissing(() => client.send(new sdk.GetObjectCommand(store.at(key)), { abortSignal }))
+    const body = answer?.Body as S3Body | undefined
+    if (!answer || !body) return undefined
+    const bytes = await readUpTo(mostBytes, body, abortSignal)
+    if (!bytes) body.destroy()
+    // What is too large for a record is none, and is written over like one that proves nothing.
+    return { bytes: bytes ?? new Uint8Array(), tag: answer.ETag }
+  }
+
+  async function replace(...[keyv, key, bytes, { over }, abortSignal]: Parameters<RecordSteps['replace']>) {
+    const store = storeOf(keyv)
+    // Some stores pass over a condition without a word.
+    if (!isSame(await read(keyv, key, abortSignal), over)) return false
+    const { sdk, client } = await store.load()
+    const put = async (condition: object): Promise<true> => {
+      const object = { ...store.at(key), Body: bytes, ContentLength: bytes.byteLength, ContentType: type }
+      await client.send(new sdk.PutObjectCommand({ ...object, ...condition }), { abortSignal })
+      return true
+    }
+    const condition = compares ? conditionOf(over) : {}
+    try {
+      return await put(condition)
+    } catch (error) {
+      const status = statusOf(error)
+      // Another one is there, or none any more, or somebody else writes it at this moment.
+      if (status === 412 || status === 409 || isMissing(error)) return false
+      if (!compares || (status !== 400 && status !== 501)) throw error
+      await put({})
+      compares = false
+      return true
+    }
+  }
+
+  return { read, replace }
+}
+
+const type = 'application/vnd.ipfs.ipns-record'
+
+function conditionOf(over: Held | undefined): object {
+  if (over === undefined) return { IfNoneMatch: '*' }
+  return over.tag === undefined ? {} : { IfMatch: over.tag }
+}

@@ -1,0 +1,138 @@
+// The last records of names in the tiers that instances share: what one instance has proved, another one finds with an empty
+// disk and no upstream. What is read there is proved like what an upstream sends. A record is written only over one that is
+// older, or that is none, so that the newest is what stays, whoever writes last.
+import type { CID } from 'multiformats/cid'
+import type { Held, Records } from '../../backends/tiers/contract.ts'
+import type { Clock } from '../clock.ts'
+import type { Log } from '../observe/log.ts'
+import { type IpnsRecord, keyText, newest, signedRecord } from './ipns-record.ts'
+
+export type Shelf = { readonly name: string; readonly records: Records }
+
+/** What the tiers said to one look-up. */
+export interface Looks {
+  /** All have answered, or take longer than they are worth waiting for. */
+  readonly soon: Promise<unknown>
+  /** All have answered, or failed. */
+  readonly done: Promise<unknown>
+  /** Brings a record to each tier that was seen to have none, or an older one; returns at once. */
+  offer(record: IpnsRecord, isNew: boolean): void
+}
+
+export interface SharedRecords {
+  /** Asks every tier at once; `bring` gets what the key signed, also when it is past its end. */
+  look(key: CID, signal: AbortSignal, bring: (record: IpnsRecord, tier: string) => void): Looks
+  /** Resolves when all that was offered is in its place, or after two seconds. */
+  close(): Promise<void>
+}
+
+type Look = { isOver: boolean; held?: Held | undefined; record?: IpnsRecord | undefined }
+type Job = { readonly key: CID; readonly record: IpnsRecord; readonly over: Held | 'unknown' | undefined }
+
+const mostWaiting = 1000
+const writesAtOnce = 4
+const mostTries = 3
+const closeMs = 2000
+
+export function createSharedRecords(options: {
+  readonly shelves: readonly Shelf[]
+  readonly clock: Clock
+  readonly log: Log
+}): SharedRecords {
+  const { clock, log } = options
+  const closing = new AbortController()
+  const writers = options.shelves.map((shelf) => ({ shelf, writer: createWriter(shelf) }))
+
+  async function proved(key: CID, held: Held | undefined): Promise<IpnsRecord | undefined> {
+    return held && signedRecord(key, held.bytes).catch(() => undefined)
+  }
+
+  function createWriter({ name: tier, records }: Shelf) {
+    const waiting = new Map<string, Job>()
+    const writing = new Set<Promise<void>>()
+    let hasComplained = false
+
+    /** Whoever wrote in between had read what we had read: what is there now is looked at again. */
+    async function write({ key, record, over }: Job): Promise<void> {
+      const name = keyText(key)
+      let held = over
+      for (let tries = 0; tries < mostTries; tries++) {
+        if (held === 'unknown') held = await records.read(name, closing.signal)
+        const there = await proved(key, held)
+        const keepMs = record.endsAt - clock.now()
+        if (keepMs <= 0 || (there && newest(key, [there, record]) === there)) return
+        if (await records.replace(name, record.bytes, { over: held, keepMs }, closing.signal)) return
+        held = 'unknown'
+      }
+    }
+
+    async function drain(): Promise<void> {
+      for (const [name, job] of waiting) {
+        waiting.delete(name)
+        try {
+          await write(job)
+          hasComplained = false
+        } catch (error) {
+          // The next look-up of this name sees that the tier lacks it, and offers it again.
+          if (!hasComplained && !closing.signal.aborted)
+            log('warn', 'names.not-shared', { tier, why: error instanceof Error ? error.message : String(error) })
+          hasComplained = true
+        }
+      }
+    }
+
+    return {
+      put(job: Job): void {
+        const name = keyText(job.key)
+        const other = waiting.get(name)
+        if (closing.signal.aborted || (!other && waiting.size >= mostWaiting)) return
+        if (other && newest(job.key, [other.record, job.record]) === other.record) return
+        waiting.set(name, job)
+        if (writing.size >= writesAtOnce) return
+        const run = drain().finally(() => writing.delete(run))
+        writing.add(run)
+      },
+      idle: async (): Promise<void> => {
+        while (writing.size > 0) await Promise.all(writing)
+      },
+    }
+  }
+
+  return {
+    look(key, signal, bring) {
+      const name = keyText(key)
+      const looks = writers.map(({ shelf, writer }) => {
+        const look: Look = { isOver: false }
+        const overdue = Promise.withResolvers<void>()
+        const read = async (): Promise<void> => {
+          look.held = await shelf.records.read(name, signal, { overdue: overdue.resolve })
+          look.record = await proved(key, look.held)
+          look.isOver = true
+          if (look.record) bring(look.record, shelf.name)
+          else if (look.held)
+            log('warn', 'names.false-record', { upstream: shelf.name, why: 'its key did not sign it' })
+        }
+        const done = read().catch(() => {})
+        return { look, writer, done, soon: Promise.race([done, overdue.promise]) }
+      })
+      return {
+        soon: Promise.all(looks.map(({ soon }) => soon)),
+        done: Promise.all(looks.map(({ done }) => done)),
+        offer(record, isNew) {
+          for (const { look, writer } of looks) {
+            const { isOver, held, record: there } = look
+            if (isOver && there && newest(key, [there, record]) === there) continue
+            if (isOver || isNew) writer.put({ key, record, over: isOver ? held : 'unknown' })
+          }
+        },
+      }
+    },
+    async close() {
+      const late = Promise.withResolvers<void>()
+      const stop = clock.after(closeMs, late.resolve)
+      await Promise.race([Promise.all(writers.map(({ writer }) => writer.idle())), late.promise])
+      stop()
+      closing.abort()
+    },
+  }
+}
