@@ -13,9 +13,9 @@ export type Redirected =
 const statuses = new Set([200, 301, 302, 303, 307, 308, 404, 410, 451])
 const rewrites = new Set([200, 404, 410, 451])
 
-/** The site's own mistake, and nothing another path of it could get around. */
+/** The mistake of the site's author, and nothing another path of it could get around. */
 export const wrongRedirects = (what: string): Failure =>
-  new Failure('internal', `could not parse _redirects: ${what}`, { source: 'content', facts: { explained: true } })
+  new Failure('malformed', `could not parse _redirects: ${what}`, { source: 'content' })
 
 export const tooLargeRedirects = (): Failure =>
   wrongRedirects(`redirects file size cannot exceed ${maxRedirectsBytes} bytes`)

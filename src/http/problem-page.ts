@@ -32,9 +32,12 @@ const nextSteps: Readonly<Record<number, string>> = {
   504: 'It may exist and be slow to find: the search goes on here, so try again soon.',
 }
 
-/** What is proved to be absent does not turn up. */
-const nextStep = ({ kind, status }: Problem): string | undefined =>
-  kind === 'no-link' ? 'Look at the address again: it is certain that there is nothing at this one.' : nextSteps[status]
+const nextStep = ({ kind, status }: Problem): string | undefined => {
+  // What is proved to be absent does not turn up.
+  if (kind === 'no-link') return 'Look at the address again: it is certain that there is nothing at this one.'
+  if (kind === 'malformed' && status === 500) return 'It was published with this mistake: only its author can mend it.'
+  return nextSteps[status]
+}
 
 export function problemPage(problem: Problem): string {
   const { title, status, detail, attempts = [] } = problem

@@ -14,7 +14,7 @@ import {
   noise,
   text,
 } from '../support/fixtures.ts'
-import { type Fetched, fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
+import { type Fetched, fetchAll, metricsOf, startGateway, type TestGateway } from '../support/gateway.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 
 const gatewayHost = 'gateway.test'
@@ -393,6 +393,24 @@ describe('_redirects', () => {
     const long = await own(large, '/not-found')
     assert.equal(long.status, 500, body(long))
     assert.match(body(long), /could not parse _redirects: redirects file size cannot exceed/)
+  })
+  test('a file that is wrong is no fault of the gateway: it is told as malformed, counted so, and not logged', async () => {
+    const counted = async () =>
+      /cidgate_failures_total\{kind="internal"\} (\d+)/.exec(await metricsOf(at.gateway))?.[1] ?? '0'
+    const before = await counted()
+    const answer = await own(broken, '/not-found', { Accept: 'application/json' })
+    const problem = JSON.parse(body(answer)) as Record<string, unknown>
+    assert.deepEqual(
+      [answer.status, problem['type'], problem['title']],
+      [500, 'urn:problem-type:cidgate:malformed', 'Malformed'],
+    )
+    const page = await own(broken, '/not-found', asBrowser)
+    assert.match(body(page), /only its author can mend it/)
+    assert.equal(await counted(), before)
+    assert.deepEqual(
+      at.log.filter(({ level }) => level === 'error'),
+      [],
+    )
   })
   test('a rule to what no path can be is the mistake of the site', async () => {
     assert.equal((await get(`/ipfs/${misled}?format=raw`)).status, 200) // for the sake of the stand-in, as above

@@ -96,7 +96,7 @@ for (const [name, text] of wrong) {
   test(`refused: ${name}`, () =>
     assert.throws(
       () => parseRedirects(text),
-      (error) => isFailure(error, 'internal'),
+      (error) => isFailure(error, 'malformed'),
     ))
 }
 
