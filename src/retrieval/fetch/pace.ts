@@ -2,8 +2,6 @@
 // against what it brought before, and against what somebody else could bring in the same time.
 
 export type Progress = {
-  /** How long readers have waited since the last wanted block. */
-  readonly waitedMs: number
   /** How long they usually wait for one; undefined before the second. */
   readonly usualMs: number | undefined
   /** Wanted bytes a millisecond of waiting, lately; undefined while too little came to say. */

@@ -1,0 +1,181 @@
+// The upstreams that are at one answer now. Each is pulled while somebody wants what it brings; who brings nothing of use
+// while another one brings much is let go, and what became of each is told to its account.
+import type { DagWant } from '../../../backends/upstreams/contract.ts'
+import type { Block } from '../../block.ts'
+import { Failure } from '../../failure.ts'
+import type { Attempts } from '../attempts.ts'
+import type { Step } from '../order.ts'
+import type { Member } from '../pool.ts'
+import { failedMs } from './pace.ts'
+import type { Progress } from './progress.ts'
+import { lost } from './race.ts'
+import { openSource, type Source } from './source.ts'
+
+export type Runner = {
+  readonly source: Source
+  /** On the clock of the readers. */
+  readonly startedAt: number
+  readonly patienceMs: number
+  hasBegun: boolean
+}
+
+export interface Runners {
+  readonly size: number
+  /** Those that are at it now and those that are done with it, so or so. */
+  readonly tried: ReadonlySet<Member>
+  /** Those that are at it now. */
+  readonly members: ReadonlySet<Member>
+  readonly newest: Runner | undefined
+  start(step: Step<Member>, part: DagWant): void
+  /** Pulls each of them, while they are wanted. */
+  wake(): void
+  dropTheWorst(): void
+  /** The answer is over, or nobody wants it any more. */
+  release(): void
+}
+
+export type RunnersOptions = {
+  readonly attempts: Attempts
+  readonly progress: Progress
+  readonly signal: AbortSignal
+  readonly isExpected: (block: Block) => boolean
+  readonly isWanted: () => boolean
+  /** Takes a proved block. Resolves with whether it was the first to bring it. */
+  readonly take: (block: Block, from: Member) => Promise<boolean>
+  /** One of them is done: it ended cleanly, or it failed. */
+  readonly onEnd: (how: 'ended' | 'failed') => void
+}
+
+type Running = Runner & {
+  isPulling: boolean
+  /** Up to where the readers' waiting has been told to its account. */
+  toldAt: number
+  /** What others brought since it was last of use, and whether it brought the same since, only later. */
+  missedBlocks: number
+  missedBytes: number
+  isFollowing: boolean
+}
+
+const leftBehindBlocks = 2
+const leftBehindBytes = 256 * 1024
+
+export function createRunners(options: RunnersOptions): Runners {
+  const { attempts, progress, signal, isExpected, isWanted, take, onEnd } = options
+  const running = new Set<Running>()
+  const spent = new Set<Member>()
+  const all = (): Running[] => [...running]
+
+  function tell(runner: Running, bytes: number): void {
+    const { now } = progress
+    runner.source.brought(bytes, now - runner.toldAt)
+    runner.toldAt = now
+  }
+
+  function pull(runner: Running): void {
+    if (runner.isPulling) return
+    runner.isPulling = true
+    const run = async () => {
+      while (isWanted() && running.has(runner)) {
+        const block = await runner.source.next()
+        if (!running.has(runner)) return
+        if (block) await bring(runner, block)
+        else end(runner, 'ended')
+      }
+    }
+    run()
+      .catch(() => end(runner, 'failed'))
+      .finally(() => {
+        runner.isPulling = false
+        if (isWanted() && running.has(runner)) pull(runner)
+      })
+  }
+
+  async function bring(runner: Running, block: Block): Promise<void> {
+    const bytes = block.bytes.byteLength
+    tell(runner, bytes)
+    runner.hasBegun = true
+    if (await take(block, runner.source.member)) leaveOthersBehind(runner, bytes)
+    else runner.isFollowing = true
+  }
+
+  function leaveOthersBehind(leader: Running, bytes: number): void {
+    leader.missedBlocks = 0
+    leader.missedBytes = 0
+    leader.isFollowing = false
+    for (const runner of all()) {
+      if (runner === leader) continue
+      runner.missedBlocks++
+      runner.missedBytes += bytes
+      if (runner.missedBlocks < leftBehindBlocks || runner.missedBytes < leftBehindBytes) continue
+      letGo(runner, runner.hasBegun && !runner.isFollowing ? 'behind' : 'enough')
+    }
+  }
+
+  function letGo(runner: Running, why: 'enough' | 'behind'): void {
+    running.delete(runner)
+    tell(runner, 0)
+    if (why === 'behind') spent.add(runner.source.member)
+    runner.source.letGo(why, lost)
+  }
+
+  function end(runner: Running, how: 'ended' | 'failed'): void {
+    if (!running.delete(runner)) return
+    spent.add(runner.source.member)
+    onEnd(how)
+  }
+
+  const members = (): Set<Member> => new Set(all().map(({ source }) => source.member))
+
+  return {
+    get size() {
+      return running.size
+    },
+    get tried() {
+      return new Set([...spent, ...members()])
+    },
+    get members() {
+      return members()
+    },
+    get newest() {
+      return all().at(-1)
+    },
+    start({ who, patienceMs }, part) {
+      const { now } = progress
+      const runner: Running = {
+        source: openSource({ member: who, part, attempts, isExpected, signal }),
+        startedAt: now,
+        patienceMs,
+        hasBegun: false,
+        isPulling: false,
+        toldAt: now,
+        missedBlocks: 0,
+        missedBytes: 0,
+        isFollowing: false,
+      }
+      running.add(runner)
+      pull(runner)
+    },
+    wake() {
+      for (const runner of all()) pull(runner)
+    },
+    dropTheWorst() {
+      const [worst] = all().sort((one, other) => other.missedBytes - one.missedBytes)
+      if (worst) letGo(worst, 'behind')
+    },
+    release() {
+      for (const runner of all()) {
+        const { source, hasBegun, isFollowing, missedBlocks, startedAt } = runner
+        const silentMs = progress.silentMs(startedAt)
+        running.delete(runner)
+        tell(runner, 0)
+        if (silentMs >= failedMs) source.failed(stalled(source.member, silentMs))
+        else if (hasBegun && missedBlocks === 0 && !isFollowing) source.done()
+        else if (signal.aborted) source.failed(signal.reason)
+        else source.letGo('enough', lost)
+      }
+    },
+  }
+}
+
+const stalled = ({ upstream }: Member, ms: number): Failure =>
+  new Failure('timeout', `${upstream.name} sent nothing of use for ${Math.round(ms)} ms`, { source: 'upstream' })
