@@ -8,6 +8,8 @@ import { Failure } from '../../src/failure.ts'
 const maxHeaderBytes = 1024 * 1024
 const maxCidBytes = 512
 const maxVarintBytes = 8
+// Sections of no bytes: some writers align their blocks with them.
+const mostPadding = 4096
 
 const broken = (what: string, cause?: unknown): Failure =>
   new Failure('broken', `the CAR ${what}`, { source: 'upstream', cause })
@@ -20,10 +22,13 @@ export async function* readCar(chunks: AsyncIterable<Uint8Array>): AsyncGenerato
     if (headerBytes === undefined) throw broken('is empty')
     if (headerBytes > maxHeaderBytes) throw broken('has a header larger than it may be')
     checkHeader(await reader.take(headerBytes))
-    for (;;) {
+    for (let padding = 0; ; ) {
       const length = await reader.varint()
       if (length === undefined) return
-      if (length === 0) continue // padding between sections
+      if (length === 0) {
+        if (++padding > mostPadding) throw broken('is padded without end')
+        continue
+      }
       if (length > maxBlockBytes + maxCidBytes)
         throw new Failure('too-large', 'the CAR has a block larger than it may be', { source: 'upstream' })
       yield splitSection(await reader.take(length))

@@ -1,0 +1,223 @@
+// The parts of a flight by themselves: the pace, who waits, what is read ahead, and what an answer may waste.
+import assert from 'node:assert/strict'
+import { describe, test } from 'node:test'
+import { CID } from 'multiformats/cid'
+import { blockKey, isProvable } from '../../src/block.ts'
+import { silentLog } from '../../src/observe/log.ts'
+import { createAttempts } from '../../src/retrieval/attempts.ts'
+import { isSlow, leastStallMs, stallAfterMs } from '../../src/retrieval/fetch/pace.ts'
+import { createProgress } from '../../src/retrieval/fetch/progress.ts'
+import { createReaders } from '../../src/retrieval/fetch/readers.ts'
+import { openSource } from '../../src/retrieval/fetch/source.ts'
+import { createPool } from '../../src/retrieval/pool.ts'
+import { createReadAhead, createRoom } from '../../src/retrieval/read-ahead.ts'
+import type { DagWant, Expected } from '../../src/retrieval/session.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
+import { addBlock, type BlockMap } from '../support/fixtures.ts'
+import { scriptedUpstream } from '../support/scripted-upstream.ts'
+
+const mib = 1024 * 1024
+const raw = 0x55
+
+function leaves(count: number, bytes = 10): { blocks: BlockMap; cids: CID[] } {
+  const blocks: BlockMap = new Map()
+  const cids = Array.from({ length: count }, (_, index) => {
+    const block = new Uint8Array(bytes)
+    new DataView(block.buffer).setUint32(0, index + 1)
+    return addBlock(blocks, raw, block)
+  })
+  return { blocks, cids }
+}
+const around = (cid: CID): DagWant => ({ cid, segments: [], scope: 'entity' })
+
+describe('the pace of an answer', () => {
+  const quick = (bytes: number) => 60 + bytes / (50 * 1024)
+
+  test('a source that stands still is joined soon, however quick it was, and not before a moment has passed', () => {
+    assert.equal(stallAfterMs({ usualMs: 1, rate: 50_000, blockBytes: mib }, quick), leastStallMs)
+    assert.ok(stallAfterMs({ usualMs: 5000, rate: 1, blockBytes: mib }, quick) <= 400)
+  })
+  test('nobody else who would be quicker: it is given longer', () => {
+    const slow = () => 10_000
+    const seen = { usualMs: 80, rate: 3000, blockBytes: 256 * 1024 }
+    assert.ok(stallAfterMs(seen, slow) > stallAfterMs(seen, quick))
+  })
+  test('a trickle of useful blocks is slow when somebody else would take half the time, and only then', () => {
+    assert.equal(isSlow({ usualMs: 20, rate: 256, blockBytes: 4096 }, quick), true)
+    assert.equal(isSlow({ usualMs: 20, rate: 256, blockBytes: 4096 }, undefined), false)
+    assert.equal(isSlow({ usualMs: 20, rate: 40_000, blockBytes: mib }, quick), false)
+  })
+  test('time passes while readers wait, and hardly while this process is held up', async () => {
+    const clock = createFakeClock()
+    const progress = createProgress(clock)
+    await clock.advance(1000)
+    assert.equal(progress.silentMs(0), 0)
+    progress.setWaiting(true)
+    await clock.advance(100)
+    assert.equal(Math.round(progress.silentMs(0)), 100)
+    await clock.jump(1000)
+    assert.ok(progress.silentMs(0) < 250)
+    progress.came(mib)
+    assert.equal(progress.silentMs(0), 0)
+  })
+})
+
+describe('readers of an answer', () => {
+  test('get their block, and no other reader does', async () => {
+    const { cids } = leaves(2)
+    const [one, other] = cids as [CID, CID]
+    const readers = createReaders(() => {})
+    const waiting = readers.wait(one, around(one), new AbortController().signal)
+    const left = new AbortController()
+    const leaving = readers.wait(other, around(other), left.signal)
+    left.abort(new Error('gone'))
+    await assert.rejects(leaving, /gone/)
+    readers.arrived(one, { bytes: new Uint8Array(10), upstream: 'a' })
+    assert.deepEqual(await waiting, { bytes: new Uint8Array(10), upstream: 'a' })
+    assert.equal(readers.size, 0)
+  })
+  test('follow it only so far: a block that does not come is asked for alone', async () => {
+    const { cids } = leaves(301)
+    const [missing, ...others] = cids as [CID, ...CID[]]
+    const readers = createReaders(() => {})
+    const waiting = readers.wait(missing, around(missing), new AbortController().signal)
+    for (const cid of others) readers.arrived(cid, { bytes: new Uint8Array(10), upstream: 'a' })
+    assert.equal(await waiting, 'not-here')
+  })
+})
+
+describe('reading ahead', () => {
+  function make(roomBytes = 64 * mib) {
+    const clock = createFakeClock()
+    const asked: string[] = []
+    const answers = new Map<string, PromiseWithResolvers<Uint8Array>>()
+    const room = createRoom(roomBytes)
+    const open = () =>
+      createReadAhead({
+        clock,
+        room,
+        fetch(cid) {
+          asked.push(blockKey(cid))
+          const answer = Promise.withResolvers<Uint8Array>()
+          answers.set(blockKey(cid), answer)
+          return answer.promise
+        },
+      })
+    return { clock, asked, answers, room, open }
+  }
+  const expected = (cids: readonly CID[], bytes = mib): Expected[] =>
+    cids.map((cid) => ({ cid, around: around(cid), bytes }))
+
+  test('goes further the more the reader has to wait, up to a bound', () => {
+    const { cids } = leaves(100)
+    const { asked, open } = make()
+    const ahead = open()
+    let most = 0
+    for (const [index, cid] of cids.entries()) {
+      ahead.expect(expected(cids.slice(index)))
+      assert.ok(ahead.take(cid), `block ${index} was asked for ahead`)
+      most = Math.max(most, asked.length - index)
+    }
+    assert.ok(most > 4 && most <= 9, `${most} blocks ahead`)
+    ahead.end()
+  })
+  test('a reader that stops reading keeps one block, and what was not asked for is asked anew', async () => {
+    const { cids } = leaves(20)
+    const { clock, answers, open } = make()
+    const ahead = open()
+    for (const [index, cid] of cids.slice(0, 8).entries()) {
+      ahead.expect(expected(cids.slice(index)))
+      ahead.take(cid)
+    }
+    ahead.expect(expected(cids.slice(8)))
+    for (const { resolve } of answers.values()) resolve(new Uint8Array(1))
+    await clock.advance(3000)
+    const here = cids.slice(8).filter((cid) => ahead.take(cid) !== undefined)
+    assert.equal(here.length, 1)
+    ahead.end()
+  })
+  test('many readers share one room, and each has its next block', () => {
+    const { cids } = leaves(40)
+    const { open, asked } = make(4 * mib)
+    const all = Array.from({ length: 10 }, open)
+    for (let round = 0; round < 4; round++)
+      for (const one of all) {
+        one.expect(expected(cids.slice(round)))
+        assert.ok(one.take(cids[round] as CID))
+      }
+    assert.ok(asked.length <= 10 * 4 + 4, `${asked.length} blocks`)
+    for (const one of all) one.end()
+  })
+  test('what failed before anybody waited for it is asked for again, and is nobody’s failure', async () => {
+    const { cids } = leaves(2)
+    const { clock, answers, open } = make()
+    const ahead = open()
+    ahead.expect(expected(cids, 10))
+    answers.get(blockKey(cids[1] as CID))?.reject(new Error('it broke'))
+    await clock.advance(1)
+    assert.equal(ahead.take(cids[1] as CID), undefined)
+    ahead.end()
+  })
+  test('what is denied is not asked for ahead', () => {
+    const { cids } = leaves(2)
+    const { asked, open } = make()
+    const visit = () => {
+      throw new Error('denied')
+    }
+    open().expect(expected(cids, 10).map((one, index) => (index === 1 ? { ...one, visit } : one)))
+    assert.deepEqual(asked, [blockKey(cids[0] as CID)])
+  })
+})
+
+describe('what an answer may waste', () => {
+  const identity = CID.parse('bafkqaaa')
+  function source(dag: () => AsyncGenerator<{ cid: CID; bytes: Uint8Array }>, isExpected: (cid: CID) => boolean) {
+    const clock = createFakeClock()
+    const upstream = scriptedUpstream('one', new Map())
+    upstream.dag = dag
+    const pool = createPool({ members: [{ upstream }], hedge: 'auto', clock, log: silentLog })
+    const [member] = pool.members
+    assert.ok(member)
+    const { cids } = leaves(1)
+    return openSource({
+      member,
+      part: around(cids[0] as CID),
+      attempts: createAttempts(clock),
+      isExpected: ({ cid }) => isExpected(cid),
+      signal: new AbortController().signal,
+    })
+  }
+
+  test('identity blocks of no bytes, without end: it is broken', async () => {
+    assert.ok(isProvable(identity))
+    const endless = source(
+      async function* () {
+        for (;;) yield { cid: identity, bytes: new Uint8Array() }
+      },
+      () => true,
+    )
+    await assert.rejects(endless.next(), /nobody asked for/)
+  })
+  test('the same block again and again: it is broken', async () => {
+    const { cids, blocks } = leaves(1)
+    const [cid] = cids as [CID]
+    const endless = source(
+      async function* () {
+        for (;;) yield { cid, bytes: blocks.get(blockKey(cid)) as Uint8Array }
+      },
+      () => true,
+    )
+    assert.ok(await endless.next())
+    await assert.rejects(endless.next(), /the same blocks/)
+  })
+  test('tiny blocks that nobody asked for: it is broken after some thousand', async () => {
+    const { cids, blocks } = leaves(5000)
+    const foreign = source(
+      async function* () {
+        for (const cid of cids) yield { cid, bytes: blocks.get(blockKey(cid)) as Uint8Array }
+      },
+      () => false,
+    )
+    await assert.rejects(foreign.next(), /nobody asked for/)
+  })
+})
