@@ -1,7 +1,9 @@
 // The parts of a flight by themselves: the pace, who waits, what is read ahead, and what an answer may waste.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
+import * as dagCbor from '@ipld/dag-cbor'
 import { CID } from 'multiformats/cid'
+import { readCar } from '../../backends/upstreams/car-stream.ts'
 import { blockKey, isProvable } from '../../src/block.ts'
 import { silentLog } from '../../src/observe/log.ts'
 import { createAttempts } from '../../src/retrieval/attempts.ts'
@@ -127,7 +129,7 @@ describe('reading ahead', () => {
     const ahead = open()
     for (const [index, cid] of cids.slice(0, 8).entries()) {
       ahead.expect(expected(cids.slice(index)))
-      ahead.take(cid)
+      assert.ok(ahead.take(cid) !== undefined)
     }
     ahead.expect(expected(cids.slice(8)))
     for (const { resolve } of answers.values()) resolve(new Uint8Array(1))
@@ -209,6 +211,14 @@ describe('what an answer may waste', () => {
     )
     assert.ok(await endless.next())
     await assert.rejects(endless.next(), /the same blocks/)
+  })
+  test('padding without end: it is broken', async () => {
+    const head = dagCbor.encode({ version: 1, roots: [identity] })
+    const chunks = async function* () {
+      yield Uint8Array.of(head.byteLength, ...head)
+      for (;;) yield new Uint8Array(1024)
+    }
+    await assert.rejects(readCar(chunks()).next(), /padded without end/)
   })
   test('tiny blocks that nobody asked for: it is broken after some thousand', async () => {
     const { cids, blocks } = leaves(5000)
