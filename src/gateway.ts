@@ -19,6 +19,7 @@ import { type Admin, wireAdmin } from './wiring/admin.ts'
 import { openLeft, wireBackends } from './wiring/backends.ts'
 import { wireFront } from './wiring/front.ts'
 import { createKept, type Kept } from './wiring/kept.ts'
+import { tellLeft } from './wiring/left.ts'
 import { wireReading } from './wiring/reading.ts'
 import { wireTiers } from './wiring/tiers.ts'
 import { wireUploads } from './wiring/uploads.ts'
@@ -91,7 +92,17 @@ async function putTogether(whole: Whole): Promise<Ready> {
   const front = wireFront(whole, reading, { routes: writing.routes, onError })
   const { router, handler, serves } = front
   const { handler: admin, drain, begin } = wireAdmin(whole, { providers, tiers, reading, writing, front })
-  return { router, handler, serves, admin, drain, begin }
+  return {
+    router,
+    handler,
+    serves,
+    admin,
+    drain,
+    begin() {
+      begin()
+      tellLeft(whole, providers, left)
+    },
+  }
 }
 
 const isParsed = (input: object): input is Config => Object.isFrozen(input)

@@ -7,6 +7,7 @@ import { createReload, type Replaceable } from './config/reload.ts'
 import { Failure } from './failure.ts'
 import { createHttpServer } from './http/server.ts'
 import type { Log } from './observe/log.ts'
+import { leftWith } from './wiring/left.ts'
 
 export type ServeOptions<Running extends Replaceable> = {
   readonly config: Config
@@ -43,6 +44,14 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
     throw error
   })
 
+  async function tellMoved(before: Config, next: Config): Promise<void> {
+    try {
+      for (const why of await leftWith(before, next)) log('warn', 'data.left-behind', { why })
+    } catch (error) {
+      log('warn', 'data.left-behind', { error: String(error) })
+    }
+  }
+
   return {
     get listen() {
       return where(sockets.listen)
@@ -59,6 +68,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
           await stopOthers(opened, sockets)
           throw error
         })
+        void tellMoved(config, next)
         const old = sockets
         sockets = opened
         config = next

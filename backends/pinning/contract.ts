@@ -106,6 +106,12 @@ export type ReadBack = {
   readonly lacks?: string
 }
 
+export type LeftStore<Options = unknown> = {
+  readonly options: Options
+  /** In an operator's words. */
+  readonly place: string
+}
+
 export type ProviderKind<Options extends z.ZodType = z.ZodType> = {
   readonly use: string
   readonly options: Options
@@ -116,7 +122,7 @@ export type ProviderKind<Options extends z.ZodType = z.ZodType> = {
    * operator wants none. A kind without it is read by its provider's `store`.
    */
   readBack?(options: z.output<Options>): ReadBack | false | undefined
-  /** Of a kind that keeps bytes on this machine: options of the stores that hold something and are none of the configured. */
-  left?(data: string, configured: readonly z.output<Options>[]): Promise<readonly z.output<Options>[]>
+  /** Of a kind that keeps bytes on this machine: the stores that hold something and are none of the configured. */
+  left?(data: string, configured: readonly z.output<Options>[]): Promise<readonly LeftStore<z.output<Options>>[]>
   create(options: z.output<Options>, context: ProviderContext): Provider
 }

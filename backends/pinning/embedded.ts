@@ -8,7 +8,7 @@ import { z } from 'zod'
 import { type Block, blockKey, isIdentity, maxBlockBytes, proves, provesKey } from '../../src/block.ts'
 import { codeOf } from '../../src/durable.ts'
 import { Failure } from '../../src/failure.ts'
-import type { BlockFile, LocalStore, Provider, ProviderContext, ProviderKind, Upload } from './contract.ts'
+import type { BlockFile, LeftStore, LocalStore, Provider, ProviderContext, ProviderKind, Upload } from './contract.ts'
 import { createDisk } from './embedded-disk.ts'
 import { blocksIn, foldersLeft, note, usualFolder } from './embedded-folders.ts'
 import { createPins } from './embedded-pins.ts'
@@ -31,9 +31,9 @@ type Options = z.output<typeof options>
 
 const rootOf = ({ path }: Options, data: string): string => resolve(path ?? usualFolder(data))
 
-async function left(data: string, configured: readonly Options[]): Promise<readonly Options[]> {
+async function left(data: string, configured: readonly Options[]): Promise<readonly LeftStore<Options>[]> {
   const known = configured.map((one) => rootOf(one, data))
-  return (await foldersLeft(data, known)).map((path) => ({ path }))
+  return (await foldersLeft(data, known)).map((path) => ({ options: { path }, place: `the folder ${path}` }))
 }
 
 export function createEmbedded(settings: Options, { name, data, clock }: ProviderContext): EmbeddedProvider {

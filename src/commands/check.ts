@@ -1,12 +1,16 @@
 // `cidgate check`: what can be known of a configuration without touching what it names on other machines.
 import { accessSync, constants } from 'node:fs'
+import { systemClock } from '../clock.ts'
 import { ConfigError } from '../config/complaints.ts'
-import { loadConfig } from '../config/load.ts'
+import { type Config, loadConfig } from '../config/load.ts'
 import { codeOf } from '../config/substitute.ts'
+import { silentLog } from '../observe/log.ts'
+import { createKept } from '../wiring/kept.ts'
+import { notesOn } from '../wiring/left.ts'
 import { schemasOf } from '../wiring/schemas.ts'
 
 /** Throws a ConfigError. */
-export function checkCommand(file: string): number {
+export async function checkCommand(file: string): Promise<number> {
   const config = loadConfig(file)
   schemasOf(config)
   const missing = config.denylists.flatMap((list, index) => {
@@ -15,7 +19,18 @@ export function checkCommand(file: string): number {
   })
   if (missing.length > 0) throw new ConfigError(missing)
   process.stdout.write(`${file}: good\n`)
+  for (const note of await notes(config)) process.stdout.write(`note: ${note}\n`)
   return 0
+}
+
+/** What is good may still not be what is meant. */
+async function notes(config: Config): Promise<string[]> {
+  const lease = createKept().lease()
+  try {
+    return await notesOn({ config, clock: systemClock, log: silentLog, lease })
+  } finally {
+    await lease.end()
+  }
 }
 
 function whyUnreadable(path: string): string | undefined {

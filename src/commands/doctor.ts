@@ -11,6 +11,7 @@ import { silentLog } from '../observe/log.ts'
 import { probeTarget } from '../upload/through-probe.ts'
 import { wireBackends } from '../wiring/backends.ts'
 import { createKept } from '../wiring/kept.ts'
+import { notesOn } from '../wiring/left.ts'
 
 /** 0: it can work. 1: a provider, a tier or the data folder cannot be used, or not one upstream. */
 export async function doctorCommand(file: string | undefined): Promise<number> {
@@ -18,7 +19,8 @@ export async function doctorCommand(file: string | undefined): Promise<number> {
   const clock = systemClock
   const { through } = config.upload
   const lease = createKept().lease()
-  const { providers, tiers, members } = wireBackends({ config, clock, log: silentLog, lease })
+  const whole = { config, clock, log: silentLog, lease }
+  const { providers, tiers, members } = wireBackends(whole)
   const must: Looked[] = [
     { name: `data ${config.data}`, look: () => isWritable(config.data) },
     ...tiers.map((tier) => ({ name: `tier ${tier.name}`, look: async (own: AbortSignal) => tier.probe?.(own) })),
@@ -36,8 +38,8 @@ export async function doctorCommand(file: string | undefined): Promise<number> {
     })),
     ...providers.map((one) => ({ name: `provider ${one.name}`, look: (own: AbortSignal) => one.probe(own) })),
   ]
-  const upstreams: Looked[] = members.map(({ upstream }) => ({
-    name: `upstream ${upstream.name}`,
+  const upstreams: Looked[] = members.map(({ upstream, of }) => ({
+    name: of === undefined ? `upstream ${upstream.name}` : `reading back from ${of}`,
     async look(own) {
       const { usable, findings } = await upstream.probe(own)
       if (!usable) throw new Failure('unavailable', findings.join('; ') || 'it cannot be used', { source: 'upstream' })
@@ -46,7 +48,10 @@ export async function doctorCommand(file: string | undefined): Promise<number> {
   try {
     const [needed, asked] = await Promise.all([lookAll(must), lookAll(upstreams)])
     for (const check of [...needed, ...asked]) process.stdout.write(`${lineOf(check)}\n`)
-    const isAsking = asked.length === 0 || asked.some(({ ok }) => ok)
+    for (const note of await notesOn(whole)) process.stdout.write(`note ${note}\n`)
+    // What a provider holds is the least of what is not here.
+    const others = asked.filter((_, index) => members[index]?.of === undefined)
+    const isAsking = others.length === 0 || others.some(({ ok }) => ok)
     if (!isAsking) process.stdout.write('not one upstream can be used: only what is here can be read\n')
     if (![...needed, ...asked].every(({ ok }) => ok))
       process.stdout.write('mend what is bad, or take it out of the configuration; then run doctor again\n')

@@ -113,7 +113,7 @@ const standings = new Set(['wanted', 'held', 'given-up'])
 const isCount = (value: unknown): boolean => Number.isSafeInteger(value) && (value as number) >= 0
 
 /** What a person or a broken disk wrote into it is not believed. */
-function readEntry(text: string): Entry | undefined {
+export function readEntry(text: string): Entry | undefined {
   try {
     const entry = JSON.parse(text) as Entry
     const { id, cid, profile, bytes, carBytes, at, heldBefore, providers } = entry

@@ -1,6 +1,6 @@
 // What a configuration names: providers, tiers and upstreams, each made by the registry of its kind, or gone over from the
 // gateway before where its entry is the same. No I/O yet.
-import type { Provider } from '../../backends/pinning/contract.ts'
+import type { Provider, ReadBack } from '../../backends/pinning/contract.ts'
 import { providerKinds } from '../../backends/pinning/index.ts'
 import type { Tier } from '../../backends/tiers/contract.ts'
 import { tierKinds } from '../../backends/tiers/index.ts'
@@ -90,8 +90,8 @@ function readBacks({ pinning, retrieval }: Config): (UpstreamEntry & { readonly 
   const names = new Set(retrieval.upstreams.map(({ name }) => name))
   const places = new Set(retrieval.upstreams.map(placeOf))
   return pinning.providers.flatMap(({ use: provider, name: of, options: said }) => {
-    const found = kindOf(providerKinds, provider).readBack?.(said)
-    if (!found) return []
+    const found = readBackOf({ use: provider, options: said })
+    if (!found || found === 'by itself') return []
     const { use, perMinute, perCidPerMinute } = found
     const options = kindOf(upstreamKinds, use).options.parse(found.options)
     const place = placeOf({ use, options })
@@ -104,6 +104,15 @@ function readBacks({ pinning, retrieval }: Config): (UpstreamEntry & { readonly 
   })
 }
 
+/** How what a provider holds is read back, as its kind says. */
+export function readBackOf({
+  use,
+  options,
+}: Pick<Entry, 'use' | 'options'>): ReadBack | false | undefined | 'by itself' {
+  const { readBack } = kindOf(providerKinds, use)
+  return readBack ? readBack(options) : 'by itself'
+}
+
 /** Two with the same one are the same upstream, whatever their clocks are. */
 function placeOf({ use, options }: { readonly use: string; readonly options: unknown }): string {
   const { url = '', headers = {} } = options as { url?: string; headers?: Readonly<Record<string, string>> }
@@ -111,19 +120,26 @@ function placeOf({ use, options }: { readonly use: string; readonly options: unk
   return JSON.stringify([use, new URL(url).href.replace(/\/+$/, ''), sent.sort()])
 }
 
-/** What providers that are configured no more left on this machine: read from, and nothing else. */
-export async function openLeft(whole: Whole): Promise<Provider[]> {
-  const { data, pinning } = whole.config
-  const all = Object.values(providerKinds).map(async (kind) => {
-    const configured = pinning.providers.filter(({ use }) => use === kind.use).map(({ options }) => options)
-    const left = await kind.left?.(data, configured).catch((error: unknown) => {
-      whole.log('error', 'pins.unreadable', { error: String(error) })
-    })
-    return (left ?? []).map((options, index) =>
-      takeProvider(whole, { use: kind.use, name: index === 0 ? 'pins' : `pins-${index + 1}`, options }),
-    )
+/** What providers that are configured no more left on this machine. */
+export async function leftStores({ data, pinning }: Config): Promise<(Entry & { readonly place: string })[]> {
+  const all = Object.values(providerKinds).map(async ({ use, left }) => {
+    const configured = pinning.providers.filter((one) => one.use === use).map(({ options }) => options)
+    return ((await left?.(data, configured)) ?? []).map((store, index) => ({
+      ...store,
+      use,
+      name: index === 0 ? 'pins' : `pins-${index + 1}`,
+    }))
   })
   return (await Promise.all(all)).flat()
+}
+
+/** To be read from, and for nothing else. */
+export async function openLeft(whole: Whole): Promise<Provider[]> {
+  const stores = await leftStores(whole.config).catch((error: unknown) => {
+    whole.log('error', 'pins.unreadable', { error: String(error) })
+    return []
+  })
+  return stores.map((one) => takeProvider(whole, one))
 }
 
 function kindOf<Kind>(kinds: Readonly<Record<string, Kind>>, use: string): Kind {

@@ -5,7 +5,7 @@ import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, test } from 'node:test'
 import { parseConfig } from '../../src/config/load.ts'
-import { createGateway } from '../../src/gateway.ts'
+import { createGateway, type Gateway } from '../../src/gateway.ts'
 import { silentLog } from '../../src/observe/log.ts'
 import { type Serving, serve } from '../../src/serve.ts'
 import { multipart, post } from '../support/adding.ts'
@@ -42,7 +42,8 @@ const configOf = (pinning: Record<string, unknown>, more: Record<string, unknown
 
 const start = async (config: ReturnType<typeof configOf>): Promise<Serving> => {
   await serving?.close()
-  serving = await serve({ config, log: silentLog, create: (next) => createGateway(next, { log: silentLog }) })
+  const create = (next: typeof config, before: object) => createGateway(next, { log: silentLog, ...before })
+  serving = await serve<Gateway>({ config, log: silentLog, create })
   return serving
 }
 

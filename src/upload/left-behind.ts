@@ -1,0 +1,139 @@
+// What a change of the configuration leaves behind: uploads that only providers hold, or were to hold, which are configured
+// no more. It is read from the records of uploads in the data folder, and nothing there is changed.
+import { opendir, readFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { CID } from 'multiformats/cid'
+import { codeOf, makeFolder, writeDurably } from '../durable.ts'
+import { type Entry, readEntry } from './journal.ts'
+
+export type LeftBehind = {
+  readonly provider: string
+  /** Uploads that it holds, and nobody who is configured does. */
+  readonly alone: number
+  /** Uploads that were to be brought to it. */
+  readonly waiting: number
+}
+
+export type Look = {
+  readonly data: string
+  /** Names of the providers that are configured. */
+  readonly providers: readonly string[]
+  /** Whether what lies on this machine anyway has it. */
+  readonly isHere: (cid: CID) => Promise<boolean>
+  readonly signal?: AbortSignal
+}
+
+/** In words for the operator. */
+export const wordsOf = ({ provider, alone, waiting }: LeftBehind): string[] => [
+  ...(alone === 0
+    ? []
+    : [
+        `${uploads(alone)} held by ${provider} alone, and no provider of that name is configured: they are read only where an upstream has them`,
+      ]),
+  ...(waiting === 0
+    ? []
+    : [
+        `${uploads(waiting)} to be brought to ${provider}, and no provider of that name is configured: configure it, or give up on it (DELETE /uploads/<cid>/${provider})`,
+      ]),
+]
+
+const uploads = (count: number): string => (count === 1 ? '1 upload is' : `${count} uploads are`)
+
+/** Every record is looked at, but only where a provider was taken out since it was last known that nothing is left behind. */
+export async function lookBehind(look: Look): Promise<readonly LeftBehind[]> {
+  const known = await readNames(look.data)
+  if (known?.every((name) => look.providers.includes(name))) return []
+  const counts = new Map<string, { alone: number; waiting: number }>()
+  const countOf = (name: string) => {
+    const count = counts.get(name) ?? { alone: 0, waiting: 0 }
+    counts.set(name, count)
+    return count
+  }
+  for await (const { cid, providers } of entriesIn(look.data, look.signal)) {
+    const inState = (wanted: string) =>
+      Object.entries(providers).flatMap(([name, { state }]) => (state === wanted ? [name] : []))
+    const isGone = (name: string) => !look.providers.includes(name)
+    for (const name of inState('wanted').filter(isGone)) countOf(name).waiting++
+    const holders = inState('held')
+    if (holders.length === 0 || !holders.every(isGone) || (await look.isHere(CID.parse(cid)))) continue
+    for (const name of holders) countOf(name).alone++
+  }
+  return [...counts].map(([provider, count]) => ({ provider, ...count }))
+}
+
+/**
+ * The same for the gateway whose folder it is: which names its records may hold is written down, so that the next look is at
+ * nothing where nobody was taken out.
+ */
+export async function lookBehindAndNote(look: Look): Promise<readonly LeftBehind[]> {
+  const known = await readNames(look.data)
+  // Before anything can be held by them. Without a list, the records say who is in it.
+  if (known) await writeNames(look.data, [...known, ...look.providers])
+  const left = await lookBehind(look)
+  await writeNames(look.data, [...left.map(({ provider }) => provider), ...look.providers])
+  return left
+}
+
+const namesFile = (data: string): string => join(data, 'journal', 'providers.json')
+
+async function readNames(data: string): Promise<readonly string[] | undefined> {
+  try {
+    const names: unknown = JSON.parse(await readFile(namesFile(data), 'utf8'))
+    return Array.isArray(names) && names.every((name) => typeof name === 'string') ? names : undefined
+  } catch {
+    return undefined
+  }
+}
+
+async function writeNames(data: string, names: readonly string[]): Promise<void> {
+  const said = [...new Set(names)].sort()
+  const before = await readNames(data)
+  if (before && JSON.stringify(before) === JSON.stringify(said)) return
+  await makeFolder(join(data, 'journal'))
+  await writeDurably(namesFile(data), Buffer.from(JSON.stringify(said)))
+}
+
+/** How many are on their way from this folder. */
+export async function countWaiting(data: string): Promise<number> {
+  let count = 0
+  for await (const _ of filesBelow(join(data, 'journal', 'open'))) count++
+  return count
+}
+
+/** Of both kinds, without touching any: another process may be at work here. */
+async function* entriesIn(data: string, signal: AbortSignal | undefined): AsyncGenerator<Entry> {
+  // What is open may be done a moment later, be an upload that came again, or be seen twice while it is written anew.
+  const open = new Set<string>()
+  for await (const file of filesBelow(join(data, 'journal', 'open'))) {
+    signal?.throwIfAborted()
+    const entry = await entryIn(file)
+    if (!entry || open.has(entry.cid)) continue
+    open.add(entry.cid)
+    yield entry
+  }
+  for await (const shard of namesIn(join(data, 'journal', 'done')))
+    for await (const file of filesBelow(join(data, 'journal', 'done', shard))) {
+      signal?.throwIfAborted()
+      const entry = await entryIn(file)
+      if (entry && !open.has(entry.cid)) yield entry
+    }
+}
+
+const entryIn = async (file: string): Promise<Entry | undefined> =>
+  readEntry(await readFile(file, 'utf8').catch(orNothing('')))
+
+async function* filesBelow(folder: string): AsyncGenerator<string> {
+  for await (const name of namesIn(folder)) if (name.endsWith('.json')) yield join(folder, name)
+}
+
+async function* namesIn(folder: string): AsyncGenerator<string> {
+  const opened = await opendir(folder).catch(orNothing(undefined))
+  if (opened) for await (const { name } of opened) yield name
+}
+
+const orNothing =
+  <T>(otherwise: T) =>
+  (error: unknown): T => {
+    if (codeOf(error) === 'ENOENT' || codeOf(error) === 'ENOTDIR') return otherwise
+    throw error
+  }

@@ -1,0 +1,85 @@
+// What an operator is told of uploads that this configuration does not read from where they are: in the log at a start and
+// behind a reload, and by `check` and `doctor`.
+import type { CID } from 'multiformats/cid'
+import type { Provider } from '../../backends/pinning/contract.ts'
+import type { Config } from '../config/load.ts'
+import { Failure } from '../failure.ts'
+import { countWaiting, type Look, lookBehind, lookBehindAndNote, wordsOf } from '../upload/left-behind.ts'
+import { leftStores, openLeft, readBackOf, wireBackends } from './backends.ts'
+import type { Whole } from './whole.ts'
+
+/** All of it, for who asks: nothing in the data folder is touched. */
+export async function notesOn(whole: Whole): Promise<string[]> {
+  const { config } = whole
+  const stores = await leftStores(config)
+  const providers = [...wireBackends(whole).providers, ...(await openLeft(whole))]
+  const behind = await lookBehind(lookFrom(config, providers))
+  return [...notReadBack(config), ...stores.map(({ place }) => readAnyway(place)), ...behind.flatMap(wordsOf)]
+}
+
+/** What a change left behind, once for each configuration of providers; the rest is for who asks. */
+export function tellLeft(
+  { config, log, lease }: Whole,
+  providers: readonly Provider[],
+  left: readonly Provider[],
+): void {
+  const names = config.pinning.providers.map(({ name }) => name).sort()
+  lease.take(
+    'left behind',
+    [config.data, names, left],
+    () => {
+      const closing = new AbortController()
+      const tell = async (): Promise<void> => {
+        for (const { place } of await leftStores(config)) log('warn', 'uploads.left', { why: readAnyway(place) })
+        const look = lookFrom(config, [...providers, ...left], closing.signal)
+        for (const one of await lookBehindAndNote(look))
+          for (const why of wordsOf(one)) log('warn', 'uploads.left-behind', { ...one, why })
+      }
+      const told = tell().catch((error: unknown) => {
+        if (!closing.signal.aborted) log('warn', 'uploads.left-behind', { error: String(error) })
+      })
+      return { closing, told }
+    },
+    async ({ closing, told }) => {
+      closing.abort(new Failure('cancelled', 'this gateway stops', { source: 'ours' }))
+      await told
+    },
+  )
+}
+
+/** Of a data folder that is not the one any more. */
+export async function leftWith(old: Config, { data, pinning }: Config): Promise<string[]> {
+  if (old.data === data) return []
+  // Without a path of its own a provider keeps in the new folder.
+  const providers = pinning.providers.filter(({ options }) => (options as { path?: string }).path !== undefined)
+  const stores = await leftStores({ ...old, pinning: { ...old.pinning, providers } })
+  const waiting = await countWaiting(old.data)
+  const moved = `data was ${old.data} and is ${data}`
+  return [
+    ...stores.map(({ place }) => `${moved}: ${place} holds uploads, and it is not read any more`),
+    ...(waiting === 0 ? [] : [`${moved}: uploads that wait there for providers (${waiting}) are brought to nobody`]),
+  ]
+}
+
+/** By the configuration alone. */
+function notReadBack({ pinning }: Config): string[] {
+  return pinning.providers.flatMap((entry, index) => {
+    const where = `pinning.providers[${index}] (${entry.name})`
+    const found = readBackOf(entry)
+    if (found === 'by itself' || found === false) return []
+    if (found === undefined)
+      return [`${where}: what it holds is not read back from it (expected its \`gateway\`, or false)`]
+    return found.lacks === undefined ? [] : [`${where}: what is not read back from it: ${found.lacks}`]
+  })
+}
+
+const readAnyway = (place: string): string =>
+  `${place} holds uploads, and no provider keeps any there: it is read for as long as it is there`
+
+function lookFrom({ data, pinning }: Config, here: readonly Provider[], signal?: AbortSignal): Look {
+  const isHere = async (cid: CID): Promise<boolean> => {
+    for (const { store } of here) if (await store?.has(cid)) return true
+    return false
+  }
+  return { data, providers: pinning.providers.map(({ name }) => name), isHere, ...(signal && { signal }) }
+}

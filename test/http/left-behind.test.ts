@@ -1,0 +1,221 @@
+// What a change of the configuration leaves behind is said: by `check` before it is made, by `doctor`, and in the log when it
+// was made.
+import assert from 'node:assert/strict'
+import { readFile, rm, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { checkCommand } from '../../src/commands/check.ts'
+import { doctorCommand } from '../../src/commands/doctor.ts'
+import { parseConfig } from '../../src/config/load.ts'
+import { createGateway, type Gateway } from '../../src/gateway.ts'
+import type { Log } from '../../src/observe/log.ts'
+import { type Serving, serve } from '../../src/serve.ts'
+import { below, multipart, post } from '../support/adding.ts'
+import { tempFolder } from '../support/gateway.ts'
+import { kuboApi, type StandIn, startStandIn, token } from '../support/providers.ts'
+
+let data: string
+let kubo: StandIn
+let serving: Serving | undefined
+let lines: string[]
+beforeEach(async () => {
+  data = await tempFolder()
+  kubo = await startStandIn(kuboApi)
+  lines = []
+})
+afterEach(async () => {
+  await serving?.close()
+  serving = undefined
+  await kubo.close()
+  await rm(data, { recursive: true, force: true })
+})
+
+const log: Log = (_level, event, facts = {}) => {
+  if (/left/.test(event)) lines.push(`${event}: ${facts['why'] ?? facts['error']}`)
+}
+type Providers = readonly Record<string, unknown>[]
+const said = (providers: Providers, more: object = {}) => ({
+  data,
+  listen: '127.0.0.1:0',
+  admin: false,
+  retrieval: { upstreams: [] },
+  cache: { tiers: [{ use: 'memory' }] },
+  pinning: { confirm: 1, probeEvery: 0, providers },
+  ...more,
+})
+const local = { name: 'local', use: 'embedded' }
+const remote = (more: object = {}) => ({ name: 'kubo', use: 'kubo', url: kubo.url, auth: { bearer: token }, ...more })
+
+async function start(providers: Providers, more: object = {}): Promise<Serving> {
+  await serving?.close()
+  const config = parseConfig(said(providers, more))
+  serving = await serve<Gateway>({ config, log, create: (next, before) => createGateway(next, { log, ...before }) })
+  return serving
+}
+const reload = ({ reload: load }: Serving, providers: Providers, more: object = {}) =>
+  load(() => parseConfig(said(providers, more)))
+
+async function add({ listen }: Serving, body = 'a text'): Promise<void> {
+  const answer = await post(`http://${listen}/add`, multipart([{ fileName: 'a', body }]))
+  assert.equal(answer.status, 200, answer.body)
+}
+
+async function until(what: RegExp): Promise<void> {
+  for (const end = Date.now() + 10_000; !what.test(lines.join('\n')); await sleep(5))
+    assert.ok(Date.now() < end, `it was never said: ${what}, but: ${lines.join('\n')}`)
+}
+
+/** The lines that begin with `note`. */
+async function notes(command: 'check' | 'doctor', providers: Providers, more: object = {}): Promise<string[]> {
+  const file = join(data, 'next.yaml')
+  await writeFile(file, JSON.stringify(said(providers, more)))
+  const printed: string[] = []
+  const { write } = process.stdout
+  process.stdout.write = ((text: string) => printed.push(text) > 0) as never
+  try {
+    await (command === 'check' ? checkCommand(file) : doctorCommand(file))
+  } finally {
+    process.stdout.write = write
+  }
+  return printed
+    .join('')
+    .split('\n')
+    .filter((line) => line.startsWith('note'))
+}
+
+describe('what is not read back', () => {
+  test('is said of providers that name no place for it, and of no others', async () => {
+    const told = await notes('check', [
+      local,
+      remote(),
+      { name: 'cluster', use: 'cluster', url: 'http://127.0.0.1:9094' },
+      { name: 'pinata', use: 'pinata', token: 't' },
+      { name: 'filebase', use: 'filebase', bucket: 'b', accessKeyId: 'a', secretAccessKey: 'b' },
+      { name: 'elsewhere', use: 'filebase', endpoint: kubo.url, bucket: 'b', accessKeyId: 'a', secretAccessKey: 'b' },
+      { name: 'forward', use: 'forward', url: 'https://gateway.example.org/add' },
+      { name: 'home', use: 'psa', url: 'https://psa.example.org', token: 't' },
+      { name: 'known', use: 'psa', url: 'https://psa.example.org', token: 't', gateway: 'https://gateway.example.org' },
+      { name: 'wanted', use: 'psa', url: 'https://psa.example.org', token: 't', gateway: false },
+    ])
+    const nowhere = 'what it holds is not read back from it (expected its `gateway`, or false)'
+    assert.deepEqual(told, [
+      `note: pinning.providers[2] (cluster): ${nowhere}`,
+      'note: pinning.providers[3] (pinata): what is not read back from it: files of more than 2 MiB: name a gateway that gives blocks or CARs',
+      `note: pinning.providers[5] (elsewhere): ${nowhere}`,
+      `note: pinning.providers[7] (home): ${nowhere}`,
+    ])
+  })
+})
+
+describe('a folder of pins that nobody keeps in', () => {
+  test('is named by check and doctor before, and in the log behind the reload', async () => {
+    const running = await start([local])
+    await add(running)
+    assert.deepEqual(await notes('check', [local]), [])
+    const folder = `the folder ${join(data, 'pins')} holds uploads, and no provider keeps any there: it is read for as long as it is there`
+    assert.deepEqual(await notes('check', [remote()]), [`note: ${folder}`])
+    assert.deepEqual(await notes('doctor', [remote()]), [`note ${folder}`])
+    assert.ok(await reload(running, [remote()]))
+    await until(/^uploads\.left: the folder .+pins holds uploads/)
+    // What lies there is read, whatever the provider was called.
+    assert.deepEqual(lines, [`uploads.left: ${folder}`])
+  })
+
+  test('is none of it where the provider is called otherwise', async () => {
+    const running = await start([local])
+    await add(running)
+    const renamed = { ...local, name: 'disk' }
+    assert.deepEqual(await notes('check', [renamed]), [])
+    assert.ok(await reload(running, [renamed]))
+    await names(['disk'])
+    assert.deepEqual(lines, [])
+  })
+})
+
+/** Nothing is on its way any more, so that no record moves while it is looked at. */
+const settled = async (): Promise<void> => {
+  for (const end = Date.now() + 10_000; (await below(join(data, 'journal', 'open'))).length > 0; await sleep(5))
+    assert.ok(Date.now() < end)
+}
+
+const names = async (expected: readonly string[]): Promise<void> => {
+  const read = () => readFile(join(data, 'journal', 'providers.json'), 'utf8').catch(() => '')
+  for (const end = Date.now() + 10_000; (await read()) !== JSON.stringify(expected); await sleep(5))
+    assert.ok(Date.now() < end, await read())
+}
+
+describe('what only a provider holds that is configured no more', () => {
+  const alone =
+    '2 uploads are held by kubo alone, and no provider of that name is configured: they are read only where an upstream has them'
+
+  test('is counted, until it is configured again', async () => {
+    const running = await start([remote()])
+    await add(running, 'one')
+    await add(running, 'two')
+    await settled()
+    assert.deepEqual(await notes('check', [local]), [`note: ${alone}`])
+    assert.deepEqual(await notes('doctor', [local]), [`note ${alone}`])
+    assert.ok(await reload(running, [local]))
+    await until(new RegExp(`^uploads.left-behind: ${alone}$`, 'm'))
+    await names(['kubo', 'local'])
+    // Also after a restart, and by a reload for other reasons.
+    lines = []
+    const again = await start([local])
+    await until(/held by kubo alone/)
+    lines = []
+    assert.ok(await reload(again, [local, remote()]))
+    await names(['kubo', 'local'])
+    assert.deepEqual(lines, [])
+    assert.deepEqual(await notes('check', [local, remote()]), [])
+  })
+
+  test('is nothing where another one holds it, too', async () => {
+    const running = await start([local, remote()], { pinning: { confirm: 'all', providers: [local, remote()] } })
+    await add(running)
+    await settled()
+    await names(['kubo', 'local'])
+    assert.deepEqual(await notes('check', [local]), [])
+    assert.ok(await reload(running, [local]))
+    await names(['local'])
+    assert.deepEqual(lines, [])
+  })
+
+  test('is what waits for it, too', async () => {
+    kubo.script = () => ({ status: 503 })
+    const running = await start([local, remote()])
+    await add(running)
+    const waiting =
+      '1 upload is to be brought to kubo, and no provider of that name is configured: configure it, or give up on it (DELETE /uploads/<cid>/kubo)'
+    assert.deepEqual(await notes('check', [local]), [`note: ${waiting}`])
+    assert.ok(await reload(running, [local]))
+    await until(/1 upload is to be brought to kubo/)
+  })
+
+  test('is looked for where nobody wrote down who was configured', async () => {
+    await add(await start([remote()]))
+    await settled()
+    await serving?.close()
+    serving = undefined
+    await rm(join(data, 'journal', 'providers.json'))
+    assert.match((await notes('check', [local])).join(), /1 upload is held by kubo alone/)
+    await start([local])
+    await until(/1 upload is held by kubo alone/)
+  })
+})
+
+test('a reload with another data folder says what stays in the one before', async () => {
+  const other = await tempFolder()
+  try {
+    const running = await start([local])
+    await add(running)
+    assert.ok(await reload(running, [local], { data: other }))
+    await until(
+      /^data\.left-behind: data was .+ and is .+: the folder .+pins holds uploads, and it is not read any more$/m,
+    )
+    await serving?.close()
+    serving = undefined
+  } finally {
+    await rm(other, { recursive: true, force: true })
+  }
+})
