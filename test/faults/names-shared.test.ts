@@ -198,8 +198,8 @@ for (const [what, make] of Object.entries(stores)) {
         assert.ok(isHello(answer))
         took.push(answer.ms)
       }
-      const slow = took.filter((ms) => ms > 90)
-      assert.ok(slow.length <= 3 && slow.every((ms) => ms < 900), took.join(', '))
+      // Where it is waited for as an upstream is, two names take 400 ms.
+      assert.ok(took.filter((ms) => ms > 390).length <= 1, took.join(', '))
       // Nobody has these: who waits for the store, waits until it is passed over.
       const late: number[] = []
       for (let count = 0; count < 6; count++) late.push((await get(first, `/ipns/${createKey().name}`)).ms)
