@@ -65,7 +65,8 @@ export async function createGateway(
   const lease = kept.lease()
   const logs = lease.take('log', [], () => ({ newest: own }))
   try {
-    const whole = { config, clock, lease, log: ((...line) => logs.newest(...line)) satisfies Log }
+    const newest: Log = (...line) => logs.newest(...line)
+    const whole = { config, clock, lease, log: Object.assign(newest, { lost: () => logs.newest.lost?.() ?? 0 }) }
     const { begin, ...parts } = await putTogether(whole)
     logs.newest = own
     begin()

@@ -2,17 +2,19 @@
 import { type Config, loadConfig } from '../config/load.ts'
 import { createGateway, type Gateway, type GatewayOptions } from '../gateway.ts'
 import type { Log } from '../observe/log.ts'
-import { createLog } from '../observe/log.ts'
+import { createLog, createLogSink, survive } from '../observe/log.ts'
 import { type Serving, serve } from '../serve.ts'
 
 export async function serveCommand(file: string | undefined): Promise<number> {
   const config = loadConfig(file)
-  const logs = { newest: createLog(config.log.level) }
+  const sink = createLogSink()
+  survive(process.stdout)
+  const logs = { newest: createLog(config.log.level, sink) }
   const log: Log = (...line) => logs.newest(...line)
   crashOnTheUnexpected(log)
   const signals = listenForSignals()
   const create = async (next: Config, { previous }: GatewayOptions): Promise<Gateway> => {
-    const own = createLog(next.log.level)
+    const own = createLog(next.log.level, sink)
     const gateway = await createGateway(next, { log: own, previous })
     logs.newest = own
     return gateway

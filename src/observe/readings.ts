@@ -64,10 +64,11 @@ type Parts = {
   readonly corrupt: ReadonlyMap<string, number>
   readonly denylists: { readonly rules: number }
   readonly loop: { p99Seconds(): number }
+  readonly log: { readonly lost?: () => number }
 }
 
 export function describeGateway(metrics: Metrics, parts: Parts): void {
-  const { requests, hot, lane, limits, pool, stack, retrieval, names, corrupt, denylists, loop } = parts
+  const { requests, hot, lane, limits, pool, stack, retrieval, names, corrupt, denylists, loop, log } = parts
   metrics.add(
     'ipfs_http_gw_responses_total',
     'counter',
@@ -77,6 +78,12 @@ export function describeGateway(metrics: Metrics, parts: Parts): void {
   metrics.add('ipfs_http_gw_concurrent_requests', 'gauge', 'Requests being answered.', () => limits.inFlight)
   metrics.add('cidgate_answers_total', 'counter', 'Answers by where their bytes came from.', requests.sources)
   metrics.add('cidgate_failures_total', 'counter', 'Requests that failed, by kind.', requests.failures)
+  metrics.add(
+    'cidgate_log_lines_lost_total',
+    'counter',
+    'Lines of the log that could not be written.',
+    () => log.lost?.() ?? 0,
+  )
   metrics.add('cidgate_hot_hits_total', 'counter', 'Answers from the fast lane.', () => lane.hits)
   metrics.add('cidgate_hot_bytes', 'gauge', 'Bytes of complete answers in memory.', () => hot.bytes)
   metrics.add('cidgate_hot_items', 'gauge', 'Complete answers in memory.', () => hot.items)

@@ -40,7 +40,21 @@ export function wireAdmin(
   const loop = whole.lease.take('loop', [], watchLoop, (watch) => watch.close())
   const metrics = createMetrics()
   const denylists = denials.lists
-  describeGateway(metrics, { requests, hot, lane, limits, pool, stack, retrieval, names, corrupt, denylists, loop })
+  const { log } = whole
+  describeGateway(metrics, {
+    requests,
+    hot,
+    lane,
+    limits,
+    pool,
+    stack,
+    retrieval,
+    names,
+    corrupt,
+    denylists,
+    loop,
+    log,
+  })
   const checks = config.upload.through
     ? [checkThrough(whole, config.upload.through)]
     : providers.map((one) => checkProvider(whole, one))

@@ -204,6 +204,26 @@ limits: { grace: 2s }
     assert.deepEqual(await once(child, 'exit'), [0, null])
   })
 
+  it('goes on when whoever reads its log is gone, and counts the lines that are lost', async () => {
+    const file = await configFile('unread.yaml', offline())
+    const { child, said, url } = await start(file)
+    const admin = /admin: (http:[^)]+)/.exec(said.out)?.[1] ?? ''
+    const lost = async () => Number(/^cidgate_log_lines_lost_total (\d+)$/m.exec(await textOf(`${admin}/metrics`))?.[1])
+    child.stderr.destroy()
+    child.stdout.destroy()
+    await writeFile(file, 'listen: nowhere\n')
+    for (let tries = 0; (await lost()) < 3; tries++) {
+      assert.ok(tries < 500, 'no line was lost')
+      child.kill('SIGHUP')
+      await sleep(20)
+    }
+    assert.equal((await fetch(`${url}/ipfs/nonsense`)).status, 400)
+    assert.equal(child.exitCode, null)
+    child.kill('SIGTERM')
+    const [code] = await once(child, 'exit')
+    assert.equal(code, 0)
+  })
+
   it('says what is the matter, and 1, when its address is taken', async () => {
     const { url } = await start(await configFile('first.yaml', offline()))
     const second = await configFile('second.yaml', offline().replace('127.0.0.1:0', new URL(url).host))
@@ -215,6 +235,8 @@ limits: { grace: 2s }
     )
   })
 })
+
+const textOf = async (url: string): Promise<string> => (await fetch(url)).text()
 
 async function untilItSays(
   child: ChildProcessWithoutNullStreams,

@@ -1,0 +1,81 @@
+// What becomes of log lines that cannot be written: they are counted, the process goes on, and the log says so itself later.
+import assert from 'node:assert/strict'
+import { Writable } from 'node:stream'
+import { describe, it } from 'node:test'
+import { setImmediate } from 'node:timers/promises'
+import { createLog, createLogSink, survive } from '../../src/observe/log.ts'
+
+type Reader = { readonly stream: Writable; readonly lines: string[]; state: 'reads' | 'gone' | 'stands still' }
+
+/** As Node makes standard error: what fails does not close it. */
+function createReader(): Reader {
+  const lines: string[] = []
+  const reader: Reader = {
+    lines,
+    state: 'reads',
+    stream: new Writable({
+      decodeStrings: false,
+      highWaterMark: 16,
+      write(chunk: string, _encoding, done) {
+        if (reader.state === 'stands still') return
+        if (reader.state === 'gone') return done(Object.assign(new Error('write EPIPE'), { code: 'EPIPE' }))
+        lines.push(...chunk.trimEnd().split('\n'))
+        done()
+      },
+      destroy(error, done) {
+        done(error)
+        Reflect.get(this, '_undestroy').call(this)
+      },
+    }),
+  }
+  return reader
+}
+
+const eventsOf = ({ lines }: Reader) => lines.map((line) => (JSON.parse(line) as { event: string }).event)
+
+describe('the log', () => {
+  it('writes what is as important as it should be, one line of JSON each, with its facts', () => {
+    const reader = createReader()
+    const log = createLog('warn', createLogSink(reader.stream))
+    log('info', 'small')
+    log('error', 'large', { of: 'us' })
+    assert.deepEqual(
+      reader.lines.map((line) => ({ ...JSON.parse(line), time: '' })),
+      [{ time: '', level: 'error', event: 'large', of: 'us' }],
+    )
+    assert.equal(log.lost?.(), 0)
+  })
+
+  it('loses lines and nothing else when its reader is gone, and says how many as soon as there is one again', async () => {
+    const reader = createReader()
+    const log = createLog('info', createLogSink(reader.stream))
+    reader.state = 'gone'
+    for (const event of ['a', 'b', 'c']) {
+      log('info', event)
+      await setImmediate()
+    }
+    assert.equal(log.lost?.(), 3)
+    reader.state = 'reads'
+    log('info', 'd')
+    log('info', 'e')
+    assert.deepEqual(eventsOf(reader), ['log.lost', 'd', 'e'])
+    assert.equal((JSON.parse(reader.lines[0] ?? '') as { lines: number }).lines, 3)
+    assert.equal(log.lost?.(), 3)
+  })
+
+  it('keeps no more than a mebibyte for a reader that stands still', () => {
+    const reader = createReader()
+    const log = createLog('info', createLogSink(reader.stream))
+    reader.state = 'stands still'
+    for (let count = 0; count < 5000; count++) log('info', 'x'.repeat(1000))
+    assert.ok(reader.stream.writableLength < 1.1 * 1024 * 1024)
+    const { lost = () => 0 } = log
+    assert.ok(lost() > 3500 && lost() < 5000, `${lost()}`)
+  })
+
+  it('is listened to once, however many logs write to one stream', () => {
+    const { stream } = createReader()
+    for (let count = 0; count < 30; count++) survive(stream)
+    assert.equal(stream.listenerCount('error'), 1)
+  })
+})
