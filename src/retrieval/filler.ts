@@ -63,6 +63,8 @@ type Writing = {
 
 const mostRemembered = 4096
 const leastPauseMs = 250
+const calmMs = 2000
+const calmAtOnce = 4
 
 export function createFiller(options: FillerOptions): Filler {
   const { tier, clock, maxBytes = 32 * 1024 * 1024, maxBlocks = 2048, atOnce = 8 } = options
@@ -75,6 +77,7 @@ export function createFiller(options: FillerOptions): Filler {
   const lastWrites = new Map<string, number>()
   const roomSeekers = new Set<() => void>()
   let behind = 0
+  let busySince = clock.monotonic()
   let pausedUntil = Number.NEGATIVE_INFINITY
   let isStuck = false
   let written = 0
@@ -112,11 +115,18 @@ export function createFiller(options: FillerOptions): Filler {
 
   const notBefore = (key: string): number => (lastWrites.get(key) ?? Number.NEGATIVE_INFINITY) + rewriteMs
 
+  function mostNow(now: number): number {
+    // After a pause one goes ahead of the others.
+    if (pausedUntil > Number.NEGATIVE_INFINITY && !closed) return 1
+    // What comes in now is being read by somebody: where there is time, that goes before the writing.
+    return reread && !closed && now - busySince < calmMs ? Math.min(atOnce, calmAtOnce) : atOnce
+  }
+
   function pump(): void {
     const now = clock.monotonic()
     let soonest = closed || pausedUntil <= now ? Number.POSITIVE_INFINITY : pausedUntil
-    // After a pause one goes ahead of the others.
-    const most = soonest < Number.POSITIVE_INFINITY ? 0 : pausedUntil > Number.NEGATIVE_INFINITY ? 1 : atOnce
+    if (line.size === 0 && behind === 0) busySince = now
+    const most = soonest < Number.POSITIVE_INFINITY ? 0 : mostNow(now)
     for (const key of line.keys()) {
       if (behind >= most) break
       if (busy.has(key)) continue

@@ -38,7 +38,7 @@ const readPace = { firstMs: 100, leastMs: 25, mostMs: 250, lineMs: 250 }
 // What lies on this machine is worth more than a question to somebody else, also while the machine is busy.
 const localLeastMs = 100
 // An upload may be 200 ms later for a store that hangs, and waits longer for one that is known to take longer.
-const writePace = { firstMs: 150, leastMs: 25, mostMs: 500, lineMs: 3000 }
+const writePace = { firstMs: 150, leastMs: 25, mostMs: 500, lineMs: 1000 }
 
 export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
   const { clock, log, failures, firstMs, silenceOnly } = options

@@ -26,6 +26,7 @@ export type LayerOptions = {
 
 const usualDrainMs = 5000
 const sharedRewriteMs = 1000
+const sharedAtOnce = 16
 // A disk slower than a stream of new blocks slows that stream down a little instead of losing parts of it: what was read
 // once is to be there when every upstream is gone. A shared tier holds up nobody: it gets the rest from the disk, later.
 const localWaitMs = 500
@@ -38,7 +39,9 @@ export function createLayer(tier: Tier, { clock, fillBytes, here }: LayerOptions
       tier,
       clock,
       ...(fillBytes === undefined ? {} : { maxBytes: fillBytes }),
-      ...(tier.traits.shared ? { rewriteMs: sharedRewriteMs, reread: readHere } : { waitMs: localWaitMs }),
+      ...(tier.traits.shared
+        ? { atOnce: sharedAtOnce, rewriteMs: sharedRewriteMs, reread: readHere }
+        : { waitMs: localWaitMs }),
     })
   }
 

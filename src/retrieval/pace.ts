@@ -17,17 +17,21 @@ export type PaceOptions = {
 export interface Pace {
   /** An answer, so long after its call had begun. */
   answered(ms: number): void
-  /** A call that has had `limitMs` and no answer. */
+  /** A call that has had `dueMs` and no answer. */
   overdue(): void
+  /** An answer is due after this. */
+  readonly dueMs: number
   /** A call that takes longer than this is slow, for this tier. */
-  readonly limitMs: number
+  readonly slowMs: number
   /** What a caller waits before somebody else is asked too. */
   readonly patienceMs: number
 }
 
 const kept = 32
 const forgetMs = 300_000
-const factor = 1.5
+const leastSlowMs = 100
+const dueFactor = 1.5
+const slowFactor = 2
 const mostOverdue = 2
 
 export function createPace({ clock, firstMs, leastMs, mostMs, deadlineMs }: PaceOptions): Pace {
@@ -36,12 +40,12 @@ export function createPace({ clock, firstMs, leastMs, mostMs, deadlineMs }: Pace
   let at = clock.monotonic()
   let overdueInRow = 0
 
-  function limit(): number {
+  function due(): number {
     if (usualMs !== undefined && clock.monotonic() - at > forgetMs) {
       last = []
       usualMs = undefined
     }
-    return Math.min(deadlineMs, usualMs === undefined ? firstMs : Math.max(leastMs, usualMs * factor))
+    return Math.min(deadlineMs, usualMs === undefined ? firstMs : Math.max(leastMs, usualMs * dueFactor))
   }
 
   return {
@@ -55,11 +59,14 @@ export function createPace({ clock, firstMs, leastMs, mostMs, deadlineMs }: Pace
     overdue() {
       overdueInRow++
     },
-    get limitMs() {
-      return limit()
+    get dueMs() {
+      return due()
+    },
+    get slowMs() {
+      return Math.min(deadlineMs, Math.max(leastSlowMs, due() * slowFactor))
     },
     get patienceMs() {
-      const ms = limit()
+      const ms = due()
       return overdueInRow >= mostOverdue || ms > mostMs ? 0 : ms
     },
   }

@@ -3,6 +3,7 @@
 import type { CID } from 'multiformats/cid'
 import type { Call, Tier } from '../../backends/tiers/contract.ts'
 import { blockKey, proves } from '../block.ts'
+import { orAborted } from '../deadline.ts'
 import type { Log } from '../observe/log.ts'
 
 export type ProvedTier = Tier & {
@@ -61,7 +62,7 @@ export function proved(tier: Tier, { log, onCorrupt }: ProvedOptions): ProvedTie
     ...(tier.announces !== undefined && { announces: tier.announces }),
     get: (cid, signal, call) => noted(blockKey(cid), read(cid, signal, call)),
     async put(cid, bytes, signal, call) {
-      await reading.get(blockKey(cid))
+      await orAborted(signal, Promise.resolve(reading.get(blockKey(cid))))
       return tier.put(cid, bytes, signal, call)
     },
     has: (cid, signal, call) => tier.has(cid, signal, call),

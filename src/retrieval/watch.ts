@@ -46,6 +46,8 @@ const mostAtOnce = 8192
 const mostStrays = 8
 const lateMs = 10
 const againMs = 25
+// What somebody waits longer where we were held up ourselves: hardly for a store elsewhere, for a disk it is mostly so.
+const heldUpMs = { elsewhere: 50, here: 500 }
 
 export function createWatch(options: WatchOptions): Watch {
   const { clock, name, announces, slowIsFailure, silenceOnly = false, deadlineMs, lineMs } = options
@@ -72,14 +74,20 @@ export function createWatch(options: WatchOptions): Watch {
     permit.failed()
   }
 
-  /** Rings after `ms` in which we were not held up ourselves. */
-  function ring(ms: number, action: () => void): () => void {
+  /** Rings after `ms` in which we were not held up ourselves; `late` is told of each time we were. */
+  function ring(ms: number, action: () => void, late = () => {}): () => void {
     const due = clock.monotonic() + ms
-    let stop = clock.after(ms, function rung() {
+    let stop = clock.after(ms, () => {
       if (clock.monotonic() - due <= lateMs) return action()
-      stop = ring(Math.min(ms, againMs), action)
+      late()
+      stop = ring(Math.min(ms, againMs), action, late)
     })
     return () => stop()
+  }
+
+  /** Where nobody is waited for any more, nobody stands in line for it. */
+  function tellLine(): void {
+    if (pace.patienceMs === 0) for (const one of live) if (!one.hasBegun) one.tell()
   }
 
   function start<T>(permit: Permit, overdue: (() => void) | undefined, work: Work<T>) {
@@ -116,17 +124,25 @@ export function createWatch(options: WatchOptions): Watch {
       if (beganAt !== undefined || own.signal.aborted) return
       beganAt = clock.monotonic()
       stop()
-      const { patienceMs, limitMs } = pace
-      const slow = () => {
+      const since = beganAt
+      const { patienceMs, dueMs, slowMs } = pace
+      const late = () => {
+        if (clock.monotonic() - since > dueMs + (slowIsFailure ? heldUpMs.elsewhere : heldUpMs.here)) one.tell()
+      }
+      const due = () => {
         pace.overdue()
         one.tell()
+        tellLine()
+        stop = ring(slowMs - dueMs, slow)
+      }
+      const slow = () => {
         isBlamed = slowIsFailure
-        if (isBlamed) blame(silent(name, limitMs), permit)
-        stop = ring(deadlineMs - limitMs, () => one.end(silent(name, deadlineMs)))
+        if (isBlamed) blame(silent(name, slowMs), permit)
+        stop = ring(deadlineMs - slowMs, () => one.end(silent(name, deadlineMs)))
       }
       // Who usually takes longer than is worth waiting for is not waited for at all.
       if (patienceMs === 0) one.tell()
-      stop = ring(limitMs, slow)
+      stop = ring(dueMs, due, late)
     }
     live.add(one)
     if (!announces) begun()
