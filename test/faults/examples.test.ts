@@ -1,0 +1,143 @@
+// The worked examples keep their words: each of them as it is shipped, with a stand-in for whatever it names.
+import assert from 'node:assert/strict'
+import { afterEach, describe, test } from 'node:test'
+import { readYaml } from '../../src/config/load.ts'
+import { shipped } from '../../src/config/package.ts'
+import { multipart, post } from '../support/adding.ts'
+import { noise } from '../support/fixtures.ts'
+import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
+import { type Call, clusterApi, kuboApi, psaApi, startStandIn, token } from '../support/providers.ts'
+import { startRedisServer } from '../support/redis-server.ts'
+import { startUpstream } from '../support/upstream.ts'
+
+const open: { close(): Promise<void> }[] = []
+afterEach(async () => {
+  for (const one of open.splice(0).toReversed()) await one.close()
+})
+async function started<T extends { close(): Promise<void> }>(starting: Promise<T>): Promise<T> {
+  const one = await starting
+  open.push(one)
+  return one
+}
+
+/** As it is shipped, but for the addresses and secrets of whoever uses it; and without the public upstreams. */
+function example(name: string, replaced: Readonly<Record<string, string>>): Record<string, unknown> {
+  let text = JSON.stringify(readYaml(shipped(`config/examples/${name}.yaml`)))
+  for (const [what, instead] of Object.entries(replaced)) {
+    assert.ok(text.includes(what), `${name}.yaml names no ${what}`)
+    text = text.replaceAll(what, instead)
+  }
+  const { listen: _, data: __, admin: ___, ...config } = JSON.parse(text) as Record<string, unknown>
+  return config
+}
+
+/** A new machine: an empty folder of its own, and nothing in memory. */
+const instance = (config: Record<string, unknown>): Promise<TestGateway> =>
+  started(startGateway({ config: { ...config, pinning: { ...(config['pinning'] as object), probeEvery: 0 } } }))
+
+async function add({ url }: TestGateway, body: Uint8Array): Promise<string> {
+  const { status, json, body: text } = await post(`${url}/add`, multipart([{ fileName: 'a', body }]))
+  assert.equal(status, 200, text)
+  return (json['cids'] as [string])[0]
+}
+
+async function isWhole({ url }: TestGateway, path: string, body: Uint8Array, from: string): Promise<void> {
+  const answer = await fetchAll(url + path)
+  assert.equal(answer.status, 200, answer.body.toString().slice(0, 300))
+  assert.ok(answer.body.equals(body))
+  assert.match(String(answer.headers['cache-status']), new RegExp(`detail="?${from}`))
+}
+
+const body = noise(2_200_000, 41)
+
+describe('cluster.yaml', () => {
+  test('an upload counts when two peers have pinned it, and every instance reads it', async () => {
+    const cluster = await started(startStandIn(clusterApi))
+    const gateway = await started(startUpstream({ blocks: cluster.blocks }))
+    let looks = 0
+    const peers = (...states: string[]) =>
+      Object.fromEntries(states.map((status, index) => [`peer${index}`, { status }]))
+    cluster.script = (call: Call) => {
+      if (!call.path.startsWith('/pins/')) return undefined
+      looks++
+      return {
+        json: { peer_map: looks < 3 ? peers('pinned', 'pinning', 'remote') : peers('pinned', 'pinned', 'remote') },
+      }
+    }
+    const config = example('cluster', {
+      'http://cluster.example.org:9094': cluster.url,
+      'http://cluster.example.org:8080': gateway.url,
+      '{"basic":"cidgate:${CLUSTER_PASSWORD}"}': JSON.stringify({ bearer: token }),
+    })
+    const first = await instance(config)
+    const path = await add(first, body)
+    assert.equal(looks, 3)
+    await first.close()
+    for (const another of [await instance(config), await instance(config)])
+      await isWhole(another, path, body, 'cluster')
+  })
+})
+
+describe('second-home.yaml', () => {
+  test('Kubo holds it, the service fetches it behind the answer, and it is read from either', async () => {
+    const kubo = await started(startStandIn(kuboApi))
+    const gateway = await started(startUpstream({ blocks: kubo.blocks }))
+    const isAnswered = Promise.withResolvers<void>()
+    const origins: string[] = []
+    const service = await started(
+      startStandIn(async (call, self) => {
+        if (call.method === 'POST') origins.push(...(JSON.parse(call.body.toString()) as { origins: string[] }).origins)
+        // It fetches in its own time; nobody who uploads waits for that.
+        if (call.path.split('/').length > 3) await isAnswered.promise
+        return psaApi(call, self)
+      }),
+    )
+    const config = example('second-home', {
+      'http://127.0.0.1:5001': kubo.url,
+      'https://api.pinning.example.org': service.url,
+      '${PSA_TOKEN}': token,
+      'https://gateway.pinning.example.org': gateway.url,
+      '"name":"kubo"': `"auth":{"bearer":"${token}"},"name":"kubo"`,
+    })
+    const first = await instance(config)
+    const path = await add(first, body)
+    assert.equal(kubo.pins.size, 1)
+    isAnswered.resolve()
+    for (const until = Date.now() + 10_000; ![...service.pins.values()].includes('pinned') && Date.now() < until; )
+      await new Promise((resolve) => setTimeout(resolve, 10))
+    assert.deepEqual([...service.pins], [[path.replace('/ipfs/', ''), 'pinned']])
+    assert.equal(origins.length, 1)
+    assert.match(origins[0] ?? '', /^\/dns4\/kubo\.example\.org\/tcp\/4001\/p2p\//)
+    await first.close()
+
+    gateway.fault = { kind: 'notFound' }
+    await isWhole(await instance(config), path, body, 'kubo')
+    gateway.fault = undefined
+    kubo.script = () => 'cut'
+    await isWhole(await instance(config), path, body, 'second-home')
+  })
+})
+
+describe('redis.yaml', () => {
+  test('instances share what is in Redis, and what it forgot is read from Kubo', async () => {
+    const redis = await startRedisServer()
+    open.push({ close: () => redis.stop() })
+    const kubo = await started(startStandIn(kuboApi))
+    const config = example('redis', {
+      '${REDIS_URL}': redis.url,
+      'http://kubo.example.org:5001': kubo.url,
+      '${KUBO_TOKEN}': token,
+    })
+    const first = await instance(config)
+    const path = await add(first, body)
+    assert.ok(
+      [...redis.values.values()].every(({ expires = 0 }) => Math.abs(expires - Date.now() - 86_400_000) < 60_000),
+    )
+    await first.close()
+    kubo.script = () => ({ status: 503 })
+    await isWhole(await instance(config), path, body, 'redis')
+    kubo.script = undefined
+    redis.values.clear()
+    await isWhole(await instance(config), path, body, 'kubo')
+  })
+})
