@@ -92,7 +92,9 @@ const retrieval = z.strictObject({
   upstreams: entriesWith(upstreamKinds, upstreamLimits, 'trustless')
     .optional()
     .transform((list) => list ?? [])
-    .describe('Who is asked for blocks that no tier has. Absent: config/upstreams.yaml. Empty: nobody (an archive).'),
+    .describe(
+      'Who is asked for blocks that no tier has, beside the providers that hold some. Absent: config/upstreams.yaml. Empty: nobody else (an archive).',
+    ),
   notFound: z
     .strictObject({
       first: duration().prefault('5s').describe('How long it is remembered that nobody has a thing, the first time.'),

@@ -1,0 +1,84 @@
+// Which upstreams a configuration makes of its providers: one for each place, called as the provider is, and none where the
+// operator named the very same place already.
+import assert from 'node:assert/strict'
+import { afterEach, describe, test } from 'node:test'
+import { systemClock } from '../../src/clock.ts'
+import { parseConfig } from '../../src/config/load.ts'
+import { silentLog } from '../../src/observe/log.ts'
+import { wireBackends } from '../../src/wiring/backends.ts'
+import { createKept, type Lease } from '../../src/wiring/kept.ts'
+
+const leases: Lease[] = []
+afterEach(async () => {
+  for (const lease of leases.splice(0)) await lease.end()
+})
+
+type Entries = readonly Record<string, unknown>[]
+
+/** Name, and the provider that it reads. */
+function membersOf(providers: Entries, upstreams: Entries = []) {
+  const config = parseConfig({ data: '/nonexistent', retrieval: { upstreams }, pinning: { providers } })
+  const lease = createKept().lease()
+  leases.push(lease)
+  const { members } = wireBackends({ config, clock: systemClock, log: silentLog, lease })
+  return members.map(({ upstream, of, perMinute }) => [upstream.name, of, perMinute])
+}
+
+const kubo = { name: 'kubo', use: 'kubo', url: 'http://127.0.0.1:5001' }
+const gateway = 'https://gateway.example.org'
+
+describe('upstreams made of providers', () => {
+  test('stand beside those that are configured, under the names of the providers', () => {
+    assert.deepEqual(membersOf([{ use: 'embedded' }, kubo], [{ name: 'other', url: gateway }]), [
+      ['other', undefined, undefined],
+      ['kubo', 'kubo', undefined],
+    ])
+  })
+
+  test('have names of their own where theirs is taken', () => {
+    const upstreams = [
+      { name: 'kubo', url: gateway },
+      { name: 'provider-kubo', url: `${gateway}/two` },
+    ]
+    assert.deepEqual(membersOf([kubo], upstreams).at(-1), ['provider-provider-kubo', 'kubo', undefined])
+  })
+
+  test('are none where the same place is an upstream already, or another provider’s', () => {
+    const forward = { name: 'main', use: 'forward', url: `${gateway}/add` }
+    assert.deepEqual(membersOf([forward], [{ name: 'main', url: gateway }]), [['main', undefined, undefined]])
+    const node = { name: 'node', use: 'kubo', url: 'http://127.0.0.1:5001/' }
+    assert.deepEqual(membersOf([kubo], [node]), [['node', undefined, undefined]])
+    assert.equal(membersOf([kubo, { ...kubo, name: 'again' }]).length, 1)
+  })
+
+  test('are made where the same place is asked with another key, or in another way', () => {
+    const own = { ...kubo, auth: { bearer: 'token' } }
+    assert.equal(membersOf([own], [{ name: 'node', use: 'kubo', url: kubo.url }]).length, 2)
+    assert.equal(membersOf([kubo], [{ name: 'node', url: kubo.url }]).length, 2)
+  })
+
+  test('are not made where the operator wants none, or no place is known', () => {
+    const keys = { accessKeyId: 'a', secretAccessKey: 'b', bucket: 'b' }
+    const none: Entries = [
+      { ...kubo, gateway: false },
+      { use: 'cluster', url: 'http://127.0.0.1:9094' },
+      { use: 'filebase', endpoint: 'http://127.0.0.1:1', ...keys },
+      { use: 'pinata', token: 't', apiUrl: 'http://127.0.0.1:1' },
+    ]
+    assert.deepEqual(membersOf(none), [])
+  })
+
+  test('keep to what their public gateways allow', () => {
+    const keys = { accessKeyId: 'a', secretAccessKey: 'b', bucket: 'b' }
+    const hosted: Entries = [
+      { name: 'pinata', use: 'pinata', token: 't' },
+      { name: 'filebase', use: 'filebase', ...keys },
+      { name: '4everland', use: 'filebase', variant: '4everland', ...keys },
+    ]
+    assert.deepEqual(membersOf(hosted), [
+      ['pinata', 'pinata', 200],
+      ['filebase', 'filebase', 200],
+      ['4everland', '4everland', 300],
+    ])
+  })
+})
