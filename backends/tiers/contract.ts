@@ -63,8 +63,6 @@ export interface Tier {
   readonly deadlineMs?: number
   /** It says when a call has `begun`. Otherwise a call begins when it is made. */
   readonly announces?: boolean
-  /** How long an answer of it is worth waiting for now before somebody else is asked too; a guard learns it. */
-  readonly patienceMs?: number
   get(cid: CID, signal?: AbortSignal, call?: Call): Promise<Uint8Array | undefined>
   put(cid: CID, bytes: Uint8Array, signal?: AbortSignal, call?: Call): Promise<void>
   has(cid: CID, signal?: AbortSignal, call?: Call): Promise<boolean>

@@ -1,7 +1,7 @@
 // Looks into the slow tiers: one for all who want a block at the same time. What is found fills the tiers before it.
 import type { CID } from 'multiformats/cid'
+import type { Call } from '../../backends/tiers/contract.ts'
 import { blockKey } from '../block.ts'
-import type { Clock } from '../clock.ts'
 import type { Log } from '../observe/log.ts'
 import { createFlights } from './flights.ts'
 import { askInTurn, type InTurn } from './in-turn.ts'
@@ -10,11 +10,8 @@ import type { Found, Layer, Layers } from './layers.ts'
 export interface Look {
   /** Undefined: no slow tier has it, or none could be asked. Rejects only when everybody left, or the stack was closed. */
   readonly found: Promise<Found | undefined>
-  /**
-   * How long from now it is worth waiting before somebody else is asked too. It is to be read again after that time: a
-   * look that stands in our own line may be worth more, one whose tiers have become silent is worth nothing.
-   */
-  readonly patienceMs: number
+  /** Resolves as soon as it is worth asking somebody else too. The look goes on. */
+  readonly overdue: Promise<void>
   leave(): void
 }
 
@@ -32,13 +29,7 @@ export interface Looks {
 /** `isStale`: it was deleted meanwhile. */
 type Looking = { readonly inTurn: InTurn<Found>; isStale: boolean }
 
-// For a tier that nothing is known of.
-const usualPatienceMs = 100
-
-export function createLooks(
-  { all, slow, ask, hit }: Layers,
-  { clock, log }: { readonly clock: Clock; readonly log: Log },
-): Looks {
+export function createLooks({ all, slow, ask, hit }: Layers, log: Log): Looks {
   const flights = createFlights<Looking>()
   let deletes = 0
 
@@ -50,17 +41,13 @@ export function createLooks(
   }
 
   function begin(cid: CID, signal: AbortSignal, isStale: () => boolean, anyway: boolean): InTurn<Found> {
-    const asked = slow.map((layer) => ({
-      patienceMs: layer.tier.patienceMs ?? usualPatienceMs,
-      async ask(own: AbortSignal, { overdue }: { overdue?: () => void }) {
-        const call = { anyway, ...(overdue && { overdue }) }
-        const bytes = await ask(layer, own, (told) => layer.tier.get(cid, own, told), call)
-        if (!bytes) return undefined
-        if (!isStale()) fillBefore(layer, cid, bytes)
-        return hit(layer, bytes)
-      },
-    }))
-    return askInTurn(asked, signal, clock)
+    const asked = slow.map((layer) => async (own: AbortSignal, call: Call) => {
+      const bytes = await ask(layer, own, (told) => layer.tier.get(cid, own, told), { ...call, anyway })
+      if (!bytes) return undefined
+      if (!isStale()) fillBefore(layer, cid, bytes)
+      return hit(layer, bytes)
+    })
+    return askInTurn(asked, signal)
   }
 
   return {
@@ -73,25 +60,18 @@ export function createLooks(
         return looking
       })
       const { inTurn } = flight.work
-      return {
-        found: inTurn.found,
-        get patienceMs() {
-          return inTurn.patienceMs
-        },
-        leave: () => flight.leave(),
-      }
+      return { ...inTurn, leave: () => flight.leave() }
     },
     alone(cid, signal, anyway) {
       const before = deletes
       return begin(cid, signal, () => deletes !== before, anyway)
     },
     has(cid, signal) {
-      const asked = slow.map((layer) => ({
-        patienceMs: layer.tier.patienceMs ?? usualPatienceMs,
-        ask: async (own: AbortSignal, call: { overdue?: () => void }) =>
+      const asked = slow.map(
+        (layer) => async (own: AbortSignal, call: Call) =>
           (await ask(layer, own, (told) => layer.tier.has(cid, own, told), call)) || undefined,
-      }))
-      return askInTurn(asked, signal, clock)
+      )
+      return askInTurn(asked, signal)
     },
     forget(cid) {
       deletes++

@@ -195,17 +195,7 @@ export function openSession(
   /** What the slow tiers have, `late` as soon as it is worth asking somebody else too. */
   async function whileWorthIt(cid: CID, look: Look): Promise<Held | undefined | 'late'> {
     if (onlyIfCached) return inTime(cid, () => look.found)
-    return inTime(cid, async (own) => {
-      for (;;) {
-        const stop = new AbortController()
-        const nap = shared.clock.sleep(look.patienceMs, AbortSignal.any([own, stop.signal])).then(
-          () => 'late' as const,
-          () => 'late' as const,
-        )
-        const held = await Promise.race([look.found, nap]).finally(() => stop.abort())
-        if (held !== 'late' || own.aborted || look.patienceMs === 0) return held
-      }
-    })
+    return inTime(cid, () => Promise.race([look.found, look.overdue.then(() => 'late' as const)]))
   }
 
   /** Whoever brings it first, and nothing only when nobody has it. */

@@ -72,8 +72,5 @@ export function proved(tier: Tier, { log, onCorrupt }: ProvedOptions): ProvedTie
     get corrupt() {
       return corrupt
     },
-    get patienceMs() {
-      return tier.patienceMs ?? 0
-    },
   }
 }

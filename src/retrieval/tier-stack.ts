@@ -65,7 +65,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
   const layers = createLayers(parts, { clock, log, onOutage, fillBytes })
   const { all, fast, slow, ask, hit, outage } = layers
   const tiers = all.map(({ tier }) => tier)
-  const looks = createLooks(layers, { clock, log })
+  const looks = createLooks(layers, log)
   let deletes = 0
   let closing: Promise<void> | undefined
 
@@ -95,19 +95,11 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
   }
 
   /** The answer, or undefined as soon as it is no longer worth waiting for. */
-  async function worthWaiting<T>(work: InTurn<T>, signal: AbortSignal | undefined): Promise<T | undefined> {
-    const ended = work.found.then((found) => ({ found }))
-    const stop = new AbortController()
-    const own = signal ? AbortSignal.any([signal, stop.signal]) : stop.signal
-    try {
-      for (;;) {
-        const over = await Promise.race([ended, clock.sleep(work.patienceMs, own)])
-        if (over) return over.found
-        if (work.patienceMs === 0) return undefined
-      }
-    } finally {
-      stop.abort()
-    }
+  async function worthWaiting<T>(
+    { found, overdue }: InTurn<T>,
+    signal: AbortSignal | undefined,
+  ): Promise<T | undefined> {
+    return orAborted(signal, Promise.race([found, overdue.then(() => undefined)]))
   }
 
   /** Puts into memory and answers the copy that may be kept: the caller's own buffer is theirs to change. */

@@ -70,7 +70,7 @@ function memoryStack(): TierStack & { readonly held: Map<string, Uint8Array> } {
     has: async (cid: CID) => held.has(blockKey(cid)),
     find: findFast,
     findFast,
-    look: () => ({ found: Promise.resolve(undefined), patienceMs: 0, leave() {} }),
+    look: () => ({ found: Promise.resolve(undefined), overdue: Promise.resolve(), leave() {} }),
     put: async (cid: CID, bytes: Uint8Array) => void held.set(blockKey(cid), bytes),
     store: async (cid: CID, bytes: Uint8Array) => {
       held.set(blockKey(cid), bytes)
