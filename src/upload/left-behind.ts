@@ -88,7 +88,7 @@ async function readNames(data: string): Promise<readonly string[] | undefined> {
 async function writeNames(data: string, names: readonly string[]): Promise<void> {
   const said = [...new Set(names)].sort()
   const before = await readNames(data)
-  if (before && JSON.stringify(before) === JSON.stringify(said)) return
+  if (JSON.stringify(before ?? []) === JSON.stringify(said)) return
   await makeFolder(join(data, 'journal'))
   await writeDurably(namesFile(data), Buffer.from(JSON.stringify(said)))
 }

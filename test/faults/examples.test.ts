@@ -1,6 +1,6 @@
 // The worked examples keep their words: each of them as it is shipped, with a stand-in for whatever it names.
 import assert from 'node:assert/strict'
-import { afterEach, describe, test } from 'node:test'
+import { describe, test } from 'node:test'
 import { readYaml } from '../../src/config/load.ts'
 import { shipped } from '../../src/config/package.ts'
 import { multipart, post } from '../support/adding.ts'
@@ -8,17 +8,10 @@ import { noise } from '../support/fixtures.ts'
 import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
 import { type Call, clusterApi, kuboApi, psaApi, startStandIn, token } from '../support/providers.ts'
 import { startRedisServer } from '../support/redis-server.ts'
+import { closingAfterEach } from '../support/started.ts'
 import { startUpstream } from '../support/upstream.ts'
 
-const open: { close(): Promise<void> }[] = []
-afterEach(async () => {
-  for (const one of open.splice(0).toReversed()) await one.close()
-})
-async function started<T extends { close(): Promise<void> }>(starting: Promise<T>): Promise<T> {
-  const one = await starting
-  open.push(one)
-  return one
-}
+const started = closingAfterEach()
 
 /** As it is shipped, but for the addresses and secrets of whoever uses it; and without the public upstreams. */
 function example(name: string, replaced: Readonly<Record<string, string>>): Record<string, unknown> {
@@ -121,7 +114,7 @@ describe('second-home.yaml', () => {
 describe('redis.yaml', () => {
   test('instances share what is in Redis, and what it forgot is read from Kubo', async () => {
     const redis = await startRedisServer()
-    open.push({ close: () => redis.stop() })
+    await started({ close: () => redis.stop() })
     const kubo = await started(startStandIn(kuboApi))
     const config = example('redis', {
       '${REDIS_URL}': redis.url,

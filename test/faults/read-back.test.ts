@@ -1,23 +1,16 @@
 // The threat: the machine that took uploads is gone, or forgets, and nobody had written down where they can be read. What a
 // provider holds is read from that provider, by an instance that has nothing but the configuration.
 import assert from 'node:assert/strict'
-import { afterEach, describe, test } from 'node:test'
+import { describe, test } from 'node:test'
 import { multipart, post } from '../support/adding.ts'
 import { noise } from '../support/fixtures.ts'
 import { fetchAll, type StartOptions, startGateway } from '../support/gateway.ts'
 import * as services from '../support/providers.ts'
 import { type StandIn, startStandIn, token } from '../support/providers.ts'
+import { closingAfterEach } from '../support/started.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 
-const open: { close(): Promise<void> }[] = []
-afterEach(async () => {
-  for (const one of open.splice(0).toReversed()) await one.close()
-})
-async function started<T extends { close(): Promise<void> }>(starting: Promise<T>): Promise<T> {
-  const one = await starting
-  open.push(one)
-  return one
-}
+const started = closingAfterEach()
 
 /** Its first byte is the smallest part of it: several blocks, below a root that is none of them. */
 const large = noise(3_000_000, 21)

@@ -204,6 +204,14 @@ describe('what only a provider holds that is configured no more', () => {
   })
 })
 
+test('where there are no providers and never were, nothing is written down', async () => {
+  const running = await start([], { upload: { through: `${kubo.url}/api/v0` } })
+  assert.ok(await reload(running, []))
+  await serving?.close()
+  serving = undefined
+  assert.ok(!(await below(data)).includes('providers.json'))
+})
+
 test('a reload with another data folder says what stays in the one before', async () => {
   const other = await tempFolder()
   try {
