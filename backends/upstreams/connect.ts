@@ -54,6 +54,8 @@ const refusing: LookupFunction = (hostname, options, callback) => {
 }
 
 const mostInLine = 1_000
+// Questions wait for their places, not for sockets: probes, and sockets that are being closed, have some of their own.
+const spareConnections = 8
 
 export type PoolOptions = {
   readonly url: string
@@ -73,9 +75,9 @@ export function createAgent({ url, connectMs, connections, allowPrivate }: PoolO
     autoSelectFamily: true,
     ...(isNamed || allowPrivate ? { lookup: local } : { lookup: refusing }),
   })
-  const elsewhere = boundedBy(connections, connect)
+  const elsewhere = boundedBy(connections + spareConnections, connect)
   return new Agent({
-    connections,
+    connections: connections + spareConnections,
     // A subdomain is for one CID: its connections are not kept, and there are no more of them than of those to the host.
     factory: (origin, options) =>
       new URL(origin).hostname === hostname

@@ -21,6 +21,8 @@ export type UpstreamTraits = {
   readonly dag: boolean
   /** May be asked for this block at all (a plain upstream can only prove some kinds). */
   canBlock(cid: CID): boolean
+  /** How many questions it is asked at once at most; the rest waits here, where no clock of the upstream runs. */
+  readonly connections?: number
 }
 
 /** The largest IPNS record there is (IPNS specification: 10 KiB). */

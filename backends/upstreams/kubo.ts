@@ -74,7 +74,7 @@ function createKubo(settings: z.output<typeof options>, { name, userAgent, clock
 
   return {
     name,
-    traits: { dag: false, canBlock: () => true },
+    traits: { dag: false, canBlock: () => true, connections: settings.connections },
     block,
     async *dag() {
       throw new Failure('not-found', `${name} is asked for single blocks only`, { source: 'upstream' })

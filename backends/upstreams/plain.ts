@@ -59,7 +59,11 @@ function createPlain(settings: z.output<typeof options>, { name, userAgent, cloc
 
   return {
     name,
-    traits: { dag: false, canBlock: (cid) => cid.code === rawCode || cid.code === dagPbCode },
+    traits: {
+      dag: false,
+      canBlock: (cid) => cid.code === rawCode || cid.code === dagPbCode,
+      connections: settings.connections,
+    },
     async block(cid, signal) {
       const known = rebuilt.get(blockKey(cid))
       if (known) return known

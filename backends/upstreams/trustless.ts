@@ -85,6 +85,7 @@ function createTrustless(settings: z.output<typeof options>, { name, userAgent, 
         return dag
       },
       canBlock: () => true,
+      connections: settings.connections,
     },
     block,
     dag: dagBlocks,

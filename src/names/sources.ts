@@ -22,9 +22,9 @@ export function recordSources(options: { readonly pool: Pool; readonly clock: Cl
     name: upstream.name,
     async record(key, signal) {
       if (!upstream.record) throw new Failure('not-found', `${upstream.name} has no records`, { source: 'upstream' })
-      const ask = standing.ask('block', spentOn)
+      const ask = await standing.enter('block', spentOn, false, signal)
       try {
-        return await upstream.record(key, signal)
+        return await upstream.record(key, AbortSignal.any([signal, ask.signal]))
       } catch (error) {
         if (isFailure(error, 'throttled')) standing.brokeOff(error)
         throw error

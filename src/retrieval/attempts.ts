@@ -12,6 +12,8 @@ export type LetGo = 'enough' | 'behind'
 
 /** One question to one upstream, from the moment it is sent. The first ending counts; what comes after it is ignored. */
 export interface Question {
+  /** Aborts when readers need its place, because it has looked for long already. To be passed on to the upstream. */
+  readonly signal: AbortSignal
   /** A proved block that was wanted came from here. `waitedMs`: how long readers waited for it since the one before. */
   brought(bytes: number, waitedMs: number): void
   /** It gave all that it was asked for. */
@@ -21,8 +23,13 @@ export interface Question {
 }
 
 export interface Attempts {
-  /** Begins a question once this upstream has a place for it; rejects when there is none in time or `signal` aborts. */
+  /**
+   * Begins a question once this upstream has a place for it. Rejects when `signal` aborts, and with a Failure that is
+   * among the `failures` when there is none in time (`overloaded`) or the upstream went out meanwhile (`unavailable`).
+   */
   ask(member: Member, kind: AskKind, cid: CID, signal: AbortSignal): Promise<Question>
+  /** Every question that has not ended stands in line at its upstream: nobody looks for anything. */
+  readonly isInLine: boolean
   skip(skipped: readonly Attempt[]): void
   /** What can be said now; those still running are `no answer yet`. */
   list(): Attempt[]
@@ -31,29 +38,83 @@ export interface Attempts {
 }
 
 const mostKept = 32
+const inLine = 'waiting for its turn'
+
+type Entry = { upstream: string; outcome: string | undefined; ms: number; at: number; bytes: number }
 
 export function createAttempts(clock: Clock): Attempts {
-  const made: { upstream: string; outcome: string | undefined; ms: number; at: number; bytes: number }[] = []
+  const made: Entry[] = []
   const skippedOnes: Attempt[] = []
   const failures: unknown[] = []
+  const doubted = new Map<string, boolean>()
+  // What is held against an upstream only if another one has it.
+  let heldBack: (() => void)[] = []
+  let isThere = false
+  let standing = 0
+  let asking = 0
+
+  function fail(error: unknown): void {
+    if (failures.length < mostKept) failures.push(error)
+  }
+
+  function isSearch({ standing }: Member, key: string): boolean {
+    const known = doubted.get(key)
+    if (known !== undefined) return known
+    const isDoubted = standing.isDoubted(key)
+    doubted.set(key, isDoubted)
+    return isDoubted
+  }
+
   return {
     failures,
+    get isInLine() {
+      return standing > 0 && asking === 0
+    },
     async ask(member, kind, cid, signal) {
       signal.throwIfAborted()
-      const at = clock.monotonic()
-      const entry = { upstream: member.upstream.name, outcome: undefined as string | undefined, ms: 0, at, bytes: 0 }
+      const key = blockKey(cid)
+      const entry: Entry = {
+        upstream: member.upstream.name,
+        outcome: inLine,
+        ms: 0,
+        at: clock.monotonic(),
+        bytes: 0,
+      }
       if (made.length < mostKept) made.push(entry)
-      const asked = member.standing.ask(kind, blockKey(cid))
+      const asked = await enter().catch((error: unknown) => {
+        entry.ms = Math.round(clock.monotonic() - entry.at)
+        entry.outcome = signal.aborted ? 'lost' : isFailure(error) ? error.kind : 'internal'
+        if (!signal.aborted) fail(error)
+        throw error
+      })
+      entry.outcome = undefined
+      asking++
+
+      async function enter() {
+        standing++
+        try {
+          return await member.standing.enter(kind, key, isSearch(member, key), signal)
+        } finally {
+          standing--
+        }
+      }
       const end = (outcome: string): boolean => {
         if (entry.outcome !== undefined) return false
-        entry.ms = Math.round(clock.monotonic() - at)
+        entry.ms = Math.round(clock.monotonic() - entry.at)
         entry.outcome = outcome
+        asking--
         return true
       }
       return {
+        signal: asked.signal,
         brought(bytes, waitedMs) {
+          if (entry.outcome !== undefined) return
           entry.bytes += bytes
           asked.brought(bytes, waitedMs)
+          if (isThere || bytes === 0) return
+          isThere = true
+          for (const hold of heldBack) hold()
+          heldBack = []
         },
         done() {
           if (end('won')) asked.done()
@@ -66,8 +127,10 @@ export function createAttempts(clock: Clock): Attempts {
           const kind = isFailure(error) ? error.kind : 'internal'
           const word = kind === 'timeout' ? 'stalled' : kind
           if (!end(entry.bytes === 0 ? kind : `began, then ${word}`)) return
-          asked.failed(error)
-          if (failures.length < mostKept) failures.push(error)
+          const hold = asked.failed(error)
+          if (isThere) hold?.()
+          else if (hold && heldBack.length < mostKept) heldBack.push(hold)
+          fail(error)
         },
       }
     },

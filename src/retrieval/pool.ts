@@ -52,13 +52,20 @@ export function createPool(options: {
   readonly hedge: Hedge
   readonly clock: Clock
   readonly log: Log
+  /** How long a question may wait for its place at an upstream: less than clients wait for their first byte. */
+  readonly patienceMs?: number
 }): Pool {
-  const { hedge, clock, log } = options
+  const { hedge, clock, log, patienceMs } = options
   const hedges = createBudget({ size: hedgeBurst, perSecond: hedgesPerSecond, clock })
-  const members = options.members.map(({ upstream, perMinute, perCidPerMinute, standing }) => ({
-    upstream,
-    standing: standing ?? createStanding({ name: upstream.name, clock, log, perMinute, perCidPerMinute }),
-  }))
+  const members: readonly Member[] = options.members.map(({ upstream, standing, ...budgets }) => {
+    const { connections } = upstream.traits
+    const own = standing ?? createStanding({ name: upstream.name, clock, log, connections, ...budgets })
+    own.join({
+      hasOthers: () => members.some((one) => one.upstream !== upstream && isReady(one)),
+      ...(patienceMs !== undefined && { patienceMs }),
+    })
+    return { upstream, standing: own }
+  })
 
   const canAnswer = (member: Member, kind: AskKind, cid: CID): boolean =>
     (kind === 'dag' && member.upstream.traits.dag) || member.upstream.traits.canBlock(cid)
@@ -66,6 +73,13 @@ export function createPool(options: {
   // In a race for a DAG, one that only knows single blocks can still bring the root: better than nobody.
   const loadOf = ({ upstream, standing }: Member, kind: AskKind): number =>
     kind === 'dag' && !upstream.traits.dag ? standing.load('block') * blockOnlyHandicap : standing.load(kind)
+
+  const isReady = ({ standing }: Member): boolean => standing.state('').state === 'ready'
+
+  const usualOf = ({ standing }: Member, kind: AskKind): number | undefined => {
+    const ms = standing.usualMs(kind)
+    return ms === undefined ? undefined : ms + standing.waitMs
+  }
 
   const isGone = ({ standing }: Member): boolean => {
     const usualMs = standing.usualMs('dag') ?? standing.usualMs('block')
@@ -78,30 +92,27 @@ export function createPool(options: {
     members,
     plan(kind, cid, except) {
       const key = blockKey(cid)
-      const ready: Member[] = []
-      const out: Member[] = []
+      const able = members.filter((member) => canAnswer(member, kind, cid))
+      const fresh = able.filter((member) => !except?.has(member))
+      const ready = fresh.filter(({ standing }) => standing.state(key).state === 'ready')
+      const resting = fresh.filter(({ standing }) => standing.state(key).state === 'resting')
+      // One that rests is asked, and waited for, when nobody else can be; and when it has only just gone to rest.
+      if (ready.length === 0) {
+        const isAlone = !able.some(isReady)
+        ready.push(...resting.filter(({ standing }) => isAlone || standing.isRestingBriefly))
+      }
       const skipped: Attempt[] = []
       let soonestMs: number | undefined
-      for (const member of members) {
-        if (except?.has(member) || !canAnswer(member, kind, cid)) continue
-        const { state, untilMs } = member.standing.state(key)
-        if (state === 'ready') ready.push(member)
-        else {
-          skipped.push({ upstream: member.upstream.name, outcome: `skipped: ${state}`, ms: 0 })
-          soonestMs = Math.min(soonestMs ?? Number.POSITIVE_INFINITY, untilMs)
-          if (state === 'resting') out.push(member)
-        }
+      for (const { upstream, standing } of fresh.filter((member) => !ready.includes(member))) {
+        const { state, untilMs } = standing.state(key)
+        skipped.push({ upstream: upstream.name, outcome: `skipped: ${state}`, ms: 0 })
+        if (untilMs !== undefined) soonestMs = Math.min(soonestMs ?? untilMs, untilMs)
       }
-      if (ready.length === 0) ready.push(...out.filter((member) => member.standing.mayTryAnyway))
       const steps = order(
-        ready.map((who) => ({ who, load: loadOf(who, kind), usualMs: who.standing.usualMs(kind) })),
+        ready.map((who) => ({ who, load: loadOf(who, kind), usualMs: usualOf(who, kind) })),
         hedge,
       )
-      return {
-        steps,
-        skipped: skipped.filter(({ upstream }) => !ready.some((one) => one.upstream.name === upstream)),
-        soonestMs,
-      }
+      return { steps, skipped, soonestMs }
     },
     began: () => hedges.earn(hedgeShare),
     mayHedge: () => hedge === 0 || members.some(isGone) || hedges.take(),

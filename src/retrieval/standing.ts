@@ -1,35 +1,46 @@
-// What we know of one upstream: how quick it is, whether it has what we ask for, and whether it may be asked now.
-// Throttling is a cool-down of the length it asked for and no failure; false bytes are a quarantine.
-import { LRUCache } from 'lru-cache'
+// What we know of one upstream: how it works, whether it has what we ask for, whether it may be asked now, and how much
+// at once. A question gets a place here, and says here how it ended.
 import type { ProbeReport } from '../../backends/upstreams/contract.ts'
 import type { Clock } from '../clock.ts'
 import { isFailure } from '../failure.ts'
 import type { Log } from '../observe/log.ts'
-import { type Budget, createBudget } from './budget.ts'
+import { createAdmission } from './admission.ts'
+import { type Blame, blameFor, kindOf } from './blame.ts'
+import { createDoubts } from './doubts.ts'
+import { createHealth, type HealthState } from './health.ts'
+import { createHits } from './hits.ts'
 import { createPerformance } from './performance.ts'
+import type { Place } from './places.ts'
+import { createWindow } from './window.ts'
 
 export type AskKind = 'block' | 'dag'
 
 export type StandingCount = 'asked' | 'won' | 'notFound' | 'throttled' | 'failed' | 'falseBytes' | 'lost'
 
-export type StandingState = 'ready' | 'cooling-down' | 'resting' | 'quarantined' | 'unusable' | 'over-budget'
+export type StandingState = HealthState | 'over-budget'
 
 /** One question under way; exactly one of the endings is called. */
 export interface Ask {
+  /** Aborts when its place is needed for others, because it has taken long already. */
+  readonly signal: AbortSignal
   /** Wanted bytes came, for which readers waited this long since the last ones. The first tell how quick it begins. */
   brought(bytes: number, waitedMs: number): void
   /** It gave all that it was asked for. */
   done(): void
   /** Given up without having failed: others brought enough, or it fell behind what it usually does. */
   letGo(why: 'enough' | 'behind'): void
-  failed(error: unknown): void
+  /**
+   * What may be nobody's fault (nobody has it) is not held against the upstream yet: the answer is what to call when
+   * another one turns out to have it.
+   */
+  failed(error: unknown): (() => void) | undefined
 }
 
 export interface Standing {
-  /** Whether it may be asked for this, and if not, why and when again. */
-  state(key: string): { readonly state: StandingState; readonly untilMs: number }
-  /** Whether a resting one may be tried when there is nobody else: at most once a second. */
-  readonly mayTryAnyway: boolean
+  /** Whether it may be asked for this, and if not, why and when again; undefined: not known. */
+  state(key: string): { readonly state: StandingState; readonly untilMs: number | undefined }
+  /** It rests since a moment ago only, and is looked at often. */
+  readonly isRestingBriefly: boolean
   /** What asking it now is expected to cost, for 1 MiB of a DAG or one block: with hope for the unknown. */
   load(kind: AskKind): number
   /** How long it may take to begin without being late; undefined while nothing is known. */
@@ -38,67 +49,101 @@ export interface Standing {
   rate(kind: AskKind): number | undefined
   /** How long it should take to bring so many bytes if it were asked now: with guesses for the unknown. */
   expectedMs(kind: AskKind, bytes: number): number
+  /** How long a question would wait for its place now. */
+  readonly waitMs: number
   /** For how long it has owed an answer without giving any to anybody. */
   readonly silentMs: number
-  ask(kind: AskKind, key: string): Ask
+  /** Whether this was looked for lately and not found. */
+  isDoubted(key: string): boolean
+  /**
+   * A place to ask from, as soon as there is one. Rejects: `overloaded` when there is none in time, `unavailable` when
+   * the upstream went out meanwhile, or with the reason of `signal`.
+   */
+  enter(kind: AskKind, key: string, isSearch: boolean, signal: AbortSignal): Promise<Ask>
   /** It failed at something that was no question of a race. */
   brokeOff(error: unknown): void
   probed(report: ProbeReport): void
-  /** A probe did not get through: not asked until one does, or for a while. */
-  unreachable(error: unknown): void
+  /** A probe that began then did not get through. */
+  unreachable(error: unknown, beganAt: number): void
+  /** Whether it should be looked at again before its turn, and when: `look` is called when that may have changed. */
+  readonly lookInMs: number
+  onSuspicion(look: () => void): void
+  /** It is one of these from now on: it may have been one of others before. */
+  join(others: Others): void
   readonly counts: Readonly<Record<StandingCount, number>>
+}
+
+export type Others = {
+  /** Whether another upstream could be asked instead. */
+  readonly hasOthers: () => boolean
+  /** How long a question waits for its place. */
+  readonly patienceMs?: number
 }
 
 export type StandingOptions = {
   readonly name: string
   readonly clock: Clock
   readonly log: Log
+  readonly connections?: number | undefined
   readonly perMinute?: number | undefined
   readonly perCidPerMinute?: number | undefined
+  /** How long a question waits for its place, unless its pool says something else. */
+  readonly patienceMs?: number | undefined
+  readonly random?: (() => number) | undefined
 }
 
-const failuresToRest = 5
-const restMs = 30_000
-const mostRestMs = 300_000
-const quarantineMs = 600_000
-const mostQuarantineMs = 86_400_000
-const throttleDefaultMs = 60_000
-const anywayEveryMs = 1000
-const connectionsThatSlow = 32
 const usualBytes = { block: 256 * 1024, dag: 1024 * 1024 }
-const hitTeaches = 0.05
-const leastHitRate = 0.05
+const defaultConnections = 32
+const defaultPatienceMs = 4_000
+const connectionsThatSlow = 32
 // Falling behind others is less than giving out: the others may just have been very quick.
 const behindWeight = 0.3
+const lateLeastMs = 250
+const lateUnknownMs = 1_000
+const looksApartMs = 500
+const probeAnswers = 2
+const briefRestMs = 10_000
 
-export function createStanding({ name, clock, log, perMinute, perCidPerMinute }: StandingOptions): Standing {
+export function createStanding(options: StandingOptions): Standing {
+  const { name, clock, log, connections = defaultConnections } = options
+  let { patienceMs = defaultPatienceMs } = options
+  let hasOthers = () => false
+  const doubts = createDoubts()
   const work = { block: createPerformance(clock), dag: createPerformance(clock) }
+  const health = createHealth({ name, clock, log, random: options.random })
+  const window = createWindow(connections, clock)
+  const hits = createHits()
   const counts = { asked: 0, won: 0, notFound: 0, throttled: 0, failed: 0, falseBytes: 0, lost: 0 }
-  const bucket = perMinute === undefined ? undefined : minuteBudget(perMinute)
-  const perCid = perCidPerMinute === undefined ? undefined : new LRUCache<string, Budget>({ max: 10_000 })
   const unanswered = new Set<{ readonly at: number }>() // the oldest first
   let pending = 0
   let answeredAt = Number.NEGATIVE_INFINITY
-  let hitRate = 1 // how often it has what it is asked for, among its clear answers
-  let missMs = 0 // how long it takes to say that it does not
-  let failures = 0 // in a row
-  let rests = 0
-  let lies = 0
-  let coolUntil = 0
-  let restUntil = 0
-  let quarantineUntil = 0
-  let unusable = false
-  let nextAnyway = 0
+  let look: (() => void) | undefined
+  let lookAt = Number.POSITIVE_INFINITY
+  let lookedAt = Number.NEGATIVE_INFINITY
+  let restLookMs = 0
 
-  function minuteBudget(limit: number): Budget {
-    return createBudget({ size: Math.max(1, limit / 4), perSecond: limit / 60, clock })
-  }
+  const lateMs = () => Math.max(lateLeastMs, work.dag.usualMs ?? work.block.usualMs ?? lateUnknownMs)
+  const admission = createAdmission({
+    name,
+    clock,
+    health,
+    window,
+    connections,
+    patienceMs: () => patienceMs,
+    perMinute: options.perMinute,
+    perCidPerMinute: options.perCidPerMinute,
+    lateMs,
+    onStuck: suspect,
+    onWanted: suspect,
+    isLookedAt: () => look !== undefined,
+  })
 
-  function budgetOf(key: string): Budget | undefined {
-    if (perCid === undefined || perCidPerMinute === undefined) return undefined
-    let budget = perCid.get(key)
-    if (!budget) perCid.set(key, (budget = minuteBudget(perCidPerMinute)))
-    return budget
+  /** Asks for a look, but not again and again. */
+  function suspect(): void {
+    const at = Math.max(clock.monotonic(), lookedAt + looksApartMs)
+    if (at >= lookAt) return
+    lookAt = at
+    look?.()
   }
 
   function silentMs(): number {
@@ -107,165 +152,174 @@ export function createStanding({ name, clock, log, perMinute, perCidPerMinute }:
     return 0
   }
 
-  function recovered(): void {
-    if (rests > 0) log('info', 'upstream.recovered', { upstream: name })
-    failures = rests = 0
+  /** What its health says of it, and what follows when that is news. */
+  function judged(judge: () => void): void {
+    const before = health.state
+    judge()
+    const { state } = health
+    if (state === before) return
+    if (state === 'resting') {
+      window.close()
+      restLookMs = health.lookAgainMs
+    }
+    // Who waits for one that has just gone to rest waits for the next look, where there is nobody else to be asked.
+    if (state !== 'ready' && (state !== 'resting' || hasOthers())) admission.turnAway(clock.monotonic())
+    admission.look()
+    if (state === 'resting') look?.()
   }
 
-  function fail(error: unknown): void {
-    counts.failed++
-    failures++
-    if (failures >= failuresToRest) rest(error)
-  }
+  /** What a question that began then teaches by failing. */
+  const blame = (kind: AskKind, at: number): Blame => ({
+    count: (what) => counts[what]++,
+    answered: () => judged(health.answered),
+    lacks: hits.lacks,
+    throttled(failure) {
+      window.failed(at)
+      judged(() => health.throttled(failure))
+    },
+    lied: () => judged(health.lied),
+    failed(error) {
+      work[kind].gaveOut(1)
+      judged(() => health.failed(error, at))
+      window.failed(at)
+      suspect()
+    },
+    gaveOut: () => work[kind].gaveOut(1),
+    // Where it has told nobody anything since, a look will tell.
+    wondered: () => answeredAt < at && suspect(),
+  })
 
-  function rest(error: unknown): void {
-    failures = 0
-    rests++
-    restUntil = clock.monotonic() + Math.min(mostRestMs, restMs * rests)
-    log('warn', 'upstream.resting', {
-      upstream: name,
-      forMs: Math.min(mostRestMs, restMs * rests),
-      last: error instanceof Error ? error.message : String(error),
-    })
-  }
+  function begin(kind: AskKind, key: string, place: Place): Ask {
+    const { at } = place
+    const performance = work[kind]
+    const question = { at }
+    let isBegun = false
+    counts.asked++
+    pending++
+    unanswered.add(question)
+    performance.asked()
 
-  function lied(): void {
-    counts.falseBytes++
-    const ms = Math.min(mostQuarantineMs, quarantineMs * 2 ** lies)
-    lies++
-    quarantineUntil = clock.monotonic() + ms
-    log('error', 'upstream.quarantined', {
-      upstream: name,
-      forMs: ms,
-      why: 'it sent bytes that do not hash to their CID',
-    })
-  }
-
-  /** What every ending has in common; the kind of failure decides whether it is held against the upstream. */
-  function judge(error: unknown): void {
-    if (!isFailure(error)) return fail(error)
-    switch (error.kind) {
-      case 'not-found':
-      case 'refused':
-        counts.notFound++
-        hitRate -= hitRate * hitTeaches
-        failures = 0
-        return
-      case 'throttled': {
-        counts.throttled++
-        const ms = error.retryAfterMs ?? throttleDefaultMs
-        coolUntil = Math.max(coolUntil, clock.monotonic() + ms)
-        log('warn', 'upstream.cooling-down', { upstream: name, forMs: ms })
-        return
-      }
-      case 'false-bytes':
-        return lied()
-      case 'cancelled':
-        return
-      default:
-        return fail(error)
+    const answered = () => {
+      unanswered.delete(question)
+      answeredAt = clock.monotonic()
+    }
+    const end = () => {
+      pending--
+      unanswered.delete(question)
+      performance.ended()
+      place.leave()
+    }
+    return {
+      signal: place.signal,
+      brought(bytes, waitedMs) {
+        if (isBegun) return performance.moved(bytes, waitedMs)
+        if (bytes === 0) return
+        isBegun = true
+        answered()
+        place.answered()
+        const ms = answeredAt - at
+        performance.began(ms)
+        window.answered(ms, at, place.wasFull)
+        judged(health.answered)
+        hits.has()
+        doubts.delete(key)
+      },
+      done() {
+        counts.won++
+        performance.finished()
+        end()
+      },
+      letGo(why) {
+        if (!isBegun) {
+          counts.lost++
+          performance.notYet(clock.monotonic() - at)
+        } else if (why === 'behind') performance.gaveOut(behindWeight)
+        end()
+      },
+      failed(error) {
+        const ms = clock.monotonic() - at
+        const what = kindOf(error)
+        if (!isBegun && (what === 'not-found' || what === 'timeout')) doubts.add(key)
+        if (what === 'not-found') hits.saidNo(ms)
+        if (what !== 'timeout' && what !== 'cancelled') answered()
+        if (what === 'not-found' || what === 'refused') place.answered()
+        if (place.signal.aborted) {
+          counts.lost++
+          return void end()
+        }
+        const later = blameFor(error, isBegun, blame(kind, at))
+        end()
+        if (what !== 'timeout' || !later) return later
+        return () => {
+          performance.notYet(ms)
+          later()
+        }
+      },
     }
   }
 
   return {
     counts,
     state(key) {
-      const now = clock.monotonic()
-      if (quarantineUntil > now) return { state: 'quarantined', untilMs: quarantineUntil - now }
-      if (unusable) return { state: 'unusable', untilMs: 0 }
-      if (coolUntil > now) return { state: 'cooling-down', untilMs: coolUntil - now }
-      if (restUntil > now) return { state: 'resting', untilMs: restUntil - now }
-      const waitMs = Math.max(bucket?.waitMs ?? 0, budgetOf(key)?.waitMs ?? 0)
-      return waitMs > 0 ? { state: 'over-budget', untilMs: waitMs } : { state: 'ready', untilMs: 0 }
+      const { state, untilMs } = health
+      if (state !== 'ready') return { state, untilMs }
+      const budgetMs = admission.budgetMs(key)
+      return budgetMs > patienceMs ? { state: 'over-budget', untilMs: budgetMs } : { state, untilMs: 0 }
     },
-    get mayTryAnyway() {
-      const now = clock.monotonic()
-      return quarantineUntil <= now && coolUntil <= now && !unusable && nextAnyway <= now
+    get isRestingBriefly() {
+      return health.state === 'resting' && health.outMs < briefRestMs
     },
     load(kind) {
       const cost = Math.max(work[kind].costMs(usualBytes[kind]), silentMs())
-      const misses = (1 - hitRate) / Math.max(leastHitRate, hitRate)
-      return cost * (1 + pending / connectionsThatSlow) + misses * missMs
+      return cost * (1 + pending / connectionsThatSlow) + hits.costMs + admission.waitMs
     },
     usualMs: (kind) => work[kind].usualMs,
     rate: (kind) => work[kind].rate,
-    expectedMs: (kind, bytes) => Math.max(work[kind].expectedMs(bytes), silentMs()),
+    expectedMs: (kind, bytes) => Math.max(work[kind].expectedMs(bytes), silentMs()) + admission.waitMs,
+    get waitMs() {
+      return admission.waitMs
+    },
     get silentMs() {
       return silentMs()
     },
-    ask(kind, key) {
-      counts.asked++
-      pending++
-      bucket?.take()
-      budgetOf(key)?.take()
-      const at = clock.monotonic()
-      if (restUntil > at) nextAnyway = at + anywayEveryMs
-      const question = { at }
-      unanswered.add(question)
-      const performance = work[kind]
-      performance.asked()
-      let isBegun = false
-      const answered = () => {
-        unanswered.delete(question)
-        answeredAt = clock.monotonic()
-      }
-      const end = () => {
-        pending--
-        unanswered.delete(question)
-        performance.ended()
-        return clock.monotonic() - at
-      }
-      return {
-        brought(bytes, waitedMs) {
-          if (isBegun) return performance.moved(bytes, waitedMs)
-          if (bytes === 0) return
-          isBegun = true
-          answered()
-          performance.began(answeredAt - at)
-          hitRate += (1 - hitRate) * hitTeaches
-        },
-        done() {
-          end()
-          counts.won++
-          performance.finished()
-          recovered()
-        },
-        letGo(why) {
-          const ms = end()
-          if (isBegun) {
-            if (why === 'behind') performance.gaveOut(behindWeight)
-            return
-          }
-          counts.lost++
-          performance.notYet(ms)
-        },
-        failed(error) {
-          const ms = end()
-          const isSilence = isFailure(error, 'timeout')
-          if (!isSilence && !isFailure(error, 'cancelled')) answered()
-          if (isFailure(error, 'not-found')) missMs += (ms - missMs) * (missMs === 0 ? 1 : 0.1)
-          if (isBegun && !isFailure(error, 'cancelled')) performance.gaveOut(1)
-          else if (isSilence) performance.notYet(ms)
-          judge(error)
-        },
-      }
+    isDoubted: (key) => doubts.has(key),
+    async enter(kind, key, isSearch, signal) {
+      return begin(kind, key, await admission.enter(key, isSearch, signal))
     },
-    brokeOff: judge,
-    unreachable: (error) => (isFailure(error, 'throttled') ? judge(error) : rest(error)),
+    brokeOff(error) {
+      blameFor(error, false, blame('block', clock.monotonic()))
+    },
     probed(report) {
-      if (unusable !== !report.usable) {
-        log(report.usable ? 'info' : 'warn', report.usable ? 'upstream.usable' : 'upstream.unusable', {
-          upstream: name,
-          findings: report.findings,
-        })
-      }
-      unusable = !report.usable
+      const now = clock.monotonic()
+      lookedAt = now
+      lookAt = Number.POSITIVE_INFINITY
+      judged(() => health.looked(report.usable, report.findings))
       if (!report.usable) return
       // A probe of a gateway that can do both asks two questions, one after the other.
-      const ms = report.car ? report.ms / 2 : report.ms
-      for (const performance of Object.values(work)) performance.probed(ms)
-      restUntil = 0
-      recovered()
+      for (const performance of Object.values(work)) performance.probed(report.car ? report.ms / 2 : report.ms)
+      admission.alive(now - report.ms, probeAnswers)
+    },
+    unreachable(error, beganAt) {
+      lookedAt = clock.monotonic()
+      lookAt = Number.POSITIVE_INFINITY
+      if (isFailure(error, 'throttled')) return judged(() => health.throttled(error))
+      judged(() => health.unreachable(error))
+      restLookMs = health.lookAgainMs
+      admission.turnAway(beganAt)
+    },
+    get lookInMs() {
+      const now = clock.monotonic()
+      const wanted = Math.max(0, lookAt - now)
+      if (health.state !== 'resting') return wanted
+      const ms = admission.inLine > 0 ? Math.min(restLookMs, looksApartMs) : restLookMs
+      return Math.min(wanted, Math.max(0, lookedAt + ms - now))
+    },
+    onSuspicion(listener) {
+      look = listener
+    },
+    join(others) {
+      hasOthers = others.hasOthers
+      patienceMs = others.patienceMs ?? patienceMs
     },
   }
 }

@@ -72,13 +72,12 @@ function takeMember(
   return lease.take(
     'upstream',
     [use, name, options, perMinute, perCidPerMinute, of, userAgent],
-    () => ({
-      upstream: kindOf(upstreamKinds, use).create(options, { name, userAgent, log, clock }),
-      of,
-      perMinute,
-      perCidPerMinute,
-      standing: createStanding({ name, clock, log, perMinute, perCidPerMinute }),
-    }),
+    () => {
+      const upstream = kindOf(upstreamKinds, use).create(options, { name, userAgent, log, clock })
+      const { connections } = upstream.traits
+      const standing = createStanding({ name, clock, log, connections, perMinute, perCidPerMinute })
+      return { upstream, of, perMinute, perCidPerMinute, standing }
+    },
     ({ upstream }) => upstream.close(),
   )
 }

@@ -25,6 +25,9 @@ export type Reading = {
   readonly names: Names
 }
 
+// Of the time until the first byte: who gets a place at an upstream then has the rest of it for the answer.
+const shareInLine = 0.8
+
 export async function wireReading(
   whole: Whole,
   {
@@ -34,10 +37,13 @@ export async function wireReading(
   }: { readonly stack: TierStack; readonly shelves: readonly Shelf[]; readonly members: readonly Member[] },
 ): Promise<Reading> {
   const { config, clock, log, lease } = whole
-  const { hedge, probeEvery } = config.retrieval
+  const { deadline, hedge, probeEvery } = config.retrieval
+  const patienceMs = deadline * shareInLine
   // It may be refused, and so comes before what begins to work.
   const denials = await wireDenials(whole)
-  const pool = lease.take('pool', [members, hedge], () => createPool({ members, hedge, clock, log }))
+  const pool = lease.take('pool', [members, hedge, patienceMs], () =>
+    createPool({ members, hedge, clock, log, patienceMs }),
+  )
   const retrieval = takeRetrieval(whole, { stack, pool, members })
   const names = takeNames(whole, { pool, shelves, denials })
   lease.take(

@@ -16,7 +16,7 @@ function make() {
   const standing = () => createStanding({ name: 'one', clock, log: silentLog })
   /** A whole file of 1 MiB: its first byte after `firstMs`, the rest at `rate` bytes a millisecond. */
   const serve = async (who: Standing, firstMs: number, rate: number) => {
-    const ask = who.ask('dag', 'a')
+    const ask = await enter(who, 'dag', 'a')
     await clock.advance(firstMs)
     ask.brought(150, firstMs)
     for (let sent = 0; sent < mib; sent += 256 * kib) {
@@ -28,7 +28,7 @@ function make() {
   }
   /** The root at once, and then so little that another one is asked. */
   const drip = async (who: Standing, rate: number) => {
-    const ask = who.ask('dag', 'a')
+    const ask = await enter(who, 'dag', 'a')
     await clock.advance(1)
     ask.brought(150, 1)
     for (let waited = 0; waited < 500; waited += 100) {
@@ -39,6 +39,9 @@ function make() {
   }
   return { clock, standing, serve, drip }
 }
+
+const enter = (who: Standing, kind: 'dag' | 'block', key: string) =>
+  who.enter(kind, key, false, new AbortController().signal)
 
 const perMs = (bytesPerSecond: number) => bytesPerSecond / 1000
 
@@ -63,7 +66,7 @@ test('one that was never asked goes first, and its second question waits for wha
   const [known, unknown] = [standing(), standing()]
   await serve(known, 60, perMs(50 * mib))
   assert.ok(unknown.load('dag') < known.load('dag'))
-  const ask = unknown.ask('dag', 'a')
+  const ask = await enter(unknown, 'dag', 'a')
   assert.ok(unknown.load('dag') > known.load('dag'))
   await clock.advance(20)
   ask.brought(1000, 20)
@@ -105,7 +108,7 @@ test('one that gives out in the middle is not forgiven by its next quick beginni
   const [bad, honest] = [standing(), standing()]
   await serve(honest, 60, perMs(50 * mib))
   for (let count = 0; count < 2; count++) {
-    const ask = bad.ask('dag', 'a')
+    const ask = await enter(bad, 'dag', 'a')
     await clock.advance(1)
     ask.brought(150, 1)
     ask.failed(new Failure('timeout', 'stalled', { source: 'upstream' }))
@@ -137,9 +140,9 @@ test('one that is silent to everybody costs at least as much as it has been sile
   const { clock, standing, serve } = make()
   const one = standing()
   await serve(one, 20, perMs(50 * mib))
-  const early = one.ask('dag', 'a')
+  const early = await enter(one, 'dag', 'a')
   await clock.advance(10)
-  const later = one.ask('dag', 'b')
+  const later = await enter(one, 'dag', 'b')
   await clock.advance(2000)
   assert.equal(one.silentMs, 2010)
   assert.ok(one.load('dag') >= 2010)
@@ -152,7 +155,7 @@ test('one that is silent to everybody costs at least as much as it has been sile
 test('a client that was slow is held against nobody', async () => {
   const { clock, standing } = make()
   const one = standing()
-  const ask = one.ask('dag', 'a')
+  const ask = await enter(one, 'dag', 'a')
   await clock.advance(10)
   ask.brought(150, 10)
   for (let count = 0; count < 8; count++) {

@@ -1,84 +1,223 @@
+// What an upstream did, and what it is out for: no more than that, and no longer than need be.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Failure, type FailureKind } from '../../src/failure.ts'
-import { silentLog } from '../../src/observe/log.ts'
-import { createStanding } from '../../src/retrieval/standing.ts'
+import type { Log } from '../../src/observe/log.ts'
+import { createStanding, type StandingOptions } from '../../src/retrieval/standing.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
-const minute = 60_000
+const second = 1000
+const minute = 60 * second
+const failure = (kind: FailureKind, retryAfterMs?: number) =>
+  new Failure(kind, kind, { source: 'upstream', retryAfterMs })
+const report = { raw: true, car: true, findings: [], ms: 3 }
 
-function make(limits: { perMinute?: number; perCidPerMinute?: number } = {}) {
+function make(options: Partial<StandingOptions> = {}) {
   const clock = createFakeClock()
-  const standing = createStanding({ name: 'one', clock, log: silentLog, ...limits })
-  const fail = (kind: FailureKind, retryAfterMs?: number) =>
-    standing.ask('block', 'a').failed(new Failure(kind, kind, { source: 'upstream', retryAfterMs }))
-  const win = () => {
-    const ask = standing.ask('block', 'a')
+  const logged: string[] = []
+  const log: Log = (_level, event) => logged.push(event)
+  const standing = createStanding({ name: 'one', clock, log, random: () => 0, ...options })
+  const enter = (key = 'a', signal = new AbortController().signal) => standing.enter('block', key, false, signal)
+  const fail = async (kind: FailureKind, retryAfterMs?: number) => (await enter()).failed(failure(kind, retryAfterMs))
+  const win = async () => {
+    const ask = await enter()
     ask.brought(1, 0)
     ask.done()
   }
-  return { clock, standing, fail, win, state: (key = 'a') => standing.state(key).state }
+  /** It fails at so many moments, one after another. */
+  const failAt = async (moments: number, kind: FailureKind = 'broken') => {
+    for (let count = 0; count < moments; count++) {
+      await fail(kind)
+      await clock.advance(10)
+    }
+  }
+  return { clock, standing, enter, fail, failAt, win, logged, state: (key = 'a') => standing.state(key).state }
 }
 
 test('throttling is a cool-down of the full length asked for, 900 s included', async () => {
   const { clock, fail, state } = make()
-  fail('throttled', 900_000)
+  await fail('throttled', 900_000)
   await clock.advance(899_000)
   assert.equal(state(), 'cooling-down')
   await clock.advance(1_001)
   assert.equal(state(), 'ready')
 })
 
-test('throttling is no failure: it adds nothing to the load', () => {
-  const { standing, fail, win } = make()
-  win()
+test('a Retry-After that nobody can mean is an hour', async () => {
+  const { clock, fail, state } = make()
+  await fail('throttled', 10 ** 15)
+  await clock.advance(60 * minute + 1)
+  assert.equal(state(), 'ready')
+})
+
+test('throttling is no failure: it adds nothing to the load', async () => {
+  const { standing, fail, win, clock } = make()
+  await win()
   const before = standing.load('block')
-  fail('throttled', 1000)
+  await fail('throttled', 1000)
+  await clock.advance(1001)
   assert.ok(Math.abs(standing.load('block') - before) < 1)
 })
 
-test('five failures in a row are a rest of 30 s, the next of 60 s; a win in between forgives', async () => {
-  const { clock, fail, win, state } = make()
-  for (let count = 0; count < 4; count++) fail('broken')
-  win()
-  for (let count = 0; count < 4; count++) fail('timeout')
+test('64 that fail at once are one failure, and those that began before it add nothing', async () => {
+  const { clock, enter, state, standing } = make({ connections: 64 })
+  for (let count = 0; count < 64; count++) {
+    const first = await enter()
+    first.brought(1, 0)
+    first.done()
+  }
+  const asks = await Promise.all(Array.from({ length: 8 }, () => enter()))
+  await clock.advance(5 * second)
+  for (const ask of asks) ask.failed(failure('broken'))
   assert.equal(state(), 'ready')
-  fail('broken')
-  assert.equal(state(), 'resting')
-  await clock.advance(30_001)
+  assert.equal(standing.counts.failed, 8)
+})
+
+test('it rests after three moments in which it failed, and is told of once', async () => {
+  const { clock, failAt, win, state, logged } = make()
+  await failAt(2)
+  await win()
+  await failAt(2)
   assert.equal(state(), 'ready')
-  for (let count = 0; count < 5; count++) fail('broken')
-  await clock.advance(30_001)
+  await failAt(1)
   assert.equal(state(), 'resting')
-  await clock.advance(30_001)
+  // Nobody looks at it here: it is tried now and then.
+  for (let count = 0; count < 5; count++) {
+    await clock.advance(minute)
+    await failAt(1)
+  }
+  assert.deepEqual(
+    logged.filter((event) => event === 'upstream.resting'),
+    ['upstream.resting'],
+  )
+})
+
+test('what began before a rest does not make it longer', async () => {
+  const { clock, enter, failAt, state } = make()
+  const before = [await enter()]
+  await failAt(3)
+  await clock.advance(500)
+  for (const ask of before) ask.failed(failure('broken'))
+  await clock.advance(600)
   assert.equal(state(), 'ready')
 })
 
-test('false bytes once are a quarantine, longer each time', async () => {
-  const { clock, fail, state } = make()
-  fail('false-bytes')
+test('one good answer ends a rest', async () => {
+  const { clock, enter, failAt, state, logged } = make()
+  const early = await enter()
+  await failAt(3)
+  assert.equal(state(), 'resting')
+  await clock.advance(1)
+  early.brought(1, 0)
+  early.done()
+  assert.equal(state(), 'ready')
+  assert.ok(logged.includes('upstream.recovered'))
+})
+
+test('one good probe ends a rest, and the next failure begins it again', async () => {
+  const { clock, standing, fail, failAt, state } = make()
+  await failAt(3)
+  standing.probed({ ...report, usable: true })
+  assert.equal(state(), 'ready')
+  await clock.advance(10)
+  await fail('broken')
+  assert.equal(state(), 'resting')
+})
+
+test('a rest gets longer while nothing but failures come, up to a minute', async () => {
+  const { clock, failAt, state, standing } = make()
+  await failAt(3)
+  const lengths: number[] = []
+  for (let count = 0; count < 9; count++) {
+    const { untilMs } = standing.state('a')
+    lengths.push(Math.round((untilMs ?? 0) / second))
+    await clock.advance(untilMs ?? 0)
+    assert.equal(state(), 'ready')
+    await failAt(1)
+  }
+  assert.deepEqual(lengths, [1, 2, 4, 8, 16, 32, 60, 60, 60])
+})
+
+test('one that rests is looked at soon and often, then less often', async () => {
+  const { clock, standing, failAt } = make()
+  let looks = 0
+  standing.onSuspicion(() => looks++)
+  await failAt(3)
+  assert.ok(looks > 0)
+  const waits: number[] = []
+  for (let count = 0; count < 8; count++) {
+    const ms = standing.lookInMs
+    waits.push(ms)
+    await clock.advance(ms)
+    standing.unreachable(failure('broken'), clock.monotonic())
+  }
+  assert.ok(
+    waits.slice(0, 3).every((ms) => ms <= 1000),
+    waits.join(' '),
+  )
+  assert.ok(waits.every((ms) => ms <= 10_000))
+  assert.ok((waits.at(-1) ?? 0) > 4000)
+})
+
+test('a timeout is held against it only if another one has the thing', async () => {
+  const { clock, enter, state, standing, win } = make()
+  await win()
+  const before = standing.load('block')
+  for (let count = 0; count < 20; count++) {
+    const ask = await enter(`absent ${count}`)
+    await clock.advance(5 * second)
+    assert.ok(ask.failed(failure('timeout')))
+  }
+  assert.equal(state(), 'ready')
+  assert.ok(standing.load('block') <= before + 1)
+
+  for (let count = 0; count < 3; count++) {
+    const ask = await enter(`there ${count}`)
+    await clock.advance(5 * second)
+    ask.failed(failure('timeout'))?.()
+  }
+  assert.equal(state(), 'resting')
+})
+
+test('timeouts with no answer to anybody ask for a look', async () => {
+  const { clock, enter, standing } = make()
+  let wanted = 0
+  standing.onSuspicion(() => wanted++)
+  const ask = await enter()
+  await clock.advance(5 * second)
+  ask.failed(failure('timeout'))
+  assert.equal(wanted, 1)
+  assert.equal(standing.lookInMs, 0)
+  standing.probed({ ...report, usable: true })
+  assert.equal(standing.lookInMs, Number.POSITIVE_INFINITY)
+})
+
+test('false bytes once are a quarantine, longer each time; those of one moment are one', async () => {
+  const { clock, enter, fail, state } = make()
+  const asks = await Promise.all([enter(), enter(), enter()])
+  for (const ask of asks) ask.failed(failure('false-bytes'))
   await clock.advance(9 * minute)
   assert.equal(state(), 'quarantined')
   await clock.advance(minute + 1)
   assert.equal(state(), 'ready')
-  fail('false-bytes')
+  await fail('false-bytes')
   await clock.advance(19 * minute)
   assert.equal(state(), 'quarantined')
 })
 
-test('a client that left is held against nobody', () => {
+test('a client that left is held against nobody', async () => {
   const { standing, fail } = make()
   const before = standing.load('block')
-  for (let count = 0; count < 10; count++) fail('cancelled')
+  for (let count = 0; count < 10; count++) await fail('cancelled')
   assert.equal(standing.load('block'), before)
   assert.equal(standing.state('a').state, 'ready')
 })
 
 test('losing by being slow costs rank, and time gives it back', async () => {
-  const { clock, standing, win } = make()
-  win()
+  const { clock, standing, enter, win } = make()
+  await win()
   const before = standing.load('block')
-  const slow = standing.ask('block', 'a')
+  const slow = await enter()
   await clock.advance(800)
   slow.letGo('enough')
   const after = standing.load('block')
@@ -87,47 +226,101 @@ test('losing by being slow costs rank, and time gives it back', async () => {
   assert.ok(standing.load('block') < after)
 })
 
-test('one that never has anything ranks behind one that does', async () => {
+test('one that never has what others have ranks behind one that does', async () => {
   const has = make()
   const hasNot = make()
   for (let count = 0; count < 30; count++) {
-    const [one, other] = [has.standing.ask('block', 'a'), hasNot.standing.ask('block', 'a')]
+    const [one, other] = [await has.enter(), await hasNot.enter()]
     await Promise.all([has.clock.advance(50), hasNot.clock.advance(50)])
     one.brought(1, 0)
     one.done()
-    other.failed(new Failure('not-found', 'not here', { source: 'upstream' }))
+    other.failed(failure('not-found'))?.()
   }
   assert.ok(hasNot.standing.load('block') > has.standing.load('block'))
 })
 
-test('its budget per minute and per CID is kept', async () => {
-  const { clock, standing, state } = make({ perCidPerMinute: 4, perMinute: 400 })
-  standing.ask('block', 'a').done()
+test('what nobody has says nothing about how often it has what others have', async () => {
+  const { clock, enter, win, standing } = make()
+  await win()
+  const before = standing.load('block')
+  for (let count = 0; count < 30; count++) {
+    const ask = await enter(`absent ${count}`)
+    await clock.advance(50)
+    ask.failed(failure('not-found'))
+  }
+  assert.ok(standing.load('block') <= before + 1)
+})
+
+test('its budget for one CID is waited for, within reason', async () => {
+  const { clock, enter, state } = make({ perCidPerMinute: 4, patienceMs: 10 * second })
+  await enter('a')
+  await enter('a')
+  let entered = false
+  const third = enter('a').then(() => {
+    entered = true
+  })
+  await clock.advance(3 * second)
+  assert.equal(entered, false)
+  await clock.advance(second)
+  await third
+  assert.equal(entered, true)
+  await enter('b')
+  assert.equal(state('b'), 'ready')
+})
+
+test('who would have to wait too long for a budget asks somebody else', async () => {
+  const { enter, state } = make({ perCidPerMinute: 1, patienceMs: 4 * second })
+  await enter('a')
   assert.equal(state('a'), 'over-budget')
   assert.equal(state('b'), 'ready')
-  await clock.advance(15_000)
-  assert.equal(state('a'), 'ready')
+  await assert.rejects(enter('a'), { kind: 'overloaded' })
 })
 
-test('a resting one may be tried once a second when there is nobody else, and looking uses nothing up', async () => {
-  const { clock, standing, fail } = make()
-  for (let count = 0; count < 5; count++) fail('broken')
-  assert.equal(standing.mayTryAnyway, true)
-  assert.equal(standing.mayTryAnyway, true)
-  standing.ask('block', 'a')
-  assert.equal(standing.mayTryAnyway, false)
-  await clock.advance(1001)
-  assert.equal(standing.mayTryAnyway, true)
+test('a resting one that nobody looks at may be tried once a second', async () => {
+  const { clock, enter, failAt } = make()
+  await failAt(3)
+  await clock.advance(second)
+  await failAt(1)
+  await assert.rejects(enter(), { kind: 'unavailable' })
+  await clock.advance(second)
+  const ask = await enter()
+  ask.letGo('enough')
+  await assert.rejects(enter(), { kind: 'unavailable' })
 })
 
-test('a probe decides about usable, and ends a rest', () => {
-  const { standing, fail, state } = make()
-  const report = { raw: true, car: true, findings: [], ms: 3 }
+test('who waits for a resting one goes on with the look that is good, and is sent away by one that is not', async () => {
+  const { clock, standing, enter, failAt } = make()
+  standing.onSuspicion(() => {})
+  await failAt(3)
+  const waits = enter()
+  await clock.advance(100)
+  standing.probed({ ...report, usable: true })
+  await (await waits).letGo('enough')
+  await failAt(1)
+  const other = enter()
+  await clock.advance(100)
+  const sentAway = assert.rejects(other, { kind: 'unavailable' })
+  standing.unreachable(failure('timeout'), clock.monotonic())
+  await sentAway
+})
+
+test('with others to be asked, nobody waits for one that has just gone to rest', async () => {
+  const { clock, standing, enter, failAt } = make({ connections: 1 })
+  standing.join({ hasOthers: () => true })
+  standing.onSuspicion(() => {})
+  await failAt(2)
+  const last = await enter()
+  const waits = assert.rejects(enter(), { kind: 'unavailable' })
+  await clock.advance(1)
+  last.failed(failure('broken'))
+  await waits
+})
+
+test('a probe decides about usable, and one that is not usable has no time when it will be', () => {
+  const { standing, state } = make()
   standing.probed({ ...report, usable: false })
   assert.equal(state(), 'unusable')
-  standing.probed({ ...report, usable: true })
-  assert.equal(state(), 'ready')
-  for (let count = 0; count < 5; count++) fail('broken')
+  assert.equal(standing.state('a').untilMs, undefined)
   standing.probed({ ...report, usable: true })
   assert.equal(state(), 'ready')
 })

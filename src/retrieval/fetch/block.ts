@@ -34,7 +34,7 @@ export function flyForBlock(cid: CID, signal: AbortSignal, { pool, clock, keep }
         const { upstream } = member
         const question = await attempts.ask(member, 'block', cid, own)
         try {
-          const bytes = await upstream.block(cid, own)
+          const bytes = await upstream.block(cid, AbortSignal.any([own, question.signal]))
           if (!proves(cid, bytes)) throw falseBytes(upstream.name, cid)
           question.brought(bytes.byteLength, 0)
           question.done()

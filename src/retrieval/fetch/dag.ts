@@ -168,6 +168,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
   function look(): void {
     if (!isWanted()) return
     const [next] = candidates().steps
+    if (runners.inLine) return lookAtLine(next)
     const leftMs = patienceLeft(next)
     if (leftMs > 0) return watch(leftMs)
     if (!next) {
@@ -181,6 +182,15 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
     if (isFull) runners.dropTheWorst()
     start(next)
     watch(firstLookMs())
+  }
+
+  /** Time in line is nobody's slowness. Who could ask another one at once leaves it. */
+  function lookAtLine(next: Plan['steps'][number] | undefined): void {
+    if (next && next.who.standing.waitMs === 0) {
+      runners.leaveLine()
+      start(next)
+    }
+    watch(retryMs)
   }
 
   /** Those who wait are told to ask for their blocks alone: whoever knows single blocks may have them. */

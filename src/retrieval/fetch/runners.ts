@@ -13,7 +13,7 @@ import { openSource, type Source } from './source.ts'
 
 export type Runner = {
   readonly source: Source
-  /** On the clock of the readers. */
+  /** On the clock of the readers: when it was asked. */
   readonly startedAt: number
   readonly patienceMs: number
   hasBegun: boolean
@@ -26,6 +26,9 @@ export interface Runners {
   /** Those that are at it now. */
   readonly members: ReadonlySet<Member>
   readonly newest: Runner | undefined
+  /** One of them has not been asked yet: it waits for its place. */
+  readonly inLine: boolean
+  leaveLine(): void
   start(step: Step<Member>, part: DagWant): void
   /** Pulls each of them, while they are wanted. */
   wake(): void
@@ -47,6 +50,7 @@ export type RunnersOptions = {
 }
 
 type Running = Runner & {
+  startedAt: number
   isPulling: boolean
   /** Up to where the readers' waiting has been told to its account. */
   toldAt: number
@@ -139,10 +143,19 @@ export function createRunners(options: RunnersOptions): Runners {
     get newest() {
       return all().at(-1)
     },
+    get inLine() {
+      return all().some(({ source }) => source.isInLine)
+    },
+    leaveLine() {
+      for (const runner of all()) if (runner.source.isInLine) letGo(runner, 'enough')
+    },
     start({ who, patienceMs }, part) {
       const { now } = progress
+      const onAsked = () => {
+        runner.startedAt = runner.toldAt = progress.now
+      }
       const runner: Running = {
-        source: openSource({ member: who, part, attempts, isExpected, signal }),
+        source: openSource({ member: who, part, attempts, isExpected, signal, onAsked }),
         startedAt: now,
         patienceMs,
         hasBegun: false,

@@ -10,6 +10,8 @@ import { falseBytes } from './block.ts'
 
 export interface Source {
   readonly member: Member
+  /** It waits for its place at the upstream, which has not been asked yet. */
+  readonly isInLine: boolean
   /** The next proved block, or undefined at the end of the answer. The account of the question is kept here. */
   next(): Promise<Block | undefined>
   /** Wanted bytes from here were of use, or readers waited this long and nothing came. */
@@ -26,6 +28,8 @@ export type SourceOptions = {
   readonly attempts: Attempts
   /** Whether a proved block points at this one, or it is the one that was asked for. */
   readonly isExpected: (block: Block) => boolean
+  /** It has its place, and is asked from now on. */
+  readonly onAsked: () => void
   /** Aborts when nobody wants any of it any more. */
   readonly signal: AbortSignal
 }
@@ -33,7 +37,7 @@ export type SourceOptions = {
 const mostUselessBlocks = 4096
 const mostUselessBytes = 4 * 1024 * 1024
 
-export function openSource({ member, part, attempts, isExpected, signal }: SourceOptions): Source {
+export function openSource({ member, part, attempts, isExpected, signal, onAsked }: SourceOptions): Source {
   const { upstream } = member
   const own = new AbortController()
   const leave = () => own.abort(signal.reason)
@@ -41,6 +45,7 @@ export function openSource({ member, part, attempts, isExpected, signal }: Sourc
   if (signal.aborted) leave()
   const seen = createCidSet()
   let question: Question | undefined
+  let isInLine = false
   let blocks: AsyncIterator<Block> | undefined
   let useless = 0
   let uselessBytes = 0
@@ -48,6 +53,18 @@ export function openSource({ member, part, attempts, isExpected, signal }: Sourc
   function close(reason: unknown): void {
     signal.removeEventListener('abort', leave)
     own.abort(reason)
+  }
+
+  async function ask(): Promise<Question> {
+    isInLine = true
+    try {
+      const asked = await attempts.ask(member, 'dag', part.cid, own.signal)
+      asked.signal.addEventListener('abort', () => own.abort(asked.signal.reason), { once: true })
+      onAsked()
+      return asked
+    } finally {
+      isInLine = false
+    }
   }
 
   /** Of an upstream that gives no CAR, or one without the root in it, the root comes alone. */
@@ -95,9 +112,12 @@ export function openSource({ member, part, attempts, isExpected, signal }: Sourc
 
   return {
     member,
+    get isInLine() {
+      return isInLine
+    },
     async next() {
       try {
-        question ??= await attempts.ask(member, 'dag', part.cid, own.signal)
+        question ??= await ask()
         blocks ??= answer()
         const block = await nextProved(blocks)
         if (block) return block
