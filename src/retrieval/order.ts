@@ -8,6 +8,8 @@ export type Candidate<Who> = {
   readonly load: number
   /** How long it may take to show a first byte without being late, as learned; undefined while nothing is known. */
   readonly usualMs: number | undefined
+  /** Nothing is known of it, or nothing new: it is asked once beside another one, so that no reader waits for the lesson. */
+  readonly isUntried?: boolean
 }
 
 export type Step<Who> = {
@@ -24,7 +26,20 @@ export function order<Who>(candidates: readonly Candidate<Who>[], hedge: Hedge):
   const ranked = [...candidates].sort((one, other) => one.load - other.load)
   const known = ranked.map((candidate) => candidate.usualMs).filter((ms) => ms !== undefined)
   const quickest = known.length > 0 ? Math.min(...known) : undefined
-  return ranked.map(({ who, usualMs }) => ({ who, patienceMs: hedge === 'auto' ? patience(usualMs, quickest) : hedge }))
+  const isTrial = tryOneBesideTheFirst(ranked)
+  return ranked.map(({ who, usualMs }, index) => ({
+    who,
+    patienceMs: index === 0 && isTrial ? 0 : hedge === 'auto' ? patience(usualMs, quickest) : hedge,
+  }))
+}
+
+function tryOneBesideTheFirst<Who>(ranked: Candidate<Who>[]): boolean {
+  const index = ranked.findIndex(({ isUntried }) => isUntried)
+  const untried = ranked[index]
+  if (index < 1 || !untried) return false
+  ranked.splice(index, 1)
+  ranked.splice(1, 0, untried)
+  return true
 }
 
 // One that nothing is known of is waited for as long as the quickest could take.

@@ -1,6 +1,6 @@
 // How one upstream does one kind of work: when it begins, how fast it goes on while readers wait, and how often it
-// finishes what it began. What was bad loses its weight with time, and an upstream that nothing is known of is given
-// the benefit of the doubt by one question at a time.
+// finishes what it began. What was bad loses its weight with time, and what is known of an upstream that was not asked
+// for long has to be found out anew.
 import type { Clock } from '../clock.ts'
 import { createLatency } from './latency.ts'
 
@@ -25,14 +25,15 @@ export interface Performance {
   readonly rate: number | undefined
   /** How long it should take to bring so many bytes; sensible guesses for what is not known. */
   expectedMs(bytes: number): number
-  /** What choosing it for so many bytes costs: the same with hope for the unknown, and the risk of its giving out. */
+  /** What choosing it for so many bytes costs: the same with what has to be feared, and the risk of its giving out. */
   costMs(bytes: number): number
+  /** Nothing is known, or nothing new, and no question is under way that would tell. */
+  readonly isUntried: boolean
 }
 
 const healMs = 300_000
 const guessedFirstMs = 300
 const guessedRate = 2 * 1024 * 1.024 // 2 MiB/s, in bytes a millisecond
-const hopedMs = 1
 const mostRate = 1024 ** 2
 // The rate is a mean over about so much waiting, or so many bytes.
 const rateWindowMs = 500
@@ -118,14 +119,12 @@ export function createPerformance(clock: Clock): Performance {
       return firstMs + bytes / (this.rate ?? guessedRate)
     },
     costMs(bytes) {
-      const isUntried = latency.costMs === undefined
-      // One question finds out about an upstream; until it has, the others go where something is known.
-      if (isUntried && pending > 0) return this.expectedMs(bytes)
-      const known = rate()
       const sure = 1 - (1 - reliability) * weight()
       const risk = ((1 - sure) / Math.max(leastReliability, sure)) * giveOutMs
-      const cost = (latency.costMs ?? probeMs ?? hopedMs) + (known === undefined ? hopedMs : bytes / known) + risk
-      return hopedMs * Math.max(1, cost / hopedMs) ** weight()
+      return Math.max(latency.costMs ?? 0, this.expectedMs(0)) + bytes / (this.rate ?? guessedRate) + risk
+    },
+    get isUntried() {
+      return pending === 0 && (latency.costMs === undefined || clock.monotonic() - at > healMs)
     },
   }
 }

@@ -109,7 +109,12 @@ export function createPool(options: {
         if (untilMs !== undefined) soonestMs = Math.min(soonestMs ?? untilMs, untilMs)
       }
       const steps = order(
-        ready.map((who) => ({ who, load: loadOf(who, kind), usualMs: usualOf(who, kind) })),
+        ready.map((who) => ({
+          who,
+          load: loadOf(who, kind),
+          usualMs: usualOf(who, kind),
+          isUntried: who.standing.isUntried(kind),
+        })),
         hedge,
       )
       return { steps, skipped, soonestMs }

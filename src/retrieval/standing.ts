@@ -41,8 +41,10 @@ export interface Standing {
   state(key: string): { readonly state: StandingState; readonly untilMs: number | undefined }
   /** It rests since a moment ago only, and is looked at often. */
   readonly isRestingBriefly: boolean
-  /** What asking it now is expected to cost, for 1 MiB of a DAG or one block: with hope for the unknown. */
+  /** What asking it now is expected to cost, for 1 MiB of a DAG or one block: with guesses for the unknown. */
   load(kind: AskKind): number
+  /** Nothing is known of it in this kind of work, or nothing new. */
+  isUntried(kind: AskKind): boolean
   /** How long it may take to begin without being late; undefined while nothing is known. */
   usualMs(kind: AskKind): number | undefined
   /** Wanted bytes a millisecond while readers wait; undefined while nothing is known. */
@@ -273,6 +275,7 @@ export function createStanding(options: StandingOptions): Standing {
       const cost = Math.max(work[kind].costMs(usualBytes[kind]), silentMs())
       return cost * (1 + pending / connectionsThatSlow) + hits.costMs + admission.waitMs
     },
+    isUntried: (kind) => work[kind].isUntried,
     usualMs: (kind) => work[kind].usualMs,
     rate: (kind) => work[kind].rate,
     expectedMs: (kind, bytes) => Math.max(work[kind].expectedMs(bytes), silentMs()) + admission.waitMs,

@@ -15,7 +15,7 @@ export interface Window {
   close(): void
 }
 
-const firstSize = 8
+const firstSize = 16
 // Gateways search: a late answer alone never takes a window below this, only failures do.
 const leastWhenLate = 8
 const lateLeastMs = 1000

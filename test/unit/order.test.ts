@@ -33,3 +33,26 @@ for (const { name, usual, hedge, expected } of patience) {
     )
   })
 }
+
+test('one that nothing is known of is asked at once beside the best, and is not waited for', () => {
+  const steps = order([at('quick', 30, 60), at('slow', 900, 900), { ...at('new', 1000), isUntried: true }], 'auto')
+  assert.deepEqual(
+    steps.map(({ who, patienceMs }) => [who, patienceMs]),
+    [
+      ['quick', 0],
+      ['new', 60],
+      ['slow', 900],
+    ],
+  )
+})
+
+test('where nothing is known of any, they are asked one after another', () => {
+  const steps = order(
+    [
+      { ...at('one', 5), isUntried: true },
+      { ...at('two', 5), isUntried: true },
+    ],
+    'auto',
+  )
+  assert.equal(steps[0]?.who, 'one')
+})

@@ -29,7 +29,7 @@ export type SourceOptions = {
   /** Whether a proved block points at this one, or it is the one that was asked for. */
   readonly isExpected: (block: Block) => boolean
   /** It has its place, and is asked from now on. */
-  readonly onAsked: () => void
+  readonly onAsked?: () => void
   /** Aborts when nobody wants any of it any more. */
   readonly signal: AbortSignal
 }
@@ -60,7 +60,7 @@ export function openSource({ member, part, attempts, isExpected, signal, onAsked
     try {
       const asked = await attempts.ask(member, 'dag', part.cid, own.signal)
       asked.signal.addEventListener('abort', () => own.abort(asked.signal.reason), { once: true })
-      onAsked()
+      onAsked?.()
       return asked
     } finally {
       isInLine = false
