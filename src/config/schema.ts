@@ -72,7 +72,7 @@ const retrieval = z.strictObject({
     .union([z.literal('auto'), duration()])
     .default('auto')
     .describe(
-      'When the next upstream is asked too: after the usual time of this one (auto), a fixed time, or 0, at once.',
+      'When the next upstream is asked too, while nothing has come: after the usual time of this one (auto), a fixed time, or 0, at once. In the middle of an answer it is asked when the answer falls behind.',
     ),
   readAhead: size()
     .prefault('64MiB')

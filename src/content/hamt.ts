@@ -3,13 +3,14 @@
 import { murmur364 } from '@multiformats/murmur3'
 import type { CID } from 'multiformats/cid'
 import { type Block, blockKey } from '../block.ts'
-import type { DagWant, Session } from '../retrieval/session.ts'
+import type { DagWant, Expected, Session } from '../retrieval/session.ts'
 import { createHeld } from './held.ts'
 import { dagPbCode, hashTypeOf, type Node, readNode, wrongContent } from './unixfs.ts'
 
 export type ShardLink = { readonly name: string; readonly cid: CID; readonly size: number | undefined }
 
 const mostDepth = 32
+const guessedShardBytes = 16 * 1024
 const murmur3x64 = 0x22
 
 /** Bits of the hash per level, and hexadecimal digits before each name in a shard. */
@@ -87,6 +88,14 @@ export async function* listShards(
     return { node, digits: shape(cid, node).digits, bytes: bytes.byteLength, next: 0 }
   }
   const open: Level[] = [level(root)]
+  /** The shards that come next, as far as they are known. */
+  function* upcoming(around: DagWant): Generator<Expected> {
+    for (const { node, digits, next } of open.toReversed())
+      for (let at = next; at < node.links.length; at++) {
+        const link = node.links[at]
+        if (link?.Name?.length === digits) yield { cid: link.Hash, around, bytes: guessedShardBytes }
+      }
+  }
   for (let top = open.at(-1); top; top = open.at(-1)) {
     const link = top.node.links[top.next++]
     if (!link) {
@@ -104,7 +113,9 @@ export async function* listShards(
     if (seen.has(key)) throw wrongContent(link.Hash, 'it stands twice in one directory')
     if (open.length >= mostDepth) throw wrongContent(root.cid, `it is nested more than ${mostDepth} levels deep`)
     seen.add(key)
-    open.push(level({ cid: link.Hash, bytes: await session.get(link.Hash, around) }))
+    const bytes = await session.get(link.Hash, around)
+    if (around) session.expect(upcoming(around))
+    open.push(level({ cid: link.Hash, bytes }))
   }
 }
 

@@ -17,7 +17,7 @@ export type Script = {
 }
 
 export interface ScriptedUpstream extends Upstream {
-  readonly asked: { blocks: string[]; dags: DagWant[]; sent: number }
+  readonly asked: { blocks: string[]; dags: DagWant[]; sent: number; letGo: number }
   readonly script: Script
 }
 
@@ -31,7 +31,7 @@ export function scriptedUpstream(
   blocks: ReadonlyMap<string, Uint8Array>,
   script: Script = {},
 ): ScriptedUpstream {
-  const asked = { blocks: [] as string[], dags: [] as DagWant[], sent: 0 }
+  const asked = { blocks: [] as string[], dags: [] as DagWant[], sent: 0, letGo: 0 }
 
   function* walk(cid: CID): Generator<Block> {
     const bytes = blocks.get(blockKey(cid))
@@ -54,6 +54,7 @@ export function scriptedUpstream(
     },
     async *dag(want, signal) {
       asked.dags.push(want)
+      signal.addEventListener('abort', () => asked.letGo++, { once: true })
       if (script.silent) await never(signal)
       let index = 0
       // The range is taken by leaves of equal size, as the fixtures of these tests have them.

@@ -13,6 +13,7 @@ import { isJson, mayBeJson } from '../../src/content/json.ts'
 import { parsePath } from '../../src/content/path.ts'
 import { resolve, symlinkTarget } from '../../src/content/resolve.ts'
 import { type FailureKind, isFailure } from '../../src/failure.ts'
+import type { Expected } from '../../src/retrieval/session.ts'
 import { addBlock, addNode, type BlockMap, type Fixtures, fixtures, text } from '../support/fixtures.ts'
 import { memorySession } from '../support/memory-session.ts'
 
@@ -296,6 +297,21 @@ describe('directories', () => {
   test('HAMT: every name once', async () => {
     const names = (await list(all.hamt)).map(({ name }) => name)
     assert.deepEqual([...names].sort(), Object.keys(all.manyNames).sort())
+  })
+  test('HAMT: the shards that come next are named before they are asked for, so that they can be fetched together', async () => {
+    const session = memorySession(all.blocks)
+    const expected = new Set<string>()
+    const reader = {
+      ...session,
+      expect(next: Iterable<Expected>) {
+        for (const { cid } of next) expected.add(blockKey(cid))
+      },
+    }
+    const { entity } = await resolve(reader, parsePath(all.hamt.toString()))
+    await Array.fromAsync(listDirectory(reader, entity))
+    const shards = session.asked.map(({ cid }) => blockKey(cid))
+    assert.ok(shards.length > 10)
+    assert.ok(shards.filter((key) => expected.has(key)).length > shards.length / 2)
   })
   test('more entries than allowed are a failure', async () => {
     await rejects(list(all.hamt, { mostEntries: 100, mostLooks: 0 }), 'too-large')
