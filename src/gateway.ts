@@ -20,6 +20,7 @@ import { openLeft, wireBackends } from './wiring/backends.ts'
 import { wireFront } from './wiring/front.ts'
 import { createKept, type Kept } from './wiring/kept.ts'
 import { tellLeft } from './wiring/left.ts'
+import { wirePublic } from './wiring/public.ts'
 import { wireReading } from './wiring/reading.ts'
 import { wireTiers } from './wiring/tiers.ts'
 import { wireUploads } from './wiring/uploads.ts'
@@ -81,16 +82,15 @@ export async function createGateway(
 type Ready = Omit<Gateway, 'kept' | 'close'> & Pick<Admin, 'begin'>
 
 async function putTogether(whole: Whole): Promise<Ready> {
-  const { config, log, lease } = whole
+  const { config, lease } = whole
   const { providers, tiers: bare, members } = wireBackends(whole)
   const left = await openLeft(whole)
   const spools = lease.take('spools', [config.data], () => createSpools(spoolFolder(config.data)))
   const tiers = wireTiers(whole, bare, { providers, left, spools })
   const reading = await wireReading(whole, { ...tiers, members })
-  const onError = (error: unknown) =>
-    log('error', 'request.broke', { error: error instanceof Error ? error.stack : String(error) })
-  const writing = wireUploads(whole, { providers, spools, reading, onError })
-  const front = wireFront(whole, reading, { routes: writing.routes, onError })
+  const shared = wirePublic(whole)
+  const writing = wireUploads(whole, { providers, spools, reading, respond: shared.respond })
+  const front = wireFront(whole, reading, { ...shared, routes: writing.routes })
   const { router, handler, serves } = front
   const { handler: admin, drain, begin } = wireAdmin(whole, { providers, tiers, reading, writing, front })
   return {

@@ -1,6 +1,6 @@
 // POST /add. Whatever can be known from the headers is said before a byte of the body is read; the rest is upload's work.
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import { Failure } from '../failure.ts'
+import { Failure, isFailure } from '../failure.ts'
 import { malformed, tooLarge } from '../upload/failures.ts'
 import { boundaryOf } from '../upload/part-watch.ts'
 import { aroundBytes } from '../upload/receive.ts'
@@ -9,16 +9,16 @@ import type { Uploads } from '../upload/uploads.ts'
 import { createVia, type Via } from './cdn-loop.ts'
 import { corsHeaders, preflight } from './cors.ts'
 import { closeAfter, lingerAfter } from './linger.ts'
-import { asFailure, type Mode, sendProblem } from './problem.ts'
+import type { Respond } from './respond.ts'
 import { hasBody, readTarget } from './target.ts'
 import type { Tokens } from './tokens.ts'
+import { cutWhenStalled } from './write.ts'
 
 export type AddDeps = {
   readonly uploads: Pick<Uploads, 'maxBytes' | 'enter' | 'receive'>
   readonly tokens: Tokens
   readonly schemas: SchemaChecks
-  readonly mode: Mode
-  readonly onError: (error: unknown) => void
+  readonly respond: Respond
 }
 
 export type Route = (request: IncomingMessage, response: ServerResponse, next: (error?: unknown) => void) => void
@@ -37,12 +37,8 @@ export function createAddRoute(deps: AddDeps): Route {
         facts: { status: 405 },
       })
       if (hasBody(request)) closeAfter(request, response)
-      return sendProblem(response, failure, {
-        mode: deps.mode,
-        accept: readsJson(request),
-        head: request.method === 'HEAD',
-        headers: { Allow: methods },
-      })
+      deps.respond.failed(request, response, failure, { accept: readsJson(request), headers: { Allow: methods } })
+      return
     }
     answerAdd(request, response, query, { ...deps, via }).catch(next)
   }
@@ -54,7 +50,7 @@ async function answerAdd(
   query: string,
   deps: AddDeps & { readonly via: Via },
 ): Promise<void> {
-  const { uploads, schemas, mode } = deps
+  const { uploads, schemas, respond } = deps
   let leave = () => {}
   try {
     const check = lookAhead(request, query, deps)
@@ -67,15 +63,15 @@ async function answerAdd(
       sendCids(
         response,
         added.map(({ cid }) => cid.toString()),
+        respond.stalledMs,
       )
   } catch (error) {
-    const failure = asFailure(error)
-    if (failure.kind === 'internal') deps.onError(error)
-    if (failure.kind === 'cancelled' || response.destroyed || response.headersSent) return void response.destroy()
-    if (!request.complete) lingerAfter(request, response)
     const headers: Record<string, string> = request.complete ? {} : { Connection: 'close' }
-    if (failure.kind === 'refused') headers['WWW-Authenticate'] = challenge(failure)
-    sendProblem(response, failure, { mode, headers, accept: readsJson(request) })
+    if (isFailure(error, 'refused')) headers['WWW-Authenticate'] = challenge(error)
+    const before = () => {
+      if (!request.complete) lingerAfter(request, response)
+    }
+    respond.failed(request, response, error, { before, headers, accept: readsJson(request) })
   } finally {
     leave()
   }
@@ -103,7 +99,7 @@ function lookAhead(request: IncomingMessage, query: string, { uploads, tokens, s
   return schema
 }
 
-function sendCids(response: ServerResponse, cids: readonly string[]): void {
+function sendCids(response: ServerResponse, cids: readonly string[], stalledMs: number): void {
   const text = Buffer.from(`${JSON.stringify({ cids: cids.map((cid) => `/ipfs/${cid}`) })}\n`)
   for (const [name, value] of corsHeaders) response.setHeader(name, value)
   response.setHeader('Content-Type', 'application/json')
@@ -112,4 +108,5 @@ function sendCids(response: ServerResponse, cids: readonly string[]): void {
   response.setHeader('X-Content-Type-Options', 'nosniff')
   response.writeHead(200)
   response.end(text)
+  cutWhenStalled(response, stalledMs)
 }

@@ -9,7 +9,7 @@ import { parsePath } from '../content/path.ts'
 import { resolve } from '../content/resolve.ts'
 import { dagPbCode, rawCode } from '../content/unixfs.ts'
 import { type Visit, type VisitNames, visited } from '../content/visited.ts'
-import { cancelled, Failure } from '../failure.ts'
+import { cancelled, Failure, isFailure } from '../failure.ts'
 import type { Names, Wants } from '../names/names.ts'
 import { type Account, createAccount } from '../observe/account.ts'
 import type { Retrieval, Session } from '../retrieval/session.ts'
@@ -22,11 +22,11 @@ import type { JsonRule } from './json-rule.ts'
 import { type Named, named } from './name.ts'
 import { type Negotiated, negotiate } from './negotiate.ts'
 import type { Place } from './place.ts'
-import { asFailure, type Mode, sendProblem } from './problem.ts'
+import type { Mode } from './problem.ts'
 import { rangeHint } from './range.ts'
+import type { Respond } from './respond.ts'
 import { readTarget, type Target } from './target.ts'
 import { answerOnWeb, type Moved } from './web-body.ts'
-import { reset } from './write.ts'
 
 export type AnswerDeps = {
   readonly retrieval: Retrieval
@@ -42,12 +42,8 @@ export type AnswerDeps = {
   /** Changes with those lists; undefined where there are none. */
   readonly denyRevision: () => string | undefined
   /** Called when the request is over, however it ended. */
-  readonly onEnd: (
-    request: IncomingMessage,
-    response: ServerResponse,
-    account: Account,
-    failure: Failure | undefined,
-  ) => void
+  readonly onEnd: (response: ServerResponse, account: Account) => void
+  readonly respond: Respond
 }
 
 export async function answerContent(
@@ -59,7 +55,6 @@ export async function answerContent(
   const { epoch } = deps.hot
   const account = createAccount()
   const controller = new AbortController()
-  let failure: Failure | undefined
   response.once('close', () => {
     if (!response.writableFinished) controller.abort(cancelled())
   })
@@ -73,17 +68,10 @@ export async function answerContent(
     session = deps.retrieval.session(wishes)
     await answer({ request, response, deps, place, target, session, account, epoch, signal }, about)
   } catch (error) {
-    failure = asFailure(error)
-    if (response.headersSent) reset(response)
-    else if (failure.kind === 'cancelled' || response.destroyed) response.destroy()
-    else {
-      const head = request.method === 'HEAD'
-      const { accept } = request.headers
-      sendProblem(response, failure, { mode: deps.mode, account, head, accept, headers: rangeHeaders(failure) })
-    }
+    deps.respond.failed(request, response, error, { account, headers: rangeHeaders(error) })
   } finally {
     session?.end()
-    deps.onEnd(request, response, account, failure)
+    deps.onEnd(response, account)
   }
 }
 
@@ -94,8 +82,10 @@ function cacheWishes(header: string | undefined): { onlyIfCached: boolean; noCac
   return { onlyIfCached: directives.has('only-if-cached'), noCache: directives.has('no-cache') }
 }
 
-const rangeHeaders = ({ facts }: Failure): Record<string, string> =>
-  typeof facts['size'] === 'number' ? { 'Content-Range': `bytes */${facts['size']}` } : {}
+const rangeHeaders = (error: unknown): Record<string, string> =>
+  isFailure(error) && typeof error.facts['size'] === 'number'
+    ? { 'Content-Range': `bytes */${error.facts['size']}` }
+    : {}
 
 type Asked = {
   readonly request: IncomingMessage

@@ -8,7 +8,7 @@ import type { Hosts } from './hosts.ts'
 import type { Limits } from './limits.ts'
 import { closeAfter } from './linger.ts'
 import { type Place, sharedPlace } from './place.ts'
-import { asFailure, sendProblem } from './problem.ts'
+import { type RequestIds, requestIdHeader } from './request-id.ts'
 import { hasBody, readTarget, type Target } from './target.ts'
 
 export type AppDeps = AnswerDeps & {
@@ -20,19 +20,20 @@ export type AppDeps = AnswerDeps & {
     response: ServerResponse,
     next: (error?: unknown) => void,
   ) => void)[]
-  readonly onError: (error: unknown) => void
+  readonly requestIds: RequestIds
 }
 
 const readMethods = 'GET, HEAD, OPTIONS'
 
 export function createApp(deps: AppDeps): Router {
-  const { limits, hosts, mode } = deps
+  const { limits, hosts, respond } = deps
   const router = express.Router({ caseSensitive: true, strict: true })
 
-  const refuse = (request: IncomingMessage, response: ServerResponse, failure: Failure, headers = {}): void => {
-    if (hasBody(request)) closeAfter(request, response)
-    const { accept } = request.headers
-    sendProblem(response, failure, { mode, head: request.method === 'HEAD', accept, headers })
+  const refuse = (request: IncomingMessage, response: ServerResponse, error: unknown, headers = {}): void => {
+    const before = () => {
+      if (hasBody(request)) closeAfter(request, response)
+    }
+    respond.failed(request, response, error, { before, headers })
   }
 
   /** What may be asked of content, and of where it has moved to: a preflight that is sent on has failed. */
@@ -57,6 +58,7 @@ export function createApp(deps: AppDeps): Router {
   }
 
   router.use((request, response, next) => {
+    response.setHeader(requestIdHeader, deps.requestIds.next(request))
     // What is only read brings nothing to read here, and would be read to its end for the next request.
     if (readOnly.has(request.method) && hasBody(request)) closeAfter(request, response)
     const refused = limits.enter(request, response)
@@ -65,7 +67,7 @@ export function createApp(deps: AppDeps): Router {
     try {
       target = readTarget(request)
     } catch (error) {
-      return refuse(request, response, asFailure(error))
+      return refuse(request, response, error)
     }
     const { path, search } = target
     // From here on it is a path, also where the client sent the whole URL.
@@ -78,7 +80,7 @@ export function createApp(deps: AppDeps): Router {
         else if ('location' in found) read(request, response, () => moved(response, found.location))
         else content(request, response, found.place, next)
       },
-      (error) => refuse(request, response, asFailure(error)),
+      (error) => refuse(request, response, error),
     )
   })
 
@@ -107,11 +109,9 @@ export function createApp(deps: AppDeps): Router {
     refuse(request, response, failure)
   })
 
-  router.use((error: unknown, request: IncomingMessage, response: ServerResponse, _next: unknown) => {
-    deps.onError(error)
-    if (response.headersSent) response.destroy()
-    else refuse(request, response, asFailure(error))
-  })
+  router.use((error: unknown, request: IncomingMessage, response: ServerResponse, _next: unknown) =>
+    refuse(request, response, error),
+  )
   return router
 }
 

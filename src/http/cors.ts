@@ -13,6 +13,7 @@ export const exposed = [
   'X-Chunked-Output',
   'X-Ipfs-Path',
   'X-Ipfs-Roots',
+  'X-Request-Id',
   'X-Stream-Output',
 ].join(', ')
 

@@ -10,6 +10,8 @@ export interface Forwarded {
   schemeOf(request: IncomingMessage): 'http' | 'https'
   /** Of the client: the last address in the chain that is not one of the operator's proxies. */
   addressOf(request: IncomingMessage): string
+  /** Undefined where none of the operator's proxies said one. */
+  requestIdOf(request: IncomingMessage): string | undefined
 }
 
 /** `proxies`: addresses and ranges, such as 127.0.0.1, 10.0.0.0/8 and fd00::/8. */
@@ -40,6 +42,7 @@ export function createForwarded(proxies: readonly string[]): Forwarded {
       if (scheme === 'https' || scheme === 'http') return scheme
       return (request.socket as TLSSocket).encrypted ? 'https' : 'http'
     },
+    requestIdOf: (request) => said(request, 'x-request-id'),
     addressOf({ headers, socket: { remoteAddress = '' } }) {
       if (proxies.length === 0 || remoteAddress === '' || !isKnown(remoteAddress)) return remoteAddress
       // Each proxy adds whom it was asked by; what stands before that may be the client's own words.

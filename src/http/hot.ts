@@ -1,5 +1,6 @@
 // Complete small answers, ready to be written: the raw header lines and the body, by the key that `Hosts.keyOf` gives.
 import { LRUCache } from 'lru-cache'
+import { requestIdHeader } from './request-id.ts'
 
 export type HotAnswer = {
   /** Names and values in one flat list, as writeHead takes them. */
@@ -8,8 +9,11 @@ export type HotAnswer = {
   readonly etag: string
 }
 
+/** With a place for the id of each request at the end of its headers: an own list for each request would cost more. */
+export type ReadyAnswer = HotAnswer & { headersFor(requestId: string): string[] }
+
 export interface Hot {
-  get(key: string): HotAnswer | undefined
+  get(key: string): ReadyAnswer | undefined
   /** Keeps a 200 that is whole, proved and will never change; not one that was begun in an earlier epoch. */
   add(key: string, answer: HotAnswer, epoch?: number): void
   forget(key: string): void
@@ -22,12 +26,23 @@ export interface Hot {
   readonly items: number
 }
 
+function ready(answer: HotAnswer): ReadyAnswer {
+  const headers = [...answer.headers, requestIdHeader, '']
+  return {
+    ...answer,
+    headersFor(requestId) {
+      headers[headers.length - 1] = requestId
+      return headers
+    },
+  }
+}
+
 const entryBytes = 2048 // headers, key and what the map costs
 
 export function createHot({ maxBytes, maxItem }: { readonly maxBytes: number; readonly maxItem: number }): Hot {
   const answers =
     maxBytes > 0
-      ? new LRUCache<string, HotAnswer>({
+      ? new LRUCache<string, ReadyAnswer>({
           maxSize: maxBytes,
           sizeCalculation: ({ body }) => body.byteLength + entryBytes,
         })
@@ -36,7 +51,7 @@ export function createHot({ maxBytes, maxItem }: { readonly maxBytes: number; re
   return {
     get: (key) => answers?.get(key),
     add(key, answer, begun = epoch) {
-      if (begun === epoch && answer.body.byteLength <= maxItem) answers?.set(key, answer)
+      if (begun === epoch && answer.body.byteLength <= maxItem) answers?.set(key, ready(answer))
     },
     forget: (key) => answers?.delete(key),
     clear() {

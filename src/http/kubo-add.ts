@@ -26,7 +26,7 @@ export async function addFiles({ request, response, query, deps }: Call): Promis
       return { Name: nameOf(fileName) || Hash, Hash, Size: String(dagBytes) }
     })
     response.setHeader('X-Chunked-Output', '1')
-    sendJson(response, ...(isSilent ? [] : lines))
+    sendJson({ response, deps }, ...(isSilent ? [] : lines))
   } finally {
     leave()
   }

@@ -4,6 +4,7 @@ import type { ResolveOptions } from '../content/resolve.ts'
 import { Failure } from '../failure.ts'
 import type { Retrieval, Session } from '../retrieval/session.ts'
 import type { Uploads } from '../upload/uploads.ts'
+import type { Respond } from './respond.ts'
 import type { Tokens } from './tokens.ts'
 import { cutWhenStalled, type WriteOptions } from './write.ts'
 
@@ -13,7 +14,7 @@ export type KuboDeps = WriteOptions & {
   readonly tokens: Tokens
   readonly visit: NonNullable<ResolveOptions['visit']>
   readonly version: string
-  readonly onError: (error: unknown) => void
+  readonly respond: Respond
 }
 
 export type Call = {
@@ -25,11 +26,11 @@ export type Call = {
   readonly deps: KuboDeps
 }
 
-export function sendJson(response: ServerResponse, ...lines: readonly unknown[]): void {
+export function sendJson({ response, deps }: Pick<Call, 'response' | 'deps'>, ...lines: readonly unknown[]): void {
   response.setHeader('Content-Type', 'application/json')
   response.writeHead(200)
   response.end(lines.map((line) => `${JSON.stringify(line)}\n`).join(''))
-  cutWhenStalled(response)
+  cutWhenStalled(response, deps.stalledMs)
 }
 
 /** The one `arg` that most commands have. */

@@ -23,7 +23,7 @@ export async function addPin({ query, session, response, deps }: Call): Promise<
     const below = visited(session, deps.visit)
     const watch = watchFrom(deps.visit, cid)
     await deps.uploads.keep(cid, walkDag(below, { cid, bytes }, { scope: 'all', dups: false, watch }))
-    sendJson(response, { Pins: [cid.toString()] })
+    sendJson({ response, deps }, { Pins: [cid.toString()] })
   } finally {
     leave()
   }
@@ -55,7 +55,7 @@ export async function listPins(call: Call): Promise<void> {
     if (++count > mostListed) throw badCall(`there are more than ${mostListed} pins; ask with stream=true`)
     keys[cid] = { Type: 'recursive', Name: '' }
   }
-  sendJson(response, { Keys: keys })
+  sendJson(call, { Keys: keys })
 }
 
 const mostListed = 100_000

@@ -9,9 +9,9 @@ import { type Call, type KuboDeps, sendJson } from './kubo-call.ts'
 import { addPin, listPins } from './kubo-pins.ts'
 import { exportDag, getBlock, readPath } from './kubo-read.ts'
 import { closeAfter } from './linger.ts'
-import { asFailure, statusOf } from './problem.ts'
+import { statusOf } from './problem.ts'
 import { hasBody, readTarget } from './target.ts'
-import { reset } from './write.ts'
+import { cutWhenStalled } from './write.ts'
 
 const prefix = '/api/v0/'
 
@@ -22,8 +22,7 @@ const commands: Readonly<Record<string, (call: Call) => Promise<void>>> = {
   'dag/export': exportDag,
   'pin/add': addPin,
   'pin/ls': listPins,
-  version: async ({ response, deps }) =>
-    sendJson(response, { Version: deps.version, Commit: '', Repo: '', System: '', Golang: '' }),
+  version: async (call) => sendJson(call, { Version: call.deps.version, Commit: '', Repo: '', System: '', Golang: '' }),
 }
 
 export function createKuboRoute(deps: KuboDeps): Route {
@@ -34,6 +33,7 @@ export function createKuboRoute(deps: KuboDeps): Route {
 }
 
 async function answerCall(request: IncomingMessage, response: ServerResponse, deps: KuboDeps): Promise<void> {
+  const to = { request, response, deps }
   const controller = new AbortController()
   response.once('close', () => {
     if (!response.writableFinished) controller.abort(cancelled())
@@ -43,34 +43,30 @@ async function answerCall(request: IncomingMessage, response: ServerResponse, de
   try {
     const { path, query } = readTarget(request)
     const command = commands[path.slice(prefix.length).replace(/\/$/, '')]
-    if (!command) return sendText(request, response, 404, '404 page not found')
-    if (request.method !== 'POST') return sendText(request, response, 405, '405 - Method Not Allowed')
+    if (!command) return sendText(to, 404, '404 page not found')
+    if (request.method !== 'POST') return sendText(to, 405, '405 - Method Not Allowed')
     // A page of somebody else's could post here with the browser's network position.
     if (request.headers.origin !== undefined || request.headers.referer !== undefined)
-      return sendText(request, response, 403, '403 - Forbidden')
+      return sendText(to, 403, '403 - Forbidden')
     deps.tokens.check(request.headers)
     // The others take what they need from the query, and a body that came with it has no end for all we know.
     if (command !== addFiles && hasBody(request)) closeAfter(request, response)
     await command({ request, response, query, session, signal, deps })
   } catch (error) {
-    const failure = asFailure(error)
-    if (failure.kind === 'internal') deps.onError(error)
-    if (response.headersSent) reset(response)
-    else if (failure.kind === 'cancelled' || response.destroyed) response.destroy()
-    else sendError(request, response, failure)
+    deps.respond.failed(request, response, error, { write: (failure) => sendError(to, failure) })
   } finally {
     session.end()
   }
 }
 
 /** Kubo answers 500 to what went wrong and 400 to what was asked wrongly; limits and denylists of ours keep their own status. */
-function sendError(request: IncomingMessage, response: ServerResponse, failure: Failure): void {
-  if (failure.kind === 'refused') return sendText(request, response, 403, '403 - Forbidden')
+function sendError(to: To, failure: Failure): void {
+  if (failure.kind === 'refused') return sendText(to, 403, '403 - Forbidden')
   const own = statusOf(failure, 'api')
   const isClients = isFailure(failure, 'malformed') && failure.source === 'client'
   const status = isClients ? 400 : failure.kind === 'denied' || [413, 429, 503].includes(own) ? own : 500
   const text = JSON.stringify({ Message: messageOf(failure), Code: isClients ? 1 : 0, Type: 'error' })
-  send(request, response, status, `${text}\n`, 'application/json')
+  send(to, status, `${text}\n`, 'application/json')
 }
 
 /** Kubo's shape has one place for all of it: what each provider said stands behind the sentence. */
@@ -80,13 +76,15 @@ function messageOf({ message, facts }: Failure): string {
   return [message, ...said].join('; ')
 }
 
-const sendText = (request: IncomingMessage, response: ServerResponse, status: number, text: string): void =>
-  send(request, response, status, `${text}\n`, 'text/plain')
+const sendText = (to: To, status: number, text: string): void => send(to, status, `${text}\n`, 'text/plain')
 
-function send(request: IncomingMessage, response: ServerResponse, status: number, text: string, type: string): void {
+type To = Pick<Call, 'request' | 'response' | 'deps'>
+
+function send({ request, response, deps }: To, status: number, text: string, type: string): void {
   if (!request.complete) closeAfter(request, response)
   response.setHeader('Content-Type', type)
   response.setHeader('Content-Length', Buffer.byteLength(text))
   response.writeHead(status)
   response.end(text)
+  cutWhenStalled(response, deps.stalledMs)
 }

@@ -5,6 +5,7 @@ import { matches } from './conditional.ts'
 import type { Hot } from './hot.ts'
 import type { Limits } from './limits.ts'
 import { representation } from './negotiate.ts'
+import type { RequestIds } from './request-id.ts'
 import { cutWhenStalled } from './write.ts'
 
 export interface Lane {
@@ -22,14 +23,22 @@ const notModifiedHeaders = new Set([
   'cache-status',
   'access-control-allow-origin',
   'access-control-expose-headers',
+  'x-request-id',
 ])
 
-export function createLane(
-  hot: Hot,
-  limits: Limits | undefined,
-  stalledMs?: number,
-  keyOf: (request: IncomingMessage) => string | undefined = (request) => request.url,
-): Lane {
+export function createLane({
+  hot,
+  limits,
+  stalledMs,
+  requestIds,
+  keyOf,
+}: {
+  readonly hot: Hot
+  readonly limits: Limits | undefined
+  readonly stalledMs: number
+  readonly requestIds: RequestIds
+  readonly keyOf: (request: IncomingMessage) => string | undefined
+}): Lane {
   let hits = 0
   return {
     take(request, response) {
@@ -71,12 +80,14 @@ export function createLane(
       }
       if (hosts !== 1 || limits?.refuses(request)) return false
       hits++
+      // Written out at once: the next request may have them.
+      const headers = answer.headersFor(requestIds.next(request))
       if (ifNoneMatch !== undefined && matches(ifNoneMatch, answer.etag)) {
-        response.writeHead(304, notModified(answer.headers))
+        response.writeHead(304, notModified(headers))
         response.end()
         return true
       }
-      response.writeHead(200, answer.headers as string[])
+      response.writeHead(200, headers)
       if (method === 'HEAD') response.end()
       else response.end(answer.body)
       cutWhenStalled(response, stalledMs)

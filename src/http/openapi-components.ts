@@ -80,6 +80,7 @@ export const headers: Json = {
   'X-Content-Type-Options': text('`nosniff`.'),
   'X-Ipfs-Path': text('What was asked for.'),
   'X-Ipfs-Roots': text('The CIDs along the path.'),
+  'X-Request-Id': text('Of this request; the log has it, too.'),
 }
 
 export const securitySchemes: Json = {

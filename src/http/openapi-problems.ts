@@ -55,6 +55,7 @@ function problemResponse(status: number, mode: Mode): Json {
   const headers = {
     'Access-Control-Allow-Origin': ref('headers', 'Access-Control-Allow-Origin'),
     'Cache-Control': ref('headers', 'Cache-Control'),
+    'X-Request-Id': ref('headers', 'X-Request-Id'),
     ...(retried.has(status) && { 'Retry-After': ref('headers', 'Retry-After') }),
     ...(status === 401 && { 'WWW-Authenticate': text('`Bearer`.') }),
     ...(status === 405 && { Allow: text('The methods there are.') }),
@@ -132,6 +133,7 @@ export const problemSchema: Json = {
     status: { type: 'integer', minimum: 400, maximum: 599 },
     detail: { type: 'string' },
     message: { type: 'string', description: 'The same text as `detail`.' },
+    requestId: { type: 'string', description: 'As in `X-Request-Id`; the log of the gateway has it, too.' },
     attempts: { ...outcome('upstream'), description: 'Who was asked for content, and how that went.' },
     outcomes: { ...outcome('provider'), description: 'Who was asked to keep an upload, and how that went.' },
     errors: {

@@ -4,8 +4,9 @@ export type Json = Readonly<Record<string, unknown>>
 
 export const ref = (kind: string, name: string): Json => ({ $ref: `#/components/${kind}/${name}` })
 export const text = (description: string): Json => ({ description, schema: { type: 'string' } })
+/** Each answer has an id besides. */
 export const headersOf = (names: readonly string[]): Json =>
-  Object.fromEntries(names.map((name) => [name, ref('headers', name)]))
+  Object.fromEntries([...names, 'X-Request-Id'].map((name) => [name, ref('headers', name)]))
 
 /** For examples: `hello world`, as a file of its own. */
 export const aCid = 'bafkreifjjcie6lypi6ny7amxnfftagclbuxndqonfipmb64f2km2devei4'

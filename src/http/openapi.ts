@@ -7,8 +7,10 @@ import { matches } from './conditional.ts'
 import { corsHeaders, preflight } from './cors.ts'
 import { closeAfter } from './linger.ts'
 import { openApiDocument } from './openapi-document.ts'
-import { type Mode, sendProblem } from './problem.ts'
+import type { Mode } from './problem.ts'
+import type { Respond } from './respond.ts'
 import { hasBody } from './target.ts'
+import { cutWhenStalled } from './write.ts'
 
 const methods = 'GET, HEAD, OPTIONS'
 
@@ -17,6 +19,7 @@ export function createOpenApiRoute(options: {
   readonly hasTokens: boolean
   readonly hasRpc: boolean
   readonly mode: Mode
+  readonly respond: Respond
 }): Route {
   const body = Buffer.from(`${JSON.stringify(openApiDocument(options))}\n`)
   const etag = `"${createHash('sha256').update(body).digest('base64url').slice(0, 22)}"`
@@ -31,7 +34,8 @@ export function createOpenApiRoute(options: {
         facts: { status: 405 },
       })
       if (hasBody(request)) closeAfter(request, response)
-      return sendProblem(response, failure, { mode: options.mode, headers: { Allow: methods } })
+      options.respond.failed(request, response, failure, { headers: { Allow: methods } })
+      return
     }
     for (const [name, value] of corsHeaders) response.setHeader(name, value)
     response.setHeader('Cache-Control', 'public, max-age=3600')
@@ -41,5 +45,6 @@ export function createOpenApiRoute(options: {
     response.setHeader('Content-Type', 'application/json')
     response.setHeader('Content-Length', body.byteLength)
     response.writeHead(200).end(head ? undefined : body)
+    cutWhenStalled(response, options.respond.stalledMs)
   }
 }

@@ -10,6 +10,7 @@ export type Problem = {
   readonly kind: FailureKind
   readonly detail: string
   readonly attempts?: readonly Attempt[] | undefined
+  readonly requestId?: string | undefined
 }
 
 export const pageHeaders: readonly (readonly [name: string, value: string])[] = [
@@ -40,22 +41,24 @@ const nextStep = ({ kind, status }: Problem): string | undefined => {
 }
 
 export function problemPage(problem: Problem): string {
-  const { title, status, detail, attempts = [] } = problem
+  const { title, status, detail, attempts = [], requestId } = problem
   const rows = attempts.map(
     ({ upstream, outcome, ms }) =>
       `<tr><td>${shown(upstream)}</td><td>${shown(outcome)}</td><td>${Math.round(ms)} ms</td></tr>\n`,
   )
   const asked = rows.length > 0 ? `<h2>Who was asked</h2>\n<table>\n${rows.join('')}</table>\n` : ''
   const next = nextStep(problem)
+  const request = requestId === undefined ? '' : `<p>Request ${shown(requestId)}</p>\n`
   return `${pageTop(`${status} ${title}`)}<h1>${status} ${escaped(title)}</h1>
 <p>${shown(detail)}</p>
-${next === undefined ? '' : `<h2>What you can do</h2>\n<p>${escaped(next)}</p>\n`}${asked}${pageEnd}`
+${next === undefined ? '' : `<h2>What you can do</h2>\n<p>${escaped(next)}</p>\n`}${asked}${request}${pageEnd}`
 }
 
 /** The same in lines. */
 export function problemText(problem: Problem): string {
-  const { title, status, detail, attempts = [] } = problem
+  const { title, status, detail, attempts = [], requestId } = problem
   const next = nextStep(problem)
   const asked = attempts.map(({ upstream, outcome, ms }) => `${upstream}: ${outcome}, ${Math.round(ms)} ms`)
-  return `${[`${status} ${title}`, detail, ...(next === undefined ? [] : [next]), ...asked].join('\n')}\n`
+  const request = requestId === undefined ? [] : [`Request ${requestId}`]
+  return `${[`${status} ${title}`, detail, ...(next === undefined ? [] : [next]), ...asked, ...request].join('\n')}\n`
 }

@@ -6,6 +6,7 @@ import type { Account } from '../observe/account.ts'
 import { cacheStatus } from './cache-status.ts'
 import { corsHeaders } from './cors.ts'
 import { type Problem, pageHeaders, problemPage, problemText } from './problem-page.ts'
+import { requestIdOf } from './request-id.ts'
 import { cutWhenStalled } from './write.ts'
 
 export type Mode = 'api' | 'web'
@@ -59,16 +60,18 @@ export function asFailure(error: unknown): Failure {
 
 export type ProblemContext = {
   readonly mode: Mode
+  /** How long the client may take nothing of it. */
+  readonly stalledMs: number
   readonly account?: Account | undefined
   /** Headers that this answer needs besides, such as Content-Range with 416. */
-  readonly headers?: Readonly<Record<string, string>>
+  readonly headers?: Readonly<Record<string, string>> | undefined
   readonly head?: boolean
   /** What the client accepts: in `web` mode a browser gets a page. */
   readonly accept?: string | undefined
 }
 
 export function sendProblem(response: ServerResponse, failure: Failure, context: ProblemContext): void {
-  const { mode, account, headers = {}, head = false, accept } = context
+  const { mode, stalledMs, account, headers = {}, head = false, accept } = context
   const status = statusOf(failure, mode)
   const detail = failure.message
   const title = status === 412 ? 'Not in the cache' : table[failure.kind].title
@@ -81,10 +84,12 @@ export function sendProblem(response: ServerResponse, failure: Failure, context:
     detail,
     message: detail,
   }
+  const requestId = requestIdOf(response)
+  if (requestId !== undefined) body['requestId'] = requestId
   if (attempts) body['attempts'] = attempts
   if (failure.facts['outcomes'] !== undefined) body['outcomes'] = failure.facts['outcomes']
   if (failure.facts['errors'] !== undefined) body['errors'] = failure.facts['errors']
-  const problem = { title, status, kind: failure.kind, detail, attempts }
+  const problem = { title, status, kind: failure.kind, detail, attempts, requestId }
   const text = Buffer.from(form.write?.(problem) ?? `${JSON.stringify(body)}\n`)
   for (const [name, value] of corsHeaders) response.setHeader(name, value)
   for (const [name, value] of form.headers) response.setHeader(name, value)
@@ -100,7 +105,7 @@ export function sendProblem(response: ServerResponse, failure: Failure, context:
   if (status === 400) response.setHeader('Connection', 'close')
   response.writeHead(status)
   response.end(head ? undefined : text)
-  cutWhenStalled(response)
+  cutWhenStalled(response, stalledMs)
 }
 
 type Form = {

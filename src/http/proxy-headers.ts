@@ -19,7 +19,7 @@ const hopByHop = new Set([
 // Said by this gateway, not by whoever asks. `expect` is answered here. Some services take another path or method from a
 // header than from the request line, which the table has let through.
 const ours =
-  /^(expect|host|via|forwarded|x-real-ip|x-forwarded-.*|content-length|x-original-url|x-original-uri|x-rewrite-url|x-(http-)?method(-override)?)$/
+  /^(expect|host|via|forwarded|x-real-ip|x-request-id|x-forwarded-.*|content-length|x-original-url|x-original-uri|x-rewrite-url|x-(http-)?method(-override)?)$/
 // Orders to a server in front, which is not the service's.
 const orders = /^(x-accel-.*|x-sendfile|x-reproxy-url)$/
 const personal = new Set(['authorization', 'cookie'])
@@ -37,7 +37,13 @@ export function headersToService(
     as,
     forwarded,
     sendAuthorization,
-  }: { readonly as: string; readonly forwarded: Forwarded; readonly sendAuthorization: boolean },
+    requestId,
+  }: {
+    readonly as: string
+    readonly forwarded: Forwarded
+    readonly sendAuthorization: boolean
+    readonly requestId: string | undefined
+  },
 ): IncomingHttpHeaders {
   const { headers, socket, method, httpVersion } = request
   const named = namedBy(headers)
@@ -56,6 +62,7 @@ export function headersToService(
     'x-forwarded-for': join(headers['x-forwarded-for'], address),
     ...(host !== '' && { 'x-forwarded-host': host }),
     'x-forwarded-proto': forwarded.schemeOf(request),
+    ...(requestId !== undefined && { 'x-request-id': requestId }),
     via: join(headers.via, `${httpVersion} ${as}`),
   }
 }
@@ -80,7 +87,11 @@ export function headersToClient(
   const named = namedBy(headers)
   const kept = Object.entries(headers).filter(
     ([name]) =>
-      !hopByHop.has(name) && !named.has(name) && !orders.test(name) && (sendAuthorization || name !== 'set-cookie'),
+      !hopByHop.has(name) &&
+      !named.has(name) &&
+      !orders.test(name) &&
+      name !== 'x-request-id' && // the answer has ours, which the service was told
+      (sendAuthorization || name !== 'set-cookie'),
   )
   const answered: OutgoingHttpHeaders = Object.fromEntries(kept)
   if (headers.location !== undefined) answered['location'] = mapped(headers.location, mapping)

@@ -7,9 +7,10 @@ import { Failure } from '../failure.ts'
 import type { Route } from './add.ts'
 import type { Forwarded } from './forwarded.ts'
 import { closeAfter } from './linger.ts'
-import { type Mode, sendProblem } from './problem.ts'
 import { headersToClient, headersToService } from './proxy-headers.ts'
 import { wrongPath } from './proxy-path.ts'
+import { requestIdOf } from './request-id.ts'
+import type { Respond } from './respond.ts'
 import { hasBody } from './target.ts'
 import { reset } from './write.ts'
 
@@ -25,7 +26,7 @@ export type ProxyEntry = {
 }
 
 export type ProxyOptions = {
-  readonly mode: Mode
+  readonly respond: Respond
   readonly userAgent: string
   readonly forwarded: Forwarded
 }
@@ -35,11 +36,14 @@ const mostAtOnce = 256
 const leastStalledMs = 60_000
 
 /** One route for the whole table: the longest path that fits takes the request. */
-export function createProxyRoute(entries: readonly ProxyEntry[], { mode, userAgent, forwarded }: ProxyOptions): Route {
+export function createProxyRoute(
+  entries: readonly ProxyEntry[],
+  { respond, userAgent, forwarded }: ProxyOptions,
+): Route {
   const as = userAgent.split('/')[0] ?? userAgent
   const table = [...entries]
     .sort((one, other) => other.path.length - one.path.length)
-    .map((entry) => ({ entry, forward: forwarder(entry, mode), atOnce: 0 }))
+    .map((entry) => ({ entry, forward: forwarder(entry, respond), atOnce: 0 }))
   return (request, response, next) => {
     const { url = '' } = request
     const path = url.split('?')[0] ?? ''
@@ -47,11 +51,16 @@ export function createProxyRoute(entries: readonly ProxyEntry[], { mode, userAge
     if (!found) return next()
     const { entry } = found
     const refused = refusal(request, path, entry) ?? (found.atOnce < mostAtOnce ? undefined : tooMany(entry))
-    if (refused) return problem(response, refused, mode, request, { Allow: entry.methods.join(', ') })
+    if (refused) return problem(response, refused, respond, request, { Allow: entry.methods.join(', ') })
     found.atOnce++
     response.once('close', () => found.atOnce--)
     if (request.headers.expect !== undefined && request.httpVersion === '1.1') response.writeContinue()
-    request.headers = headersToService(request, { as, forwarded, sendAuthorization: entry.sendAuthorization })
+    request.headers = headersToService(request, {
+      as,
+      forwarded,
+      sendAuthorization: entry.sendAuthorization,
+      requestId: requestIdOf(response),
+    })
     const rest = url.slice(entry.path.length)
     request.url = `${baseOf(entry)}${rest.startsWith('/') ? rest : `/${rest}`}`
     found
@@ -84,7 +93,7 @@ const tooMany = ({ path }: ProxyEntry): Failure =>
     retryAfterMs: 1000,
   })
 
-function forwarder(entry: ProxyEntry, mode: Mode) {
+function forwarder(entry: ProxyEntry, respond: Respond) {
   const to = new URL(entry.to)
   const isSilent = new WeakSet<object>()
   const Agent = to.protocol === 'https:' ? HttpsAgent : HttpAgent
@@ -98,7 +107,7 @@ function forwarder(entry: ProxyEntry, mode: Mode) {
       cause: error,
       facts: { status },
     })
-    problem(response, failure, mode, request)
+    problem(response, failure, respond, request)
   }
 
   return createProxyMiddleware<IncomingMessage, ServerResponse>({
@@ -149,12 +158,11 @@ function forwarder(entry: ProxyEntry, mode: Mode) {
 function problem(
   response: ServerResponse,
   failure: Failure,
-  mode: Mode,
+  respond: Respond,
   request: IncomingMessage,
   { Allow }: { readonly Allow?: string } = {},
 ): void {
-  const { accept } = request.headers
   if (hasBody(request)) closeAfter(request, response)
   const headers: Record<string, string> = Allow !== undefined && failure.facts['status'] === 405 ? { Allow } : {}
-  sendProblem(response, failure, { mode, head: request.method === 'HEAD', accept, headers })
+  respond.failed(request, response, failure, { headers })
 }

@@ -1,4 +1,5 @@
 // A node:http server with the limits a public address needs, and an answer, readable by everybody, to what is no HTTP.
+import { randomUUID } from 'node:crypto'
 import {
   createServer,
   type IncomingMessage,
@@ -10,6 +11,7 @@ import {
 import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { corsHeaders } from './cors.ts'
+import { requestIdHeader } from './request-id.ts'
 
 // A pipelining client can put thousands of requests into one socket at once; this bounds what one socket may cost.
 const requestsPerSocket = 1000
@@ -78,18 +80,21 @@ function answerParser(error: NodeJS.ErrnoException, socket: Socket): void {
 }
 
 function refuse(socket: Duplex, status: number, detail: string): void {
+  const requestId = randomUUID()
   const body = JSON.stringify({
     type: 'urn:problem-type:cidgate:malformed',
     title: STATUS_CODES[status],
     status,
     detail,
     message: detail,
+    requestId,
   })
   const headers: readonly (readonly [string, string])[] = [
     ...corsHeaders,
     ['Content-Type', 'application/problem+json'],
     ['Content-Length', String(Buffer.byteLength(body))],
     ['Cache-Control', 'no-store'],
+    [requestIdHeader, requestId],
     ['X-Content-Type-Options', 'nosniff'],
     ['Connection', 'close'],
   ]

@@ -60,13 +60,11 @@ function taken(response: ServerResponse, event: 'drain' | 'finish', { stalledMs,
   })
 }
 
-const usualStallMs = 60_000
-
 /**
  * For an answer that was ended with all its bytes at once: when the client does not take them, it is cut off. Costs
  * nothing when the socket took everything.
  */
-export function cutWhenStalled(response: ServerResponse, stalledMs = usualStallMs): void {
+export function cutWhenStalled(response: ServerResponse, stalledMs: number): void {
   const { socket } = response
   if (socket !== null && socket.writableLength === 0) return
   // The socket's own timer starts anew with every byte that is taken.

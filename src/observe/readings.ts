@@ -1,12 +1,13 @@
 // What the metrics read, and where. Names are ours but for those that operators of other gateways know already.
 
-import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { ServerResponse } from 'node:http'
 import type { Failure } from '../failure.ts'
 import type { Account } from './account.ts'
 import type { Metrics, Sample } from './metrics.ts'
 
 export interface RequestCounts {
-  ended(request: IncomingMessage, response: ServerResponse, account: Account, failure: Failure | undefined): void
+  ended(response: ServerResponse, account: Account): void
+  failed(failure: Failure): void
   statuses(): Iterable<Sample>
   sources(): Iterable<Sample>
   failures(): Iterable<Sample>
@@ -22,11 +23,11 @@ export function createRequestCounts(): RequestCounts {
     for (const [key, value] of counts) yield { labels: { [label]: String(key) }, value }
   }
   return {
-    ended(_request, response, account, failure) {
+    ended(response, account) {
       bump(statuses, response.statusCode)
       bump(sources, account.fetches > 0 ? 'upstream' : (account.tier ?? 'none'))
-      if (failure) bump(failures, failure.kind)
     },
+    failed: ({ kind }) => void bump(failures, kind),
     statuses: () => samples(statuses, 'code'),
     sources: () => samples(sources, 'from'),
     failures: () => samples(failures, 'kind'),

@@ -3,13 +3,14 @@ import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http
 import type { Router } from 'express'
 import type { Route } from '../http/add.ts'
 import { application, createApp } from '../http/app.ts'
-import { createForwarded } from '../http/forwarded.ts'
 import { createHosts } from '../http/hosts.ts'
 import { createJsonRule } from '../http/json-rule.ts'
 import { createLane, type Lane } from '../http/lane.ts'
 import { createLimits, type Limits } from '../http/limits.ts'
 import { createProxyRoute } from '../http/proxy.ts'
-import { createRequestCounts, type RequestCounts } from '../observe/readings.ts'
+import { createRequestIds } from '../http/request-id.ts'
+import type { RequestCounts } from '../observe/readings.ts'
+import type { Public } from './public.ts'
 import type { Reading } from './reading.ts'
 import type { Whole } from './whole.ts'
 
@@ -28,10 +29,9 @@ const leastLookedInto = 64 * 1024 * 1024
 export function wireFront(
   { config, clock, lease }: Whole,
   { retrieval, names, hot, denials }: Reading,
-  { routes, onError }: { readonly routes: readonly Route[]; readonly onError: (error: unknown) => void },
+  { routes, respond, requests, forwarded }: Public & { readonly routes: readonly Route[] },
 ): Front {
   const { responses, proxy } = config
-  const forwarded = createForwarded(config.trustedProxies)
   const { inFlight, perClient, stalled } = config.limits
   const limits = lease.take('limits', [inFlight, perClient, config.trustedProxies], () =>
     createLimits({ inFlight, perClient, addressOf: forwarded.addressOf, clock }),
@@ -41,14 +41,14 @@ export function wireFront(
     hasLink: config.names.sites ? names.hasLink : undefined,
     forwarded,
   })
-  const lane = createLane(hot, limits, stalled, hosts.keyOf)
-  const requests = lease.take('requests', [], createRequestCounts)
+  const requestIds = createRequestIds(forwarded)
+  const lane = createLane({ hot, limits, stalledMs: stalled, requestIds, keyOf: hosts.keyOf })
   const jsonMaxBytes = responses.json.maxBytes
   const jsonRule = lease.take('json rule', [jsonMaxBytes], () =>
     createJsonRule({ heldBytes: Math.max(leastLookedInto, jsonMaxBytes), clock }),
   )
   const { userAgent } = config.retrieval
-  const proxied = proxy.length > 0 ? [createProxyRoute(proxy, { mode: responses.types, userAgent, forwarded })] : []
+  const proxied = proxy.length > 0 ? [createProxyRoute(proxy, { respond, userAgent, forwarded })] : []
   const router = createApp({
     retrieval,
     names,
@@ -64,7 +64,8 @@ export function wireFront(
     denyRevision: () => denials.lists.revision,
     routes: [...routes, ...proxied],
     onEnd: requests.ended,
-    onError,
+    respond,
+    requestIds,
   })
   const app = application(router)
   return {

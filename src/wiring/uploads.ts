@@ -5,6 +5,7 @@ import { version } from '../config/package.ts'
 import { createAddRoute, type Route } from '../http/add.ts'
 import { createKuboRoute } from '../http/kubo-rpc.ts'
 import { createOpenApiRoute } from '../http/openapi.ts'
+import type { Respond } from '../http/respond.ts'
 import { createTokens } from '../http/tokens.ts'
 import type { Retrieval } from '../retrieval/session.ts'
 import type { ReceiveLimits } from '../upload/receive.ts'
@@ -28,31 +29,31 @@ type Parts = {
   readonly providers: readonly Provider[]
   readonly spools: Spools
   readonly reading: Pick<Reading, 'retrieval' | 'denials'>
-  readonly onError: (error: unknown) => void
+  readonly respond: Respond
 }
 
 export function wireUploads(whole: Whole, parts: Parts): WriteSide {
   const { config, clock, lease } = whole
   const { upload, responses } = config
   const { retrieval, denials } = parts.reading
-  const { onError } = parts
+  const { respond } = parts
   // What may be refused comes before what begins to work.
   const tokens = createTokens(upload.auth)
   const schemas = lease.take('schemas', [upload.schemas, responses.json.maxBytes], () => schemasOf(config))
   const everywhere = takeEverywhere(whole, retrieval)
   const uploads = takeUploads(whole, parts, everywhere)
   const through = upload.through && takeThrough(whole, upload.through, parts, everywhere)
-  const add = createAddRoute({ uploads: through ?? uploads, tokens, schemas, mode: responses.types, onError })
+  const add = createAddRoute({ uploads: through ?? uploads, tokens, schemas, respond })
   const description = createOpenApiRoute({
     schemas: schemas.all,
     hasTokens: upload.auth !== 'none',
     hasRpc: upload.rpc,
     mode: responses.types,
+    respond,
   })
-  const stalledMs = config.limits.stalled
   const { visit } = denials
   const kubo = upload.rpc
-    ? [createKuboRoute({ uploads, retrieval, tokens, visit, version, stalledMs, clock, onError })]
+    ? [createKuboRoute({ uploads, retrieval, tokens, visit, version, stalledMs: respond.stalledMs, clock, respond })]
     : []
   return { routes: [description, add, ...kubo], confirmation: through ? undefined : uploads.confirmation }
 }

@@ -21,6 +21,7 @@ import { blockKey } from '../../src/block.ts'
 import { systemClock } from '../../src/clock.ts'
 import { Failure } from '../../src/failure.ts'
 import { createAddRoute } from '../../src/http/add.ts'
+import { createRespond } from '../../src/http/respond.ts'
 import { createTokens } from '../../src/http/tokens.ts'
 import { silentLog } from '../../src/observe/log.ts'
 import { createSchemaChecks } from '../../src/upload/schemas/checks.ts'
@@ -72,8 +73,7 @@ async function startThin(
       uploads: through,
       tokens: createTokens({ tokens: ['ours'] }),
       schemas,
-      mode: 'api',
-      onError: assert.ifError,
+      respond: createRespond({ mode: 'api', stalledMs: 60_000, onError: assert.ifError }),
     }),
   )
   const { server, port } = await listen(app)

@@ -248,26 +248,43 @@ test('whose address it is, nobody else says', async () => {
   const more = ['Forwarded: for=192.0.2.1', 'X_Forwarded_For: 192.0.2.1', 'Via: 1.0 first', 'X-Own: 1', 'X-Other: 2']
   const named = 'Connection: close, X-Forwarded-For, x-forwarded-host, Via, X-Own'
   const address = 'X-Forwarded-For: 192.0.2.1'
-  await raw(['GET /status HTTP/1.1', 'Host: here:1', ...forged, ...more, named, address])
+  const said = await raw([
+    'GET /status HTTP/1.1',
+    'Host: here:1',
+    'X-Request-Id: forged',
+    ...forged,
+    ...more,
+    named,
+    address,
+  ])
   const { headers } = seen[0] as IncomingMessage
-  const said = Object.entries(headers).filter(([name]) => /^(x[-_]|via|forwarded)/.test(name))
-  assert.deepEqual(Object.fromEntries(said), {
+  const [, id] = /\r\nx-request-id: (\S+)\r\n/i.exec(said) ?? []
+  assert.ok(id !== undefined && id !== 'forged')
+  const told = Object.entries(headers).filter(([name]) => /^(x[-_]|via|forwarded)/.test(name))
+  assert.deepEqual(Object.fromEntries(told), {
     'x-forwarded-for': '192.0.2.1, 127.0.0.1',
     'x-forwarded-host': 'here:1',
     'x-forwarded-proto': 'http',
     via: '1.0 first, 1.1 cidgate',
     'x-other': '2',
+    'x-request-id': id,
   })
 })
 
 test('of a proxy that is trusted, what it says of host and scheme goes on', async () => {
   await at.close()
   at = await startGateway({ config: { trustedProxies: ['127.0.0.1'], proxy: [{ path: '/status', to: there }] } })
-  const said = { 'X-Forwarded-Host': 'public.example', 'X-Forwarded-Proto': 'https', 'X-Forwarded-For': '192.0.2.1' }
+  const said = {
+    'X-Forwarded-Host': 'public.example',
+    'X-Forwarded-Proto': 'https',
+    'X-Forwarded-For': '192.0.2.1',
+    'X-Request-Id': 'of-the-proxy',
+  }
   await get('/status', said)
   const { headers } = seen[0] as IncomingMessage
   assert.equal(headers['x-forwarded-host'], 'public.example')
   assert.equal(headers['x-forwarded-proto'], 'https')
+  assert.equal(headers['x-request-id'], 'of-the-proxy')
   assert.equal(headers['x-forwarded-for'], '192.0.2.1, 127.0.0.1')
 })
 
@@ -279,12 +296,15 @@ test('what a service says of its own connection stays there, and a client keeps 
       'Keep-Alive': 'timeout=9',
       'Proxy-Authenticate': 'Basic',
     }
-    response.writeHead(200, { ...own, Upgrade: 'foo', Trailer: 'x-t', 'X-Own': '2' }).end('fine')
+    response
+      .writeHead(200, { ...own, Upgrade: 'foo', Trailer: 'x-t', 'X-Own': '2', 'X-Request-Id': 'theirs' })
+      .end('fine')
   }
   const asked = 'GET /status HTTP/1.1\r\nHost: h\r\n'
   const both = await raw([`${asked}\r\nGET /status HTTP/1.1`, 'Host: h', 'Connection: close'])
   const [first = '', second = ''] = both.split(/(?<=fine\r\n0\r\n\r\n)/)
-  assert.match(first, /^HTTP\/1\.1 200 OK\r\nx-own: 2\r\n/)
+  assert.match(first, /^HTTP\/1\.1 200 OK\r\nX-Request-Id: \S+\r\nx-own: 2\r\n/)
+  assert.doesNotMatch(first, /theirs/)
   assert.match(first, /\r\nConnection: keep-alive\r\n/)
   assert.match(second, /^HTTP\/1\.1 200 OK\r\n/)
   assert.match(second, /\r\nConnection: close\r\n/)

@@ -217,9 +217,16 @@ describe('the fast lane and the long way say the same', () => {
     ['no-cache', { 'cache-control': 'no-cache' }, 200],
     ['only-if-cached', { 'cache-control': 'only-if-cached' }, 200],
   ]
-  // Where it came from, when, and how often nobody asked: these may differ.
+  // Where it came from, when, and which request it was: these may differ.
   const told = ({ status, headers, body }: Awaited<ReturnType<typeof fetchAll>>) => {
-    const { 'cache-status': _from, date: _date, 'x-ipfs-path': _path, 'content-location': _at, ...rest } = headers
+    const {
+      'cache-status': _from,
+      'x-request-id': _id,
+      date: _date,
+      'x-ipfs-path': _path,
+      'content-location': _at,
+      ...rest
+    } = headers
     return { status, body: body.toString('hex'), rest }
   }
   for (const [name, headers, status] of rows) {

@@ -276,6 +276,23 @@ test('a request line that names another host than the header puts nothing under 
   assert.equal((await fetchAll(webFront + path, { host: 'bytes.example' })).status, 406)
 })
 
+test('each answer has the id that nginx gave the request, and never one of a client', async () => {
+  const seen = new Set<unknown>()
+  for (const path of [
+    `/ipfs/${all.files.hello.cid}`,
+    `/ipfs/${all.files.hello.cid}`,
+    '/ipfs/nonsense',
+    '/openapi.json',
+  ]) {
+    const { headers, body } = await fetchAll(webFront + path, { 'x-request-id': 'forged', accept: 'application/json' })
+    const id = String(headers['x-request-id'])
+    assert.match(id, /^[0-9a-f]{32}$/)
+    assert.ok(!seen.has(id))
+    seen.add(id)
+    if (path.endsWith('nonsense')) assert.equal((JSON.parse(body.toString()) as { requestId: string }).requestId, id)
+  }
+})
+
 test('an upload passes, is read back, and one that is too large is told so by cidgate', async () => {
   const add = (bytes: number) => {
     const form = new FormData()

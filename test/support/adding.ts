@@ -13,6 +13,7 @@ import { createEmbedded, type EmbeddedProvider } from '../../backends/pinning/em
 import { blockKey } from '../../src/block.ts'
 import { systemClock } from '../../src/clock.ts'
 import { createAddRoute } from '../../src/http/add.ts'
+import { createRespond } from '../../src/http/respond.ts'
 import { createTokens } from '../../src/http/tokens.ts'
 import type { Log } from '../../src/observe/log.ts'
 import { createSchemaChecks } from '../../src/upload/schemas/checks.ts'
@@ -77,8 +78,11 @@ export async function startAdding(options: AddingOptions = {}): Promise<Adding> 
       uploads,
       tokens: createTokens(options.tokens ? { tokens: options.tokens } : 'none'),
       schemas: createSchemaChecks({ maxBytes: 8 * 1024 * 1024 }),
-      mode: 'api',
-      onError: (error) => lines.push({ event: 'internal', facts: { error: String(error) } }),
+      respond: createRespond({
+        mode: 'api',
+        stalledMs: 60_000,
+        onError: (error) => lines.push({ event: 'internal', facts: { error: String(error) } }),
+      }),
     }),
   )
   const server = createServer(app)

@@ -6,6 +6,7 @@ import express from 'express'
 import { tierKinds } from '../../backends/tiers/index.ts'
 import { systemClock } from '../../src/clock.ts'
 import { createKuboRoute } from '../../src/http/kubo-rpc.ts'
+import { createRespond } from '../../src/http/respond.ts'
 import { createTokens } from '../../src/http/tokens.ts'
 import { silentLog } from '../../src/observe/log.ts'
 import { createNotFoundMemory } from '../../src/retrieval/not-found.ts'
@@ -55,9 +56,13 @@ export async function startKuboDoor(tokens?: readonly string[], options: AddingO
       version: '0.0.0',
       stalledMs: 1000,
       clock,
-      onError: (error) => {
-        throw error
-      },
+      respond: createRespond({
+        mode: 'api',
+        stalledMs: 1000,
+        onError: (error) => {
+          throw error
+        },
+      }),
     }),
   )
   const server = createServer(app)

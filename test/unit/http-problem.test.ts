@@ -17,8 +17,8 @@ after(() => {
 
 type Sent = { readonly status: number; readonly headers: IncomingMessage['headers']; readonly text: string }
 
-function send(failure: Failure, context: ProblemContext): Promise<Sent> {
-  next = { failure, context }
+function send(failure: Failure, context: Omit<ProblemContext, 'stalledMs'>): Promise<Sent> {
+  next = { failure, context: { stalledMs: 60_000, ...context } }
   const { port } = server.address() as AddressInfo
   return new Promise((resolve, reject) => {
     get({ port, host: '127.0.0.1' }, (response) => {
@@ -130,7 +130,7 @@ describe('a page', () => {
     assert.match(text, /&lt;b&gt;one<\/td><td>timeout<\/td><td>13 ms/)
     assert.doesNotMatch(text, /<script|<b>/)
   })
-  const others: [name: string, context: ProblemContext][] = [
+  const others: [name: string, context: Omit<ProblemContext, 'stalledMs'>][] = [
     ['in api mode', { mode: 'api', accept: html }],
     ['for a program in web mode', { mode: 'web', accept: 'application/json' }],
     ['for who takes anything', { mode: 'web', accept: '*/*' }],

@@ -1,0 +1,154 @@
+// What becomes of a request that fails in a way nobody expected: one answer, one line in the log, and one id in both.
+import assert from 'node:assert/strict'
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { afterEach, describe, test } from 'node:test'
+import express from 'express'
+import { systemClock } from '../../src/clock.ts'
+import { Failure } from '../../src/failure.ts'
+import { type AppDeps, application, createApp } from '../../src/http/app.ts'
+import { createForwarded } from '../../src/http/forwarded.ts'
+import { createHosts } from '../../src/http/hosts.ts'
+import { createHot } from '../../src/http/hot.ts'
+import { createJsonRule } from '../../src/http/json-rule.ts'
+import { createLimits } from '../../src/http/limits.ts'
+import { createRequestIds } from '../../src/http/request-id.ts'
+import { type About, createRespond } from '../../src/http/respond.ts'
+import { createHttpServer } from '../../src/http/server.ts'
+
+type Logged = { readonly error: unknown; readonly about: About }
+
+const open: (() => void)[] = []
+afterEach(() => {
+  for (const close of open.splice(0)) close()
+})
+
+async function serve(handler: (request: IncomingMessage, response: ServerResponse) => void): Promise<string> {
+  const server = createHttpServer(handler)
+  open.push(() => {
+    server.closeAllConnections()
+    server.close()
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+}
+
+/** The public routes over a retrieval that does what a bug would. */
+async function start(more: Partial<AppDeps> = {}) {
+  const logged: Logged[] = []
+  const failed: Failure[] = []
+  const clock = systemClock
+  const forwarded = createForwarded([])
+  const respond = createRespond({
+    mode: 'api',
+    stalledMs: 60_000,
+    onError: (error, about) => logged.push({ error, about }),
+    onFailed: (failure) => failed.push(failure),
+  })
+  const deps: AppDeps = {
+    retrieval: {
+      session() {
+        throw new TypeError('a bug of ours')
+      },
+    } as unknown as AppDeps['retrieval'],
+    names: {} as AppDeps['names'],
+    hot: createHot({ maxBytes: 0, maxItem: 0 }),
+    clock,
+    limits: createLimits({ inFlight: 10, perClient: 'none', clock }),
+    hosts: createHosts({ table: {}, forwarded }),
+    mode: 'api',
+    jsonMaxBytes: 1000,
+    jsonRule: createJsonRule({ heldBytes: 1000, clock }),
+    stalledMs: 60_000,
+    visit: () => {},
+    denyRevision: () => undefined,
+    onEnd: () => {},
+    respond,
+    requestIds: createRequestIds(forwarded),
+    ...more,
+  }
+  return { url: await serve(application(createApp(deps))), logged, failed }
+}
+
+async function isTold(url: string, { logged, failed }: { logged: Logged[]; failed: Failure[] }, path: string) {
+  const answer = await fetch(url + path)
+  const problem = (await answer.json()) as Record<string, unknown>
+  assert.equal(answer.status, 500)
+  const id = answer.headers.get('x-request-id')
+  assert.ok(id)
+  assert.equal(problem['requestId'], id)
+  assert.ok(!JSON.stringify(problem).includes('a bug of ours'), 'its own words stay here')
+  assert.equal(logged.length, 1)
+  const [{ error, about } = assert.fail('nothing was logged')] = logged
+  assert.match(String(error instanceof Error && error.stack), /TypeError: a bug of ours\n\s+at /)
+  assert.deepEqual(about, { request: id, method: 'GET', path: path.split('?')[0] })
+  assert.deepEqual(
+    failed.map(({ kind }) => kind),
+    ['internal'],
+  )
+}
+
+describe('a bug', () => {
+  test('on the way of a read is logged once, with the id that the client was told', async () => {
+    const at = await start()
+    await isTold(at.url, at, '/ipfs/bafkqaaa?secret=x')
+  })
+
+  test('where hosts are looked up is logged and counted as well', async () => {
+    const hosts = createHosts({ table: {}, forwarded: createForwarded([]) })
+    const at = await start({ hosts: { ...hosts, find: () => Promise.reject(new TypeError('a bug of ours')) } })
+    await isTold(at.url, at, '/ipfs/bafkqaaa')
+  })
+
+  test('in a route is logged and counted as well', async () => {
+    const at = await start({
+      routes: [
+        (request, _response, next) => next(request.url === '/mine' ? new TypeError('a bug of ours') : undefined),
+      ],
+    })
+    await isTold(at.url, at, '/mine')
+  })
+
+  test('after the first byte is logged, and the answer does not look whole', async () => {
+    const logged: Logged[] = []
+    const respond = createRespond({
+      mode: 'api',
+      stalledMs: 60_000,
+      onError: (error, about) => logged.push({ error, about }),
+    })
+    const url = await serve((request, response) => {
+      response.writeHead(200, { 'Content-Length': '100' })
+      response.write('half')
+      respond.failed(request, response, new TypeError('a bug of ours'))
+    })
+    await assert.rejects(fetch(url).then((answer) => answer.text()))
+    assert.equal(logged.length, 1)
+  })
+})
+
+describe('what is no bug', () => {
+  const failures = [
+    new Failure('malformed', 'asked wrongly', { source: 'client' }),
+    new Failure('not-found', 'it is not here', { source: 'upstream' }),
+    new Failure('broken', 'a provider failed', { source: 'provider' }),
+    new Failure('cancelled', 'the client left', { source: 'client' }),
+  ]
+  for (const failure of failures)
+    test(`${failure.kind} is counted and not logged`, async () => {
+      const logged: Logged[] = []
+      const failed: Failure[] = []
+      const respond = createRespond({
+        mode: 'api',
+        stalledMs: 60_000,
+        onError: (error, about) => logged.push({ error, about }),
+        onFailed: (one) => failed.push(one),
+      })
+      const app = express()
+      app.use((request, response) => void respond.failed(request, response, failure))
+      await fetch(await serve(app)).then(
+        (answer) => answer.text(),
+        () => {},
+      )
+      assert.deepEqual([logged, failed], [[], [failure]])
+    })
+})
