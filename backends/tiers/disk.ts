@@ -23,7 +23,8 @@ const options = z.strictObject({
 
 const readMs = 3000
 const writeMs = 10_000
-const filesAtOnce = 64
+// More would only stand in a line of the runtime's, before its few threads.
+const filesAtOnce = { reads: 16, writes: 16 }
 const filesInLine = 8192
 const lineMs = 5000
 
@@ -39,7 +40,9 @@ type DiskOptions = { readonly name: string; readonly path: string; readonly maxB
 function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
   const room = createRoom({ path, maxBytes, clock })
   const patience = { ms: lineMs, clock }
-  const gate = createGate({ most: filesAtOnce, inLine: filesInLine, full: () => tooMany(name), patience })
+  const gateOf = (most: number) => createGate({ most, inLine: filesInLine, full: () => tooMany(name), patience })
+  const reading = { ms: readMs, gate: gateOf(filesAtOnce.reads) }
+  const writing = { ms: writeMs, gate: gateOf(filesAtOnce.writes) }
   const fileOf = (key: string): string => join(path, shardOf(key), key)
 
   /**
@@ -47,7 +50,7 @@ function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
    * slot until the call comes back.
    */
   async function call<T>(
-    ms: number,
+    { ms, gate }: typeof reading,
     signal: AbortSignal | undefined,
     told: Call | undefined,
     work: (own: AbortSignal) => Promise<T>,
@@ -115,16 +118,16 @@ function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
     traits: { persistent: true, shared: false, trusted: false },
     deadlineMs: readMs,
     announces: true,
-    get: (cid, signal, told) => call(readMs, signal, told, () => orIfGone(read(fileOf(blockKey(cid))), undefined)),
-    put: (cid, bytes, signal, told) => call(writeMs, signal, told, (own) => write(blockKey(cid), bytes, own)),
+    get: (cid, signal, told) => call(reading, signal, told, () => orIfGone(read(fileOf(blockKey(cid))), undefined)),
+    put: (cid, bytes, signal, told) => call(writing, signal, told, (own) => write(blockKey(cid), bytes, own)),
     has: (cid, signal, told) =>
-      call(readMs, signal, told, async () => {
+      call(reading, signal, told, async () => {
         const found = await orIfGone(stat(fileOf(blockKey(cid))), undefined)
         return found?.isFile() ?? false
       }),
-    delete: (cid, signal, told) => call(writeMs, signal, told, () => rm(fileOf(blockKey(cid)), { force: true })),
+    delete: (cid, signal, told) => call(writing, signal, told, () => rm(fileOf(blockKey(cid)), { force: true })),
     probe: (signal) =>
-      call(writeMs, signal, undefined, async (own) => {
+      call(writing, signal, undefined, async (own) => {
         const file = join(path, `probe-${randomBytes(6).toString('hex')}`)
         try {
           await writeWhole(file, Buffer.alloc(1), own)

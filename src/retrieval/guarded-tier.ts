@@ -36,7 +36,7 @@ const probeMs = 10_000
 const mostPauseMs = 10_000
 const readPace = { firstMs: 100, leastMs: 25, mostMs: 250, lineMs: 250 }
 // What lies on this machine is worth more than a question to somebody else, also while the machine is busy.
-const localLeastMs = 100
+const localPace = { firstMs: 250, leastMs: 250, mostMs: 1000, lineMs: 500 }
 // An upload may be 200 ms later for a store that hangs, and waits longer for one that is known to take longer.
 const writePace = { firstMs: 150, leastMs: 25, mostMs: 500, lineMs: 1000 }
 
@@ -50,7 +50,7 @@ export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
     ...(firstMs !== undefined && { firstMs }),
     mostMs: options.mostMs ?? mostPauseMs,
   }
-  const reads = watch('reads', { ...readPace, ...(!tier.traits.shared && { leastMs: localLeastMs }), deadlineMs })
+  const reads = watch('reads', { ...(tier.traits.shared ? readPace : localPace), deadlineMs })
   const writes = watch('writes', { ...writePace, deadlineMs: writeDeadlineMs })
 
   function watch(what: string, pace: typeof readPace & { readonly deadlineMs: number }): Watch {
