@@ -12,7 +12,7 @@
 import type { RequestListener } from 'node:http'
 import type { Router } from 'express'
 import { type Clock, systemClock } from './clock.ts'
-import { type Config, parseConfig } from './config/load.ts'
+import { type Config, isConfig, parseConfig } from './config/load.ts'
 import { createLog, type Log } from './observe/log.ts'
 import { createSpools, spoolFolder } from './upload/spool.ts'
 import { type Admin, wireAdmin } from './wiring/admin.ts'
@@ -60,7 +60,7 @@ export async function createGateway(
   input: Config | Record<string, unknown> = {},
   { log, clock = systemClock, previous }: GatewayOptions = {},
 ): Promise<Gateway> {
-  const config = isParsed(input) ? input : parseConfig(input)
+  const config = isConfig(input) ? input : parseConfig(input)
   const own = log ?? createLog(config.log.level)
   const kept = previous?.kept ?? createKept()
   const lease = kept.lease()
@@ -105,5 +105,3 @@ async function putTogether(whole: Whole): Promise<Ready> {
     },
   }
 }
-
-const isParsed = (input: object): input is Config => Object.isFrozen(input)

@@ -6,7 +6,7 @@ import { ConfigError } from './config/complaints.ts'
 const help = `cidgate: one HTTP address for content-addressed files
 
   cidgate [serve] [--config FILE]   run the gateway (without a file: config/default.yaml)
-  cidgate check FILE                say what is wrong with a configuration
+  cidgate check [--config] FILE     say what is wrong with a configuration, and where
   cidgate doctor [--config FILE]    touch everything it stands on once, and say what to mend
   cidgate --help, --version
 
@@ -31,17 +31,25 @@ async function run(argv: readonly string[]): Promise<number> {
     case 'serve':
       if (rest.length > 0) throw new UsageError(`serve takes no ${rest[0]}; a configuration is named with --config`)
       return (await import('./commands/serve.ts')).serveCommand(values.config)
-    case 'check':
-      if (rest.length !== 1 || !rest[0]) throw new UsageError('check takes one file')
-      return (await import('./commands/check.ts')).checkCommand(rest[0])
+    case 'check': {
+      const file = oneFile(command, rest, values.config)
+      if (file === undefined) throw new UsageError('check takes one file')
+      return (await import('./commands/check.ts')).checkCommand(file)
+    }
     case 'doctor':
-      if (rest.length > 0) throw new UsageError(`doctor takes no ${rest[0]}; a configuration is named with --config`)
-      return (await import('./commands/doctor.ts')).doctorCommand(values.config)
+      return (await import('./commands/doctor.ts')).doctorCommand(oneFile(command, rest, values.config))
     case 'help':
       return say(help)
     default:
       throw new UsageError(`there is no command ${command}`)
   }
+}
+
+/** Named with --config, or on its own. */
+function oneFile(command: string, named: readonly string[], config: string | undefined): string | undefined {
+  const [file = config, ...more] = named
+  if (more.length > 0 || (named.length > 0 && config !== undefined)) throw new UsageError(`${command} takes one file`)
+  return file
 }
 
 function readArguments(args: readonly string[]) {

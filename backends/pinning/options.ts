@@ -1,6 +1,7 @@
 // What every provider that speaks HTTP lets the operator set.
 import { z } from 'zod'
 import { duration } from '../../src/config/units.ts'
+import { isUnfilled, unfilled } from '../../src/secret.ts'
 import type { ReadBack } from './contract.ts'
 
 export const url = () =>
@@ -19,6 +20,7 @@ export const token = () =>
   z
     .string()
     .min(1)
+    .refine((text) => !isUnfilled(text), unfilled)
     .refine((text) => /^[\x21-\x7e]*$/.test(text), 'expected a token without spaces or other than ASCII characters')
 
 export const clocks = {

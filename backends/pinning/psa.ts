@@ -6,11 +6,17 @@ import { call, createProviderAgent, failed, type Reply } from './call.ts'
 import type { PinState, Provider, ProviderContext, ProviderKind } from './contract.ts'
 import { clocks, gateway, readGateway, token, url } from './options.ts'
 
+/** By its form: which transports there are is the service's business. */
+const multiaddr =
+  /^\/(?:ip4|ip6|dns|dns4|dns6|dnsaddr)\/[^/\s]+(?:\/[a-z0-9-]+(?:\/[^/\s]+)?)*\/p2p\/[1-9A-HJ-NP-Za-km-z]{20,}$/
+
 const options = z.strictObject({
   url: url().describe('The base address of the API; /pins is added to it.'),
   token: token().describe('The access token.'),
   origins: z
-    .array(z.string())
+    .array(
+      z.string().regex(multiaddr, { error: 'expected a multiaddr such as /dns4/example.org/tcp/4001/p2p/12D3Koo…' }),
+    )
     .max(20)
     .default([])
     .describe('Multiaddrs where the content can be fetched from, with /p2p/….'),

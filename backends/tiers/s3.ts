@@ -18,7 +18,10 @@ const options = z
       .min(1)
       .optional()
       .describe('As the store names it: R2 `auto`, Garage as in its own configuration.'),
-    endpoint: z.url().optional().describe('The address of the store. By default AWS.'),
+    endpoint: z
+      .url({ protocol: /^https?$/, error: 'expected an http(s) address' })
+      .optional()
+      .describe('The address of the store. By default AWS.'),
     forcePathStyle: z
       .boolean()
       .optional()

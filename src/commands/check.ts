@@ -2,7 +2,7 @@
 import { accessSync, constants } from 'node:fs'
 import { systemClock } from '../clock.ts'
 import { ConfigError } from '../config/complaints.ts'
-import { type Config, loadConfig } from '../config/load.ts'
+import { type Config, loadWithPlaces, located } from '../config/load.ts'
 import { codeOf } from '../config/substitute.ts'
 import { silentLog } from '../observe/log.ts'
 import { createKept } from '../wiring/kept.ts'
@@ -11,13 +11,14 @@ import { schemasOf } from '../wiring/schemas.ts'
 
 /** Throws a ConfigError. */
 export async function checkCommand(file: string): Promise<number> {
-  const config = loadConfig(file)
-  schemasOf(config)
+  const { config, places } = loadWithPlaces(file)
+  located(() => schemasOf(config), places)
   const missing = config.denylists.flatMap((list, index) => {
     const why = /^https?:/.test(list) ? undefined : whyUnreadable(list)
-    return why === undefined ? [] : [`denylists[${index}]: ${list} cannot be read: ${why} (expected a file or a URL)`]
+    const what = `${list} cannot be read: ${why} (expected a file or a URL)`
+    return why === undefined ? [] : [{ path: ['denylists', index], what }]
   })
-  if (missing.length > 0) throw new ConfigError(missing)
+  if (missing.length > 0) throw new ConfigError(missing, places)
   process.stdout.write(`${file}: good\n`)
   for (const note of await notes(config)) process.stdout.write(`note: ${note}\n`)
   return 0

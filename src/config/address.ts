@@ -21,3 +21,19 @@ export const address = () =>
 
 export const addressText = ({ host, port }: Address): string =>
   host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`
+
+const isEvery = ({ host }: Address): boolean => host === '::' || host === '0.0.0.0'
+
+/** Only one server can be there. Port 0 is any that is free. */
+export function refuseOneAddressTwice(
+  { listen, admin }: { readonly listen: Address; readonly admin: Address | false },
+  context: z.core.$RefinementCtx,
+): void {
+  if (admin === false || admin.port === 0 || admin.port !== listen.port) return
+  if (admin.host !== listen.host && !isEvery(admin) && !isEvery(listen)) return
+  context.addIssue({
+    code: 'custom',
+    path: ['admin'],
+    message: 'is where `listen` is (expected another port, or false)',
+  })
+}

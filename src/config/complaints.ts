@@ -2,18 +2,40 @@
 // A value is shown as the file has it, never what was put in for ${…}, and not at all where it may be a secret.
 import { z } from 'zod'
 
+export type Path = readonly PropertyKey[]
+
+/** Something that is wrong with the whole, with what is at one path of it, or at a place of the file. */
+export type Complaint =
+  | string
+  | { readonly path: Path; readonly what: string }
+  | { readonly place: string; readonly what: string }
+
+/** Where the value at this path was written, as far as that is known: `cidgate.yaml:3:9`. */
+export type Places = (path: Path) => string | undefined
+
 export class ConfigError extends Error {
+  readonly complaints: readonly Complaint[]
+  /** One for each mistake, without its place. */
   readonly lines: readonly string[]
 
-  constructor(complaints: readonly string[]) {
-    const lines = complaints.map((complaint) => `config: ${complaint}`)
-    super(lines.join('\n'))
+  constructor(complaints: readonly Complaint[], places: Places = () => undefined) {
+    super(complaints.map((one) => `${lineOf(one)}${placeOf(one, places)}`).join('\n'))
     this.name = 'ConfigError'
-    this.lines = lines
+    this.complaints = complaints
+    this.lines = complaints.map(lineOf)
   }
 }
 
-export type Path = readonly PropertyKey[]
+function lineOf(one: Complaint): string {
+  if (typeof one === 'string') return `config: ${one}`
+  return `config: ${'path' in one ? `${keyPath(one.path)}: ` : ''}${one.what}`
+}
+
+function placeOf(one: Complaint, places: Places): string {
+  const place = typeof one === 'string' ? undefined : 'place' in one ? one.place : places(one.path)
+  return place === undefined ? '' : ` [${place}]`
+}
+
 type Issue = z.core.$ZodIssue
 
 const typeNames: Record<string, string> = {
@@ -33,25 +55,26 @@ export const knownKeys = (issue: z.core.$ZodRawIssue): string | undefined =>
     : undefined
 
 /** `tree` is what the file says, before anything was put in for `${…}`. */
-export function complaints(issues: readonly Issue[], tree: unknown): string[] {
+export function complaints(issues: readonly Issue[], tree: unknown): Complaint[] {
   return issues.flatMap((issue) => complain(issue, [], tree))
 }
 
-function complain(issue: Issue, above: Path, tree: unknown): string[] {
+function complain(issue: Issue, above: Path, tree: unknown): Complaint[] {
   const path = [...above, ...issue.path]
   if (issue.code === 'unrecognized_keys') {
-    return issue.keys.map(
-      (key) => `${keyPath([...path, key])}: unknown key (${suggestion(key, issue.message.split(' '))})`,
-    )
+    return issue.keys.map((key) => ({
+      path: [...path, key],
+      what: `unknown key (${suggestion(key, issue.message.split(' '))})`,
+    }))
   }
   if (issue.code === 'invalid_union' && !issue.message.startsWith('expected')) {
     const inside = issue.errors.find((branch) => !branch.some(({ path: at }) => at.length === 0 && isOther(branch)))
     const value = valueAt(tree, path)
     if (inside && typeof value === 'object' && value !== null) return inside.flatMap((one) => complain(one, path, tree))
   }
-  if (issue.code === 'invalid_key') return [`${keyPath(path)}: is not a key that can be here (${expectation(issue)})`]
+  if (issue.code === 'invalid_key') return [{ path, what: `is not a key that can be here (${expectation(issue)})` }]
   const what = issue.message.includes('(expected ') ? issue.message : `${said(tree, path)} (${expectation(issue)})`
-  return [`${keyPath(path)}: ${what}`]
+  return [{ path, what }]
 }
 
 // A branch of a union that wants another type altogether says nothing about what was meant.

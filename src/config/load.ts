@@ -1,87 +1,113 @@
 // From a YAML file, the environment and the defaults to one frozen Config, or to a ConfigError that says everything that
 // is wrong. Nothing is touched but the files named in it; whether addresses and stores answer is found out later.
-import { readFileSync } from 'node:fs'
 import { resolve } from 'node:path'
-import { LineCounter, parseDocument } from 'yaml'
-import { ConfigError, complaints, knownKeys } from './complaints.ts'
+import { ConfigError, complaints, knownKeys, type Places } from './complaints.ts'
 import { shipped } from './package.ts'
 import { type Config, configSchema } from './schema.ts'
-import { codeOf, type Environment, substitute } from './substitute.ts'
+import { type Environment, substitute } from './substitute.ts'
+import { readYaml } from './yaml.ts'
 
 export type { Config } from './schema.ts'
 
-/** Without a file: `CIDGATE_CONFIG`, or else the default that is shipped. */
-export function loadConfig(file: string | undefined, environment: Environment = process.env): Config {
+/** Without a file: `CIDGATE_CONFIG`, or else the default that is shipped. A mistake is told with its place in the file. */
+export const loadConfig = (file: string | undefined, environment: Environment = process.env): Config =>
+  loadWithPlaces(file, environment).config
+
+/** The same, and where each value was written: for what is found wrong later. */
+export function loadWithPlaces(
+  file: string | undefined,
+  environment: Environment = process.env,
+): { readonly config: Config; readonly places: Places } {
   const named = file ?? (environment.CIDGATE_CONFIG || undefined)
-  return parseConfig(readYaml(named ?? shipped('config/default.yaml')), environment)
+  const read = readYaml(named ?? shipped('config/default.yaml'))
+  const places: Places = (path) => {
+    const outside = fromOutside.find(({ key, name }) => key === path[0] && environment[name])
+    return outside?.name ?? read.places(path)
+  }
+  return { config: located(() => parseConfig(read.tree, environment), places), places }
 }
 
-/** For those who have the configuration as an object: what the YAML file would say, `5s` and `10MiB` included. */
+/** What is found wrong is told with its place. */
+export function located<T>(work: () => T, places: Places): T {
+  try {
+    return work()
+  } catch (error) {
+    throw error instanceof ConfigError ? new ConfigError(error.complaints, places) : error
+  }
+}
+
+/**
+ * For those who have the configuration as an object: what the YAML file would say, `5s` and `10MiB` included. A section of
+ * another configuration may stand in the place of what it would say: `{ ...config, listen: ':80' }`.
+ */
 export function parseConfig(said: unknown, environment: Environment = {}): Config {
-  const tree = withPublicUpstreams(withEnvironment(said ?? {}, environment))
+  const { tree: own, parsed } = withoutParsed(said ?? {})
+  const tree = withPublicUpstreams(withEnvironment(own, environment), parsed)
   const filled = substitute(tree, environment)
   if (filled.complaints.length > 0) throw new ConfigError(filled.complaints)
-  const result = configSchema.safeParse(filled.tree, { error: knownKeys, reportInput: false })
-  if (!result.success) throw new ConfigError(complaints(result.error.issues, tree))
-  return freeze({ ...result.data, data: resolve(result.data.data) })
+  const whole = isMapping(filled.tree) ? { ...filled.tree, ...parsed } : filled.tree
+  const result = configSchema.safeParse(whole, { error: knownKeys, reportInput: false })
+  if (!result.success)
+    throw new ConfigError(complaints(result.error.issues, isMapping(tree) ? { ...tree, ...parsed } : tree))
+  const config = { ...result.data, data: resolve(result.data.data) }
+  return freeze(madeFrom(config, whole))
 }
 
-export function readYaml(file: string | URL): unknown {
-  const lines = new LineCounter()
-  const document = parseDocument(readText(file), { lineCounter: lines, prettyErrors: false })
-  const wrong = [...document.errors, ...document.warnings].map(({ message, pos: [at] }) => ({
-    message,
-    ...lines.linePos(at),
-  }))
-  // One mistake often leaves several complaints on its line: the first is the one to mend.
-  const firsts = wrong.filter(({ line }, index) => wrong.findIndex((other) => other.line === line) === index)
-  if (firsts.length > 0) {
-    throw new ConfigError(
-      firsts.map(
-        ({ line, col, message }) => `line ${line}, column ${col}: ${message.replaceAll('\n', ' ')} (expected YAML)`,
-      ),
-    )
-  }
-  try {
-    const tree: unknown = document.toJS()
-    // A mapping that holds itself by an alias could be walked for ever.
-    JSON.stringify(tree)
-    return tree
-  } catch (error) {
-    throw new ConfigError([
-      `the file: ${error instanceof Error ? error.message.split('\n')[0] : 'unknown reason'} (expected plain YAML)`,
-    ])
-  }
+/** Whether this is what parseConfig gave, and no copy of it. */
+export const isConfig = (value: object): value is Config => Object.hasOwn(value, source)
+
+/** What a configuration, and each section of it, was made from, with everything put in: hidden, and not copied with it. */
+const source = Symbol('source')
+
+function madeFrom<Made extends object>(config: Made, whole: unknown): Made {
+  const sections = Object.entries(config).map(([key, section]) => {
+    if (typeof section !== 'object' || section === null) return [key, section]
+    // What is a default may be the same object in every configuration.
+    const own = Array.isArray(section) ? [...section] : { ...section }
+    return [key, hide(own, isMapping(whole) ? whole[key] : undefined)]
+  })
+  return hide(Object.fromEntries(sections) as Made, whole)
 }
 
-function readText(file: string | URL): string {
-  try {
-    return readFileSync(file, 'utf8')
-  } catch (error) {
-    throw new ConfigError([`${file}: cannot be read: ${codeOf(error)} (expected a file)`])
+const hide = <T extends object>(value: T, made: unknown): T => Object.defineProperty(value, source, { value: made })
+
+/** Sections that were parsed before, by what they were made from. What was put into them then is not looked at again. */
+function withoutParsed(said: unknown): { readonly tree: unknown; readonly parsed: Readonly<Record<string, unknown>> } {
+  if (!isMapping(said)) return { tree: said, parsed: {} }
+  const tree: Record<string, unknown> = {}
+  const parsed: Record<string, unknown> = {}
+  for (const [key, value] of Object.entries(said)) {
+    const isParsed = typeof value === 'object' && value !== null && Object.hasOwn(value, source)
+    if (!isParsed) tree[key] = value
+    else if (Reflect.get(value, source) !== undefined) parsed[key] = Reflect.get(value, source)
   }
+  return { tree, parsed }
 }
 
 const isMapping = (value: unknown): value is Record<string, unknown> =>
   typeof value === 'object' && value !== null && !Array.isArray(value)
 
+const fromOutside = [
+  { key: 'listen', name: 'CIDGATE_LISTEN' },
+  { key: 'admin', name: 'CIDGATE_ADMIN' },
+  { key: 'data', name: 'CIDGATE_DATA' },
+] as const
+
 /** What a container sets from outside wins over the file. */
 function withEnvironment(tree: unknown, environment: Environment): unknown {
-  const { CIDGATE_LISTEN: listen, CIDGATE_ADMIN: admin, CIDGATE_DATA: data } = environment
-  const outside = {
-    ...(listen && { listen }),
-    ...(admin && { admin: admin === 'false' ? false : admin }),
-    ...(data && { data }),
-  }
-  return isMapping(tree) ? { ...tree, ...outside } : tree
+  const outside = fromOutside.flatMap(({ key, name }) => {
+    const value = environment[name]
+    return value ? [[key, key === 'admin' && value === 'false' ? false : value]] : []
+  })
+  return isMapping(tree) ? { ...tree, ...Object.fromEntries(outside) } : tree
 }
 
 /** Public gateways come and go: they are data, in a file of their own, and not part of the program. */
-function withPublicUpstreams(tree: unknown): unknown {
-  if (!isMapping(tree)) return tree
+function withPublicUpstreams(tree: unknown, parsed: Readonly<Record<string, unknown>>): unknown {
+  if (!isMapping(tree) || parsed.retrieval !== undefined) return tree
   const retrieval = tree.retrieval === undefined ? {} : tree.retrieval
   if (!isMapping(retrieval) || retrieval.upstreams !== undefined) return tree
-  return { ...tree, retrieval: { ...retrieval, upstreams: readYaml(shipped('config/upstreams.yaml')) } }
+  return { ...tree, retrieval: { ...retrieval, upstreams: readYaml(shipped('config/upstreams.yaml')).tree } }
 }
 
 function freeze<T>(value: T): T {

@@ -76,7 +76,7 @@ export function createReload<Running extends Replaceable>(first: Running, log: L
       log('info', 'config.reloaded')
       return true
     } catch (error) {
-      const lines = error instanceof ConfigError ? error.lines : [String(error)]
+      const lines = error instanceof ConfigError ? error.message.split('\n') : [String(error)]
       for (const line of lines) log('error', 'config.refused', { why: line })
       return false
     }

@@ -4,7 +4,7 @@ import { z } from 'zod'
 import { providerKinds } from '../../backends/pinning/index.ts'
 import { tierKinds } from '../../backends/tiers/index.ts'
 import { upstreamKinds } from '../../backends/upstreams/index.ts'
-import { address } from './address.ts'
+import { address, refuseOneAddressTwice } from './address.ts'
 import { entries, entriesWith } from './entries.ts'
 import { names } from './names.ts'
 import { version } from './package.ts'
@@ -38,7 +38,8 @@ const pinning = z
   .superRefine(({ providers }, context) => {
     const folders = new Set<unknown>()
     for (const [index, { use, options }] of providers.entries()) {
-      if (use !== 'embedded') continue
+      // Where something is wrong with one of them, they are still as they were said.
+      if (use !== 'embedded' || options === undefined) continue
       const { path = '' } = options as { path?: string }
       const message = 'is the folder of another one (expected a `path` of its own, or two would be one)'
       if (folders.has(path)) context.addIssue({ code: 'custom', path: ['providers', index, 'path'], message })
@@ -214,6 +215,6 @@ const everything = z.strictObject({
     .describe('One line of JSON per event, on standard error.'),
 })
 
-export const configSchema = everything.superRefine(refuseBesideThrough)
+export const configSchema = everything.superRefine(refuseBesideThrough).superRefine(refuseOneAddressTwice)
 
 export type Config = z.output<typeof configSchema>

@@ -1,15 +1,15 @@
 // `${NAME}` from the environment and `${file:/run/secrets/x}` from a file, in the text values of a configuration. It is
 // done after YAML was read, so that what a secret contains can never become a key. `$${` stands for a plain `${`.
 import { readFileSync, statSync } from 'node:fs'
-import { keyPath, type Path } from './complaints.ts'
+import type { Complaint, Path } from './complaints.ts'
 
 export type Environment = Readonly<Record<string, string | undefined>>
 
 const mostSecretBytes = 64 * 1024
 
 /** The tree with everything put in, and a complaint for each thing that could not be. Never the value of a secret. */
-export function substitute(tree: unknown, environment: Environment): { tree: unknown; complaints: string[] } {
-  const complaints: string[] = []
+export function substitute(tree: unknown, environment: Environment): { tree: unknown; complaints: Complaint[] } {
+  const complaints: Complaint[] = []
 
   function walk(value: unknown, path: Path): unknown {
     if (typeof value === 'string') return fill(value, path)
@@ -23,7 +23,7 @@ export function substitute(tree: unknown, environment: Environment): { tree: unk
       if (whole.startsWith('$$')) return whole.slice(1)
       const found = name.startsWith('file:') ? fromFile(name.slice('file:'.length)) : fromEnvironment(name, environment)
       if ('value' in found) return found.value
-      complaints.push(`${keyPath(path)}: ${found.missing}`)
+      complaints.push({ path, what: found.missing })
       return ''
     })
   }

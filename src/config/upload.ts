@@ -1,14 +1,24 @@
 // What `upload:` may say.
 import { z } from 'zod'
 import { profiles } from '../../backends/pinning/contract.ts'
+import { isUnfilled, unfilled } from '../secret.ts'
 import { duration, size } from './units.ts'
+
+const leastCharacters = 16 // fewer could be guessed
 
 // Whoever sends it sends it in a header: one with a space in it would never match.
 const token = () =>
   z
     .string()
-    .min(1)
+    .refine((text) => !isUnfilled(text), { error: unfilled, abort: true })
     .refine((text) => /^[\x21-\x7e]*$/.test(text), 'expected a token without spaces or other than ASCII characters')
+    .refine((text) => text.length >= leastCharacters, `expected a token of at least ${leastCharacters} characters`)
+
+const authorization = () =>
+  z
+    .string()
+    .min(1)
+    .refine((text) => !text.split(' ').some(isUnfilled), unfilled)
 
 export const upload = z
   .strictObject({
@@ -42,7 +52,7 @@ export const upload = z
         z
           .url({ protocol: /^https?$/ })
           .transform((url): { url: string; authorization?: string | undefined } => ({ url })),
-        z.strictObject({ url: z.url({ protocol: /^https?$/ }), authorization: z.string().min(1).optional() }),
+        z.strictObject({ url: z.url({ protocol: /^https?$/ }), authorization: authorization().optional() }),
       ])
       .optional()
       .describe(

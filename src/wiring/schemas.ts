@@ -8,6 +8,7 @@ export function schemasOf({ upload, responses }: Config): SchemaChecks {
   try {
     return createSchemaChecks({ maxBytes: responses.json.maxBytes, own: upload.schemas })
   } catch (error) {
-    throw new ConfigError([`upload.schemas: ${error instanceof Error ? error.message : error} (expected JSON Schemas)`])
+    const what = `${error instanceof Error ? error.message : error} (expected JSON Schemas)`
+    throw new ConfigError([{ path: ['upload', 'schemas'], what }])
   }
 }

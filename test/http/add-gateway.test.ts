@@ -114,7 +114,7 @@ describe('thin mode', () => {
   before(async () => {
     list = join(await tempFolder(), 'list.deny')
     await writeFile(list, '/ipfs/bafkreifjjcie6lypi6ny7amxnfftagclbuxndqonfipmb64f2km2devei4\n')
-    there = await startGateway({ config: { upload: { auth: { tokens: ['theirs'] } } } })
+    there = await startGateway({ config: { upload: { auth: { tokens: ['theirs-and-long-enough'] } } } })
     kubo = await startStandIn(kuboApi)
   })
   after(async () => {
@@ -127,7 +127,7 @@ describe('thin mode', () => {
     [
       [
         'in front of another gateway',
-        () => ({ url: `${there.url}/add`, authorization: 'Bearer theirs' }),
+        () => ({ url: `${there.url}/add`, authorization: 'Bearer theirs-and-long-enough' }),
         async (path) => (await fetchAll(there.url + path, { 'Cache-Control': 'only-if-cached' })).status === 200,
       ],
       [
@@ -139,12 +139,12 @@ describe('thin mode', () => {
   for (const [name, through, has] of targets) {
     it(`${name}: the CID is confirmed there, the bytes are read here, and nothing lies on this disk`, async () => {
       const config = {
-        upload: { through: through(), auth: { tokens: ['ours'] } },
+        upload: { through: through(), auth: { tokens: ['ours-and-long-enough'] } },
         denylists: [list],
         pinning: { probeEvery: 0 },
       }
       await withGateway({ config }, async (at) => {
-        const ours = { Authorization: 'Bearer ours' }
+        const ours = { Authorization: 'Bearer ours-and-long-enough' }
         const bytes = randomBytes(1_500_000)
         assert.equal((await add(at, bytes)).status, 401)
         const path = pathOf(await add(at, bytes, ours))

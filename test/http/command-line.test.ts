@@ -112,6 +112,10 @@ limits: { grace: 2s }
       err: /^cidgate: serve takes no my\.yaml; a configuration is named with --config/,
     },
     { args: ['check'], code: 2, err: /^cidgate: check takes one file/ },
+    { args: ['check', '-c', 'a.yaml', 'b.yaml'], code: 2, err: /^cidgate: check takes one file/ },
+    { args: ['check', 'a.yaml', 'b.yaml'], code: 2, err: /^cidgate: check takes one file/ },
+    { args: ['check', '-c', '/nowhere.yaml'], code: 2, err: /^config: \/nowhere\.yaml: cannot be read: ENOENT/ },
+    { args: ['doctor', '/nowhere.yaml'], code: 2, err: /^config: \/nowhere\.yaml: cannot be read: ENOENT/ },
     { args: ['check', '/nowhere.yaml'], code: 2, err: /^config: \/nowhere\.yaml: cannot be read: ENOENT/ },
     { args: ['--config', '/nowhere.yaml'], code: 2, err: /^config: \/nowhere\.yaml: cannot be read: ENOENT/ },
   ]
@@ -135,6 +139,13 @@ limits: { grace: 2s }
         .map((line) => line.split(': ').slice(0, 2).join(': ')),
       ['config: listen', 'config: retreival'],
     )
+    assert.match(
+      outcome.err,
+      /^config: listen: .* \[\S+\/bad\.yaml:2:1\]\nconfig: retreival: .* \[\S+\/bad\.yaml:1:1\]\n$/,
+    )
+    assert.equal((await run('check', '--config', bad)).err, outcome.err)
+    const broken = await run('check', await configFile('broken.yaml', 'listen: :80\nadmin: [\n'))
+    assert.match(broken.err, /^config: line \d, column \d: .+ \[\S+\/broken\.yaml:\d:\d\]$/m)
     for (const [said, complaint] of [
       [
         'retrieval: { probeEvery: 30d }\n',

@@ -9,7 +9,7 @@ import { z } from 'zod'
 import { ConfigError, keyPath, valueAt } from '../../src/config/complaints.ts'
 import { entries, entriesWith } from '../../src/config/entries.ts'
 import { jsonSchema } from '../../src/config/json-schema.ts'
-import { loadConfig, parseConfig } from '../../src/config/load.ts'
+import { isConfig, loadConfig, parseConfig } from '../../src/config/load.ts'
 import { shipped } from '../../src/config/package.ts'
 import { reference } from '../../src/config/reference.ts'
 
@@ -37,6 +37,16 @@ const errorsOf = (load: () => unknown): readonly string[] => {
     load()
   } catch (error) {
     if (error instanceof ConfigError) return error.lines
+    throw error
+  }
+  return assert.fail('it was accepted')
+}
+
+const messageOf = (load: () => unknown): string => {
+  try {
+    load()
+  } catch (error) {
+    if (error instanceof ConfigError) return error.message
     throw error
   }
   return assert.fail('it was accepted')
@@ -79,6 +89,43 @@ describe('configuration', () => {
     assert.deepEqual(loadConfig(undefined, {}), parseConfig({}))
   })
 
+  const full = {
+    listen: '127.0.0.1:0',
+    admin: false,
+    data: '/tmp/somewhere',
+    upload: { maxBytes: '5MiB', auth: { tokens: ['$${'.repeat(8)] }, rpc: true },
+    pinning: { confirm: 1, providers: [{ use: 'kubo', name: 'k', url: 'http://127.0.0.1:5001' }] },
+    retrieval: { deadline: '1s', upstreams: [{ url: 'https://one.example', perMinute: 5 }] },
+    cache: { tiers: [{ use: 'memory', maxBytes: '1MiB' }] },
+    hosts: { 'a.example': { subdomains: true } },
+    trustedProxies: ['10.0.0.0/8', '127.0.0.1'],
+    names: { deadline: '1s', links: { 'b.example': '/ipfs/bafkqaaa' } },
+    responses: { types: 'web' },
+    limits: { perClient: { perMinute: 7 } },
+    proxy: [{ path: '/status', to: 'http://127.0.0.1:1' }],
+    denylists: ['/etc/list.deny'],
+    log: { level: 'debug' },
+  }
+
+  it('can be made from another one, with what is to be different', () => {
+    for (const said of [{}, full]) {
+      const first = parseConfig(said)
+      assert.deepEqual(parseConfig({ ...first }), first)
+      const other = parseConfig({ ...first, listen: ':80', upload: { maxBytes: '1MiB' } })
+      assert.deepEqual([other.listen, other.upload.maxBytes], [{ host: '::', port: 80 }, 1024 * 1024])
+      assert.deepEqual({ ...other, listen: first.listen, upload: first.upload }, first)
+      assert.deepEqual(parseConfig({ ...parseConfig({ ...other }), upload: first.upload, listen: first.listen }), first)
+    }
+  })
+
+  it('is made of what is said, frozen or not, and is known as one', () => {
+    const said = Object.freeze({ data: '/tmp/somewhere', log: Object.freeze({ level: 'warn' }) })
+    const config = parseConfig(said)
+    assert.equal(config.log.level, 'warn')
+    assert.deepEqual([isConfig(config), isConfig(said), isConfig({ ...config })], [true, false, false])
+    assert.deepEqual(Object.getOwnPropertySymbols({ ...config }), [])
+  })
+
   it('takes the file CIDGATE_CONFIG names, unless one is named on the command line', () => {
     const archive = new URL('archive.yaml', casesFolder).pathname
     assert.deepEqual(loadConfig(undefined, { CIDGATE_CONFIG: archive }).retrieval.upstreams, [])
@@ -86,6 +133,20 @@ describe('configuration', () => {
       loadConfig(new URL('empty.yaml', casesFolder).pathname, { CIDGATE_CONFIG: archive }).retrieval.upstreams,
       [],
     )
+  })
+
+  it('says of each mistake where it is: file, line and column, or the variable that it came from', () => {
+    const file = new URL('places.yaml', casesFolder).pathname
+    const places = messageOf(() => loadConfig(file, { CIDGATE_ADMIN: 'nowhere', LONG: 'a-secret-of-its-reader' }))
+      .split('\n')
+      .map((line) => /^config: (\S+): .* \[(.*)\]$/.exec(line)?.slice(1))
+    assert.deepEqual(places, [
+      ['admin', 'CIDGATE_ADMIN'],
+      ['upload.auth.tokens[1]', `${file}:5:9`],
+      ['upload.maxByte', `${file}:6:3`],
+      ['cache.tiers[0].bucket', `${file}:8:18`],
+      ['cache.tiers[1].maxBytes', `${file}:9:27`],
+    ])
   })
 
   it('says so when the file cannot be read', () => {
@@ -99,9 +160,9 @@ describe('configuration', () => {
     const folder = mkdtempSync(join(tmpdir(), 'cidgate-'))
     try {
       const secret = join(folder, 'token')
-      writeFileSync(secret, 's3cret\n')
+      writeFileSync(secret, 's3cret-of-16-characters\n')
       const config = parseConfig({ upload: { auth: { tokens: [`\${file:${secret}}`] } } })
-      assert.deepEqual(config.upload.auth, { tokens: ['s3cret'] })
+      assert.deepEqual(config.upload.auth, { tokens: ['s3cret-of-16-characters'] })
       writeFileSync(secret, '\n')
       assert.deepEqual(
         errorsOf(() => parseConfig({ upload: { auth: { tokens: [`\${file:${secret}}`] } } })),
@@ -139,7 +200,10 @@ describe('configuration', () => {
       const path = shipped(`config/examples/${file}`)
       // An example names secrets of its reader: here they are all set.
       const names = [...readFileSync(path, 'utf8').matchAll(/(?<!\$)\$\{(\w+)\}/g)].map(([, name = '']) => name)
-      const values = names.map((name) => [name, name.endsWith('_URL') ? 'redis://:secret@redis.example.org' : 'secret'])
+      const values = names.map((name) => [
+        name,
+        name.endsWith('_URL') ? 'redis://:secret@redis.example.org' : 'a-secret-of-its-reader',
+      ])
       assert.ok(loadConfig(path.pathname, Object.fromEntries(values)))
     })
   }

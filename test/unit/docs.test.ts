@@ -17,7 +17,7 @@ const foreign = ['services', 'apiVersion', 'jobs']
 
 /** Every secret of the reader is set. */
 const withSecrets = (block: string) =>
-  Object.fromEntries([...block.matchAll(/\$\{(\w+)\}/g)].map(([, name = '']) => [name, 'secret']))
+  Object.fromEntries([...block.matchAll(/\$\{(\w+)\}/g)].map(([, name = '']) => [name, 'a-secret-of-the-reader']))
 
 const blocksOf = (page: string): string[] =>
   [...textOf(page).matchAll(/^```yaml\n([\s\S]*?)^```$/gm)]

@@ -1,0 +1,72 @@
+// A YAML file as plain values, and where in it each of them stands.
+import { readFileSync } from 'node:fs'
+import { type Document, isCollection, isMap, isNode, isPair, isScalar, LineCounter, parseDocument } from 'yaml'
+import { ConfigError, type Path, type Places } from './complaints.ts'
+import { codeOf } from './substitute.ts'
+
+export type Read = { readonly tree: unknown; readonly places: Places }
+
+/** Throws a ConfigError for what is no YAML, or no file. */
+export function readYaml(file: string | URL): Read {
+  const lines = new LineCounter()
+  const document = parseDocument(readText(file), { lineCounter: lines, prettyErrors: false })
+  const wrong = [...document.errors, ...document.warnings].map(({ message, pos: [at] }) => ({
+    message,
+    ...lines.linePos(at),
+  }))
+  // One mistake often leaves several complaints on its line: the first is the one to mend.
+  const firsts = wrong.filter(({ line }, index) => wrong.findIndex((other) => other.line === line) === index)
+  if (firsts.length > 0) {
+    throw new ConfigError(
+      firsts.map(({ line, col, message }) => ({
+        place: `${file}:${line}:${col}`,
+        what: `line ${line}, column ${col}: ${message.replaceAll('\n', ' ')} (expected YAML)`,
+      })),
+    )
+  }
+  const places: Places = (path) => {
+    const at = offsetOf(document, path)
+    if (at === undefined) return undefined
+    const { line, col } = lines.linePos(at)
+    return `${file}:${line}:${col}`
+  }
+  return { tree: plain(document), places }
+}
+
+function plain(document: Document): unknown {
+  try {
+    const tree: unknown = document.toJS()
+    // A mapping that holds itself by an alias could be walked for ever.
+    JSON.stringify(tree)
+    return tree
+  } catch (error) {
+    throw new ConfigError([
+      `the file: ${error instanceof Error ? error.message.split('\n')[0] : 'unknown reason'} (expected plain YAML)`,
+    ])
+  }
+}
+
+/** Of the key or the item itself; where that is not in the file, of the nearest thing around it that is. */
+function offsetOf({ contents }: Document, path: Path): number | undefined {
+  let node: unknown = contents
+  let at: number | undefined
+  for (const step of path) {
+    if (!isCollection(node)) return at
+    const item: unknown = isMap(node)
+      ? node.items.find(({ key }) => (isScalar(key) ? key.value : key) === step)
+      : node.items[Number(step)]
+    if (item === undefined) return at
+    const [own, inner] = isPair(item) ? [item.key, item.value] : [item, item]
+    at = isNode(own) ? (own.range?.[0] ?? at) : at
+    node = inner
+  }
+  return at
+}
+
+function readText(file: string | URL): string {
+  try {
+    return readFileSync(file, 'utf8')
+  } catch (error) {
+    throw new ConfigError([`${file}: cannot be read: ${codeOf(error)} (expected a file)`])
+  }
+}
