@@ -1,8 +1,8 @@
 // The worked examples keep their words: each of them as it is shipped, with a stand-in for whatever it names.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { readYaml } from '../../src/config/load.ts'
 import { shipped } from '../../src/config/package.ts'
+import { readYaml } from '../../src/config/yaml.ts'
 import { multipart, post } from '../support/adding.ts'
 import { noise } from '../support/fixtures.ts'
 import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
@@ -15,7 +15,7 @@ const started = closingAfterEach()
 
 /** As it is shipped, but for the addresses and secrets of whoever uses it; and without the public upstreams. */
 function example(name: string, replaced: Readonly<Record<string, string>>): Record<string, unknown> {
-  let text = JSON.stringify(readYaml(shipped(`config/examples/${name}.yaml`)))
+  let text = JSON.stringify(readYaml(shipped(`config/examples/${name}.yaml`)).tree)
   for (const [what, instead] of Object.entries(replaced)) {
     assert.ok(text.includes(what), `${name}.yaml names no ${what}`)
     text = text.replaceAll(what, instead)
