@@ -8,6 +8,8 @@ export function codeOf(error: unknown): string | undefined {
   return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : undefined
 }
 
+export const isNoRoom = (error: unknown): boolean => ['ENOSPC', 'EDQUOT'].includes(codeOf(error) ?? '')
+
 /** In the names of unfinished files: what a process that died left is told from what is being written. */
 const ours = randomBytes(6).toString('hex')
 
@@ -26,7 +28,7 @@ export async function writeDurably(file: string, bytes: Uint8Array): Promise<voi
 }
 
 /** A new file, on the platter when this resolves. */
-export async function writeSynced(file: string, bytes: Uint8Array): Promise<void> {
+export async function writeSynced(file: string, bytes: Uint8Array | string): Promise<void> {
   const handle = await open(file, 'wx')
   try {
     await handle.writeFile(bytes)
@@ -53,4 +55,11 @@ export async function makeFolder(path: string): Promise<void> {
   const first = await mkdir(path, { recursive: true })
   if (first === undefined) return
   for (let made = path; made.length >= first.length; made = dirname(made)) await syncFolder(dirname(made))
+}
+
+/** Whether it can be written into now, made where it has to be. */
+export async function tryToWrite(folder: string): Promise<void> {
+  await mkdir(folder, { recursive: true })
+  const file = join(folder, `.${ours}-${randomBytes(6).toString('hex')}.tmp`)
+  await writeSynced(file, ours).finally(() => rm(file, { force: true }))
 }

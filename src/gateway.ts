@@ -17,6 +17,7 @@ import { createLog, type Log } from './observe/log.ts'
 import { createSpools, spoolFolder } from './upload/spool.ts'
 import { type Admin, wireAdmin } from './wiring/admin.ts'
 import { openLeft, wireBackends } from './wiring/backends.ts'
+import { ownDataFolder } from './wiring/data-folder.ts'
 import { wireFront } from './wiring/front.ts'
 import { createKept, type Kept } from './wiring/kept.ts'
 import { tellLeft } from './wiring/left.ts'
@@ -83,6 +84,7 @@ type Ready = Omit<Gateway, 'kept' | 'close'> & Pick<Admin, 'begin'>
 
 async function putTogether(whole: Whole): Promise<Ready> {
   const { config, lease } = whole
+  await ownDataFolder(whole)
   const { providers, tiers: bare, members } = wireBackends(whole)
   const left = await openLeft(whole)
   const spools = lease.take('spools', [config.data], () => createSpools(spoolFolder(config.data)))
@@ -93,6 +95,8 @@ async function putTogether(whole: Whole): Promise<Ready> {
   const front = wireFront(whole, reading, { ...shared, routes: writing.routes })
   const { router, handler, serves } = front
   const { handler: admin, drain, begin } = wireAdmin(whole, { providers, tiers, reading, writing, front })
+  // What was acknowledged is never 404, not even to whoever comes first.
+  await writing.open
   return {
     router,
     handler,

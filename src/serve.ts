@@ -1,11 +1,13 @@
 // The server is a thin user of the library: two listening sockets in front of one gateway that a SIGHUP replaces.
-// Stopping is in this order: take no new connections, answer what was asked, close the gateway.
+// Starting is in this order: open the sockets, make the gateway, answer what was asked meanwhile; a second one on the same
+// address ends before it is made. Stopping: take no new connections, answer what was asked, close the gateway.
 import type { RequestListener, Server } from 'node:http'
 import { type Address, addressText } from './config/address.ts'
 import type { Config } from './config/load.ts'
 import { createReload, type Replaceable } from './config/reload.ts'
 import { Failure } from './failure.ts'
 import { createHttpServer } from './http/server.ts'
+import { createStarting } from './http/starting.ts'
 import type { Log } from './observe/log.ts'
 import { leftWith } from './wiring/left.ts'
 
@@ -27,22 +29,34 @@ export interface Serving {
 
 export async function serve<Running extends Replaceable>(options: ServeOptions<Running>): Promise<Serving> {
   const { config: first, create, log } = options
-  const gateways = createReload(await create(first, {}), log)
+  const starting = createStarting({
+    mode: first.responses.types,
+    stalledMs: first.limits.stalled,
+    most: first.limits.inFlight,
+  })
+  const answering: { listen: RequestListener; admin: RequestListener } = { ...starting }
+  let serves = (_host: string) => false
   let config = first
   let closing = false
 
-  const front = (handler: RequestListener): RequestListener =>
+  const front = (which: 'listen' | 'admin'): RequestListener =>
     function answer(request, response) {
       if (closing) response.shouldKeepAlive = false
-      handler(request, response)
+      answering[which](request, response)
     }
-  const tunnels = (host: string) => gateways.current.serves(host)
-  const handlers = { listen: front(gateways.handler), admin: front(gateways.admin), tunnels }
+  const handlers = { listen: front('listen'), admin: front('admin'), tunnels: (host: string) => serves(host) }
 
-  let sockets = await openSockets(first, handlers).catch(async (error: unknown) => {
-    await gateways.close(0)
+  let sockets = await openSockets(first, handlers)
+  const running = await create(first, {}).catch(async (error: unknown) => {
+    const closed = all(sockets).map(stop)
+    for (const server of all(sockets)) server.closeAllConnections()
+    await Promise.all(closed)
     throw error
   })
+  const gateways = createReload(running, log)
+  serves = (host) => gateways.current.serves(host)
+  Object.assign(answering, { listen: gateways.handler, admin: gateways.admin })
+  starting.over(gateways.handler)
 
   async function tellMoved(before: Config, next: Config): Promise<void> {
     try {

@@ -191,7 +191,9 @@ const everything = z.strictObject({
     .string()
     .min(1)
     .default('./data')
-    .describe('The folder of the embedded stores; relative to where it is started.'),
+    .describe(
+      'The folder of the embedded stores; relative to where it is started. One process to a folder: a second one is refused.',
+    ),
   upload: upload.prefault({}).describe('POST /add.'),
   pinning: pinning.prefault({}).describe('Where uploads are kept.'),
   retrieval: retrieval.prefault({}).describe('How content is found that is not here.'),

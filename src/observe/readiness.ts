@@ -5,10 +5,13 @@ import type { Check, Checks } from './checks.ts'
 export type Readiness = {
   readonly ready: boolean
   readonly draining: boolean
-  /** Enough providers were well when they were last looked at; undefined: not all were looked at yet. */
+  /** The disk and enough providers were well when they were last looked at; undefined: not all were looked at yet. */
   readonly uploads: boolean | undefined
   readonly checks: readonly Check[]
 }
+
+/** The name of a check, beside those of providers: whether uploads can be taken on this disk. */
+export const diskCheck = 'data folder'
 
 export function readiness(options: {
   readonly draining: boolean
@@ -21,16 +24,19 @@ export function readiness(options: {
   readonly upstreams: readonly { readonly name: string; readonly state: string }[]
 }): Readiness {
   const { draining, providers, confirm, queue, tiers, upstreams } = options
-  const seen = options.checks.list()
+  const all = options.checks.list()
+  const disk = all.find(({ name }) => name === diskCheck)
+  const seen = all.filter((one) => one !== disk)
   const well = seen.filter(({ ok }) => ok).length
   const wanted = confirm === 'all' ? providers : confirm
   const isOpen = providers - (seen.length - well) >= wanted
+  const byProviders = providers === 0 ? false : queue || well >= wanted ? true : isOpen ? undefined : false
   return {
     ready: !draining,
     draining,
-    uploads: providers === 0 ? false : queue || well >= wanted ? true : isOpen ? undefined : false,
+    uploads: disk?.ok === false ? false : byProviders,
     checks: [
-      ...seen,
+      ...all,
       ...tiers.map(({ name, isDown }) => ({
         name: `tier ${name}`,
         ok: !isDown,

@@ -34,7 +34,7 @@ export interface Confirmation {
    * kept, but for what was here before. Takes the spools over. The same file twice at once is asked about once.
    */
   confirm(uploads: readonly Spooled[]): Promise<void>
-  /** Takes up what the last process left. */
+  /** Takes up what the last process left. Resolves when what was accepted can be read. */
   resume(): Promise<void>
   open(): readonly Entry[]
   /**
@@ -266,13 +266,13 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
   }
 
   /** What another process, or the gateway before this one, left. */
-  function takeUp(entry: Entry): void {
-    const goesOn = () => void begin(spools.open(recordOf(entry)), entry).confirmed.catch(() => {})
+  function takeUp(entry: Entry): Promise<void> {
+    const goesOn = () => begin(spools.open(recordOf(entry)), entry).confirmed.catch(() => {})
     const running = flights.get(entry.cid)
     if (!running) return goesOn()
     // The same file came anew: where that one counts, it is brought to every provider.
     const forget = () => journal.remove(entry).then(() => spools.drop(entry.id))
-    track(running.confirmed.then(forget, goesOn)).catch(said('journal.take-up', running))
+    return track(running.confirmed.then(forget, goesOn)).catch(said('journal.take-up', running))
   }
 
   const said = (event: string, flight: Flight) => (error: unknown) => {
@@ -308,7 +308,9 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
         await spools.sweep(loaded.ids)
         return loaded.entries
       })
-      for (const entry of entries) takeUp(entry)
+      const takenUp = entries.map((entry) => ({ isAccepted: entry.accepted, done: takeUp(entry) }))
+      // Of the others nobody was told.
+      await Promise.all(takenUp.filter(({ isAccepted }) => isAccepted).map(({ done }) => done))
     },
     open: () => [...flights.values()].map(({ entry }) => entry),
     async giveUp(cid, name, losing = false) {

@@ -1,5 +1,5 @@
 // What can go wrong with an upload, in one place, so that the same trouble has the same words.
-import { codeOf } from '../durable.ts'
+import { codeOf, isNoRoom } from '../durable.ts'
 import { Failure } from '../failure.ts'
 
 export const malformed = (message: string, cause?: unknown): Failure =>
@@ -19,8 +19,6 @@ export const nobodyKeeps = (): Failure =>
 
 export const busy = (message: string, retryAfterMs = 1000): Failure =>
   new Failure('overloaded', message, { source: 'ours', retryAfterMs })
-
-export const isNoRoom = (error: unknown): boolean => ['ENOSPC', 'EDQUOT'].includes(codeOf(error) ?? '')
 
 /** A fault of our own disk as a Failure; what is one already stays what it is. */
 export function diskFailure(error: unknown, what: string): Failure {

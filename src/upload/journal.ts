@@ -52,6 +52,10 @@ export interface Journal {
   records(): AsyncIterable<Entry>
 }
 
+export const journalFolder = (data: string): string => join(data, 'journal')
+
+const readsAtOnce = 32
+
 export function createJournal(root: string, log: Log): Journal {
   const open = join(root, 'open')
   const done = join(root, 'done')
@@ -74,13 +78,19 @@ export function createJournal(root: string, log: Log): Journal {
       const entries: Entry[] = []
       const ids = new Set<string>()
       await makeFolder(open)
-      for (const file of await readdir(open)) {
+      const files = await readdir(open)
+      for (const file of files) {
         if (isLeftOver(file)) await rm(join(open, file), { force: true })
-        if (!file.endsWith('.json')) continue
-        ids.add(file.slice(0, -'.json'.length))
-        const entry = await parse(join(open, file))
-        if (entry && fileOf(entry.id) === join(open, file)) entries.push(entry)
+        if (file.endsWith('.json')) ids.add(file.slice(0, -'.json'.length))
       }
+      const rest = [...ids]
+      const read = async () => {
+        for (let id = rest.pop(); id !== undefined; id = rest.pop()) {
+          const entry = await parse(fileOf(id))
+          if (entry?.id === id) entries.push(entry)
+        }
+      }
+      await Promise.all(Array.from({ length: readsAtOnce }, read))
       return { entries: entries.sort((one, other) => one.at.localeCompare(other.at)), ids }
     },
     async write(entry) {

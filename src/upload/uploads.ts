@@ -1,21 +1,21 @@
 // The write side put together: who is let in, bytes to blocks, blocks to providers, and into the tiers before anybody is
 // told. http/add.ts and the commands call it; it knows nothing of HTTP but the body it takes apart.
 import type { IncomingMessage } from 'node:http'
-import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { type Profile, type Provider, type Shape, shapes, type Upload } from '../../backends/pinning/contract.ts'
 import { type Block, isIdentity, proves } from '../block.ts'
 import type { Clock } from '../clock.ts'
+import { tryToWrite } from '../durable.ts'
 import { isFailure } from '../failure.ts'
 import type { Log } from '../observe/log.ts'
 import type { Retrieval } from '../retrieval/session.ts'
 import { type Admission, type Counter, createAdmission } from './admission.ts'
 import { type Confirmation, createConfirmation } from './confirm.ts'
 import { keepText, type TextCheck } from './document.ts'
-import { busy, malformed, nobodyKeeps, tooLarge } from './failures.ts'
+import { busy, diskFailure, malformed, nobodyKeeps, tooLarge } from './failures.ts'
 import { fillTiers } from './fill.ts'
 import { importFile } from './import.ts'
-import { createJournal, type Journal } from './journal.ts'
+import { createJournal, type Journal, journalFolder } from './journal.ts'
 import { type PartName, type ReceiveLimits, type ReceiveOptions, receive } from './receive.ts'
 import { sharedFolder } from './shared.ts'
 import { createSpools, type Spool, type Spools, spoolFolder } from './spool.ts'
@@ -77,8 +77,12 @@ export interface Uploads {
   readonly confirmation: Pick<Confirmation, 'open' | 'giveUp'>
   readonly journal: Pick<Journal, 'record' | 'records'>
   readonly admission: Pick<Admission, 'uploads' | 'bytes'>
-  /** Takes up what the last process left; the first upload waits for it. */
+  /** Takes up what the last process left. Where this is the first gateway over its folder, its uploads wait for it. */
   ready(): Promise<void>
+  /** What was accepted can be read. Does not reject. */
+  readonly open: Promise<void>
+  /** Rejects with a Failure where this disk can take no uploads now. */
+  probe(): Promise<void>
   close(): Promise<void>
 }
 
@@ -93,7 +97,7 @@ const generations = new Map<string, Promise<void>[]>()
 export function createUploads(options: UploadsOptions): Uploads {
   const { data, limits, providers, confirm, queue, pinMs, retrieval, clock, log, admit = () => {} } = options
   const { spools = createSpools(spoolFolder(data)) } = options
-  const journal = createJournal(join(data, 'journal'), log)
+  const journal = createJournal(journalFolder(data), log)
   const admission = createAdmission({ most: options.concurrency, mostBytes: options.mostBytes })
   const confirmation = createConfirmation({
     providers,
@@ -244,6 +248,13 @@ export function createUploads(options: UploadsOptions): Uploads {
     journal,
     admission,
     ready: () => resumed,
+    open: open.catch(() => {}),
+    async probe() {
+      for (const folder of [spoolFolder(data), journalFolder(data)])
+        await tryToWrite(folder).catch((error: unknown) => {
+          throw diskFailure(error, `write to ${folder}`)
+        })
+    },
     async close() {
       closing.abort(busy('this gateway stops before the upload is here; send it again'))
       stopped.resolve()

@@ -5,7 +5,7 @@ import { createAdmin } from '../http/admin.ts'
 import { type Checks, type Looked, startChecks } from '../observe/checks.ts'
 import { watchLoop } from '../observe/loop.ts'
 import { createMetrics, type Metrics } from '../observe/metrics.ts'
-import { readiness } from '../observe/readiness.ts'
+import { diskCheck, readiness } from '../observe/readiness.ts'
 import { describeGateway } from '../observe/readings.ts'
 import type { Target } from '../upload/through-forward.ts'
 import { probeTarget } from '../upload/through-probe.ts'
@@ -57,7 +57,10 @@ export function wireAdmin(
   })
   const checks = config.upload.through
     ? [checkThrough(whole, config.upload.through)]
-    : providers.map((one) => checkProvider(whole, one))
+    : [
+        ...providers.map((one) => checkProvider(whole, one)),
+        ...(providers.length > 0 ? [checkDisk(whole, writing)] : []),
+      ]
   const { confirm, queue } = config.pinning
   const { through } = config.upload
   let draining = false
@@ -67,7 +70,7 @@ export function wireAdmin(
     ready: () =>
       readiness({
         draining,
-        providers: checks.length,
+        providers: through ? 1 : providers.length,
         confirm: through ? 1 : confirm,
         queue: !through && queue,
         checks: { list: () => checks.flatMap((one) => one.list()) },
@@ -90,6 +93,9 @@ export function wireAdmin(
 
 const checkProvider = (whole: Whole, provider: Provider): Checks =>
   takeChecks(whole, provider, { name: `provider ${provider.name}`, look: (signal) => provider.probe(signal) })
+
+const checkDisk = (whole: Whole, { probe }: WriteSide): Checks =>
+  takeChecks(whole, probe, { name: diskCheck, look: probe })
 
 function checkThrough(whole: Whole, target: Target): Checks {
   const { userAgent } = whole.config.retrieval

@@ -21,6 +21,9 @@ export type WriteSide = {
   readonly routes: readonly Route[]
   /** What is on its way to providers; in thin mode nothing is. */
   readonly confirmation: Uploads['confirmation'] | undefined
+  readonly probe: Uploads['probe']
+  /** What was accepted and waits for a provider can be read. */
+  readonly open: Uploads['open']
 }
 
 type Everywhere = Pick<Retrieval, 'store' | 'forget'>
@@ -55,7 +58,8 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
   const kubo = upload.rpc
     ? [createKuboRoute({ uploads, retrieval, tokens, visit, version, stalledMs: respond.stalledMs, clock, respond })]
     : []
-  return { routes: [description, add, ...kubo], confirmation: through ? undefined : uploads.confirmation }
+  const { probe, open } = uploads
+  return { routes: [description, add, ...kubo], confirmation: through ? undefined : uploads.confirmation, probe, open }
 }
 
 const limitsOf = ({ maxBytes, idle, minRate }: Config['upload']): ReceiveLimits => ({

@@ -45,7 +45,8 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   http: ['content', 'retrieval', 'upload', 'names', 'deny', 'web'],
   observe: [],
   config: [],
-  wiring: ['config', 'http', 'content', 'retrieval', 'upload', 'names', 'deny'],
+  'data-folder': [],
+  wiring: ['config', 'data-folder', 'http', 'content', 'retrieval', 'upload', 'names', 'deny'],
   commands: ['config', 'http', 'content', 'retrieval', 'upload', 'deny', 'wiring'],
 }
 

@@ -1,0 +1,110 @@
+// This process as the owner of a folder: the lock, a file beside it that says who has it, and a look now and then whether
+// somebody took the folder away.
+import { rmSync, writeFileSync } from 'node:fs'
+import { mkdir, readFile } from 'node:fs/promises'
+import { hostname } from 'node:os'
+import { join } from 'node:path'
+import type { Clock } from '../clock.ts'
+import type { Log } from '../observe/log.ts'
+import { type Lock, lockFile, troubleOf } from './lock.ts'
+
+export interface Owner {
+  release(): void
+}
+
+/** What an owner says of itself, for people: the lock alone decides. */
+export type OwnerRecord = { readonly pid: number; readonly host: string; readonly since: string }
+
+export type OwnerOptions = {
+  readonly clock: Clock
+  readonly log: Log
+  /** There is no room on its disk: it is read from all the same, and locked when there is. */
+  readonly isFull: boolean
+}
+
+const lookMs = 10_000
+const recordMs = 1000
+const recordLookMs = 50
+
+const lockOf = (folder: string): string => join(folder, 'owner.lock')
+const recordOf = (folder: string): string => join(folder, 'owner.json')
+
+/** Rejects as `lockFile` does, but where there are no locks at all, or no room for one yet. */
+export async function own(folder: string, { clock, log, isFull }: OwnerOptions): Promise<Owner> {
+  let lock: Lock | undefined
+  let released = false
+  let said = ''
+  let cancel = () => {}
+
+  async function take(): Promise<void> {
+    await mkdir(folder, { recursive: true })
+    const taken = await lockFile(lockOf(folder))
+    if (released) return taken.release()
+    lock = taken
+    said = ''
+    tell(folder, clock)
+  }
+
+  function complain(error: unknown): void {
+    const why = error instanceof Error ? error.message : String(error)
+    if (why !== said) log('error', 'data.not-locked', { folder, why })
+    said = why
+  }
+
+  /** Whoever removes the folder removes the lock with it: what stands in its place now is locked anew. */
+  async function look(): Promise<void> {
+    if (await lock?.isInPlace()) return
+    lock?.release()
+    lock = undefined
+    await take().catch(complain)
+  }
+
+  function lookLater(): void {
+    cancel = clock.after(lookMs, () => {
+      void look().finally(() => {
+        if (!released) lookLater()
+      })
+    })
+  }
+
+  await take().catch((error: unknown) => {
+    const trouble = troubleOf(error)
+    if (trouble !== 'no-locks' && !(isFull && trouble === 'unwritable')) throw error
+    complain(error)
+  })
+  lookLater()
+  return {
+    release() {
+      released = true
+      cancel()
+      if (lock) rmSync(recordOf(folder), { force: true })
+      lock?.release()
+    },
+  }
+}
+
+function tell(folder: string, clock: Clock): void {
+  const record: OwnerRecord = { pid: process.pid, host: hostname(), since: new Date(clock.now()).toISOString() }
+  try {
+    writeFileSync(recordOf(folder), `${JSON.stringify(record)}\n`)
+  } catch {
+    // It is for people, and the next one says only that there is somebody.
+  }
+}
+
+/** Of a folder that is locked. It may have been locked just now: then the record is about to come. */
+export async function recordIn(folder: string, clock: Clock): Promise<OwnerRecord | undefined> {
+  for (const until = clock.monotonic() + recordMs; ; await clock.sleep(recordLookMs)) {
+    const record = await readRecord(folder)
+    if (record || clock.monotonic() >= until) return record
+  }
+}
+
+async function readRecord(folder: string): Promise<OwnerRecord | undefined> {
+  try {
+    const { pid, host, since } = JSON.parse(await readFile(recordOf(folder), 'utf8')) as OwnerRecord
+    return { pid, host, since }
+  } catch {
+    return undefined
+  }
+}

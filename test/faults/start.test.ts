@@ -1,0 +1,132 @@
+// The threat: a gateway is asked before it is ready, or says that it is ready and is not. What was acknowledged before is there
+// for whoever comes first; what comes too early waits; a disk that takes no uploads is told.
+import assert from 'node:assert/strict'
+import { execFileSync } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
+import { open, rename, rm, writeFile } from 'node:fs/promises'
+import { createServer, type RequestListener } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, it } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import supertest from 'supertest'
+import { parseConfig } from '../../src/config/load.ts'
+import type { Replaceable } from '../../src/config/reload.ts'
+import { silentLog } from '../../src/observe/log.ts'
+import { serve } from '../../src/serve.ts'
+import { multipart, post } from '../support/adding.ts'
+import { fetchAll, startGateway, tempFolder } from '../support/gateway.ts'
+import { kuboApi, startStandIn, token } from '../support/providers.ts'
+
+/** Two addresses where nobody listens. */
+async function freeAddresses(): Promise<{ listen: string; admin: string }> {
+  const servers = [createServer(), createServer()]
+  const [listen, admin] = await Promise.all(
+    servers.map(async (server) => {
+      await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+      return `127.0.0.1:${(server.address() as AddressInfo).port}`
+    }),
+  )
+  await Promise.all(servers.map((server) => new Promise((resolve) => server.close(resolve))))
+  return { listen: String(listen), admin: String(admin) }
+}
+
+let data: string
+beforeEach(async () => {
+  data = await tempFolder()
+})
+afterEach(() => rm(data, { recursive: true, force: true }))
+
+describe('a gateway that starts', () => {
+  it('has every upload that waits for a provider from its first answer on', async () => {
+    const kubo = await startStandIn(kuboApi)
+    kubo.script = () => ({ status: 503 })
+    const providers = [{ name: 'kubo', use: 'kubo', url: kubo.url, auth: { bearer: token } }]
+    const config = { pinning: { queue: true, providers } }
+    const first = await startGateway({ data, config })
+    const body = randomBytes(1000)
+    const { json } = await post(`${first.url}/add`, multipart([{ fileName: 'a', body }]))
+    await first.close()
+    // An entry that cannot be read to its end yet: the journal is not taken up while somebody may write into it.
+    const fifo = join(data, 'journal', 'open', 'slow.json')
+    execFileSync('mkfifo', [fifo])
+    const writer = await open(fifo, 'r+')
+    const starting = startGateway({ data, config })
+    let isReady = false
+    starting.then(() => (isReady = true)).catch(() => {})
+    await sleep(500)
+    const wasReady = isReady
+    await writer.close()
+    try {
+      assert.ok(!wasReady, 'it was ready before it had read its journal')
+      const { status, body: got } = await fetchAll((await starting).url + (json['cids'] as [string])[0])
+      assert.equal(status, 200)
+      assert.ok(got.equals(body))
+    } finally {
+      await (await starting).close()
+      await kubo.close()
+    }
+  })
+
+  it('lets what comes before it is ready wait, and says so on its admin address', async () => {
+    const made = Promise.withResolvers<void>()
+    const handler: RequestListener = (_request, response) => void response.end('here')
+    const create = async (): Promise<Replaceable> => {
+      await made.promise
+      return { handler, admin: handler, serves: () => false, drain: () => {}, close: async () => {} }
+    }
+    const addresses = await freeAddresses()
+    const config = parseConfig({ data, retrieval: { upstreams: [] }, limits: { inFlight: 2 }, ...addresses })
+    const serving = serve({ config, log: silentLog, create })
+    const admin = `http://${addresses.admin}`
+    while (
+      await fetchAll(`${admin}/healthz`)
+        .catch(() => undefined)
+        .then((answer) => answer?.status !== 200)
+    );
+    const ready = await fetchAll(`${admin}/readyz`)
+    assert.deepEqual([ready.status, JSON.parse(ready.body.toString())], [503, { ready: false, starting: true }])
+    const early = [1, 2, 3].map(() => fetchAll(`http://${addresses.listen}/x`))
+    // The line has an end.
+    const refused = await Promise.race(early)
+    assert.deepEqual([refused.status, refused.headers['retry-after']], [503, '1'])
+    made.resolve()
+    const bodies = (await Promise.all(early)).map(({ body }) => body.toString())
+    assert.equal(bodies.filter((body) => body === 'here').length, 2)
+    await (await serving).close()
+  })
+
+  it('that cannot be made closes what it opened', async () => {
+    const addresses = await freeAddresses()
+    const config = parseConfig({ data, retrieval: { upstreams: [] }, ...addresses })
+    const create = () => Promise.reject(new Error('it is not to be'))
+    await assert.rejects(serve({ config, log: silentLog, create }), /it is not to be/)
+    await assert.rejects(fetchAll(`http://${addresses.listen}/x`), /ECONNREFUSED/)
+  })
+})
+
+describe('/readyz?for=uploads', () => {
+  for (const folder of ['uploads', 'journal'])
+    it(`says when no upload can be taken any more: ${folder} is a file`, async () => {
+      const gateway = await startGateway({ data, config: { pinning: { probeEvery: '20ms' } } })
+      try {
+        const ask = () => supertest(gateway.gateway.admin).get('/readyz?for=uploads')
+        const becomes = async (wanted: number): Promise<string> => {
+          for (const until = Date.now() + 20_000; Date.now() < until; ) {
+            const { status, text } = await ask()
+            const isLooked = text.includes('"data folder"')
+            if (status === wanted && isLooked) return text
+          }
+          return assert.fail(`it did not become ${wanted}: ${(await ask()).text}`)
+        }
+        await becomes(200)
+        await rename(join(data, folder), join(data, 'away'))
+        await writeFile(join(data, folder), '')
+        assert.match(await becomes(503), new RegExp(`cannot write to ${join(data, folder)}.*: (ENOTDIR|EEXIST)`))
+        await rm(join(data, folder))
+        await becomes(200)
+      } finally {
+        await gateway.close()
+      }
+    })
+})

@@ -1,0 +1,98 @@
+// The data folder has one owner, and says who that is; one that cannot be written to says so.
+import assert from 'node:assert/strict'
+import { readFile, rm, writeFile } from 'node:fs/promises'
+import { hostname, userInfo } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, it } from 'node:test'
+import { systemClock } from '../../src/clock.ts'
+import { openDataFolder } from '../../src/data-folder/folder.ts'
+import { lockFile, troubleOf } from '../../src/data-folder/lock.ts'
+import { isFailure } from '../../src/failure.ts'
+import { createGateway } from '../../src/gateway.ts'
+import { silentLog } from '../../src/observe/log.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
+import { tempFolder } from '../support/gateway.ts'
+
+describe('the data folder', () => {
+  let folder: string
+  beforeEach(async () => {
+    folder = await tempFolder()
+  })
+  afterEach(() => rm(folder, { recursive: true, force: true }))
+  const open = (path = folder, more: object = {}) =>
+    openDataFolder(path, { clock: systemClock, log: silentLog, isNeeded: true, ...more })
+  const isLocked = () =>
+    lockFile(join(folder, 'owner.lock')).then(
+      (lock) => {
+        lock.release()
+        return false
+      },
+      (error: unknown) => {
+        assert.equal(troubleOf(error), 'taken')
+        return true
+      },
+    )
+
+  it('is locked for as long as one of this process works over it, and names its owner', async () => {
+    const [one, other] = await Promise.all([open(), open(join(folder, '.'))])
+    const { pid, host, since } = JSON.parse(await readFile(join(folder, 'owner.json'), 'utf8'))
+    assert.deepEqual([pid, host], [process.pid, hostname()])
+    assert.ok(Date.now() - Date.parse(since) < 60_000)
+    one()
+    one()
+    assert.ok(await isLocked())
+    other()
+    assert.ok(!(await isLocked()))
+    const again = await open()
+    assert.ok(await isLocked())
+    again()
+  })
+
+  it('is refused where somebody else has it, with their words where they left any', async () => {
+    const lock = await lockFile(join(folder, 'owner.lock'))
+    const since = '2026-01-02T03:04:05.000Z'
+    await writeFile(join(folder, 'owner.json'), JSON.stringify({ pid: 1, host: 'elsewhere', since }))
+    await assert.rejects(open(), (error) => {
+      assert.ok(isFailure(error, 'refused'))
+      assert.ok(
+        error.message.startsWith(
+          `${folder} is the folder of a cidgate that is running: process 1 on elsewhere since ${since} `,
+        ),
+      )
+      return true
+    })
+    await rm(join(folder, 'owner.json'))
+    await assert.rejects(open(), /is running: another process/)
+    lock.release()
+    ;(await open())()
+  })
+
+  it('is locked anew when somebody removed it', async () => {
+    const clock = createFakeClock()
+    const leave = await open(folder, { clock })
+    await rm(folder, { recursive: true })
+    for (let turn = 0; turn < 1000 && !(await readFile(join(folder, 'owner.json')).catch(() => undefined)); turn++)
+      await clock.advance(10_000)
+    assert.ok(await isLocked())
+    leave()
+    assert.equal(clock.timers, 0)
+  })
+
+  it('that cannot be written to is named, with the user who cannot', async () => {
+    await writeFile(join(folder, 'file'), '')
+    const path = join(folder, 'file', 'data')
+    const expected = new RegExp(`${path} cannot be written to by user ${userInfo().username} .*: (ENOTDIR|EEXIST) `)
+    await assert.rejects(open(path), expected)
+    const config = { data: path, admin: false, retrieval: { upstreams: [] } }
+    await assert.rejects(createGateway(config, { log: silentLog }), { name: 'ConfigError', message: expected })
+    // What keeps nothing for good can do without.
+    const events: string[] = []
+    const log = (_level: string, event: string) => void events.push(event)
+    const reader = await createGateway(
+      { ...config, pinning: { providers: [] }, cache: { tiers: [] }, retrieval: { upstreams: [], probeEvery: 0 } },
+      { log },
+    )
+    await reader.close()
+    assert.ok(events.includes('data.unwritable'))
+  })
+})
