@@ -172,7 +172,12 @@ function createFilebase(settings: z.output<typeof options>, { name, userAgent, c
     pin: (upload, signal) =>
       said('store it', signal, async () => {
         const key = upload.cid.toString()
-        if (!stored.has(key)) await store(upload, signal)
+        if (!stored.has(key))
+          await store(upload, signal).catch(async (error: unknown) => {
+            // Of a large one the answer may get lost while it is imported: an object is there whole or not at all.
+            if (signal.aborted || statusOf(error) !== undefined || !(await look(upload.cid, signal)).isThere)
+              throw error
+          })
         stored.set(key, true)
         return untilNamed(upload.cid, signal)
       }),

@@ -393,6 +393,19 @@ describe('what is said behind a 200', () => {
     assert.equal(looks, 4)
     assert.equal(service.calls.filter(({ method }) => method === 'PUT').length, 1)
   })
+  test('filebase: what came whole counts, though the answer was lost', async () => {
+    const provider = await make(sets['filebase'] as Set)
+    for (const answer of ['cut', 'silent'] as const) {
+      service.script = (call) => {
+        if (call.method !== 'PUT') return undefined
+        service.pins.set(String(upload.cid), String(upload.cid))
+        return answer
+      }
+      assert.equal(String(await provider.pin(upload, signal())), String(upload.cid), answer)
+      assert.equal(service.calls.filter(({ method }) => method === 'PUT').length, 1, answer)
+      service.calls.length = 0
+    }
+  })
   test('filebase: what is not there after all is sent again', async () => {
     const provider = await make(sets['filebase'] as Set)
     service.script = ({ method }) => (method === 'HEAD' ? { status: 404 } : undefined)
