@@ -32,6 +32,8 @@ export type AnswerDeps = {
   readonly retrieval: Retrieval
   readonly names: Names
   readonly hot: Hot
+  /** By name, the fastest first. */
+  readonly tiers: readonly string[]
   readonly clock: Clock
   readonly mode: Mode
   readonly jsonMaxBytes: number
@@ -53,7 +55,7 @@ export async function answerContent(
   deps: AnswerDeps,
 ): Promise<void> {
   const { epoch } = deps.hot
-  const account = createAccount()
+  const account = createAccount(deps.tiers)
   const controller = new AbortController()
   response.once('close', () => {
     if (!response.writableFinished) controller.abort(cancelled())

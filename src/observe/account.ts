@@ -18,21 +18,22 @@ export interface Account {
   attempt(attempt: Attempt): void
   /** Blocks this request caused or joined a fetch for: 0 means a pure hit. */
   readonly fetches: number
-  /** The slowest tier that was needed, in stack order as noted; undefined without any hit. */
+  /** The slowest tier that was needed; undefined without any hit. */
   readonly tier: string | undefined
   /** The last upstream whose proved bytes were used. */
   readonly winner: string | undefined
   readonly attempts: readonly Attempt[]
 }
 
-export function createAccount(): Account {
+/** `tiers`: their names, the fastest first. */
+export function createAccount(tiers: readonly string[] = []): Account {
   const attempts: Attempt[] = []
   let fetches = 0
   let tier: string | undefined
   let winner: string | undefined
   return {
     tierHit(name) {
-      tier = name
+      if (tier === undefined || tiers.indexOf(name) > tiers.indexOf(tier)) tier = name
     },
     fetched(upstream) {
       fetches++

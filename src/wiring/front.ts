@@ -10,6 +10,7 @@ import { createLimits, type Limits } from '../http/limits.ts'
 import { createProxyRoute } from '../http/proxy.ts'
 import { createRequestIds } from '../http/request-id.ts'
 import type { RequestCounts } from '../observe/readings.ts'
+import type { TierStack } from '../retrieval/tier-stack.ts'
 import type { Public } from './public.ts'
 import type { Reading } from './reading.ts'
 import type { Whole } from './whole.ts'
@@ -29,7 +30,13 @@ const leastLookedInto = 64 * 1024 * 1024
 export function wireFront(
   { config, clock, lease }: Whole,
   { retrieval, names, hot, denials }: Reading,
-  { routes, respond, requests, forwarded }: Public & { readonly routes: readonly Route[] },
+  {
+    routes,
+    stack,
+    respond,
+    requests,
+    forwarded,
+  }: Public & { readonly routes: readonly Route[]; readonly stack: Pick<TierStack, 'stats'> },
 ): Front {
   const { responses, proxy } = config
   const { inFlight, perClient, stalled } = config.limits
@@ -53,6 +60,7 @@ export function wireFront(
     retrieval,
     names,
     hot,
+    tiers: stack.stats().map(({ tier }) => tier),
     clock,
     limits,
     hosts,

@@ -208,4 +208,18 @@ describe('Cache-Status', () => {
     account.fetched('a "b"\r\n')
     assert.equal(cacheStatus(account), 'cidgate; fwd=miss; detail="a b"')
   })
+  test('of several tiers the slowest one that was needed, whichever came last', () => {
+    const order = ['memory', 'pins', 'disk', 's3']
+    for (const [hits, slowest] of [
+      [['memory', 's3', 'disk', 'memory'], 's3'],
+      [['disk', 'memory'], 'disk'],
+      [['pins', 'memory', 'pins'], 'pins'],
+      [['memory', 'of a name'], 'memory'],
+      [['of a name'], 'of a name'],
+    ] as const) {
+      const account = createAccount(order)
+      for (const tier of hits) account.tierHit(tier)
+      assert.equal(account.tier, slowest)
+    }
+  })
 })

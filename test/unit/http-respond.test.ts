@@ -53,6 +53,7 @@ async function start(more: Partial<AppDeps> = {}) {
     } as unknown as AppDeps['retrieval'],
     names: {} as AppDeps['names'],
     hot: createHot({ maxBytes: 0, maxItem: 0 }),
+    tiers: [],
     clock,
     limits: createLimits({ inFlight: 10, perClient: 'none', clock }),
     hosts: createHosts({ table: {}, forwarded }),
