@@ -38,9 +38,11 @@ export interface Attempts {
 }
 
 const mostKept = 32
+// Who has sent nothing of use for so long stands still, as far as the account is concerned.
+const stalledMs = 1000
 const inLine = 'waiting for its turn'
 
-type Entry = { upstream: string; outcome: string | undefined; ms: number; at: number; bytes: number }
+type Entry = { upstream: string; outcome: string | undefined; ms: number; at: number; bytes: number; broughtAt: number }
 
 export function createAttempts(clock: Clock): Attempts {
   const made: Entry[] = []
@@ -79,6 +81,7 @@ export function createAttempts(clock: Clock): Attempts {
         ms: 0,
         at: clock.monotonic(),
         bytes: 0,
+        broughtAt: 0,
       }
       if (made.length < mostKept) made.push(entry)
       const asked = await enter().catch((error: unknown) => {
@@ -110,6 +113,7 @@ export function createAttempts(clock: Clock): Attempts {
         brought(bytes, waitedMs) {
           if (entry.outcome !== undefined) return
           entry.bytes += bytes
+          if (bytes > 0) entry.broughtAt = clock.monotonic()
           asked.brought(bytes, waitedMs)
           if (isThere || bytes === 0) return
           isThere = true
@@ -140,11 +144,11 @@ export function createAttempts(clock: Clock): Attempts {
     list() {
       const now = clock.monotonic()
       return [
-        ...made.map(({ upstream, outcome, ms, at, bytes }) =>
-          outcome === undefined
-            ? { upstream, outcome: bytes === 0 ? 'no answer yet' : 'sending', ms: Math.round(now - at) }
-            : { upstream, outcome, ms },
-        ),
+        ...made.map(({ upstream, outcome, ms, at, bytes, broughtAt }) => {
+          if (outcome !== undefined) return { upstream, outcome, ms }
+          const sending = now - broughtAt < stalledMs ? 'sending' : 'began, then stalled'
+          return { upstream, outcome: bytes === 0 ? 'no answer yet' : sending, ms: Math.round(now - at) }
+        }),
         ...skippedOnes,
       ]
     },

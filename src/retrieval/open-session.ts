@@ -50,13 +50,17 @@ export function openSession(
   const clock = createRequestClock({ ...shared, signal })
   const { inTime } = clock
   const ahead = createReadAhead({ fetch, room: shared.room, clock: shared.clock })
+  const noted = new WeakSet<Attempts>()
   let ended = false
   let lastFrom: 'nowhere' | 'tier' | 'upstream' = 'nowhere'
   let dag: Flight<DagFlight> | undefined
   let aloneLeft = 0
   let aloneNext = firstAlone
 
+  /** Several blocks may fail with one answer; who was asked for it is told once. */
   function note(attempts: Attempts): void {
+    if (noted.has(attempts)) return
+    noted.add(attempts)
     for (const attempt of attempts.list()) account.attempt(attempt)
   }
 

@@ -88,6 +88,21 @@ describe(`an honest upstream of 60 ms beside a nasty one, ${most} files of 1 MiB
         })
 })
 
+test('an upstream that begins and then stalls is all there is: 404 at the deadline, which says so', async () => {
+  const blocks: BlockMap = new Map()
+  const { cid } = await addFile(blocks, noise(mib, 7), 'v0')
+  const staller = await upstream(blocks, { kind: 'stall', after: 400 })
+  const at = await gateway({ staller }, { deadline: '2s', keepLooking: 0 })
+  const { status, body, ms } = await fetchAll(`${at.url}/ipfs/${cid}`)
+  assert.equal(status, 404)
+  assert.ok(ms < 3000, `${ms.toFixed(0)} ms`)
+  const { attempts } = JSON.parse(body.toString()) as { attempts: { upstream: string; outcome: string }[] }
+  assert.deepEqual(
+    attempts.map(({ upstream, outcome }) => [upstream, outcome]),
+    [['staller', 'began, then stalled']],
+  )
+})
+
 /** Reads a large file and tells the longest silence after the first byte. */
 function readSlices(url: string): Promise<{ bytes: number; gapMs: number; ms: number }> {
   const began = performance.now()
