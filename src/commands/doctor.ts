@@ -1,96 +1,38 @@
-// `cidgate doctor`: everything a configuration stands on is touched once, side by side; one line each, and what to mend.
-import { randomUUID } from 'node:crypto'
-import { mkdir, rm, statfs, writeFile } from 'node:fs/promises'
-import { join } from 'node:path'
-import { type Clock, systemClock } from '../clock.ts'
+// `cidgate doctor`: the looks are taken in a process of its own, which is killed when all was said. A look that hangs on a
+// disk cannot be stopped, and would keep its process for as long as the disk hangs.
+import { fork } from 'node:child_process'
 import { type Config, loadConfig } from '../config/load.ts'
-import { loadDenylists } from '../deny/sources.ts'
-import { Failure } from '../failure.ts'
-import { type Check, type Looked, lookAt } from '../observe/checks.ts'
-import { silentLog } from '../observe/log.ts'
-import { probeTarget } from '../upload/through-probe.ts'
-import { wireBackends } from '../wiring/backends.ts'
-import { createKept } from '../wiring/kept.ts'
-import { notesOn } from '../wiring/left.ts'
 
-/** 0: it can work. 1: a provider, a tier or the data folder cannot be used, or not one upstream. */
-export async function doctorCommand(file: string | undefined): Promise<number> {
-  const config = loadConfig(file)
-  const clock = systemClock
-  const { through } = config.upload
-  const lease = createKept().lease()
-  const whole = { config, clock, log: silentLog, lease }
-  const { providers, tiers, members } = wireBackends(whole)
-  const must: Looked[] = [
-    { name: `data ${config.data}`, look: () => isWritable(config.data) },
-    ...tiers.map((tier) => ({ name: `tier ${tier.name}`, look: async (own: AbortSignal) => tier.probe?.(own) })),
-    ...(through
-      ? [
-          {
-            name: `through ${new URL(through.url).host}`,
-            look: (own: AbortSignal) => probeTarget(through, config.retrieval.userAgent, own),
-          },
-        ]
-      : []),
-    ...config.denylists.map((list, index) => ({
-      name: `denylists[${index}]`,
-      look: () => isReadable(list, config, clock),
-    })),
-    ...providers.map((one) => ({ name: `provider ${one.name}`, look: (own: AbortSignal) => one.probe(own) })),
-  ]
-  const upstreams: Looked[] = members.map(({ upstream, of }) => ({
-    name: of === undefined ? `upstream ${upstream.name}` : `reading back from ${of}`,
-    async look(own) {
-      const { usable, findings } = await upstream.probe(own)
-      if (!usable) throw new Failure('unavailable', findings.join('; ') || 'it cannot be used', { source: 'upstream' })
-    },
-  }))
-  try {
-    const [needed, asked] = await Promise.all([lookAll(must), lookAll(upstreams)])
-    for (const check of [...needed, ...asked]) process.stdout.write(`${lineOf(check)}\n`)
-    for (const note of await notesOn(whole)) process.stdout.write(`note ${note}\n`)
-    // What a provider holds is the least of what is not here.
-    const others = asked.filter((_, index) => members[index]?.of === undefined)
-    const isAsking = others.length === 0 || others.some(({ ok }) => ok)
-    if (!isAsking) process.stdout.write('not one upstream can be used: only what is here can be read\n')
-    if (![...needed, ...asked].every(({ ok }) => ok))
-      process.stdout.write('mend what is bad, or take it out of the configuration; then run doctor again\n')
-    return needed.every(({ ok }) => ok) && isAsking ? 0 : 1
-  } finally {
-    // What was looked at was said; a backend that cannot be closed is no reason to say it otherwise.
-    await lease.end().catch(() => {})
-  }
+/** Says to the process that it is the one that looks. */
+const marker = 'CIDGATE_DOCTOR'
+
+export function doctorCommand(file: string | undefined): Promise<number> {
+  return process.env[marker] === 'looks' && process.send ? looks() : ask(loadConfig(file))
 }
 
-const lookAll = (looked: readonly Looked[]): Promise<Check[]> =>
-  Promise.all(looked.map((one) => lookAt(one, systemClock)))
-
-const lineOf = ({ name, ok, why, ms }: Check): string =>
-  `${ok ? 'ok  ' : 'bad '} ${name} (${ms} ms)${ok ? '' : `: ${why}`}`
-
-/** As at a start: a list that cannot be read now may still be there as a copy. */
-async function isReadable(list: string, { data, retrieval: { userAgent } }: Config, clock: Clock): Promise<void> {
-  const folder = join(data, 'denylists')
-  const lists = await loadDenylists([list], { clock, log: silentLog, userAgent, folder, onChange: () => {} })
-  lists.close()
+function ask(config: Config): Promise<number> {
+  const [, program = ''] = process.argv
+  const child = fork(program, ['doctor'], { env: { ...process.env, [marker]: 'looks' }, serialization: 'advanced' })
+  for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) process.once(signal, () => child.kill(signal))
+  return new Promise((resolve, reject) => {
+    child.once('error', reject)
+    child.once('exit', (code) => resolve(code ?? 1))
+    child.once('message', (code) => {
+      child.kill('SIGKILL')
+      resolve(Number(code))
+    })
+    child.send(config)
+  })
 }
 
-const leastFreeBytes = 256 * 1024 * 1024
-
-/** Rights alone do not say it: a disk may be full, or mounted to be read. */
-async function isWritable(folder: string): Promise<void> {
-  const refused = (why: string, cause?: unknown) => new Failure('refused', why, { source: 'ours', cause })
-  try {
-    await mkdir(folder, { recursive: true })
-    const file = join(folder, `.doctor-${randomUUID()}`)
-    await writeFile(file, 'x', { flag: 'wx' }).finally(() => rm(file, { force: true }))
-  } catch (cause) {
-    const { code } = cause as NodeJS.ErrnoException
-    throw refused(`it cannot be written to (${code}); look at its owner, its rights and its disk`, cause)
-  }
-  const { bavail, bsize } = await statfs(folder)
-  if (bavail * bsize < leastFreeBytes)
-    throw refused(
-      `${Math.floor((bavail * bsize) / 2 ** 20)} MiB are free, and ${leastFreeBytes / 2 ** 20} MiB should be; make room, or set data to another folder`,
-    )
+async function looks(): Promise<number> {
+  process.once('disconnect', () => process.exit(1))
+  const config = await new Promise<Config>((resolve) =>
+    process.once('message', (message) => resolve(message as Config)),
+  )
+  const code = await (await import('./doctor-looks.ts')).lookAtAll(config)
+  // Nothing that was said may be lost to the end that comes now.
+  await new Promise<void>((resolve) => process.stdout.write('', () => resolve()))
+  await new Promise<void>((resolve) => process.send?.(code, () => resolve()))
+  return code
 }

@@ -1,6 +1,6 @@
 // The command line as a shell sees it: what it prints, where, and with which exit code.
 import assert from 'node:assert/strict'
-import { type ChildProcessWithoutNullStreams, execFile, spawn } from 'node:child_process'
+import { type ChildProcessWithoutNullStreams, execFile, execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:http'
@@ -99,6 +99,17 @@ limits: { grace: 2s }
     assert.match(refused.out, /^bad {2}provider kubo \(\d+ ms\): .+ECONNREFUSED/m)
     assert.match(refused.out, /^bad {2}denylists\[0\] .+: .*ENOENT/m)
     assert.match(refused.out, /then run doctor again\n$/)
+  })
+
+  it('doctor ends when it has said all, though what it looks at never ends', async () => {
+    const fifo = join(folder, 'never.deny')
+    execFileSync('mkfifo', [fifo])
+    const file = await configFile('hung.yaml', `${offline()}denylists: ["${fifo}"]\n`)
+    const { code, out } = await run('doctor', file)
+    assert.equal(code, 1)
+    assert.match(out, /^ok {3}data /)
+    assert.match(out, /^bad {2}denylists\[0\] \(\d+ ms\): it did not answer within 10 s$/m)
+    assert.match(out, /then run doctor again\n$/)
   })
 
   const questions: { args: string[]; code: number; out?: RegExp; err?: RegExp }[] = [
