@@ -2,24 +2,31 @@
 // Starts the command line with a Node that can run it: the compiled program where there is one, else the sources as they
 // are. A clone brings its own Node in node_modules, for machines that have an older one.
 import { spawn } from 'node:child_process'
-import { existsSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 import { fileURLToPath, pathToFileURL } from 'node:url'
+import { watchStarter } from './starter.mjs'
 
 const at = (path) => fileURLToPath(new URL(path, import.meta.url))
 const isSource = existsSync(at('../src/main.ts'))
 const program = isSource ? at('../src/main.ts') : at('../dist/src/main.js')
 
-const [major = 0, minor = 0] = process.versions.node.split('.').map(Number)
-const isOldNode = major < 22 || (major === 22 && minor < 19)
+const numbers = (version) => /(\d+)\.(\d+)/.exec(version).slice(1).map(Number)
+const expected = numbers(JSON.parse(readFileSync(at('../package.json'), 'utf8')).engines.node)
+const [major, minor] = numbers(process.versions.node)
+const isOldNode = major < expected[0] || (major === expected[0] && minor < expected[1])
 const brought = [at('../node_modules/.bin/node'), at('../../.bin/node')].find(existsSync)
+// The marker also ends the search when the Node that was brought is too old as well.
+const { CIDGATE_LAUNCHER: launcher, ...env } = process.env
 
 if (!isOldNode) {
+  delete process.env.CIDGATE_LAUNCHER
+  watchStarter(launcher && Number(launcher), () => process.kill(process.pid, 'SIGTERM'))
   await import(pathToFileURL(program).href)
-} else if (brought && process.env.CIDGATE_NODE !== 'brought') {
-  // The marker ends the search when the Node that was brought is too old as well.
-  const env = { ...process.env, CIDGATE_NODE: 'brought' }
-  const child = spawn(brought, [program, ...process.argv.slice(2)], { stdio: 'inherit', env })
+} else if (brought && launcher === undefined) {
+  const args = [at('./cidgate.mjs'), ...process.argv.slice(2)]
+  const child = spawn(brought, args, { stdio: 'inherit', env: { ...env, CIDGATE_LAUNCHER: String(process.pid) } })
   for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP']) process.on(signal, () => child.kill(signal))
+  watchStarter(undefined, () => child.kill('SIGTERM'))
   child.on('error', (error) => {
     process.stderr.write(`cidgate: ${brought} cannot be started: ${error.message}\n`)
     process.exitCode = 1
@@ -29,7 +36,7 @@ if (!isOldNode) {
   })
 } else {
   process.stderr.write(
-    `cidgate: Node ${process.versions.node} is too old (expected 22.19 or later; npm i node brings one)\n`,
+    `cidgate: Node ${process.versions.node} is too old (expected ${expected.join('.')} or later; npm i node brings one)\n`,
   )
   process.exitCode = 1
 }

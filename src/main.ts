@@ -10,7 +10,8 @@ const help = `cidgate: one HTTP address for content-addressed files
   cidgate doctor [--config FILE]    touch everything it stands on once, and say what to mend
   cidgate --help, --version
 
-A configuration is read again on SIGHUP. SIGTERM and SIGINT stop after what was asked is answered; twice, at once.
+A configuration is read again on SIGHUP. SIGTERM and SIGINT stop after what was asked is answered; again
+a second later, at once.
 CIDGATE_LISTEN, CIDGATE_ADMIN and CIDGATE_DATA win over the file; CIDGATE_CONFIG names one where --config does not.
 `
 

@@ -1,4 +1,5 @@
 // `cidgate serve`: one line on standard output when it answers, then signals decide.
+import { systemClock } from '../clock.ts'
 import { type Config, loadConfig } from '../config/load.ts'
 import { createGateway, type Gateway, type GatewayOptions } from '../gateway.ts'
 import type { Log } from '../observe/log.ts'
@@ -20,10 +21,14 @@ export async function serveCommand(file: string | undefined): Promise<number> {
     return gateway
   }
   const serving = await serve({ config, log, create })
-  process.stdout.write(`cidgate: http://${serving.listen}${serving.admin ? ` (admin: http://${serving.admin})` : ''}\n`)
+  const admin = serving.admin ? ` (admin: http://${serving.admin})` : ''
+  process.stdout.write(`cidgate (pid ${process.pid}): http://${serving.listen}${admin}\n`)
   await untilStopped(serving, file, signals)
   return 0
 }
+
+/** A terminal and the npm that stands in it both pass the same Ctrl-C on: what comes within this time is one wish. */
+const oneWishMs = 1000
 
 type Signal = 'stop' | 'reload'
 type Signals = { take(handler: (signal: Signal) => void): void }
@@ -32,9 +37,13 @@ type Signals = { take(handler: (signal: Signal) => void): void }
 function listenForSignals(): Signals {
   let handle: ((signal: Signal) => void) | undefined
   let isChanged = false
+  let stoppedAt: number | undefined
   const stop = (signal: NodeJS.Signals) => {
+    const now = systemClock.monotonic()
+    if (stoppedAt !== undefined && now - stoppedAt < oneWishMs) return
     // The second time, or before there is anything to be answered.
     if (!handle) process.exit(signal === 'SIGINT' ? 130 : 143)
+    stoppedAt = now
     handle('stop')
     handle = undefined
   }

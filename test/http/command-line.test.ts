@@ -209,7 +209,7 @@ limits: { grace: 2s }
       started = await start(file)
     }
     const { child, said, startMs, url } = started
-    assert.match(said.out, /^cidgate: http:\/\/127\.0\.0\.1:\d+ \(admin: http:\/\/127\.0\.0\.1:\d+\)\n$/)
+    assert.match(said.out, /^cidgate \(pid \d+\): http:\/\/127\.0\.0\.1:\d+ \(admin: http:\/\/127\.0\.0\.1:\d+\)\n$/)
     assert.ok(startMs < 2000, `it took ${Math.round(startMs)} ms`)
     assert.equal((await fetch(`${url}/ipfs/nonsense`)).status, 400)
 

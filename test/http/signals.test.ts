@@ -1,0 +1,175 @@
+// Whoever signals the process that a person or a supervisor started reaches the gateway, and no gateway outlives it.
+import assert from 'node:assert/strict'
+import { type ChildProcess, execFile, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { createServer, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { after, afterEach, before, describe, it } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+
+const root = fileURLToPath(new URL('../../', import.meta.url))
+const launcher = 'bin/cidgate.mjs'
+/** What comes after it believes that it runs on an old Node; what that starts does not. */
+const asOldNode = [
+  '--import',
+  `data:text/javascript,Object.defineProperty(process,'versions',{value:{...process.versions,node:'20.1.0'}})`,
+]
+
+type Way = { readonly name: string; readonly command: string; readonly args: string[] }
+const byNode: Way = { name: 'node bin/cidgate.mjs serve', command: process.execPath, args: [launcher, 'serve'] }
+const byOldNode: Way = { ...byNode, name: 'an old Node', args: [...asOldNode, launcher, 'serve'] }
+const byNpm: Way = { name: 'npm start', command: 'npm', args: ['start', '--silent', '--'] }
+const byNpx: Way = { name: 'npx cidgate serve', command: 'npx', args: ['cidgate', 'serve'] }
+
+describe('signals', () => {
+  let folder = ''
+  let config = ''
+  let waiting: ServerResponse | undefined
+  const upstream = createServer((_request, response) => {
+    waiting = response
+  })
+  const pids: number[] = []
+
+  before(async () => {
+    folder = await mkdtemp(join(tmpdir(), 'cidgate-signals-'))
+    config = join(folder, 'config.yaml')
+    await once(upstream.listen(0, '127.0.0.1'), 'listening')
+    const { port } = upstream.address() as AddressInfo
+    await writeFile(
+      config,
+      `
+listen: 127.0.0.1:0
+admin: 127.0.0.1:0
+data: ${folder}/data
+retrieval: { probeEvery: 0, upstreams: [{ url: "http://127.0.0.1:${port}", allowPrivate: true }] }
+limits: { grace: 60s }
+log: { level: info }
+`,
+    )
+  })
+  afterEach(() => {
+    waiting?.destroy()
+    waiting = undefined
+    for (const pid of pids.splice(0)) kill(pid, 'SIGKILL')
+  })
+  after(async () => {
+    upstream.close()
+    upstream.closeAllConnections()
+    await rm(folder, { recursive: true, force: true, maxRetries: 5 })
+  })
+
+  async function start({ command, args }: Way) {
+    const child = spawn(command, [...args, '--config', config], { cwd: root, stdio: ['ignore', 'pipe', 'pipe'] })
+    if (child.pid) pids.push(child.pid)
+    const said = collect(child)
+    const line = /^cidgate \(pid (\d+)\): (http:\S+)/m
+    await until(() => line.test(said.out) || child.exitCode !== null, 'it does not start')
+    const [, pid, url] = line.exec(said.out) ?? []
+    assert.ok(url && pid, said.err)
+    pids.push(Number(pid))
+    return { child, said, url, pid: Number(pid) }
+  }
+
+  const stopping: readonly [Way, readonly NodeJS.Signals[]][] = [
+    [byOldNode, ['SIGTERM', 'SIGKILL']],
+    // npm passes no SIGHUP on: it ends, and the gateway with it.
+    [byNpm, ['SIGTERM', 'SIGHUP', 'SIGKILL']],
+    // The shell of npx waits when it alone gets a SIGINT; a terminal sends one to the gateway as well.
+    [byNpx, ['SIGTERM', 'SIGHUP']],
+  ]
+  for (const [way, signals] of stopping)
+    for (const signal of signals)
+      it(`${signal} to ${way.name} stops the gateway`, async () => {
+        const { child, url } = await start(way)
+        child.kill(signal)
+        await until(async () => !(await answers(url)), 'the gateway still answers')
+      })
+
+  for (const way of [byNode, byOldNode])
+    it(`SIGHUP to ${way.name} loads the configuration again`, async () => {
+      const { child, said, url } = await start(way)
+      child.kill('SIGHUP')
+      await until(() => said.err.includes('config.reloaded'), 'nothing was loaded')
+      assert.ok(await answers(url))
+    })
+
+  for (const way of [byNode, byOldNode, byNpm])
+    it(`${way.name} ends after what was asked is answered, with 0`, async () => {
+      const { child, said, url, pid } = await start(way)
+      const asked = fetch(`${url}/ipfs/bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e`)
+      await until(() => waiting !== undefined, 'nothing was asked')
+      // A terminal signals every process in it, and a launcher passes on what it got as well.
+      child.kill('SIGINT')
+      if (pid !== child.pid) kill(pid, 'SIGINT')
+      await until(async () => !(await answers(url)), 'the gateway takes new requests')
+      assert.equal(child.exitCode, null, said.err)
+      waiting?.writeHead(404).end()
+      assert.ok((await asked).status >= 400)
+      await until(() => child.exitCode !== null, 'it does not end')
+      assert.equal(child.exitCode, 0)
+    })
+
+  it('a second wish to stop is one for at once', async () => {
+    const { child, url } = await start(byNode)
+    void fetch(`${url}/ipfs/bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e`).catch(() => {})
+    await until(() => waiting !== undefined, 'nothing was asked')
+    child.kill('SIGINT')
+    await until(async () => !(await answers(url)), 'the gateway takes new requests')
+    // What comes within a second of the first, which it has seen by now, is the same wish.
+    await sleep(1000)
+    child.kill('SIGINT')
+    await until(() => child.exitCode !== null, 'it does not end')
+    assert.equal(child.exitCode, 130)
+  })
+
+  it('says what is wrong, when every Node is too old, by npm start too', async () => {
+    const env = { ...process.env, NODE_OPTIONS: asOldNode.join(' ').replaceAll("'", '`') }
+    for (const [command, args] of [
+      [byNpm.command, byNpm.args],
+      [byNode.command, byNode.args],
+    ] as const) {
+      const [code, err] = await new Promise<[unknown, string]>((resolve) => {
+        execFile(command, [...args], { cwd: root, env }, (error, _out, err) => resolve([error?.code, err]))
+      })
+      assert.equal(code, 1, err)
+      assert.match(err, /^cidgate: Node 20\.1\.0 is too old \(expected 22\.19 or later; npm i node brings one\)$/m)
+    }
+  })
+})
+
+function collect(child: ChildProcess): { out: string; err: string } {
+  const said = { out: '', err: '' }
+  child.stdout?.on('data', (chunk) => {
+    said.out += chunk
+  })
+  child.stderr?.on('data', (chunk) => {
+    said.err += chunk
+  })
+  return said
+}
+
+function kill(pid: number, signal: NodeJS.Signals): void {
+  try {
+    process.kill(pid, signal)
+  } catch {
+    // It is gone already.
+  }
+}
+
+async function answers(url: string): Promise<boolean> {
+  return fetch(`${url}/ipfs/nonsense`).then(
+    () => true,
+    () => false,
+  )
+}
+
+async function until(holds: () => boolean | Promise<boolean>, otherwise: string): Promise<void> {
+  for (let tries = 0; !(await holds()); tries++) {
+    assert.ok(tries < 1200, otherwise)
+    await sleep(50)
+  }
+}
