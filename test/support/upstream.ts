@@ -60,6 +60,8 @@ export interface ProgrammableUpstream {
   fault: Fault | ((request: Seen) => Fault | undefined) | undefined
   delayMs: number
   readonly sockets: number
+  /** Sockets that were ever opened. */
+  readonly opened: number
   /** Bytes of body handed to sockets so far. */
   readonly sentBytes: number
   /** Tears down every open socket: the process behind it is gone. */
@@ -73,6 +75,7 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
   const sockets = new Set<Socket>()
   const seen: Seen[] = []
   let sentBytes = 0
+  let opened = 0
   let timers: NodeJS.Timeout[] = []
   const later = (ms: number, action: () => void) => timers.push(setTimeout(action, ms))
 
@@ -92,6 +95,7 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
     else begin()
   })
   server.on('connection', (socket) => {
+    opened++
     sockets.add(socket)
     socket.once('close', () => sockets.delete(socket))
     socket.on('error', () => {})
@@ -280,6 +284,9 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
     delayMs: options.delayMs ?? 0,
     get sockets() {
       return sockets.size
+    },
+    get opened() {
+      return opened
     },
     get sentBytes() {
       return sentBytes

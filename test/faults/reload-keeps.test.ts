@@ -1,0 +1,512 @@
+// The threat: an operator loads the configuration again, and the gateway forgets what it had and what it knew. Whatever did
+// not change goes over as it is, and what changed is made anew, alone.
+import assert from 'node:assert/strict'
+import { appendFile, rm, writeFile } from 'node:fs/promises'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { join } from 'node:path'
+import { after, afterEach, before, describe, test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { below, multipart, post } from '../support/adding.ts'
+import { type DnsServer, startDnsServer } from '../support/dns-server.ts'
+import { type Fixtures, fixtures, noise } from '../support/fixtures.ts'
+import { tempFolder } from '../support/gateway.ts'
+import { createKey } from '../support/ipns.ts'
+import { kuboApi, type StandIn, startStandIn, token } from '../support/providers.ts'
+import { type Said, type Served, startServed } from '../support/served.ts'
+import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+
+let all: Fixtures
+let upstream: ProgrammableUpstream
+let served: Served | undefined
+const closers: (() => Promise<unknown>)[] = []
+before(async () => {
+  all = await fixtures()
+})
+afterEach(async () => {
+  await served?.close()
+  for (const close of closers.splice(0)) await close()
+  served = undefined
+})
+
+async function another(): Promise<ProgrammableUpstream> {
+  const one = await startUpstream({ blocks: all.blocks })
+  closers.push(one.close)
+  return one
+}
+
+/** A denylist that says so much, in a folder of its own. */
+async function denylist(text: string): Promise<string> {
+  const folder = await tempFolder()
+  closers.push(() => rm(folder, { recursive: true }))
+  const list = join(folder, 'list.deny')
+  await writeFile(list, text)
+  return list
+}
+
+async function start(more: Said = {}): Promise<Served> {
+  upstream = await another()
+  served = await startServed(withUpstream(more))
+  return served
+}
+
+const withUpstream = ({ retrieval, ...more }: Said = {}): Said => ({
+  ...more,
+  retrieval: { upstreams: [{ name: 'one', url: upstream.url }], ...(retrieval as Said) },
+})
+
+const hello = () => `/ipfs/${all.files.hello.cid}`
+const big = () => `/ipfs/${all.files.chunkedV1.cid}`
+const cacheStatus = ({ headers }: { headers: NodeJS.Dict<string | string[]> }) => String(headers['cache-status'])
+
+describe('what is in memory', () => {
+  test('is read after a reload, with every upstream gone', async () => {
+    const { get, reload } = await start({ cache: { hot: { maxBytes: 0 } } })
+    assert.equal((await get(big())).status, 200)
+    const asked = upstream.asked.length
+    upstream.fault = { kind: 'refuse' }
+    assert.equal(await reload(), true)
+    const answer = await get(big())
+    assert.ok(answer.body.equals(all.files.chunkedV1.bytes))
+    assert.match(cacheStatus(answer), /hit; detail=memory/)
+    assert.equal(upstream.asked.length, asked)
+  })
+
+  test('is kept where another tier changes', async () => {
+    const cache = { hot: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '64MiB' }, { use: 'disk' }] }
+    const { get, reload } = await start({ cache })
+    await get(big())
+    upstream.fault = { kind: 'refuse' }
+    const [memory] = cache.tiers
+    const changed = {
+      ...cache,
+      fillBytes: '1MiB',
+      tiers: [memory, { use: 'disk', maxBytes: '1GiB', path: join(served?.data ?? '', 'other') }],
+    }
+    assert.equal(await reload(withUpstream({ cache: changed })), true)
+    assert.match(cacheStatus(await get(big())), /hit; detail=memory/)
+  })
+
+  test('is let go where its own entry changes', async () => {
+    const { get, reload } = await start({ cache: { hot: { maxBytes: 0 } } })
+    await get(hello())
+    const cache = { hot: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '32MiB' }] }
+    assert.equal(await reload(withUpstream({ cache })), true)
+    const asked = upstream.asked.length
+    assert.equal((await get(hello())).status, 200)
+    assert.equal(upstream.asked.length, asked + 1)
+  })
+})
+
+describe('complete answers', () => {
+  const hotHits = async ({ counters }: Served) => (await counters()).get('cidgate_hot_hits_total')
+
+  test('stay hot', async () => {
+    const one = await start()
+    await one.get(hello())
+    await one.get(hello())
+    const hits = (await hotHits(one)) ?? 0
+    assert.equal(await one.reload(), true)
+    assert.match(cacheStatus(await one.get(hello())), /detail=hot/)
+    assert.equal(await hotHits(one), hits + 1)
+  })
+
+  const changes: [what: string, more: () => Said][] = [
+    ['how answers look', () => ({ responses: { types: 'web' } })],
+    ['what a host is', () => ({ hosts: { localhost: { subdomains: true } } })],
+    ['how names are resolved', () => ({ names: { sites: true } })],
+    ['which proxies are believed', () => ({ trustedProxies: ['127.0.0.1'] })],
+  ]
+  for (const [what, more] of changes)
+    test(`are made anew when ${what} changes`, async () => {
+      const { get, reload } = await start()
+      await get(hello())
+      assert.match(cacheStatus(await get(hello())), /detail=hot/)
+      assert.equal(await reload(withUpstream(more())), true)
+      assert.doesNotMatch(cacheStatus(await get(hello())), /detail=hot/)
+    })
+
+  test('are not what a new denylist denies', async () => {
+    const { get, reload } = await start()
+    await get(hello())
+    const list = await denylist(`${hello()}\n`)
+    assert.equal(await reload(withUpstream({ denylists: [list] })), true)
+    assert.equal((await get(hello())).status, 410)
+  })
+})
+
+describe('a denylist', () => {
+  test('is read again by a reload, at once', async () => {
+    const list = await denylist('')
+    const { get, reload } = await start({ denylists: [list] })
+    await get(hello())
+    await get(big())
+    await appendFile(list, `${hello()}\n`)
+    assert.equal(await reload(), true)
+    assert.equal((await get(hello())).status, 410)
+    assert.equal((await get(big())).status, 200)
+  })
+
+  test('that says the same as before leaves complete answers where they are', async () => {
+    const list = await denylist(`${big()}\n`)
+    const { get, reload } = await start({ denylists: [list] })
+    await get(hello())
+    await writeFile(list, `${big()}\n`)
+    assert.equal(await reload(), true)
+    assert.match(cacheStatus(await get(hello())), /detail=hot/)
+  })
+
+  test('that cannot be read refuses the reload, and goes on denying', async () => {
+    const list = await denylist(`${hello()}\n`)
+    const { get, reload, log } = await start({ denylists: [list] })
+    await rm(list)
+    assert.equal(await reload(), false)
+    assert.match(
+      String(log.findLast(({ event }) => event === 'config.refused')?.facts['why']),
+      /denylists: .*list\.deny/,
+    )
+    assert.equal((await get(hello())).status, 410)
+    await writeFile(list, 'this is no list\n')
+    for (let count = 0; count < 2; count++) assert.equal(await reload(), false)
+    await writeFile(list, '')
+    assert.equal(await reload(), true)
+    assert.equal((await get(hello())).status, 200)
+  })
+})
+
+describe('what is known of an upstream', () => {
+  test('is known after a reload: the time it asked for, in Retry-After', async () => {
+    const { get, reload, admin } = await start()
+    upstream.fault = { kind: 'throttle', retryAfter: '900' }
+    await get(hello())
+    const asked = upstream.asked.length
+    upstream.fault = undefined
+    assert.equal(await reload(), true)
+    assert.equal((await get(big())).status, 404)
+    assert.equal(upstream.asked.length, asked)
+    assert.match((await admin('/readyz')).body.toString(), /"upstream one","ok":false,"why":"cooling-down"/)
+  })
+
+  test('is known after a reload: that it sent false bytes', async () => {
+    const { get, reload } = await start()
+    upstream.fault = { kind: 'wrongBytes', block: 0 }
+    await get(hello())
+    const asked = upstream.asked.length
+    upstream.fault = undefined
+    assert.equal(await reload(), true)
+    assert.equal((await get(big())).status, 404)
+    assert.equal(upstream.asked.length, asked)
+  })
+
+  test('is known where another one comes and goes', async () => {
+    const { get, reload } = await start()
+    upstream.fault = { kind: 'throttle', retryAfter: '900' }
+    await get(hello())
+    const asked = upstream.asked.length
+    upstream.fault = undefined
+    const other = await another()
+    const upstreams = [
+      { name: 'two', url: other.url },
+      { name: 'one', url: upstream.url },
+    ]
+    assert.equal(await reload(withUpstream({ retrieval: { upstreams, hedge: '0s' } })), true)
+    assert.equal((await get(big())).status, 200)
+    assert.equal(upstream.asked.length, asked)
+  })
+
+  test('is forgotten where its own entry changes', async () => {
+    const { get, reload } = await start()
+    upstream.fault = { kind: 'throttle', retryAfter: '900' }
+    await get(hello())
+    upstream.fault = undefined
+    const upstreams = [{ name: 'one', url: upstream.url, headers: { 'x-key': 'paid for' } }]
+    assert.equal(await reload(withUpstream({ retrieval: { upstreams } })), true)
+    assert.equal((await get(big())).status, 200)
+  })
+
+  test('includes its connections', async () => {
+    const { get, reload } = await start()
+    await get(hello())
+    const asked = upstream.asked.length
+    const { opened } = upstream
+    assert.ok(opened > 0)
+    for (let count = 0; count < 5; count++) assert.equal(await reload(), true)
+    await get(big())
+    assert.ok(upstream.asked.length > asked)
+    assert.equal(upstream.opened, opened)
+  })
+})
+
+describe('what nobody had', () => {
+  const absent = '/ipfs/bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy'
+
+  test('is remembered, and nobody is asked for it again', async () => {
+    const { get, reload } = await start({ retrieval: { notFound: { first: '50s' }, keepLooking: 0 } })
+    assert.equal((await get(absent)).status, 404)
+    const asked = upstream.asked.length
+    assert.equal(await reload(), true)
+    assert.equal((await get(absent)).status, 404)
+    assert.equal(upstream.asked.length, asked)
+  })
+
+  test('is asked for again where somebody else may have it', async () => {
+    const notFound = { first: '50s' }
+    const { get, reload } = await start({ retrieval: { notFound, keepLooking: 0 } })
+    const other = await another()
+    upstream.fault = { kind: 'notFound' }
+    assert.equal((await get(hello())).status, 404)
+    const upstreams = [
+      { name: 'one', url: upstream.url },
+      { name: 'two', url: other.url },
+    ]
+    assert.equal(await reload(withUpstream({ retrieval: { notFound, keepLooking: 0, upstreams } })), true)
+    assert.equal((await get(hello())).status, 200)
+  })
+})
+
+describe('names', () => {
+  let dns: DnsServer
+  before(async () => {
+    dns = await startDnsServer()
+  })
+  after(async () => {
+    await dns.close()
+  })
+
+  test('are known as they were, a domain and a key', async () => {
+    dns.texts.set('_dnslink.example.org', [`dnslink=${hello()}`])
+    dns.ttl = 300
+    const key = createKey()
+    const names = { dns: [dns.address] }
+    const { get, reload } = await start({ names })
+    upstream.records.set(key.name, await key.record(hello()))
+    for (const path of ['/ipns/example.org', `/ipns/${key.name}`]) assert.equal((await get(path)).status, 200)
+    const [asked, questions] = [upstream.asked.length, dns.asked.length]
+    assert.equal(await reload(), true)
+    for (const path of ['/ipns/example.org', `/ipns/${key.name}`]) assert.equal((await get(path)).status, 200)
+    // An upstream that comes is no reason to forget what a key said.
+    const upstreams = [
+      { name: 'one', url: upstream.url },
+      { name: 'two', url: 'http://127.0.0.1:9' },
+    ]
+    assert.equal(await reload(withUpstream({ names, retrieval: { upstreams } })), true)
+    for (const path of ['/ipns/example.org', `/ipns/${key.name}`]) assert.equal((await get(path)).status, 200)
+    assert.deepEqual([upstream.asked.length, dns.asked.length], [asked, questions])
+  })
+
+  test('are asked of DNS again where another server is', async () => {
+    dns.texts.set('_dnslink.other.example', [`dnslink=${hello()}`])
+    const { get, reload } = await start({ names: { dns: [dns.address] } })
+    await get('/ipns/other.example')
+    const questions = dns.asked.length
+    assert.equal(await reload(withUpstream({ names: { dns: [dns.url] } })), true)
+    await get('/ipns/other.example')
+    assert.ok(dns.asked.length > questions)
+  })
+})
+
+describe('counters', () => {
+  const two = (more: Said = {}): Said => ({
+    retrieval: {
+      upstreams: [
+        { name: 'one', url: upstream.url, ...more },
+        { name: 'dead', url: 'http://127.0.0.1:9' },
+      ],
+    },
+  })
+
+  test('never go back, whatever changes', async () => {
+    const cache = { hot: { maxBytes: '1MiB' }, tiers: [{ use: 'memory', maxBytes: '64MiB' }, { use: 'disk' }] }
+    const one = await start({ cache, retrieval: {} })
+    const traffic = async () => {
+      for (const path of [hello(), big(), '/ipfs/nothing', `/ipfs/${all.directory}/nothing`, '/nowhere', hello()])
+        await one.get(path)
+      assert.equal(
+        (await post(`${one.url}/add`, multipart([{ fileName: 'a', body: noise(1000, Math.random() * 1e9) }]))).status,
+        200,
+      )
+    }
+    let before = await one.counters()
+    const held = async (what: string) => {
+      const now = await one.counters()
+      assert.ok([...now.values()].some((value) => value > 0))
+      for (const [series, value] of now)
+        assert.ok(value >= (before.get(series) ?? 0), `${what}: ${series} went back to ${value}`)
+      before = now
+    }
+    const rounds: [what: string, more: Said][] = [
+      ['nothing', { cache }],
+      ['memory', { cache: { ...cache, tiers: [{ use: 'memory', maxBytes: '32MiB' }, { use: 'disk' }] } }],
+      [
+        'the disk',
+        {
+          cache: {
+            ...cache,
+            tiers: [
+              { use: 'memory', maxBytes: '32MiB' },
+              { use: 'disk', maxBytes: '2GiB' },
+            ],
+          },
+        },
+      ],
+      ['hot', { cache: { ...cache, hot: { maxBytes: 0 } } }],
+      ['an upstream', { cache, ...two({ headers: { a: 'b' } }) }],
+      ['an upstream that goes', { cache, retrieval: { upstreams: [{ name: 'dead', url: 'http://127.0.0.1:9' }] } }],
+      ['and comes back', { cache, ...two() }],
+      ['limits', { cache, limits: { inFlight: 1, perClient: { perMinute: 60_000 } } }],
+      [
+        'all of it',
+        { cache: { hot: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '1MiB' }] }, names: { most: 10 } },
+      ],
+    ]
+    await traffic()
+    await held('before')
+    for (const [what, more] of rounds) {
+      assert.equal(await one.reload(withUpstream(more)), true, what)
+      await held(what)
+      await traffic()
+      await held(`${what}, and after it`)
+    }
+  })
+})
+
+describe('uploads', () => {
+  let kubo: StandIn
+  before(async () => {
+    kubo = await startStandIn(kuboApi)
+  })
+  afterEach(() => {
+    kubo.script = undefined
+  })
+  after(async () => {
+    await kubo.close()
+  })
+  const local = { name: 'local', use: 'embedded' }
+  const remote = () => ({ name: 'kubo', use: 'kubo', url: kubo.url, auth: { bearer: token } })
+  const body = (length: number, seed: number) => multipart([{ fileName: 'a', body: noise(length, seed) }])
+  /** The service takes uploads, and nobody can read anything there. */
+  const takesOnly = () => {
+    kubo.script = ({ path }) => (/block\/get|dag\/export/.test(path) ? { status: 500 } : undefined)
+  }
+
+  const changes: [what: string, more: Said][] = [
+    ['nothing', {}],
+    ['memory', { cache: { hot: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '32MiB' }] } }],
+    ['how long is waited for', { retrieval: { deadline: '6s' } }],
+    ['the uploads themselves', { upload: { concurrency: 3 } }],
+  ]
+  for (const [what, more] of changes)
+    test(`begun before a reload are read when they are acknowledged after it, where it changes ${what}`, async () => {
+      takesOnly()
+      const pinning = { providers: [remote()] }
+      const { url, get, reload } = await start({ pinning, retrieval: { upstreams: [] } })
+      const whole = body(2_500_000, 77)
+      const goOn = Promise.withResolvers<void>()
+      const isHere = Promise.withResolvers<void>()
+      const slowly = async function* () {
+        yield whole.subarray(0, 2_000_000)
+        isHere.resolve()
+        await goOn.promise
+        yield whole.subarray(2_000_000)
+      }
+      const underWay = post(`${url}/add`, slowly())
+      await isHere.promise
+      await sleep(50)
+      assert.equal(
+        await reload(withUpstream({ pinning, ...more, retrieval: { upstreams: [], ...(more['retrieval'] as Said) } })),
+        true,
+      )
+      goOn.resolve()
+      const { status, json, body: said } = await underWay
+      assert.equal(status, 200, said)
+      // The service holds it: what it was received into is let go, and the tiers are all there is.
+      while ((await below(join(served?.data ?? '', 'uploads'))).length > 0) await sleep(5)
+      const [path] = json['cids'] as [string]
+      const answer = await get(path)
+      assert.equal(answer.status, 200, answer.body.toString())
+      assert.ok(answer.body.equals(noise(2_500_000, 77)))
+    })
+
+  test('that are not everywhere yet stand where they stood', async () => {
+    kubo.script = () => ({ status: 503 })
+    const pinning = { confirm: 1, providers: [local, remote()] }
+    const { url, admin, reload } = await start({ pinning, retrieval: { upstreams: [] } })
+    assert.equal((await post(`${url}/add`, body(1000, 5))).status, 200)
+    const open = async () => JSON.parse((await admin('/uploads')).body.toString())
+    type Open = { uploads: { providers: Record<string, { tries: number; notBefore: number }> }[] }
+    const standing = async () => ((await open()) as Open).uploads[0]?.providers['kubo']
+    while (((await standing())?.tries ?? 0) < 1) await sleep(20)
+    const before = await standing()
+    for (let count = 0; count < 5; count++)
+      assert.equal(await reload(withUpstream({ pinning, retrieval: { upstreams: [] } })), true)
+    const now = await standing()
+    assert.ok(now && before && now.tries >= before.tries)
+    if (now.tries === before.tries) assert.deepEqual(now, before)
+    kubo.script = undefined
+    for (const until = Date.now() + 20_000; (await open()).open > 0 && Date.now() < until; ) await sleep(50)
+    assert.equal((await open()).open, 0)
+  })
+
+  test('are as ready as they were: what was seen of a provider is known', async () => {
+    kubo.script = () => ({ status: 503 })
+    const pinning = { probeEvery: '1h', confirm: 1, providers: [remote()] }
+    const { admin, reload } = await start({ pinning })
+    type Ready = { uploads?: boolean; checks: { name: string; ok: boolean }[] }
+    const ready = async (): Promise<Ready> => JSON.parse((await admin('/readyz?for=uploads')).body.toString())
+    while ((await ready()).uploads !== false) await sleep(20)
+    assert.equal(await reload(), true)
+    assert.equal((await ready()).uploads, false)
+    kubo.script = undefined
+    // Another one is looked at, and what is known of this one stays.
+    const more = { ...pinning, confirm: 2, providers: [local, remote()] }
+    assert.equal(await reload(withUpstream({ pinning: more })), true)
+    const seen = (await ready()).checks.find(({ name }) => name === 'provider kubo')
+    assert.equal(seen?.ok, false)
+  })
+})
+
+test('no request is lost while the configuration changes back and forth under load', async () => {
+  const one = await start()
+  let going = true
+  const statuses = new Map<number, number>()
+  const readers = Array.from({ length: 6 }, async (_, reader) => {
+    const paths = [hello(), big(), `/ipfs/${all.directory}/sub/big.bin`, `/ipfs/${all.hamt}/file-700.txt`]
+    for (let count = reader; going; count++) {
+      const { status } = await one.get(paths[count % paths.length] as string)
+      statuses.set(status, (statuses.get(status) ?? 0) + 1)
+    }
+  })
+  const changes: Said[] = [
+    {},
+    { cache: { tiers: [{ use: 'memory', maxBytes: '32MiB' }] } },
+    { responses: { types: 'web' } },
+    { retrieval: { upstreams: [{ name: 'another', url: upstream.url }] } },
+    { retrieval: { deadline: '7s' } },
+  ]
+  for (let count = 0; count < 25; count++)
+    assert.equal(await one.reload(withUpstream(changes[count % changes.length])), true)
+  going = false
+  await Promise.all(readers)
+  assert.deepEqual([...statuses.keys()], [200])
+})
+
+test('a service is asked no more often because its gateway is loaded again', async () => {
+  let asked = 0
+  const service = createServer((_request, response) => {
+    asked++
+    response.writeHead(503).end()
+  })
+  await new Promise<void>((resolve) => service.listen(0, '127.0.0.1', resolve))
+  closers.push(async () => {
+    service.closeAllConnections()
+    await new Promise((resolve) => service.close(resolve))
+  })
+  const { port } = service.address() as AddressInfo
+  const retrieval = { probeEvery: '10m', upstreams: [{ name: 'one', url: `http://127.0.0.1:${port}` }] }
+  served = await startServed({ retrieval })
+  while (!served.log.some(({ event }) => /^upstream\./.test(event))) await sleep(10)
+  const before = asked
+  for (let count = 0; count < 10; count++) assert.equal(await served.reload(), true)
+  await served.get(hello())
+  assert.equal(asked, before)
+})

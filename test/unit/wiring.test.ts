@@ -1,0 +1,109 @@
+// Which parts of a gateway go over to the next one, and which are made anew, by what changed between their configurations.
+import assert from 'node:assert/strict'
+import { rm, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { after, afterEach, before, describe, it } from 'node:test'
+import { systemClock } from '../../src/clock.ts'
+import { parseConfig } from '../../src/config/load.ts'
+import { silentLog } from '../../src/observe/log.ts'
+import { createSpools, spoolFolder } from '../../src/upload/spool.ts'
+import { wireBackends } from '../../src/wiring/backends.ts'
+import { createKept, type Kept, type Lease } from '../../src/wiring/kept.ts'
+import { wireReading } from '../../src/wiring/reading.ts'
+import { wireTiers } from '../../src/wiring/tiers.ts'
+import { wireUploads } from '../../src/wiring/uploads.ts'
+import { tempFolder } from '../support/gateway.ts'
+
+let data: string
+before(async () => {
+  data = await tempFolder()
+  await writeFile(join(data, 'list.deny'), '')
+})
+after(async () => {
+  await rm(data, { recursive: true, force: true })
+})
+
+const leases: Lease[] = []
+afterEach(async () => {
+  for (const lease of leases.splice(0)) await lease.end()
+})
+
+/** All that a gateway of this configuration stands on. */
+async function partsOf(kept: Kept, more: Record<string, unknown>) {
+  const { denylists = [], ...rest } = more as { denylists?: string[] }
+  const config = parseConfig({ data, ...base, ...rest, denylists: denylists.map((list) => join(data, list)) })
+  const lease = kept.lease()
+  leases.push(lease)
+  const whole = { config, clock: systemClock, log: silentLog, lease }
+  const { providers, tiers: bare, members } = wireBackends(whole)
+  const spools = lease.take('spools', [data], () => createSpools(spoolFolder(data)))
+  const tiers = wireTiers(whole, bare, { providers, left: [], spools })
+  const reading = await wireReading(whole, { stack: tiers.stack, members })
+  wireUploads(whole, { providers, spools, reading, onError: () => {} })
+  const named = <Part extends { readonly name: string }>(kind: string, parts: readonly Part[]) =>
+    parts.map((part) => [`${kind} ${part.name}`, part] as const)
+  const all = new Map<string, unknown>([
+    ...named('tier', bare),
+    ...named('guard', tiers.guards),
+    ...named('provider', providers),
+    ...members.map((member) => [`upstream ${member.upstream.name}`, member] as const),
+    ['stack', tiers.stack],
+    ['pool', reading.pool],
+    ['retrieval', reading.retrieval],
+    ['hot', reading.hot],
+    ['denylists', reading.denials.lists],
+    ['names', reading.names],
+  ])
+  return all
+}
+
+const memory = { use: 'memory', maxBytes: '1MiB' }
+const disk = { use: 'disk', maxBytes: '1GiB' }
+const redis = { use: 'redis', url: 'redis://127.0.0.1:9' }
+const one = { name: 'one', url: 'http://127.0.0.1:9' }
+const two = { name: 'two', url: 'http://127.0.0.1:10' }
+const local = { name: 'local', use: 'embedded' }
+const kubo = { name: 'kubo', use: 'kubo', url: 'http://127.0.0.1:9' }
+const retrieval = { probeEvery: 0, upstreams: [one, two] }
+const pinning = { probeEvery: 0, providers: [local, kubo] }
+const base = { retrieval, pinning, cache: { tiers: [memory, disk, redis] } }
+
+describe('when the configuration changes', () => {
+  const rows: [changed: string, more: Record<string, unknown>, anew: string[]][] = [
+    ['nothing', {}, []],
+    [
+      'addresses, limits and the log',
+      { listen: ':1', admin: false, limits: { grace: '1s' }, log: { level: 'debug' } },
+      [],
+    ],
+    [
+      'a tier',
+      { cache: { tiers: [memory, { ...disk, maxBytes: '2GiB' }, redis] } },
+      ['tier disk', 'guard disk', 'stack', 'retrieval'],
+    ],
+    ['the order of tiers', { cache: { tiers: [memory, redis, disk] } }, ['stack', 'retrieval']],
+    ['what may wait for a tier', { cache: { ...base.cache, fillBytes: '1MiB' } }, ['stack', 'retrieval']],
+    ['complete answers', { cache: { ...base.cache, hot: { maxItem: '2KiB' } } }, ['hot']],
+    [
+      'an upstream',
+      { retrieval: { ...retrieval, upstreams: [one, { ...two, perMinute: 9 }] } },
+      ['upstream two', 'pool', 'retrieval', 'names'],
+    ],
+    ['the order of upstreams', { retrieval: { ...retrieval, upstreams: [two, one] } }, ['pool', 'retrieval', 'names']],
+    ['hedging', { retrieval: { ...retrieval, hedge: '1s' } }, ['pool', 'retrieval', 'names']],
+    ['a deadline', { retrieval: { ...retrieval, deadline: '9s' } }, ['retrieval']],
+    ['a provider', { pinning: { ...pinning, providers: [local, { ...kubo, how: 'add' }] } }, ['provider kubo']],
+    ['how many providers confirm', { pinning: { ...pinning, confirm: 2 } }, []],
+    ['uploads', { upload: { concurrency: 3 } }, []],
+    ['names', { names: { deadline: '9s' } }, ['names', 'hot']],
+    ['denylists', { denylists: ['list.deny'] }, ['denylists', 'names', 'hot']],
+  ]
+  for (const [changed, more, anew] of rows)
+    it(`no more is made anew than has to be: ${changed}`, async () => {
+      const kept = createKept()
+      const before = await partsOf(kept, {})
+      const now = await partsOf(kept, more)
+      const different = [...now].flatMap(([name, part]) => (before.get(name) === part ? [] : [name]))
+      assert.deepEqual(different.sort(), [...anew].sort())
+    })
+})
