@@ -105,6 +105,7 @@ async function putTogether(whole: Whole): Promise<Ready> {
     drain,
     begin() {
       begin()
+      reading.denials.begin()
       tellLeft(whole, providers, left)
     },
   }

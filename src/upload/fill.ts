@@ -6,8 +6,13 @@ import { Failure } from '../failure.ts'
 import type { Log } from '../observe/log.ts'
 import type { Retrieval } from '../retrieval/session.ts'
 
+export type Everywhere = Pick<Retrieval, 'store' | 'forget'> & {
+  /** Rises when tiers come that do not have what was stored before. */
+  readonly joined?: number
+}
+
 export type FillOptions = {
-  readonly retrieval: Pick<Retrieval, 'store' | 'forget'>
+  readonly retrieval: Everywhere
   readonly clock: Clock
   readonly log: Log
 }
@@ -25,14 +30,22 @@ export async function fillTiers(
   const ms = leastMs + Math.ceil((upload.bytes / slowestBytes) * 1000)
   const late = () => new Failure('timeout', `the tiers did not take it within ${ms} ms`, { source: 'tier' })
   try {
-    await withDeadline({ ms, clock, signal, late }, (own) => fill(upload, retrieval, own))
+    await withDeadline({ ms, clock, signal, late }, (own) => fillAll(upload, retrieval, own))
   } catch (error) {
     if (!signal.aborted) log('warn', 'upload.tiers', { cid: upload.cid.toString(), why: String(error) })
   }
   retrieval.forget(upload.cid)
 }
 
-async function fill(upload: Upload, retrieval: FillOptions['retrieval'], signal: AbortSignal): Promise<void> {
+/** A gateway that takes over in the middle has tiers that lack what went before. */
+async function fillAll(upload: Upload, retrieval: Everywhere, signal: AbortSignal): Promise<void> {
+  for (let known: number | undefined = -1; known !== retrieval.joined; ) {
+    known = retrieval.joined
+    await fill(upload, retrieval, signal)
+  }
+}
+
+async function fill(upload: Upload, retrieval: Everywhere, signal: AbortSignal): Promise<void> {
   const storing = new Set<Promise<void>>()
   try {
     for await (const { cid, bytes } of upload.blocks(signal)) {

@@ -8,12 +8,11 @@ import type { Clock } from '../clock.ts'
 import { tryToWrite } from '../durable.ts'
 import { isFailure } from '../failure.ts'
 import type { Log } from '../observe/log.ts'
-import type { Retrieval } from '../retrieval/session.ts'
 import { type Admission, type Counter, createAdmission } from './admission.ts'
 import { type Confirmation, createConfirmation } from './confirm.ts'
 import { keepText, type TextCheck } from './document.ts'
 import { busy, diskFailure, malformed, nobodyKeeps, tooLarge } from './failures.ts'
-import { fillTiers } from './fill.ts'
+import { type Everywhere, fillTiers } from './fill.ts'
 import { importFile } from './import.ts'
 import { createJournal, type Journal, journalFolder } from './journal.ts'
 import { type PartName, type ReceiveLimits, type ReceiveOptions, receive } from './receive.ts'
@@ -33,7 +32,7 @@ export type UploadsOptions = {
   readonly confirm: number | 'all'
   readonly queue: boolean
   readonly pinMs: number
-  readonly retrieval: Pick<Retrieval, 'store' | 'forget'>
+  readonly retrieval: Everywhere
   /** Throws a Failure for what is not to be kept here (a denylist). */
   readonly admit?: (cid: CID) => void
   readonly clock: Clock

@@ -13,6 +13,10 @@ export type Denials = {
   readonly visit: (cid: CID, rest: readonly string[]) => void
   /** The same for what is below a name. */
   readonly visitName: (name: string, rest: readonly string[]) => void
+  /** What the newest gateway says of a block that is to be kept, also to an upload that began before it came. */
+  readonly admit: (cid: CID) => void
+  /** From now on this is the newest gateway. */
+  begin(): void
 }
 
 /** Rejects with a ConfigError where a list cannot be read: at a start as at a reload, which reads all of them again. */
@@ -29,10 +33,16 @@ export async function wireDenials(whole: Whole): Promise<Denials> {
   const refuse = (denial: ReturnType<LoadedDenylists['path']>): void => {
     if (denial) throw denied(denial)
   }
+  const visit: Denials['visit'] = (cid, rest) => refuse(loaded.path(cid, rest))
+  const newest = whole.lease.take('newest denials', [], () => ({ visit }))
   return {
     lists: loaded,
-    visit: (cid, rest) => refuse(loaded.path(cid, rest)),
+    visit,
     visitName: (name, rest) => refuse(loaded.belowName(name, rest)),
+    admit: (cid) => newest.visit(cid, []),
+    begin() {
+      newest.visit = visit
+    },
   }
 }
 

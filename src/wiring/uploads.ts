@@ -1,4 +1,5 @@
 // The write side put together: POST /add, by providers of our own or on to another service (thin mode), and Kubo's door.
+import type { CID } from 'multiformats/cid'
 import type { Provider } from '../../backends/pinning/contract.ts'
 import type { Config } from '../config/load.ts'
 import { version } from '../config/package.ts'
@@ -7,12 +8,13 @@ import { createKuboRoute } from '../http/kubo-rpc.ts'
 import { createOpenApiRoute } from '../http/openapi.ts'
 import type { Respond } from '../http/respond.ts'
 import { createTokens } from '../http/tokens.ts'
-import type { Retrieval } from '../retrieval/session.ts'
+import type { Everywhere } from '../upload/fill.ts'
 import type { ReceiveLimits } from '../upload/receive.ts'
 import type { Spools } from '../upload/spool.ts'
 import { createThrough, type Through } from '../upload/through.ts'
 import type { Target } from '../upload/through-forward.ts'
 import { createUploads, type Uploads } from '../upload/uploads.ts'
+import { takeEverywhere } from './everywhere.ts'
 import type { Reading } from './reading.ts'
 import { schemasOf } from './schemas.ts'
 import type { Whole } from './whole.ts'
@@ -26,13 +28,16 @@ export type WriteSide = {
   readonly open: Uploads['open']
 }
 
-type Everywhere = Pick<Retrieval, 'store' | 'forget'>
-
 type Parts = {
   readonly providers: readonly Provider[]
   readonly spools: Spools
   readonly reading: Pick<Reading, 'retrieval' | 'denials'>
   readonly respond: Respond
+}
+
+type Stores = Pick<Parts, 'providers' | 'spools'> & {
+  readonly everywhere: Everywhere
+  readonly admit: (cid: CID) => void
 }
 
 export function wireUploads(whole: Whole, parts: Parts): WriteSide {
@@ -43,9 +48,9 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
   // What may be refused comes before what begins to work.
   const tokens = createTokens(upload.auth)
   const schemas = lease.take('schemas', [upload.schemas, responses.json.maxBytes], () => schemasOf(config))
-  const everywhere = takeEverywhere(whole, retrieval)
-  const uploads = takeUploads(whole, parts, everywhere)
-  const through = upload.through && takeThrough(whole, upload.through, parts, everywhere)
+  const stores = { ...parts, everywhere: takeEverywhere(whole, retrieval), admit: denials.admit }
+  const uploads = takeUploads(whole, stores)
+  const through = upload.through && takeThrough(whole, upload.through, stores)
   const add = createAddRoute({ uploads: through ?? uploads, tokens, schemas, respond })
   const description = createOpenApiRoute({
     schemas: schemas.all,
@@ -69,41 +74,15 @@ const limitsOf = ({ maxBytes, idle, minRate }: Config['upload']): ReceiveLimits 
   graceMs: idle,
 })
 
-/**
- * Every tier and every memory of this process, also those of a gateway that came while an upload was received or of one
- * that goes: what is acknowledged by one of them is read from another in the next moment.
- */
-function takeEverywhere({ lease }: Whole, retrieval: Retrieval): Everywhere {
-  const all = lease.take('every retrieval', [], () => new Set<Retrieval>())
-  lease.take(
-    'retrieval that is written to',
-    [retrieval],
-    () => {
-      all.add(retrieval)
-      return { retrieval }
-    },
-    () => all.delete(retrieval),
-  )
-  return lease.take('everywhere', [], () => ({
-    async store(cid, bytes, signal) {
-      await Promise.all([...all].map((one) => one.store(cid, bytes, signal)))
-    },
-    forget(cid) {
-      for (const one of all) one.forget(cid)
-    },
-  }))
-}
-
 /** With what is being received, and what goes on to providers behind an answer. */
-function takeUploads({ config, clock, log, lease }: Whole, parts: Parts, retrieval: Everywhere): Uploads {
+function takeUploads({ config, clock, log, lease }: Whole, { providers, spools, everywhere, admit }: Stores): Uploads {
   const { data, pinning, upload } = config
   const { confirm, queue, timeout: pinMs } = pinning
   const { profile, concurrency, mostBytes } = upload
-  const { providers, spools, reading } = parts
   const limits = limitsOf(upload)
   return lease.take(
     'uploads',
-    [data, profile, limits, concurrency, mostBytes, confirm, queue, pinMs, providers, spools, reading.denials.lists],
+    [data, profile, limits, concurrency, mostBytes, confirm, queue, pinMs, providers, spools],
     () =>
       createUploads({
         data,
@@ -116,8 +95,8 @@ function takeUploads({ config, clock, log, lease }: Whole, parts: Parts, retriev
         confirm,
         queue,
         pinMs,
-        retrieval,
-        admit: (cid) => reading.denials.visit(cid, []),
+        retrieval: everywhere,
+        admit,
         clock,
         log,
       }),
@@ -125,15 +104,14 @@ function takeUploads({ config, clock, log, lease }: Whole, parts: Parts, retriev
   )
 }
 
-function takeThrough({ config, clock, lease }: Whole, target: Target, parts: Parts, retrieval: Everywhere): Through {
+function takeThrough({ config, clock, lease }: Whole, target: Target, { everywhere, admit }: Stores): Through {
   const { profile, concurrency } = config.upload
   const { timeout: answerMs } = config.pinning
   const { userAgent } = config.retrieval
-  const { denials } = parts.reading
   const limits = limitsOf(config.upload)
   return lease.take(
     'through',
-    [target, profile, limits, concurrency, answerMs, userAgent, denials.lists],
+    [target, profile, limits, concurrency, answerMs, userAgent],
     () =>
       createThrough({
         target,
@@ -142,8 +120,8 @@ function takeThrough({ config, clock, lease }: Whole, target: Target, parts: Par
         concurrency,
         answerMs,
         userAgent,
-        retrieval,
-        admit: (cid) => denials.visit(cid, []),
+        retrieval: everywhere,
+        admit,
         clock,
       }),
     (through) => through.close(),

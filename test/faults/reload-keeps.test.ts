@@ -1,13 +1,13 @@
 // The threat: an operator loads the configuration again, and the gateway forgets what it had and what it knew. Whatever did
 // not change goes over as it is, and what changed is made anew, alone.
 import assert from 'node:assert/strict'
-import { appendFile, rm, writeFile } from 'node:fs/promises'
+import { appendFile, readdir, rm, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { after, afterEach, before, describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { below, multipart, post } from '../support/adding.ts'
+import { multipart, post } from '../support/adding.ts'
 import { type DnsServer, startDnsServer } from '../support/dns-server.ts'
 import { type Fixtures, fixtures, noise } from '../support/fixtures.ts'
 import { tempFolder } from '../support/gateway.ts'
@@ -383,10 +383,24 @@ describe('uploads', () => {
   })
   const local = { name: 'local', use: 'embedded' }
   const remote = () => ({ name: 'kubo', use: 'kubo', url: kubo.url, auth: { bearer: token } })
+  const spooled = () => readdir(join(served?.data ?? '', 'uploads')).catch(() => [])
   const body = (length: number, seed: number) => multipart([{ fileName: 'a', body: noise(length, seed) }])
   /** The service takes uploads, and nobody can read anything there. */
   const takesOnly = () => {
     kubo.script = ({ path }) => (/block\/get|dag\/export/.test(path) ? { status: 500 } : undefined)
+  }
+
+  /** It has come as far as the spool, and waits there for its end. */
+  async function beginUpload(url: string, whole: Buffer) {
+    const end = Promise.withResolvers<void>()
+    const slowly = async function* () {
+      yield whole.subarray(0, 2_000_000)
+      await end.promise
+      yield whole.subarray(2_000_000)
+    }
+    const underWay = post(`${url}/add`, slowly())
+    while ((await spooled()).length === 0) await sleep(5)
+    return { underWay, goOn: () => end.resolve() }
   }
 
   const changes: [what: string, more: Said][] = [
@@ -400,32 +414,33 @@ describe('uploads', () => {
       takesOnly()
       const pinning = { providers: [remote()] }
       const { url, get, reload } = await start({ pinning, retrieval: { upstreams: [] } })
-      const whole = body(2_500_000, 77)
-      const goOn = Promise.withResolvers<void>()
-      const isHere = Promise.withResolvers<void>()
-      const slowly = async function* () {
-        yield whole.subarray(0, 2_000_000)
-        isHere.resolve()
-        await goOn.promise
-        yield whole.subarray(2_000_000)
-      }
-      const underWay = post(`${url}/add`, slowly())
-      await isHere.promise
-      await sleep(50)
+      const { underWay, goOn } = await beginUpload(url, body(2_500_000, 77))
       assert.equal(
         await reload(withUpstream({ pinning, ...more, retrieval: { upstreams: [], ...(more['retrieval'] as Said) } })),
         true,
       )
-      goOn.resolve()
+      goOn()
       const { status, json, body: said } = await underWay
       assert.equal(status, 200, said)
       // The service holds it: what it was received into is let go, and the tiers are all there is.
-      while ((await below(join(served?.data ?? '', 'uploads'))).length > 0) await sleep(5)
+      while ((await spooled()).length > 0) await sleep(5)
       const [path] = json['cids'] as [string]
       const answer = await get(path)
       assert.equal(answer.status, 200, answer.body.toString())
       assert.ok(answer.body.equals(noise(2_500_000, 77)))
     })
+
+  test('begun before a reload are held against a denylist that came with it', async () => {
+    const pinning = { providers: [local] }
+    const { url, get, reload } = await start({ pinning })
+    const { underWay, goOn } = await beginUpload(url, body(2_500_000, 78))
+    const known = await post(`${url}/add`, body(2_500_000, 78))
+    const [path] = known.json['cids'] as [string]
+    assert.equal(await reload(withUpstream({ pinning, denylists: [await denylist(`${path}\n`)] })), true)
+    goOn()
+    assert.equal((await underWay).status, 410)
+    assert.equal((await get(path)).status, 410)
+  })
 
   test('that are not everywhere yet stand where they stood', async () => {
     kubo.script = () => ({ status: 503 })

@@ -9,6 +9,7 @@ import { silentLog } from '../../src/observe/log.ts'
 import { createSpools, spoolFolder } from '../../src/upload/spool.ts'
 import { wireBackends } from '../../src/wiring/backends.ts'
 import { createKept, type Kept, type Lease } from '../../src/wiring/kept.ts'
+import { wirePublic } from '../../src/wiring/public.ts'
 import { wireReading } from '../../src/wiring/reading.ts'
 import { wireTiers } from '../../src/wiring/tiers.ts'
 import { wireUploads } from '../../src/wiring/uploads.ts'
@@ -38,8 +39,8 @@ async function partsOf(kept: Kept, more: Record<string, unknown>) {
   const { providers, tiers: bare, members } = wireBackends(whole)
   const spools = lease.take('spools', [data], () => createSpools(spoolFolder(data)))
   const tiers = wireTiers(whole, bare, { providers, left: [], spools })
-  const reading = await wireReading(whole, { stack: tiers.stack, members })
-  wireUploads(whole, { providers, spools, reading, onError: () => {} })
+  const reading = await wireReading(whole, { ...tiers, members })
+  const uploads = wireUploads(whole, { providers, spools, reading, ...wirePublic(whole) })
   const named = <Part extends { readonly name: string }>(kind: string, parts: readonly Part[]) =>
     parts.map((part) => [`${kind} ${part.name}`, part] as const)
   const all = new Map<string, unknown>([
@@ -53,6 +54,7 @@ async function partsOf(kept: Kept, more: Record<string, unknown>) {
     ['hot', reading.hot],
     ['denylists', reading.denials.lists],
     ['names', reading.names],
+    ['uploads', uploads.probe],
   ])
   return all
 }
@@ -91,10 +93,14 @@ describe('when the configuration changes', () => {
     ],
     ['the order of upstreams', { retrieval: { ...retrieval, upstreams: [two, one] } }, ['pool', 'retrieval', 'names']],
     ['hedging', { retrieval: { ...retrieval, hedge: '1s' } }, ['pool', 'retrieval', 'names']],
-    ['a deadline', { retrieval: { ...retrieval, deadline: '9s' } }, ['retrieval']],
-    ['a provider', { pinning: { ...pinning, providers: [local, { ...kubo, how: 'add' }] } }, ['provider kubo']],
-    ['how many providers confirm', { pinning: { ...pinning, confirm: 2 } }, []],
-    ['uploads', { upload: { concurrency: 3 } }, []],
+    ['a deadline', { retrieval: { ...retrieval, deadline: '9s' } }, ['pool', 'retrieval', 'names']],
+    [
+      'a provider',
+      { pinning: { ...pinning, providers: [local, { ...kubo, how: 'add' }] } },
+      ['provider kubo', 'uploads'],
+    ],
+    ['how many providers confirm', { pinning: { ...pinning, confirm: 2 } }, ['uploads']],
+    ['uploads', { upload: { concurrency: 3 } }, ['uploads']],
     ['names', { names: { deadline: '9s' } }, ['names', 'hot']],
     ['denylists', { denylists: ['list.deny'] }, ['denylists', 'names', 'hot']],
   ]

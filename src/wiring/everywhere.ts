@@ -1,0 +1,33 @@
+// Where an upload goes that is acknowledged: into what every gateway of this process reads from.
+import type { Retrieval } from '../retrieval/session.ts'
+import type { Everywhere } from '../upload/fill.ts'
+import type { Whole } from './whole.ts'
+
+/**
+ * Every tier and every memory of this process, also those of a gateway that came while an upload was received or of one
+ * that goes: what is acknowledged by one of them is read from another in the next moment.
+ */
+export function takeEverywhere({ lease }: Whole, retrieval: Retrieval): Everywhere {
+  const all = lease.take('every retrieval', [], () => ({ now: new Set<Retrieval>(), joined: 0 }))
+  lease.take(
+    'retrieval that is written to',
+    [retrieval],
+    () => {
+      all.now.add(retrieval)
+      all.joined++
+      return { retrieval }
+    },
+    () => all.now.delete(retrieval),
+  )
+  return lease.take('everywhere', [], () => ({
+    get joined() {
+      return all.joined
+    },
+    async store(cid, bytes, signal) {
+      await Promise.all([...all.now].map((one) => one.store(cid, bytes, signal)))
+    },
+    forget(cid) {
+      for (const one of all.now) one.forget(cid)
+    },
+  }))
+}

@@ -1,0 +1,62 @@
+// The blocks of an upload into the tiers, while one gateway takes over from another.
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import type { CID } from 'multiformats/cid'
+import type { Upload } from '../../backends/pinning/contract.ts'
+import { type Block, blockKey } from '../../src/block.ts'
+import { silentLog } from '../../src/observe/log.ts'
+import { type Everywhere, fillTiers } from '../../src/upload/fill.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
+import { addBlock, type BlockMap, text } from '../support/fixtures.ts'
+
+const blocks: Block[] = ['one', 'two', 'three'].map((word) => {
+  const map: BlockMap = new Map()
+  return { cid: addBlock(map, 0x55, text(word)), bytes: text(word) }
+})
+const upload = {
+  cid: blocks[0]?.cid,
+  bytes: 11,
+  async *blocks() {
+    yield* blocks
+  },
+} as unknown as Upload
+
+const fill = (retrieval: Everywhere) =>
+  fillTiers(upload, { retrieval, clock: createFakeClock(), log: silentLog }, new AbortController().signal)
+
+test('tiers that come in the middle get what went before them, too', async () => {
+  const tiers = [new Set<string>()]
+  let joined = 1
+  const retrieval: Everywhere = {
+    get joined() {
+      return joined
+    },
+    async store(cid: CID) {
+      for (const tier of tiers) tier.add(blockKey(cid))
+      if (joined > 1 || !cid.equals(blocks[1]?.cid)) return
+      tiers.push(new Set())
+      joined++
+    },
+    forget() {},
+  }
+  await fill(retrieval)
+  for (const tier of tiers) assert.equal(tier.size, blocks.length)
+})
+
+test('tiers that stay are filled once', async () => {
+  let stored = 0
+  await fill({
+    joined: 1,
+    async store() {
+      stored++
+    },
+    forget() {},
+  })
+  await fill({
+    async store() {
+      stored++
+    },
+    forget() {},
+  })
+  assert.equal(stored, 2 * blocks.length)
+})
