@@ -70,7 +70,9 @@ export function createRoom(options: { readonly path: string; readonly maxBytes: 
   async function readAndTrim(group: Group, wanted: number): Promise<void> {
     group.landed = 0
     const files: File[] = []
-    for (const shard of group.shards) files.push(...(await filesOf(join(path, shard), clock.now())))
+    const made = new Set(await orIfGone(readdir(path), []))
+    for (const shard of group.shards)
+      if (made.has(shard)) files.push(...(await filesOf(join(path, shard), clock.now())))
     let total = files.reduce((sum, { bytes }) => sum + bytes, 0)
     if (total + group.reserved + wanted > groupBytes) {
       files.sort((one, other) => one.usedMs - other.usedMs)

@@ -1,7 +1,7 @@
 // A tier that cannot hold up a request. Each call is watched: who waits is told when that is no longer worth it, and a tier
 // that keeps failing is passed over at once (Failure `unavailable`) until a trial that nobody waits for comes back well.
-// One of this machine is not passed over for being slow, since what lies there may be nowhere else. Reads and writes are
-// judged apart: a full disk still reads.
+// Reads of this machine's own disk are not passed over for being slow, nor for a file that cannot be read: what lies there may
+// be nowhere else. Reads and writes are judged apart: a full disk still reads.
 import type { Tier } from '../../backends/tiers/contract.ts'
 import type { Clock } from '../clock.ts'
 import { withDeadline } from '../deadline.ts'
@@ -15,8 +15,6 @@ export type GuardOptions = {
   /** When a read is given up. By default what the tier says of itself. */
   readonly deadlineMs?: number
   readonly writeDeadlineMs?: number
-  /** Only silence makes it passed over, not what fails at once: for what is kept here and nowhere else. */
-  readonly silenceOnly?: boolean
   readonly failures?: number
   readonly firstMs?: number
   readonly mostMs?: number
@@ -41,7 +39,7 @@ const localPace = { firstMs: 250, leastMs: 250, mostMs: 1000, lineMs: 500 }
 const writePace = { firstMs: 150, leastMs: 25, mostMs: 500, lineMs: 1000 }
 
 export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
-  const { clock, log, failures, firstMs, silenceOnly } = options
+  const { clock, log, failures, firstMs } = options
   const { records } = tier
   const deadlineMs = options.deadlineMs ?? tier.deadlineMs ?? usualDeadlineMs
   const writeDeadlineMs = options.writeDeadlineMs ?? deadlineMs * writesTake
@@ -53,14 +51,14 @@ export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
   const reads = watch('reads', { ...(tier.traits.shared ? readPace : localPace), deadlineMs })
   const writes = watch('writes', { ...writePace, deadlineMs: writeDeadlineMs })
 
-  function watch(what: string, pace: typeof readPace & { readonly deadlineMs: number }): Watch {
+  function watch(what: 'reads' | 'writes', pace: typeof readPace & { readonly deadlineMs: number }): Watch {
     return createWatch({
       ...pace,
       clock,
       name: tier.name,
       announces: tier.announces ?? false,
       slowIsFailure: tier.traits.shared,
-      silenceOnly,
+      silenceOnly: what === 'reads' && !tier.traits.shared,
       breaker,
       onChange(state, reason) {
         if (state === 'open') log('warn', 'tier.passed-over', { tier: tier.name, what, reason })

@@ -49,9 +49,12 @@ export function openSession(
   const { stack, notFound, searches, joinBlock, joinDag, onItsWay, lookFor } = shared
   const clock = createRequestClock({ ...shared, signal })
   const { inTime } = clock
-  const ahead = createReadAhead({ fetch, room: shared.room, clock: shared.clock })
+  const isHeld = () => wasHeld
+  const ahead = createReadAhead({ fetch, fetchHeld, isHeld, room: shared.room, clock: shared.clock })
   const noted = new WeakSet<Attempts>()
   let ended = false
+  /** A slow tier had something of it. */
+  let wasHeld = false
   let lastFrom: 'nowhere' | 'tier' | 'upstream' = 'nowhere'
   let dag: Flight<DagFlight> | undefined
   let aloneLeft = 0
@@ -223,7 +226,10 @@ export function openSession(
     try {
       const held = await whileWorthIt(cid, look)
       if (held === 'late') return await fromEither(cid, around, look)
-      if (held) return fromTier(held)
+      if (held) {
+        wasHeld = true
+        return fromTier(held)
+      }
       if (onlyIfCached) throw notCached(cid)
       return await fromUpstreams(cid, around)
     } catch (error) {
@@ -243,6 +249,20 @@ export function openSession(
     const held = await inTime(cid, (own) => stack.findPatiently(cid, 'beyond', own)).catch(() => undefined)
     if (held) notFound.forget(cid)
     return held
+  }
+
+  /** From the tiers alone, as long as that is worth waiting for. */
+  async function fetchHeld(cid: CID): Promise<Uint8Array> {
+    const near = await stack.findFast(cid, signal)
+    if (near) return fromTier(near)
+    const look = stack.look(cid)
+    try {
+      const held = await whileWorthIt(cid, look)
+      if (held === undefined || held === 'late') throw nothing
+      return fromTier(held)
+    } finally {
+      look.leave()
+    }
   }
 
   async function fetch(cid: CID, around: DagWant | undefined): Promise<Uint8Array> {

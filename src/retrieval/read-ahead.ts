@@ -1,6 +1,7 @@
 // Blocks that a reader is known to want next, asked for before it does, so that a round trip is not paid for each of them.
-// How far ahead grows while the reader has to wait and falls back when it stops reading. All readers share one room: who
-// finds it full still has the next block asked for.
+// How far ahead grows while the reader has to wait and falls back when it stops reading; of what the tiers hold it is far
+// from the start, since nobody else is asked for it. All readers share one room: who finds it full still has the next block
+// asked for.
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../block.ts'
 import type { Clock } from '../clock.ts'
@@ -26,6 +27,8 @@ export interface ReadAhead {
 const firstWindowBytes = 1024 * 1024
 const mostWindowBytes = 8 * 1024 * 1024
 const mostBlocks = 64
+const heldWindowBytes = 24 * 1024 * 1024
+const mostHeldBlocks = 96
 const idleMs = 2000
 
 export function createRoom(mostBytes: number): Room {
@@ -54,37 +57,52 @@ export function createRoom(mostBytes: number): Room {
   }
 }
 
-type Ahead = { readonly block: Promise<Uint8Array>; readonly bytes: number; isHere: boolean }
+type Ahead = {
+  readonly block: Promise<Uint8Array>
+  readonly bytes: number
+  /** What else to do where the tiers do not have it. */
+  readonly otherwise: (() => Promise<Uint8Array>) | undefined
+  isHere: boolean
+}
 
 export function createReadAhead(options: {
   readonly fetch: (cid: CID, around: DagWant) => Promise<Uint8Array>
+  /** From the tiers alone; rejects where that does not come to anything soon. */
+  readonly fetchHeld: (cid: CID) => Promise<Uint8Array>
+  /** What comes next may be in a slow tier, since what it belongs to was. */
+  readonly isHeld: () => boolean
   readonly room: Room
   readonly clock: Clock
 }): ReadAhead {
-  const { fetch, room, clock } = options
+  const { fetch, fetchHeld, isHeld, room, clock } = options
   const ahead = new Map<string, Ahead>()
   let windowBytes = firstWindowBytes
-  let heldBytes = 0
+  let aheadBytes = 0
+  let wasMissed = false
   let leave: (() => void) | undefined
   let stopTimer: (() => void) | undefined
 
   function drop(key: string, { bytes }: Ahead): void {
     ahead.delete(key)
-    heldBytes -= bytes
+    aheadBytes -= bytes
     room.give(bytes)
   }
 
-  function begin(key: string, { cid, around, bytes }: Expected): void {
-    const block = fetch(cid, around)
-    const entry: Ahead = { block, bytes, isHere: false }
+  function begin(key: string, { cid, around, bytes }: Expected, isFar: boolean): void {
+    const block = isFar ? fetchHeld(cid) : fetch(cid, around)
+    const otherwise = isFar ? () => fetch(cid, around) : undefined
+    const entry: Ahead = { block, bytes, otherwise, isHere: false }
     ahead.set(key, entry)
-    heldBytes += bytes
+    aheadBytes += bytes
     block.then(
       () => {
         entry.isHere = true
       },
       // Nobody waited for it yet: whoever wants it asks anew.
-      () => ahead.get(key) === entry && drop(key, entry),
+      () => {
+        wasMissed ||= isFar
+        if (ahead.get(key) === entry) drop(key, entry)
+      },
     )
   }
 
@@ -104,16 +122,20 @@ export function createReadAhead(options: {
   return {
     expect(next) {
       leave ??= room.enter()
-      const most = Math.min(windowBytes, room.share)
+      const near = Math.min(windowBytes, room.share)
+      const isFarHeld = isHeld() && !wasMissed
+      const far = isFarHeld ? Math.min(heldWindowBytes, room.share) : near
+      const most = isFarHeld ? mostHeldBlocks : mostBlocks
       const known = new Set<string>()
       for (const one of next) {
         const key = blockKey(one.cid)
         if (known.has(key)) continue
         if (!ahead.has(key)) {
           const isNext = known.size === 0
-          if (!isNext && (heldBytes + one.bytes > most || known.size >= mostBlocks)) break
+          const bytes = aheadBytes + one.bytes
+          if (!isNext && (bytes > far || known.size >= most)) break
           if (!mayVisit(one) || !room.take(one.bytes, isNext)) break
-          begin(key, one)
+          begin(key, one, !isNext && bytes > near)
         }
         known.add(key)
       }
@@ -127,7 +149,7 @@ export function createReadAhead(options: {
       if (!entry) return undefined
       if (!entry.isHere) windowBytes = Math.min(mostWindowBytes, windowBytes * 2)
       drop(key, entry)
-      return entry.block
+      return entry.otherwise ? entry.block.catch(entry.otherwise) : entry.block
     },
     end() {
       stopTimer?.()

@@ -37,13 +37,14 @@ export function wireTiers(
   const onCorrupt = (name: string) => corrupt.set(name, (corrupt.get(name) ?? 0) + 1)
   const guards: GuardedTier[] = []
   const tiers = bare.map((tier) => {
-    if (tier.traits.trusted) return tier
+    const { persistent, shared, trusted } = tier.traits
+    if (trusted && !persistent && !shared) return tier
     const guard = lease.take('guard', [tier], () => guarded(tier, { clock, log }))
     guards.push(guard)
+    if (trusted) return guard
     return lease.take('proved', [guard], () => proved(guard, { log, onCorrupt }))
   })
-  // A file that cannot be read says nothing about the next one, and the next one may be nowhere else.
-  const onThisDisk = (tier: Tier) => guarded(tier, { clock, log, silenceOnly: true, deadlineMs: pinsMs })
+  const onThisDisk = (tier: Tier) => guarded(tier, { clock, log, deadlineMs: pinsMs })
   const pinsOf = (of: object, name: string, store: LocalStore, keeps: boolean): Tier =>
     lease.take('pins', [of], () => onThisDisk(createPinsTier(name, store, { keeps, log })))
   const pins = [...providers, ...left].flatMap((provider) =>

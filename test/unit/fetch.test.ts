@@ -98,6 +98,8 @@ describe('reading ahead', () => {
       createReadAhead({
         clock,
         room,
+        isHeld: () => false,
+        fetchHeld: () => assert.fail('no tier has anything'),
         fetch(cid) {
           asked.push(blockKey(cid))
           const answer = Promise.withResolvers<Uint8Array>()
@@ -158,6 +160,41 @@ describe('reading ahead', () => {
     answers.get(blockKey(cids[1] as CID))?.reject(new Error('it broke'))
     await clock.advance(1)
     assert.equal(ahead.take(cids[1] as CID), undefined)
+    ahead.end()
+  })
+  test('of what the tiers hold much is asked for at once, of them alone; what they lack is asked for when its turn has come', async () => {
+    const { cids } = leaves(40)
+    const { clock, room } = make()
+    const held: string[] = []
+    const fetched: string[] = []
+    const missing = new Set(cids.slice(30).map(blockKey))
+    const ahead = createReadAhead({
+      clock,
+      room,
+      isHeld: () => true,
+      async fetchHeld(cid) {
+        held.push(blockKey(cid))
+        if (missing.has(blockKey(cid))) throw new Error('no tier has it')
+        return new Uint8Array(1)
+      },
+      async fetch(cid) {
+        fetched.push(blockKey(cid))
+        return new Uint8Array(2)
+      },
+    })
+    const mostAtOnce = 24
+    ahead.expect(expected(cids))
+    assert.equal(held.length + fetched.length, mostAtOnce)
+    assert.equal(fetched.length, 1)
+    const lengths: (number | undefined)[] = []
+    for (const [index, cid] of cids.entries()) {
+      ahead.expect(expected(cids.slice(index)))
+      lengths.push((await ahead.take(cid))?.byteLength)
+    }
+    assert.deepEqual(lengths.slice(1, 24), Array(23).fill(1))
+    // Whoever comes to one that no tier has gets it from elsewhere, or asks for it himself.
+    for (const length of lengths.slice(30)) assert.ok(length === 2 || length === undefined)
+    assert.ok(fetched.length <= 20, `${fetched.length} asked for elsewhere`)
     ahead.end()
   })
   test('what is denied is not asked for ahead', () => {

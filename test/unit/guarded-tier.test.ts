@@ -209,8 +209,8 @@ test('the time in a line of ours is no time of the tier, and who stands there wh
   assert.equal(tier.waiting, 3)
 })
 
-test('what fails at once says nothing about the next read, where only silence counts', async () => {
-  const { clock, tier, guard } = make({ silenceOnly: true }, { shared: false })
+test('what fails at once says nothing about the next read of this machine’s disk', async () => {
+  const { clock, tier, guard } = make({}, { shared: false })
   tier.isDown = true
   for (let turn = 0; turn < 10; turn++) await assert.rejects(guard.get(cid), (error) => isFailure(error, 'broken'))
   assert.ok(!guard.isDown)
