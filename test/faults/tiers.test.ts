@@ -37,7 +37,7 @@ const paths = () => [
   { path: `/ipfs/${all.hamt}/file-700.txt`, bytes: all.manyNames['file-700.txt'] as Uint8Array },
 ]
 const files = async (): Promise<string[]> =>
-  (await readdir(data, { recursive: true, withFileTypes: true }))
+  (await readdir(join(data, 'cache'), { recursive: true, withFileTypes: true }))
     .filter((one) => one.isFile())
     .map((one) => join(one.parentPath, one.name))
 
