@@ -1,14 +1,18 @@
 // If-None-Match and If-Range (RFC 9110 §13). What a CID names never changes, so a weak comparison is as good as a strong
 // one for the first; the second wants a strong one.
 
-const bare = (tag: string): string => tag.trim().replace(/^W\//, '')
+// Some clients forget the quotes, or put new ones around a weak tag and its own: what is in them is still ours.
+const bare = (tag: string): string =>
+  tag
+    .trim()
+    .replace(/^W\//, '')
+    .replace(/^"(.*)"$|^([^"]+)"+$/, '$1$2')
 
 export function matches(header: string | undefined, etag: string): boolean {
   if (header === undefined) return false
   if (header.trim() === '*') return true
   const own = bare(etag)
-  // Some clients forget the quotes; the CID in them is still theirs.
-  return splitTags(header).some((tag) => bare(tag) === own || `"${bare(tag)}"` === own)
+  return splitTags(header).some((tag) => bare(tag) === own)
 }
 
 function splitTags(header: string): string[] {

@@ -98,5 +98,8 @@ const sampleAt: Whereabouts = { namespace: 'ipfs', root: 'a', segments: ['b'], b
 const sampleRow = row(sampleAt, { name: 'c', cid: sampleCid, size: 1, type: 'directory' })
 const template = templateHash(top(sampleAt, sampleCid) + sampleRow + bottom(1, 1))
 
-/** Names the template as much as the directory: the page of another version is another one. */
-export const listingEtag = (cid: CID): string => `"DirIndex-${template}_CID-${cid}"`
+/**
+ * Names the template as much as the directory: the page of another version is another one. Weak, because what is known of the
+ * entries changes: of what the tiers hold, the page says which are directories, and has them first.
+ */
+export const listingEtag = (cid: CID): string => `W/"DirIndex-${template}_CID-${cid}"`

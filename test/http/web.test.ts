@@ -206,17 +206,37 @@ describe('directories', () => {
     const answer = await get(`/ipfs/${bare}/`, asBrowser)
     assert.equal(answer.status, 200)
     assert.equal(answer.headers['content-type'], 'text/html; charset=utf-8')
-    assert.match(String(answer.headers['etag']), new RegExp(`^"DirIndex-.*_CID-${bare}"$`))
+    assert.match(String(answer.headers['etag']), new RegExp(`^W/"DirIndex-.*_CID-${bare}"$`))
     assert.equal(answer.headers['cache-control'], 'public, max-age=604800, stale-while-revalidate=2678400')
     assert.equal(answer.headers['vary'], 'Accept')
     assert.match(String(answer.headers['content-security-policy']), /default-src 'none'; style-src 'sha256-/)
     assert.equal(answer.headers['x-ipfs-roots'], `${bare}`)
     assert.ok(body(answer).includes(`<a href="/ipfs/${bare}/b.txt">b.txt</a>`))
     const etag = String(answer.headers['etag'])
-    for (const tag of [etag, `W/${etag}`])
+    for (const tag of [etag, etag.slice('W/'.length), `"${etag}"`])
       assert.equal((await get(`/ipfs/${bare}/`, { 'If-None-Match': tag })).status, 304)
     assert.equal((await head(`/ipfs/${bare}/`)).headers.get('etag'), etag)
   })
+  for (const accept of ['text/html', 'application/json'])
+    test(`a listing that differs by what is cached has a tag that says so (weak), ${accept}`, async () => {
+      const fresh = await startGateway({
+        upstreams: [{ name: 'one', url: upstream.url }],
+        config: { responses: { types: 'web' } },
+      })
+      try {
+        const listing = (headers = {}) => fetchAll(`${fresh.url}/ipfs/${bare}/`, { accept, ...headers })
+        const cold = await listing()
+        assert.equal((await fetchAll(`${fresh.url}/ipfs/${bare}/a/x`)).status, 200)
+        const warm = await listing()
+        assert.notEqual(body(cold), body(warm), 'what the tiers hold is told')
+        const tag = String(cold.headers.etag)
+        assert.equal(warm.headers.etag, tag)
+        assert.match(tag, /^W\//)
+        assert.equal((await listing({ 'if-none-match': tag })).status, 304)
+      } finally {
+        await fresh.close()
+      }
+    })
   test('a listing of a HAMT, sorted', async () => {
     const html = body(await get(`/ipfs/${hamt}/`))
     const names = [...html.matchAll(/<tr><td><a href="[^"]+">([^<]+)/g)].map(([, name]) => name)

@@ -72,6 +72,11 @@ describe('If-None-Match and If-Range', () => {
     ['"*"', '"a"', false],
     ['"A"', '"a"', false],
     ['"a', '"a"', false],
+    // Of those who take the quotes of a weak tag away, and put others around what is left.
+    ['"W/"a"', 'W/"a"', true],
+    ['W/"W/"a"', 'W/"a"', true],
+    ['"W/"b"', 'W/"a"', false],
+    ['W/a', 'W/"a"', true],
   ]
   for (const [header, etag, expected] of rows) {
     test(`${header} for ${etag}: ${expected}`, () => assert.equal(matches(header, etag), expected))
