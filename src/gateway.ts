@@ -9,6 +9,7 @@
 // A POST: http/add looks at size and token, upload/receive takes the body apart as it streams, upload/import makes blocks
 // of it into a spool, upload/confirm asks the providers side by side and writes down in the journal where each stands; what
 // is held goes into the tiers (upload/fill) before the answer is given.
+import './config/node-version.ts'
 import type { RequestListener } from 'node:http'
 import type { Router } from 'express'
 import { type Clock, systemClock } from './clock.ts'

@@ -6,9 +6,11 @@ const manifest = new URL(import.meta.resolve('cidgate/package.json'))
 /** A file that is shipped with the package, by its path from the package's root. */
 export const shipped = (path: string): URL => new URL(path, manifest)
 
-export const version: string = readVersion()
+type Manifest = { readonly version: string; readonly engines: { readonly node: string } }
 
-function readVersion(): string {
-  const { version } = JSON.parse(readFileSync(manifest, 'utf8')) as { version: string }
-  return version
-}
+const read = JSON.parse(readFileSync(manifest, 'utf8')) as Manifest
+
+export const version: string = read.version
+
+/** The Node that it needs. */
+export const engine: string = read.engines.node

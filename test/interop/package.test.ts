@@ -55,13 +55,26 @@ describe('the package', { timeout: 180_000 }, () => {
     assert.equal(stdout, 'function function\n')
   })
 
+  it('says so, where Node is too old for it', async () => {
+    await writeFile(join(folder, 'old.mjs'), `import 'cidgate'`)
+    await writeFile(join(folder, 'old.cjs'), `require('cidgate')`)
+    const asOldNode = `data:text/javascript,Object.defineProperty(process,'versions',{value:{...process.versions,node:'20.1.0'}})`
+    for (const file of ['old.mjs', 'old.cjs'])
+      await assert.rejects(
+        inFolder(process.execPath, '--import', asOldNode, file),
+        /Error: cidgate: Node 20\.1\.0 is too old \(expected 22\.19 or later\)/,
+      )
+  })
+
   it('has types', async () => {
     await writeFile(
       join(folder, 'consumer.ts'),
       `import { createGateway, parseConfig } from 'cidgate'
-       export const started: Promise<{ close(): Promise<void> }> = createGateway(parseConfig({}))`,
+       export const started: Promise<{ close(): Promise<void> }> = createGateway(parseConfig({}))
+       // @ts-expect-error: a router is no number, and no \`any\` that would be one.
+       export const router: number = (await started).router`,
     )
-    const options = ['--noEmit', '--strict', '--module', 'nodenext', '--target', 'es2024', '--skipLibCheck']
+    const options = ['--noEmit', '--strict', '--module', 'nodenext', '--target', 'es2024']
     await inFolder(process.execPath, compiler, ...options, 'consumer.ts')
     await writeFile(join(folder, 'wrong.ts'), `import { createGateway } from 'cidgate'\ncreateGateway(5)`)
     await assert.rejects(

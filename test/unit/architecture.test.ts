@@ -59,6 +59,18 @@ describe('architecture', () => {
     assert.ok(imports.some(({ from, to }) => from === 'src/retrieval/session.ts' && isContract(to)))
   })
 
+  it('depends on what it imports, on the types of that, and on nothing else', () => {
+    const { dependencies } = JSON.parse(textOf('package.json')) as { dependencies: Record<string, string> }
+    const imported = imports
+      .filter(({ to }) => !isOurs(to) && !/^(node|file|data):|^\.|^$|^cidgate\//.test(to))
+      .map(({ to }) => /^(@[^/]+\/)?[^/]+/.exec(to)?.[0] ?? to)
+    const named = Object.keys(dependencies).filter((name) => !imported.includes(name.replace(/^@types\//, '')))
+    assert.deepEqual(
+      { isNotNamed: imported.filter((name) => !(name in dependencies)), isNotUsed: named },
+      { isNotNamed: [], isNotUsed: [] },
+    )
+  })
+
   it('has leaves that import nothing of ours', () => {
     assert.deepEqual(
       broken(({ from, to }) => leaves.has(from) && isOurs(to)),

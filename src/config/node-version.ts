@@ -1,0 +1,9 @@
+// The first import of the library's entry: on an older Node the modules behind it fail in words that name nothing.
+import { engine } from './package.ts'
+
+const numbers = (version: string): number[] => version.match(/\d+/g)?.map(Number) ?? []
+const [major = 0, minor = 0] = numbers(process.versions.node)
+const [leastMajor = 0, leastMinor = 0] = numbers(engine)
+
+if (major < leastMajor || (major === leastMajor && minor < leastMinor))
+  throw new Error(`cidgate: Node ${process.versions.node} is too old (expected ${leastMajor}.${leastMinor} or later)`)
