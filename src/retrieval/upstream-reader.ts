@@ -1,0 +1,207 @@
+// What one request asks of the upstreams: with what follows it, as long as an answer under way brings that, or block by block.
+// What nobody has is remembered, and searched for behind the request.
+import type { CID } from 'multiformats/cid'
+import { type Failure, isFailure } from '../failure.ts'
+import type { Account } from '../observe/account.ts'
+import type { Attempts } from './attempts.ts'
+import type { BlockFlight } from './fetch/block.ts'
+import type { DagFlight } from './fetch/dag.ts'
+import { pathOf, sameBytes } from './fetch/key.ts'
+import type { Flight } from './flights.ts'
+import type { NotFoundMemory } from './not-found.ts'
+import type { RequestClock } from './request-clock.ts'
+import { isAbsence, type Round, type Searches } from './searches.ts'
+import type { DagWant } from './session.ts'
+import { internal, withRetry } from './session-failures.ts'
+import type { TierStack } from './tier-stack.ts'
+
+/** What all requests share of it. */
+export type Flying = {
+  readonly stack: TierStack
+  readonly notFound: NotFoundMemory
+  readonly searches: Searches
+  joinBlock(cid: CID): Flight<BlockFlight>
+  joinDag(want: DagWant, key?: string): Flight<DagFlight>
+  /** Another reader's flight that has this block still before it. */
+  onItsWay(cid: CID): string | undefined
+  /** Whether anybody may be asked for more than single blocks now. */
+  knowsDags(cid: CID): boolean
+  /** One look around for a search, with nobody waiting. */
+  lookFor(cid: CID, around: DagWant | undefined): (signal: AbortSignal) => Round
+}
+
+export interface UpstreamReader {
+  /** The block, alone or with what follows it. `lastFrom`: where the request had its last block from. */
+  get(cid: CID, around: DagWant | undefined, lastFrom: LastFrom): Promise<Uint8Array>
+  /** The block, where an answer under way will bring it; undefined where none will after all. */
+  follow(cid: CID, around: DagWant): Promise<Uint8Array | undefined>
+  /** Whether an answer that this request follows will bring it. */
+  expects(cid: CID): boolean
+  /** Throws what is remembered of a thing that nobody had. */
+  refuseRemembered(cid: CID, around: DagWant | undefined): void
+  end(): void
+}
+
+export type LastFrom = 'nowhere' | 'tier' | 'upstream'
+
+const rawCodec = 0x55
+// After an answer left out what was waited for, so many blocks are asked for alone before the next answer is begun.
+const firstAlone = 8
+const mostAlone = 1024
+
+export function createUpstreamReader(
+  options: {
+    readonly clock: RequestClock
+    readonly account: Account
+    readonly signal: AbortSignal
+    readonly noCache: boolean
+  },
+  shared: Flying,
+): UpstreamReader {
+  const { clock, account, signal, noCache } = options
+  const { stack, notFound, searches, joinBlock, joinDag, onItsWay, lookFor } = shared
+  const { inTime } = clock
+  const noted = new WeakSet<Attempts>()
+  let dag: Flight<DagFlight> | undefined
+  let aloneLeft = 0
+  let aloneNext = firstAlone
+
+  /** Several blocks may fail with one answer; who was asked for it is told once. */
+  function note(attempts: Attempts): void {
+    if (noted.has(attempts)) return
+    noted.add(attempts)
+    for (const attempt of attempts.list()) account.attempt(attempt)
+  }
+
+  /** The answer of a flight, or its failure, remembered and searched behind. */
+  function missed(
+    error: unknown,
+    cid: CID,
+    around: DagWant | undefined,
+    flight: { attempts: Attempts },
+    running?: Round,
+  ): Failure {
+    const failure = isFailure(error) ? error : internal(error)
+    if (failure.kind !== 'cancelled') note(flight.attempts)
+    if (failure.kind === 'cancelled' || clock.hasBegun || !isAbsence(failure)) {
+      running?.stop()
+      return failure
+    }
+    const path = pathOf(around)
+    const { forMs } = notFound.look(cid, path) ?? notFound.remember(cid, path, failure, flight.attempts.list())
+    searches.begin(cid, path, lookFor(cid, around), running)
+    return withRetry(failure, forMs)
+  }
+
+  function leaveDag(flight: Flight<DagFlight>): void {
+    flight.leave()
+    if (dag === flight) dag = undefined
+  }
+
+  /** The answer that this reader follows, as long as it goes on. */
+  function following(): Flight<DagFlight> | undefined {
+    if (dag?.work.over) leaveDag(dag)
+    return dag
+  }
+
+  /** An answer that ended left out what was waited for: the next ones may do so too. */
+  function beAlone(): void {
+    following()
+    aloneLeft = aloneNext
+    aloneNext = Math.min(mostAlone, aloneNext * 2)
+  }
+
+  async function fromDag(cid: CID, around: DagWant, flight: Flight<DagFlight>): Promise<Uint8Array | undefined> {
+    const asked = sameBytes(cid, around.cid) ? around : undefined
+    const { work } = flight
+    try {
+      const arrival = await inTime(cid, (own) => work.wait(cid, around, own))
+      if (arrival === 'went-by') return (await stack.findFast(cid, signal))?.bytes
+      if (arrival === 'not-here') {
+        if (work.over && dag === flight) beAlone()
+        return undefined
+      }
+      account.fetched(arrival.upstream)
+      return arrival.bytes
+    } catch (error) {
+      const isLate = isFailure(error, 'timeout') && !work.over && !clock.hasBegun
+      if (isLate) {
+        // The search takes this reader's seat.
+        if (dag === flight) dag = undefined
+        throw missed(error, cid, asked, work, { done: work.drain(), attempts: work.attempts, stop: flight.leave })
+      }
+      leaveDag(flight)
+      // Below a path, "not found" may mean the path: only the root alone can tell whether the root is there.
+      if (isFailure(error, 'not-found') && around.segments.length > 0 && asked) {
+        note(work.attempts)
+        return undefined
+      }
+      throw missed(error, cid, asked, work)
+    }
+  }
+
+  /** Whether it is asked for with what follows it; undefined: alone. */
+  function answerFor(cid: CID, around: DagWant | undefined, lastFrom: LastFrom): Flight<DagFlight> | undefined {
+    if (!around) return undefined
+    const flight = following()
+    if (flight) return flight
+    // A reader that caught up with another one's flight flies on with it.
+    const key = lastFrom === 'nowhere' ? undefined : onItsWay(cid)
+    if (key !== undefined) return (dag = joinDag(around, key))
+    if (aloneLeft > 0) {
+      aloneLeft--
+      return undefined
+    }
+    // One leaf missing between others that are here costs one block, not an answer with everything after it. Where one
+    // block is all that is wanted, a CAR is not the question either: upstreams leave out of it what does not decode.
+    const isItself = around.segments.length === 0 && sameBytes(cid, around.cid)
+    const isAlone = cid.code === rawCodec ? lastFrom === 'tier' || isItself : around.scope === 'block' && isItself
+    if (isAlone || (lastFrom !== 'nowhere' && !shared.knowsDags(cid))) return undefined
+    return (dag = joinDag(around))
+  }
+
+  async function fromBlock(cid: CID): Promise<Uint8Array> {
+    const flight = joinBlock(cid)
+    const { work } = flight
+    let isKept = false
+    try {
+      const { bytes, upstream } = await inTime(cid, () => work.found)
+      account.fetched(upstream)
+      return bytes
+    } catch (error) {
+      isKept = isFailure(error, 'timeout') && !clock.hasBegun
+      const running = () => ({ done: work.found.then(() => {}), attempts: work.attempts, stop: flight.leave })
+      throw missed(error, cid, undefined, work, isKept ? running() : undefined)
+    } finally {
+      if (!isKept) flight.leave()
+    }
+  }
+
+  function refuseRemembered(cid: CID, around: DagWant | undefined): void {
+    if (clock.hasBegun) return
+    const path = around && sameBytes(cid, around.cid) ? pathOf(around) : ''
+    if (noCache) return notFound.forget(cid)
+    const memory = notFound.look(cid, path) ?? notFound.look(cid, '')
+    if (!memory) return
+    for (const attempt of memory.attempts) account.attempt(attempt)
+    throw withRetry(memory.failure, memory.forMs)
+  }
+
+  return {
+    refuseRemembered,
+    expects: (cid) => following()?.work.expects(cid) ?? false,
+    async follow(cid, around) {
+      const flight = following()
+      return flight && fromDag(cid, around, flight)
+    },
+    async get(cid, around, lastFrom) {
+      const flight = answerFor(cid, around, lastFrom)
+      const flown = flight && around && (await fromDag(cid, around, flight))
+      return flown ?? (await fromBlock(cid))
+    },
+    end() {
+      dag?.leave()
+      dag = undefined
+    },
+  }
+}
