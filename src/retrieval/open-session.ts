@@ -103,14 +103,14 @@ export function openSession(
     return held
   }
 
-  /** From the tiers alone, as long as that is worth waiting for. */
+  /** From the tiers alone. Whoever wants it meanwhile joins the same look. */
   async function fetchHeld(cid: CID): Promise<Uint8Array> {
     const near = await stack.findFast(cid, signal)
     if (near) return fromTier(near)
     const look = stack.look(cid)
     try {
-      const held = await whileWorthIt(cid, look)
-      if (held === undefined || held === 'late') throw nothing
+      const held = await inTime(cid, () => look.found)
+      if (!held) throw nothing
       return fromTier(held)
     } finally {
       look.leave()

@@ -8,6 +8,8 @@ export type PaceOptions = {
   readonly firstMs: number
   /** However quick it usually is, this is not slow. */
   readonly leastMs: number
+  /** An answer is due after so many times what it usually takes. */
+  readonly factor: number
   /** Who usually takes longer is not waited for. */
   readonly mostMs: number
   /** A call that takes longer is given up. */
@@ -30,11 +32,10 @@ export interface Pace {
 const kept = 32
 const forgetMs = 300_000
 const leastSlowMs = 100
-const dueFactor = 1.5
 const slowFactor = 2
 const mostOverdue = 2
 
-export function createPace({ clock, firstMs, leastMs, mostMs, deadlineMs }: PaceOptions): Pace {
+export function createPace({ clock, firstMs, leastMs, factor, mostMs, deadlineMs }: PaceOptions): Pace {
   let last: number[] = []
   let usualMs: number | undefined
   let at = clock.monotonic()
@@ -45,7 +46,7 @@ export function createPace({ clock, firstMs, leastMs, mostMs, deadlineMs }: Pace
       last = []
       usualMs = undefined
     }
-    return Math.min(deadlineMs, usualMs === undefined ? firstMs : Math.max(leastMs, usualMs * dueFactor))
+    return Math.min(deadlineMs, usualMs === undefined ? firstMs : Math.max(leastMs, usualMs * factor))
   }
 
   return {

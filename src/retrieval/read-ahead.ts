@@ -60,14 +60,14 @@ export function createRoom(mostBytes: number): Room {
 type Ahead = {
   readonly block: Promise<Uint8Array>
   readonly bytes: number
-  /** What else to do where the tiers do not have it. */
-  readonly otherwise: (() => Promise<Uint8Array>) | undefined
+  /** Of one that is asked of the tiers alone: asks others too. */
+  readonly everywhere: (() => Promise<Uint8Array>) | undefined
   isHere: boolean
 }
 
 export function createReadAhead(options: {
   readonly fetch: (cid: CID, around: DagWant) => Promise<Uint8Array>
-  /** From the tiers alone; rejects where that does not come to anything soon. */
+  /** From the tiers alone; rejects where none of them has it. */
   readonly fetchHeld: (cid: CID) => Promise<Uint8Array>
   /** What comes next may be in a slow tier, since what it belongs to was. */
   readonly isHeld: () => boolean
@@ -90,8 +90,8 @@ export function createReadAhead(options: {
 
   function begin(key: string, { cid, around, bytes }: Expected, isFar: boolean): void {
     const block = isFar ? fetchHeld(cid) : fetch(cid, around)
-    const otherwise = isFar ? () => fetch(cid, around) : undefined
-    const entry: Ahead = { block, bytes, otherwise, isHere: false }
+    const everywhere = isFar ? () => fetch(cid, around) : undefined
+    const entry: Ahead = { block, bytes, everywhere, isHere: false }
     ahead.set(key, entry)
     aheadBytes += bytes
     block.then(
@@ -149,7 +149,7 @@ export function createReadAhead(options: {
       if (!entry) return undefined
       if (!entry.isHere) windowBytes = Math.min(mostWindowBytes, windowBytes * 2)
       drop(key, entry)
-      return entry.otherwise ? entry.block.catch(entry.otherwise) : entry.block
+      return entry.isHere || !entry.everywhere ? entry.block : entry.everywhere()
     },
     end() {
       stopTimer?.()

@@ -21,6 +21,12 @@ export type S3Faults = {
   pageSize?: number
   /** Headers and half of the body, then nothing. */
   stallsBody?: boolean
+  /** So many bytes of the body at a time, and so long between them. */
+  drips?: { readonly bytes: number; readonly everyMs: number }
+  /** 500, and that only after so long. */
+  failsAfterMs?: number
+  /** Requests of this kind are read and never answered. */
+  hangs?: 'GET' | 'PUT'
 }
 
 export type S3Server = StoreServer & {
@@ -30,6 +36,10 @@ export type S3Server = StoreServer & {
   readonly secretAccessKey: string
   readonly objects: Map<string, Buffer>
   readonly requests: { readonly method: string; readonly key: string; readonly status: number }[]
+  /** Requests that came, answered or not, by method. */
+  readonly asked: Map<string, number>
+  /** The most that waited for an answer at one time. */
+  readonly mostAtOnce: number
   faults: S3Faults
 }
 
@@ -40,6 +50,9 @@ export async function startS3Server(): Promise<S3Server> {
   const accessKeyId = 'stand-in'
   const objects = new Map<string, Buffer>()
   const requests: { method: string; key: string; status: number }[] = []
+  const asked = new Map<string, number>()
+  let waiting = 0
+  let mostAtOnce = 0
 
   const list = (query: URLSearchParams, send: (status: number, content: Buffer) => void): void => {
     const { pageSize = 1000 } = self.faults
@@ -63,6 +76,7 @@ export async function startS3Server(): Promise<S3Server> {
       requests.push({ method, key, status })
       response.writeHead(status, { 'Content-Length': String(content.byteLength), ETag: etagOf(content), ...headers })
       if (faults.stallsBody && method === 'GET') response.write(content.subarray(0, content.byteLength >> 1))
+      else if (faults.drips && method === 'GET') drip(response, content, faults.drips)
       else response.end(method === 'HEAD' ? undefined : content)
     }
     const fail = (status: number, code: string) => {
@@ -70,6 +84,7 @@ export async function startS3Server(): Promise<S3Server> {
       send(status, method === 'HEAD' ? undefined : Buffer.from(xml), { 'Content-Type': 'application/xml' })
     }
     if (faults.slowDown) return fail(503, 'SlowDown')
+    if (faults.failsAfterMs !== undefined) return fail(500, 'InternalError')
     if (!request.headers.authorization?.includes(`Credential=${accessKeyId}/`)) return fail(403, 'InvalidAccessKeyId')
     const hasChecksum = Object.keys(request.headers).some((header) => /^x-amz-(sdk-)?checksum/.test(header))
     if (faults.noChecksums && hasChecksum) return fail(501, 'NotImplemented')
@@ -102,11 +117,17 @@ export async function startS3Server(): Promise<S3Server> {
 
   const server = createServer((request, response) => {
     const chunks: Buffer[] = []
+    const { method = '' } = request
+    asked.set(method, (asked.get(method) ?? 0) + 1)
+    waiting++
+    mostAtOnce = Math.max(mostAtOnce, waiting)
+    response.once('close', () => waiting--)
     request.on('data', (chunk: Buffer) => chunks.push(chunk))
     request.on('end', () => {
-      if (self.isSilent) return
-      if (self.faults.slowMs === undefined) return answer(request, response, Buffer.concat(chunks))
-      setTimeout(() => answer(request, response, Buffer.concat(chunks)), self.faults.slowMs).unref()
+      if (self.isSilent || self.faults.hangs === method) return
+      const lateMs = self.faults.failsAfterMs ?? self.faults.slowMs
+      if (lateMs === undefined) return answer(request, response, Buffer.concat(chunks))
+      setTimeout(() => answer(request, response, Buffer.concat(chunks)), lateMs).unref()
     })
   })
   const base = await listen(server)
@@ -118,11 +139,25 @@ export async function startS3Server(): Promise<S3Server> {
       secretAccessKey: 'stand-in-secret',
       objects,
       requests,
+      asked,
+      get mostAtOnce() {
+        return mostAtOnce
+      },
       faults: {},
     },
     Object.getOwnPropertyDescriptors(base),
   ) as S3Server
   return self
+}
+
+function drip(response: ServerResponse, content: Buffer, { bytes, everyMs }: NonNullable<S3Faults['drips']>): void {
+  let at = 0
+  const timer = setInterval(() => {
+    response.write(content.subarray(at, at + bytes))
+    at += bytes
+    if (at >= content.byteLength) response.end()
+  }, everyMs).unref()
+  response.once('close', () => clearInterval(timer))
 }
 
 const escaped = (text: string): string => text.replace(/[<>&'"]/g, (char) => `&#${char.charCodeAt(0)};`)

@@ -134,7 +134,7 @@ test('a tier that is far but answers is waited for as long as it usually takes',
   tier.slowMs = 80
   tier.clock = clock
   assert.deepEqual(await patiently(clock, guard), { kind: 'hit', ms: 80 })
-  assert.equal(guard.patienceMs, 120)
+  assert.equal(guard.patienceMs, 160)
   tier.slowMs = 0
   for (let turn = 0; turn < 40; turn++) await guard.get(cid)
   assert.equal(guard.patienceMs, 25)
@@ -302,7 +302,7 @@ test('a few calls that somebody has waited long enough for go on without him, so
   await clock.advance(40)
   await tier.release()
   await clock.advance(0)
-  assert.equal(guard.patienceMs, 210)
+  assert.equal(guard.patienceMs, 280)
 })
 
 test('a write that hangs is waited for 150 ms twice, and is passed over after three; its trial is not waited for', async () => {

@@ -1,0 +1,267 @@
+// A tier that is slow, hangs, drips or fails late must not be felt by who reads or uploads, and is used for what it is worth.
+// Times are generous, for a busy machine; what a tier was asked, and how much at once, is exact. Figures: bench/stores.ts.
+import assert from 'node:assert/strict'
+import { after, before, describe, test } from 'node:test'
+import { eventually } from '../contract/tier.ts'
+import { addFile, type BlockMap, distinctFiles, type FileFixture, noise } from '../support/fixtures.ts'
+import { fetchAll, inParallel, metricsOf, startGateway, type TestGateway } from '../support/gateway.ts'
+import { type S3Server, startS3Server } from '../support/s3-server.ts'
+import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+
+const mib = 1024 * 1024
+const storeTimeoutMs = 3000
+// What a request may take on a busy machine; far below the time that the store is given.
+const soonMs = 1500
+
+const blocks: BlockMap = new Map()
+let small: FileFixture[]
+let large: FileFixture
+let largeBlocks: number
+let upstream: ProgrammableUpstream
+before(async () => {
+  large = await addFile(blocks, noise(20 * mib), 'v0')
+  largeBlocks = blocks.size
+  small = await distinctFiles(blocks, 60, 1000)
+  upstream = await startUpstream({ blocks, delayMs: 10 })
+})
+after(() => upstream.close())
+
+type With = { readonly at: TestGateway; readonly store: S3Server }
+
+const start = (store: S3Server | undefined, config: Record<string, unknown> = {}): Promise<TestGateway> =>
+  startGateway({
+    upstreams: [{ name: 'near', url: upstream.url }],
+    config: {
+      ...config,
+      cache: {
+        hot: { maxBytes: 0 },
+        tiers: [
+          { use: 'memory', maxBytes: '64MiB' },
+          { use: 'disk', maxBytes: '1GiB' },
+          ...(store ? [tierOf(store)] : []),
+        ],
+      },
+    },
+  })
+
+const tierOf = ({ bucket, endpoint, accessKeyId, secretAccessKey }: S3Server): Record<string, unknown> => ({
+  ...{ use: 's3', bucket, endpoint, accessKeyId, secretAccessKey },
+  forcePathStyle: true,
+  prefix: 'b/',
+  timeout: `${storeTimeoutMs}ms`,
+})
+
+/** `prepare` before the gateway starts. */
+async function withStore(prepare: (store: S3Server) => void, work: (given: With) => Promise<void>): Promise<void> {
+  const store = await startS3Server()
+  prepare(store)
+  const at = await start(store)
+  try {
+    await work({ at, store })
+  } finally {
+    // In this order, or closing would wait for what is still to be written.
+    await store.stop()
+    await at.close()
+  }
+}
+
+const asked = (store: S3Server, method: string): number => store.asked.get(method) ?? 0
+
+async function read(at: TestGateway, { cid, bytes }: FileFixture): Promise<number> {
+  const answer = await fetchAll(`${at.url}/ipfs/${cid}`)
+  assert.equal(answer.status, 200, answer.body.toString().slice(0, 300))
+  assert.ok(answer.body.equals(bytes))
+  return answer.ms
+}
+
+async function add(at: TestGateway, content: string): Promise<number> {
+  const form = new FormData()
+  form.set('data', content)
+  const began = performance.now()
+  const answer = await fetch(`${at.url}/add`, { method: 'POST', body: form })
+  assert.equal(answer.status, 200, await answer.text())
+  return performance.now() - began
+}
+
+const ways: readonly { readonly what: string; make(store: S3Server): void }[] = [
+  { what: 'hangs', make: (store) => store.silence() },
+  { what: 'fails late', make: (store) => void (store.faults = { failsAfterMs: 2000 }) },
+  { what: 'refuses', make: (store) => void store.refuse() },
+]
+
+for (const { what, make } of ways) {
+  describe(`an S3 that ${what}, beside a healthy upstream`, () => {
+    for (const [when, isGoodAtFirst] of [
+      ['from the start', false],
+      ['after a good start', true],
+    ] as const)
+      test(`${when}: every file comes soon, and before long the store is not asked any more`, () =>
+        withStore(
+          (store) => void (isGoodAtFirst || make(store)),
+          async ({ at, store }) => {
+            if (isGoodAtFirst) {
+              for (const file of small.slice(40, 50)) await read(at, file)
+              await eventually('they are in the store', () => store.objects.size >= 10)
+              make(store)
+            }
+            const before = asked(store, 'GET')
+            const took: number[] = []
+            for (const file of small.slice(0, 20)) took.push(await read(at, file))
+            assert.ok(Math.max(...took) < soonMs, took.map(Math.round).join(' '))
+            // A few that find it out, each twice by the SDK's own doing, and a trial now and then.
+            assert.ok(asked(store, 'GET') - before <= 12, `${asked(store, 'GET') - before} reads`)
+          },
+        ))
+  })
+}
+
+test('an S3 that drips what it has: the upstream brings it, and before long nobody waits for the store', () =>
+  withStore(
+    () => {},
+    async ({ at, store }) => {
+      const some = small.slice(0, 20)
+      for (const file of some) await read(at, file)
+      await eventually('they are in the store', () => store.objects.size >= some.length)
+      store.faults = { drips: { bytes: 1, everyMs: 100 } }
+      const other = await start(store)
+      try {
+        const took: number[] = []
+        for (const file of some) took.push(await read(other, file))
+        assert.ok(Math.max(...took) < soonMs, took.map(Math.round).join(' '))
+        const late = took.slice(5).reduce((sum, one) => sum + one, 0)
+        assert.ok(late < soonMs, took.map(Math.round).join(' '))
+      } finally {
+        await other.close()
+      }
+    },
+  ))
+
+describe('uploads', () => {
+  for (const { what, make } of ways)
+    test(`are not held up by an S3 that ${what}, the first one neither`, () =>
+      withStore(
+        () => {},
+        async ({ at, store }) => {
+          await add(at, 'before')
+          assert.ok(store.objects.size > 0, 'a healthy store has it before it is acknowledged')
+          make(store)
+          const before = asked(store, 'PUT')
+          const took: number[] = []
+          for (let turn = 0; turn < 10; turn++) took.push(await add(at, `${what} ${turn}`))
+          assert.ok(Math.max(...took) < soonMs, took.map(Math.round).join(' '))
+          assert.ok(asked(store, 'PUT') - before <= 12, `${asked(store, 'PUT') - before} writes`)
+        },
+      ))
+
+  test('one of many blocks waits for a store that hangs once, and not for each block', () =>
+    withStore(
+      () => {},
+      async ({ at, store }) => {
+        await add(at, 'before')
+        store.silence()
+        const took = await add(at, Buffer.from(noise(20 * mib, 9)).toString('base64'))
+        const alone = await start(undefined)
+        const without = await add(alone, Buffer.from(noise(20 * mib, 10)).toString('base64'))
+        await alone.close()
+        assert.ok(took < 3 * without + soonMs, `${took} ms, ${without} ms without it`)
+      },
+    ))
+})
+
+describe('a file of 20 MiB and an S3 of 100 ms', () => {
+  test('cold: it is asked for the root and hardly more, gets every block, and is read from by the next gateway in parallel', async () => {
+    const store = await startS3Server()
+    store.faults = { slowMs: 100 }
+    const first = await start(store)
+    await read(first, large)
+    assert.ok(asked(store, 'GET') <= 6, `${asked(store, 'GET')} reads`)
+    await eventually('all of it is in the store', () => store.objects.size >= largeBlocks, 20_000)
+    await first.close()
+    upstream.fault = { kind: 'refuse' }
+    const second = await start(store)
+    try {
+      // One after another they are more than eight seconds.
+      const took = await read(second, large)
+      assert.ok(took < 5000, `${took} ms`)
+      assert.ok(store.mostAtOnce >= 16, `${store.mostAtOnce} at once`)
+      assert.ok(asked(store, 'GET') <= largeBlocks + 10, `${asked(store, 'GET')} reads of ${largeBlocks} blocks`)
+    } finally {
+      upstream.fault = undefined
+      await second.close()
+      await store.stop()
+    }
+  })
+
+  test('it hangs: the file comes as without it, and nothing is lost but what the store has no room for', () =>
+    withStore(
+      (store) => store.silence(),
+      async ({ at, store }) => {
+        const took = await read(at, large)
+        assert.ok(took < 4000, `${took} ms`)
+        assert.ok(asked(store, 'GET') <= 12)
+        await store.heal()
+        await eventually('what was read meanwhile is brought to it', () => store.objects.size >= largeBlocks, 40_000)
+        assert.match(await metricsOf(at.gateway), /^cidgate_tier_fills_total\{tier="s3",outcome="dropped"\} 0$/m)
+      },
+    ))
+})
+
+test('an S3 that hung and is back is read from again within seconds', () =>
+  withStore(
+    () => {},
+    async ({ at, store }) => {
+      for (const file of small.slice(0, 4)) await read(at, file)
+      store.silence()
+      for (const file of small.slice(4, 10)) await read(at, file)
+      await store.heal()
+      const before = asked(store, 'GET')
+      const rest = small.slice(10)
+      await eventually(
+        'reads go there',
+        async () => {
+          const next = rest.shift()
+          if (next) await read(at, next)
+          await new Promise((resolve) => setTimeout(resolve, 100))
+          return asked(store, 'GET') > before + 3
+        },
+        15_000,
+      )
+    },
+  ))
+
+test('a burst of misses: what lies on the disk is had, although the upstream is silent, and the disk is not passed over', async () => {
+  const at = await startGateway({
+    upstreams: [{ name: 'near', url: upstream.url }],
+    config: {
+      retrieval: { deadline: '5s' },
+      cache: {
+        hot: { maxBytes: 0 },
+        tiers: [
+          { use: 'memory', maxBytes: '64KiB' },
+          { use: 'disk', maxBytes: '1GiB' },
+        ],
+      },
+    },
+  })
+  try {
+    for (const file of small) await read(at, file)
+    await eventually('they are on the disk', async () =>
+      /^cidgate_tier_fills_total\{tier="disk",outcome="written"\} 60$/m.test(await metricsOf(at.gateway)),
+    )
+    upstream.fault = { kind: 'silent' }
+    const absent = await distinctFiles(new Map(), 1000, 64)
+    const misses = inParallel(absent, 1000, ({ cid }) => fetchAll(`${at.url}/ipfs/${cid}`).then(({ status }) => status))
+    const hits = inParallel(small, 20, (file) => read(at, file))
+    await hits
+    for (const file of small) await read(at, file)
+    assert.deepEqual(
+      at.log.filter(({ event }) => event === 'tier.passed-over'),
+      [],
+    )
+    upstream.fault = undefined
+    for (const status of await misses) assert.ok(status === 404 || status === 503, `${status}`)
+  } finally {
+    upstream.fault = undefined
+    await at.close()
+  }
+})
