@@ -101,15 +101,49 @@ limits: { grace: 2s }
     assert.match(refused.out, /then run doctor again\n$/)
   })
 
-  it('doctor ends when it has said all, though what it looks at never ends', async () => {
-    const fifo = join(folder, 'never.deny')
-    execFileSync('mkfifo', [fifo])
-    const file = await configFile('hung.yaml', `${offline()}denylists: ["${fifo}"]\n`)
-    const { code, out } = await run('doctor', file)
-    assert.equal(code, 1)
-    assert.match(out, /^ok {3}data /)
-    assert.match(out, /^bad {2}denylists\[0\] \(\d+ ms\): it did not answer within 10 s$/m)
-    assert.match(out, /then run doctor again\n$/)
+  describe('doctor, where a disk and everybody else hang', () => {
+    const hung = createServer(() => {})
+    let file = ''
+    before(async () => {
+      await once(hung.listen(0, '127.0.0.1'), 'listening')
+      const url = `"http://127.0.0.1:${(hung.address() as AddressInfo).port}"`
+      const fifo = join(folder, 'never.deny')
+      execFileSync('mkfifo', [fifo])
+      file = await configFile(
+        'hung.yaml',
+        `${offline().replace('upstreams: []', `upstreams: [{ name: one, url: ${url}, allowPrivate: true }]`)}
+denylists: ["${fifo}"]
+pinning: { providers: [{ name: kubo, use: kubo, url: ${url} }] }
+cache: { tiers: [{ use: s3, bucket: b, region: r, endpoint: ${url}, forcePathStyle: true, accessKeyId: a, secretAccessKey: b }] }
+`,
+      )
+    })
+    after(() => {
+      hung.closeAllConnections()
+      hung.close()
+    })
+
+    it('ends when it has said all', async () => {
+      const { code, out } = await run('doctor', file)
+      assert.equal(code, 1)
+      assert.match(out, /^ok {3}data /)
+      for (const part of ['tier s3', 'denylists\\[0\\]', 'provider kubo', 'upstream one'])
+        assert.match(out, new RegExp(`^bad {2}${part} \\(\\d+ ms\\): `, 'm'))
+      assert.match(out, /it did not answer within 10 s$/m)
+      assert.match(out, /then run doctor again\n$/)
+    })
+
+    it('leaves nothing behind when it is killed', { timeout: 60_000 }, async () => {
+      const asked = once(hung, 'request')
+      const child = spawn(process.execPath, [program, 'doctor', file])
+      children.push(child)
+      child.stdout.resume()
+      child.stderr.resume()
+      await asked
+      child.kill('SIGKILL')
+      // Its output is open for as long as any process of it is there.
+      await once(child, 'close')
+    })
   })
 
   const questions: { args: string[]; code: number; out?: RegExp; err?: RegExp }[] = [

@@ -6,8 +6,8 @@ import { join } from 'node:path'
 import { afterEach, beforeEach, describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { checkCommand } from '../../src/commands/check.ts'
-import { doctorCommand } from '../../src/commands/doctor.ts'
-import { parseConfig } from '../../src/config/load.ts'
+import { lookAtAll } from '../../src/commands/doctor-looks.ts'
+import { loadConfig, parseConfig } from '../../src/config/load.ts'
 import { createGateway, type Gateway } from '../../src/gateway.ts'
 import type { Log } from '../../src/observe/log.ts'
 import { type Serving, serve } from '../../src/serve.ts'
@@ -74,7 +74,7 @@ async function notes(command: 'check' | 'doctor', providers: Providers, more: ob
   const { write } = process.stdout
   process.stdout.write = ((text: string) => printed.push(text) > 0) as never
   try {
-    await (command === 'check' ? checkCommand(file) : doctorCommand(file))
+    await (command === 'check' ? checkCommand(file) : lookAtAll(loadConfig(file)))
   } finally {
     process.stdout.write = write
   }

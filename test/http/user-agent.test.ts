@@ -7,7 +7,8 @@ import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { afterEach, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { doctorCommand } from '../../src/commands/doctor.ts'
+import { lookAtAll } from '../../src/commands/doctor-looks.ts'
+import { loadConfig } from '../../src/config/load.ts'
 import { multipart, post } from '../support/adding.ts'
 import { fetchAll, startGateway, tempFolder } from '../support/gateway.ts'
 import { startRedisServer } from '../support/redis-server.ts'
@@ -148,7 +149,7 @@ test('so does everybody whom the doctor looks at', async (context) => {
   const data = await tempFolder()
   context.mock.method(process.stdout, 'write', () => true)
   await writeFile(join(data, 'doctor.yaml'), JSON.stringify({ data, admin: false, ...rest }))
-  await doctorCommand(join(data, 'doctor.yaml'))
+  await lookAtAll(loadConfig(join(data, 'doctor.yaml')))
   // It asks for no names.
   const { 'DNS over HTTPS': dns, ...looked } = all
   assert.equal(dns.names.size, 0)
