@@ -31,6 +31,8 @@ export const maxRecordBytes = 10 * 1024
 /** What a probe saw, in words an operator understands. `usable` false: not asked until a later probe says otherwise. */
 export type ProbeReport = {
   readonly usable: boolean
+  /** It sent bytes that are not those of the CID. */
+  readonly lied?: boolean
   readonly raw: boolean
   readonly car: boolean
   readonly findings: readonly string[]

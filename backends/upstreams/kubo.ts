@@ -6,7 +6,7 @@ import { duration } from '../../src/config/units.ts'
 import { Failure, isFailure } from '../../src/failure.ts'
 import { ask } from './ask.ts'
 import { createAgent } from './connect.ts'
-import { maxRecordBytes, type Upstream, type UpstreamContext, type UpstreamKind } from './contract.ts'
+import { maxRecordBytes, type ProbeReport, type Upstream, type UpstreamContext, type UpstreamKind } from './contract.ts'
 import { httpOptions, keyText } from './options.ts'
 import { finding, readBlock } from './trustless.ts'
 
@@ -86,12 +86,16 @@ function createKubo(settings: z.output<typeof options>, { name, userAgent, clock
       await readBlock(name, answer)
       // The version is told to whoever may do anything; this one needs the right that reading needs.
       const findings: string[] = []
+      let lied = false
       const raw = await finding(findings, 'block/get', async () => {
-        await block(emptyCid, signal).catch((error: unknown) => {
+        const bytes = await block(emptyCid, signal).catch((error: unknown) => {
           if (!isFailure(error, 'not-found')) throw error
         })
+        lied = bytes !== undefined && bytes.byteLength > 0
+        if (lied) throw new Failure('false-bytes', 'it sent bytes for the empty CID', { source: 'upstream' })
       })
-      return { usable: raw, raw, car: false, findings, ms: Math.round(clock.monotonic() - began) }
+      const report: ProbeReport = { usable: raw, raw, car: false, findings, ms: Math.round(clock.monotonic() - began) }
+      return lied ? { ...report, lied } : report
     },
     close: () => agent.destroy(),
   }

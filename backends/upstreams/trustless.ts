@@ -95,10 +95,11 @@ function createTrustless(settings: z.output<typeof options>, { name, userAgent, 
     async probe(signal) {
       const began = clock.monotonic()
       const findings: string[] = []
+      let lied = false
       const raw = await finding(findings, 'raw blocks', async () => {
         const bytes = await block(probeCid, signal)
-        if (bytes.byteLength > 0)
-          throw new Failure('false-bytes', 'it sent bytes for the empty CID', { source: 'upstream' })
+        lied = bytes.byteLength > 0
+        if (lied) throw new Failure('false-bytes', 'it sent bytes for the empty CID', { source: 'upstream' })
       })
       const car = await finding(findings, 'CAR', async () => {
         for await (const _block of dagBlocks({ cid: probeCid, segments: [], scope: 'block' }, signal)) break
@@ -106,7 +107,7 @@ function createTrustless(settings: z.output<typeof options>, { name, userAgent, 
       dag = car
       refusals = 0
       const report: ProbeReport = { usable: raw, raw, car, findings, ms: Math.round(clock.monotonic() - began) }
-      return report
+      return lied ? { ...report, lied } : report
     },
     close: () => agent.destroy(),
   }

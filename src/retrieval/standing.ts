@@ -148,6 +148,12 @@ export function createStanding(options: StandingOptions): Standing {
     look?.()
   }
 
+  /** A look is counted where the upstream is out for what it answered: who reads the counters finds out why. */
+  function countLook(what: 'falseBytes' | 'throttled'): void {
+    counts.asked++
+    counts[what]++
+  }
+
   function silentMs(): number {
     // Questions are in the order in which they began: those before the newest answer say nothing.
     for (const { at } of unanswered) if (at >= answeredAt) return clock.monotonic() - at
@@ -296,6 +302,7 @@ export function createStanding(options: StandingOptions): Standing {
       const now = clock.monotonic()
       lookedAt = now
       lookAt = Number.POSITIVE_INFINITY
+      if (report.lied) countLook('falseBytes')
       judged(() => health.looked(report.usable, report.findings))
       if (!report.usable) return
       // A probe of a gateway that can do both asks two questions, one after the other.
@@ -305,7 +312,10 @@ export function createStanding(options: StandingOptions): Standing {
     unreachable(error, beganAt) {
       lookedAt = clock.monotonic()
       lookAt = Number.POSITIVE_INFINITY
-      if (isFailure(error, 'throttled')) return judged(() => health.throttled(error))
+      if (isFailure(error, 'throttled')) {
+        countLook('throttled')
+        return judged(() => health.throttled(error))
+      }
       judged(() => health.unreachable(error))
       restLookMs = health.lookAgainMs
       admission.turnAway(beganAt)
