@@ -22,7 +22,7 @@ export function recordSources(options: { readonly pool: Pool; readonly clock: Cl
     name: upstream.name,
     async record(key, signal) {
       if (!upstream.record) throw new Failure('not-found', `${upstream.name} has no records`, { source: 'upstream' })
-      const ask = await standing.enter('block', spentOn, false, signal)
+      const ask = await standing.enter({ kind: 'block', key: spentOn }, signal)
       try {
         return await upstream.record(key, AbortSignal.any([signal, ask.signal]))
       } catch (error) {

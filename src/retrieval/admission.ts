@@ -7,13 +7,20 @@ import type { Health } from './health.ts'
 import { createPlaces, type Place } from './places.ts'
 import type { Window } from './window.ts'
 
+export type Want = {
+  readonly key: string
+  readonly isSearch?: boolean
+  /** How much of its time it has spent already. */
+  readonly waitedMs?: number
+}
+
 export interface Admission {
   /** How long its budgets make one wait that asks for this. */
   budgetMs(key: string): number
   /** How long a question would wait for its place now. */
   readonly waitMs: number
   readonly inLine: number
-  enter(key: string, isSearch: boolean, signal: AbortSignal): Promise<Place>
+  enter(want: Want, signal: AbortSignal): Promise<Place>
   /** The upstream answered a question, or so many, that began then. */
   alive(beganAt: number, answers: number): void
   /** Its health has changed. */
@@ -42,9 +49,10 @@ export type AdmissionOptions = {
 
 const tryEveryMs = 1_000
 const mostCids = 10_000
+const mostRetryMs = 30_000
 
 export function createAdmission(options: AdmissionOptions): Admission {
-  const { name, clock, health, window, connections, perMinute, perCidPerMinute, patienceMs } = options
+  const { name, clock, health, window, connections, perMinute, perCidPerMinute } = options
   const minute = perMinute === undefined ? undefined : createAllowance(perMinute, clock)
   const cids = perCidPerMinute === undefined ? undefined : new LRUCache<string, Allowance>({ max: mostCids })
   let tryAt = 0
@@ -53,11 +61,11 @@ export function createAdmission(options: AdmissionOptions): Admission {
     name,
     most: connections,
     window,
-    patienceMs,
     clock,
     waitMs,
     lateMs: options.lateMs,
     onStuck: options.onStuck,
+    tooLate: (ms) => (health.state === 'ready' ? overloaded(ms) : out()),
     onTaken() {
       minute?.take()
       tryAt = clock.monotonic() + tryEveryMs
@@ -90,16 +98,18 @@ export function createAdmission(options: AdmissionOptions): Admission {
       retryAfterMs: health.untilMs,
     })
 
-  async function budget(key: string, signal: AbortSignal): Promise<void> {
+  const overloaded = (waitMs: number) =>
+    new Failure('overloaded', `${name} has too much to do to be asked in time`, {
+      source: 'ours',
+      retryAfterMs: Math.min(mostRetryMs, waitMs),
+    })
+
+  async function budget(key: string, giveUpAt: number, signal: AbortSignal): Promise<void> {
     const own = ofCid(key)
     if (!own) return
-    const giveUpAt = clock.monotonic() + patienceMs()
     for (let ms = own.waitMs; ms > 0; ms = own.waitMs) {
       if (clock.monotonic() + ms > giveUpAt) {
-        throw new Failure('overloaded', `${name} was asked for ${key} as often as it allows`, {
-          source: 'ours',
-          retryAfterMs: ms,
-        })
+        throw overloaded(ms)
       }
       await clock.sleep(ms, signal)
     }
@@ -114,14 +124,15 @@ export function createAdmission(options: AdmissionOptions): Admission {
     get inLine() {
       return places.inLine
     },
-    async enter(key, isSearch, signal) {
+    async enter({ key, isSearch = false, waitedMs = 0 }, signal) {
       signal.throwIfAborted()
+      const giveUpAt = clock.monotonic() + options.patienceMs() - waitedMs
+      await budget(key, giveUpAt, signal)
       const { state } = health
       if (state === 'resting') options.onWanted()
       if (state !== 'ready' && (state !== 'resting' || (!options.isLookedAt() && tryAt > clock.monotonic())))
         throw out()
-      await budget(key, signal)
-      const place = await places.take(isSearch, signal)
+      const place = await places.take(isSearch, giveUpAt, signal)
       if (!signal.aborted) return place
       place.leave()
       throw signal.reason

@@ -30,6 +30,8 @@ export interface Attempts {
   ask(member: Member, kind: AskKind, cid: CID, signal: AbortSignal): Promise<Question>
   /** Every question that has not ended stands in line at its upstream: nobody looks for anything. */
   readonly isInLine: boolean
+  /** Somebody was asked, but so late, or so crowded, that no answer until now says nothing. */
+  readonly hasBeenCrowded: boolean
   skip(skipped: readonly Attempt[]): void
   /** What can be said now; those still running are `no answer yet`. */
   list(): Attempt[]
@@ -42,15 +44,25 @@ const mostKept = 32
 const stalledMs = 1000
 const inLine = 'waiting for its turn'
 
-type Entry = { upstream: string; outcome: string | undefined; ms: number; at: number; bytes: number; broughtAt: number }
+type Entry = {
+  readonly member: Member
+  outcome: string | undefined
+  ms: number
+  /** When it was asked, or began to wait for that. */
+  at: number
+  bytes: number
+  broughtAt: number
+}
+
+const isUnasked = (outcome: string): boolean => [inLine, 'overloaded', 'unavailable', 'lost'].includes(outcome)
 
 export function createAttempts(clock: Clock): Attempts {
   const made: Entry[] = []
   const skippedOnes: Attempt[] = []
   const failures: unknown[] = []
-  const doubted = new Map<string, boolean>()
   // What is held against an upstream only if another one has it.
   let heldBack: (() => void)[] = []
+  const beganAt = clock.monotonic()
   let isThere = false
   let standing = 0
   let asking = 0
@@ -59,24 +71,22 @@ export function createAttempts(clock: Clock): Attempts {
     if (failures.length < mostKept) failures.push(error)
   }
 
-  function isSearch({ standing }: Member, key: string): boolean {
-    const known = doubted.get(key)
-    if (known !== undefined) return known
-    const isDoubted = standing.isDoubted(key)
-    doubted.set(key, isDoubted)
-    return isDoubted
-  }
-
   return {
     failures,
     get isInLine() {
       return standing > 0 && asking === 0
     },
+    get hasBeenCrowded() {
+      const now = clock.monotonic()
+      const hadTime = ({ outcome, at, member }: Entry) =>
+        outcome === undefined ? now - at > (now - beganAt) / 2 && !member.standing.isCrowded : !isUnasked(outcome)
+      return made.length > 0 && !made.some(hadTime)
+    },
     async ask(member, kind, cid, signal) {
       signal.throwIfAborted()
       const key = blockKey(cid)
       const entry: Entry = {
-        upstream: member.upstream.name,
+        member,
         outcome: inLine,
         ms: 0,
         at: clock.monotonic(),
@@ -91,12 +101,15 @@ export function createAttempts(clock: Clock): Attempts {
         throw error
       })
       entry.outcome = undefined
+      entry.at = clock.monotonic()
       asking++
 
       async function enter() {
         standing++
         try {
-          return await member.standing.enter(kind, key, isSearch(member, key), signal)
+          // What has begun has time again.
+          const waitedMs = isThere ? 0 : clock.monotonic() - beganAt
+          return await member.standing.enter({ kind, key, isSearch: member.standing.isDoubted(key), waitedMs }, signal)
         } finally {
           standing--
         }
@@ -144,7 +157,9 @@ export function createAttempts(clock: Clock): Attempts {
     list() {
       const now = clock.monotonic()
       return [
-        ...made.map(({ upstream, outcome, ms, at, bytes, broughtAt }) => {
+        ...made.map(({ member, outcome, ms, at, bytes, broughtAt }) => {
+          const upstream = member.upstream.name
+          if (outcome === inLine) return { upstream, outcome, ms: Math.round(now - at) }
           if (outcome !== undefined) return { upstream, outcome, ms }
           const sending = now - broughtAt < stalledMs ? 'sending' : 'began, then stalled'
           return { upstream, outcome: bytes === 0 ? 'no answer yet' : sending, ms: Math.round(now - at) }

@@ -32,6 +32,7 @@ const mostRestMs = 60_000
 const looksPerRest = 4
 const mostLookMs = 10_000
 const jitter = 0.25
+const calmMs = 10_000
 const quarantineMs = 600_000
 const mostQuarantineMs = 86_400_000
 const throttleDefaultMs = 60_000
@@ -71,8 +72,10 @@ export function createHealth(options: {
 
   function answered(): void {
     moments = rests = restUntil = 0
-    if (isTold) log('info', 'upstream.recovered', { upstream: name })
+    // One that comes and goes is told of once.
+    if (!isTold || clock.monotonic() - restedAt < calmMs) return
     isTold = false
+    log('info', 'upstream.recovered', { upstream: name })
   }
 
   const until = (now: number): { state: HealthState; at: number } | undefined => {

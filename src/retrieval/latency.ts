@@ -12,6 +12,8 @@ export interface Latency {
   atLeast(ms: number): void
   /** What to fear now; undefined before the first answer. */
   readonly costMs: number | undefined
+  /** One of ten of the last answers came within this. */
+  readonly leastMs: number | undefined
   /** Half of the last answers came within this. */
   readonly typicalMs: number | undefined
   /** Clearly more than is usual: what takes longer than this is late. Undefined before the first answer. */
@@ -45,6 +47,9 @@ export function createLatency(clock: Clock): Latency {
     },
     get costMs() {
       return cost
+    },
+    get leastMs() {
+      return quantile(0.1)
     },
     get typicalMs() {
       return quantile(0.5) ?? cost

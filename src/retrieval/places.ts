@@ -19,8 +19,11 @@ export interface Place {
 }
 
 export interface Places {
-  /** Rejects with `overloaded` when no place is free in time, with the reason of a flush, or as `signal` aborts. */
-  take(isSearch: boolean, signal: AbortSignal): Promise<Place>
+  /**
+   * Rejects when there is no place early enough for an answer to come before `giveUpAt`, with the reason of a flush, or as
+   * `signal` aborts.
+   */
+  take(isSearch: boolean, giveUpAt: number, signal: AbortSignal): Promise<Place>
   /** How long one would stand in line now. */
   readonly expectedWaitMs: number
   /** What changes whether places are given away has changed. */
@@ -38,13 +41,13 @@ export type PlacesOptions = {
   /** Connections at once. */
   readonly most: number
   readonly window: Window
-  /** How long anybody stands in line. */
-  readonly patienceMs: () => number
   readonly clock: Clock
   /** Milliseconds until one may be asked, for reasons besides the places; Infinity: not before `look`. */
   readonly waitMs: () => number
   /** What takes longer than this is late. */
   readonly lateMs: () => number
+  /** What is said to who found no place in time, and how long a wait it would have been. */
+  readonly tooLate: (waitMs: number) => Failure
   /** A place was given away: it counts against budgets. */
   readonly onTaken: () => void
   /** All places are held by questions that are late, and readers wait: is the upstream alive? */
@@ -63,11 +66,12 @@ const searchShare = 1 / 8
 const idleSearchShare = 3 / 4
 const enoughOvertook = 2
 const lookAgainMs = 100
+const outMs = 60_000
 const typicalWeight = 0.1
 const guessedMs = 300
 
 export function createPlaces(options: PlacesOptions): Places {
-  const { name, most, window, patienceMs, clock, waitMs, lateMs, onTaken, onStuck } = options
+  const { name, most, window, clock, waitMs, lateMs, tooLate, onTaken, onStuck } = options
   const readers = new Set<Waiter>()
   const searchers = new Set<Waiter>()
   // All in the order in which they got their place.
@@ -117,7 +121,7 @@ export function createPlaces(options: PlacesOptions): Places {
     const now = clock.monotonic()
     const late = lateMs()
     const [oldest] = asked
-    if (oldest && asked.size >= window.size && now - oldest.at >= late) {
+    if (oldest && now - oldest.at >= late) {
       for (const held of asked) {
         if (now - held.at < late) break
         if (held.overtakenBy < enoughOvertook) continue
@@ -169,20 +173,14 @@ export function createPlaces(options: PlacesOptions): Places {
   const expectedWaitMs = () => {
     const wait = waitMs()
     const crowd = readers.size > 0 || !hasRoom() ? ((readers.size + 1) / window.size) * answerMs : 0
-    return Math.max(crowd, Number.isFinite(wait) ? wait : patienceMs())
+    return Math.max(crowd, Number.isFinite(wait) ? wait : outMs)
   }
 
-  const overloaded = () =>
-    new Failure('overloaded', `${name} has too much to do to be asked in time`, {
-      source: 'ours',
-      retryAfterMs: Math.min(30_000, expectedWaitMs()),
-    })
-
   return {
-    async take(isSearch, signal) {
+    async take(isSearch, giveUpAt, signal) {
       signal.throwIfAborted()
       const line = isSearch ? searchers : readers
-      if (line.size >= mostInLine) throw overloaded()
+      if (line.size >= mostInLine) throw tooLate(expectedWaitMs())
       const { promise, resolve, reject } = Promise.withResolvers<Place>()
       const waiter: Waiter = {
         since: clock.monotonic(),
@@ -195,7 +193,8 @@ export function createPlaces(options: PlacesOptions): Places {
       line.add(waiter)
       look()
       if (!line.has(waiter)) return promise
-      const stop = clock.after(patienceMs(), () => waiter.leave(overloaded()))
+      const patienceMs = Math.max(0, giveUpAt - answerMs - clock.monotonic())
+      const stop = clock.after(patienceMs, () => waiter.leave(tooLate(expectedWaitMs())))
       signal.addEventListener('abort', onAbort, { once: true })
       try {
         return await promise

@@ -52,7 +52,7 @@ export function createPool(options: {
   readonly hedge: Hedge
   readonly clock: Clock
   readonly log: Log
-  /** How long a question may wait for its place at an upstream: less than clients wait for their first byte. */
+  /** How long a question may wait for its place at an upstream and for the answer: less than clients wait. */
   readonly patienceMs?: number
 }): Pool {
   const { hedge, clock, log, patienceMs } = options

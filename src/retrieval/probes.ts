@@ -7,7 +7,7 @@ import type { Member, Pool } from './pool.ts'
 
 const mostProbeMs = 10_000
 // One that is suspected of being gone has to answer sooner.
-const leastSuspectedMs = 2_000
+const leastSuspectedMs = 1_000
 const suspectedTimes = 4
 const firstRetryMs = 5_000
 const mostRetryMs = 600_000

@@ -3,7 +3,7 @@
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../block.ts'
 import type { Clock } from '../clock.ts'
-import { cancelled, type Failure, isFailure } from '../failure.ts'
+import { cancelled, Failure, isFailure } from '../failure.ts'
 import type { Log } from '../observe/log.ts'
 import type { Attempts } from './attempts.ts'
 import type { NotFoundMemory } from './not-found.ts'
@@ -19,6 +19,8 @@ export type Round = {
 export interface Searches {
   /** Begins a search unless one is on for this root and path. `running`: a round that is still under way. */
   begin(cid: CID, path: string, look: (signal: AbortSignal) => Round, running?: Round): void
+  /** Lets a round that is under way come to its end, for whoever asks again. Nothing is searched after it. */
+  finish(round: Round): void
   readonly size: number
   close(): void
 }
@@ -28,6 +30,7 @@ export const isAbsence = (failure: Failure): boolean => failure.kind === 'not-fo
 
 const mostSearches = 256
 const roundMs = 30_000
+const finishMs = 10_000
 
 export function createSearches(options: {
   readonly keepLookingMs: number
@@ -37,15 +40,32 @@ export function createSearches(options: {
 }): Searches {
   const { keepLookingMs, notFound, clock, log } = options
   const searching = new Set<string>()
+  let finishing = 0
   const closing = new AbortController()
+
+  /** The round, but no longer than `ms`: then it is let go, and anybody else who wants it may go on with it. */
+  async function inTime(round: Round, ms: number): Promise<void> {
+    const own = new AbortController()
+    const overdue = clock.sleep(Math.max(0, ms), AbortSignal.any([own.signal, closing.signal])).then(() => {
+      throw new Failure('timeout', 'a round of the search took too long', { source: 'ours' })
+    })
+    round.done.catch(() => {})
+    try {
+      await Promise.race([round.done, overdue])
+    } finally {
+      own.abort(cancelled('the round is over'))
+      round.stop()
+    }
+  }
 
   async function search(cid: CID, path: string, look: (signal: AbortSignal) => Round, running?: Round): Promise<void> {
     const giveUpAt = clock.monotonic() + keepLookingMs
+    const leftMs = () => giveUpAt - clock.monotonic()
     let round = running
     for (;;) {
       if (round) {
         try {
-          await round.done
+          await inTime(round, Math.min(roundMs, leftMs()))
           notFound.forget(cid)
           log('info', 'search.found', { cid: cid.toString(), path })
           return
@@ -58,19 +78,23 @@ export function createSearches(options: {
       }
       const memory = notFound.look(cid, path)
       // Forgotten meanwhile: an upload or a find made the search pointless.
-      if (!memory || clock.monotonic() + memory.forMs > giveUpAt) return
+      if (!memory || memory.forMs > leftMs()) return
       await clock.sleep(memory.forMs, closing.signal)
       if (!notFound.look(cid, path)) return
-      const controller = new AbortController()
-      const stop = clock.after(Math.min(roundMs, Math.max(0, giveUpAt - clock.monotonic())), () =>
-        controller.abort(cancelled('the search is over')),
-      )
-      const abandon = () => controller.abort(cancelled('the gateway is closing'))
-      closing.signal.addEventListener('abort', abandon, { once: true })
-      round = look(controller.signal)
-      await round.done.catch(() => {})
-      stop()
-      closing.signal.removeEventListener('abort', abandon)
+      round = begun(look)
+    }
+  }
+
+  function begun(look: (signal: AbortSignal) => Round): Round {
+    const controller = new AbortController()
+    const { done, attempts, stop } = look(controller.signal)
+    return {
+      done,
+      attempts,
+      stop() {
+        controller.abort(cancelled('the search is over'))
+        stop()
+      },
     }
   }
 
@@ -91,6 +115,16 @@ export function createSearches(options: {
           searching.delete(key)
           notFound.hold(cid, path, false)
         })
+    },
+    finish(round) {
+      if (finishing >= mostSearches) {
+        round.done.catch(() => {})
+        return round.stop()
+      }
+      finishing++
+      inTime(round, finishMs)
+        .catch(() => {})
+        .finally(() => finishing--)
     },
     get size() {
       return searching.size

@@ -36,6 +36,15 @@ export interface Ask {
   failed(error: unknown): (() => void) | undefined
 }
 
+export type Want = {
+  readonly kind: AskKind
+  readonly key: string
+  /** It may be nowhere: it gets the places that others leave. */
+  readonly isSearch?: boolean
+  /** How much of its time it has spent already. */
+  readonly waitedMs?: number
+}
+
 export interface Standing {
   /** Whether it may be asked for this, and if not, why and when again; undefined: not known. */
   state(key: string): { readonly state: StandingState; readonly untilMs: number | undefined }
@@ -53,6 +62,8 @@ export interface Standing {
   expectedMs(kind: AskKind, bytes: number): number
   /** How long a question would wait for its place now. */
   readonly waitMs: number
+  /** Its answers came late just now: more is asked of it than it can do. */
+  readonly isCrowded: boolean
   /** For how long it has owed an answer without giving any to anybody. */
   readonly silentMs: number
   /** Whether this was looked for lately and not found. */
@@ -61,7 +72,7 @@ export interface Standing {
    * A place to ask from, as soon as there is one. Rejects: `overloaded` when there is none in time, `unavailable` when
    * the upstream went out meanwhile, or with the reason of `signal`.
    */
-  enter(kind: AskKind, key: string, isSearch: boolean, signal: AbortSignal): Promise<Ask>
+  enter(want: Want, signal: AbortSignal): Promise<Ask>
   /** It failed at something that was no question of a race. */
   brokeOff(error: unknown): void
   probed(report: ProbeReport): void
@@ -78,7 +89,7 @@ export interface Standing {
 export type Others = {
   /** Whether another upstream could be asked instead. */
   readonly hasOthers: () => boolean
-  /** How long a question waits for its place. */
+  /** How long a question waits for its place and the answer. */
   readonly patienceMs?: number
 }
 
@@ -89,7 +100,7 @@ export type StandingOptions = {
   readonly connections?: number | undefined
   readonly perMinute?: number | undefined
   readonly perCidPerMinute?: number | undefined
-  /** How long a question waits for its place, unless its pool says something else. */
+  /** How long a question waits for its place and the answer, unless its pool says something else. */
   readonly patienceMs?: number | undefined
   readonly random?: (() => number) | undefined
 }
@@ -102,9 +113,10 @@ const connectionsThatSlow = 32
 const behindWeight = 0.3
 const lateLeastMs = 250
 const lateUnknownMs = 1_000
-const looksApartMs = 500
+const looksApartMs = 250
 const probeAnswers = 2
 const briefRestMs = 10_000
+const briefWaitMs = 2_000
 
 export function createStanding(options: StandingOptions): Standing {
   const { name, clock, log, connections = defaultConnections } = options
@@ -288,12 +300,15 @@ export function createStanding(options: StandingOptions): Standing {
     get waitMs() {
       return admission.waitMs
     },
+    get isCrowded() {
+      return window.isCrowded
+    },
     get silentMs() {
       return silentMs()
     },
     isDoubted: (key) => doubts.has(key),
-    async enter(kind, key, isSearch, signal) {
-      return begin(kind, key, await admission.enter(key, isSearch, signal))
+    async enter(want, signal) {
+      return begin(want.kind, want.key, await admission.enter(want, signal))
     },
     brokeOff(error) {
       blameFor(error, false, blame('block', clock.monotonic()))
@@ -318,7 +333,9 @@ export function createStanding(options: StandingOptions): Standing {
       }
       judged(() => health.unreachable(error))
       restLookMs = health.lookAgainMs
-      admission.turnAway(beganAt)
+      // It may be back in a moment: who came just now waits for the next look.
+      const isBrief = health.outMs < briefRestMs
+      admission.turnAway(isBrief ? Math.min(beganAt, lookedAt - briefWaitMs) : beganAt)
     },
     get lookInMs() {
       const now = clock.monotonic()

@@ -14,6 +14,7 @@ import { isAbsence, type Round, type Searches } from './searches.ts'
 import type { DagWant } from './session.ts'
 import { internal, withRetry } from './session-failures.ts'
 import type { TierStack } from './tier-stack.ts'
+import { overloaded } from './verdict.ts'
 
 /** What all requests share of it. */
 export type Flying = {
@@ -81,8 +82,13 @@ export function createUpstreamReader(
     flight: { attempts: Attempts },
     running?: Round,
   ): Failure {
-    const failure = isFailure(error) ? error : internal(error)
+    const isCrowded = isFailure(error, 'timeout') && flight.attempts.hasBeenCrowded
+    const failure = isCrowded ? overloaded(cid) : isFailure(error) ? error : internal(error)
     if (failure.kind !== 'cancelled') note(flight.attempts)
+    if (isCrowded && running) {
+      searches.finish(running)
+      return failure
+    }
     if (failure.kind === 'cancelled' || clock.hasBegun || !isAbsence(failure)) {
       running?.stop()
       return failure

@@ -7,6 +7,8 @@ import { createLatency } from './latency.ts'
 export interface Window {
   /** How many may wait for their first byte at once. */
   readonly size: number
+  /** It has shrunk just now because answers were late. */
+  readonly isCrowded: boolean
   /** One was answered. `wasFull`: it was asked when the window was full. */
   answered(ms: number, beganAt: number, wasFull: boolean): void
   /** It failed at one, or asked for patience. */
@@ -16,36 +18,44 @@ export interface Window {
 }
 
 const firstSize = 16
-// Gateways search: a late answer alone never takes a window below this, only failures do.
-const leastWhenLate = 8
-const lateLeastMs = 1000
+// Gateways search: even late answers never take a window below this, only failures do.
+const leastWhenLate = 4
+const lateLeastMs = 500
 const lateTimes = 3
-const lateShrinks = 0.9
+const lateAnswers = 8
+const lateShrinks = 0.75
 const failureShrinks = 0.5
-const calmWindowMs = 60_000
+const crowdedMs = 5_000
+const spellMs = 60_000
 
 export function createWindow(most: number, clock: Clock): Window {
   let size = Math.min(firstSize, most)
   let steepUntil = most // below this it doubles with each round of answers
+  let lateAt = Number.NEGATIVE_INFINITY
   let shrunkAt = Number.NEGATIVE_INFINITY
-  // What an answer takes while there is no crowd: the least of the typical times of the last two spells.
-  let calm: number | undefined
+  // What an answer takes at least while there is no crowd, in this spell and the one before.
+  let before: number | undefined
+  let least: number | undefined
   let spell = createLatency(clock)
   let spellAt = clock.monotonic()
+  let last: number[] = []
 
-  const baseMs = (): number | undefined => {
-    const now = spell.typicalMs
-    return calm === undefined || now === undefined ? (calm ?? now) : Math.min(calm, now)
-  }
+  const isCrowded = () => clock.monotonic() - lateAt < crowdedMs
 
-  function note(ms: number): void {
+  /** Some answers take long because of what is asked for; late is an upstream from which no quick ones come any more. */
+  function isLate(ms: number): boolean {
     const now = clock.monotonic()
-    if (now - spellAt > calmWindowMs) {
-      calm = spell.typicalMs
+    if (now - spellAt > spellMs && !isCrowded()) {
+      before = least
+      least = undefined
       spell = createLatency(clock)
       spellAt = now
     }
     spell.note(ms)
+    last = [...last, ms].slice(-lateAnswers)
+    if (last.length < lateAnswers) return false
+    least = Math.min(least ?? Number.POSITIVE_INFINITY, spell.leastMs ?? ms)
+    return Math.min(...last) > Math.max(lateLeastMs, Math.min(before ?? least, least) * lateTimes)
   }
 
   /** Once for all that were under way at that moment. */
@@ -60,10 +70,12 @@ export function createWindow(most: number, clock: Clock): Window {
     get size() {
       return Math.max(1, Math.floor(size))
     },
+    get isCrowded() {
+      return isCrowded()
+    },
     answered(ms, beganAt, wasFull) {
-      const base = baseMs()
-      note(ms)
-      if (base !== undefined && ms > Math.max(lateLeastMs, base * lateTimes)) {
+      if (isLate(ms)) {
+        lateAt = clock.monotonic()
         return shrink(beganAt, lateShrinks, leastWhenLate)
       }
       if (wasFull) size = Math.min(most, size + (size < steepUntil ? 1 : 1 / size))

@@ -25,8 +25,8 @@ export type Reading = {
   readonly names: Names
 }
 
-// Of the time until the first byte: who gets a place at an upstream then has the rest of it for the answer.
-const shareInLine = 0.8
+// Of the time until the first byte, what upstreams have for it, with the time in line there; the rest is ours.
+const shareOfUpstreams = 0.95
 
 export async function wireReading(
   whole: Whole,
@@ -38,7 +38,7 @@ export async function wireReading(
 ): Promise<Reading> {
   const { config, clock, log, lease } = whole
   const { deadline, hedge, probeEvery } = config.retrieval
-  const patienceMs = deadline * shareInLine
+  const patienceMs = deadline * shareOfUpstreams
   // It may be refused, and so comes before what begins to work.
   const denials = await wireDenials(whole)
   const pool = lease.take('pool', [members, hedge, patienceMs], () =>

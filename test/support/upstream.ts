@@ -46,6 +46,10 @@ export type UpstreamOptions = {
   /** IPNS records by the key in base36: what it has, whether or not it is true. */
   readonly records?: ReadonlyMap<string, Uint8Array>
   readonly delayMs?: number
+  /** Works at so many requests at once, each for `delayMs`; the rest waits here, also when its client has left. */
+  readonly atOnce?: number
+  /** Looks for what it lacks for so long, and then says 504. */
+  readonly searchMs?: number
   /** Serves finished files only, and knows no formats. */
   readonly plain?: boolean
 }
@@ -59,6 +63,7 @@ export interface ProgrammableUpstream {
   readonly asked: Seen[]
   fault: Fault | ((request: Seen) => Fault | undefined) | undefined
   delayMs: number
+  searchMs: number
   readonly sockets: number
   /** Sockets that were ever opened. */
   readonly opened: number
@@ -85,15 +90,33 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
     const fault = typeof upstream.fault === 'function' ? upstream.fault(entry) : upstream.fault
     const begin = () => {
       answer(entry, response, fault).catch((error: unknown) => {
-        if (response.headersSent) response.destroy()
-        else
-          plainAnswer(response, isFailure(error, 'not-found') || isFailure(error, 'no-link') ? 404 : 400, String(error))
+        if (response.headersSent) return void response.destroy()
+        const isAbsent = isFailure(error, 'not-found') || isFailure(error, 'no-link')
+        if (!isAbsent) plainAnswer(response, 400, String(error))
+        else if (upstream.searchMs === 0) plainAnswer(response, 404, String(error))
+        else later(upstream.searchMs, () => plainAnswer(response, 504, 'context deadline exceeded'))
       })
     }
-    const delay = upstream.delayMs + (fault?.kind === 'slowFirstByte' ? fault.ms : 0)
-    if (delay > 0) later(delay, begin)
-    else begin()
+    work(upstream.delayMs + (fault?.kind === 'slowFirstByte' ? fault.ms : 0), begin)
   })
+
+  const line: (() => void)[] = []
+  let atWork = 0
+  function work(ms: number, begin: () => void): void {
+    const run = () => {
+      atWork++
+      later(ms, () => {
+        atWork--
+        line.shift()?.()
+        begin()
+      })
+    }
+    if (options.atOnce === undefined) {
+      if (ms > 0) later(ms, begin)
+      else begin()
+    } else if (atWork < options.atOnce) run()
+    else line.push(run)
+  }
   server.on('connection', (socket) => {
     opened++
     sockets.add(socket)
@@ -282,6 +305,7 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
     },
     fault: undefined,
     delayMs: options.delayMs ?? 0,
+    searchMs: options.searchMs ?? 0,
     get sockets() {
       return sockets.size
     },

@@ -41,7 +41,7 @@ function make() {
 }
 
 const enter = (who: Standing, kind: 'dag' | 'block', key: string) =>
-  who.enter(kind, key, false, new AbortController().signal)
+  who.enter({ kind, key }, new AbortController().signal)
 
 const perMs = (bytesPerSecond: number) => bytesPerSecond / 1000
 

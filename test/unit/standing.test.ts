@@ -17,7 +17,7 @@ function make(options: Partial<StandingOptions> = {}) {
   const logged: string[] = []
   const log: Log = (_level, event) => logged.push(event)
   const standing = createStanding({ name: 'one', clock, log, random: () => 0, ...options })
-  const enter = (key = 'a', signal = new AbortController().signal) => standing.enter('block', key, false, signal)
+  const enter = (key = 'a', signal = new AbortController().signal) => standing.enter({ kind: 'block', key }, signal)
   const fail = async (kind: FailureKind, retryAfterMs?: number) => (await enter()).failed(failure(kind, retryAfterMs))
   const win = async () => {
     const ask = await enter()
@@ -103,7 +103,7 @@ test('what began before a rest does not make it longer', async () => {
 })
 
 test('one good answer ends a rest', async () => {
-  const { clock, enter, failAt, state, logged } = make()
+  const { clock, enter, failAt, win, state, logged } = make()
   const early = await enter()
   await failAt(3)
   assert.equal(state(), 'resting')
@@ -111,7 +111,19 @@ test('one good answer ends a rest', async () => {
   early.brought(1, 0)
   early.done()
   assert.equal(state(), 'ready')
-  assert.ok(logged.includes('upstream.recovered'))
+  await clock.advance(10 * second)
+  await win()
+  assert.deepEqual(logged, ['upstream.resting', 'upstream.recovered'])
+})
+
+test('one that comes and goes is told of once', async () => {
+  const { clock, failAt, win, logged } = make()
+  for (let count = 0; count < 20; count++) {
+    await failAt(3)
+    await clock.advance(second)
+    await win()
+  }
+  assert.deepEqual(logged, ['upstream.resting'])
 })
 
 test('one good probe ends a rest, and the next failure begins it again', async () => {
@@ -288,20 +300,39 @@ test('a resting one that nobody looks at may be tried once a second', async () =
   await assert.rejects(enter(), { kind: 'unavailable' })
 })
 
-test('who waits for a resting one goes on with the look that is good, and is sent away by one that is not', async () => {
+test('who waits for a resting one goes on with the first look that is good', async () => {
   const { clock, standing, enter, failAt } = make()
   standing.onSuspicion(() => {})
   await failAt(3)
   const waits = enter()
-  await clock.advance(100)
+  await clock.advance(500)
+  standing.unreachable(failure('timeout'), clock.monotonic())
+  await clock.advance(500)
   standing.probed({ ...report, usable: true })
   await (await waits).letGo('enough')
-  await failAt(1)
-  const other = enter()
-  await clock.advance(100)
-  const sentAway = assert.rejects(other, { kind: 'unavailable' })
-  standing.unreachable(failure('timeout'), clock.monotonic())
-  await sentAway
+})
+
+test('in the first moments of a rest two seconds are waited, later until the next look', async () => {
+  const { clock, standing, enter, failAt } = make()
+  standing.onSuspicion(() => {})
+  const lookFor = async (seconds: number) => {
+    for (let left = seconds * 4; left > 0; left--) {
+      await clock.advance(250)
+      standing.unreachable(failure('timeout'), clock.monotonic())
+    }
+  }
+  await failAt(3)
+  const came = clock.monotonic()
+  let waited = 0
+  const early = assert.rejects(enter(), { kind: 'unavailable' }).finally(() => {
+    waited = clock.monotonic() - came
+  })
+  await lookFor(10)
+  await early
+  assert.equal(waited, 2000)
+  const late = assert.rejects(enter(), { kind: 'unavailable' })
+  await lookFor(0.25)
+  await late
 })
 
 test('with others to be asked, nobody waits for one that has just gone to rest', async () => {
