@@ -110,11 +110,14 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     }),
     async store(cid, bytes, signal) {
       notFound.forget(cid)
-      // A shared tier that is out does not undo an upload that is held: other instances find it at the providers.
+      // A shared tier that is out does not undo an upload that is held: it gets it later.
       const { failed } = await stack.store(cid, bytes, signal)
       for (const { tier, failure } of failed)
-        log('warn', 'tiers.store', { tier, cid: cid.toString(), why: failure.message })
+        log('debug', 'tiers.store', { tier, cid: cid.toString(), why: failure.message })
+      return failed.map(({ tier }) => tier)
     },
+    sharedTiers: stack.shared,
+    bring: stack.bring,
     forget: (cid) => notFound.forget(cid),
     async close() {
       searches.close()

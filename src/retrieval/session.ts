@@ -44,8 +44,15 @@ export interface Session {
 
 export interface Retrieval {
   session(options: SessionOptions): Session
-  /** Puts a proved block of our own (an upload) into every tier; resolves when the shared ones have it too. */
-  store(cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<void>
+  /**
+   * Puts a proved block of our own (an upload) into every tier. Resolves when the shared ones have it too, with those that
+   * failed, or take longer than is worth waiting for.
+   */
+  store(cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<readonly string[]>
+  /** Tiers that other instances see too. */
+  readonly sharedTiers: readonly string[]
+  /** Brings one of them what it lacks; rejects as the tier does. */
+  bring(tier: string, cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<void>
   /** Forgets that this was not found: an upload, a find, or an operator's word. */
   forget(cid: CID): void
   /** What is under way and remembered just now. */

@@ -6,7 +6,7 @@ import type { Tier } from '../../backends/tiers/contract.ts'
 import { blockKey } from '../block.ts'
 import { type Clock, systemClock } from '../clock.ts'
 import { orAborted } from '../deadline.ts'
-import type { Failure } from '../failure.ts'
+import { Failure } from '../failure.ts'
 import { type Log, silentLog } from '../observe/log.ts'
 import type { FillStats } from './filler.ts'
 import type { InTurn } from './in-turn.ts'
@@ -43,6 +43,10 @@ export type TierStack = Tier & {
    * Rejects only with the reason of `signal`.
    */
   store(cid: CID, bytes: Uint8Array, signal?: AbortSignal): Promise<{ readonly failed: readonly TierFailure[] }>
+  /** Those that other instances see too. */
+  readonly shared: readonly string[]
+  /** For what one of them lacks: resolves when it has the block, and rejects as it does. */
+  bring(tier: string, cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<void>
   /** Looks at every tier once; those that are of no use are named, and passed over from then on. */
   probeAll(signal?: AbortSignal): Promise<readonly TierFailure[]>
   stats(): readonly TierStats[]
@@ -159,6 +163,18 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     return { failed }
   }
 
+  async function bring(name: string, cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<void> {
+    signal.throwIfAborted()
+    const layer = slow.find(({ tier }) => tier.traits.shared && tier.name === name)
+    if (!layer) throw new Failure('unavailable', `there is no shared tier ${name}`, { source: 'tier' })
+    try {
+      await orAborted(signal, layer.filler.write(cid, new Uint8Array(bytes)))
+    } catch (error) {
+      signal.throwIfAborted()
+      throw outage(layer, error)
+    }
+  }
+
   async function has(cid: CID, signal?: AbortSignal): Promise<boolean> {
     signal?.throwIfAborted()
     const key = blockKey(cid)
@@ -221,6 +237,8 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     get: async (cid, signal) => (await find(cid, signal))?.bytes,
     put,
     store,
+    shared: slow.flatMap(({ tier }) => (tier.traits.shared ? [tier.name] : [])),
+    bring,
     has,
     delete: remove,
     async probe(signal) {

@@ -6,6 +6,7 @@ import { CID } from 'multiformats/cid'
 import type { Profile } from '../../backends/pinning/contract.ts'
 import { codeOf, isLeftOver, makeFolder, syncFolder, writeDurably } from '../durable.ts'
 import type { Log } from '../observe/log.ts'
+import type { SpoolRecord } from './spool.ts'
 
 export type FailureClass = 'auth' | 'quota' | 'transient' | 'content'
 
@@ -32,6 +33,8 @@ export type Entry = {
   /** Providers of this machine that held it before it came. */
   readonly heldBefore?: readonly string[]
   readonly providers: Readonly<Record<string, Standing>>
+  /** Shared tiers that lack it. */
+  readonly owed?: readonly string[]
 }
 
 export type Loaded = {
@@ -126,13 +129,13 @@ const isCount = (value: unknown): boolean => Number.isSafeInteger(value) && (val
 export function readEntry(text: string): Entry | undefined {
   try {
     const entry = JSON.parse(text) as Entry
-    const { id, cid, profile, bytes, carBytes, at, heldBefore, providers } = entry
+    const { id, cid, profile, bytes, carBytes, at, heldBefore, owed, providers } = entry
     const isWhole =
       [id, at].every((one) => typeof one === 'string') &&
       nameOf(CID.parse(cid)) === cid &&
       ['unixfs-v1-2025', 'unixfs-v0-2015'].includes(profile) &&
       [bytes, carBytes].every(isCount) &&
-      (heldBefore === undefined || Array.isArray(heldBefore)) &&
+      [heldBefore, owed].every((one) => one === undefined || Array.isArray(one)) &&
       Object.values(providers).every(({ state }) => standings.has(state))
     return isWhole ? entry : undefined
   } catch {
@@ -145,6 +148,16 @@ async function namesIn(folder: string): Promise<string[]> {
     if (codeOf(error) === 'ENOENT') return []
     throw error
   })
+}
+
+const dagPb = 0x70
+const sha256 = 0x12
+
+/** The spool of it, as it was written. */
+export function recordOf({ id, cid, profile, bytes, carBytes }: Entry): SpoolRecord {
+  const parsed = CID.parse(cid)
+  const isV0 = profile === 'unixfs-v0-2015' && parsed.code === dagPb && parsed.multihash.code === sha256
+  return { id, cid: isV0 ? parsed.toV0() : parsed, profile, bytes, carBytes }
 }
 
 /** One name for a file, whatever version of its CID it is called by. */

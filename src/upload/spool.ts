@@ -27,8 +27,8 @@ export type SpoolRecord = {
 
 export interface Spools {
   begin(): Promise<Spool>
-  /** What was finished before this process began. */
-  open(record: SpoolRecord): Upload
+  /** What was finished before. `stores`: where its blocks are looked for besides. */
+  open(record: SpoolRecord, stores?: readonly LocalStore[]): Upload
   drop(id: string): Promise<void>
   /** The blocks of `by` take the place of the same ones of `id`, if that is still there. */
   replace(id: string, by: string): Promise<void>
@@ -115,8 +115,8 @@ export function createSpools(root: string): Spools {
         },
       }
     },
-    open: ({ id, cid, profile, bytes, carBytes }) =>
-      spooledUpload({ cid, profile, bytes, carBytes, folder: folderOf(id) }),
+    open: ({ id, cid, profile, bytes, carBytes }, stores) =>
+      spooledUpload({ cid, profile, bytes, carBytes, folder: folderOf(id), stores }),
     drop(id) {
       withdraw(id)
       inUse.delete(id)

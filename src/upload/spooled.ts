@@ -7,7 +7,7 @@ import { decode as decodePb } from '@ipld/dag-pb'
 import { UnixFS } from 'ipfs-unixfs'
 import { varint } from 'multiformats'
 import type { CID } from 'multiformats/cid'
-import type { Profile, Upload } from '../../backends/pinning/contract.ts'
+import type { LocalStore, Profile, Upload } from '../../backends/pinning/contract.ts'
 import { type Block, blockKey, isIdentity, proves } from '../block.ts'
 import { entityOf } from '../content/resolve.ts'
 import { Failure, isFailure } from '../failure.ts'
@@ -22,17 +22,25 @@ export type Spooled = {
   readonly carBytes: number
   /** One file per block, by its key. */
   readonly folder: string
+  /** Where a block is looked for that is not there, or rotted. */
+  readonly stores?: readonly LocalStore[] | undefined
 }
 
-export function spooledUpload({ cid: root, profile, bytes, carBytes, folder }: Spooled): Upload {
+export function spooledUpload({ cid: root, profile, bytes, carBytes, folder, stores = [] }: Spooled): Upload {
   async function read(cid: CID, signal: AbortSignal): Promise<Uint8Array> {
     signal.throwIfAborted()
     if (isIdentity(cid)) return cid.multihash.digest
-    const block = await readFile(join(folder, blockKey(cid)), { signal }).catch((cause: unknown) => {
-      throw signal.aborted ? signal.reason : lost(cid, cause)
+    let cause: unknown
+    const block = await readFile(join(folder, blockKey(cid)), { signal }).catch((error: unknown) => {
+      cause = error
     })
-    if (!proves(cid, block)) throw lost(cid)
-    return block
+    signal.throwIfAborted()
+    if (block && proves(cid, block)) return block
+    for (const store of stores) {
+      const kept = await store.get(cid).catch(() => undefined)
+      if (kept && proves(cid, kept)) return kept
+    }
+    throw lost(cid, cause)
   }
 
   /** Depth first. `once`: a block that was met before is passed over, with all that is below it. */

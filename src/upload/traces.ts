@@ -1,15 +1,18 @@
 // What becomes of an upload's traces here: which pins were there before it, what is undone when it cannot be confirmed, and
 // what is let go of once it is held.
-import type { Provider } from '../../backends/pinning/contract.ts'
+import type { LocalStore, Provider } from '../../backends/pinning/contract.ts'
+import type { Block } from '../block.ts'
 import type { Log } from '../observe/log.ts'
 import type { Flight } from './flight.ts'
-import { isHeld, type Journal, nameOf } from './journal.ts'
+import { isHeld, type Journal, nameOf, recordOf } from './journal.ts'
 import type { Quorum } from './quorum.ts'
 import type { Claim, Folder } from './shared.ts'
 import type { Spools } from './spool.ts'
 
 export type TraceOptions = {
   readonly providers: readonly Provider[]
+  /** Of this machine: what was pinned. */
+  readonly stores: readonly LocalStore[]
   readonly quorum: Quorum
   readonly journal: Journal
   readonly spools: Spools
@@ -22,6 +25,11 @@ export type TraceOptions = {
 export interface Traces {
   /** Read from where it waits, as long as no disk of ours holds it otherwise. */
   offer(flight: Flight): Promise<void>
+  isHeldHere(flight: Flight): boolean
+  /** From wherever it lies on this machine. */
+  blocks(flight: Flight, signal: AbortSignal): AsyncIterable<Block>
+  /** Its spool, where our own disk holds it otherwise. */
+  shed(flight: Flight): Promise<void>
   heldLocally(flight: Flight): Promise<readonly string[]>
   undo(flight: Flight, claim: Claim | undefined): Promise<void>
   /** Its entry and its spool, whatever is said of it. */
@@ -30,10 +38,16 @@ export interface Traces {
 }
 
 export function createTraces(options: TraceOptions): Traces {
-  const { providers, quorum, journal, spools, folder, flights, closing, log } = options
+  const { providers, stores, quorum, journal, spools, folder, flights, closing, log } = options
+
+  const isHeldHere = ({ entry }: Flight): boolean => quorum.holders(entry).some(({ traits }) => traits.local)
 
   const offer = async (flight: Flight): Promise<void> => {
-    if (!quorum.holders(flight.entry).some(({ traits }) => traits.local)) await spools.offer(flight.entry.id)
+    if (!isHeldHere(flight)) await spools.offer(flight.entry.id)
+  }
+
+  const shed = async (flight: Flight): Promise<void> => {
+    if (isHeldHere(flight)) await spools.drop(flight.entry.id)
   }
 
   /** Pins of the same file from before, also from before a crash in the middle: those are not ours to undo. */
@@ -89,5 +103,7 @@ export function createTraces(options: TraceOptions): Traces {
     }
   }
 
-  return { offer, heldLocally, undo, remove, finish }
+  const blocks = ({ entry }: Flight, signal: AbortSignal) => spools.open(recordOf(entry), stores).blocks(signal)
+
+  return { offer, isHeldHere, blocks, shed, heldLocally, undo, remove, finish }
 }

@@ -2,7 +2,14 @@
 // told. http/add.ts and the commands call it; it knows nothing of HTTP but the body it takes apart.
 import type { IncomingMessage } from 'node:http'
 import type { CID } from 'multiformats/cid'
-import { type Profile, type Provider, type Shape, shapes, type Upload } from '../../backends/pinning/contract.ts'
+import {
+  type LocalStore,
+  type Profile,
+  type Provider,
+  type Shape,
+  shapes,
+  type Upload,
+} from '../../backends/pinning/contract.ts'
 import { type Block, isIdentity, proves } from '../block.ts'
 import type { Clock } from '../clock.ts'
 import { tryToWrite } from '../durable.ts'
@@ -29,6 +36,8 @@ export type UploadsOptions = {
   readonly concurrency: number
   readonly mostBytes: number
   readonly providers: readonly Provider[]
+  /** Of this machine: where uploads may lie that no provider of the configuration has. By default those of the providers. */
+  readonly stores?: readonly LocalStore[]
   readonly confirm: number | 'all'
   readonly queue: boolean
   readonly pinMs: number
@@ -90,6 +99,9 @@ const spelledBy = ({ version }: CID): Profile => (version === 0 ? 'unixfs-v0-201
 
 type Spooled = { readonly upload: Upload; readonly id: string; readonly counter: Counter; readonly added: Added }
 
+/** Each costs a small file and a little memory. */
+const mostOwed = 100_000
+
 /** Those of one data folder, the newest last: after a reload there are two for a while, or more. */
 const generations = new Map<string, Promise<void>[]>()
 
@@ -100,6 +112,10 @@ export function createUploads(options: UploadsOptions): Uploads {
   const admission = createAdmission({ most: options.concurrency, mostBytes: options.mostBytes })
   const confirmation = createConfirmation({
     providers,
+    stores: options.stores ?? providers.flatMap(({ store }) => store ?? []),
+    retrieval,
+    mostOwed,
+    mostOwedBytes: options.mostBytes,
     confirm,
     queue,
     pinMs,

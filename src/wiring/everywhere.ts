@@ -1,4 +1,5 @@
 // Where an upload goes that is acknowledged: into what every gateway of this process reads from.
+import { Failure } from '../failure.ts'
 import type { Retrieval } from '../retrieval/session.ts'
 import type { Everywhere } from '../upload/fill.ts'
 import type { Whole } from './whole.ts'
@@ -24,7 +25,16 @@ export function takeEverywhere({ lease }: Whole, retrieval: Retrieval): Everywhe
       return all.joined
     },
     async store(cid, bytes, signal) {
-      await Promise.all([...all.now].map((one) => one.store(cid, bytes, signal)))
+      const lacking = await Promise.all([...all.now].map((one) => one.store(cid, bytes, signal)))
+      return [...new Set(lacking.flat())]
+    },
+    get sharedTiers() {
+      return [...new Set([...all.now].flatMap((one) => one.sharedTiers))]
+    },
+    async bring(tier, cid, bytes, signal) {
+      const having = [...all.now].filter((one) => one.sharedTiers.includes(tier))
+      if (having.length === 0) throw new Failure('unavailable', `there is no shared tier ${tier}`, { source: 'tier' })
+      await Promise.all(having.map((one) => one.bring(tier, cid, bytes, signal)))
     },
     forget(cid) {
       for (const one of all.now) one.forget(cid)

@@ -30,12 +30,14 @@ export type WriteSide = {
 
 type Parts = {
   readonly providers: readonly Provider[]
+  /** Of earlier configurations. */
+  readonly left: readonly Provider[]
   readonly spools: Spools
   readonly reading: Pick<Reading, 'retrieval' | 'denials'>
   readonly respond: Respond
 }
 
-type Stores = Pick<Parts, 'providers' | 'spools'> & {
+type Stores = Pick<Parts, 'providers' | 'left' | 'spools'> & {
   readonly everywhere: Everywhere
   readonly admit: (cid: CID) => void
 }
@@ -75,14 +77,16 @@ const limitsOf = ({ maxBytes, idle, minRate }: Config['upload']): ReceiveLimits 
 })
 
 /** With what is being received, and what goes on to providers behind an answer. */
-function takeUploads({ config, clock, log, lease }: Whole, { providers, spools, everywhere, admit }: Stores): Uploads {
+function takeUploads({ config, clock, log, lease }: Whole, parts: Stores): Uploads {
+  const { providers, left, spools, everywhere, admit } = parts
+  const stores = [...providers, ...left].flatMap(({ store }) => store ?? [])
   const { data, pinning, upload } = config
   const { confirm, queue, timeout: pinMs } = pinning
   const { profile, concurrency, mostBytes } = upload
   const limits = limitsOf(upload)
   return lease.take(
     'uploads',
-    [data, profile, limits, concurrency, mostBytes, confirm, queue, pinMs, providers, spools],
+    [data, profile, limits, concurrency, mostBytes, confirm, queue, pinMs, providers, left, spools],
     () =>
       createUploads({
         data,
@@ -91,6 +95,7 @@ function takeUploads({ config, clock, log, lease }: Whole, { providers, spools, 
         concurrency,
         mostBytes,
         providers,
+        stores,
         spools,
         confirm,
         queue,

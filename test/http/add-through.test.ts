@@ -61,6 +61,7 @@ async function startThin(
       async store(cid: CID, bytes: Uint8Array) {
         await sleep(options.storeMs ?? 0)
         tiers.set(blockKey(cid), bytes)
+        return []
       },
       forget() {},
     },

@@ -62,8 +62,11 @@ export async function startAdding(options: AddingOptions = {}): Promise<Adding> 
     retrieval: {
       async store(cid: CID, bytes: Uint8Array) {
         tiers.set(blockKey(cid), bytes)
+        return []
       },
       forget: (cid: CID) => void forgotten.push(cid.toString()),
+      sharedTiers: [],
+      bring: async () => {},
     },
     ...options,
     limits: { maxBytes: options.maxBytes ?? 1024 * 1024, idleMs: 2000, minRate: 0, graceMs: 1000, ...options.limits },

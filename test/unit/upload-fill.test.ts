@@ -21,6 +21,8 @@ const upload = {
   },
 } as unknown as Upload
 
+const rest = { forget() {}, sharedTiers: [], bring: async () => {} }
+
 const fill = (retrieval: Everywhere) =>
   fillTiers(upload, { retrieval, clock: createFakeClock(), log: silentLog }, new AbortController().signal)
 
@@ -33,11 +35,12 @@ test('tiers that come in the middle get what went before them, too', async () =>
     },
     async store(cid: CID) {
       for (const tier of tiers) tier.add(blockKey(cid))
-      if (joined > 1 || !cid.equals(blocks[1]?.cid)) return
+      if (joined > 1 || !cid.equals(blocks[1]?.cid)) return []
       tiers.push(new Set())
       joined++
+      return []
     },
-    forget() {},
+    ...rest,
   }
   await fill(retrieval)
   for (const tier of tiers) assert.equal(tier.size, blocks.length)
@@ -49,14 +52,26 @@ test('tiers that stay are filled once', async () => {
     joined: 1,
     async store() {
       stored++
+      return []
     },
-    forget() {},
+    ...rest,
   })
   await fill({
     async store() {
       stored++
+      return []
     },
-    forget() {},
+    ...rest,
   })
   assert.equal(stored, 2 * blocks.length)
+})
+
+test('a shared tier that did not take one of them lacks it, and all do when time is up', async () => {
+  const stored = (lacking: (cid: CID) => string[]): Everywhere => ({ ...rest, store: async (cid) => lacking(cid) })
+  assert.deepEqual(await fill(stored((cid) => (cid.equals(blocks[1]?.cid) ? ['s3'] : []))), ['s3'])
+  const clock = createFakeClock()
+  const hangs: Everywhere = { ...rest, sharedTiers: ['s3', 'redis'], store: () => new Promise(() => {}) }
+  const filled = fillTiers(upload, { retrieval: hangs, clock, log: silentLog }, new AbortController().signal)
+  await clock.advance(60_000)
+  assert.deepEqual(await filled, ['s3', 'redis'])
 })

@@ -40,7 +40,7 @@ async function partsOf(kept: Kept, more: Record<string, unknown>) {
   const spools = lease.take('spools', [data], () => createSpools(spoolFolder(data)))
   const tiers = wireTiers(whole, bare, { providers, left: [], spools })
   const reading = await wireReading(whole, { ...tiers, members })
-  const uploads = wireUploads(whole, { providers, spools, reading, ...wirePublic(whole) })
+  const uploads = wireUploads(whole, { providers, left: [], spools, reading, ...wirePublic(whole) })
   const named = <Part extends { readonly name: string }>(kind: string, parts: readonly Part[]) =>
     parts.map((part) => [`${kind} ${part.name}`, part] as const)
   const all = new Map<string, unknown>([

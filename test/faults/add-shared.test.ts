@@ -1,0 +1,185 @@
+// The threat: a shared store is out while uploads come in. They are taken hardly later than without it, and it gets all of
+// them when it is back, so that another instance, which has nothing but that store, reads each one; also after a crash.
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import { cp, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, it } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { below, multipart, post } from '../support/adding.ts'
+import { fetchAll, inParallel, startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
+import { kuboApi, type StandIn, startStandIn, token } from '../support/providers.ts'
+import { type S3Server, startS3Server } from '../support/s3-server.ts'
+
+let data: string
+let s3: S3Server
+let kubo: StandIn
+let open: TestGateway[]
+beforeEach(async () => {
+  data = await tempFolder()
+  s3 = await startS3Server()
+  kubo = await startStandIn(kuboApi)
+  open = []
+})
+afterEach(async () => {
+  await s3.stop()
+  for (const gateway of open) await gateway.close()
+  await kubo.close()
+  await rm(data, { recursive: true, force: true })
+})
+
+const local = { name: 'local', use: 'embedded' }
+
+async function start(folder: string, providers: readonly object[] = [local]): Promise<TestGateway> {
+  const { bucket, endpoint, accessKeyId, secretAccessKey } = s3
+  const gateway = await startGateway({
+    data: folder,
+    config: {
+      pinning: { providers },
+      cache: {
+        hot: { maxBytes: 0 },
+        tiers: [
+          { use: 'memory', maxBytes: '4MiB' },
+          { use: 's3', bucket, endpoint, accessKeyId, secretAccessKey, forcePathStyle: true, timeout: '3s' },
+        ],
+      },
+    },
+  })
+  open.push(gateway)
+  return gateway
+}
+
+async function close(gateway: TestGateway): Promise<void> {
+  open = open.filter((one) => one !== gateway)
+  await gateway.close()
+}
+
+type Added = { readonly path: string; readonly body: Buffer; readonly ms: number }
+
+async function add(gateway: TestGateway, bytes = 2000): Promise<Added> {
+  const body = randomBytes(bytes)
+  const began = performance.now()
+  const answer = await post(`${gateway.url}/add`, multipart([{ fileName: 'a', body }]))
+  assert.equal(answer.status, 200, answer.body)
+  return { path: (answer.json['cids'] as [string])[0], body, ms: performance.now() - began }
+}
+
+const addMany = (gateway: TestGateway, count: number): Promise<Added[]> =>
+  inParallel(Array.from({ length: count }), 4, () => add(gateway))
+
+/** By an instance that has nothing but the store, within a minute. */
+async function readsAll(added: readonly Added[]): Promise<void> {
+  const elsewhere = await tempFolder()
+  const other = await start(elsewhere, [])
+  try {
+    const until = Date.now() + 60_000
+    for (const { path, body } of added) {
+      for (;;) {
+        const answer = await fetchAll(other.url + path, { 'Cache-Control': 'no-cache' })
+        if (answer.status === 200 && answer.body.equals(body)) break
+        assert.ok(Date.now() < until, `${path} is ${answer.status} after a minute`)
+        await sleep(100)
+      }
+    }
+  } finally {
+    await close(other)
+    await rm(elsewhere, { recursive: true, force: true })
+  }
+}
+
+async function becomesEmpty(...folders: readonly string[]): Promise<void> {
+  const left = async () => (await Promise.all(folders.map((folder) => below(join(data, folder))))).flat()
+  for (const until = Date.now() + 30_000; Date.now() < until; await sleep(20)) if ((await left()).length === 0) return
+  assert.deepEqual(await left(), [])
+}
+
+describe('a shared store that is out during uploads', () => {
+  for (const [how, begin] of [
+    ['silent', () => s3.silence()],
+    ['refusing', () => s3.refuse()],
+  ] as const)
+    it(`${how}: has all of them soon after it is back, and nothing is left over`, { timeout: 120_000 }, async () => {
+      const gateway = await start(data)
+      await add(gateway)
+      await begin()
+      const added = [...(await addMany(gateway, 100)), await add(gateway, 5_500_000)]
+      // Pins are on this disk, and are what is brought to it: nothing lies here twice.
+      await becomesEmpty('uploads')
+      assert.ok((await below(join(data, 'journal', 'open'))).length >= 100)
+      await s3.heal()
+      await readsAll(added)
+      await becomesEmpty('journal/open')
+    })
+
+  it('slow in everything: has all of them, too', { timeout: 120_000 }, async () => {
+    const gateway = await start(data)
+    s3.faults = { slowMs: 400 }
+    const added = await addMany(gateway, 20)
+    await readsAll(added)
+    await becomesEmpty('journal/open')
+  })
+
+  it('is brought what lies in the spool where a provider elsewhere holds it', { timeout: 120_000 }, async () => {
+    const gateway = await start(data, [{ name: 'kubo', use: 'kubo', url: kubo.url, auth: { bearer: token } }])
+    s3.silence()
+    const added = [...(await addMany(gateway, 10)), await add(gateway, 2_500_000)]
+    assert.equal(kubo.pins.size, 11)
+    assert.ok((await below(join(data, 'uploads'))).length >= 11)
+    await s3.heal()
+    await readsAll(added)
+    await becomesEmpty('journal/open', 'uploads')
+  })
+
+  it('gets them after a crash and a restart', { timeout: 120_000 }, async () => {
+    const first = await start(data)
+    s3.silence()
+    const added = [...(await addMany(first, 20)), await add(first, 2_500_000)]
+    // As kill -9 would leave it, at this very moment.
+    const crashed = await tempFolder()
+    await cp(data, crashed, { recursive: true, filter: (path) => !/owner\.\w+$/.test(path) })
+    await close(first)
+    await s3.heal()
+    const second = await start(crashed)
+    try {
+      await readsAll(added)
+    } finally {
+      await close(second)
+      await rm(crashed, { recursive: true, force: true })
+    }
+  })
+
+  it('costs an upload 200 ms at most while it is silent, whatever its size', { timeout: 120_000 }, async () => {
+    const gateway = await start(data)
+    const median = (all: readonly Added[]) => all.map(({ ms }) => ms).sort((a, b) => a - b)[all.length >> 1] ?? 0
+    for (const bytes of [2000, 8_500_000]) {
+      const round = async () => {
+        const all: Added[] = []
+        for (let turn = 0; turn < 7; turn++) all.push(await add(gateway, bytes))
+        return all
+      }
+      await round()
+      const before = await round()
+      s3.silence()
+      const during = await round()
+      await s3.heal()
+      const later = median(during) - median(before)
+      assert.ok(later <= 200, `${bytes} bytes: ${later.toFixed(0)} ms later, at ${median(before).toFixed(0)} ms before`)
+    }
+  })
+
+  it('is given up on for one upload on an operator’s word', async () => {
+    const gateway = await start(data)
+    s3.silence()
+    const { path } = await add(gateway)
+    const cid = path.slice('/ipfs/'.length)
+    const { default: supertest } = await import('supertest')
+    const admin = supertest(gateway.gateway.admin)
+    const listed = (await admin.get('/uploads')).body as { uploads: { cid: string; owed: string[] }[] }
+    assert.deepEqual(
+      listed.uploads.map((one) => [one.cid, one.owed]),
+      [[cid, ['s3']]],
+    )
+    assert.equal((await admin.delete(`/uploads/${cid}/s3`)).status, 204)
+    await becomesEmpty('journal/open')
+  })
+})
