@@ -65,12 +65,13 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
   /** One that goes with others, or the same file that is under way already. Resolves when enough hold it. */
   function join({ upload, id }: Spooled, others: Others): Joined {
     const running = flights.get(nameOf(upload.cid))
-    if (running && !running.isConfirming) {
+    // One that is over is everywhere, and only its record is still being written.
+    if (running && !running.isConfirming && !running.over) {
       if (!quorum.isEnough(running.entry)) return inTime(anew(running, { upload, id }, others))
       const mended = track(flying.mend(running, { upload, id }))
       return { enough: mended, confirmed: mended }
     }
-    if (running)
+    if (running?.isConfirming)
       return inTime(
         running.confirmed.then(
           async () => {

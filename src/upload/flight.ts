@@ -25,7 +25,7 @@ export type Flight = {
   /** Somebody waits for it. Otherwise it goes on behind an answer that was given. */
   isConfirming: boolean
   over: boolean
-  /** Writes of the journal take turns. */
+  /** What is done to its entry and its spool takes turns. */
   written: Promise<unknown>
 }
 

@@ -77,11 +77,16 @@ export function createFlying(options: FlyingOptions): Flying {
 
   function note(flight: Flight, change: Partial<Entry>): Promise<void> {
     flight.entry = { ...flight.entry, ...change }
-    const turn = flight.written
-      .then(() => (flight.over ? undefined : journal.write(flight.entry)))
-      .catch((error: unknown) => {
+    return inTurn(flight, () =>
+      journal.write(flight.entry).catch((error: unknown) => {
         throw diskFailure(error, 'write the journal')
-      })
+      }),
+    )
+  }
+
+  /** Not any more when it is over: what it left here is being removed. */
+  function inTurn(flight: Flight, work: () => Promise<void>): Promise<void> {
+    const turn = flight.written.then(() => (flight.over ? undefined : work()))
     flight.written = turn.catch((error: unknown) =>
       log('error', 'journal.write', { cid: flight.entry.cid, error: String(error) }),
     )
@@ -204,7 +209,8 @@ export function createFlying(options: FlyingOptions): Flying {
   }
 
   function onSettled(flight: Flight): void {
-    if (flight.entry.owed?.length) void track(traces.shed(flight)).catch(said('upload.drop', flight))
+    if (flight.entry.owed?.length)
+      void track(inTurn(flight, () => traces.shed(flight))).catch(said('upload.drop', flight))
     else void track(traces.finish(flight)).catch(said('journal.finish', flight))
   }
 
@@ -222,7 +228,7 @@ export function createFlying(options: FlyingOptions): Flying {
       const before = flight.entry.owed ?? []
       for (const tier of before) if (!owes.includes(tier)) owed.drop(flight.entry.id, tier)
       if (owes.length > 0 || before.length > 0) await note(flight, { owed: owes })
-      await spools.replace(flight.entry.id, id)
+      await inTurn(flight, () => spools.replace(flight.entry.id, id))
     } finally {
       await spools.drop(id)
     }

@@ -9,6 +9,7 @@ import { afterEach, beforeEach, describe, it } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { CID } from 'multiformats/cid'
 import { Failure } from '../../src/failure.ts'
+import { createSpools, type Spools, spoolFolder } from '../../src/upload/spool.ts'
 import { type Adding, type AddingOptions, below, idle, multipart, post, startAdding } from '../support/adding.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { type Behaviour, scriptedProvider } from '../support/scripted-provider.ts'
@@ -344,6 +345,29 @@ describe('what was accepted and is not everywhere', () => {
       assert.equal((await add(adding, 'the same')).status, 200)
       await idle(adding)
       assert.equal(String([...down.held.values()][0]), 'the same')
+    })
+  })
+
+  it('comes again as soon as it is answered, over and over: nothing goes into a spool that is being removed', async () => {
+    const real = createSpools(spoolFolder(data))
+    const removed = new Set<string>()
+    const spools: Spools = {
+      ...real,
+      drop(id) {
+        removed.add(id)
+        return real.drop(id)
+      },
+      replace(id, by) {
+        assert.ok(!removed.has(id))
+        return real.replace(id, by)
+      },
+    }
+    await withAdding({ data, spools }, async (adding) => {
+      const again = async (name: string) => {
+        for (let turn = 0; turn < 60; turn++) assert.equal((await add(adding, `the same ${name}`)).status, 200)
+      }
+      await Promise.all(['one', 'two', 'three', 'four'].map(again))
+      await idle(adding)
     })
   })
 
