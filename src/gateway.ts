@@ -31,9 +31,12 @@ import type { Whole } from './wiring/whole.ts'
 export { type Config, loadConfig, parseConfig } from './config/load.ts'
 
 export interface Gateway {
-  /** Everything the public address answers, as a router that any Express application can mount at its root. */
+  /**
+   * Everything the public address answers, as a router for an Express application: at its root, or below a path, where
+   * `hosts` with subdomains have no effect. What is not ours goes on to the application, uncounted.
+   */
   readonly router: Router
-  /** The same with the fast lane in front, for a server of its own: `http.createServer(gateway.handler)`. */
+  /** The same with the fast lane in front and a 404 behind it, for a server of its own: `http.createServer(gateway.handler)`. */
   readonly handler: RequestListener
   /** Whether this host is served here as a site or gateway of its own: what a client may CONNECT to. */
   serves(host: string): boolean

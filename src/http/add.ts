@@ -21,15 +21,19 @@ export type AddDeps = {
   readonly respond: Respond
 }
 
-export type Route = (request: IncomingMessage, response: ServerResponse, next: (error?: unknown) => void) => void
+export type Next = (error?: unknown) => void
+
+/** One address or more of the public ones, by their raw paths: what is decoded first could look like another one. */
+export type Route = {
+  readonly at: RegExp
+  readonly answer: (request: IncomingMessage, response: ServerResponse, next: Next) => void
+}
 
 const methods = 'POST, OPTIONS'
 
 export function createAddRoute(deps: AddDeps): Route {
   const via = createVia()
-  return (request, response, next) => {
-    const [path, query = ''] = (request.url ?? '').split('?')
-    if (path !== '/add') return next()
+  const answer: Route['answer'] = (request, response, next) => {
     if (request.method === 'OPTIONS') return preflight(request, response, methods)
     if (request.method !== 'POST') {
       const failure = new Failure('unsupported', 'files are added with POST', {
@@ -40,8 +44,10 @@ export function createAddRoute(deps: AddDeps): Route {
       deps.respond.failed(request, response, failure, { accept: readsJson(request), headers: { Allow: methods } })
       return
     }
+    const [, query = ''] = (request.url ?? '').split('?')
     answerAdd(request, response, query, { ...deps, via }).catch(next)
   }
+  return { at: /^\/add$/, answer }
 }
 
 async function answerAdd(

@@ -213,7 +213,7 @@ async function find(asked: Asked, { path, visitNames }: Sought, negotiated: Nego
     const body = rendered(rendering, entity.cid, revision === undefined ? '' : `.${revision}`)
     const tags = { ...body, onlyByTag: revision !== undefined }
     // A cache that knows nothing of Accept must be able to tell this answer from the plain one.
-    const location = negotiated.byAccept ? withFormat(target, negotiated) : undefined
+    const location = negotiated.byAccept ? place.base + withFormat(target, negotiated) : undefined
     return { kind: 'content', tags, delivery: { ...asked, roots, location }, body: async () => body }
   }
   refuseRemainder(resolution)

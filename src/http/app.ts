@@ -1,7 +1,8 @@
-// The public routes, as an Express router that anybody can mount, and what stands around every request.
+// The public routes, as an Express router that anybody can mount, and as an application of their own.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import express, { type Express, type NextFunction, type Router } from 'express'
 import { cancelled, Failure } from '../failure.ts'
+import type { Route } from './add.ts'
 import { type AnswerDeps, answerContent } from './answer.ts'
 import { corsHeaders, preflight } from './cors.ts'
 import type { Hosts } from './hosts.ts'
@@ -9,31 +10,60 @@ import type { Limits } from './limits.ts'
 import { closeAfter } from './linger.ts'
 import { type Place, sharedPlace } from './place.ts'
 import { type RequestIds, requestIdHeader } from './request-id.ts'
-import { hasBody, readTarget, type Target } from './target.ts'
+import { baseOf, hasBody, readTarget, type Target } from './target.ts'
 
 export type AppDeps = AnswerDeps & {
   readonly limits: Limits
   readonly hosts: Hosts
-  /** Routes that come with uploads, names and pages; each takes what is its own and calls next for the rest. */
-  readonly routes?: readonly ((
-    request: IncomingMessage,
-    response: ServerResponse,
-    next: (error?: unknown) => void,
-  ) => void)[]
+  /** Routes that come with uploads, names and pages. */
+  readonly routes?: readonly Route[]
   readonly requestIds: RequestIds
+}
+
+export type App = {
+  /** Takes what is ours, and leaves the rest, uncounted and untouched, to whoever mounted it. */
+  readonly router: Router
+  /** The same, where everything is ours: what is not there is a 404. */
+  readonly application: Express
 }
 
 const readMethods = 'GET, HEAD, OPTIONS'
 
-export function createApp(deps: AppDeps): Router {
+export function createApp(deps: AppDeps): App {
   const { limits, hosts, respond } = deps
-  const router = express.Router({ caseSensitive: true, strict: true })
+  const entered = new WeakMap<ServerResponse, Target>()
 
   const refuse = (request: IncomingMessage, response: ServerResponse, error: unknown, headers = {}): void => {
     const before = () => {
       if (hasBody(request)) closeAfter(request, response)
     }
     respond.failed(request, response, error, { before, headers })
+  }
+
+  /** Counts a request that is ours, once, and looks at its form. Undefined: refused, and answered. */
+  function enter(request: IncomingMessage, response: ServerResponse): Target | undefined {
+    const known = entered.get(response)
+    if (known) return known
+    response.setHeader(requestIdHeader, deps.requestIds.next(request))
+    // What is only read brings nothing to read here, and would be read to its end for the next request.
+    if (readOnly.has(request.method ?? '') && hasBody(request)) closeAfter(request, response)
+    try {
+      const refused = limits.enter(request, response)
+      if (refused) throw refused
+      const target = readTarget(request)
+      entered.set(response, target)
+      const { path, search } = target
+      // From here on it is a path, also where the client sent the whole URL.
+      if (!request.url?.startsWith('/')) request.url = search === '' ? path : `${path}?${search}`
+      return target
+    } catch (error) {
+      refuse(request, response, error)
+      return undefined
+    }
+  }
+
+  function letIn(request: IncomingMessage, response: ServerResponse, next: NextFunction): void {
+    if (enter(request, response)) next()
   }
 
   /** What may be asked of content, and of where it has moved to: a preflight that is sent on has failed. */
@@ -57,72 +87,63 @@ export function createApp(deps: AppDeps): Router {
     })
   }
 
-  router.use((request, response, next) => {
-    response.setHeader(requestIdHeader, deps.requestIds.next(request))
-    // What is only read brings nothing to read here, and would be read to its end for the next request.
-    if (readOnly.has(request.method) && hasBody(request)) closeAfter(request, response)
-    const refused = limits.enter(request, response)
-    if (refused) return refuse(request, response, refused)
-    let target: Target
-    try {
-      target = readTarget(request)
-    } catch (error) {
-      return refuse(request, response, error)
-    }
-    const { path, search } = target
-    // From here on it is a path, also where the client sent the whole URL.
-    if (!request.url.startsWith('/')) request.url = search === '' ? path : `${path}?${search}`
+  /** What the host makes of a request, before its path is looked at. */
+  function byHost(request: IncomingMessage, response: ServerResponse, next: NextFunction): void {
+    const target = entered.get(response) ?? targetOf(request)
+    const claim = target ? hosts.claims(request, target) : 'no'
+    if (!target || claim === 'no') return next()
+    // A host that may have a DNSLink may as well be another one of whoever mounted us.
+    if (claim === 'surely' && !enter(request, response)) return
     const left = new AbortController()
     response.once('close', () => left.abort(cancelled()))
     hosts.find(request, target, left.signal).then(
       (found) => {
         if (!found) next()
+        else if (!enter(request, response)) return
         else if ('location' in found) read(request, response, () => moved(response, found.location))
         else content(request, response, found.place, next)
       },
-      (error) => refuse(request, response, error),
+      (error) => (enter(request, response) ? refuse(request, response, error) : undefined),
     )
-  })
+  }
 
-  for (const route of deps.routes ?? []) router.use(route)
-
-  // By the raw URL: a router that decodes first would let an encoded slash look like one.
-  router.use((request, response, next) => {
-    const target = readTarget(request)
-    const place = sharedPlace(target, hosts.keyOf(request))
-    if (!place) return next()
+  function byPath(request: IncomingMessage, response: ServerResponse, next: NextFunction): void {
+    const target = enter(request, response)
+    const place = target && sharedPlace(target, baseOf(request), hosts.keyOf(request))
+    if (!target || !place) return target && next()
     const isRead = request.method === 'GET' || request.method === 'HEAD'
     const meant = isRead ? meantPath(target) : undefined
     if (meant === undefined) content(request, response, place, next)
-    else moved(response, meant)
-  })
+    else moved(response, place.base + meant)
+  }
 
-  router.use((request, response) => {
-    const failure = new Failure(
-      'no-link',
-      `there is nothing at ${JSON.stringify(request.url.split('?')[0])}; content is at /ipfs/<cid>`,
-      {
-        source: 'client',
-        facts: { status: 404 },
-      },
-    )
-    refuse(request, response, failure)
-  })
+  function nothing(request: IncomingMessage, response: ServerResponse): void {
+    const what = `there is nothing at ${JSON.stringify(request.url?.split('?')[0])}; content is at /ipfs/<cid>`
+    refuse(request, response, new Failure('no-link', what, { source: 'client', facts: { status: 404 } }))
+  }
 
-  router.use((error: unknown, request: IncomingMessage, response: ServerResponse, _next: unknown) =>
-    refuse(request, response, error),
-  )
-  return router
+  function broke(error: unknown, request: IncomingMessage, response: ServerResponse, _next: NextFunction): void {
+    refuse(request, response, error)
+  }
+
+  const router = express.Router({ caseSensitive: true, strict: true })
+  router.use(byHost)
+  for (const { at, answer } of deps.routes ?? []) router.all(at, letIn, answer)
+  router.all(/^\/ip[fn]s\//, byPath)
+  router.use(broke)
+  return { router, application: plain().use(letIn, router, nothing, broke) }
 }
 
-/** The routes as an application of their own, which adds nothing to an answer. */
-export function application(router: Router): Express {
-  const app = express()
-  app.disable('x-powered-by')
-  app.disable('etag')
-  app.enable('case sensitive routing')
-  app.use(router)
-  return app
+/** An application that adds nothing to an answer. */
+const plain = (): Express => express().disable('x-powered-by').disable('etag').enable('case sensitive routing')
+
+/** Undefined for a request whose form is wrong: whose it is, nobody knows yet. */
+function targetOf(request: IncomingMessage): Target | undefined {
+  try {
+    return readTarget(request)
+  } catch {
+    return undefined
+  }
 }
 
 const readOnly: ReadonlySet<string> = new Set(['GET', 'HEAD', 'OPTIONS'])

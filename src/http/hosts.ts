@@ -7,7 +7,7 @@ import { Failure } from '../failure.ts'
 import { inlined, labelOf, uninlined } from './dns-label.ts'
 import type { Forwarded } from './forwarded.ts'
 import { namespaceOf, type Place, sharedPlace } from './place.ts'
-import type { Target } from './target.ts'
+import { baseOf, type Target } from './target.ts'
 
 export type HostOptions = {
   /** Content gets an origin of its own under this host, and shared paths are sent there. */
@@ -19,6 +19,8 @@ export type HostOptions = {
 export type Found = { readonly place: Place } | { readonly location: string } | undefined
 
 export interface Hosts {
+  /** Whether a request is one for `find`, which alone can say so of a host that may have a DNSLink. */
+  claims(request: IncomingMessage, target: Target): 'surely' | 'perhaps' | 'no'
   /** Undefined: a host like any other. Throws a Failure for what this host cannot be asked. */
   find(request: IncomingMessage, target: Target, signal: AbortSignal): Promise<Found>
   /** The key of a small answer in `hot`, to keep it and to find it. Undefined: at this host nothing is kept there. */
@@ -28,6 +30,7 @@ export interface Hosts {
 }
 
 const inert: Hosts = {
+  claims: () => 'no',
   find: async () => undefined,
   keyOf: (request) => request.url,
   serves: () => false,
@@ -77,15 +80,35 @@ export function createHosts(options: {
   async function site(name: string, target: Target, signal: AbortSignal): Promise<Found> {
     if (!mayBeSite(name) || !(await hasLink?.(name, signal))) return undefined
     return {
-      place: { namespace: 'ipns', path: `/ipns/${name}${target.path}`, own: true, trustless: false, hotKey: undefined },
+      place: {
+        namespace: 'ipns',
+        path: `/ipns/${name}${target.path}`,
+        base: '',
+        own: true,
+        trustless: false,
+        hotKey: undefined,
+      },
     }
   }
 
   return {
+    claims(request, target) {
+      const { host, name } = hostOf(request)
+      const known = table.get(name)
+      if (known?.trustless) return 'surely'
+      // An origin of its own begins at the root.
+      if (baseOf(request) !== '') return 'no'
+      if (known) return known.subdomains && namespaceOf(target.path) ? 'surely' : 'no'
+      if (under(hostName(host))) return 'surely'
+      return mayBeSite(name) ? 'perhaps' : 'no'
+    },
+
     async find(request, target, signal) {
       const { host, name, port } = hostOf(request)
       const known = table.get(name)
-      if (known?.trustless) return { place: trustlessPlace(target) }
+      const base = baseOf(request)
+      if (known?.trustless) return { place: trustlessPlace(target, base) }
+      if (base !== '') return undefined
       if (known?.subdomains) {
         const label = namespaceOf(target.path) && labelFor(target.path)
         if (label) return { location: `${forwarded.schemeOf(request)}://${label}.${host}${restOf(target)}` }
@@ -102,7 +125,7 @@ export function createHosts(options: {
       }
       const path = `/${namespace}/${label.text}${target.path}`
       const hotKey = keyFor(name, request.url ?? '')
-      return { place: { namespace, path, own: true, gateway: gateway + port, trustless: false, hotKey } }
+      return { place: { namespace, path, base, own: true, gateway: gateway + port, trustless: false, hotKey } }
     },
 
     keyOf: (request) => keyFor(hostOf(request).name, request.url ?? ''),
@@ -119,8 +142,8 @@ const asNamespace = (text: string): Place['namespace'] => (text.toLowerCase() ==
 /** Without its port; a dot at the end is the same host, written in full. */
 const hostName = (host: string): string => host.replace(/:\d{0,5}$/, '').replace(/\.$/, '')
 
-function trustlessPlace(target: Target): Place {
-  const place = sharedPlace(target, undefined)
+function trustlessPlace(target: Target, base: string): Place {
+  const place = sharedPlace(target, base, undefined)
   if (place) return { ...place, trustless: true }
   throw new Failure('no-link', 'this host has nothing but /ipfs/<cid> and /ipns/<key>, as raw, car or ipns-record', {
     source: 'client',

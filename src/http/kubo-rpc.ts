@@ -26,9 +26,9 @@ const commands: Readonly<Record<string, (call: Call) => Promise<void>>> = {
 }
 
 export function createKuboRoute(deps: KuboDeps): Route {
-  return (request, response, next) => {
-    if (!request.url?.startsWith(prefix)) return next()
-    answerCall(request, response, deps).catch(next)
+  return {
+    at: /^\/api\/v0\//,
+    answer: (request, response, next) => void answerCall(request, response, deps).catch(next),
   }
 }
 

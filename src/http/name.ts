@@ -36,8 +36,9 @@ export async function named(
   wants: Wants,
 ): Promise<Named> {
   if (negotiated.as === 'ipns-record') return { kind: 'record', body: await recordOf(place, deps, wants) }
-  const location = deps.mode === 'web' && !place.own ? respelled(place.path, target.search) : undefined
-  return location === undefined ? locate(place, deps, wants) : { kind: 'moved', status: 302, location, varies: false }
+  const path = deps.mode === 'web' && !place.own ? respelled(place.path, target.search) : undefined
+  if (path === undefined) return locate(place, deps, wants)
+  return { kind: 'moved', status: 302, location: place.base + path, varies: false }
 }
 
 /** The content path of `/ipns/<name>[/…]`. */

@@ -19,6 +19,8 @@ export function openApiDocument(options: {
   /** Kubo's door is open. */
   readonly hasRpc: boolean
   readonly mode: Mode
+  /** Where it is mounted. */
+  readonly base: string
 }): Json {
   const documents = documentsOf(options.schemas)
   return {
@@ -30,7 +32,7 @@ export function openApiDocument(options: {
       summary: 'Content-addressed files: proved when read, confirmed when added.',
       license: { name: 'Apache-2.0 OR MIT', identifier: 'Apache-2.0 OR MIT' },
     },
-    servers: [{ url: '/' }],
+    servers: [{ url: options.base === '' ? '/' : options.base }],
     tags: [
       { name: 'content', description: 'Reading. Every byte is proved against its CID before it is sent.' },
       { name: 'uploads', description: 'Adding.' },

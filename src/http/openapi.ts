@@ -1,5 +1,6 @@
-// GET /openapi.json: made once, and the same bytes until the configuration changes.
+// GET /openapi.json: made once for each place where it is mounted, and the same bytes until the configuration changes.
 import { createHash } from 'node:crypto'
+import { LRUCache } from 'lru-cache'
 import { Failure } from '../failure.ts'
 import type { JsonSchema } from '../upload/schemas/documents.ts'
 import type { Route } from './add.ts'
@@ -9,7 +10,7 @@ import { closeAfter } from './linger.ts'
 import { openApiDocument } from './openapi-document.ts'
 import type { Mode } from './problem.ts'
 import type { Respond } from './respond.ts'
-import { hasBody } from './target.ts'
+import { baseOf, hasBody } from './target.ts'
 import { cutWhenStalled } from './write.ts'
 
 const methods = 'GET, HEAD, OPTIONS'
@@ -21,10 +22,13 @@ export function createOpenApiRoute(options: {
   readonly mode: Mode
   readonly respond: Respond
 }): Route {
-  const body = Buffer.from(`${JSON.stringify(openApiDocument(options))}\n`)
-  const etag = `"${createHash('sha256').update(body).digest('base64url').slice(0, 22)}"`
-  return (request, response, next) => {
-    if ((request.url ?? '').split('?')[0] !== '/openapi.json') return next()
+  const made = new LRUCache<string, Made>({ max: mostMade })
+  const madeFor = (base: string): Made => {
+    const known = made.get(base) ?? make(openApiDocument({ ...options, base }))
+    made.set(base, known)
+    return known
+  }
+  const answer: Route['answer'] = (request, response) => {
     const { method = '' } = request
     if (method === 'OPTIONS') return preflight(request, response, methods)
     const head = method === 'HEAD'
@@ -37,6 +41,7 @@ export function createOpenApiRoute(options: {
       options.respond.failed(request, response, failure, { headers: { Allow: methods } })
       return
     }
+    const { body, etag } = madeFor(baseOf(request))
     for (const [name, value] of corsHeaders) response.setHeader(name, value)
     response.setHeader('Cache-Control', 'public, max-age=3600')
     response.setHeader('ETag', etag)
@@ -47,4 +52,15 @@ export function createOpenApiRoute(options: {
     response.writeHead(200).end(head ? undefined : body)
     cutWhenStalled(response, options.respond.stalledMs)
   }
+  return { at: /^\/openapi\.json$/, answer }
+}
+
+type Made = { readonly body: Buffer; readonly etag: string }
+
+// A path that was mounted with a pattern has as many spellings as clients think of.
+const mostMade = 8
+
+function make(document: object): Made {
+  const body = Buffer.from(`${JSON.stringify(document)}\n`)
+  return { body, etag: `"${createHash('sha256').update(body).digest('base64url').slice(0, 22)}"` }
 }

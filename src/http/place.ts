@@ -5,6 +5,8 @@ export type Place = {
   readonly namespace: 'ipfs' | 'ipns'
   /** `/ipfs/<cid>[/…]` or `/ipns/<name>[/…]`, still encoded: the same for one thing by whatever address it is asked. */
   readonly path: string
+  /** What stands before the path in an address here, where the routes are mounted below the root. */
+  readonly base: string
   /** Nothing but this content is served under this origin: its pages may run, and its `_redirects` hold. */
   readonly own: boolean
   /** The host under which the shared paths of the same gateway are, where that is another one than was asked. */
@@ -16,11 +18,11 @@ export type Place = {
 }
 
 /** A path as every host answers it that is nobody's own. Undefined: no content is at such a path. */
-export function sharedPlace(target: Target, key: string | undefined): Place | undefined {
+export function sharedPlace(target: Target, base: string, key: string | undefined): Place | undefined {
   const namespace = namespaceOf(target.path)
   // What a name points at changes: never kept ready.
   const hotKey = namespace === 'ipfs' ? key : undefined
-  return namespace && { namespace, path: target.path, own: false, trustless: false, hotKey }
+  return namespace && { namespace, path: target.path, base, own: false, trustless: false, hotKey }
 }
 
 export function namespaceOf(path: string): Place['namespace'] | undefined {

@@ -11,7 +11,7 @@ import { headersToClient, headersToService } from './proxy-headers.ts'
 import { wrongPath } from './proxy-path.ts'
 import { requestIdOf } from './request-id.ts'
 import type { Respond } from './respond.ts'
-import { hasBody } from './target.ts'
+import { baseOf, hasBody } from './target.ts'
 import { reset } from './write.ts'
 
 export type ProxyEntry = {
@@ -44,7 +44,7 @@ export function createProxyRoute(
   const table = [...entries]
     .sort((one, other) => other.path.length - one.path.length)
     .map((entry) => ({ entry, forward: forwarder(entry, respond), atOnce: 0 }))
-  return (request, response, next) => {
+  const answer: Route['answer'] = (request, response, next) => {
     const { url = '' } = request
     const path = url.split('?')[0] ?? ''
     const found = table.find(({ entry }) => path === entry.path || path.startsWith(`${entry.path}/`))
@@ -62,7 +62,7 @@ export function createProxyRoute(
       requestId: requestIdOf(response),
     })
     const rest = url.slice(entry.path.length)
-    request.url = `${baseOf(entry)}${rest.startsWith('/') ? rest : `/${rest}`}`
+    request.url = `${pathThere(entry)}${rest.startsWith('/') ? rest : `/${rest}`}`
     found
       .forward(request, response, (error) => {
         // What went wrong on the way is answered by now, and nobody's bug.
@@ -70,9 +70,11 @@ export function createProxyRoute(
       })
       .catch(next)
   }
+  const paths = table.map(({ entry }) => entry.path.replace(/[\\^$.*+?()[\]{}|]/g, '\\$&'))
+  return { at: new RegExp(`^(?:${paths.join('|')})(?:/|$)`), answer }
 }
 
-const baseOf = ({ to }: ProxyEntry): string => new URL(to).pathname.replace(/\/$/, '')
+const pathThere = ({ to }: ProxyEntry): string => new URL(to).pathname.replace(/\/$/, '')
 
 function refusal(request: IncomingMessage, path: string, entry: ProxyEntry): Failure | undefined {
   const { method = '', headers } = request
@@ -135,7 +137,7 @@ function forwarder(entry: ProxyEntry, respond: Respond) {
           // It did not wait for the body: what is left of that is nobody's.
           if (!request.complete) closeAfter(request, response)
           try {
-            const mapping = { path: entry.path, to, asked: request.url ?? '/' }
+            const mapping = { path: baseOf(request) + entry.path, to, asked: request.url ?? '/' }
             response.writeHead(answer.statusCode ?? 0, headersToClient(answer.headers, mapping, entry))
           } catch (error) {
             answer.destroy()

@@ -38,6 +38,12 @@ function originForm(url: string, host: string | undefined): string {
   return rest.startsWith('/') ? rest : `/${rest}`
 }
 
+/** Where a host application has mounted the routes: what it took away from the beginning of the path. */
+export function baseOf(request: IncomingMessage): string {
+  const { baseUrl } = request as { readonly baseUrl?: unknown }
+  return typeof baseUrl === 'string' ? baseUrl.replace(/[^\x21-\x7e]/g, encodeURIComponent) : ''
+}
+
 /** A GET with a body: nobody reads it, so the connection cannot be used again. */
 export function hasBody(request: IncomingMessage): boolean {
   return request.headers['transfer-encoding'] !== undefined || Number(request.headers['content-length'] ?? 0) > 0

@@ -151,12 +151,12 @@ function whereabouts({ place, path, host }: WebRequest, served: Served): Whereab
   // A name may stand for a path of its own: what is behind the name in the address is what the address shows.
   const behind = place.path.split('/').filter((name) => name !== '').length - 2
   const segments = isElsewhere ? served.resolution.path.segments : path.segments.slice(path.segments.length - behind)
-  const gateway = own ? place.gateway && `//${place.gateway}` : ''
+  const gateway = own ? place.gateway && `//${place.gateway}` : place.base
   return {
     namespace,
     root,
     segments,
-    base: own ? '' : joined(`/${namespace}`, [root]),
+    base: own ? '' : joined(`${place.base}/${namespace}`, [root]),
     gateway,
     host: host?.startsWith(root) ? host : root,
   }

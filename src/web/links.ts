@@ -8,9 +8,9 @@ export type Whereabouts = {
   readonly root: string
   /** Names below it, decoded. */
   readonly segments: readonly string[]
-  /** The root as the host that was asked has it: `/ipfs/<cid>`, or nothing on an origin of its own. */
+  /** The root as the host that was asked has it: `/ipfs/<cid>` where the routes are mounted, or nothing on an origin of its own. */
   readonly base: string
-  /** Before `/ipfs/…`: nothing on the host that was asked, `//host` for another. Undefined: there is no such host. */
+  /** Before `/ipfs/…`: where the routes of the host that was asked are mounted, `//host` for another. Undefined: there is none. */
   readonly gateway: string | undefined
   /** Of a site without a gateway. */
   readonly host: string

@@ -2,7 +2,7 @@
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import type { Router } from 'express'
 import type { Route } from '../http/add.ts'
-import { application, createApp } from '../http/app.ts'
+import { createApp } from '../http/app.ts'
 import { createHosts } from '../http/hosts.ts'
 import { createJsonRule } from '../http/json-rule.ts'
 import { createLane, type Lane } from '../http/lane.ts'
@@ -56,7 +56,7 @@ export function wireFront(
   )
   const { userAgent } = config.retrieval
   const proxied = proxy.length > 0 ? [createProxyRoute(proxy, { respond, userAgent, forwarded })] : []
-  const router = createApp({
+  const { router, application } = createApp({
     retrieval,
     names,
     hot,
@@ -75,11 +75,10 @@ export function wireFront(
     respond,
     requestIds,
   })
-  const app = application(router)
   return {
     router,
     handler: (request: IncomingMessage, response: ServerResponse) => {
-      if (!lane.take(request, response)) app(request, response)
+      if (!lane.take(request, response)) application(request, response)
     },
     serves: hosts.serves,
     limits,

@@ -69,14 +69,13 @@ async function startThin(
   })
   const app = express()
   const schemas = createSchemaChecks({ maxBytes: 1_000_000 })
-  app.use(
-    createAddRoute({
-      uploads: through,
-      tokens: createTokens({ tokens: ['ours'] }),
-      schemas,
-      respond: createRespond({ mode: 'api', stalledMs: 60_000, onError: assert.ifError }),
-    }),
-  )
+  const route = createAddRoute({
+    uploads: through,
+    tokens: createTokens({ tokens: ['ours'] }),
+    schemas,
+    respond: createRespond({ mode: 'api', stalledMs: 60_000, onError: assert.ifError }),
+  })
+  app.all(route.at, route.answer)
   const { server, port } = await listen(app)
   return {
     url: `http://127.0.0.1:${port}`,

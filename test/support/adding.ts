@@ -76,18 +76,17 @@ export async function startAdding(options: AddingOptions = {}): Promise<Adding> 
     data,
   })
   const app = express()
-  app.use(
-    createAddRoute({
-      uploads,
-      tokens: createTokens(options.tokens ? { tokens: options.tokens } : 'none'),
-      schemas: createSchemaChecks({ maxBytes: 8 * 1024 * 1024 }),
-      respond: createRespond({
-        mode: 'api',
-        stalledMs: 60_000,
-        onError: (error) => lines.push({ event: 'internal', facts: { error: String(error) } }),
-      }),
+  const route = createAddRoute({
+    uploads,
+    tokens: createTokens(options.tokens ? { tokens: options.tokens } : 'none'),
+    schemas: createSchemaChecks({ maxBytes: 8 * 1024 * 1024 }),
+    respond: createRespond({
+      mode: 'api',
+      stalledMs: 60_000,
+      onError: (error) => lines.push({ event: 'internal', facts: { error: String(error) } }),
     }),
-  )
+  })
+  app.all(route.at, route.answer)
   const server = createServer(app)
   server.on('checkContinue', app)
   server.requestTimeout = 0

@@ -47,24 +47,23 @@ export async function startKuboDoor(tokens?: readonly string[], options: AddingO
   })
   const adding = await startAdding({ retrieval, maxBytes: 20_000_000, ...options })
   const app = express()
-  app.use(
-    createKuboRoute({
-      uploads: adding.uploads,
-      retrieval,
-      tokens: createTokens(tokens ? { tokens } : 'none'),
-      visit: () => {},
-      version: '0.0.0',
+  const route = createKuboRoute({
+    uploads: adding.uploads,
+    retrieval,
+    tokens: createTokens(tokens ? { tokens } : 'none'),
+    visit: () => {},
+    version: '0.0.0',
+    stalledMs: 1000,
+    clock,
+    respond: createRespond({
+      mode: 'api',
       stalledMs: 1000,
-      clock,
-      respond: createRespond({
-        mode: 'api',
-        stalledMs: 1000,
-        onError: (error) => {
-          throw error
-        },
-      }),
+      onError: (error) => {
+        throw error
+      },
     }),
-  )
+  })
+  app.all(route.at, route.answer)
   const server = createServer(app)
   server.on('checkContinue', app)
   server.listen(0, '127.0.0.1')

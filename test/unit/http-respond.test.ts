@@ -6,7 +6,7 @@ import { afterEach, describe, test } from 'node:test'
 import express from 'express'
 import { systemClock } from '../../src/clock.ts'
 import { Failure } from '../../src/failure.ts'
-import { type AppDeps, application, createApp } from '../../src/http/app.ts'
+import { type AppDeps, createApp } from '../../src/http/app.ts'
 import { createForwarded } from '../../src/http/forwarded.ts'
 import { createHosts } from '../../src/http/hosts.ts'
 import { createHot } from '../../src/http/hot.ts'
@@ -68,7 +68,7 @@ async function start(more: Partial<AppDeps> = {}) {
     requestIds: createRequestIds(forwarded),
     ...more,
   }
-  return { url: await serve(application(createApp(deps))), logged, failed }
+  return { url: await serve(createApp(deps).application), logged, failed }
 }
 
 async function isTold(url: string, { logged, failed }: { logged: Logged[]; failed: Failure[] }, path: string) {
@@ -97,15 +97,15 @@ describe('a bug', () => {
 
   test('where hosts are looked up is logged and counted as well', async () => {
     const hosts = createHosts({ table: {}, forwarded: createForwarded([]) })
-    const at = await start({ hosts: { ...hosts, find: () => Promise.reject(new TypeError('a bug of ours')) } })
+    const at = await start({
+      hosts: { ...hosts, claims: () => 'surely', find: () => Promise.reject(new TypeError('a bug of ours')) },
+    })
     await isTold(at.url, at, '/ipfs/bafkqaaa')
   })
 
   test('in a route is logged and counted as well', async () => {
     const at = await start({
-      routes: [
-        (request, _response, next) => next(request.url === '/mine' ? new TypeError('a bug of ours') : undefined),
-      ],
+      routes: [{ at: /^\/mine$/, answer: (_request, _response, next) => next(new TypeError('a bug of ours')) }],
     })
     await isTold(at.url, at, '/mine')
   })
