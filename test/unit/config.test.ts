@@ -32,25 +32,17 @@ function readCase(text: string): Case {
   return found
 }
 
-const errorsOf = (load: () => unknown): readonly string[] => {
+function refused(load: () => unknown): ConfigError {
   try {
     load()
   } catch (error) {
-    if (error instanceof ConfigError) return error.lines
+    if (error instanceof ConfigError) return error
     throw error
   }
   return assert.fail('it was accepted')
 }
 
-const messageOf = (load: () => unknown): string => {
-  try {
-    load()
-  } catch (error) {
-    if (error instanceof ConfigError) return error.message
-    throw error
-  }
-  return assert.fail('it was accepted')
-}
+const errorsOf = (load: () => unknown): readonly string[] => refused(load).lines
 
 function isFrozen(value: unknown): boolean {
   if (typeof value !== 'object' || value === null) return true
@@ -137,8 +129,8 @@ describe('configuration', () => {
 
   it('says of each mistake where it is: file, line and column, or the variable that it came from', () => {
     const file = new URL('places.yaml', casesFolder).pathname
-    const places = messageOf(() => loadConfig(file, { CIDGATE_ADMIN: 'nowhere', LONG: 'a-secret-of-its-reader' }))
-      .split('\n')
+    const places = refused(() => loadConfig(file, { CIDGATE_ADMIN: 'nowhere', LONG: 'a-secret-of-its-reader' }))
+      .message.split('\n')
       .map((line) => /^config: (\S+): .* \[(.*)\]$/.exec(line)?.slice(1))
     assert.deepEqual(places, [
       ['admin', 'CIDGATE_ADMIN'],
