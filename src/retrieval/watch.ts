@@ -162,7 +162,7 @@ export function createWatch(options: WatchOptions): Watch {
         },
         (error: unknown) => {
           const isCut = own.signal.aborted
-          const isTelling = isCut ? !isLeft : isTheirs(error) && !silenceOnly
+          const isTelling = isCut ? !isLeft : isTheirs(error) && (!silenceOnly || isFailure(error, 'timeout'))
           if (!isTelling) permit.cancelled()
           else if (!isBlamed) blame(error, permit)
           throw error

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { Call, Tier } from '../../backends/tiers/contract.ts'
 import { blockKey } from '../../src/block.ts'
-import { isFailure } from '../../src/failure.ts'
+import { Failure, isFailure } from '../../src/failure.ts'
 import { silentLog } from '../../src/observe/log.ts'
 import { type GuardOptions, guarded } from '../../src/retrieval/guarded-tier.ts'
 import { proved } from '../../src/retrieval/proved-tier.ts'
@@ -216,6 +216,17 @@ test('what fails at once says nothing about the next read of this machine’s di
   assert.ok(!guard.isDown)
   tier.isDown = false
   tier.isSilent = true
+  for (let turn = 0; turn < 3; turn++) guard.get(cid).catch(() => {})
+  await clock.advance(1000)
+  assert.ok(guard.isDown)
+})
+
+test('a disk that hangs is passed over, whichever clock gives up on it first', async () => {
+  const { clock, tier, guard } = make({}, { shared: false })
+  tier.get = async () => {
+    await clock.sleep(1000)
+    throw new Failure('timeout', 'the disk did not answer', { source: 'tier' })
+  }
   for (let turn = 0; turn < 3; turn++) guard.get(cid).catch(() => {})
   await clock.advance(1000)
   assert.ok(guard.isDown)
