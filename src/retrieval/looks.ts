@@ -12,13 +12,15 @@ export interface Look {
   readonly found: Promise<Found | undefined>
   /** Resolves as soon as it is worth asking somebody else too. The look goes on. */
   readonly overdue: Promise<void>
+  /** Resolves when no tier of this machine has it, or could say so. They may be slow because we are busy. */
+  readonly here: Promise<void>
   leave(): void
 }
 
 export interface Looks {
   join(cid: CID): Look
   /** With nobody else, `anyway`: those too that failed lately. */
-  alone(cid: CID, signal: AbortSignal, anyway: boolean): InTurn<Found>
+  alone(cid: CID, signal: AbortSignal, anyway: boolean): Promise<Found | undefined>
   /** Whether a slow tier has it, as far as they say so soon. */
   has(cid: CID, signal: AbortSignal): InTurn<true>
   /** It was deleted: what is being read now fills nothing, and whoever looks from now on looks anew. */
@@ -26,11 +28,12 @@ export interface Looks {
   close(): void
 }
 
+type Looking = Omit<Look, 'leave'>
 /** `isStale`: it was deleted meanwhile. */
-type Looking = { readonly inTurn: InTurn<Found>; isStale: boolean }
+type Shared = { readonly looking: Looking; isStale: boolean }
 
 export function createLooks({ all, slow, ask, hit }: Layers, log: Log): Looks {
-  const flights = createFlights<Looking>()
+  const flights = createFlights<Shared>()
   let deletes = 0
 
   /** Into every tier that is asked before this one. A fill that fails is counted where it fails; nobody waits for it. */
@@ -40,31 +43,37 @@ export function createLooks({ all, slow, ask, hit }: Layers, log: Log): Looks {
       (filler ? filler.put(cid, bytes) : tier.put(cid, bytes)).catch(onError)
   }
 
-  function begin(cid: CID, signal: AbortSignal, isStale: () => boolean, anyway: boolean): InTurn<Found> {
+  function begin(cid: CID, signal: AbortSignal, isStale: () => boolean, anyway: boolean): Looking {
+    const here = Promise.withResolvers<void>()
+    let left = slow.filter(isHere).length
+    const over = (layer: Layer): undefined => {
+      if (isHere(layer) && --left === 0) here.resolve()
+    }
     const asked = slow.map((layer) => async (own: AbortSignal, call: Call) => {
-      const bytes = await ask(layer, own, (told) => layer.tier.get(cid, own, told), { ...call, anyway })
-      if (!bytes) return undefined
+      const get = (told: Call) => layer.tier.get(cid, own, told)
+      const bytes = await ask(layer, own, get, { ...call, anyway })
+      if (!bytes) return over(layer)
       if (!isStale()) fillBefore(layer, cid, bytes)
       return hit(layer, bytes)
     })
-    return askInTurn(asked, signal)
+    if (left === 0) here.resolve()
+    return { ...askInTurn(asked, signal), here: here.promise }
   }
 
   return {
     join(cid) {
       const key = blockKey(cid)
       const flight = flights.join(key, (signal) => {
-        const looking: Looking = { inTurn: begin(cid, signal, () => looking.isStale, false), isStale: false }
-        const land = () => flights.land(key, looking)
-        looking.inTurn.found.then(land, land)
-        return looking
+        const shared: Shared = { looking: begin(cid, signal, () => shared.isStale, false), isStale: false }
+        const land = () => flights.land(key, shared)
+        shared.looking.found.then(land, land)
+        return shared
       })
-      const { inTurn } = flight.work
-      return { ...inTurn, leave: () => flight.leave() }
+      return { ...flight.work.looking, leave: () => flight.leave() }
     },
     alone(cid, signal, anyway) {
       const before = deletes
-      return begin(cid, signal, () => deletes !== before, anyway)
+      return begin(cid, signal, () => deletes !== before, anyway).found
     },
     has(cid, signal) {
       const asked = slow.map(
@@ -84,3 +93,5 @@ export function createLooks({ all, slow, ask, hit }: Layers, log: Log): Looks {
     close: () => flights.close(),
   }
 }
+
+const isHere = ({ tier }: Layer): boolean => !tier.traits.shared

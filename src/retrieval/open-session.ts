@@ -3,6 +3,7 @@
 import type { CID } from 'multiformats/cid'
 import { isIdentity, isProvable } from '../block.ts'
 import type { Clock } from '../clock.ts'
+import { orAborted } from '../deadline.ts'
 import { cancelled, isFailure } from '../failure.ts'
 import { createReadAhead, type Room } from './read-ahead.ts'
 import { createRequestClock } from './request-clock.ts'
@@ -85,22 +86,29 @@ export function openSession(
       if (onlyIfCached) throw notCached(cid)
       return await fromUpstreams(cid, around)
     } catch (error) {
-      if (stack.outages === outages)
-        throw isFailure(error, 'unavailable') && error.facts['alone'] ? notHere(error) : error
-      const late = await lastResort(cid, error)
-      if (late) return fromTier(late)
-      throw error
+      const late = isFailure(error, 'timeout') ? await fromHere(look) : undefined
+      const held = late ?? (stack.outages === outages ? undefined : await lastResort(cid, error))
+      if (!held)
+        throw isFailure(error, 'unavailable') && error.facts['alone'] && stack.outages === outages
+          ? notHere(error)
+          : error
+      notFound.forget(cid)
+      return fromTier(held)
     } finally {
       look.leave()
     }
   }
 
+  /** Time is up, and our own disk has not come to say what it has: no reason to deny what lies here. */
+  async function fromHere(look: Look): Promise<Held | undefined> {
+    const here = Promise.race([look.found, look.here.then(() => undefined)])
+    return orAborted(signal, here).catch(() => undefined)
+  }
+
   /** A tier was passed over because others are quicker. Now there are no others. */
   async function lastResort(cid: CID, error: unknown): Promise<Held | undefined> {
     if (signal.aborted || !isFailure(error, 'unavailable')) return undefined
-    const held = await inTime(cid, (own) => stack.findPatiently(cid, 'beyond', own)).catch(() => undefined)
-    if (held) notFound.forget(cid)
-    return held
+    return inTime(cid, (own) => stack.findPatiently(cid, 'beyond', own)).catch(() => undefined)
   }
 
   /** From the tiers alone. Whoever wants it meanwhile joins the same look. */

@@ -230,7 +230,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     findFast,
     look: (cid) => looks.join(cid),
     find,
-    findPatiently: (cid, patience, signal) => looks.alone(cid, signal, patience === 'beyond').found,
+    findPatiently: (cid, patience, signal) => looks.alone(cid, signal, patience === 'beyond'),
     get outages() {
       return all.reduce((sum, layer) => sum + layer.outages, 0)
     },

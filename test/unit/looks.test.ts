@@ -207,3 +207,19 @@ test('a store that is slow and answers has the block before the upload is acknow
     assert.deepEqual(await stored, { failed: [] })
   }
 })
+
+test('a look says when this machine has nothing, whatever becomes of the stores elsewhere', async () => {
+  const { clock, disk, bucket, stack } = make()
+  disk.isSilent = bucket.isSilent = true
+  const look = stack.look(cid)
+  let isHereOver = false
+  void look.here.then(() => {
+    isHereOver = true
+  })
+  await clock.advance(600)
+  assert.equal(isHereOver, false)
+  await disk.release()
+  await clock.advance(0)
+  assert.equal(isHereOver, true)
+  look.leave()
+})

@@ -17,7 +17,7 @@ import type { Hedge } from '../../src/retrieval/order.ts'
 import { createPool } from '../../src/retrieval/pool.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import type { Retrieval, Session } from '../../src/retrieval/session.ts'
-import type { TierStack } from '../../src/retrieval/tier-stack.ts'
+import type { Found, TierStack } from '../../src/retrieval/tier-stack.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { addCbor } from '../support/fixtures.ts'
 import { type ScriptedUpstream, scriptedUpstream } from '../support/scripted-upstream.ts'
@@ -70,7 +70,12 @@ function memoryStack(): TierStack & { readonly held: Map<string, Uint8Array> } {
     has: async (cid: CID) => held.has(blockKey(cid)),
     find: findFast,
     findFast,
-    look: () => ({ found: Promise.resolve(undefined), overdue: Promise.resolve(), leave() {} }),
+    look: () => ({
+      found: Promise.resolve(undefined),
+      overdue: Promise.resolve(),
+      here: Promise.resolve(),
+      leave() {},
+    }),
     put: async (cid: CID, bytes: Uint8Array) => void held.set(blockKey(cid), bytes),
     store: async (cid: CID, bytes: Uint8Array) => {
       held.set(blockKey(cid), bytes)
@@ -385,4 +390,20 @@ test('an identity CID is its own answer; one that cannot be proved is refused', 
   assert.deepEqual(await session().get(CID.parse('bafkqabtimvwgy3yk')), new TextEncoder().encode('hello\n'))
   const short = CID.decode(new Uint8Array([1, 0x55, 0x12, 1, 0xff]))
   assert.equal((await failureOf(session().get(short))).kind, 'malformed')
+})
+
+test('what lies on this machine is not denied because we were too busy to look before the deadline', async () => {
+  const { clock, stack, session } = make([scriptedUpstream('silent', new Map(), { silent: true })])
+  const looking = Promise.withResolvers<Found | undefined>()
+  const look = { found: looking.promise, overdue: Promise.resolve(), leave() {} }
+  stack.look = () => ({ ...look, here: new Promise(() => {}) })
+  const wanted = session().get(file.cid)
+  await clock.advance(7000)
+  looking.resolve({ bytes: new Uint8Array(3), tier: 'disk' })
+  assert.equal((await wanted).byteLength, 3)
+  // A store elsewhere that has not answered is no reason to wait any longer.
+  stack.look = () => ({ ...look, found: new Promise(() => {}), here: Promise.resolve() })
+  const denied = assert.rejects(session().get(nobodys), (error) => isFailure(error, 'timeout'))
+  await clock.advance(5000)
+  await denied
 })
