@@ -207,5 +207,8 @@ function refusal(name: string, status: number, retryAfter: string | undefined, s
   if (status === 500 && /(block|ipld|path).{0,40}not found|no link named/i.test(said))
     return failure('not-found', `${name} does not have it`)
   if (status === 504) return failure('timeout', `${name} ran out of time itself (504)`)
-  return failure('broken', `${name} answered with ${status}`)
+  return new Failure('broken', `${name} answered with ${status}`, {
+    source: 'upstream',
+    facts: { isIll: status >= 500 },
+  })
 }

@@ -25,6 +25,8 @@ const recordType = 'application/vnd.ipfs.ipns-record'
 
 const refusalsToBelieve = 3
 
+const carQuestion = 'CAR'
+
 /** The empty identity CID: every trustless gateway has it, and asking for it costs nobody anything. */
 const probeCid = CID.parse('bafkqaaa')
 
@@ -101,7 +103,7 @@ function createTrustless(settings: z.output<typeof options>, { name, userAgent, 
         lied = bytes.byteLength > 0
         if (lied) throw new Failure('false-bytes', 'it sent bytes for the empty CID', { source: 'upstream' })
       })
-      const car = await finding(findings, 'CAR', async () => {
+      const car = await finding(findings, carQuestion, async () => {
         for await (const _block of dagBlocks({ cid: probeCid, segments: [], scope: 'block' }, signal)) break
       })
       dag = car
@@ -117,14 +119,18 @@ function createTrustless(settings: z.output<typeof options>, { name, userAgent, 
 export const isUnreachable = ({ kind, cause }: Failure): boolean =>
   kind === 'broken' && typeof (cause as { code?: unknown } | undefined)?.code === 'string'
 
-/** Runs one question of a probe; throttling and silence are no finding about what the upstream can do, but about now. */
+/**
+ * Runs one question of a probe. Throttling, silence and a failure of its own (5xx) are no finding about what the upstream can
+ * do, but about now. CAR is the exception: some that do not speak it say so with a 5xx.
+ */
 export async function finding(findings: string[], what: string, question: () => Promise<void>): Promise<boolean> {
   try {
     await question()
     return true
   } catch (error) {
     if (isFailure(error, 'throttled') || isFailure(error, 'cancelled') || isFailure(error, 'timeout')) throw error
-    if (isFailure(error) && isUnreachable(error)) throw error
+    if (isFailure(error) && (isUnreachable(error) || (what !== carQuestion && error.facts['isIll'] === true)))
+      throw error
     findings.push(`${what}: ${error instanceof Error ? error.message : String(error)}`)
     return false
   }

@@ -255,6 +255,8 @@ describe('trustless', () => {
     assert.equal((await upstream.probe(signal())).usable, false)
     server.fault = { kind: 'throttle' }
     assert.equal((await failure(upstream.probe(signal()))).kind, 'throttled')
+    server.fault = { kind: 'status', status: 500 }
+    assert.equal((await failure(upstream.probe(signal()))).kind, 'broken')
   })
 
   test('a name that resolves into this network is refused, unless it is meant', async () => {

@@ -191,6 +191,21 @@ describe('a failure after the first byte', () => {
   }
 })
 
+test('an upstream that answered 500 for a second: its files are 200 again within two seconds', async () => {
+  const blocks: BlockMap = new Map()
+  const files = await distinctFiles(blocks, 100, 2000)
+  const one = await upstream(blocks)
+  const at = await gateway({ one }, { retrieval: { probeEvery: '10m' } })
+  assert.equal((await fetchAll(`${at.url}/ipfs/${files[0]?.cid}`)).status, 200)
+  one.fault = { kind: 'status', status: 500 }
+  await inParallel(files.slice(1, 50), 49, ({ cid }) => fetchAll(`${at.url}/ipfs/${cid}`))
+  await new Promise((resolve) => setTimeout(resolve, 1000)) // the length of the outage
+  one.fault = undefined
+  await new Promise((resolve) => setTimeout(resolve, 2000)) // the time it has to come back
+  const answers = await inParallel(files.slice(50), 50, ({ cid }) => fetchAll(`${at.url}/ipfs/${cid}`))
+  assert.deepEqual(new Set(answers.map(({ status }) => status)), new Set([200]))
+})
+
 describe('throttling', () => {
   test('Retry-After: 900 is kept: no request more to it, and the others serve', async () => {
     const busy = await upstream(all.blocks, { kind: 'throttle', retryAfter: '900' })
