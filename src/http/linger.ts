@@ -21,8 +21,9 @@ export function lingerAfter(request: IncomingMessage, response: ServerResponse, 
   const { socket } = response
   if (!socket) return
   const destroy = () => socket.destroy()
-  // What nobody has begun to read Node itself throws away behind the answer, and counts nothing of it.
-  request.read(0)
+  // What nobody has begun to read Node itself throws away behind the answer, and counts nothing of it. What is here already
+  // goes at once: with a full buffer nothing is begun.
+  request.read()
   // With `Connection: close` Node ends a connection this way as soon as the answer is out, which may take its time.
   socket.destroySoon = () => {
     socket.end()

@@ -4,6 +4,7 @@ import { once } from 'node:events'
 import { createServer, type Server } from 'node:http'
 import { type AddressInfo, connect } from 'node:net'
 import { afterEach, describe, it } from 'node:test'
+import { setImmediate } from 'node:timers/promises'
 import { closeAfter, type LingerLimits, lingerAfter } from '../../src/http/linger.ts'
 
 const patient: LingerLimits = { mostBytes: 1e9, fullMs: 60_000, quietMs: 60_000, mostMs: 60_000 }
@@ -16,9 +17,14 @@ describe('a client that was answered while it sends', () => {
     server?.close()
   })
 
-  /** Bytes that were sent until the server let the connection go. */
-  async function flood(limits: Partial<LingerLimits>, bytes: Buffer, everyMs?: number): Promise<number> {
-    server = createServer((request, response) => {
+  /** Bytes that were sent until the server let the connection go. `isFull`: it is answered when much has come already. */
+  async function flood(
+    limits: Partial<LingerLimits>,
+    bytes: Buffer,
+    { everyMs, isFull = false }: { readonly everyMs?: number; readonly isFull?: boolean } = {},
+  ): Promise<number> {
+    server = createServer(async (request, response) => {
+      while (isFull && request.readableLength < request.readableHighWaterMark) await setImmediate()
       response.shouldKeepAlive = false
       lingerAfter(request, response, { ...patient, ...limits })
       response.end('no')
@@ -49,12 +55,15 @@ describe('a client that was answered while it sends', () => {
   })
 
   it('is let go when it has had all the time there is, though it still sends', async () => {
-    assert.ok((await flood({ mostMs: 300 }, Buffer.from('x'), 20)) > 1)
+    assert.ok((await flood({ mostMs: 300 }, Buffer.from('x'), { everyMs: 20 })) > 1)
   })
 
   it('is read no more when enough was thrown away, and let go a moment later', async () => {
-    const sent = await flood({ mostBytes: 5_000_000, fullMs: 100 }, megabyte, 0)
-    assert.ok(sent >= 5_000_000 && sent < 60_000_000, `${sent} bytes`)
+    for (const isFull of [false, true]) {
+      const sent = await flood({ mostBytes: 5_000_000, fullMs: 100, mostMs: 2000 }, megabyte, { everyMs: 0, isFull })
+      assert.ok(sent >= 5_000_000 && sent < 60_000_000, `${sent} bytes`)
+      server?.close()
+    }
   })
 
   it('has its connection closed at once when it has sent everything', async () => {
