@@ -31,7 +31,7 @@ export interface Pace {
 
 const kept = 32
 const forgetMs = 300_000
-const leastSlowMs = 100
+const leastSlowMs = 400
 const slowFactor = 2
 const mostOverdue = 2
 

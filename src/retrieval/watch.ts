@@ -41,11 +41,10 @@ export interface Watch {
   readonly failures: number
 }
 
-type Live = { tell(): void; end(reason: unknown): void; readonly hasBegun: boolean; readonly isOverdue: boolean }
+type Live = { tell(): void; end(reason: unknown): void; readonly hasBegun: boolean }
 
 const mostAtOnce = 8192
 const mostStrays = 8
-const mostOverdue = 3
 const lateMs = 10
 const againMs = 25
 // What somebody waits longer where we were held up ourselves: hardly for a store elsewhere, for a disk it is mostly so.
@@ -97,15 +96,11 @@ export function createWatch(options: WatchOptions): Watch {
     const cut = Promise.withResolvers<never>()
     let beganAt: number | undefined
     let isTold = false
-    let isOverdue = false
     let isLeft = false
     let isBlamed = false
     const one = {
       get hasBegun() {
         return beganAt !== undefined
-      },
-      get isOverdue() {
-        return isOverdue
       },
       tell() {
         if (isTold) return
@@ -136,7 +131,6 @@ export function createWatch(options: WatchOptions): Watch {
         if (clock.monotonic() - since > dueMs + (slowIsFailure ? heldUpMs.elsewhere : heldUpMs.here)) one.tell()
       }
       const due = () => {
-        isOverdue = true
         pace.overdue()
         one.tell()
         tellLine()
@@ -176,19 +170,10 @@ export function createWatch(options: WatchOptions): Watch {
     return { over, leave: one.leave }
   }
 
-  /** So many calls have no answer, and no other had one since: whether it fails will be known soon. */
-  function isSilent(): boolean {
-    if (!slowIsFailure || pace.patienceMs > 0) return false
-    let overdue = 0
-    for (const one of live) if (one.isOverdue && ++overdue >= mostOverdue) return true
-    return false
-  }
-
   return {
     async run(signal, call, work) {
       signal?.throwIfAborted()
       if (live.size >= mostAtOnce) throw crowded(name)
-      if (!call?.anyway && breaker.state === 'closed' && isSilent()) throw passedOver(name, breaker.retryAfterMs)
       const isTrial = breaker.state !== 'closed'
       const permit = breaker.enter() ?? (call?.anyway ? notAsked : undefined)
       if (!permit) throw passedOver(name, breaker.retryAfterMs)

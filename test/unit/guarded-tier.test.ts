@@ -64,7 +64,7 @@ test('one that was quick and falls silent is waited for twice, asked three times
   tier.isSilent = true
   for (const ms of [25, 25, 0]) assert.deepEqual(await patiently(clock, guard), { kind: 'overdue', ms })
   assert.equal(tier.waiting, 3, 'the calls go on')
-  await clock.advance(100)
+  await clock.advance(400)
   assert.ok(guard.isDown)
   for (let turn = 0; turn < 10; turn++) assert.deepEqual(await patiently(clock, guard), { kind: 'unavailable', ms: 0 })
   assert.deepEqual(events, ['warn tier.passed-over reads'])
@@ -74,7 +74,7 @@ test('one that is silent from the start is waited for 100 ms, twice', async () =
   const { clock, tier, guard } = make()
   tier.isSilent = true
   for (const ms of [100, 100, 0, 0]) assert.deepEqual(await patiently(clock, guard), { kind: 'overdue', ms })
-  await clock.advance(200)
+  await clock.advance(400)
   assert.deepEqual(await patiently(clock, guard), { kind: 'unavailable', ms: 0 })
 })
 
@@ -143,18 +143,17 @@ test('a tier that is far but answers is waited for as long as it usually takes',
 test('one that always takes long is asked beside the others, is not passed over for it, and not waited for', async () => {
   const { clock, tier, guard } = make()
   tier.held.set(blockKey(cid), bytes)
-  tier.slowMs = 400
+  tier.slowMs = 350
   tier.clock = clock
-  // It is not known yet: waited for, and held against it until it answers.
   assert.deepEqual(await patiently(clock, guard), { kind: 'overdue', ms: 100 })
-  await clock.advance(300)
+  await clock.advance(250)
   assert.equal(guard.patienceMs, 0)
   for (let turn = 0; turn < 20; turn++) {
     assert.deepEqual(await patiently(clock, guard), { kind: 'overdue', ms: 0 })
     await clock.advance(400)
   }
   assert.ok(!guard.isDown)
-  assert.equal(guard.failures, 1)
+  assert.equal(guard.failures, 0)
 })
 
 test('three slow answers that do come close the breaker again', async () => {
@@ -163,13 +162,13 @@ test('three slow answers that do come close the breaker again', async () => {
   await guard.get(cid)
   tier.isSilent = true
   const slow = [guard.get(cid), guard.get(cid), guard.get(cid)]
-  await clock.advance(100)
+  await clock.advance(399)
+  assert.ok(!guard.isDown)
+  await clock.advance(1)
   assert.ok(guard.isDown)
-  await clock.advance(50)
   await tier.release()
   await Promise.all(slow)
   assert.ok(!guard.isDown)
-  assert.ok(guard.patienceMs > 150)
 })
 
 test('a tier of this machine is not passed over for being slow, only for saying nothing to the end', async () => {
@@ -203,7 +202,7 @@ test('the time in a line of ours is no time of the tier, and who stands there wh
   assert.equal(told, 10, 'a reader does not stand in line for ever')
   assert.equal(guard.failures, 0)
   for (const go of begin.slice(0, 3)) go()
-  await clock.advance(200)
+  await clock.advance(400)
   assert.ok(guard.isDown)
   for (const end of await Promise.all(ends.slice(3))) assert.match(String(end), /passed over/)
   assert.equal(tier.waiting, 3)
@@ -326,7 +325,7 @@ test('a write that hangs is waited for 150 ms twice, and is passed over after th
     await clock.advance(150)
     assert.equal(toldAt, began + waits)
   }
-  await clock.advance(150)
+  await clock.advance(400)
   assert.deepEqual(await timed(clock, guard.put(cid, bytes)), { kind: 'unavailable', ms: 0 })
   await clock.advance(1000)
   assert.deepEqual(await timed(clock, guard.put(cid, bytes)), { kind: 'unavailable', ms: 0 })
