@@ -95,7 +95,7 @@ async function putTogether(whole: Whole): Promise<Ready> {
   const tiers = wireTiers(whole, bare, { providers, left, spools })
   const reading = await wireReading(whole, { ...tiers, members })
   const shared = wirePublic(whole)
-  const writing = wireUploads(whole, { providers, left, spools, reading, respond: shared.respond })
+  const writing = wireUploads(whole, { providers, left, spools, reading, ...shared })
   const front = wireFront(whole, reading, { ...shared, routes: writing.routes, stack: tiers.stack })
   const { router, handler, serves } = front
   const { handler: admin, drain, begin } = wireAdmin(whole, { providers, tiers, reading, writing, front })

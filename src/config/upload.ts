@@ -31,7 +31,17 @@ export const upload = z
       .union([z.literal('none'), z.strictObject({ tokens: z.array(token()).min(1) })])
       .default('none')
       .describe('Who may upload: everybody, or who sends one of these as `Authorization: Bearer …`.'),
-    concurrency: z.int().min(1).default(64).describe('Uploads received at once; the next is answered with 503.'),
+    concurrency: z
+      .int()
+      .min(1)
+      .default(64)
+      .describe('Uploads received at once; the next waits for a moment, and is then answered with 503.'),
+    perClient: z
+      .union([z.literal('auto'), z.int().min(1)])
+      .default('auto')
+      .describe(
+        'Of these, those of one address (IPv6: of one /64). auto: three times as many as are free besides, so that one client never has all. Behind proxies see `trustedProxies`.',
+      ),
     idle: duration()
       .refine((ms) => ms > 0, 'expected more than 0')
       .prefault('30s')
@@ -64,7 +74,11 @@ export const upload = z
       .describe(
         "Kubo's own door under /api/v0 (add, cat, block/get, dag/export, pin/add, pin/ls), for tools that speak it.",
       ),
-    minRate: size().prefault('1KiB').describe('Bytes a second, on average, below which an upload is ended as stuck.'),
+    minRate: size()
+      .prefault('1KiB')
+      .describe(
+        'Bytes a second, on average, below which an upload is ended as stuck. Eight times that for each upload that waits for a place, over the last seconds; the slowest go first.',
+      ),
   })
   .transform(({ mostBytes, ...rest }) => ({ ...rest, mostBytes: mostBytes ?? Math.max(2 ** 30, 2 * rest.maxBytes) }))
   .refine(({ maxBytes, mostBytes }) => maxBytes <= mostBytes, {

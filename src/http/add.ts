@@ -1,6 +1,6 @@
 // POST /add. Whatever can be known from the headers is said before a byte of the body is read; the rest is upload's work.
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import { Failure, isFailure } from '../failure.ts'
+import { cancelled, Failure, isFailure } from '../failure.ts'
 import { malformed, tooLarge } from '../upload/failures.ts'
 import { boundaryOf } from '../upload/part-watch.ts'
 import { aroundBytes } from '../upload/receive.ts'
@@ -19,6 +19,8 @@ export type AddDeps = {
   readonly tokens: Tokens
   readonly schemas: SchemaChecks
   readonly respond: Respond
+  /** Whose upload it is, as far as limits go. */
+  readonly clientOf: (request: IncomingMessage) => string
 }
 
 export type Next = (error?: unknown) => void
@@ -61,10 +63,15 @@ async function answerAdd(
   try {
     const check = lookAhead(request, query, deps)
     const via = deps.via(request.headers)
-    leave = uploads.enter()
+    const place = await uploads.enter(deps.clientOf(request), leftBy(response))
+    leave = place.leave
     // Whoever waits to be told so begins only now.
     if (request.headers.expect !== undefined && request.httpVersion !== '1.0') response.writeContinue()
-    const added = await uploads.receive(request, { check: check === undefined ? undefined : schemas.check(check), via })
+    const added = await uploads.receive(request, {
+      check: check === undefined ? undefined : schemas.check(check),
+      via,
+      place,
+    })
     if (!response.destroyed)
       sendCids(
         response,
@@ -81,6 +88,13 @@ async function answerAdd(
   } finally {
     leave()
   }
+}
+
+/** Aborts when the client is gone. */
+function leftBy(response: ServerResponse): AbortSignal {
+  const left = new AbortController()
+  response.once('close', () => left.abort(cancelled()))
+  return left.signal
 }
 
 /** What the service of thin mode refused, no token of ours would mend: the realm says whose it is (RFC 9110 §11.5). */

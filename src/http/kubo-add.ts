@@ -6,12 +6,12 @@ import { aroundBytes, type PartName } from '../upload/receive.ts'
 import { badCall, type Call, sendJson } from './kubo-call.ts'
 import { readAddQuery } from './kubo-options.ts'
 
-export async function addFiles({ request, response, query, deps }: Call): Promise<void> {
+export async function addFiles({ request, response, query, signal, deps }: Call): Promise<void> {
   const { uploads } = deps
   boundaryOf(request.headers['content-type'])
   if (Number(request.headers['content-length'] ?? 0) > uploads.maxBytes + aroundBytes) throw tooLarge(uploads.maxBytes)
   const { shape, isOnlyHashed, isUpgraded, isSilent } = readAddQuery(query)
-  const leave = uploads.enter()
+  const place = await uploads.enter(deps.clientOf(request), signal)
   try {
     // One of 1.0 cannot read it (RFC 9110 §10.1.1).
     if (request.headers.expect !== undefined && request.httpVersion !== '1.0') response.writeContinue()
@@ -19,6 +19,7 @@ export async function addFiles({ request, response, query, deps }: Call): Promis
       parts: 'every',
       look: checkPart,
       isOnlyHashed,
+      place,
       ...(shape && { shape }),
     })
     const lines = added.map(({ cid, dagBytes, fileName }) => {
@@ -28,7 +29,7 @@ export async function addFiles({ request, response, query, deps }: Call): Promis
     response.setHeader('X-Chunked-Output', '1')
     sendJson({ response, deps }, ...(isSilent ? [] : lines))
   } finally {
-    leave()
+    place.leave()
   }
 }
 

@@ -14,6 +14,7 @@ export type KuboDeps = WriteOptions & {
   readonly tokens: Tokens
   readonly visit: NonNullable<ResolveOptions['visit']>
   readonly version: string
+  readonly clientOf: (request: IncomingMessage) => string
   readonly respond: Respond
 }
 

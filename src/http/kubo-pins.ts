@@ -9,23 +9,23 @@ import { nameOf } from '../upload/journal.ts'
 import { argOf, badCall, type Call, isOn, saidIn, sendJson } from './kubo-call.ts'
 import { writeAll } from './write.ts'
 
-export async function addPin({ query, session, response, deps }: Call): Promise<void> {
+export async function addPin({ request, query, session, signal, response, deps }: Call): Promise<void> {
   const said = saidIn(query, { r: 'recursive', n: 'name' })
   if (!isOn(said, 'recursive', true))
     throw badCall('recursive=false is not done here: a DAG is pinned whole. Leave it out')
   if (said.get('name')) throw badCall('pins have no names here: leave name out')
   const cid = parseRoot(argOf(query))
   deps.visit(cid, [])
-  const leave = deps.uploads.enter()
+  const place = await deps.uploads.enter(deps.clientOf(request), signal)
   try {
     const bytes = await session.get(cid, { cid, segments: [], scope: 'all' })
     session.begun()
     const below = visited(session, deps.visit)
     const watch = watchFrom(deps.visit, cid)
-    await deps.uploads.keep(cid, walkDag(below, { cid, bytes }, { scope: 'all', dups: false, watch }))
+    await deps.uploads.keep(cid, walkDag(below, { cid, bytes }, { scope: 'all', dups: false, watch }), place)
     sendJson({ response, deps }, { Pins: [cid.toString()] })
   } finally {
-    leave()
+    place.leave()
   }
 }
 

@@ -6,6 +6,7 @@ import { TextDecoder } from 'node:util'
 import { Busboy, type BusboyInstance } from '@fastify/busboy'
 import type { Clock } from '../clock.ts'
 import { cancelled, Failure } from '../failure.ts'
+import type { Place } from './admission.ts'
 import { malformed, tooLarge } from './failures.ts'
 import { boundaryOf, createPartWatch } from './part-watch.ts'
 
@@ -26,6 +27,8 @@ export type ReceiveOptions = ReceiveLimits & {
   readonly parts?: 'data' | 'every'
   /** Ends it from outside. */
   readonly signal?: AbortSignal
+  /** Is told how it comes in, and may end it. */
+  readonly place?: Pick<Place, 'pace' | 'signal'> | undefined
 }
 
 export type PartName = { readonly fileName: string | undefined; readonly type: string }
@@ -129,9 +132,10 @@ export async function receive<T>(
     onPart: (isData) => found.push(isData),
   })
   const unplug = pump(request, parser, { ...options, look: watch, fail })
-  const onAbort = () => fail(options.signal?.reason)
-  options.signal?.addEventListener('abort', onAbort, { once: true })
-  if (options.signal?.aborted) onAbort()
+  const signals = [options.signal, options.place?.signal].filter((signal) => signal !== undefined)
+  const onAbort = () => fail(signals.find(({ aborted }) => aborted)?.reason)
+  for (const signal of signals) signal.addEventListener('abort', onAbort, { once: true })
+  if (signals.some(({ aborted }) => aborted)) onAbort()
   try {
     await done.promise
     const results = await Promise.all(takes)
@@ -142,7 +146,7 @@ export async function receive<T>(
     throw stop.signal.reason
   } finally {
     unplug()
-    options.signal?.removeEventListener('abort', onAbort)
+    for (const signal of signals) signal.removeEventListener('abort', onAbort)
     await Promise.allSettled(takes)
   }
 }
@@ -155,6 +159,7 @@ type PumpOptions = ReceiveOptions & {
 /** The request into the parser at the parser's pace, with the sender's clocks: time we made it wait is not its own. */
 function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOptions): () => void {
   const { clock, fail, look, maxBytes, idleMs, minRate, graceMs } = options
+  const pace = options.place?.pace
   const began = clock.monotonic()
   let received = 0
   let since = began
@@ -163,12 +168,14 @@ function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOpt
 
   const onData = (chunk: Buffer): void => {
     received += chunk.byteLength
+    pace?.received(chunk.byteLength)
     since = clock.monotonic()
     if (received > maxBytes + aroundBytes) return fail(tooLarge(maxBytes))
     const wrong = look(chunk)
     if (wrong) return fail(wrong)
     if (parser.write(chunk)) return
     request.pause()
+    pace?.turn(false)
     pausedAt = since
   }
   const onDrain = (): void => {
@@ -176,9 +183,11 @@ function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOpt
     if (pausedAt !== undefined) pausedMs += now - pausedAt
     pausedAt = undefined
     since = now
+    pace?.turn(true)
     request.resume()
   }
   const onEnd = (): void => {
+    pace?.turn(false)
     cancelTick()
     cancelTick = clock.after(stuckMs, () => fail(malformed('the multipart body does not end')))
     parser.end()
@@ -200,6 +209,7 @@ function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOpt
   }
   let cancelTick = clock.after(tickMs, tick)
 
+  pace?.turn(true)
   parser.on('drain', onDrain)
   request.on('data', onData)
   request.on('end', onEnd)
@@ -208,6 +218,7 @@ function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOpt
   if (request.destroyed) onGone()
   return () => {
     cancelTick()
+    pace?.turn(false)
     parser.off('drain', onDrain)
     request.off('data', onData)
     request.off('end', onEnd)

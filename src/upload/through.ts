@@ -21,6 +21,7 @@ export type ThroughOptions = {
   readonly profile: Profile
   readonly limits: ReceiveLimits
   readonly concurrency: number
+  readonly perClient?: number | 'auto'
   /** How long the service may take none of the bytes there are for it, and how long its answer may take. */
   readonly answerMs: number
   readonly userAgent: string
@@ -36,9 +37,16 @@ const storeMs = 10_000
 
 export function createThrough(options: ThroughOptions): Through {
   const { limits, retrieval, clock, answerMs } = options
-  const admission = createAdmission({ most: options.concurrency, mostBytes: Number.POSITIVE_INFINITY })
   const forwarding = createForwarding(options)
   const closing = new AbortController()
+  const admission = createAdmission({
+    clock,
+    most: options.concurrency,
+    mostBytes: Number.POSITIVE_INFINITY,
+    perClient: options.perClient ?? 'auto',
+    minRate: limits.minRate,
+    closing: closing.signal,
+  })
 
   async function keep(cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<void> {
     const late = () => new Failure('timeout', 'the tiers did not take a block in time', { source: 'tier' })
@@ -75,7 +83,7 @@ export function createThrough(options: ThroughOptions): Through {
         return added
       }
       try {
-        const added = await receive(request, { ...limits, clock, signal: forward.failed }, take)
+        const added = await receive(request, { ...limits, clock, signal: forward.failed, place: own.place }, take)
         forward.end()
         const held = await withDeadline({ ms: answerMs, clock, late: forward.late }, () => forward.answer)
         for (const { cid } of added) {

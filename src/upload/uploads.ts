@@ -15,7 +15,7 @@ import type { Clock } from '../clock.ts'
 import { tryToWrite } from '../durable.ts'
 import { isFailure } from '../failure.ts'
 import type { Log } from '../observe/log.ts'
-import { type Admission, type Counter, createAdmission } from './admission.ts'
+import { type Admission, type Counter, createAdmission, type Place } from './admission.ts'
 import { type Confirmation, createConfirmation } from './confirm.ts'
 import { keepText, type TextCheck } from './document.ts'
 import { busy, diskFailure, malformed, nobodyKeeps, tooLarge } from './failures.ts'
@@ -35,6 +35,8 @@ export type UploadsOptions = {
   /** Uploads received at once, and bytes of them that may lie here without having been answered. */
   readonly concurrency: number
   readonly mostBytes: number
+  /** Of these, those of one client. */
+  readonly perClient?: number | 'auto'
   readonly providers: readonly Provider[]
   /** Of this machine: where uploads may lie that no provider of the configuration has. By default those of the providers. */
   readonly stores?: readonly LocalStore[]
@@ -60,6 +62,8 @@ export type AddOptions = {
   readonly look?: (part: PartName) => void
   /** Nothing is kept: what it would be is told. */
   readonly isOnlyHashed?: boolean
+  /** Where it was let in. */
+  readonly place?: Place
   /** Who it has come through, for those who forward it. */
   readonly via?: string
 }
@@ -74,17 +78,17 @@ export type Added = {
 
 export interface Uploads {
   readonly maxBytes: number
-  /** Lets an upload in, or says why not; to be called before a byte of it is read. The answer lets it out again. */
-  enter(): () => void
+  /** Lets an upload of this client in, or says why not; to be called before a byte of it is read. Its place has to be left. */
+  enter(client: string, signal?: AbortSignal): Promise<Place>
   /** One for each `data` part, in order, each held by enough providers. */
   receive(request: IncomingMessage, options?: AddOptions): Promise<Added[]>
   /** The same for bytes that come from elsewhere. */
   add(bytes: AsyncIterable<Uint8Array>, options?: AddOptions): Promise<Added>
   /** The same for a DAG that exists already: every proved block of it, in any order. */
-  keep(root: CID, blocks: AsyncIterable<Block>): Promise<void>
+  keep(root: CID, blocks: AsyncIterable<Block>, place?: Place): Promise<void>
   readonly confirmation: Pick<Confirmation, 'open' | 'giveUp'>
   readonly journal: Pick<Journal, 'record' | 'records'>
-  readonly admission: Pick<Admission, 'uploads' | 'bytes'>
+  readonly admission: Pick<Admission, 'uploads' | 'waiting' | 'bytes'>
   /** Takes up what the last process left. Where this is the first gateway over its folder, its uploads wait for it. */
   ready(): Promise<void>
   /** What was accepted can be read. Does not reject. */
@@ -109,7 +113,6 @@ export function createUploads(options: UploadsOptions): Uploads {
   const { data, limits, providers, confirm, queue, pinMs, retrieval, clock, log, admit = () => {} } = options
   const { spools = createSpools(spoolFolder(data)) } = options
   const journal = createJournal(journalFolder(data), log)
-  const admission = createAdmission({ most: options.concurrency, mostBytes: options.mostBytes })
   const confirmation = createConfirmation({
     providers,
     stores: options.stores ?? providers.flatMap(({ store }) => store ?? []),
@@ -128,6 +131,14 @@ export function createUploads(options: UploadsOptions): Uploads {
     onConfirmed: (upload, signal) => fillTiers(upload, { retrieval, log, clock }, signal),
   })
   const closing = new AbortController()
+  const admission = createAdmission({
+    clock,
+    most: options.concurrency,
+    mostBytes: options.mostBytes,
+    perClient: options.perClient ?? 'auto',
+    minRate: limits.minRate,
+    closing: closing.signal,
+  })
   const { promise: gone, resolve: go } = Promise.withResolvers<void>()
   const line = generations.get(data) ?? []
   generations.set(data, line)
@@ -152,10 +163,11 @@ export function createUploads(options: UploadsOptions): Uploads {
   /** Into a spool of its own, which is gone again if anything fails. Without a profile the root says how it is spelled. */
   async function spool(
     profile: Profile | undefined,
+    place: Place | undefined,
     fill: (put: Spool['put'], counter: Counter) => Promise<Added & { readonly fileBytes?: number | undefined }>,
   ): Promise<Spooled> {
     const spooling = await spools.begin()
-    const counter = admission.count()
+    const counter = admission.count(place)
     const writes = new Set<Promise<void>>()
     // What could not be asked for afterwards is not kept as a part of something else either.
     async function put(cid: CID, bytes: Uint8Array): Promise<void> {
@@ -185,7 +197,7 @@ export function createUploads(options: UploadsOptions): Uploads {
   async function spoolFile(source: AsyncIterable<Uint8Array>, own: AddOptions, fileName?: string): Promise<Spooled> {
     const profile = own.shape === undefined ? options.profile : undefined
     const shape = own.shape ?? shapes[options.profile]
-    const spooled = await spool(profile, async (put, counter) => {
+    const spooled = await spool(profile, own.place, async (put, counter) => {
       const text = own.check && keepText(own.check)
       const imported = await importFile(counter.over(text ? text.over(source) : source), shape, put)
       text?.check()
@@ -206,15 +218,16 @@ export function createUploads(options: UploadsOptions): Uploads {
 
   return {
     maxBytes: limits.maxBytes,
-    enter() {
+    async enter(client, signal) {
       if (providers.length === 0) throw nobodyKeeps()
-      return admission.enter()
+      return admission.enter(client, signal)
     },
     async receive(request, own = {}) {
       await open
       const spooled: Spooled[] = []
       try {
-        const receiving = { ...limits, clock, signal: closing.signal, ...(own.parts && { parts: own.parts }) }
+        const { parts, place } = own
+        const receiving = { ...limits, clock, signal: closing.signal, place, ...(parts && { parts }) }
         // Nothing goes to a provider before the whole body was there and was well formed.
         const all = await receive(request, receiving, async (bytes, _signal, part) => {
           own.look?.(part)
@@ -234,9 +247,9 @@ export function createUploads(options: UploadsOptions): Uploads {
       const [added] = await confirmed([await spoolFile(bytes, own)])
       return added as Added
     },
-    async keep(root, blocks) {
+    async keep(root, blocks, place) {
       await open
-      const spooled = await spool(undefined, async (put, counter) => {
+      const spooled = await spool(undefined, place, async (put, counter) => {
         let fileBytes: number | undefined
         for await (const { cid, bytes } of blocks) {
           if (cid.equals(root)) fileBytes = fileBytesOf({ cid, bytes })

@@ -1,6 +1,8 @@
 // What every route of the public address shares: how a request that failed is answered, counted and logged, and whose word
 // is taken for where it came from.
+import type { IncomingMessage } from 'node:http'
 import { createForwarded, type Forwarded } from '../http/forwarded.ts'
+import { clientOf } from '../http/limits.ts'
 import { createRespond, type Respond } from '../http/respond.ts'
 import { createRequestCounts, type RequestCounts } from '../observe/readings.ts'
 import type { Whole } from './whole.ts'
@@ -9,6 +11,8 @@ export type Public = {
   readonly respond: Respond
   readonly requests: RequestCounts
   readonly forwarded: Forwarded
+  /** Whose request it is, as far as limits go. */
+  readonly clientOf: (request: IncomingMessage) => string
 }
 
 export function wirePublic({ config, log, lease }: Whole): Public {
@@ -20,5 +24,6 @@ export function wirePublic({ config, log, lease }: Whole): Public {
     onError: (error, about) =>
       log('error', 'request.broke', { ...about, error: error instanceof Error ? error.stack : String(error) }),
   })
-  return { respond, requests, forwarded: createForwarded(config.trustedProxies) }
+  const forwarded = createForwarded(config.trustedProxies)
+  return { respond, requests, forwarded, clientOf: (request) => clientOf(forwarded.addressOf(request)) }
 }

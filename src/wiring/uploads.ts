@@ -15,6 +15,7 @@ import { createThrough, type Through } from '../upload/through.ts'
 import type { Target } from '../upload/through-forward.ts'
 import { createUploads, type Uploads } from '../upload/uploads.ts'
 import { takeEverywhere } from './everywhere.ts'
+import type { Public } from './public.ts'
 import type { Reading } from './reading.ts'
 import { schemasOf } from './schemas.ts'
 import type { Whole } from './whole.ts'
@@ -35,6 +36,7 @@ type Parts = {
   readonly spools: Spools
   readonly reading: Pick<Reading, 'retrieval' | 'denials'>
   readonly respond: Respond
+  readonly clientOf: Public['clientOf']
 }
 
 type Stores = Pick<Parts, 'providers' | 'left' | 'spools'> & {
@@ -46,14 +48,14 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
   const { config, clock, lease } = whole
   const { upload, responses } = config
   const { retrieval, denials } = parts.reading
-  const { respond } = parts
+  const { respond, clientOf } = parts
   // What may be refused comes before what begins to work.
   const tokens = createTokens(upload.auth)
   const schemas = lease.take('schemas', [upload.schemas, responses.json.maxBytes], () => schemasOf(config))
   const stores = { ...parts, everywhere: takeEverywhere(whole, retrieval), admit: denials.admit }
   const uploads = takeUploads(whole, stores)
   const through = upload.through && takeThrough(whole, upload.through, stores)
-  const add = createAddRoute({ uploads: through ?? uploads, tokens, schemas, respond })
+  const add = createAddRoute({ uploads: through ?? uploads, tokens, schemas, respond, clientOf })
   const description = createOpenApiRoute({
     schemas: schemas.all,
     hasTokens: upload.auth !== 'none',
@@ -63,7 +65,19 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
   })
   const { visit } = denials
   const kubo = upload.rpc
-    ? [createKuboRoute({ uploads, retrieval, tokens, visit, version, stalledMs: respond.stalledMs, clock, respond })]
+    ? [
+        createKuboRoute({
+          uploads,
+          retrieval,
+          tokens,
+          visit,
+          version,
+          stalledMs: respond.stalledMs,
+          clock,
+          respond,
+          clientOf,
+        }),
+      ]
     : []
   const { probe, open } = uploads
   return { routes: [description, add, ...kubo], confirmation: through ? undefined : uploads.confirmation, probe, open }
@@ -82,17 +96,18 @@ function takeUploads({ config, clock, log, lease }: Whole, parts: Stores): Uploa
   const stores = [...providers, ...left].flatMap(({ store }) => store ?? [])
   const { data, pinning, upload } = config
   const { confirm, queue, timeout: pinMs } = pinning
-  const { profile, concurrency, mostBytes } = upload
+  const { profile, concurrency, perClient, mostBytes } = upload
   const limits = limitsOf(upload)
   return lease.take(
     'uploads',
-    [data, profile, limits, concurrency, mostBytes, confirm, queue, pinMs, providers, left, spools],
+    [data, profile, limits, concurrency, perClient, mostBytes, confirm, queue, pinMs, providers, left, spools],
     () =>
       createUploads({
         data,
         profile,
         limits,
         concurrency,
+        perClient,
         mostBytes,
         providers,
         stores,
@@ -110,19 +125,20 @@ function takeUploads({ config, clock, log, lease }: Whole, parts: Stores): Uploa
 }
 
 function takeThrough({ config, clock, lease }: Whole, target: Target, { everywhere, admit }: Stores): Through {
-  const { profile, concurrency } = config.upload
+  const { profile, concurrency, perClient } = config.upload
   const { timeout: answerMs } = config.pinning
   const { userAgent } = config.retrieval
   const limits = limitsOf(config.upload)
   return lease.take(
     'through',
-    [target, profile, limits, concurrency, answerMs, userAgent],
+    [target, profile, limits, concurrency, perClient, answerMs, userAgent],
     () =>
       createThrough({
         target,
         profile,
         limits,
         concurrency,
+        perClient,
         answerMs,
         userAgent,
         retrieval: everywhere,

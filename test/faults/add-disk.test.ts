@@ -17,7 +17,7 @@ beforeEach(async () => {
 })
 afterEach(async () => {
   await kubo.close()
-  await rm(data, { recursive: true, force: true })
+  await rm(data, { recursive: true, force: true, maxRetries: 20, retryDelay: 10 })
 })
 
 const start = (more: Record<string, unknown> = {}): Promise<TestGateway> =>

@@ -509,10 +509,16 @@ describe('a journal that cannot be written', () => {
 describe('too many uploads', () => {
   it('503 with Retry-After, by number and by bytes', async () => {
     const hanging = scriptedProvider('hanging', 'hangs')
-    await withAdding({ others: [hanging], withoutEmbedded: true, concurrency: 2, pinMs: 500 }, async (adding) => {
-      const answers = await Promise.all([add(adding), add(adding), add(adding)])
-      assert.deepEqual(answers.map(({ status }) => status).sort(), [502, 502, 503])
-      assert.ok(Number(answers.find(({ status }) => status === 503)?.headers['retry-after']) >= 1)
+    const clock = createFakeClock()
+    const options = { others: [hanging], withoutEmbedded: true, concurrency: 2, pinMs: 20_000, clock }
+    await withAdding(options, async (adding) => {
+      const answers = Promise.all([add(adding), add(adding), add(adding)])
+      await until(() => hanging.asked === 2 && adding.uploads.admission.waiting === 1)
+      await clock.advance(5000)
+      await clock.advance(20_000)
+      const all = await answers
+      assert.deepEqual(all.map(({ status }) => status).sort(), [502, 502, 503])
+      assert.ok(Number(all.find(({ status }) => status === 503)?.headers['retry-after']) >= 1)
     })
     await withAdding({ mostBytes: 1000 }, async (adding) => {
       assert.equal((await add(adding, randomBytes(900))).status, 200)

@@ -75,9 +75,10 @@ async function readsAll(added: readonly Added[]): Promise<void> {
     const until = Date.now() + 60_000
     for (const { path, body } of added) {
       for (;;) {
-        const answer = await fetchAll(other.url + path, { 'Cache-Control': 'no-cache' })
-        if (answer.status === 200 && answer.body.equals(body)) break
-        assert.ok(Date.now() < until, `${path} is ${answer.status} after a minute`)
+        // A connection that was kept to a gateway before this one on the same port is no answer.
+        const answer = await fetchAll(other.url + path, { 'Cache-Control': 'no-cache' }).catch(() => undefined)
+        if (answer?.status === 200 && answer.body.equals(body)) break
+        assert.ok(Date.now() < until, `${path} is ${answer?.status} after a minute`)
         await sleep(100)
       }
     }

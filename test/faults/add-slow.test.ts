@@ -30,7 +30,7 @@ before(async () => {
     'admin: false',
     `data: ${folder}/data`,
     'retrieval: { upstreams: [] }',
-    'upload: { concurrency: 256 }',
+    'upload: { concurrency: 256, perClient: 256 }',
   ]
   await writeFile(file, lines.join('\n'))
   gateway = spawn(process.execPath, [program, 'serve', '--config', file], { stdio: ['ignore', 'pipe', 'inherit'] })

@@ -73,6 +73,7 @@ async function startThin(
     uploads: through,
     tokens: createTokens({ tokens: ['ours'] }),
     schemas,
+    clientOf: () => '',
     respond: createRespond({ mode: 'api', stalledMs: 60_000, onError: assert.ifError }),
   })
   app.all(route.at, route.answer)

@@ -80,6 +80,8 @@ export async function startAdding(options: AddingOptions = {}): Promise<Adding> 
     uploads,
     tokens: createTokens(options.tokens ? { tokens: options.tokens } : 'none'),
     schemas: createSchemaChecks({ maxBytes: 8 * 1024 * 1024 }),
+    // A client says who it is.
+    clientOf: ({ headers }) => String(headers['x-client'] ?? ''),
     respond: createRespond({
       mode: 'api',
       stalledMs: 60_000,

@@ -52,6 +52,7 @@ export async function startKuboDoor(tokens?: readonly string[], options: AddingO
     retrieval,
     tokens: createTokens(tokens ? { tokens } : 'none'),
     visit: () => {},
+    clientOf: () => '',
     version: '0.0.0',
     stalledMs: 1000,
     clock,

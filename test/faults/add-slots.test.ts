@@ -1,0 +1,77 @@
+// The threat: one address opens as many uploads as there are places and feeds each of them a little at a time. Who uploads in
+// earnest gets in at once, from elsewhere and from the same address.
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import { request as httpRequest } from 'node:http'
+import { describe, it } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { boundary, multipart, post } from '../support/adding.ts'
+import { startGateway, type TestGateway } from '../support/gateway.ts'
+
+const places = 64
+const pieceMs = 100
+const pieceBytes = 205 // 2 KiB a second
+
+/** One upload that goes on for as long as it may, and then again. */
+async function drip(url: string, client: string, isOver: () => boolean): Promise<void> {
+  while (!isOver()) {
+    const headers = { 'Content-Type': `multipart/form-data; boundary=${boundary}`, 'X-Forwarded-For': client }
+    const asked = httpRequest(`${url}/add`, { method: 'POST', headers, agent: false })
+    let isEnded = false
+    const ended = () => {
+      isEnded = true
+    }
+    asked.on('error', ended)
+    asked.on('close', ended)
+    asked.on('response', (response) => {
+      ended()
+      response.resume()
+    })
+    asked.write(`--${boundary}\r\nContent-Disposition: form-data; name="data"; filename="f"\r\n\r\n`)
+    while (!isEnded && !isOver()) {
+      asked.write(randomBytes(pieceBytes))
+      await sleep(pieceMs)
+    }
+    asked.destroy()
+    if (isEnded) await sleep(pieceMs)
+  }
+}
+
+async function add(url: string, client: string): Promise<number> {
+  const { status } = await post(`${url}/add`, multipart([{ fileName: 'a', body: randomBytes(20_000) }]), {
+    'X-Forwarded-For': client,
+  })
+  return status
+}
+
+async function withDrips(work: (gateway: TestGateway) => Promise<void>): Promise<void> {
+  const gateway = await startGateway({ config: { trustedProxies: ['127.0.0.1'], upload: { concurrency: places } } })
+  let isOver = false
+  const drips = Array.from({ length: places }, () => drip(gateway.url, '203.0.113.1', () => isOver))
+  try {
+    // Each of them has been at it for long enough to be known.
+    await sleep(4000)
+    await work(gateway)
+  } finally {
+    isOver = true
+    await Promise.all(drips)
+    await gateway.close()
+  }
+}
+
+describe(`${places} uploads of 2 KiB a second from one address`, () => {
+  for (const [who, client] of [
+    ['elsewhere', '203.0.113.2'],
+    ['the same address', '203.0.113.1'],
+  ] as const)
+    it(`keep no honest upload from ${who} away`, async () => {
+      await withDrips(async ({ url }) => {
+        const statuses: number[] = []
+        for (let turn = 0; turn < 20; turn++) statuses.push(await add(url, client))
+        assert.deepEqual(
+          statuses.filter((status) => status !== 200),
+          [],
+        )
+      })
+    })
+})

@@ -1,0 +1,232 @@
+// Places for uploads: no client has all of them, who waits gets in, and who brings little leaves for those who wait.
+import assert from 'node:assert/strict'
+import { describe, it } from 'node:test'
+import { isFailure } from '../../src/failure.ts'
+import { type AdmissionOptions, createAdmission, type Place } from '../../src/upload/admission.ts'
+import { createPace } from '../../src/upload/pace.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
+
+const KiB = 1024
+
+function stage(more: Partial<AdmissionOptions> = {}) {
+  const clock = createFakeClock()
+  const closing = new AbortController()
+  const admission = createAdmission({
+    clock,
+    most: 8,
+    mostBytes: 1000,
+    perClient: 'auto',
+    minRate: KiB,
+    closing: closing.signal,
+    ...more,
+  })
+  const places: Place[] = []
+  /** Whoever comes in leaves when it is told to, as an upload does. */
+  const enter = async (client: string): Promise<Place> => {
+    const place = await admission.enter(client)
+    places.push(place)
+    place.signal.addEventListener('abort', () => queueMicrotask(place.leave))
+    place.pace.turn(true)
+    return place
+  }
+  /** Each of them brings so many bytes a second, for so many seconds. */
+  const bring = async (rates: ReadonlyMap<Place, number>, seconds: number) => {
+    for (let tick = 0; tick < seconds * 4; tick++) {
+      for (const [place, rate] of rates) place.pace.received(rate / 4)
+      await clock.advance(250)
+    }
+  }
+  const isIn = async (waiting: Promise<Place>): Promise<boolean> => {
+    await clock.advance(0)
+    return Promise.race([waiting.then(() => true), Promise.resolve().then(() => false)])
+  }
+  return { clock, closing, admission, places, enter, bring, isIn }
+}
+
+const outcome = (work: Promise<unknown>) =>
+  work.then(
+    () => 'in',
+    (error: unknown) => (isFailure(error) ? error.kind : String(error)),
+  )
+
+describe('places for uploads', () => {
+  it('one client has three quarters of them at most, and others find one', async () => {
+    const { admission, enter, clock } = stage({ minRate: 0 })
+    for (let turn = 0; turn < 6; turn++) await enter('greedy')
+    const more = outcome(enter('greedy'))
+    for (const honest of ['one', 'two']) await enter(honest)
+    assert.equal(admission.uploads, 8)
+    await clock.advance(5000)
+    assert.equal(await more, 'overloaded')
+  })
+
+  it('as many as the operator says', async () => {
+    const { enter, clock } = stage({ perClient: 2, minRate: 0 })
+    await enter('greedy')
+    await enter('greedy')
+    const third = outcome(enter('greedy'))
+    await enter('other')
+    await clock.advance(5000)
+    assert.equal(await third, 'overloaded')
+    const all = stage({ perClient: 8 })
+    for (let turn = 0; turn < 8; turn++) await all.enter('greedy')
+  })
+
+  it('who waits gets the next one, whose client has the fewest first, and not for ever', async () => {
+    const { admission, enter, places, clock, isIn } = stage({ most: 4, perClient: 4, minRate: 0 })
+    for (let turn = 0; turn < 4; turn++) await enter('greedy')
+    const greedy = enter('greedy')
+    const honest = enter('honest')
+    assert.equal(admission.waiting, 2)
+    places[0]?.leave()
+    assert.ok(await isIn(honest))
+    assert.ok(!(await isIn(greedy)))
+    places[1]?.leave()
+    assert.ok(await isIn(greedy))
+    const late = outcome(enter('third'))
+    await clock.advance(4900)
+    assert.equal(admission.waiting, 1)
+    await clock.advance(200)
+    assert.equal(await late, 'overloaded')
+    assert.deepEqual([admission.waiting, admission.uploads, clock.timers], [0, 4, 0])
+  })
+
+  it('the line ends, and one client has not all of it', async () => {
+    const { admission, enter } = stage({ most: 4, perClient: 4, minRate: 0 })
+    for (let turn = 0; turn < 4; turn++) await enter('greedy')
+    const outcomes = Array.from({ length: 14 }, () => outcome(enter('greedy')))
+    assert.equal(admission.waiting, 12)
+    for (const one of outcomes.slice(12)) assert.equal(await one, 'overloaded')
+    for (const client of ['a', 'b', 'c', 'd']) void outcome(enter(client))
+    assert.equal(admission.waiting, 16)
+    assert.equal(await outcome(enter('another')), 'overloaded')
+  })
+
+  it('who leaves the line, and all when the gateway stops, are let go', async () => {
+    const { admission, enter, closing, clock } = stage({ most: 1 })
+    await enter('one')
+    const left = new AbortController()
+    const leaving = outcome(admission.enter('two', left.signal))
+    const staying = outcome(admission.enter('three'))
+    left.abort(new Error('it left'))
+    assert.equal(await leaving, 'Error: it left')
+    closing.abort(new Error('it stops'))
+    assert.equal(await staying, 'Error: it stops')
+    assert.equal(await outcome(admission.enter('four')), 'Error: it stops')
+    assert.deepEqual([admission.waiting, clock.timers], [0, 0])
+  })
+})
+
+describe('an upload that brings little', () => {
+  it('keeps its place while nobody waits, and leaves it to who does', async () => {
+    const { admission, enter, bring, places, isIn } = stage()
+    const rates = new Map<Place, number>()
+    for (let turn = 0; turn < 6; turn++) rates.set(await enter('slow'), 2 * KiB)
+    for (const client of ['one', 'two']) rates.set(await enter(client), 20 * KiB)
+    await bring(rates, 60)
+    assert.equal(admission.uploads, 8)
+    const honest = enter('honest')
+    assert.ok(await isIn(honest))
+    const gone = places.filter(({ signal }) => signal.aborted)
+    assert.deepEqual(
+      gone.map(({ client }) => client),
+      ['slow'],
+    )
+    assert.match(String(gone[0]?.signal.reason), /1 wait for a place, and it brought less than 8192 bytes a second/)
+    assert.equal(gone[0]?.signal.reason.facts.status, 408)
+  })
+
+  it('the more wait, the more it has to bring; who has many places and brings little for each goes first', async () => {
+    const { enter, bring, places, admission } = stage({ perClient: 8 })
+    const rates = new Map<Place, number>()
+    for (let turn = 0; turn < 5; turn++) rates.set(await enter('many'), 20 * KiB)
+    for (const [client, rate] of [
+      ['slow', 10],
+      ['fast', 100],
+      ['faster', 400],
+    ] as const)
+      rates.set(await enter(client), rate * KiB)
+    await bring(rates, 5)
+    const waiting = [enter('a')]
+    await bring(rates, 1)
+    assert.equal(places.filter(({ signal }) => signal.aborted).length, 0, '8 KiB a second are enough for one')
+    waiting.push(enter('b'), enter('c'))
+    await bring(rates, 1)
+    assert.deepEqual(
+      places.filter(({ signal }) => signal.aborted).map(({ client }) => client),
+      ['many', 'many', 'slow'],
+    )
+    await Promise.all(waiting)
+    assert.equal(admission.uploads, 8)
+  })
+
+  it('is not judged by its first seconds, nor by time in which it was made to wait', async () => {
+    const { enter, bring, clock, places } = stage({ most: 2, perClient: 2 })
+    const [busy, young] = [await enter('one'), await enter('one')]
+    await bring(
+      new Map([
+        [busy, 100 * KiB],
+        [young, 100 * KiB],
+      ]),
+      3,
+    )
+    busy.pace.turn(false)
+    young.pace.turn(false)
+    await clock.advance(60_000)
+    const late = outcome(enter('two'))
+    await clock.advance(5000)
+    assert.equal(await late, 'overloaded')
+    assert.ok(places.every(({ signal }) => !signal.aborted))
+  })
+
+  it('of the same client makes room for another of that client', async () => {
+    const { enter, bring, places } = stage()
+    const rates = new Map<Place, number>()
+    for (let turn = 0; turn < 6; turn++) rates.set(await enter('home'), turn < 3 ? KiB : 50 * KiB)
+    rates.set(await enter('elsewhere'), KiB / 2)
+    await bring(rates, 5)
+    await enter('home')
+    assert.deepEqual(
+      places.filter(({ signal }) => signal.aborted).map(({ client }) => client),
+      ['home'],
+    )
+  })
+})
+
+describe('bytes of uploads', () => {
+  it('one client has three quarters of the room at most, but one upload alone may need all of it', async () => {
+    const { admission, enter } = stage()
+    const [one, two, other] = [await enter('greedy'), await enter('greedy'), await enter('other')]
+    const [first, second, third] = [one, two, other].map((place) => admission.count(place))
+    first?.add(400)
+    second?.add(300)
+    assert.throws(() => second?.add(100), /all the room/)
+    second?.release()
+    third?.add(200)
+    assert.equal(admission.bytes, 600)
+    first?.release()
+    third?.add(700)
+    assert.throws(() => third?.add(200), /all the room/)
+    third?.release()
+    assert.equal(admission.bytes, 0)
+  })
+})
+
+describe('the pace of an upload', () => {
+  it('is that of the last seconds', async () => {
+    const clock = createFakeClock()
+    const pace = createPace(clock)
+    pace.turn(true)
+    pace.received(1_000_000)
+    await clock.advance(1000)
+    assert.equal(pace.rate, 1_000_000)
+    for (let second = 0; second < 10; second++) {
+      pace.received(1000)
+      await clock.advance(1000)
+    }
+    assert.ok(pace.rate <= 1500, `${pace.rate}`)
+    await clock.advance(100_000)
+    assert.ok(pace.rate < 50)
+    assert.equal(pace.ms, 111_000)
+  })
+})
