@@ -34,7 +34,7 @@ export type StartOptions = {
   readonly clock?: Clock
 }
 
-/** Errors in the log are failures of the test, but for those it expects. */
+/** A fault of the gateway itself, a request that it met with a bug, is a failure of the test: `close` rejects. */
 export async function startGateway(options: StartOptions = {}): Promise<TestGateway> {
   const data = options.data ?? (await tempFolder())
   const lines: LogLine[] = []
@@ -70,6 +70,8 @@ export async function startGateway(options: StartOptions = {}): Promise<TestGate
       await closed
       await gateway.close()
       if (options.data === undefined) await rm(data, { recursive: true, force: true })
+      const bugs = lines.filter(({ event }) => event === 'request.broke')
+      if (bugs.length > 0) throw new Error(`the gateway met a bug: ${JSON.stringify(bugs[0]?.facts)}`)
     },
   }
 }
