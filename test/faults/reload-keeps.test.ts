@@ -509,7 +509,7 @@ test('a service is asked no more often because its gateway is loaded again', asy
   let asked = 0
   const service = createServer((_request, response) => {
     asked++
-    response.writeHead(503).end()
+    response.writeHead(403).end()
   })
   await new Promise<void>((resolve) => service.listen(0, '127.0.0.1', resolve))
   closers.push(async () => {
