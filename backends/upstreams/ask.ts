@@ -33,6 +33,8 @@ export interface Answer {
 }
 
 const maxErrorBytes = 4096
+const heldUpMs = 50
+const graceMs = 250
 const redirections = new Set([301, 302, 303, 307, 308])
 
 export async function ask(question: Question): Promise<Answer> {
@@ -51,7 +53,7 @@ async function askOnce(question: Question, site = question.url, hops = 0): Promi
   const own = new AbortController()
   const leave = () => own.abort(signal.reason)
   signal.addEventListener('abort', leave, { once: true })
-  const stopClock = clock.after(question.firstByteMs, () =>
+  const stopClock = onceLate(clock, question.firstByteMs, () =>
     own.abort(late(name, 'begin to answer', question.firstByteMs)),
   )
   const end = () => {
@@ -121,7 +123,7 @@ async function* chunksOf(
   let isDone = false
   try {
     for (;;) {
-      const stopClock = clock.after(idleMs, () => own.abort(late(name, 'go on', idleMs)))
+      const stopClock = onceLate(clock, idleMs, () => own.abort(late(name, 'go on', idleMs)))
       const next = await iterator.next().finally(stopClock)
       if (next.done) {
         isDone = true
@@ -139,6 +141,16 @@ async function* chunksOf(
 
 /** What was asked for may be there, and only not in this form. */
 const refusesFormat = { refuses: 'format' }
+
+/** A process that was held up is late itself: what came in meanwhile is looked at first. */
+function onceLate(clock: Clock, ms: number, action: () => void): () => void {
+  const dueAt = clock.monotonic() + ms
+  let stop = clock.after(ms, () => {
+    if (clock.monotonic() - dueAt < heldUpMs) return action()
+    stop = clock.after(Math.min(ms, graceMs), action)
+  })
+  return () => stop()
+}
 
 const one = (value: string | string[] | undefined): string | undefined => (Array.isArray(value) ? value[0] : value)
 const failure = (kind: FailureKind, message: string, cause?: unknown) =>
@@ -207,8 +219,8 @@ function refusal(name: string, status: number, retryAfter: string | undefined, s
   if (status === 500 && /(block|ipld|path).{0,40}not found|no link named/i.test(said))
     return failure('not-found', `${name} does not have it`)
   if (status === 504) return failure('timeout', `${name} ran out of time itself (504)`)
-  return new Failure('broken', `${name} answered with ${status}`, {
-    source: 'upstream',
-    facts: { isIll: status >= 500 },
-  })
+  // 502, 503 and what proxies say beyond: whatever stands in front could not reach it now.
+  const unreachable = status === 502 || status === 503 || status >= 520
+  const facts = { isIll: status >= 500, ...(unreachable && { unreachable }) }
+  return new Failure('broken', `${name} answered with ${status}`, { source: 'upstream', facts })
 }

@@ -8,7 +8,7 @@ import { ask } from './ask.ts'
 import { createAgent } from './connect.ts'
 import { maxRecordBytes, type ProbeReport, type Upstream, type UpstreamContext, type UpstreamKind } from './contract.ts'
 import { httpOptions, keyText } from './options.ts'
-import { finding, readBlock } from './trustless.ts'
+import { finding, readBlock, readOne } from './trustless.ts'
 
 const options = z.strictObject({
   ...httpOptions,
@@ -60,7 +60,7 @@ function createKubo(settings: z.output<typeof options>, { name, userAgent, clock
       ...(settings.offline && { offline: 'true' }),
     }
     const answer = await call('block/get', query, undefined, signal)
-    const bytes = await readBlock(name, answer)
+    const bytes = await readOne(name, answer, cid)
     // Kubo says 200 first and may still fail: then the reason comes behind the body.
     const late = answer.trailers()['x-stream-error']
     if (late) throw new Failure('broken', `${name} failed behind its answer`, { source: 'upstream' })

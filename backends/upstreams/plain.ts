@@ -12,7 +12,7 @@ import { ask } from './ask.ts'
 import { createAgent } from './connect.ts'
 import type { Upstream, UpstreamContext, UpstreamKind } from './contract.ts'
 import { contentUrl, gatewayOptions } from './options.ts'
-import { isUnreachable, readBlock } from './trustless.ts'
+import { isUnreachable, readBlock, readOne } from './trustless.ts'
 
 const options = z.strictObject(gatewayOptions)
 
@@ -54,7 +54,7 @@ function createPlain(settings: z.output<typeof options>, { name, userAgent, cloc
       firstByteMs: firstByte,
       idleMs: idle,
     })
-    return readBlock(name, answer)
+    return cid.code === rawCode ? readOne(name, answer, cid) : readBlock(name, answer)
   }
 
   return {

@@ -2,7 +2,7 @@
 // one that brings an entity in one answer.
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
-import { type Block, maxBlockBytes } from '../../src/block.ts'
+import { type Block, isIdentity, maxBlockBytes, proves } from '../../src/block.ts'
 import { Failure, isFailure } from '../../src/failure.ts'
 import { type Answer, ask } from './ask.ts'
 import { readCar } from './car-stream.ts'
@@ -58,7 +58,7 @@ function createTrustless(settings: z.output<typeof options>, { name, userAgent, 
 
   async function block(cid: CID, signal: AbortSignal): Promise<Uint8Array> {
     const answer = await get(contentUrl(url, cid.toString(), [], { format: 'raw' }), rawType, rawType, signal)
-    return readBlock(name, answer)
+    return readOne(name, answer, cid)
   }
 
   async function* dagBlocks(want: DagWant, signal: AbortSignal): AsyncGenerator<Block> {
@@ -115,9 +115,10 @@ function createTrustless(settings: z.output<typeof options>, { name, userAgent, 
   }
 }
 
-/** It could not be talked to: the failure has the code of a connection and not an answer behind it. */
-export const isUnreachable = ({ kind, cause }: Failure): boolean =>
-  kind === 'broken' && typeof (cause as { code?: unknown } | undefined)?.code === 'string'
+/** It could not be talked to: the failure has the code of a connection behind it, or says that nobody was there. */
+export const isUnreachable = ({ kind, cause, facts }: Failure): boolean =>
+  kind === 'broken' &&
+  (facts['unreachable'] === true || typeof (cause as { code?: unknown } | undefined)?.code === 'string')
 
 /**
  * Runs one question of a probe. Throttling, silence and a failure of its own (5xx) are no finding about what the upstream can
@@ -139,6 +140,15 @@ export async function finding(findings: string[], what: string, question: () => 
 function entityBytes({ scope, range }: DagWant): { 'entity-bytes'?: string } {
   if (!range || scope !== 'entity') return {}
   return { 'entity-bytes': `${range.from}:${range.to ?? '*'}` }
+}
+
+/** One block. Where no length was said, an answer that was cut may look whole: bytes that prove nothing are no lie then. */
+export async function readOne(name: string, answer: Answer, cid: CID): Promise<Uint8Array> {
+  const bytes = await readBlock(name, answer)
+  if (answer.contentLength !== undefined || isIdentity(cid) || proves(cid, bytes)) return bytes
+  throw new Failure('broken', `${name} sent ${bytes.byteLength} bytes, which are not ${cid} or not all of it`, {
+    source: 'upstream',
+  })
 }
 
 /** The whole body, if it is no larger than what was asked for may be. */

@@ -64,6 +64,8 @@ export function createAttempts(clock: Clock): Attempts {
   let heldBack: (() => void)[] = []
   const beganAt = clock.monotonic()
   let isThere = false
+  // Somebody looked for it and brought nothing: it may be nowhere.
+  let isDoubted = false
   let standing = 0
   let asking = 0
 
@@ -109,7 +111,10 @@ export function createAttempts(clock: Clock): Attempts {
         try {
           // What has begun has time again.
           const waitedMs = isThere ? 0 : clock.monotonic() - beganAt
-          return await member.standing.enter({ kind, key, isSearch: member.standing.isDoubted(key), waitedMs }, signal)
+          return await member.standing.enter(
+            { kind, key, isSearch: (isDoubted && !isThere) || member.standing.isDoubted(key), waitedMs },
+            signal,
+          )
         } finally {
           standing--
         }
@@ -144,6 +149,7 @@ export function createAttempts(clock: Clock): Attempts {
           const kind = isFailure(error) ? error.kind : 'internal'
           const word = kind === 'timeout' ? 'stalled' : kind
           if (!end(entry.bytes === 0 ? kind : `began, then ${word}`)) return
+          if (kind === 'not-found' || kind === 'timeout') isDoubted = true
           const hold = asked.failed(error)
           if (isThere) hold?.()
           else if (hold && heldBack.length < mostKept) heldBack.push(hold)

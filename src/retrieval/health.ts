@@ -52,6 +52,7 @@ export function createHealth(options: {
   let restedAt = Number.NEGATIVE_INFINITY
   let restUntil = 0
   let outSince = 0
+  let wellAt = Number.NEGATIVE_INFINITY // when a look found it well
   let coolUntil = 0
   let quarantineUntil = 0
   let lies = 0
@@ -60,10 +61,16 @@ export function createHealth(options: {
 
   const restMs = () => Math.min(mostRestMs, firstRestMs * 2 ** (rests - 1))
 
+  /** One that was well for a while after a look has put it behind itself. */
+  function forgive(): void {
+    if (wellAt > restedAt && clock.monotonic() - wellAt > calmMs) moments = rests = 0
+  }
+
   function rest(error: unknown): void {
+    forgive()
     rests++
     restedAt = clock.monotonic()
-    if (rests === 1) outSince = restedAt
+    if (rests === 1 || wellAt > outSince) outSince = restedAt
     restUntil = restedAt + restMs() * (1 + jitter * random())
     if (isTold) return
     isTold = true
@@ -105,6 +112,7 @@ export function createHealth(options: {
     failed(error, beganAt) {
       // What was under way when it last failed, or went to rest, fails of the same cause.
       if (beganAt < failedAt || beganAt < restedAt) return
+      forgive()
       failedAt = clock.monotonic()
       moments++
       if (moments >= momentsToRest) rest(error)
@@ -135,7 +143,9 @@ export function createHealth(options: {
       }
       isUnusable = !usable
       // It may be asked again; how it answers then decides whether it had recovered.
-      if (usable) restUntil = 0
+      if (!usable) return
+      restUntil = 0
+      if (wellAt < restedAt) wellAt = clock.monotonic()
     },
     unreachable: rest,
   }

@@ -76,11 +76,6 @@ export function createPool(options: {
 
   const isReady = ({ standing }: Member): boolean => standing.state('').state === 'ready'
 
-  const usualOf = ({ standing }: Member, kind: AskKind): number | undefined => {
-    const ms = standing.usualMs(kind)
-    return ms === undefined ? undefined : ms + standing.waitMs
-  }
-
   const isGone = ({ standing }: Member): boolean => {
     const usualMs = standing.usualMs('dag') ?? standing.usualMs('block')
     return (
@@ -112,7 +107,7 @@ export function createPool(options: {
         ready.map((who) => ({
           who,
           load: loadOf(who, kind),
-          usualMs: usualOf(who, kind),
+          usualMs: who.standing.usualMs(kind),
           isUntried: who.standing.isUntried(kind),
         })),
         hedge,

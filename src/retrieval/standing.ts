@@ -318,6 +318,7 @@ export function createStanding(options: StandingOptions): Standing {
       lookedAt = now
       lookAt = Number.POSITIVE_INFINITY
       if (report.lied) countLook('falseBytes')
+      if (report.usable) window.open()
       judged(() => health.looked(report.usable, report.findings))
       if (!report.usable) return
       // A probe of a gateway that can do both asks two questions, one after the other.

@@ -13,8 +13,10 @@ export interface Window {
   answered(ms: number, beganAt: number, wasFull: boolean): void
   /** It failed at one, or asked for patience. */
   failed(beganAt: number): void
-  /** It was out: from one question on, anew. */
+  /** It is out: from one question on, anew. */
   close(): void
+  /** A look found it well. */
+  open(): void
 }
 
 const firstSize = 16
@@ -25,6 +27,7 @@ const lateTimes = 3
 const lateAnswers = 8
 const lateShrinks = 0.75
 const failureShrinks = 0.5
+const steepLeast = 8
 const crowdedMs = 5_000
 const spellMs = 60_000
 
@@ -63,7 +66,7 @@ export function createWindow(most: number, clock: Clock): Window {
     if (beganAt < shrunkAt) return
     shrunkAt = clock.monotonic()
     size = Math.min(size, Math.max(Math.min(least, most), size * share))
-    steepUntil = size
+    steepUntil = Math.max(size, steepLeast)
   }
 
   return {
@@ -81,6 +84,9 @@ export function createWindow(most: number, clock: Clock): Window {
       if (wasFull) size = Math.min(most, size + (size < steepUntil ? 1 : 1 / size))
     },
     failed: (beganAt) => shrink(beganAt, failureShrinks, 1),
+    open() {
+      size = Math.max(size, Math.min(steepLeast, most))
+    },
     close() {
       size = 1
       steepUntil = most

@@ -229,6 +229,14 @@ describe('trustless', () => {
     assert.equal((await failure(upstream.block(all.files.hello.cid, signal()))).kind, 'broken')
   })
 
+  test('a block that ends early without having said its length is broken, and no lie', async () => {
+    const upstream = await make('trustless')
+    server.fault = { kind: 'endsEarly', after: 5 }
+    assert.equal((await failure(upstream.block(all.files.hello.cid, signal()))).kind, 'broken')
+    server.fault = { kind: 'endsEarly', after: all.files.hello.bytes.byteLength }
+    assert.deepEqual(new Uint8Array(await upstream.block(all.files.hello.cid, signal())), all.files.hello.bytes)
+  })
+
   test('connections are kept', async () => {
     const upstream = await make('trustless')
     for (let count = 0; count < 20; count++) await upstream.block(all.files.hello.cid, signal())

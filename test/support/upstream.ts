@@ -25,6 +25,7 @@ export type Fault =
   | { readonly kind: 'stall'; readonly after: number } // silent after so many bytes of body
   | { readonly kind: 'pace'; readonly bytesPerSecond: number } // evenly, however much is asked for
   | { readonly kind: 'noCar'; readonly status: number } // single blocks only
+  | { readonly kind: 'endsEarly'; readonly after: number } // says no length, and ends cleanly after so many bytes
   | { readonly kind: 'wrongLength' } // says more than it sends, and ends
   | { readonly kind: 'wrongBytes'; readonly block: number } // one byte of block n is another
   | { readonly kind: 'html' }
@@ -175,7 +176,7 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
     if (fault?.kind === 'gzipBomb') return bomb(response, headers)
     const body = await bodyOf(rest, format, url.searchParams, fault)
     if (body.type) headers['content-type'] = body.type
-    if (body.length !== undefined)
+    if (body.length !== undefined && fault?.kind !== 'endsEarly')
       headers['content-length'] = String(body.length + (fault?.kind === 'wrongLength' ? 10 : 0))
     response.writeHead(200, headers)
     if (entry.method === 'HEAD') return void response.end()
@@ -257,7 +258,8 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
           ? sliced(chunks, Math.ceil((fault.bytesPerSecond * 20) / 1000))
           : chunks
     for await (const chunk of pieces) {
-      const room = fault?.kind === 'cut' || fault?.kind === 'stall' ? fault.after - sent : Number.POSITIVE_INFINITY
+      const isShort = fault?.kind === 'cut' || fault?.kind === 'stall' || fault?.kind === 'endsEarly'
+      const room = isShort ? fault.after - sent : Number.POSITIVE_INFINITY
       const part = chunk.subarray(0, Math.max(0, room))
       sent += part.byteLength
       sentBytes += part.byteLength
@@ -269,6 +271,7 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
           return
         }
         if (fault?.kind === 'stall') return
+        if (fault?.kind === 'endsEarly') return void response.end()
       }
       if (dripMs !== undefined) await new Promise<void>((resolve) => later(dripMs, resolve))
     }

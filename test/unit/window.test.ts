@@ -86,3 +86,10 @@ test('after an outage it begins with one, and is back at once when answers come'
   await rounds(6, () => 60)
   assert.equal(window.size, 32)
 })
+
+test('a good look opens it a little at once', async () => {
+  const { window } = make(32)
+  window.close()
+  window.open()
+  assert.equal(window.size, 8)
+})

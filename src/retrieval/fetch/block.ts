@@ -45,7 +45,10 @@ export function flyForBlock(cid: CID, signal: AbortSignal, { pool, clock, keep }
           throw error
         }
       }
-      const won = await race({ steps, attempt, mayHedge: pool.mayHedge, signal, clock })
+      // Time in line is nobody's slowness: who has room is asked instead, and nobody is asked out of impatience.
+      const hasRoom = () => steps.some(({ who }) => who.standing.waitMs === 0)
+      const mayHedge = () => (attempts.isInLine ? hasRoom() : pool.mayHedge())
+      const won = await race({ steps, attempt, mayHedge, signal, clock })
       await keep(cid, won.bytes)
       return won
     } catch (error) {
