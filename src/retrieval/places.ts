@@ -201,6 +201,8 @@ export function createPlaces(options: PlacesOptions): Places {
       } finally {
         stop()
         signal.removeEventListener('abort', onAbort)
+        // Nobody waits for that moment any more.
+        if (readers.size + searchers.size === 0) stopTimer?.()
       }
     },
     get expectedWaitMs() {

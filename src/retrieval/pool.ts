@@ -35,6 +35,8 @@ export interface Pool {
   began(): void
   /** Whether one more may be asked although none has failed: from the budget, or because one gives no answers at all. */
   mayHedge(): boolean
+  /** Its members may go on in another pool, and do not ask this one any more whether there is somebody else. */
+  close(): void
 }
 
 // Of 100 flights five may ask twice out of impatience, and a trickle more: a general slowdown must not double the load.
@@ -57,13 +59,15 @@ export function createPool(options: {
 }): Pool {
   const { hedge, clock, log, patienceMs } = options
   const hedges = createBudget({ size: hedgeBurst, perSecond: hedgesPerSecond, clock })
+  const leaves: (() => void)[] = []
   const members: readonly Member[] = options.members.map(({ upstream, standing, ...budgets }) => {
     const { connections } = upstream.traits
     const own = standing ?? createStanding({ name: upstream.name, clock, log, connections, ...budgets })
-    own.join({
+    const leave = own.join({
       hasOthers: () => members.some((one) => one.upstream !== upstream && isReady(one)),
       ...(patienceMs !== undefined && { patienceMs }),
     })
+    leaves.push(leave)
     return { upstream, standing: own }
   })
 
@@ -116,5 +120,8 @@ export function createPool(options: {
     },
     began: () => hedges.earn(hedgeShare),
     mayHedge: () => hedge === 0 || members.some(isGone) || hedges.take(),
+    close() {
+      for (const leave of leaves.splice(0)) leave()
+    },
   }
 }

@@ -54,7 +54,8 @@ export function startProbes(options: {
   async function watch(member: Member): Promise<void> {
     const { standing } = member
     let wake = () => {}
-    standing.onSuspicion(() => wake())
+    const forget = standing.onSuspicion(() => wake())
+    closing.signal.addEventListener('abort', forget, { once: true })
     const asleep = (ms: number) =>
       new Promise<void>((resolve, reject) => {
         const stop = clock.after(Math.min(ms, longestTimerMs), () => end(resolve))

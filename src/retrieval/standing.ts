@@ -80,9 +80,10 @@ export interface Standing {
   unreachable(error: unknown, beganAt: number): void
   /** Whether it should be looked at again before its turn, and when: `look` is called when that may have changed. */
   readonly lookInMs: number
-  onSuspicion(look: () => void): void
-  /** It is one of these from now on: it may have been one of others before. */
-  join(others: Others): void
+  /** The answer takes `look` back: while one gateway takes over from another, both look. */
+  onSuspicion(look: () => void): () => void
+  /** It is one of these until the answer is called, and may be one of others as well. The newest say how patient it is. */
+  join(others: Others): () => void
   readonly counts: Readonly<Record<StandingCount, number>>
 }
 
@@ -120,8 +121,13 @@ const briefWaitMs = 2_000
 
 export function createStanding(options: StandingOptions): Standing {
   const { name, clock, log, connections = defaultConnections } = options
-  let { patienceMs = defaultPatienceMs } = options
-  let hasOthers = () => false
+  const joined = new Set<Others>()
+  const lookers = new Set<() => void>()
+  const look = () => {
+    for (const one of lookers) one()
+  }
+  const hasOthers = () => [...joined].some((others) => others.hasOthers())
+  const patienceMs = () => [...joined].at(-1)?.patienceMs ?? options.patienceMs ?? defaultPatienceMs
   const doubts = createDoubts()
   const work = { block: createPerformance(clock), dag: createPerformance(clock) }
   const health = createHealth({ name, clock, log, random: options.random })
@@ -131,7 +137,6 @@ export function createStanding(options: StandingOptions): Standing {
   const unanswered = new Set<{ readonly at: number }>() // the oldest first
   let pending = 0
   let answeredAt = Number.NEGATIVE_INFINITY
-  let look: (() => void) | undefined
   let lookAt = Number.POSITIVE_INFINITY
   let lookedAt = Number.NEGATIVE_INFINITY
   let restLookMs = 0
@@ -143,13 +148,13 @@ export function createStanding(options: StandingOptions): Standing {
     health,
     window,
     connections,
-    patienceMs: () => patienceMs,
+    patienceMs,
     perMinute: options.perMinute,
     perCidPerMinute: options.perCidPerMinute,
     lateMs,
     onStuck: suspect,
     onWanted: suspect,
-    isLookedAt: () => look !== undefined,
+    isLookedAt: () => lookers.size > 0,
   })
 
   /** Asks for a look, but not again and again. */
@@ -157,7 +162,7 @@ export function createStanding(options: StandingOptions): Standing {
     const at = Math.max(clock.monotonic(), lookedAt + looksApartMs)
     if (at >= lookAt) return
     lookAt = at
-    look?.()
+    look()
   }
 
   /** A look is counted where the upstream is out for what it answered: who reads the counters finds out why. */
@@ -185,7 +190,7 @@ export function createStanding(options: StandingOptions): Standing {
     // Who waits for one that has just gone to rest waits for the next look, where there is nobody else to be asked.
     if (state !== 'ready' && (state !== 'resting' || hasOthers())) admission.turnAway(clock.monotonic())
     admission.look()
-    if (state === 'resting') look?.()
+    if (state === 'resting') look()
   }
 
   /** What a question that began then teaches by failing. */
@@ -284,7 +289,7 @@ export function createStanding(options: StandingOptions): Standing {
       const { state, untilMs } = health
       if (state !== 'ready') return { state, untilMs }
       const budgetMs = admission.budgetMs(key)
-      return budgetMs > patienceMs ? { state: 'over-budget', untilMs: budgetMs } : { state, untilMs: 0 }
+      return budgetMs > patienceMs() ? { state: 'over-budget', untilMs: budgetMs } : { state, untilMs: 0 }
     },
     get isRestingBriefly() {
       return health.state === 'resting' && health.outMs < briefRestMs
@@ -346,11 +351,12 @@ export function createStanding(options: StandingOptions): Standing {
       return Math.min(wanted, Math.max(0, lookedAt + ms - now))
     },
     onSuspicion(listener) {
-      look = listener
+      lookers.add(listener)
+      return () => lookers.delete(listener)
     },
     join(others) {
-      hasOthers = others.hasOthers
-      patienceMs = others.patienceMs ?? patienceMs
+      joined.add(others)
+      return () => joined.delete(others)
     },
   }
 }

@@ -41,8 +41,11 @@ export async function wireReading(
   const patienceMs = deadline * shareOfUpstreams
   // It may be refused, and so comes before what begins to work.
   const denials = await wireDenials(whole)
-  const pool = lease.take('pool', [members, hedge, patienceMs], () =>
-    createPool({ members, hedge, clock, log, patienceMs }),
+  const pool = lease.take(
+    'pool',
+    [members, hedge, patienceMs],
+    () => createPool({ members, hedge, clock, log, patienceMs }),
+    (one) => one.close(),
   )
   const retrieval = takeRetrieval(whole, { stack, pool, members })
   const names = takeNames(whole, { pool, shelves, denials })

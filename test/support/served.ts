@@ -13,6 +13,8 @@ export type Served = {
   readonly data: string
   readonly serving: Serving
   readonly log: readonly LogLine[]
+  /** The handler of every gateway that was made, as long as somebody holds it. */
+  readonly made: readonly WeakRef<object>[]
   get(path: string, headers?: Record<string, string>): Promise<Fetched>
   admin(path: string): Promise<Fetched>
   /** Without an argument: the file is as it was. False: refused. */
@@ -26,6 +28,7 @@ export type Served = {
 export async function startServed(more: Said, { clock }: { readonly clock?: Clock } = {}): Promise<Served> {
   const data = await tempFolder()
   const log: LogLine[] = []
+  const made: WeakRef<object>[] = []
   const note = (level: string, event: string, facts: Said = {}) => void log.push({ level, event, facts })
   const configOf = (said: Said) => {
     const { retrieval, cache, ...rest } = said as Record<string, Said>
@@ -41,7 +44,11 @@ export async function startServed(more: Said, { clock }: { readonly clock?: Cloc
   const serving = await serve<Gateway>({
     config: configOf(more),
     log: note,
-    create: (config, { previous }) => createGateway(config, { log: note, previous, ...(clock && { clock }) }),
+    async create(config, { previous }) {
+      const gateway = await createGateway(config, { log: note, previous, ...(clock && { clock }) })
+      made.push(new WeakRef(gateway.handler))
+      return gateway
+    },
   })
   const url = `http://${serving.listen}`
   const admin = (path: string) => fetchAll(`http://${serving.admin}${path}`)
@@ -50,6 +57,7 @@ export async function startServed(more: Said, { clock }: { readonly clock?: Cloc
     data,
     serving,
     log,
+    made,
     get: (path, headers) => fetchAll(url + path, headers),
     admin,
     reload: (said = more) => serving.reload(() => configOf(said)),

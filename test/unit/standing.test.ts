@@ -2,9 +2,11 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Failure, type FailureKind } from '../../src/failure.ts'
-import type { Log } from '../../src/observe/log.ts'
+import { type Log, silentLog } from '../../src/observe/log.ts'
+import { createPool, type MemberOptions } from '../../src/retrieval/pool.ts'
 import { createStanding, type StandingOptions } from '../../src/retrieval/standing.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
+import { scriptedUpstream } from '../support/scripted-upstream.ts'
 
 const second = 1000
 const minute = 60 * second
@@ -354,4 +356,51 @@ test('a probe decides about usable, and one that is not usable has no time when 
   assert.equal(standing.state('a').untilMs, undefined)
   standing.probed({ ...report, usable: true })
   assert.equal(state(), 'ready')
+})
+
+test('while one gateway takes over from another both look, and one that was refused leaves the other as it was', async () => {
+  const { standing, failAt } = make()
+  const looks = { old: 0, refused: 0 }
+  standing.onSuspicion(() => looks.old++)
+  const forget = standing.onSuspicion(() => looks.refused++)
+  forget()
+  await failAt(3)
+  assert.ok(looks.old > 0)
+  assert.equal(looks.refused, 0)
+})
+
+test('an upstream of two pools has others as long as one of them says so', async () => {
+  const { clock, standing, enter, failAt } = make({ connections: 1 })
+  standing.join({ hasOthers: () => true, patienceMs: 2 * second })
+  const leave = standing.join({ hasOthers: () => false, patienceMs: 9 * second })
+  leave()
+  standing.onSuspicion(() => {})
+  await failAt(2)
+  const last = await enter()
+  const waits = assert.rejects(enter(), { kind: 'unavailable' })
+  await clock.advance(1)
+  last.failed(failure('broken'))
+  await waits
+})
+
+test('a pool that is closed is asked no more whether there are others', async () => {
+  const { clock, standing, enter, failAt } = make({ connections: 1 })
+  const [own, other] = [scriptedUpstream('one', new Map()), scriptedUpstream('other', new Map())]
+  const pool = (members: MemberOptions[]) => createPool({ members, hedge: 'auto', clock, log: silentLog })
+  const before = pool([{ upstream: own, standing }, { upstream: other }])
+  pool([{ upstream: own, standing }])
+  before.close()
+  standing.onSuspicion(() => {})
+  await failAt(2)
+  const last = await enter()
+  let isTurnedAway = false
+  const waits = enter().catch(() => {
+    isTurnedAway = true
+  })
+  await clock.advance(1)
+  last.failed(failure('broken'))
+  await clock.advance(1)
+  assert.equal(isTurnedAway, false)
+  standing.probed({ ...report, usable: true })
+  await waits
 })

@@ -1,0 +1,141 @@
+// The threat: a gateway is loaded again by every deployment, for months, and keeps a little of each that it was before:
+// memory, timers, sockets, a watch that Node goes on measuring for.
+import assert from 'node:assert/strict'
+import { syncBuiltinESMExports } from 'node:module'
+import perf from 'node:perf_hooks'
+import { after, before, test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { queryObjects, setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
+import { LRUCache } from 'lru-cache'
+import { multipart, post } from '../support/adding.ts'
+import { type Fixtures, fixtures, noise } from '../support/fixtures.ts'
+import type { Said, Served } from '../support/served.ts'
+import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+
+const watches = { begun: 0, ended: 0 }
+const { monitorEventLoopDelay } = perf
+perf.monitorEventLoopDelay = (options) => {
+  const watch = monitorEventLoopDelay(options)
+  return Object.assign(watch, {
+    enable: () => {
+      watches.begun++
+      return Object.getPrototypeOf(watch).enable.call(watch)
+    },
+    disable: () => {
+      watches.ended++
+      return Object.getPrototypeOf(watch).disable.call(watch)
+    },
+  })
+}
+syncBuiltinESMExports()
+
+let all: Fixtures
+let upstream: ProgrammableUpstream
+let served: Served
+before(async () => {
+  const { startServed } = await import('../support/served.ts')
+  all = await fixtures()
+  upstream = await startUpstream({ blocks: all.blocks })
+  served = await startServed(said())
+})
+after(async () => {
+  await served.close()
+  await upstream.close()
+})
+
+const dead = 'http://127.0.0.1:9'
+const said = (more: Said = {}): Said => ({
+  limits: { perClient: { perMinute: 1_000_000 } },
+  names: { dns: ['http://127.0.0.1:9/dns-query'] },
+  retrieval: {
+    probeEvery: '10m',
+    deadline: '500ms',
+    upstreams: [
+      { name: 'one', url: upstream.url },
+      { name: 'dead', url: dead },
+    ],
+  },
+  cache: {
+    tiers: [
+      { use: 'memory', maxBytes: '1MiB' },
+      { use: 'disk', maxBytes: '64MiB' },
+      { use: 'redis', url: 'redis://127.0.0.1:9' },
+    ],
+  },
+  pinning: {
+    probeEvery: '1h',
+    providers: [
+      { name: 'local', use: 'embedded' },
+      { name: 'kubo', use: 'kubo', url: dead },
+    ],
+  },
+  ...more,
+})
+
+/** Everything that is made for a gateway is made anew by one of these. */
+const changes = (): Said[] => [
+  said(),
+  said({
+    cache: {
+      hot: { maxBytes: '1MiB' },
+      tiers: [
+        { use: 'memory', maxBytes: '2MiB' },
+        { use: 'redis', url: 'redis://127.0.0.1:10' },
+      ],
+    },
+  }),
+  said({
+    retrieval: { userAgent: 'another', upstreams: [{ name: 'one', url: upstream.url }] },
+    names: { dns: ['http://127.0.0.1:10/dns-query'] },
+  }),
+  said({
+    pinning: { confirm: 1, providers: [{ name: 'local', use: 'embedded' }] },
+    upload: { concurrency: 7 },
+    responses: { types: 'web' },
+  }),
+]
+
+async function use(round: number): Promise<void> {
+  const { get, url } = served
+  await Promise.all([
+    get(`/ipfs/${all.files.hello.cid}`),
+    get(`/ipfs/${all.files.chunkedV1.cid}`),
+    get(`/ipfs/${all.directory}/nothing-${round}`),
+    get('/ipns/example.org'),
+    round === 1 ? post(`${url}/add`, multipart([{ fileName: 'a', body: noise(500, 5) }])) : undefined,
+  ])
+}
+
+setFlagsFromString('--expose-gc')
+const collect = runInNewContext('gc') as () => void
+
+/** What is there for one gateway at a time. */
+function alive(): Record<string, number> {
+  const timers = process.getActiveResourcesInfo().filter((name) => name === 'Timeout').length
+  const gateways = served.made.filter((one) => one.deref() !== undefined).length
+  return { timers, gateways, watches: watches.begun - watches.ended }
+}
+
+test('a gateway that was loaded again many times keeps nothing of those before it', async () => {
+  const again = async (what: readonly Said[]) => {
+    for (const [round, more] of what.entries()) {
+      assert.equal(await served.reload(more), true)
+      await use(round)
+    }
+  }
+  // What is made once, whatever comes, is made by then.
+  await again([...changes(), said()])
+  const caches = queryObjects(LRUCache, { format: 'count' })
+  const once = alive()
+  await again([...changes(), said(), said(), said(), ...changes(), said()])
+  // The last of them may still be closing.
+  const grown = () => {
+    collect()
+    return Object.entries(alive()).filter(([name, count]) => count > (once[name] ?? 0) + 2)
+  }
+  for (const until = Date.now() + 20_000; grown().length > 0 && Date.now() < until; ) await sleep(100)
+  assert.deepEqual(grown(), [])
+  assert.equal(watches.begun - watches.ended, 1)
+  assert.ok(queryObjects(LRUCache, { format: 'count' }) <= caches + 2, 'caches')
+})
