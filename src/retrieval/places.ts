@@ -66,6 +66,8 @@ const searchShare = 1 / 8
 const idleSearchShare = 3 / 4
 const enoughOvertook = 2
 const lookAgainMs = 100
+// A question is given up for others only when it is surely a long one: on a busy machine an upstream that is well answers late too.
+const leastBeforeLetGoMs = 2000
 const outMs = 60_000
 const typicalWeight = 0.1
 const guessedMs = 300
@@ -132,7 +134,12 @@ export function createPlaces(options: PlacesOptions): Places {
       onStuck()
     }
     const [search] = searching
-    if (!search || taken() < most || searching.size <= Math.floor(most * searchShare) || now - search.at < late)
+    if (
+      !search ||
+      taken() < most ||
+      searching.size <= Math.floor(most * searchShare) ||
+      now - search.at < Math.max(late, leastBeforeLetGoMs)
+    )
       return false
     searching.delete(search)
     search.controller.abort(
