@@ -89,7 +89,9 @@ const retrieval = z.strictObject({
     ),
   probeEvery: duration()
     .prefault('10m')
-    .describe('How often upstreams are looked at. 0: never, all are taken as usable.'),
+    .describe(
+      'How often upstreams are looked at. 0: not on a schedule, all are taken as usable; one that failed lately is looked at all the same.',
+    ),
   upstreams: entriesWith(upstreamKinds, upstreamLimits, 'trustless')
     .optional()
     .transform((list) => list ?? [])
