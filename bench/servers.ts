@@ -7,9 +7,9 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { CID } from 'multiformats/cid'
 import { create as createDigest } from 'multiformats/hashes/digest'
+import { createLog } from '../src/core/log.ts'
 import { createGateway, parseConfig } from '../src/gateway.ts'
-import { createLog } from '../src/observe/log.ts'
-import { serve } from '../src/serve.ts'
+import { serve } from '../src/server/serve.ts'
 
 const [which = 'cidgate', bytesText = '1024'] = process.argv.slice(2)
 const json = JSON.stringify({ name: 'a policy', text: 'x'.repeat(Math.max(0, Number(bytesText) - 32)) })

@@ -7,8 +7,8 @@ import { fileURLToPath, pathToFileURL } from 'node:url'
 import { watchStarter } from './starter.mjs'
 
 const at = (path) => fileURLToPath(new URL(path, import.meta.url))
-const isSource = existsSync(at('../src/main.ts'))
-const program = isSource ? at('../src/main.ts') : at('../dist/src/main.js')
+const isSource = existsSync(at('../src/cli/main.ts'))
+const program = isSource ? at('../src/cli/main.ts') : at('../dist/src/cli/main.js')
 
 const numbers = (version) => /(\d+)\.(\d+)/.exec(version).slice(1).map(Number)
 const expected = numbers(JSON.parse(readFileSync(at('../package.json'), 'utf8')).engines.node)

@@ -2,9 +2,9 @@
 // Providers have sockets of their own, shared with nobody: an answer meant for one must never be read by another.
 import { Readable } from 'node:stream'
 import { Agent, request } from 'undici'
-import type { Clock } from '../../src/clock.ts'
-import { Failure, isFailure } from '../../src/failure.ts'
-import { parseRetryAfter } from '../../src/retry-after.ts'
+import type { Clock } from '../../src/core/clock.ts'
+import { Failure, isFailure } from '../../src/core/failure.ts'
+import { parseRetryAfter } from '../../src/core/retry-after.ts'
 
 export type FailureClass = 'auth' | 'quota' | 'transient' | 'content'
 

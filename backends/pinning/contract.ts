@@ -1,11 +1,11 @@
 // A provider is where uploads are kept for good. It stores one upload and says which CID it holds; whether it is the
-// first or the third, and what follows from a failure, is upload/confirm.ts's business.
+// first or the third, and what follows from a failure, is upload/confirm/confirm.ts's business.
 // Every provider passes test/contract/provider.ts.
 import type { CID } from 'multiformats/cid'
 import type { z } from 'zod'
-import type { Block } from '../../src/block.ts'
-import type { Clock } from '../../src/clock.ts'
-import type { Log } from '../../src/observe/log.ts'
+import type { Block } from '../../src/core/block.ts'
+import type { Clock } from '../../src/core/clock.ts'
+import type { Log } from '../../src/core/log.ts'
 
 /** IPIP-499 names. */
 export const profiles = ['unixfs-v1-2025', 'unixfs-v0-2015'] as const

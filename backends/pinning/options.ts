@@ -1,7 +1,7 @@
 // What every provider that speaks HTTP lets the operator set.
 import { z } from 'zod'
-import { duration } from '../../src/config/units.ts'
-import { isUnfilled, unfilled } from '../../src/secret.ts'
+import { isUnfilled, unfilled } from '../../src/core/secret.ts'
+import { duration } from '../../src/core/units.ts'
 import type { ReadBack } from './contract.ts'
 
 export const url = () =>

@@ -1,8 +1,8 @@
 // An upload in pieces (TUS): nothing of it is kept in memory, and after whatever went wrong it goes on where the service
 // says that it stands, in the same attempt or in the next one.
 import { LRUCache } from 'lru-cache'
-import type { Clock } from '../../src/clock.ts'
-import { Failure, isFailure } from '../../src/failure.ts'
+import type { Clock } from '../../src/core/clock.ts'
+import { Failure, isFailure } from '../../src/core/failure.ts'
 import { type Call, failed, type Reply } from './call.ts'
 import type { Upload } from './contract.ts'
 

@@ -1,8 +1,8 @@
 // Pinata's v3 API: the upload as a CAR on the public network, in one request, or in pieces (TUS) above its limit.
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
-import { blockKey } from '../../src/block.ts'
-import { parseCid } from '../../src/cid-text.ts'
+import { blockKey } from '../../src/core/block.ts'
+import { parseCid } from '../../src/core/cid-text.ts'
 import { call, createProviderAgent, failed, type Reply } from './call.ts'
 import type { PinState, Provider, ProviderContext, ProviderKind, ReadBack, Upload } from './contract.ts'
 import { fileForm } from './form.ts'

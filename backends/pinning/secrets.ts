@@ -1,6 +1,6 @@
 // What a service says goes on to clients, to the log and to /readyz, and some repeat the very header they refuse. So every
 // error of every provider passes here, and what its options keep secret is taken out, whoever said it.
-import { Failure, isFailure } from '../../src/failure.ts'
+import { Failure, isFailure } from '../../src/core/failure.ts'
 import type { Provider, ProviderKind } from './contract.ts'
 
 const secretKey = /token|secret|password|key|jwt|basic|bearer|headers/i

@@ -2,8 +2,8 @@
 // Every tier passes test/contract/tier.ts; a stack of tiers is a tier and passes it too.
 import type { CID } from 'multiformats/cid'
 import type { z } from 'zod'
-import type { Clock } from '../../src/clock.ts'
-import type { Log } from '../../src/observe/log.ts'
+import type { Clock } from '../../src/core/clock.ts'
+import type { Log } from '../../src/core/log.ts'
 
 export type TierTraits = {
   /** Survives this process. */

@@ -4,7 +4,7 @@
 // every write also reads one more, so that a lowered budget is reached soon, and leftovers of a crash disappear.
 import { readdir, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { Clock } from '../../src/clock.ts'
+import type { Clock } from '../../src/core/clock.ts'
 
 export interface Room {
   /** Makes room for a file of so many bytes; undefined when it can have none. `landed` must be called either way. */

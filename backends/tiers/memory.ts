@@ -2,8 +2,8 @@
 // buffer it was cut from, and change when its owner writes there. What comes out is the copy itself: read it only.
 import { LRUCache } from 'lru-cache'
 import { z } from 'zod'
-import { blockKey } from '../../src/block.ts'
-import { size } from '../../src/config/units.ts'
+import { blockKey } from '../../src/core/block.ts'
+import { size } from '../../src/core/units.ts'
 import type { Tier, TierKind } from './contract.ts'
 
 const options = z.strictObject({

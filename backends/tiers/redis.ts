@@ -1,8 +1,8 @@
 // Redis (and Valkey) through Keyv. Blocks are plain Redis strings of raw bytes. The client is ours and always open: left to
 // @keyv/redis it would wait for a server that is away, where this one answers at once that it is.
 import { z } from 'zod'
-import { duration, lifetime } from '../../src/config/units.ts'
-import { Failure } from '../../src/failure.ts'
+import { Failure } from '../../src/core/failure.ts'
+import { duration, lifetime } from '../../src/core/units.ts'
 import type { TierKind } from './contract.ts'
 import { looksFirst, type RecordSteps } from './keyv-records.ts'
 import { createKeyvTier, type KeyvStore } from './keyv-tier.ts'

@@ -1,8 +1,8 @@
 // Blocks as objects of a bucket: AWS and everything that speaks its protocol. Instances that share a bucket share what
 // they have. How long objects stay is the bucket's own rule (lifecycle), not ours.
 import { z } from 'zod'
-import { duration } from '../../src/config/units.ts'
-import { Failure } from '../../src/failure.ts'
+import { Failure } from '../../src/core/failure.ts'
+import { duration } from '../../src/core/units.ts'
 import type { TierKind } from './contract.ts'
 import { createKeyvTier } from './keyv-tier.ts'
 import { atOnce, statusOf } from './s3-client.ts'

@@ -2,9 +2,9 @@
 // no redirect off the site, and a body that is what was asked for. Used by every upstream that speaks HTTP.
 import type { Dispatcher } from 'undici'
 import { request } from 'undici'
-import type { Clock } from '../../src/clock.ts'
-import { Failure, type FailureKind, isFailure } from '../../src/failure.ts'
-import { parseRetryAfter } from '../../src/retry-after.ts'
+import type { Clock } from '../../src/core/clock.ts'
+import { Failure, type FailureKind, isFailure } from '../../src/core/failure.ts'
+import { parseRetryAfter } from '../../src/core/retry-after.ts'
 import { followed, isOwnSubdomain, mostHops, type Redirects } from './redirects.ts'
 
 export type Question = {

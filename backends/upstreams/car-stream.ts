@@ -2,8 +2,8 @@
 // not proved here.
 import { decode as decodeCbor } from '@ipld/dag-cbor'
 import { CID } from 'multiformats/cid'
-import { type Block, maxBlockBytes } from '../../src/block.ts'
-import { Failure } from '../../src/failure.ts'
+import { type Block, maxBlockBytes } from '../../src/core/block.ts'
+import { Failure } from '../../src/core/failure.ts'
 
 const maxHeaderBytes = 1024 * 1024
 const maxCidBytes = 512

@@ -3,7 +3,7 @@
 import { lookup as dnsLookup } from 'node:dns'
 import { BlockList, isIP, type LookupFunction } from 'node:net'
 import { Agent, buildConnector, Pool } from 'undici'
-import { Failure } from '../../src/failure.ts'
+import { Failure } from '../../src/core/failure.ts'
 
 const inside = new BlockList()
 for (const [net, prefix] of [

@@ -2,9 +2,9 @@
 // scores and hedging belong to the race. Every upstream passes test/contract/upstream.ts.
 import type { CID } from 'multiformats/cid'
 import type { z } from 'zod'
-import type { Block } from '../../src/block.ts'
-import type { Clock } from '../../src/clock.ts'
-import type { Log } from '../../src/observe/log.ts'
+import type { Block } from '../../src/core/block.ts'
+import type { Clock } from '../../src/core/clock.ts'
+import type { Log } from '../../src/core/log.ts'
 
 /** A piece of a DAG, as IPIP-402 words it. */
 export type DagWant = {

@@ -2,8 +2,8 @@
 // connected to.
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
-import { duration } from '../../src/config/units.ts'
-import { Failure, isFailure } from '../../src/failure.ts'
+import { Failure, isFailure } from '../../src/core/failure.ts'
+import { duration } from '../../src/core/units.ts'
 import { ask } from './ask.ts'
 import { createAgent } from './connect.ts'
 import { maxRecordBytes, type ProbeReport, type Upstream, type UpstreamContext, type UpstreamKind } from './contract.ts'

@@ -2,7 +2,7 @@
 import { base36 } from 'multiformats/bases/base36'
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
-import { duration } from '../../src/config/units.ts'
+import { duration } from '../../src/core/units.ts'
 
 export const httpOptions = {
   url: z

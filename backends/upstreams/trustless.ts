@@ -2,8 +2,8 @@
 // one that brings an entity in one answer.
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
-import { type Block, isIdentity, maxBlockBytes, proves } from '../../src/block.ts'
-import { Failure, isFailure } from '../../src/failure.ts'
+import { type Block, isIdentity, maxBlockBytes, proves } from '../../src/core/block.ts'
+import { Failure, isFailure } from '../../src/core/failure.ts'
 import { type Answer, ask } from './ask.ts'
 import { readCar } from './car-stream.ts'
 import { createAgent } from './connect.ts'

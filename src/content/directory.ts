@@ -1,14 +1,14 @@
 // What is in a directory, one entry after another, flat or HAMT. Nothing is fetched to say more about an entry than the
 // directory itself says; what a tier holds anyway may be looked at.
 import type { CID } from 'multiformats/cid'
-import { type Block, isIdentity } from '../block.ts'
-import { Failure } from '../failure.ts'
+import { type Block, isIdentity } from '../core/block.ts'
+import { Failure } from '../core/failure.ts'
+import { rawCode, readNode } from '../ipld/unixfs.ts'
 import type { DagWant, Session } from '../retrieval/session.ts'
+import { listShards, type ShardLink } from './dag/hamt.ts'
+import { createHeld } from './dag/held.ts'
 import type { Entity, Entry } from './entity.ts'
-import { listShards, type ShardLink } from './hamt.ts'
-import { createHeld } from './held.ts'
 import { entityOf } from './resolve.ts'
-import { rawCode, readNode } from './unixfs.ts'
 
 export type ListingLimits = {
   /** More entries than this are a failure, not a shorter list. */

@@ -1,12 +1,12 @@
 // The bytes of a file, from its blocks, depth first and only those that the range needs. Every size a node declares is
 // checked against what comes: a file that lies about itself ends in a failure, never in a short answer.
 import type { CID } from 'multiformats/cid'
-import { Failure } from '../failure.ts'
+import { Failure } from '../core/failure.ts'
+import { dagPbCode, declaredSize, rawCode, readNode, wrongContent } from '../ipld/unixfs.ts'
 import type { DagWant, Expected, Session } from '../retrieval/session.ts'
+import { createPending } from './dag/held.ts'
 import type { Entity } from './entity.ts'
-import { createPending } from './held.ts'
 import { symlinkTarget } from './resolve.ts'
-import { dagPbCode, declaredSize, rawCode, readNode, wrongContent } from './unixfs.ts'
 
 const mostDepth = 256
 // Nodes without bytes of their own cost as much to fetch as others: a file may have this many more of them than leaves

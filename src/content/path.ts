@@ -1,9 +1,9 @@
 // What stands after `/ipfs/` in a request, as a CID and names. Everything that could mean two things to two parsers is
 // refused here, before anything is asked of anybody.
 import type { CID } from 'multiformats/cid'
-import { isProvable } from '../block.ts'
-import { mostCidChars, parseCid } from '../cid-text.ts'
-import { Failure } from '../failure.ts'
+import { isProvable } from '../core/block.ts'
+import { mostCidChars, parseCid } from '../core/cid-text.ts'
+import { Failure } from '../core/failure.ts'
 import type { ContentPath } from './entity.ts'
 
 const mostPathChars = 8 * 1024

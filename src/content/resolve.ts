@@ -1,13 +1,13 @@
 // From a path to the thing it leads to, block by block: an upstream is never trusted to resolve one. The first block that
 // is missing is asked for together with everything the path needs, so that a cold path costs one answer.
 import { CID } from 'multiformats/cid'
-import { type Block, isProvable } from '../block.ts'
-import { Failure } from '../failure.ts'
+import { type Block, isProvable } from '../core/block.ts'
+import { Failure } from '../core/failure.ts'
+import { readDocument } from '../ipld/dag-links.ts'
+import { dagPbCode, declaredSize, rawCode, readNode, wrongContent } from '../ipld/unixfs.ts'
 import type { DagWant, Session } from '../retrieval/session.ts'
+import { type Found, findInShards } from './dag/hamt.ts'
 import type { ContentPath, Entity, Resolution } from './entity.ts'
-import { type Found, findInShards } from './hamt.ts'
-import { readDocument } from './links.ts'
-import { dagPbCode, declaredSize, rawCode, readNode, wrongContent } from './unixfs.ts'
 import { type Visit, type VisitNames, visitWay, type Way } from './visited.ts'
 
 export type ResolveOptions = {

@@ -2,8 +2,8 @@
 // other; a second process is refused before it has touched anything in it.
 import { realpath } from 'node:fs/promises'
 import { userInfo } from 'node:os'
-import { codeOf, isNoRoom, tryToWrite } from '../durable.ts'
-import { Failure } from '../failure.ts'
+import { codeOf, isNoRoom, tryToWrite } from '../core/durable.ts'
+import { Failure } from '../core/failure.ts'
 import { troubleOf } from './lock.ts'
 import { type Owner, type OwnerOptions, type OwnerRecord, own, recordIn } from './owner.ts'
 

@@ -1,7 +1,7 @@
 // A lock on a folder that the operating system takes back when the process ends, however it ends: that of an empty SQLite
 // file, the one way to such a lock in Node. It holds between containers, too, where every process may have the number 1.
 import { stat } from 'node:fs/promises'
-import { Failure } from '../failure.ts'
+import { Failure } from '../core/failure.ts'
 
 export interface Lock {
   /** Whether the file that is locked is still the one at its place. */

@@ -4,8 +4,8 @@ import { rmSync, writeFileSync } from 'node:fs'
 import { mkdir, readFile } from 'node:fs/promises'
 import { hostname } from 'node:os'
 import { join } from 'node:path'
-import type { Clock } from '../clock.ts'
-import type { Log } from '../observe/log.ts'
+import type { Clock } from '../core/clock.ts'
+import type { Log } from '../core/log.ts'
 import { type Lock, lockFile, troubleOf } from './lock.ts'
 
 export interface Owner {

@@ -3,7 +3,7 @@
 import { LRUCache } from 'lru-cache'
 import { CID } from 'multiformats/cid'
 import { parse as parseYaml } from 'yaml'
-import { parseKey } from '../cid-text.ts'
+import { parseKey } from '../core/cid-text.ts'
 import { doubleHash, hashedKey, keyOf, parseRule, type Rule } from './rules.ts'
 
 export type Denial = {

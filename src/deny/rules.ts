@@ -6,7 +6,7 @@ import { blake3 } from '@noble/hashes/blake3.js'
 import { base58btc } from 'multiformats/bases/base58'
 import { CID } from 'multiformats/cid'
 import { decode as decodeDigest } from 'multiformats/hashes/digest'
-import { parseKey } from '../cid-text.ts'
+import { parseKey } from '../core/cid-text.ts'
 
 export type Rule = {
   /** Its place in the list: of all that match, the last one decides. */

@@ -1,9 +1,9 @@
 // The operator's denylists, read from files and addresses and read again when they change. A list that cannot be read at
 // start is an error, unless there is a copy of it; one that cannot be read later stays as it was.
 import { createHash } from 'node:crypto'
-import type { Clock } from '../clock.ts'
-import { cancelled, Failure } from '../failure.ts'
-import type { Log } from '../observe/log.ts'
+import type { Clock } from '../core/clock.ts'
+import { cancelled, Failure } from '../core/failure.ts'
+import type { Log } from '../core/log.ts'
 import { createDenylists, type Denylist, type Denylists } from './denylist.ts'
 import { fromFile } from './file-source.ts'
 import { objection, type ReadList, readList } from './read-list.ts'

@@ -4,7 +4,7 @@ import { createHash } from 'node:crypto'
 import { mkdir, readFile, rename, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { request } from 'undici'
-import type { Log } from '../observe/log.ts'
+import type { Log } from '../core/log.ts'
 import { mostBytes, type Source, whyOf } from './source.ts'
 
 const everyMs = 300_000

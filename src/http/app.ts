@@ -1,16 +1,16 @@
 // The public routes, as an Express router that anybody can mount, and as an application of their own.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import express, { type Express, type NextFunction, type Router } from 'express'
-import { cancelled, Failure } from '../failure.ts'
-import type { Route } from './add.ts'
-import { type AnswerDeps, answerContent } from './answer.ts'
-import { corsHeaders, preflight } from './cors.ts'
-import type { Hosts } from './hosts.ts'
+import { cancelled, Failure } from '../core/failure.ts'
+import type { Route } from './add/add.ts'
+import { type AnswerDeps, answerContent } from './content/answer.ts'
+import { type Place, sharedPlace } from './content/place.ts'
+import type { Hosts } from './hosts/hosts.ts'
 import type { Limits } from './limits.ts'
-import { closeAfter } from './linger.ts'
-import { type Place, sharedPlace } from './place.ts'
-import { type RequestIds, requestIdHeader } from './request-id.ts'
-import { baseOf, hasBody, readTarget, type Target } from './target.ts'
+import { corsHeaders, preflight } from './wire/cors.ts'
+import { closeAfter } from './wire/linger.ts'
+import { type RequestIds, requestIdHeader } from './wire/request-id.ts'
+import { baseOf, hasBody, readTarget, type Target } from './wire/target.ts'
 
 export type AppDeps = AnswerDeps & {
   readonly limits: Limits

@@ -1,9 +1,9 @@
 // How much one client, and all of them, may ask at once. Requests are counted, not sockets: one socket can bring thousands.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { LRUCache } from 'lru-cache'
-import type { Clock } from '../clock.ts'
-import { Failure } from '../failure.ts'
-import { type Budget, createBudget } from '../retrieval/budget.ts'
+import { type Budget, createBudget } from '../core/budget.ts'
+import type { Clock } from '../core/clock.ts'
+import { Failure } from '../core/failure.ts'
 
 export interface Limits {
   /** Lets a request in, or says why not. Whoever is let in is counted until the response is closed. */

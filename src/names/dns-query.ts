@@ -6,9 +6,9 @@ import { createSocket } from 'node:dgram'
 import { getServers } from 'node:dns'
 import { connect, isIPv6 } from 'node:net'
 import { Agent, request } from 'undici'
-import type { Clock } from '../clock.ts'
-import { withDeadline } from '../deadline.ts'
-import { Failure, isFailure } from '../failure.ts'
+import type { Clock } from '../core/clock.ts'
+import { withDeadline } from '../core/deadline.ts'
+import { Failure, isFailure } from '../core/failure.ts'
 import { hasIdOf, type TxtAnswer, txtAnswer, txtQuestion } from './txt-packet.ts'
 
 /** A server, or several that are as good as one. */

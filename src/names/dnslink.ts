@@ -1,8 +1,8 @@
 // What a domain's DNSLink points at: the TXT record of `_dnslink.<name>`, kept for its TTL; what is known is served
 // stale while no DNS server answers.
-import type { Clock } from '../clock.ts'
-import { Failure, isFailure } from '../failure.ts'
-import { createGate } from '../gate.ts'
+import type { Clock } from '../core/clock.ts'
+import { Failure, isFailure } from '../core/failure.ts'
+import { createGate } from '../core/gate.ts'
 import type { Attempt } from '../observe/account.ts'
 import type { TxtServer } from './dns-query.ts'
 import { type Answer, createLookups, type Found, type LookupMemory, type Lookups, type Wants } from './lookups.ts'

@@ -5,7 +5,7 @@ import { ipnsValidator } from 'ipns/validator'
 import { base36 } from 'multiformats/bases/base36'
 import { CID } from 'multiformats/cid'
 import { maxRecordBytes } from '../../backends/upstreams/contract.ts'
-import { Failure } from '../failure.ts'
+import { Failure } from '../core/failure.ts'
 
 export type IpnsRecord = {
   readonly bytes: Uint8Array

@@ -3,8 +3,8 @@
 // one has ended.
 import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
-import type { Clock } from '../clock.ts'
-import { Failure, isFailure } from '../failure.ts'
+import type { Clock } from '../core/clock.ts'
+import { Failure, isFailure } from '../core/failure.ts'
 import type { Attempt } from '../observe/account.ts'
 import { type IpnsRecord, keyText, newest, provedRecord, signedRecord } from './ipns-record.ts'
 import {

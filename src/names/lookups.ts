@@ -1,11 +1,11 @@
 // What was looked up once, for everybody who asks: fresh from memory, one flight for a name however many want it, and
 // while nobody answers the last thing that is still valid, stale.
 import { LRUCache } from 'lru-cache'
-import type { Clock } from '../clock.ts'
-import { orAborted, withDeadline } from '../deadline.ts'
-import { Failure, isFailure } from '../failure.ts'
+import type { Clock } from '../core/clock.ts'
+import { orAborted, withDeadline } from '../core/deadline.ts'
+import { Failure, isFailure } from '../core/failure.ts'
+import { createFlights } from '../core/flights.ts'
 import type { Account, Attempt } from '../observe/account.ts'
-import { createFlights } from '../retrieval/flights.ts'
 
 export type Wants = {
   readonly signal: AbortSignal

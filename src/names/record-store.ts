@@ -4,7 +4,7 @@ import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/p
 import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { maxRecordBytes } from '../../backends/upstreams/contract.ts'
-import type { Log } from '../observe/log.ts'
+import type { Log } from '../core/log.ts'
 import { keyText } from './ipns-record.ts'
 
 export interface RecordStore {

@@ -3,8 +3,8 @@
 // older, or that is none, so that the newest is what stays, whoever writes last.
 import type { CID } from 'multiformats/cid'
 import type { Held, Records } from '../../backends/tiers/contract.ts'
-import type { Clock } from '../clock.ts'
-import type { Log } from '../observe/log.ts'
+import type { Clock } from '../core/clock.ts'
+import type { Log } from '../core/log.ts'
 import { type IpnsRecord, keyText, newest, signedRecord } from './ipns-record.ts'
 
 export type Shelf = { readonly name: string; readonly records: Records }

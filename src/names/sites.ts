@@ -1,7 +1,7 @@
 // Whether a host has a DNSLink, asked with every request to it: so nobody's request waits for DNS more than once.
 import { LRUCache } from 'lru-cache'
-import type { Clock } from '../clock.ts'
-import { orAborted } from '../deadline.ts'
+import type { Clock } from '../core/clock.ts'
+import { orAborted } from '../core/deadline.ts'
 import { isDomain } from './dnslink.ts'
 
 /** False also where nobody can say, so that other hosts go on. */

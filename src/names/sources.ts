@@ -2,12 +2,12 @@
 // budgets, quarantine) and add little to it: a name that nobody has, or that takes an upstream long to find, says
 // nothing about how it serves blocks.
 import { LRUCache } from 'lru-cache'
-import { blockKey } from '../block.ts'
-import type { Clock } from '../clock.ts'
-import { Failure, isFailure } from '../failure.ts'
+import { blockKey } from '../core/block.ts'
+import type { Clock } from '../core/clock.ts'
+import { Failure, isFailure } from '../core/failure.ts'
+import type { Log } from '../core/log.ts'
 import type { Attempt } from '../observe/account.ts'
-import type { Log } from '../observe/log.ts'
-import type { Member, Pool } from '../retrieval/pool.ts'
+import type { Member, Pool } from '../retrieval/upstreams/pool.ts'
 import type { RecordSource, Sources } from './ipns.ts'
 
 const lieMs = 600_000

@@ -1,15 +1,15 @@
 // One request among the flights. A block comes from memory; or from an answer under way that will bring it; or from the
 // slow tiers, which are waited for as long as they are worth it; or from the upstreams, which are asked beside them then.
 import type { CID } from 'multiformats/cid'
-import { isIdentity, isProvable } from '../block.ts'
-import type { Clock } from '../clock.ts'
-import { orAborted } from '../deadline.ts'
-import { cancelled, isFailure } from '../failure.ts'
+import { isIdentity, isProvable } from '../core/block.ts'
+import type { Clock } from '../core/clock.ts'
+import { orAborted } from '../core/deadline.ts'
+import { cancelled, isFailure } from '../core/failure.ts'
 import { createReadAhead, type Room } from './read-ahead.ts'
 import { createRequestClock } from './request-clock.ts'
 import type { DagWant, Session, SessionOptions } from './session.ts'
 import { notCached, notHere, unprovable } from './session-failures.ts'
-import type { Found as Held, Look } from './tier-stack.ts'
+import type { Found as Held, Look } from './tiers/stack.ts'
 import { createUpstreamReader, type Flying, type LastFrom } from './upstream-reader.ts'
 
 /** What all requests share. */

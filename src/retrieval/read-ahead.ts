@@ -3,8 +3,8 @@
 // from the start, since nobody else is asked for it. All readers share one room: who finds it full still has the next block
 // asked for.
 import type { CID } from 'multiformats/cid'
-import { blockKey } from '../block.ts'
-import type { Clock } from '../clock.ts'
+import { blockKey } from '../core/block.ts'
+import type { Clock } from '../core/clock.ts'
 import type { DagWant, Expected } from './session.ts'
 
 /** What all readers together may have ahead of them. */

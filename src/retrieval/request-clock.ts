@@ -1,8 +1,8 @@
 // The time of one request: until its first byte goes out there is one deadline for everything it asks, whoever is asked;
 // from then on each block has its own.
 import type { CID } from 'multiformats/cid'
-import type { Clock } from '../clock.ts'
-import { cancelled, isFailure } from '../failure.ts'
+import type { Clock } from '../core/clock.ts'
+import { cancelled, isFailure } from '../core/failure.ts'
 import { outOfTime } from './session-failures.ts'
 
 export interface RequestClock {

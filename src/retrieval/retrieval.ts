@@ -1,20 +1,20 @@
 // Where blocks come from: the tiers, then one shared flight that races the upstreams. This file keeps what all requests
 // share; what one of them asks for is in open-session. What is proved goes into the tiers before anybody gets it.
 import type { CID } from 'multiformats/cid'
-import { blockKey } from '../block.ts'
-import type { Clock } from '../clock.ts'
-import type { Log } from '../observe/log.ts'
+import { blockKey } from '../core/block.ts'
+import type { Clock } from '../core/clock.ts'
+import { createFlights, type Flight } from '../core/flights.ts'
+import type { Log } from '../core/log.ts'
+import type { NotFoundMemory } from './absence/not-found.ts'
+import { createSearches, type Round } from './absence/searches.ts'
 import { type BlockFlight, flyForBlock } from './fetch/block.ts'
 import { type DagFlight, flyForDag } from './fetch/dag.ts'
 import { dagKey } from './fetch/key.ts'
-import { createFlights, type Flight } from './flights.ts'
-import type { NotFoundMemory } from './not-found.ts'
 import { openSession, type Shared } from './open-session.ts'
-import type { Pool } from './pool.ts'
 import { createRoom } from './read-ahead.ts'
-import { createSearches, type Round } from './searches.ts'
 import type { DagWant, Retrieval } from './session.ts'
-import type { TierStack } from './tier-stack.ts'
+import type { TierStack } from './tiers/stack.ts'
+import type { Pool } from './upstreams/pool.ts'
 
 export type RetrievalOptions = {
   readonly stack: TierStack

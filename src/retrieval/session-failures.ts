@@ -1,6 +1,6 @@
 // What a request is told when there is nothing.
 import type { CID } from 'multiformats/cid'
-import { Failure } from '../failure.ts'
+import { Failure } from '../core/failure.ts'
 
 export const withRetry = (failure: Failure, retryAfterMs: number): Failure =>
   new Failure(failure.kind, failure.message, {

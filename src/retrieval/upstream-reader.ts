@@ -1,20 +1,20 @@
 // What one request asks of the upstreams: with what follows it, as long as an answer under way brings that, or block by block.
 // What nobody has is remembered, and searched for behind the request.
 import type { CID } from 'multiformats/cid'
-import { type Failure, isFailure } from '../failure.ts'
+import { type Failure, isFailure } from '../core/failure.ts'
+import type { Flight } from '../core/flights.ts'
 import type { Account } from '../observe/account.ts'
-import type { Attempts } from './attempts.ts'
+import type { NotFoundMemory } from './absence/not-found.ts'
+import { isAbsence, type Round, type Searches } from './absence/searches.ts'
 import type { BlockFlight } from './fetch/block.ts'
 import type { DagFlight } from './fetch/dag.ts'
 import { pathOf, sameBytes } from './fetch/key.ts'
-import type { Flight } from './flights.ts'
-import type { NotFoundMemory } from './not-found.ts'
 import type { RequestClock } from './request-clock.ts'
-import { isAbsence, type Round, type Searches } from './searches.ts'
 import type { DagWant } from './session.ts'
 import { internal, withRetry } from './session-failures.ts'
-import type { TierStack } from './tier-stack.ts'
-import { overloaded } from './verdict.ts'
+import type { TierStack } from './tiers/stack.ts'
+import type { Attempts } from './upstreams/attempts.ts'
+import { overloaded } from './upstreams/verdict.ts'
 
 /** What all requests share of it. */
 export type Flying = {

@@ -3,8 +3,8 @@
 import { opendir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { CID } from 'multiformats/cid'
-import { codeOf, makeFolder, writeDurably } from '../durable.ts'
-import { type Entry, readEntry } from './journal.ts'
+import { codeOf, makeFolder, writeDurably } from '../core/durable.ts'
+import { type Entry, readEntry } from './spool/journal.ts'
 
 export type LeftBehind = {
   readonly provider: string

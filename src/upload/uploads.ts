@@ -1,5 +1,5 @@
 // The write side put together: who is let in, bytes to blocks, blocks to providers, and into the tiers before anybody is
-// told. http/add.ts and the commands call it; it knows nothing of HTTP but the body it takes apart.
+// told. http/add/add.ts and the commands call it; it knows nothing of HTTP but the body it takes apart.
 import type { IncomingMessage } from 'node:http'
 import type { CID } from 'multiformats/cid'
 import {
@@ -10,22 +10,22 @@ import {
   shapes,
   type Upload,
 } from '../../backends/pinning/contract.ts'
-import { type Block, isIdentity, proves } from '../block.ts'
-import type { Clock } from '../clock.ts'
-import { tryToWrite } from '../durable.ts'
-import { isFailure } from '../failure.ts'
-import type { Log } from '../observe/log.ts'
-import { type Admission, type Counter, createAdmission, type Place } from './admission.ts'
-import { type Confirmation, createConfirmation } from './confirm.ts'
-import { keepText, type TextCheck } from './document.ts'
+import { type Block, isIdentity, proves } from '../core/block.ts'
+import type { Clock } from '../core/clock.ts'
+import { tryToWrite } from '../core/durable.ts'
+import { isFailure } from '../core/failure.ts'
+import type { Log } from '../core/log.ts'
+import { type Confirmation, createConfirmation } from './confirm/confirm.ts'
+import { type Everywhere, fillTiers } from './confirm/fill.ts'
 import { busy, diskFailure, malformed, nobodyKeeps, tooLarge } from './failures.ts'
-import { type Everywhere, fillTiers } from './fill.ts'
-import { importFile } from './import.ts'
-import { createJournal, type Journal, journalFolder } from './journal.ts'
-import { type PartName, type ReceiveLimits, type ReceiveOptions, receive } from './receive.ts'
+import { type Admission, type Counter, createAdmission, type Place } from './intake/admission.ts'
+import { keepText, type TextCheck } from './intake/document.ts'
+import { importFile } from './intake/import.ts'
+import { type PartName, type ReceiveLimits, type ReceiveOptions, receive } from './intake/receive.ts'
 import { sharedFolder } from './shared.ts'
-import { createSpools, type Spool, type Spools, spoolFolder } from './spool.ts'
-import { fileBytesOf } from './spooled.ts'
+import { createJournal, type Journal, journalFolder } from './spool/journal.ts'
+import { createSpools, type Spool, type Spools, spoolFolder } from './spool/spool.ts'
+import { fileBytesOf } from './spool/spooled.ts'
 
 export type UploadsOptions = {
   /** The gateway's data folder. */

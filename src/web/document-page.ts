@@ -4,7 +4,7 @@
 import { base64 } from 'multiformats/bases/base64'
 import { CID } from 'multiformats/cid'
 import type { Entity } from '../content/entity.ts'
-import { readDocument } from '../content/links.ts'
+import { readDocument } from '../ipld/dag-links.ts'
 import { cidLink, type Whereabouts } from './links.ts'
 import { escaped, pageEnd, pageTop, shown, templateHash } from './page.ts'
 

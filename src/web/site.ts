@@ -4,6 +4,9 @@ import type { CID } from 'multiformats/cid'
 import type { ContentPath, Resolution } from '../content/entity.ts'
 import { readSmall } from '../content/file.ts'
 import { parsePath } from '../content/path.ts'
+import { type ResolveOptions, resolve } from '../content/resolve.ts'
+import { type Failure, isFailure } from '../core/failure.ts'
+import type { Session } from '../retrieval/session.ts'
 import {
   maxRedirectsBytes,
   parseRedirects,
@@ -11,10 +14,7 @@ import {
   redirect,
   tooLargeRedirects,
   wrongRedirects,
-} from '../content/redirects.ts'
-import { type ResolveOptions, resolve } from '../content/resolve.ts'
-import { type Failure, isFailure } from '../failure.ts'
-import type { Session } from '../retrieval/session.ts'
+} from './redirects.ts'
 
 export type SiteRequest = {
   readonly path: ContentPath

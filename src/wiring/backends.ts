@@ -7,8 +7,8 @@ import { tierKinds } from '../../backends/tiers/index.ts'
 import type { Upstream } from '../../backends/upstreams/contract.ts'
 import { upstreamKinds } from '../../backends/upstreams/index.ts'
 import type { Config } from '../config/load.ts'
-import { Failure } from '../failure.ts'
-import { createStanding, type Standing } from '../retrieval/standing.ts'
+import { Failure } from '../core/failure.ts'
+import { createStanding, type Standing } from '../retrieval/health/standing.ts'
 import type { Whole } from './whole.ts'
 
 export type Member = {

@@ -1,7 +1,7 @@
 // The folder of the embedded stores, ours before anything in it is touched.
 import { ConfigError } from '../config/complaints.ts'
+import { isFailure } from '../core/failure.ts'
 import { openDataFolder } from '../data-folder/folder.ts'
-import { isFailure } from '../failure.ts'
 import type { Whole } from './whole.ts'
 
 /** Until the last gateway over it has ended. Throws a ConfigError where it cannot be had. */

@@ -2,9 +2,9 @@
 import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { ConfigError } from '../config/complaints.ts'
+import { Failure } from '../core/failure.ts'
 import { type LoadedDenylists, loadDenylists } from '../deny/sources.ts'
-import { Failure } from '../failure.ts'
-import type { Hot } from '../http/hot.ts'
+import type { Hot } from '../http/content/hot.ts'
 import type { Whole } from './whole.ts'
 
 export type Denials = {

@@ -3,7 +3,7 @@
 import type { CID } from 'multiformats/cid'
 import type { Provider } from '../../backends/pinning/contract.ts'
 import type { Config } from '../config/load.ts'
-import { Failure } from '../failure.ts'
+import { Failure } from '../core/failure.ts'
 import { countWaiting, type Look, lookBehind, lookBehindAndNote, wordsOf } from '../upload/left-behind.ts'
 import { leftStores, openLeft, readBackOf, wireBackends } from './backends.ts'
 import type { Whole } from './whole.ts'

@@ -1,10 +1,10 @@
 // What every route of the public address shares: how a request that failed is answered, counted and logged, and whose word
 // is taken for where it came from.
 import type { IncomingMessage } from 'node:http'
-import { createForwarded, type Forwarded } from '../http/forwarded.ts'
+import { createRequestCounts, type RequestCounts } from '../admin/readings.ts'
+import { createForwarded, type Forwarded } from '../http/hosts/forwarded.ts'
 import { clientOf } from '../http/limits.ts'
-import { createRespond, type Respond } from '../http/respond.ts'
-import { createRequestCounts, type RequestCounts } from '../observe/readings.ts'
+import { createRespond, type Respond } from '../http/wire/respond.ts'
 import type { Whole } from './whole.ts'
 
 export type Public = {

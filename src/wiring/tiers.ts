@@ -2,12 +2,12 @@
 import type { LocalStore, Provider } from '../../backends/pinning/contract.ts'
 import type { Tier } from '../../backends/tiers/contract.ts'
 import type { Shelf } from '../names/shared-records.ts'
-import { type GuardedTier, guarded } from '../retrieval/guarded-tier.ts'
-import { createLayer, type Layer } from '../retrieval/layer.ts'
-import { proved } from '../retrieval/proved-tier.ts'
-import { createTierStack, type TierStack } from '../retrieval/tier-stack.ts'
-import { createPinsTier } from '../upload/pins-tier.ts'
-import type { Spools } from '../upload/spool.ts'
+import { type GuardedTier, guarded } from '../retrieval/tiers/guarded.ts'
+import { createLayer, type Layer } from '../retrieval/tiers/layer.ts'
+import { createPinsTier } from '../retrieval/tiers/pins.ts'
+import { proved } from '../retrieval/tiers/proved.ts'
+import { createTierStack, type TierStack } from '../retrieval/tiers/stack.ts'
+import type { Spools } from '../upload/spool/spool.ts'
 import type { Whole } from './whole.ts'
 
 export type Tiers = {

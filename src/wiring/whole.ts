@@ -1,7 +1,8 @@
 // What every part of the wiring is given: the configuration, time, the log, and the way to what outlives this gateway.
-import type { Clock } from '../clock.ts'
+
 import type { Config } from '../config/load.ts'
-import type { Log } from '../observe/log.ts'
+import type { Clock } from '../core/clock.ts'
+import type { Log } from '../core/log.ts'
 import type { Lease } from './kept.ts'
 
 export type Whole = {

@@ -3,8 +3,8 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { Profile, Provider, Upload } from '../../backends/pinning/contract.ts'
-import type { Block } from '../../src/block.ts'
-import { type Failure, isFailure } from '../../src/failure.ts'
+import type { Block } from '../../src/core/block.ts'
+import { type Failure, isFailure } from '../../src/core/failure.ts'
 import { noise } from '../support/fixtures.ts'
 import { memoryUpload } from '../support/upload.ts'
 

@@ -6,8 +6,8 @@ import { after, describe, it } from 'node:test'
 import { CID } from 'multiformats/cid'
 import * as Digest from 'multiformats/hashes/digest'
 import type { Records, Tier } from '../../backends/tiers/contract.ts'
-import { blockKey } from '../../src/block.ts'
-import { Failure } from '../../src/failure.ts'
+import { blockKey } from '../../src/core/block.ts'
+import { Failure } from '../../src/core/failure.ts'
 
 export type Store = {
   readonly tier: Tier

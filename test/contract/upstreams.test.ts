@@ -8,10 +8,10 @@ import { CID } from 'multiformats/cid'
 import { isInside } from '../../backends/upstreams/connect.ts'
 import type { DagWant, Upstream, UpstreamContext } from '../../backends/upstreams/contract.ts'
 import { upstreamKinds } from '../../backends/upstreams/index.ts'
-import { blockKey, proves } from '../../src/block.ts'
-import { systemClock } from '../../src/clock.ts'
-import { Failure, type FailureKind, isFailure } from '../../src/failure.ts'
-import { silentLog } from '../../src/observe/log.ts'
+import { blockKey, proves } from '../../src/core/block.ts'
+import { systemClock } from '../../src/core/clock.ts'
+import { Failure, type FailureKind, isFailure } from '../../src/core/failure.ts'
+import { silentLog } from '../../src/core/log.ts'
 import { addCbor, type Fixtures, fixtures } from '../support/fixtures.ts'
 import { createKey } from '../support/ipns.ts'
 import { type Fault, type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
@@ -352,7 +352,7 @@ describe('plain', () => {
       const { cid } = all.files[name]
       const root = await upstream.block(cid, signal())
       assert.ok(proves(cid, root))
-      const { linksOf } = await import('../../src/retrieval/links.ts')
+      const { linksOf } = await import('../../src/ipld/block-links.ts')
       for (const link of linksOf({ cid, bytes: root })) assert.ok(proves(link, await upstream.block(link, signal())))
       assert.equal(server.seen.length, 1)
     })

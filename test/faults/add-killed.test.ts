@@ -14,7 +14,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { decode } from '@ipld/dag-pb'
 import { CID } from 'multiformats/cid'
-import { blockKey, proves } from '../../src/block.ts'
+import { blockKey, proves } from '../../src/core/block.ts'
 import { below, multipart, post } from '../support/adding.ts'
 
 const uploads = Number(process.env['CIDGATE_UPLOADS'] ?? 30)

@@ -10,7 +10,7 @@ import { after, before, describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 
-const program = fileURLToPath(new URL('../../src/main.ts', import.meta.url))
+const program = fileURLToPath(new URL('../../src/cli/main.ts', import.meta.url))
 const uploads = 200
 const pieceMs = 250
 const rounds = 5

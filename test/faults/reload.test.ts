@@ -6,9 +6,9 @@ import { Agent, createServer, get, type IncomingMessage, type RequestListener, t
 import type { AddressInfo } from 'node:net'
 import { afterEach, describe, it } from 'node:test'
 import { parseConfig } from '../../src/config/load.ts'
-import type { Replaceable } from '../../src/config/reload.ts'
-import type { Log } from '../../src/observe/log.ts'
-import { type Serving, serve } from '../../src/serve.ts'
+import type { Log } from '../../src/core/log.ts'
+import type { Replaceable } from '../../src/server/generations.ts'
+import { type Serving, serve } from '../../src/server/serve.ts'
 
 const configOf = (more: object = {}) =>
   parseConfig({ listen: '127.0.0.1:0', admin: '127.0.0.1:0', retrieval: { upstreams: [] }, ...more })

@@ -8,13 +8,13 @@ import { readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, it } from 'node:test'
 import { fileURLToPath } from 'node:url'
+import { silentLog } from '../../src/core/log.ts'
 import { createGateway } from '../../src/gateway.ts'
-import { silentLog } from '../../src/observe/log.ts'
 import { below, multipart, post } from '../support/adding.ts'
 import { fetchAll, tempFolder } from '../support/gateway.ts'
 import { kuboApi, type StandIn, startStandIn, token } from '../support/providers.ts'
 
-const program = fileURLToPath(new URL('../../src/main.ts', import.meta.url))
+const program = fileURLToPath(new URL('../../src/cli/main.ts', import.meta.url))
 
 type Process = {
   readonly child: ChildProcess

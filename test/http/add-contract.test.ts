@@ -4,8 +4,8 @@ import { randomBytes } from 'node:crypto'
 import { after, before, describe, it } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { CID } from 'multiformats/cid'
-import { blockKey } from '../../src/block.ts'
-import { createSchemaChecks } from '../../src/upload/schemas/checks.ts'
+import { blockKey } from '../../src/core/block.ts'
+import { createSchemaChecks } from '../../src/schemas/checks.ts'
 import { type Adding, below, boundary, idle, multipart, post, raw, startAdding } from '../support/adding.ts'
 
 const head = (headers: string) =>

@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict'
 import { rm } from 'node:fs/promises'
 import { after, before, describe, it } from 'node:test'
+import { silentLog } from '../../src/core/log.ts'
 import { createGateway, parseConfig } from '../../src/gateway.ts'
-import { silentLog } from '../../src/observe/log.ts'
 import { tempFolder } from '../support/gateway.ts'
 
 describe('a gateway in a program of yours', () => {

@@ -4,10 +4,10 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { request } from 'node:http'
 import { after, before, describe, it } from 'node:test'
 import { Ajv2020 } from 'ajv/dist/2020.js'
-import type { FailureKind } from '../../src/failure.ts'
-import { addStatuses, anyStatuses, readStatuses } from '../../src/http/openapi-problems.ts'
-import { table } from '../../src/http/problem.ts'
-import { builtIn } from '../../src/upload/schemas/checks.ts'
+import type { FailureKind } from '../../src/core/failure.ts'
+import { addStatuses, anyStatuses, readStatuses } from '../../src/http/openapi/problems.ts'
+import { table } from '../../src/http/wire/problem.ts'
+import { builtIn } from '../../src/schemas/checks.ts'
 import { multipart, post } from '../support/adding.ts'
 import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
 
@@ -232,7 +232,7 @@ describe('GET /openapi.json', () => {
     const isOther = (file: string) =>
       /(^|\/)(admin|kubo|proxy|openapi)[^/]*\.ts$|^(admin|kubo|proxy|openapi)\//.test(file)
     let count = 0
-    for (const name of ['http', 'upload', 'content'])
+    for (const name of ['http', 'upload', 'schemas', 'content'])
       for (const file of readdirSync(folder(name), { recursive: true, encoding: 'utf8' })) {
         if (!file.endsWith('.ts') || isOther(file)) continue
         const text = readFileSync(new URL(file, folder(name)), 'utf8')

@@ -4,7 +4,7 @@ import { once } from 'node:events'
 import { type AddressInfo, connect, type Socket } from 'node:net'
 import { afterEach, describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { createHttpServer } from '../../src/http/server.ts'
+import { createHttpServer } from '../../src/server/http-server.ts'
 import { startGateway } from '../support/gateway.ts'
 
 // More than the sockets of both sides take by themselves, so that the answer behind it waits here.

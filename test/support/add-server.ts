@@ -1,10 +1,10 @@
 // A process of its own that takes uploads, to be killed: two providers on disk, the second of which fails now and then.
 // Arguments: the data folder. It says its port in one line, and `idle` on each SIGUSR2 when nothing is left to be done.
 import { join } from 'node:path'
-import { createEmbedded } from '../../backends/pinning/embedded.ts'
-import { systemClock } from '../../src/clock.ts'
-import { Failure } from '../../src/failure.ts'
-import { silentLog } from '../../src/observe/log.ts'
+import { createEmbedded } from '../../backends/pinning/embedded/embedded.ts'
+import { systemClock } from '../../src/core/clock.ts'
+import { Failure } from '../../src/core/failure.ts'
+import { silentLog } from '../../src/core/log.ts'
 import { idle, startAdding } from './adding.ts'
 
 const data = process.argv[2] as string

@@ -1,5 +1,5 @@
 // Time in the hand of a test: nothing moves until `advance` says so.
-import type { Clock } from '../../src/clock.ts'
+import type { Clock } from '../../src/core/clock.ts'
 
 export interface FakeClock extends Clock {
   /** Moves on, running what is due in order, and lets promises settle in between. */

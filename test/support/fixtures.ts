@@ -9,7 +9,7 @@ import { fixedSize } from 'ipfs-unixfs-importer/chunker'
 import { balanced } from 'ipfs-unixfs-importer/layout'
 import { CID } from 'multiformats/cid'
 import { create as createDigest } from 'multiformats/hashes/digest'
-import { blockKey } from '../../src/block.ts'
+import { blockKey } from '../../src/core/block.ts'
 
 export type BlockMap = Map<string, Uint8Array>
 export type FileFixture = { readonly cid: CID; readonly bytes: Uint8Array }

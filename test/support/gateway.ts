@@ -4,10 +4,10 @@ import { Agent, createServer, get as httpGet, type IncomingMessage } from 'node:
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import type { Clock } from '../../src/clock.ts'
+import type { Clock } from '../../src/core/clock.ts'
+import type { Log } from '../../src/core/log.ts'
 import { createGateway, type Gateway } from '../../src/gateway.ts'
-import { createHttpServer } from '../../src/http/server.ts'
-import type { Log } from '../../src/observe/log.ts'
+import { createHttpServer } from '../../src/server/http-server.ts'
 
 export type LogLine = {
   readonly level: string

@@ -1,7 +1,7 @@
 // A session over a map of blocks, for tests of content: no tiers, no upstreams. It writes down what it was asked for.
 import type { CID } from 'multiformats/cid'
-import { blockKey, isIdentity } from '../../src/block.ts'
-import { Failure } from '../../src/failure.ts'
+import { blockKey, isIdentity } from '../../src/core/block.ts'
+import { Failure } from '../../src/core/failure.ts'
 import type { DagWant, Session } from '../../src/retrieval/session.ts'
 import type { BlockMap } from './fixtures.ts'
 

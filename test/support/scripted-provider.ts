@@ -1,7 +1,7 @@
 // A provider that does as it is told, once or always: holds, fails, hangs, lies, breaks off.
 import { CID } from 'multiformats/cid'
 import type { PinState, Provider, ProviderTraits } from '../../backends/pinning/contract.ts'
-import { Failure } from '../../src/failure.ts'
+import { Failure } from '../../src/core/failure.ts'
 
 export type Behaviour = 'holds' | 'dead' | 'lies' | 'breaks' | 'hangs' | 'auth' | 'quota' | 'content' | 'crashes'
 

@@ -1,9 +1,9 @@
 // A tier in the hand of a test: it holds blocks, and each call waits, fails or goes on as the test says.
 import { setImmediate } from 'node:timers/promises'
 import type { Tier, TierTraits } from '../../backends/tiers/contract.ts'
-import { blockKey } from '../../src/block.ts'
-import { type Clock, systemClock } from '../../src/clock.ts'
-import { Failure } from '../../src/failure.ts'
+import { blockKey } from '../../src/core/block.ts'
+import { type Clock, systemClock } from '../../src/core/clock.ts'
+import { Failure } from '../../src/core/failure.ts'
 
 export type ScriptedTier = Tier & {
   readonly held: Map<string, Uint8Array>

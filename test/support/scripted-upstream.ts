@@ -2,9 +2,9 @@
 // depth-first walk, counts what it was asked, and misbehaves by script.
 import type { CID } from 'multiformats/cid'
 import type { DagWant, Upstream } from '../../backends/upstreams/contract.ts'
-import { type Block, blockKey } from '../../src/block.ts'
-import { Failure } from '../../src/failure.ts'
-import { linksOf } from '../../src/retrieval/links.ts'
+import { type Block, blockKey } from '../../src/core/block.ts'
+import { Failure } from '../../src/core/failure.ts'
+import { linksOf } from '../../src/ipld/block-links.ts'
 
 export type Script = {
   /** Never answers. */

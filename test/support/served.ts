@@ -1,9 +1,9 @@
 // A gateway behind sockets, as the command line runs it: its configuration can be loaded again.
 import { rm } from 'node:fs/promises'
-import type { Clock } from '../../src/clock.ts'
 import { parseConfig } from '../../src/config/load.ts'
+import type { Clock } from '../../src/core/clock.ts'
 import { createGateway, type Gateway } from '../../src/gateway.ts'
-import { type Serving, serve } from '../../src/serve.ts'
+import { type Serving, serve } from '../../src/server/serve.ts'
 import { type Fetched, fetchAll, type LogLine, tempFolder } from './gateway.ts'
 
 export type Said = Readonly<Record<string, unknown>>

@@ -1,6 +1,6 @@
 // A tier's records in memory, which compare and write in one step, with everything that a store can do wrong on command.
 import type { Held, Records } from '../../backends/tiers/contract.ts'
-import { Failure } from '../../src/failure.ts'
+import { Failure } from '../../src/core/failure.ts'
 import type { Shelf } from '../../src/names/shared-records.ts'
 
 export type TestShelf = Shelf & {

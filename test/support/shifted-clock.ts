@@ -1,5 +1,5 @@
 // The real time, as far ahead as a test wants: timers run as ever, and what has a date grows old at once.
-import { type Clock, systemClock } from '../../src/clock.ts'
+import { type Clock, systemClock } from '../../src/core/clock.ts'
 
 export interface ShiftedClock extends Clock {
   shift(ms: number): void

@@ -2,9 +2,9 @@
 import { CarWriter } from '@ipld/car/writer'
 import type { CID } from 'multiformats/cid'
 import type { Profile, Upload } from '../../backends/pinning/contract.ts'
-import type { Block } from '../../src/block.ts'
-import { blockKey } from '../../src/block.ts'
-import { linksOf } from '../../src/retrieval/links.ts'
+import type { Block } from '../../src/core/block.ts'
+import { blockKey } from '../../src/core/block.ts'
+import { linksOf } from '../../src/ipld/block-links.ts'
 import { addFile, type BlockMap } from './fixtures.ts'
 
 export type MemoryUpload = Upload & { readonly reads: { files: number; cars: number } }

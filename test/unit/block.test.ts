@@ -6,7 +6,7 @@ import { runInNewContext } from 'node:vm'
 import { base32 } from 'multiformats/bases/base32'
 import { CID } from 'multiformats/cid'
 import { create } from 'multiformats/hashes/digest'
-import { blockKey } from '../../src/block.ts'
+import { blockKey } from '../../src/core/block.ts'
 import { noise } from '../support/fixtures.ts'
 
 const cidOf = (digest: Uint8Array): CID => CID.createV1(0x55, create(0x12, digest))

@@ -1,7 +1,7 @@
 // The breaker by its clock: when it opens, who is let through, and when it closes again.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { type Breaker, createBreaker } from '../../src/retrieval/breaker.ts'
+import { type Breaker, createBreaker } from '../../src/retrieval/tiers/breaker.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 function make() {

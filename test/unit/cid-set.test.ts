@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { CID } from 'multiformats/cid'
 import { create } from 'multiformats/hashes/digest'
-import { createCidSet } from '../../src/retrieval/cid-set.ts'
+import { createCidSet } from '../../src/ipld/cid-set.ts'
 import { addBlock, text } from '../support/fixtures.ts'
 
 const cidOf = (digest: Uint8Array): CID => CID.createV1(0x55, create(0x12, digest))

@@ -6,12 +6,12 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, it } from 'node:test'
 import { z } from 'zod'
+import { jsonSchema } from '../../scripts/json-schema.ts'
+import { reference } from '../../scripts/reference.ts'
 import { ConfigError, keyPath, valueAt } from '../../src/config/complaints.ts'
 import { entries, entriesWith } from '../../src/config/entries.ts'
-import { jsonSchema } from '../../src/config/json-schema.ts'
 import { isConfig, loadConfig, parseConfig } from '../../src/config/load.ts'
 import { shipped } from '../../src/config/package.ts'
-import { reference } from '../../src/config/reference.ts'
 
 const casesFolder = new URL('../config/', import.meta.url)
 

@@ -10,12 +10,12 @@ import { UnixFS } from 'ipfs-unixfs'
 import { exporter } from 'ipfs-unixfs-exporter'
 import { createUnsafe } from 'multiformats/block'
 import { CID } from 'multiformats/cid'
-import { blockKey, proves } from '../../src/block.ts'
-import { car } from '../../src/content/car.ts'
-import { hintOf, parseEntityBytes, placeEntityBytes } from '../../src/content/entity-bytes.ts'
+import { car } from '../../src/content/formats/car.ts'
+import { hintOf, parseEntityBytes, placeEntityBytes } from '../../src/content/formats/entity-bytes.ts'
 import { parsePath } from '../../src/content/path.ts'
 import { resolve } from '../../src/content/resolve.ts'
-import { type FailureKind, isFailure } from '../../src/failure.ts'
+import { blockKey, proves } from '../../src/core/block.ts'
+import { type FailureKind, isFailure } from '../../src/core/failure.ts'
 import {
   addBlock,
   addCbor,

@@ -5,12 +5,12 @@ import { before, describe, test } from 'node:test'
 import type { PBLink } from '@ipld/dag-pb'
 import { UnixFS } from 'ipfs-unixfs'
 import type { CID } from 'multiformats/cid'
-import { blockKey } from '../../src/block.ts'
+import { tar } from '../../src/content/formats/tar.ts'
+import { type TarMember, tarHeader } from '../../src/content/formats/tar-header.ts'
 import { parsePath } from '../../src/content/path.ts'
 import { resolve } from '../../src/content/resolve.ts'
-import { tar } from '../../src/content/tar.ts'
-import { type TarMember, tarHeader } from '../../src/content/tar-header.ts'
-import { type FailureKind, isFailure } from '../../src/failure.ts'
+import { blockKey } from '../../src/core/block.ts'
+import { type FailureKind, isFailure } from '../../src/core/failure.ts'
 import {
   addBlock,
   addCbor,

@@ -9,10 +9,10 @@ import { afterEach, test } from 'node:test'
 import type { Tier } from '../../backends/tiers/contract.ts'
 import { disk } from '../../backends/tiers/disk.ts'
 import { createRoom, shardOf } from '../../backends/tiers/disk-room.ts'
-import { blockKey, proves } from '../../src/block.ts'
-import { systemClock } from '../../src/clock.ts'
-import { isFailure } from '../../src/failure.ts'
-import { silentLog } from '../../src/observe/log.ts'
+import { blockKey, proves } from '../../src/core/block.ts'
+import { systemClock } from '../../src/core/clock.ts'
+import { isFailure } from '../../src/core/failure.ts'
+import { silentLog } from '../../src/core/log.ts'
 import { bytesOf, cidOf, eventually } from '../contract/tier.ts'
 
 const folders: string[] = []
@@ -185,7 +185,7 @@ test('kill -9 while writing leaves whole blocks and leftovers, and nothing that 
   const writer = `
     const { disk } = await import('${here}../../backends/tiers/disk.ts')
     const { cidOf } = await import('${here}../contract/tier.ts')
-    const { systemClock } = await import('${here}../../src/clock.ts')
+    const { systemClock } = await import('${here}../../src/core/clock.ts')
     const tier = disk.create({ path: process.env.FOLDER, maxBytes: 128 << 20 }, { name: 'disk', userAgent: 'cidgate/test', data: '', log() {}, clock: systemClock })
     const blocks = Array.from({ length: 48 }, (_, seed) => new Uint8Array(2 << 20).fill(seed))
     const wanted = blocks.map((bytes) => [cidOf(bytes), bytes])

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { createFlights } from '../../src/retrieval/flights.ts'
+import { createFlights } from '../../src/core/flights.ts'
 
 const make = () => {
   const signals: AbortSignal[] = []

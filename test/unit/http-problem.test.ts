@@ -3,8 +3,8 @@ import assert from 'node:assert/strict'
 import { createServer, get, type IncomingMessage } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { after, before, describe, test } from 'node:test'
-import { Failure, type FailureKind, type FailureOptions, failureKinds } from '../../src/failure.ts'
-import { asFailure, type ProblemContext, sendProblem, statusOf, table } from '../../src/http/problem.ts'
+import { Failure, type FailureKind, type FailureOptions, failureKinds } from '../../src/core/failure.ts'
+import { asFailure, type ProblemContext, sendProblem, statusOf, table } from '../../src/http/wire/problem.ts'
 import { createAccount } from '../../src/observe/account.ts'
 
 let next: { failure: Failure; context: ProblemContext }

@@ -4,11 +4,11 @@ import { once } from 'node:events'
 import type { RequestListener, Server, ServerResponse } from 'node:http'
 import { type AddressInfo, connect, type Socket } from 'node:net'
 import { afterEach, describe, test } from 'node:test'
-import { systemClock } from '../../src/clock.ts'
-import { isFailure } from '../../src/failure.ts'
-import { closeAfter } from '../../src/http/linger.ts'
-import { createHttpServer } from '../../src/http/server.ts'
-import { cutWhenStalled, reset, writeAll } from '../../src/http/write.ts'
+import { systemClock } from '../../src/core/clock.ts'
+import { isFailure } from '../../src/core/failure.ts'
+import { closeAfter } from '../../src/http/wire/linger.ts'
+import { cutWhenStalled, reset, writeAll } from '../../src/http/wire/write.ts'
+import { createHttpServer } from '../../src/server/http-server.ts'
 
 const stalledMs = 150
 const more = 40 * 1024 * 1024 // more than sockets take by themselves

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { Writable } from 'node:stream'
 import { describe, it } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
-import { createLog, createLogSink, survive } from '../../src/observe/log.ts'
+import { createLog, createLogSink, survive } from '../../src/core/log.ts'
 
 type Reader = { readonly stream: Writable; readonly lines: string[]; state: 'reads' | 'gone' | 'stands still' }
 

@@ -1,7 +1,7 @@
 // What is kept of a look-up, for how long, and who waits for whom.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { Failure, isFailure } from '../../src/failure.ts'
+import { Failure, isFailure } from '../../src/core/failure.ts'
 import { createLookups, type Found, type LookupOptions, type Under } from '../../src/names/lookups.ts'
 import { createAccount } from '../../src/observe/account.ts'
 import { createFakeClock } from '../support/fake-clock.ts'

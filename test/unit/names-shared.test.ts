@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
-import { systemClock } from '../../src/clock.ts'
+import { systemClock } from '../../src/core/clock.ts'
 import { type IpnsRecord, signedRecord } from '../../src/names/ipns-record.ts'
 import { createSharedRecords, type SharedRecords } from '../../src/names/shared-records.ts'
 import { createFakeClock } from '../support/fake-clock.ts'

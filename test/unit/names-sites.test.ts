@@ -2,8 +2,8 @@
 // asked for at once.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { Failure, isFailure } from '../../src/failure.ts'
-import { createGate } from '../../src/gate.ts'
+import { Failure, isFailure } from '../../src/core/failure.ts'
+import { createGate } from '../../src/core/gate.ts'
 import { createSites } from '../../src/names/sites.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 

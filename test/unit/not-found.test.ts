@@ -2,8 +2,8 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { CID } from 'multiformats/cid'
 import type { MultihashDigest } from 'multiformats/hashes/interface'
-import { Failure } from '../../src/failure.ts'
-import { createNotFoundMemory } from '../../src/retrieval/not-found.ts'
+import { Failure } from '../../src/core/failure.ts'
+import { createNotFoundMemory } from '../../src/retrieval/absence/not-found.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 const cid = CID.parse('bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e')

@@ -1,9 +1,9 @@
 // What is learned of how an upstream works, and who is asked first because of it.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { Failure } from '../../src/failure.ts'
-import { silentLog } from '../../src/observe/log.ts'
-import { createStanding, type Standing } from '../../src/retrieval/standing.ts'
+import { Failure } from '../../src/core/failure.ts'
+import { silentLog } from '../../src/core/log.ts'
+import { createStanding, type Standing } from '../../src/retrieval/health/standing.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 const kib = 1024

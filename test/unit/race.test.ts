@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { Failure, isFailure } from '../../src/failure.ts'
+import { Failure, isFailure } from '../../src/core/failure.ts'
 import { failuresOf, lost, race } from '../../src/retrieval/fetch/race.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 

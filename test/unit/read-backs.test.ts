@@ -2,9 +2,9 @@
 // operator named the very same place already.
 import assert from 'node:assert/strict'
 import { afterEach, describe, test } from 'node:test'
-import { systemClock } from '../../src/clock.ts'
 import { parseConfig } from '../../src/config/load.ts'
-import { silentLog } from '../../src/observe/log.ts'
+import { systemClock } from '../../src/core/clock.ts'
+import { silentLog } from '../../src/core/log.ts'
 import { wireBackends } from '../../src/wiring/backends.ts'
 import { createKept, type Lease } from '../../src/wiring/kept.ts'
 

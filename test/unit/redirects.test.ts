@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import { test } from 'node:test'
-import { parseRedirects, redirect } from '../../src/content/redirects.ts'
-import { isFailure } from '../../src/failure.ts'
+import { isFailure } from '../../src/core/failure.ts'
+import { parseRedirects, redirect } from '../../src/web/redirects.ts'
 
 const rules = parseRedirects(`
 # a comment

@@ -8,16 +8,16 @@ import { importer } from 'ipfs-unixfs-importer'
 import { fixedSize } from 'ipfs-unixfs-importer/chunker'
 import { CID } from 'multiformats/cid'
 import { create as createDigest } from 'multiformats/hashes/digest'
-import { type Block, blockKey } from '../../src/block.ts'
-import { Failure, isFailure } from '../../src/failure.ts'
+import { type Block, blockKey } from '../../src/core/block.ts'
+import { Failure, isFailure } from '../../src/core/failure.ts'
+import { silentLog } from '../../src/core/log.ts'
 import { createAccount } from '../../src/observe/account.ts'
-import { silentLog } from '../../src/observe/log.ts'
-import { createNotFoundMemory } from '../../src/retrieval/not-found.ts'
-import type { Hedge } from '../../src/retrieval/order.ts'
-import { createPool } from '../../src/retrieval/pool.ts'
+import { createNotFoundMemory } from '../../src/retrieval/absence/not-found.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import type { Retrieval, Session } from '../../src/retrieval/session.ts'
-import type { Found, TierStack } from '../../src/retrieval/tier-stack.ts'
+import type { Found, TierStack } from '../../src/retrieval/tiers/stack.ts'
+import type { Hedge } from '../../src/retrieval/upstreams/order.ts'
+import { createPool } from '../../src/retrieval/upstreams/pool.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { addCbor } from '../support/fixtures.ts'
 import { type ScriptedUpstream, scriptedUpstream } from '../support/scripted-upstream.ts'
@@ -46,7 +46,7 @@ async function makeFile(seed: number): Promise<File> {
     root = entry.cid
   }
   assert.ok(root)
-  const { linksOf } = await import('../../src/retrieval/links.ts')
+  const { linksOf } = await import('../../src/ipld/block-links.ts')
   const order = [root, ...linksOf({ cid: root, bytes: blocks.get(blockKey(root)) as Uint8Array })].map((cid) => ({
     cid,
     bytes: blocks.get(blockKey(cid)) as Uint8Array,

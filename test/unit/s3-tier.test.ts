@@ -3,9 +3,9 @@ import assert from 'node:assert/strict'
 import { afterEach, test } from 'node:test'
 import type { Tier } from '../../backends/tiers/contract.ts'
 import { s3 } from '../../backends/tiers/s3.ts'
-import { systemClock } from '../../src/clock.ts'
-import { type FailureKind, isFailure } from '../../src/failure.ts'
-import { silentLog } from '../../src/observe/log.ts'
+import { systemClock } from '../../src/core/clock.ts'
+import { type FailureKind, isFailure } from '../../src/core/failure.ts'
+import { silentLog } from '../../src/core/log.ts'
 import { bytesOf, cidOf } from '../contract/tier.ts'
 import { type S3Faults, type S3Server, startS3Server } from '../support/s3-server.ts'
 
@@ -106,7 +106,7 @@ const outages: readonly {
 for (const { name, kind, says, faults, options } of outages) {
   test(`${name} is an outage (${kind}), not a miss, and holds no secret`, async () => {
     const { tier, server } = await make({}, options)
-    server.objects.set(`blocks/${(await import('../../src/block.ts')).blockKey(cid)}`, Buffer.from(bytes))
+    server.objects.set(`blocks/${(await import('../../src/core/block.ts')).blockKey(cid)}`, Buffer.from(bytes))
     server.faults = faults ?? {}
     await assert.rejects(tier.get(cid), (error) => {
       assert.ok(isFailure(error, kind), `${error}`)

@@ -1,10 +1,10 @@
 // What an upstream did, and what it is out for: no more than that, and no longer than need be.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { Failure, type FailureKind } from '../../src/failure.ts'
-import { type Log, silentLog } from '../../src/observe/log.ts'
-import { createPool, type MemberOptions } from '../../src/retrieval/pool.ts'
-import { createStanding, type StandingOptions } from '../../src/retrieval/standing.ts'
+import { Failure, type FailureKind } from '../../src/core/failure.ts'
+import { type Log, silentLog } from '../../src/core/log.ts'
+import { createStanding, type StandingOptions } from '../../src/retrieval/health/standing.ts'
+import { createPool, type MemberOptions } from '../../src/retrieval/upstreams/pool.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { scriptedUpstream } from '../support/scripted-upstream.ts'
 

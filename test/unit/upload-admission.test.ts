@@ -1,9 +1,9 @@
 // Places for uploads: no client has all of them, who waits gets in, and who brings little leaves for those who wait.
 import assert from 'node:assert/strict'
 import { describe, it } from 'node:test'
-import { isFailure } from '../../src/failure.ts'
-import { type AdmissionOptions, createAdmission, type Place } from '../../src/upload/admission.ts'
-import { createPace } from '../../src/upload/pace.ts'
+import { isFailure } from '../../src/core/failure.ts'
+import { type AdmissionOptions, createAdmission, type Place } from '../../src/upload/intake/admission.ts'
+import { createPace } from '../../src/upload/intake/pace.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 const KiB = 1024

@@ -11,9 +11,9 @@ import { exporter } from 'ipfs-unixfs-exporter'
 import { importBytes } from 'ipfs-unixfs-importer'
 import { CID } from 'multiformats/cid'
 import { profiles, shapes, type Upload } from '../../backends/pinning/contract.ts'
-import { blockKey, proves } from '../../src/block.ts'
-import { chunks, importFile } from '../../src/upload/import.ts'
-import { createSpools, type Spools } from '../../src/upload/spool.ts'
+import { blockKey, proves } from '../../src/core/block.ts'
+import { chunks, importFile } from '../../src/upload/intake/import.ts'
+import { createSpools, type Spools } from '../../src/upload/spool/spool.ts'
 
 const never = new AbortController().signal
 const MiB = 1024 * 1024

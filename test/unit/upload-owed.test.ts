@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict'
 import { describe, it } from 'node:test'
 import type { CID } from 'multiformats/cid'
-import { Failure } from '../../src/failure.ts'
-import { createOwed, type Debt } from '../../src/upload/owed.ts'
+import { Failure } from '../../src/core/failure.ts'
+import { createOwed, type Debt } from '../../src/upload/confirm/owed.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { addFile, type BlockMap } from '../support/fixtures.ts'
 

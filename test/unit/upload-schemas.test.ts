@@ -1,8 +1,8 @@
 // What counts as a document of a kind, beside what JSON Schema has words for.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { isFailure } from '../../src/failure.ts'
-import { createSchemaChecks } from '../../src/upload/schemas/checks.ts'
+import { isFailure } from '../../src/core/failure.ts'
+import { createSchemaChecks } from '../../src/schemas/checks.ts'
 
 const { check } = createSchemaChecks({ maxBytes: 1_000_000 }).check('evidence')
 const isTaken = (fileURI: string): boolean => {

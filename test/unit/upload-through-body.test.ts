@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict'
 import { describe, it } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
-import { Failure } from '../../src/failure.ts'
-import { createOnward } from '../../src/upload/through-body.ts'
+import { Failure } from '../../src/core/failure.ts'
+import { createOnward } from '../../src/upload/thin/body.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 const late = () => new Failure('broken', 'it took nothing', { source: 'provider' })

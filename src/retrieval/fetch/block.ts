@@ -1,11 +1,11 @@
 // One block, raced for: the first upstream whose bytes hash to the CID wins.
 import type { CID } from 'multiformats/cid'
-import { proves } from '../../block.ts'
-import type { Clock } from '../../clock.ts'
-import { Failure } from '../../failure.ts'
-import { type Attempts, createAttempts } from '../attempts.ts'
-import type { Member, Pool } from '../pool.ts'
-import { verdict } from '../verdict.ts'
+import { proves } from '../../core/block.ts'
+import type { Clock } from '../../core/clock.ts'
+import { Failure } from '../../core/failure.ts'
+import { type Attempts, createAttempts } from '../upstreams/attempts.ts'
+import type { Member, Pool } from '../upstreams/pool.ts'
+import { verdict } from '../upstreams/verdict.ts'
 import { lost, race } from './race.ts'
 
 export type Found = { readonly bytes: Uint8Array; readonly upstream: string }

@@ -1,6 +1,6 @@
 // How wants are told apart: by the bytes of the CID, whatever its version or base.
 import type { CID } from 'multiformats/cid'
-import { blockKey } from '../../block.ts'
+import { blockKey } from '../../core/block.ts'
 import type { DagWant } from '../session.ts'
 
 export const sameBytes = (one: CID, other: CID): boolean => blockKey(one) === blockKey(other)

@@ -1,5 +1,5 @@
 // How an answer comes along, on the clock of its readers: what pace.ts judges by.
-import type { Clock } from '../../clock.ts'
+import type { Clock } from '../../core/clock.ts'
 import type { Progress as Seen } from './pace.ts'
 import { createStopwatch } from './stopwatch.ts'
 

@@ -1,9 +1,9 @@
 // Upstreams start one after another; the first that answers with something proved wins, the others are aborted.
 // A failure starts the next one at once and is no hedge; only impatience draws on the hedge budget.
 import pAny, { AggregateError as AllFailed } from 'p-any'
-import type { Clock } from '../../clock.ts'
-import { cancelled, Failure, isFailure } from '../../failure.ts'
-import type { Step } from '../order.ts'
+import type { Clock } from '../../core/clock.ts'
+import { cancelled, Failure, isFailure } from '../../core/failure.ts'
+import type { Step } from '../upstreams/order.ts'
 
 export type RaceOptions<Who, T> = {
   readonly steps: readonly Step<Who>[]

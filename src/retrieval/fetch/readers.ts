@@ -2,7 +2,7 @@
 // by itself.
 import type { CID } from 'multiformats/cid'
 import type { DagWant } from '../../../backends/upstreams/contract.ts'
-import { blockKey } from '../../block.ts'
+import { blockKey } from '../../core/block.ts'
 
 export type Delivered = { readonly bytes: Uint8Array; readonly upstream: string }
 

@@ -1,11 +1,11 @@
 // The upstreams that are at one answer now. Each is pulled while somebody wants what it brings; who brings nothing of use
 // while another one brings much is let go, and what became of each is told to its account.
 import type { DagWant } from '../../../backends/upstreams/contract.ts'
-import type { Block } from '../../block.ts'
-import { Failure } from '../../failure.ts'
-import type { Attempts } from '../attempts.ts'
-import type { Step } from '../order.ts'
-import type { Member } from '../pool.ts'
+import type { Block } from '../../core/block.ts'
+import { Failure } from '../../core/failure.ts'
+import type { Attempts } from '../upstreams/attempts.ts'
+import type { Step } from '../upstreams/order.ts'
+import type { Member } from '../upstreams/pool.ts'
 import { failedMs } from './pace.ts'
 import type { Progress } from './progress.ts'
 import { lost } from './race.ts'

@@ -1,11 +1,11 @@
 // One upstream's answer to a want, as proved blocks that belong to it, pulled one at a time. What does not belong there is
 // passed over, within bounds that go by number as well as by bytes: an answer may be endless and cost its sender nothing.
 import type { DagWant } from '../../../backends/upstreams/contract.ts'
-import { type Block, isIdentity, proves } from '../../block.ts'
-import { Failure, isFailure } from '../../failure.ts'
-import type { Attempts, LetGo, Question } from '../attempts.ts'
-import { createCidSet } from '../cid-set.ts'
-import type { Member } from '../pool.ts'
+import { type Block, isIdentity, proves } from '../../core/block.ts'
+import { Failure, isFailure } from '../../core/failure.ts'
+import { createCidSet } from '../../ipld/cid-set.ts'
+import type { Attempts, LetGo, Question } from '../upstreams/attempts.ts'
+import type { Member } from '../upstreams/pool.ts'
 import { falseBytes } from './block.ts'
 
 export interface Source {

@@ -1,6 +1,6 @@
 // How long readers waited for upstreams. Time passes only while somebody waits, and hardly while this process is busy: what
 // an upstream has sent may lie in a buffer of ours then.
-import type { Clock } from '../../clock.ts'
+import type { Clock } from '../../core/clock.ts'
 
 export interface Stopwatch {
   run(): void

@@ -1,0 +1,99 @@
+// The embedded store's way to the disk: new files are written in one folder and renamed into place once they are on the
+// platter. Syncs of a folder that come at the same time are one. A folder that was removed meanwhile is made again.
+import { randomBytes } from 'node:crypto'
+import { link, readdir, rename, rm } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+import { codeOf, makeFolder, syncFolder, writeSynced } from '../../../src/core/durable.ts'
+
+export interface Disk {
+  /** Makes a folder that lasts. */
+  folder(path: string): Promise<void>
+  /** Drops what a process that died left unfinished; once, and never what is being written by this one. */
+  tidy(): Promise<void>
+  /** Whole, and on the platter but for its name: `sync` the folder for that. Takes the place of what is there. */
+  write(file: string, bytes: Uint8Array): Promise<void>
+  /** The same with a second name for a file that is on the platter. */
+  link(source: string, file: string): Promise<void>
+  sync(path: string): Promise<void>
+}
+
+/** In the names of unfinished files: two gateways of one process work over one folder while one takes over from the other. */
+const ours = randomBytes(6).toString('hex')
+
+export function createDisk(root: string): Disk {
+  const temporaries = join(root, 'tmp')
+  const made = new Map<string, Promise<void>>()
+  const syncing = new Map<string, { running: Promise<void>; next: Promise<void> | undefined }>()
+  let tidied: Promise<void> | undefined
+
+  function folder(path: string): Promise<void> {
+    const known = made.get(path)
+    if (known !== undefined) return known
+    const making = makeFolder(path).catch((error: unknown) => {
+      made.delete(path)
+      throw error
+    })
+    made.set(path, making)
+    return making
+  }
+
+  /** Under a temporary name first, then in the place of `file`. */
+  async function place(file: string, make: (beside: string) => Promise<void>): Promise<void> {
+    const beside = join(temporaries, `${ours}-${randomBytes(8).toString('hex')}`)
+    try {
+      await folder(temporaries)
+      await make(beside)
+      await folder(dirname(file))
+      await rename(beside, file)
+    } finally {
+      // Renaming a name of a file over another name of it does nothing, and leaves both.
+      await rm(beside, { force: true }).catch(() => {})
+    }
+  }
+
+  async function placeAnyhow(file: string, make: (beside: string) => Promise<void>): Promise<void> {
+    try {
+      await place(file, make)
+    } catch (error) {
+      if (codeOf(error) !== 'ENOENT') throw error
+      made.clear()
+      await place(file, make)
+    }
+  }
+
+  async function tidyNow(): Promise<void> {
+    const names = await readdir(temporaries).catch(() => [])
+    for (const name of names)
+      if (!name.startsWith(`${ours}-`)) await rm(join(temporaries, name), { force: true }).catch(() => {})
+  }
+
+  /** A sync that began before a rename may not hold it: whoever comes meanwhile shares the one after. */
+  function sync(path: string): Promise<void> {
+    const current = syncing.get(path)
+    if (!current) {
+      const running = syncFolder(path).finally(() => {
+        if (syncing.get(path)?.running === running) syncing.delete(path)
+      })
+      syncing.set(path, { running, next: undefined })
+      return running
+    }
+    current.next ??= current.running
+      .catch(() => {})
+      .then(() => {
+        syncing.delete(path)
+        return sync(path)
+      })
+    return current.next
+  }
+
+  return {
+    folder,
+    tidy() {
+      tidied ??= tidyNow()
+      return tidied
+    },
+    sync,
+    write: (file, bytes) => placeAnyhow(file, (beside) => writeSynced(beside, bytes)),
+    link: (source, file) => placeAnyhow(file, (beside) => link(source, beside)),
+  }
+}

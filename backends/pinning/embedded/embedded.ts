@@ -1,0 +1,235 @@
+// Our own disk as a provider: blocks as plain files, on the platter before they count, never evicted. A pin is one small
+// file that lists its blocks; unpinning frees those that no other pin lists.
+import { randomBytes } from 'node:crypto'
+import { access, readFile, rm, statfs, unlink } from 'node:fs/promises'
+import { join, resolve } from 'node:path'
+import type { CID } from 'multiformats/cid'
+import { z } from 'zod'
+import { type Block, blockKey, isIdentity, maxBlockBytes, proves, provesKey } from '../../../src/core/block.ts'
+import { codeOf } from '../../../src/core/durable.ts'
+import { Failure } from '../../../src/core/failure.ts'
+import type { BlockFile, LeftStore, LocalStore, Provider, ProviderContext, ProviderKind, Upload } from '../contract.ts'
+import { createDisk } from './disk.ts'
+import { blocksIn, foldersLeft, note, usualFolder } from './folders.ts'
+import { createPins } from './pins.ts'
+import { joinTurns } from './turns.ts'
+
+const options = z.strictObject({
+  path: z.string().min(1).optional().describe('The folder; by default `pins` in the data folder.'),
+})
+
+export interface EmbeddedProvider extends Provider {
+  readonly store: LocalStore
+}
+
+const atOnce = 8
+const leastFreeBytes = 64 * 1024 * 1024
+
+export const embedded: ProviderKind<typeof options> = { use: 'embedded', options, left, create: createEmbedded }
+
+type Options = z.output<typeof options>
+
+const rootOf = ({ path }: Options, data: string): string => resolve(path ?? usualFolder(data))
+
+async function left(data: string, configured: readonly Options[]): Promise<readonly LeftStore<Options>[]> {
+  const known = configured.map((one) => rootOf(one, data))
+  return (await foldersLeft(data, known)).map((path) => ({ options: { path }, place: `the folder ${path}` }))
+}
+
+export function createEmbedded(settings: Options, { name, data, clock }: ProviderContext): EmbeddedProvider {
+  const root = rootOf(settings, data)
+  const blocks = blocksIn(root)
+  const disk = createDisk(root)
+  const pins = createPins(join(root, 'roots'), disk)
+  const { turns, leave } = joinTurns(root)
+
+  const shardOf = (key: string): string => join(blocks, key.slice(-2))
+  const fileOf = (key: string): string => join(shardOf(key), key)
+
+  async function read(key: string): Promise<Uint8Array | undefined> {
+    const bytes = await orIfGone(readFile(fileOf(key)), undefined)
+    return bytes && bytes.byteLength <= maxBlockBytes ? bytes : undefined
+  }
+
+  /** Second names for what already lies on the platter; false where that cannot be done for each of them. */
+  async function linkAll(files: readonly BlockFile[], keys: Set<string>, signal: AbortSignal): Promise<boolean> {
+    const rest = [...files]
+    let canLink = true
+    const work = async () => {
+      for (let next = rest.pop(); next && canLink; next = rest.pop()) {
+        signal.throwIfAborted()
+        keys.add(next.key)
+        try {
+          // What is there already may have rotted: the new one takes its place, at no cost.
+          await disk.link(next.file, fileOf(next.key))
+        } catch (error) {
+          if (!cannotLink.has(codeOf(error) ?? '')) throw error
+          canLink = false
+        }
+      }
+    }
+    await allOrNone(Array.from({ length: atOnce }, work))
+    return canLink
+  }
+
+  async function writeAll(upload: Upload, keys: Set<string>, signal: AbortSignal): Promise<void> {
+    const writing = new Set<Promise<void>>()
+    const done = new Set<string>()
+    try {
+      for await (const block of upload.blocks(signal)) {
+        signal.throwIfAborted()
+        const key = blockKey(block.cid)
+        if (isIdentity(block.cid) || done.has(key)) continue
+        done.add(key)
+        keys.add(key)
+        const write = placed(key, block).finally(() => writing.delete(write))
+        writing.add(write)
+        write.catch(() => {})
+        if (writing.size >= atOnce) await Promise.race(writing)
+      }
+    } finally {
+      await allOrNone([...writing])
+    }
+  }
+
+  async function placed(key: string, { cid, bytes }: Block): Promise<void> {
+    const there = await read(key)
+    if (!there || !proves(cid, there)) await disk.write(fileOf(key), bytes)
+  }
+
+  /** Whether each of them, read from where it is kept, is what its name says. */
+  async function areWhole(keys: ReadonlySet<string>, signal: AbortSignal): Promise<boolean> {
+    const rest = [...keys]
+    let isWhole = true
+    const work = async () => {
+      for (let key = rest.pop(); key && isWhole; key = rest.pop()) {
+        signal.throwIfAborted()
+        const bytes = await read(key)
+        if (!bytes || !provesKey(key, bytes)) isWhole = false
+      }
+    }
+    await allOrNone(Array.from({ length: atOnce }, work))
+    return isWhole
+  }
+
+  async function keep(upload: Upload, signal: AbortSignal, keys: Set<string>): Promise<CID> {
+    const files = await upload.files?.()
+    const isLinked = files !== undefined && (await linkAll(files, keys, signal))
+    // What was linked may have rotted where it lay.
+    if (!isLinked || !(await areWhole(keys, signal))) {
+      await writeAll(upload, keys, signal)
+      if (!(await areWhole(keys, signal))) throw unlike(name, root)
+    }
+    await Promise.all([...new Set([...keys].map(shardOf))].map(disk.sync))
+    signal.throwIfAborted()
+    await note(root, data, disk)
+    const at = new Date(clock.now()).toISOString()
+    await pins.write(upload.cid, { cid: upload.cid.toString(), bytes: upload.bytes, at, blocks: [...keys] })
+    return upload.cid
+  }
+
+  /** The record goes first: a crash behind it leaves blocks that nobody names, never a pin that lacks one. */
+  async function free(cid: CID): Promise<void> {
+    const pin = await pins.read(cid)
+    if (!pin) return
+    await pins.remove(cid)
+    await drop(new Set(pin.blocks))
+  }
+
+  /** Those of these blocks that no pin lists. */
+  async function drop(keys: Set<string>): Promise<void> {
+    for await (const { blocks: needed } of pins.all()) for (const key of needed) keys.delete(key)
+    for (const key of keys) await rm(fileOf(key), { force: true })
+  }
+
+  async function pin(upload: Upload, signal: AbortSignal): Promise<CID> {
+    const keys = new Set<string>()
+    await disk.tidy()
+    try {
+      return await turns.together(() => keep(upload, signal, keys))
+    } catch (error) {
+      await turns.alone(() => drop(keys)).catch(() => {})
+      throw error
+    }
+  }
+
+  const guarded = async <T>(what: string, work: () => Promise<T>): Promise<T> => {
+    try {
+      return await work()
+    } catch (error) {
+      throw error instanceof Failure || codeOf(error) === undefined ? error : outage(name, what, root, error)
+    }
+  }
+
+  return {
+    name,
+    traits: { takesBytes: true, local: true },
+    pin: (upload, signal) => guarded('write', () => pin(upload, signal)),
+    unpin: (cid) => guarded('delete', () => turns.alone(() => free(cid))),
+    status: (cid, signal) =>
+      guarded('read', async () => {
+        signal.throwIfAborted()
+        return (await pins.read(cid)) ? 'pinned' : 'absent'
+      }),
+    probe: () =>
+      guarded('write', () =>
+        turns.together(async () => {
+          await disk.folder(blocks)
+          const file = join(root, 'probe')
+          await disk.write(file, randomBytes(16))
+          await unlink(file).catch(() => {})
+          const { bavail, bsize } = await statfs(root)
+          if (bavail * bsize < leastFreeBytes) throw Object.assign(new Error('no room'), { code: 'ENOSPC' })
+        }),
+      ),
+    store: {
+      get: (cid) => guarded('read', () => read(blockKey(cid))),
+      has: (cid) =>
+        guarded('read', () =>
+          orIfGone(
+            access(fileOf(blockKey(cid))).then(() => true),
+            false,
+          ),
+        ),
+    },
+    close: () => turns.alone(async () => leave()),
+  }
+}
+
+const cannotLink = new Set(['EXDEV', 'EPERM', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS', 'EMLINK', 'EACCES', 'ENOENT'])
+
+/** Fails with the first that does, once all are over: nothing goes on behind. */
+async function allOrNone(work: readonly Promise<void>[]): Promise<void> {
+  await Promise.allSettled(work)
+  await Promise.all(work)
+}
+
+async function orIfGone<T>(work: Promise<T>, otherwise: T): Promise<T> {
+  try {
+    return await work
+  } catch (error) {
+    if (codeOf(error) === 'ENOENT') return otherwise
+    throw error
+  }
+}
+
+function outage(name: string, what: string, root: string, cause: unknown): Failure {
+  const code = codeOf(cause)
+  const isFull = code === 'ENOSPC' || code === 'EDQUOT'
+  const why = isFull ? 'the disk is full: make room or set another folder' : (code ?? 'unknown reason')
+  return new Failure('broken', `provider ${name}: cannot ${what} in ${root}: ${why}`, {
+    source: 'provider',
+    cause,
+    facts: { class: isFull ? 'quota' : 'transient' },
+  })
+}
+
+const unlike = (name: string, root: string): Failure =>
+  new Failure(
+    'broken',
+    `provider ${name}: what was written in ${root} reads back as something else; look at the disk`,
+    {
+      source: 'provider',
+      facts: { class: 'transient' },
+    },
+  )

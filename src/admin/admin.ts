@@ -1,0 +1,57 @@
+// The admin address: is it alive, is it ready, what does it count, which uploads are still on their way. Never mounted on the
+// public one.
+import express, { type Express } from 'express'
+import { CID } from 'multiformats/cid'
+import type { Metrics } from '../observe/metrics.ts'
+import type { Confirmation } from '../upload/confirm/confirm.ts'
+import type { Readiness } from './readiness.ts'
+
+export type AdminDeps = {
+  readonly metrics: Metrics
+  readonly ready: () => Readiness
+  /** None in thin mode. */
+  readonly uploads?: Pick<Confirmation, 'open' | 'giveUp'> | undefined
+}
+
+const mostListed = 1000
+
+export function createAdmin({ metrics, ready, uploads }: AdminDeps): Express {
+  const app = express()
+  app.disable('x-powered-by')
+  app.disable('etag')
+  app.use((_request, response, next) => {
+    response.set('Cache-Control', 'no-store')
+    next()
+  })
+  app.get('/healthz', (_request, response) => {
+    response.json({ status: 'alive' })
+  })
+  app.get('/readyz', (request, response) => {
+    const state = ready()
+    const isWanted = state.ready && (request.query['for'] !== 'uploads' || state.uploads !== false)
+    response.status(isWanted ? 200 : 503).json(state)
+  })
+  app.get('/metrics', (_request, response) => {
+    response.type('text/plain; version=0.0.4').send(metrics.render())
+  })
+  if (!uploads) return app
+  app.get('/uploads', (_request, response) => {
+    const open = uploads.open()
+    response.json({ open: open.length, uploads: open.slice(0, mostListed) })
+  })
+  // Not a POST: a page of another origin cannot send this without asking first, and is never told yes.
+  app.delete('/uploads/:cid/:provider', async (request, response) => {
+    const { cid, provider } = request.params
+    const asked = uploads.open().find((one) => one.cid === cid)
+    const outcome = asked && (await uploads.giveUp(CID.parse(asked.cid), provider, request.query['losing'] === 'true'))
+    if (outcome === 'given-up') return void response.status(204).end()
+    if (outcome === 'only-copy') {
+      const detail = `nobody holds ${cid} but this gateway, which would lose it; add ?losing=true if that is wanted`
+      return void response.status(409).json({ status: 409, detail })
+    }
+    response
+      .status(404)
+      .json({ status: 404, detail: `no upload ${cid} waits for a provider ${provider}; see /uploads` })
+  })
+  return app
+}

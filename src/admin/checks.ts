@@ -1,0 +1,66 @@
+// What is known of the parts this gateway stands on: looked at in the background, so that whoever asks gets an answer at
+// once and asking costs the parts nothing.
+import type { Clock } from '../core/clock.ts'
+import { withDeadline } from '../core/deadline.ts'
+import { cancelled, Failure } from '../core/failure.ts'
+import type { Log } from '../core/log.ts'
+import { watch } from '../core/schedule.ts'
+
+export type Check = {
+  /** `provider local`, `tier s3`, `upstream one`. */
+  readonly name: string
+  readonly ok: boolean
+  readonly why?: string
+  /** How long the look took. */
+  readonly ms?: number
+}
+
+export type Looked = { readonly name: string; readonly look: (signal: AbortSignal) => Promise<void> }
+
+const lookMs = 10_000
+
+/** One look, with a deadline; never rejects. */
+export async function lookAt({ name, look }: Looked, clock: Clock, signal?: AbortSignal): Promise<Check> {
+  const began = clock.monotonic()
+  const late = () => new Failure('timeout', `it did not answer within ${lookMs / 1000} s`, { source: 'ours' })
+  try {
+    await withDeadline({ ms: lookMs, clock, signal, late }, look)
+    return { name, ok: true, ms: Math.round(clock.monotonic() - began) }
+  } catch (error) {
+    const why = error instanceof Failure ? error.message : 'it failed in a way it should not'
+    return { name, ok: false, why, ms: Math.round(clock.monotonic() - began) }
+  }
+}
+
+export interface Checks {
+  /** The last look at each; what was not looked at yet is not in it. */
+  list(): readonly Check[]
+  close(): void
+}
+
+export function startChecks(
+  looked: readonly Looked[],
+  options: { readonly everyMs: number; readonly clock: Clock; readonly log: Log },
+): Checks {
+  const { everyMs, clock, log } = options
+  const closing = new AbortController()
+  const last = new Map<string, Check>()
+
+  async function look(one: Looked): Promise<boolean> {
+    const check = await lookAt(one, clock, closing.signal)
+    if (closing.signal.aborted) return false
+    const before = last.get(one.name)
+    if (check.ok !== (before?.ok ?? true))
+      log(check.ok ? 'info' : 'warn', check.ok ? 'check.well' : 'check.failed', { part: one.name, why: check.why })
+    last.set(one.name, check)
+    return check.ok
+  }
+
+  if (everyMs > 0) {
+    for (const one of looked)
+      watch({ everyMs, clock, signal: closing.signal, look: () => look(one) }).catch((error: unknown) => {
+        if (!closing.signal.aborted) log('error', 'check.broke', { part: one.name, error: String(error) })
+      })
+  }
+  return { list: () => [...last.values()], close: () => closing.abort(cancelled('the gateway is closing')) }
+}

@@ -1,0 +1,44 @@
+// `cidgate check`: what can be known of a configuration without touching what it names on other machines.
+import { accessSync, constants } from 'node:fs'
+import { ConfigError } from '../config/complaints.ts'
+import { type Config, loadWithPlaces, located } from '../config/load.ts'
+import { codeOf } from '../config/substitute.ts'
+import { systemClock } from '../core/clock.ts'
+import { silentLog } from '../core/log.ts'
+import { createKept } from '../wiring/kept.ts'
+import { notesOn } from '../wiring/left.ts'
+import { schemasOf } from '../wiring/schemas.ts'
+
+/** Throws a ConfigError. */
+export async function checkCommand(file: string): Promise<number> {
+  const { config, places } = loadWithPlaces(file)
+  located(() => schemasOf(config), places)
+  const missing = config.denylists.flatMap((list, index) => {
+    const why = /^https?:/.test(list) ? undefined : whyUnreadable(list)
+    const what = `${list} cannot be read: ${why} (expected a file or a URL)`
+    return why === undefined ? [] : [{ path: ['denylists', index], what }]
+  })
+  if (missing.length > 0) throw new ConfigError(missing, places)
+  process.stdout.write(`${file}: good\n`)
+  for (const note of await notes(config)) process.stdout.write(`note: ${note}\n`)
+  return 0
+}
+
+/** What is good may still not be what is meant. */
+async function notes(config: Config): Promise<string[]> {
+  const lease = createKept().lease()
+  try {
+    return await notesOn({ config, clock: systemClock, log: silentLog, lease })
+  } finally {
+    await lease.end()
+  }
+}
+
+function whyUnreadable(path: string): string | undefined {
+  try {
+    accessSync(path, constants.R_OK)
+    return undefined
+  } catch (error) {
+    return codeOf(error)
+  }
+}

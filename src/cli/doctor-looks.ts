@@ -1,0 +1,108 @@
+// What `cidgate doctor` looks at: everything a configuration stands on is touched once, side by side; one line each, and what
+// to mend.
+import { randomUUID } from 'node:crypto'
+import { mkdir, rm, statfs, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { type Check, type Looked, lookAt } from '../admin/checks.ts'
+import type { Config } from '../config/load.ts'
+import { type Clock, systemClock } from '../core/clock.ts'
+import { withDeadline } from '../core/deadline.ts'
+import { Failure } from '../core/failure.ts'
+import { silentLog } from '../core/log.ts'
+import { loadDenylists } from '../deny/sources.ts'
+import { probeTarget } from '../upload/thin/probe.ts'
+import { wireBackends } from '../wiring/backends.ts'
+import { createKept } from '../wiring/kept.ts'
+import { notesOn } from '../wiring/left.ts'
+import type { Whole } from '../wiring/whole.ts'
+
+/** 0: it can work. 1: a provider, a tier or the data folder cannot be used, or not one upstream. */
+export async function lookAtAll(config: Config): Promise<number> {
+  const clock = systemClock
+  const { through } = config.upload
+  const lease = createKept().lease()
+  const whole = { config, clock, log: silentLog, lease }
+  const { providers, tiers, members } = wireBackends(whole)
+  const must: Looked[] = [
+    { name: `data ${config.data}`, look: () => isWritable(config.data) },
+    ...tiers.map((tier) => ({ name: `tier ${tier.name}`, look: async (own: AbortSignal) => tier.probe?.(own) })),
+    ...(through
+      ? [
+          {
+            name: `through ${new URL(through.url).host}`,
+            look: (own: AbortSignal) => probeTarget(through, config.retrieval.userAgent, own),
+          },
+        ]
+      : []),
+    ...config.denylists.map((list, index) => ({
+      name: `denylists[${index}]`,
+      look: () => isReadable(list, config, clock),
+    })),
+    ...providers.map((one) => ({ name: `provider ${one.name}`, look: (own: AbortSignal) => one.probe(own) })),
+  ]
+  const upstreams: Looked[] = members.map(({ upstream, of }) => ({
+    name: of === undefined ? `upstream ${upstream.name}` : `reading back from ${of}`,
+    async look(own) {
+      const { usable, findings } = await upstream.probe(own)
+      if (!usable) throw new Failure('unavailable', findings.join('; ') || 'it cannot be used', { source: 'upstream' })
+    },
+  }))
+  try {
+    const [needed, asked] = await Promise.all([lookAll(must), lookAll(upstreams)])
+    for (const check of [...needed, ...asked]) process.stdout.write(`${lineOf(check)}\n`)
+    for (const note of await notes(whole)) process.stdout.write(`note ${note}\n`)
+    // What a provider holds is the least of what is not here.
+    const others = asked.filter((_, index) => members[index]?.of === undefined)
+    const isAsking = others.length === 0 || others.some(({ ok }) => ok)
+    if (!isAsking) process.stdout.write('not one upstream can be used: only what is here can be read\n')
+    if (![...needed, ...asked].every(({ ok }) => ok))
+      process.stdout.write('mend what is bad, or take it out of the configuration; then run doctor again\n')
+    return needed.every(({ ok }) => ok) && isAsking ? 0 : 1
+  } finally {
+    // What was looked at was said; a backend that cannot be closed is no reason to say it otherwise.
+    await inTime(lease.end()).catch(() => {})
+  }
+}
+
+const noteMs = 10_000
+
+const inTime = <T>(work: Promise<T>): Promise<T> => {
+  const late = () => new Failure('timeout', 'it takes too long', { source: 'ours' })
+  return withDeadline({ ms: noteMs, clock: systemClock, late }, () => work)
+}
+
+/** Where the data folder hangs, that was said already. */
+const notes = (whole: Whole): Promise<string[]> => inTime(notesOn(whole)).catch(() => [])
+
+const lookAll = (looked: readonly Looked[]): Promise<Check[]> =>
+  Promise.all(looked.map((one) => lookAt(one, systemClock)))
+
+const lineOf = ({ name, ok, why, ms }: Check): string =>
+  `${ok ? 'ok  ' : 'bad '} ${name} (${ms} ms)${ok ? '' : `: ${why}`}`
+
+/** As at a start: a list that cannot be read now may still be there as a copy. */
+async function isReadable(list: string, { data, retrieval: { userAgent } }: Config, clock: Clock): Promise<void> {
+  const folder = join(data, 'denylists')
+  const lists = await loadDenylists([list], { clock, log: silentLog, userAgent, folder, onChange: () => {} })
+  lists.close()
+}
+
+const leastFreeBytes = 256 * 1024 * 1024
+
+/** Rights alone do not say it: a disk may be full, or mounted to be read. */
+async function isWritable(folder: string): Promise<void> {
+  const refused = (why: string, cause?: unknown) => new Failure('refused', why, { source: 'ours', cause })
+  try {
+    await mkdir(folder, { recursive: true })
+    const file = join(folder, `.doctor-${randomUUID()}`)
+    await writeFile(file, 'x', { flag: 'wx' }).finally(() => rm(file, { force: true }))
+  } catch (cause) {
+    const { code } = cause as NodeJS.ErrnoException
+    throw refused(`it cannot be written to (${code}); look at its owner, its rights and its disk`, cause)
+  }
+  const { bavail, bsize } = await statfs(folder)
+  if (bavail * bsize < leastFreeBytes)
+    throw refused(
+      `${Math.floor((bavail * bsize) / 2 ** 20)} MiB are free, and ${leastFreeBytes / 2 ** 20} MiB should be; make room, or set data to another folder`,
+    )
+}

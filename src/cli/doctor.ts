@@ -1,0 +1,51 @@
+// `cidgate doctor`: the looks are taken in a process of its own, which is killed when all was said. A look that hangs on a
+// disk cannot be stopped: it would keep its process for as long as the disk hangs, also behind `process.exit`.
+import { fork } from 'node:child_process'
+import { extname } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { type Config, loadConfig } from '../config/load.ts'
+import { systemClock } from '../core/clock.ts'
+
+/** Says to the process that it is the one that looks. */
+const marker = 'CIDGATE_DOCTOR'
+const program = fileURLToPath(new URL(`./main${extname(import.meta.url)}`, import.meta.url))
+/** Longer than all that it waits for, one after another. */
+const wholeMs = 60_000
+
+export function doctorCommand(file: string | undefined): Promise<number> {
+  return process.env[marker] === 'looks' && process.send ? looks() : ask(loadConfig(file))
+}
+
+function ask(config: Config): Promise<number> {
+  const child = fork(program, ['doctor'], { env: { ...process.env, [marker]: 'looks' }, serialization: 'advanced' })
+  for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) process.once(signal, () => child.kill(signal))
+  return new Promise((resolve, reject) => {
+    const end = (code: number) => {
+      cancel()
+      child.kill('SIGKILL')
+      resolve(code)
+    }
+    const cancel = systemClock.after(wholeMs, () => {
+      process.stderr.write(`cidgate: doctor was not done within ${wholeMs / 1000} s\n`)
+      end(1)
+    })
+    child.once('error', reject)
+    child.once('exit', (code) => end(code ?? 1))
+    child.once('message', (code) => end(Number(code)))
+    child.send(config)
+  })
+}
+
+async function looks(): Promise<number> {
+  process.once('disconnect', () => process.kill(process.pid, 'SIGKILL'))
+  const config = await new Promise<Config>((resolve) =>
+    process.once('message', (message) => resolve(message as Config)),
+  )
+  // What cannot be looked at at all ends this process by itself.
+  process.channel?.unref()
+  const code = await (await import('./doctor-looks.ts')).lookAtAll(config)
+  // Nothing that was said may be lost to the end that comes now.
+  await new Promise<void>((resolve) => process.stdout.write('', () => resolve()))
+  await new Promise<void>((resolve) => process.send?.(code, () => resolve()))
+  return code
+}

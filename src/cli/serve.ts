@@ -1,0 +1,82 @@
+// `cidgate serve`: one line on standard output when it answers, then signals decide.
+
+import { type Config, loadConfig } from '../config/load.ts'
+import { systemClock } from '../core/clock.ts'
+import type { Log } from '../core/log.ts'
+import { createLog, createLogSink, survive } from '../core/log.ts'
+import { createGateway, type Gateway, type GatewayOptions } from '../gateway.ts'
+import { type Serving, serve } from '../server/serve.ts'
+
+export async function serveCommand(file: string | undefined): Promise<number> {
+  const config = loadConfig(file)
+  const sink = createLogSink()
+  survive(process.stdout)
+  const logs = { newest: createLog(config.log.level, sink) }
+  const log: Log = (...line) => logs.newest(...line)
+  crashOnTheUnexpected(log)
+  const signals = listenForSignals()
+  const create = async (next: Config, { previous }: GatewayOptions): Promise<Gateway> => {
+    const own = createLog(next.log.level, sink)
+    const gateway = await createGateway(next, { log: own, previous })
+    logs.newest = own
+    return gateway
+  }
+  const serving = await serve({ config, log, create })
+  const admin = serving.admin ? ` (admin: http://${serving.admin})` : ''
+  process.stdout.write(`cidgate (pid ${process.pid}): http://${serving.listen}${admin}\n`)
+  await untilStopped(serving, file, signals)
+  return 0
+}
+
+/** A terminal and the npm that stands in it both pass the same Ctrl-C on: what comes within this time is one wish. */
+const oneWishMs = 1000
+
+type Signal = 'stop' | 'reload'
+type Signals = { take(handler: (signal: Signal) => void): void }
+
+/** From the first moment on: starting may take a while, and a SIGHUP that nobody listens for ends the process. */
+function listenForSignals(): Signals {
+  let handle: ((signal: Signal) => void) | undefined
+  let isChanged = false
+  let stoppedAt: number | undefined
+  const stop = (signal: NodeJS.Signals) => {
+    const now = systemClock.monotonic()
+    if (stoppedAt !== undefined && now - stoppedAt < oneWishMs) return
+    // The second time, or before there is anything to be answered.
+    if (!handle) process.exit(signal === 'SIGINT' ? 130 : 143)
+    stoppedAt = now
+    handle('stop')
+    handle = undefined
+  }
+  process.on('SIGTERM', stop)
+  process.on('SIGINT', stop)
+  process.on('SIGHUP', () => {
+    isChanged = true
+    handle?.('reload')
+  })
+  return {
+    take(handler) {
+      handle = handler
+      if (isChanged) handler('reload')
+    },
+  }
+}
+
+function untilStopped(serving: Serving, file: string | undefined, signals: Signals): Promise<void> {
+  return new Promise((resolve, reject) => {
+    signals.take((signal) => {
+      if (signal === 'stop') serving.close().then(resolve, reject)
+      else void serving.reload(() => loadConfig(file))
+    })
+  })
+}
+
+/** A bug must not leave half a gateway behind: what is written down is enough to find it, a supervisor starts it again. */
+function crashOnTheUnexpected(log: Log): void {
+  const crash = (event: string) => (error: unknown) => {
+    log('error', event, { error: error instanceof Error ? error.stack : String(error) })
+    process.exit(1)
+  }
+  process.on('unhandledRejection', crash('process.unhandled-rejection'))
+  process.on('uncaughtException', crash('process.uncaught-exception'))
+}

@@ -1,0 +1,80 @@
+// How names are resolved: who is asked for DNSLinks, and how long an answer is believed.
+import { isIP } from 'node:net'
+import { z } from 'zod'
+import { parseCid, parseKey } from '../../core/cid-text.ts'
+import { duration } from '../../core/units.ts'
+
+const dnsServer = z.string().refine(isDnsServer, {
+  error:
+    'expected https://…/dns-query without a user or password, or the address of a DNS server such as 9.9.9.9 or [2620:fe::fe]:53',
+})
+
+function isDnsServer(text: string): boolean {
+  if (/^https?:\/\//.test(text)) {
+    const { username, password } = URL.parse(text) ?? { username: 'none' }
+    return username === '' && password === ''
+  }
+  if (isIP(text) !== 0) return true
+  const [, bracketed, plain, port] = /^(?:\[([^\]]+)\]|([^:]+))(?::(\d{1,5}))?$/.exec(text) ?? []
+  return isIP(bracketed ?? plain ?? '') !== 0 && Number(port ?? 53) <= 65_535
+}
+
+const domain = /^[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?$/
+
+/** As the gateway will read it: what it could not follow is said now, not to those who ask for it. */
+function isContentPath(text: string): boolean {
+  const [namespace, root = '', ...rest] = text.split('/').filter((part) => part !== '')
+  if (rest.some((part) => part === '.' || part === '..')) return false
+  if (namespace === 'ipfs') return parseCid(root) !== undefined
+  return parseKey(root) !== undefined || domain.test(root)
+}
+
+const links = z
+  .record(
+    z.string().regex(domain, { error: 'expected a domain such as docs.house.example' }),
+    z
+      .string()
+      .regex(/^\/ip[fn]s\/[^/]/, { error: 'expected /ipfs/<cid>[/<path>] or /ipns/<name>', abort: true })
+      .refine(isContentPath, { error: 'expected /ipfs/<cid>[/<path>] or /ipns/<name>' }),
+  )
+  .superRefine((all, context) => {
+    const spelled = new Set<string>()
+    for (const name of Object.keys(all)) {
+      const one = name.toLowerCase().replace(/\.$/, '')
+      if (spelled.has(one)) context.addIssue({ code: 'custom', path: [name], message: 'expected each domain once' })
+      spelled.add(one)
+    }
+  })
+
+export const names = z
+  .strictObject({
+    dns: z
+      .union([z.literal('system'), z.array(dnsServer).min(1)], {
+        error: 'expected system, or a list of https://…/dns-query and addresses of DNS servers',
+      })
+      .default('system')
+      .describe('Who is asked for the DNSLink of a domain, one after another until one can say.'),
+    links: links
+      .default({})
+      .describe('Domains that DNS is not asked for, and what they point at: for tests, and for names inside a house.'),
+    sites: z
+      .boolean()
+      .default(false)
+      .describe('Whether a host that has a DNSLink is the site it points at: https://<domain>/ is /ipns/<domain>/.'),
+    deadline: duration().prefault('5s').describe('For each step from a name to content; then the answer is 404.'),
+    ttl: z
+      .strictObject({
+        least: duration().prefault('5s').describe('A name is not asked for more often than this.'),
+        most: duration().prefault('1h').describe('An answer is believed no longer than this, whatever it says itself.'),
+      })
+      .refine(({ least, most }) => least <= most, { path: ['most'], error: 'expected at least as long as `least`' })
+      .prefault({})
+      .describe('Bounds of the TTL that a record or DNS gives. Past its end a record is never believed.'),
+    notFound: duration().prefault('5s').describe('How long it is remembered that nobody has a name.'),
+    most: z
+      .int()
+      .min(1)
+      .default(10_000)
+      .describe('Keys, and domains, that are remembered; keys also under data/names.'),
+  })
+  .prefault({})

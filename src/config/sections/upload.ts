@@ -1,0 +1,87 @@
+// What `upload:` may say.
+import { z } from 'zod'
+import { profiles } from '../../../backends/pinning/contract.ts'
+import { isUnfilled, unfilled } from '../../core/secret.ts'
+import { duration, size } from '../../core/units.ts'
+
+const leastCharacters = 16 // fewer could be guessed
+
+// Whoever sends it sends it in a header: one with a space in it would never match.
+const token = () =>
+  z
+    .string()
+    .refine((text) => !isUnfilled(text), { error: unfilled, abort: true })
+    .refine((text) => /^[\x21-\x7e]*$/.test(text), 'expected a token without spaces or other than ASCII characters')
+    .refine((text) => text.length >= leastCharacters, `expected a token of at least ${leastCharacters} characters`)
+
+const authorization = () =>
+  z
+    .string()
+    .min(1)
+    .refine((text) => !text.split(' ').some(isUnfilled), unfilled)
+
+export const upload = z
+  .strictObject({
+    maxBytes: size().prefault('100MiB').describe('The largest upload; more is answered with 413.'),
+    profile: z
+      .enum(profiles)
+      .default('unixfs-v1-2025')
+      .describe('How a file becomes blocks, and so its CID (IPIP-499). Change it, and the same file gets another CID.'),
+    auth: z
+      .union([z.literal('none'), z.strictObject({ tokens: z.array(token()).min(1) })])
+      .default('none')
+      .describe('Who may upload: everybody, or who sends one of these as `Authorization: Bearer …`.'),
+    concurrency: z
+      .int()
+      .min(1)
+      .default(64)
+      .describe('Uploads received at once; the next waits for a moment, and is then answered with 503.'),
+    perClient: z
+      .union([z.literal('auto'), z.int().min(1)])
+      .default('auto')
+      .describe(
+        'Of these, those of one address (IPv6: of one /64). auto: three times as many as are free besides, so that one client never has all. Behind proxies see `trustedProxies`.',
+      ),
+    idle: duration()
+      .refine((ms) => ms > 0, 'expected more than 0')
+      .prefault('30s')
+      .describe('An upload that sends nothing for this long is ended.'),
+    mostBytes: size()
+      .optional()
+      .describe(
+        'Bytes of uploads that may lie here without having been answered; more is answered with 503. By default 1GiB, or twice `maxBytes` where that is more.',
+      ),
+    schemas: z
+      .record(z.string().regex(/^[a-z0-9-]+$/), z.record(z.string(), z.unknown()))
+      .default({})
+      .describe(
+        'JSON Schemas (2020-12) of your own for POST /add?schema=<name>, beside evidence, policy and dispute-template.',
+      ),
+    through: z
+      .union([
+        z
+          .url({ protocol: /^https?$/ })
+          .transform((url): { url: string; authorization?: string | undefined } => ({ url })),
+        z.strictObject({ url: z.url({ protocol: /^https?$/ }), authorization: authorization().optional() }),
+      ])
+      .optional()
+      .describe(
+        'Thin mode: uploads go on to this /add, or to the /api/v0 of a Kubo, as they arrive; nothing is kept here.',
+      ),
+    rpc: z
+      .boolean()
+      .default(false)
+      .describe(
+        "Kubo's own door under /api/v0 (add, cat, block/get, dag/export, pin/add, pin/ls), for tools that speak it.",
+      ),
+    minRate: size()
+      .prefault('1KiB')
+      .describe(
+        'Bytes a second, on average, below which an upload is ended as stuck. Eight times that for each upload that waits for a place, over the last seconds; the slowest go first.',
+      ),
+  })
+  .transform(({ mostBytes, ...rest }) => ({ ...rest, mostBytes: mostBytes ?? Math.max(2 ** 30, 2 * rest.maxBytes) }))
+  .refine(({ maxBytes, mostBytes }) => maxBytes <= mostBytes, {
+    path: ['mostBytes'],
+    error: 'expected at least `maxBytes`, or the largest uploads would never be taken',
+  })

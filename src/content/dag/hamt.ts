@@ -1,0 +1,134 @@
+// Directories too large for one block: a HAMT over murmur3 of the name. Each name is looked for along its own bits, and a
+// shard that could make the walk endless is refused.
+import { murmur364 } from '@multiformats/murmur3'
+import type { CID } from 'multiformats/cid'
+import { type Block, blockKey } from '../../core/block.ts'
+import { dagPbCode, hashTypeOf, type Node, readNode, wrongContent } from '../../ipld/unixfs.ts'
+import type { DagWant, Expected, Session } from '../../retrieval/session.ts'
+import { createHeld } from './held.ts'
+
+export type ShardLink = { readonly name: string; readonly cid: CID; readonly size: number | undefined }
+
+const mostDepth = 32
+const guessedShardBytes = 16 * 1024
+const murmur3x64 = 0x22
+
+/** Bits of the hash per level, and hexadecimal digits before each name in a shard. */
+function shape(cid: CID, { unixfs, data }: Node): { bits: number; digits: number } {
+  if (unixfs?.type !== 'hamt-sharded-directory') throw wrongContent(cid, 'it stands where a part of a directory should')
+  if (data === undefined || hashTypeOf(data) !== murmur3x64)
+    throw wrongContent(cid, 'it places names by a hash other than murmur3-x64-64')
+  const fanout = Number(unixfs.fanout ?? 0n)
+  const bits = Math.log2(fanout)
+  if (!Number.isInteger(bits) || fanout < 8 || fanout > 1024)
+    throw wrongContent(cid, `its fan-out ${fanout} is not one a directory may have`)
+  return { bits, digits: (fanout - 1).toString(16).length }
+}
+
+/** What a link of this shard is called in the directory, '' for the shards below. Undefined: nothing in it can be asked for. */
+export function namesInShard(cid: CID, node: Node): ((name: string) => string) | undefined {
+  try {
+    const { digits } = shape(cid, node)
+    return (name) => name.slice(digits)
+  } catch {
+    return undefined
+  }
+}
+
+/** What a name leads to, and the blocks below the root that prove it. */
+export type Found = { readonly cid: CID; readonly way: readonly Block[] }
+
+/** The shards right below this one. */
+export function shardLinksOf(cid: CID, node: Node): CID[] {
+  const { digits } = shape(cid, node)
+  return node.links.filter((link) => link.Name?.length === digits).map((link) => link.Hash)
+}
+
+export async function findInShards(
+  session: Session,
+  root: Block,
+  name: string,
+  around: DagWant | undefined,
+): Promise<Found | undefined> {
+  const hash = await hashBits(name)
+  const way: Block[] = []
+  let { cid, bytes } = root
+  let at = 0
+  for (let depth = 0; depth < mostDepth; depth++) {
+    const node = readNode(cid, bytes)
+    const { bits, digits } = shape(cid, node)
+    const position = takeBits(hash, at, bits)
+    if (position === undefined) throw wrongContent(cid, 'it goes deeper than its hash reaches')
+    at += bits
+    const prefix = position.toString(16).toUpperCase().padStart(digits, '0')
+    const direct = node.links.find((link) => link.Name === prefix + name)
+    if (direct) return { cid: direct.Hash, way }
+    const deeper = node.links.find((link) => link.Name === prefix)
+    if (!deeper) return undefined
+    cid = deeper.Hash
+    if (cid.code !== dagPbCode) throw wrongContent(cid, 'it stands where a part of a directory should')
+    bytes = await session.get(cid, around)
+    way.push({ cid, bytes })
+  }
+  throw wrongContent(root.cid, `it is nested more than ${mostDepth} levels deep`)
+}
+
+/** Every link of the directory, depth first. A shard is visited once: one that repeats could otherwise list for ever. */
+export async function* listShards(
+  session: Session,
+  root: Block,
+  around: DagWant | undefined,
+  held = createHeld(),
+): AsyncGenerator<ShardLink> {
+  const seen = new Set<string>()
+  type Level = { readonly node: Node; readonly digits: number; readonly bytes: number; next: number }
+  const level = ({ cid, bytes }: Block): Level => {
+    const node = readNode(cid, bytes)
+    held.take(bytes.byteLength)
+    return { node, digits: shape(cid, node).digits, bytes: bytes.byteLength, next: 0 }
+  }
+  const open: Level[] = [level(root)]
+  /** The shards that come next, as far as they are known. */
+  function* upcoming(around: DagWant): Generator<Expected> {
+    for (const { node, digits, next } of open.toReversed())
+      for (let at = next; at < node.links.length; at++) {
+        const link = node.links[at]
+        if (link?.Name?.length === digits) yield { cid: link.Hash, around, bytes: guessedShardBytes }
+      }
+  }
+  for (let top = open.at(-1); top; top = open.at(-1)) {
+    const link = top.node.links[top.next++]
+    if (!link) {
+      held.give(top.bytes)
+      open.pop()
+      continue
+    }
+    const name = link.Name ?? ''
+    if (name.length > top.digits) {
+      yield { name: name.slice(top.digits), cid: link.Hash, size: link.Tsize }
+      continue
+    }
+    if (name.length < top.digits) throw wrongContent(root.cid, 'one of its shards has a link without a place')
+    const key = blockKey(link.Hash)
+    if (seen.has(key)) throw wrongContent(link.Hash, 'it stands twice in one directory')
+    if (open.length >= mostDepth) throw wrongContent(root.cid, `it is nested more than ${mostDepth} levels deep`)
+    seen.add(key)
+    const bytes = await session.get(link.Hash, around)
+    if (around) session.expect(upcoming(around))
+    open.push(level({ cid: link.Hash, bytes }))
+  }
+}
+
+/** The first 64 bits of murmur3 x64 128, in the byte order that directories use. */
+async function hashBits(name: string): Promise<Uint8Array> {
+  return murmur364.encode(new TextEncoder().encode(name))
+}
+
+function takeBits(hash: Uint8Array, from: number, count: number): number | undefined {
+  if (from + count > hash.byteLength * 8) return undefined
+  let value = 0
+  for (let bit = from; bit < from + count; bit++) {
+    value = (value << 1) | (((hash[bit >> 3] as number) >> (7 - (bit & 7))) & 1)
+  }
+  return value
+}

@@ -1,0 +1,182 @@
+// The blocks of an entity or of everything below it, depth first, each in front of what it links to. Only what the scope
+// and the range need is fetched: a block that is missing elsewhere does not matter.
+import type { CID } from 'multiformats/cid'
+import type { Block } from '../../core/block.ts'
+import { Failure, isFailure } from '../../core/failure.ts'
+import { linksInOrder } from '../../ipld/dag-links.ts'
+import { dagPbCode, declaredSize, type Node, rawCode, readNode, wrongContent } from '../../ipld/unixfs.ts'
+import type { DagWant, Expected, Session } from '../../retrieval/session.ts'
+import { mostFileBytes } from '../file.ts'
+import { visitBelow, type Watch, type Way } from '../visited.ts'
+import { namesInShard, shardLinksOf } from './hamt.ts'
+import { createPending } from './held.ts'
+
+/** Bytes of the file, `to` excluded. */
+export type Span = { readonly from: number; readonly to: number }
+
+export type WalkOptions = {
+  readonly scope: 'entity' | 'all'
+  /** Bytes of the file that are wanted, where the entity is one. Undefined: all of it. */
+  readonly range?: Span | undefined
+  /** Blocks that stand in the DAG more than once come each time. */
+  readonly dups: boolean
+  /** Who looks at the path of each thing in a directory before it is read, and the way to the root. */
+  readonly watch?: Watch | undefined
+}
+
+const mostDepth = 1024
+const mostSeen = 262_144
+const guessedBytes = 1024 * 1024
+
+type Part = {
+  readonly cid: CID
+  readonly bytes?: Uint8Array | undefined
+  readonly depth: number
+  /** Where it stands in the file, when there is a range to hold it against. */
+  readonly span: Span | undefined
+  /** How it is reached by names: known of what is in a directory, and not of what a document links to. */
+  readonly way?: Way | undefined
+}
+
+/** Identity blocks come too: whoever sends them on decides about those. */
+export async function* walkDag(session: Session, root: Block, options: WalkOptions): AsyncGenerator<Block> {
+  const { scope, range, dups, watch } = options
+  const seen = createSeen()
+  const pending = createPending<Part>()
+  const span = range && { from: 0, to: Number.MAX_SAFE_INTEGER }
+  pending.push([{ ...root, depth: 0, span, way: watch?.way }], 0)
+  let sentBytes = 0
+
+  const wantOf = ({ span }: Part): DagWant => ({
+    cid: root.cid,
+    segments: [],
+    scope,
+    range: range && span && { from: Math.max(range.from, span.from), to: range.to - 1 },
+  })
+  const fetch = async (part: Part): Promise<Uint8Array> => {
+    if (part.bytes) return part.bytes
+    if (watch && part.way) visitBelow(watch, part.way)
+    return session.get(part.cid, wantOf(part))
+  }
+  const isKnown = (cid: CID) => !dups && seen.look(cid) === 'whole'
+  /** What comes next, up to the first block that may link to more: that comes before what follows it. */
+  function* upcoming(): Generator<Expected> {
+    for (const part of pending.upcoming()) {
+      if (part.bytes || isKnown(part.cid)) continue
+      const { cid, span, way } = part
+      const visit = watch && way && (() => visitBelow(watch, way))
+      yield {
+        cid,
+        around: wantOf(part),
+        bytes: Math.min(span ? span.to - span.from : guessedBytes, guessedBytes),
+        visit,
+      }
+      if (cid.code !== rawCode) return
+    }
+  }
+
+  for (let part = pending.pop(); part; part = pending.pop()) {
+    const { cid, depth } = part
+    if (isKnown(cid)) continue
+    if (depth > mostDepth) throw wrongContent(root.cid, `it is nested more than ${mostDepth} levels deep`)
+    const bytes = await fetch(part)
+    const below = childrenOf({ cid, bytes }, part, options)
+    if (Array.isArray(below)) pending.push(below, bytes.byteLength)
+    const isNew = dups || seen.look(cid) === undefined
+    if (!dups) seen.note(cid, isWhole(part.span, range) ? 'whole' : 'sent')
+    session.expect(upcoming())
+    if (!isNew) continue
+    sentBytes += bytes.byteLength
+    if (sentBytes > mostFileBytes)
+      throw new Failure('too-large', `${root.cid} is too large to be sent`, { source: 'content' })
+    yield { cid, bytes }
+    // The block itself is there for the client to see why it ends here.
+    if (!Array.isArray(below)) throw below
+  }
+}
+
+function childrenOf(block: Block, part: Part, { scope, range }: WalkOptions): Part[] | Failure {
+  const depth = part.depth + 1
+  try {
+    const children = scope === 'all' ? everything(block, part) : ofEntity(block, part, range)
+    return children.map((child) => ({ ...child, depth }))
+  } catch (error) {
+    if (isFailure(error, 'malformed')) return error
+    throw error
+  }
+}
+
+/** Which blocks were sent, and below which of them everything was. Bounded: past that, a block may come twice. */
+function createSeen() {
+  const seen = new Map<string, 'sent' | 'whole'>()
+  const keyOf = (cid: CID): string => Buffer.from(cid.bytes).toString('latin1')
+  return {
+    look: (cid: CID) => seen.get(keyOf(cid)),
+    note(cid: CID, as: 'sent' | 'whole'): void {
+      const key = keyOf(cid)
+      if (seen.size < mostSeen || seen.has(key)) seen.set(key, as)
+    },
+  }
+}
+
+type Child = Pick<Part, 'cid' | 'span' | 'way'>
+
+const isWhole = (span: Span | undefined, range: Span | undefined): boolean =>
+  !range || !span || (span.from >= range.from && span.to <= range.to)
+
+function everything(block: Block, { way }: Part): Child[] {
+  if (way && block.cid.code === dagPbCode) return named(block, way)
+  return linksInOrder(block).map((cid) => ({ cid, span: undefined }))
+}
+
+/** What a directory leads to, by name. A shard goes by the name of its directory; parts of a file have none. */
+function named({ cid, bytes }: Block, way: Way): Child[] {
+  const node = readNode(cid, bytes)
+  const nameOf = namesIn(cid, node)
+  return node.links.map(({ Hash, Name }) => {
+    const name = nameOf?.(Name ?? '')
+    if (name === undefined) return { cid: Hash, span: undefined }
+    return { cid: Hash, span: undefined, way: name === '' ? way : { cid: Hash, names: [name], above: way } }
+  })
+}
+
+function namesIn(cid: CID, node: Node): ((name: string) => string) | undefined {
+  switch (node.unixfs?.type) {
+    case undefined:
+    case 'directory':
+      return (name) => name
+    case 'hamt-sharded-directory':
+      return namesInShard(cid, node)
+    default:
+      return undefined
+  }
+}
+
+/** What belongs to the entity below this block: parts of a file, shards of a directory, nothing otherwise. */
+function ofEntity(block: Block, part: Part, range: Span | undefined): Child[] {
+  const { cid, bytes } = block
+  if (cid.code !== dagPbCode) return []
+  const node = readNode(cid, bytes)
+  switch (node.unixfs?.type) {
+    case 'hamt-sharded-directory':
+      return shardLinksOf(cid, node).map((link) => ({ cid: link, span: undefined }))
+    case 'file':
+    case 'raw': {
+      if (!range || !part.span) return node.links.map(({ Hash }) => ({ cid: Hash, span: undefined }))
+      const size = declaredSize(cid, node)
+      if (part.depth > 0 && size !== part.span.to - part.span.from) {
+        throw wrongContent(cid, 'its size is not the one declared above it')
+      }
+      let from = part.span.from + (node.unixfs.data?.byteLength ?? 0)
+      return node.links
+        .map(({ Hash }, index) => {
+          const span = { from, to: from + Number(node.unixfs?.blockSizes[index] ?? 0n) }
+          from = span.to
+          return { cid: Hash, span }
+        })
+        .filter(({ span }) => span.to > span.from && span.from < range.to && span.to > range.from)
+    }
+    default:
+      return []
+  }
+}

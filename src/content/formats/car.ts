@@ -1,0 +1,129 @@
+// application/vnd.ipld.car: the blocks that prove a path and what it leads to (IPIP-402), in the order of a walk (IPIP-412).
+// It is sent while it is walked, so an answer that was cut off lacks blocks; whoever reads a CAR has to look for them.
+import { createHash } from 'node:crypto'
+import * as dagCbor from '@ipld/dag-cbor'
+import { varint } from 'multiformats'
+import type { CID } from 'multiformats/cid'
+import { type Block, isIdentity } from '../../core/block.ts'
+import type { DagWant, Session } from '../../retrieval/session.ts'
+import { type Span, walkDag } from '../dag/walk.ts'
+import type { Resolution } from '../entity.ts'
+import { entityOf, walkPath } from '../resolve.ts'
+import type { Watch } from '../visited.ts'
+import { type EntityBytes, hintOf, parseEntityBytes, placeEntityBytes } from './entity-bytes.ts'
+import { type Format, type FormatRequest, malformedRequest, type Rendering } from './format.ts'
+
+const mediaType = 'application/vnd.ipld.car'
+
+type CarParams = {
+  readonly scope: DagWant['scope']
+  readonly bytes: EntityBytes | undefined
+  /** Always that of the walk; `unk` is what a client may ask to be told. */
+  readonly order: 'dfs' | 'unk'
+  readonly dups: boolean
+}
+
+export const car: Format = {
+  name: 'car',
+  mediaType,
+  wants(request) {
+    const { scope, bytes } = carParams(request)
+    if (!bytes) return { scope, opaque: true }
+    const range = hintOf(bytes)
+    // From the end of a file whose size is not known yet: its root says where that is, the rest is asked for then.
+    return range ? { scope, range, opaque: true } : { scope: 'block', opaque: true }
+  },
+  async render(session, resolution, request) {
+    const params = carParams(request)
+    const { path, entity, way } = resolution
+    const { visit } = request
+    const part = partOf(resolution, params)
+    return {
+      contentType: `${mediaType}; version=1; order=${params.order}; dups=${params.dups ? 'y' : 'n'}`,
+      etagSuffix: `.car.${fingerprint(resolution, params)}`,
+      weak: true,
+      filename: `${[path.cid, ...path.segments.slice(-1)].join('_')}.car`,
+      disposition: 'attachment',
+      size: undefined,
+      ranges: false,
+      read: () => write(entity.cid, blocksOf(session, resolution, part, { ...params, watch: visit && { visit, way } })),
+    } satisfies Rendering
+  },
+}
+
+function carParams({ query, parameters }: FormatRequest): CarParams {
+  const asked = (name: 'version' | 'order' | 'dups') => query.get(`car-${name}`) || parameters[name] || undefined
+  const version = asked('version') ?? '1'
+  if (version !== '1') throw malformedRequest(`there is no CAR version ${version} here; ask for car-version=1`)
+  const order = asked('order') ?? 'dfs'
+  if (order !== 'dfs' && order !== 'unk') throw malformedRequest(`car-order=${order} is not one of dfs, unk`)
+  const dups = asked('dups') ?? 'n'
+  if (dups !== 'y' && dups !== 'n') throw malformedRequest(`car-dups=${dups} is not one of y, n`)
+  const scope = query.get('dag-scope') ?? 'all'
+  if (scope !== 'block' && scope !== 'entity' && scope !== 'all') {
+    throw malformedRequest(`dag-scope=${scope} is not one of block, entity, all`)
+  }
+  const text = query.get('entity-bytes')
+  const bytes = text === null ? undefined : parseEntityBytes(text)
+  // The specification: entity-bytes implies dag-scope=entity.
+  return { scope: bytes ? 'entity' : scope, bytes, order, dups: dups === 'y' }
+}
+
+type PartOfDag = { readonly scope: DagWant['scope']; readonly range?: Span | undefined }
+
+/** What is sent of the entity, once it is known what it is. */
+function partOf({ entity, remainder }: Resolution, { scope, bytes }: CarParams): PartOfDag {
+  if (remainder.length > 0) return { scope: 'block' }
+  if (!bytes) return { scope }
+  const { kind, size } = entityOf(entity.cid, entity.block)
+  if (kind !== 'file' || size === undefined) return { scope }
+  const range = placeEntityBytes(bytes, size)
+  return range ? { scope, range } : { scope: 'block' }
+}
+
+async function* blocksOf(
+  session: Session,
+  { path, entity }: Resolution,
+  { scope, range }: PartOfDag,
+  { dups, watch }: Pick<CarParams, 'dups'> & { readonly watch: Watch | undefined },
+): AsyncGenerator<Block> {
+  const root: Block = { cid: entity.cid, bytes: entity.block }
+  if (path.segments.length > 0) {
+    for await (const block of walkPath(session, path, { scope, range: range && lastIncluded(range), opaque: true })) {
+      if (block.cid.equals(root.cid)) continue
+      yield block
+    }
+  }
+  if (scope === 'block') yield root
+  else yield* walkDag(session, root, { scope, range, dups, watch })
+}
+
+const lastIncluded = ({ from, to }: Span) => ({ from, to: to - 1 })
+
+async function* write(root: CID, blocks: AsyncIterable<Block>): AsyncGenerator<Uint8Array> {
+  const header = dagCbor.encode({ version: 1, roots: [root] })
+  yield withLength([header])
+  for await (const { cid, bytes } of blocks) {
+    // Their content stands in the CID already (IPIP-412): they are never sent as blocks.
+    if (isIdentity(cid)) continue
+    if (bytes.byteLength < 4096) yield withLength([cid.bytes, bytes])
+    else {
+      yield withLength([cid.bytes], bytes.byteLength)
+      yield bytes
+    }
+  }
+}
+
+/** The pieces as one, with the length of a section before them; `following` bytes of it come by themselves. */
+function withLength(pieces: readonly Uint8Array[], following = 0): Uint8Array {
+  const length = pieces.reduce((sum, piece) => sum + piece.byteLength, following)
+  const bytes = Buffer.concat([Buffer.alloc(varint.encodingLength(length)), ...pieces])
+  varint.encodeTo(length, bytes)
+  return bytes
+}
+
+/** The path belongs to it: its blocks are part of the answer. */
+function fingerprint({ path }: Resolution, { scope, bytes, order, dups }: CarParams): string {
+  const facts = [path.cid.toString(), path.segments, scope, bytes?.from, bytes?.to, order, dups]
+  return createHash('sha256').update(JSON.stringify(facts)).digest('hex').slice(0, 16)
+}

@@ -1,0 +1,101 @@
+// application/x-tar: an entity with everything below it, packed under its CID while it is read.
+import { Failure } from '../../core/failure.ts'
+import { dagPbCode, readNode, wrongContent } from '../../ipld/unixfs.ts'
+import type { Session } from '../../retrieval/session.ts'
+import type { Entity } from '../entity.ts'
+import { mostFileBytes, readFile } from '../file.ts'
+import { symlinkTarget } from '../resolve.ts'
+import type { Watch } from '../visited.ts'
+import { type Format, notAcceptable, refuseRemainder } from './format.ts'
+import { paddingAfter, type TarMember, tarEnd, tarHeader } from './tar-header.ts'
+import { type Member, membersOf } from './tree.ts'
+
+const mediaType = 'application/x-tar'
+// How much is looked at before the first byte, to say how long the archive is and that nothing in it is refused.
+const mostPlanned = 64
+
+export const tar: Format = {
+  name: 'tar',
+  mediaType,
+  wants: () => ({ scope: 'all' }),
+  async render(session, resolution, { visit }) {
+    refuseRemainder(resolution)
+    const { entity, way } = resolution
+    if (entity.kind === 'data') throw notAcceptable(entity.cid, 'tar', 'it is neither a file nor a directory')
+    const watch = visit && { visit, way }
+    return {
+      contentType: mediaType,
+      etagSuffix: '.x-tar',
+      weak: true,
+      filename: `${entity.cid}.tar`,
+      disposition: 'attachment',
+      size: await plannedSize(session, entity, watch),
+      ranges: false,
+      read: () => write(session, entity, watch),
+    }
+  },
+}
+
+async function* write(session: Session, root: Entity, watch: Watch | undefined): AsyncGenerator<Uint8Array> {
+  for await (const member of membersOf(session, root, root.cid.toString(), watch)) {
+    const described = describe(member)
+    yield tarHeader(described)
+    if (described.size === 0) continue
+    yield* readFile(session, member.entity)
+    const padding = paddingAfter(described.size)
+    if (padding > 0) yield new Uint8Array(padding)
+  }
+  yield tarEnd
+}
+
+function describe({ path, entity }: Member): TarMember {
+  const { cid, block, kind, size = 0, mtime = 0 } = entity
+  const stored = cid.code === dagPbCode ? readNode(cid, block).unixfs?.mode : undefined
+  // Never setuid, setgid or sticky: whoever unpacks this did not choose to trust its author that far.
+  const mode = (stored ?? 0o644) & 0o777
+  switch (kind) {
+    case 'directory':
+      return { path, type: 'directory', size: 0, mode: stored === undefined ? 0o755 : mode, mtime }
+    case 'symlink':
+      return {
+        path,
+        type: 'symlink',
+        size: 0,
+        mode: 0o777,
+        mtime,
+        target: Buffer.from(symlinkTarget(entity)).toString(),
+      }
+    case 'file':
+    case 'data':
+      if (size > mostFileBytes) throw wrongContent(cid, 'it declares more bytes than are read here')
+      return { path, type: 'file', size, mode, mtime }
+  }
+}
+
+/**
+ * The length of the archive when it is small and here, undefined otherwise. Nothing is fetched for it: an answer that can
+ * begin does not wait for this. A path that is refused is found here while it can still become a status.
+ */
+async function plannedSize(session: Session, root: Entity, watch: Watch | undefined): Promise<number | undefined> {
+  const notHere = new Failure('not-found', 'a block is in no tier', { source: 'tier' })
+  const here: Session = {
+    ...session,
+    async get(cid, around) {
+      if (!(await session.has(cid))) throw notHere
+      return session.get(cid, around)
+    },
+  }
+  let size = tarEnd.byteLength
+  let count = 0
+  try {
+    for await (const member of membersOf(here, root, root.cid.toString(), watch)) {
+      if (++count > mostPlanned) return undefined
+      const described = describe(member)
+      size += tarHeader(described).byteLength + described.size + paddingAfter(described.size)
+    }
+    return size
+  } catch (error) {
+    if (error === notHere) return undefined
+    throw error
+  }
+}

@@ -1,0 +1,91 @@
+// Everything below an entity as a list of paths, depth first: what an archive holds. A path that would leave the archive
+// where it is unpacked is refused, and so is one that would be written through a symlink of the archive itself.
+import { posix } from 'node:path'
+import type { Block } from '../../core/block.ts'
+import { Failure } from '../../core/failure.ts'
+import { wrongContent } from '../../ipld/unixfs.ts'
+import type { DagWant, Session } from '../../retrieval/session.ts'
+import type { ShardLink } from '../dag/hamt.ts'
+import { createHeld } from '../dag/held.ts'
+import { linksOfDirectory } from '../directory.ts'
+import type { Entity } from '../entity.ts'
+import { entityOf } from '../resolve.ts'
+import { visitBelow, type Watch, type Way } from '../visited.ts'
+
+export type Member = { readonly path: string; readonly entity: Entity }
+
+const mostDepth = 128
+const mostMembers = 1_000_000
+const mostPathBytes = 8 * 1024
+// Every symlink is remembered by its path.
+const mostSymlinkPathBytes = 8 * 1024 * 1024
+
+type Open = { readonly path: string; readonly links: AsyncGenerator<ShardLink>; readonly way: Way | undefined }
+
+/** `top` is the name of the entity itself, before everything. */
+export async function* membersOf(session: Session, root: Entity, top: string, watch?: Watch): AsyncGenerator<Member> {
+  const around: DagWant = { cid: root.cid, segments: [], scope: 'all' }
+  const held = createHeld()
+  const symlinks = createSymlinkPaths(root)
+  const open: Open[] = []
+  const enter = ({ path, entity }: Member, way: Way | undefined): Member => {
+    if (entity.kind === 'symlink') symlinks.add(path)
+    if (entity.kind !== 'directory') return { path, entity }
+    if (open.length >= mostDepth) throw wrongContent(root.cid, `it is nested more than ${mostDepth} levels deep`)
+    const block: Block = { cid: entity.cid, bytes: entity.block }
+    open.push({ path, links: linksOfDirectory(session, block, around, held), way })
+    return { path, entity }
+  }
+  yield enter({ path: top, entity: root }, watch?.way)
+  let count = 0
+  for (let inner = open.at(-1); inner; inner = open.at(-1)) {
+    const { value: link, done } = await inner.links.next()
+    if (done) {
+      open.pop()
+      continue
+    }
+    if (++count > mostMembers) {
+      throw new Failure('too-large', `${root.cid} has more than ${mostMembers} members`, { source: 'content' })
+    }
+    const path = below(root, top, inner.path, link.name)
+    if (symlinks.reaches(path)) throw outside(root, path, 'is reached through a symlink of the archive')
+    const way = inner.way && { cid: link.cid, names: [link.name], above: inner.way }
+    if (watch && way) visitBelow(watch, way)
+    yield enter({ path, entity: entityOf(link.cid, await session.get(link.cid, around)) }, way)
+  }
+}
+
+/** Names are stored as anybody pleases: `..` in one is only taken where it stays below the top. */
+function below(root: Entity, top: string, parent: string, name: string): string {
+  const path = posix.normalize(`${parent}/${name}`)
+  const isOdd =
+    name === '' || name.startsWith('/') || name.includes('\0') || path.endsWith('/') || name.split('\\').includes('..')
+  if (isOdd || !path.startsWith(`${top}/`)) throw outside(root, `${parent}/${name}`, 'is no path below the archive')
+  if (Buffer.byteLength(path) > mostPathBytes) throw wrongContent(root.cid, 'a path in it is too long')
+  return path
+}
+
+const outside = ({ cid }: Entity, path: string, why: string): Failure =>
+  wrongContent(cid, `${JSON.stringify(path.slice(0, 200))} in it ${why}; ask for a CAR instead`)
+
+function createSymlinkPaths({ cid }: Entity) {
+  const paths = new Set<string>()
+  let bytes = 0
+  return {
+    add(path: string): void {
+      bytes += path.length
+      if (bytes > mostSymlinkPathBytes) {
+        throw new Failure('too-large', `${cid} has more symlinks than can be kept apart`, { source: 'content' })
+      }
+      paths.add(path)
+    },
+    /** Whether the path, or a directory it lies in, is a symlink. */
+    reaches(path: string): boolean {
+      if (paths.size === 0) return false
+      for (let at = path.length; at > 0; at = path.lastIndexOf('/', at - 1)) {
+        if (paths.has(path.slice(0, at))) return true
+      }
+      return false
+    },
+  }
+}

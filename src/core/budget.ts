@@ -1,0 +1,38 @@
+// A token bucket: a rate with a memory for short bursts.
+import type { Clock } from './clock.ts'
+
+export interface Budget {
+  /** Takes one token, if there is one. */
+  take(): boolean
+  /** Adds a part of a token, up to the bucket's size. */
+  earn(tokens: number): void
+  /** Milliseconds until a token is there; 0 when one is. */
+  readonly waitMs: number
+}
+
+export function createBudget(options: { size: number; perSecond: number; clock: Clock }): Budget {
+  const { size, perSecond, clock } = options
+  let tokens = size
+  let at = clock.monotonic()
+  const refill = () => {
+    const now = clock.monotonic()
+    tokens = Math.min(size, tokens + ((now - at) / 1000) * perSecond)
+    at = now
+  }
+  return {
+    take() {
+      refill()
+      if (tokens < 1) return false
+      tokens--
+      return true
+    },
+    earn(more) {
+      refill()
+      tokens = Math.min(size, tokens + more)
+    },
+    get waitMs() {
+      refill()
+      return tokens >= 1 ? 0 : Math.ceil(((1 - tokens) / perSecond) * 1000)
+    },
+  }
+}

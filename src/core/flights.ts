@@ -1,0 +1,66 @@
+// One piece of work for everybody who wants the same thing at the same time. A flight runs on a signal of its own, never
+// on a caller's: a caller leaving hurts nobody, and the last one leaving aborts it, unless the work is to be kept.
+import { cancelled } from './failure.ts'
+
+export interface Flight<T> {
+  readonly work: T
+  /** `keep`: this caller is out of time but still wants the outcome in the tiers, so the work goes on without it. */
+  leave(options?: { readonly keep?: boolean }): void
+}
+
+export interface Flights<T> {
+  /** Joins the flight of `key`, or starts it: `start` gets the signal that aborts when nobody is left. */
+  join(key: string, start: (signal: AbortSignal) => T): Flight<T>
+  /** The work is over: the next `join` of this key starts anew. Only the flight that holds `work` is ended. */
+  land(key: string, work: T): void
+  /** The work of a flight in the air, without joining it. */
+  peek(key: string): T | undefined
+  readonly size: number
+  /** Aborts everything in the air. */
+  close(): void
+}
+
+type Entry<T> = { readonly work: T; readonly controller: AbortController; passengers: number; kept: boolean }
+
+export function createFlights<T>(): Flights<T> {
+  const flights = new Map<string, Entry<T>>()
+
+  function board(key: string, entry: Entry<T>): Flight<T> {
+    let aboard = true
+    entry.passengers++
+    return {
+      work: entry.work,
+      leave(options) {
+        if (!aboard) return
+        aboard = false
+        entry.passengers--
+        if (options?.keep) entry.kept = true
+        if (entry.passengers > 0 || entry.kept) return
+        if (flights.get(key) === entry) flights.delete(key)
+        entry.controller.abort(cancelled('nobody waits for it any more'))
+      },
+    }
+  }
+
+  return {
+    join(key, start) {
+      const running = flights.get(key)
+      if (running) return board(key, running)
+      const controller = new AbortController()
+      const entry: Entry<T> = { work: start(controller.signal), controller, passengers: 0, kept: false }
+      flights.set(key, entry)
+      return board(key, entry)
+    },
+    land(key, work) {
+      if (flights.get(key)?.work === work) flights.delete(key)
+    },
+    peek: (key) => flights.get(key)?.work,
+    get size() {
+      return flights.size
+    },
+    close() {
+      for (const entry of flights.values()) entry.controller.abort(cancelled('the gateway is closing'))
+      flights.clear()
+    },
+  }
+}

@@ -1,0 +1,25 @@
+// Who an upload has come through (CDN-Loop, RFC 8586). Two that forward to each other would each wait until the other holds
+// it: whoever finds itself in the list refuses.
+import { randomBytes } from 'node:crypto'
+import type { IncomingHttpHeaders } from 'node:http'
+import { Failure } from '../../core/failure.ts'
+
+/** The list to send on, with us in it. Throws where we are in it already. */
+export type Via = (headers: IncomingHttpHeaders) => string
+
+/** A name of its own for each instance: several that forward to each other in a row are no loop. */
+export function createVia(self = `cidgate-${randomBytes(8).toString('hex')}`): Via {
+  return (headers) => {
+    const before = [headers['cdn-loop'] ?? []].flat().join(', ')
+    const names = before.split(',').map((one) => one.split(';')[0]?.trim())
+    if (names.includes(self)) throw loop()
+    return before === '' ? self : `${before}, ${self}`
+  }
+}
+
+const loop = (): Failure =>
+  new Failure(
+    'unsupported',
+    'this upload was forwarded from here and has come back (CDN-Loop): of two that forward to each other, one has to stop',
+    { source: 'client', facts: { status: 508 } },
+  )

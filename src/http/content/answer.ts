@@ -1,0 +1,249 @@
+// One GET or HEAD of content: from the request to what it carries. The order is that of the work saved: a path that is
+// wrong costs nothing, a copy the client has costs no body, a range costs only its blocks.
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { ContentPath } from '../../content/entity.ts'
+import { refuseRemainder } from '../../content/formats/format.ts'
+import { formats } from '../../content/formats/formats.ts'
+import { parsePath } from '../../content/path.ts'
+import { resolve } from '../../content/resolve.ts'
+import { type Visit, type VisitNames, visited } from '../../content/visited.ts'
+import type { Clock } from '../../core/clock.ts'
+import { cancelled, Failure, isFailure } from '../../core/failure.ts'
+import { dagPbCode, rawCode } from '../../ipld/unixfs.ts'
+import type { Names, Wants } from '../../names/names.ts'
+import { type Account, createAccount } from '../../observe/account.ts'
+import type { Retrieval, Session } from '../../retrieval/session.ts'
+import type { Mode } from '../wire/problem.ts'
+import type { Respond } from '../wire/respond.ts'
+import { readTarget, type Target } from '../wire/target.ts'
+import { type Body, bodyOf, rendered, tagsOf } from './body.ts'
+import { matches } from './conditional.ts'
+import { type Delivery, deliver, moved, notModified } from './deliver.ts'
+import { etagOf } from './headers.ts'
+import type { Hot } from './hot.ts'
+import type { JsonRule } from './json-rule.ts'
+import { type Named, named } from './name.ts'
+import { type Negotiated, negotiate } from './negotiate.ts'
+import type { Place } from './place.ts'
+import { rangeHint } from './range.ts'
+import { answerOnWeb, type Moved } from './web-body.ts'
+
+export type AnswerDeps = {
+  readonly retrieval: Retrieval
+  readonly names: Names
+  readonly hot: Hot
+  /** By name, the fastest first. */
+  readonly tiers: readonly string[]
+  readonly clock: Clock
+  readonly mode: Mode
+  readonly jsonMaxBytes: number
+  readonly jsonRule: JsonRule
+  readonly stalledMs: number
+  /** Throws a Failure `denied` for what an operator's list says no to. */
+  readonly visit: Visit
+  /** Changes with those lists; undefined where there are none. */
+  readonly denyRevision: () => string | undefined
+  /** Called when the request is over, however it ended. */
+  readonly onEnd: (response: ServerResponse, account: Account) => void
+  readonly respond: Respond
+}
+
+export async function answerContent(
+  request: IncomingMessage,
+  response: ServerResponse,
+  place: Place,
+  deps: AnswerDeps,
+): Promise<void> {
+  const { epoch } = deps.hot
+  const account = createAccount(deps.tiers)
+  const controller = new AbortController()
+  response.once('close', () => {
+    if (!response.writableFinished) controller.abort(cancelled())
+  })
+  let session: Session | undefined
+  try {
+    const target = readTarget(request)
+    const { signal } = controller
+    const wishes = { signal, account, ...cacheWishes(request.headers['cache-control']) }
+    const about = await aboutOf(request, place, target, deps, wishes)
+    // Its deadline begins here: what a name took to resolve is not taken from its content.
+    session = deps.retrieval.session(wishes)
+    await answer({ request, response, deps, place, target, session, account, epoch, signal }, about)
+  } catch (error) {
+    deps.respond.failed(request, response, error, { account, headers: rangeHeaders(error) })
+  } finally {
+    session?.end()
+    deps.onEnd(response, account)
+  }
+}
+
+type Wishes = Wants & { readonly account: Account }
+
+function cacheWishes(header: string | undefined): { onlyIfCached: boolean; noCache: boolean } {
+  const directives = new Set(header?.toLowerCase().split(/\s*,\s*/))
+  return { onlyIfCached: directives.has('only-if-cached'), noCache: directives.has('no-cache') }
+}
+
+const rangeHeaders = (error: unknown): Record<string, string> =>
+  isFailure(error) && typeof error.facts['size'] === 'number'
+    ? { 'Content-Range': `bytes */${error.facts['size']}` }
+    : {}
+
+type Asked = {
+  readonly request: IncomingMessage
+  readonly response: ServerResponse
+  readonly deps: AnswerDeps
+  readonly place: Place
+  readonly target: Target
+  readonly session: Session
+  readonly epoch: number
+  readonly account: Account
+  readonly signal: AbortSignal
+}
+
+type About = {
+  readonly negotiated: Negotiated
+  readonly what: Named | { readonly kind: 'path'; readonly path: ContentPath }
+}
+
+async function aboutOf(
+  request: IncomingMessage,
+  place: Place,
+  target: Target,
+  deps: AnswerDeps,
+  wishes: Wishes,
+): Promise<About> {
+  const path = place.namespace === 'ipfs' ? parsePath(place.path.slice('/ipfs/'.length)) : undefined
+  const negotiated = negotiate(target.query, request.headers.accept)
+  if (place.trustless && !provable.has(negotiated.as)) throw notProvable()
+  if (path) return { negotiated, what: { kind: 'path', path } }
+  return { negotiated, what: await named(place, target, negotiated, deps, wishes) }
+}
+
+async function answer(asked: Asked, { negotiated, what }: About): Promise<void> {
+  const { request, deps } = asked
+  if (what.kind === 'moved') return moved(asked, what)
+  if (what.kind === 'record') return answerWith({ ...asked, roots: [] }, what.body, async () => what.body)
+  const { path } = what
+  const { cacheControl, visitNames } = what.kind === 'content' ? what : {}
+  const mutable = cacheControl === undefined ? {} : { cacheControl }
+  const ifNoneMatch = request.headers['if-none-match']
+  if (negotiated.as === 'file' && hasPlainTag(path, deps.mode) && isCopy(ifNoneMatch, path)) {
+    deps.visit(path.cid, [])
+    return notModified({ ...asked, roots: [path.cid] }, { etag: etagOf(path.cid), ...mutable })
+  }
+  const found = await find(asked, { path, visitNames }, negotiated)
+  if (found.kind === 'moved') return moved(asked, found)
+  const { tags, delivery, body } = found
+  await answerWith(delivery, { ...tags, ...mutable }, async () => ({ ...(await body()), ...mutable }))
+}
+
+async function answerWith(delivery: Delivery, tags: Tags, body: () => Promise<Body>): Promise<void> {
+  const { request, status = 200 } = delivery
+  const ifNoneMatch = request.headers['if-none-match']
+  const isTold = !(tags.onlyByTag && isAny(ifNoneMatch))
+  if (status === 200 && isTold && matches(ifNoneMatch, tags.etag)) return notModified(delivery, tags)
+  await deliver(delivery, await body())
+}
+
+const provable: ReadonlySet<Negotiated['as']> = new Set(['raw', 'car', 'ipns-record'])
+
+const notProvable = (): Failure =>
+  new Failure('unsupported', 'this host answers only what a client can prove: ?format=raw, car or ipns-record', {
+    source: 'client',
+  })
+
+/**
+ * Its tag is that of its CID, which is known without a look at it. A dag-pb root may be a listing, and a document on the
+ * web a page: those have tags of their own.
+ */
+const hasPlainTag = ({ cid, segments }: ContentPath, mode: Mode): boolean =>
+  segments.length === 0 && (cid.code === rawCode || (mode === 'api' && cid.code !== dagPbCode))
+
+const isAny = (ifNoneMatch: string | undefined): boolean => ifNoneMatch?.trim() === '*'
+
+const isCopy = (ifNoneMatch: string | undefined, { cid }: ContentPath): boolean =>
+  !isAny(ifNoneMatch) && matches(ifNoneMatch, etagOf(cid))
+
+// Answers that are files and pages to a browser; every other format asks for blocks in so many words.
+const forBrowsers: ReadonlySet<Negotiated['as']> = new Set(['file', 'json', 'cbor'])
+
+/**
+ * Whether something in them is denied is found out while they are sent. Where there are lists, a copy counts only while
+ * the lists are those it was made under.
+ */
+const exported: ReadonlySet<Negotiated['as']> = new Set(['car', 'tar'])
+
+type Tags = Pick<Body, 'etag' | 'cacheControl' | 'varies'> & {
+  /** That there is some copy (`*`) is not enough. */
+  readonly onlyByTag?: boolean
+}
+
+type Found = {
+  readonly kind: 'content'
+  readonly tags: Tags
+  readonly delivery: Delivery
+  readonly body: () => Promise<Body>
+}
+
+type Sought = { readonly path: ContentPath; readonly visitNames: VisitNames | undefined }
+
+async function find(asked: Asked, { path, visitNames }: Sought, negotiated: Negotiated): Promise<Found | Moved> {
+  const { request, deps, place, session, target, signal } = asked
+  if (negotiated.as === 'ipns-record') {
+    throw new Failure('malformed', 'content has no IPNS record; keys do: /ipns/<key>', { source: 'client' })
+  }
+  const format = negotiated.as === 'file' ? undefined : formats.get(negotiated.as)
+  const wanted = { query: target.query, parameters: negotiated.parameters }
+  const { visit, jsonRule, jsonMaxBytes, hot } = deps
+  const resolving = { range: bytesWanted(asked), ...format?.wants(wanted), visit, visitNames }
+  const options = { jsonRule, jsonMaxBytes, wholeBytes: hot.maxItem, isPartial: isPartial(asked), signal }
+  const { accept, host } = request.headers
+  const web =
+    deps.mode === 'web' && forBrowsers.has(negotiated.as)
+      ? await answerOnWeb(session, { path, place, target, negotiated, accept, host }, resolving, options)
+      : undefined
+  if (web?.kind === 'moved') return web
+  const resolution = web?.resolution ?? (await resolve(session, path, resolving))
+  const below = visited(session, visit, resolution.roots)
+  const rendering = await format?.render(below, resolution, { ...wanted, visit })
+  const { roots, entity } = resolution
+  if (rendering) {
+    const revision = exported.has(negotiated.as) ? deps.denyRevision() : undefined
+    const body = rendered(rendering, entity.cid, revision === undefined ? '' : `.${revision}`)
+    const tags = { ...body, onlyByTag: revision !== undefined }
+    // A cache that knows nothing of Accept must be able to tell this answer from the plain one.
+    const location = negotiated.byAccept ? place.base + withFormat(target, negotiated) : undefined
+    return { kind: 'content', tags, delivery: { ...asked, roots, location }, body: async () => body }
+  }
+  refuseRemainder(resolution)
+  if (web) {
+    const { tags, status, body } = web
+    return { kind: 'content', tags, delivery: { ...asked, roots, status }, body }
+  }
+  return {
+    kind: 'content',
+    tags: tagsOf(resolution),
+    delivery: { ...asked, roots },
+    body: () => bodyOf(below, resolution, target, options),
+  }
+}
+
+const isPartial = ({ request: { method, headers } }: Asked): boolean => method === 'HEAD' || headers.range !== undefined
+
+/** What upstreams are asked for along with the path: no body for a client that has one already or wants none. */
+function bytesWanted({ request: { method, headers } }: Asked): { from: number; to?: number } | undefined {
+  return method === 'HEAD' || headers['if-none-match'] !== undefined ? { from: 0, to: 0 } : rangeHint(headers.range)
+}
+
+const carParameters = ['version', 'order', 'dups'] as const
+
+function withFormat({ path, query }: Target, { as, parameters }: Negotiated): string {
+  const named = new URLSearchParams(query)
+  named.set('format', as)
+  for (const name of as === 'car' ? carParameters : []) {
+    // What the query says already wins over Accept.
+    if (parameters[name] && !named.get(`car-${name}`)) named.set(`car-${name}`, parameters[name])
+  }
+  return `${path}?${named}`
+}

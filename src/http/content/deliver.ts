@@ -1,0 +1,182 @@
+// An answer on its way to the client: its headers, the part that is wanted, and the bytes at the client's pace.
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { CID } from 'multiformats/cid'
+import type { Clock } from '../../core/clock.ts'
+import { Failure } from '../../core/failure.ts'
+import type { Account } from '../../observe/account.ts'
+import type { Session } from '../../retrieval/session.ts'
+import { policyFor } from '../../web/policy.ts'
+import { cacheStatus } from '../wire/cache-status.ts'
+import { corsHeaders, corsRequests } from '../wire/cors.ts'
+import type { Mode } from '../wire/problem.ts'
+import type { Target } from '../wire/target.ts'
+import { cutWhenStalled, writeAll } from '../wire/write.ts'
+import type { Body } from './body.ts'
+import { rangeApplies } from './conditional.ts'
+import { contentHeaders, disposition, headerSafe, programsOnly } from './headers.ts'
+import type { Hot } from './hot.ts'
+import type { Place } from './place.ts'
+import { parseRange, type Range } from './range.ts'
+import type { Moved } from './web-body.ts'
+
+export type Delivery = {
+  readonly request: IncomingMessage
+  readonly response: ServerResponse
+  readonly place: Place
+  readonly target: Target
+  readonly session: Session
+  readonly account: Account
+  /** Of `hot`, when the request began. */
+  readonly epoch: number
+  readonly roots: readonly CID[]
+  /** Where this very representation can be had by address alone. */
+  readonly location?: string | undefined
+  /** Of a page that stands for something that is not there. */
+  readonly status?: number | undefined
+  readonly deps: { readonly hot: Hot; readonly clock: Clock; readonly mode: Mode; readonly stalledMs: number }
+}
+
+type Headers = [name: string, value: string][]
+
+const bufferedBytes = 256 * 1024
+
+// They describe the bytes, which a browser has already with the right ones.
+const ofBytes = new Set(['Content-Type', 'Content-Security-Policy', 'Accept-Ranges'])
+
+export function notModified(
+  delivery: Delivery,
+  body: Pick<Body, 'etag' | 'cacheControl' | 'ageSeconds' | 'varies'>,
+): void {
+  const { response } = delivery
+  response.statusCode = 304
+  const headers = headersOf(delivery, { ...body, type: '', ranges: true })
+  for (const [name, value] of headers) if (!ofBytes.has(name)) response.setHeader(name, value)
+  response.end()
+}
+
+/** To another address, which is content of its own or of somebody else. */
+export function moved(delivery: Omit<Delivery, 'roots'>, to: Moved): void {
+  const { response, place, account } = delivery
+  for (const [name, value] of corsHeaders) response.setHeader(name, value)
+  response.setHeader('Location', to.location)
+  response.setHeader('X-Ipfs-Path', headerSafe(place.path))
+  response.setHeader('Cache-Status', cacheStatus(account))
+  if (place.namespace === 'ipfs') response.setHeader('Cache-Control', 'public, max-age=604800')
+  if (to.varies) response.setHeader('Vary', 'Accept')
+  response.writeHead(to.status, { 'Content-Length': '0' }).end()
+}
+
+export async function deliver(delivery: Delivery, body: Body): Promise<void> {
+  if (body.size === undefined) return deliverUnsized(delivery, body)
+  const { request, response, session, deps } = delivery
+  const { status = 200 } = delivery
+  const mayBePart = request.method === 'GET' && body.ranges && status === 200
+  const range = mayBePart ? rangeOf(request, body, body.size) : undefined
+  const [from, to] = range ? [range.from, range.to + 1] : [0, body.size]
+  const headers = headersOf(delivery, body)
+  headers.push(['Content-Length', String(to - from)])
+  if (range) headers.push(['Content-Range', `bytes ${range.from}-${range.to}/${body.size}`])
+  if (!range && status === 200 && body.whole && body.isPlain) keepHot(delivery, headers, body.whole, body.etag)
+  const code = range ? 206 : status
+  if (request.method === 'HEAD') return void response.writeHead(code, headers.flat()).end()
+  if (body.whole) {
+    response.writeHead(code, headers.flat()).end(body.whole.subarray(from, to))
+    return cutWhenStalled(response, deps.stalledMs)
+  }
+  // The first piece is here before the headers go out: until then a failure is an error the client can read.
+  const pieces = body.read(from, to)[Symbol.asyncIterator]()
+  const first = await pieces.next()
+  session.begun()
+  response.writeHead(code, headers.flat())
+  await writeAll(response, behind(first, pieces), { ...deps, size: to - from })
+}
+
+/** A small one with its length, a large one as it comes; nothing is made for a HEAD. */
+async function deliverUnsized(delivery: Delivery, body: Body): Promise<void> {
+  const { request, response, session, deps, status = 200 } = delivery
+  if (request.method === 'HEAD') return void response.writeHead(status, headersOf(delivery, body).flat()).end()
+  const pieces = body.read(0, 0)[Symbol.asyncIterator]()
+  const start: Uint8Array[] = []
+  let bytes = 0
+  let next = await pieces.next()
+  for (; !next.done && bytes <= bufferedBytes; next = await pieces.next()) {
+    start.push(next.value)
+    bytes += next.value.byteLength
+  }
+  session.begun()
+  const headers = headersOf(delivery, body)
+  if (next.done) headers.push(['Content-Length', String(bytes)])
+  response.writeHead(status, headers.flat())
+  const rest = behind(next, pieces)
+  await writeAll(
+    response,
+    (async function* () {
+      yield* start
+      yield* rest
+    })(),
+    deps,
+  )
+}
+
+async function* behind(
+  first: IteratorResult<Uint8Array>,
+  pieces: AsyncIterator<Uint8Array>,
+): AsyncGenerator<Uint8Array> {
+  try {
+    for (let next = first; !next.done; next = await pieces.next()) yield next.value
+  } finally {
+    await pieces.return?.()
+  }
+}
+
+function headersOf(
+  delivery: Delivery,
+  body: Pick<Body, 'etag' | 'type' | 'cacheControl' | 'ageSeconds' | 'varies' | 'policy' | 'save' | 'ranges'>,
+): Headers {
+  const { place, target, roots, account, location, deps } = delivery
+  const { own } = place
+  const headers: Headers = contentHeaders({
+    etag: body.etag,
+    type: body.type,
+    path: place.path,
+    roots,
+    acceptsRanges: body.ranges,
+    own,
+    policy: body.policy ?? (deps.mode === 'web' ? policyFor(body.type, { own }) : own ? undefined : programsOnly),
+    // Without a format in the address, Accept may ask for another one under it (RFC 9110 §12.5.5).
+    varies: body.varies || !target.query.has('format'),
+    ...(body.cacheControl !== undefined && { cacheControl: body.cacheControl }),
+    disposition: dispositionOf(target, body.save),
+  })
+  if (body.ageSeconds) headers.push(['Age', String(body.ageSeconds)])
+  if (location !== undefined) headers.push(['Content-Location', location])
+  if (deps.mode === 'web') for (const [name, value] of corsRequests) headers.push([name, value])
+  headers.push(['Cache-Status', cacheStatus(account)])
+  return headers
+}
+
+/** What the client says about saving it wins over what the format says; without either nothing is said. */
+function dispositionOf({ query }: Target, save: Body['save']): string | undefined {
+  const filename = query.get('filename') ?? undefined
+  const isDownload = query.get('download') === 'true'
+  if (!isDownload && filename === undefined && save === undefined) return undefined
+  return disposition(isDownload ? 'attachment' : (save?.kind ?? 'inline'), filename ?? save?.filename)
+}
+
+function rangeOf({ headers }: IncomingMessage, { etag }: Body, size: number): Range | undefined {
+  const ifRange = headers['if-range']
+  if (!rangeApplies(Array.isArray(ifRange) ? ifRange[0] : ifRange, etag)) return undefined
+  const range = parseRange(headers.range, size)
+  if (range !== 'unsatisfiable') return range
+  throw new Failure('malformed', `the range lies behind the end: there are ${size} bytes`, {
+    source: 'client',
+    facts: { status: 416, size },
+  })
+}
+
+/** Only what the plain URL asks for: variants of the query could otherwise fill it with copies. */
+function keepHot({ deps, place, target, epoch }: Delivery, headers: Headers, whole: Uint8Array, etag: string): void {
+  if (place.hotKey === undefined || whole.byteLength > deps.hot.maxItem || target.search !== '') return
+  const lines = headers.map(([name, value]) => [name, name === 'Cache-Status' ? 'cidgate; hit; detail=hot' : value])
+  deps.hot.add(place.hotKey, { headers: lines.flat(), body: Buffer.from(whole), etag }, epoch)
+}

@@ -1,0 +1,96 @@
+// The bytes of a file and the type they go by, decided by as few bytes as it takes: the same for a GET, a HEAD and a range.
+import type { CID } from 'multiformats/cid'
+import type { Entity } from '../../content/entity.ts'
+import { readFile } from '../../content/file.ts'
+import { mayBeJson } from '../../content/json.ts'
+import type { Session } from '../../retrieval/session.ts'
+import { type FileType, sniffedBytes } from '../../web/file-type.ts'
+import type { BodyOptions, Content } from './body.ts'
+
+export type Typing = FileType & {
+  /** The type of everything that is not JSON, where that hangs on nothing else. */
+  readonly otherwise?: string
+}
+
+export const octets = 'application/octet-stream'
+export const json = 'application/json'
+// Held for one client at a time, whatever is kept ready: reading these twice would cost more than they take.
+const smallBytes = 256 * 1024
+
+/** The rule of `api` mode: JSON is JSON, and everything else is bytes. What is too large to be parsed goes by its name. */
+export function plainTyping(name: string, size: number, jsonMaxBytes: number): Typing {
+  const byName = size <= jsonMaxBytes ? undefined : /\.json$/i.test(name) ? json : octets
+  return { byName, mayBeJson: true, otherwise: octets, byBytes: () => octets }
+}
+
+export async function fileBody(
+  session: Session,
+  entity: Entity,
+  typing: Typing,
+  options: BodyOptions,
+): Promise<Content> {
+  const { cid, size = 0 } = entity
+  const { jsonRule, jsonMaxBytes, isPartial } = options
+  const isSmall = size <= Math.max(options.wholeBytes, smallBytes)
+  const read = (from: number, to: number) => readFile(session, entity, from, to)
+  const streamed = (type: string): Content => ({ type, size, ranges: true, read })
+  const { byName, byBytes, otherwise } = typing
+  if (size === 0) return held(new Uint8Array(), byName ?? byBytes(new Uint8Array(), 0))
+  if (byName !== undefined && (isPartial || !isSmall)) return streamed(byName)
+  const known = byName === undefined && typing.mayBeJson && size <= jsonMaxBytes ? jsonRule.known(cid) : false
+  const settled = known ? json : known === false ? otherwise : undefined
+  if (settled !== undefined && (isPartial || !isSmall)) return streamed(settled)
+
+  const pieces = read(0, isPartial ? Math.min(size, sniffedBytes) : size)
+  const first = await pieces.next()
+  const start = first.done ? new Uint8Array() : first.value
+  const type = byName ?? byBytes(start, size)
+  if (known !== false && mayBeJson(start)) {
+    const rest = isPartial && start.byteLength < size ? read(start.byteLength, size) : pieces
+    if (isSmall) {
+      const whole = await joined(start, rest)
+      return held(whole, jsonRule.judge(cid, whole) ? json : type)
+    }
+    // What is read to be judged is not what is sent: it would be held for as long as a slow client takes.
+    return streamed((await judgeLarge(cid, size, () => joined(start, rest), options)) ? json : type)
+  }
+  if (known === undefined) jsonRule.learn(cid, false)
+  if (isPartial) {
+    await pieces.return(undefined)
+    return streamed(type)
+  }
+  if (isSmall) return held(await joined(start, pieces), type)
+  // What was read to see the type is the beginning of the answer.
+  const begun = async function* () {
+    yield start
+    yield* pieces
+  }
+  return { ...streamed(type), read: (from, to) => (from === 0 && to >= size ? begun() : read(from, to)) }
+}
+
+async function judgeLarge(
+  cid: CID,
+  size: number,
+  readWhole: () => Promise<Uint8Array>,
+  { jsonRule, signal }: BodyOptions,
+): Promise<boolean> {
+  const leave = await jsonRule.room(size, signal)
+  try {
+    return jsonRule.known(cid) ?? jsonRule.judge(cid, await readWhole())
+  } finally {
+    leave()
+  }
+}
+
+export function held(whole: Uint8Array, type: string): Content {
+  const read = async function* (from: number, to: number) {
+    yield whole.subarray(from, to)
+  }
+  return { type, size: whole.byteLength, ranges: true, whole, read }
+}
+
+async function joined(first: Uint8Array, rest: AsyncIterable<Uint8Array>): Promise<Uint8Array> {
+  const pieces = [first]
+  for await (const piece of rest) pieces.push(piece)
+  return pieces.length === 1 ? first : Buffer.concat(pieces)
+}

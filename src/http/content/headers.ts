@@ -1,0 +1,67 @@
+// The headers of every answer that carries content. All of them are made here: nothing an upstream says about bytes is
+// ever passed on.
+import type { CID } from 'multiformats/cid'
+import { corsHeaders } from '../wire/cors.ts'
+
+export const immutable = 'public, max-age=29030400, immutable'
+
+export type ContentHeaders = {
+  readonly etag: string
+  readonly type: string
+  readonly path: string
+  readonly roots: readonly CID[]
+  readonly cacheControl?: string
+  readonly acceptsRanges: boolean
+  readonly disposition?: string | undefined
+  /** What a browser may do with it; nothing is said without one. */
+  readonly policy: string | undefined
+  /** Of a site on an origin of its own: what its pages tell others of themselves is theirs to say. */
+  readonly own: boolean
+  readonly varies?: boolean | undefined
+}
+
+/** Of what is served for programs: a browser that is led to it all the same runs and loads nothing. */
+export const programsOnly = "default-src 'none'; sandbox"
+
+export const etagOf = (cid: CID, suffix = ''): string => `"${cid}${suffix}"`
+
+/** As name and value pairs in the order they are written. */
+export function contentHeaders(content: ContentHeaders): [name: string, value: string][] {
+  const headers: [string, string][] = [
+    ['Content-Type', content.type],
+    ['ETag', content.etag],
+    ['Cache-Control', content.cacheControl ?? immutable],
+    ['Accept-Ranges', content.acceptsRanges ? 'bytes' : 'none'],
+    ['X-Ipfs-Path', headerSafe(content.path)],
+    ['X-Content-Type-Options', 'nosniff'],
+    ['Cross-Origin-Resource-Policy', 'cross-origin'],
+  ]
+  if (content.roots.length > 0) headers.push(['X-Ipfs-Roots', content.roots.join(',')])
+  if (!content.own) headers.push(['Referrer-Policy', 'no-referrer'])
+  if (content.policy !== undefined) headers.push(['Content-Security-Policy', content.policy])
+  if (content.varies) headers.push(['Vary', 'Accept'])
+  if (content.disposition !== undefined) headers.push(['Content-Disposition', content.disposition])
+  for (const [name, value] of corsHeaders) headers.push([name, value])
+  return headers
+}
+
+/** A path as a header may hold it: what is not printable ASCII stays percent-encoded. */
+export function headerSafe(path: string): string {
+  return path.toWellFormed().replace(/[^\x21-\x7e]/gu, encodeURIComponent)
+}
+
+/** RFC 6266: a name for everybody, and the exact one for those who read RFC 8187. Never a path, never a second header. */
+export function disposition(kind: 'inline' | 'attachment', filename: string | undefined): string {
+  const name = filename
+    ?.replace(/[\p{Cc}\p{Cf}]/gu, '')
+    .split(/[/\\]/)
+    .at(-1)
+    ?.slice(0, 255)
+  if (!name) return kind
+  const ascii = name.replace(/[^\x20-\x7e]/g, '_').replace(/["\\]/g, '_')
+  const exact = encodeURIComponent(name.toWellFormed()).replace(
+    /['()*]/g,
+    (char) => `%${char.charCodeAt(0).toString(16).toUpperCase()}`,
+  )
+  return `${kind}; filename="${ascii}"; filename*=UTF-8''${exact}`
+}

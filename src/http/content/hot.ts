@@ -1,0 +1,72 @@
+// Complete small answers, ready to be written: the raw header lines and the body, by the key that `Hosts.keyOf` gives.
+import { LRUCache } from 'lru-cache'
+import { requestIdHeader } from '../wire/request-id.ts'
+
+export type HotAnswer = {
+  /** Names and values in one flat list, as writeHead takes them. */
+  readonly headers: readonly string[]
+  readonly body: Buffer
+  readonly etag: string
+}
+
+/** With a place for the id of each request at the end of its headers: an own list for each request would cost more. */
+export type ReadyAnswer = HotAnswer & { headersFor(requestId: string): string[] }
+
+export interface Hot {
+  get(key: string): ReadyAnswer | undefined
+  /** Keeps a 200 that is whole, proved and will never change; not one that was begun in an earlier epoch. */
+  add(key: string, answer: HotAnswer, epoch?: number): void
+  forget(key: string): void
+  /** Forgets everything; what was begun before is not kept either. */
+  clear(): void
+  /** Rises with each `clear`. */
+  readonly epoch: number
+  readonly maxItem: number
+  readonly bytes: number
+  readonly items: number
+}
+
+function ready(answer: HotAnswer): ReadyAnswer {
+  const headers = [...answer.headers, requestIdHeader, '']
+  return {
+    ...answer,
+    headersFor(requestId) {
+      headers[headers.length - 1] = requestId
+      return headers
+    },
+  }
+}
+
+const entryBytes = 2048 // headers, key and what the map costs
+
+export function createHot({ maxBytes, maxItem }: { readonly maxBytes: number; readonly maxItem: number }): Hot {
+  const answers =
+    maxBytes > 0
+      ? new LRUCache<string, ReadyAnswer>({
+          maxSize: maxBytes,
+          sizeCalculation: ({ body }) => body.byteLength + entryBytes,
+        })
+      : undefined
+  let epoch = 0
+  return {
+    get: (key) => answers?.get(key),
+    add(key, answer, begun = epoch) {
+      if (begun === epoch && answer.body.byteLength <= maxItem) answers?.set(key, ready(answer))
+    },
+    forget: (key) => answers?.delete(key),
+    clear() {
+      epoch++
+      answers?.clear()
+    },
+    get epoch() {
+      return epoch
+    },
+    maxItem: maxBytes > 0 ? Math.min(maxItem, maxBytes - entryBytes) : 0,
+    get bytes() {
+      return answers?.calculatedSize ?? 0
+    },
+    get items() {
+      return answers?.size ?? 0
+    },
+  }
+}

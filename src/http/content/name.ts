@@ -1,0 +1,94 @@
+// What is special about /ipns: a name becomes the content it points at now, for as long as that holds; and a key's
+// record can be asked for as it was signed.
+import { createHash } from 'node:crypto'
+import type { ContentPath } from '../../content/entity.ts'
+import { splitPath } from '../../content/path.ts'
+import type { VisitNames } from '../../content/visited.ts'
+import type { Clock } from '../../core/clock.ts'
+import { Failure } from '../../core/failure.ts'
+import { type Names, spellingOf, type Wants } from '../../names/names.ts'
+import type { Mode } from '../wire/problem.ts'
+import type { Target } from '../wire/target.ts'
+import type { Body } from './body.ts'
+import type { Negotiated } from './negotiate.ts'
+import type { Place } from './place.ts'
+import type { Moved } from './web-body.ts'
+
+export type Named =
+  | {
+      readonly kind: 'content'
+      readonly path: ContentPath
+      readonly visitNames: VisitNames
+      /** For what is not true for ever. */
+      readonly cacheControl: string
+    }
+  | { readonly kind: 'record'; readonly body: Body }
+  | Moved
+
+type Deps = { readonly names: Names; readonly clock: Clock; readonly mode: Mode }
+
+/** What `/ipns/<name>[/…]` is, in the representation that is asked for. */
+export async function named(
+  place: Place,
+  target: Target,
+  negotiated: Negotiated,
+  deps: Deps,
+  wants: Wants,
+): Promise<Named> {
+  if (negotiated.as === 'ipns-record') return { kind: 'record', body: await recordOf(place, deps, wants) }
+  const path = deps.mode === 'web' && !place.own ? respelled(place.path, target.search) : undefined
+  if (path === undefined) return locate(place, deps, wants)
+  return { kind: 'moved', status: 302, location: place.base + path, varies: false }
+}
+
+/** The content path of `/ipns/<name>[/…]`. */
+async function locate({ path }: Place, { names, clock }: Deps, wants: Wants): Promise<Named> {
+  const { root, segments, encoded } = splitPath(path.slice('/ipns/'.length))
+  const { path: base, visitNames, ttlMs, endsAt } = await names.resolve(root, { ...wants, rest: segments })
+  return {
+    kind: 'content',
+    path: { cid: base.cid, segments: [...base.segments, ...segments], encoded: [...base.encoded, ...encoded] },
+    visitNames,
+    cacheControl: mutable(ttlMs, endsAt - clock.now()),
+  }
+}
+
+/** The record of a key, for clients that prove it themselves. */
+async function recordOf({ path }: Place, { names, clock }: Deps, wants: Wants): Promise<Body> {
+  const { root, segments } = splitPath(path.slice('/ipns/'.length))
+  if (segments.length > 0) {
+    throw new Failure('malformed', 'a record is of a key alone: ask for /ipns/<key>?format=ipns-record', {
+      source: 'client',
+    })
+  }
+  const { name, bytes, ttlMs, ageMs, endsAt } = await names.record(root, wants)
+  return {
+    type: 'application/vnd.ipfs.ipns-record',
+    etag: `"${createHash('sha256').update(bytes).digest('base64url').slice(0, 22)}.ipns-record"`,
+    cacheControl: mutable(ttlMs, endsAt - clock.now()),
+    ageSeconds: Math.floor(ageMs / 1000),
+    size: bytes.byteLength,
+    ranges: false,
+    whole: bytes,
+    save: { kind: 'attachment', filename: `${name}.ipns-record` },
+    async *read() {
+      yield bytes
+    },
+  }
+}
+
+/** Where keys written as peers are (`12D3…`, `Qm…`) are found in the spelling that fits a host name. */
+function respelled(path: string, search: string): string | undefined {
+  const [, , root = '', ...rest] = path.split('/')
+  if (!/^(1|Qm)/.test(root)) return undefined
+  const name = spellingOf(root)
+  return name && `${['', 'ipns', name, ...rest].join('/')}${search === '' ? '' : `?${search}`}`
+}
+
+/** Kept while it holds, and as long again while it is asked for, but never past the end of a record. */
+function mutable(ttlMs: number, leftMs: number): string {
+  const left = Math.max(0, Math.floor(leftMs / 1000))
+  const age = Math.min(Math.ceil(ttlMs / 1000), left)
+  const stale = Math.min(age, left - age)
+  return `public, max-age=${age}${stale > 0 ? `, stale-while-revalidate=${stale}` : ''}`
+}

@@ -1,0 +1,99 @@
+// Which representation a request asks for: `?format=` wins over Accept (IPIP-523); without either, the file itself.
+import { Failure } from '../../core/failure.ts'
+
+export type Representation = 'file' | 'raw' | 'car' | 'tar' | 'dag-json' | 'dag-cbor' | 'json' | 'cbor' | 'ipns-record'
+
+export type Negotiated = {
+  readonly as: Representation
+  /** Parameters of the media type that was asked for: `version=1; order=dfs`. */
+  readonly parameters: Readonly<Record<string, string>>
+  /** It was the Accept header that decided, so a cache must not give this answer to others. */
+  readonly byAccept: boolean
+}
+
+const mediaTypes: Readonly<Record<string, Representation>> = {
+  'application/vnd.ipld.raw': 'raw',
+  'application/vnd.ipld.car': 'car',
+  'application/x-tar': 'tar',
+  'application/vnd.ipld.dag-json': 'dag-json',
+  'application/vnd.ipld.dag-cbor': 'dag-cbor',
+  'application/json': 'json',
+  'application/cbor': 'cbor',
+  'application/vnd.ipfs.ipns-record': 'ipns-record',
+}
+
+export const formats: ReadonlySet<string> = new Set([
+  'raw',
+  'car',
+  'tar',
+  'dag-json',
+  'dag-cbor',
+  'json',
+  'cbor',
+  'ipns-record',
+])
+
+type Accepted = { readonly as: Representation; readonly parameters: Readonly<Record<string, string>> }
+
+export function negotiate(query: URLSearchParams, accept: string | undefined): Negotiated {
+  const asked = query.get('format')
+  const accepted = accept === undefined ? undefined : best(accept)
+  if (asked !== null && asked !== '') {
+    if (!formats.has(asked)) {
+      throw new Failure('malformed', `${JSON.stringify(asked)} is no format; known are ${[...formats].join(', ')}`, {
+        source: 'client',
+      })
+    }
+    const as = asked as Representation
+    return { as, parameters: accepted?.as === as ? accepted.parameters : {}, byAccept: false }
+  }
+  return accepted ? { ...accepted, byAccept: true } : { as: 'file', parameters: {}, byAccept: false }
+}
+
+const remembered = new Map<string, Representation>()
+const mostRemembered = 1000
+
+/** The same for an Accept header alone, remembered: clients send the same few again and again. */
+export function representation(accept: string): Representation {
+  const known = remembered.get(accept)
+  if (known) return known
+  // A file that is JSON is what a client that accepts JSON wants: `json` as a representation of its own is a codec.
+  const found = best(accept)?.as ?? 'file'
+  const as = found === 'json' ? 'file' : found
+  if (remembered.size >= mostRemembered) remembered.clear()
+  remembered.set(accept, as)
+  return as
+}
+
+function best(accept: string): Accepted | undefined {
+  let winner: (Accepted & { q: number }) | undefined
+  for (const part of accept.split(',')) {
+    const [type = '', ...rest] = part.split(';').map((text) => text.trim())
+    const parameters = Object.fromEntries(
+      rest.map((text) => {
+        const at = text.indexOf('=')
+        return at < 0
+          ? [text.toLowerCase(), '']
+          : [
+              text.slice(0, at).trim().toLowerCase(),
+              text
+                .slice(at + 1)
+                .trim()
+                .replace(/^"|"$/g, ''),
+            ]
+      }),
+    )
+    const as = mediaTypes[type.toLowerCase()]
+    const q = parameters['q'] === undefined ? 1 : Number(parameters['q'])
+    if (as && q > 0 && (!winner || q > winner.q)) winner = { as, parameters, q }
+  }
+  return winner && { as: winner.as, parameters: winner.parameters }
+}
+
+/** How much a client wants a media type that it names; 0 for one that it does not, whatever it takes besides. */
+export function qualityOf(accept: string | undefined, type: string): number {
+  const part = accept?.split(',').find((one) => one.split(';')[0]?.trim().toLowerCase() === type)
+  if (part === undefined) return 0
+  const q = Number(/;\s*q=([\d.]+)/i.exec(part)?.[1] ?? 1)
+  return Number.isNaN(q) ? 0 : q
+}

@@ -1,0 +1,163 @@
+// What an answer carries in web mode: files under the type a browser knows them by, pages for directories and documents,
+// and where a request is sent instead.
+import { listDirectory } from '../../content/directory.ts'
+import type { ContentPath, Entity, Resolution } from '../../content/entity.ts'
+import type { ResolveOptions } from '../../content/resolve.ts'
+import { symlinkTarget } from '../../content/resolve.ts'
+import { visited } from '../../content/visited.ts'
+import type { Session } from '../../retrieval/session.ts'
+import { documentEtag, documentPage, hasPage } from '../../web/document-page.ts'
+import { fileType } from '../../web/file-type.ts'
+import { directoryUrl, joined, type Whereabouts } from '../../web/links.ts'
+import { listingEtag, listingPage } from '../../web/listing.ts'
+import { pagePolicy } from '../../web/page.ts'
+import { type Served, type SiteRequest, serveSite } from '../../web/site.ts'
+import type { Target } from '../wire/target.ts'
+import {
+  type Body,
+  type BodyOptions,
+  type Content,
+  decodeQuietly,
+  listing,
+  listingCacheControl,
+  tagsOf,
+} from './body.ts'
+import { fileBody, held, octets } from './file-body.ts'
+import { etagOf } from './headers.ts'
+import { type Negotiated, qualityOf } from './negotiate.ts'
+import type { Place } from './place.ts'
+
+export type WebRequest = {
+  readonly path: ContentPath
+  readonly place: Place
+  readonly target: Target
+  readonly negotiated: Negotiated
+  readonly accept: string | undefined
+  /** As it was sent, for a site that has no gateway beside it. */
+  readonly host: string | undefined
+}
+
+export type Moved = {
+  readonly kind: 'moved'
+  readonly location: string
+  readonly status: number
+  /** Who asks for another representation is not sent there. */
+  readonly varies: boolean
+}
+
+export type WebAnswer =
+  | Moved
+  | {
+      readonly kind: 'content'
+      readonly resolution: Resolution
+      readonly tags: Pick<Body, 'etag' | 'cacheControl' | 'varies'>
+      readonly status: number
+      readonly body: () => Promise<Body>
+    }
+
+const html = 'text/html; charset=utf-8'
+const types: ReadonlyMap<number, { readonly type: string; readonly ending: string; readonly isText: boolean }> =
+  new Map([
+    [0x0129, { type: 'application/vnd.ipld.dag-json', ending: '.json', isText: true }],
+    [0x71, { type: 'application/vnd.ipld.dag-cbor', ending: '.cbor', isText: false }],
+    [0x0200, { type: 'application/json', ending: '.json', isText: true }],
+    [0x51, { type: 'application/cbor', ending: '.cbor', isText: false }],
+  ])
+
+export async function answerOnWeb(
+  session: Session,
+  request: WebRequest,
+  resolving: ResolveOptions,
+  options: BodyOptions,
+): Promise<WebAnswer> {
+  const { path, place, target, negotiated } = request
+  const wanted = listingWanted(request)
+  const site = { path, listing: wanted, hasSlash: place.path.endsWith('/'), own: place.own, search: target.search }
+  const served = await serveSite(session, site, resolving)
+  const below = visited(session, resolving.visit ?? (() => {}))
+  const at = whereabouts(request, served)
+  if (served.kind === 'slash') {
+    const query = target.search === '' ? '' : `?${target.search}`
+    return { kind: 'moved', location: `${directoryUrl(at)}${query}`, status: 301, varies: true }
+  }
+  if (served.kind === 'redirect') return { ...served, kind: 'moved', varies: false }
+  const { resolution, index, status } = served
+  const { entity } = resolution
+  const found = (tags: Pick<Body, 'etag' | 'cacheControl' | 'varies'>, content: () => Content | Promise<Content>) =>
+    ({
+      kind: 'content',
+      resolution,
+      tags,
+      status,
+      body: async () => ({ ...tags, ...(await content()) }),
+    }) as const
+  switch (entity.kind) {
+    case 'directory': {
+      // A page that has its own address is the answer of the directory here, and goes by the directory's tag.
+      if (index) return found({ etag: etagOf(entity.cid) }, () => file(below, index.entity, indexName, options))
+      const generated = { cacheControl: listingCacheControl, varies: true }
+      if (wanted !== 'never')
+        return found({ ...tagsOf(resolution), ...generated }, () => listing(below, entity, target))
+      return found({ etag: listingEtag(entity.cid), ...generated }, () => page(below, at, entity))
+    }
+    case 'symlink':
+      return found({ etag: etagOf(entity.cid) }, () => ({
+        ...held(symlinkTarget(entity), 'inode/symlink'),
+        isPlain: true,
+      }))
+    case 'data': {
+      const etag = etagOf(entity.cid)
+      if (!hasPage(entity)) return found({ etag }, () => document(entity))
+      const wantsPage = negotiated.as === 'file' && qualityOf(request.accept, 'text/html') > 0 && !isDownload(target)
+      if (!wantsPage) return found({ etag, varies: true }, () => document(entity))
+      const tags = { etag: documentEtag(entity.cid), cacheControl: listingCacheControl, varies: true }
+      return found(tags, () => ({ ...held(documentPage(at, entity), html), ranges: false, policy: pagePolicy }))
+    }
+    case 'file': {
+      const name = target.query.get('filename') ?? resolution.path.segments.at(-1) ?? ''
+      return found({ etag: etagOf(entity.cid) }, () => file(below, entity, name, options))
+    }
+  }
+}
+
+const indexName = 'index.html'
+const isDownload = ({ query }: Target): boolean => query.get('download') === 'true'
+
+/** JSON in so many words; a browser that takes it, too, gets a page. */
+function listingWanted({ negotiated: { as, byAccept }, accept }: WebRequest): SiteRequest['listing'] {
+  if (as !== 'json') return 'never'
+  if (!byAccept) return 'always'
+  return qualityOf(accept, 'text/html') < qualityOf(accept, 'application/json') ? 'without-page' : 'never'
+}
+
+async function file(session: Session, entity: Entity, name: string, options: BodyOptions): Promise<Content> {
+  return { ...(await fileBody(session, entity, fileType(name), options)), isPlain: true }
+}
+
+function page(session: Session, at: Whereabouts, entity: Entity): Content {
+  const read = () => listingPage(at, entity.cid, listDirectory(session, entity))
+  return { type: html, size: undefined, ranges: false, policy: pagePolicy, read }
+}
+
+function document({ cid, block }: Entity): Content {
+  const { type = octets, ending = '.bin', isText = false } = types.get(cid.code) ?? {}
+  return { ...held(block, type), save: { kind: isText ? 'inline' : 'attachment', filename: `${cid}${ending}` } }
+}
+
+function whereabouts({ place, path, host }: WebRequest, served: Served): Whereabouts {
+  const { namespace, own } = place
+  const root = decodeQuietly(place.path.split('/')[2] ?? '')
+  const isElsewhere = served.kind === 'content' && served.isRewritten
+  // A name may stand for a path of its own: what is behind the name in the address is what the address shows.
+  const behind = place.path.split('/').filter((name) => name !== '').length - 2
+  const segments = isElsewhere ? served.resolution.path.segments : path.segments.slice(path.segments.length - behind)
+  const gateway = own ? place.gateway && `//${place.gateway}` : place.base
+  return {
+    namespace,
+    root,
+    segments,
+    base: own ? '' : joined(`${place.base}/${namespace}`, [root]),
+    gateway,
+    host: host?.startsWith(root) ? host : root,
+  }
+}

@@ -1,0 +1,29 @@
+// Roots of content as one label of a host name: lower case, and at most 63 characters, whatever a browser does to it.
+import { base32 } from 'multiformats/bases/base32'
+import { base36 } from 'multiformats/bases/base36'
+import { CID } from 'multiformats/cid'
+import { Failure } from '../../core/failure.ts'
+
+const libp2pKey = 0x72
+const mostChars = 63
+
+/** base32, or base36 where that does not fit; keys of names are always base36. Throws for what fits in neither. */
+export function labelOf(cid: CID, namespace: 'ipfs' | 'ipns'): string {
+  const code = namespace === 'ipns' ? libp2pKey : cid.code
+  const canonical = cid.version === 1 && cid.code === code ? cid : CID.createV1(code, cid.multihash)
+  if (namespace === 'ipfs') {
+    const text = canonical.toString(base32)
+    if (text.length <= mostChars) return text
+  }
+  const text = canonical.toString(base36)
+  if (text.length <= mostChars) return text
+  throw new Failure('malformed', `CID incompatible with DNS label length limit of ${mostChars}: ${cid}`, {
+    source: 'client',
+  })
+}
+
+/** `my.v-long.example.com` as `my-v--long-example-com`, so that one wildcard certificate is enough for every name. */
+export const inlined = (domain: string): string => domain.replaceAll('-', '--').replaceAll('.', '-')
+
+/** The way back: `--` is a dash, `-` a dot. */
+export const uninlined = (label: string): string => label.replace(/--|-/g, (dashes) => (dashes === '--' ? '-' : '.'))

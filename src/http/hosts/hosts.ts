@@ -1,0 +1,190 @@
+// Which host a request came to, and what that makes it about. The rules are those of the subdomain gateway and DNSLink
+// gateway specifications: https://<cid>.ipfs.<gateway>/<path> is /ipfs/<cid>/<path> on an origin of its own.
+import type { IncomingMessage } from 'node:http'
+import { isIP } from 'node:net'
+import { parseCid, parseKey } from '../../core/cid-text.ts'
+import { Failure } from '../../core/failure.ts'
+import { namespaceOf, type Place, sharedPlace } from '../content/place.ts'
+import { baseOf, type Target } from '../wire/target.ts'
+import { inlined, labelOf, uninlined } from './dns-label.ts'
+import type { Forwarded } from './forwarded.ts'
+
+export type HostOptions = {
+  /** Content gets an origin of its own under this host, and shared paths are sent there. */
+  readonly subdomains: boolean
+  /** Only answers that a client can prove by itself. */
+  readonly trustless: boolean
+}
+
+export type Found = { readonly place: Place } | { readonly location: string } | undefined
+
+export interface Hosts {
+  /** Whether a request is one for `find`, which alone can say so of a host that may have a DNSLink. */
+  claims(request: IncomingMessage, target: Target): 'surely' | 'perhaps' | 'no'
+  /** Undefined: a host like any other. Throws a Failure for what this host cannot be asked. */
+  find(request: IncomingMessage, target: Target, signal: AbortSignal): Promise<Found>
+  /** The key of a small answer in `hot`, to keep it and to find it. Undefined: at this host nothing is kept there. */
+  keyOf(request: IncomingMessage): string | undefined
+  /** Whether requests to this host end here, also through CONNECT. */
+  serves(host: string): boolean
+}
+
+const inert: Hosts = {
+  claims: () => 'no',
+  find: async () => undefined,
+  keyOf: (request) => request.url,
+  serves: () => false,
+}
+
+const labelMost = 63
+
+export function createHosts(options: {
+  readonly table: Readonly<Record<string, HostOptions>>
+  /** Whether a domain has a DNSLink, where hosts nobody configured are served by theirs. */
+  readonly hasLink?: ((domain: string, signal: AbortSignal) => Promise<boolean>) | undefined
+  readonly forwarded: Forwarded
+}): Hosts {
+  const table = new Map(Object.entries(options.table).map(([name, one]) => [name.toLowerCase(), one]))
+  const { hasLink, forwarded } = options
+  if (table.size === 0 && !hasLink) return inert
+
+  function hostOf(request: IncomingMessage): { host: string; name: string; port: string } {
+    const said = forwarded.hostOf(request)
+    const bare = hostName(said)
+    const port = /:\d{1,5}$/.exec(said)?.[0] ?? ''
+    return { host: bare + port, name: bare.toLowerCase(), port }
+  }
+
+  const mayBeSite = (name: string): boolean =>
+    hasLink !== undefined && !table.has(name) && isIP(name) === 0 && name.includes('.')
+
+  /** Another host may answer the same path in another way. No URL holds a space, so none spells the key of a host's own. */
+  function keyFor(name: string, url: string): string | undefined {
+    const part = under(name)
+    if (part) return part.namespace === 'ipfs' ? `${url} ${name}` : undefined
+    const { subdomains, trustless } = table.get(name) ?? {}
+    return subdomains || trustless || mayBeSite(name) ? undefined : url
+  }
+
+  /** The label, namespace and gateway of a host such as `bafy….ipfs.example.org`. */
+  function under(name: string): { label: string; namespace: Place['namespace']; gateway: string } | undefined {
+    const [, label = '', namespace, gateway = ''] = /^(.+?)\.(ipfs|ipns)\.(.+)$/i.exec(name) ?? []
+    if (!namespace) return undefined
+    if (table.get(gateway.toLowerCase())?.subdomains) return { label, namespace: asNamespace(namespace), gateway }
+    // A name may hold such a part itself: docs.ipfs.tech.ipns.example.org
+    const [, longer = '', last, outer = ''] = /^(.+)\.(ipfs|ipns)\.(.+)$/i.exec(name) ?? []
+    if (!last || !table.get(outer.toLowerCase())?.subdomains) return undefined
+    return { label: longer, namespace: asNamespace(last), gateway: outer }
+  }
+
+  async function site(name: string, target: Target, signal: AbortSignal): Promise<Found> {
+    if (!mayBeSite(name) || !(await hasLink?.(name, signal))) return undefined
+    return {
+      place: {
+        namespace: 'ipns',
+        path: `/ipns/${name}${target.path}`,
+        base: '',
+        own: true,
+        trustless: false,
+        hotKey: undefined,
+      },
+    }
+  }
+
+  return {
+    claims(request, target) {
+      const { host, name } = hostOf(request)
+      const known = table.get(name)
+      if (known?.trustless) return 'surely'
+      // An origin of its own begins at the root.
+      if (baseOf(request) !== '') return 'no'
+      if (known) return known.subdomains && namespaceOf(target.path) ? 'surely' : 'no'
+      if (under(hostName(host))) return 'surely'
+      return mayBeSite(name) ? 'perhaps' : 'no'
+    },
+
+    async find(request, target, signal) {
+      const { host, name, port } = hostOf(request)
+      const known = table.get(name)
+      const base = baseOf(request)
+      if (known?.trustless) return { place: trustlessPlace(target, base) }
+      if (base !== '') return undefined
+      if (known?.subdomains) {
+        const label = namespaceOf(target.path) && labelFor(target.path)
+        if (label) return { location: `${forwarded.schemeOf(request)}://${label}.${host}${restOf(target)}` }
+      }
+      // What an operator set up is what it is, whatever DNS says of it or however long that takes.
+      if (known) return undefined
+      const part = under(hostName(host))
+      if (!part) return site(name, target, signal)
+      const { namespace, gateway } = part
+      const label = canonicalLabel(part)
+      if (label.moved) {
+        const to = `${forwarded.schemeOf(request)}://${label.text}.${namespace}.${gateway}${port}`
+        return { location: to + printable(request.url ?? '/') }
+      }
+      const path = `/${namespace}/${label.text}${target.path}`
+      const hotKey = keyFor(name, request.url ?? '')
+      return { place: { namespace, path, base, own: true, gateway: gateway + port, trustless: false, hotKey } }
+    },
+
+    keyOf: (request) => keyFor(hostOf(request).name, request.url ?? ''),
+
+    serves(host) {
+      const name = hostName(host).toLowerCase()
+      return table.has(name) || under(name) !== undefined
+    },
+  }
+}
+
+const asNamespace = (text: string): Place['namespace'] => (text.toLowerCase() === 'ipns' ? 'ipns' : 'ipfs')
+
+/** Without its port; a dot at the end is the same host, written in full. */
+const hostName = (host: string): string => host.replace(/:\d{0,5}$/, '').replace(/\.$/, '')
+
+function trustlessPlace(target: Target, base: string): Place {
+  const place = sharedPlace(target, base, undefined)
+  if (place) return { ...place, trustless: true }
+  throw new Failure('no-link', 'this host has nothing but /ipfs/<cid> and /ipns/<key>, as raw, car or ipns-record', {
+    source: 'client',
+  })
+}
+
+/** `<label>.<namespace>` of a shared path. Undefined for what is no CID, key or domain: its own answer says what is wrong. */
+function labelFor(path: string): string | undefined {
+  const [, namespace, root = ''] = path.split('/')
+  if (namespace === 'ipfs') {
+    const cid = parseCid(root)
+    return cid && `${labelOf(cid, 'ipfs')}.ipfs`
+  }
+  const key = parseKey(root)
+  if (key) return `${labelOf(key, 'ipns')}.ipns`
+  if (!/^[a-z0-9_-]+(\.[a-z0-9_-]+)+$/i.test(root)) return undefined
+  const label = inlined(root.toLowerCase())
+  return `${label.length <= labelMost ? label : root.toLowerCase()}.ipns`
+}
+
+function canonicalLabel({ label, namespace }: { label: string; namespace: Place['namespace'] }): {
+  text: string
+  moved: boolean
+} {
+  const cid = namespace === 'ipfs' ? parseCid(label) : parseKey(label)
+  if (cid) {
+    const text = labelOf(cid, namespace)
+    return { text, moved: text !== label }
+  }
+  if (namespace === 'ipns') {
+    const name = label.toLowerCase()
+    return { text: name.includes('.') ? name : uninlined(name), moved: false }
+  }
+  throw new Failure('malformed', `${JSON.stringify(label)} is not a CID; expected <cid>.ipfs.<host>`, {
+    source: 'client',
+  })
+}
+
+function restOf({ path, search }: Target): string {
+  const rest = path.split('/').slice(3).join('/')
+  return printable(`/${rest}${search === '' ? '' : `?${search}`}`)
+}
+
+const printable = (url: string): string => url.replace(/[^\x21-\x7e]/g, encodeURIComponent)

@@ -1,0 +1,72 @@
+// What every command of Kubo's RPC gets, and how its arguments are read.
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { ResolveOptions } from '../../content/resolve.ts'
+import { Failure } from '../../core/failure.ts'
+import type { Retrieval, Session } from '../../retrieval/session.ts'
+import type { Uploads } from '../../upload/uploads.ts'
+import type { Tokens } from '../add/tokens.ts'
+import type { Respond } from '../wire/respond.ts'
+import { cutWhenStalled, type WriteOptions } from '../wire/write.ts'
+
+export type KuboDeps = WriteOptions & {
+  readonly uploads: Uploads
+  readonly retrieval: Retrieval
+  readonly tokens: Tokens
+  readonly visit: NonNullable<ResolveOptions['visit']>
+  readonly version: string
+  readonly clientOf: (request: IncomingMessage) => string
+  readonly respond: Respond
+}
+
+export type Call = {
+  readonly request: IncomingMessage
+  readonly response: ServerResponse
+  readonly query: URLSearchParams
+  readonly session: Session
+  readonly signal: AbortSignal
+  readonly deps: KuboDeps
+}
+
+export function sendJson({ response, deps }: Pick<Call, 'response' | 'deps'>, ...lines: readonly unknown[]): void {
+  response.setHeader('Content-Type', 'application/json')
+  response.writeHead(200)
+  response.end(lines.map((line) => `${JSON.stringify(line)}\n`).join(''))
+  cutWhenStalled(response, deps.stalledMs)
+}
+
+/** The one `arg` that most commands have. */
+export function argOf(query: URLSearchParams): string {
+  const [arg, ...more] = query.getAll('arg')
+  if (arg === undefined || more.length > 0)
+    throw badCall(`argument "ipfs-path" is required${more.length > 0 ? ' once' : ''}`)
+  return arg.replace(/^\/?ipfs\//, '').replace(/^ipfs:\/\//, '')
+}
+
+/** May be said more than once. */
+const lists = ['arg', 'ignore']
+
+/** What was said of each option, by its name. */
+export type Said = ReadonlyMap<string, string>
+
+/** As Kubo reads them: by name or alias, each said once. What is not known is nobody's business. */
+export function saidIn(query: URLSearchParams, aliases: Readonly<Record<string, string>>): Said {
+  const said = new Map<string, string>()
+  for (const [key, value] of query) {
+    const name = Object.hasOwn(aliases, key) ? (aliases[key] as string) : key
+    if (lists.includes(name)) continue
+    if ((said.get(name) ?? value) !== value) throw badCall(`${name} is said twice, and not the same`)
+    said.set(name, value)
+  }
+  return said
+}
+
+/** Go's ParseBool, and an option without a value is on. */
+export function isOn(said: Said, name: string, otherwise: boolean): boolean {
+  const value = said.get(name)?.toLowerCase()
+  if (value === undefined) return otherwise
+  if (['', 'true', 't', '1'].includes(value)) return true
+  if (['false', 'f', '0'].includes(value)) return false
+  throw badCall(`${name}=${value} is not true or false`)
+}
+
+export const badCall = (message: string): Failure => new Failure('malformed', message, { source: 'client' })

@@ -1,0 +1,109 @@
+// The options of Kubo's `add` as its 0.42 knows them, by name and by alias. What would give another CID than Kubo's, or ask
+// for what is not here, is refused; what changes nothing of the files that came is let pass, and so is what Kubo itself
+// passes over.
+import { type Shape, shapes } from '../../../backends/pinning/contract.ts'
+import { badCall, isOn, type Said, saidIn } from './call.ts'
+
+export type AddQuery = {
+  /** Undefined: that of the profile in the configuration. */
+  readonly shape: Shape | undefined
+  readonly isOnlyHashed: boolean
+  /** CIDs are told as v1, whichever they are. */
+  readonly isUpgraded: boolean
+  readonly isSilent: boolean
+}
+
+/** What a Kubo without settings of its own does: the old profile. */
+const kubos = shapes['unixfs-v0-2015']
+
+// Each block is a file here, and each needs an entry in a node above it.
+const leastChunkBytes = 16 * 1024
+// Kubo's own: a block of 2 MiB, less what a node has around its bytes.
+const mostChunkBytes = 2 * 1024 * 1024 - 256
+const leastLinks = 2
+const mostLinks = 8192
+
+const aliases: Readonly<Record<string, string>> = {
+  n: 'only-hash',
+  w: 'wrap-with-directory',
+  s: 'chunker',
+  t: 'trickle',
+  enc: 'encoding',
+}
+
+/** On or off, and only off is done here. */
+const off: Readonly<Record<string, string>> = {
+  'wrap-with-directory': 'files are added without a directory around them',
+  trickle: 'files are laid out balanced',
+  inline: 'small blocks are stored as any other',
+  nocopy: 'files are kept here, not where they came from',
+  'preserve-mode': 'files have no mode here',
+  'preserve-mtime': 'files have no modification time here',
+}
+
+/** Refused with whatever value. */
+const never: Readonly<Record<string, string>> = {
+  mode: 'files have no mode here',
+  mtime: 'files have no modification time here',
+  'mtime-nsecs': 'files have no modification time here',
+  'to-files': 'there is no MFS here',
+  'pin-name': 'pins have no names here',
+}
+
+/** The one way in which it is done here; empty is as good as absent. */
+const only: Readonly<Record<string, readonly string[]>> = {
+  hash: ['sha2-256'],
+  encoding: ['json'],
+  'cid-base': ['base32'],
+}
+
+export function readAddQuery(query: URLSearchParams): AddQuery {
+  const said = saidIn(query, aliases)
+  for (const [name, why] of Object.entries(off)) if (isOn(said, name, false)) throw notDone(`${name}=true`, why)
+  for (const [name, why] of Object.entries(never)) if (said.get(name)) throw notDone(name, why)
+  for (const [name, values] of Object.entries(only)) {
+    const value = said.get(name)
+    if (value && !values.includes(value.toLowerCase()))
+      throw notDone(`${name}=${value}`, `it is ${values.join(' or ')}`)
+  }
+  return {
+    shape: shapeOf(said),
+    isOnlyHashed: isOn(said, 'only-hash', false),
+    isUpgraded: Boolean(said.get('cid-base')) || isOn(said, 'upgrade-cidv0-in-output', false),
+    isSilent: isOn(said, 'silent', false),
+  }
+}
+
+/** What is not said is as a Kubo without settings has it. When nothing is said, the operator's profile counts. */
+function shapeOf(said: Said): Shape | undefined {
+  const chunker = said.get('chunker')
+  if (!chunker && !['cid-version', 'raw-leaves', 'max-file-links'].some((name) => said.has(name))) return undefined
+  const cidVersion = numberOf(said, 'cid-version') ?? kubos.cidVersion
+  if (cidVersion !== 0 && cidVersion !== 1) throw badCall(`cid-version=${cidVersion} is not 0 or 1`)
+  const width = numberOf(said, 'max-file-links') ?? kubos.width
+  if (width < leastLinks || width > mostLinks)
+    throw badCall(`max-file-links=${width} is not from ${leastLinks} to ${mostLinks}`)
+  return {
+    cidVersion,
+    isRaw: isOn(said, 'raw-leaves', cidVersion === 1),
+    chunkBytes: chunker ? chunkBytesOf(chunker) : kubos.chunkBytes,
+    width,
+  }
+}
+
+function chunkBytesOf(chunker: string): number {
+  if (chunker === 'default') return kubos.chunkBytes
+  const bytes = Number(/^size-(\d{1,9})$/.exec(chunker)?.[1])
+  if (bytes >= leastChunkBytes && bytes <= mostChunkBytes) return bytes
+  throw notDone(`chunker=${chunker}`, `it is size-N, with N from ${leastChunkBytes} to ${mostChunkBytes}`)
+}
+
+function numberOf(said: Said, name: string): number | undefined {
+  const text = said.get(name)
+  if (text === undefined) return undefined
+  const value = text.trim() === '' ? Number.NaN : Number(text)
+  if (!Number.isSafeInteger(value)) throw badCall(`${name}=${text} is not a number`)
+  return value
+}
+
+const notDone = (what: string, why: string) => badCall(`${what} is not done here: ${why}. Leave it out`)

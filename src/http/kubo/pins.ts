@@ -1,0 +1,84 @@
+// `pin/add` and `pin/ls`: what is found is given to the providers; what is listed is the record of uploads.
+import { CID } from 'multiformats/cid'
+import { walkDag } from '../../content/dag/walk.ts'
+import { parseRoot } from '../../content/path.ts'
+import { visited, watchFrom } from '../../content/visited.ts'
+import { Failure } from '../../core/failure.ts'
+import { dagPbCode } from '../../ipld/unixfs.ts'
+import { nameOf } from '../../upload/spool/journal.ts'
+import { writeAll } from '../wire/write.ts'
+import { argOf, badCall, type Call, isOn, saidIn, sendJson } from './call.ts'
+
+export async function addPin({ request, query, session, signal, response, deps }: Call): Promise<void> {
+  const said = saidIn(query, { r: 'recursive', n: 'name' })
+  if (!isOn(said, 'recursive', true))
+    throw badCall('recursive=false is not done here: a DAG is pinned whole. Leave it out')
+  if (said.get('name')) throw badCall('pins have no names here: leave name out')
+  const cid = parseRoot(argOf(query))
+  deps.visit(cid, [])
+  const place = await deps.uploads.enter(deps.clientOf(request), signal)
+  try {
+    const bytes = await session.get(cid, { cid, segments: [], scope: 'all' })
+    session.begun()
+    const below = visited(session, deps.visit)
+    const watch = watchFrom(deps.visit, cid)
+    await deps.uploads.keep(cid, walkDag(below, { cid, bytes }, { scope: 'all', dups: false, watch }), place)
+    sendJson({ response, deps }, { Pins: [cid.toString()] })
+  } finally {
+    place.leave()
+  }
+}
+
+export async function listPins(call: Call): Promise<void> {
+  const { query, response, deps } = call
+  const said = saidIn(query, { t: 'type', s: 'stream', n: 'name', q: 'quiet' })
+  if (said.get('name')) throw badCall('pins have no names here: leave name out')
+  const type = said.get('type') ?? 'all'
+  if (!['all', 'recursive', 'direct', 'indirect'].includes(type))
+    throw badCall(`type=${type} is not one of all, recursive, direct, indirect`)
+  const isStream = isOn(said, 'stream', false)
+  const asked = query.getAll('arg').length > 0 ? [parseRoot(argOf(query))] : undefined
+  const listed = asked ? found(call, asked) : type === 'all' || type === 'recursive' ? everything(call) : []
+  if (isStream) {
+    response.setHeader('Content-Type', 'application/json')
+    response.setHeader('X-Chunked-Output', '1')
+    async function* lines() {
+      for await (const cid of listed)
+        yield Buffer.from(`${JSON.stringify({ Cid: cid, Type: 'recursive', Name: '' })}\n`)
+    }
+    await writeAll(response, lines(), deps)
+    return
+  }
+  const keys: Record<string, { Type: string; Name: string }> = {}
+  let count = 0
+  for await (const cid of listed) {
+    if (++count > mostListed) throw badCall(`there are more than ${mostListed} pins; ask with stream=true`)
+    keys[cid] = { Type: 'recursive', Name: '' }
+  }
+  sendJson(call, { Keys: keys })
+}
+
+const mostListed = 100_000
+
+async function* found({ deps }: Call, cids: readonly CID[]): AsyncGenerator<string> {
+  for (const cid of cids) {
+    const isOpen = deps.uploads.confirmation.open().some((entry) => entry.accepted && entry.cid === nameOf(cid))
+    if (!isOpen && !(await deps.uploads.journal.record(cid)))
+      throw new Failure('not-found', `path '${cid}' is not pinned`, { source: 'client' })
+    yield cid.toString()
+  }
+}
+
+async function* everything({ deps }: Call): AsyncGenerator<string> {
+  for (const { accepted, cid, profile } of deps.uploads.confirmation.open()) if (accepted) yield spelled(cid, profile)
+  for await (const { cid, profile } of deps.uploads.journal.records()) yield spelled(cid, profile)
+}
+
+/** A raw block, or one of another hash, has no other spelling, whatever stands beside it. */
+function spelled(cid: string, profile: string): string {
+  const parsed = CID.parse(cid)
+  const isV0 = profile === 'unixfs-v0-2015' && parsed.code === dagPbCode && parsed.multihash.code === sha256
+  return isV0 ? parsed.toV0().toString() : cid
+}
+
+const sha256 = 0x12

@@ -1,0 +1,86 @@
+// `cat`, `block/get` and `dag/export`: content as Kubo's clients ask for it.
+
+import { walkDag } from '../../content/dag/walk.ts'
+import { readFile } from '../../content/file.ts'
+import { parsePath, parseRoot } from '../../content/path.ts'
+import { resolve } from '../../content/resolve.ts'
+import { visited, watchFrom } from '../../content/visited.ts'
+import { isIdentity } from '../../core/block.ts'
+import { carHeader, carSection } from '../../upload/spool/spooled.ts'
+import { writeAll } from '../wire/write.ts'
+import { argOf, badCall, type Call, type Said, saidIn } from './call.ts'
+
+export async function readPath({ query, session, response, deps }: Call): Promise<void> {
+  const { entity } = await resolve(session, parsePath(escaped(argOf(query))), { visit: deps.visit })
+  if (entity.kind === 'directory') throw badCall('this dag node is a directory')
+  const said = saidIn(query, { o: 'offset', l: 'length' })
+  const from = numberOf(said, 'offset') ?? 0
+  const length = numberOf(said, 'length')
+  const size = entity.size ?? 0
+  const bytes = readFile(
+    visited(session, deps.visit),
+    entity,
+    Math.min(from, size),
+    length === undefined ? size : Math.min(size, from + length),
+  )
+  response.setHeader('Content-Type', 'text/plain')
+  response.setHeader('X-Stream-Output', '1')
+  response.setHeader('X-Content-Length', size)
+  await send({ response, session, deps }, bytes)
+}
+
+export async function getBlock({ query, session, response, deps }: Call): Promise<void> {
+  const cid = parseRoot(argOf(query))
+  deps.visit(cid, [])
+  const bytes = await session.get(cid)
+  response.setHeader('Content-Type', 'application/vnd.ipld.raw')
+  response.setHeader('X-Stream-Output', '1')
+  await send({ response, session, deps }, [bytes])
+}
+
+export async function exportDag({ query, session, response, deps }: Call): Promise<void> {
+  const cid = parseRoot(argOf(query))
+  deps.visit(cid, [])
+  const bytes = await session.get(cid, { cid, segments: [], scope: 'all' })
+  async function* car() {
+    yield carHeader(cid)
+    const below = visited(session, deps.visit)
+    const watch = watchFrom(deps.visit, cid)
+    for await (const block of walkDag(below, { cid, bytes }, { scope: 'all', dups: false, watch }))
+      if (!isIdentity(block.cid)) yield* carSection(block)
+  }
+  response.setHeader('Content-Type', 'application/vnd.ipld.car; version=1')
+  response.setHeader('X-Stream-Output', '1')
+  await send({ response, session, deps }, car())
+}
+
+/** The first piece is there before the head goes out: what fails before it is still an answer. */
+async function send(
+  { response, session, deps }: Pick<Call, 'response' | 'session' | 'deps'>,
+  pieces: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
+): Promise<void> {
+  async function* begun() {
+    let isFirst = true
+    for await (const piece of pieces) {
+      if (isFirst) session.begun()
+      isFirst = false
+      yield piece
+    }
+  }
+  await writeAll(response, begun(), deps)
+}
+
+/** An argument is text, and a path is percent-encoded. */
+const escaped = (path: string): string =>
+  path
+    .split('/')
+    .map((segment) => encodeURIComponent(segment))
+    .join('/')
+
+function numberOf(said: Said, name: string): number | undefined {
+  const text = said.get(name)
+  if (text === undefined) return undefined
+  const value = Number(text)
+  if (!Number.isSafeInteger(value) || value < 0) throw badCall(`${name} is a number of bytes`)
+  return value
+}

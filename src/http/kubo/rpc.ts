@@ -1,0 +1,90 @@
+// The small part of Kubo's RPC that tools use to put files in and get them out: off unless the operator wants it. Shapes and
+// statuses are Kubo's, so that its clients work unchanged; the work is that of POST /add and of content.
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import { cancelled, type Failure, isFailure } from '../../core/failure.ts'
+import { createAccount } from '../../observe/account.ts'
+import type { Route } from '../add/add.ts'
+import { closeAfter } from '../wire/linger.ts'
+import { statusOf } from '../wire/problem.ts'
+import { hasBody, readTarget } from '../wire/target.ts'
+import { cutWhenStalled } from '../wire/write.ts'
+import { addFiles } from './add.ts'
+import { type Call, type KuboDeps, sendJson } from './call.ts'
+import { addPin, listPins } from './pins.ts'
+import { exportDag, getBlock, readPath } from './read.ts'
+
+const prefix = '/api/v0/'
+
+const commands: Readonly<Record<string, (call: Call) => Promise<void>>> = {
+  add: addFiles,
+  cat: readPath,
+  'block/get': getBlock,
+  'dag/export': exportDag,
+  'pin/add': addPin,
+  'pin/ls': listPins,
+  version: async (call) => sendJson(call, { Version: call.deps.version, Commit: '', Repo: '', System: '', Golang: '' }),
+}
+
+export function createKuboRoute(deps: KuboDeps): Route {
+  return {
+    at: /^\/api\/v0\//,
+    answer: (request, response, next) => void answerCall(request, response, deps).catch(next),
+  }
+}
+
+async function answerCall(request: IncomingMessage, response: ServerResponse, deps: KuboDeps): Promise<void> {
+  const to = { request, response, deps }
+  const controller = new AbortController()
+  response.once('close', () => {
+    if (!response.writableFinished) controller.abort(cancelled())
+  })
+  const { signal } = controller
+  const session = deps.retrieval.session({ signal, account: createAccount() })
+  try {
+    const { path, query } = readTarget(request)
+    const command = commands[path.slice(prefix.length).replace(/\/$/, '')]
+    if (!command) return sendText(to, 404, '404 page not found')
+    if (request.method !== 'POST') return sendText(to, 405, '405 - Method Not Allowed')
+    // A page of somebody else's could post here with the browser's network position.
+    if (request.headers.origin !== undefined || request.headers.referer !== undefined)
+      return sendText(to, 403, '403 - Forbidden')
+    deps.tokens.check(request.headers)
+    // The others take what they need from the query, and a body that came with it has no end for all we know.
+    if (command !== addFiles && hasBody(request)) closeAfter(request, response)
+    await command({ request, response, query, session, signal, deps })
+  } catch (error) {
+    deps.respond.failed(request, response, error, { write: (failure) => sendError(to, failure) })
+  } finally {
+    session.end()
+  }
+}
+
+/** Kubo answers 500 to what went wrong and 400 to what was asked wrongly; limits and denylists of ours keep their own status. */
+function sendError(to: To, failure: Failure): void {
+  if (failure.kind === 'refused') return sendText(to, 403, '403 - Forbidden')
+  const own = statusOf(failure, 'api')
+  const isClients = isFailure(failure, 'malformed') && failure.source === 'client'
+  const status = isClients ? 400 : failure.kind === 'denied' || [413, 429, 503].includes(own) ? own : 500
+  const text = JSON.stringify({ Message: messageOf(failure), Code: isClients ? 1 : 0, Type: 'error' })
+  send(to, status, `${text}\n`, 'application/json')
+}
+
+/** Kubo's shape has one place for all of it: what each provider said stands behind the sentence. */
+function messageOf({ message, facts }: Failure): string {
+  const outcomes = (facts['outcomes'] ?? []) as readonly { provider: string; outcome: string; detail?: string }[]
+  const said = outcomes.map(({ provider, outcome, detail }) => `${provider}: ${outcome}${detail ? `, ${detail}` : ''}`)
+  return [message, ...said].join('; ')
+}
+
+const sendText = (to: To, status: number, text: string): void => send(to, status, `${text}\n`, 'text/plain')
+
+type To = Pick<Call, 'request' | 'response' | 'deps'>
+
+function send({ request, response, deps }: To, status: number, text: string, type: string): void {
+  if (!request.complete) closeAfter(request, response)
+  response.setHeader('Content-Type', type)
+  response.setHeader('Content-Length', Buffer.byteLength(text))
+  response.writeHead(status)
+  response.end(text)
+  cutWhenStalled(response, deps.stalledMs)
+}

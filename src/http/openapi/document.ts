@@ -1,0 +1,71 @@
+// The public surface in words that programs read (OpenAPI 3.1), put together.
+import type { JsonSchema } from '../../schemas/documents.ts'
+import type { Mode } from '../wire/problem.ts'
+import { addOperation } from './add.ts'
+import { headers, parametersWith, securitySchemes } from './components.ts'
+import { kuboComponents, kuboPaths } from './kubo.ts'
+import { anyStatuses, failures, problemResponses } from './problems.ts'
+import { readPaths } from './read.ts'
+import { documentsOf, schemasWith } from './schemas.ts'
+import { headersOf, type Json } from './words.ts'
+
+/** Of the interface, not of the program: it changes when a client would have to. */
+export const apiVersion = '1.0.0'
+
+export function openApiDocument(options: {
+  /** What uploads can be checked as, by the name for `?schema=`, those of the operator included. */
+  readonly schemas: Readonly<Record<string, JsonSchema>>
+  readonly hasTokens: boolean
+  /** Kubo's door is open. */
+  readonly hasRpc: boolean
+  readonly mode: Mode
+  /** Where it is mounted. */
+  readonly base: string
+}): Json {
+  const documents = documentsOf(options.schemas)
+  return {
+    openapi: '3.1.0',
+    jsonSchemaDialect: 'https://json-schema.org/draft/2020-12/schema',
+    info: {
+      title: 'cidgate',
+      version: apiVersion,
+      summary: 'Content-addressed files: proved when read, confirmed when added.',
+      license: { name: 'Apache-2.0 OR MIT', identifier: 'Apache-2.0 OR MIT' },
+    },
+    servers: [{ url: options.base === '' ? '/' : options.base }],
+    tags: [
+      { name: 'content', description: 'Reading. Every byte is proved against its CID before it is sent.' },
+      { name: 'uploads', description: 'Adding.' },
+      ...(options.hasRpc ? [{ name: 'kubo', description: "The part of Kubo's RPC that tools use." }] : []),
+      { name: 'meta', description: 'This description.' },
+    ],
+    paths: {
+      '/add': { post: addOperation(documents, options.hasTokens) },
+      ...readPaths(documents),
+      ...(options.hasRpc && kuboPaths(options.hasTokens)),
+      '/openapi.json': { get: description(false), head: description(true) },
+    },
+    components: {
+      schemas: { ...schemasWith(documents), ...(options.hasRpc && kuboComponents) },
+      responses: problemResponses(options.mode),
+      parameters: parametersWith(Object.keys(options.schemas)),
+      headers,
+      securitySchemes,
+    },
+  }
+}
+
+const description = (isHead: boolean): Json => ({
+  tags: ['meta'],
+  summary: `This description${isHead ? ' (headers only)' : ''}`,
+  operationId: isHead ? 'headDescription' : 'getDescription',
+  responses: {
+    200: {
+      description: 'OpenAPI 3.1.',
+      headers: headersOf(['ETag', 'Cache-Control']),
+      ...(!isHead && { content: { 'application/json': { schema: { type: 'object' } } } }),
+    },
+    304: { description: 'The copy of the client is the one there is.', headers: headersOf(['ETag', 'Cache-Control']) },
+    ...failures(anyStatuses),
+  },
+})

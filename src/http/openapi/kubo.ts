@@ -1,0 +1,139 @@
+// Kubo's door in the words of OpenAPI, where it is open: its commands, what they take, and answers of Kubo's own shape.
+import { anyStatuses, failures } from './problems.ts'
+import { aCid, type Json, ref } from './words.ts'
+
+type Command = {
+  readonly summary: string
+  /** Of `arg`; without it the command takes none. */
+  readonly arg?: string
+  readonly options?: readonly (readonly [name: string, type: 'boolean' | 'integer' | 'string', description: string])[]
+  readonly takesFiles?: boolean
+  readonly type: string
+  readonly schema: Json
+}
+
+const bytes: Json = { type: 'string', format: 'binary' }
+const path = 'A CID or `/ipfs/<cid>[/<path>]`.'
+const cid = 'A CID.'
+
+const commands: Readonly<Record<string, Command>> = {
+  add: {
+    summary: 'Adds files; each part of the body is one',
+    options: [
+      ['cid-version', 'integer', '0 or 1.'],
+      ['raw-leaves', 'boolean', 'By default with version 1.'],
+      ['chunker', 'string', '`size-N`.'],
+      ['max-file-links', 'integer', 'Links of a node.'],
+      ['only-hash', 'boolean', 'Tells the CID and keeps nothing.'],
+    ],
+    takesFiles: true,
+    type: 'application/json',
+    schema: {
+      description: 'One line for each file.',
+      type: 'object',
+      required: ['Name', 'Hash', 'Size'],
+      properties: { Name: { type: 'string' }, Hash: { type: 'string' }, Size: { type: 'string' } },
+    },
+  },
+  cat: {
+    summary: 'The bytes of a file',
+    arg: path,
+    options: [
+      ['offset', 'integer', 'From this byte on.'],
+      ['length', 'integer', 'So many bytes.'],
+    ],
+    type: 'text/plain',
+    schema: bytes,
+  },
+  'block/get': { summary: 'A block', arg: cid, type: 'application/vnd.ipld.raw', schema: bytes },
+  'dag/export': { summary: 'A DAG as a CAR', arg: cid, type: 'application/vnd.ipld.car', schema: bytes },
+  'pin/add': {
+    summary: 'Finds a DAG and gives it to the providers',
+    arg: cid,
+    type: 'application/json',
+    schema: { type: 'object', properties: { Pins: { type: 'array', items: { type: 'string' } } } },
+  },
+  'pin/ls': {
+    summary: 'What was uploaded or pinned; of one CID, with `arg`',
+    options: [
+      ['arg', 'string', cid],
+      ['type', 'string', '`all`, `recursive`, `direct` or `indirect`.'],
+      ['stream', 'boolean', 'A line for each, and not one object.'],
+    ],
+    type: 'application/json',
+    schema: { type: 'object' },
+  },
+  version: { summary: 'The version of this gateway', type: 'application/json', schema: { type: 'object' } },
+}
+
+const problem = { 'application/json': { schema: ref('schemas', 'KuboError') } }
+const refused = { 'text/plain': { schema: { type: 'string' } } }
+
+const statuses: Json = {
+  ...failures(anyStatuses),
+  400: { description: 'Asked wrongly, or an option that is not done here.', content: problem },
+  403: {
+    description: 'No token, where tokens are wanted; or a page in a browser (`Origin`, `Referer`).',
+    content: refused,
+  },
+  404: { description: 'No such command.', content: refused },
+  405: { description: 'Commands are sent with POST.', content: refused },
+  410: { description: 'The operator of this gateway does not serve or keep it.', content: problem },
+  413: { description: 'More bytes than this gateway takes.', content: problem },
+  451: { description: 'As 410, for a legal reason.', content: problem },
+  500: { description: 'It went wrong: not found, not held by enough providers, not to be had.', content: problem },
+  503: { description: 'Too much to do just now.', content: problem },
+}
+
+const operation = (name: string, command: Command, hasTokens: boolean): Json => ({
+  tags: ['kubo'],
+  summary: command.summary,
+  operationId: `kubo${name.replaceAll(/(?:^|\/)(.)/g, (_all, first: string) => first.toUpperCase())}`,
+  ...(hasTokens && { security: [{ bearer: [] }, { token: [] }] }),
+  parameters: [
+    ...(command.arg === undefined
+      ? []
+      : [
+          {
+            name: 'arg',
+            in: 'query',
+            required: true,
+            description: command.arg,
+            schema: { type: 'string' },
+            example: aCid,
+          },
+        ]),
+    ...(command.options ?? []).map(([option, type, description]) => ({
+      name: option,
+      in: 'query',
+      description,
+      schema: { type },
+    })),
+  ],
+  ...(command.takesFiles && {
+    requestBody: {
+      required: true,
+      content: { 'multipart/form-data': { schema: { type: 'object', properties: { file: bytes } } } },
+    },
+  }),
+  responses: {
+    200: { description: 'As Kubo answers it.', content: { [command.type]: { schema: command.schema } } },
+    ...statuses,
+  },
+})
+
+export const kuboPaths = (hasTokens: boolean): Json =>
+  Object.fromEntries(
+    Object.entries(commands).map(([name, command]) => [
+      `/api/v0/${name}`,
+      { post: operation(name, command, hasTokens) },
+    ]),
+  )
+
+export const kuboComponents: Json = {
+  KuboError: {
+    type: 'object',
+    required: ['Message', 'Code', 'Type'],
+    properties: { Message: { type: 'string' }, Code: { type: 'integer' }, Type: { const: 'error' } },
+  },
+}

@@ -1,0 +1,149 @@
+// Answers that are errors, in the words of OpenAPI: what each status means to who asked, and the form they have.
+
+import type { Mode } from '../wire/problem.ts'
+import { type Json, ref, text } from './words.ts'
+
+const problemOf = (status: number, title: string, detail: string, more: Json = {}): Json => ({
+  type: `urn:problem-type:cidgate:${more['kind'] ?? 'malformed'}`,
+  title,
+  status,
+  detail,
+  message: detail,
+  ...Object.fromEntries(Object.entries(more).filter(([name]) => name !== 'kind')),
+})
+
+/** What an answer that failed means to who asked, by status. */
+const meanings: Readonly<Record<number, string>> = {
+  400: 'The request is malformed; `errors` names each field that a schema wants otherwise.',
+  401: 'A token is wanted, as `Authorization: Bearer …`.',
+  404: 'Nobody has it, or nobody could be asked. It may come: the search goes on, ask again after `Retry-After`.',
+  405: 'Not a method of this address; `Allow` names those that are.',
+  406: 'This cannot be given in the form that was asked for.',
+  408: 'The headers did not come in time; or the upload stopped coming, or came too slowly.',
+  410: 'The operator of this gateway does not serve or keep it.',
+  412: '`Cache-Control: only-if-cached`, and it is not here.',
+  413: 'More bytes than this gateway takes, or content that is made of more parts than it looks into.',
+  416: 'The range begins behind the end; `Content-Range` names the size.',
+  417: 'There is nothing to expect here but `100-continue`.',
+  422: 'What is behind the CID is proved, and makes no sense.',
+  429: 'Too many requests of one client.',
+  431: 'The request line and headers are too long.',
+  451: 'As 410, for a legal reason.',
+  500: 'This gateway failed in a way it should not.',
+  501: 'A path into a document that ends at a value.',
+  502: 'Others failed: `attempts` or `outcomes` names each of them. Nothing of an upload was kept.',
+  503: 'Too much to do just now.',
+  504: 'Nobody answered in time (`responses.types: web` only).',
+  507: 'No room on the disk for the upload.',
+  508: 'The upload was forwarded from here and has come back.',
+}
+
+export const failures = (statuses: readonly number[]): Json =>
+  Object.fromEntries(statuses.map((status) => [String(status), ref('responses', `Problem${status}`)]))
+
+/** Said before anybody looks at what is asked. */
+export const anyStatuses = [400, 405, 408, 413, 417, 429, 431, 500, 503] as const
+export const readStatuses = [...anyStatuses, 404, 406, 410, 412, 416, 422, 451, 501, 502, 504] as const
+export const addStatuses = [...anyStatuses, 401, 410, 451, 502, 507, 508] as const
+
+const retried = new Set([404, 429, 502, 503, 504])
+
+/** On the web a client gets a page or text, by what it accepts. */
+const asText = { 'text/html': { schema: { type: 'string' } }, 'text/plain': { schema: { type: 'string' } } }
+
+function problemResponse(status: number, mode: Mode): Json {
+  const headers = {
+    'Access-Control-Allow-Origin': ref('headers', 'Access-Control-Allow-Origin'),
+    'Cache-Control': ref('headers', 'Cache-Control'),
+    'X-Request-Id': ref('headers', 'X-Request-Id'),
+    ...(retried.has(status) && { 'Retry-After': ref('headers', 'Retry-After') }),
+    ...(status === 401 && { 'WWW-Authenticate': text('`Bearer`.') }),
+    ...(status === 405 && { Allow: text('The methods there are.') }),
+    ...(status === 416 && { 'Content-Range': ref('headers', 'Content-Range') }),
+  }
+  return {
+    description: meanings[status],
+    headers,
+    content: {
+      'application/problem+json': {
+        schema: ref('schemas', 'Problem'),
+        ...(examples[status] && { examples: examples[status] }),
+      },
+      ...(mode === 'web' && asText),
+    },
+  }
+}
+
+const examples: Readonly<Record<number, Json>> = {
+  400: {
+    schema: {
+      summary: 'POST /add?schema=evidence',
+      value: problemOf(400, 'Malformed', 'the document is not of the kind evidence: name is missing', {
+        errors: [{ field: 'name', message: 'is missing' }],
+      }),
+    },
+  },
+  404: {
+    absent: {
+      value: problemOf(404, 'Not found', 'nobody who was asked has it', {
+        kind: 'not-found',
+        attempts: [{ upstream: 'trustless', outcome: 'not-found', ms: 212 }],
+      }),
+    },
+  },
+  502: {
+    unconfirmed: {
+      value: problemOf(502, 'An upstream broke off', '1 of 2 providers hold the upload; nothing of it was kept here', {
+        kind: 'broken',
+        outcomes: [
+          { provider: 'local', outcome: 'held', ms: 4 },
+          { provider: 'kubo', outcome: 'transient', detail: 'provider kubo: cannot be reached', ms: 12 },
+        ],
+      }),
+    },
+  },
+}
+
+/** For `components`. */
+export const problemResponses = (mode: Mode): Json =>
+  Object.fromEntries(Object.keys(meanings).map((status) => [`Problem${status}`, problemResponse(Number(status), mode)]))
+
+const outcome = (who: string): Json => ({
+  type: 'array',
+  items: {
+    type: 'object',
+    required: [who, 'outcome'],
+    properties: {
+      [who]: { type: 'string' },
+      outcome: { type: 'string' },
+      detail: { type: 'string' },
+      ms: { type: 'number', minimum: 0 },
+    },
+  },
+})
+
+export const problemSchema: Json = {
+  title: 'Problem',
+  description: 'What went wrong (RFC 9457).',
+  type: 'object',
+  required: ['type', 'title', 'status', 'detail', 'message'],
+  properties: {
+    type: { type: 'string', pattern: '^urn:problem-type:cidgate:' },
+    title: { type: 'string' },
+    status: { type: 'integer', minimum: 400, maximum: 599 },
+    detail: { type: 'string' },
+    message: { type: 'string', description: 'The same text as `detail`.' },
+    requestId: { type: 'string', description: 'As in `X-Request-Id`; the log of the gateway has it, too.' },
+    attempts: { ...outcome('upstream'), description: 'Who was asked for content, and how that went.' },
+    outcomes: { ...outcome('provider'), description: 'Who was asked to keep an upload, and how that went.' },
+    errors: {
+      type: 'array',
+      description: 'What a schema wants otherwise.',
+      items: {
+        type: 'object',
+        required: ['field', 'message'],
+        properties: { field: { type: 'string' }, message: { type: 'string' } },
+      },
+    },
+  },
+}

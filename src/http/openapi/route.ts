@@ -1,0 +1,66 @@
+// GET /openapi.json: made once for each place where it is mounted, and the same bytes until the configuration changes.
+import { createHash } from 'node:crypto'
+import { LRUCache } from 'lru-cache'
+import { Failure } from '../../core/failure.ts'
+import type { JsonSchema } from '../../schemas/documents.ts'
+import type { Route } from '../add/add.ts'
+import { matches } from '../content/conditional.ts'
+import { corsHeaders, preflight } from '../wire/cors.ts'
+import { closeAfter } from '../wire/linger.ts'
+import type { Mode } from '../wire/problem.ts'
+import type { Respond } from '../wire/respond.ts'
+import { baseOf, hasBody } from '../wire/target.ts'
+import { cutWhenStalled } from '../wire/write.ts'
+import { openApiDocument } from './document.ts'
+
+const methods = 'GET, HEAD, OPTIONS'
+
+export function createOpenApiRoute(options: {
+  readonly schemas: Readonly<Record<string, JsonSchema>>
+  readonly hasTokens: boolean
+  readonly hasRpc: boolean
+  readonly mode: Mode
+  readonly respond: Respond
+}): Route {
+  const made = new LRUCache<string, Made>({ max: mostMade })
+  const madeFor = (base: string): Made => {
+    const known = made.get(base) ?? make(openApiDocument({ ...options, base }))
+    made.set(base, known)
+    return known
+  }
+  const answer: Route['answer'] = (request, response) => {
+    const { method = '' } = request
+    if (method === 'OPTIONS') return preflight(request, response, methods)
+    const head = method === 'HEAD'
+    if (!head && method !== 'GET') {
+      const failure = new Failure('unsupported', 'the description is read with GET', {
+        source: 'client',
+        facts: { status: 405 },
+      })
+      if (hasBody(request)) closeAfter(request, response)
+      options.respond.failed(request, response, failure, { headers: { Allow: methods } })
+      return
+    }
+    const { body, etag } = madeFor(baseOf(request))
+    for (const [name, value] of corsHeaders) response.setHeader(name, value)
+    response.setHeader('Cache-Control', 'public, max-age=3600')
+    response.setHeader('ETag', etag)
+    response.setHeader('X-Content-Type-Options', 'nosniff')
+    if (matches(request.headers['if-none-match'], etag)) return void response.writeHead(304).end()
+    response.setHeader('Content-Type', 'application/json')
+    response.setHeader('Content-Length', body.byteLength)
+    response.writeHead(200).end(head ? undefined : body)
+    cutWhenStalled(response, options.respond.stalledMs)
+  }
+  return { at: /^\/openapi\.json$/, answer }
+}
+
+type Made = { readonly body: Buffer; readonly etag: string }
+
+// A path that was mounted with a pattern has as many spellings as clients think of.
+const mostMade = 8
+
+function make(document: object): Made {
+  const body = Buffer.from(`${JSON.stringify(document)}\n`)
+  return { body, etag: `"${createHash('sha256').update(body).digest('base64url').slice(0, 22)}"` }
+}

@@ -1,0 +1,170 @@
+// Paths an operator hands on to a service of theirs, by http-proxy-middleware. Nothing is proved or kept here; what is not
+// let through is refused before a connection is made. Of the headers, proxy-headers.ts says which pass.
+import { Agent as HttpAgent, type IncomingMessage, ServerResponse } from 'node:http'
+import { Agent as HttpsAgent } from 'node:https'
+import { createProxyMiddleware } from 'http-proxy-middleware'
+import { Failure } from '../../core/failure.ts'
+import type { Route } from '../add/add.ts'
+import type { Forwarded } from '../hosts/forwarded.ts'
+import { closeAfter } from '../wire/linger.ts'
+import { requestIdOf } from '../wire/request-id.ts'
+import type { Respond } from '../wire/respond.ts'
+import { baseOf, hasBody } from '../wire/target.ts'
+import { reset } from '../wire/write.ts'
+import { headersToClient, headersToService } from './headers.ts'
+import { wrongPath } from './path.ts'
+
+export type ProxyEntry = {
+  /** `/something`: itself and all below it. */
+  readonly path: string
+  readonly to: string
+  readonly methods: readonly string[]
+  /** Cookies and Authorization pass, both ways. */
+  readonly sendAuthorization: boolean
+  readonly maxBytes: number
+  readonly timeout: number
+}
+
+export type ProxyOptions = {
+  readonly respond: Respond
+  readonly userAgent: string
+  readonly forwarded: Forwarded
+}
+
+// At one service. The next is told to come back: a queue would be one more thing to run full.
+const mostAtOnce = 256
+const leastStalledMs = 60_000
+
+/** One route for the whole table: the longest path that fits takes the request. */
+export function createProxyRoute(
+  entries: readonly ProxyEntry[],
+  { respond, userAgent, forwarded }: ProxyOptions,
+): Route {
+  const as = userAgent.split('/')[0] ?? userAgent
+  const table = [...entries]
+    .sort((one, other) => other.path.length - one.path.length)
+    .map((entry) => ({ entry, forward: forwarder(entry, respond), atOnce: 0 }))
+  const answer: Route['answer'] = (request, response, next) => {
+    const { url = '' } = request
+    const path = url.split('?')[0] ?? ''
+    const found = table.find(({ entry }) => path === entry.path || path.startsWith(`${entry.path}/`))
+    if (!found) return next()
+    const { entry } = found
+    const refused = refusal(request, path, entry) ?? (found.atOnce < mostAtOnce ? undefined : tooMany(entry))
+    if (refused) return problem(response, refused, respond, request, { Allow: entry.methods.join(', ') })
+    found.atOnce++
+    response.once('close', () => found.atOnce--)
+    if (request.headers.expect !== undefined && request.httpVersion === '1.1') response.writeContinue()
+    request.headers = headersToService(request, {
+      as,
+      forwarded,
+      sendAuthorization: entry.sendAuthorization,
+      requestId: requestIdOf(response),
+    })
+    const rest = url.slice(entry.path.length)
+    request.url = `${pathThere(entry)}${rest.startsWith('/') ? rest : `/${rest}`}`
+    found
+      .forward(request, response, (error) => {
+        // What went wrong on the way is answered by now, and nobody's bug.
+        if (!response.headersSent && !response.destroyed) next(error)
+      })
+      .catch(next)
+  }
+  const paths = table.map(({ entry }) => entry.path.replace(/[\\^$.*+?()[\]{}|]/g, '\\$&'))
+  return { at: new RegExp(`^(?:${paths.join('|')})(?:/|$)`), answer }
+}
+
+const pathThere = ({ to }: ProxyEntry): string => new URL(to).pathname.replace(/\/$/, '')
+
+function refusal(request: IncomingMessage, path: string, entry: ProxyEntry): Failure | undefined {
+  const { method = '', headers } = request
+  const say = (status: number, what: string) => new Failure('malformed', what, { source: 'client', facts: { status } })
+  if (!entry.methods.includes(method)) return say(405, `${method} is not passed on at ${entry.path}`)
+  const wrong = wrongPath(path)
+  if (wrong !== undefined) return say(400, wrong)
+  if ((method === 'GET' || method === 'HEAD') && hasBody(request)) return say(400, `a ${method} has no body`)
+  if (headers['transfer-encoding'] !== undefined) return say(411, 'a body that is passed on needs a Content-Length')
+  if (Number(headers['content-length'] ?? 0) > entry.maxBytes)
+    return new Failure('too-large', `more than ${entry.maxBytes} bytes are not passed on`, { source: 'client' })
+  return undefined
+}
+
+const tooMany = ({ path }: ProxyEntry): Failure =>
+  new Failure('overloaded', `${mostAtOnce} requests to ${path} are being answered; come back in a second`, {
+    source: 'ours',
+    retryAfterMs: 1000,
+  })
+
+function forwarder(entry: ProxyEntry, respond: Respond) {
+  const to = new URL(entry.to)
+  const isSilent = new WeakSet<object>()
+  const Agent = to.protocol === 'https:' ? HttpsAgent : HttpAgent
+
+  function answerError(error: unknown, request: IncomingMessage, response: unknown): void {
+    if (!(response instanceof ServerResponse)) return
+    if (response.headersSent || response.destroyed) return void response.destroy()
+    const [status, what] = isSilent.has(request) ? [504, 'did not answer in time'] : [502, 'cannot be reached']
+    const failure = new Failure('broken', `what is behind ${entry.path} ${what}`, {
+      source: 'upstream',
+      cause: error,
+      facts: { status },
+    })
+    problem(response, failure, respond, request)
+  }
+
+  return createProxyMiddleware<IncomingMessage, ServerResponse>({
+    target: to.origin,
+    changeOrigin: true,
+    // A connection is used once: what one client makes of it, another never reads. With a bound of the agent's own it would
+    // hand connections on to whoever waits for one; mostAtOnce is the bound. Its clock runs while it connects.
+    agent: new Agent({ keepAlive: false, timeout: entry.timeout }),
+    proxyTimeout: entry.timeout,
+    selfHandleResponse: true,
+    // Only what is said here: the usual ones write answers and log lines.
+    ejectPlugins: true,
+    plugins: [
+      (proxy) => {
+        proxy.on('proxyReq', (outgoing, request, response) => {
+          outgoing.once('timeout', () => isSilent.add(request))
+          // Nobody asked for another protocol. Unheard, it would be an answer that never comes.
+          outgoing.once('upgrade', (_answer, socket) => {
+            socket.destroy()
+            answerError(new Error('it changed the protocol'), request, response)
+          })
+        })
+        proxy.on('proxyRes', (answer, request, response) => {
+          if (response.destroyed || response.headersSent) return void answer.destroy()
+          // It did not wait for the body: what is left of that is nobody's.
+          if (!request.complete) closeAfter(request, response)
+          try {
+            const mapping = { path: baseOf(request) + entry.path, to, asked: request.url ?? '/' }
+            response.writeHead(answer.statusCode ?? 0, headersToClient(answer.headers, mapping, entry))
+          } catch (error) {
+            answer.destroy()
+            return answerError(error, request, response)
+          }
+          response.setTimeout(Math.max(entry.timeout, leastStalledMs), () => reset(response))
+          answer.pipe(response)
+        })
+        proxy.on('error', (error, request, response) => {
+          if (request) answerError(error, request, response)
+        })
+        proxy.on('econnreset', (_error, _request, response) => {
+          if (response instanceof ServerResponse) response.destroy()
+        })
+      },
+    ],
+  })
+}
+
+function problem(
+  response: ServerResponse,
+  failure: Failure,
+  respond: Respond,
+  request: IncomingMessage,
+  { Allow }: { readonly Allow?: string } = {},
+): void {
+  if (hasBody(request)) closeAfter(request, response)
+  const headers: Record<string, string> = Allow !== undefined && failure.facts['status'] === 405 ? { Allow } : {}
+  respond.failed(request, response, failure, { headers })
+}

@@ -1,0 +1,136 @@
+// From a Failure to an HTTP error: the only table that does so, and the one way an error is written
+// (RFC 9457, application/problem+json).
+import type { ServerResponse } from 'node:http'
+import { Failure, type FailureKind, isFailure } from '../../core/failure.ts'
+import type { Account } from '../../observe/account.ts'
+import { cacheStatus } from './cache-status.ts'
+import { corsHeaders } from './cors.ts'
+import { type Problem, pageHeaders, problemPage, problemText } from './problem-page.ts'
+import { requestIdOf } from './request-id.ts'
+import { cutWhenStalled } from './write.ts'
+
+export type Mode = 'api' | 'web'
+
+type Row = { readonly title: string; readonly api: number; readonly web: number }
+
+/** In `api` mode "cannot be had now" is 404 whatever the reason: to its clients that means "not here yet". */
+export const table: Readonly<Record<FailureKind, Row>> = {
+  'not-found': { title: 'Not found', api: 404, web: 404 },
+  'no-link': { title: 'No such path', api: 404, web: 404 },
+  timeout: { title: 'Not found in time', api: 404, web: 504 },
+  unavailable: { title: 'Nobody could be asked', api: 404, web: 502 },
+  throttled: { title: 'Too many requests', api: 429, web: 429 },
+  refused: { title: 'Not allowed', api: 401, web: 401 },
+  broken: { title: 'An upstream broke off', api: 502, web: 502 },
+  'false-bytes': { title: 'An upstream sent false bytes', api: 502, web: 502 },
+  'too-large': { title: 'Too large', api: 413, web: 413 },
+  denied: { title: 'Denied by the operator', api: 410, web: 410 },
+  malformed: { title: 'Malformed', api: 400, web: 400 },
+  unsupported: { title: 'Not supported', api: 406, web: 406 },
+  overloaded: { title: 'Too much to do', api: 503, web: 503 },
+  cancelled: { title: 'The client left', api: 499, web: 499 },
+  internal: { title: 'Internal error', api: 500, web: 500 },
+}
+
+/** Statuses whose reason lies with others: they come with an account of who was asked. */
+const withAttempts = new Set([404, 502, 504])
+const retryableStatuses = new Set([404, 429, 502, 503, 504])
+const defaultRetryMs = 5_000
+
+export function statusOf(failure: Failure, mode: Mode): number {
+  if (failure.facts['onlyIfCached'] === true) return 412
+  if (failure.kind === 'denied' && failure.facts['legal'] === true) return 451
+  // Content that is here and makes no sense is not the client's mistake.
+  if (failure.kind === 'malformed' && failure.source === 'content') return mode === 'api' ? 422 : 500
+  if (failure.kind === 'broken' && failure.source === 'provider') return 502
+  // A path into a document that ends at a value: a thing this gateway does not do.
+  if (failure.kind === 'unsupported' && failure.facts['remainder'] !== undefined) return 501
+  if (typeof failure.facts['status'] === 'number') return failure.facts['status']
+  return table[failure.kind][mode]
+}
+
+/** Anything that is no Failure is a bug of ours: said as such, and not in its own words. */
+export function asFailure(error: unknown): Failure {
+  if (isFailure(error)) return error
+  return new Failure('internal', 'this gateway failed in a way it should not; the log says more', {
+    source: 'ours',
+    cause: error,
+  })
+}
+
+export type ProblemContext = {
+  readonly mode: Mode
+  /** How long the client may take nothing of it. */
+  readonly stalledMs: number
+  readonly account?: Account | undefined
+  /** Headers that this answer needs besides, such as Content-Range with 416. */
+  readonly headers?: Readonly<Record<string, string>> | undefined
+  readonly head?: boolean
+  /** What the client accepts: in `web` mode a browser gets a page. */
+  readonly accept?: string | undefined
+}
+
+export function sendProblem(response: ServerResponse, failure: Failure, context: ProblemContext): void {
+  const { mode, stalledMs, account, headers = {}, head = false, accept } = context
+  const status = statusOf(failure, mode)
+  const detail = failure.message
+  const title = status === 412 ? 'Not in the cache' : table[failure.kind].title
+  const attempts = withAttempts.has(status) ? account?.attempts : undefined
+  const form = formFor(mode, accept)
+  const body: Record<string, unknown> = {
+    type: `urn:problem-type:cidgate:${failure.kind}`,
+    title,
+    status,
+    detail,
+    message: detail,
+  }
+  const requestId = requestIdOf(response)
+  if (requestId !== undefined) body['requestId'] = requestId
+  if (attempts) body['attempts'] = attempts
+  if (failure.facts['outcomes'] !== undefined) body['outcomes'] = failure.facts['outcomes']
+  if (failure.facts['errors'] !== undefined) body['errors'] = failure.facts['errors']
+  const problem = { title, status, kind: failure.kind, detail, attempts, requestId }
+  const text = Buffer.from(form.write?.(problem) ?? `${JSON.stringify(body)}\n`)
+  for (const [name, value] of corsHeaders) response.setHeader(name, value)
+  for (const [name, value] of form.headers) response.setHeader(name, value)
+  if (mode === 'web') response.setHeader('Vary', 'Accept')
+  response.setHeader('Content-Length', text.byteLength)
+  response.setHeader('X-Content-Type-Options', 'nosniff')
+  response.setHeader('Cache-Control', cacheControl(failure, status))
+  if (account) response.setHeader('Cache-Status', cacheStatus(account))
+  // For a limit that another service may lift, it says when.
+  if (retryableStatuses.has(status) || (status === 413 && failure.retryAfterMs !== undefined))
+    response.setHeader('Retry-After', seconds(failure.retryAfterMs ?? defaultRetryMs))
+  for (const [name, value] of Object.entries(headers)) response.setHeader(name, value)
+  if (status === 400) response.setHeader('Connection', 'close')
+  response.writeHead(status)
+  response.end(head ? undefined : text)
+  cutWhenStalled(response, stalledMs)
+}
+
+type Form = {
+  readonly headers: readonly (readonly [name: string, value: string])[]
+  readonly write?: (problem: Problem) => string
+}
+
+const asJson: Form = { headers: [['Content-Type', 'application/problem+json']] }
+const asPage: Form = { headers: pageHeaders, write: problemPage }
+const asText: Form = { headers: [['Content-Type', 'text/plain; charset=utf-8']], write: problemText }
+
+/** On the web, who says nothing of what it can read is given what anybody can. */
+function formFor(mode: Mode, accept: string | undefined): Form {
+  if (mode === 'api') return asJson
+  if (accept === undefined) return asText
+  return /\btext\/html\b/i.test(accept) ? asPage : asJson
+}
+
+const seconds = (ms: number): string => String(Math.max(1, Math.ceil(ms / 1000)))
+
+/** A 404 that is remembered here may be kept as long downstream, not longer; nothing else is. */
+function cacheControl({ kind, retryAfterMs }: Failure, status: number): string {
+  if (status !== 404 || kind === 'unavailable') return 'no-store'
+  if (kind === 'no-link') return 'public, max-age=60'
+  return retryAfterMs === undefined || retryAfterMs < 1000
+    ? 'no-store'
+    : `public, max-age=${Math.floor(retryAfterMs / 1000)}`
+}

@@ -1,0 +1,31 @@
+// Each request has an id: in `X-Request-Id` of its answer, in the problem, and in the lines that the log has about it.
+import { randomBytes } from 'node:crypto'
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { Forwarded } from '../hosts/forwarded.ts'
+
+export const requestIdHeader = 'X-Request-Id'
+
+export interface RequestIds {
+  /** The one that a proxy of the operator's gave it, or a new one. */
+  next(request: IncomingMessage): string
+}
+
+const wellFormed = /^[\w.:+/=-]{1,128}$/
+
+export function createRequestIds(forwarded: Pick<Forwarded, 'requestIdOf'>): RequestIds {
+  // Of this gateway; what comes behind it only has to differ.
+  const prefix = randomBytes(6).toString('base64url')
+  let count = 0
+  return {
+    next(request) {
+      const given = forwarded.requestIdOf(request)
+      return given !== undefined && wellFormed.test(given) ? given : `${prefix}-${(count++).toString(36)}`
+    },
+  }
+}
+
+/** As it stands in the answer. */
+export function requestIdOf(response: ServerResponse): string | undefined {
+  const id = response.getHeader(requestIdHeader)
+  return typeof id === 'string' ? id : undefined
+}

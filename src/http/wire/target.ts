@@ -1,0 +1,50 @@
+// The request line, before anything is made of it. What two parsers could read in two ways is refused here.
+import type { IncomingMessage } from 'node:http'
+import { Failure } from '../../core/failure.ts'
+
+export type Target = {
+  /** As sent, still encoded. */
+  readonly path: string
+  readonly query: URLSearchParams
+  readonly search: string
+}
+
+const malformed = (what: string): Failure => new Failure('malformed', what, { source: 'client' })
+
+/** Throws a Failure `malformed`. */
+export function readTarget(request: IncomingMessage): Target {
+  const { rawHeaders } = request
+  let hosts = 0
+  for (let index = 0; index < rawHeaders.length; index += 2) if (rawHeaders[index]?.toLowerCase() === 'host') hosts++
+  if (hosts > 1) throw malformed('there is more than one Host header')
+  if (hosts === 0 && request.httpVersion !== '1.0') throw malformed('there is no Host header')
+  const url = originForm(request.url ?? '', request.headers.host)
+  if (/[#\\]/.test(url)) throw malformed('the request target cannot hold # or \\')
+  const coding = request.headers['transfer-encoding']
+  if (coding !== undefined && coding.toLowerCase() !== 'chunked')
+    throw malformed(`the transfer coding ${coding} is not read here`)
+  const mark = url.indexOf('?')
+  const path = mark < 0 ? url : url.slice(0, mark)
+  const search = mark < 0 ? '' : url.slice(mark + 1)
+  return { path, query: new URLSearchParams(search), search }
+}
+
+/** A whole URL in the request line (RFC 9112 §3.2.2) is read when it names the host it was sent to, and nobody else's. */
+function originForm(url: string, host: string | undefined): string {
+  if (url.startsWith('/') || url === '*') return url
+  const [, authority, rest = ''] = /^https?:\/\/([^/?#\\]*)(.*)$/i.exec(url) ?? []
+  if (authority === undefined || authority === '' || authority.toLowerCase() !== host?.toLowerCase())
+    throw malformed('the request target must be a path on this host')
+  return rest.startsWith('/') ? rest : `/${rest}`
+}
+
+/** Where a host application has mounted the routes: what it took away from the beginning of the path. */
+export function baseOf(request: IncomingMessage): string {
+  const { baseUrl } = request as { readonly baseUrl?: unknown }
+  return typeof baseUrl === 'string' ? baseUrl.replace(/[^\x21-\x7e]/g, encodeURIComponent) : ''
+}
+
+/** A GET with a body: nobody reads it, so the connection cannot be used again. */
+export function hasBody(request: IncomingMessage): boolean {
+  return request.headers['transfer-encoding'] !== undefined || Number(request.headers['content-length'] ?? 0) > 0
+}

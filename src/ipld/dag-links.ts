@@ -1,0 +1,30 @@
+// What a block links to, in the order in which it does: the order of a walk that says `order=dfs`. Unlike a guess at what
+// may come next, this has to be complete: a block that cannot be read is a failure and no leaf.
+import * as dagCbor from '@ipld/dag-cbor'
+import * as dagJson from '@ipld/dag-json'
+import type { CID } from 'multiformats/cid'
+import type { Block } from '../core/block.ts'
+import { linksInDocument } from './block-links.ts'
+import { dagPbCode, readNode, wrongContent } from './unixfs.ts'
+
+export function linksInOrder({ cid, bytes }: Block): CID[] {
+  if (cid.code === dagPbCode) return readNode(cid, bytes).links.map((link) => link.Hash)
+  return readable(cid, () => linksInDocument({ cid, bytes }))
+}
+
+/** Undefined for a codec whose documents have no links: nothing leads further. */
+export function readDocument(cid: CID, bytes: Uint8Array): unknown {
+  return readable(cid, () => {
+    if (cid.code === dagCbor.code) return dagCbor.decode(bytes)
+    if (cid.code === dagJson.code) return dagJson.decode(bytes)
+    return undefined
+  })
+}
+
+function readable<T>(cid: CID, read: () => T): T {
+  try {
+    return read()
+  } catch (cause) {
+    throw wrongContent(cid, 'it does not decode', cause)
+  }
+}

@@ -1,0 +1,77 @@
+// A dag-pb block read as UnixFS, with the limits that keep a small block from costing much. The libraries for dag-pb and
+// UnixFS stop here.
+import { decode, type PBLink } from '@ipld/dag-pb'
+import { UnixFS } from 'ipfs-unixfs'
+import type { CID } from 'multiformats/cid'
+import { maxBlockBytes } from '../core/block.ts'
+import { Failure } from '../core/failure.ts'
+
+export const dagPbCode = 0x70
+export const rawCode = 0x55
+
+export type Node = {
+  readonly links: readonly PBLink[]
+  /** What it is; undefined for dag-pb that is no UnixFS. */
+  readonly unixfs: UnixFS | undefined
+  /** The message `unixfs` was read from. */
+  readonly data: Uint8Array | undefined
+}
+
+export const wrongContent = (cid: CID, what: string, cause?: unknown): Failure =>
+  new Failure('malformed', `${cid} is here and proved, but ${what}`, { source: 'content', cause })
+
+export function readNode(cid: CID, block: Uint8Array): Node {
+  if (block.byteLength > maxBlockBytes) throw wrongContent(cid, 'it is larger than a block may be')
+  try {
+    const { Data, Links } = decode(block)
+    return { links: Links, unixfs: Data && readUnixfs(Data), data: Data }
+  } catch (cause) {
+    throw wrongContent(cid, 'it is no dag-pb block', cause)
+  }
+}
+
+function readUnixfs(data: Uint8Array): UnixFS | undefined {
+  try {
+    return UnixFS.unmarshal(data)
+  } catch {
+    return undefined
+  }
+}
+
+/** Bytes a file node declares to hold; the sum of what its children declare is checked while they are read. */
+export function declaredSize(cid: CID, { unixfs, links }: Node): number {
+  if (!unixfs) return 0
+  const size = unixfs.fileSize()
+  if (size > BigInt(Number.MAX_SAFE_INTEGER)) throw wrongContent(cid, 'it declares more bytes than there can be')
+  if (links.length !== unixfs.blockSizes.length) throw wrongContent(cid, 'its links and their sizes do not match')
+  return Number(size)
+}
+
+const hashTypeField = 5
+
+/** The hash that a HAMT places its names by, which the library does not tell: a walk over the fields of the message. */
+export function hashTypeOf(message: Uint8Array): number | undefined {
+  let at = 0
+  let found: number | undefined
+  const varint = (): number => {
+    let value = 0
+    for (let factor = 1; at < message.length; factor *= 128) {
+      const byte = message[at++] as number
+      value += (byte & 127) * factor
+      if (byte < 128) break
+    }
+    return value
+  }
+  while (at < message.length) {
+    const tag = varint()
+    const wire = tag & 7
+    if (wire === 0) {
+      const value = varint()
+      if (tag >> 3 === hashTypeField) found = value
+    } else {
+      const length = wire === 2 ? varint() : wire === 1 ? 8 : wire === 5 ? 4 : message.length
+      at += length
+    }
+  }
+  return found
+}

@@ -1,0 +1,78 @@
+// What nobody had lately, remembered briefly: per root and path, doubling from `first` to `most`, with jitter. An absence
+// that is not sure (somebody was throttled, late or resting) is never remembered longer than `first`.
+import { LRUCache } from 'lru-cache'
+import type { CID } from 'multiformats/cid'
+import { blockKey } from '../../core/block.ts'
+import type { Clock } from '../../core/clock.ts'
+import type { Failure } from '../../core/failure.ts'
+import type { Attempt } from '../../observe/account.ts'
+
+export type Remembered = {
+  readonly failure: Failure
+  readonly attempts: readonly Attempt[]
+  /** How long this answer still holds. */
+  readonly forMs: number
+}
+
+export interface NotFoundMemory {
+  look(cid: CID, path: string): Remembered | undefined
+  remember(cid: CID, path: string, failure: Failure, attempts: readonly Attempt[]): Remembered
+  /** While a search is on, the memory holds: a request must not be slow for what is being looked for anyway. */
+  hold(cid: CID, path: string, held: boolean): void
+  /** All paths below this root. */
+  forget(cid: CID): void
+  readonly size: number
+}
+
+type Entry = { failure: Failure; attempts: readonly Attempt[]; until: number; periodMs: number; held: boolean }
+
+const mostRoots = 10_000
+const mostPathsPerRoot = 64
+const jitter = 0.1
+const heldMs = 1000
+
+export function createNotFoundMemory(options: {
+  readonly firstMs: number
+  readonly mostMs: number
+  readonly clock: Clock
+  readonly random?: () => number
+}): NotFoundMemory {
+  const { firstMs, mostMs, clock, random = Math.random } = options
+  const roots = new LRUCache<string, Map<string, Entry>>({ max: mostRoots })
+
+  const answer = (entry: Entry): Remembered => ({
+    failure: entry.failure,
+    attempts: entry.attempts,
+    forMs: Math.max(entry.held ? heldMs : 0, entry.until - clock.monotonic()),
+  })
+
+  return {
+    look(cid, path) {
+      const entry = roots.get(blockKey(cid))?.get(path)
+      return entry && (entry.held || entry.until > clock.monotonic()) ? answer(entry) : undefined
+    },
+    remember(cid, path, failure, attempts) {
+      const key = blockKey(cid)
+      let paths = roots.get(key)
+      if (!paths) roots.set(key, (paths = new Map()))
+      const before = paths.get(path)
+      const sure = failure.facts['sure'] === true
+      const periodMs = sure && before ? Math.min(mostMs, before.periodMs * 2) : firstMs
+      const lengthMs = Math.min(mostMs, periodMs * (1 + jitter * random()))
+      const entry = { failure, attempts, periodMs, until: clock.monotonic() + lengthMs, held: before?.held ?? false }
+      if (!before && paths.size >= mostPathsPerRoot) paths.delete(paths.keys().next().value as string)
+      paths.set(path, entry)
+      return answer(entry)
+    },
+    hold(cid, path, held) {
+      const entry = roots.get(blockKey(cid))?.get(path)
+      if (entry) entry.held = held
+    },
+    forget(cid) {
+      roots.delete(blockKey(cid))
+    },
+    get size() {
+      return roots.size
+    },
+  }
+}

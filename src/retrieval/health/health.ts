@@ -1,0 +1,152 @@
+// Whether an upstream may be asked at all. It is out only for what it did, and no longer than it takes to see that it is
+// well again: failures of one moment are one failure, and a rest ends with the first good answer or probe.
+import type { Clock } from '../../core/clock.ts'
+import type { Failure } from '../../core/failure.ts'
+import type { Log } from '../../core/log.ts'
+
+export type HealthState = 'ready' | 'cooling-down' | 'resting' | 'quarantined' | 'unusable'
+
+export interface Health {
+  readonly state: HealthState
+  /** When that may be over by itself; undefined: not before somebody looks. */
+  readonly untilMs: number | undefined
+  /** For how long it has rested, all in all. */
+  readonly outMs: number
+  /** How long until the next look at one that rests. */
+  readonly lookAgainMs: number
+  /** It answered a question that began then. */
+  answered(): void
+  /** It failed at a question that began then. */
+  failed(error: unknown, beganAt: number): void
+  throttled(error: Failure): void
+  lied(): void
+  /** Somebody looked: it is well and can be used, or cannot be used. */
+  looked(usable: boolean, findings: readonly string[]): void
+  /** Somebody looked, and it did not answer well. */
+  unreachable(error: unknown): void
+}
+
+const momentsToRest = 3
+const firstRestMs = 1_000
+const mostRestMs = 60_000
+const looksPerRest = 4
+const mostLookMs = 10_000
+const jitter = 0.25
+const calmMs = 10_000
+const quarantineMs = 600_000
+const mostQuarantineMs = 86_400_000
+const throttleDefaultMs = 60_000
+// What nobody can have meant is taken for this.
+const mostThrottleMs = 3_600_000
+
+export function createHealth(options: {
+  readonly name: string
+  readonly clock: Clock
+  readonly log: Log
+  readonly random?: (() => number) | undefined
+}): Health {
+  const { name, clock, log, random = Math.random } = options
+  let moments = 0 // in which it failed, since it last answered
+  let failedAt = Number.NEGATIVE_INFINITY
+  let rests = 0 // since it last answered
+  let restedAt = Number.NEGATIVE_INFINITY
+  let restUntil = 0
+  let outSince = 0
+  let wellAt = Number.NEGATIVE_INFINITY // when a look found it well
+  let coolUntil = 0
+  let quarantineUntil = 0
+  let lies = 0
+  let isUnusable = false
+  let isTold = false
+
+  const restMs = () => Math.min(mostRestMs, firstRestMs * 2 ** (rests - 1))
+
+  /** One that was well for a while after a look has put it behind itself. */
+  function forgive(): void {
+    if (wellAt > restedAt && clock.monotonic() - wellAt > calmMs) moments = rests = 0
+  }
+
+  function rest(error: unknown): void {
+    forgive()
+    rests++
+    restedAt = clock.monotonic()
+    if (rests === 1 || wellAt > outSince) outSince = restedAt
+    restUntil = restedAt + restMs() * (1 + jitter * random())
+    if (isTold) return
+    isTold = true
+    log('warn', 'upstream.resting', { upstream: name, why: error instanceof Error ? error.message : String(error) })
+  }
+
+  function answered(): void {
+    moments = rests = restUntil = 0
+    // One that comes and goes is told of once.
+    if (!isTold || clock.monotonic() - restedAt < calmMs) return
+    isTold = false
+    log('info', 'upstream.recovered', { upstream: name })
+  }
+
+  const until = (now: number): { state: HealthState; at: number } | undefined => {
+    if (quarantineUntil > now) return { state: 'quarantined', at: quarantineUntil }
+    if (isUnusable) return { state: 'unusable', at: Number.POSITIVE_INFINITY }
+    if (coolUntil > now) return { state: 'cooling-down', at: coolUntil }
+    return restUntil > now ? { state: 'resting', at: restUntil } : undefined
+  }
+
+  return {
+    get state() {
+      return until(clock.monotonic())?.state ?? 'ready'
+    },
+    get untilMs() {
+      const now = clock.monotonic()
+      const at = until(now)?.at ?? now
+      return Number.isFinite(at) ? at - now : undefined
+    },
+    get outMs() {
+      return rests === 0 ? 0 : clock.monotonic() - outSince
+    },
+    get lookAgainMs() {
+      const ms = Math.min(mostLookMs, restMs() / looksPerRest)
+      return Math.max(firstRestMs / looksPerRest, ms) * (1 + jitter * (2 * random() - 1))
+    },
+    answered,
+    failed(error, beganAt) {
+      // What was under way when it last failed, or went to rest, fails of the same cause.
+      if (beganAt < failedAt || beganAt < restedAt) return
+      forgive()
+      failedAt = clock.monotonic()
+      moments++
+      if (moments >= momentsToRest) rest(error)
+    },
+    throttled(error) {
+      const ms = Math.min(mostThrottleMs, error.retryAfterMs ?? throttleDefaultMs)
+      const now = clock.monotonic()
+      const isNew = coolUntil <= now
+      coolUntil = Math.max(coolUntil, now + ms)
+      if (isNew) log('warn', 'upstream.cooling-down', { upstream: name, forMs: ms })
+    },
+    lied() {
+      const ms = Math.min(mostQuarantineMs, quarantineMs * 2 ** lies)
+      const now = clock.monotonic()
+      // Several false answers under way at once are one lie.
+      if (quarantineUntil > now) return
+      lies++
+      quarantineUntil = now + ms
+      log('error', 'upstream.quarantined', {
+        upstream: name,
+        forMs: ms,
+        why: 'it sent bytes that do not hash to their CID',
+      })
+    },
+    looked(usable, findings) {
+      if (isUnusable !== !usable) {
+        log(usable ? 'info' : 'warn', usable ? 'upstream.usable' : 'upstream.unusable', { upstream: name, findings })
+      }
+      isUnusable = !usable
+      // It may be asked again; how it answers then decides whether it had recovered.
+      if (!usable) return
+      restUntil = 0
+      if (wellAt < restedAt) wellAt = clock.monotonic()
+    },
+    unreachable: rest,
+  }
+}

@@ -1,0 +1,109 @@
+// A tier that cannot hold up a request. Each call is watched: who waits is told when that is no longer worth it, and a tier
+// that keeps failing is passed over at once (Failure `unavailable`) until a trial that nobody waits for comes back well.
+// Reads of this machine's own disk are not passed over for being slow, nor for a file that cannot be read: what lies there may
+// be nowhere else. Reads and writes are judged apart: a full disk still reads.
+import type { Tier } from '../../../backends/tiers/contract.ts'
+import type { Clock } from '../../core/clock.ts'
+import { withDeadline } from '../../core/deadline.ts'
+import { Failure } from '../../core/failure.ts'
+import type { Log } from '../../core/log.ts'
+import { createWatch, silent, type Watch } from './watch.ts'
+
+export type GuardOptions = {
+  readonly clock: Clock
+  readonly log: Log
+  /** When a read is given up. By default what the tier says of itself. */
+  readonly deadlineMs?: number
+  readonly writeDeadlineMs?: number
+  readonly failures?: number
+  readonly firstMs?: number
+  readonly mostMs?: number
+}
+
+export type GuardedTier = Tier & {
+  /** Reads are passed over now. */
+  readonly isDown: boolean
+  /** Calls that failed or took too long. */
+  readonly failures: number
+  readonly patienceMs: number
+}
+
+const usualDeadlineMs = 1000
+const writesTake = 10
+const probeMs = 10_000
+const mostPauseMs = 10_000
+const readPace = { firstMs: 100, leastMs: 25, factor: 2, mostMs: 500, lineMs: 250 }
+// What lies on this machine is worth more than a question to somebody else, also while the machine is busy.
+const localPace = { firstMs: 250, leastMs: 250, factor: 2, mostMs: 1000, lineMs: 500 }
+// An upload may be 200 ms later for a store that hangs, and waits longer for one that is known to take longer.
+const writePace = { firstMs: 150, leastMs: 25, factor: 1.5, mostMs: 500, lineMs: 1000 }
+
+export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
+  const { clock, log, failures, firstMs } = options
+  const { records } = tier
+  const deadlineMs = options.deadlineMs ?? tier.deadlineMs ?? usualDeadlineMs
+  const writeDeadlineMs = options.writeDeadlineMs ?? deadlineMs * writesTake
+  const breaker = {
+    ...(failures !== undefined && { failures }),
+    ...(firstMs !== undefined && { firstMs }),
+    mostMs: options.mostMs ?? mostPauseMs,
+  }
+  const reads = watch('reads', { ...(tier.traits.shared ? readPace : localPace), deadlineMs })
+  const writes = watch('writes', { ...writePace, deadlineMs: writeDeadlineMs })
+
+  function watch(what: 'reads' | 'writes', pace: typeof readPace & { readonly deadlineMs: number }): Watch {
+    return createWatch({
+      ...pace,
+      clock,
+      name: tier.name,
+      announces: tier.announces ?? false,
+      slowIsFailure: tier.traits.shared,
+      silenceOnly: what === 'reads' && !tier.traits.shared,
+      breaker,
+      onChange(state, reason) {
+        if (state === 'open') log('warn', 'tier.passed-over', { tier: tier.name, what, reason })
+        else log('info', 'tier.back', { tier: tier.name, what })
+      },
+    })
+  }
+
+  return {
+    name: tier.name,
+    traits: tier.traits,
+    deadlineMs,
+    get: (cid, signal, call) => reads.run(signal, call, (own, begun) => tier.get(cid, own, { begun })),
+    put: (cid, bytes, signal, call) => writes.run(signal, call, (own, begun) => tier.put(cid, bytes, own, { begun })),
+    has: (cid, signal, call) => reads.run(signal, call, (own, begun) => tier.has(cid, own, { begun })),
+    delete: (cid, signal, call) => writes.run(signal, call, (own, begun) => tier.delete(cid, own, { begun })),
+    ...(records && {
+      records: {
+        read: (key, signal, call) => reads.run(signal, call, (own, begun) => records.read(key, own, { begun })),
+        replace: (key, bytes, how, signal, call) =>
+          writes.run(signal, call, (own, begun) => records.replace(key, bytes, how, own, { begun })),
+      },
+    }),
+    async probe(signal) {
+      try {
+        const late = () => silent(tier.name, probeMs)
+        await withDeadline({ ms: probeMs, clock, signal, late }, async (own) => tier.probe?.(own))
+      } catch (error) {
+        if (!signal?.aborted) {
+          const why = error instanceof Failure ? error.message : 'an unexpected error'
+          reads.trip(why)
+          writes.trip(why)
+        }
+        throw error
+      }
+    },
+    close: () => tier.close(),
+    get isDown() {
+      return reads.isOpen
+    },
+    get failures() {
+      return reads.failures + writes.failures
+    },
+    get patienceMs() {
+      return reads.patienceMs
+    },
+  }
+}

@@ -1,0 +1,66 @@
+// One question to several tiers, the nearest first. The next one is asked when the one before has nothing, or takes longer
+// than it is worth waiting for; who is late goes on, and the first answer counts, whoever gives it.
+import type { Call } from '../../../backends/tiers/contract.ts'
+
+/** Undefined: it has nothing, or could not be asked. Rejects only with the reason of `signal`. */
+export type Asked<T> = (signal: AbortSignal, call: Call) => Promise<T | undefined>
+
+export interface InTurn<T> {
+  readonly found: Promise<T | undefined>
+  /** Resolves when everybody was asked and whoever has not answered takes longer than is worth waiting for. */
+  readonly overdue: Promise<void>
+}
+
+type Running = { isOverdue: boolean }
+
+export function askInTurn<T>(all: readonly Asked<T>[], signal: AbortSignal): InTurn<T> {
+  const { promise: found, resolve, reject } = Promise.withResolvers<T | undefined>()
+  const overdue = Promise.withResolvers<void>()
+  const running = new Set<Running>()
+  const others = new AbortController()
+  let next = 0
+  let isOver = false
+
+  function end(settle: () => void): void {
+    if (isOver) return
+    isOver = true
+    settle()
+    signal.removeEventListener('abort', leave)
+    others.abort(signal.aborted ? signal.reason : new DOMException('another tier has it', 'AbortError'))
+  }
+  const leave = () => end(() => reject(signal.reason))
+
+  /** The one before has nothing, or is late. */
+  function goOn(): void {
+    const ask = all[next++]
+    if (isOver) return
+    if (ask) return askOne(ask)
+    if (running.size === 0) end(() => resolve(undefined))
+    else if ([...running].every(({ isOverdue }) => isOverdue)) overdue.resolve()
+  }
+
+  function askOne(ask: Asked<T>): void {
+    const one: Running = { isOverdue: false }
+    running.add(one)
+    const told = () => {
+      if (one.isOverdue || !running.has(one)) return
+      one.isOverdue = true
+      goOn()
+    }
+    ask(others.signal, { overdue: told }).then(
+      (answer) => {
+        running.delete(one)
+        if (answer !== undefined) end(() => resolve(answer))
+        // Who was late has had its turn; only the last answer of all ends it.
+        else if (!one.isOverdue || next >= all.length) goOn()
+      },
+      (error: unknown) => end(() => reject(error)),
+    )
+  }
+
+  found.catch(() => {})
+  signal.addEventListener('abort', leave, { once: true })
+  if (signal.aborted) leave()
+  else goOn()
+  return { found, overdue: overdue.promise }
+}

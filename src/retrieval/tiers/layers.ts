@@ -1,0 +1,100 @@
+// The tiers of a stack with what is counted of each. For whoever asks through here there are hits and misses only: a tier
+// that fails, or is late, is counted as an outage and is a miss.
+import type { Call, Tier } from '../../../backends/tiers/contract.ts'
+import type { Clock } from '../../core/clock.ts'
+import { Failure, isFailure } from '../../core/failure.ts'
+import type { Log } from '../../core/log.ts'
+import type { Filler } from './filler.ts'
+import { createLayer, type Layer } from './layer.ts'
+
+export type Found = { readonly bytes: Uint8Array; readonly tier: string }
+
+export type { Layer } from './layer.ts'
+export type SlowLayer = Layer & { readonly filler: Filler }
+
+export interface Layers {
+  readonly all: readonly Layer[]
+  readonly fast: readonly Layer[]
+  readonly slow: readonly SlowLayer[]
+  /** Asks one of them. Rejects only with the reason of `signal`. */
+  ask<T>(
+    layer: Layer,
+    signal: AbortSignal | undefined,
+    question: (call: Call) => Promise<T>,
+    call?: Call,
+  ): Promise<T | undefined>
+  hit(layer: Layer, bytes: Uint8Array): Found
+  outage(layer: Layer, error: unknown): Failure
+  /** Writes what waits for them, as long as that does not take longer than `ms`. */
+  drain(ms?: number): Promise<void>
+  close(): Promise<void>
+}
+
+export type LayersOptions = {
+  readonly clock: Clock
+  readonly log: Log
+  /** A tier could not be asked, or was late; called for each time. */
+  readonly onOutage?: ((tier: string, failure: Failure) => void) | undefined
+  /** For each slow tier: what may wait to be written there. */
+  readonly fillBytes?: number | undefined
+}
+
+/** Tiers are closed with the layers. A layer is somebody else's, and may be part of another stack: it goes on. */
+export function createLayers(
+  parts: readonly (Tier | Layer)[],
+  { clock, log, onOutage, fillBytes }: LayersOptions,
+): Layers {
+  const all: readonly Layer[] = parts.map((part) =>
+    isLayer(part) ? part : createLayer(part, { clock, fillBytes, here: () => all }),
+  )
+  const own = all.filter((_layer, index) => !isLayer(parts[index]))
+
+  function outage(layer: Layer, error: unknown): Failure {
+    const failure = isFailure(error) ? error : unexpected(layer.tier.name, error)
+    if (failure.kind === 'internal') log('error', 'tier.unexpected', { tier: layer.tier.name, error: String(error) })
+    layer.outages++
+    onOutage?.(layer.tier.name, failure)
+    return failure
+  }
+
+  return {
+    all,
+    fast: all.filter(({ filler }) => !filler),
+    slow: all.filter((layer): layer is SlowLayer => layer.filler !== undefined),
+    async ask(layer, signal, question, call) {
+      let isCounted = false
+      const count = (error: unknown) => {
+        if (!isCounted) outage(layer, error)
+        isCounted = true
+      }
+      const overdue = () => {
+        count(late(layer.tier.name))
+        call?.overdue?.()
+      }
+      try {
+        const answer = await question({ ...call, overdue })
+        if (answer === undefined && !isCounted) layer.misses++
+        return answer
+      } catch (error) {
+        if (signal?.aborted) throw error
+        count(error)
+        return undefined
+      }
+    },
+    hit(layer, bytes) {
+      layer.hits++
+      return { bytes, tier: layer.tier.name }
+    },
+    outage,
+    drain: async (ms) => void (await Promise.all(own.map((layer) => layer.close(ms)))),
+    close: async () => void (await Promise.all(own.map(({ tier }) => tier.close()))),
+  }
+}
+
+const isLayer = (part: Tier | Layer | undefined): part is Layer => part !== undefined && 'filler' in part
+
+export const late = (name: string): Failure =>
+  new Failure('timeout', `tier ${name} takes longer than it is waited for`, { source: 'tier' })
+
+const unexpected = (name: string, cause: unknown): Failure =>
+  new Failure('internal', `tier ${name} failed in a way it should not`, { source: 'ours', cause })

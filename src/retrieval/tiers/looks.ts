@@ -1,0 +1,97 @@
+// Looks into the slow tiers: one for all who want a block at the same time. What is found fills the tiers before it.
+import type { CID } from 'multiformats/cid'
+import type { Call } from '../../../backends/tiers/contract.ts'
+import { blockKey } from '../../core/block.ts'
+import { createFlights } from '../../core/flights.ts'
+import type { Log } from '../../core/log.ts'
+import { askInTurn, type InTurn } from './in-turn.ts'
+import type { Found, Layer, Layers } from './layers.ts'
+
+export interface Look {
+  /** Undefined: no slow tier has it, or none could be asked. Rejects only when everybody left, or the stack was closed. */
+  readonly found: Promise<Found | undefined>
+  /** Resolves as soon as it is worth asking somebody else too. The look goes on. */
+  readonly overdue: Promise<void>
+  /** Resolves when no tier of this machine has it, or could say so. They may be slow because we are busy. */
+  readonly here: Promise<void>
+  leave(): void
+}
+
+export interface Looks {
+  join(cid: CID): Look
+  /** With nobody else, `anyway`: those too that failed lately. */
+  alone(cid: CID, signal: AbortSignal, anyway: boolean): Promise<Found | undefined>
+  /** Whether a slow tier has it, as far as they say so soon. */
+  has(cid: CID, signal: AbortSignal): InTurn<true>
+  /** It was deleted: what is being read now fills nothing, and whoever looks from now on looks anew. */
+  forget(cid: CID): void
+  close(): void
+}
+
+type Looking = Omit<Look, 'leave'>
+/** `isStale`: it was deleted meanwhile. */
+type Shared = { readonly looking: Looking; isStale: boolean }
+
+export function createLooks({ all, slow, ask, hit }: Layers, log: Log): Looks {
+  const flights = createFlights<Shared>()
+  let deletes = 0
+
+  /** Into every tier that is asked before this one. A fill that fails is counted where it fails; nobody waits for it. */
+  function fillBefore(found: Layer, cid: CID, bytes: Uint8Array): void {
+    const onError = (error: unknown) => log('debug', 'tier.fill', { error: String(error) })
+    for (const { filler, tier } of all.slice(0, all.indexOf(found)))
+      (filler ? filler.put(cid, bytes) : tier.put(cid, bytes)).catch(onError)
+  }
+
+  function begin(cid: CID, signal: AbortSignal, isStale: () => boolean, anyway: boolean): Looking {
+    const here = Promise.withResolvers<void>()
+    let left = slow.filter(isHere).length
+    const over = (layer: Layer): undefined => {
+      if (isHere(layer) && --left === 0) here.resolve()
+    }
+    const asked = slow.map((layer) => async (own: AbortSignal, call: Call) => {
+      const get = (told: Call) => layer.tier.get(cid, own, told)
+      const bytes = await ask(layer, own, get, { ...call, anyway })
+      if (!bytes) return over(layer)
+      if (!isStale()) fillBefore(layer, cid, bytes)
+      return hit(layer, bytes)
+    })
+    if (left === 0) here.resolve()
+    return { ...askInTurn(asked, signal), here: here.promise }
+  }
+
+  return {
+    join(cid) {
+      const key = blockKey(cid)
+      const flight = flights.join(key, (signal) => {
+        const shared: Shared = { looking: begin(cid, signal, () => shared.isStale, false), isStale: false }
+        const land = () => flights.land(key, shared)
+        shared.looking.found.then(land, land)
+        return shared
+      })
+      return { ...flight.work.looking, leave: () => flight.leave() }
+    },
+    alone(cid, signal, anyway) {
+      const before = deletes
+      return begin(cid, signal, () => deletes !== before, anyway).found
+    },
+    has(cid, signal) {
+      const asked = slow.map(
+        (layer) => async (own: AbortSignal, call: Call) =>
+          (await ask(layer, own, (told) => layer.tier.has(cid, own, told), call)) || undefined,
+      )
+      return askInTurn(asked, signal)
+    },
+    forget(cid) {
+      deletes++
+      const key = blockKey(cid)
+      const running = flights.peek(key)
+      if (!running) return
+      running.isStale = true
+      flights.land(key, running)
+    },
+    close: () => flights.close(),
+  }
+}
+
+const isHere = ({ tier }: Layer): boolean => !tier.traits.shared

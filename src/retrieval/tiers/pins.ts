@@ -1,0 +1,29 @@
+// The blocks of a local provider as a tier to read from: what is pinned here is served from here, whatever the caches
+// forgot. Nothing is written or deleted through it; that is the provider's business.
+import type { LocalStore } from '../../../backends/pinning/contract.ts'
+import type { Tier } from '../../../backends/tiers/contract.ts'
+import { proves } from '../../core/block.ts'
+import type { Log } from '../../core/log.ts'
+
+export function createPinsTier(
+  name: string,
+  store: LocalStore,
+  /** `keeps`: what is in it stays, so that no cache on this machine need have it too. */
+  { keeps, log }: { readonly keeps: boolean; readonly log: Log },
+): Tier {
+  return {
+    name,
+    traits: { persistent: true, shared: false, trusted: true, keeps },
+    async get(cid) {
+      const bytes = await store.get(cid)
+      if (bytes === undefined || proves(cid, bytes)) return bytes
+      // A disk rots. The file stays: it is put right when the same upload comes again.
+      log('error', 'pins.rotten', { provider: name, cid: cid.toString() })
+      return undefined
+    },
+    has: (cid) => store.has(cid),
+    put: async () => {},
+    delete: async () => {},
+    close: async () => {},
+  }
+}

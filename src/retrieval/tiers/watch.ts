@@ -1,0 +1,221 @@
+// The calls of one kind (reads, or writes) to one tier, each with a clock of its own that begins when the call really does:
+// first it is no longer waited for, then it counts as slow, once, and in the end it is given up. A clock of ours that rings
+// late tells of our own delay, and is set again.
+import type { Call } from '../../../backends/tiers/contract.ts'
+import type { Clock } from '../../core/clock.ts'
+import { orAborted } from '../../core/deadline.ts'
+import { Failure, isFailure } from '../../core/failure.ts'
+import { type Breaker, createBreaker, type Permit } from './breaker.ts'
+import { createPace, type Pace } from './pace.ts'
+
+export type WatchOptions = {
+  readonly clock: Clock
+  /** Of the tier. */
+  readonly name: string
+  readonly announces: boolean
+  /** A call that is slow for this tier counts as a failure at once, and not only when it is given up. */
+  readonly slowIsFailure: boolean
+  /** A call that fails quickly says nothing about the next one. */
+  readonly silenceOnly?: boolean | undefined
+  readonly deadlineMs: number
+  readonly firstMs: number
+  readonly leastMs: number
+  readonly factor: number
+  readonly mostMs: number
+  /** What somebody waits while his call stands in a line of ours. */
+  readonly lineMs: number
+  readonly breaker: { readonly failures?: number; readonly firstMs?: number; readonly mostMs?: number }
+  readonly onChange: (state: 'open' | 'closed', reason: string) => void
+}
+
+/** A call, as the tier makes it. */
+export type Work<T> = (signal: AbortSignal, begun: () => void) => Promise<T>
+
+export interface Watch {
+  run<T>(signal: AbortSignal | undefined, call: Call | undefined, work: Work<T>): Promise<T>
+  /** Something else has found out that it is no use. */
+  trip(reason: string): void
+  readonly isOpen: boolean
+  readonly patienceMs: number
+  /** Calls that failed or took too long. */
+  readonly failures: number
+}
+
+type Live = { tell(): void; end(reason: unknown): void; readonly hasBegun: boolean }
+
+const mostAtOnce = 8192
+const mostStrays = 8
+const lateMs = 10
+const againMs = 25
+// What somebody waits longer where we were held up ourselves: hardly for a store elsewhere, for a disk it is mostly so.
+const heldUpMs = { elsewhere: 50, here: 500 }
+
+export function createWatch(options: WatchOptions): Watch {
+  const { clock, name, announces, slowIsFailure, silenceOnly = false, deadlineMs, lineMs } = options
+  const pace: Pace = createPace(options)
+  const breaker: Breaker = createBreaker({ ...options.breaker, clock, onChange: changed })
+  const live = new Set<Live>()
+  let reason = ''
+  let failures = 0
+  let strays = 0
+
+  /** Whoever waits for it need not any more, and what stands in our line does not go there. */
+  function changed(state: 'open' | 'closed'): void {
+    options.onChange(state, reason)
+    if (state === 'closed') return
+    for (const one of live) {
+      one.tell()
+      if (!one.hasBegun) one.end(passedOver(name, breaker.retryAfterMs))
+    }
+  }
+
+  function blame(error: unknown, permit: Permit): void {
+    failures++
+    reason = isFailure(error) ? error.message : 'an unexpected error'
+    permit.failed()
+  }
+
+  /** Rings after `ms` in which we were not held up ourselves; `late` is told of each time we were. */
+  function ring(ms: number, action: () => void, late = () => {}): () => void {
+    const due = clock.monotonic() + ms
+    let stop = clock.after(ms, () => {
+      if (clock.monotonic() - due <= lateMs) return action()
+      late()
+      stop = ring(Math.min(ms, againMs), action, late)
+    })
+    return () => stop()
+  }
+
+  /** Where nobody is waited for any more, nobody stands in line for it. */
+  function tellLine(): void {
+    if (pace.patienceMs === 0) for (const one of live) if (!one.hasBegun) one.tell()
+  }
+
+  function start<T>(permit: Permit, overdue: (() => void) | undefined, work: Work<T>) {
+    const own = new AbortController()
+    const cut = Promise.withResolvers<never>()
+    let beganAt: number | undefined
+    let isTold = false
+    let isLeft = false
+    let isBlamed = false
+    const one = {
+      get hasBegun() {
+        return beganAt !== undefined
+      },
+      tell() {
+        if (isTold) return
+        isTold = true
+        overdue?.()
+      },
+      end(why: unknown) {
+        own.abort(why)
+        cut.reject(why)
+      },
+      /** Who has waited long enough leaves a call that is worth knowing the end of. */
+      leave(why: unknown) {
+        if (isLeft) return
+        isLeft = true
+        if (!isTold || strays >= mostStrays) return one.end(why)
+        strays++
+        over.catch(() => {}).finally(() => strays--)
+      },
+    }
+    let stop = announces ? clock.after(lineMs, one.tell) : () => {}
+    const begun = () => {
+      if (beganAt !== undefined || own.signal.aborted) return
+      beganAt = clock.monotonic()
+      stop()
+      const since = beganAt
+      const { patienceMs, dueMs, slowMs } = pace
+      const late = () => {
+        if (clock.monotonic() - since > dueMs + (slowIsFailure ? heldUpMs.elsewhere : heldUpMs.here)) one.tell()
+      }
+      const due = () => {
+        pace.overdue()
+        one.tell()
+        tellLine()
+        stop = ring(slowMs - dueMs, slow)
+      }
+      const slow = () => {
+        isBlamed = slowIsFailure
+        if (isBlamed) blame(silent(name, slowMs), permit)
+        stop = ring(deadlineMs - slowMs, () => one.end(silent(name, deadlineMs)))
+      }
+      // Who usually takes longer than is worth waiting for is not waited for at all.
+      if (patienceMs === 0) one.tell()
+      stop = ring(dueMs, due, late)
+    }
+    live.add(one)
+    if (!announces) begun()
+    const over = Promise.race([work(own.signal, begun), cut.promise])
+      .then(
+        (answer) => {
+          if (beganAt !== undefined) pace.answered(clock.monotonic() - beganAt)
+          permit.succeeded()
+          return answer
+        },
+        (error: unknown) => {
+          const isCut = own.signal.aborted
+          const isTelling = isCut ? !isLeft : isTheirs(error) && (!silenceOnly || isFailure(error, 'timeout'))
+          if (!isTelling) permit.cancelled()
+          else if (!isBlamed) blame(error, permit)
+          throw error
+        },
+      )
+      .finally(() => {
+        stop()
+        live.delete(one)
+      })
+    over.catch(() => {})
+    return { over, leave: one.leave }
+  }
+
+  return {
+    async run(signal, call, work) {
+      signal?.throwIfAborted()
+      if (live.size >= mostAtOnce) throw crowded(name)
+      const isTrial = breaker.state !== 'closed'
+      const permit = breaker.enter() ?? (call?.anyway ? notAsked : undefined)
+      if (!permit) throw passedOver(name, breaker.retryAfterMs)
+      const isWaitedFor = !isTrial || call?.anyway === true
+      const { over, leave } = start(permit, isWaitedFor ? call?.overdue : undefined, work)
+      if (!isWaitedFor) throw passedOver(name, breaker.retryAfterMs)
+      try {
+        return await orAborted(signal, over)
+      } catch (error) {
+        if (signal?.aborted) leave(error)
+        throw error
+      }
+    },
+    trip(why) {
+      reason = why
+      breaker.trip()
+    },
+    get isOpen() {
+      return breaker.state !== 'closed'
+    },
+    get patienceMs() {
+      return breaker.state === 'closed' ? pace.patienceMs : 0
+    },
+    get failures() {
+      return failures
+    },
+  }
+}
+
+/** The permit of a call that a breaker did not let through: it says nothing to it. */
+const notAsked: Permit = { succeeded() {}, failed() {}, cancelled() {} }
+
+const notTheirs = new Set(['cancelled', 'too-large', 'malformed', 'unsupported', 'overloaded'])
+
+/** A failure that says something about the tier, and not about what was asked of it, who asked, or our own line. */
+const isTheirs = (error: unknown): boolean => !(isFailure(error) && notTheirs.has(error.kind))
+
+export const silent = (name: string, ms: number): Failure =>
+  new Failure('timeout', `tier ${name} took longer than ${Math.round(ms)} ms`, { source: 'tier' })
+
+const passedOver = (name: string, retryAfterMs: number): Failure =>
+  new Failure('unavailable', `tier ${name} is passed over: it failed lately`, { source: 'tier', retryAfterMs })
+
+const crowded = (name: string): Failure =>
+  new Failure('overloaded', `tier ${name} is being asked too much at once`, { source: 'tier' })

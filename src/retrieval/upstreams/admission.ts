@@ -1,0 +1,144 @@
+// When a question may go to an upstream: within what it allows us a minute, while it is well, and when it has a place.
+import { LRUCache } from 'lru-cache'
+import type { Clock } from '../../core/clock.ts'
+import { Failure } from '../../core/failure.ts'
+import type { Health } from '../health/health.ts'
+import { type Allowance, createAllowance } from './allowance.ts'
+import { createPlaces, type Place } from './places.ts'
+import type { Window } from './window.ts'
+
+export type Want = {
+  readonly key: string
+  readonly isSearch?: boolean
+  /** How much of its time it has spent already. */
+  readonly waitedMs?: number
+}
+
+export interface Admission {
+  /** How long its budgets make one wait that asks for this. */
+  budgetMs(key: string): number
+  /** How long a question would wait for its place now. */
+  readonly waitMs: number
+  readonly inLine: number
+  enter(want: Want, signal: AbortSignal): Promise<Place>
+  /** The upstream answered a question, or so many, that began then. */
+  alive(beganAt: number, answers: number): void
+  /** Its health has changed. */
+  look(): void
+  /** It is out: who stood in line before that moment need not wait for it. */
+  turnAway(before: number): void
+}
+
+export type AdmissionOptions = {
+  readonly name: string
+  readonly clock: Clock
+  readonly health: Health
+  readonly window: Window
+  readonly connections: number
+  readonly perMinute: number | undefined
+  readonly perCidPerMinute: number | undefined
+  readonly patienceMs: () => number
+  readonly lateMs: () => number
+  /** Its places are all held by late questions, and readers wait. */
+  readonly onStuck: () => void
+  /** Somebody waits for it although it rests. */
+  readonly onWanted: () => void
+  /** Whether looks decide when a rest is over. Without, it is tried now and then. */
+  readonly isLookedAt: () => boolean
+}
+
+const tryEveryMs = 1_000
+const mostCids = 10_000
+const mostRetryMs = 30_000
+
+export function createAdmission(options: AdmissionOptions): Admission {
+  const { name, clock, health, window, connections, perMinute, perCidPerMinute } = options
+  const minute = perMinute === undefined ? undefined : createAllowance(perMinute, clock)
+  const cids = perCidPerMinute === undefined ? undefined : new LRUCache<string, Allowance>({ max: mostCids })
+  let tryAt = 0
+
+  const places = createPlaces({
+    name,
+    most: connections,
+    window,
+    clock,
+    waitMs,
+    lateMs: options.lateMs,
+    onStuck: options.onStuck,
+    tooLate: (ms) => (health.state === 'ready' ? overloaded(ms) : out()),
+    onTaken() {
+      minute?.take()
+      tryAt = clock.monotonic() + tryEveryMs
+    },
+  })
+
+  function waitMs(): number {
+    switch (health.state) {
+      case 'ready':
+        return minute?.waitMs ?? 0
+      case 'resting': {
+        const untilMs = health.untilMs ?? Number.POSITIVE_INFINITY
+        return options.isLookedAt() ? untilMs : Math.min(untilMs, Math.max(0, tryAt - clock.monotonic()))
+      }
+      default:
+        return Number.POSITIVE_INFINITY
+    }
+  }
+
+  function ofCid(key: string): Allowance | undefined {
+    if (cids === undefined || perCidPerMinute === undefined) return undefined
+    let found = cids.get(key)
+    if (!found) cids.set(key, (found = createAllowance(perCidPerMinute, clock)))
+    return found
+  }
+
+  const out = () =>
+    new Failure('unavailable', `${name} cannot be asked now (${health.state})`, {
+      source: 'upstream',
+      retryAfterMs: health.untilMs,
+    })
+
+  const overloaded = (waitMs: number) =>
+    new Failure('overloaded', `${name} has too much to do to be asked in time`, {
+      source: 'ours',
+      retryAfterMs: Math.min(mostRetryMs, waitMs),
+    })
+
+  async function budget(key: string, giveUpAt: number, signal: AbortSignal): Promise<void> {
+    const own = ofCid(key)
+    if (!own) return
+    for (let ms = own.waitMs; ms > 0; ms = own.waitMs) {
+      if (clock.monotonic() + ms > giveUpAt) {
+        throw overloaded(ms)
+      }
+      await clock.sleep(ms, signal)
+    }
+    own.take()
+  }
+
+  return {
+    budgetMs: (key) => Math.max(minute?.waitMs ?? 0, ofCid(key)?.waitMs ?? 0),
+    get waitMs() {
+      return places.expectedWaitMs
+    },
+    get inLine() {
+      return places.inLine
+    },
+    async enter({ key, isSearch = false, waitedMs = 0 }, signal) {
+      signal.throwIfAborted()
+      const giveUpAt = clock.monotonic() + options.patienceMs() - waitedMs
+      await budget(key, giveUpAt, signal)
+      const { state } = health
+      if (state === 'resting') options.onWanted()
+      if (state !== 'ready' && (state !== 'resting' || (!options.isLookedAt() && tryAt > clock.monotonic())))
+        throw out()
+      const place = await places.take(isSearch, giveUpAt, signal)
+      if (!signal.aborted) return place
+      place.leave()
+      throw signal.reason
+    },
+    alive: places.alive,
+    look: places.look,
+    turnAway: (before) => places.flush(before, out),
+  }
+}

@@ -1,0 +1,177 @@
+// The account of one race while it runs: who was asked, what became of it, and who has not answered yet.
+import type { CID } from 'multiformats/cid'
+import { blockKey } from '../../core/block.ts'
+import type { Clock } from '../../core/clock.ts'
+import { isFailure } from '../../core/failure.ts'
+import type { Attempt } from '../../observe/account.ts'
+import type { AskKind } from '../health/standing.ts'
+import type { Member } from './pool.ts'
+
+/** Why a question is given up although it did not fail: others brought what was wanted, or it fell behind them. */
+export type LetGo = 'enough' | 'behind'
+
+/** One question to one upstream, from the moment it is sent. The first ending counts; what comes after it is ignored. */
+export interface Question {
+  /** Aborts when readers need its place, because it has looked for long already. To be passed on to the upstream. */
+  readonly signal: AbortSignal
+  /** A proved block that was wanted came from here. `waitedMs`: how long readers waited for it since the one before. */
+  brought(bytes: number, waitedMs: number): void
+  /** It gave all that it was asked for. */
+  done(): void
+  letGo(why: LetGo): void
+  failed(error: unknown): void
+}
+
+export interface Attempts {
+  /**
+   * Begins a question once this upstream has a place for it. Rejects when `signal` aborts, and with a Failure that is
+   * among the `failures` when there is none in time (`overloaded`) or the upstream went out meanwhile (`unavailable`).
+   */
+  ask(member: Member, kind: AskKind, cid: CID, signal: AbortSignal): Promise<Question>
+  /** Every question that has not ended stands in line at its upstream: nobody looks for anything. */
+  readonly isInLine: boolean
+  /** Somebody was asked, but so late, or so crowded, that no answer until now says nothing. */
+  readonly hasBeenCrowded: boolean
+  skip(skipped: readonly Attempt[]): void
+  /** What can be said now; those still running are `no answer yet`. */
+  list(): Attempt[]
+  /** What the questions failed with, in the order in which they did. */
+  readonly failures: readonly unknown[]
+}
+
+const mostKept = 32
+// Who has sent nothing of use for so long stands still, as far as the account is concerned.
+const stalledMs = 1000
+const inLine = 'waiting for its turn'
+
+type Entry = {
+  readonly member: Member
+  outcome: string | undefined
+  ms: number
+  /** When it was asked, or began to wait for that. */
+  at: number
+  bytes: number
+  broughtAt: number
+}
+
+const isUnasked = (outcome: string): boolean => [inLine, 'overloaded', 'unavailable', 'lost'].includes(outcome)
+
+export function createAttempts(clock: Clock): Attempts {
+  const made: Entry[] = []
+  const skippedOnes: Attempt[] = []
+  const failures: unknown[] = []
+  // What is held against an upstream only if another one has it.
+  let heldBack: (() => void)[] = []
+  const beganAt = clock.monotonic()
+  let isThere = false
+  // Somebody looked for it and brought nothing: it may be nowhere.
+  let isDoubted = false
+  let standing = 0
+  let asking = 0
+
+  function fail(error: unknown): void {
+    if (failures.length < mostKept) failures.push(error)
+  }
+
+  return {
+    failures,
+    get isInLine() {
+      return standing > 0 && asking === 0
+    },
+    get hasBeenCrowded() {
+      const now = clock.monotonic()
+      const hadTime = ({ outcome, at, member }: Entry) =>
+        outcome === undefined ? now - at > (now - beganAt) / 2 && !member.standing.isCrowded : !isUnasked(outcome)
+      return made.length > 0 && !made.some(hadTime)
+    },
+    async ask(member, kind, cid, signal) {
+      signal.throwIfAborted()
+      const key = blockKey(cid)
+      const entry: Entry = {
+        member,
+        outcome: inLine,
+        ms: 0,
+        at: clock.monotonic(),
+        bytes: 0,
+        broughtAt: 0,
+      }
+      if (made.length < mostKept) made.push(entry)
+      const asked = await enter().catch((error: unknown) => {
+        entry.ms = Math.round(clock.monotonic() - entry.at)
+        entry.outcome = signal.aborted ? 'lost' : isFailure(error) ? error.kind : 'internal'
+        if (!signal.aborted) fail(error)
+        throw error
+      })
+      entry.outcome = undefined
+      entry.at = clock.monotonic()
+      asking++
+
+      async function enter() {
+        standing++
+        try {
+          // What has begun has time again.
+          const waitedMs = isThere ? 0 : clock.monotonic() - beganAt
+          return await member.standing.enter(
+            { kind, key, isSearch: (isDoubted && !isThere) || member.standing.isDoubted(key), waitedMs },
+            signal,
+          )
+        } finally {
+          standing--
+        }
+      }
+      const end = (outcome: string): boolean => {
+        if (entry.outcome !== undefined) return false
+        entry.ms = Math.round(clock.monotonic() - entry.at)
+        entry.outcome = outcome
+        asking--
+        return true
+      }
+      return {
+        signal: asked.signal,
+        brought(bytes, waitedMs) {
+          if (entry.outcome !== undefined) return
+          entry.bytes += bytes
+          if (bytes > 0) entry.broughtAt = clock.monotonic()
+          asked.brought(bytes, waitedMs)
+          if (isThere || bytes === 0) return
+          isThere = true
+          for (const hold of heldBack) hold()
+          heldBack = []
+        },
+        done() {
+          if (end('won')) asked.done()
+        },
+        letGo(why) {
+          const lost = why === 'behind' ? 'began, then fell behind' : 'won'
+          if (end(entry.bytes === 0 ? 'lost' : lost)) asked.letGo(why)
+        },
+        failed(error) {
+          const kind = isFailure(error) ? error.kind : 'internal'
+          const word = kind === 'timeout' ? 'stalled' : kind
+          if (!end(entry.bytes === 0 ? kind : `began, then ${word}`)) return
+          if (kind === 'not-found' || kind === 'timeout') isDoubted = true
+          const hold = asked.failed(error)
+          if (isThere) hold?.()
+          else if (hold && heldBack.length < mostKept) heldBack.push(hold)
+          fail(error)
+        },
+      }
+    },
+    skip(skipped) {
+      skippedOnes.push(...skipped.slice(0, mostKept - skippedOnes.length))
+    },
+    list() {
+      const now = clock.monotonic()
+      return [
+        ...made.map(({ member, outcome, ms, at, bytes, broughtAt }) => {
+          const upstream = member.upstream.name
+          if (outcome === inLine) return { upstream, outcome, ms: Math.round(now - at) }
+          if (outcome !== undefined) return { upstream, outcome, ms }
+          const sending = now - broughtAt < stalledMs ? 'sending' : 'began, then stalled'
+          return { upstream, outcome: bytes === 0 ? 'no answer yet' : sending, ms: Math.round(now - at) }
+        }),
+        ...skippedOnes,
+      ]
+    },
+  }
+}

@@ -1,0 +1,230 @@
+// The places at one upstream, and the line for them: the only queue there is on the way to it, so that time spent in it
+// is never held against the upstream. Readers go first, in the order in which they came. Long searches for what may be
+// nowhere have a small share, and more only while nobody else wants it.
+import type { Clock } from '../../core/clock.ts'
+import { Failure } from '../../core/failure.ts'
+import type { Window } from './window.ts'
+
+export interface Place {
+  /** Since when the upstream has the question. */
+  readonly at: number
+  /** Whether the window was full when it got its place. */
+  readonly wasFull: boolean
+  /** Aborts when readers need the place of a search that has had its time. */
+  readonly signal: AbortSignal
+  /** The upstream answered: with bytes (it goes on) or in words. */
+  answered(): void
+  /** The question is over. */
+  leave(): void
+}
+
+export interface Places {
+  /**
+   * Rejects when there is no place early enough for an answer to come before `giveUpAt`, with the reason of a flush, or as
+   * `signal` aborts.
+   */
+  take(isSearch: boolean, giveUpAt: number, signal: AbortSignal): Promise<Place>
+  /** How long one would stand in line now. */
+  readonly expectedWaitMs: number
+  /** What changes whether places are given away has changed. */
+  look(): void
+  /** The upstream answered a question, or so many, that began then: those that began before it take long by themselves. */
+  alive(beganAt: number, answers: number): void
+  /** Sends away who stood in line before that moment. */
+  flush(before: number, reason: () => Failure): void
+  readonly inLine: number
+  readonly taken: number
+}
+
+export type PlacesOptions = {
+  readonly name: string
+  /** Connections at once. */
+  readonly most: number
+  readonly window: Window
+  readonly clock: Clock
+  /** Milliseconds until one may be asked, for reasons besides the places; Infinity: not before `look`. */
+  readonly waitMs: () => number
+  /** What takes longer than this is late. */
+  readonly lateMs: () => number
+  /** What is said to who found no place in time, and how long a wait it would have been. */
+  readonly tooLate: (waitMs: number) => Failure
+  /** A place was given away: it counts against budgets. */
+  readonly onTaken: () => void
+  /** All places are held by questions that are late, and readers wait: is the upstream alive? */
+  readonly onStuck: () => void
+}
+
+type Waiter = {
+  readonly since: number
+  readonly enter: (place: Place) => void
+  readonly leave: (reason: unknown) => void
+}
+type Held = { readonly at: number; readonly controller: AbortController; overtakenBy: number }
+
+const mostInLine = 10_000
+const searchShare = 1 / 8
+const idleSearchShare = 3 / 4
+const enoughOvertook = 2
+const lookAgainMs = 100
+// A question is given up for others only when it is surely a long one: on a busy machine an upstream that is well answers late too.
+const leastBeforeLetGoMs = 2000
+const outMs = 60_000
+const typicalWeight = 0.1
+const guessedMs = 300
+
+export function createPlaces(options: PlacesOptions): Places {
+  const { name, most, window, clock, waitMs, lateMs, tooLate, onTaken, onStuck } = options
+  const readers = new Set<Waiter>()
+  const searchers = new Set<Waiter>()
+  // All in the order in which they got their place.
+  const asked = new Set<Held>()
+  const searching = new Set<Held>()
+  const sending = new Set<Held>()
+  let answerMs = guessedMs
+  let stopTimer: (() => void) | undefined
+
+  const taken = () => asked.size + searching.size + sending.size
+  const share = () => Math.max(1, Math.floor(window.size * searchShare))
+  const hasRoom = () => asked.size < window.size && taken() < most
+  const hasSearchRoom = () =>
+    taken() < most && (searching.size < share() || asked.size + searching.size < window.size * idleSearchShare)
+
+  function give(waiter: Waiter, isSearch: boolean): void {
+    const held: Held = { at: clock.monotonic(), controller: new AbortController(), overtakenBy: 0 }
+    ;(isSearch ? searching : asked).add(held)
+    const forget = () => asked.delete(held) || searching.delete(held) || sending.delete(held)
+    onTaken()
+    waiter.enter({
+      at: held.at,
+      wasFull: asked.size >= window.size || readers.size > 0,
+      signal: held.controller.signal,
+      answered() {
+        answerMs += (clock.monotonic() - held.at - answerMs) * typicalWeight
+        if (!asked.delete(held) && !searching.delete(held)) return
+        sending.add(held)
+        alive(held.at, 1)
+      },
+      leave() {
+        if (forget()) look()
+      },
+    })
+  }
+
+  function alive(beganAt: number, answers: number): void {
+    for (const held of asked) {
+      if (held.at >= beganAt) break
+      held.overtakenBy += answers
+    }
+    look()
+  }
+
+  /** Whether something was done for a reader that finds no room: a late question is a search, and searches may have to go. */
+  function makeRoom(): boolean {
+    const now = clock.monotonic()
+    const late = lateMs()
+    const [oldest] = asked
+    if (oldest && now - oldest.at >= late) {
+      for (const held of asked) {
+        if (now - held.at < late) break
+        if (held.overtakenBy < enoughOvertook) continue
+        asked.delete(held)
+        searching.add(held)
+        return true
+      }
+      onStuck()
+    }
+    const [search] = searching
+    if (
+      !search ||
+      taken() < most ||
+      searching.size <= Math.floor(most * searchShare) ||
+      now - search.at < Math.max(late, leastBeforeLetGoMs)
+    )
+      return false
+    searching.delete(search)
+    search.controller.abort(
+      new Failure(
+        'timeout',
+        `${name} did not begin to answer within ${Math.round(now - search.at)} ms, and others wait`,
+        {
+          source: 'upstream',
+        },
+      ),
+    )
+    return true
+  }
+
+  function look(): void {
+    stopTimer?.()
+    stopTimer = undefined
+    while (readers.size > 0 || searchers.size > 0) {
+      const wait = waitMs()
+      if (wait > 0) return again(wait)
+      const [reader] = readers
+      const [searcher] = searchers
+      if (reader && (hasRoom() || makeRoom())) {
+        if (!hasRoom()) continue
+        readers.delete(reader)
+        give(reader, false)
+      } else if (searcher && hasSearchRoom() && (!reader || searching.size < share())) {
+        searchers.delete(searcher)
+        give(searcher, true)
+      } else return again(lookAgainMs)
+    }
+  }
+
+  function again(ms: number): void {
+    if (Number.isFinite(ms)) stopTimer = clock.after(Math.max(1, ms), look)
+  }
+
+  const expectedWaitMs = () => {
+    const wait = waitMs()
+    const crowd = readers.size > 0 || !hasRoom() ? ((readers.size + 1) / window.size) * answerMs : 0
+    return Math.max(crowd, Number.isFinite(wait) ? wait : outMs)
+  }
+
+  return {
+    async take(isSearch, giveUpAt, signal) {
+      signal.throwIfAborted()
+      const line = isSearch ? searchers : readers
+      if (line.size >= mostInLine) throw tooLate(expectedWaitMs())
+      const { promise, resolve, reject } = Promise.withResolvers<Place>()
+      const waiter: Waiter = {
+        since: clock.monotonic(),
+        enter: resolve,
+        leave(reason) {
+          if (line.delete(waiter)) reject(reason)
+        },
+      }
+      const onAbort = () => waiter.leave(signal.reason)
+      line.add(waiter)
+      look()
+      if (!line.has(waiter)) return promise
+      const patienceMs = Math.max(0, giveUpAt - answerMs - clock.monotonic())
+      const stop = clock.after(patienceMs, () => waiter.leave(tooLate(expectedWaitMs())))
+      signal.addEventListener('abort', onAbort, { once: true })
+      try {
+        return await promise
+      } finally {
+        stop()
+        signal.removeEventListener('abort', onAbort)
+        // Nobody waits for that moment any more.
+        if (readers.size + searchers.size === 0) stopTimer?.()
+      }
+    },
+    get expectedWaitMs() {
+      return expectedWaitMs()
+    },
+    look,
+    alive,
+    flush(before, reason) {
+      for (const waiter of [...readers, ...searchers]) if (waiter.since <= before) waiter.leave(reason())
+    },
+    get inLine() {
+      return readers.size + searchers.size
+    },
+    get taken() {
+      return taken()
+    },
+  }
+}

@@ -1,0 +1,127 @@
+// The upstreams as the race sees them: who may be asked for a thing now, in which order, and with how much impatience.
+import type { CID } from 'multiformats/cid'
+import type { Upstream } from '../../../backends/upstreams/contract.ts'
+import { blockKey } from '../../core/block.ts'
+import { createBudget } from '../../core/budget.ts'
+import type { Clock } from '../../core/clock.ts'
+import type { Log } from '../../core/log.ts'
+import type { Attempt } from '../../observe/account.ts'
+import { type AskKind, createStanding, type Standing } from '../health/standing.ts'
+import { type Hedge, order, type Step } from './order.ts'
+
+export type Member = { readonly upstream: Upstream; readonly standing: Standing }
+
+export type MemberOptions = {
+  readonly upstream: Upstream
+  readonly perMinute?: number | undefined
+  readonly perCidPerMinute?: number | undefined
+  /** What is known of it already. */
+  readonly standing?: Standing | undefined
+}
+
+export type Plan = {
+  readonly steps: readonly Step<Member>[]
+  /** Those that may not be asked now, in the words of an account of attempts. */
+  readonly skipped: readonly Attempt[]
+  /** When the first of the skipped may be asked again. */
+  readonly soonestMs: number | undefined
+}
+
+export interface Pool {
+  readonly members: readonly Member[]
+  /** Who may be asked now, the best first. Has no effect: it may be looked at again and again, also in the middle. */
+  plan(kind: AskKind, cid: CID, except?: ReadonlySet<Member>): Plan
+  /** Once for each flight: it earns a share of a second question. */
+  began(): void
+  /** Whether one more may be asked although none has failed: from the budget, or because one gives no answers at all. */
+  mayHedge(): boolean
+  /** Its members may go on in another pool, and do not ask this one any more whether there is somebody else. */
+  close(): void
+}
+
+// Of 100 flights five may ask twice out of impatience, and a trickle more: a general slowdown must not double the load.
+const hedgeShare = 0.05
+const hedgesPerSecond = 0.2
+const hedgeBurst = 5
+// One that is silent to everybody for so long is not slow but gone: to ask another one is no impatience.
+const silentLeastMs = 500
+const silentTimes = 2
+const silentUnknownMs = 1000
+const blockOnlyHandicap = 4
+
+export function createPool(options: {
+  readonly members: readonly MemberOptions[]
+  readonly hedge: Hedge
+  readonly clock: Clock
+  readonly log: Log
+  /** How long a question may wait for its place at an upstream and for the answer: less than clients wait. */
+  readonly patienceMs?: number
+}): Pool {
+  const { hedge, clock, log, patienceMs } = options
+  const hedges = createBudget({ size: hedgeBurst, perSecond: hedgesPerSecond, clock })
+  const leaves: (() => void)[] = []
+  const members: readonly Member[] = options.members.map(({ upstream, standing, ...budgets }) => {
+    const { connections } = upstream.traits
+    const own = standing ?? createStanding({ name: upstream.name, clock, log, connections, ...budgets })
+    const leave = own.join({
+      hasOthers: () => members.some((one) => one.upstream !== upstream && isReady(one)),
+      ...(patienceMs !== undefined && { patienceMs }),
+    })
+    leaves.push(leave)
+    return { upstream, standing: own }
+  })
+
+  const canAnswer = (member: Member, kind: AskKind, cid: CID): boolean =>
+    (kind === 'dag' && member.upstream.traits.dag) || member.upstream.traits.canBlock(cid)
+
+  // In a race for a DAG, one that only knows single blocks can still bring the root: better than nobody.
+  const loadOf = ({ upstream, standing }: Member, kind: AskKind): number =>
+    kind === 'dag' && !upstream.traits.dag ? standing.load('block') * blockOnlyHandicap : standing.load(kind)
+
+  const isReady = ({ standing }: Member): boolean => standing.state('').state === 'ready'
+
+  const isGone = ({ standing }: Member): boolean => {
+    const usualMs = standing.usualMs('dag') ?? standing.usualMs('block')
+    return (
+      standing.silentMs > (usualMs === undefined ? silentUnknownMs : Math.max(silentLeastMs, usualMs * silentTimes))
+    )
+  }
+
+  return {
+    members,
+    plan(kind, cid, except) {
+      const key = blockKey(cid)
+      const able = members.filter((member) => canAnswer(member, kind, cid))
+      const fresh = able.filter((member) => !except?.has(member))
+      const ready = fresh.filter(({ standing }) => standing.state(key).state === 'ready')
+      const resting = fresh.filter(({ standing }) => standing.state(key).state === 'resting')
+      // One that rests is asked, and waited for, when nobody else can be; and when it has only just gone to rest.
+      if (ready.length === 0) {
+        const isAlone = !able.some(isReady)
+        ready.push(...resting.filter(({ standing }) => isAlone || standing.isRestingBriefly))
+      }
+      const skipped: Attempt[] = []
+      let soonestMs: number | undefined
+      for (const { upstream, standing } of fresh.filter((member) => !ready.includes(member))) {
+        const { state, untilMs } = standing.state(key)
+        skipped.push({ upstream: upstream.name, outcome: `skipped: ${state}`, ms: 0 })
+        if (untilMs !== undefined) soonestMs = Math.min(soonestMs ?? untilMs, untilMs)
+      }
+      const steps = order(
+        ready.map((who) => ({
+          who,
+          load: loadOf(who, kind),
+          usualMs: who.standing.usualMs(kind),
+          isUntried: who.standing.isUntried(kind),
+        })),
+        hedge,
+      )
+      return { steps, skipped, soonestMs }
+    },
+    began: () => hedges.earn(hedgeShare),
+    mayHedge: () => hedge === 0 || members.some(isGone) || hedges.take(),
+    close() {
+      for (const leave of leaves.splice(0)) leave()
+    },
+  }
+}

@@ -1,0 +1,95 @@
+// Looks at each upstream at start and on a schedule, so that requests need not find out what it can do; and soon and
+// often at one that failed, so that it is out no longer than it has to be.
+import type { Clock } from '../../core/clock.ts'
+import { cancelled, Failure } from '../../core/failure.ts'
+import type { Log } from '../../core/log.ts'
+import type { Member, Pool } from './pool.ts'
+
+const mostProbeMs = 10_000
+// One that is suspected of being gone has to answer sooner.
+const leastSuspectedMs = 1_000
+const suspectedTimes = 4
+const firstRetryMs = 5_000
+const mostRetryMs = 600_000
+const jitter = 0.1
+const longestTimerMs = 2 ** 31 - 1
+
+export interface Probes {
+  close(): void
+}
+
+export function startProbes(options: {
+  readonly pool: Pool
+  /** How often all is looked at while it is well. 0: only what failed is. */
+  readonly everyMs: number
+  readonly clock: Clock
+  readonly log: Log
+  readonly random?: () => number
+}): Probes {
+  const { pool, everyMs, clock, log, random = Math.random } = options
+  const closing = new AbortController()
+
+  async function probe({ upstream, standing }: Member, timeoutMs: number): Promise<boolean> {
+    const own = new AbortController()
+    const beganAt = clock.monotonic()
+    const stop = clock.after(timeoutMs, () =>
+      own.abort(new Failure('timeout', `${upstream.name} did not answer its probe`, { source: 'upstream' })),
+    )
+    const leave = () => own.abort(closing.signal.reason)
+    closing.signal.addEventListener('abort', leave, { once: true })
+    try {
+      const report = await upstream.probe(own.signal)
+      standing.probed(report)
+      log('debug', 'upstream.probed', { upstream: upstream.name, ...report })
+      return report.usable
+    } catch (error) {
+      if (!closing.signal.aborted) standing.unreachable(error, beganAt)
+      return false
+    } finally {
+      stop()
+      closing.signal.removeEventListener('abort', leave)
+    }
+  }
+
+  async function watch(member: Member): Promise<void> {
+    const { standing } = member
+    let wake = () => {}
+    const forget = standing.onSuspicion(() => wake())
+    closing.signal.addEventListener('abort', forget, { once: true })
+    const asleep = (ms: number) =>
+      new Promise<void>((resolve, reject) => {
+        const stop = clock.after(Math.min(ms, longestTimerMs), () => end(resolve))
+        const leave = () => end(() => reject(closing.signal.reason))
+        const end = (then: () => void) => {
+          stop()
+          closing.signal.removeEventListener('abort', leave)
+          then()
+        }
+        wake = () => end(resolve)
+        closing.signal.addEventListener('abort', leave, { once: true })
+      })
+    let dueAt = everyMs > 0 ? clock.monotonic() : Number.POSITIVE_INFINITY
+    let retryMs = firstRetryMs
+    while (!closing.signal.aborted) {
+      const waitMs = Math.min(dueAt - clock.monotonic(), standing.lookInMs)
+      if (waitMs > 0) {
+        await asleep(waitMs)
+        continue
+      }
+      const isSuspected = clock.monotonic() < dueAt
+      const usualMs = standing.usualMs('dag') ?? standing.usualMs('block') ?? 0
+      const suspectedMs = Math.min(mostProbeMs, Math.max(leastSuspectedMs, usualMs * suspectedTimes))
+      const isWell = await probe(member, isSuspected ? suspectedMs : mostProbeMs)
+      const nextMs = isWell ? everyMs || Number.POSITIVE_INFINITY : Math.min(retryMs, everyMs || mostRetryMs)
+      retryMs = isWell ? firstRetryMs : retryMs * 2
+      dueAt = clock.monotonic() + nextMs * (1 + jitter * random())
+    }
+  }
+
+  for (const member of pool.members) {
+    watch(member).catch((error: unknown) => {
+      if (!closing.signal.aborted) log('error', 'probe.broke', { upstream: member.upstream.name, error: String(error) })
+    })
+  }
+  return { close: () => closing.abort(cancelled('the gateway is closing')) }
+}

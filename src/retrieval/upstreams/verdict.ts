@@ -1,0 +1,48 @@
+// What follows for the client from how every upstream failed: nobody has it, nobody was in time, all had too much to do,
+// or nobody could be asked.
+import type { CID } from 'multiformats/cid'
+import { Failure, isFailure } from '../../core/failure.ts'
+
+/**
+ * `facts.sure`: every upstream that exists was asked and said no; otherwise the absence is not proved. `facts.alone`: no
+ * upstream exists (an archive), so what its tiers say is all there is to know.
+ */
+export function verdict(cid: CID, failures: readonly unknown[], skipped: number, soonestMs?: number): Failure {
+  const kinds = failures.map((failure) => (isFailure(failure) ? failure.kind : 'internal'))
+  const facts = { missing: cid.toString(), sure: skipped === 0 && kinds.every((kind) => kind === 'not-found') }
+  const cause = failures.find((failure) => isFailure(failure)) ?? failures[0]
+  // The one that had no time for it may well have it: no absence to be remembered.
+  const busy = failures.filter((failure) => isFailure(failure, 'overloaded'))
+  if (busy.length > 0) return overloaded(cid, busy)
+  if (kinds.includes('not-found')) {
+    return new Failure('not-found', `no upstream has ${cid} at present`, { source: 'upstream', facts, cause })
+  }
+  if (kinds.includes('timeout')) {
+    return new Failure('timeout', `no upstream sent ${cid} in time`, { source: 'upstream', facts, cause })
+  }
+  const alone = failures.length === 0 && skipped === 0
+  const why = alone ? 'it has no upstream to ask' : 'no upstream could be asked for it'
+  return new Failure('unavailable', `${cid} is in no tier of this gateway, and ${why}`, {
+    source: 'upstream',
+    facts: { ...facts, sure: false, alone },
+    cause,
+    retryAfterMs: earliest([...failures.map(retryOf), soonestMs]),
+  })
+}
+
+/** All that could be asked have too much to do: to be asked again, and never taken for an absence. */
+export function overloaded(cid: CID, failures: readonly Failure[] = []): Failure {
+  return new Failure('overloaded', `no upstream could be asked for ${cid} in time: too much is wanted of them now`, {
+    source: 'upstream',
+    facts: { missing: cid.toString(), sure: false },
+    cause: failures[0],
+    retryAfterMs: earliest(failures.map(retryOf)),
+  })
+}
+
+const retryOf = (failure: unknown): number | undefined => (isFailure(failure) ? failure.retryAfterMs : undefined)
+
+function earliest(all: readonly (number | undefined)[]): number | undefined {
+  const known = all.filter((ms) => ms !== undefined && ms > 0) as number[]
+  return known.length === 0 ? undefined : Math.min(...known)
+}

@@ -1,0 +1,117 @@
+// The documents of the first users, as JSON Schema: they are checked on request and published in openapi.json.
+
+import { parseRoot } from '../content/path.ts'
+
+export type JsonSchema = Readonly<Record<string, unknown>>
+
+/** Formats beside those that JSON Schema names: what a pattern cannot say. */
+export const formats: Readonly<
+  Record<string, { readonly validate: (text: string) => boolean; readonly message: string }>
+> = {
+  'ipfs-path': {
+    // What does not even begin so is for the pattern to refuse: one mistake is told once.
+    validate: (text) => !text.startsWith('/ipfs/') || isRoot(text.split('/')[2] ?? ''),
+    message: 'must be /ipfs/<cid>, with a path behind it or without; what stands there is no CID that can be read',
+  },
+}
+
+/** The rule for what is asked for with GET: of a CID that lost letters, now and then what is left is one, of no use. */
+function isRoot(text: string): boolean {
+  try {
+    parseRoot(text)
+    return true
+  } catch {
+    return false
+  }
+}
+
+const text = (description: string) => ({ type: 'string', description })
+
+const ipfsPath = {
+  type: 'string',
+  pattern: '^/ipfs/',
+  format: 'ipfs-path',
+  description: 'Where the file is: `/ipfs/<cid>`, with a path behind it or without.',
+}
+
+export const evidence: JsonSchema = {
+  $schema: 'https://json-schema.org/draft/2020-12/schema',
+  title: 'EvidenceFile',
+  description: 'A piece of evidence in a dispute (ERC-1497).',
+  type: 'object',
+  required: ['name', 'description'],
+  properties: {
+    name: text('What it is called.'),
+    description: text('What it shows.'),
+    fileURI: ipfsPath,
+    evidenceType: { enum: ['Image', 'Video', 'Text', 'Document', 'Other'], description: 'What kind of file it is.' },
+  },
+  examples: [
+    {
+      name: 'Photo of the delivery',
+      description: 'The parcel as it arrived, with its seal broken.',
+      fileURI: '/ipfs/bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy',
+      evidenceType: 'Image',
+    },
+  ],
+}
+
+export const policy: JsonSchema = {
+  $schema: 'https://json-schema.org/draft/2020-12/schema',
+  title: 'PolicyFile',
+  description: 'What a court decides by.',
+  type: 'object',
+  required: ['name', 'description', 'rulingCriteria'],
+  properties: {
+    name: text('What the policy is called.'),
+    description: text('What it is for.'),
+    rulingCriteria: text('What jurors go by.'),
+    version: text('Which version of the text this is.'),
+  },
+  examples: [
+    {
+      name: 'Court of parcels',
+      description: 'Disputes about what was delivered.',
+      rulingCriteria: 'Who claims that something was broken has to show it.',
+      version: '1.0.0',
+    },
+  ],
+}
+
+export const disputeTemplate: JsonSchema = {
+  $schema: 'https://json-schema.org/draft/2020-12/schema',
+  title: 'DisputeTemplate',
+  description: 'What jurors are asked. More fields are allowed.',
+  type: 'object',
+  required: ['title', 'description', 'question', 'answers'],
+  properties: {
+    title: text('What the dispute is called.'),
+    description: text('What it is about.'),
+    question: text('What jurors are asked.'),
+    answers: {
+      type: 'array',
+      description: 'What they may answer.',
+      items: {
+        type: 'object',
+        required: ['id', 'title'],
+        properties: {
+          id: { type: 'string', pattern: '^0x[0-9a-fA-F]+$', description: 'A number in hex, `0x1`.' },
+          title: text('The answer in short.'),
+        },
+      },
+    },
+    policyURI: text('Where the policy is, such as `/ipfs/<cid>`.'),
+  },
+  examples: [
+    {
+      title: 'A parcel and its seal',
+      description: 'The buyer says that the seal was broken on arrival.',
+      question: 'Was the seal broken when the parcel arrived?',
+      answers: [
+        { id: '0x1', title: 'Yes' },
+        { id: '0x2', title: 'No' },
+      ],
+      policyURI: '/ipfs/bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy',
+    },
+  ],
+}

@@ -1,0 +1,101 @@
+// One running gateway that can be replaced by another while requests go on: new ones go to the newest, and an older one
+// is closed when the last request it took has been answered. A configuration that is wrong changes nothing.
+import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
+import { ConfigError } from '../config/complaints.ts'
+import type { Log } from '../core/log.ts'
+
+export interface Replaceable {
+  readonly handler: RequestListener
+  readonly admin: RequestListener
+  serves(host: string): boolean
+  drain(): void
+  close(): Promise<void>
+}
+
+type Generation<Running> = { readonly running: Running; inFlight: number; onIdle: (() => void) | undefined }
+
+/** On a response: the generation that took its request. */
+const taken = Symbol('generation')
+
+export interface Reload<Running extends Replaceable> {
+  readonly current: Running
+  readonly handler: RequestListener
+  readonly admin: RequestListener
+  /** Makes the next one and switches to it. False: it could not be made, and the old one stays. One at a time. */
+  replace(make: () => Promise<Running>, graceMs: number): Promise<boolean>
+  /** Resolves when every request was answered, or after `graceMs`; then closes what is open. */
+  close(graceMs: number): Promise<void>
+}
+
+export function createReload<Running extends Replaceable>(first: Running, log: Log): Reload<Running> {
+  let newest: Generation<Running> = { running: first, inFlight: 0, onIdle: undefined }
+  let turn: Promise<unknown> = Promise.resolve()
+  const retiring = new Set<Promise<void>>()
+
+  // One listener for all requests: a closure for each would be a tenth of what a hot answer costs.
+  function leave(this: ServerResponse & { [taken]?: Generation<Running> }): void {
+    const generation = this[taken]
+    if (!generation) return
+    generation.inFlight--
+    if (generation.inFlight === 0) generation.onIdle?.()
+  }
+
+  function serve(which: 'handler' | 'admin') {
+    return (request: IncomingMessage, response: ServerResponse & { [taken]?: Generation<Running> }) => {
+      const generation = newest
+      generation.inFlight++
+      response[taken] = generation
+      response.on('close', leave)
+      generation.running[which](request, response)
+    }
+  }
+
+  async function retire(generation: Generation<Running>, graceMs: number): Promise<void> {
+    if (generation.inFlight > 0) {
+      const idle = Promise.withResolvers<void>()
+      const timer = setTimeout(idle.resolve, graceMs)
+      generation.onIdle = idle.resolve
+      await idle.promise
+      clearTimeout(timer)
+    }
+    try {
+      await generation.running.close()
+    } catch (error) {
+      log('error', 'gateway.close', { error: String(error) })
+    }
+  }
+
+  async function replaceNow(make: () => Promise<Running>, graceMs: number): Promise<boolean> {
+    try {
+      const running = await make()
+      const old = newest
+      newest = { running, inFlight: 0, onIdle: undefined }
+      const retired = retire(old, graceMs)
+      retiring.add(retired)
+      void retired.finally(() => retiring.delete(retired))
+      log('info', 'config.reloaded')
+      return true
+    } catch (error) {
+      const lines = error instanceof ConfigError ? error.message.split('\n') : [String(error)]
+      for (const line of lines) log('error', 'config.refused', { why: line })
+      return false
+    }
+  }
+
+  return {
+    get current() {
+      return newest.running
+    },
+    handler: serve('handler'),
+    admin: serve('admin'),
+    replace(make, graceMs) {
+      const replaced = turn.then(() => replaceNow(make, graceMs))
+      turn = replaced
+      return replaced
+    },
+    async close(graceMs) {
+      await turn
+      await Promise.all([retire(newest, graceMs), ...retiring])
+    },
+  }
+}

@@ -1,0 +1,181 @@
+// The server is a thin user of the library: two listening sockets in front of one gateway that a SIGHUP replaces.
+// Starting is in this order: open the sockets, make the gateway, answer what was asked meanwhile; a second one on the same
+// address ends before it is made. Stopping: take no new connections, answer what was asked, close the gateway.
+import type { RequestListener, Server } from 'node:http'
+import type { Config } from '../config/load.ts'
+import { type Address, addressText } from '../config/values/address.ts'
+import { Failure } from '../core/failure.ts'
+import type { Log } from '../core/log.ts'
+import { leftWith } from '../wiring/left.ts'
+import { createReload, type Replaceable } from './generations.ts'
+import { createHttpServer } from './http-server.ts'
+import { createStarting } from './starting.ts'
+
+export type ServeOptions<Running extends Replaceable> = {
+  readonly config: Config
+  /** `previous`: the one that it takes over from. */
+  readonly create: (config: Config, options: { readonly previous?: Running | undefined }) => Promise<Running>
+  readonly log: Log
+}
+
+export interface Serving {
+  /** Where it really listens: a port 0 was replaced by the one it got. */
+  readonly listen: string
+  readonly admin: string | undefined
+  /** Loads again. False: refused (the reasons are in the log), and everything goes on as before. */
+  reload(load: () => Config): Promise<boolean>
+  close(): Promise<void>
+}
+
+export async function serve<Running extends Replaceable>(options: ServeOptions<Running>): Promise<Serving> {
+  const { config: first, create, log } = options
+  const starting = createStarting({
+    mode: first.responses.types,
+    stalledMs: first.limits.stalled,
+    most: first.limits.inFlight,
+  })
+  const answering: { listen: RequestListener; admin: RequestListener } = { ...starting }
+  let serves = (_host: string) => false
+  let config = first
+  let closing = false
+
+  const front = (which: 'listen' | 'admin'): RequestListener =>
+    function answer(request, response) {
+      if (closing) response.shouldKeepAlive = false
+      answering[which](request, response)
+    }
+  const handlers = { listen: front('listen'), admin: front('admin'), tunnels: (host: string) => serves(host) }
+
+  let sockets = await openSockets(first, handlers)
+  const running = await create(first, {}).catch(async (error: unknown) => {
+    const closed = all(sockets).map(stop)
+    for (const server of all(sockets)) server.closeAllConnections()
+    await Promise.all(closed)
+    throw error
+  })
+  const gateways = createReload(running, log)
+  serves = (host) => gateways.current.serves(host)
+  Object.assign(answering, { listen: gateways.handler, admin: gateways.admin })
+  starting.over(gateways.handler)
+
+  async function tellMoved(before: Config, next: Config): Promise<void> {
+    try {
+      for (const why of await leftWith(before, next)) log('warn', 'data.left-behind', { why })
+    } catch (error) {
+      log('warn', 'data.left-behind', { error: String(error) })
+    }
+  }
+
+  return {
+    get listen() {
+      return where(sockets.listen)
+    },
+    get admin() {
+      return sockets.admin && where(sockets.admin)
+    },
+    reload(load) {
+      return gateways.replace(async () => {
+        const next = load()
+        // New addresses first: one that is taken must be known before anything was changed.
+        const opened = await openSockets(next, handlers, { config, sockets })
+        const running = await create(next, { previous: gateways.current }).catch(async (error: unknown) => {
+          await stopOthers(opened, sockets)
+          throw error
+        })
+        void tellMoved(config, next)
+        const old = sockets
+        sockets = opened
+        config = next
+        setClocks(sockets, next)
+        void stopOthers(old, sockets)
+        return running
+      }, config.limits.grace)
+    },
+    async close() {
+      closing = true
+      gateways.current.drain()
+      const { listen, admin } = sockets
+      const closed = [stop(listen)]
+      await gateways.close(config.limits.grace)
+      // The last to go: until then it says that this gateway is going.
+      if (admin) closed.push(stop(admin))
+      for (const server of all(sockets)) server.closeAllConnections()
+      await Promise.all(closed)
+    },
+  }
+}
+
+type Sockets = { readonly listen: Server; readonly admin: Server | undefined }
+type Handlers = {
+  readonly listen: RequestListener
+  readonly admin: RequestListener
+  readonly tunnels: (host: string) => boolean
+}
+
+/** What is listened on already, where the address is the same, and new sockets for the rest. All of them, or none. */
+async function openSockets(
+  config: Config,
+  handlers: Handlers,
+  open?: { readonly config: Config; readonly sockets: Sockets },
+): Promise<Sockets> {
+  const kept = (key: 'listen' | 'admin') =>
+    open && isSame(config[key], open.config[key]) ? open.sockets[key] : undefined
+  const listen = kept('listen') ?? (await listenOn(config.listen, handlers.listen, 'listen', handlers.tunnels))
+  try {
+    const admin = config.admin ? (kept('admin') ?? (await listenOn(config.admin, handlers.admin, 'admin'))) : undefined
+    const sockets = { listen, admin }
+    if (!open) setClocks(sockets, config)
+    return sockets
+  } catch (error) {
+    if (listen !== open?.sockets.listen) await stop(listen)
+    throw error
+  }
+}
+
+function listenOn(
+  address: Address,
+  handler: RequestListener,
+  key: string,
+  tunnels?: Handlers['tunnels'],
+): Promise<Server> {
+  const server = createHttpServer(handler, tunnels)
+  return new Promise((resolve, reject) => {
+    server.once('error', (error: NodeJS.ErrnoException) => {
+      const message = `${key}: ${addressText(address)} cannot be listened on: ${error.code}`
+      reject(new Failure('broken', message, { source: 'ours', cause: error }))
+    })
+    server.listen({ ...address, backlog: 2048 }, () => resolve(server))
+  })
+}
+
+function setClocks(sockets: Sockets, { limits }: Config): void {
+  for (const server of all(sockets)) {
+    server.headersTimeout = limits.headers
+    server.keepAliveTimeout = limits.keepAlive
+  }
+}
+
+const all = ({ listen, admin }: Sockets): Server[] => (admin ? [listen, admin] : [listen])
+
+async function stopOthers(sockets: Sockets, keep: Sockets): Promise<void> {
+  await Promise.all(
+    all(sockets)
+      .filter((server) => !all(keep).includes(server))
+      .map(stop),
+  )
+}
+
+function stop(server: Server): Promise<void> {
+  return new Promise((resolve) => {
+    server.close(() => resolve())
+    server.closeIdleConnections()
+  })
+}
+
+function where(server: Server): string {
+  const at = server.address()
+  return typeof at === 'object' && at ? addressText({ host: at.address, port: at.port }) : String(at)
+}
+
+const isSame = (one: Address | false, other: Address | false): boolean =>
+  one !== false && other !== false && one.host === other.host && one.port === other.port

@@ -1,0 +1,90 @@
+// One provider asked once, and what follows from its answer. A provider that names another CID than ours has failed.
+import type { Provider, Upload } from '../../../backends/pinning/contract.ts'
+import type { Clock } from '../../core/clock.ts'
+import { withDeadline } from '../../core/deadline.ts'
+import { Failure, isFailure } from '../../core/failure.ts'
+import { type FailureClass, nameOf } from '../spool/journal.ts'
+
+export type Attempt =
+  | { readonly provider: string; readonly isHeld: true; readonly ms: number }
+  | {
+      readonly provider: string
+      readonly isHeld: false
+      readonly ms: number
+      readonly class: FailureClass
+      readonly why: string
+      readonly retryAfterMs: number | undefined
+      readonly isNoRoom: boolean
+    }
+
+export type AttemptOptions = { readonly ms: number; readonly clock: Clock; readonly signal: AbortSignal }
+
+// What the slowest line that is worth waiting for brings in a second.
+const slowestBytes = 256 * 1024
+
+/** Rejects only when `signal` aborts: everything else is an outcome. */
+export async function attemptPin(provider: Provider, upload: Upload, options: AttemptOptions): Promise<Attempt> {
+  const { clock, signal } = options
+  const ms = options.ms + Math.ceil((upload.carBytes / slowestBytes) * 1000)
+  const late = () =>
+    new Failure('timeout', `provider ${provider.name}: no answer within ${ms} ms`, {
+      source: 'provider',
+      facts: { class: 'transient' },
+    })
+  const began = clock.monotonic()
+  const took = () => Math.round(clock.monotonic() - began)
+  try {
+    const cid = await withDeadline({ ms, clock, signal, late }, (own) => provider.pin(upload, own))
+    if (nameOf(cid) === nameOf(upload.cid)) return { provider: provider.name, isHeld: true, ms: took() }
+    throw new Failure(
+      'false-bytes',
+      `provider ${provider.name}: says it holds ${cid}, and the upload is ${upload.cid}`,
+      {
+        source: 'provider',
+        facts: { class: 'content' },
+      },
+    )
+  } catch (error) {
+    signal.throwIfAborted()
+    const why = isFailure(error) ? error.message : `provider ${provider.name} failed in a way it should not`
+    return {
+      provider: provider.name,
+      isHeld: false,
+      ms: took(),
+      class: classOf(error),
+      why,
+      retryAfterMs: isFailure(error) ? error.retryAfterMs : undefined,
+      isNoRoom: provider.traits.local && classOf(error) === 'quota',
+    }
+  }
+}
+
+const classes: ReadonlySet<unknown> = new Set<FailureClass>(['auth', 'quota', 'transient', 'content'])
+
+function classOf(error: unknown): FailureClass {
+  const named = isFailure(error) ? error.facts['class'] : undefined
+  return classes.has(named) ? (named as FailureClass) : 'transient'
+}
+
+const second = 1000
+const minute = 60 * second
+// What only an operator can mend is looked at now and then, in case one did.
+const first: Readonly<Record<FailureClass, number>> = {
+  transient: second,
+  auth: 15 * minute,
+  quota: 15 * minute,
+  content: 60 * minute,
+}
+const most: Readonly<Record<FailureClass, number>> = {
+  transient: 10 * minute,
+  auth: 60 * minute,
+  quota: 60 * minute,
+  content: 360 * minute,
+}
+
+/** Twice as long each time, never sooner than it asked for, and not at the same time as everybody else. */
+export function nextTryMs(attempt: Attempt & { readonly isHeld: false }, tries: number, random: () => number): number {
+  const { class: kind, retryAfterMs = 0 } = attempt
+  const backOff = Math.min(most[kind], first[kind] * 2 ** Math.min(20, tries - 1))
+  return Math.round(Math.max(backOff * (0.8 + 0.4 * random()), retryAfterMs * (1 + 0.1 * random())))
+}

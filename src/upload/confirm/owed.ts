@@ -1,0 +1,157 @@
+// What uploads owe a shared tier that did not take them: brought there behind the answer, from where it lies, however long the
+// tier is away. One at a time finds out whether it is back, then several. The line has an end: providers hold all of it.
+import type { Block } from '../../core/block.ts'
+import type { Clock } from '../../core/clock.ts'
+import { isFailure } from '../../core/failure.ts'
+import type { Log } from '../../core/log.ts'
+import type { Retrieval } from '../../retrieval/session.ts'
+import { putBlocks } from './fill.ts'
+
+export type Debt = {
+  readonly cid: string
+  /** What lies here for its sake alone. */
+  readonly bytes: number
+  blocks(signal: AbortSignal): AsyncIterable<Block>
+  /** It is there, or never will be. */
+  readonly onOver: (tier: string) => void
+}
+
+export interface Owed {
+  /** Once for each tier, whatever is said twice. */
+  add(id: string, tier: string, debt: Debt): void
+  drop(id: string, tier: string): void
+  /** Uploads that wait, once for each tier. */
+  readonly size: number
+}
+
+export type OwedOptions = {
+  readonly retrieval: Pick<Retrieval, 'bring' | 'sharedTiers'>
+  readonly clock: Clock
+  readonly log: Log
+  readonly random: () => number
+  readonly closing: AbortSignal
+  readonly track: <T>(work: Promise<T>) => Promise<T>
+  /** Uploads that may wait for one tier, and bytes of them that lie here for nothing else. */
+  readonly most: number
+  readonly mostBytes: number
+}
+
+type Line = {
+  readonly debts: Map<string, Debt>
+  readonly bringing: Set<string>
+  bytes: number
+  /** Since it took the last one. */
+  failures: number
+  /** Of one that rests: ends the timer. */
+  wake: (() => void) | undefined
+}
+
+const atOnce = 4
+const firstRestMs = 1000
+const mostRestMs = 15_000
+
+/** Where it lay there is nothing any more, or something else. */
+class Lost extends Error {}
+
+export function createOwed(options: OwedOptions): Owed {
+  const { retrieval, clock, log, random, closing, track } = options
+  const lines = new Map<string, Line>()
+
+  closing.addEventListener('abort', () => {
+    for (const { wake } of lines.values()) wake?.()
+  })
+
+  function lineOf(tier: string): Line {
+    const line = lines.get(tier) ?? { debts: new Map(), bringing: new Set(), bytes: 0, failures: 0, wake: undefined }
+    lines.set(tier, line)
+    return line
+  }
+
+  function remove(line: Line, id: string): Debt | undefined {
+    const debt = line.debts.get(id)
+    if (!debt) return undefined
+    line.debts.delete(id)
+    line.bytes -= debt.bytes
+    return debt
+  }
+
+  function pump(tier: string, line: Line): void {
+    for (const [id, debt] of line.debts) {
+      // The first one after a failure goes alone.
+      if (closing.aborted || line.wake || line.bringing.size >= (line.failures > 0 ? 1 : atOnce)) return
+      if (!line.bringing.has(id)) start(tier, line, id, debt)
+    }
+  }
+
+  function start(tier: string, line: Line, id: string, debt: Debt): void {
+    line.bringing.add(id)
+    const work = bring(tier, debt).then(
+      () => {
+        line.failures = 0
+        remove(line, id)?.onOver(tier)
+      },
+      (error: unknown) => {
+        if (!closing.aborted) failed(tier, line, id, error)
+      },
+    )
+    void track(work).finally(() => {
+      line.bringing.delete(id)
+      pump(tier, line)
+    })
+  }
+
+  async function bring(tier: string, { blocks }: Debt): Promise<void> {
+    const read = async function* (signal: AbortSignal) {
+      try {
+        yield* blocks(signal)
+      } catch (cause) {
+        throw signal.aborted ? cause : new Lost(cause instanceof Error ? cause.message : String(cause), { cause })
+      }
+    }
+    await putBlocks(read, (cid, bytes, signal) => retrieval.bring(tier, cid, bytes, signal), closing)
+  }
+
+  function failed(tier: string, line: Line, id: string, error: unknown): void {
+    if (error instanceof Lost) {
+      const debt = remove(line, id)
+      log('error', 'upload.tier-lost', { tier, cid: debt?.cid, why: error.message })
+      return debt?.onOver(tier)
+    }
+    if (!retrieval.sharedTiers.includes(tier)) return giveUpAll(tier, line)
+    line.failures++
+    line.wake?.()
+    const asked = isFailure(error) ? (error.retryAfterMs ?? 0) : 0
+    const restMs = Math.max(asked, firstRestMs * 2 ** Math.min(10, line.failures - 1)) * (0.8 + 0.4 * random())
+    line.wake = clock.after(Math.min(mostRestMs, restMs), () => {
+      line.wake = undefined
+      pump(tier, line)
+    })
+  }
+
+  function giveUpAll(tier: string, line: Line): void {
+    log('warn', 'upload.tier-gone', { tier, uploads: line.debts.size })
+    for (const id of [...line.debts.keys()]) remove(line, id)?.onOver(tier)
+  }
+
+  return {
+    add(id, tier, debt) {
+      const line = lineOf(tier)
+      if (line.debts.has(id)) return
+      line.debts.set(id, debt)
+      line.bytes += debt.bytes
+      for (const [oldest, { cid }] of line.debts) {
+        if (line.debts.size <= options.most && line.bytes <= options.mostBytes) break
+        log('warn', 'upload.tier-given-up', { tier, cid })
+        remove(line, oldest)?.onOver(tier)
+      }
+      pump(tier, line)
+    },
+    drop(id, tier) {
+      const line = lines.get(tier)
+      if (line) remove(line, id)
+    },
+    get size() {
+      return [...lines.values()].reduce((sum, { debts }) => sum + debts.size, 0)
+    },
+  }
+}

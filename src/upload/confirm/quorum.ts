@@ -1,0 +1,76 @@
+// How many providers have to hold an upload, and what follows for one that is under way.
+import type { Provider } from '../../../backends/pinning/contract.ts'
+import { Failure } from '../../core/failure.ts'
+import type { Entry, Standing } from '../spool/journal.ts'
+import type { Attempt } from './attempt.ts'
+
+export type QuorumOptions = {
+  readonly providers: readonly Provider[]
+  readonly confirm: number | 'all'
+  /** Too few, but what failed may pass: keep it, say yes, and go on. */
+  readonly queue: boolean
+}
+
+export interface Quorum {
+  holders(entry: Entry): Provider[]
+  /** One that fetches by CID has somebody to fetch it from. */
+  hasBytes(entry: Entry): boolean
+  isEnough(entry: Entry): boolean
+  /** Whether it can be enough when so many more hold it. */
+  canBeEnough(entry: Entry, more: number): boolean
+  /** Whether what is wanting may still come, and what is kept here, is. */
+  canQueue(attempts: readonly Attempt[]): boolean
+  unconfirmed(entry: Entry, attempts: readonly Attempt[]): Failure
+}
+
+export const standingOf = (entry: Entry, name: string): Standing =>
+  entry.providers[name] ?? { state: 'wanted', tries: 0 }
+
+export function createQuorum({ providers, confirm, queue }: QuorumOptions): Quorum {
+  const needed = confirm === 'all' ? providers.length : confirm
+  const locals = new Set(providers.filter(({ traits }) => traits.local).map(({ name }) => name))
+
+  const holders = (entry: Entry): Provider[] => providers.filter(({ name }) => standingOf(entry, name).state === 'held')
+  const hasBytes = (entry: Entry): boolean => holders(entry).some(({ traits }) => traits.takesBytes)
+  const canBeEnough = (entry: Entry, more: number): boolean => holders(entry).length + more >= needed
+
+  return {
+    holders,
+    hasBytes,
+    canBeEnough,
+    isEnough: (entry) => canBeEnough(entry, 0) && hasBytes(entry),
+    canQueue(attempts) {
+      if (!queue) return false
+      const failed = attempts.filter((attempt) => !attempt.isHeld)
+      const never = failed.filter((attempt) => attempt.class === 'content').length
+      const isHere = !failed.some(({ provider }) => locals.has(provider))
+      return isHere && providers.length - never >= needed
+    },
+    unconfirmed(entry, attempts) {
+      const holding = attempts.filter(({ isHeld }) => isHeld).length
+      const isFull = attempts.length > 0 && attempts.every((attempt) => !attempt.isHeld && attempt.isNoRoom)
+      const waits = attempts.flatMap((attempt) => (attempt.isHeld ? [] : [attempt.retryAfterMs ?? 0]))
+      return new Failure(
+        'broken',
+        `${holding} of ${needed} providers hold the upload; nothing of it was kept here. Try again, or look at what they say`,
+        {
+          source: isFull ? 'ours' : 'provider',
+          retryAfterMs: Math.max(0, ...waits) || undefined,
+          facts: { outcomes: outcomes(providers, attempts), cid: entry.cid, ...(isFull && { status: 507 }) },
+        },
+      )
+    },
+  }
+}
+
+function outcomes(providers: readonly Provider[], attempts: readonly Attempt[]): object[] {
+  const asked = new Map(attempts.map((attempt) => [attempt.provider, attempt]))
+  return providers.map(({ name }) => {
+    const attempt = asked.get(name)
+    if (!attempt) return { provider: name, outcome: 'not waited for' }
+    const { isHeld, ms } = attempt
+    return isHeld
+      ? { provider: name, outcome: 'held', ms }
+      : { provider: name, outcome: attempt.class, detail: attempt.why, ms }
+  })
+}

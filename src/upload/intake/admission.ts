@@ -1,0 +1,240 @@
+// How many uploads are received at once, by whom, and how many of their bytes may lie here unanswered. One client alone never
+// has all there is: the more it has, the more has to be free for it to get another. Who finds no place waits for a moment, and
+// the more wait, the faster an upload has to come in to keep its place.
+import type { Clock } from '../../core/clock.ts'
+import { Failure } from '../../core/failure.ts'
+import { busy } from '../failures.ts'
+import { createPace, type Pace } from './pace.ts'
+
+export interface Admission {
+  /** Lets an upload of this client in. Rejects with a Failure when there is no place for it soon. */
+  enter(client: string, signal?: AbortSignal): Promise<Place>
+  /** Of one part of an upload; without a place, of one of our own. */
+  count(place?: Place): Counter
+  readonly uploads: number
+  readonly waiting: number
+  readonly bytes: number
+}
+
+export interface Place {
+  readonly client: string
+  readonly pace: Pick<Pace, 'received' | 'turn'>
+  /** Aborts with a Failure when others need the place more. */
+  readonly signal: AbortSignal
+  leave(): void
+}
+
+export interface Counter {
+  readonly bytes: number
+  /** Throws a Failure when there is no room for more. */
+  add(bytes: number): void
+  over(source: AsyncIterable<Uint8Array>): AsyncIterable<Uint8Array>
+  release(): void
+}
+
+export type AdmissionOptions = {
+  readonly clock: Clock
+  readonly most: number
+  readonly mostBytes: number
+  /** Uploads of one client at once. `auto`: three times as many as are free besides. */
+  readonly perClient: number | 'auto'
+  /** Bytes a second that an upload has to bring in any case; eight times that for each that waits. */
+  readonly minRate: number
+  /** Ends the line. */
+  readonly closing: AbortSignal
+}
+
+type Client = { places: number; waiting: number; bytes: number }
+type Inside = Place & { readonly pace: Pace; readonly stop: AbortController }
+type Waiter = { readonly client: string; readonly enter: () => void }
+
+const patienceMs = 5000
+const lookMs = 500
+/** What nobody can be judged by before. */
+const graceMs = 2000
+const rateForEach = 8
+const share = 3
+const leastLine = 16
+
+export function createAdmission(options: AdmissionOptions): Admission {
+  const { clock, most, mostBytes, perClient, minRate, closing } = options
+  const clients = new Map<string, Client>()
+  const inside = new Set<Inside>()
+  const line = new Set<Waiter>()
+  let bytes = 0
+  let cancelLook: (() => void) | undefined
+
+  /** Only while somebody of it is here. */
+  function clientOf(name: string): Client {
+    const client = clients.get(name) ?? { places: 0, waiting: 0, bytes: 0 }
+    clients.set(name, client)
+    return client
+  }
+
+  function forget(name: string): void {
+    const { places = 0, waiting = 0, bytes: own = 0 } = clients.get(name) ?? {}
+    if (places + waiting + own === 0) clients.delete(name)
+  }
+
+  const mayHave = (has: number, free: number): boolean => free > 0 && (has === 0 || has < share * free)
+
+  function fits(name: string): boolean {
+    const has = clients.get(name)?.places ?? 0
+    const free = most - inside.size
+    return perClient === 'auto' ? mayHave(has, free) : free > 0 && has < perClient
+  }
+
+  function take(name: string): Place {
+    const stop = new AbortController()
+    const pace = createPace(clock)
+    let left = false
+    const place: Inside = {
+      client: name,
+      pace,
+      stop,
+      signal: stop.signal,
+      leave() {
+        if (left) return
+        left = true
+        inside.delete(place)
+        clientOf(name).places--
+        forget(name)
+        letIn()
+      },
+    }
+    inside.add(place)
+    clientOf(name).places++
+    return place
+  }
+
+  /** Whose client has the fewest comes first, then who came first. */
+  function letIn(): void {
+    const order = [...line].sort((one, other) => clientOf(one.client).places - clientOf(other.client).places)
+    for (const waiter of order) if (fits(waiter.client)) return waiter.enter()
+  }
+
+  /** Slow ones go for those who wait: who brings the least for all the places that its client has. */
+  function makeRoom(): void {
+    const least = minRate * rateForEach * line.size
+    const leaving = [...inside].filter(({ stop }) => stop.signal.aborted).length
+    const slow = [...inside]
+      .filter(({ pace, stop }) => !stop.signal.aborted && pace.isSenders && pace.ms >= graceMs && pace.rate < least)
+      .map((one) => ({ ...one, worth: one.pace.rate / clientOf(one.client).places }))
+      .sort((one, other) => one.worth - other.worth)
+    for (const { client } of [...line].slice(leaving)) {
+      // Where only its own client is in its way, one of that client's goes.
+      const index = slow.findIndex((one) => inside.size >= most || one.client === client)
+      const [one] = index === -1 ? [] : slow.splice(index, 1)
+      one?.stop.abort(tooSlow(line.size, least))
+    }
+  }
+
+  function look(): void {
+    cancelLook = undefined
+    if (line.size === 0) return
+    makeRoom()
+    cancelLook ??= clock.after(lookMs, look)
+  }
+
+  function waitFor(name: string, signal: AbortSignal | undefined): Promise<Place> {
+    const { promise, resolve, reject } = Promise.withResolvers<Place>()
+    const waiter: Waiter = {
+      client: name,
+      enter() {
+        end()
+        resolve(take(name))
+        letIn()
+      },
+    }
+    const end = () => {
+      line.delete(waiter)
+      clientOf(name).waiting--
+      forget(name)
+      cancel()
+      signal?.removeEventListener('abort', onLeft)
+      closing.removeEventListener('abort', onClosing)
+      if (line.size === 0) cancelLook = void cancelLook?.()
+    }
+    const fail = (reason: unknown) => {
+      end()
+      reject(reason)
+    }
+    const onLeft = () => fail(signal?.reason)
+    const onClosing = () => fail(closing.reason)
+    const cancel = clock.after(patienceMs, () => fail(full(most)))
+    line.add(waiter)
+    clientOf(name).waiting++
+    signal?.addEventListener('abort', onLeft, { once: true })
+    closing.addEventListener('abort', onClosing, { once: true })
+    if (!cancelLook) look()
+    else makeRoom()
+    return promise
+  }
+
+  return {
+    async enter(name, signal) {
+      closing.throwIfAborted()
+      signal?.throwIfAborted()
+      const { places = 0, waiting = 0 } = clients.get(name) ?? {}
+      if (fits(name) && (line.size === 0 || places === 0)) return take(name)
+      if (!mayHave(waiting, Math.max(leastLine, most) - line.size)) throw full(most)
+      return waitFor(name, signal)
+    },
+    count(place) {
+      const client = place && clientOf(place.client)
+      let own = 0
+      let released = false
+      return {
+        get bytes() {
+          return own
+        },
+        add(more) {
+          own += more
+          bytes += more
+          if (client) client.bytes += more
+          const free = mostBytes - bytes
+          // One upload alone may need all of it.
+          const isTooMuch = client !== undefined && client.bytes > own && !mayHave(client.bytes, free)
+          if (free < 0 || isTooMuch)
+            throw busy('the uploads being received need all the room there is; come back later', 5000)
+        },
+        async *over(source) {
+          for await (const piece of source) {
+            this.add(piece.byteLength)
+            yield piece
+          }
+        },
+        release() {
+          if (released) return
+          released = true
+          bytes -= own
+          if (!client || !place) return
+          client.bytes -= own
+          forget(place.client)
+        },
+      }
+    },
+    get uploads() {
+      return inside.size
+    },
+    get waiting() {
+      return line.size
+    },
+    get bytes() {
+      return bytes
+    },
+  }
+}
+
+const full = (most: number): Failure => busy(`${most} uploads are being received; come back in a moment`)
+
+const tooSlow = (waiting: number, rate: number): Failure =>
+  new Failure(
+    'timeout',
+    `the upload was ended: ${waiting} wait for a place, and it brought less than ${rate} bytes a second`,
+    {
+      source: 'client',
+      retryAfterMs: 5000,
+      facts: { status: 408 },
+    },
+  )

@@ -1,0 +1,106 @@
+// Bytes to blocks in one pass, as they arrive. The shape alone decides how, and so which CID comes out (IPIP-499). An
+// upload holds a few chunks in memory, whatever its size: their buffers are used again and again.
+import { createHash } from 'node:crypto'
+import { encode as encodePb } from '@ipld/dag-pb'
+import { UnixFS } from 'ipfs-unixfs'
+import { type BufferImporter, importer } from 'ipfs-unixfs-importer'
+import { CID } from 'multiformats/cid'
+import { create as createDigest } from 'multiformats/hashes/digest'
+import type { Shape } from '../../../backends/pinning/contract.ts'
+import { balancedLayout } from './layout.ts'
+
+const rawCodec = 0x55
+const dagPbCodec = 0x70
+const sha256 = 0x12
+
+/** `dagBytes`: of all its blocks, those that are in it twice counted twice. */
+export type Imported = { readonly cid: CID; readonly dagBytes: number }
+
+type Put = (cid: CID, bytes: Uint8Array) => Promise<void>
+
+/** `put` is awaited, so a slow disk slows the sender down; `bytes` are its own only until it resolves. */
+export async function importFile(source: AsyncIterable<Uint8Array>, shape: Shape, put: Put): Promise<Imported> {
+  const room: Room = []
+  const blockstore = {
+    async put(cid: CID, bytes: Uint8Array) {
+      await put(cid, bytes)
+      return cid
+    },
+  }
+  const options = {
+    chunker: (bytes: AsyncIterable<Uint8Array>) => chunks(bytes, shape.chunkBytes, room),
+    bufferImporter: leafImporter(shape, room, put),
+    layout: balancedLayout({ ...shape, put }),
+    blockWriteConcurrency: writesAtOnce(shape),
+    fileImportConcurrency: 1,
+    wrapWithDirectory: false,
+    reduceSingleLeafToSelf: true,
+  }
+  let root: Imported | undefined
+  for await (const { cid, size } of importer([{ content: source }], blockstore, options))
+    root = { cid, dagBytes: Number(size) }
+  if (!root) throw new Error('the importer made nothing of a file')
+  return root
+}
+
+/** Enough to keep a disk busy while the next blocks arrive. */
+const writesAtOnce = ({ chunkBytes }: Shape): number =>
+  Math.min(8, Math.max(2, Math.floor((2 * 1024 * 1024) / chunkBytes)))
+
+/** The importer's own keeps the bytes of up to 174 leaves until their parent is made; this one keeps their sizes. */
+function leafImporter({ isRaw, cidVersion }: Shape, room: Room, put: Put): BufferImporter {
+  return async function* leaf(file) {
+    for await (const chunk of file.content as AsyncIterable<Uint8Array>) {
+      yield async () => {
+        const size = BigInt(chunk.byteLength)
+        const block = isRaw ? chunk : encodePb({ Data: new UnixFS({ type: 'file', data: chunk }).marshal(), Links: [] })
+        const digest = createDigest(sha256, createHash('sha256').update(block).digest())
+        const cid = isRaw ? CID.createV1(rawCodec, digest) : CID.create(cidVersion, dagPbCodec, digest)
+        await put(cid, block)
+        room.push(chunk.buffer as ArrayBuffer)
+        const result = { cid, size: BigInt(block.byteLength), block: noBytes }
+        return isRaw ? result : { ...result, unixfs: new UnixFS({ type: 'file', blockSizes: [size] }) }
+      }
+    }
+  }
+}
+
+const noBytes = new Uint8Array()
+
+/** Buffers that nobody reads any more. */
+type Room = ArrayBuffer[]
+
+const leastBytes = 64 * 1024
+
+/** Pieces of exactly `size` bytes, and what is left. The first grows with what comes: a small upload costs little. */
+export async function* chunks(
+  source: AsyncIterable<Uint8Array>,
+  size: number,
+  room: Room = [],
+): AsyncGenerator<Uint8Array> {
+  let chunk = new Uint8Array()
+  let filled = 0
+  let isFirst = true
+  const grow = (least: number): void => {
+    const bytes = isFirst ? Math.min(size, Math.max(leastBytes, 2 * least)) : size
+    const free = room.pop()
+    const larger = new Uint8Array(free?.byteLength === size ? free : new ArrayBuffer(bytes))
+    larger.set(chunk.subarray(0, filled))
+    chunk = larger
+  }
+  for await (const piece of source) {
+    for (let at = 0; at < piece.byteLength; ) {
+      const taken = Math.min(piece.byteLength - at, size - filled)
+      if (filled + taken > chunk.byteLength) grow(filled + taken)
+      chunk.set(piece.subarray(at, at + taken), filled)
+      filled += taken
+      at += taken
+      if (filled < size) continue
+      yield chunk
+      isFirst = false
+      chunk = new Uint8Array()
+      filled = 0
+    }
+  }
+  if (filled > 0 || isFirst) yield chunk.subarray(0, filled)
+}

@@ -1,0 +1,126 @@
+// Looks at part headers on their way to the parser. The parser cuts what is over its limits and goes on with the rest; an
+// upload that needs guessing is refused instead.
+import type { Failure } from '../../core/failure.ts'
+import { malformed } from '../failures.ts'
+import { parametersOf, partNameOf } from './parameters.ts'
+
+const longestBoundary = 70
+const boundaryForm = /^[0-9A-Za-z'()+_,./:=? -]*[0-9A-Za-z'()+_,./:=?-]$/
+
+/** RFC 2046 §5.1.1: 1 to 70 characters of these, not ending in a space. */
+export function boundaryOf(contentType: string | undefined): string {
+  if (!/^multipart\/form-data\s*(;|$)/i.test(contentType ?? ''))
+    throw malformed('an upload is multipart/form-data, with a part named `data`')
+  const parameters = parametersOf(contentType ?? '')
+  if (parameters === undefined)
+    throw malformed('the Content-Type of an upload has each parameter once, in the form name=value')
+  const boundary = parameters.get('boundary') ?? ''
+  if (boundary.length === 0 || boundary.length > longestBoundary || !boundaryForm.test(boundary))
+    throw malformed(`the boundary of a multipart body has 1 to ${longestBoundary} characters of RFC 2046`)
+  return boundary
+}
+
+type Where = 'preamble' | 'headers' | 'body' | 'epilogue'
+
+export type PartWatchOptions = {
+  readonly headerBytes: number
+  readonly headerPairs: number
+  /** Whose contents are kept: what the headers of other parts say of theirs is nothing to us. */
+  readonly parts: 'data' | 'every'
+  /** For each part, before the parser has seen the end of its headers. */
+  readonly onPart: (isData: boolean) => void
+}
+
+/** The answer looks at each chunk and says what is wrong with it, if anything is. */
+export function createPartWatch(
+  boundary: string,
+  options: PartWatchOptions,
+): (chunk: Uint8Array) => Failure | undefined {
+  const delimiter = Buffer.from(`\r\n--${boundary}`)
+  const blank = Buffer.from('\r\n\r\n')
+  // A body may begin with its first delimiter, without the line break before it.
+  let rest: Buffer = Buffer.from('\r\n')
+  let where: Where = 'preamble'
+
+  return (chunk) => {
+    if (where === 'epilogue') return undefined
+    let text = Buffer.concat([rest, chunk])
+    for (;;) {
+      if (where === 'headers') {
+        if (text.byteLength < 2) break
+        if (text[0] === 0x2d && text[1] === 0x2d) {
+          where = 'epilogue'
+          rest = Buffer.alloc(0)
+          return undefined
+        }
+        const end = text.indexOf(blank)
+        if ((end === -1 ? text.byteLength : end) > options.headerBytes)
+          return wrong(`over ${options.headerBytes} bytes`)
+        if (end === -1) break
+        const problem = problemOf(text.toString('latin1', 0, end), options)
+        if (problem !== undefined) return wrong(problem)
+        // The line break that ends the headers may begin the delimiter of an empty part.
+        text = text.subarray(end + 2)
+        where = 'body'
+      }
+      const at = text.indexOf(delimiter)
+      if (at === -1) {
+        text = text.subarray(Math.max(0, text.byteLength - delimiter.byteLength + 1))
+        break
+      }
+      text = text.subarray(at + delimiter.byteLength)
+      where = 'headers'
+    }
+    rest = text
+    return undefined
+  }
+}
+
+function problemOf(block: string, { headerPairs, parts, onPart }: PartWatchOptions): string | undefined {
+  // What stands before the first line break belongs to the delimiter's line. RFC 2046 §5.1.1 allows white space there, our
+  // parser does not know it for a delimiter then, and nobody sends it: a part must not be lost in silence. A header goes on
+  // in a line that begins with white space.
+  const [padding = '', ...lines] = block.replace(/\r\n(?=[ \t])/g, '').split('\r\n')
+  if (padding !== '') return 'behind a boundary that is not one'
+  if (lines.length > headerPairs) return `more than ${headerPairs}`
+  const values = new Map<string, string>()
+  const twice = new Set<string>()
+  for (const line of lines) {
+    if (hasControls(line)) return 'with control characters in them'
+    const [, name = '', value = ''] = /^([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n]*)$/.exec(line) ?? []
+    if (name === '') return 'not of the form `name: value`'
+    const key = name.toLowerCase()
+    if (key.startsWith('content-') && values.has(key)) twice.add(key)
+    values.set(key, value)
+  }
+  const disposition = values.get('content-disposition') ?? ''
+  // Without it a part has no name, and would be passed over: RFC 7578 §4.2 wants one with every part.
+  if (!/^form-data[ \t]*(;|$)/i.test(disposition)) return 'without a Content-Disposition of form-data'
+  const part = twice.has('content-disposition') ? undefined : partNameOf(disposition)
+  if (part === undefined) return 'with a Content-Disposition whose `name` can be read in two ways'
+  const isData = part.name === 'data'
+  onPart(isData)
+  if (!isData && parts === 'data') return undefined
+  for (const key of twice) return `with ${key} in them twice`
+  const type = values.get('content-type') ?? ''
+  if (/^multipart\//i.test(type)) return 'of a multipart within a multipart, which is not done here'
+  return parts === 'every' || part.isFile || isUtf8(type) ? undefined : 'of a text that is not UTF-8'
+}
+
+/** What says nothing of a charset is UTF-8, too. */
+function isUtf8(type: string): boolean {
+  const charset = parametersOf(type)?.get('charset')
+  if (charset === undefined && !/;\s*charset/i.test(type)) return true
+  return /^(utf-?8|us-ascii)$/i.test(charset ?? '')
+}
+
+/** Anything below a space but a tab, and DEL. */
+function hasControls(line: string): boolean {
+  for (let index = 0; index < line.length; index++) {
+    const code = line.charCodeAt(index)
+    if ((code < 0x20 && code !== 0x09) || code === 0x7f) return true
+  }
+  return false
+}
+
+const wrong = (what: string): Failure => malformed(`the headers of a part are ${what}`)

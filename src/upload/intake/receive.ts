@@ -1,0 +1,243 @@
+// A multipart body taken apart as it streams. Only parts named `data` are of interest, as files or as text alike; the rest
+// is read past, within limits. Nothing here waits for a whole body, and a file name is never looked at.
+import type { IncomingMessage } from 'node:http'
+import type { Readable } from 'node:stream'
+import { TextDecoder } from 'node:util'
+import { Busboy, type BusboyInstance } from '@fastify/busboy'
+import type { Clock } from '../../core/clock.ts'
+import { cancelled, Failure } from '../../core/failure.ts'
+import { malformed, tooLarge } from '../failures.ts'
+import type { Place } from './admission.ts'
+import { boundaryOf, createPartWatch } from './part-watch.ts'
+
+export type ReceiveLimits = {
+  /** Of all `data` parts together. */
+  readonly maxBytes: number
+  /** Nothing came for this long: the sender is gone. */
+  readonly idleMs: number
+  /** Bytes a second on average, while we were ready to read. 0: any. */
+  readonly minRate: number
+  /** The rate is not looked at before this. */
+  readonly graceMs: number
+}
+
+export type ReceiveOptions = ReceiveLimits & {
+  readonly clock: Clock
+  /** `data`: parts of that name. `every`: whatever its name, empty ones too, and text need not be UTF-8. */
+  readonly parts?: 'data' | 'every'
+  /** Ends it from outside. */
+  readonly signal?: AbortSignal
+  /** Is told how it comes in, and may end it. */
+  readonly place?: Pick<Place, 'pace' | 'signal'> | undefined
+}
+
+export type PartName = { readonly fileName: string | undefined; readonly type: string }
+
+const mostParts = 128
+const mostFields = 64
+const mostHeaderPairs = 20
+const headerBytes = 16 * 1024
+const fieldBytes = 64 * 1024
+const tickMs = 500
+const stuckMs = 60_000
+
+/** What a body may have besides its data: boundaries, headers, other parts. */
+export const aroundBytes = 64 * 1024
+
+/**
+ * Calls `take` for each `data` part, in order, with its bytes as they come; resolves with what the takes gave. When
+ * anything fails every part ends with that failure, and this rejects after the last take has let go. The request is
+ * then paused, not destroyed, so that whoever answers can still be read.
+ */
+export async function receive<T>(
+  request: IncomingMessage,
+  options: ReceiveOptions,
+  take: (bytes: AsyncIterable<Uint8Array>, signal: AbortSignal, part: PartName) => Promise<T>,
+): Promise<T[]> {
+  const boundary = boundaryOf(request.headers['content-type'])
+  const every = options.parts === 'every'
+  // The parts the watch found that the parser has not come to. The two must agree on which of them are `data`.
+  const found: boolean[] = []
+  const parser = new Busboy({
+    headers: { 'content-type': `multipart/form-data; boundary="${boundary}"` },
+    // Every `data` is a stream, with a file name or without: a field would be held in memory whole.
+    isPartAFile: (name, _type, fileName) => {
+      if (found.shift() !== (name === 'data')) fail(misread())
+      return every || name === 'data' || fileName !== undefined
+    },
+    // Where names matter at all, one with a folder in it must be seen as such.
+    preservePath: every,
+    limits: {
+      fieldNameSize: 100,
+      fieldSize: fieldBytes,
+      fields: mostFields,
+      fileSize: options.maxBytes + 1,
+      files: mostParts,
+      parts: mostParts,
+      headerPairs: mostHeaderPairs,
+      headerSize: headerBytes,
+    },
+  })
+  const stop = new AbortController()
+  const done = Promise.withResolvers<void>()
+  const takes: Promise<T>[] = []
+  const open = new Set<Readable>()
+  let dataBytes = 0
+
+  const fail = (error: unknown): void => {
+    if (stop.signal.aborted) return
+    stop.abort(error)
+    done.reject(error)
+    for (const file of open) file.destroy(stop.signal.reason)
+  }
+
+  async function* counted(file: Readable, isText: boolean): AsyncGenerator<Uint8Array> {
+    const decoder = isText ? new TextDecoder('utf-8', { fatal: true }) : undefined
+    let bytes = 0
+    for await (const piece of file as AsyncIterable<Buffer>) {
+      bytes += piece.byteLength
+      dataBytes += piece.byteLength
+      if (dataBytes > options.maxBytes) throw tooLarge(options.maxBytes)
+      decode(decoder, piece)
+      yield piece
+    }
+    stop.signal.throwIfAborted()
+    decode(decoder)
+    if (bytes === 0 && !every) throw malformed('the part `data` is empty')
+  }
+
+  parser.on('file', (name, file, fileName, _encoding, type) => {
+    file.on('error', () => {})
+    if (stop.signal.aborted || (name !== 'data' && !every)) return void file.resume()
+    open.add(file)
+    const taken = take(counted(file, fileName === undefined && !every), stop.signal, { fileName, type }).finally(() =>
+      open.delete(file),
+    )
+    taken.catch(fail)
+    takes.push(taken)
+  })
+  for (const limit of ['partsLimit', 'filesLimit', 'fieldsLimit'] as const)
+    parser.on(limit, () => fail(malformed(`more than ${mostParts} parts, or ${mostFields} fields, in one upload`)))
+  parser.on('error', (error) => fail(malformed('the multipart body is broken or cut', error)))
+  parser.on('finish', () => {
+    // It passes over a part in silence when it finds a line break in its decoded names.
+    if (found.length > 0) fail(misread())
+    done.resolve()
+  })
+
+  const watch = createPartWatch(boundary, {
+    headerBytes,
+    headerPairs: mostHeaderPairs,
+    parts: every ? 'every' : 'data',
+    onPart: (isData) => found.push(isData),
+  })
+  const unplug = pump(request, parser, { ...options, look: watch, fail })
+  const signals = [options.signal, options.place?.signal].filter((signal) => signal !== undefined)
+  const onAbort = () => fail(signals.find(({ aborted }) => aborted)?.reason)
+  for (const signal of signals) signal.addEventListener('abort', onAbort, { once: true })
+  if (signals.some(({ aborted }) => aborted)) onAbort()
+  try {
+    await done.promise
+    const results = await Promise.all(takes)
+    if (results.length === 0) throw malformed('there is no part named `data` in this upload')
+    return results
+  } catch (error) {
+    fail(error)
+    throw stop.signal.reason
+  } finally {
+    unplug()
+    for (const signal of signals) signal.removeEventListener('abort', onAbort)
+    await Promise.allSettled(takes)
+  }
+}
+
+type PumpOptions = ReceiveOptions & {
+  readonly look: (chunk: Uint8Array) => Failure | undefined
+  readonly fail: (error: unknown) => void
+}
+
+/** The request into the parser at the parser's pace, with the sender's clocks: time we made it wait is not its own. */
+function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOptions): () => void {
+  const { clock, fail, look, maxBytes, idleMs, minRate, graceMs } = options
+  const pace = options.place?.pace
+  const began = clock.monotonic()
+  let received = 0
+  let since = began
+  let pausedAt: number | undefined
+  let pausedMs = 0
+
+  const onData = (chunk: Buffer): void => {
+    received += chunk.byteLength
+    pace?.received(chunk.byteLength)
+    since = clock.monotonic()
+    if (received > maxBytes + aroundBytes) return fail(tooLarge(maxBytes))
+    const wrong = look(chunk)
+    if (wrong) return fail(wrong)
+    if (parser.write(chunk)) return
+    request.pause()
+    pace?.turn(false)
+    pausedAt = since
+  }
+  const onDrain = (): void => {
+    const now = clock.monotonic()
+    if (pausedAt !== undefined) pausedMs += now - pausedAt
+    pausedAt = undefined
+    since = now
+    pace?.turn(true)
+    request.resume()
+  }
+  const onEnd = (): void => {
+    pace?.turn(false)
+    cancelTick()
+    cancelTick = clock.after(stuckMs, () => fail(malformed('the multipart body does not end')))
+    parser.end()
+  }
+  const onGone = (): void => {
+    if (!request.complete) fail(cancelled('the client left in the middle of its upload'))
+  }
+  const tick = (): void => {
+    cancelTick = clock.after(tickMs, tick)
+    const now = clock.monotonic()
+    if (pausedAt !== undefined) {
+      if (now - pausedAt > stuckMs) fail(new Failure('broken', 'the upload got stuck here', { source: 'ours' }))
+      return
+    }
+    const ms = now - began - pausedMs
+    if (idleMs > 0 && now - since > idleMs) fail(slow(`nothing came for ${idleMs} ms`))
+    else if (ms > graceMs && received < (minRate * ms) / 1000)
+      fail(slow(`it brought less than ${minRate} bytes a second`))
+  }
+  let cancelTick = clock.after(tickMs, tick)
+
+  pace?.turn(true)
+  parser.on('drain', onDrain)
+  request.on('data', onData)
+  request.on('end', onEnd)
+  request.on('error', onGone)
+  request.on('close', onGone)
+  if (request.destroyed) onGone()
+  return () => {
+    cancelTick()
+    pace?.turn(false)
+    parser.off('drain', onDrain)
+    request.off('data', onData)
+    request.off('end', onEnd)
+    request.off('close', onGone)
+    request.on('error', () => {})
+    request.off('error', onGone)
+    request.pause()
+  }
+}
+
+function decode(decoder: TextDecoder | undefined, piece?: Uint8Array): void {
+  try {
+    decoder?.decode(piece, { stream: piece !== undefined })
+  } catch (error) {
+    throw malformed('the text in `data` is not UTF-8; send other bytes as a file, with a file name', error)
+  }
+}
+
+const misread = (): Failure => malformed('the headers of a part can be read in two ways')
+
+const slow = (why: string): Failure =>
+  new Failure('timeout', `the upload was ended: ${why}`, { source: 'client', facts: { status: 408 } })

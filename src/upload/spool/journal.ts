@@ -1,0 +1,167 @@
+// What was accepted and where each provider stands with it, one small file per upload. A file under `open` is work to be
+// done, also by the process after this one; when every provider holds it, it moves to `done` and is only a record.
+import { readdir, readFile, rename, rm } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+import { CID } from 'multiformats/cid'
+import type { Profile } from '../../../backends/pinning/contract.ts'
+import { codeOf, isLeftOver, makeFolder, syncFolder, writeDurably } from '../../core/durable.ts'
+import type { Log } from '../../core/log.ts'
+import type { SpoolRecord } from './spool.ts'
+
+export type FailureClass = 'auth' | 'quota' | 'transient' | 'content'
+
+export type Standing = {
+  /** `given-up`: an operator's word. */
+  readonly state: 'wanted' | 'held' | 'given-up'
+  readonly tries: number
+  readonly class?: FailureClass
+  readonly why?: string
+  /** Milliseconds since the epoch; nothing is tried before. */
+  readonly notBefore?: number
+}
+
+export type Entry = {
+  /** Of its spool, too. */
+  readonly id: string
+  readonly cid: string
+  readonly profile: Profile
+  readonly bytes: number
+  readonly carBytes: number
+  readonly at: string
+  /** Somebody was told that it is held. What was not is undone when it cannot be finished. */
+  readonly accepted: boolean
+  /** Providers of this machine that held it before it came. */
+  readonly heldBefore?: readonly string[]
+  readonly providers: Readonly<Record<string, Standing>>
+  /** Shared tiers that lack it. */
+  readonly owed?: readonly string[]
+}
+
+export type Loaded = {
+  /** What is open, the oldest first. */
+  readonly entries: readonly Entry[]
+  /** Of every entry that lies there, also of those that cannot be read: their uploads are somebody's, too. */
+  readonly ids: ReadonlySet<string>
+}
+
+export interface Journal {
+  load(): Promise<Loaded>
+  /** On the platter when it resolves. */
+  write(entry: Entry): Promise<void>
+  finish(entry: Entry): Promise<void>
+  remove(entry: Entry): Promise<void>
+  /** The record of an upload that every provider held. */
+  record(cid: CID): Promise<Entry | undefined>
+  records(): AsyncIterable<Entry>
+}
+
+export const journalFolder = (data: string): string => join(data, 'journal')
+
+const readsAtOnce = 32
+
+export function createJournal(root: string, log: Log): Journal {
+  const open = join(root, 'open')
+  const done = join(root, 'done')
+  const fileOf = (id: string): string => join(open, `${id}.json`)
+  const recordOf = (name: string): string => join(done, name.slice(-2), `${name}.json`)
+
+  async function parse(file: string): Promise<Entry | undefined> {
+    const text = await readFile(file, 'utf8').catch((error: unknown) => {
+      if (codeOf(error) === 'ENOENT') return undefined
+      throw error
+    })
+    if (text === undefined) return undefined
+    const entry = readEntry(text)
+    if (!entry) log('error', 'journal.unreadable', { file })
+    return entry
+  }
+
+  return {
+    async load() {
+      const entries: Entry[] = []
+      const ids = new Set<string>()
+      await makeFolder(open)
+      const files = await readdir(open)
+      for (const file of files) {
+        if (isLeftOver(file)) await rm(join(open, file), { force: true })
+        if (file.endsWith('.json')) ids.add(file.slice(0, -'.json'.length))
+      }
+      const rest = [...ids]
+      const read = async () => {
+        for (let id = rest.pop(); id !== undefined; id = rest.pop()) {
+          const entry = await parse(fileOf(id))
+          if (entry?.id === id) entries.push(entry)
+        }
+      }
+      await Promise.all(Array.from({ length: readsAtOnce }, read))
+      return { entries: entries.sort((one, other) => one.at.localeCompare(other.at)), ids }
+    },
+    async write(entry) {
+      await makeFolder(open)
+      await writeDurably(fileOf(entry.id), Buffer.from(JSON.stringify(entry)))
+      await syncFolder(open)
+    },
+    async finish(entry) {
+      const record = recordOf(entry.cid)
+      await makeFolder(dirname(record))
+      await writeDurably(fileOf(entry.id), Buffer.from(JSON.stringify(entry)))
+      await rename(fileOf(entry.id), record)
+    },
+    async remove(entry) {
+      await rm(fileOf(entry.id), { force: true })
+      await syncFolder(open)
+    },
+    record: (cid) => parse(recordOf(nameOf(cid))),
+    async *records() {
+      for (const shard of await namesIn(done))
+        for (const file of await namesIn(join(done, shard))) {
+          const entry = file.endsWith('.json') ? await parse(join(done, shard, file)) : undefined
+          if (entry) yield entry
+        }
+    },
+  }
+}
+
+const standings = new Set(['wanted', 'held', 'given-up'])
+const isCount = (value: unknown): boolean => Number.isSafeInteger(value) && (value as number) >= 0
+
+/** What a person or a broken disk wrote into it is not believed. */
+export function readEntry(text: string): Entry | undefined {
+  try {
+    const entry = JSON.parse(text) as Entry
+    const { id, cid, profile, bytes, carBytes, at, heldBefore, owed, providers } = entry
+    const isWhole =
+      [id, at].every((one) => typeof one === 'string') &&
+      nameOf(CID.parse(cid)) === cid &&
+      ['unixfs-v1-2025', 'unixfs-v0-2015'].includes(profile) &&
+      [bytes, carBytes].every(isCount) &&
+      [heldBefore, owed].every((one) => one === undefined || Array.isArray(one)) &&
+      Object.values(providers).every(({ state }) => standings.has(state))
+    return isWhole ? entry : undefined
+  } catch {
+    return undefined
+  }
+}
+
+async function namesIn(folder: string): Promise<string[]> {
+  return readdir(folder).catch((error: unknown) => {
+    if (codeOf(error) === 'ENOENT') return []
+    throw error
+  })
+}
+
+const dagPb = 0x70
+const sha256 = 0x12
+
+/** The spool of it, as it was written. */
+export function recordOf({ id, cid, profile, bytes, carBytes }: Entry): SpoolRecord {
+  const parsed = CID.parse(cid)
+  const isV0 = profile === 'unixfs-v0-2015' && parsed.code === dagPb && parsed.multihash.code === sha256
+  return { id, cid: isV0 ? parsed.toV0() : parsed, profile, bytes, carBytes }
+}
+
+/** One name for a file, whatever version of its CID it is called by. */
+export const nameOf = (cid: CID): string => cid.toV1().toString()
+
+/** By anybody, also one that is not asked any more. */
+export const isHeld = ({ providers }: Entry): boolean => Object.values(providers).some(({ state }) => state === 'held')

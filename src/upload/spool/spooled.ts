@@ -1,0 +1,142 @@
+// An upload read back from its block files, again and again, as a file, as a CAR or as blocks. What comes from the disk
+// is proved again: a provider must never get bytes that rotted here.
+import { readdir, readFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { encode as encodeCbor } from '@ipld/dag-cbor'
+import { decode as decodePb } from '@ipld/dag-pb'
+import { UnixFS } from 'ipfs-unixfs'
+import { varint } from 'multiformats'
+import type { CID } from 'multiformats/cid'
+import type { LocalStore, Profile, Upload } from '../../../backends/pinning/contract.ts'
+import { entityOf } from '../../content/resolve.ts'
+import { type Block, blockKey, isIdentity, proves } from '../../core/block.ts'
+import { Failure, isFailure } from '../../core/failure.ts'
+import { linksOf } from '../../ipld/block-links.ts'
+
+export const pbCodec = 0x70
+
+export type Spooled = {
+  readonly cid: CID
+  readonly profile: Profile
+  readonly bytes: number
+  readonly carBytes: number
+  /** One file per block, by its key. */
+  readonly folder: string
+  /** Where a block is looked for that is not there, or rotted. */
+  readonly stores?: readonly LocalStore[] | undefined
+}
+
+export function spooledUpload({ cid: root, profile, bytes, carBytes, folder, stores = [] }: Spooled): Upload {
+  async function read(cid: CID, signal: AbortSignal): Promise<Uint8Array> {
+    signal.throwIfAborted()
+    if (isIdentity(cid)) return cid.multihash.digest
+    let cause: unknown
+    const block = await readFile(join(folder, blockKey(cid)), { signal }).catch((error: unknown) => {
+      cause = error
+    })
+    signal.throwIfAborted()
+    if (block && proves(cid, block)) return block
+    for (const store of stores) {
+      const kept = await store.get(cid).catch(() => undefined)
+      if (kept && proves(cid, kept)) return kept
+    }
+    throw lost(cid, cause)
+  }
+
+  /** Depth first. `once`: a block that was met before is passed over, with all that is below it. */
+  async function* walk(signal: AbortSignal, once: boolean): AsyncGenerator<Block & { readonly isLeaf: boolean }> {
+    const seen = new Set<string>()
+    const ahead: CID[] = [root]
+    for (let cid = ahead.pop(); cid; cid = ahead.pop()) {
+      if (once) {
+        const name = blockName(cid)
+        if (seen.has(name)) continue
+        seen.add(name)
+      }
+      const block = await read(cid, signal)
+      const links = linksOf({ cid, bytes: block })
+      yield { cid, bytes: block, isLeaf: links.length === 0 }
+      for (let index = links.length - 1; index >= 0; index--) ahead.push(links[index] as CID)
+    }
+  }
+
+  return {
+    cid: root,
+    profile,
+    bytes,
+    carBytes,
+    files: async () => (await readdir(folder)).map((key) => ({ key, file: join(folder, key) })),
+    async *file(signal) {
+      if (fileBytesOf({ cid: root, bytes: await read(root, signal) }) === undefined)
+        throw noFile(root, 'it is no file, and such a provider takes nothing else')
+      let left = bytes
+      // What is pinned was made by others: a few blocks that link to each other may stand for any number of pieces.
+      let pieces = mostEmptyPieces + 2 * bytes
+      for await (const { cid, bytes: block, isLeaf } of walk(signal, false)) {
+        if (--pieces < 0) throw noFile(root, 'it is made of too many empty blocks')
+        if (cid.code === pbCodec && !isLeaf) continue
+        const piece = cid.code === pbCodec ? (UnixFS.unmarshal(decodePb(block).Data ?? nothing).data ?? nothing) : block
+        left -= piece.byteLength
+        if (left < 0) break
+        yield piece
+      }
+      if (left !== 0) throw noFile(root, 'it has other bytes than it declares')
+    },
+    async *car(signal) {
+      yield carHeader(root)
+      for await (const block of walk(signal, true)) if (!isIdentity(block.cid)) yield* carSection(block)
+    },
+    async *blocks(signal) {
+      for await (const { cid, bytes: block } of walk(signal, true)) if (!isIdentity(cid)) yield { cid, bytes: block }
+    },
+  }
+}
+
+const nothing = new Uint8Array()
+const mostEmptyPieces = 1024
+
+/** Of the file that this is the root of; undefined where it is none. */
+export function fileBytesOf({ cid, bytes }: Block): number | undefined {
+  try {
+    const { kind, size } = entityOf(cid, bytes)
+    return kind === 'file' ? size : undefined
+  } catch (error) {
+    if (isFailure(error, 'malformed')) return undefined
+    throw error
+  }
+}
+
+const noFile = (cid: CID, why: string): Failure =>
+  new Failure('unsupported', `${cid} cannot be sent as a file: ${why}`, {
+    source: 'content',
+    facts: { class: 'content' },
+  })
+
+/** One name for one block of a CAR: the same bytes under another codec are another one. */
+export const blockName = (cid: CID): string => `${cid.code}:${blockKey(cid)}`
+
+export function carHeader(root: CID): Uint8Array {
+  const header = encodeCbor({ roots: [root], version: 1 })
+  return Buffer.concat([lengthPrefix(header.byteLength), header])
+}
+
+export function* carSection({ cid, bytes }: Block): Generator<Uint8Array> {
+  yield lengthPrefix(cid.bytes.byteLength + bytes.byteLength)
+  yield cid.bytes
+  yield bytes
+}
+
+export const carSectionBytes = (cid: CID, bytes: number): number => {
+  const length = cid.bytes.byteLength + bytes
+  return varint.encodingLength(length) + length
+}
+
+const lengthPrefix = (length: number): Uint8Array =>
+  varint.encodeTo(length, new Uint8Array(varint.encodingLength(length)), 0)
+
+const lost = (cid: CID, cause?: unknown): Failure =>
+  new Failure('broken', `the block ${cid} of an upload that is not done is lost or damaged on this disk`, {
+    source: 'ours',
+    cause,
+    facts: { class: 'content' },
+  })

@@ -1,0 +1,106 @@
+// Thin mode: uploads go on to another service as they arrive, while the same bytes become blocks here. No copy, no journal.
+// The service's answer is believed as far as it names the CIDs that were computed here. The end of a part is sent when the
+// part was found in order, and the end of the body when all of it was: what is refused here is never whole there.
+import type { IncomingMessage } from 'node:http'
+import type { CID } from 'multiformats/cid'
+import { type Profile, shapes } from '../../../backends/pinning/contract.ts'
+import type { Clock } from '../../core/clock.ts'
+import { withDeadline } from '../../core/deadline.ts'
+import { Failure } from '../../core/failure.ts'
+import type { Retrieval } from '../../retrieval/session.ts'
+import { createAdmission } from '../intake/admission.ts'
+import { keepText } from '../intake/document.ts'
+import { importFile } from '../intake/import.ts'
+import { type ReceiveLimits, receive } from '../intake/receive.ts'
+import { nameOf } from '../spool/journal.ts'
+import type { Added, AddOptions, Uploads } from '../uploads.ts'
+import { createForwarding, type Target } from './forward.ts'
+
+export type ThroughOptions = {
+  readonly target: Target
+  readonly profile: Profile
+  readonly limits: ReceiveLimits
+  readonly concurrency: number
+  readonly perClient?: number | 'auto'
+  /** How long the service may take none of the bytes there are for it, and how long its answer may take. */
+  readonly answerMs: number
+  readonly userAgent: string
+  readonly retrieval: Pick<Retrieval, 'store' | 'forget'>
+  /** Throws a Failure for what is not to be kept or served here (a denylist). */
+  readonly admit?: (cid: CID) => void
+  readonly clock: Clock
+}
+
+export type Through = Pick<Uploads, 'maxBytes' | 'enter' | 'receive'> & { close(): Promise<void> }
+
+const storeMs = 10_000
+
+export function createThrough(options: ThroughOptions): Through {
+  const { limits, retrieval, clock, answerMs } = options
+  const forwarding = createForwarding(options)
+  const closing = new AbortController()
+  const admission = createAdmission({
+    clock,
+    most: options.concurrency,
+    mostBytes: Number.POSITIVE_INFINITY,
+    perClient: options.perClient ?? 'auto',
+    minRate: limits.minRate,
+    closing: closing.signal,
+  })
+
+  async function keep(cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<void> {
+    const late = () => new Failure('timeout', 'the tiers did not take a block in time', { source: 'tier' })
+    // A cache that fails is no reason to refuse what the service may take.
+    const store = (own: AbortSignal) => retrieval.store(cid, Uint8Array.from(bytes), own)
+    await withDeadline({ ms: storeMs, clock, signal, late }, store).catch(() => signal.throwIfAborted())
+  }
+
+  async function importPart(source: AsyncIterable<Uint8Array>, own: AddOptions, signal: AbortSignal): Promise<Added> {
+    const text = own.check && keepText(own.check)
+    const bytes = text ? text.over(source) : source
+    // What is refused here cuts the body: the service has not been sent the end of this part.
+    const { cid, dagBytes } = await importFile(bytes, own.shape ?? shapes[options.profile], async (one, block) => {
+      options.admit?.(one)
+      await keep(one, block, signal)
+    })
+    text?.check()
+    return { cid, dagBytes, fileName: undefined }
+  }
+
+  return {
+    maxBytes: limits.maxBytes,
+    enter: admission.enter,
+    async receive(request: IncomingMessage, own = {}) {
+      closing.signal.throwIfAborted()
+      const forward = forwarding.begin(own.via)
+      const onClose = () => forward.abort(closing.signal.reason)
+      closing.signal.addEventListener('abort', onClose, { once: true })
+      let before: Promise<unknown> = Promise.resolve()
+      // One after the other, so that a part ends there only when it was found in order.
+      const take = (bytes: AsyncIterable<Uint8Array>, signal: AbortSignal): Promise<Added> => {
+        const added = before.then(() => importPart(forward.part(bytes, signal), own, signal))
+        before = added
+        return added
+      }
+      try {
+        const added = await receive(request, { ...limits, clock, signal: forward.failed, place: own.place }, take)
+        forward.end()
+        const held = await withDeadline({ ms: answerMs, clock, late: forward.late }, () => forward.answer)
+        for (const { cid } of added) {
+          if (!held.has(nameOf(cid)))
+            throw forwarding.failure('content', `it did not say that it holds ${cid}, which the upload is`)
+          retrieval.forget(cid)
+        }
+        return added
+      } catch (error) {
+        forward.abort(error)
+        throw error
+      } finally {
+        closing.signal.removeEventListener('abort', onClose)
+      }
+    },
+    async close() {
+      closing.abort(new Failure('cancelled', 'this gateway stops', { source: 'ours' }))
+    },
+  }
+}
