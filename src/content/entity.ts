@@ -1,6 +1,6 @@
 // The words content speaks in: a path that was asked for, and the thing it led to.
 import type { CID } from 'multiformats/cid'
-import type { Way } from './visited.ts'
+import type { Way } from './way.ts'
 
 /** `/ipfs/<cid>[/<segment>…]`, decoded and checked, in the order asked. */
 export type ContentPath = {

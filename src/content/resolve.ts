@@ -8,16 +8,12 @@ import { dagPbCode, declaredSize, rawCode, readNode, wrongContent } from '../ipl
 import type { DagWant, Session } from '../retrieval/session.ts'
 import { type Found, findInShards } from './dag/hamt.ts'
 import type { ContentPath, Entity, Resolution } from './entity.ts'
-import { type Visit, type VisitNames, visitWay, type Way } from './visited.ts'
+import { visitWay, type Way, wayFrom } from './way.ts'
 
 export type ResolveOptions = {
   /** Bytes of the file that will be read, when that is known already: no more than these are asked for. */
   readonly range?: DagWant['range']
   readonly scope?: DagWant['scope']
-  /** Called with each CID on the way, the root first, before its block is asked for; may throw (a denylist). */
-  readonly visit?: Visit | undefined
-  /** Called with the whole path, as asked and as it turned out to be: index pages and rewrites are paths, too. */
-  readonly visitNames?: VisitNames | undefined
   /** The block at the end is wanted as it is, even when it makes no sense (raw, CAR): the entity is `data`. */
   readonly opaque?: boolean
 }
@@ -41,17 +37,17 @@ export async function* walkPath(
   const roots: CID[] = []
   let cid = path.cid
   let at = 0
-  let way: Way = { cid, names: [], above: undefined, visitNames: options.visitNames }
+  let way: Way = wayFrom(cid)
   // Something goes by another name than those that were visited knew.
   let isRenamed = false
   const visitRenamed = (rest: readonly string[]) => {
-    if (isRenamed && options.visit) visitWay(options.visit, way, rest)
+    if (isRenamed) visitWay(session, way, rest)
   }
-  options.visitNames?.(path.segments)
+  session.visitNames(path.segments)
   for (;;) {
     if (!isProvable(cid)) throw wrongContent(cid, 'its hash cannot be proved')
     const rest = path.segments.slice(at)
-    options.visit?.(cid, rest)
+    session.pass(cid, rest)
     roots.push(cid)
     if (rest.length === 0) visitRenamed(rest)
     const around: DagWant = { cid, segments: rest, scope, range: options.range }

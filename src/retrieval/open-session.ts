@@ -5,6 +5,7 @@ import { isIdentity, isProvable } from '../core/block.ts'
 import type { Clock } from '../core/clock.ts'
 import { orAborted } from '../core/deadline.ts'
 import { cancelled, isFailure } from '../core/failure.ts'
+import { createGuard } from './policy.ts'
 import { createReadAhead, type Room } from './read-ahead.ts'
 import { createRequestClock } from './request-clock.ts'
 import type { DagWant, Session, SessionOptions } from './session.ts'
@@ -22,7 +23,7 @@ export type Shared = Flying & {
 
 /** What one request asks, until its `end`. */
 export function openSession(
-  { signal, account, onlyIfCached = false, noCache = false }: SessionOptions,
+  { signal, account, onlyIfCached = false, noCache = false, ...policy }: SessionOptions,
   shared: Shared,
 ): Session {
   const { stack, notFound } = shared
@@ -30,7 +31,8 @@ export function openSession(
   const { inTime } = clock
   const upstreams = createUpstreamReader({ clock, account, signal, noCache }, shared)
   const isHeld = () => wasHeld
-  const ahead = createReadAhead({ fetch, fetchHeld, isHeld, room: shared.room, clock: shared.clock })
+  const { check, ...guard } = createGuard(policy)
+  const ahead = createReadAhead({ fetch, fetchHeld, isHeld, check, room: shared.room, clock: shared.clock })
   let ended = false
   /** A slow tier had something of it. */
   let wasHeld = false
@@ -137,8 +139,10 @@ export function openSession(
   }
 
   return {
+    ...guard,
     async get(cid, around) {
       if (ended) throw cancelled('the request is over')
+      check(cid)
       if (!isProvable(cid)) throw unprovable(cid)
       if (isIdentity(cid)) return cid.multihash.digest
       return ahead.take(cid) ?? fetch(cid, around)

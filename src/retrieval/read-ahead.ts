@@ -71,10 +71,12 @@ export function createReadAhead(options: {
   readonly fetchHeld: (cid: CID) => Promise<Uint8Array>
   /** What comes next may be in a slow tier, since what it belongs to was. */
   readonly isHeld: () => boolean
+  /** Throws for a block that is not to be read. */
+  readonly check: (cid: CID) => void
   readonly room: Room
   readonly clock: Clock
 }): ReadAhead {
-  const { fetch, fetchHeld, isHeld, room, clock } = options
+  const { fetch, fetchHeld, isHeld, check, room, clock } = options
   const ahead = new Map<string, Ahead>()
   let windowBytes = firstWindowBytes
   let aheadBytes = 0
@@ -119,6 +121,16 @@ export function createReadAhead(options: {
     })
   }
 
+  function isAllowed({ cid, visit }: Expected): boolean {
+    try {
+      check(cid)
+      visit?.()
+      return true
+    } catch {
+      return false
+    }
+  }
+
   return {
     expect(next) {
       leave ??= room.enter()
@@ -134,7 +146,7 @@ export function createReadAhead(options: {
           const isNext = known.size === 0
           const bytes = aheadBytes + one.bytes
           if (!isNext && (bytes > far || known.size >= most)) break
-          if (!mayVisit(one) || !room.take(one.bytes, isNext)) break
+          if (!isAllowed(one) || !room.take(one.bytes, isNext)) break
           begin(key, one, !isNext && bytes > near)
         }
         known.add(key)
@@ -157,14 +169,5 @@ export function createReadAhead(options: {
       leave?.()
       leave = undefined
     },
-  }
-}
-
-function mayVisit({ visit }: Expected): boolean {
-  try {
-    visit?.()
-    return true
-  } catch {
-    return false
   }
 }

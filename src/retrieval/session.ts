@@ -3,10 +3,11 @@
 import type { CID } from 'multiformats/cid'
 import type { DagWant } from '../../backends/upstreams/contract.ts'
 import type { Account } from '../observe/account.ts'
+import type { Guard, Policy } from './policy.ts'
 
 export type { DagWant } from '../../backends/upstreams/contract.ts'
 
-export type SessionOptions = {
+export type SessionOptions = Policy & {
   /** Aborts when the client leaves. Never aborts shared work by itself. */
   readonly signal: AbortSignal
   readonly account: Account
@@ -21,15 +22,15 @@ export type Expected = {
   readonly cid: CID
   readonly around: DagWant
   readonly bytes: number
-  /** Throws for what is not to be asked for (a denylist). */
+  /** Throws for what its path says is not to be asked for. What the session knows of its CID it looks at itself. */
   readonly visit?: (() => void) | undefined
 }
 
-export interface Session {
+export interface Session extends Omit<Guard, 'check'> {
   /**
    * The proved bytes of one block (identity CIDs included). `around` says what it is a part of and where the reader
    * stands in it: when the block is in no tier, that is what is fetched, in one answer, and following blocks come from
-   * there. Rejects with a Failure: not-found, timeout, unavailable, malformed (unprovable), cancelled.
+   * there. Rejects with a Failure: denied, not-found, timeout, unavailable, malformed (unprovable), cancelled.
    */
   get(cid: CID, around?: DagWant): Promise<Uint8Array>
   /** What will be asked for next, in order: some of it is fetched ahead. What was said before and is not in it is dropped. */

@@ -53,8 +53,7 @@ export async function serveSite(session: Session, request: SiteRequest, options:
   try {
     resolution = await resolve(session, path, options)
   } catch (error) {
-    const redirected =
-      isFailure(error, 'no-link') && request.own ? await redirectOf(session, request, options) : undefined
+    const redirected = isFailure(error, 'no-link') && request.own ? await redirectOf(session, request) : undefined
     if (redirected === undefined) throw error
     if (redirected.kind === 'redirect') return redirected
     resolution = await rewritten(session, path.cid, redirected.path, options, error)
@@ -85,13 +84,9 @@ async function child(
   }
 }
 
-async function redirectOf(
-  session: Session,
-  { path, search }: SiteRequest,
-  { visit, visitNames }: ResolveOptions,
-): Promise<Redirected | undefined> {
+async function redirectOf(session: Session, { path, search }: SiteRequest): Promise<Redirected | undefined> {
   const root: ContentPath = { cid: path.cid, segments: [], encoded: [] }
-  const file = await child(session, root, '_redirects', { visit, visitNames })
+  const file = await child(session, root, '_redirects', {})
   if (!file) return undefined
   if (file.entity.kind !== 'file') throw wrongRedirects('it is no file')
   const bytes = await readSmall(session, file.entity, maxRedirectsBytes)

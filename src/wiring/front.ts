@@ -68,7 +68,6 @@ export function wireFront(
     jsonMaxBytes,
     jsonRule,
     stalledMs: stalled,
-    visit: denials.visit,
     denyRevision: () => denials.lists.revision,
     routes: [...routes, ...proxied],
     onEnd: requests.ended,

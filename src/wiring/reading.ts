@@ -55,7 +55,15 @@ export async function wireReading(
     () => startProbes({ pool, everyMs: probeEvery, clock, log }),
     (probes) => probes.close(),
   )
-  return { pool, retrieval, hot: takeHot(whole), denials, names }
+  return { pool, retrieval: takeReaders(whole, retrieval, denials), hot: takeHot(whole), denials, names }
+}
+
+/** Every session of this gateway asks its denylists. The retrieval itself may go over to a gateway that has others. */
+function takeReaders({ lease }: Whole, retrieval: Retrieval, { lists, visit }: Denials): Retrieval {
+  return lease.take('retrieval for readers', [retrieval, lists], () => ({
+    ...retrieval,
+    session: (options) => retrieval.session({ ...options, visit }),
+  }))
 }
 
 function takeRetrieval(

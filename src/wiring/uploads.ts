@@ -63,14 +63,12 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
     mode: responses.types,
     respond,
   })
-  const { visit } = denials
   const kubo = upload.rpc
     ? [
         createKuboRoute({
           uploads,
           retrieval,
           tokens,
-          visit,
           version,
           stalledMs: respond.stalledMs,
           clock,

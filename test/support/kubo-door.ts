@@ -51,7 +51,6 @@ export async function startKuboDoor(tokens?: readonly string[], options: AddingO
     uploads: adding.uploads,
     retrieval,
     tokens: createTokens(tokens ? { tokens } : 'none'),
-    visit: () => {},
     clientOf: () => '',
     version: '0.0.0',
     stalledMs: 1000,

@@ -2,6 +2,7 @@
 import type { CID } from 'multiformats/cid'
 import { blockKey, isIdentity } from '../../src/core/block.ts'
 import { Failure } from '../../src/core/failure.ts'
+import { createGuard } from '../../src/retrieval/policy.ts'
 import type { DagWant, Session } from '../../src/retrieval/session.ts'
 import type { BlockMap } from './fixtures.ts'
 
@@ -9,7 +10,9 @@ export type Asked = { readonly cid: CID; readonly around: DagWant | undefined }
 
 export function memorySession(blocks: BlockMap): Session & { readonly asked: Asked[] } {
   const asked: Asked[] = []
+  const { check: _, ...guard } = createGuard({})
   return {
+    ...guard,
     asked,
     async get(cid, around) {
       if (isIdentity(cid)) return cid.multihash.digest

@@ -89,7 +89,7 @@ describe('readers of an answer', () => {
 })
 
 describe('reading ahead', () => {
-  function make(roomBytes = 64 * mib) {
+  function make(roomBytes = 64 * mib, check: (cid: CID) => void = () => {}) {
     const clock = createFakeClock()
     const asked: string[] = []
     const answers = new Map<string, PromiseWithResolvers<Uint8Array>>()
@@ -98,6 +98,7 @@ describe('reading ahead', () => {
       createReadAhead({
         clock,
         room,
+        check,
         isHeld: () => false,
         fetchHeld: () => assert.fail('no tier has anything'),
         fetch(cid) {
@@ -171,6 +172,7 @@ describe('reading ahead', () => {
     const ahead = createReadAhead({
       clock,
       room,
+      check() {},
       isHeld: () => true,
       async fetchHeld(cid) {
         held.push(blockKey(cid))
@@ -197,14 +199,17 @@ describe('reading ahead', () => {
     assert.ok(fetched.length <= 20, `${fetched.length} asked for elsewhere`)
     ahead.end()
   })
-  test('what is denied is not asked for ahead', () => {
+  test('what is denied, by its CID or by its path, is not asked for ahead', () => {
     const { cids } = leaves(2)
-    const { asked, open } = make()
-    const visit = () => {
+    const denied = () => {
       throw new Error('denied')
     }
-    open().expect(expected(cids, 10).map((one, index) => (index === 1 ? { ...one, visit } : one)))
-    assert.deepEqual(asked, [blockKey(cids[0] as CID)])
+    const byPath = make()
+    byPath.open().expect(expected(cids, 10).map((one, index) => (index === 1 ? { ...one, visit: denied } : one)))
+    assert.deepEqual(byPath.asked, [blockKey(cids[0] as CID)])
+    const byCid = make(undefined, (cid) => (cid === cids[1] ? denied() : undefined))
+    byCid.open().expect(expected(cids, 10))
+    assert.deepEqual(byCid.asked, [blockKey(cids[0] as CID)])
   })
 })
 

@@ -61,7 +61,6 @@ async function start(more: Partial<AppDeps> = {}) {
     jsonMaxBytes: 1000,
     jsonRule: createJsonRule({ heldBytes: 1000, clock }),
     stalledMs: 60_000,
-    visit: () => {},
     denyRevision: () => undefined,
     onEnd: () => {},
     respond,

@@ -13,6 +13,7 @@ import { Failure, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createAccount } from '../../src/observe/account.ts'
 import { createNotFoundMemory } from '../../src/retrieval/absence/not-found.ts'
+import type { Visit } from '../../src/retrieval/policy.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import type { Retrieval, Session } from '../../src/retrieval/session.ts'
 import type { Found, TierStack } from '../../src/retrieval/tiers/stack.ts'
@@ -113,7 +114,9 @@ function make(upstreams: ScriptedUpstream[], options: { hedge?: Hedge } = {}) {
     notFound: createNotFoundMemory({ firstMs: 5000, mostMs: 60_000, clock }),
   })
   open.push(retrieval)
-  const session = (more: { onlyIfCached?: boolean; noCache?: boolean; controller?: AbortController } = {}) => {
+  const session = (
+    more: { onlyIfCached?: boolean; noCache?: boolean; controller?: AbortController; visit?: Visit } = {},
+  ) => {
     const controller = more.controller ?? new AbortController()
     const account = createAccount()
     return { account, controller, ...retrieval.session({ signal: controller.signal, account, ...more }) }
@@ -406,4 +409,26 @@ test('what lies on this machine is not denied because we were too busy to look b
   const denied = assert.rejects(session().get(nobodys), (error) => isFailure(error, 'timeout'))
   await clock.advance(5000)
   await denied
+})
+
+test('a session gives no block that its policy denies, however it is asked, and asks no upstream for it', async () => {
+  const one = scriptedUpstream('one', file.blocks)
+  const [, leaf] = file.order
+  assert.ok(leaf)
+  const visit: Visit = (cid, rest) => {
+    if (cid.equals(leaf.cid) && rest.length === 0) throw new Failure('denied', 'no', { source: 'ours' })
+  }
+  const { session } = make([one])
+  const reader = session({ visit })
+  assert.equal((await failureOf(reader.get(leaf.cid))).kind, 'denied')
+  reader.expect([{ cid: leaf.cid, around: { cid: leaf.cid, segments: [], scope: 'block' }, bytes: chunk }])
+  assert.deepEqual([one.asked.blocks, one.asked.dags], [[], []])
+  // A path that leads through it to something else may be allowed, and then its block is needed to prove that path.
+  reader.pass(leaf.cid, ['name'])
+  assert.deepEqual(Buffer.from(await reader.get(leaf.cid)), Buffer.from(leaf.bytes))
+  assert.throws(
+    () => reader.pass(leaf.cid, []),
+    (error) => isFailure(error, 'denied'),
+  )
+  reader.end()
 })

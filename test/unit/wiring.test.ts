@@ -50,7 +50,8 @@ async function partsOf(kept: Kept, more: Record<string, unknown>) {
     ...members.map((member) => [`upstream ${member.upstream.name}`, member] as const),
     ['stack', tiers.stack],
     ['pool', reading.pool],
-    ['retrieval', reading.retrieval],
+    // Its readers ask other lists after a change of those; what it has and does is the same.
+    ['retrieval', reading.retrieval.stats],
     ['hot', reading.hot],
     ['denylists', reading.denials.lists],
     ['names', reading.names],

@@ -7,7 +7,7 @@ import { linksInOrder } from '../../ipld/dag-links.ts'
 import { dagPbCode, declaredSize, type Node, rawCode, readNode, wrongContent } from '../../ipld/unixfs.ts'
 import type { DagWant, Expected, Session } from '../../retrieval/session.ts'
 import { mostFileBytes } from '../file.ts'
-import { visitBelow, type Watch, type Way } from '../visited.ts'
+import { visitBelow, type Way } from '../way.ts'
 import { namesInShard, shardLinksOf } from './hamt.ts'
 import { createPending } from './held.ts'
 
@@ -20,8 +20,8 @@ export type WalkOptions = {
   readonly range?: Span | undefined
   /** Blocks that stand in the DAG more than once come each time. */
   readonly dups: boolean
-  /** Who looks at the path of each thing in a directory before it is read, and the way to the root. */
-  readonly watch?: Watch | undefined
+  /** To the root: things in a directory are read only where the whole path to them may be. */
+  readonly way?: Way | undefined
 }
 
 const mostDepth = 1024
@@ -40,11 +40,11 @@ type Part = {
 
 /** Identity blocks come too: whoever sends them on decides about those. */
 export async function* walkDag(session: Session, root: Block, options: WalkOptions): AsyncGenerator<Block> {
-  const { scope, range, dups, watch } = options
+  const { scope, range, dups, way } = options
   const seen = createSeen()
   const pending = createPending<Part>()
   const span = range && { from: 0, to: Number.MAX_SAFE_INTEGER }
-  pending.push([{ ...root, depth: 0, span, way: watch?.way }], 0)
+  pending.push([{ ...root, depth: 0, span, way }], 0)
   let sentBytes = 0
 
   const wantOf = ({ span }: Part): DagWant => ({
@@ -55,7 +55,7 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
   })
   const fetch = async (part: Part): Promise<Uint8Array> => {
     if (part.bytes) return part.bytes
-    if (watch && part.way) visitBelow(watch, part.way)
+    if (part.way) visitBelow(session, part.way)
     return session.get(part.cid, wantOf(part))
   }
   const isKnown = (cid: CID) => !dups && seen.look(cid) === 'whole'
@@ -64,7 +64,7 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
     for (const part of pending.upcoming()) {
       if (part.bytes || isKnown(part.cid)) continue
       const { cid, span, way } = part
-      const visit = watch && way && (() => visitBelow(watch, way))
+      const visit = way && (() => visitBelow(session, way))
       yield {
         cid,
         around: wantOf(part),

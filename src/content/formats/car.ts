@@ -9,7 +9,7 @@ import type { DagWant, Session } from '../../retrieval/session.ts'
 import { type Span, walkDag } from '../dag/walk.ts'
 import type { Resolution } from '../entity.ts'
 import { entityOf, walkPath } from '../resolve.ts'
-import type { Watch } from '../visited.ts'
+import type { Way } from '../way.ts'
 import { type EntityBytes, hintOf, parseEntityBytes, placeEntityBytes } from './entity-bytes.ts'
 import { type Format, type FormatRequest, malformedRequest, type Rendering } from './format.ts'
 
@@ -36,7 +36,6 @@ export const car: Format = {
   async render(session, resolution, request) {
     const params = carParams(request)
     const { path, entity, way } = resolution
-    const { visit } = request
     const part = partOf(resolution, params)
     return {
       contentType: `${mediaType}; version=1; order=${params.order}; dups=${params.dups ? 'y' : 'n'}`,
@@ -46,7 +45,7 @@ export const car: Format = {
       disposition: 'attachment',
       size: undefined,
       ranges: false,
-      read: () => write(entity.cid, blocksOf(session, resolution, part, { ...params, watch: visit && { visit, way } })),
+      read: () => write(entity.cid, blocksOf(session, resolution, part, { ...params, way })),
     } satisfies Rendering
   },
 }
@@ -85,7 +84,7 @@ async function* blocksOf(
   session: Session,
   { path, entity }: Resolution,
   { scope, range }: PartOfDag,
-  { dups, watch }: Pick<CarParams, 'dups'> & { readonly watch: Watch | undefined },
+  { dups, way }: Pick<CarParams, 'dups'> & { readonly way: Way },
 ): AsyncGenerator<Block> {
   const root: Block = { cid: entity.cid, bytes: entity.block }
   if (path.segments.length > 0) {
@@ -95,7 +94,7 @@ async function* blocksOf(
     }
   }
   if (scope === 'block') yield root
-  else yield* walkDag(session, root, { scope, range, dups, watch })
+  else yield* walkDag(session, root, { scope, range, dups, way })
 }
 
 const lastIncluded = ({ from, to }: Span) => ({ from, to: to - 1 })

@@ -5,7 +5,6 @@ import { Failure } from '../../core/failure.ts'
 import type { Session } from '../../retrieval/session.ts'
 import type { Resolution } from '../entity.ts'
 import type { ResolveOptions } from '../resolve.ts'
-import type { Visit } from '../visited.ts'
 
 export type FormatName = 'raw' | 'car' | 'tar' | 'dag-json' | 'dag-cbor' | 'json' | 'cbor'
 
@@ -14,8 +13,6 @@ export type FormatRequest = {
   readonly query: URLSearchParams
   /** Of the media type in Accept: `version`, `order`, `dups`. */
   readonly parameters: Readonly<Record<string, string>>
-  /** Holds what lies below the entity against what is not to be read, by its path. */
-  readonly visit?: Visit | undefined
 }
 
 export type Rendering = {

@@ -5,7 +5,7 @@ import type { Session } from '../../retrieval/session.ts'
 import type { Entity } from '../entity.ts'
 import { mostFileBytes, readFile } from '../file.ts'
 import { symlinkTarget } from '../resolve.ts'
-import type { Watch } from '../visited.ts'
+import type { Way } from '../way.ts'
 import { type Format, notAcceptable, refuseRemainder } from './format.ts'
 import { paddingAfter, type TarMember, tarEnd, tarHeader } from './tar-header.ts'
 import { type Member, membersOf } from './tree.ts'
@@ -18,26 +18,25 @@ export const tar: Format = {
   name: 'tar',
   mediaType,
   wants: () => ({ scope: 'all' }),
-  async render(session, resolution, { visit }) {
+  async render(session, resolution) {
     refuseRemainder(resolution)
     const { entity, way } = resolution
     if (entity.kind === 'data') throw notAcceptable(entity.cid, 'tar', 'it is neither a file nor a directory')
-    const watch = visit && { visit, way }
     return {
       contentType: mediaType,
       etagSuffix: '.x-tar',
       weak: true,
       filename: `${entity.cid}.tar`,
       disposition: 'attachment',
-      size: await plannedSize(session, entity, watch),
+      size: await plannedSize(session, entity, way),
       ranges: false,
-      read: () => write(session, entity, watch),
+      read: () => write(session, entity, way),
     }
   },
 }
 
-async function* write(session: Session, root: Entity, watch: Watch | undefined): AsyncGenerator<Uint8Array> {
-  for await (const member of membersOf(session, root, root.cid.toString(), watch)) {
+async function* write(session: Session, root: Entity, way: Way): AsyncGenerator<Uint8Array> {
+  for await (const member of membersOf(session, root, root.cid.toString(), way)) {
     const described = describe(member)
     yield tarHeader(described)
     if (described.size === 0) continue
@@ -76,7 +75,7 @@ function describe({ path, entity }: Member): TarMember {
  * The length of the archive when it is small and here, undefined otherwise. Nothing is fetched for it: an answer that can
  * begin does not wait for this. A path that is refused is found here while it can still become a status.
  */
-async function plannedSize(session: Session, root: Entity, watch: Watch | undefined): Promise<number | undefined> {
+async function plannedSize(session: Session, root: Entity, way: Way): Promise<number | undefined> {
   const notHere = new Failure('not-found', 'a block is in no tier', { source: 'tier' })
   const here: Session = {
     ...session,
@@ -88,7 +87,7 @@ async function plannedSize(session: Session, root: Entity, watch: Watch | undefi
   let size = tarEnd.byteLength
   let count = 0
   try {
-    for await (const member of membersOf(here, root, root.cid.toString(), watch)) {
+    for await (const member of membersOf(here, root, root.cid.toString(), way)) {
       if (++count > mostPlanned) return undefined
       const described = describe(member)
       size += tarHeader(described).byteLength + described.size + paddingAfter(described.size)

@@ -10,7 +10,7 @@ import { createHeld } from '../dag/held.ts'
 import { linksOfDirectory } from '../directory.ts'
 import type { Entity } from '../entity.ts'
 import { entityOf } from '../resolve.ts'
-import { visitBelow, type Watch, type Way } from '../visited.ts'
+import { visitBelow, type Way } from '../way.ts'
 
 export type Member = { readonly path: string; readonly entity: Entity }
 
@@ -20,15 +20,15 @@ const mostPathBytes = 8 * 1024
 // Every symlink is remembered by its path.
 const mostSymlinkPathBytes = 8 * 1024 * 1024
 
-type Open = { readonly path: string; readonly links: AsyncGenerator<ShardLink>; readonly way: Way | undefined }
+type Open = { readonly path: string; readonly links: AsyncGenerator<ShardLink>; readonly way: Way }
 
-/** `top` is the name of the entity itself, before everything. */
-export async function* membersOf(session: Session, root: Entity, top: string, watch?: Watch): AsyncGenerator<Member> {
+/** `top` is the name of the entity itself, before everything; `toRoot` is how it was reached. */
+export async function* membersOf(session: Session, root: Entity, top: string, toRoot: Way): AsyncGenerator<Member> {
   const around: DagWant = { cid: root.cid, segments: [], scope: 'all' }
   const held = createHeld()
   const symlinks = createSymlinkPaths(root)
   const open: Open[] = []
-  const enter = ({ path, entity }: Member, way: Way | undefined): Member => {
+  const enter = ({ path, entity }: Member, way: Way): Member => {
     if (entity.kind === 'symlink') symlinks.add(path)
     if (entity.kind !== 'directory') return { path, entity }
     if (open.length >= mostDepth) throw wrongContent(root.cid, `it is nested more than ${mostDepth} levels deep`)
@@ -36,7 +36,7 @@ export async function* membersOf(session: Session, root: Entity, top: string, wa
     open.push({ path, links: linksOfDirectory(session, block, around, held), way })
     return { path, entity }
   }
-  yield enter({ path: top, entity: root }, watch?.way)
+  yield enter({ path: top, entity: root }, toRoot)
   let count = 0
   for (let inner = open.at(-1); inner; inner = open.at(-1)) {
     const { value: link, done } = await inner.links.next()
@@ -49,8 +49,8 @@ export async function* membersOf(session: Session, root: Entity, top: string, wa
     }
     const path = below(root, top, inner.path, link.name)
     if (symlinks.reaches(path)) throw outside(root, path, 'is reached through a symlink of the archive')
-    const way = inner.way && { cid: link.cid, names: [link.name], above: inner.way }
-    if (watch && way) visitBelow(watch, way)
+    const way = { cid: link.cid, names: [link.name], above: inner.way }
+    visitBelow(session, way)
     yield enter({ path, entity: entityOf(link.cid, await session.get(link.cid, around)) }, way)
   }
 }

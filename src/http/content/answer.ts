@@ -6,7 +6,6 @@ import { refuseRemainder } from '../../content/formats/format.ts'
 import { formats } from '../../content/formats/formats.ts'
 import { parsePath } from '../../content/path.ts'
 import { resolve } from '../../content/resolve.ts'
-import { type Visit, type VisitNames, visited } from '../../content/visited.ts'
 import type { Clock } from '../../core/clock.ts'
 import { cancelled, Failure, isFailure } from '../../core/failure.ts'
 import { dagPbCode, rawCode } from '../../ipld/unixfs.ts'
@@ -39,9 +38,7 @@ export type AnswerDeps = {
   readonly jsonMaxBytes: number
   readonly jsonRule: JsonRule
   readonly stalledMs: number
-  /** Throws a Failure `denied` for what an operator's list says no to. */
-  readonly visit: Visit
-  /** Changes with those lists; undefined where there are none. */
+  /** Changes with the operator's denylists; undefined where there are none. */
   readonly denyRevision: () => string | undefined
   /** Called when the request is over, however it ended. */
   readonly onEnd: (response: ServerResponse, account: Account) => void
@@ -67,7 +64,8 @@ export async function answerContent(
     const wishes = { signal, account, ...cacheWishes(request.headers['cache-control']) }
     const about = await aboutOf(request, place, target, deps, wishes)
     // Its deadline begins here: what a name took to resolve is not taken from its content.
-    session = deps.retrieval.session(wishes)
+    const visitNames = about.what.kind === 'content' ? about.what.visitNames : undefined
+    session = deps.retrieval.session({ ...wishes, visitNames })
     await answer({ request, response, deps, place, target, session, account, epoch, signal }, about)
   } catch (error) {
     deps.respond.failed(request, response, error, { account, headers: rangeHeaders(error) })
@@ -125,14 +123,14 @@ async function answer(asked: Asked, { negotiated, what }: About): Promise<void> 
   if (what.kind === 'moved') return moved(asked, what)
   if (what.kind === 'record') return answerWith({ ...asked, roots: [] }, what.body, async () => what.body)
   const { path } = what
-  const { cacheControl, visitNames } = what.kind === 'content' ? what : {}
+  const { cacheControl } = what.kind === 'content' ? what : {}
   const mutable = cacheControl === undefined ? {} : { cacheControl }
   const ifNoneMatch = request.headers['if-none-match']
   if (negotiated.as === 'file' && hasPlainTag(path, deps.mode) && isCopy(ifNoneMatch, path)) {
-    deps.visit(path.cid, [])
+    asked.session.pass(path.cid, [])
     return notModified({ ...asked, roots: [path.cid] }, { etag: etagOf(path.cid), ...mutable })
   }
-  const found = await find(asked, { path, visitNames }, negotiated)
+  const found = await find(asked, path, negotiated)
   if (found.kind === 'moved') return moved(asked, found)
   const { tags, delivery, body } = found
   await answerWith(delivery, { ...tags, ...mutable }, async () => ({ ...(await body()), ...mutable }))
@@ -186,17 +184,15 @@ type Found = {
   readonly body: () => Promise<Body>
 }
 
-type Sought = { readonly path: ContentPath; readonly visitNames: VisitNames | undefined }
-
-async function find(asked: Asked, { path, visitNames }: Sought, negotiated: Negotiated): Promise<Found | Moved> {
+async function find(asked: Asked, path: ContentPath, negotiated: Negotiated): Promise<Found | Moved> {
   const { request, deps, place, session, target, signal } = asked
   if (negotiated.as === 'ipns-record') {
     throw new Failure('malformed', 'content has no IPNS record; keys do: /ipns/<key>', { source: 'client' })
   }
   const format = negotiated.as === 'file' ? undefined : formats.get(negotiated.as)
   const wanted = { query: target.query, parameters: negotiated.parameters }
-  const { visit, jsonRule, jsonMaxBytes, hot } = deps
-  const resolving = { range: bytesWanted(asked), ...format?.wants(wanted), visit, visitNames }
+  const { jsonRule, jsonMaxBytes, hot } = deps
+  const resolving = { range: bytesWanted(asked), ...format?.wants(wanted) }
   const options = { jsonRule, jsonMaxBytes, wholeBytes: hot.maxItem, isPartial: isPartial(asked), signal }
   const { accept, host } = request.headers
   const web =
@@ -205,8 +201,7 @@ async function find(asked: Asked, { path, visitNames }: Sought, negotiated: Nego
       : undefined
   if (web?.kind === 'moved') return web
   const resolution = web?.resolution ?? (await resolve(session, path, resolving))
-  const below = visited(session, visit, resolution.roots)
-  const rendering = await format?.render(below, resolution, { ...wanted, visit })
+  const rendering = await format?.render(session, resolution, wanted)
   const { roots, entity } = resolution
   if (rendering) {
     const revision = exported.has(negotiated.as) ? deps.denyRevision() : undefined
@@ -225,7 +220,7 @@ async function find(asked: Asked, { path, visitNames }: Sought, negotiated: Nego
     kind: 'content',
     tags: tagsOf(resolution),
     delivery: { ...asked, roots },
-    body: () => bodyOf(below, resolution, target, options),
+    body: () => bodyOf(session, resolution, target, options),
   }
 }
 

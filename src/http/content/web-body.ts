@@ -4,7 +4,6 @@ import { listDirectory } from '../../content/directory.ts'
 import type { ContentPath, Entity, Resolution } from '../../content/entity.ts'
 import type { ResolveOptions } from '../../content/resolve.ts'
 import { symlinkTarget } from '../../content/resolve.ts'
-import { visited } from '../../content/visited.ts'
 import type { Session } from '../../retrieval/session.ts'
 import { documentEtag, documentPage, hasPage } from '../../web/document-page.ts'
 import { fileType } from '../../web/file-type.ts'
@@ -74,7 +73,6 @@ export async function answerOnWeb(
   const wanted = listingWanted(request)
   const site = { path, listing: wanted, hasSlash: place.path.endsWith('/'), own: place.own, search: target.search }
   const served = await serveSite(session, site, resolving)
-  const below = visited(session, resolving.visit ?? (() => {}))
   const at = whereabouts(request, served)
   if (served.kind === 'slash') {
     const query = target.search === '' ? '' : `?${target.search}`
@@ -94,11 +92,11 @@ export async function answerOnWeb(
   switch (entity.kind) {
     case 'directory': {
       // A page that has its own address is the answer of the directory here, and goes by the directory's tag.
-      if (index) return found({ etag: etagOf(entity.cid) }, () => file(below, index.entity, indexName, options))
+      if (index) return found({ etag: etagOf(entity.cid) }, () => file(session, index.entity, indexName, options))
       const generated = { cacheControl: listingCacheControl, varies: true }
       if (wanted !== 'never')
-        return found({ ...tagsOf(resolution), ...generated }, () => listing(below, entity, target))
-      return found({ etag: listingEtag(entity.cid), ...generated }, () => page(below, at, entity))
+        return found({ ...tagsOf(resolution), ...generated }, () => listing(session, entity, target))
+      return found({ etag: listingEtag(entity.cid), ...generated }, () => page(session, at, entity))
     }
     case 'symlink':
       return found({ etag: etagOf(entity.cid) }, () => ({
@@ -115,7 +113,7 @@ export async function answerOnWeb(
     }
     case 'file': {
       const name = target.query.get('filename') ?? resolution.path.segments.at(-1) ?? ''
-      return found({ etag: etagOf(entity.cid) }, () => file(below, entity, name, options))
+      return found({ etag: etagOf(entity.cid) }, () => file(session, entity, name, options))
     }
   }
 }

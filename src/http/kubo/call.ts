@@ -1,6 +1,5 @@
 // What every command of Kubo's RPC gets, and how its arguments are read.
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import type { ResolveOptions } from '../../content/resolve.ts'
 import { Failure } from '../../core/failure.ts'
 import type { Retrieval, Session } from '../../retrieval/session.ts'
 import type { Uploads } from '../../upload/uploads.ts'
@@ -12,7 +11,6 @@ export type KuboDeps = WriteOptions & {
   readonly uploads: Uploads
   readonly retrieval: Retrieval
   readonly tokens: Tokens
-  readonly visit: NonNullable<ResolveOptions['visit']>
   readonly version: string
   readonly clientOf: (request: IncomingMessage) => string
   readonly respond: Respond

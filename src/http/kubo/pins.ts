@@ -2,7 +2,7 @@
 import { CID } from 'multiformats/cid'
 import { walkDag } from '../../content/dag/walk.ts'
 import { parseRoot } from '../../content/path.ts'
-import { visited, watchFrom } from '../../content/visited.ts'
+import { wayFrom } from '../../content/way.ts'
 import { Failure } from '../../core/failure.ts'
 import { dagPbCode } from '../../ipld/unixfs.ts'
 import { nameOf } from '../../upload/spool/journal.ts'
@@ -15,14 +15,13 @@ export async function addPin({ request, query, session, signal, response, deps }
     throw badCall('recursive=false is not done here: a DAG is pinned whole. Leave it out')
   if (said.get('name')) throw badCall('pins have no names here: leave name out')
   const cid = parseRoot(argOf(query))
-  deps.visit(cid, [])
+  session.pass(cid, [])
   const place = await deps.uploads.enter(deps.clientOf(request), signal)
   try {
     const bytes = await session.get(cid, { cid, segments: [], scope: 'all' })
     session.begun()
-    const below = visited(session, deps.visit)
-    const watch = watchFrom(deps.visit, cid)
-    await deps.uploads.keep(cid, walkDag(below, { cid, bytes }, { scope: 'all', dups: false, watch }), place)
+    const way = wayFrom(cid)
+    await deps.uploads.keep(cid, walkDag(session, { cid, bytes }, { scope: 'all', dups: false, way }), place)
     sendJson({ response, deps }, { Pins: [cid.toString()] })
   } finally {
     place.leave()

@@ -4,21 +4,21 @@ import { walkDag } from '../../content/dag/walk.ts'
 import { readFile } from '../../content/file.ts'
 import { parsePath, parseRoot } from '../../content/path.ts'
 import { resolve } from '../../content/resolve.ts'
-import { visited, watchFrom } from '../../content/visited.ts'
+import { wayFrom } from '../../content/way.ts'
 import { isIdentity } from '../../core/block.ts'
 import { carHeader, carSection } from '../../upload/spool/spooled.ts'
 import { writeAll } from '../wire/write.ts'
 import { argOf, badCall, type Call, type Said, saidIn } from './call.ts'
 
 export async function readPath({ query, session, response, deps }: Call): Promise<void> {
-  const { entity } = await resolve(session, parsePath(escaped(argOf(query))), { visit: deps.visit })
+  const { entity } = await resolve(session, parsePath(escaped(argOf(query))))
   if (entity.kind === 'directory') throw badCall('this dag node is a directory')
   const said = saidIn(query, { o: 'offset', l: 'length' })
   const from = numberOf(said, 'offset') ?? 0
   const length = numberOf(said, 'length')
   const size = entity.size ?? 0
   const bytes = readFile(
-    visited(session, deps.visit),
+    session,
     entity,
     Math.min(from, size),
     length === undefined ? size : Math.min(size, from + length),
@@ -31,7 +31,6 @@ export async function readPath({ query, session, response, deps }: Call): Promis
 
 export async function getBlock({ query, session, response, deps }: Call): Promise<void> {
   const cid = parseRoot(argOf(query))
-  deps.visit(cid, [])
   const bytes = await session.get(cid)
   response.setHeader('Content-Type', 'application/vnd.ipld.raw')
   response.setHeader('X-Stream-Output', '1')
@@ -40,13 +39,11 @@ export async function getBlock({ query, session, response, deps }: Call): Promis
 
 export async function exportDag({ query, session, response, deps }: Call): Promise<void> {
   const cid = parseRoot(argOf(query))
-  deps.visit(cid, [])
   const bytes = await session.get(cid, { cid, segments: [], scope: 'all' })
   async function* car() {
     yield carHeader(cid)
-    const below = visited(session, deps.visit)
-    const watch = watchFrom(deps.visit, cid)
-    for await (const block of walkDag(below, { cid, bytes }, { scope: 'all', dups: false, watch }))
+    const way = wayFrom(cid)
+    for await (const block of walkDag(session, { cid, bytes }, { scope: 'all', dups: false, way }))
       if (!isIdentity(block.cid)) yield* carSection(block)
   }
   response.setHeader('Content-Type', 'application/vnd.ipld.car; version=1')
