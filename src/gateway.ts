@@ -12,7 +12,7 @@
 import './config/node-version.ts'
 import type { RequestListener } from 'node:http'
 import type { Router } from 'express'
-import { type Config, isConfig, parseConfig } from './config/load.ts'
+import { type ConfigInput, isConfig, type Parsed, parseConfig } from './config/load.ts'
 import { type Clock, systemClock } from './core/clock.ts'
 import { createLog, type Log } from './core/log.ts'
 import { createSpools, spoolFolder } from './upload/spool/spool.ts'
@@ -28,7 +28,29 @@ import { wireTiers } from './wiring/tiers.ts'
 import { wireUploads } from './wiring/uploads.ts'
 import type { Whole } from './wiring/whole.ts'
 
-export { type Config, loadConfig, parseConfig } from './config/load.ts'
+export type {
+  BlockFile,
+  LocalStore,
+  PinState,
+  Profile,
+  Provider,
+  ProviderTraits,
+  Upload,
+} from '../backends/pinning/contract.ts'
+export type { Call, Held, Records, Tier, TierTraits } from '../backends/tiers/contract.ts'
+export type { DagWant, ProbeReport, Upstream, UpstreamTraits } from '../backends/upstreams/contract.ts'
+export { ConfigError } from './config/complaints.ts'
+export { type Config, type ConfigInput, loadConfig, type Parsed, parseConfig } from './config/load.ts'
+export { type Block, blockKey, maxBlockBytes, proves } from './core/block.ts'
+export { type Clock, systemClock } from './core/clock.ts'
+export {
+  Failure,
+  type FailureKind,
+  type FailureOptions,
+  type FailureSource,
+  isFailure,
+} from './core/failure.ts'
+export type { Log, LogLevel } from './core/log.ts'
 
 export interface Gateway {
   /**
@@ -60,9 +82,12 @@ export type GatewayOptions = {
   readonly previous?: Pick<Gateway, 'kept'> | undefined
 }
 
-/** `input`: what `parseConfig` or `loadConfig` gave, or what a configuration file would say, as an object. */
+/**
+ * `input`: what a configuration file would say, as an object; or what `parseConfig` or `loadConfig` gave, or a copy of that
+ * with other values in it. Throws a ConfigError that names every mistake.
+ */
 export async function createGateway(
-  input: Config | Record<string, unknown> = {},
+  input: ConfigInput | Parsed = {},
   { log, clock = systemClock, previous }: GatewayOptions = {},
 ): Promise<Gateway> {
   const config = isConfig(input) ? input : parseConfig(input)

@@ -9,6 +9,7 @@ import type { Log } from '../../src/core/log.ts'
 
 /** IPIP-499 names. */
 export const profiles = ['unixfs-v1-2025', 'unixfs-v0-2015'] as const
+/** The name of one: it decides which CID a file gets. */
 export type Profile = (typeof profiles)[number]
 
 /** How a file becomes blocks, and so which CID comes out: balanced, in leaves of one size. */
@@ -48,8 +49,10 @@ export interface Upload {
   files?(): Promise<readonly BlockFile[]>
 }
 
+/** A block that lies as a file of this machine. */
 export type BlockFile = { readonly key: string; readonly file: string }
 
+/** What kind of place a provider is. */
 export type ProviderTraits = {
   /** Gets bytes from us. False for a Pinning Service API, which fetches by CID and so can never be the only home. */
   readonly takesBytes: boolean
@@ -57,6 +60,7 @@ export type ProviderTraits = {
   readonly local: boolean
 }
 
+/** How an upload stands with a provider. */
 export type PinState = 'pinned' | 'queued' | 'failed' | 'absent'
 
 /**

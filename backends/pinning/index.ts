@@ -9,7 +9,7 @@ import { pinata } from './pinata.ts'
 import { psa } from './psa.ts'
 import { withoutSecrets } from './secrets.ts'
 
-const kinds: Readonly<Record<string, ProviderKind>> = {
+const kinds = {
   embedded,
   kubo,
   cluster,
@@ -20,5 +20,8 @@ const kinds: Readonly<Record<string, ProviderKind>> = {
 }
 
 export const providerKinds: Readonly<Record<string, ProviderKind>> = Object.fromEntries(
-  Object.entries(kinds).map(([use, kind]) => [use, withoutSecrets(kind)]),
+  Object.entries<ProviderKind>(kinds).map(([use, kind]) => [use, withoutSecrets(kind)]),
 )
+
+/** With the options of each. */
+export type ProviderKinds = typeof kinds

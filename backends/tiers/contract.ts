@@ -5,6 +5,7 @@ import type { z } from 'zod'
 import type { Clock } from '../../src/core/clock.ts'
 import type { Log } from '../../src/core/log.ts'
 
+/** What kind of place a tier is. */
 export type TierTraits = {
   /** Survives this process. */
   readonly persistent: boolean

@@ -6,4 +6,9 @@ import { memory } from './memory.ts'
 import { redis } from './redis.ts'
 import { s3 } from './s3.ts'
 
-export const tierKinds: Readonly<Record<string, TierKind>> = { memory, disk, redis, s3, keyv }
+const kinds = { memory, disk, redis, s3, keyv }
+
+export const tierKinds: Readonly<Record<string, TierKind>> = kinds
+
+/** With the options of each. */
+export type TierKinds = typeof kinds

@@ -16,6 +16,7 @@ export type DagWant = {
   readonly range?: { readonly from: number; readonly to?: number } | undefined
 }
 
+/** What an upstream may be asked. */
 export type UpstreamTraits = {
   /** May be asked for a whole DAG in one answer (CAR). What the last probe found; true before the first. */
   readonly dag: boolean

@@ -4,4 +4,9 @@ import { kubo } from './kubo.ts'
 import { plain } from './plain.ts'
 import { trustless } from './trustless.ts'
 
-export const upstreamKinds: Readonly<Record<string, UpstreamKind>> = { trustless, plain, kubo }
+const kinds = { trustless, plain, kubo }
+
+export const upstreamKinds: Readonly<Record<string, UpstreamKind>> = kinds
+
+/** With the options of each. */
+export type UpstreamKinds = typeof kinds

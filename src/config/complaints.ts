@@ -13,6 +13,7 @@ export type Complaint =
 /** Where the value at this path was written, as far as that is known: `cidgate.yaml:3:9`. */
 export type Places = (path: Path) => string | undefined
 
+/** A configuration that cannot be used. `lines` names each mistake, with the path of its key. */
 export class ConfigError extends Error {
   readonly complaints: readonly Complaint[]
   /** One for each mistake, without its place. */

@@ -3,7 +3,14 @@
 import { z } from 'zod'
 
 export type Kind = { readonly use: string; readonly options: z.ZodType }
+export type Kinds = Readonly<Record<string, Kind>>
 export type Entry = { readonly use: string; readonly name: string; readonly options: unknown }
+
+/** What an entry may say: told apart by `use`, which may be left out where it is the kind that is assumed. */
+export type EntryInput<All extends Kinds, Shared = unknown, Assumed extends string = never> = {
+  [Use in keyof All & string]: z.input<All[Use]['options']> &
+    Shared & { name?: string | undefined } & (Use extends Assumed ? { use?: Use | undefined } : { use: Use })
+}[keyof All & string]
 
 type Parsed = { readonly use?: string; readonly name?: string } & Readonly<Record<string, unknown>>
 
@@ -24,30 +31,36 @@ function one<Shared extends z.ZodRawShape>(kind: Kind, shared: Shared, isDefault
   return kind.options.safeExtend({ use, name: nameOf().optional(), ...shared })
 }
 
-/** The list for one registry. Without `use`, an entry is of the kind `assume`. */
-export function entries(kinds: Readonly<Record<string, Kind>>, assume?: string) {
-  return listOf(kinds, {}, assume).transform((list): Entry[] =>
-    list.map(({ use, name, ...options }) => ({ use: use ?? assume ?? '', name: name ?? '', options })),
+/** The list for one registry. `All`: its kinds with their options, for the type of what may be said. */
+export function entries<All extends Kinds>(kinds: Kinds): z.ZodType<Entry[], EntryInput<All>[]> {
+  const list = listOf(kinds, {}, undefined).transform((all): Entry[] =>
+    all.map(({ use, name, ...options }) => ({ use: use ?? '', name: name ?? '', options })),
   )
+  return list as unknown as z.ZodType<Entry[], EntryInput<All>[]>
 }
 
-/** The same, with keys that belong to the list and not to the backend: they come out beside `options`. */
-export function entriesWith<Shared extends z.ZodRawShape>(
-  kinds: Readonly<Record<string, Kind>>,
+/**
+ * The same, with keys that belong to the list and not to the backend: they come out beside `options`. Without `use`, an
+ * entry is of the kind `assume`.
+ */
+export function entriesWith<All extends Kinds, Shared extends z.ZodRawShape, Assumed extends string>(
+  kinds: Kinds,
   shared: Shared,
-  assume?: string,
+  assume: Assumed,
 ) {
-  return listOf(kinds, shared, assume).transform((list): (Entry & z.output<z.ZodObject<Shared>>)[] =>
-    list.map(({ use, name, ...rest }) => {
+  type Own = z.output<z.ZodObject<Shared>>
+  const list = listOf(kinds, shared, assume).transform((entries): (Entry & Own)[] =>
+    entries.map(({ use, name, ...rest }) => {
       const all = Object.entries(rest)
-      const own = Object.fromEntries(all.filter(([key]) => key in shared)) as z.output<z.ZodObject<Shared>>
+      const own = Object.fromEntries(all.filter(([key]) => key in shared)) as Own
       const options = Object.fromEntries(all.filter(([key]) => !(key in shared)))
-      return { use: use ?? assume ?? '', name: name ?? '', options, ...own }
+      return { use: use ?? assume, name: name ?? '', options, ...own }
     }),
   )
+  return list as unknown as z.ZodType<(Entry & Own)[], EntryInput<All, z.input<z.ZodObject<Shared>>, Assumed>[]>
 }
 
-function listOf(kinds: Readonly<Record<string, Kind>>, shared: z.ZodRawShape, assume: string | undefined) {
+function listOf(kinds: Kinds, shared: z.ZodRawShape, assume: string | undefined) {
   const all = Object.values(kinds).map((kind) => one(kind, shared, kind.use === assume))
   const union = z.discriminatedUnion('use', all as unknown as [z.ZodObject<{ use: z.ZodLiteral<string> }>])
   return z.array(union as unknown as z.ZodType<Parsed, Parsed>).transform((list, context) => {

@@ -7,7 +7,7 @@ import { type Config, configSchema } from './schema.ts'
 import { type Environment, substitute } from './substitute.ts'
 import { readYaml } from './yaml.ts'
 
-export type { Config } from './schema.ts'
+export type { Config, ConfigInput, Parsed } from './schema.ts'
 
 /** Without a file: `CIDGATE_CONFIG`, or else the default that is shipped. A mistake is told with its place in the file. */
 export const loadConfig = (file: string | undefined, environment: Environment = process.env): Config =>
@@ -37,7 +37,7 @@ export function located<T>(work: () => T, places: Places): T {
 }
 
 /**
- * For those who have the configuration as an object: what the YAML file would say, `5s` and `10MiB` included. A section of
+ * For programs that have the configuration as an object: what the YAML file would say, `5s` and `10MiB` included. A section of
  * another configuration may stand in the place of what it would say: `{ ...config, listen: ':80' }`.
  */
 export function parseConfig(said: unknown, environment: Environment = {}): Config {
@@ -49,7 +49,7 @@ export function parseConfig(said: unknown, environment: Environment = {}): Confi
   const result = configSchema.safeParse(whole, { error: knownKeys, reportInput: false })
   if (!result.success)
     throw new ConfigError(complaints(result.error.issues, isMapping(tree) ? { ...tree, ...parsed } : tree))
-  const config = { ...result.data, data: resolve(result.data.data) }
+  const config = { ...result.data, data: resolve(result.data.data) } as Config
   return freeze(madeFrom(config, whole))
 }
 

@@ -1,9 +1,9 @@
 // Everything an operator may set, in one strict schema, joined from what the gateway and each backend declare. The
 // reference of the configuration is made from the descriptions here (config/schema.json); docs and editors read those.
 import { z } from 'zod'
-import { providerKinds } from '../../backends/pinning/index.ts'
-import { tierKinds } from '../../backends/tiers/index.ts'
-import { upstreamKinds } from '../../backends/upstreams/index.ts'
+import { type ProviderKinds, providerKinds } from '../../backends/pinning/index.ts'
+import { type TierKinds, tierKinds } from '../../backends/tiers/index.ts'
+import { type UpstreamKinds, upstreamKinds } from '../../backends/upstreams/index.ts'
 import { duration, size } from '../core/units.ts'
 import { entries, entriesWith } from './entries.ts'
 import { version } from './package.ts'
@@ -31,7 +31,7 @@ const pinning = z
       .boolean()
       .default(false)
       .describe('Where too few providers can be reached: keep the bytes here, answer 200, and go on trying.'),
-    providers: entries(providerKinds)
+    providers: entries<ProviderKinds>(providerKinds)
       .prefault([{ name: 'local', use: 'embedded' }])
       .describe('Where uploads are kept for good. None: this gateway takes no uploads.'),
   })
@@ -92,7 +92,7 @@ const retrieval = z.strictObject({
     .describe(
       'How often upstreams are looked at. 0: not on a schedule, all are taken as usable; one that failed lately is looked at all the same.',
     ),
-  upstreams: entriesWith(upstreamKinds, upstreamLimits, 'trustless')
+  upstreams: entriesWith<UpstreamKinds, typeof upstreamLimits, 'trustless'>(upstreamKinds, upstreamLimits, 'trustless')
     .optional()
     .transform((list) => list ?? [])
     .describe(
@@ -116,7 +116,7 @@ const cache = z.strictObject({
     })
     .prefault({})
     .describe('Small answers, ready to be written to the socket.'),
-  tiers: entries(tierKinds)
+  tiers: entries<TierKinds>(tierKinds)
     .prefault([
       { use: 'memory', maxBytes: '64MiB' },
       { use: 'disk', maxBytes: '10GiB' },
@@ -221,4 +221,22 @@ const everything = z.strictObject({
 
 export const configSchema = everything.superRefine(refuseBesideThrough).superRefine(refuseOneAddressTwice)
 
-export type Config = z.output<typeof configSchema>
+/** A configuration that was checked, with every default in it: what `parseConfig` and `loadConfig` give. Frozen. */
+export type Config = z.output<typeof configSchema> & Parsed
+
+declare const parsed: unique symbol
+
+/** The mark of a configuration that was checked, which its copies keep: `{ ...config, listen: ':80' }`. For the compiler alone. */
+export type Parsed = { readonly [parsed]: true }
+
+/**
+ * What an operator may write: the keys of the file `cidgate.yaml`, with units as there (`5s`, `10MiB`, or 0). Backends are
+ * told apart by `use`. See docs/configuration.md for what each key does.
+ */
+export interface ConfigInput extends DeepReadonly<z.input<typeof configSchema>> {}
+
+type DeepReadonly<T> = T extends readonly (infer Item)[]
+  ? readonly DeepReadonly<Item>[]
+  : T extends object
+    ? { readonly [Key in keyof T]: DeepReadonly<T[Key]> }
+    : T

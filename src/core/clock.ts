@@ -1,5 +1,6 @@
 // Time as something passed in, so that tests can hold it in their hands. Imports nothing of ours.
 
+/** Time, as the gateway sees it. `systemClock` is the real one; a test may hand in one of its own. */
 export interface Clock {
   /** Milliseconds since the epoch. */
   now(): number
@@ -13,6 +14,7 @@ export interface Clock {
   sleep(ms: number, signal?: AbortSignal): Promise<void>
 }
 
+/** The clock of this machine. */
 export const systemClock: Clock = {
   now: () => Date.now(),
   monotonic: () => performance.now(),

@@ -19,9 +19,12 @@ export const failureKinds = [
   'internal', // ours: a bug
 ] as const
 
+/** What went wrong. */
 export type FailureKind = (typeof failureKinds)[number]
+/** Whose fault it was. */
 export type FailureSource = 'client' | 'upstream' | 'tier' | 'provider' | 'content' | 'ours'
 
+/** What a Failure knows beside its kind and its message. */
 export type FailureOptions = {
   readonly source: FailureSource
   /** When it may be worth asking again. */
@@ -31,6 +34,7 @@ export type FailureOptions = {
   readonly facts?: Readonly<Record<string, unknown>> | undefined
 }
 
+/** Everything that a gateway or a backend fails with: `kind` says what happened, `source` whose fault it was. */
 export class Failure extends Error {
   readonly kind: FailureKind
   readonly source: FailureSource
@@ -48,6 +52,7 @@ export class Failure extends Error {
   }
 }
 
+/** Whether an error is a Failure, of this kind where one is named. */
 export const isFailure = (error: unknown, kind?: FailureKind): error is Failure =>
   error instanceof Failure && (kind === undefined || error.kind === kind)
 

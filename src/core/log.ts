@@ -2,7 +2,9 @@
 // foreign libraries. Imports nothing of ours.
 import type { Writable } from 'node:stream'
 
+/** How much a line of the log matters. */
 export type LogLevel = 'debug' | 'info' | 'warn' | 'error'
+/** Takes one event and what is known of it. It must not throw, and it is not waited for. */
 export type Log = {
   (level: LogLevel, event: string, facts?: Readonly<Record<string, unknown>>): void
   /** Lines that could not be written. */

@@ -170,7 +170,7 @@ describe('a second process over the data folder of one that runs', { timeout: 12
 
 describe('gateways of one process', { timeout: 60_000 }, () => {
   it('share a data folder, and give it back with the last of them', async () => {
-    const config = { data, admin: false, retrieval: { upstreams: [] } }
+    const config = { data, admin: false, retrieval: { upstreams: [] } } as const
     const one = await createGateway(config, { log: silentLog })
     const other = await createGateway(config, { log: silentLog })
     await one.close()

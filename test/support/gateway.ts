@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Clock } from '../../src/core/clock.ts'
 import type { Log } from '../../src/core/log.ts'
-import { createGateway, type Gateway } from '../../src/gateway.ts'
+import { createGateway, type Gateway, parseConfig } from '../../src/gateway.ts'
 import { createHttpServer } from '../../src/server/http-server.ts'
 
 export type LogLine = {
@@ -41,13 +41,13 @@ export async function startGateway(options: StartOptions = {}): Promise<TestGate
   const log: Log = (level, event, facts = {}) => lines.push({ level, event, facts })
   const { retrieval, cache, ...more } = (options.config ?? {}) as Record<string, Record<string, unknown>>
   const gateway = await createGateway(
-    {
+    parseConfig({
       data,
       admin: false,
       ...more,
       retrieval: { probeEvery: 0, upstreams: options.upstreams ?? [], ...retrieval },
       cache: { tiers: [{ use: 'memory', maxBytes: '64MiB' }], ...cache },
-    },
+    }),
     { log, ...(options.clock && { clock: options.clock }) },
   )
   const server = createHttpServer(gateway.handler, gateway.serves)

@@ -205,7 +205,7 @@ describe('the options of a backend', () => {
   it('are never those that the list keeps for itself, or they would be undefined when it runs', () => {
     const kinds = (shape: z.ZodRawShape) => ({ one: { use: 'one', options: z.strictObject(shape) } })
     for (const key of ['use', 'name']) assert.throws(() => entries(kinds({ [key]: z.string() })), /one .+ its own: /)
-    assert.throws(() => entriesWith(kinds({ perMinute: z.int() }), { perMinute: z.int() }), /perMinute/)
+    assert.throws(() => entriesWith(kinds({ perMinute: z.int() }), { perMinute: z.int() }, 'one'), /perMinute/)
     assert.ok(entries(kinds({ uploadName: z.string() })))
   })
 })

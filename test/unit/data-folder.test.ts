@@ -83,7 +83,7 @@ describe('the data folder', () => {
     const path = join(folder, 'file', 'data')
     const expected = new RegExp(`${path} cannot be written to by user ${userInfo().username} .*: (ENOTDIR|EEXIST) `)
     await assert.rejects(open(path), expected)
-    const config = { data: path, admin: false, retrieval: { upstreams: [] } }
+    const config = { data: path, admin: false, retrieval: { upstreams: [] } } as const
     await assert.rejects(createGateway(config, { log: silentLog }), { name: 'ConfigError', message: expected })
     // What keeps nothing for good can do without.
     const events: string[] = []
