@@ -264,11 +264,12 @@ export function createStanding(options: StandingOptions): Standing {
       failed(error) {
         const ms = clock.monotonic() - at
         const what = kindOf(error)
-        if (!isBegun && (what === 'not-found' || what === 'timeout')) doubts.add(key)
+        const isLetGo = place.signal.aborted
+        if (!isBegun && (what === 'not-found' || what === 'timeout' || isLetGo)) doubts.add(key)
         if (what === 'not-found') hits.saidNo(ms)
-        if (what !== 'timeout' && what !== 'cancelled') answered()
+        if (what !== 'timeout' && what !== 'cancelled' && !isLetGo) answered()
         if (what === 'not-found' || what === 'refused') place.answered()
-        if (place.signal.aborted) {
+        if (isLetGo) {
           counts.lost++
           return void end()
         }

@@ -149,7 +149,7 @@ export function createAttempts(clock: Clock): Attempts {
           const kind = isFailure(error) ? error.kind : 'internal'
           const word = kind === 'timeout' ? 'stalled' : kind
           if (!end(entry.bytes === 0 ? kind : `began, then ${word}`)) return
-          if (kind === 'not-found' || kind === 'timeout') isDoubted = true
+          if (kind === 'not-found' || kind === 'timeout' || asked.signal.aborted) isDoubted = true
           const hold = asked.failed(error)
           if (isThere) hold?.()
           else if (hold && heldBack.length < mostKept) heldBack.push(hold)

@@ -68,6 +68,7 @@ const enoughOvertook = 2
 const lookAgainMs = 100
 // A question is given up for others only when it is surely a long one: on a busy machine an upstream that is well answers late too.
 const leastBeforeLetGoMs = 2000
+const leastRetryMs = 1000
 const outMs = 60_000
 const typicalWeight = 0.1
 const guessedMs = 300
@@ -142,17 +143,16 @@ export function createPlaces(options: PlacesOptions): Places {
     )
       return false
     searching.delete(search)
-    search.controller.abort(
-      new Failure(
-        'timeout',
-        `${name} did not begin to answer within ${Math.round(now - search.at)} ms, and others wait`,
-        {
-          source: 'upstream',
-        },
-      ),
-    )
+    search.controller.abort(givenUp(now - search.at))
     return true
   }
+
+  // It may well be there: it had less than its full time.
+  const givenUp = (ms: number) =>
+    new Failure('overloaded', `${name} was let go after ${Math.round(ms)} ms without an answer, because others wait`, {
+      source: 'ours',
+      retryAfterMs: Math.max(leastRetryMs, expectedWaitMs()),
+    })
 
   function look(): void {
     stopTimer?.()

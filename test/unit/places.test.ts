@@ -1,0 +1,163 @@
+// The places at one upstream, and the line for them: who goes first, who is let go, and what a client is told then.
+import assert from 'node:assert/strict'
+import { describe, test } from 'node:test'
+import { Failure, isFailure } from '../../src/core/failure.ts'
+import { createPlaces, type Place } from '../../src/retrieval/upstreams/places.ts'
+import { createWindow } from '../../src/retrieval/upstreams/window.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
+
+const patienceMs = 4_000
+
+function make({ most = 4, lateMs = 250 }: { most?: number; lateMs?: number } = {}) {
+  const clock = createFakeClock()
+  const state = { waitMs: 0, taken: 0, stuck: 0 }
+  const places = createPlaces({
+    name: 'one',
+    most,
+    window: createWindow(most, clock),
+    clock,
+    waitMs: () => state.waitMs,
+    lateMs: () => lateMs,
+    tooLate: (ms) => new Failure('overloaded', 'no place in time', { source: 'ours', retryAfterMs: ms }),
+    onTaken: () => state.taken++,
+    onStuck: () => state.stuck++,
+  })
+  const entered: string[] = []
+  const take = (who: string, { isSearch = false, signal = new AbortController().signal } = {}): Promise<Place> => {
+    const taking = places.take(isSearch, clock.monotonic() + patienceMs, signal)
+    taking.then(
+      () => entered.push(who),
+      () => {},
+    )
+    return taking
+  }
+  const fill = (count: number, isSearch = false) =>
+    Promise.all(Array.from({ length: count }, () => take('first', { isSearch })))
+  return { clock, places, state, entered, take, fill }
+}
+
+const settled = (promise: Promise<unknown>): Promise<string> =>
+  Promise.race([
+    promise.then(
+      () => 'entered',
+      (error: unknown) => (isFailure(error) ? error.kind : String(error)),
+    ),
+    new Promise<string>((resolve) => setImmediate(() => resolve('waits'))),
+  ])
+
+describe('the line', () => {
+  test('no more are asked at once than there are places, and the next goes as one leaves', async () => {
+    const { places, take, fill } = make({ most: 2 })
+    const [one] = await fill(2)
+    const third = take('third')
+    assert.equal(await settled(third), 'waits')
+    assert.deepEqual([places.taken, places.inLine], [2, 1])
+    one?.leave()
+    assert.equal(await settled(third), 'entered')
+  })
+
+  test('readers go before searches, each in the order in which they came', async () => {
+    const { clock, take, fill, entered } = make({ most: 2, lateMs: 60_000 })
+    const first = await fill(2)
+    entered.length = 0
+    const waiting = [take('search', { isSearch: true }), take('reader 1'), take('reader 2')]
+    for (const place of first) place.leave()
+    await clock.advance(0)
+    for (const place of await Promise.all(waiting.slice(1))) place.leave()
+    await clock.advance(0)
+    assert.deepEqual(entered, ['reader 1', 'reader 2', 'search'])
+  })
+
+  test('a place is given up when it comes too late for an answer: the client is told when to come back', async () => {
+    const { clock, take, fill } = make({ most: 1 })
+    await fill(1)
+    const late = take('late')
+    const refused = assert.rejects(late, (error) => isFailure(error, 'overloaded') && (error.retryAfterMs ?? 0) > 0)
+    await clock.advance(patienceMs)
+    await refused
+  })
+
+  test('who leaves the line takes no place', async () => {
+    const { places, take, fill } = make({ most: 1 })
+    const [one] = await fill(1)
+    const controller = new AbortController()
+    const gone = take('gone', { signal: controller.signal })
+    const stays = take('stays')
+    controller.abort(new Failure('cancelled', 'the client left', { source: 'client' }))
+    assert.equal(await settled(gone), 'cancelled')
+    one?.leave()
+    assert.equal(await settled(stays), 'entered')
+    assert.equal(places.taken, 1)
+  })
+
+  test('an upstream that goes out sends away those who came before that moment, and no others', async () => {
+    const { clock, places, take, fill } = make({ most: 1 })
+    await fill(1)
+    const before = take('before')
+    const turnedAt = clock.monotonic()
+    await clock.advance(1)
+    const after = take('after')
+    places.flush(turnedAt, () => new Failure('unavailable', 'it is out', { source: 'upstream' }))
+    assert.deepEqual([await settled(before), await settled(after)], ['unavailable', 'waits'])
+  })
+
+  test('while its budget is used up nobody goes, and all that fit go when it is there again', async () => {
+    const { clock, state, take } = make({ most: 4 })
+    state.waitMs = 500
+    const both = [take('one'), take('two')]
+    await clock.advance(400)
+    assert.deepEqual(await Promise.all(both.map(settled)), ['waits', 'waits'])
+    state.waitMs = 0
+    await clock.advance(100)
+    assert.deepEqual(await Promise.all(both.map(settled)), ['entered', 'entered'])
+    assert.equal(state.taken, 2)
+  })
+})
+
+describe('searches', () => {
+  test('have a share of the places while readers come, and most of them while nobody does', async () => {
+    const { places, take } = make({ most: 16 })
+    for (let count = 0; count < 20; count++) take('search', { isSearch: true }).catch(() => {})
+    assert.equal(places.taken, 12)
+    assert.equal(await settled(take('reader')), 'entered')
+  })
+
+  test('a question that takes long while others are answered is a search: its place is free for readers', async () => {
+    const { clock, places, take, fill } = make({ most: 20 })
+    await fill(16)
+    const waits = take('reader')
+    await clock.advance(300)
+    assert.equal(await settled(waits), 'waits')
+    places.alive(clock.monotonic(), 2)
+    assert.equal(await settled(waits), 'entered')
+    assert.equal(places.taken, 17)
+  })
+
+  test('where nobody was answered meanwhile, the upstream is looked at, and no question is taken for a search', async () => {
+    const { clock, state, take, fill } = make({ most: 2 })
+    await fill(2)
+    const waits = take('reader')
+    await clock.advance(1_000)
+    assert.equal(await settled(waits), 'waits')
+    assert.ok(state.stuck > 0)
+  })
+
+  test('a search is let go for a reader after two seconds and no sooner; that is no absence: it had less than its time', async () => {
+    const { clock, take, places } = make({ most: 4 })
+    const searches = await Promise.all([1, 2, 3].map(() => take('search', { isSearch: true })))
+    const fourth = await take('reader')
+    const reader = take('reader')
+    await clock.advance(1_900)
+    assert.ok(searches.every(({ signal }) => !signal.aborted))
+    places.alive(clock.monotonic(), 2)
+    await clock.advance(200)
+    const gone = searches.filter(({ signal }) => signal.aborted)
+    assert.ok(gone.length > 0)
+    for (const { signal } of gone) {
+      assert.ok(isFailure(signal.reason, 'overloaded'))
+      assert.ok((signal.reason.retryAfterMs ?? 0) >= 1_000)
+    }
+    assert.equal(fourth.signal.aborted, false)
+    assert.equal(await settled(reader), 'entered')
+  })
+})
