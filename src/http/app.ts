@@ -1,7 +1,7 @@
 // The public routes, as an Express router that anybody can mount, and as an application of their own.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import express, { type Express, type NextFunction, type Router } from 'express'
-import { cancelled, Failure } from '../core/failure.ts'
+import { Failure } from '../core/failure.ts'
 import type { Route } from './add/add.ts'
 import { type AnswerDeps, answerContent } from './content/answer.ts'
 import { type Place, sharedPlace } from './content/place.ts'
@@ -9,8 +9,9 @@ import type { Hosts } from './hosts/hosts.ts'
 import type { Limits } from './limits.ts'
 import { corsHeaders, preflight } from './wire/cors.ts'
 import { closeAfter } from './wire/linger.ts'
+import { createContexts, type RequestContext } from './wire/request-context.ts'
 import { type RequestIds, requestIdHeader } from './wire/request-id.ts'
-import { baseOf, hasBody, readTarget, type Target } from './wire/target.ts'
+import { baseOf, hasBody, type Target } from './wire/target.ts'
 
 export type AppDeps = AnswerDeps & {
   readonly limits: Limits
@@ -31,7 +32,8 @@ const readMethods = 'GET, HEAD, OPTIONS'
 
 export function createApp(deps: AppDeps): App {
   const { limits, hosts, respond } = deps
-  const entered = new WeakMap<ServerResponse, Target>()
+  const contextOf = createContexts()
+  const entered = new WeakSet<ServerResponse>()
 
   const refuse = (request: IncomingMessage, response: ServerResponse, error: unknown, headers = {}): void => {
     const before = () => {
@@ -41,26 +43,32 @@ export function createApp(deps: AppDeps): App {
   }
 
   /** Counts a request that is ours, once, and looks at its form. Undefined: refused, and answered. */
-  function enter(request: IncomingMessage, response: ServerResponse): Target | undefined {
-    const known = entered.get(response)
-    if (known) return known
+  function enter(request: IncomingMessage, response: ServerResponse): RequestContext | undefined {
+    if (entered.has(response)) return contextOf(request, response)
     response.setHeader(requestIdHeader, deps.requestIds.next(request))
     // What is only read brings nothing to read here, and would be read to its end for the next request.
     if (readOnly.has(request.method ?? '') && hasBody(request)) closeAfter(request, response)
     try {
       const refused = limits.enter(request, response)
       if (refused) throw refused
-      const target = readTarget(request)
-      entered.set(response, target)
-      const { path, search } = target
-      // From here on it is a path, also where the client sent the whole URL.
+      const { path, search } = contextOf(request, response).target
+      // From here on it is a path, also where the client sent the whole URL: Express looks at nothing else.
       if (!request.url?.startsWith('/')) request.url = search === '' ? path : `${path}?${search}`
-      return target
+      entered.add(response)
+      return contextOf(request, response)
     } catch (error) {
       refuse(request, response, error)
       return undefined
     }
   }
+
+  /** A route of ours: it is given the request as it was read. */
+  const routed =
+    ({ answer }: Route) =>
+    (request: IncomingMessage, response: ServerResponse, next: NextFunction): void => {
+      const context = enter(request, response)
+      if (context) answer(context, next)
+    }
 
   function letIn(request: IncomingMessage, response: ServerResponse, next: NextFunction): void {
     if (enter(request, response)) next()
@@ -79,41 +87,41 @@ export function createApp(deps: AppDeps): App {
     }
   }
 
-  function content(request: IncomingMessage, response: ServerResponse, place: Place, next: NextFunction): void {
+  function content(context: RequestContext, place: Place, next: NextFunction): void {
+    const { request, response } = context
     read(request, response, () => {
       if (!place.own && request.headers['service-worker'] !== undefined)
         return refuse(request, response, noServiceWorker())
-      answerContent(request, response, place, deps).catch(next)
+      answerContent(context, place, deps).catch(next)
     })
   }
 
   /** What the host makes of a request, before its path is looked at. */
   function byHost(request: IncomingMessage, response: ServerResponse, next: NextFunction): void {
-    const target = entered.get(response) ?? targetOf(request)
-    const claim = target ? hosts.claims(request, target) : 'no'
-    if (!target || claim === 'no') return next()
+    const context = quietly(() => contextOf(request, response))
+    const claim = context ? hosts.claims(request, context.target) : 'no'
+    if (!context || claim === 'no') return next()
     // A host that may have a DNSLink may as well be another one of whoever mounted us.
     if (claim === 'surely' && !enter(request, response)) return
-    const left = new AbortController()
-    response.once('close', () => left.abort(cancelled()))
-    hosts.find(request, target, left.signal).then(
+    hosts.find(request, context.target, context.signal).then(
       (found) => {
+        const own = found && enter(request, response)
         if (!found) next()
-        else if (!enter(request, response)) return
+        else if (!own) return
         else if ('location' in found) read(request, response, () => moved(response, found.location))
-        else content(request, response, found.place, next)
+        else content(own, found.place, next)
       },
       (error) => (enter(request, response) ? refuse(request, response, error) : undefined),
     )
   }
 
   function byPath(request: IncomingMessage, response: ServerResponse, next: NextFunction): void {
-    const target = enter(request, response)
-    const place = target && sharedPlace(target, baseOf(request), hosts.keyOf(request))
-    if (!target || !place) return target && next()
+    const context = enter(request, response)
+    const place = context && sharedPlace(context.target, baseOf(request), hosts.keyOf(request))
+    if (!context || !place) return context && next()
     const isRead = request.method === 'GET' || request.method === 'HEAD'
-    const meant = isRead ? meantPath(target) : undefined
-    if (meant === undefined) content(request, response, place, next)
+    const meant = isRead ? meantPath(context.target) : undefined
+    if (meant === undefined) content(context, place, next)
     else moved(response, place.base + meant)
   }
 
@@ -128,7 +136,7 @@ export function createApp(deps: AppDeps): App {
 
   const router = express.Router({ caseSensitive: true, strict: true })
   router.use(byHost)
-  for (const { at, answer } of deps.routes ?? []) router.all(at, letIn, answer)
+  for (const route of deps.routes ?? []) router.all(route.at, routed(route))
   router.all(/^\/ip[fn]s\//, byPath)
   router.use(broke)
   return { router, application: plain().use(letIn, router, nothing, broke) }
@@ -137,10 +145,10 @@ export function createApp(deps: AppDeps): App {
 /** An application that adds nothing to an answer. */
 const plain = (): Express => express().disable('x-powered-by').disable('etag').enable('case sensitive routing')
 
-/** Undefined for a request whose form is wrong: whose it is, nobody knows yet. */
-function targetOf(request: IncomingMessage): Target | undefined {
+/** Undefined for a request whose form is wrong: it may be of the application that mounted us. */
+function quietly<Read>(read: () => Read): Read | undefined {
   try {
-    return readTarget(request)
+    return read()
   } catch {
     return undefined
   }

@@ -23,6 +23,7 @@ import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createAddRoute } from '../../src/http/add/add.ts'
 import { createTokens } from '../../src/http/add/tokens.ts'
+import { readContext } from '../../src/http/wire/request-context.ts'
 import { createRespond } from '../../src/http/wire/respond.ts'
 import { createSchemaChecks } from '../../src/schemas/checks.ts'
 import { createThrough, type Through, type ThroughOptions } from '../../src/upload/thin/thin.ts'
@@ -76,7 +77,7 @@ async function startThin(
     clientOf: () => '',
     respond: createRespond({ mode: 'api', stalledMs: 60_000, onError: assert.ifError }),
   })
-  app.all(route.at, route.answer)
+  app.all(route.at, (request, response, next) => route.answer(readContext(request, response), next))
   const { server, port } = await listen(app)
   return {
     url: `http://127.0.0.1:${port}`,

@@ -15,6 +15,7 @@ import { systemClock } from '../../src/core/clock.ts'
 import type { Log } from '../../src/core/log.ts'
 import { createAddRoute } from '../../src/http/add/add.ts'
 import { createTokens } from '../../src/http/add/tokens.ts'
+import { readContext } from '../../src/http/wire/request-context.ts'
 import { createRespond } from '../../src/http/wire/respond.ts'
 import { createSchemaChecks } from '../../src/schemas/checks.ts'
 import { createUploads, type Uploads, type UploadsOptions } from '../../src/upload/uploads.ts'
@@ -88,7 +89,7 @@ export async function startAdding(options: AddingOptions = {}): Promise<Adding> 
       onError: (error) => lines.push({ event: 'internal', facts: { error: String(error) } }),
     }),
   })
-  app.all(route.at, route.answer)
+  app.all(route.at, (request, response, next) => route.answer(readContext(request, response), next))
   const server = createServer(app)
   server.on('checkContinue', app)
   server.requestTimeout = 0

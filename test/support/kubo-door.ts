@@ -8,6 +8,7 @@ import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createTokens } from '../../src/http/add/tokens.ts'
 import { createKuboRoute } from '../../src/http/kubo/rpc.ts'
+import { readContext } from '../../src/http/wire/request-context.ts'
 import { createRespond } from '../../src/http/wire/respond.ts'
 import { createNotFoundMemory } from '../../src/retrieval/absence/not-found.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
@@ -63,7 +64,7 @@ export async function startKuboDoor(tokens?: readonly string[], options: AddingO
       },
     }),
   })
-  app.all(route.at, route.answer)
+  app.all(route.at, (request, response, next) => route.answer(readContext(request, response), next))
   const server = createServer(app)
   server.on('checkContinue', app)
   server.listen(0, '127.0.0.1')

@@ -50,7 +50,7 @@ async function render(path: string, query = '', blocks: BlockMap = all.blocks, p
 
 async function carOf(path: string, query = '', blocks: BlockMap = all.blocks) {
   const { rendering } = await render(path, query, blocks)
-  const reader = await CarReader.fromIterable(rendering.read())
+  const reader = await CarReader.fromIterable(rendering.read(0, 0))
   const sent = await Array.fromAsync(reader.blocks())
   for (const { cid, bytes } of sent) assert.ok(proves(cid, bytes), `${cid} is false`)
   return { roots: (await reader.getRoots()).map(String), cids: sent.map(({ cid }) => cid.toString()), sent }
@@ -161,7 +161,7 @@ describe('what a CAR holds', () => {
     const { rendering } = await render(cid.toString(), '', blocks)
     await rejects(
       (async () => {
-        for await (const piece of rendering.read()) pieces.push(piece)
+        for await (const piece of rendering.read(0, 0)) pieces.push(piece)
       })(),
       'malformed',
     )
@@ -328,7 +328,7 @@ describe('how it is asked for and described', () => {
   test('order and dups are echoed; the query wins over Accept', async () => {
     const { cid } = all.files.hello
     const typeOf = async (query: string, parameters = {}) =>
-      (await render(cid.toString(), query, all.blocks, parameters)).rendering.contentType
+      (await render(cid.toString(), query, all.blocks, parameters)).rendering.type
     assert.equal(await typeOf(''), 'application/vnd.ipld.car; version=1; order=dfs; dups=n')
     assert.match(await typeOf('', { order: 'unk', dups: 'y' }), /order=unk; dups=y/)
     assert.match(await typeOf('car-order=dfs&car-dups=y', { order: 'unk', dups: 'n' }), /order=dfs; dups=y/)
@@ -344,11 +344,11 @@ describe('how it is asked for and described', () => {
       'car-dups=y',
       'car-order=unk',
     ]
-    const tags = await Promise.all(queries.map(async (query) => (await render(cid, query)).rendering.etagSuffix))
+    const tags = await Promise.all(queries.map(async (query) => (await render(cid, query)).rendering.etag))
     assert.equal(new Set(tags).size, queries.length)
-    const byPath = (await render(`${all.directory}/sub/big.bin`)).rendering.etagSuffix
+    const byPath = (await render(`${all.directory}/sub/big.bin`)).rendering.etag
     const { entity } = (await render(`${all.directory}/sub/big.bin`)).resolution
-    assert.notEqual((await render(entity.cid.toString())).rendering.etagSuffix, byPath)
+    assert.notEqual((await render(entity.cid.toString())).rendering.etag, byPath)
   })
   test('nothing is fetched before it is read', async () => {
     const { session } = await render(all.files.deepV0.cid.toString())
@@ -356,7 +356,7 @@ describe('how it is asked for and described', () => {
   })
   test('a reader that leaves stops the walk', async () => {
     const { rendering, session } = await render(all.files.deepV0.cid.toString())
-    for await (const _ of rendering.read()) if (session.asked.length > 10) break
+    for await (const _ of rendering.read(0, 0)) if (session.asked.length > 10) break
     assert.ok(session.asked.length < 15)
   })
 })
@@ -390,14 +390,14 @@ describe('DAGs that are hard to walk', () => {
       `entity-bytes=1500:${2 ** 49 + 5000}`,
       blocks,
     )
-    assert.equal((await Array.fromAsync((await CarReader.fromIterable(rendering.read())).cids())).length, 5)
+    assert.equal((await Array.fromAsync((await CarReader.fromIterable(rendering.read(0, 0))).cids())).length, 5)
     assert.ok(session.asked.length < 30, `${session.asked.length} blocks`)
   })
   test('with duplicates it is streamed, never gathered', async () => {
     const blocks: BlockMap = new Map()
     const { rendering } = await render(exponential(blocks).toString(), 'car-dups=y', blocks)
     let pieces = 0
-    for await (const _ of rendering.read()) if (++pieces > 10_000) break
+    for await (const _ of rendering.read(0, 0)) if (++pieces > 10_000) break
     assert.equal(pieces, 10_001)
   })
   test('a chain deeper than any that is used', async () => {

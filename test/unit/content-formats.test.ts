@@ -29,7 +29,7 @@ async function render(path: string, name: FormatName, blocks: BlockMap = all.blo
 async function bytesOf(path: string, name: FormatName, from?: number, to?: number, blocks?: BlockMap) {
   const rendering = await render(path, name, blocks)
   assert.ok(rendering)
-  return Buffer.concat(await Array.fromAsync(rendering.read(from, to)))
+  return Buffer.concat(await Array.fromAsync(rendering.read(from ?? 0, to ?? rendering.size ?? 0)))
 }
 
 describe('raw', () => {
@@ -42,11 +42,11 @@ describe('raw', () => {
   })
   test('how it is described', async () => {
     const rendering = await render(all.directory.toString(), 'raw')
-    assert.equal(rendering?.contentType, 'application/vnd.ipld.raw')
-    assert.equal(rendering?.filename, `${all.directory}.bin`)
+    assert.equal(rendering?.type, 'application/vnd.ipld.raw')
+    assert.equal(rendering?.save?.filename, `${all.directory}.bin`)
     assert.deepEqual(
-      [rendering?.etagSuffix, rendering?.weak, rendering?.disposition, rendering?.ranges],
-      ['.raw', false, 'attachment', true],
+      [rendering?.etag, rendering?.save?.kind, rendering?.ranges],
+      [`"${all.directory}.raw"`, 'attachment', true],
     )
     assert.equal(rendering?.size, all.blocks.get(blockKey(all.directory))?.byteLength)
   })
@@ -91,10 +91,10 @@ describe('documents', () => {
         if (!isAllowed) return rejects(render(cid.toString(), name, blocks), 'unsupported')
         const rendering = await render(cid.toString(), name, blocks)
         assert.ok((await bytesOf(cid.toString(), name, undefined, undefined, blocks)).equals(stored))
-        assert.equal(rendering?.etagSuffix, `.${name}`)
-        assert.match(rendering?.contentType ?? '', new RegExp(`[/.]${name}$`))
-        assert.equal(rendering?.disposition, name.endsWith('json') ? 'inline' : 'attachment')
-        assert.ok(rendering?.filename.endsWith(name.endsWith('json') ? '.json' : '.cbor'))
+        assert.equal(rendering?.etag, `"${cid}.${name}"`)
+        assert.match(rendering?.type ?? '', new RegExp(`[/.]${name}$`))
+        assert.equal(rendering?.save?.kind, name.endsWith('json') ? 'inline' : 'attachment')
+        assert.ok(rendering?.save?.filename.endsWith(name.endsWith('json') ? '.json' : '.cbor'))
       })
     }
   }

@@ -95,7 +95,7 @@ function readPax(bytes: Buffer): Record<string, string> {
 
 async function unpacked(path: string, blocks?: BlockMap) {
   const { rendering } = await render(path, blocks)
-  const archive = Buffer.concat(await Array.fromAsync(rendering.read()))
+  const archive = Buffer.concat(await Array.fromAsync(rendering.read(0, 0)))
   return { members: readTar(archive), length: archive.length, size: rendering.size }
 }
 
@@ -153,7 +153,10 @@ describe('what is in an archive', () => {
   test('a document alone is not acceptable as one', () => rejects(render(all.cbor.toString()), 'unsupported'))
   test('the same bytes each time', async () => {
     const { rendering } = await render(all.directory.toString())
-    const [one, other] = await Promise.all([Array.fromAsync(rendering.read()), Array.fromAsync(rendering.read())])
+    const [one, other] = await Promise.all([
+      Array.fromAsync(rendering.read(0, 0)),
+      Array.fromAsync(rendering.read(0, 0)),
+    ])
     assert.ok(Buffer.concat(one).equals(Buffer.concat(other)))
   })
   test('what is in no tier is not fetched to know the length', async () => {
@@ -163,7 +166,7 @@ describe('what is in an archive', () => {
     blocks.delete(blockKey(child))
     const { rendering } = await render(all.directory.toString(), blocks)
     assert.equal(rendering.size, undefined)
-    await rejects(Array.fromAsync(rendering.read()), 'not-found')
+    await rejects(Array.fromAsync(rendering.read(0, 0)), 'not-found')
   })
 })
 
@@ -264,7 +267,7 @@ describe('trees that are hard to pack', () => {
     let cid = directory(blocks, [])
     for (let level = 0; level < 300; level++) cid = directory(blocks, [['d', cid]])
     const { rendering } = await render(cid.toString(), blocks)
-    await rejects(Array.fromAsync(rendering.read()), 'malformed')
+    await rejects(Array.fromAsync(rendering.read(0, 0)), 'malformed')
   })
   test('a file that declares more than is read', async () => {
     const blocks: BlockMap = new Map()
@@ -279,6 +282,6 @@ describe('trees that are hard to pack', () => {
     const data = new UnixFS({ type: 'file', blockSizes: [100n] }).marshal()
     const liar = addNode(blocks, { Data: data, Links: [{ Name: '', Hash: leaf, Tsize: 1 }] })
     const { rendering } = await render(directory(blocks, [['liar', liar]]).toString(), blocks)
-    await rejects(Array.fromAsync(rendering.read()), 'malformed')
+    await rejects(Array.fromAsync(rendering.read(0, 0)), 'malformed')
   })
 })

@@ -104,7 +104,7 @@ describe('a bug', () => {
 
   test('in a route is logged and counted as well', async () => {
     const at = await start({
-      routes: [{ at: /^\/mine$/, answer: (_request, _response, next) => next(new TypeError('a bug of ours')) }],
+      routes: [{ at: /^\/mine$/, answer: (_context, next) => next(new TypeError('a bug of ours')) }],
     })
     await isTold(at.url, at, '/mine')
   })

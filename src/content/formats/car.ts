@@ -11,7 +11,7 @@ import type { Resolution } from '../entity.ts'
 import { entityOf, walkPath } from '../resolve.ts'
 import type { Way } from '../way.ts'
 import { type EntityBytes, hintOf, parseEntityBytes, placeEntityBytes } from './entity-bytes.ts'
-import { type Format, type FormatRequest, malformedRequest, type Rendering } from './format.ts'
+import { type Format, type FormatRequest, malformedRequest, weakTag } from './format.ts'
 
 const mediaType = 'application/vnd.ipld.car'
 
@@ -38,15 +38,13 @@ export const car: Format = {
     const { path, entity, way } = resolution
     const part = partOf(resolution, params)
     return {
-      contentType: `${mediaType}; version=1; order=${params.order}; dups=${params.dups ? 'y' : 'n'}`,
-      etagSuffix: `.car.${fingerprint(resolution, params)}`,
-      weak: true,
-      filename: `${[path.cid, ...path.segments.slice(-1)].join('_')}.car`,
-      disposition: 'attachment',
+      type: `${mediaType}; version=1; order=${params.order}; dups=${params.dups ? 'y' : 'n'}`,
+      etag: weakTag(entity.cid, `.car.${fingerprint(resolution, params)}`, request),
+      save: { kind: 'attachment', filename: `${[path.cid, ...path.segments.slice(-1)].join('_')}.car` },
       size: undefined,
       ranges: false,
       read: () => write(entity.cid, blocksOf(session, resolution, part, { ...params, way })),
-    } satisfies Rendering
+    }
   },
 }
 

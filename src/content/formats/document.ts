@@ -1,6 +1,6 @@
 // json, cbor, dag-json and dag-cbor: documents as they are stored. Nothing is converted (IPIP-524); the plain types are
 // other names for the same bytes, and for a file they ask for nothing that a file's own answer would not give.
-import { blockRendering, type Format, type FormatName, notAcceptable, refuseRemainder } from './format.ts'
+import { type Format, type FormatName, notAcceptable, refuseRemainder, storedBlock } from './format.ts'
 
 type DocumentFormat = {
   readonly name: FormatName
@@ -25,7 +25,7 @@ const documentFormat = ({ name, mediaType, codecs, extension, disposition }: Doc
       if (!codecs.includes(cid.code)) {
         throw notAcceptable(cid, name, `its codec is 0x${cid.code.toString(16)}, and nothing is converted`)
       }
-      return blockRendering(resolution, { contentType: mediaType, etagSuffix: `.${name}`, extension, disposition })
+      return storedBlock(resolution, { type: mediaType, suffix: `.${name}`, extension, kind: disposition })
     },
   }
 }

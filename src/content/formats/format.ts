@@ -4,6 +4,7 @@ import type { CID } from 'multiformats/cid'
 import { Failure } from '../../core/failure.ts'
 import type { Session } from '../../retrieval/session.ts'
 import type { Resolution } from '../entity.ts'
+import { etagOf, type Representation } from '../representation.ts'
 import type { ResolveOptions } from '../resolve.ts'
 
 export type FormatName = 'raw' | 'car' | 'tar' | 'dag-json' | 'dag-cbor' | 'json' | 'cbor'
@@ -13,22 +14,8 @@ export type FormatRequest = {
   readonly query: URLSearchParams
   /** Of the media type in Accept: `version`, `order`, `dups`. */
   readonly parameters: Readonly<Record<string, string>>
-}
-
-export type Rendering = {
-  readonly contentType: string
-  /** Goes between the CID of the entity and the closing quote of the ETag: `.raw`. */
-  readonly etagSuffix: string
-  /** The same request may give other bytes that mean the same. */
-  readonly weak: boolean
-  /** The name to save it by, where the request names none. */
-  readonly filename: string
-  readonly disposition: 'inline' | 'attachment'
-  /** Undefined: not known before it is made, and then there are no ranges. */
-  readonly size: number | undefined
-  readonly ranges: boolean
-  /** Bytes `from` up to, not including, `to`; all of it where there are no ranges. Nothing is fetched before it is read. */
-  read(from?: number, to?: number): AsyncGenerator<Uint8Array>
+  /** Stands in the tag of what is made while it is walked: other denylists may leave something else of it. */
+  readonly revision?: string | undefined
 }
 
 export interface Format {
@@ -37,7 +24,7 @@ export interface Format {
   /** What to resolve the path with. Throws `malformed` for parameters that make no sense. */
   wants(request: FormatRequest): Pick<ResolveOptions, 'scope' | 'range' | 'opaque'>
   /** Undefined: the answer is the one that is given when no format is asked for. */
-  render(session: Session, resolution: Resolution, request: FormatRequest): Promise<Rendering | undefined>
+  render(session: Session, resolution: Resolution, request: FormatRequest): Promise<Representation | undefined>
 }
 
 export const malformedRequest = (what: string): Failure => new Failure('malformed', what, { source: 'client' })
@@ -63,22 +50,24 @@ export function refuseRemainder({ entity, remainder }: Resolution): void {
   })
 }
 
+/** What is made of a thing while it is walked: the same request may give other bytes that mean the same. */
+export const weakTag = (cid: CID, suffix: string, { revision }: FormatRequest): string =>
+  `W/${etagOf(cid, suffix + (revision === undefined ? '' : `.${revision}`))}`
+
 /** A block as it is stored, under one of the names it may go by. */
-export function blockRendering(
+export function storedBlock(
   { entity }: Resolution,
-  as: { contentType: string; etagSuffix: string; extension: string; disposition: Rendering['disposition'] },
-): Rendering {
+  as: { type: string; suffix: string; extension: string; kind: 'inline' | 'attachment' },
+): Representation {
   const { cid, block } = entity
-  const { contentType, etagSuffix, extension, disposition } = as
+  const { type, suffix, extension, kind } = as
   return {
-    contentType,
-    etagSuffix,
-    weak: false,
-    filename: `${cid}${extension}`,
-    disposition,
+    type,
+    etag: etagOf(cid, suffix),
+    save: { kind, filename: `${cid}${extension}` },
     size: block.byteLength,
     ranges: true,
-    async *read(from = 0, to = block.byteLength) {
+    async *read(from, to) {
       const piece = block.subarray(from, Math.max(from, to))
       if (piece.byteLength > 0) yield piece
     },

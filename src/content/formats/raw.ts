@@ -1,5 +1,5 @@
 // application/vnd.ipld.raw: the block a path ends at, whatever it means or fails to mean.
-import { blockRendering, type Format, refuseRemainder } from './format.ts'
+import { type Format, refuseRemainder, storedBlock } from './format.ts'
 
 const mediaType = 'application/vnd.ipld.raw'
 
@@ -9,11 +9,11 @@ export const raw: Format = {
   wants: () => ({ scope: 'block', opaque: true }),
   async render(_session, resolution) {
     refuseRemainder(resolution)
-    return blockRendering(resolution, {
-      contentType: mediaType,
-      etagSuffix: '.raw',
+    return storedBlock(resolution, {
+      type: mediaType,
+      suffix: '.raw',
       extension: '.bin',
-      disposition: 'attachment',
+      kind: 'attachment',
     })
   },
 }

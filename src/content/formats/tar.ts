@@ -6,7 +6,7 @@ import type { Entity } from '../entity.ts'
 import { mostFileBytes, readFile } from '../file.ts'
 import { symlinkTarget } from '../resolve.ts'
 import type { Way } from '../way.ts'
-import { type Format, notAcceptable, refuseRemainder } from './format.ts'
+import { type Format, notAcceptable, refuseRemainder, weakTag } from './format.ts'
 import { paddingAfter, type TarMember, tarEnd, tarHeader } from './tar-header.ts'
 import { type Member, membersOf } from './tree.ts'
 
@@ -18,16 +18,14 @@ export const tar: Format = {
   name: 'tar',
   mediaType,
   wants: () => ({ scope: 'all' }),
-  async render(session, resolution) {
+  async render(session, resolution, request) {
     refuseRemainder(resolution)
     const { entity, way } = resolution
     if (entity.kind === 'data') throw notAcceptable(entity.cid, 'tar', 'it is neither a file nor a directory')
     return {
-      contentType: mediaType,
-      etagSuffix: '.x-tar',
-      weak: true,
-      filename: `${entity.cid}.tar`,
-      disposition: 'attachment',
+      type: mediaType,
+      etag: weakTag(entity.cid, '.x-tar', request),
+      save: { kind: 'attachment', filename: `${entity.cid}.tar` },
       size: await plannedSize(session, entity, way),
       ranges: false,
       read: () => write(session, entity, way),

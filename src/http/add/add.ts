@@ -1,6 +1,6 @@
 // POST /add. Whatever can be known from the headers is said before a byte of the body is read; the rest is upload's work.
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import { cancelled, Failure, isFailure } from '../../core/failure.ts'
+import { Failure, isFailure } from '../../core/failure.ts'
 import type { SchemaChecks } from '../../schemas/checks.ts'
 import { malformed, tooLarge } from '../../upload/failures.ts'
 import { boundaryOf } from '../../upload/intake/part-watch.ts'
@@ -8,8 +8,9 @@ import { aroundBytes } from '../../upload/intake/receive.ts'
 import type { Uploads } from '../../upload/uploads.ts'
 import { corsHeaders, preflight } from '../wire/cors.ts'
 import { closeAfter, lingerAfter } from '../wire/linger.ts'
+import type { RequestContext } from '../wire/request-context.ts'
 import type { Respond } from '../wire/respond.ts'
-import { hasBody, readTarget } from '../wire/target.ts'
+import { hasBody } from '../wire/target.ts'
 import { cutWhenStalled } from '../wire/write.ts'
 import { createVia, type Via } from './cdn-loop.ts'
 import type { Tokens } from './tokens.ts'
@@ -28,14 +29,15 @@ export type Next = (error?: unknown) => void
 /** One address or more of the public ones, by their raw paths: what is decoded first could look like another one. */
 export type Route = {
   readonly at: RegExp
-  readonly answer: (request: IncomingMessage, response: ServerResponse, next: Next) => void
+  readonly answer: (context: RequestContext, next: Next) => void
 }
 
 const methods = 'POST, OPTIONS'
 
 export function createAddRoute(deps: AddDeps): Route {
   const via = createVia()
-  const answer: Route['answer'] = (request, response, next) => {
+  const answer: Route['answer'] = (context, next) => {
+    const { request, response } = context
     if (request.method === 'OPTIONS') return preflight(request, response, methods)
     if (request.method !== 'POST') {
       const failure = new Failure('unsupported', 'files are added with POST', {
@@ -46,24 +48,19 @@ export function createAddRoute(deps: AddDeps): Route {
       deps.respond.failed(request, response, failure, { accept: readsJson(request), headers: { Allow: methods } })
       return
     }
-    const [, query = ''] = (request.url ?? '').split('?')
-    answerAdd(request, response, query, { ...deps, via }).catch(next)
+    answerAdd(context, { ...deps, via }).catch(next)
   }
   return { at: /^\/add$/, answer }
 }
 
-async function answerAdd(
-  request: IncomingMessage,
-  response: ServerResponse,
-  query: string,
-  deps: AddDeps & { readonly via: Via },
-): Promise<void> {
+async function answerAdd(context: RequestContext, deps: AddDeps & { readonly via: Via }): Promise<void> {
+  const { request, response, signal } = context
   const { uploads, schemas, respond } = deps
   let leave = () => {}
   try {
-    const check = lookAhead(request, query, deps)
+    const check = lookAhead(context, deps)
     const via = deps.via(request.headers)
-    const place = await uploads.enter(deps.clientOf(request), leftBy(response))
+    const place = await uploads.enter(deps.clientOf(request), signal)
     leave = place.leave
     // Whoever waits to be told so begins only now.
     if (request.headers.expect !== undefined && request.httpVersion !== '1.0') response.writeContinue()
@@ -90,13 +87,6 @@ async function answerAdd(
   }
 }
 
-/** Aborts when the client is gone. */
-function leftBy(response: ServerResponse): AbortSignal {
-  const left = new AbortController()
-  response.once('close', () => left.abort(cancelled()))
-  return left.signal
-}
-
 /** What the service of thin mode refused, no token of ours would mend: the realm says whose it is (RFC 9110 §11.5). */
 const challenge = ({ facts: { service } }: Failure): string =>
   typeof service === 'string' ? `Bearer realm="${service}"` : 'Bearer'
@@ -105,15 +95,14 @@ const challenge = ({ facts: { service } }: Failure): string =>
 const readsJson = ({ headers }: IncomingMessage): string => headers.accept ?? 'application/json'
 
 /** What the headers say: the name of the schema, if one is asked for. */
-function lookAhead(request: IncomingMessage, query: string, { uploads, tokens, schemas }: AddDeps): string | undefined {
-  readTarget(request)
+function lookAhead({ request, target }: RequestContext, { uploads, tokens, schemas }: AddDeps): string | undefined {
   tokens.check(request.headers)
   boundaryOf(request.headers['content-type'])
   const encoding = request.headers['content-encoding'] ?? 'identity'
   if (encoding.toLowerCase() !== 'identity') throw malformed('an upload is sent as it is, without a Content-Encoding')
   const length = Number(request.headers['content-length'] ?? 0)
   if (length > uploads.maxBytes + aroundBytes) throw tooLarge(uploads.maxBytes)
-  const schema = new URLSearchParams(query).get('schema') ?? undefined
+  const schema = target.query.get('schema') ?? undefined
   if (schema !== undefined && !schemas.names.includes(schema))
     throw malformed(`there is no schema ${JSON.stringify(schema)}; there are ${schemas.names.join(', ')}`)
   return schema

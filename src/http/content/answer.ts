@@ -1,24 +1,25 @@
 // One GET or HEAD of content: from the request to what it carries. The order is that of the work saved: a path that is
 // wrong costs nothing, a copy the client has costs no body, a range costs only its blocks.
-import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { ServerResponse } from 'node:http'
 import type { ContentPath } from '../../content/entity.ts'
 import { refuseRemainder } from '../../content/formats/format.ts'
 import { formats } from '../../content/formats/formats.ts'
 import { parsePath } from '../../content/path.ts'
+import { etagOf, type Representation } from '../../content/representation.ts'
 import { resolve } from '../../content/resolve.ts'
 import type { Clock } from '../../core/clock.ts'
-import { cancelled, Failure, isFailure } from '../../core/failure.ts'
+import { Failure, isFailure } from '../../core/failure.ts'
 import { dagPbCode, rawCode } from '../../ipld/unixfs.ts'
 import type { Names, Wants } from '../../names/names.ts'
 import { type Account, createAccount } from '../../observe/account.ts'
 import type { Retrieval, Session } from '../../retrieval/session.ts'
 import type { Mode } from '../wire/problem.ts'
+import type { RequestContext } from '../wire/request-context.ts'
 import type { Respond } from '../wire/respond.ts'
-import { readTarget, type Target } from '../wire/target.ts'
-import { type Body, bodyOf, rendered, tagsOf } from './body.ts'
+import type { Target } from '../wire/target.ts'
+import { bodyOf, tagsOf } from './body.ts'
 import { matches } from './conditional.ts'
 import { type Delivery, deliver, moved, notModified } from './deliver.ts'
-import { etagOf } from './headers.ts'
 import type { Hot } from './hot.ts'
 import type { JsonRule } from './json-rule.ts'
 import { type Named, named } from './name.ts'
@@ -45,28 +46,18 @@ export type AnswerDeps = {
   readonly respond: Respond
 }
 
-export async function answerContent(
-  request: IncomingMessage,
-  response: ServerResponse,
-  place: Place,
-  deps: AnswerDeps,
-): Promise<void> {
+export async function answerContent(context: RequestContext, place: Place, deps: AnswerDeps): Promise<void> {
+  const { request, response, signal } = context
   const { epoch } = deps.hot
   const account = createAccount(deps.tiers)
-  const controller = new AbortController()
-  response.once('close', () => {
-    if (!response.writableFinished) controller.abort(cancelled())
-  })
   let session: Session | undefined
   try {
-    const target = readTarget(request)
-    const { signal } = controller
     const wishes = { signal, account, ...cacheWishes(request.headers['cache-control']) }
-    const about = await aboutOf(request, place, target, deps, wishes)
+    const about = await aboutOf(context, place, deps, wishes)
     // Its deadline begins here: what a name took to resolve is not taken from its content.
     const visitNames = about.what.kind === 'content' ? about.what.visitNames : undefined
     session = deps.retrieval.session({ ...wishes, visitNames })
-    await answer({ request, response, deps, place, target, session, account, epoch, signal }, about)
+    await answer({ ...context, deps, place, session, account, epoch }, about)
   } catch (error) {
     deps.respond.failed(request, response, error, { account, headers: rangeHeaders(error) })
   } finally {
@@ -87,16 +78,12 @@ const rangeHeaders = (error: unknown): Record<string, string> =>
     ? { 'Content-Range': `bytes */${error.facts['size']}` }
     : {}
 
-type Asked = {
-  readonly request: IncomingMessage
-  readonly response: ServerResponse
+type Asked = RequestContext & {
   readonly deps: AnswerDeps
   readonly place: Place
-  readonly target: Target
   readonly session: Session
   readonly epoch: number
   readonly account: Account
-  readonly signal: AbortSignal
 }
 
 type About = {
@@ -105,9 +92,8 @@ type About = {
 }
 
 async function aboutOf(
-  request: IncomingMessage,
+  { request, target }: RequestContext,
   place: Place,
-  target: Target,
   deps: AnswerDeps,
   wishes: Wishes,
 ): Promise<About> {
@@ -136,7 +122,7 @@ async function answer(asked: Asked, { negotiated, what }: About): Promise<void> 
   await answerWith(delivery, { ...tags, ...mutable }, async () => ({ ...(await body()), ...mutable }))
 }
 
-async function answerWith(delivery: Delivery, tags: Tags, body: () => Promise<Body>): Promise<void> {
+async function answerWith(delivery: Delivery, tags: Tags, body: () => Promise<Representation>): Promise<void> {
   const { request, status = 200 } = delivery
   const ifNoneMatch = request.headers['if-none-match']
   const isTold = !(tags.onlyByTag && isAny(ifNoneMatch))
@@ -172,7 +158,7 @@ const forBrowsers: ReadonlySet<Negotiated['as']> = new Set(['file', 'json', 'cbo
  */
 const exported: ReadonlySet<Negotiated['as']> = new Set(['car', 'tar'])
 
-type Tags = Pick<Body, 'etag' | 'cacheControl' | 'varies'> & {
+type Tags = Pick<Representation, 'etag' | 'cacheControl' | 'varies'> & {
   /** That there is some copy (`*`) is not enough. */
   readonly onlyByTag?: boolean
 }
@@ -181,7 +167,7 @@ type Found = {
   readonly kind: 'content'
   readonly tags: Tags
   readonly delivery: Delivery
-  readonly body: () => Promise<Body>
+  readonly body: () => Promise<Representation>
 }
 
 async function find(asked: Asked, path: ContentPath, negotiated: Negotiated): Promise<Found | Moved> {
@@ -190,7 +176,8 @@ async function find(asked: Asked, path: ContentPath, negotiated: Negotiated): Pr
     throw new Failure('malformed', 'content has no IPNS record; keys do: /ipns/<key>', { source: 'client' })
   }
   const format = negotiated.as === 'file' ? undefined : formats.get(negotiated.as)
-  const wanted = { query: target.query, parameters: negotiated.parameters }
+  const revision = exported.has(negotiated.as) ? deps.denyRevision() : undefined
+  const wanted = { query: target.query, parameters: negotiated.parameters, revision }
   const { jsonRule, jsonMaxBytes, hot } = deps
   const resolving = { range: bytesWanted(asked), ...format?.wants(wanted) }
   const options = { jsonRule, jsonMaxBytes, wholeBytes: hot.maxItem, isPartial: isPartial(asked), signal }
@@ -201,11 +188,9 @@ async function find(asked: Asked, path: ContentPath, negotiated: Negotiated): Pr
       : undefined
   if (web?.kind === 'moved') return web
   const resolution = web?.resolution ?? (await resolve(session, path, resolving))
-  const rendering = await format?.render(session, resolution, wanted)
-  const { roots, entity } = resolution
-  if (rendering) {
-    const revision = exported.has(negotiated.as) ? deps.denyRevision() : undefined
-    const body = rendered(rendering, entity.cid, revision === undefined ? '' : `.${revision}`)
+  const body = await format?.render(session, resolution, wanted)
+  const { roots } = resolution
+  if (body) {
     const tags = { ...body, onlyByTag: revision !== undefined }
     // A cache that knows nothing of Accept must be able to tell this answer from the plain one.
     const location = negotiated.byAccept ? place.base + withFormat(target, negotiated) : undefined

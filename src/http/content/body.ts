@@ -1,38 +1,13 @@
-// What an answer carries: a type, a tag, a size where one is known, and the bytes.
-import type { CID } from 'multiformats/cid'
+// What a path leads to as it is answered where no format is asked for, in `api` mode: files, listings and documents as JSON.
 import { listDirectory } from '../../content/directory.ts'
 import type { Entity, Resolution } from '../../content/entity.ts'
-import type { Rendering } from '../../content/formats/format.ts'
 import { isJson } from '../../content/json.ts'
+import { etagOf, type Representation } from '../../content/representation.ts'
 import { symlinkTarget } from '../../content/resolve.ts'
 import type { Session } from '../../retrieval/session.ts'
 import type { Target } from '../wire/target.ts'
 import { fileBody, held, json, octets, plainTyping } from './file-body.ts'
-import { etagOf } from './headers.ts'
 import type { JsonRule } from './json-rule.ts'
-
-export type Body = {
-  readonly type: string
-  readonly etag: string
-  readonly cacheControl?: string
-  /** How much of the time that `cacheControl` gives is over (RFC 9111 §5.1). */
-  readonly ageSeconds?: number
-  /** Another client may get another representation from the same address. */
-  readonly varies?: boolean
-  /** What a browser may do with it, where that is not what its type says. */
-  readonly policy?: string
-  /** Undefined: not known before it is made. */
-  readonly size: number | undefined
-  readonly ranges: boolean
-  /** All of it, when it is here already. */
-  readonly whole?: Uint8Array | undefined
-  /** Every client gets this answer from this URL, whatever it accepts: it may be kept ready. */
-  readonly isPlain?: boolean
-  /** How it is saved, and under which name, when the request does not say. */
-  readonly save?: { readonly kind: 'inline' | 'attachment'; readonly filename: string }
-  /** Bytes `from` up to, not including, `to`. */
-  readonly read: (from: number, to: number) => AsyncIterable<Uint8Array>
-}
 
 export type BodyOptions = {
   readonly jsonRule: JsonRule
@@ -47,8 +22,8 @@ export type BodyOptions = {
 
 export const listingCacheControl = 'public, max-age=604800, stale-while-revalidate=2678400'
 
-/** What a client may have already: known before a byte of the body is read. */
-export function tagsOf({ entity: { cid, kind } }: Resolution): Pick<Body, 'etag' | 'cacheControl'> {
+/** What a client may have already: known before a byte is read. */
+export function tagsOf({ entity: { cid, kind } }: Resolution): Pick<Representation, 'etag' | 'cacheControl'> {
   return kind === 'directory'
     ? { etag: `W/"${cid}.listing"`, cacheControl: listingCacheControl }
     : { etag: etagOf(cid) }
@@ -59,7 +34,7 @@ export async function bodyOf(
   resolution: Resolution,
   target: Target,
   options: BodyOptions,
-): Promise<Body> {
+): Promise<Representation> {
   const { entity, path } = resolution
   const tags = tagsOf(resolution)
   switch (entity.kind) {
@@ -77,20 +52,7 @@ export async function bodyOf(
   }
 }
 
-/** A format as it was asked for, with the tag and the name that go with it. */
-export function rendered(rendering: Rendering, cid: CID, parameters: string): Body {
-  const tag = etagOf(cid, `${rendering.etagSuffix}${parameters}`)
-  return {
-    type: rendering.contentType,
-    etag: rendering.weak ? `W/${tag}` : tag,
-    size: rendering.size,
-    ranges: rendering.ranges && rendering.size !== undefined,
-    save: { kind: rendering.disposition, filename: rendering.filename },
-    read: (from, to) => (rendering.ranges ? rendering.read(from, to) : rendering.read()),
-  }
-}
-
-export type Content = Omit<Body, 'etag' | 'cacheControl' | 'varies'>
+export type Content = Omit<Representation, 'etag' | 'cacheControl' | 'varies'>
 
 export function listing(session: Session, entity: Entity, target: Target): Content {
   const { cid } = entity

@@ -1,6 +1,7 @@
 // An answer on its way to the client: its headers, the part that is wanted, and the bytes at the client's pace.
-import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { IncomingMessage } from 'node:http'
 import type { CID } from 'multiformats/cid'
+import type { Representation } from '../../content/representation.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
 import type { Account } from '../../observe/account.ts'
@@ -9,9 +10,9 @@ import { policyFor } from '../../web/policy.ts'
 import { cacheStatus } from '../wire/cache-status.ts'
 import { corsHeaders, corsRequests } from '../wire/cors.ts'
 import type { Mode } from '../wire/problem.ts'
+import type { RequestContext } from '../wire/request-context.ts'
 import type { Target } from '../wire/target.ts'
 import { cutWhenStalled, writeAll } from '../wire/write.ts'
-import type { Body } from './body.ts'
 import { rangeApplies } from './conditional.ts'
 import { contentHeaders, disposition, headerSafe, programsOnly } from './headers.ts'
 import type { Hot } from './hot.ts'
@@ -19,11 +20,8 @@ import type { Place } from './place.ts'
 import { parseRange, type Range } from './range.ts'
 import type { Moved } from './web-body.ts'
 
-export type Delivery = {
-  readonly request: IncomingMessage
-  readonly response: ServerResponse
+export type Delivery = Pick<RequestContext, 'request' | 'response' | 'target'> & {
   readonly place: Place
-  readonly target: Target
   readonly session: Session
   readonly account: Account
   /** Of `hot`, when the request began. */
@@ -45,7 +43,7 @@ const ofBytes = new Set(['Content-Type', 'Content-Security-Policy', 'Accept-Rang
 
 export function notModified(
   delivery: Delivery,
-  body: Pick<Body, 'etag' | 'cacheControl' | 'ageSeconds' | 'varies'>,
+  body: Pick<Representation, 'etag' | 'cacheControl' | 'ageSeconds' | 'varies'>,
 ): void {
   const { response } = delivery
   response.statusCode = 304
@@ -66,7 +64,7 @@ export function moved(delivery: Omit<Delivery, 'roots'>, to: Moved): void {
   response.writeHead(to.status, { 'Content-Length': '0' }).end()
 }
 
-export async function deliver(delivery: Delivery, body: Body): Promise<void> {
+export async function deliver(delivery: Delivery, body: Representation): Promise<void> {
   if (body.size === undefined) return deliverUnsized(delivery, body)
   const { request, response, session, deps } = delivery
   const { status = 200 } = delivery
@@ -92,7 +90,7 @@ export async function deliver(delivery: Delivery, body: Body): Promise<void> {
 }
 
 /** A small one with its length, a large one as it comes; nothing is made for a HEAD. */
-async function deliverUnsized(delivery: Delivery, body: Body): Promise<void> {
+async function deliverUnsized(delivery: Delivery, body: Representation): Promise<void> {
   const { request, response, session, deps, status = 200 } = delivery
   if (request.method === 'HEAD') return void response.writeHead(status, headersOf(delivery, body).flat()).end()
   const pieces = body.read(0, 0)[Symbol.asyncIterator]()
@@ -131,7 +129,7 @@ async function* behind(
 
 function headersOf(
   delivery: Delivery,
-  body: Pick<Body, 'etag' | 'type' | 'cacheControl' | 'ageSeconds' | 'varies' | 'policy' | 'save' | 'ranges'>,
+  body: Pick<Representation, 'etag' | 'type' | 'cacheControl' | 'ageSeconds' | 'varies' | 'policy' | 'save' | 'ranges'>,
 ): Headers {
   const { place, target, roots, account, location, deps } = delivery
   const { own } = place
@@ -156,14 +154,14 @@ function headersOf(
 }
 
 /** What the client says about saving it wins over what the format says; without either nothing is said. */
-function dispositionOf({ query }: Target, save: Body['save']): string | undefined {
+function dispositionOf({ query }: Target, save: Representation['save']): string | undefined {
   const filename = query.get('filename') ?? undefined
   const isDownload = query.get('download') === 'true'
   if (!isDownload && filename === undefined && save === undefined) return undefined
   return disposition(isDownload ? 'attachment' : (save?.kind ?? 'inline'), filename ?? save?.filename)
 }
 
-function rangeOf({ headers }: IncomingMessage, { etag }: Body, size: number): Range | undefined {
+function rangeOf({ headers }: IncomingMessage, { etag }: Representation, size: number): Range | undefined {
   const ifRange = headers['if-range']
   if (!rangeApplies(Array.isArray(ifRange) ? ifRange[0] : ifRange, etag)) return undefined
   const range = parseRange(headers.range, size)

@@ -23,8 +23,6 @@ export type ContentHeaders = {
 /** Of what is served for programs: a browser that is led to it all the same runs and loads nothing. */
 export const programsOnly = "default-src 'none'; sandbox"
 
-export const etagOf = (cid: CID, suffix = ''): string => `"${cid}${suffix}"`
-
 /** As name and value pairs in the order they are written. */
 export function contentHeaders(content: ContentHeaders): [name: string, value: string][] {
   const headers: [string, string][] = [

@@ -3,13 +3,13 @@
 import { createHash } from 'node:crypto'
 import type { ContentPath } from '../../content/entity.ts'
 import { splitPath } from '../../content/path.ts'
+import type { Representation } from '../../content/representation.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
 import { type Names, spellingOf, type Wants } from '../../names/names.ts'
 import type { VisitNames } from '../../retrieval/policy.ts'
 import type { Mode } from '../wire/problem.ts'
 import type { Target } from '../wire/target.ts'
-import type { Body } from './body.ts'
 import type { Negotiated } from './negotiate.ts'
 import type { Place } from './place.ts'
 import type { Moved } from './web-body.ts'
@@ -22,7 +22,7 @@ export type Named =
       /** For what is not true for ever. */
       readonly cacheControl: string
     }
-  | { readonly kind: 'record'; readonly body: Body }
+  | { readonly kind: 'record'; readonly body: Representation }
   | Moved
 
 type Deps = { readonly names: Names; readonly clock: Clock; readonly mode: Mode }
@@ -54,7 +54,7 @@ async function locate({ path }: Place, { names, clock }: Deps, wants: Wants): Pr
 }
 
 /** The record of a key, for clients that prove it themselves. */
-async function recordOf({ path }: Place, { names, clock }: Deps, wants: Wants): Promise<Body> {
+async function recordOf({ path }: Place, { names, clock }: Deps, wants: Wants): Promise<Representation> {
   const { root, segments } = splitPath(path.slice('/ipns/'.length))
   if (segments.length > 0) {
     throw new Failure('malformed', 'a record is of a key alone: ask for /ipns/<key>?format=ipns-record', {

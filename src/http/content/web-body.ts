@@ -2,6 +2,7 @@
 // and where a request is sent instead.
 import { listDirectory } from '../../content/directory.ts'
 import type { ContentPath, Entity, Resolution } from '../../content/entity.ts'
+import { etagOf, type Representation } from '../../content/representation.ts'
 import type { ResolveOptions } from '../../content/resolve.ts'
 import { symlinkTarget } from '../../content/resolve.ts'
 import type { Session } from '../../retrieval/session.ts'
@@ -12,17 +13,8 @@ import { listingEtag, listingPage } from '../../web/listing.ts'
 import { pagePolicy } from '../../web/page.ts'
 import { type Served, type SiteRequest, serveSite } from '../../web/site.ts'
 import type { Target } from '../wire/target.ts'
-import {
-  type Body,
-  type BodyOptions,
-  type Content,
-  decodeQuietly,
-  listing,
-  listingCacheControl,
-  tagsOf,
-} from './body.ts'
+import { type BodyOptions, type Content, decodeQuietly, listing, listingCacheControl, tagsOf } from './body.ts'
 import { fileBody, held, octets } from './file-body.ts'
-import { etagOf } from './headers.ts'
 import { type Negotiated, qualityOf } from './negotiate.ts'
 import type { Place } from './place.ts'
 
@@ -49,9 +41,9 @@ export type WebAnswer =
   | {
       readonly kind: 'content'
       readonly resolution: Resolution
-      readonly tags: Pick<Body, 'etag' | 'cacheControl' | 'varies'>
+      readonly tags: Pick<Representation, 'etag' | 'cacheControl' | 'varies'>
       readonly status: number
-      readonly body: () => Promise<Body>
+      readonly body: () => Promise<Representation>
     }
 
 const html = 'text/html; charset=utf-8'
@@ -81,7 +73,10 @@ export async function answerOnWeb(
   if (served.kind === 'redirect') return { ...served, kind: 'moved', varies: false }
   const { resolution, index, status } = served
   const { entity } = resolution
-  const found = (tags: Pick<Body, 'etag' | 'cacheControl' | 'varies'>, content: () => Content | Promise<Content>) =>
+  const found = (
+    tags: Pick<Representation, 'etag' | 'cacheControl' | 'varies'>,
+    content: () => Content | Promise<Content>,
+  ) =>
     ({
       kind: 'content',
       resolution,

@@ -1,9 +1,10 @@
 // What every command of Kubo's RPC gets, and how its arguments are read.
-import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { IncomingMessage } from 'node:http'
 import { Failure } from '../../core/failure.ts'
 import type { Retrieval, Session } from '../../retrieval/session.ts'
 import type { Uploads } from '../../upload/uploads.ts'
 import type { Tokens } from '../add/tokens.ts'
+import type { RequestContext } from '../wire/request-context.ts'
 import type { Respond } from '../wire/respond.ts'
 import { cutWhenStalled, type WriteOptions } from '../wire/write.ts'
 
@@ -16,12 +17,9 @@ export type KuboDeps = WriteOptions & {
   readonly respond: Respond
 }
 
-export type Call = {
-  readonly request: IncomingMessage
-  readonly response: ServerResponse
+export type Call = Pick<RequestContext, 'request' | 'response' | 'signal'> & {
   readonly query: URLSearchParams
   readonly session: Session
-  readonly signal: AbortSignal
   readonly deps: KuboDeps
 }
 

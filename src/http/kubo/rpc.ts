@@ -1,12 +1,12 @@
 // The small part of Kubo's RPC that tools use to put files in and get them out: off unless the operator wants it. Shapes and
 // statuses are Kubo's, so that its clients work unchanged; the work is that of POST /add and of content.
-import type { IncomingMessage, ServerResponse } from 'node:http'
-import { cancelled, type Failure, isFailure } from '../../core/failure.ts'
+import { type Failure, isFailure } from '../../core/failure.ts'
 import { createAccount } from '../../observe/account.ts'
 import type { Route } from '../add/add.ts'
 import { closeAfter } from '../wire/linger.ts'
 import { statusOf } from '../wire/problem.ts'
-import { hasBody, readTarget } from '../wire/target.ts'
+import type { RequestContext } from '../wire/request-context.ts'
+import { hasBody } from '../wire/target.ts'
 import { cutWhenStalled } from '../wire/write.ts'
 import { addFiles } from './add.ts'
 import { type Call, type KuboDeps, sendJson } from './call.ts'
@@ -28,20 +28,16 @@ const commands: Readonly<Record<string, (call: Call) => Promise<void>>> = {
 export function createKuboRoute(deps: KuboDeps): Route {
   return {
     at: /^\/api\/v0\//,
-    answer: (request, response, next) => void answerCall(request, response, deps).catch(next),
+    answer: (context, next) => void answerCall(context, deps).catch(next),
   }
 }
 
-async function answerCall(request: IncomingMessage, response: ServerResponse, deps: KuboDeps): Promise<void> {
+async function answerCall(context: RequestContext, deps: KuboDeps): Promise<void> {
+  const { request, response, target, signal } = context
   const to = { request, response, deps }
-  const controller = new AbortController()
-  response.once('close', () => {
-    if (!response.writableFinished) controller.abort(cancelled())
-  })
-  const { signal } = controller
+  const { path, query } = target
   const session = deps.retrieval.session({ signal, account: createAccount() })
   try {
-    const { path, query } = readTarget(request)
     const command = commands[path.slice(prefix.length).replace(/\/$/, '')]
     if (!command) return sendText(to, 404, '404 page not found')
     if (request.method !== 'POST') return sendText(to, 405, '405 - Method Not Allowed')
@@ -51,7 +47,7 @@ async function answerCall(request: IncomingMessage, response: ServerResponse, de
     deps.tokens.check(request.headers)
     // The others take what they need from the query, and a body that came with it has no end for all we know.
     if (command !== addFiles && hasBody(request)) closeAfter(request, response)
-    await command({ request, response, query, session, signal, deps })
+    await command({ ...context, query, session, deps })
   } catch (error) {
     deps.respond.failed(request, response, error, { write: (failure) => sendError(to, failure) })
   } finally {

@@ -28,7 +28,7 @@ export function createOpenApiRoute(options: {
     made.set(base, known)
     return known
   }
-  const answer: Route['answer'] = (request, response) => {
+  const answer: Route['answer'] = ({ request, response }) => {
     const { method = '' } = request
     if (method === 'OPTIONS') return preflight(request, response, methods)
     const head = method === 'HEAD'

@@ -44,9 +44,8 @@ export function createProxyRoute(
   const table = [...entries]
     .sort((one, other) => other.path.length - one.path.length)
     .map((entry) => ({ entry, forward: forwarder(entry, respond), atOnce: 0 }))
-  const answer: Route['answer'] = (request, response, next) => {
+  const answer: Route['answer'] = ({ request, response, target: { path } }, next) => {
     const { url = '' } = request
-    const path = url.split('?')[0] ?? ''
     const found = table.find(({ entry }) => path === entry.path || path.startsWith(`${entry.path}/`))
     if (!found) return next()
     const { entry } = found
