@@ -8,7 +8,7 @@ import { join } from 'node:path'
 import { CID } from 'multiformats/cid'
 import { create as createDigest } from 'multiformats/hashes/digest'
 import { createLog } from '../src/core/log.ts'
-import { createGateway, parseConfig } from '../src/gateway.ts'
+import { createGateway, type Gateway, parseConfig } from '../src/gateway.ts'
 import { serve } from '../src/server/serve.ts'
 
 const [which = 'cidgate', bytesText = '1024'] = process.argv.slice(2)
@@ -54,7 +54,12 @@ const listen = (handler: RequestListener): Promise<number> => {
 }
 
 // As `npm start` runs it, with everything that stands in front of the lane.
-const serving = await serve({ config, create: createGateway, log: createLog('error') })
+const create = async (own: typeof config): Promise<Gateway> => {
+  const gateway = createGateway(own)
+  await gateway.start()
+  return gateway
+}
+const serving = await serve({ config, create, log: createLog('error') })
 const gatewayPort = Number(new URL(`http://${serving.listen}`).port)
 const raw = await hotHeaders(gatewayPort)
 const headers: string[] = []

@@ -1,4 +1,4 @@
-// The gateway put together, and the entry of the library.
+// The entry of the library: its types, and createGateway. The parts are put together in library/make.
 //
 // A GET: http/lane answers from hot, or http/app lets the request in and http/answer makes the answer. content/resolve
 // walks the path block by block; each block comes from retrieval/retrieval: the tier stack, or one shared flight
@@ -12,21 +12,13 @@
 import './config/node-version.ts'
 import type { RequestListener } from 'node:http'
 import type { Router } from 'express'
-import { type ConfigInput, isConfig, type Parsed, parseConfig } from './config/load.ts'
+import { type Config, type ConfigInput, isConfig, type Parsed, parseConfig } from './config/load.ts'
 import { type Clock, systemClock } from './core/clock.ts'
-import { createLog, type Log } from './core/log.ts'
-import { createSpools, spoolFolder } from './upload/spool/spool.ts'
-import { type Admin, wireAdmin } from './wiring/admin.ts'
-import { openLeft, wireBackends } from './wiring/backends.ts'
-import { ownDataFolder } from './wiring/data-folder.ts'
-import { wireFront } from './wiring/front.ts'
+import type { Log } from './core/log.ts'
+import { createDoors, type Doors } from './http/doors.ts'
+import { createLifecycle, notStarted } from './library/lifecycle.ts'
+import { makeGateway } from './library/make.ts'
 import { createKept, type Kept } from './wiring/kept.ts'
-import { tellLeft } from './wiring/left.ts'
-import { wirePublic } from './wiring/public.ts'
-import { wireReading } from './wiring/reading.ts'
-import { wireTiers } from './wiring/tiers.ts'
-import { wireUploads } from './wiring/uploads.ts'
-import type { Whole } from './wiring/whole.ts'
 
 export type {
   BlockFile,
@@ -52,29 +44,42 @@ export {
 } from './core/failure.ts'
 export type { Log, LogLevel } from './core/log.ts'
 
+/** A gateway in a program. Nothing is touched before `start`: no folder, no network, no timer, no listener. */
 export interface Gateway {
   /**
    * Everything the public address answers, as a router for an Express application: at its root, or below a path, where
    * `hosts` with subdomains have no effect. What is not ours goes on to the application, uncounted.
    */
   readonly router: Router
-  /** The same with the fast lane in front and a 404 behind it, for a server of its own: `http.createServer(gateway.handler)`. */
+  /**
+   * The same with the fast lane in front and a 404 behind it, for a server of its own: `http.createServer(gateway.handler)`.
+   * Requests wait while the gateway starts, as they do at the router. Before `start` and after `close` they are 503.
+   */
   readonly handler: RequestListener
   /** Whether this host is served here as a site or gateway of its own: what a client may CONNECT to. */
   serves(host: string): boolean
-  /** Health, readiness and metrics: for an address of their own. */
+  /** Health, readiness and metrics: for an address of their own. Before the gateway runs, it is alive and not ready. */
   readonly admin: RequestListener
-  /** Says in /readyz that it is about to close, so that nobody is sent here any more. */
+  /**
+   * Opens it: the data folder, the stores, the journal of uploads, and the looks at upstreams and providers. Rejects with a
+   * ConfigError or a Failure where that cannot be, and then leaves nothing open; make another one to try again. A second call
+   * gives what the first one gave.
+   */
+  start(): Promise<void>
+  /** Says in /readyz that it is about to close, so that nobody is sent here any more. It answers as before. */
   drain(): void
   /** What the gateway after this one takes over: see `previous`. */
   readonly kept: Kept
+  /** Ends everything that `start` began. What is being answered is cut: close your server first. */
   close(): Promise<void>
 }
 
+/** What a gateway is made with, beside its configuration. */
 export type GatewayOptions = {
-  readonly log?: Log
+  /** Where its log goes. By default lines of JSON on standard error, from `log.level` on. */
+  readonly log?: Log | undefined
   /** For tests that want time to pass. */
-  readonly clock?: Clock
+  readonly clock?: Clock | undefined
   /**
    * The gateway that this one takes over from. Whatever is configured there as it is here goes over as it is: memory, what is
    * known of upstreams, uploads under way, counters. Close that one when its last request is answered.
@@ -83,59 +88,47 @@ export type GatewayOptions = {
 }
 
 /**
- * `input`: what a configuration file would say, as an object; or what `parseConfig` or `loadConfig` gave, or a copy of that
- * with other values in it. Throws a ConfigError that names every mistake.
+ * Makes a gateway, which `start` opens. `input`: what a configuration file would say, as an object; or what `parseConfig` or
+ * `loadConfig` gave, or a copy of that with other values in it. Throws a ConfigError that names every mistake.
  */
-export async function createGateway(
-  input: ConfigInput | Parsed = {},
-  { log, clock = systemClock, previous }: GatewayOptions = {},
-): Promise<Gateway> {
+export function createGateway(input: ConfigInput | Parsed = {}, options: GatewayOptions = {}): Gateway {
   const config = isConfig(input) ? input : parseConfig(input)
-  const own = log ?? createLog(config.log.level)
+  const { log, clock = systemClock, previous } = options
   const kept = previous?.kept ?? createKept()
-  const lease = kept.lease()
-  const logs = lease.take('log', [], () => ({ newest: own }))
-  try {
-    const newest: Log = (...line) => logs.newest(...line)
-    const whole = { config, clock, lease, log: Object.assign(newest, { lost: () => logs.newest.lost?.() ?? 0 }) }
-    const { begin, ...parts } = await putTogether(whole)
-    logs.newest = own
-    begin()
-    return { ...parts, kept, close: lease.end }
-  } catch (error) {
-    // A configuration that is refused leaves nothing behind that goes on working.
-    await lease.end().catch((cause: unknown) => own('error', 'gateway.close', { error: String(cause) }))
-    throw error
-  }
-}
-
-type Ready = Omit<Gateway, 'kept' | 'close'> & Pick<Admin, 'begin'>
-
-async function putTogether(whole: Whole): Promise<Ready> {
-  const { config, lease } = whole
-  await ownDataFolder(whole)
-  const { providers, tiers: bare, members } = wireBackends(whole)
-  const left = await openLeft(whole)
-  const spools = lease.take('spools', [config.data], () => createSpools(spoolFolder(config.data)))
-  const tiers = wireTiers(whole, bare, { providers, left, spools })
-  const reading = await wireReading(whole, { ...tiers, members })
-  const shared = wirePublic(whole)
-  const writing = wireUploads(whole, { providers, left, spools, reading, ...shared })
-  const front = wireFront(whole, reading, { ...shared, routes: writing.routes, stack: tiers.stack })
-  const { router, handler, serves } = front
-  const { handler: admin, drain, begin } = wireAdmin(whole, { providers, tiers, reading, writing, front })
-  // What was acknowledged is never 404, not even to whoever comes first.
-  await writing.open
-  return {
-    router,
-    handler,
-    serves,
-    admin,
-    drain,
-    begin() {
-      begin()
-      reading.denials.begin()
-      tellLeft(whole, providers, left)
+  const doors = doorsOf(config)
+  let isDraining = false
+  const { start, close, current } = createLifecycle({
+    make: () => makeGateway({ config, log, clock, kept }),
+    onStart: doors.hold,
+    onRunning(made) {
+      if (isDraining) made.drain()
+      doors.open(made)
     },
+    onOver: doors.shut,
+  })
+  return {
+    router: doors.router,
+    handler: doors.handler,
+    admin: doors.admin,
+    serves: doors.serves,
+    kept,
+    start,
+    drain() {
+      isDraining = true
+      current()?.drain()
+    },
+    close,
   }
 }
+
+const doorsOf = ({ responses, limits, hosts, names, trustedProxies, upload, proxy }: Config): Doors =>
+  createDoors({
+    mode: responses.types,
+    stalledMs: limits.stalled,
+    most: limits.inFlight,
+    hosts,
+    sites: names.sites,
+    trustedProxies,
+    paths: ['/add', '/openapi.json', ...(upload.rpc ? ['/api/v0'] : []), ...proxy.map(({ path }) => path)],
+    why: notStarted(),
+  })

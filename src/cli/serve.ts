@@ -17,7 +17,8 @@ export async function serveCommand(file: string | undefined): Promise<number> {
   const signals = listenForSignals()
   const create = async (next: Config, { previous }: GatewayOptions): Promise<Gateway> => {
     const own = createLog(next.log.level, sink)
-    const gateway = await createGateway(next, { log: own, previous })
+    const gateway = createGateway(next, { log: own, previous })
+    await gateway.start()
     logs.newest = own
     return gateway
   }

@@ -6,14 +6,14 @@ import type { Config } from '../config/load.ts'
 import { type Address, addressText } from '../config/values/address.ts'
 import { Failure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
+import { createStarting } from '../http/starting.ts'
 import { leftWith } from '../wiring/left.ts'
 import { createReload, type Replaceable } from './generations.ts'
 import { createHttpServer } from './http-server.ts'
-import { createStarting } from './starting.ts'
 
 export type ServeOptions<Running extends Replaceable> = {
   readonly config: Config
-  /** `previous`: the one that it takes over from. */
+  /** Makes one and starts it. `previous`: the one that it takes over from. */
   readonly create: (config: Config, options: { readonly previous?: Running | undefined }) => Promise<Running>
   readonly log: Log
 }
@@ -34,7 +34,10 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
     stalledMs: first.limits.stalled,
     most: first.limits.inFlight,
   })
-  const answering: { listen: RequestListener; admin: RequestListener } = { ...starting }
+  const answering: { listen: RequestListener; admin: RequestListener } = {
+    listen: (request, response) => starting.hold(request, response, () => answering.listen(request, response)),
+    admin: starting.admin,
+  }
   let serves = (_host: string) => false
   let config = first
   let closing = false
@@ -56,7 +59,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
   const gateways = createReload(running, log)
   serves = (host) => gateways.current.serves(host)
   Object.assign(answering, { listen: gateways.handler, admin: gateways.admin })
-  starting.over(gateways.handler)
+  starting.over()
 
   async function tellMoved(before: Config, next: Config): Promise<void> {
     try {

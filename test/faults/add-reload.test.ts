@@ -8,10 +8,9 @@ import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { parseConfig } from '../../src/config/load.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { createGateway } from '../../src/gateway.ts'
 import { serve } from '../../src/server/serve.ts'
 import { below, multipart, post } from '../support/adding.ts'
-import { fetchAll, tempFolder } from '../support/gateway.ts'
+import { fetchAll, startedGateway, tempFolder } from '../support/gateway.ts'
 import { kuboApi, startStandIn, token } from '../support/providers.ts'
 
 test('uploads outlive a reload', async () => {
@@ -35,7 +34,7 @@ test('uploads outlive a reload', async () => {
     })
   const config = configOf(kubo.url, {})
   const refused = configOf('http://127.0.0.1:1', { own: { type: 'nonsense' } })
-  const create = (next: typeof config) => createGateway(next, { log: silentLog })
+  const create = (next: typeof config) => startedGateway(next, { log: silentLog })
   const serving = await serve({ config, log: silentLog, create })
   try {
     const url = `http://${serving.listen}`

@@ -6,11 +6,11 @@ import { join } from 'node:path'
 import { afterEach, beforeEach, describe, test } from 'node:test'
 import { parseConfig } from '../../src/config/load.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { createGateway, type Gateway } from '../../src/gateway.ts'
+import type { Gateway } from '../../src/gateway.ts'
 import { type Serving, serve } from '../../src/server/serve.ts'
 import { multipart, post } from '../support/adding.ts'
 import { noise } from '../support/fixtures.ts'
-import { fetchAll, tempFolder } from '../support/gateway.ts'
+import { fetchAll, startedGateway, tempFolder } from '../support/gateway.ts'
 import { kuboApi, type StandIn, startStandIn, token } from '../support/providers.ts'
 
 const bytes = noise(1_500_000, 31)
@@ -42,7 +42,7 @@ const configOf = (pinning: Record<string, unknown>, more: Record<string, unknown
 
 const start = async (config: ReturnType<typeof configOf>): Promise<Serving> => {
   await serving?.close()
-  const create = (next: typeof config, before: object) => createGateway(next, { log: silentLog, ...before })
+  const create = (next: typeof config, before: object) => startedGateway(next, { log: silentLog, ...before })
   serving = await serve<Gateway>({ config, log: silentLog, create })
   return serving
 }

@@ -9,9 +9,8 @@ import { join } from 'node:path'
 import { afterEach, beforeEach, describe, it } from 'node:test'
 import { fileURLToPath } from 'node:url'
 import { silentLog } from '../../src/core/log.ts'
-import { createGateway } from '../../src/gateway.ts'
 import { below, multipart, post } from '../support/adding.ts'
-import { fetchAll, tempFolder } from '../support/gateway.ts'
+import { fetchAll, startedGateway, tempFolder } from '../support/gateway.ts'
 import { kuboApi, type StandIn, startStandIn, token } from '../support/providers.ts'
 
 const program = fileURLToPath(new URL('../../src/cli/main.ts', import.meta.url))
@@ -171,8 +170,8 @@ describe('a second process over the data folder of one that runs', { timeout: 12
 describe('gateways of one process', { timeout: 60_000 }, () => {
   it('share a data folder, and give it back with the last of them', async () => {
     const config = { data, admin: false, retrieval: { upstreams: [] } } as const
-    const one = await createGateway(config, { log: silentLog })
-    const other = await createGateway(config, { log: silentLog })
+    const one = await startedGateway(config, { log: silentLog })
+    const other = await startedGateway(config, { log: silentLog })
     await one.close()
     const third = await start()
     assert.equal(await third.ended, 2, third.said())
@@ -180,6 +179,6 @@ describe('gateways of one process', { timeout: 60_000 }, () => {
     await other.close()
     const fourth = await start()
     assert.ok(await fourth.url, fourth.said())
-    await assert.rejects(createGateway(config, { log: silentLog }), /is the folder of a cidgate that is running/)
+    await assert.rejects(startedGateway(config, { log: silentLog }), /is the folder of a cidgate that is running/)
   })
 })

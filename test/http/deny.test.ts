@@ -7,9 +7,15 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, afterEach, before, beforeEach, describe, test } from 'node:test'
 import type { CID } from 'multiformats/cid'
-import { createGateway } from '../../src/gateway.ts'
 import { addDirectory, addFile, type Fixtures, fixtures, noise, text } from '../support/fixtures.ts'
-import { type Fetched, fetchAll, metricsOf, startGateway, type TestGateway } from '../support/gateway.ts'
+import {
+  type Fetched,
+  fetchAll,
+  metricsOf,
+  startedGateway,
+  startGateway,
+  type TestGateway,
+} from '../support/gateway.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 
 let all: Fixtures
@@ -337,7 +343,7 @@ describe('a list at an address', () => {
 })
 
 test('a list that was never to be had is a mistake in the configuration', () =>
-  assert.rejects(createGateway({ data: folder, admin: false, denylists: [join(folder, 'none.deny')] }), {
+  assert.rejects(startedGateway({ data: folder, admin: false, denylists: [join(folder, 'none.deny')] }), {
     name: 'ConfigError',
     message: /^config: denylists: the denylist .+none\.deny cannot be read/,
   }))

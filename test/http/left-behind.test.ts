@@ -9,10 +9,10 @@ import { checkCommand } from '../../src/cli/check.ts'
 import { lookAtAll } from '../../src/cli/doctor-looks.ts'
 import { loadConfig, parseConfig } from '../../src/config/load.ts'
 import type { Log } from '../../src/core/log.ts'
-import { createGateway, type Gateway } from '../../src/gateway.ts'
+import type { Gateway } from '../../src/gateway.ts'
 import { type Serving, serve } from '../../src/server/serve.ts'
 import { below, multipart, post } from '../support/adding.ts'
-import { tempFolder } from '../support/gateway.ts'
+import { startedGateway, tempFolder } from '../support/gateway.ts'
 import { kuboApi, type StandIn, startStandIn, token } from '../support/providers.ts'
 
 let data: string
@@ -50,7 +50,7 @@ const remote = (more: object = {}) => ({ name: 'kubo', use: 'kubo', url: kubo.ur
 async function start(providers: Providers, more: object = {}): Promise<Serving> {
   await serving?.close()
   const config = parseConfig(said(providers, more))
-  serving = await serve<Gateway>({ config, log, create: (next, before) => createGateway(next, { log, ...before }) })
+  serving = await serve<Gateway>({ config, log, create: (next, before) => startedGateway(next, { log, ...before }) })
   return serving
 }
 const reload = ({ reload: load }: Serving, providers: Providers, more: object = {}) =>

@@ -1,10 +1,15 @@
 // The gateway as a library: what it may be made of.
 import assert from 'node:assert/strict'
-import { rm } from 'node:fs/promises'
-import { after, before, describe, it } from 'node:test'
+import { readdir, rm } from 'node:fs/promises'
+import { createServer, type RequestListener } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { join } from 'node:path'
+import { after, afterEach, before, beforeEach, describe, it } from 'node:test'
+import express from 'express'
 import { silentLog } from '../../src/core/log.ts'
-import { type ConfigInput, createGateway, parseConfig } from '../../src/gateway.ts'
-import { tempFolder } from '../support/gateway.ts'
+import { lockFile } from '../../src/data-folder/lock.ts'
+import { ConfigError, type ConfigInput, createGateway, Failure, type Gateway, parseConfig } from '../../src/gateway.ts'
+import { fetchAll, startedGateway, tempFolder } from '../support/gateway.ts'
 
 describe('a gateway in a program of yours', () => {
   let data: string
@@ -21,7 +26,7 @@ describe('a gateway in a program of yours', () => {
   ]
   for (const [what, make] of inputs)
     it(`is made of ${what}`, async () => {
-      const gateway = await createGateway(make(), { log: silentLog })
+      const gateway = await startedGateway(make(), { log: silentLog })
       await gateway.close()
     })
 
@@ -63,8 +68,133 @@ describe('a gateway in a program of yours', () => {
 
   it('is not made of what makes no sense, frozen or not', async () => {
     const wrong = Object.freeze({ data, listen: 'eighty' })
-    await assert.rejects(createGateway(wrong, { log: silentLog }), {
-      name: 'ConfigError',
+    assert.throws(
+      () => createGateway(wrong),
+      (error) => error instanceof ConfigError && /listen/.test(error.message),
+    )
+  })
+})
+
+const open: (() => unknown)[] = []
+afterEach(async () => {
+  for (const close of open.splice(0).reverse()) await close()
+})
+
+async function listen(handler: RequestListener): Promise<string> {
+  const server = createServer(handler)
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  open.push(() => {
+    server.closeAllConnections()
+    server.close()
+  })
+  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+}
+
+const statusAt = async (url: string): Promise<number> => (await fetchAll(url)).status
+// "hi", in the CID itself.
+const hi = '/ipfs/bafkqaatine'
+
+describe('the life of a gateway in a program', () => {
+  let data: string
+  beforeEach(async () => {
+    data = await tempFolder()
+    open.push(() => rm(data, { recursive: true, force: true }))
+  })
+  const make = (more: ConfigInput = {}): Gateway => {
+    const gateway = createGateway({ data, retrieval: { upstreams: [] }, ...more }, { log: silentLog })
+    open.push(() => gateway.close())
+    return gateway
+  }
+
+  const isFree = async () => (await lockFile(join(data, 'owner.lock'))).release()
+
+  it('touches nothing before start: no folder, no network, no timer, no listener', async () => {
+    const seen = () => ({
+      resources: process.getActiveResourcesInfo().sort(),
+      listeners: [process, process.stdout, process.stderr].map((one) =>
+        one.eventNames().map((name) => `${String(name)} ${one.listenerCount(name)}`),
+      ),
     })
+    let asked = 0
+    const url = await listen(() => void asked++)
+    const before = seen()
+    const gateway = createGateway({
+      data,
+      denylists: [`${url}/list`],
+      names: { sites: true },
+      retrieval: { upstreams: [{ url }] },
+      pinning: { providers: [{ use: 'embedded' }, { use: 'kubo', url }] },
+      cache: { tiers: [{ use: 'disk' }, { use: 'redis', url: 'redis://127.0.0.1:1' }] },
+    })
+    assert.deepEqual(seen(), before)
+    assert.deepEqual(await readdir(data), [])
+    assert.equal(asked, 0)
+    await gateway.close()
+    assert.deepEqual(await readdir(data), [])
+  })
+
+  it('is 503 before start and after close, where the router passes on what is not ours', async () => {
+    const gateway = make()
+    const app = express().use('/gw', gateway.router)
+    app.get('/gw/own', (_request, response) => void response.send('own'))
+    const [server, mounted, admin] = [await listen(gateway.handler), await listen(app), await listen(gateway.admin)]
+    const shut = async (what: RegExp) => {
+      for (const url of [server + hi, `${mounted}/gw${hi}`, `${mounted}/gw/add`]) {
+        const { status, headers, body } = await fetchAll(url)
+        assert.equal(status, 503, url)
+        assert.match(body.toString(), what)
+        assert.ok(headers['retry-after'] && headers['x-request-id'])
+      }
+      assert.equal((await fetchAll(`${mounted}/gw/own`)).body.toString(), 'own')
+      assert.deepEqual([await statusAt(`${admin}/healthz`), await statusAt(`${admin}/readyz`)], [200, 503])
+    }
+    await shut(/call its start\(\)/)
+    await gateway.start()
+    await gateway.start()
+    assert.deepEqual([await statusAt(server + hi), await statusAt(`${mounted}/gw${hi}`)], [200, 200])
+    assert.equal(await statusAt(`${admin}/readyz`), 200)
+    await Promise.all([gateway.close(), gateway.close()])
+    await shut(/is closed/)
+    await assert.rejects(gateway.start(), (error) => error instanceof Failure && error.kind === 'overloaded')
+  })
+
+  it('lets requests wait while it starts', async () => {
+    const list = Promise.withResolvers<void>()
+    const url = await listen((_request, response) => void list.promise.then(() => response.end('version: 1\n---\n')))
+    const gateway = make({ denylists: [`${url}/list.deny`] })
+    const app = express().use(gateway.router)
+    app.get('/own', (_request, response) => void response.send('own'))
+    const [server, mounted] = [await listen(gateway.handler), await listen(app)]
+    const starting = gateway.start()
+    const waiting = Promise.all([statusAt(server + hi), statusAt(mounted + hi)])
+    assert.equal((await fetchAll(`${mounted}/own`)).body.toString(), 'own')
+    list.resolve()
+    await starting
+    assert.deepEqual(await waiting, [200, 200])
+  })
+
+  it('says why it cannot start, to the program and to requests, and leaves nothing open', async () => {
+    const list = Promise.withResolvers<void>()
+    const url = await listen((_request, response) => void list.promise.then(() => response.writeHead(404).end()))
+    const gateway = make({ denylists: [`${url}/list.deny`] })
+    const server = await listen(gateway.handler)
+    const starting = gateway.start()
+    const waiting = fetchAll(server + hi)
+    list.resolve()
+    await assert.rejects(starting, (error) => error instanceof ConfigError)
+    await assert.rejects(gateway.start(), (error) => error instanceof ConfigError)
+    const { status, body } = await waiting
+    assert.equal(status, 503)
+    assert.match(body.toString(), /could not start/)
+    await isFree()
+  })
+
+  it('can be closed while it starts', async () => {
+    const gateway = make()
+    const starting = gateway.start()
+    const closing = gateway.close()
+    await assert.rejects(starting, /is closed/)
+    await closing
+    await isFree()
   })
 })

@@ -7,11 +7,11 @@ import { text } from 'node:stream/consumers'
 import { after, afterEach, before, describe, test } from 'node:test'
 import express, { type Express } from 'express'
 import { silentLog } from '../../src/core/log.ts'
-import { createGateway, type Gateway } from '../../src/gateway.ts'
+import type { Gateway } from '../../src/gateway.ts'
 import { multipart, post } from '../support/adding.ts'
 import { startDnsServer } from '../support/dns-server.ts'
 import { type Fixtures, fixtures } from '../support/fixtures.ts'
-import { fetchAll, tempFolder } from '../support/gateway.ts'
+import { fetchAll, startedGateway, tempFolder } from '../support/gateway.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 
 let all: Fixtures
@@ -40,7 +40,7 @@ async function serve(app: Express): Promise<string> {
 async function makeGateway(config: Record<string, unknown> = {}): Promise<Gateway> {
   const data = await tempFolder()
   open.push(() => rm(data, { recursive: true, force: true }))
-  const gateway = await createGateway(
+  const gateway = await startedGateway(
     {
       data,
       retrieval: { probeEvery: 0, upstreams: [{ name: 'one', url: upstream.url }] },

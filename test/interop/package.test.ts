@@ -47,7 +47,8 @@ describe('the package', { timeout: 180_000 }, () => {
       join(folder, 'use.mjs'),
       `import { createGateway, parseConfig } from 'cidgate'
        const config = parseConfig({ data: './data', retrieval: { upstreams: [] } })
-       const gateway = await createGateway(config)
+       const gateway = createGateway(config)
+       await gateway.start()
        console.log(typeof gateway.router, typeof gateway.handler)
        await gateway.close()`,
     )
@@ -70,9 +71,9 @@ describe('the package', { timeout: 180_000 }, () => {
     await writeFile(
       join(folder, 'consumer.ts'),
       `import { createGateway, parseConfig } from 'cidgate'
-       export const started: Promise<{ close(): Promise<void> }> = createGateway(parseConfig({}))
+       export const started: { start(): Promise<void>; close(): Promise<void> } = createGateway(parseConfig({}))
        // @ts-expect-error: a router is no number, and no \`any\` that would be one.
-       export const router: number = (await started).router`,
+       export const router: number = createGateway({ data: './data' }).router`,
     )
     const options = ['--noEmit', '--strict', '--module', 'nodenext', '--target', 'es2024']
     await inFolder(process.execPath, compiler, ...options, 'consumer.ts')

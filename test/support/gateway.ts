@@ -40,7 +40,7 @@ export async function startGateway(options: StartOptions = {}): Promise<TestGate
   const lines: LogLine[] = []
   const log: Log = (level, event, facts = {}) => lines.push({ level, event, facts })
   const { retrieval, cache, ...more } = (options.config ?? {}) as Record<string, Record<string, unknown>>
-  const gateway = await createGateway(
+  const gateway = await startedGateway(
     parseConfig({
       data,
       admin: false,
@@ -48,7 +48,7 @@ export async function startGateway(options: StartOptions = {}): Promise<TestGate
       retrieval: { probeEvery: 0, upstreams: options.upstreams ?? [], ...retrieval },
       cache: { tiers: [{ use: 'memory', maxBytes: '64MiB' }], ...cache },
     }),
-    { log, ...(options.clock && { clock: options.clock }) },
+    { log, clock: options.clock },
   )
   const server = createHttpServer(gateway.handler, gateway.serves)
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
@@ -107,6 +107,13 @@ export function fetchAll(url: string, headers: Record<string, string> = {}): Pro
     })
     request.on('error', reject)
   })
+}
+
+/** One that runs; rejects with what keeps it from that. */
+export async function startedGateway(...of: Parameters<typeof createGateway>): Promise<Gateway> {
+  const gateway = createGateway(...of)
+  await gateway.start()
+  return gateway
 }
 
 /** The page of metrics, as an operator reads it. */

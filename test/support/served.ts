@@ -45,7 +45,8 @@ export async function startServed(more: Said, { clock }: { readonly clock?: Cloc
     config: configOf(more),
     log: note,
     async create(config, { previous }) {
-      const gateway = await createGateway(config, { log: note, previous, ...(clock && { clock }) })
+      const gateway = createGateway(config, { log: note, previous, clock })
+      await gateway.start()
       made.push(new WeakRef(gateway.handler))
       return gateway
     },

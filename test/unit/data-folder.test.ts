@@ -9,9 +9,8 @@ import { isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { openDataFolder } from '../../src/data-folder/folder.ts'
 import { lockFile, troubleOf } from '../../src/data-folder/lock.ts'
-import { createGateway } from '../../src/gateway.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
-import { tempFolder } from '../support/gateway.ts'
+import { startedGateway, tempFolder } from '../support/gateway.ts'
 
 describe('the data folder', () => {
   let folder: string
@@ -84,11 +83,11 @@ describe('the data folder', () => {
     const expected = new RegExp(`${path} cannot be written to by user ${userInfo().username} .*: (ENOTDIR|EEXIST) `)
     await assert.rejects(open(path), expected)
     const config = { data: path, admin: false, retrieval: { upstreams: [] } } as const
-    await assert.rejects(createGateway(config, { log: silentLog }), { name: 'ConfigError', message: expected })
+    await assert.rejects(startedGateway(config, { log: silentLog }), { name: 'ConfigError', message: expected })
     // What keeps nothing for good can do without.
     const events: string[] = []
     const log = (_level: string, event: string) => void events.push(event)
-    const reader = await createGateway(
+    const reader = await startedGateway(
       { ...config, pinning: { providers: [] }, cache: { tiers: [] }, retrieval: { upstreams: [], probeEvery: 0 } },
       { log },
     )

@@ -1,0 +1,99 @@
+// The doors of a gateway in a program: they can be mounted before it runs, and lead to it when it does. Before its start and
+// behind its end they answer 503, while it starts they let requests wait. What is not ours passes the router at any time.
+import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
+import express, { type Router } from 'express'
+import type { Failure } from '../core/failure.ts'
+import { createForwarded } from './hosts/forwarded.ts'
+import { createHosts, type HostOptions } from './hosts/hosts.ts'
+import { createStarting, type StartingOptions } from './starting.ts'
+import { createRequestIds, requestIdHeader } from './wire/request-id.ts'
+import { readTarget } from './wire/target.ts'
+
+/** Where they lead. */
+export type Inside = {
+  readonly router: Router
+  readonly handler: RequestListener
+  readonly admin: RequestListener
+}
+
+export interface Doors extends Inside {
+  serves(host: string): boolean
+  /** Requests wait from now on. */
+  hold(): void
+  open(inside: Inside): void
+  /** Every request that waits or comes is told why. */
+  shut(why: Failure): void
+}
+
+export type DoorsOptions = StartingOptions & {
+  readonly hosts: Readonly<Record<string, HostOptions>>
+  /** Whether hosts that nobody configured may be sites with a DNSLink. */
+  readonly sites: boolean
+  readonly trustedProxies: readonly string[]
+  /** Beginnings of paths that are ours beside content: they, and what is below them. */
+  readonly paths: readonly string[]
+  readonly why: Failure
+}
+
+type State = { readonly inside: Inside } | { readonly why: Failure } | 'starting'
+
+export function createDoors(options: DoorsOptions): Doors {
+  const starting = createStarting(options)
+  const forwarded = createForwarded(options.trustedProxies)
+  const requestIds = createRequestIds(forwarded)
+  const hasLink = options.sites ? async () => false : undefined
+  const hosts = createHosts({ table: options.hosts, hasLink, forwarded })
+  let state: State = { why: options.why }
+
+  /** Whether the gateway will take it, as far as that can be known without one. */
+  function isOurs(request: IncomingMessage): boolean {
+    try {
+      const target = readTarget(request)
+      const { path } = target
+      const isHere = options.paths.some((one) => path === one || path.startsWith(`${one}/`))
+      return isHere || /^\/ip[fn]s\//.test(path) || hosts.claims(request, target) !== 'no'
+    } catch {
+      return /^\/ip[fn]s\//.test(request.url ?? '')
+    }
+  }
+
+  function wait(request: IncomingMessage, response: ServerResponse, go: () => void): void {
+    if (state === 'starting') return starting.hold(request, response, go)
+    if (!('why' in state)) return go()
+    response.setHeader(requestIdHeader, requestIds.next(request))
+    starting.refuse(request, response, state.why)
+  }
+
+  function door(which: 'handler' | 'admin'): RequestListener {
+    return function pass(request, response) {
+      if (typeof state === 'object' && 'inside' in state) return void state.inside[which](request, response)
+      if (which === 'admin') return void starting.admin(request, response)
+      wait(request, response, () => pass(request, response))
+    }
+  }
+
+  const router = express.Router({ caseSensitive: true, strict: true })
+  router.use(function pass(request, response, next) {
+    if (typeof state === 'object' && 'inside' in state) return state.inside.router(request, response, next)
+    if (isOurs(request)) wait(request, response, () => pass(request, response, next))
+    else next()
+  })
+
+  return {
+    router,
+    handler: door('handler'),
+    admin: door('admin'),
+    serves: hosts.serves,
+    hold() {
+      state = 'starting'
+    },
+    open(inside) {
+      state = { inside }
+      starting.over()
+    },
+    shut(why) {
+      state = { why }
+      starting.over()
+    },
+  }
+}

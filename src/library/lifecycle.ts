@@ -1,0 +1,67 @@
+// The life of a gateway in a program: nothing is touched before `start`, and nothing is left behind `close`.
+import { Failure } from '../core/failure.ts'
+
+export type LifecycleOptions<Running> = {
+  readonly make: () => Promise<Running>
+  /** From now on it starts. */
+  readonly onStart: () => void
+  readonly onRunning: (running: Running) => void
+  /** It will not run, or not any more. */
+  readonly onOver: (why: Failure) => void
+}
+
+export interface Lifecycle<Running> {
+  start(): Promise<void>
+  close(): Promise<void>
+  /** While it runs. */
+  current(): Running | undefined
+}
+
+export function createLifecycle<Running extends { close(): Promise<void> }>(
+  options: LifecycleOptions<Running>,
+): Lifecycle<Running> {
+  let starting: Promise<Running> | undefined
+  let closing: Promise<void> | undefined
+  let running: Running | undefined
+
+  async function begin(): Promise<Running> {
+    options.onStart()
+    try {
+      const made = await options.make()
+      if (closing !== undefined) return made
+      running = made
+      options.onRunning(made)
+      return made
+    } catch (error) {
+      if (closing === undefined) options.onOver(notRunning('this gateway could not start'))
+      throw error
+    }
+  }
+
+  async function end(): Promise<void> {
+    running = undefined
+    options.onOver(ended())
+    const made = await starting?.catch(() => undefined)
+    await made?.close()
+  }
+
+  return {
+    async start() {
+      if (closing !== undefined) throw ended()
+      starting ??= begin()
+      await starting
+      if (closing !== undefined) throw ended()
+    },
+    close() {
+      closing ??= end()
+      return closing
+    },
+    current: () => running,
+  }
+}
+
+const notRunning = (what: string): Failure => new Failure('overloaded', what, { source: 'ours', retryAfterMs: 1000 })
+const ended = (): Failure => notRunning('this gateway is closed')
+
+/** What is said before a start. */
+export const notStarted = (): Failure => notRunning('this gateway does not run yet: call its start()')
