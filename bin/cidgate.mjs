@@ -3,6 +3,7 @@
 // are. A clone brings its own Node in node_modules, for machines that have an older one.
 import { spawn } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
+import module from 'node:module'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { watchStarter } from './starter.mjs'
 
@@ -20,6 +21,9 @@ const { CIDGATE_LAUNCHER: launcher, ...env } = process.env
 
 if (!isOldNode) {
   delete process.env.CIDGATE_LAUNCHER
+  // Compiled once and not at every start. In our own folder: what a shared temporary folder holds, other users may have
+  // written. Where it cannot be written, each start compiles, as without it.
+  module.enableCompileCache?.(at('../node_modules/.cache/cidgate'))
   watchStarter(launcher && Number(launcher), () => process.kill(process.pid, 'SIGTERM'))
   await import(pathToFileURL(program).href)
 } else if (brought && launcher === undefined) {
