@@ -110,8 +110,17 @@ export function addSymlink(blocks: BlockMap, target: string): CID {
 
 export const text = (value: string): Uint8Array => new TextEncoder().encode(value)
 
-/** One of everything, in one map. */
-export async function fixtures() {
+/** One of everything, in a map of the caller's own. They are made once in a process. */
+export async function fixtures(): Promise<Fixtures> {
+  made ??= makeFixtures()
+  const all = await made
+  return { ...all, blocks: new Map(all.blocks) }
+}
+
+let made: Promise<Fixtures> | undefined
+export type Fixtures = Awaited<ReturnType<typeof makeFixtures>>
+
+async function makeFixtures() {
   const blocks: BlockMap = new Map()
   const evidence = text(JSON.stringify({ name: 'Evidence', description: 'what happened', fileURI: '/ipfs/bafkqaaa' }))
   const files = {
@@ -148,8 +157,6 @@ export async function fixtures() {
   const identity = CID.createV1(0x55, createDigest(0, text('carried in the CID')))
   return { blocks, files, names, directory, manyNames, hamt, symlink, linked, cbor, dagJson: dagJsonDocument, identity }
 }
-
-export type Fixtures = Awaited<ReturnType<typeof fixtures>>
 
 export async function distinctFiles(
   blocks: BlockMap,

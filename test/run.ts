@@ -1,0 +1,50 @@
+// `npm test`: every file of tests, or those that are named. To start a process takes longer than most files do, so a few
+// processes take one file after another (`lane.ts`). A file that measures or replaces what belongs to its whole process has
+// one of its own. Each file runs alone as well: `node --test test/unit/block.test.ts`.
+import { globSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { run } from 'node:test'
+import { spec } from 'node:test/reporters'
+import { fileURLToPath } from 'node:url'
+
+const root = fileURLToPath(new URL('../', import.meta.url))
+/** One more than the processors of a small machine: some tests wait. */
+const lanes = 3
+const timeout = 60_000
+
+const alone = new Set(['test/faults/reload-leaks.test.ts', 'test/http/add-fuzz.test.ts'])
+/** Those that take longest come first, so that all processes end at about the same time. */
+const folders = ['faults', 'http', 'contract', 'unit']
+
+const all = folders.flatMap((folder) => globSync(`test/${folder}/**/*.test.ts`, { cwd: root }).sort())
+const named = process.argv.slice(2)
+const files = named.length > 0 ? named : all
+const shared = files.filter((file) => !alone.has(file))
+const queue = mkdtempSync(join(tmpdir(), 'cidgate-tests-'))
+
+// The programs that tests start inherit both.
+process.env['NODE_COMPILE_CACHE'] ??= join(root, 'node_modules/.cache/cidgate')
+process.env['CIDGATE_TEST_QUEUE'] = JSON.stringify({ folder: queue, files: shared })
+process.chdir(root)
+
+const laneFile = fileURLToPath(new URL('./lane.ts', import.meta.url))
+const mine = files.filter((file) => alone.has(file)).map((file) => join(root, file))
+const events = run({
+  files: [...mine, ...Array.from({ length: Math.min(lanes, shared.length) }, () => laneFile)],
+  concurrency: lanes,
+  timeout,
+})
+events.on('test:fail', () => {
+  process.exitCode = 1
+})
+events.compose(spec).pipe(process.stdout)
+
+process.on('exit', () => {
+  const ended = new Set(readdirSync(queue).filter((name) => name.endsWith('.done')))
+  rmSync(queue, { recursive: true })
+  const left = shared.filter((_file, index) => !ended.has(`${index}.done`))
+  if (left.length === 0) return
+  process.stdout.write(`not run to its end: ${left.join(', ')}\n`)
+  process.exitCode = 1
+})
