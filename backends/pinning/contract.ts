@@ -88,11 +88,18 @@ export interface LocalStore {
   has(cid: CID): Promise<boolean>
 }
 
+/** For a provider that keeps bytes on this machine: after a reload two of them work over one folder for a while. */
+export interface ProviderFolders {
+  /** `part` gives all providers in this folder the same thing that `make` made. */
+  enter(path: string): { part<Part extends object>(make: () => Part): Part; leave(): void }
+}
+
 export type ProviderContext = {
   readonly name: string
   readonly userAgent: string
   /** The gateway's data folder (absolute). */
   readonly data: string
+  readonly folders: ProviderFolders
   readonly log: Log
   readonly clock: Clock
 }

@@ -29,7 +29,7 @@ const alwaysAdd = {
   pin: 'true',
   'wrap-with-directory': 'false',
   progress: 'false',
-}
+} as const
 
 export const kubo: ProviderKind<typeof options> = { use: 'kubo', options, readBack, create: createKubo }
 

@@ -26,7 +26,7 @@ export const token = () =>
 export const clocks = {
   connect: duration().prefault('3s').describe('Until a connection is there.'),
   idle: duration().prefault('30s').describe('The longest silence of the service.'),
-}
+} as const
 
 export const auth = () =>
   z

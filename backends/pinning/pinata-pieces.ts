@@ -18,7 +18,7 @@ export type PiecesOptions = {
 /** How much of it the service has, and what it calls it once it has all. */
 type Stand = { readonly offset: number; readonly cid: string | undefined }
 
-const tus = { 'tus-resumable': '1.0.0' }
+const tus = { 'tus-resumable': '1.0.0' } as const
 const mostFailures = 5
 const firstWaitMs = 500
 const mostWaitMs = 8_000

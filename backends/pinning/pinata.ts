@@ -9,7 +9,7 @@ import { fileForm } from './form.ts'
 import { clocks, gateway, readGateway, token, url } from './options.ts'
 import { createPieces } from './pinata-pieces.ts'
 
-const home = { uploads: 'https://uploads.pinata.cloud', api: 'https://api.pinata.cloud' }
+const home = { uploads: 'https://uploads.pinata.cloud', api: 'https://api.pinata.cloud' } as const
 const publicGateway: ReadBack = {
   use: 'plain',
   options: { url: 'https://gateway.pinata.cloud' },

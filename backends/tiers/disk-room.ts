@@ -31,7 +31,7 @@ type Group = {
 
 type File = { readonly path: string; readonly bytes: number; readonly usedMs: number }
 
-const letters = [...'abcdefghijklmnopqrstuvwxyz234567']
+const letters: readonly string[] = [...'abcdefghijklmnopqrstuvwxyz234567']
 const allShards = letters.flatMap((one) => letters.map((other) => one + other))
 // Room for 32 of the largest blocks in a group at least: with less, one unlucky group evicts what others have room for.
 const leastGroupBytes = 64 * 1024 * 1024

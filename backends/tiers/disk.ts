@@ -24,7 +24,7 @@ const options = z.strictObject({
 const readMs = 3000
 const writeMs = 10_000
 // More would only stand in a line of the runtime's, before its few threads.
-const filesAtOnce = { reads: 16, writes: 16 }
+const filesAtOnce = { reads: 16, writes: 16 } as const
 const filesInLine = 8192
 const lineMs = 5000
 

@@ -45,7 +45,7 @@ export type KeyvTierOptions = {
 
 const probeMs = 10_000
 const shutMs = 2000
-const usualAtOnce = { reads: 256, writes: 64 }
+const usualAtOnce = { reads: 256, writes: 64 } as const
 const inLine = 8192
 const lineMs = 5000
 

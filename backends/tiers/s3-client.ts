@@ -18,7 +18,7 @@ type Sdk = typeof import('@aws-sdk/client-s3')
 export type LoadedS3 = { readonly sdk: Sdk; readonly client: S3Client }
 
 /** Calls on their way; with blocks of 256 KiB and 100 ms for each of them, reads alone are 160 MB/s. */
-export const atOnce = { reads: 64, writes: 24 }
+export const atOnce = { reads: 64, writes: 24 } as const
 const mostSockets = atOnce.reads + atOnce.writes
 const attempts = 2
 const usualConnectMs = 1000

@@ -35,7 +35,7 @@ export interface Answer {
 const maxErrorBytes = 4096
 const heldUpMs = 50
 const graceMs = 250
-const redirections = new Set([301, 302, 303, 307, 308])
+const redirections: ReadonlySet<number> = new Set([301, 302, 303, 307, 308])
 
 export async function ask(question: Question): Promise<Answer> {
   try {
@@ -140,7 +140,7 @@ async function* chunksOf(
 }
 
 /** What was asked for may be there, and only not in this form. */
-const refusesFormat = { refuses: 'format' }
+const refusesFormat = { refuses: 'format' } as const
 
 /** A process that was held up is late itself: what came in meanwhile is looked at first. */
 function onceLate(clock: Clock, ms: number, action: () => void): () => void {

@@ -22,7 +22,7 @@ export const httpOptions = {
     .describe(
       'Whether its name may resolve to a private or loopback address. An address in the url itself always may.',
     ),
-}
+} as const
 
 export const gatewayOptions = {
   ...httpOptions,
@@ -32,7 +32,7 @@ export const gatewayOptions = {
     .describe(
       'Which redirects are followed: on the same host (site), or also to the subdomain of that host which is for the same CID, <cid>.ipfs.<host> (subdomains).',
     ),
-}
+} as const
 
 /** `/ipfs/…` below the operator's url, built from a CID and names that were parsed, never from a request. */
 export function contentUrl(

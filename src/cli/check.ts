@@ -5,6 +5,7 @@ import { type Config, loadWithPlaces, located } from '../config/load.ts'
 import { codeOf } from '../config/substitute.ts'
 import { systemClock } from '../core/clock.ts'
 import { silentLog } from '../core/log.ts'
+import { processFolders } from '../data-folder/process.ts'
 import { createKept } from '../wiring/kept.ts'
 import { notesOn } from '../wiring/left.ts'
 import { schemasOf } from '../wiring/schemas.ts'
@@ -28,7 +29,7 @@ export async function checkCommand(file: string): Promise<number> {
 async function notes(config: Config): Promise<string[]> {
   const lease = createKept().lease()
   try {
-    return await notesOn({ config, clock: systemClock, log: silentLog, lease })
+    return await notesOn({ config, clock: systemClock, log: silentLog, lease, folders: processFolders })
   } finally {
     await lease.end()
   }

@@ -39,7 +39,7 @@ function placeOf(one: Complaint, places: Places): string {
 
 type Issue = z.core.$ZodIssue
 
-const typeNames: Record<string, string> = {
+const typeNames: Readonly<Record<string, string>> = {
   string: 'a text',
   number: 'a number',
   int: 'a whole number',

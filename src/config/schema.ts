@@ -61,7 +61,7 @@ const pinning = z
 const upstreamLimits = {
   perMinute: count().optional().describe('Requests a minute it allows us; when they are used up, others are asked.'),
   perCidPerMinute: count().optional().describe('Requests a minute it allows for one CID.'),
-}
+} as const
 
 const retrieval = z.strictObject({
   deadline: duration().prefault('5s').describe('Until the first byte; then the answer is 404.'),

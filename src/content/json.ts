@@ -1,9 +1,9 @@
 // The JSON rule: UTF-8 that parses, with an object or an array at the top. A byte order mark may stand before it, as some
 // editors write one and `response.json()` passes over it (RFC 8259 §8.1). The bytes stay as they are.
 
-const space = new Set([0x20, 0x09, 0x0a, 0x0d])
+const space: ReadonlySet<number> = new Set([0x20, 0x09, 0x0a, 0x0d])
 const [openBrace, openBracket] = [0x7b, 0x5b]
-const mark = [0xef, 0xbb, 0xbf]
+const mark: readonly number[] = [0xef, 0xbb, 0xbf]
 // Takes the mark away.
 const strictUtf8 = new TextDecoder('utf-8', { fatal: true })
 

@@ -10,7 +10,7 @@ const mostPathChars = 8 * 1024
 const mostSegments = 1024
 
 /** Codecs whose blocks this gateway can read: raw, dag-pb, dag-cbor, dag-json, json, cbor. */
-const readable = new Set([0x55, 0x70, 0x71, 0x0129, 0x0200, 0x51])
+const readable: ReadonlySet<number> = new Set([0x55, 0x70, 0x71, 0x0129, 0x0200, 0x51])
 const libp2pKey = 0x72
 
 const malformed = (what: string): Failure => new Failure('malformed', what, { source: 'client' })

@@ -18,8 +18,10 @@ export const maxIdentityBytes = 128
 const identityCode = 0x00
 const rawCode = 0x55
 
+type HashFunction = { readonly length: number; readonly digest: (bytes: Uint8Array) => Uint8Array }
+
 // Only functions that prove something, and only at their full length: a short digest can be forged.
-const functions = new Map<number, { length: number; digest: (bytes: Uint8Array) => Uint8Array }>([
+const functions: ReadonlyMap<number, HashFunction> = new Map([
   [0x12, { length: 32, digest: (bytes) => createHash('sha256').update(bytes).digest() }],
   [0x13, { length: 64, digest: (bytes) => createHash('sha512').update(bytes).digest() }],
   [0xb220, { length: 32, digest: (bytes) => blake2b(bytes, { dkLen: 32 }) }],

@@ -2,8 +2,8 @@
 // milliseconds and bytes. Imports nothing of ours, so that backends may use it for their options.
 import { z } from 'zod'
 
-const millisecondsPer: Record<string, number> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
-const bytesPer: Record<string, number> = {
+const millisecondsPer: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
+const bytesPer: Readonly<Record<string, number>> = {
   B: 1,
   KB: 1e3,
   MB: 1e6,

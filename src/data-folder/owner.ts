@@ -12,6 +12,15 @@ export interface Owner {
   release(): void
 }
 
+/** The last gateway of this process that leaves gives the folder back. */
+export type Leave = () => void
+
+/** What the gateways of this process that work in one folder have in common: the lock. */
+export interface Ownership {
+  /** Rejects as `own` does. */
+  join(options: OwnerOptions): Promise<Leave>
+}
+
 /** What an owner says of itself, for people: the lock alone decides. */
 export type OwnerRecord = { readonly pid: number; readonly host: string; readonly since: string }
 
@@ -29,8 +38,38 @@ const recordLookMs = 50
 const lockOf = (folder: string): string => join(folder, 'owner.lock')
 const recordOf = (folder: string): string => join(folder, 'owner.json')
 
+export function createOwnership(folder: string): Ownership {
+  let owning: Promise<Owner> | undefined
+  let owner: Owner | undefined
+  let users = 0
+
+  return {
+    async join(options) {
+      owning ??= own(folder, options)
+      users++
+      let isGone = false
+      const leave = () => {
+        if (isGone) return
+        isGone = true
+        users--
+        if (users > 0) return
+        owner?.release()
+        owner = undefined
+        owning = undefined
+      }
+      try {
+        owner = await owning
+        return leave
+      } catch (error) {
+        leave()
+        throw error
+      }
+    },
+  }
+}
+
 /** Rejects as `lockFile` does, but where there are no locks at all, or no room for one yet. */
-export async function own(folder: string, { clock, log, isFull }: OwnerOptions): Promise<Owner> {
+async function own(folder: string, { clock, log, isFull }: OwnerOptions): Promise<Owner> {
   let lock: Lock | undefined
   let released = false
   let said = ''

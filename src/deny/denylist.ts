@@ -1,10 +1,9 @@
 // Whether an operator's lists say no to a path or a block, and in which words. A look-up costs a few map reads, and one
 // hash per function that the lists use for double-hashed rules.
-import { LRUCache } from 'lru-cache'
-import { CID } from 'multiformats/cid'
+import type { CID } from 'multiformats/cid'
 import { parse as parseYaml } from 'yaml'
-import { parseKey } from '../core/cid-text.ts'
-import { doubleHash, hashedKey, keyOf, parseRule, type Rule } from './rules.ts'
+import { doubleHash, hashedKey, parseRule, type Rule } from './rules.ts'
+import { createSpelling, type SpelledCid, type SpelledName } from './spelling.ts'
 
 export type Denial = {
   readonly list: string
@@ -25,8 +24,8 @@ export interface Denylist {
   /** Adds whole lines; answers what was wrong with those that it left out. */
   add(text: string): ListFault[]
   /** The rule that decides, if any. */
-  path(cid: CID, segments: readonly string[]): Rule | undefined
-  ipns(name: string, segments: readonly string[]): Rule | undefined
+  path(cid: SpelledCid, segments: readonly string[]): Rule | undefined
+  ipns(name: SpelledName, segments: readonly string[]): Rule | undefined
 }
 
 const mostHeaderBytes = 1024 * 1024
@@ -99,60 +98,21 @@ export function createDenylist(name: string): Denylist {
       }
       return faults
     },
-    path(cid, segments) {
+    path({ hash, v1 }, segments) {
       const path = segments.join('/')
-      const { hash, v1 } = spelled(cid)
       return last([
         ...matching(spaces.ipfs.get(hash), path),
         ...hashedRules([path === '' ? hash : `${hash}/${path}`, `${v1}/${path}`]),
       ])
     },
-    ipns(asked, segments) {
+    ipns({ key, modern, legacy }, segments) {
       const path = segments.join('/')
-      const { key, modern, legacy } = spelledName(asked)
       return last([
         ...matching(spaces.ipns.get(key), path),
         ...hashedRules([path === '' ? modern : `${modern}/${path}`, `${legacy}/${path}`]),
       ])
     },
   }
-}
-
-type Spelled = { readonly hash: string; readonly v1: string }
-
-/** Folders are looked at again for each thing in them, and base58 is most of what a look costs. */
-const spellings = new WeakMap<CID, Spelled>()
-
-function spelled(cid: CID): Spelled {
-  const known = spellings.get(cid)
-  if (known) return known
-  const made = { hash: keyOf(cid.multihash.bytes), v1: CID.createV1(cid.code, cid.multihash).toString() }
-  spellings.set(cid, made)
-  return made
-}
-
-type SpelledName = { readonly key: string; readonly modern: string; readonly legacy: string }
-
-/** The name an export is read through is asked about for each thing in it. */
-const names = new LRUCache<string, SpelledName>({ max: 256 })
-const mostKeptChars = 256
-
-function spelledName(asked: string): SpelledName {
-  const known = names.get(asked)
-  if (known) return known
-  const made = spellName(asked)
-  if (asked.length <= mostKeptChars) names.set(asked, made)
-  return made
-}
-
-function spellName(asked: string): SpelledName {
-  const cid = parseKey(asked)
-  if (cid) {
-    const key = keyOf(cid.multihash.bytes)
-    return { key, modern: key, legacy: CID.createV1(0x72, cid.multihash).toString() }
-  }
-  const domain = domainOf(asked)
-  return { key: domain, modern: `/ipns/${domain}`, legacy: domain }
 }
 
 function matching(rules: readonly Rule[] | undefined, path: string): Rule[] {
@@ -164,15 +124,8 @@ function matching(rules: readonly Rule[] | undefined, path: string): Rule[] {
 const last = (rules: readonly Rule[]): Rule | undefined =>
   rules.reduce<Rule | undefined>((latest, rule) => (latest && latest.order > rule.order ? latest : rule), undefined)
 
-/** A DNSLink name as one label (`en-wikipedia--on--ipfs-org`) means the domain it was made of. */
-function domainOf(name: string): string {
-  const lower = name.toLowerCase().replace(/\.$/, '')
-  if (lower.includes('.')) return lower
-  return lower.replaceAll('--', '\0').replaceAll('-', '.').replaceAll('\0', '-')
-}
-
 /** A rule for a bare name denies it before it is resolved, so every path of it; an exception after that rule still holds. */
-function belowName(list: Denylist, name: string, segments: readonly string[]): Rule | undefined {
+function belowName(list: Denylist, name: SpelledName, segments: readonly string[]): Rule | undefined {
   const own = list.ipns(name, segments)
   const bare = segments.length === 0 ? undefined : list.ipns(name, [])
   return last([own, bare?.allow ? undefined : bare].filter((rule) => rule !== undefined))
@@ -180,6 +133,7 @@ function belowName(list: Denylist, name: string, segments: readonly string[]): R
 
 /** Lists in the operator's order: the first one with a rule for a thing decides about it. */
 export function createDenylists(lists: () => readonly Denylist[]) {
+  const spelling = createSpelling()
   const decide = (rule: (list: Denylist) => Rule | undefined): Denial | undefined => {
     for (const list of lists()) {
       const found = rule(list)
@@ -191,11 +145,20 @@ export function createDenylists(lists: () => readonly Denylist[]) {
   }
   return {
     /** A CID with the path below it as asked, or one resolved component with nothing below. */
-    path: (cid: CID, segments: readonly string[]) => decide((list) => list.path(cid, segments)),
+    path(cid: CID, segments: readonly string[]) {
+      const spelled = spelling.cid(cid)
+      return decide((list) => list.path(spelled, segments))
+    },
     /** The rules for this very path of a name. */
-    name: (name: string, segments: readonly string[]) => decide((list) => list.ipns(name, segments)),
+    name(name: string, segments: readonly string[]) {
+      const spelled = spelling.name(name)
+      return decide((list) => list.ipns(spelled, segments))
+    },
     /** Those for the name itself, too. */
-    belowName: (name: string, segments: readonly string[]) => decide((list) => belowName(list, name, segments)),
+    belowName(name: string, segments: readonly string[]) {
+      const spelled = spelling.name(name)
+      return decide((list) => belowName(list, spelled, segments))
+    },
   }
 }
 export type Denylists = ReturnType<typeof createDenylists>

@@ -28,7 +28,7 @@ export type KeyedRule = {
 
 const sha256 = 0x12
 
-export const doubleHash = new Map<number, (text: string) => Uint8Array>([
+export const doubleHash: ReadonlyMap<number, (text: string) => Uint8Array> = new Map([
   [sha256, (text) => createHash('sha256').update(text).digest()],
   [0x13, (text) => createHash('sha512').update(text).digest()],
   [0x1e, (text) => blake3(new TextEncoder().encode(text))],
@@ -40,7 +40,7 @@ export const keyOf = (multihash: Uint8Array): string => base58btc.baseEncode(mul
 export const hashedKey = (code: number, digest: Uint8Array): string => `${code} ${Buffer.from(digest).toString('hex')}`
 
 // Empty files and folders in all their spellings: in a list by mistake, they would break half of everything.
-const neverDenied = new Set(
+const neverDenied: ReadonlySet<string> = new Set(
   [
     'QmUNLLsPACCz1vLxQVkXqqLX5R1X345qqfHbsf67hvA3Nn',
     'bafyaabakaieac',

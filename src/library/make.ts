@@ -3,7 +3,8 @@ import type { Config } from '../config/load.ts'
 import type { Clock } from '../core/clock.ts'
 import { createLog, type Log } from '../core/log.ts'
 import type { Inside } from '../http/doors.ts'
-import { createSpools, spoolFolder } from '../upload/spool/spool.ts'
+import { processFolders } from '../data-folder/process.ts'
+import { createSpools } from '../upload/spool/spool.ts'
 import { type Admin, wireAdmin } from '../wiring/admin.ts'
 import { openLeft, wireBackends } from '../wiring/backends.ts'
 import { ownDataFolder } from '../wiring/data-folder.ts'
@@ -35,7 +36,7 @@ export async function makeGateway({ config, log, clock, kept }: MakeOptions): Pr
   const logs = lease.take('log', [], () => ({ newest: own }))
   try {
     const newest: Log = (...line) => logs.newest(...line)
-    const whole = { config, clock, lease, log: Object.assign(newest, { lost: () => logs.newest.lost?.() ?? 0 }) }
+    const whole = { config, clock, lease, folders: processFolders, log: Object.assign(newest, { lost: () => logs.newest.lost?.() ?? 0 }) }
     const { begin, ...parts } = await putTogether(whole)
     logs.newest = own
     begin()
@@ -47,15 +48,13 @@ export async function makeGateway({ config, log, clock, kept }: MakeOptions): Pr
 }
 
 async function putTogether(whole: Whole): Promise<Omit<Made, 'close'> & Pick<Admin, 'begin'>> {
-  const { config, lease } = whole
-  await ownDataFolder(whole)
+  const folder = await ownDataFolder(whole)
   const { providers, tiers: bare, members } = wireBackends(whole)
   const left = await openLeft(whole)
-  const spools = lease.take('spools', [config.data], () => createSpools(spoolFolder(config.data)))
-  const tiers = wireTiers(whole, bare, { providers, left, spools })
+  const tiers = wireTiers(whole, bare, { providers, left, spools: folder.part(createSpools) })
   const reading = await wireReading(whole, { ...tiers, members })
   const shared = wirePublic(whole)
-  const writing = wireUploads(whole, { providers, left, spools, reading, ...shared })
+  const writing = wireUploads(whole, { folder, providers, left, reading, ...shared })
   const front = wireFront(whole, reading, { ...shared, routes: writing.routes, stack: tiers.stack })
   const { handler: admin, drain, begin } = wireAdmin(whole, { providers, tiers, reading, writing, front })
   // What was acknowledged is never 404, not even to the client that comes first.

@@ -20,7 +20,7 @@ export type IpnsRecord = {
 
 const defaultTtlMs = 300_000
 const libp2pKey = 0x72
-const keyFunctions = new Set([0x00, 0x12]) // the key itself, or its sha2-256
+const keyFunctions: ReadonlySet<number> = new Set([0x00, 0x12]) // the key itself, or its sha2-256
 
 function routingKey({ multihash }: CID): Uint8Array {
   return multihashToIPNSRoutingKey(multihash as Parameters<typeof multihashToIPNSRoutingKey>[0])

@@ -4,8 +4,8 @@
 const quote = '"'.charCodeAt(0)
 const backslash = '\\'.charCodeAt(0)
 const comma = ','.charCodeAt(0)
-const openings = new Set(['[', '{'].map((char) => char.charCodeAt(0)))
-const closings = new Set([']', '}'].map((char) => char.charCodeAt(0)))
+const openings: ReadonlySet<number> = new Set(['[', '{'].map((char) => char.charCodeAt(0)))
+const closings: ReadonlySet<number> = new Set([']', '}'].map((char) => char.charCodeAt(0)))
 
 /**
  * A value is the first one, stands behind a comma, or is the first in a list or an object. A text that is no JSON has some

@@ -32,7 +32,7 @@ const ipfsPath = {
   pattern: '^/ipfs/',
   format: 'ipfs-path',
   description: 'Where the file is: `/ipfs/<cid>`, with a path behind it or without.',
-}
+} as const
 
 export const evidence: JsonSchema = {
   $schema: 'https://json-schema.org/draft/2020-12/schema',

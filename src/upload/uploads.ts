@@ -15,21 +15,22 @@ import type { Clock } from '../core/clock.ts'
 import { tryToWrite } from '../core/durable.ts'
 import { isFailure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
+import type { DataFolder } from '../data-folder/folders.ts'
+import { createClaims } from './claims.ts'
 import { type Confirmation, createConfirmation } from './confirm/confirm.ts'
 import { type Everywhere, fillTiers } from './confirm/fill.ts'
 import { busy, diskFailure, malformed, nobodyKeeps, tooLarge } from './failures.ts'
+import { createGenerations } from './generations.ts'
 import { type Admission, type Counter, createAdmission, type Place } from './intake/admission.ts'
 import { keepText, type TextCheck } from './intake/document.ts'
 import { importFile } from './intake/import.ts'
 import { type PartName, type ReceiveLimits, type ReceiveOptions, receive } from './intake/receive.ts'
-import { sharedFolder } from './shared.ts'
 import { createJournal, type Journal, journalFolder } from './spool/journal.ts'
-import { createSpools, type Spool, type Spools, spoolFolder } from './spool/spool.ts'
+import { createSpools, type Spool, spoolFolder } from './spool/spool.ts'
 import { fileBytesOf } from './spool/spooled.ts'
 
 export type UploadsOptions = {
-  /** The gateway's data folder. */
-  readonly data: string
+  readonly folder: DataFolder
   readonly profile: Profile
   readonly limits: ReceiveLimits
   /** Uploads received at once, and bytes of them that may lie here without having been answered. */
@@ -49,8 +50,6 @@ export type UploadsOptions = {
   readonly clock: Clock
   readonly log: Log
   readonly random?: () => number
-  /** Those of the data folder, where somebody else reads them too. */
-  readonly spools?: Spools
 }
 
 export type AddOptions = {
@@ -106,12 +105,10 @@ type Spooled = { readonly upload: Upload; readonly id: string; readonly counter:
 /** Each costs a small file and a little memory. */
 const mostOwed = 100_000
 
-/** Those of one data folder, the newest last: after a reload there are two for a while, or more. */
-const generations = new Map<string, Promise<void>[]>()
-
 export function createUploads(options: UploadsOptions): Uploads {
-  const { data, limits, providers, confirm, queue, pinMs, retrieval, clock, log, admit = () => {} } = options
-  const { spools = createSpools(spoolFolder(data)) } = options
+  const { folder, limits, providers, confirm, queue, pinMs, retrieval, clock, log, admit = () => {} } = options
+  const { path: data } = folder
+  const spools = folder.part(createSpools)
   const journal = createJournal(journalFolder(data), log)
   const confirmation = createConfirmation({
     providers,
@@ -124,7 +121,7 @@ export function createUploads(options: UploadsOptions): Uploads {
     pinMs,
     journal,
     spools,
-    folder: sharedFolder(data),
+    claims: folder.part(createClaims),
     clock,
     log,
     ...(options.random && { random: options.random }),
@@ -139,25 +136,14 @@ export function createUploads(options: UploadsOptions): Uploads {
     minRate: limits.minRate,
     closing: closing.signal,
   })
-  const { promise: gone, resolve: go } = Promise.withResolvers<void>()
-  const line = generations.get(data) ?? []
-  generations.set(data, line)
-  const isFirst = line.length === 0
-  const before = Promise.all(line)
-  line.push(gone)
-  const stopped = Promise.withResolvers<void>()
+  const generation = folder.part(createGenerations).join()
   const resumed = takeUp()
   /** Uploads wait for what a crash left, and not for a gateway that is on its way out. */
-  const open = isFirst ? resumed : Promise.resolve()
+  const open = generation.isFirst ? resumed : Promise.resolve()
   resumed.catch((error: unknown) => log('error', 'journal.load', { error: String(error) }))
 
-  /** What those before it are at is not to be taken up twice, and what is left is for the newest of all. */
   async function takeUp(): Promise<void> {
-    await Promise.race([before, stopped.promise])
-    for (let newest = line.at(-1); !closing.signal.aborted; newest = line.at(-1)) {
-      if (newest === gone) return confirmation.resume()
-      await Promise.race([newest, stopped.promise])
-    }
+    if (await generation.turn(closing.signal)) await confirmation.resume()
   }
 
   /** Into a spool of its own, which is gone again if anything fails. Without a profile the root says how it is spelled. */
@@ -285,12 +271,9 @@ export function createUploads(options: UploadsOptions): Uploads {
     },
     async close() {
       closing.abort(busy('this gateway stops before the upload is here; send it again'))
-      stopped.resolve()
       await confirmation.close()
       await resumed.catch(() => {})
-      go()
-      line.splice(line.indexOf(gone), 1)
-      if (line.length === 0) generations.delete(data)
+      generation.leave()
     },
   }
 }

@@ -85,7 +85,7 @@ function row(at: Whereabouts, { name, cid, size, type }: Entry): string {
 const bottom = (count: number, bytes: number): string =>
   `</table>\n<footer>${count} ${count === 1 ? 'entry' : 'entries'}, ${inUnits(bytes)}</footer>\n${pageEnd}`
 
-const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB']
+const units: readonly string[] = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB']
 
 export function inUnits(bytes: number): string {
   const power = Math.min(units.length - 1, Math.max(0, Math.floor(Math.log2(Math.max(1, bytes)) / 10)))

@@ -10,8 +10,8 @@ export type Redirected =
   | { readonly kind: 'rewrite'; readonly path: string; readonly status: number }
   | { readonly kind: 'redirect'; readonly location: string; readonly status: number }
 
-const statuses = new Set([200, 301, 302, 303, 307, 308, 404, 410, 451])
-const rewrites = new Set([200, 404, 410, 451])
+const statuses: ReadonlySet<number> = new Set([200, 301, 302, 303, 307, 308, 404, 410, 451])
+const rewrites: ReadonlySet<number> = new Set([200, 404, 410, 451])
 
 /** The mistake of the site's author, and nothing another path of it could get around. */
 export const wrongRedirects = (what: string): Failure =>

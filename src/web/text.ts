@@ -4,7 +4,7 @@
 export type Start = { readonly bytes: Uint8Array; readonly isCut: boolean }
 
 // White space, and the escape that terminals write.
-const allowedControls = new Set([0x09, 0x0a, 0x0b, 0x0c, 0x0d, 0x1b])
+const allowedControls: ReadonlySet<number> = new Set([0x09, 0x0a, 0x0b, 0x0c, 0x0d, 0x1b])
 const isControl = (byte: number): boolean => (byte < 0x20 || byte === 0x7f) && !allowedControls.has(byte)
 // The elements that the WHATWG sniffing standard takes for the beginning of HTML, and those of HTML 5.
 const html =

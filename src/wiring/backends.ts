@@ -40,13 +40,13 @@ export function wireBackends(whole: Whole): Backends {
 
 type Entry = { readonly use: string; readonly name: string; readonly options: unknown }
 
-function takeProvider({ config, clock, log, lease }: Whole, { use, name, options }: Entry): Provider {
+function takeProvider({ config, clock, log, lease, folders }: Whole, { use, name, options }: Entry): Provider {
   const { data, retrieval } = config
   const { userAgent } = retrieval
   return lease.take(
     'provider',
     [use, name, options, data, userAgent],
-    () => kindOf(providerKinds, use).create(options, { name, userAgent, data, log, clock }),
+    () => kindOf(providerKinds, use).create(options, { name, userAgent, data, folders, log, clock }),
     (provider) => provider.close(),
   )
 }

@@ -2,23 +2,28 @@
 import { ConfigError } from '../config/complaints.ts'
 import { isFailure } from '../core/failure.ts'
 import { openDataFolder } from '../data-folder/folder.ts'
+import type { DataFolder } from '../data-folder/folders.ts'
 import type { Whole } from './whole.ts'
 
 /** Until the last gateway over it has ended. Throws a ConfigError where it cannot be had. */
-export async function ownDataFolder({ config, clock, log, lease }: Whole): Promise<void> {
+export async function ownDataFolder({ config, clock, log, lease, folders }: Whole): Promise<DataFolder> {
   const { data, pinning, upload } = config
   const isNeeded = pinning.providers.length > 0 && !upload.through
-  const { opened } = lease.take(
+  const { folder, opened } = lease.take(
     'data folder',
     [data, isNeeded],
-    () => ({ opened: openDataFolder(data, { clock, log, isNeeded }) }),
-    (folder) =>
-      folder.opened.then(
-        (leave) => leave(),
-        () => {},
-      ),
+    () => {
+      const folder = folders.enter(data)
+      return { folder, opened: openDataFolder(folder, { clock, log, isNeeded }) }
+    },
+    async ({ folder, opened }) => {
+      const leave = await opened.catch(() => undefined)
+      leave?.()
+      folder.leave()
+    },
   )
   await opened.catch((error: unknown) => {
     throw isFailure(error, 'refused') ? new ConfigError([`data: ${error.message}`]) : error
   })
+  return folder
 }

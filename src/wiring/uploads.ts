@@ -3,6 +3,7 @@ import type { CID } from 'multiformats/cid'
 import type { Provider } from '../../backends/pinning/contract.ts'
 import type { Config } from '../config/load.ts'
 import { version } from '../config/package.ts'
+import type { DataFolder } from '../data-folder/folders.ts'
 import { createAddRoute, type Route } from '../http/add/add.ts'
 import { createTokens } from '../http/add/tokens.ts'
 import { createKuboRoute } from '../http/kubo/rpc.ts'
@@ -10,7 +11,6 @@ import { createOpenApiRoute } from '../http/openapi/route.ts'
 import type { Respond } from '../http/wire/respond.ts'
 import type { Everywhere } from '../upload/confirm/fill.ts'
 import type { ReceiveLimits } from '../upload/intake/receive.ts'
-import type { Spools } from '../upload/spool/spool.ts'
 import type { Target } from '../upload/thin/forward.ts'
 import { createThrough, type Through } from '../upload/thin/thin.ts'
 import { createUploads, type Uploads } from '../upload/uploads.ts'
@@ -30,16 +30,16 @@ export type WriteSide = {
 }
 
 type Parts = {
+  readonly folder: DataFolder
   readonly providers: readonly Provider[]
   /** Of earlier configurations. */
   readonly left: readonly Provider[]
-  readonly spools: Spools
   readonly reading: Pick<Reading, 'retrieval' | 'denials'>
   readonly respond: Respond
   readonly clientOf: Public['clientOf']
 }
 
-type Stores = Pick<Parts, 'providers' | 'left' | 'spools'> & {
+type Stores = Pick<Parts, 'folder' | 'providers' | 'left'> & {
   readonly everywhere: Everywhere
   readonly admit: (cid: CID) => void
 }
@@ -90,7 +90,7 @@ const limitsOf = ({ maxBytes, idle, minRate }: Config['upload']): ReceiveLimits 
 
 /** With what is being received, and what goes on to providers behind an answer. */
 function takeUploads({ config, clock, log, lease }: Whole, parts: Stores): Uploads {
-  const { providers, left, spools, everywhere, admit } = parts
+  const { folder, providers, left, everywhere, admit } = parts
   const stores = [...providers, ...left].flatMap(({ store }) => store ?? [])
   const { data, pinning, upload } = config
   const { confirm, queue, timeout: pinMs } = pinning
@@ -98,10 +98,10 @@ function takeUploads({ config, clock, log, lease }: Whole, parts: Stores): Uploa
   const limits = limitsOf(upload)
   return lease.take(
     'uploads',
-    [data, profile, limits, concurrency, perClient, mostBytes, confirm, queue, pinMs, providers, left, spools],
+    [data, profile, limits, concurrency, perClient, mostBytes, confirm, queue, pinMs, providers, left],
     () =>
       createUploads({
-        data,
+        folder,
         profile,
         limits,
         concurrency,
@@ -109,7 +109,6 @@ function takeUploads({ config, clock, log, lease }: Whole, parts: Stores): Uploa
         mostBytes,
         providers,
         stores,
-        spools,
         confirm,
         queue,
         pinMs,

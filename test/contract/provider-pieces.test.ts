@@ -6,6 +6,7 @@ import type { Provider } from '../../backends/pinning/contract.ts'
 import { providerKinds } from '../../backends/pinning/index.ts'
 import { type Clock, systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
+import { processFolders } from '../../src/data-folder/process.ts'
 import { noise } from '../support/fixtures.ts'
 import { type Call, pinataApi, type StandIn, startStandIn, token } from '../support/providers.ts'
 import { type MemoryUpload, memoryUpload } from '../support/upload.ts'
@@ -26,7 +27,14 @@ beforeEach(async () => {
   const kind = providerKinds['pinata']
   assert.ok(kind)
   const settings = { uploadsUrl: service.url, apiUrl: service.url, token, resumableAbove: 1, pieceBytes, idle: '400ms' }
-  const context = { name: 'one', userAgent: 'cidgate/test', data: '/nonexistent', log: silentLog, clock: hurried }
+  const context = {
+    name: 'one',
+    userAgent: 'cidgate/test',
+    data: '/nonexistent',
+    folders: processFolders,
+    log: silentLog,
+    clock: hurried,
+  }
   provider = kind.create(kind.options.parse(settings), context)
 })
 afterEach(async () => {

@@ -14,6 +14,7 @@ import { parseConfig } from '../../src/config/load.ts'
 import { type Clock, systemClock } from '../../src/core/clock.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
+import { processFolders } from '../../src/data-folder/process.ts'
 import { noise } from '../support/fixtures.ts'
 import * as services from '../support/providers.ts'
 import { type Answer, type Api, type StandIn, startStandIn, token } from '../support/providers.ts'
@@ -26,6 +27,7 @@ const context: ProviderContext = {
   name: 'one',
   userAgent: 'cidgate/test',
   data: '/nonexistent',
+  folders: processFolders,
   log: silentLog,
   clock: hurried,
 }

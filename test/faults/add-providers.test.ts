@@ -9,7 +9,9 @@ import { afterEach, beforeEach, describe, it } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { CID } from 'multiformats/cid'
 import { Failure } from '../../src/core/failure.ts'
-import { createSpools, type Spools, spoolFolder } from '../../src/upload/spool/spool.ts'
+import type { DataFolder } from '../../src/data-folder/folders.ts'
+import { processFolders } from '../../src/data-folder/process.ts'
+import { createSpools, type Spools } from '../../src/upload/spool/spool.ts'
 import { type Adding, type AddingOptions, below, idle, multipart, post, startAdding } from '../support/adding.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { type Behaviour, scriptedProvider } from '../support/scripted-provider.ts'
@@ -349,7 +351,7 @@ describe('what was accepted and is not everywhere', () => {
   })
 
   it('comes again as soon as it is answered, over and over: nothing goes into a spool that is being removed', async () => {
-    const real = createSpools(spoolFolder(data))
+    const real = createSpools(data)
     const removed = new Set<string>()
     const spools: Spools = {
       ...real,
@@ -362,7 +364,13 @@ describe('what was accepted and is not everywhere', () => {
         return real.replace(id, by)
       },
     }
-    await withAdding({ data, spools }, async (adding) => {
+    const shared = processFolders.enter(data)
+    const folder: DataFolder = {
+      ...shared,
+      part: <Part extends object>(make: (path: string) => Part) =>
+        (make as unknown) === createSpools ? (spools as unknown as Part) : shared.part(make),
+    }
+    await withAdding({ data, folder }, async (adding) => {
       const again = async (name: string) => {
         for (let turn = 0; turn < 60; turn++) assert.equal((await add(adding, `the same ${name}`)).status, 200)
       }

@@ -10,6 +10,7 @@ import { sha256 } from 'multiformats/hashes/sha2'
 import { providerKinds } from '../../backends/pinning/index.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
+import { processFolders } from '../../src/data-folder/process.ts'
 import { type AddingOptions, below, idle, startAdding } from '../support/adding.ts'
 import { addBlock, addCbor, addDirectory, addFile, addNode, type BlockMap, noise, text } from '../support/fixtures.ts'
 import { type KuboDoor, startKuboDoor } from '../support/kubo-door.ts'
@@ -38,7 +39,14 @@ const call = (door: KuboDoor, path: string) => fetch(`${door.url}/api/v0/${path}
 function forwardTo(url: string) {
   const kind = providerKinds['forward']
   if (!kind) throw new Error('there is no forward')
-  const context = { name: 'there', userAgent: 'test', data: '', log: silentLog, clock: systemClock }
+  const context = {
+    name: 'there',
+    userAgent: 'test',
+    data: '',
+    folders: processFolders,
+    log: silentLog,
+    clock: systemClock,
+  }
   return kind.create(kind.options.parse({ url: `${url}/add` }), context)
 }
 
@@ -103,7 +111,14 @@ describe("pins of kubo's door", () => {
     const there = await startStandIn(filebaseApi)
     const kind = providerKinds['filebase']
     const keys = { accessKeyId: token, secretAccessKey: 'b' }
-    const context = { name: 'there', userAgent: 'test', data: '', log: silentLog, clock: systemClock }
+    const context = {
+      name: 'there',
+      userAgent: 'test',
+      data: '',
+      folders: processFolders,
+      log: silentLog,
+      clock: systemClock,
+    }
     const provider = kind?.create(
       kind.options.parse({ variant: '4everland', endpoint: there.url, bucket: 'a', ...keys }),
       context,

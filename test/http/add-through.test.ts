@@ -21,6 +21,7 @@ import { blockKey } from '../../src/core/block.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
+import { processFolders } from '../../src/data-folder/process.ts'
 import { createAddRoute } from '../../src/http/add/add.ts'
 import { createTokens } from '../../src/http/add/tokens.ts'
 import { readContext } from '../../src/http/wire/request-context.ts'
@@ -101,7 +102,14 @@ describe('uploads that come back', () => {
   const forwardTo = (url: string): Provider => {
     const kind = providerKinds['forward']
     assert.ok(kind)
-    const context = { name: 'back', userAgent: 'test', data: '', log: silentLog, clock: systemClock }
+    const context = {
+      name: 'back',
+      userAgent: 'test',
+      data: '',
+      folders: processFolders,
+      log: silentLog,
+      clock: systemClock,
+    }
     return kind.create(kind.options.parse({ url: `${url}/add` }), context)
   }
   /** A provider that can be named only later. */

@@ -5,6 +5,7 @@ import type { Provider } from '../../backends/pinning/contract.ts'
 import { providerKinds } from '../../backends/pinning/index.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
+import { processFolders } from '../../src/data-folder/process.ts'
 import { providerSuite, type Service } from '../contract/provider.ts'
 import { startCluster } from './support/cluster.ts'
 import { type Kubo, startKubo } from './support/kubo.ts'
@@ -38,6 +39,7 @@ function connect(use: string, settings: Record<string, unknown>): Provider {
     name: 'one',
     userAgent: 'cidgate/test',
     data: '/nonexistent',
+    folders: processFolders,
     log: silentLog,
     clock: systemClock,
   }

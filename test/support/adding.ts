@@ -13,6 +13,7 @@ import { createEmbedded, type EmbeddedProvider } from '../../backends/pinning/em
 import { blockKey } from '../../src/core/block.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import type { Log } from '../../src/core/log.ts'
+import { processFolders } from '../../src/data-folder/process.ts'
 import { createAddRoute } from '../../src/http/add/add.ts'
 import { createTokens } from '../../src/http/add/tokens.ts'
 import { readContext } from '../../src/http/wire/request-context.ts'
@@ -34,7 +35,7 @@ export type Adding = {
   close(): Promise<void>
 }
 
-export type AddingOptions = Partial<Omit<UploadsOptions, 'data'>> & {
+export type AddingOptions = Partial<UploadsOptions> & {
   readonly data?: string
   readonly tokens?: readonly string[]
   readonly maxBytes?: number
@@ -50,7 +51,8 @@ export async function startAdding(options: AddingOptions = {}): Promise<Adding> 
   const lines: Adding['log'] = []
   const log: Log = (_level, event, facts = {}) => lines.push({ event, facts })
   const clock = options.clock ?? systemClock
-  const embedded = createEmbedded({}, { name: 'local', userAgent: 'test', data, log, clock })
+  const embedded = createEmbedded({}, { name: 'local', userAgent: 'test', data, folders: processFolders, log, clock })
+  const folder = options.folder ?? processFolders.enter(data)
   const tiers = new Map<string, Uint8Array>()
   const forgotten: string[] = []
   const uploads = createUploads({
@@ -74,7 +76,7 @@ export async function startAdding(options: AddingOptions = {}): Promise<Adding> 
     providers: options.providers ?? [...(options.withoutEmbedded ? [] : [embedded]), ...(options.others ?? [])],
     clock,
     log,
-    data,
+    folder,
   })
   const app = express()
   const route = createAddRoute({
@@ -111,6 +113,7 @@ export async function startAdding(options: AddingOptions = {}): Promise<Adding> 
       await closed
       await uploads.close()
       await embedded.close()
+      folder.leave()
       if (options.data === undefined) await rm(data, { recursive: true, force: true })
     },
   }

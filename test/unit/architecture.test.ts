@@ -49,7 +49,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   content: ['ipld', 'retrieval'],
   names: ['content', 'observe', 'retrieval'],
   web: ['content', 'ipld', 'retrieval'],
-  upload: ['content', 'ipld', 'retrieval'],
+  upload: ['content', 'data-folder', 'ipld', 'retrieval'],
   schemas: ['content', 'upload'],
   http: ['content', 'ipld', 'names', 'observe', 'retrieval', 'schemas', 'upload', 'web'],
   admin: ['observe', 'upload'],
@@ -59,7 +59,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   ],
   library: ['config', 'http', 'upload', 'wiring'],
   server: ['config', 'http', 'wiring'],
-  cli: ['admin', 'config', 'deny', 'server', 'upload', 'wiring'],
+  cli: ['admin', 'config', 'data-folder', 'deny', 'server', 'upload', 'wiring'],
 }
 
 const broken = (rule: (one: Import) => boolean): string[] =>
@@ -202,13 +202,61 @@ describe('architecture', () => {
     assert.deepEqual(touching, [])
   })
 
-  it('has no default export and no variable that a module keeps', () => {
+  it('has no default export', () => {
     assert.deepEqual(
       sources.filter((file) => /^export default\b/m.test(textOf(file))),
       [],
     )
+  })
+
+  it('keeps no state in a module but the folders of this process', () => {
     assert.deepEqual(
-      sources.filter((file) => /^(export )?(let|var) /m.test(textOf(file))),
+      sources.flatMap((file) => stateIn(textOf(file)).map((name) => `${file}: ${name}`)),
+      ['src/data-folder/process.ts: processFolders'],
+    )
+  })
+
+  it('knows state when it sees it', () => {
+    const state = [
+      'let one = 1',
+      'export var one = 1',
+      'const one = new Map<string, number>()',
+      'const one: Map<string, number> = new Map()',
+      'export const one = new WeakMap()',
+      'const one = new LRUCache<string, string>({ max: 1 })',
+      'const one: Cache = new LRUCache({ max: 1 })',
+      'const one = []',
+      'const one: string[] = []',
+      'const one = {}',
+      'const one: Record<string, number> = {}',
+      'const one = {\n  two: 1,\n}',
+      'const one = createGate({ most: 1 })',
+      'const one: Gate = createGate({\n  most: 1,\n})',
+      'const one = (() => {\n  let two = 0\n  return () => two++\n})()',
+      'class One {\n  static one = 0\n}',
+      'globalThis.one = 1',
+    ]
+    assert.deepEqual(
+      state
+        .filter((text) => stateIn(text).length !== 1)
+        .concat(stateIn(state.join('\n')).length === state.length ? [] : ['all']),
+      [],
+    )
+    const constants = [
+      'const one = 1',
+      'const one: ReadonlyMap<string, number> = new Map()',
+      'const one: readonly string[] = []',
+      'const one = [1, 2] as const',
+      'const one = {\n  two: 1,\n} as const',
+      'const one: Readonly<Record<string, number>> = {}',
+      'export const memory: TierKind<typeof options> = {\n  use: 1,\n}',
+      'const one = new URL(text)',
+      "const one = [\n  'two',\n].join()",
+      'const one = (two: number) => {\n  let three = two\n  return three\n}',
+      'export function createOne() {\n  const one = new Map()\n  let two = 0\n}',
+    ]
+    assert.deepEqual(
+      constants.filter((text) => stateIn(text).length > 0),
       [],
     )
   })
@@ -239,6 +287,35 @@ describe('architecture', () => {
     assert.ok(isAtLeast('10.0.0', '8.12.2'))
   })
 })
+
+/** Names of what a module could change while it runs. The sources are formatted: what is at the margin is the module's. */
+function stateIn(text: string): string[] {
+  const variables = [
+    ...text.matchAll(/^(?:export )?(?:let|var) (\w+)|^globalThis\.(\w+) =|^ {2}static (?!readonly )(\w+)/gm),
+  ]
+  const constants = text.matchAll(
+    /^(?:export )?const (\w+)(?:: (.+?))? = (new (\w+)\b|\[|\{|create(?!Hash)\w*\(|\(\(\) =>|\(function)/gm,
+  )
+  const mutable = [...constants].filter(({ index, 2: type = '', 3: made = '', 4: builtIn = '' }) => {
+    const [statement = ''] = /^[^\n]*[[{(]\n.*?\n[\]})][^\n]*|^[^\n]*/s.exec(text.slice(index)) ?? []
+    if (/^(readonly |Readonly)/.test(type) || / as const(?: satisfies .+)?$/.test(statement)) return false
+    if (/\n\]\.(join|reduce)\(/.test(statement)) return false
+    if (builtIn) return !immutable.has(builtIn)
+    // A type of ours has readonly fields alone.
+    return !/^[[{]/.test(made) || !/^[A-Z]\w*(<.*>)?$/.test(type) || /^(Record|Array)\b/.test(type)
+  })
+  return [...variables, ...mutable].flatMap((found) => found.slice(1, 4).find((name) => name !== undefined) ?? [])
+}
+
+const immutable: ReadonlySet<string> = new Set([
+  'URL',
+  'Intl',
+  'Error',
+  'Failure',
+  'TextEncoder',
+  'TextDecoder',
+  'Uint8Array',
+])
 
 function versionOf(name: string): string {
   const require = createRequire(import.meta.url)

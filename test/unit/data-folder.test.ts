@@ -1,6 +1,6 @@
 // The data folder has one owner, and says who that is; one that cannot be written to says so.
 import assert from 'node:assert/strict'
-import { readFile, rm, writeFile } from 'node:fs/promises'
+import { mkdir, readFile, rm, symlink, writeFile } from 'node:fs/promises'
 import { hostname, userInfo } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, it } from 'node:test'
@@ -8,6 +8,7 @@ import { systemClock } from '../../src/core/clock.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { openDataFolder } from '../../src/data-folder/folder.ts'
+import { createDataFolders } from '../../src/data-folder/folders.ts'
 import { lockFile, troubleOf } from '../../src/data-folder/lock.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { startedGateway, tempFolder } from '../support/gateway.ts'
@@ -18,8 +19,9 @@ describe('the data folder', () => {
     folder = await tempFolder()
   })
   afterEach(() => rm(folder, { recursive: true, force: true }))
+  const folders = createDataFolders()
   const open = (path = folder, more: object = {}) =>
-    openDataFolder(path, { clock: systemClock, log: silentLog, isNeeded: true, ...more })
+    openDataFolder(folders.enter(path), { clock: systemClock, log: silentLog, isNeeded: true, ...more })
   const isLocked = () =>
     lockFile(join(folder, 'owner.lock')).then(
       (lock) => {
@@ -45,6 +47,25 @@ describe('the data folder', () => {
     const again = await open()
     assert.ok(await isLocked())
     again()
+  })
+
+  it('is one thing for all gateways in it, by whatever path they name it, until the last one leaves', async () => {
+    const make = (path: string) => ({ path })
+    const [path, link] = [join(folder, 'real', 'data'), join(folder, 'link')]
+    await symlink(join(folder, 'real'), link)
+    const one = folders.enter(path)
+    await mkdir(path, { recursive: true })
+    const other = folders.enter(join(link, 'data'))
+    const part = one.part(make)
+    assert.equal(other.part(make), part)
+    assert.notEqual(folders.enter(join(folder, 'other')).part(make), part)
+    one.leave()
+    one.leave()
+    const third = folders.enter(path)
+    assert.equal(third.part(make), part)
+    other.leave()
+    third.leave()
+    assert.notEqual(folders.enter(path).part(make), part)
   })
 
   it('is refused where somebody else has it, with their words where they left any', async () => {

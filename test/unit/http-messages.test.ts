@@ -6,7 +6,7 @@ import fc from 'fast-check'
 import { Failure } from '../../src/core/failure.ts'
 import { matches, rangeApplies } from '../../src/http/content/conditional.ts'
 import { contentHeaders, disposition } from '../../src/http/content/headers.ts'
-import { negotiate, representation } from '../../src/http/content/negotiate.ts'
+import { createAccepts, negotiate } from '../../src/http/content/negotiate.ts'
 import { parseRange, rangeHint } from '../../src/http/content/range.ts'
 import { cacheStatus } from '../../src/http/wire/cache-status.ts'
 import { readTarget } from '../../src/http/wire/target.ts'
@@ -154,6 +154,7 @@ describe('representation', () => {
     })
   }
   test('the memory of Accept headers gives what a look gives', () => {
+    const representation = createAccepts()
     for (const [query, accept, as] of rows) {
       if (query !== '' || accept === undefined) continue
       for (let time = 0; time < 2; time++) assert.equal(representation(accept), as)

@@ -5,6 +5,7 @@ import { afterEach, describe, test } from 'node:test'
 import { parseConfig } from '../../src/config/load.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
+import { processFolders } from '../../src/data-folder/process.ts'
 import { wireBackends } from '../../src/wiring/backends.ts'
 import { createKept, type Lease } from '../../src/wiring/kept.ts'
 
@@ -20,7 +21,7 @@ function membersOf(providers: Entries, upstreams: Entries = []) {
   const config = parseConfig({ data: '/nonexistent', retrieval: { upstreams }, pinning: { providers } })
   const lease = createKept().lease()
   leases.push(lease)
-  const { members } = wireBackends({ config, clock: systemClock, log: silentLog, lease })
+  const { members } = wireBackends({ config, clock: systemClock, log: silentLog, lease, folders: processFolders })
   return members.map(({ upstream, of, perMinute }) => [upstream.name, of, perMinute])
 }
 

@@ -11,6 +11,7 @@ import { blockKey } from '../../src/core/block.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
+import { processFolders } from '../../src/data-folder/process.ts'
 import { createPinsTier } from '../../src/retrieval/tiers/pins.ts'
 import { importFile } from '../../src/upload/intake/import.ts'
 import { createSpools } from '../../src/upload/spool/spool.ts'
@@ -27,6 +28,7 @@ describe('the embedded store', () => {
       name: 'local',
       userAgent: 'test',
       data,
+      folders: processFolders,
       log: silentLog,
       clock: systemClock,
     })
@@ -37,7 +39,7 @@ describe('the embedded store', () => {
   afterEach(() => rm(data, { recursive: true, force: true }))
 
   async function uploadOf(bytes: Uint8Array): Promise<Upload> {
-    const spool = await createSpools(join(data, 'uploads')).begin()
+    const spool = await createSpools(data).begin()
     const { cid: root } = await importFile(
       (async function* () {
         yield bytes

@@ -13,7 +13,7 @@ import { CID } from 'multiformats/cid'
 import { profiles, shapes, type Upload } from '../../backends/pinning/contract.ts'
 import { blockKey, proves } from '../../src/core/block.ts'
 import { chunks, importFile } from '../../src/upload/intake/import.ts'
-import { createSpools, type Spools } from '../../src/upload/spool/spool.ts'
+import { createSpools, type Spools, spoolFolder } from '../../src/upload/spool/spool.ts'
 
 const never = new AbortController().signal
 const MiB = 1024 * 1024
@@ -122,7 +122,7 @@ describe('an upload', () => {
   it('writes and sends the same bytes once, however often they are in it', async () => {
     const bytes = Buffer.alloc(5 * MiB)
     const { upload: made, id } = await upload(bytes, 'unixfs-v1-2025')
-    assert.equal((await readdir(join(folder, id))).length, 2)
+    assert.equal((await readdir(join(spoolFolder(folder), id))).length, 2)
     assert.equal((await whole(made.car(never))).byteLength, made.carBytes)
     assert.equal(sha(await whole(made.file(never))), sha(bytes))
   })
@@ -137,9 +137,9 @@ describe('an upload', () => {
 
   it('never gives a provider what rotted on the disk', async () => {
     const { upload: made, id } = await upload(randomBytes(1000), 'unixfs-v1-2025')
-    await writeFile(join(folder, id, blockKey(made.cid)), randomBytes(1000))
+    await writeFile(join(spoolFolder(folder), id, blockKey(made.cid)), randomBytes(1000))
     await assert.rejects(whole(made.car(never)), /lost or damaged/)
-    await rm(join(folder, id, blockKey(made.cid)))
+    await rm(join(spoolFolder(folder), id, blockKey(made.cid)))
     await assert.rejects(whole(made.file(never)), /lost or damaged/)
   })
 

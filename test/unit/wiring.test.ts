@@ -6,7 +6,8 @@ import { after, afterEach, before, describe, it } from 'node:test'
 import { parseConfig } from '../../src/config/load.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { createSpools, spoolFolder } from '../../src/upload/spool/spool.ts'
+import { createDataFolders } from '../../src/data-folder/folders.ts'
+import { createSpools } from '../../src/upload/spool/spool.ts'
 import { wireBackends } from '../../src/wiring/backends.ts'
 import { createKept, type Kept, type Lease } from '../../src/wiring/kept.ts'
 import { wirePublic } from '../../src/wiring/public.ts'
@@ -24,6 +25,7 @@ after(async () => {
   await rm(data, { recursive: true, force: true })
 })
 
+const folders = createDataFolders()
 const leases: Lease[] = []
 afterEach(async () => {
   for (const lease of leases.splice(0)) await lease.end()
@@ -35,12 +37,12 @@ async function partsOf(kept: Kept, more: Record<string, unknown>) {
   const config = parseConfig({ data, ...base, ...rest, denylists: denylists.map((list) => join(data, list)) })
   const lease = kept.lease()
   leases.push(lease)
-  const whole = { config, clock: systemClock, log: silentLog, lease }
+  const whole = { config, clock: systemClock, log: silentLog, lease, folders }
+  const folder = folders.enter(data)
   const { providers, tiers: bare, members } = wireBackends(whole)
-  const spools = lease.take('spools', [data], () => createSpools(spoolFolder(data)))
-  const tiers = wireTiers(whole, bare, { providers, left: [], spools })
+  const tiers = wireTiers(whole, bare, { providers, left: [], spools: folder.part(createSpools) })
   const reading = await wireReading(whole, { ...tiers, members })
-  const uploads = wireUploads(whole, { providers, left: [], spools, reading, ...wirePublic(whole) })
+  const uploads = wireUploads(whole, { folder, providers, left: [], reading, ...wirePublic(whole) })
   const named = <Part extends { readonly name: string }>(kind: string, parts: readonly Part[]) =>
     parts.map((part) => [`${kind} ${part.name}`, part] as const)
   const all = new Map<string, unknown>([

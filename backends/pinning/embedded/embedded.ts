@@ -12,7 +12,7 @@ import type { BlockFile, LeftStore, LocalStore, Provider, ProviderContext, Provi
 import { createDisk } from './disk.ts'
 import { blocksIn, foldersLeft, note, usualFolder } from './folders.ts'
 import { createPins } from './pins.ts'
-import { joinTurns } from './turns.ts'
+import { createTurns } from './turns.ts'
 
 const options = z.strictObject({
   path: z.string().min(1).optional().describe('The folder; by default `pins` in the data folder.'),
@@ -36,12 +36,13 @@ async function left(data: string, configured: readonly Options[]): Promise<reado
   return (await foldersLeft(data, known)).map((path) => ({ options: { path }, place: `the folder ${path}` }))
 }
 
-export function createEmbedded(settings: Options, { name, data, clock }: ProviderContext): EmbeddedProvider {
+export function createEmbedded(settings: Options, { name, data, folders, clock }: ProviderContext): EmbeddedProvider {
   const root = rootOf(settings, data)
   const blocks = blocksIn(root)
   const disk = createDisk(root)
   const pins = createPins(join(root, 'roots'), disk)
-  const { turns, leave } = joinTurns(root)
+  const folder = folders.enter(root)
+  const turns = folder.part(createTurns)
 
   const shardOf = (key: string): string => join(blocks, key.slice(-2))
   const fileOf = (key: string): string => join(shardOf(key), key)
@@ -192,11 +193,20 @@ export function createEmbedded(settings: Options, { name, data, clock }: Provide
           ),
         ),
     },
-    close: () => turns.alone(async () => leave()),
+    close: () => turns.alone(async () => folder.leave()),
   }
 }
 
-const cannotLink = new Set(['EXDEV', 'EPERM', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS', 'EMLINK', 'EACCES', 'ENOENT'])
+const cannotLink: ReadonlySet<string> = new Set([
+  'EXDEV',
+  'EPERM',
+  'ENOTSUP',
+  'EOPNOTSUPP',
+  'ENOSYS',
+  'EMLINK',
+  'EACCES',
+  'ENOENT',
+])
 
 /** Fails with the first that does, once all are over: nothing goes on behind. */
 async function allOrNone(work: readonly Promise<void>[]): Promise<void> {

@@ -1,31 +1,12 @@
 // Pins may go on together; unpinning needs the store alone, or it would free a block that another pin is counting on. So
-// all stores of this process over one folder take the same turns: while one gateway takes over from another there are two.
+// all stores over one folder take the same turns: while one gateway takes over from another there are two.
 
 export interface Turns {
   together<T>(work: () => Promise<T>): Promise<T>
   alone<T>(work: () => Promise<T>): Promise<T>
 }
 
-const shared = new Map<string, { readonly turns: Turns; users: number }>()
-
-/** Those of this folder, until `leave`. */
-export function joinTurns(root: string): { readonly turns: Turns; leave(): void } {
-  const one = shared.get(root) ?? { turns: createTurns(), users: 0 }
-  shared.set(root, one)
-  one.users++
-  let isGone = false
-  return {
-    turns: one.turns,
-    leave() {
-      if (isGone) return
-      isGone = true
-      one.users--
-      if (one.users === 0) shared.delete(root)
-    },
-  }
-}
-
-function createTurns(): Turns {
+export function createTurns(): Turns {
   const running = new Set<Promise<unknown>>()
   let last: Promise<unknown> = Promise.resolve()
   let waiting = 0

@@ -2,7 +2,7 @@
 import { z } from 'zod'
 import { duration, size } from '../../core/units.ts'
 
-const ours = ['/ipfs', '/ipns', '/add', '/openapi.json', '/api/v0']
+const ours: readonly string[] = ['/ipfs', '/ipns', '/add', '/openapi.json', '/api/v0']
 const methods = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS'] as const
 const isWithin = (path: string, outer: string): boolean => path === outer || path.startsWith(`${outer}/`)
 

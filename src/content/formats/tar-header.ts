@@ -16,7 +16,7 @@ export const tarEnd = new Uint8Array(2 * tarBlock)
 export const paddingAfter = (size: number): number => (tarBlock - (size % tarBlock)) % tarBlock
 
 const largestOctal = 8 ** 11 - 1
-const flags = { file: '0', symlink: '2', directory: '5' }
+const flags = { file: '0', symlink: '2', directory: '5' } as const
 
 export function tarHeader(member: TarMember): Uint8Array {
   const path = member.type === 'directory' ? `${member.path}/` : member.path

@@ -39,7 +39,7 @@ type Headers = [name: string, value: string][]
 const bufferedBytes = 256 * 1024
 
 // They describe the bytes, which a browser has already with the right ones.
-const ofBytes = new Set(['Content-Type', 'Content-Security-Policy', 'Accept-Ranges'])
+const ofBytes: ReadonlySet<string> = new Set(['Content-Type', 'Content-Security-Policy', 'Accept-Ranges'])
 
 export function notModified(
   delivery: Delivery,

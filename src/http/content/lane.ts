@@ -6,7 +6,7 @@ import type { RequestIds } from '../wire/request-id.ts'
 import { cutWhenStalled } from '../wire/write.ts'
 import { matches } from './conditional.ts'
 import type { Hot } from './hot.ts'
-import { representation } from './negotiate.ts'
+import { createAccepts } from './negotiate.ts'
 
 export interface Lane {
   /** True: answered. */
@@ -14,7 +14,7 @@ export interface Lane {
   readonly hits: number
 }
 
-const notModifiedHeaders = new Set([
+const notModifiedHeaders: ReadonlySet<string> = new Set([
   'etag',
   'cache-control',
   'vary',
@@ -39,6 +39,7 @@ export function createLane({
   readonly requestIds: RequestIds
   readonly keyOf: (request: IncomingMessage) => string | undefined
 }): Lane {
+  const representation = createAccepts()
   let hits = 0
   return {
     take(request, response) {

@@ -50,19 +50,22 @@ export function negotiate(query: URLSearchParams, accept: string | undefined): N
   return accepted ? { ...accepted, byAccept: true } : { as: 'file', parameters: {}, byAccept: false }
 }
 
-const remembered = new Map<string, Representation>()
 const mostRemembered = 1000
 
 /** The same for an Accept header alone, remembered: clients send the same few again and again. */
-export function representation(accept: string): Representation {
-  const known = remembered.get(accept)
-  if (known) return known
-  // A file that is JSON is what a client that accepts JSON wants: `json` as a representation of its own is a codec.
-  const found = best(accept)?.as ?? 'file'
-  const as = found === 'json' ? 'file' : found
-  if (remembered.size >= mostRemembered) remembered.clear()
-  remembered.set(accept, as)
-  return as
+export function createAccepts(): (accept: string) => Representation {
+  const remembered = new Map<string, Representation>()
+
+  return (accept) => {
+    const known = remembered.get(accept)
+    if (known) return known
+    // A file that is JSON is what a client that accepts JSON wants: `json` as a representation of its own is a codec.
+    const found = best(accept)?.as ?? 'file'
+    const as = found === 'json' ? 'file' : found
+    if (remembered.size >= mostRemembered) remembered.clear()
+    remembered.set(accept, as)
+    return as
+  }
 }
 
 function best(accept: string): Accepted | undefined {

@@ -39,7 +39,7 @@ export function argOf(query: URLSearchParams): string {
 }
 
 /** May be said more than once. */
-const lists = ['arg', 'ignore']
+const lists: readonly string[] = ['arg', 'ignore']
 
 /** What was said of each option, by its name. */
 export type Said = ReadonlyMap<string, string>

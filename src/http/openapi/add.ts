@@ -16,7 +16,7 @@ const data = {
       type: 'string',
     },
   },
-}
+} as const
 
 export const addOperation = (documents: readonly PublishedDocument[], hasTokens: boolean): Json => ({
   tags: ['uploads'],

@@ -66,8 +66,8 @@ const commands: Readonly<Record<string, Command>> = {
   version: { summary: 'The version of this gateway', type: 'application/json', schema: { type: 'object' } },
 }
 
-const problem = { 'application/json': { schema: ref('schemas', 'KuboError') } }
-const refused = { 'text/plain': { schema: { type: 'string' } } }
+const problem = { 'application/json': { schema: ref('schemas', 'KuboError') } } as const
+const refused = { 'text/plain': { schema: { type: 'string' } } } as const
 
 const statuses: Json = {
   ...failures(anyStatuses),

@@ -46,10 +46,10 @@ export const anyStatuses = [400, 405, 408, 413, 417, 429, 431, 500, 503] as cons
 export const readStatuses = [...anyStatuses, 404, 406, 410, 412, 416, 422, 451, 501, 502, 504] as const
 export const addStatuses = [...anyStatuses, 401, 410, 451, 502, 507, 508] as const
 
-const retried = new Set([404, 429, 502, 503, 504])
+const retried: ReadonlySet<number> = new Set([404, 429, 502, 503, 504])
 
 /** On the web a client gets a page or text, by what it accepts. */
-const asText = { 'text/html': { schema: { type: 'string' } }, 'text/plain': { schema: { type: 'string' } } }
+const asText = { 'text/html': { schema: { type: 'string' } }, 'text/plain': { schema: { type: 'string' } } } as const
 
 function problemResponse(status: number, mode: Mode): Json {
   const headers = {

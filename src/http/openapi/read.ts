@@ -3,7 +3,7 @@ import { failures, readStatuses } from './problems.ts'
 import { examplesOf, type PublishedDocument } from './schemas.ts'
 import { aCid, aName, headersOf, type Json, ref } from './words.ts'
 
-const contentHeaders = [
+const contentHeaders: readonly string[] = [
   'Accept-Ranges',
   'Access-Control-Allow-Origin',
   'Cache-Control',
@@ -13,7 +13,7 @@ const contentHeaders = [
   'X-Ipfs-Path',
   'X-Ipfs-Roots',
 ]
-const bytes = { schema: { type: 'string', format: 'binary' } }
+const bytes = { schema: { type: 'string', format: 'binary' } } as const
 
 type Namespace = 'ipfs' | 'ipns'
 
@@ -95,7 +95,7 @@ const common = [
   'If-Range',
   'If-None-Match',
   'Cache-Control',
-]
+] as const
 
 export function readPaths(documents: readonly PublishedDocument[]): Json {
   const readsAt = (namespace: Namespace, summary: string, id: string, own: readonly Json[]): Json => ({

@@ -3,7 +3,7 @@
 import type { IncomingHttpHeaders, IncomingMessage, OutgoingHttpHeaders } from 'node:http'
 import type { Forwarded } from '../hosts/forwarded.ts'
 
-const hopByHop = new Set([
+const hopByHop: ReadonlySet<string> = new Set([
   'connection',
   'keep-alive',
   'proxy-authenticate',
@@ -22,7 +22,7 @@ const ours =
   /^(expect|host|via|forwarded|x-real-ip|x-request-id|x-forwarded-.*|content-length|x-original-url|x-original-uri|x-rewrite-url|x-(http-)?method(-override)?)$/
 // Orders to a server in front, which is not the service's.
 const orders = /^(x-accel-.*|x-sendfile|x-reproxy-url)$/
-const personal = new Set(['authorization', 'cookie'])
+const personal: ReadonlySet<string> = new Set(['authorization', 'cookie'])
 
 /** What `Connection` calls its own. */
 function namedBy(headers: IncomingHttpHeaders): ReadonlySet<string> {

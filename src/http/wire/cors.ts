@@ -17,7 +17,7 @@ export const exposed = [
   'X-Stream-Output',
 ].join(', ')
 
-const allowed = [
+const allowed: readonly string[] = [
   'Authorization',
   'Cache-Control',
   'Content-Type',

@@ -33,8 +33,8 @@ export const table: Readonly<Record<FailureKind, Row>> = {
 }
 
 /** Statuses whose reason lies with others: they come with an account of who was asked. */
-const withAttempts = new Set([404, 502, 503, 504])
-const retryableStatuses = new Set([404, 429, 502, 503, 504])
+const withAttempts: ReadonlySet<number> = new Set([404, 502, 503, 504])
+const retryableStatuses: ReadonlySet<number> = new Set([404, 429, 502, 503, 504])
 const defaultRetryMs = 5_000
 
 export function statusOf(failure: Failure, mode: Mode): number {

@@ -106,7 +106,7 @@ export type StandingOptions = {
   readonly random?: (() => number) | undefined
 }
 
-const usualBytes = { block: 256 * 1024, dag: 1024 * 1024 }
+const usualBytes = { block: 256 * 1024, dag: 1024 * 1024 } as const
 const defaultConnections = 32
 const defaultPatienceMs = 4_000
 const connectionsThatSlow = 32

@@ -32,11 +32,11 @@ const usualDeadlineMs = 1000
 const writesTake = 10
 const probeMs = 10_000
 const mostPauseMs = 10_000
-const readPace = { firstMs: 100, leastMs: 25, factor: 2, mostMs: 500, lineMs: 250 }
+const readPace = { firstMs: 100, leastMs: 25, factor: 2, mostMs: 500, lineMs: 250 } as const
 // What lies on this machine is worth more than a question to somebody else, also while the machine is busy.
-const localPace = { firstMs: 250, leastMs: 250, factor: 2, mostMs: 1000, lineMs: 500 }
+const localPace = { firstMs: 250, leastMs: 250, factor: 2, mostMs: 1000, lineMs: 500 } as const
 // An upload may be 200 ms later for a store that hangs, and waits longer for one that is known to take longer.
-const writePace = { firstMs: 150, leastMs: 25, factor: 1.5, mostMs: 500, lineMs: 1000 }
+const writePace = { firstMs: 150, leastMs: 25, factor: 1.5, mostMs: 500, lineMs: 1000 } as const
 
 export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
   const { clock, log, failures, firstMs } = options
@@ -51,7 +51,7 @@ export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
   const reads = watch('reads', { ...(tier.traits.shared ? readPace : localPace), deadlineMs })
   const writes = watch('writes', { ...writePace, deadlineMs: writeDeadlineMs })
 
-  function watch(what: 'reads' | 'writes', pace: typeof readPace & { readonly deadlineMs: number }): Watch {
+  function watch(what: 'reads' | 'writes', pace: Record<keyof typeof readPace | 'deadlineMs', number>): Watch {
     return createWatch({
       ...pace,
       clock,

@@ -48,7 +48,7 @@ const mostStrays = 8
 const lateMs = 10
 const againMs = 25
 // What somebody waits longer where we were held up ourselves: hardly for a store elsewhere, for a disk it is mostly so.
-const heldUpMs = { elsewhere: 50, here: 500 }
+const heldUpMs = { elsewhere: 50, here: 500 } as const
 
 export function createWatch(options: WatchOptions): Watch {
   const { clock, name, announces, slowIsFailure, silenceOnly = false, deadlineMs, lineMs } = options
@@ -206,7 +206,7 @@ export function createWatch(options: WatchOptions): Watch {
 /** The permit of a call that a breaker did not let through: it says nothing to it. */
 const notAsked: Permit = { succeeded() {}, failed() {}, cancelled() {} }
 
-const notTheirs = new Set(['cancelled', 'too-large', 'malformed', 'unsupported', 'overloaded'])
+const notTheirs: ReadonlySet<string> = new Set(['cancelled', 'too-large', 'malformed', 'unsupported', 'overloaded'])
 
 /** A failure that says something about the tier, and not about what was asked of it, who asked, or our own line. */
 const isTheirs = (error: unknown): boolean => !(isFailure(error) && notTheirs.has(error.kind))

@@ -37,7 +37,7 @@ export interface Confirmation {
 }
 
 export function createConfirmation(options: ConfirmOptions): Confirmation {
-  const { providers, journal, spools, folder, clock, log, retrieval, random = Math.random } = options
+  const { providers, journal, spools, claims, clock, log, retrieval, random = Math.random } = options
   const quorum = createQuorum(options)
   const controller = new AbortController()
   const { signal: closing } = controller
@@ -101,17 +101,17 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
    */
   async function anew(old: Flight, { upload, id }: Spooled, others: Others): Promise<Joined> {
     const entry = { ...old.entry, id }
-    folder.begin(id)
+    claims.begin(id)
     try {
       await journal.write(entry)
     } catch (error) {
-      folder.end(id)
+      claims.end(id)
       await spools.drop(id)
       throw diskFailure(error, 'write the journal')
     }
     if (flights.get(entry.cid) !== old) {
       await journal.remove(entry)
-      folder.end(id)
+      claims.end(id)
       return join({ upload, id }, others)
     }
     old.over = true
@@ -158,7 +158,7 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
       throw reasons.find((reason) => !(reason instanceof OtherFailed)) ?? ownReason(reasons[0])
     },
     async resume() {
-      const entries = await folder.abandoned(async () => {
+      const entries = await claims.abandoned(async () => {
         const loaded = await journal.load().catch((error: unknown) => {
           throw diskFailure(error, 'read the journal')
         })
@@ -195,7 +195,7 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
       await Promise.allSettled([...working])
       await Promise.allSettled([...flights.values()].map(({ written }) => written))
       // From now on they are whoever's takes them up.
-      for (const { entry } of flights.values()) folder.end(entry.id)
+      for (const { entry } of flights.values()) claims.end(entry.id)
     },
   }
 }

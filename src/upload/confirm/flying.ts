@@ -4,8 +4,8 @@ import type { LocalStore, Provider, Upload } from '../../../backends/pinning/con
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
+import type { Claim, Claims } from '../claims.ts'
 import { diskFailure } from '../failures.ts'
-import type { Claim, Folder } from '../shared.ts'
 import { type Entry, type Journal, nameOf } from '../spool/journal.ts'
 import type { Spools } from '../spool/spool.ts'
 import type { Attempt } from './attempt.ts'
@@ -22,7 +22,7 @@ export type FlyingOptions = {
   readonly quorum: Quorum
   readonly journal: Journal
   readonly spools: Spools
-  readonly folder: Folder
+  readonly claims: Claims
   readonly clock: Clock
   readonly log: Log
   readonly pinMs: number
@@ -59,10 +59,10 @@ export interface Flying {
 export type Beginning = { readonly others?: Flight['others']; readonly isAsked?: boolean }
 
 export function createFlying(options: FlyingOptions): Flying {
-  const { providers, stores, quorum, journal, spools, folder, clock, log, random, onConfirmed, owed, closing, track } =
+  const { providers, stores, quorum, journal, spools, claims, clock, log, random, onConfirmed, owed, closing, track } =
     options
   const flights = new Map<string, Flight>()
-  const traces = createTraces({ providers, stores, quorum, journal, spools, folder, flights, closing, log })
+  const traces = createTraces({ providers, stores, quorum, journal, spools, claims, flights, closing, log })
   const asks: Asks = createAsks({
     providers,
     clock,
@@ -119,7 +119,7 @@ export function createFlying(options: FlyingOptions): Flying {
     closing.addEventListener('abort', onClose, { once: true })
     let claim: Claim | undefined
     try {
-      claim = await folder.claim(flight.entry.cid, () => traces.heldLocally(flight))
+      claim = await claims.claim(flight.entry.cid, () => traces.heldLocally(flight))
       await note(flight, { heldBefore: claim.before })
       const attempts = await askOnce(flight)
       closing.throwIfAborted()
@@ -171,7 +171,7 @@ export function createFlying(options: FlyingOptions): Flying {
       written: Promise.resolve(),
       confirmed: Promise.resolve().then(() => (isAsked ? fly(flight) : traces.offer(flight))),
     }
-    folder.begin(entry.id)
+    claims.begin(entry.id)
     flights.set(nameOf(upload.cid), flight)
     flight.enough.promise.catch(() => {})
     track(flight.confirmed).then(

@@ -3,7 +3,7 @@
 import type { LocalStore, Provider } from '../../../backends/pinning/contract.ts'
 import type { Block } from '../../core/block.ts'
 import type { Log } from '../../core/log.ts'
-import type { Claim, Folder } from '../shared.ts'
+import type { Claim, Claims } from '../claims.ts'
 import { isHeld, type Journal, nameOf, recordOf } from '../spool/journal.ts'
 import type { Spools } from '../spool/spool.ts'
 import type { Flight } from './flight.ts'
@@ -16,7 +16,7 @@ export type TraceOptions = {
   readonly quorum: Quorum
   readonly journal: Journal
   readonly spools: Spools
-  readonly folder: Folder
+  readonly claims: Claims
   readonly flights: Map<string, Flight>
   readonly closing: AbortSignal
   readonly log: Log
@@ -38,7 +38,7 @@ export interface Traces {
 }
 
 export function createTraces(options: TraceOptions): Traces {
-  const { providers, stores, quorum, journal, spools, folder, flights, closing, log } = options
+  const { providers, stores, quorum, journal, spools, claims, flights, closing, log } = options
 
   const isHeldHere = ({ entry }: Flight): boolean => quorum.holders(entry).some(({ traits }) => traits.local)
 
@@ -84,7 +84,7 @@ export function createTraces(options: TraceOptions): Traces {
       await journal.remove(entry)
     } finally {
       await spools.drop(entry.id)
-      folder.end(entry.id)
+      claims.end(entry.id)
     }
   }
 
@@ -99,7 +99,7 @@ export function createTraces(options: TraceOptions): Traces {
     } finally {
       if (flights.get(nameOf(flight.upload.cid)) === flight) flights.delete(nameOf(flight.upload.cid))
       await spools.drop(flight.entry.id)
-      folder.end(flight.entry.id)
+      claims.end(flight.entry.id)
     }
   }
 

@@ -122,7 +122,7 @@ export function createJournal(root: string, log: Log): Journal {
   }
 }
 
-const standings = new Set(['wanted', 'held', 'given-up'])
+const standings: ReadonlySet<string> = new Set(['wanted', 'held', 'given-up'])
 const isCount = (value: unknown): boolean => Number.isSafeInteger(value) && (value as number) >= 0
 
 /** What a person or a broken disk wrote into it is not believed. */

@@ -36,28 +36,20 @@ export interface Spools {
   offer(id: string): Promise<void>
   /** The blocks that are offered. */
   readonly store: LocalStore
-  /** Drops every folder but these and those that this process began: what a process that died had begun. */
+  /** Drops every folder but these and those that were begun here: what a process that died had begun. */
   sweep(keep: ReadonlySet<string>): Promise<void>
 }
 
-/** Of every gateway of this process: after a reload two of them work over one folder for a while. */
-const inUse = new Set<string>()
-
-type Offers = {
-  /** Which spools have a block, by its key; and the keys of each. */
-  readonly offered: Map<string, Set<string>>
-  readonly keysOf: Map<string, readonly string[]>
-}
-
-/** By folder, for the same reason: what one gateway offers, the one after it serves. */
-const offers = new Map<string, Offers>()
-
 export const spoolFolder = (data: string): string => join(data, 'uploads')
 
-export function createSpools(root: string): Spools {
+/** Those of a data folder: all gateways over it share them, so that what one offers, the one after it serves. */
+export function createSpools(data: string): Spools {
+  const root = spoolFolder(data)
   const folderOf = (id: string): string => join(root, id)
-  const { offered, keysOf } = offers.get(root) ?? { offered: new Map(), keysOf: new Map() }
-  offers.set(root, { offered, keysOf })
+  const inUse = new Set<string>()
+  /** Which spools have a block, by its key; and the keys of each. */
+  const offered = new Map<string, Set<string>>()
+  const keysOf = new Map<string, readonly string[]>()
 
   function withdraw(id: string): void {
     for (const key of keysOf.get(id) ?? []) {

@@ -1,5 +1,5 @@
-// What gateways of one process share over one data folder. After a reload there are two of them for a while, or more: none
-// may take away what another one counts on, or take up what another one is at.
+// What gateways over one data folder count on. After a reload there are two of them for a while, or more: none may take
+// away what another one counts on, or take up what another one is at.
 
 /** A file that somebody is about to be told of: on this disk it stays as long as one of them counts on it. */
 export interface Claim {
@@ -11,7 +11,7 @@ export interface Claim {
   leave(undo?: () => Promise<void>): Promise<void>
 }
 
-export interface Folder {
+export interface Claims {
   claim(name: string, before: () => Promise<readonly string[]>): Promise<Claim>
   /** Of entries of the journal: somebody is at it. */
   begin(id: string): void
@@ -27,25 +27,16 @@ type Held = {
   undoing: Promise<void> | undefined
 }
 
-const folders = new Map<string, Folder>()
-
-/** One for each folder that was ever worked over: few, and small while nothing goes on. */
-export function sharedFolder(path: string): Folder {
-  const folder = folders.get(path) ?? createFolder()
-  folders.set(path, folder)
-  return folder
-}
-
-function createFolder(): Folder {
-  const claims = new Map<string, Held>()
+export function createClaims(): Claims {
+  const claimed = new Map<string, Held>()
   const begun = new Set<string>()
   const loads = new Set<Set<string>>()
 
   return {
     async claim(name, before) {
-      for (let other = claims.get(name); other?.undoing; other = claims.get(name)) await other.undoing
-      const held = claims.get(name) ?? { before: before(), users: 0, isKept: false, undoing: undefined }
-      claims.set(name, held)
+      for (let other = claimed.get(name); other?.undoing; other = claimed.get(name)) await other.undoing
+      const held = claimed.get(name) ?? { before: before(), users: 0, isKept: false, undoing: undefined }
+      claimed.set(name, held)
       held.users++
       let isLeft = false
       const claim = (found: readonly string[]): Claim => ({
@@ -60,7 +51,7 @@ function createFolder(): Folder {
           try {
             if (isLast && !held.isKept && undo) await (held.undoing = undo())
           } finally {
-            if (isLast) claims.delete(name)
+            if (isLast) claimed.delete(name)
           }
         },
       })

@@ -1,0 +1,57 @@
+// The folders that gateways of one process work in. Two gateways may share one: while a reload replaces one by the other,
+// and where an application creates two over the same data. What they must agree on hangs on one object per folder.
+import { realpathSync } from 'node:fs'
+import { basename, dirname, join, resolve } from 'node:path'
+
+/** A folder as one gateway sees it, until it leaves. */
+export interface DataFolder {
+  readonly path: string
+  /** What `make` made for this folder: the same part for everyone who is in it. */
+  part<Part extends object>(make: (path: string) => Part): Part
+  leave(): void
+}
+
+export interface DataFolders {
+  /** By its real path, whether the folder exists already or not. */
+  enter(path: string): DataFolder
+}
+
+type Shared = { readonly parts: Map<unknown, object>; users: number }
+
+export function createDataFolders(): DataFolders {
+  const entered = new Map<string, Shared>()
+
+  return {
+    enter(path) {
+      const key = realPathOf(resolve(path))
+      const shared = entered.get(key) ?? { parts: new Map<unknown, object>(), users: 0 }
+      entered.set(key, shared)
+      shared.users++
+      let isGone = false
+      return {
+        path,
+        part<Part extends object>(make: (path: string) => Part): Part {
+          const part = (shared.parts.get(make) as Part | undefined) ?? make(path)
+          shared.parts.set(make, part)
+          return part
+        },
+        leave() {
+          if (isGone) return
+          isGone = true
+          shared.users--
+          if (shared.users === 0) entered.delete(key)
+        },
+      }
+    },
+  }
+}
+
+/** A folder that is still to be made gets the same name before and after, also below a symbolic link. */
+function realPathOf(path: string): string {
+  try {
+    return realpathSync(path)
+  } catch {
+    const parent = dirname(path)
+    return parent === path ? path : join(realPathOf(parent), basename(path))
+  }
+}

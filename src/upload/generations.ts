@@ -1,0 +1,50 @@
+// The gateways over one folder, the newest last: after a reload there are two for a while, or more. An earlier gateway finishes
+// its own uploads; what is left then is for the newest alone.
+
+export interface Generations {
+  join(): Generation
+}
+
+export interface Generation {
+  /** No gateway was at work here when it came. */
+  readonly isFirst: boolean
+  /** Resolves when every earlier gateway has gone, with whether this one is the newest: false where it stopped first. */
+  turn(stopped: AbortSignal): Promise<boolean>
+  leave(): void
+}
+
+export function createGenerations(): Generations {
+  const line: Promise<void>[] = []
+
+  return {
+    join() {
+      const { promise: gone, resolve: leave } = Promise.withResolvers<void>()
+      const isFirst = line.length === 0
+      const earlier = Promise.all(line)
+      line.push(gone)
+      return {
+        isFirst,
+        async turn(stopped) {
+          const stop = Promise.withResolvers<void>()
+          const onStop = () => stop.resolve()
+          stopped.addEventListener('abort', onStop, { once: true })
+          try {
+            await Promise.race([earlier, stop.promise])
+            for (let newest = line.at(-1); !stopped.aborted; newest = line.at(-1)) {
+              if (newest === gone) return true
+              await Promise.race([newest, stop.promise])
+            }
+            return false
+          } finally {
+            stopped.removeEventListener('abort', onStop)
+          }
+        },
+        leave() {
+          leave()
+          const at = line.indexOf(gone)
+          if (at >= 0) line.splice(at, 1)
+        },
+      }
+    },
+  }
+}
