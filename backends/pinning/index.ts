@@ -17,7 +17,7 @@ const kinds = {
   filebase,
   psa,
   forward,
-}
+} as const
 
 export const providerKinds: Readonly<Record<string, ProviderKind>> = Object.fromEntries(
   Object.entries<ProviderKind>(kinds).map(([use, kind]) => [use, withoutSecrets(kind)]),

@@ -6,7 +6,7 @@ import { memory } from './memory.ts'
 import { redis } from './redis.ts'
 import { s3 } from './s3.ts'
 
-const kinds = { memory, disk, redis, s3, keyv }
+const kinds = { memory, disk, redis, s3, keyv } as const
 
 export const tierKinds: Readonly<Record<string, TierKind>> = kinds
 

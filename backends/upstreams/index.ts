@@ -4,7 +4,7 @@ import { kubo } from './kubo.ts'
 import { plain } from './plain.ts'
 import { trustless } from './trustless.ts'
 
-const kinds = { trustless, plain, kubo }
+const kinds = { trustless, plain, kubo } as const
 
 export const upstreamKinds: Readonly<Record<string, UpstreamKind>> = kinds
 
