@@ -2,8 +2,8 @@
 import type { Config } from '../config/load.ts'
 import type { Clock } from '../core/clock.ts'
 import { createLog, type Log } from '../core/log.ts'
-import type { Inside } from '../http/doors.ts'
 import { processFolders } from '../data-folder/process.ts'
+import type { Inside } from '../http/doors.ts'
 import { createSpools } from '../upload/spool/spool.ts'
 import { type Admin, wireAdmin } from '../wiring/admin.ts'
 import { openLeft, wireBackends } from '../wiring/backends.ts'
@@ -36,7 +36,13 @@ export async function makeGateway({ config, log, clock, kept }: MakeOptions): Pr
   const logs = lease.take('log', [], () => ({ newest: own }))
   try {
     const newest: Log = (...line) => logs.newest(...line)
-    const whole = { config, clock, lease, folders: processFolders, log: Object.assign(newest, { lost: () => logs.newest.lost?.() ?? 0 }) }
+    const whole = {
+      config,
+      clock,
+      lease,
+      folders: processFolders,
+      log: Object.assign(newest, { lost: () => logs.newest.lost?.() ?? 0 }),
+    }
     const { begin, ...parts } = await putTogether(whole)
     logs.newest = own
     begin()

@@ -57,7 +57,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
     ...['admin', 'config', 'data-folder', 'deny', 'http', 'names', 'observe'],
     ...['retrieval', 'schemas', 'upload'],
   ],
-  library: ['config', 'http', 'upload', 'wiring'],
+  library: ['config', 'data-folder', 'http', 'upload', 'wiring'],
   server: ['config', 'http', 'wiring'],
   cli: ['admin', 'config', 'data-folder', 'deny', 'server', 'upload', 'wiring'],
 }
