@@ -4,7 +4,7 @@ import { Readable } from 'node:stream'
 import { Agent, request } from 'undici'
 import type { Clock } from '../../src/core/clock.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
-import { parseRetryAfter } from '../../src/core/retry-after.ts'
+import { oneOf, parseRetryAfter } from '../../src/core/header.ts'
 
 export type FailureClass = 'auth' | 'quota' | 'transient' | 'content'
 
@@ -83,8 +83,8 @@ export async function call(options: Call): Promise<Reply> {
     const text = Buffer.concat(pieces).toString('utf8')
     const reply: Reply = {
       status: answer.statusCode,
-      header: (key) => one(answer.headers[key]),
-      trailer: (key) => one(answer.trailers[key]),
+      header: (key) => oneOf(answer.headers[key]),
+      trailer: (key) => oneOf(answer.trailers[key]),
       text,
       json: parse(text),
     }
@@ -165,8 +165,6 @@ function parse(text: string): unknown {
     return undefined
   }
 }
-
-const one = (value: string | string[] | undefined): string | undefined => (Array.isArray(value) ? value[0] : value)
 
 /** One object per line, as Kubo streams them; a line that is none is left out. */
 export const jsonLines = (text: string): Record<string, unknown>[] =>

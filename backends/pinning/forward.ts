@@ -2,7 +2,7 @@
 // it says is compared like everybody's.
 import type { CID } from 'multiformats/cid'
 import { z } from 'zod'
-import { parseCid } from '../../src/core/cid-text.ts'
+import { parseCid } from '../../src/core/cid.ts'
 import { call, createProviderAgent, failed } from './call.ts'
 import type { PinState, Provider, ProviderContext, ProviderKind, ReadBack } from './contract.ts'
 import { fileForm } from './form.ts'

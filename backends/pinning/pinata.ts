@@ -2,7 +2,7 @@
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { blockKey } from '../../src/core/block.ts'
-import { parseCid } from '../../src/core/cid-text.ts'
+import { parseCid } from '../../src/core/cid.ts'
 import { call, createProviderAgent, failed, type Reply } from './call.ts'
 import type { PinState, Provider, ProviderContext, ProviderKind, ReadBack, Upload } from './contract.ts'
 import { fileForm } from './form.ts'

@@ -5,6 +5,7 @@
 import { readdir, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Clock } from '../../src/core/clock.ts'
+import { orIfGone } from '../../src/core/files.ts'
 
 export interface Room {
   /** Makes room for a file of so many bytes; undefined when it can have none. `landed` must be called either way. */
@@ -166,13 +167,4 @@ async function look(path: string, now: number): Promise<File | undefined> {
   // A young one is being written, by us (and counted as reserved) or by another process; an old one is a crash's.
   if (now - found.mtimeMs > leftoverMs) await rm(path, { force: true })
   return undefined
-}
-
-async function orIfGone<T>(work: Promise<T>, otherwise: T): Promise<T> {
-  try {
-    return await work
-  } catch (error) {
-    if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return otherwise
-    throw error
-  }
 }

@@ -8,6 +8,7 @@ import { blockKey, maxBlockBytes } from '../../src/core/block.ts'
 import type { Clock } from '../../src/core/clock.ts'
 import { withDeadline } from '../../src/core/deadline.ts'
 import { Failure } from '../../src/core/failure.ts'
+import { isGone, orIfGone } from '../../src/core/files.ts'
 import { createGate } from '../../src/core/gate.ts'
 import { size } from '../../src/core/units.ts'
 import type { Call, Tier, TierKind } from './contract.ts'
@@ -160,17 +161,6 @@ async function writeWhole(file: string, bytes: Uint8Array, signal: AbortSignal):
     await rename(temporary, file)
   } catch (error) {
     await rm(temporary, { force: true }).catch(() => {})
-    throw error
-  }
-}
-
-const isGone = (error: unknown): boolean => error instanceof Error && 'code' in error && error.code === 'ENOENT'
-
-async function orIfGone<T>(work: Promise<T>, otherwise: T): Promise<T> {
-  try {
-    return await work
-  } catch (error) {
-    if (isGone(error)) return otherwise
     throw error
   }
 }

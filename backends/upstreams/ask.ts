@@ -4,7 +4,7 @@ import type { Dispatcher } from 'undici'
 import { request } from 'undici'
 import type { Clock } from '../../src/core/clock.ts'
 import { Failure, type FailureKind, isFailure } from '../../src/core/failure.ts'
-import { parseRetryAfter } from '../../src/core/retry-after.ts'
+import { oneOf, parseRetryAfter } from '../../src/core/header.ts'
 import { followed, isOwnSubdomain, mostHops, type Redirects } from './redirects.ts'
 
 export type Question = {
@@ -74,7 +74,7 @@ async function askOnce(question: Question, site = question.url, hops = 0): Promi
     response.body.on('error', () => {}) // reading it tells; nobody may be reading when it breaks
     const { statusCode, headers } = response
     if (redirections.has(statusCode)) {
-      const location = one(headers['location'])
+      const location = oneOf(headers['location'])
       const target = followed(location, { site, from: url, redirects })
       stop()
       if (!target || hops === mostHops[redirects]) throw elsewhere(name, statusCode, location, site)
@@ -83,10 +83,10 @@ async function askOnce(question: Question, site = question.url, hops = 0): Promi
     if (statusCode !== 200) {
       const said = await beginning(response.body)
       stop()
-      throw refusal(name, statusCode, one(headers['retry-after']), said, clock.now())
+      throw refusal(name, statusCode, oneOf(headers['retry-after']), said, clock.now())
     }
-    const type = one(headers['content-type'])?.split(';')[0]?.trim().toLowerCase()
-    const encoding = one(headers['content-encoding'])
+    const type = oneOf(headers['content-type'])?.split(';')[0]?.trim().toLowerCase()
+    const encoding = oneOf(headers['content-encoding'])
     if (encoding && encoding !== 'identity') {
       stop()
       throw failure('broken', `${name} sent an encoded body (${encoding}), which was not asked for`)
@@ -99,7 +99,7 @@ async function askOnce(question: Question, site = question.url, hops = 0): Promi
         { source: 'upstream', facts: refusesFormat },
       )
     }
-    const length = one(headers['content-length'])
+    const length = oneOf(headers['content-length'])
     stopClock()
     return {
       chunks: chunksOf(question, response.body, own, end),
@@ -152,7 +152,6 @@ function onceLate(clock: Clock, ms: number, action: () => void): () => void {
   return () => stop()
 }
 
-const one = (value: string | string[] | undefined): string | undefined => (Array.isArray(value) ? value[0] : value)
 const failure = (kind: FailureKind, message: string, cause?: unknown) =>
   new Failure(kind, message, { source: 'upstream', cause })
 const late = (name: string, what: string, ms: number) => failure('timeout', `${name} did not ${what} within ${ms} ms`)

@@ -2,6 +2,7 @@
 import { base36 } from 'multiformats/bases/base36'
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
+import { codec } from '../../src/core/cid.ts'
 import { duration } from '../../src/core/units.ts'
 
 export const httpOptions = {
@@ -48,10 +49,8 @@ export function contentUrl(
   return url
 }
 
-const libp2pKey = 0x72
-
 /** A key as every gateway spells it, so that none of them redirects. */
-export const keyText = ({ multihash }: CID): string => CID.createV1(libp2pKey, multihash).toString(base36)
+export const keyText = ({ multihash }: CID): string => CID.createV1(codec.libp2pKey, multihash).toString(base36)
 
 export function recordUrl(base: string, key: CID): URL {
   const url = new URL(base)

@@ -7,6 +7,7 @@ import { LRUCache } from 'lru-cache'
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { blockKey, maxBlockBytes } from '../../src/core/block.ts'
+import { codec } from '../../src/core/cid.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { ask } from './ask.ts'
 import { createAgent } from './connect.ts'
@@ -16,8 +17,6 @@ import { isUnreachable, readBlock, readOne } from './trustless.ts'
 
 const options = z.strictObject(gatewayOptions)
 
-const rawCode = 0x55
-const dagPbCode = 0x70
 const rebuiltBytes = 8 * 1024 * 1024
 // `hello worlds\n`-sized and known to every network: a raw leaf that is small and public.
 const probeCid = CID.parse('bafkqaaa')
@@ -54,14 +53,14 @@ function createPlain(settings: z.output<typeof options>, { name, userAgent, cloc
       firstByteMs: firstByte,
       idleMs: idle,
     })
-    return cid.code === rawCode ? readOne(name, answer, cid) : readBlock(name, answer)
+    return cid.code === codec.raw ? readOne(name, answer, cid) : readBlock(name, answer)
   }
 
   return {
     name,
     traits: {
       dag: false,
-      canBlock: (cid) => cid.code === rawCode || cid.code === dagPbCode,
+      canBlock: (cid) => cid.code === codec.raw || cid.code === codec.dagPb,
       connections: settings.connections,
     },
     async block(cid, signal) {
@@ -70,7 +69,7 @@ function createPlain(settings: z.output<typeof options>, { name, userAgent, cloc
       const bytes = await file(cid, signal).catch((error: unknown) => {
         throw isFailure(error, 'too-large') ? unprovable(name, cid) : error
       })
-      if (cid.code === rawCode) return bytes
+      if (cid.code === codec.raw) return bytes
       for (const habit of habits) {
         const blocks = await rebuild(bytes, habit)
         const root = blocks.get(blockKey(cid))

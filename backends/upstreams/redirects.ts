@@ -1,6 +1,6 @@
 // Where an answer may send us on to: the same host, and, where the operator allows it, the subdomain of that host which the
 // path gateway specification makes of the very thing that was asked for. Nowhere else.
-import { parseCid } from '../../src/core/cid-text.ts'
+import { parseCid } from '../../src/core/cid.ts'
 
 export type Redirects = 'site' | 'subdomains'
 

@@ -2,8 +2,9 @@
 // directory itself says; what a tier holds anyway may be looked at.
 import type { CID } from 'multiformats/cid'
 import { type Block, isIdentity } from '../core/block.ts'
+import { codec } from '../core/cid.ts'
 import { Failure } from '../core/failure.ts'
-import { rawCode, readNode } from '../ipld/unixfs.ts'
+import { readNode } from '../ipld/unixfs.ts'
 import type { DagWant, Session } from '../retrieval/session.ts'
 import { listShards, type ShardLink } from './dag/hamt.ts'
 import { createHeld } from './dag/held.ts'
@@ -53,7 +54,7 @@ export async function* linksOfDirectory(
 
 /** Never rejects: an entry that is no good, or a tier that is away, does not spoil the list. */
 async function typeOf(session: Session, cid: CID, mayLook: boolean): Promise<Entry['type']> {
-  if (cid.code === rawCode) return 'file'
+  if (cid.code === codec.raw) return 'file'
   try {
     if (!isIdentity(cid) && (!mayLook || !(await session.has(cid)))) return 'unknown'
     const { kind } = entityOf(cid, await session.get(cid))

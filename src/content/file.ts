@@ -1,8 +1,9 @@
 // The bytes of a file, from its blocks, depth first and only those that the range needs. Every size a node declares is
 // checked against what comes: a file that lies about itself ends in a failure, never in a short answer.
 import type { CID } from 'multiformats/cid'
+import { codec } from '../core/cid.ts'
 import { Failure } from '../core/failure.ts'
-import { dagPbCode, declaredSize, rawCode, readNode, wrongContent } from '../ipld/unixfs.ts'
+import { declaredSize, readNode, wrongContent } from '../ipld/unixfs.ts'
 import type { DagWant, Expected, Session } from '../retrieval/session.ts'
 import { createPending } from './dag/held.ts'
 import type { Entity } from './entity.ts'
@@ -82,7 +83,7 @@ async function* readParts(session: Session, entity: Entity, from: number, end: n
   function* upcoming(): Generator<Expected> {
     for (const part of pending.upcoming()) {
       if (part.block) continue
-      const isLeaf = part.cid.code === rawCode
+      const isLeaf = part.cid.code === codec.raw
       yield { cid: part.cid, around: wantOf(part), bytes: isLeaf ? part.size : Math.min(part.size, mostNodeBytes) }
       if (!isLeaf && part.size > mostNodeBytes) return
     }
@@ -115,8 +116,8 @@ function split(part: Part, bytes: Uint8Array): { own: Uint8Array; children: Part
       throw wrongContent(cid, `it holds ${content.byteLength} bytes where ${size} are declared`)
     return { own: content, children: [] }
   }
-  if (cid.code === rawCode) return own(bytes)
-  if (cid.code !== dagPbCode) throw wrongContent(cid, 'a part of a file cannot have its codec')
+  if (cid.code === codec.raw) return own(bytes)
+  if (cid.code !== codec.dagPb) throw wrongContent(cid, 'a part of a file cannot have its codec')
   const node = readNode(cid, bytes)
   const type = node.unixfs?.type
   if (type !== 'file' && type !== 'raw') throw wrongContent(cid, 'it is no part of a file')

@@ -2,16 +2,22 @@
 // refused here, before anything is asked of anybody.
 import type { CID } from 'multiformats/cid'
 import { isProvable } from '../core/block.ts'
-import { mostCidChars, parseCid } from '../core/cid-text.ts'
+import { codec, mostCidChars, parseCid } from '../core/cid.ts'
 import { Failure } from '../core/failure.ts'
 import type { ContentPath } from './entity.ts'
 
 const mostPathChars = 8 * 1024
 const mostSegments = 1024
 
-/** Codecs whose blocks this gateway can read: raw, dag-pb, dag-cbor, dag-json, json, cbor. */
-const readable: ReadonlySet<number> = new Set([0x55, 0x70, 0x71, 0x0129, 0x0200, 0x51])
-const libp2pKey = 0x72
+/** Codecs whose blocks this gateway can read. */
+const readable: ReadonlySet<number> = new Set<number>([
+  codec.raw,
+  codec.dagPb,
+  codec.dagCbor,
+  codec.dagJson,
+  codec.json,
+  codec.cbor,
+])
 
 const malformed = (what: string): Failure => new Failure('malformed', what, { source: 'client' })
 
@@ -34,7 +40,8 @@ export function parseRoot(text: string): CID {
   if (text.length > mostCidChars) throw malformed('the CID is too long to be one')
   const cid = parseCid(text)
   if (!cid) throw malformed(`invalid path ${JSON.stringify(`/ipfs/${text}`)}: no CID; expected /ipfs/<cid>[/<path>]`)
-  if (cid.code === libp2pKey) throw malformed(`${text} is the key of a name, not of content: ask for /ipns/${text}`)
+  if (cid.code === codec.libp2pKey)
+    throw malformed(`${text} is the key of a name, not of content: ask for /ipns/${text}`)
   if (!readable.has(cid.code))
     throw malformed(`the codec 0x${cid.code.toString(16)} of ${text} is not one this gateway reads`)
   if (!isProvable(cid)) {

@@ -2,9 +2,10 @@
 // is missing is asked for together with everything the path needs, so that a cold path costs one answer.
 import { CID } from 'multiformats/cid'
 import { type Block, isProvable } from '../core/block.ts'
+import { codec } from '../core/cid.ts'
 import { Failure } from '../core/failure.ts'
 import { readDocument } from '../ipld/dag-links.ts'
-import { dagPbCode, declaredSize, rawCode, readNode, wrongContent } from '../ipld/unixfs.ts'
+import { declaredSize, readNode, wrongContent } from '../ipld/unixfs.ts'
 import type { DagWant, Session } from '../retrieval/session.ts'
 import { type Found, findInShards } from './dag/hamt.ts'
 import type { ContentPath, Entity, Resolution } from './entity.ts'
@@ -81,9 +82,9 @@ type Place = { readonly path: ContentPath; readonly at: number; readonly around:
 async function next(session: Session, block: Block, { path, at, around }: Place): Promise<Step | undefined> {
   const { cid, bytes } = block
   switch (cid.code) {
-    case rawCode:
+    case codec.raw:
       return undefined
-    case dagPbCode: {
+    case codec.dagPb: {
       const node = readNode(cid, bytes)
       const lookUp = async (name: string): Promise<Found | undefined> => {
         if (node.unixfs?.type === 'hamt-sharded-directory') return findInShards(session, block, name, around)
@@ -117,8 +118,8 @@ function intoDocument(cid: CID, block: Uint8Array, segments: readonly string[], 
 }
 
 export function entityOf(cid: CID, block: Uint8Array): Entity {
-  if (cid.code === rawCode) return { cid, kind: 'file', block, size: block.byteLength }
-  if (cid.code !== dagPbCode) return opaqueEntity(cid, block)
+  if (cid.code === codec.raw) return { cid, kind: 'file', block, size: block.byteLength }
+  if (cid.code !== codec.dagPb) return opaqueEntity(cid, block)
   const node = readNode(cid, block)
   const mtime = node.unixfs?.mtime && Number(node.unixfs.mtime.secs)
   switch (node.unixfs?.type) {

@@ -1,11 +1,11 @@
 // A block is bytes and the CID they hash to. `proves` is the one place of the project that hashes.
-// Imports nothing of ours.
 import { createHash } from 'node:crypto'
 import { blake2b } from '@noble/hashes/blake2.js'
 import { blake3 } from '@noble/hashes/blake3.js'
 import { base32 } from 'multiformats/bases/base32'
 import { CID } from 'multiformats/cid'
 import { decode as decodeDigest } from 'multiformats/hashes/digest'
+import { codec, hash } from './cid.ts'
 
 export type Block = { readonly cid: CID; readonly bytes: Uint8Array }
 
@@ -15,25 +15,22 @@ export const maxBlockBytes = 2 * 1024 * 1024
 /** The largest content an identity CID may carry in itself (IPIP-512). */
 export const maxIdentityBytes = 128
 
-const identityCode = 0x00
-const rawCode = 0x55
-
 type HashFunction = { readonly length: number; readonly digest: (bytes: Uint8Array) => Uint8Array }
 
 // Only functions that prove something, and only at their full length: a short digest can be forged.
-const functions: ReadonlyMap<number, HashFunction> = new Map([
-  [0x12, { length: 32, digest: (bytes) => createHash('sha256').update(bytes).digest() }],
-  [0x13, { length: 64, digest: (bytes) => createHash('sha512').update(bytes).digest() }],
-  [0xb220, { length: 32, digest: (bytes) => blake2b(bytes, { dkLen: 32 }) }],
-  [0x1e, { length: 32, digest: (bytes) => blake3(bytes) }],
+const functions: ReadonlyMap<number, HashFunction> = new Map<number, HashFunction>([
+  [hash.sha256, { length: 32, digest: (bytes) => createHash('sha256').update(bytes).digest() }],
+  [hash.sha512, { length: 64, digest: (bytes) => createHash('sha512').update(bytes).digest() }],
+  [hash.blake2b256, { length: 32, digest: (bytes) => blake2b(bytes, { dkLen: 32 }) }],
+  [hash.blake3, { length: 32, digest: (bytes) => blake3(bytes) }],
 ])
 
-export const isIdentity = (cid: CID): boolean => cid.multihash.code === identityCode
+export const isIdentity = (cid: CID): boolean => cid.multihash.code === hash.identity
 
 /** Whether bytes can be proved against this CID at all: a known function, the full digest, a small identity. */
 export function isProvable(cid: CID): boolean {
   const { code, digest } = cid.multihash
-  if (code === identityCode) return digest.byteLength <= maxIdentityBytes
+  if (code === hash.identity) return digest.byteLength <= maxIdentityBytes
   return functions.get(code)?.length === digest.byteLength
 }
 
@@ -41,14 +38,14 @@ export function isProvable(cid: CID): boolean {
 export function proves(cid: CID, bytes: Uint8Array): boolean {
   if (bytes.byteLength > maxBlockBytes || !isProvable(cid)) return false
   const { code, digest } = cid.multihash
-  const hashed = code === identityCode ? bytes : functions.get(code)?.digest(bytes)
+  const hashed = code === hash.identity ? bytes : functions.get(code)?.digest(bytes)
   return hashed !== undefined && Buffer.compare(hashed, digest) === 0
 }
 
 /** The same for the name that a block is kept under. */
 export function provesKey(key: string, bytes: Uint8Array): boolean {
   try {
-    return proves(CID.createV1(rawCode, decodeDigest(base32.decode(key))), bytes)
+    return proves(CID.createV1(codec.raw, decodeDigest(base32.decode(key))), bytes)
   } catch {
     return false
   }

@@ -1,8 +1,8 @@
 // The data folder has one owner at a time. Gateways of one process share it, as they do while a reload replaces one by the
 // other; a second process is refused before it has touched anything in it.
 import { userInfo } from 'node:os'
-import { codeOf, isNoRoom, tryToWrite } from '../core/durable.ts'
 import { Failure } from '../core/failure.ts'
+import { codeOf, isNoRoom, tryToWrite } from '../core/files.ts'
 import type { DataFolder } from './folders.ts'
 import { troubleOf } from './lock.ts'
 import { createOwnership, type Leave, type OwnerOptions, type OwnerRecord, recordIn } from './owner.ts'

@@ -6,7 +6,7 @@ import { blake3 } from '@noble/hashes/blake3.js'
 import { base58btc } from 'multiformats/bases/base58'
 import { CID } from 'multiformats/cid'
 import { decode as decodeDigest } from 'multiformats/hashes/digest'
-import { parseKey } from '../core/cid-text.ts'
+import { hash, parseKey } from '../core/cid.ts'
 
 export type Rule = {
   /** Its place in the list: of all that match, the last one decides. */
@@ -26,10 +26,11 @@ export type KeyedRule = {
   readonly rule: Rule
 }
 
-const sha256 = 0x12
-
-export const doubleHash: ReadonlyMap<number, (text: string) => Uint8Array> = new Map([
-  [sha256, (text) => createHash('sha256').update(text).digest()],
+export const doubleHash: ReadonlyMap<number, (text: string) => Uint8Array> = new Map<
+  number,
+  (text: string) => Uint8Array
+>([
+  [hash.sha256, (text) => createHash('sha256').update(text).digest()],
   [0x13, (text) => createHash('sha512').update(text).digest()],
   [0x1e, (text) => blake3(new TextEncoder().encode(text))],
   [0xb220, (text) => blake2b(new TextEncoder().encode(text), { dkLen: 32 })],
@@ -102,7 +103,7 @@ function hashedRules(text: string, rule: Rule): KeyedRule[] {
     }
   }
   if (/^[0-9a-f]{64}$/i.test(text)) {
-    found.push({ space: 'hashed', key: hashedKey(sha256, Buffer.from(text, 'hex')), code: sha256, rule })
+    found.push({ space: 'hashed', key: hashedKey(hash.sha256, Buffer.from(text, 'hex')), code: hash.sha256, rule })
   }
   if (found.length === 0)
     throw new Error('the double hash is neither a multihash of a known function nor a sha2-256 in hex')

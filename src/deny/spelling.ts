@@ -2,7 +2,7 @@
 // a folder for each entry in it, a name for each thing that is read through it.
 import { LRUCache } from 'lru-cache'
 import { CID } from 'multiformats/cid'
-import { parseKey } from '../core/cid-text.ts'
+import { codec, parseKey } from '../core/cid.ts'
 import { keyOf } from './rules.ts'
 
 export type SpelledCid = { readonly hash: string; readonly v1: string }
@@ -42,7 +42,7 @@ function spellName(asked: string): SpelledName {
   const cid = parseKey(asked)
   if (cid) {
     const key = keyOf(cid.multihash.bytes)
-    return { key, modern: key, legacy: CID.createV1(0x72, cid.multihash).toString() }
+    return { key, modern: key, legacy: CID.createV1(codec.libp2pKey, cid.multihash).toString() }
   }
   const domain = domainOf(asked)
   return { key: domain, modern: `/ipns/${domain}`, legacy: domain }

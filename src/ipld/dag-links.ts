@@ -4,11 +4,12 @@ import * as dagCbor from '@ipld/dag-cbor'
 import * as dagJson from '@ipld/dag-json'
 import type { CID } from 'multiformats/cid'
 import type { Block } from '../core/block.ts'
+import { codec } from '../core/cid.ts'
 import { linksInDocument } from './block-links.ts'
-import { dagPbCode, readNode, wrongContent } from './unixfs.ts'
+import { readNode, wrongContent } from './unixfs.ts'
 
 export function linksInOrder({ cid, bytes }: Block): CID[] {
-  if (cid.code === dagPbCode) return readNode(cid, bytes).links.map((link) => link.Hash)
+  if (cid.code === codec.dagPb) return readNode(cid, bytes).links.map((link) => link.Hash)
   return readable(cid, () => linksInDocument({ cid, bytes }))
 }
 

@@ -6,9 +6,6 @@ import type { CID } from 'multiformats/cid'
 import { maxBlockBytes } from '../core/block.ts'
 import { Failure } from '../core/failure.ts'
 
-export const dagPbCode = 0x70
-export const rawCode = 0x55
-
 export type Node = {
   readonly links: readonly PBLink[]
   /** What it is; undefined for dag-pb that is no UnixFS. */

@@ -5,6 +5,7 @@ import { ipnsValidator } from 'ipns/validator'
 import { base36 } from 'multiformats/bases/base36'
 import { CID } from 'multiformats/cid'
 import { maxRecordBytes } from '../../backends/upstreams/contract.ts'
+import { codec, hash } from '../core/cid.ts'
 import { Failure } from '../core/failure.ts'
 
 export type IpnsRecord = {
@@ -19,8 +20,7 @@ export type IpnsRecord = {
 }
 
 const defaultTtlMs = 300_000
-const libp2pKey = 0x72
-const keyFunctions: ReadonlySet<number> = new Set([0x00, 0x12]) // the key itself, or its sha2-256
+const keyFunctions: ReadonlySet<number> = new Set<number>([hash.identity, hash.sha256]) // the key itself, or its sha2-256
 
 function routingKey({ multihash }: CID): Uint8Array {
   return multihashToIPNSRoutingKey(multihash as Parameters<typeof multihashToIPNSRoutingKey>[0])
@@ -29,7 +29,7 @@ function routingKey({ multihash }: CID): Uint8Array {
 /** The same key in one form, however it was spelled. Throws for what cannot be the hash of a key. */
 export function canonicalKey(cid: CID): CID {
   const { code, digest } = cid.multihash
-  if (keyFunctions.has(code) && digest.byteLength <= 64) return CID.createV1(libp2pKey, cid.multihash)
+  if (keyFunctions.has(code) && digest.byteLength <= 64) return CID.createV1(codec.libp2pKey, cid.multihash)
   throw new Failure('malformed', `${cid} is not the key of a name`, { source: 'client' })
 }
 

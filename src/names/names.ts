@@ -3,7 +3,7 @@
 import type { CID } from 'multiformats/cid'
 import type { ContentPath } from '../content/entity.ts'
 import { parseRoot } from '../content/path.ts'
-import { parseKey } from '../core/cid-text.ts'
+import { parseKey } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
 import { Failure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'

@@ -1,6 +1,7 @@
 // What one request asks of the upstreams: with what follows it, as long as an answer under way brings that, or block by block.
 // What nobody has is remembered, and searched for behind the request.
 import type { CID } from 'multiformats/cid'
+import { codec } from '../core/cid.ts'
 import { type Failure, isFailure } from '../core/failure.ts'
 import type { Flight } from '../core/flights.ts'
 import type { Account } from '../observe/account.ts'
@@ -45,7 +46,6 @@ export interface UpstreamReader {
 
 export type LastFrom = 'nowhere' | 'tier' | 'upstream'
 
-const rawCodec = 0x55
 // After an answer left out what was waited for, so many blocks are asked for alone before the next answer is begun.
 const firstAlone = 8
 const mostAlone = 1024
@@ -161,7 +161,7 @@ export function createUpstreamReader(
     // One leaf missing between others that are here costs one block, not an answer with everything after it. Where one
     // block is all that is wanted, a CAR is not the question either: upstreams leave out of it what does not decode.
     const isItself = around.segments.length === 0 && sameBytes(cid, around.cid)
-    const isAlone = cid.code === rawCodec ? lastFrom === 'tier' || isItself : around.scope === 'block' && isItself
+    const isAlone = cid.code === codec.raw ? lastFrom === 'tier' || isItself : around.scope === 'block' && isItself
     if (isAlone || (lastFrom !== 'nowhere' && !shared.knowsDags(cid))) return undefined
     return (dag = joinDag(around))
   }

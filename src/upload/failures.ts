@@ -1,6 +1,7 @@
 // What can go wrong with an upload, in one place, so that the same trouble has the same words.
-import { codeOf, isNoRoom } from '../core/durable.ts'
+
 import { Failure } from '../core/failure.ts'
+import { codeOf, isNoRoom } from '../core/files.ts'
 
 export const malformed = (message: string, cause?: unknown): Failure =>
   new Failure('malformed', message, { source: 'client', cause })

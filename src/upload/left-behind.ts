@@ -1,9 +1,9 @@
 // What a change of the configuration leaves behind: uploads that only providers hold, or were to hold, which are configured
 // no more. It is read from the records of uploads in the data folder, and nothing there is changed.
-import { opendir, readFile } from 'node:fs/promises'
+import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { CID } from 'multiformats/cid'
-import { codeOf, makeFolder, writeDurably } from '../core/durable.ts'
+import { makeFolder, namesIn, orIfGone, writeDurably } from '../core/files.ts'
 import { type Entry, readEntry } from './spool/journal.ts'
 
 export type LeftBehind = {
@@ -120,20 +120,8 @@ async function* entriesIn(data: string, signal: AbortSignal | undefined): AsyncG
 }
 
 const entryIn = async (file: string): Promise<Entry | undefined> =>
-  readEntry(await readFile(file, 'utf8').catch(orNothing('')))
+  readEntry(await orIfGone(readFile(file, 'utf8'), ''))
 
 async function* filesBelow(folder: string): AsyncGenerator<string> {
   for await (const name of namesIn(folder)) if (name.endsWith('.json')) yield join(folder, name)
 }
-
-async function* namesIn(folder: string): AsyncGenerator<string> {
-  const opened = await opendir(folder).catch(orNothing(undefined))
-  if (opened) for await (const { name } of opened) yield name
-}
-
-const orNothing =
-  <T>(otherwise: T) =>
-  (error: unknown): T => {
-    if (codeOf(error) === 'ENOENT' || codeOf(error) === 'ENOTDIR') return otherwise
-    throw error
-  }

@@ -4,13 +4,14 @@
 import { base64 } from 'multiformats/bases/base64'
 import { CID } from 'multiformats/cid'
 import type { Entity } from '../content/entity.ts'
+import { codec } from '../core/cid.ts'
 import { readDocument } from '../ipld/dag-links.ts'
 import { cidLink, type Whereabouts } from './links.ts'
 import { escaped, pageEnd, pageTop, shown, templateHash } from './page.ts'
 
 const codecs: ReadonlyMap<number, string> = new Map([
-  [0x71, 'dag-cbor'],
-  [0x0129, 'dag-json'],
+  [codec.dagCbor, 'dag-cbor'],
+  [codec.dagJson, 'dag-json'],
 ])
 const mostChars = 512 * 1024
 const mostDepth = 64

@@ -3,7 +3,7 @@
 import { randomBytes } from 'node:crypto'
 import { link, readdir, rename, rm } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
-import { codeOf, makeFolder, syncFolder, writeSynced } from '../../../src/core/durable.ts'
+import { isGone, makeFolder, syncFolder, writeSynced } from '../../../src/core/files.ts'
 
 export interface Disk {
   /** Makes a folder that lasts. */
@@ -55,7 +55,7 @@ export function createDisk(root: string): Disk {
     try {
       await place(file, make)
     } catch (error) {
-      if (codeOf(error) !== 'ENOENT') throw error
+      if (!isGone(error)) throw error
       made.clear()
       await place(file, make)
     }

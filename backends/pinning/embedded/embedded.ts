@@ -6,8 +6,8 @@ import { join, resolve } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { type Block, blockKey, isIdentity, maxBlockBytes, proves, provesKey } from '../../../src/core/block.ts'
-import { codeOf } from '../../../src/core/durable.ts'
 import { Failure } from '../../../src/core/failure.ts'
+import { codeOf, orIfGone } from '../../../src/core/files.ts'
 import type { BlockFile, LeftStore, LocalStore, Provider, ProviderContext, ProviderKind, Upload } from '../contract.ts'
 import { createDisk } from './disk.ts'
 import { blocksIn, foldersLeft, note, usualFolder } from './folders.ts'
@@ -212,15 +212,6 @@ const cannotLink: ReadonlySet<string> = new Set([
 async function allOrNone(work: readonly Promise<void>[]): Promise<void> {
   await Promise.allSettled(work)
   await Promise.all(work)
-}
-
-async function orIfGone<T>(work: Promise<T>, otherwise: T): Promise<T> {
-  try {
-    return await work
-  } catch (error) {
-    if (codeOf(error) === 'ENOENT') return otherwise
-    throw error
-  }
 }
 
 function outage(name: string, what: string, root: string, cause: unknown): Failure {

@@ -1,8 +1,9 @@
 // Where this data folder's pins lie. A configuration that names another place, or another provider, leaves them where they
 // are: they are found again as long as they hold anything. A folder that was named by the operator is noted in the data
 // folder before the first pin in it counts.
-import { appendFile, opendir, readFile } from 'node:fs/promises'
+import { appendFile, readFile } from 'node:fs/promises'
 import { join, resolve } from 'node:path'
+import { namesIn, orIfGone } from '../../../src/core/files.ts'
 import type { Disk } from './disk.ts'
 
 const listIn = (data: string): string => join(data, 'pins.folders')
@@ -27,7 +28,7 @@ export async function foldersLeft(data: string, known: readonly string[]): Promi
 }
 
 async function noted(data: string): Promise<string[]> {
-  const text = await readFile(listIn(data), 'utf8').catch(ifGone(''))
+  const text = await orIfGone(readFile(listIn(data), 'utf8'), '')
   return text.split('\n').flatMap((line) => {
     const root = parse(line)
     return root === undefined ? [] : [resolve(root)]
@@ -45,19 +46,7 @@ function parse(line: string): string | undefined {
 
 /** A block is what makes it worth reading: folders alone are not. */
 async function holdsAnything(root: string): Promise<boolean> {
-  for await (const shard of entriesOf(blocksIn(root)))
-    for await (const _ of entriesOf(join(blocksIn(root), shard))) return true
+  for await (const shard of namesIn(blocksIn(root)))
+    for await (const _ of namesIn(join(blocksIn(root), shard))) return true
   return false
 }
-
-async function* entriesOf(folder: string): AsyncGenerator<string> {
-  const opened = await opendir(folder).catch(ifGone(undefined))
-  if (opened) for await (const { name } of opened) yield name
-}
-
-const ifGone =
-  <T>(otherwise: T) =>
-  (error: NodeJS.ErrnoException): T => {
-    if (error.code === 'ENOENT' || error.code === 'ENOTDIR') return otherwise
-    throw error
-  }

@@ -1,8 +1,9 @@
 // The records of the embedded store, one small file per pin. By CID and not by hash: a raw file whose bytes are the root
 // of another one is a pin of its own.
-import { readdir, readFile, unlink } from 'node:fs/promises'
+import { readFile, unlink } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
+import { namesIn, orIfGone } from '../../../src/core/files.ts'
 import type { Disk } from './disk.ts'
 
 export type Pin = {
@@ -37,8 +38,8 @@ export function createPins(root: string, disk: Disk): Pins {
       await disk.sync(shardOf(nameOf(cid)))
     },
     async *all() {
-      for (const shard of await names(root)) {
-        for (const file of await names(join(root, shard))) {
+      for await (const shard of namesIn(root)) {
+        for await (const file of namesIn(join(root, shard))) {
           const pin = file.endsWith('.json') ? await readPin(join(root, shard, file)) : undefined
           if (pin) yield pin
         }
@@ -48,21 +49,6 @@ export function createPins(root: string, disk: Disk): Pins {
 }
 
 async function readPin(file: string): Promise<Pin | undefined> {
-  try {
-    return JSON.parse(await readFile(file, 'utf8')) as Pin
-  } catch (error) {
-    if (isGone(error)) return undefined
-    throw error
-  }
+  const text = await orIfGone(readFile(file, 'utf8'), undefined)
+  return text === undefined ? undefined : (JSON.parse(text) as Pin)
 }
-
-async function names(folder: string): Promise<string[]> {
-  try {
-    return await readdir(folder)
-  } catch (error) {
-    if (isGone(error)) return []
-    throw error
-  }
-}
-
-const isGone = (error: unknown): boolean => error instanceof Error && 'code' in error && error.code === 'ENOENT'

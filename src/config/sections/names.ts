@@ -1,7 +1,7 @@
 // How names are resolved: who is asked for DNSLinks, and how long an answer is believed.
 import { isIP } from 'node:net'
 import { z } from 'zod'
-import { parseCid, parseKey } from '../../core/cid-text.ts'
+import { parseCid, parseKey } from '../../core/cid.ts'
 import { duration } from '../../core/units.ts'
 
 const dnsServer = z.string().refine(isDnsServer, {

@@ -3,7 +3,8 @@
 import { murmur364 } from '@multiformats/murmur3'
 import type { CID } from 'multiformats/cid'
 import { type Block, blockKey } from '../../core/block.ts'
-import { dagPbCode, hashTypeOf, type Node, readNode, wrongContent } from '../../ipld/unixfs.ts'
+import { codec, hash } from '../../core/cid.ts'
+import { hashTypeOf, type Node, readNode, wrongContent } from '../../ipld/unixfs.ts'
 import type { DagWant, Expected, Session } from '../../retrieval/session.ts'
 import { createHeld } from './held.ts'
 
@@ -11,12 +12,11 @@ export type ShardLink = { readonly name: string; readonly cid: CID; readonly siz
 
 const mostDepth = 32
 const guessedShardBytes = 16 * 1024
-const murmur3x64 = 0x22
 
 /** Bits of the hash per level, and hexadecimal digits before each name in a shard. */
 function shape(cid: CID, { unixfs, data }: Node): { bits: number; digits: number } {
   if (unixfs?.type !== 'hamt-sharded-directory') throw wrongContent(cid, 'it stands where a part of a directory should')
-  if (data === undefined || hashTypeOf(data) !== murmur3x64)
+  if (data === undefined || hashTypeOf(data) !== hash.murmur3x64)
     throw wrongContent(cid, 'it places names by a hash other than murmur3-x64-64')
   const fanout = Number(unixfs.fanout ?? 0n)
   const bits = Math.log2(fanout)
@@ -66,7 +66,7 @@ export async function findInShards(
     const deeper = node.links.find((link) => link.Name === prefix)
     if (!deeper) return undefined
     cid = deeper.Hash
-    if (cid.code !== dagPbCode) throw wrongContent(cid, 'it stands where a part of a directory should')
+    if (cid.code !== codec.dagPb) throw wrongContent(cid, 'it stands where a part of a directory should')
     bytes = await session.get(cid, around)
     way.push({ cid, bytes })
   }

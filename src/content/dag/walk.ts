@@ -2,9 +2,10 @@
 // and the range need is fetched: a block that is missing elsewhere does not matter.
 import type { CID } from 'multiformats/cid'
 import type { Block } from '../../core/block.ts'
+import { codec } from '../../core/cid.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import { linksInOrder } from '../../ipld/dag-links.ts'
-import { dagPbCode, declaredSize, type Node, rawCode, readNode, wrongContent } from '../../ipld/unixfs.ts'
+import { declaredSize, type Node, readNode, wrongContent } from '../../ipld/unixfs.ts'
 import type { DagWant, Expected, Session } from '../../retrieval/session.ts'
 import { mostFileBytes } from '../file.ts'
 import { visitBelow, type Way } from '../way.ts'
@@ -71,7 +72,7 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
         bytes: Math.min(span ? span.to - span.from : guessedBytes, guessedBytes),
         visit,
       }
-      if (cid.code !== rawCode) return
+      if (cid.code !== codec.raw) return
     }
   }
 
@@ -125,7 +126,7 @@ const isWhole = (span: Span | undefined, range: Span | undefined): boolean =>
   !range || !span || (span.from >= range.from && span.to <= range.to)
 
 function everything(block: Block, { way }: Part): Child[] {
-  if (way && block.cid.code === dagPbCode) return named(block, way)
+  if (way && block.cid.code === codec.dagPb) return named(block, way)
   return linksInOrder(block).map((cid) => ({ cid, span: undefined }))
 }
 
@@ -155,7 +156,7 @@ function namesIn(cid: CID, node: Node): ((name: string) => string) | undefined {
 /** What belongs to the entity below this block: parts of a file, shards of a directory, nothing otherwise. */
 function ofEntity(block: Block, part: Part, range: Span | undefined): Child[] {
   const { cid, bytes } = block
-  if (cid.code !== dagPbCode) return []
+  if (cid.code !== codec.dagPb) return []
   const node = readNode(cid, bytes)
   switch (node.unixfs?.type) {
     case 'hamt-sharded-directory':

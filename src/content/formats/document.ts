@@ -1,5 +1,7 @@
 // json, cbor, dag-json and dag-cbor: documents as they are stored. Nothing is converted (IPIP-524); the plain types are
 // other names for the same bytes, and for a file they ask for nothing that a file's own answer would not give.
+
+import { codec } from '../../core/cid.ts'
 import { type Format, type FormatName, notAcceptable, refuseRemainder, storedBlock } from './format.ts'
 
 type DocumentFormat = {
@@ -10,7 +12,7 @@ type DocumentFormat = {
   readonly disposition: 'inline' | 'attachment'
 }
 
-const [json, dagJson, cbor, dagCbor] = [0x0200, 0x0129, 0x51, 0x71]
+const { json, dagJson, cbor, dagCbor } = codec
 
 const documentFormat = ({ name, mediaType, codecs, extension, disposition }: DocumentFormat): Format => {
   const isPlain = name === 'json' || name === 'cbor'

@@ -1,6 +1,8 @@
 // application/x-tar: an entity with everything below it, packed under its CID while it is read.
+
+import { codec } from '../../core/cid.ts'
 import { Failure } from '../../core/failure.ts'
-import { dagPbCode, readNode, wrongContent } from '../../ipld/unixfs.ts'
+import { readNode, wrongContent } from '../../ipld/unixfs.ts'
 import type { Session } from '../../retrieval/session.ts'
 import type { Entity } from '../entity.ts'
 import { mostFileBytes, readFile } from '../file.ts'
@@ -47,7 +49,7 @@ async function* write(session: Session, root: Entity, way: Way): AsyncGenerator<
 
 function describe({ path, entity }: Member): TarMember {
   const { cid, block, kind, size = 0, mtime = 0 } = entity
-  const stored = cid.code === dagPbCode ? readNode(cid, block).unixfs?.mode : undefined
+  const stored = cid.code === codec.dagPb ? readNode(cid, block).unixfs?.mode : undefined
   // Never setuid, setgid or sticky: whoever unpacks this did not choose to trust its author that far.
   const mode = (stored ?? 0o644) & 0o777
   switch (kind) {

@@ -7,9 +7,9 @@ import { formats } from '../../content/formats/formats.ts'
 import { parsePath } from '../../content/path.ts'
 import { etagOf, type Representation } from '../../content/representation.ts'
 import { resolve } from '../../content/resolve.ts'
+import { codec } from '../../core/cid.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
-import { dagPbCode, rawCode } from '../../ipld/unixfs.ts'
 import type { Names, Wants } from '../../names/names.ts'
 import { type Account, createAccount } from '../../observe/account.ts'
 import type { Retrieval, Session } from '../../retrieval/session.ts'
@@ -142,7 +142,7 @@ const notProvable = (): Failure =>
  * web a page: those have tags of their own.
  */
 const hasPlainTag = ({ cid, segments }: ContentPath, mode: Mode): boolean =>
-  segments.length === 0 && (cid.code === rawCode || (mode === 'api' && cid.code !== dagPbCode))
+  segments.length === 0 && (cid.code === codec.raw || (mode === 'api' && cid.code !== codec.dagPb))
 
 const isAny = (ifNoneMatch: string | undefined): boolean => ifNoneMatch?.trim() === '*'
 

@@ -4,6 +4,7 @@ import type { CID } from 'multiformats/cid'
 import type { Representation } from '../../content/representation.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
+import { oneOf } from '../../core/header.ts'
 import type { Account } from '../../observe/account.ts'
 import type { Session } from '../../retrieval/session.ts'
 import { policyFor } from '../../web/policy.ts'
@@ -163,7 +164,7 @@ function dispositionOf({ query }: Target, save: Representation['save']): string 
 
 function rangeOf({ headers }: IncomingMessage, { etag }: Representation, size: number): Range | undefined {
   const ifRange = headers['if-range']
-  if (!rangeApplies(Array.isArray(ifRange) ? ifRange[0] : ifRange, etag)) return undefined
+  if (!rangeApplies(oneOf(ifRange), etag)) return undefined
   const range = parseRange(headers.range, size)
   if (range !== 'unsatisfiable') return range
   throw new Failure('malformed', `the range lies behind the end: there are ${size} bytes`, {

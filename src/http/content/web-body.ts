@@ -5,6 +5,7 @@ import type { ContentPath, Entity, Resolution } from '../../content/entity.ts'
 import { etagOf, type Representation } from '../../content/representation.ts'
 import type { ResolveOptions } from '../../content/resolve.ts'
 import { symlinkTarget } from '../../content/resolve.ts'
+import { codec } from '../../core/cid.ts'
 import type { Session } from '../../retrieval/session.ts'
 import { documentEtag, documentPage, hasPage } from '../../web/document-page.ts'
 import { fileType } from '../../web/file-type.ts'
@@ -49,10 +50,10 @@ export type WebAnswer =
 const html = 'text/html; charset=utf-8'
 const types: ReadonlyMap<number, { readonly type: string; readonly ending: string; readonly isText: boolean }> =
   new Map([
-    [0x0129, { type: 'application/vnd.ipld.dag-json', ending: '.json', isText: true }],
-    [0x71, { type: 'application/vnd.ipld.dag-cbor', ending: '.cbor', isText: false }],
-    [0x0200, { type: 'application/json', ending: '.json', isText: true }],
-    [0x51, { type: 'application/cbor', ending: '.cbor', isText: false }],
+    [codec.dagJson, { type: 'application/vnd.ipld.dag-json', ending: '.json', isText: true }],
+    [codec.dagCbor, { type: 'application/vnd.ipld.dag-cbor', ending: '.cbor', isText: false }],
+    [codec.json, { type: 'application/json', ending: '.json', isText: true }],
+    [codec.cbor, { type: 'application/cbor', ending: '.cbor', isText: false }],
   ])
 
 export async function answerOnWeb(

@@ -2,14 +2,14 @@
 import { base32 } from 'multiformats/bases/base32'
 import { base36 } from 'multiformats/bases/base36'
 import { CID } from 'multiformats/cid'
+import { codec } from '../../core/cid.ts'
 import { Failure } from '../../core/failure.ts'
 
-const libp2pKey = 0x72
 const mostChars = 63
 
 /** base32, or base36 where that does not fit; keys of names are always base36. Throws for what fits in neither. */
 export function labelOf(cid: CID, namespace: 'ipfs' | 'ipns'): string {
-  const code = namespace === 'ipns' ? libp2pKey : cid.code
+  const code = namespace === 'ipns' ? codec.libp2pKey : cid.code
   const canonical = cid.version === 1 && cid.code === code ? cid : CID.createV1(code, cid.multihash)
   if (namespace === 'ipfs') {
     const text = canonical.toString(base32)

@@ -2,7 +2,7 @@
 // gateway specifications: https://<cid>.ipfs.<gateway>/<path> is /ipfs/<cid>/<path> on an origin of its own.
 import type { IncomingMessage } from 'node:http'
 import { isIP } from 'node:net'
-import { parseCid, parseKey } from '../../core/cid-text.ts'
+import { parseCid, parseKey } from '../../core/cid.ts'
 import { Failure } from '../../core/failure.ts'
 import { namespaceOf, type Place, sharedPlace } from '../content/place.ts'
 import { baseOf, type Target } from '../wire/target.ts'

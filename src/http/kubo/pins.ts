@@ -1,11 +1,10 @@
 // `pin/add` and `pin/ls`: what is found is given to the providers; what is listed is the record of uploads.
-import { CID } from 'multiformats/cid'
+import type { CID } from 'multiformats/cid'
 import { walkDag } from '../../content/dag/walk.ts'
 import { parseRoot } from '../../content/path.ts'
 import { wayFrom } from '../../content/way.ts'
 import { Failure } from '../../core/failure.ts'
-import { dagPbCode } from '../../ipld/unixfs.ts'
-import { nameOf } from '../../upload/spool/journal.ts'
+import { cidOf, nameOf } from '../../upload/spool/journal.ts'
 import { writeAll } from '../wire/write.ts'
 import { argOf, badCall, type Call, isOn, saidIn, sendJson } from './call.ts'
 
@@ -69,15 +68,6 @@ async function* found({ deps }: Call, cids: readonly CID[]): AsyncGenerator<stri
 }
 
 async function* everything({ deps }: Call): AsyncGenerator<string> {
-  for (const { accepted, cid, profile } of deps.uploads.confirmation.open()) if (accepted) yield spelled(cid, profile)
-  for await (const { cid, profile } of deps.uploads.journal.records()) yield spelled(cid, profile)
+  for (const entry of deps.uploads.confirmation.open()) if (entry.accepted) yield cidOf(entry).toString()
+  for await (const record of deps.uploads.journal.records()) yield cidOf(record).toString()
 }
-
-/** A raw block, or one of another hash, has no other spelling, whatever stands beside it. */
-function spelled(cid: string, profile: string): string {
-  const parsed = CID.parse(cid)
-  const isV0 = profile === 'unixfs-v0-2015' && parsed.code === dagPbCode && parsed.multihash.code === sha256
-  return isV0 ? parsed.toV0().toString() : cid
-}
-
-const sha256 = 0x12

@@ -7,11 +7,8 @@ import { type BufferImporter, importer } from 'ipfs-unixfs-importer'
 import { CID } from 'multiformats/cid'
 import { create as createDigest } from 'multiformats/hashes/digest'
 import type { Shape } from '../../../backends/pinning/contract.ts'
+import { codec, hash } from '../../core/cid.ts'
 import { balancedLayout } from './layout.ts'
-
-const rawCodec = 0x55
-const dagPbCodec = 0x70
-const sha256 = 0x12
 
 /** `dagBytes`: of all its blocks, those that are in it twice counted twice. */
 export type Imported = { readonly cid: CID; readonly dagBytes: number }
@@ -54,8 +51,8 @@ function leafImporter({ isRaw, cidVersion }: Shape, room: Room, put: Put): Buffe
       yield async () => {
         const size = BigInt(chunk.byteLength)
         const block = isRaw ? chunk : encodePb({ Data: new UnixFS({ type: 'file', data: chunk }).marshal(), Links: [] })
-        const digest = createDigest(sha256, createHash('sha256').update(block).digest())
-        const cid = isRaw ? CID.createV1(rawCodec, digest) : CID.create(cidVersion, dagPbCodec, digest)
+        const digest = createDigest(hash.sha256, createHash('sha256').update(block).digest())
+        const cid = isRaw ? CID.createV1(codec.raw, digest) : CID.create(cidVersion, codec.dagPb, digest)
         await put(cid, block)
         room.push(chunk.buffer as ArrayBuffer)
         const result = { cid, size: BigInt(block.byteLength), block: noBytes }

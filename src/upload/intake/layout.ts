@@ -7,6 +7,7 @@ import type { FileLayout } from 'ipfs-unixfs-importer/layout'
 import { varint } from 'multiformats'
 import { CID } from 'multiformats/cid'
 import { create as createDigest } from 'multiformats/hashes/digest'
+import { codec, hash } from '../../core/cid.ts'
 
 export type Part = { readonly cid: CID; readonly fileBytes: number; readonly dagBytes: number }
 
@@ -15,9 +16,6 @@ type Layout = {
   readonly cidVersion: 0 | 1
   readonly put: (cid: CID, bytes: Uint8Array) => Promise<unknown>
 }
-
-const dagPb = 0x70
-const sha256 = 0x12
 
 export function balancedLayout(layout: Layout): FileLayout {
   return async (leaves, reduce) => {
@@ -47,8 +45,8 @@ export function balancedLayout(layout: Layout): FileLayout {
 
 async function putParent(parts: readonly Part[], { cidVersion, put }: Layout): Promise<Part> {
   const { block, ...sizes } = parentOf(parts)
-  const digest = createDigest(sha256, createHash('sha256').update(block).digest())
-  const cid = cidVersion === 0 ? CID.createV0(digest) : CID.createV1(dagPb, digest)
+  const digest = createDigest(hash.sha256, createHash('sha256').update(block).digest())
+  const cid = cidVersion === 0 ? CID.createV0(digest) : CID.createV1(codec.dagPb, digest)
   await put(cid, block)
   return { cid, ...sizes }
 }

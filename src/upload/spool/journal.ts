@@ -4,7 +4,8 @@ import { readdir, readFile, rename, rm } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { CID } from 'multiformats/cid'
 import type { Profile } from '../../../backends/pinning/contract.ts'
-import { codeOf, isLeftOver, makeFolder, syncFolder, writeDurably } from '../../core/durable.ts'
+import { codec, hash } from '../../core/cid.ts'
+import { isLeftOver, makeFolder, namesIn, orIfGone, syncFolder, writeDurably } from '../../core/files.ts'
 import type { Log } from '../../core/log.ts'
 import type { SpoolRecord } from './spool.ts'
 
@@ -66,10 +67,7 @@ export function createJournal(root: string, log: Log): Journal {
   const recordOf = (name: string): string => join(done, name.slice(-2), `${name}.json`)
 
   async function parse(file: string): Promise<Entry | undefined> {
-    const text = await readFile(file, 'utf8').catch((error: unknown) => {
-      if (codeOf(error) === 'ENOENT') return undefined
-      throw error
-    })
+    const text = await orIfGone(readFile(file, 'utf8'), undefined)
     if (text === undefined) return undefined
     const entry = readEntry(text)
     if (!entry) log('error', 'journal.unreadable', { file })
@@ -113,8 +111,8 @@ export function createJournal(root: string, log: Log): Journal {
     },
     record: (cid) => parse(recordOf(nameOf(cid))),
     async *records() {
-      for (const shard of await namesIn(done))
-        for (const file of await namesIn(join(done, shard))) {
+      for await (const shard of namesIn(done))
+        for await (const file of namesIn(join(done, shard))) {
           const entry = file.endsWith('.json') ? await parse(join(done, shard, file)) : undefined
           if (entry) yield entry
         }
@@ -143,21 +141,17 @@ export function readEntry(text: string): Entry | undefined {
   }
 }
 
-async function namesIn(folder: string): Promise<string[]> {
-  return readdir(folder).catch((error: unknown) => {
-    if (codeOf(error) === 'ENOENT') return []
-    throw error
-  })
+/** As it was answered: under the v0 profile a file goes by a v0 CID, but for a raw block, or one of another hash. */
+export function cidOf({ cid, profile }: Pick<Entry, 'cid' | 'profile'>): CID {
+  const parsed = CID.parse(cid)
+  const isV0 = profile === 'unixfs-v0-2015' && parsed.code === codec.dagPb && parsed.multihash.code === hash.sha256
+  return isV0 ? parsed.toV0() : parsed
 }
 
-const dagPb = 0x70
-const sha256 = 0x12
-
 /** The spool of it, as it was written. */
-export function recordOf({ id, cid, profile, bytes, carBytes }: Entry): SpoolRecord {
-  const parsed = CID.parse(cid)
-  const isV0 = profile === 'unixfs-v0-2015' && parsed.code === dagPb && parsed.multihash.code === sha256
-  return { id, cid: isV0 ? parsed.toV0() : parsed, profile, bytes, carBytes }
+export const recordOf = (entry: Entry): SpoolRecord => {
+  const { id, profile, bytes, carBytes } = entry
+  return { id, cid: cidOf(entry), profile, bytes, carBytes }
 }
 
 /** One name for a file, whatever version of its CID it is called by. */

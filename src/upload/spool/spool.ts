@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import type { LocalStore, Profile, Upload } from '../../../backends/pinning/contract.ts'
 import { blockKey } from '../../core/block.ts'
-import { codeOf, makeFolder, syncFolder, writeSynced } from '../../core/durable.ts'
+import { isGone, makeFolder, syncFolder, writeSynced } from '../../core/files.ts'
 import { diskFailure } from '../failures.ts'
 import { blockName, carHeader, carSectionBytes, spooledUpload } from './spooled.ts'
 
@@ -64,7 +64,7 @@ export function createSpools(data: string): Spools {
     for (const id of offered.get(key) ?? []) {
       const bytes = await readFile(join(folderOf(id), key)).catch((error: unknown) => {
         // It was dropped just now: whoever made that happen holds it.
-        if (codeOf(error) === 'ENOENT') return undefined
+        if (isGone(error)) return undefined
         throw diskFailure(error, 'read an upload')
       })
       if (bytes) return bytes
@@ -120,7 +120,7 @@ export function createSpools(data: string): Spools {
         await syncFolder(folderOf(id))
       } catch (error) {
         // It was dropped just now: whoever it waited for holds it.
-        if (codeOf(error) !== 'ENOENT') throw diskFailure(error, 'take an upload')
+        if (!isGone(error)) throw diskFailure(error, 'take an upload')
       }
     },
     async offer(id) {

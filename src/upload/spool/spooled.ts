@@ -10,10 +10,9 @@ import type { CID } from 'multiformats/cid'
 import type { LocalStore, Profile, Upload } from '../../../backends/pinning/contract.ts'
 import { entityOf } from '../../content/resolve.ts'
 import { type Block, blockKey, isIdentity, proves } from '../../core/block.ts'
+import { codec } from '../../core/cid.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import { linksOf } from '../../ipld/block-links.ts'
-
-export const pbCodec = 0x70
 
 export type Spooled = {
   readonly cid: CID
@@ -74,8 +73,9 @@ export function spooledUpload({ cid: root, profile, bytes, carBytes, folder, sto
       let pieces = mostEmptyPieces + 2 * bytes
       for await (const { cid, bytes: block, isLeaf } of walk(signal, false)) {
         if (--pieces < 0) throw noFile(root, 'it is made of too many empty blocks')
-        if (cid.code === pbCodec && !isLeaf) continue
-        const piece = cid.code === pbCodec ? (UnixFS.unmarshal(decodePb(block).Data ?? nothing).data ?? nothing) : block
+        if (cid.code === codec.dagPb && !isLeaf) continue
+        const piece =
+          cid.code === codec.dagPb ? (UnixFS.unmarshal(decodePb(block).Data ?? nothing).data ?? nothing) : block
         left -= piece.byteLength
         if (left < 0) break
         yield piece

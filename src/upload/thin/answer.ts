@@ -2,7 +2,7 @@
 import type { IncomingMessage } from 'node:http'
 import { CID } from 'multiformats/cid'
 import type { Failure, FailureKind } from '../../core/failure.ts'
-import { parseRetryAfter } from '../../core/retry-after.ts'
+import { parseRetryAfter } from '../../core/header.ts'
 import { type FailureClass, nameOf } from '../spool/journal.ts'
 
 export type TargetFailure = (

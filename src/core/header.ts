@@ -1,4 +1,8 @@
-// The header Retry-After (RFC 9110 §10.2.3), as others send it to us.
+// Headers as others send them to us: one value of one that may come twice, and Retry-After (RFC 9110 §10.2.3).
+
+/** The first value: Node makes a list of a header that came more than once. */
+export const oneOf = (value: string | string[] | undefined): string | undefined =>
+  Array.isArray(value) ? value[0] : value
 
 const mostMs = 86_400_000
 

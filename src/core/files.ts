@@ -1,7 +1,7 @@
-// Writing that survives a power cut: bytes onto the platter, then a rename, then the folder that holds the name. Imports
-// nothing of ours.
+// Files: what an error of the file system means, and writing that survives a power cut (bytes onto the platter, then a
+// rename, then the folder that holds the name).
 import { randomBytes } from 'node:crypto'
-import { mkdir, open, rename, rm } from 'node:fs/promises'
+import { mkdir, open, opendir, rename, rm } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 
 export function codeOf(error: unknown): string | undefined {
@@ -9,6 +9,27 @@ export function codeOf(error: unknown): string | undefined {
 }
 
 export const isNoRoom = (error: unknown): boolean => ['ENOSPC', 'EDQUOT'].includes(codeOf(error) ?? '')
+
+export const isGone = (error: unknown): boolean => codeOf(error) === 'ENOENT'
+
+/** `otherwise` for what is not there. */
+export async function orIfGone<T>(work: Promise<T>, otherwise: T): Promise<T> {
+  try {
+    return await work
+  } catch (error) {
+    if (isGone(error)) return otherwise
+    throw error
+  }
+}
+
+/** What is in a folder, one name after another; nothing where there is no folder. */
+export async function* namesIn(folder: string): AsyncGenerator<string> {
+  const opened = await opendir(folder).catch((error: unknown) => {
+    if (isGone(error) || codeOf(error) === 'ENOTDIR') return undefined
+    throw error
+  })
+  if (opened) for await (const { name } of opened) yield name
+}
 
 /** In the names of unfinished files: what a process that died left is told from what is being written. */
 const ours = randomBytes(6).toString('hex')

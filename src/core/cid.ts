@@ -1,4 +1,4 @@
-// CIDs as people and programs spell them: every multibase that is spelled right, v0 and v1. Imports nothing of ours.
+// CIDs: the codes in them, and how people and programs spell them (every multibase that is spelled right, v0 and v1).
 
 import { base2 } from 'multiformats/bases/base2'
 import { base8 } from 'multiformats/bases/base8'
@@ -20,6 +20,27 @@ import { base58btc, base58flickr } from 'multiformats/bases/base58'
 import { base64, base64pad, base64url, base64urlpad } from 'multiformats/bases/base64'
 import { CID } from 'multiformats/cid'
 import { decode as decodeDigest } from 'multiformats/hashes/digest'
+
+/** What a block is written in (multicodec table). */
+export const codec = {
+  cbor: 0x51,
+  raw: 0x55,
+  dagPb: 0x70,
+  dagCbor: 0x71,
+  libp2pKey: 0x72,
+  dagJson: 0x0129,
+  json: 0x0200,
+} as const
+
+/** What a CID's digest is made with. */
+export const hash = {
+  identity: 0x00,
+  sha256: 0x12,
+  sha512: 0x13,
+  blake3: 0x1e,
+  murmur3x64: 0x22,
+  blake2b256: 0xb220,
+} as const
 
 const decoder = [
   base2,
@@ -58,14 +79,12 @@ export function parseCid(text: string): CID | undefined {
   }
 }
 
-const libp2pKey = 0x72
-
 /** The key an IPNS name is: a CID in any base, or the bare multihash that peers are written as. Undefined for a domain. */
 export function parseKey(text: string): CID | undefined {
   const cid = parseCid(text)
   if (cid || text.length > mostCidChars || !text.startsWith('1')) return cid
   try {
-    return CID.createV1(libp2pKey, decodeDigest(base58btc.baseDecode(text)))
+    return CID.createV1(codec.libp2pKey, decodeDigest(base58btc.baseDecode(text)))
   } catch {
     return undefined
   }
