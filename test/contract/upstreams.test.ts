@@ -12,10 +12,15 @@ import { blockKey, proves } from '../../src/core/block.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { Failure, type FailureKind, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { addCbor, type Fixtures, fixtures } from '../support/fixtures.ts'
+import { addCbor, addFile, type Fixtures, fixtures, noise } from '../support/fixtures.ts'
 import { createKey } from '../support/ipns.ts'
 import { type Fault, type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 import { upstreamSuite } from './upstream.ts'
+
+/** For what an upstream leaves out. Everything else has the time that a busy machine may need. */
+const impatient = { connect: '500ms', firstByte: '300ms', idle: '300ms' }
+const patient = { connect: '10s', firstByte: '10s', idle: '10s' }
+const settingsFor = ({ kind }: Fault) => (kind === 'silent' || kind === 'stall' ? impatient : patient)
 
 const context: UpstreamContext = { name: 'one', userAgent: 'cidgate/test', log: silentLog, clock: systemClock }
 let all: Fixtures
@@ -42,8 +47,7 @@ async function make(
 function connect(use: string, settings: Record<string, unknown>): Upstream {
   const kind = upstreamKinds[use]
   assert.ok(kind)
-  const quick = { connect: '500ms', firstByte: '300ms', idle: '300ms', ...settings }
-  const upstream = kind.create(kind.options.parse(quick), context)
+  const upstream = kind.create(kind.options.parse({ ...patient, ...settings }), context)
   made.push(upstream)
   return upstream
 }
@@ -120,7 +124,7 @@ describe('trustless', () => {
   for (const [fault, onBlock, onDag] of faults) {
     const name = Object.values(fault).join(' ')
     test(`block: ${name} is ${onBlock}`, async () => {
-      const upstream = await make('trustless')
+      const upstream = await make('trustless', { settings: settingsFor(fault) })
       server.fault = fault
       const { cid, bytes } = all.files.smallV0
       if (onBlock === 'ok') assert.ok(proves(cid, await upstream.block(cid, signal())))
@@ -129,7 +133,7 @@ describe('trustless', () => {
       await idle(1)
     })
     test(`DAG: ${name} is ${onDag}`, async () => {
-      const upstream = await make('trustless')
+      const upstream = await make('trustless', { settings: settingsFor(fault) })
       server.fault = fault
       const want = entity(all.files.chunkedV0.cid)
       if (onDag === 'ok')
@@ -206,10 +210,9 @@ describe('trustless', () => {
   })
 
   test('whoever stops pulling stops the socket, and letting go frees it', async () => {
-    const upstream = await make('trustless')
-    server.fault = { kind: 'endless' }
-    server.fault = undefined
-    const iterator = upstream.dag(entity(all.files.deepV0.cid), signal())[Symbol.asyncIterator]()
+    const upstream = await make('trustless', { settings: impatient })
+    const large = await addFile(all.blocks, noise(50_000_000, 6))
+    const iterator = upstream.dag(entity(large.cid), signal())[Symbol.asyncIterator]()
     await iterator.next()
     await new Promise((resolve) => setTimeout(resolve, 400)) // longer than the idle clock: it runs only while we pull
     assert.ok(server.sentBytes < 20_000_000, `${server.sentBytes} bytes were sent to a reader that stopped`)
@@ -293,8 +296,8 @@ describe('trustless', () => {
 describe('trustless: IPNS records', () => {
   const key = createKey()
   const recordOf = (upstream: Upstream, own = signal()) => upstream.record?.(key.cid, own) ?? assert.fail()
-  const withRecord = async (bytes: Uint8Array) => {
-    const upstream = await make('trustless')
+  const withRecord = async (bytes: Uint8Array, settings = {}) => {
+    const upstream = await make('trustless', { settings })
     server.records.set(key.name, bytes)
     return upstream
   }
@@ -314,7 +317,7 @@ describe('trustless: IPNS records', () => {
   for (const [fault, , expected] of faults.filter(([{ kind }]) => kind !== 'emptyCar' && kind !== 'slowFirstByte')) {
     const kind = fault.kind === 'endless' ? 'too-large' : fault.kind === 'wrongLength' ? 'broken' : expected
     test(`${Object.values(fault).join(' ')} is ${kind}`, async () => {
-      const upstream = await withRecord(await key.record(`/ipfs/bafkqaaa/${'x'.repeat(200)}`))
+      const upstream = await withRecord(await key.record(`/ipfs/bafkqaaa/${'x'.repeat(200)}`), settingsFor(fault))
       server.fault = fault
       assert.equal((await failure(recordOf(upstream))).kind, kind)
       await idle(1)
@@ -359,7 +362,9 @@ describe('plain', () => {
   }
   test('what cannot be proved it does not have', async () => {
     const upstream = await make('plain', { plain: true })
-    assert.equal((await failure(upstream.block(all.files.deepV0.cid, signal()))).kind, 'not-found')
+    const { cid: large } = await addFile(all.blocks, noise(9_000_000, 6), 'v0')
+    for (const cid of [large, all.files.deepV0.cid])
+      assert.equal((await failure(upstream.block(cid, signal()))).kind, 'not-found')
     assert.equal((await failure(upstream.block(all.directory, signal()))).kind, 'broken') // a page that lists it
     assert.equal(upstream.traits.canBlock(all.cbor), false)
     assert.equal((await failure(pull(upstream, entity(all.directory)))).kind, 'not-found')
@@ -368,7 +373,7 @@ describe('plain', () => {
     ([{ kind }]) => !['emptyCar', 'wrongType', 'slowFirstByte', 'endless', 'cut', 'stall'].includes(kind),
   )) {
     test(`${Object.values(fault).join(' ')} is ${expected}`, async () => {
-      const upstream = await make('plain', { plain: true })
+      const upstream = await make('plain', { plain: true, settings: settingsFor(fault) })
       server.fault = fault
       assert.equal((await failure(upstream.block(all.files.hello.cid, signal()))).kind, expected)
       await idle(1)

@@ -5,7 +5,7 @@ import { connect } from 'node:net'
 import { join } from 'node:path'
 import { text as textOf } from 'node:stream/consumers'
 import { after, before, test } from 'node:test'
-import { type Fixtures, fixtures } from '../support/fixtures.ts'
+import { addFile, type Fixtures, fixtures, noise } from '../support/fixtures.ts'
 import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 import { freePort, run, tempFolder } from './support/processes.ts'
@@ -139,7 +139,7 @@ test('when nobody could be asked, nothing is kept: the answer is there as soon a
 })
 
 test('ranges of a large file, over the seams of what nginx keeps', async () => {
-  const { cid, bytes } = all.files.deepV0
+  const { cid, bytes } = await addFile(all.blocks, noise(50_000_000, 6), 'v0')
   const path = `/ipfs/${cid}`
   const ranges: [range: string, from: number, to: number][] = [
     ['bytes=0-9', 0, 10],

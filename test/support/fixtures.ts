@@ -53,12 +53,18 @@ const intoMap = (blocks: BlockMap) =>
     },
   }) as never
 
-export async function addFile(blocks: BlockMap, bytes: Uint8Array, profile: ProfileName = 'v1'): Promise<FileFixture> {
+export async function addFile(
+  blocks: BlockMap,
+  bytes: Uint8Array,
+  profile: ProfileName = 'v1',
+  chunkSize?: number,
+): Promise<FileFixture> {
   const content = (async function* () {
     yield bytes
   })()
   for await (const { cid } of importer([{ content }], intoMap(blocks), {
     ...profileOptions[profile],
+    ...(chunkSize && { chunker: fixedSize({ chunkSize }) }),
     reduceSingleLeafToSelf: true,
   })) {
     return { cid, bytes }
@@ -110,6 +116,9 @@ export function addSymlink(blocks: BlockMap, target: string): CID {
 
 export const text = (value: string): Uint8Array => new TextEncoder().encode(value)
 
+/** A piece of `deepV0`. */
+export const deepChunk = 16 * 1024
+
 /** One of everything, in a map of the caller's own. They are made once in a process. */
 export async function fixtures(): Promise<Fixtures> {
   made ??= makeFixtures()
@@ -131,7 +140,8 @@ async function makeFixtures() {
     smallV0: await addFile(blocks, noise(1000, 3), 'v0'),
     chunkedV0: await addFile(blocks, noise(700_000, 4), 'v0'),
     chunkedV1: await addFile(blocks, noise(3_300_000, 5)),
-    deepV0: await addFile(blocks, noise(50_000_000, 6), 'v0'),
+    // Two levels of links, as 50 MB have them, in a sixteenth of the bytes.
+    deepV0: await addFile(blocks, noise(3_125_000, 6), 'v0', deepChunk),
   }
   const names = {
     'readme.txt': text('read me'),

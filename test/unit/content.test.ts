@@ -172,9 +172,9 @@ describe('files', () => {
   test('a range reads no block it does not need', async () => {
     const session = memorySession(all.blocks)
     const { entity } = await resolve(session, parsePath(all.files.deepV0.cid.toString()))
-    await Array.fromAsync(readFile(session, entity, 25_000_000, 25_000_010))
+    await Array.fromAsync(readFile(session, entity, 1_500_000, 1_500_010))
     assert.ok(session.asked.length <= 5, `${session.asked.length} blocks`)
-    assert.equal(session.asked.at(-1)?.around?.range?.from, 25_000_000)
+    assert.equal(session.asked.at(-1)?.around?.range?.from, 1_500_000)
   })
   test('a small one in one piece; a large one not at all', async () => {
     const { entity } = await open(all.files.json.cid.toString())
