@@ -12,12 +12,13 @@
 import './config/node-version.ts'
 import type { RequestListener } from 'node:http'
 import type { Router } from 'express'
-import { type Config, type ConfigInput, isConfig, type Parsed, parseConfig } from './config/load.ts'
+import { type Config, type ConfigInput, isConfig, type Parsed, parseConfigBeside } from './config/load.ts'
 import { type Clock, systemClock } from './core/clock.ts'
 import type { Log } from './core/log.ts'
 import { createDoors, type Doors } from './http/doors.ts'
 import { createLifecycle, notStarted } from './library/lifecycle.ts'
 import { makeGateway } from './library/make.ts'
+import { type OwnBackends, ownOf, refuseBeside } from './library/own.ts'
 import { createKept, type Kept } from './wiring/kept.ts'
 
 export type {
@@ -43,6 +44,7 @@ export {
   isFailure,
 } from './core/failure.ts'
 export type { Log, LogLevel } from './core/log.ts'
+export type { OwnBackends } from './library/own.ts'
 
 /** A gateway in a program. Nothing is touched before `start`: no folder, no network, no timer, no listener. */
 export interface Gateway {
@@ -75,7 +77,7 @@ export interface Gateway {
 }
 
 /** What a gateway is made with, beside its configuration. */
-export type GatewayOptions = {
+export type GatewayOptions = OwnBackends & {
   /** Where its log goes. By default lines of JSON on standard error, from `log.level` on. */
   readonly log?: Log | undefined
   /** For tests that want time to pass. */
@@ -92,13 +94,16 @@ export type GatewayOptions = {
  * `loadConfig` gave, or a copy of that with other values in it. Throws a ConfigError that names every mistake.
  */
 export function createGateway(input: ConfigInput | Parsed = {}, options: GatewayOptions = {}): Gateway {
-  const config = isConfig(input) ? input : parseConfig(input)
+  const own = ownOf(options)
+  const takers = own.providers.filter(({ traits }) => traits.takesBytes).length
+  const config = isConfig(input) ? input : parseConfigBeside({ providers: own.providers.length, takers }, input)
+  refuseBeside(own, config)
   const { log, clock = systemClock, previous } = options
   const kept = previous?.kept ?? createKept()
   const doors = doorsOf(config)
   let isDraining = false
   const { start, close, current } = createLifecycle({
-    make: () => makeGateway({ config, log, clock, kept }),
+    make: () => makeGateway({ config, log, clock, kept, own }),
     onStart: doors.hold,
     onRunning(made) {
       if (isDraining) made.drain()

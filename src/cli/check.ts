@@ -9,6 +9,7 @@ import { processFolders } from '../data-folder/process.ts'
 import { createKept } from '../wiring/kept.ts'
 import { notesOn } from '../wiring/left.ts'
 import { schemasOf } from '../wiring/schemas.ts'
+import { nothingOfItsOwn } from '../wiring/whole.ts'
 
 /** Throws a ConfigError. */
 export async function checkCommand(file: string): Promise<number> {
@@ -29,7 +30,14 @@ export async function checkCommand(file: string): Promise<number> {
 async function notes(config: Config): Promise<string[]> {
   const lease = createKept().lease()
   try {
-    return await notesOn({ config, clock: systemClock, log: silentLog, lease, folders: processFolders })
+    return await notesOn({
+      config,
+      clock: systemClock,
+      log: silentLog,
+      lease,
+      folders: processFolders,
+      own: nothingOfItsOwn,
+    })
   } finally {
     await lease.end()
   }

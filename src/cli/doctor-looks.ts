@@ -15,14 +15,14 @@ import { probeTarget } from '../upload/thin/probe.ts'
 import { wireBackends } from '../wiring/backends.ts'
 import { createKept } from '../wiring/kept.ts'
 import { notesOn } from '../wiring/left.ts'
-import type { Whole } from '../wiring/whole.ts'
+import { nothingOfItsOwn, type Whole } from '../wiring/whole.ts'
 
 /** 0: it can work. 1: a provider, a tier or the data folder cannot be used, or not one upstream. */
 export async function lookAtAll(config: Config): Promise<number> {
   const clock = systemClock
   const { through } = config.upload
   const lease = createKept().lease()
-  const whole = { config, clock, log: silentLog, lease, folders: processFolders }
+  const whole = { config, clock, log: silentLog, lease, folders: processFolders, own: nothingOfItsOwn }
   const { providers, tiers, members } = wireBackends(whole)
   const must: Looked[] = [
     { name: `data ${config.data}`, look: () => isWritable(config.data) },

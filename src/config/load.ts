@@ -3,7 +3,7 @@
 import { resolve } from 'node:path'
 import { ConfigError, complaints, knownKeys, type Places } from './complaints.ts'
 import { shipped } from './package.ts'
-import { type Config, configSchema } from './schema.ts'
+import { type Beside, type Config, configSchema, configSchemaBeside } from './schema.ts'
 import { type Environment, substitute } from './substitute.ts'
 import { readYaml } from './yaml.ts'
 
@@ -40,13 +40,20 @@ export function located<T>(work: () => T, places: Places): T {
  * For programs that have the configuration as an object: what the YAML file would say, `5s` and `10MiB` included. A section of
  * another configuration may stand in the place of what it would say: `{ ...config, listen: ':80' }`.
  */
-export function parseConfig(said: unknown, environment: Environment = {}): Config {
+export const parseConfig = (said: unknown, environment: Environment = {}): Config =>
+  parseWith(configSchema, said, environment)
+
+/** The same for a program that brings some providers itself. */
+export const parseConfigBeside = (beside: Beside, said: unknown): Config =>
+  beside.providers === 0 ? parseConfig(said) : parseWith(configSchemaBeside(beside), said, {})
+
+function parseWith(schema: typeof configSchema, said: unknown, environment: Environment): Config {
   const { tree: own, parsed } = withoutParsed(said ?? {})
   const tree = withPublicUpstreams(withEnvironment(own, environment), parsed)
   const filled = substitute(tree, environment)
   if (filled.complaints.length > 0) throw new ConfigError(filled.complaints)
   const whole = isMapping(filled.tree) ? { ...filled.tree, ...parsed } : filled.tree
-  const result = configSchema.safeParse(whole, { error: knownKeys, reportInput: false })
+  const result = schema.safeParse(whole, { error: knownKeys, reportInput: false })
   if (!result.success)
     throw new ConfigError(complaints(result.error.issues, isMapping(tree) ? { ...tree, ...parsed } : tree))
   const config = { ...result.data, data: resolve(result.data.data) } as Config

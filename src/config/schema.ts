@@ -16,47 +16,53 @@ import { ranges } from './values/ranges.ts'
 
 const count = (least = 1) => z.int().min(least)
 
-const pinning = z
-  .strictObject({
-    confirm: z
-      .union([count(), z.literal('all')])
-      .default(1)
-      .describe('How many providers must hold an upload before it is answered with 200.'),
-    timeout: duration()
-      .refine((ms) => ms > 0, 'expected more than 0')
-      .prefault('60s')
-      .describe('How long one attempt at one provider may take.'),
-    probeEvery: duration().prefault('1m').describe('How often providers are looked at for /readyz. 0: never.'),
-    queue: z
-      .boolean()
-      .default(false)
-      .describe('Where too few providers can be reached: keep the bytes here, answer 200, and go on trying.'),
-    providers: entries<ProviderKinds>(providerKinds)
-      .prefault([{ name: 'local', use: 'embedded' }])
-      .describe('Where uploads are kept for good. None: this gateway takes no uploads.'),
-  })
-  .superRefine(({ providers }, context) => {
-    const folders = new Set<unknown>()
-    for (const [index, { use, options }] of providers.entries()) {
-      // Where something is wrong with one of them, they are still as they were said.
-      if (use !== 'embedded' || options === undefined) continue
-      const { path = '' } = options as { path?: string }
-      const message = 'is the folder of another one (expected a `path` of its own, or two would be one)'
-      if (folders.has(path)) context.addIssue({ code: 'custom', path: ['providers', index, 'path'], message })
-      folders.add(path)
-    }
-  })
-  .superRefine(({ providers }, context) => {
-    if (providers.length === 0 || providers.some(({ use }) => !providerKinds[use]?.fetches)) return
-    const kinds = [...new Set(providers.map(({ use }) => use))].join(', ')
-    const message = `nobody is given the bytes: ${kinds} only fetches them (expected another provider beside it)`
-    context.addIssue({ code: 'custom', path: ['providers'], message })
-  })
-  .superRefine(({ confirm, providers }, context) => {
-    if (confirm === 'all' || providers.length === 0 || confirm <= providers.length) return
-    const message = `expected at most ${providers.length}, the number of providers, or all`
-    context.addIssue({ code: 'custom', path: ['confirm'], message })
-  })
+/** Providers that a program brings beside those that are said. */
+export type Beside = { readonly providers: number; readonly takers: number }
+
+const pinning = (beside: Beside) =>
+  z
+    .strictObject({
+      confirm: z
+        .union([count(), z.literal('all')])
+        .default(1)
+        .describe('How many providers must hold an upload before it is answered with 200.'),
+      timeout: duration()
+        .refine((ms) => ms > 0, 'expected more than 0')
+        .prefault('60s')
+        .describe('How long one attempt at one provider may take.'),
+      probeEvery: duration().prefault('1m').describe('How often providers are looked at for /readyz. 0: never.'),
+      queue: z
+        .boolean()
+        .default(false)
+        .describe('Where too few providers can be reached: keep the bytes here, answer 200, and go on trying.'),
+      providers: entries<ProviderKinds>(providerKinds)
+        .prefault([{ name: 'local', use: 'embedded' }])
+        .describe('Where uploads are kept for good. None: this gateway takes no uploads.'),
+    })
+    .superRefine(({ providers }, context) => {
+      const folders = new Set<unknown>()
+      for (const [index, { use, options }] of providers.entries()) {
+        // Where something is wrong with one of them, they are still as they were said.
+        if (use !== 'embedded' || options === undefined) continue
+        const { path = '' } = options as { path?: string }
+        const message = 'is the folder of another one (expected a `path` of its own, or two would be one)'
+        if (folders.has(path)) context.addIssue({ code: 'custom', path: ['providers', index, 'path'], message })
+        folders.add(path)
+      }
+    })
+    .superRefine(({ providers }, context) => {
+      if (providers.length === 0 || beside.takers > 0) return
+      if (providers.some(({ use }) => !providerKinds[use]?.fetches)) return
+      const kinds = [...new Set(providers.map(({ use }) => use))].join(', ')
+      const message = `nobody is given the bytes: ${kinds} only fetches them (expected another provider beside it)`
+      context.addIssue({ code: 'custom', path: ['providers'], message })
+    })
+    .superRefine(({ confirm, providers }, context) => {
+      const most = providers.length + beside.providers
+      if (confirm === 'all' || most === 0 || confirm <= most) return
+      const message = `expected at most ${most}, the number of providers, or all`
+      context.addIssue({ code: 'custom', path: ['confirm'], message })
+    })
 
 const upstreamLimits = {
   perMinute: count().optional().describe('Requests a minute it allows us; when they are used up, others are asked.'),
@@ -183,43 +189,47 @@ const hosts = z
   )
   .default({})
 
-const everything = z.strictObject({
-  listen: address().prefault('127.0.0.1:8080').describe('The public address.'),
-  admin: z
-    .union([z.literal(false), address()])
-    .prefault('127.0.0.1:8081')
-    .describe('Health, readiness and metrics. false: none.'),
-  data: z
-    .string()
-    .min(1)
-    .default('./data')
-    .describe(
-      'The folder of the embedded stores; relative to where it is started. One process to a folder: a second one is refused.',
-    ),
-  upload: upload.prefault({}).describe('POST /add.'),
-  pinning: pinning.prefault({}).describe('Where uploads are kept.'),
-  retrieval: retrieval.prefault({}).describe('How content is found that is not here.'),
-  cache: cache.prefault({}).describe('How content is kept that was found.'),
-  hosts: hosts.describe('What some hosts do otherwise than the rest. Every other host answers paths.'),
-  trustedProxies: ranges()
-    .default([])
-    .describe(
-      'Addresses or ranges of proxies in front, whose X-Forwarded-Host, X-Forwarded-Proto and X-Forwarded-For are believed. They must set the first two themselves, and add to the third.',
-    ),
-  names: names.describe('How keys and domains under /ipns are resolved.'),
-  responses: responses.prefault({}).describe('What answers look like.'),
-  limits: limits.prefault({}).describe('What one client, and all of them, may ask of this machine.'),
-  proxy: proxy.describe('Paths that are passed on to services of your own, unproved. Longest first.'),
-  denylists: z.array(z.string().min(1)).default([]).describe('Files or URLs of compact denylists (IPIP-383).'),
-  log: z
-    .strictObject({
-      level: z.enum(['debug', 'info', 'warn', 'error']).default('info').describe('The least that is worth a line.'),
-    })
-    .prefault({})
-    .describe('One line of JSON per event, on standard error.'),
-})
+const everything = (beside: Beside) =>
+  z.strictObject({
+    listen: address().prefault('127.0.0.1:8080').describe('The public address.'),
+    admin: z
+      .union([z.literal(false), address()])
+      .prefault('127.0.0.1:8081')
+      .describe('Health, readiness and metrics. false: none.'),
+    data: z
+      .string()
+      .min(1)
+      .default('./data')
+      .describe(
+        'The folder of the embedded stores; relative to where it is started. One process to a folder: a second one is refused.',
+      ),
+    upload: upload.prefault({}).describe('POST /add.'),
+    pinning: pinning(beside).prefault({}).describe('Where uploads are kept.'),
+    retrieval: retrieval.prefault({}).describe('How content is found that is not here.'),
+    cache: cache.prefault({}).describe('How content is kept that was found.'),
+    hosts: hosts.describe('What some hosts do otherwise than the rest. Every other host answers paths.'),
+    trustedProxies: ranges()
+      .default([])
+      .describe(
+        'Addresses or ranges of proxies in front, whose X-Forwarded-Host, X-Forwarded-Proto and X-Forwarded-For are believed. They must set the first two themselves, and add to the third.',
+      ),
+    names: names.describe('How keys and domains under /ipns are resolved.'),
+    responses: responses.prefault({}).describe('What answers look like.'),
+    limits: limits.prefault({}).describe('What one client, and all of them, may ask of this machine.'),
+    proxy: proxy.describe('Paths that are passed on to services of your own, unproved. Longest first.'),
+    denylists: z.array(z.string().min(1)).default([]).describe('Files or URLs of compact denylists (IPIP-383).'),
+    log: z
+      .strictObject({
+        level: z.enum(['debug', 'info', 'warn', 'error']).default('info').describe('The least that is worth a line.'),
+      })
+      .prefault({})
+      .describe('One line of JSON per event, on standard error.'),
+  })
 
-export const configSchema = everything.superRefine(refuseBesideThrough).superRefine(refuseOneAddressTwice)
+export const configSchemaBeside = (beside: Beside) =>
+  everything(beside).superRefine(refuseBesideThrough).superRefine(refuseOneAddressTwice)
+
+export const configSchema = configSchemaBeside({ providers: 0, takers: 0 })
 
 /** A configuration that was checked, with every default in it: what `parseConfig` and `loadConfig` give. Frozen. */
 export type Config = z.output<typeof configSchema> & Parsed

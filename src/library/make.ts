@@ -15,7 +15,7 @@ import { wirePublic } from '../wiring/public.ts'
 import { wireReading } from '../wiring/reading.ts'
 import { wireTiers } from '../wiring/tiers.ts'
 import { wireUploads } from '../wiring/uploads.ts'
-import type { Whole } from '../wiring/whole.ts'
+import type { Own, Whole } from '../wiring/whole.ts'
 
 export type Made = Inside & {
   drain(): void
@@ -27,28 +27,30 @@ export type MakeOptions = {
   readonly log: Log | undefined
   readonly clock: Clock
   readonly kept: Kept
+  readonly own: Own
 }
 
 /** Rejects with a ConfigError or a Failure, and leaves nothing behind that goes on working. */
-export async function makeGateway({ config, log, clock, kept }: MakeOptions): Promise<Made> {
-  const own = log ?? createLog(config.log.level)
+export async function makeGateway({ config, log, clock, kept, own }: MakeOptions): Promise<Made> {
+  const latest = log ?? createLog(config.log.level)
   const lease = kept.lease()
-  const logs = lease.take('log', [], () => ({ newest: own }))
+  const logs = lease.take('log', [], () => ({ newest: latest }))
   try {
     const newest: Log = (...line) => logs.newest(...line)
     const whole = {
       config,
       clock,
       lease,
+      own,
       folders: processFolders,
       log: Object.assign(newest, { lost: () => logs.newest.lost?.() ?? 0 }),
     }
     const { begin, ...parts } = await putTogether(whole)
-    logs.newest = own
+    logs.newest = latest
     begin()
     return { ...parts, close: lease.end }
   } catch (error) {
-    await lease.end().catch((cause: unknown) => own('error', 'gateway.close', { error: String(cause) }))
+    await lease.end().catch((cause: unknown) => latest('error', 'gateway.close', { error: String(cause) }))
     throw error
   }
 }

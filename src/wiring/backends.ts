@@ -28,13 +28,16 @@ export type Backends = {
 }
 
 export function wireBackends(whole: Whole): Backends {
-  const { pinning, cache, retrieval } = whole.config
+  const { config, own } = whole
+  const { pinning, cache, retrieval } = config
   return {
-    providers: pinning.providers.map((entry) => takeProvider(whole, entry)),
-    tiers: cache.tiers.map((entry) => takeTier(whole, entry)),
-    members: [...retrieval.upstreams.map((one) => ({ ...one, of: undefined })), ...readBacks(whole.config)].map(
-      (entry) => takeMember(whole, entry),
-    ),
+    providers: [...pinning.providers.map((entry) => takeProvider(whole, entry)), ...own.providers],
+    tiers: [...cache.tiers.map((entry) => takeTier(whole, entry)), ...own.tiers],
+    members: [
+      ...retrieval.upstreams.map((entry) => takeMember(whole, { ...entry, of: undefined })),
+      ...own.upstreams.map((upstream) => takeOwnMember(whole, upstream)),
+      ...readBacks(whole).map((entry) => takeMember(whole, entry)),
+    ],
   }
 }
 
@@ -63,10 +66,8 @@ function takeTier({ config, clock, log, lease }: Whole, { use, name, options }: 
 }
 
 /** With what is known of it: how quick it is, what it may be asked, when again. */
-function takeMember(
-  { config, clock, log, lease }: Whole,
-  entry: UpstreamEntry & { readonly of: string | undefined },
-): Member {
+function takeMember(whole: Whole, entry: UpstreamEntry & { readonly of: string | undefined }): Member {
+  const { config, clock, log, lease } = whole
   const { use, name, options, perMinute, perCidPerMinute, of } = entry
   const { userAgent } = config.retrieval
   return lease.take(
@@ -74,19 +75,34 @@ function takeMember(
     [use, name, options, perMinute, perCidPerMinute, of, userAgent],
     () => {
       const upstream = kindOf(upstreamKinds, use).create(options, { name, userAgent, log, clock })
-      const { connections } = upstream.traits
-      const standing = createStanding({ name, clock, log, connections, perMinute, perCidPerMinute })
-      return { upstream, of, perMinute, perCidPerMinute, standing }
+      return memberOf(whole, upstream, { perMinute, perCidPerMinute, of })
     },
     ({ upstream }) => upstream.close(),
   )
 }
 
+const takeOwnMember = (whole: Whole, upstream: Upstream): Member =>
+  whole.lease.take('upstream', [upstream], () =>
+    memberOf(whole, upstream, { perMinute: undefined, perCidPerMinute: undefined, of: undefined }),
+  )
+
+function memberOf(
+  { clock, log }: Whole,
+  upstream: Upstream,
+  rest: Pick<Member, 'of' | 'perMinute' | 'perCidPerMinute'>,
+): Member {
+  const { perMinute, perCidPerMinute } = rest
+  const { connections } = upstream.traits
+  const standing = createStanding({ name: upstream.name, clock, log, connections, perMinute, perCidPerMinute })
+  return { upstream, standing, ...rest }
+}
+
 type UpstreamEntry = Config['retrieval']['upstreams'][number]
 
 /** What providers hold is read from themselves, but where the operator named the same place as an upstream already. */
-function readBacks({ pinning, retrieval }: Config): (UpstreamEntry & { readonly of: string })[] {
-  const names = new Set(retrieval.upstreams.map(({ name }) => name))
+function readBacks({ config, own }: Whole): (UpstreamEntry & { readonly of: string })[] {
+  const { pinning, retrieval } = config
+  const names = new Set([...retrieval.upstreams, ...own.upstreams].map(({ name }) => name))
   const places = new Set(retrieval.upstreams.map(placeOf))
   return pinning.providers.flatMap(({ use: provider, name: of, options: said }) => {
     const found = readBackOf({ use: provider, options: said })

@@ -6,9 +6,9 @@ import type { DataFolder } from '../data-folder/folders.ts'
 import type { Whole } from './whole.ts'
 
 /** Until the last gateway over it has ended. Throws a ConfigError where it cannot be had. */
-export async function ownDataFolder({ config, clock, log, lease, folders }: Whole): Promise<DataFolder> {
+export async function ownDataFolder({ config, clock, log, lease, folders, own }: Whole): Promise<DataFolder> {
   const { data, pinning, upload } = config
-  const isNeeded = pinning.providers.length > 0 && !upload.through
+  const isNeeded = pinning.providers.length + own.providers.length > 0 && !upload.through
   const { folder, opened } = lease.take(
     'data folder',
     [data, isNeeded],

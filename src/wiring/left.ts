@@ -12,8 +12,8 @@ import type { Whole } from './whole.ts'
 export async function notesOn(whole: Whole): Promise<string[]> {
   const { config } = whole
   const stores = await leftStores(config)
-  const providers = [...wireBackends(whole).providers, ...(await openLeft(whole))]
-  const behind = await lookBehind(lookFrom(config, providers))
+  const { providers } = wireBackends(whole)
+  const behind = await lookBehind(lookFrom(config, providers, await openLeft(whole)))
   return [...notReadBack(config), ...stores.map(({ place }) => readAnyway(place)), ...behind.flatMap(wordsOf)]
 }
 
@@ -23,7 +23,7 @@ export function tellLeft(
   providers: readonly Provider[],
   left: readonly Provider[],
 ): void {
-  const names = config.pinning.providers.map(({ name }) => name).sort()
+  const names = providers.map(({ name }) => name).sort()
   lease.take(
     'left behind',
     [config.data, names, left],
@@ -31,7 +31,7 @@ export function tellLeft(
       const closing = new AbortController()
       const tell = async (): Promise<void> => {
         for (const { place } of await leftStores(config)) log('warn', 'uploads.left', { why: readAnyway(place) })
-        const look = lookFrom(config, [...providers, ...left], closing.signal)
+        const look = lookFrom(config, providers, left, closing.signal)
         for (const one of await lookBehindAndNote(look))
           for (const why of wordsOf(one)) log('warn', 'uploads.left-behind', { ...one, why })
       }
@@ -76,10 +76,15 @@ function notReadBack({ pinning }: Config): string[] {
 const readAnyway = (place: string): string =>
   `${place} holds uploads, and no provider keeps any there: it is read for as long as it is there`
 
-function lookFrom({ data, pinning }: Config, here: readonly Provider[], signal?: AbortSignal): Look {
+function lookFrom(
+  { data }: Config,
+  providers: readonly Provider[],
+  left: readonly Provider[],
+  signal?: AbortSignal,
+): Look {
   const isHere = async (cid: CID): Promise<boolean> => {
-    for (const { store } of here) if (await store?.has(cid)) return true
+    for (const { store } of [...providers, ...left]) if (await store?.has(cid)) return true
     return false
   }
-  return { data, providers: pinning.providers.map(({ name }) => name), isHere, ...(signal && { signal }) }
+  return { data, providers: providers.map(({ name }) => name), isHere, ...(signal && { signal }) }
 }

@@ -1,10 +1,21 @@
 // What every part of the wiring is given: the configuration, time, the log, and the way to what outlives this gateway.
-
+import type { Provider } from '../../backends/pinning/contract.ts'
+import type { Tier } from '../../backends/tiers/contract.ts'
+import type { Upstream } from '../../backends/upstreams/contract.ts'
 import type { Config } from '../config/load.ts'
 import type { Clock } from '../core/clock.ts'
 import type { Log } from '../core/log.ts'
 import type { DataFolders } from '../data-folder/folders.ts'
 import type { Lease } from './kept.ts'
+
+/** What a program brought itself, beside what the configuration names. It is never closed here. */
+export type Own = {
+  readonly tiers: readonly Tier[]
+  readonly upstreams: readonly Upstream[]
+  readonly providers: readonly Provider[]
+}
+
+export const nothingOfItsOwn: Own = { tiers: [], upstreams: [], providers: [] }
 
 export type Whole = {
   readonly config: Config
@@ -14,4 +25,5 @@ export type Whole = {
   readonly lease: Lease
   /** Of this process, so that no two of its gateways work against each other in one. */
   readonly folders: DataFolders
+  readonly own: Own
 }

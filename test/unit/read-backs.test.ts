@@ -8,6 +8,7 @@ import { silentLog } from '../../src/core/log.ts'
 import { processFolders } from '../../src/data-folder/process.ts'
 import { wireBackends } from '../../src/wiring/backends.ts'
 import { createKept, type Lease } from '../../src/wiring/kept.ts'
+import { nothingOfItsOwn } from '../../src/wiring/whole.ts'
 
 const leases: Lease[] = []
 afterEach(async () => {
@@ -21,7 +22,14 @@ function membersOf(providers: Entries, upstreams: Entries = []) {
   const config = parseConfig({ data: '/nonexistent', retrieval: { upstreams }, pinning: { providers } })
   const lease = createKept().lease()
   leases.push(lease)
-  const { members } = wireBackends({ config, clock: systemClock, log: silentLog, lease, folders: processFolders })
+  const { members } = wireBackends({
+    config,
+    clock: systemClock,
+    log: silentLog,
+    lease,
+    folders: processFolders,
+    own: nothingOfItsOwn,
+  })
   return members.map(({ upstream, of, perMinute }) => [upstream.name, of, perMinute])
 }
 

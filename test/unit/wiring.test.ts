@@ -14,6 +14,7 @@ import { wirePublic } from '../../src/wiring/public.ts'
 import { wireReading } from '../../src/wiring/reading.ts'
 import { wireTiers } from '../../src/wiring/tiers.ts'
 import { wireUploads } from '../../src/wiring/uploads.ts'
+import { nothingOfItsOwn } from '../../src/wiring/whole.ts'
 import { tempFolder } from '../support/gateway.ts'
 
 let data: string
@@ -37,7 +38,7 @@ async function partsOf(kept: Kept, more: Record<string, unknown>) {
   const config = parseConfig({ data, ...base, ...rest, denylists: denylists.map((list) => join(data, list)) })
   const lease = kept.lease()
   leases.push(lease)
-  const whole = { config, clock: systemClock, log: silentLog, lease, folders }
+  const whole = { config, clock: systemClock, log: silentLog, lease, folders, own: nothingOfItsOwn }
   const folder = folders.enter(data)
   const { providers, tiers: bare, members } = wireBackends(whole)
   const tiers = wireTiers(whole, bare, { providers, left: [], spools: folder.part(createSpools) })

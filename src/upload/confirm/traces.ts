@@ -67,8 +67,8 @@ export function createTraces(options: TraceOptions): Traces {
     const { cid } = flight.upload
     try {
       await claim?.leave(async () => {
-        for (const { name, traits, unpin } of quorum.holders(flight.entry))
-          if (traits.local && !claim.before.includes(name)) await unpin(cid, closing)
+        for (const one of quorum.holders(flight.entry))
+          if (one.traits.local && !claim.before.includes(one.name)) await one.unpin(cid, closing)
       })
       await remove(flight)
     } catch (error) {
