@@ -182,7 +182,7 @@ describe('what is known of an upstream', () => {
     const asked = upstream.asked.length
     upstream.fault = undefined
     assert.equal(await reload(), true)
-    assert.equal((await get(big())).status, 503)
+    assert.equal((await get(big())).status, 404)
     assert.equal(upstream.asked.length, asked)
     assert.match((await admin('/readyz')).body.toString(), /"upstream one","ok":false,"why":"cooling-down"/)
   })
@@ -194,7 +194,7 @@ describe('what is known of an upstream', () => {
     const asked = upstream.asked.length
     upstream.fault = undefined
     assert.equal(await reload(), true)
-    assert.equal((await get(big())).status, 503)
+    assert.equal((await get(big())).status, 404)
     assert.equal(upstream.asked.length, asked)
   })
 

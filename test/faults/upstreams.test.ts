@@ -164,7 +164,7 @@ describe('a CID nobody has', () => {
     const url = `${at.url}/ipfs/${all.files.hello.cid}`
     for (let count = 0; count < 6; count++) {
       const answer = await fetchAll(url)
-      assert.equal(answer.status, 503)
+      assert.equal(answer.status, 404)
       assert.equal(answer.headers['cache-control'], 'no-store')
       assert.ok(Number(answer.headers['retry-after']) >= 1)
       assert.match(answer.body.toString(), /"attempts":\[\{"upstream":"dead"/)

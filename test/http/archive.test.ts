@@ -39,7 +39,7 @@ for (const types of ['api', 'web'] as const) {
       try {
         await server.refuse()
         const answer = await fetchAll(`${at.url}/ipfs/${files.hello.cid}`, { accept: 'application/json' })
-        assert.equal(answer.status, types === 'api' ? 503 : 502)
+        assert.equal(answer.status, types === 'api' ? 404 : 502)
         assert.equal((JSON.parse(answer.body.toString()) as { title: string }).title, 'Nobody could be asked')
         assert.equal(answer.headers['cache-control'], 'no-store')
       } finally {

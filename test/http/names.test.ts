@@ -296,7 +296,7 @@ describe('DNSLink', () => {
     const stale = await get('/ipns/docs.example')
     assert.equal(stale.status, 200)
     assert.match(stale.headers['cache-control'] ?? '', /^public, max-age=(10|9)\b/)
-    assert.equal((await get('/ipns/unknown.example')).status, 503)
+    assert.equal((await get('/ipns/unknown.example')).status, 404)
   })
 
   test('names of the configuration', async () => {

@@ -125,7 +125,7 @@ test('when nobody could be asked, nothing is kept: the answer is there as soon a
   const path = `/ipfs/${all.files.hello.cid}`
   source.fault = { kind: 'refuse' }
   const down = await fetchAll(front + path)
-  assert.equal(down.status, 503)
+  assert.equal(down.status, 404)
   assert.equal(down.headers['cache-control'], 'no-store')
   source.fault = undefined
   const until = Date.now() + 20_000

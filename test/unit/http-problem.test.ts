@@ -42,7 +42,7 @@ describe('status', () => {
     ['not-found', { facts: { onlyIfCached: true } }, 412, 412],
     ['no-link', {}, 404, 404],
     ['timeout', {}, 404, 504],
-    ['unavailable', {}, 503, 502],
+    ['unavailable', {}, 404, 502],
     ['throttled', { source: 'client' }, 429, 429],
     ['too-large', { source: 'client' }, 413, 413],
     ['denied', {}, 410, 410],

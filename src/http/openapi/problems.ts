@@ -16,7 +16,7 @@ const problemOf = (status: number, title: string, detail: string, more: Json = {
 const meanings: Readonly<Record<number, string>> = {
   400: 'The request is malformed; `errors` names each field that a schema wants otherwise.',
   401: 'A token is wanted, as `Authorization: Bearer …`.',
-  404: 'Nobody who was asked has it, or found it in time. It may come: the search goes on, ask again after `Retry-After`.',
+  404: 'Nobody has it, or nobody could be asked. It may come: the search goes on, ask again after `Retry-After`.',
   405: 'Not a method of this address; `Allow` names those that are.',
   406: 'This cannot be given in the form that was asked for.',
   408: 'The headers did not come in time; or the upload stopped coming, or came too slowly.',
@@ -32,7 +32,7 @@ const meanings: Readonly<Record<number, string>> = {
   500: 'This gateway failed in a way it should not.',
   501: 'A path into a document that ends at a value.',
   502: 'Others failed: `attempts` or `outcomes` names each of them. Nothing of an upload was kept.',
-  503: 'Too much to do just now, or nobody could be asked: it may well be there. Ask again after `Retry-After`.',
+  503: 'Too much to do just now.',
   504: 'Nobody answered in time (`responses.types: web` only).',
   507: 'No room on the disk for the upload.',
   508: 'The upload was forwarded from here and has come back.',

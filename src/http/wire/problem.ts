@@ -13,12 +13,12 @@ export type Mode = 'api' | 'web'
 
 type Row = { readonly title: string; readonly api: number; readonly web: number }
 
-/** A 404 says that those who were asked do not have it, or did not find it in their full time. Who was not asked proves nothing. */
+/** In `api` mode "cannot be had now" is 404 whatever the reason: to its clients that means "not here yet". */
 export const table: Readonly<Record<FailureKind, Row>> = {
   'not-found': { title: 'Not found', api: 404, web: 404 },
   'no-link': { title: 'No such path', api: 404, web: 404 },
   timeout: { title: 'Not found in time', api: 404, web: 504 },
-  unavailable: { title: 'Nobody could be asked', api: 503, web: 502 },
+  unavailable: { title: 'Nobody could be asked', api: 404, web: 502 },
   throttled: { title: 'Too many requests', api: 429, web: 429 },
   refused: { title: 'Not allowed', api: 401, web: 401 },
   broken: { title: 'An upstream broke off', api: 502, web: 502 },
@@ -128,7 +128,7 @@ const seconds = (ms: number): string => String(Math.max(1, Math.ceil(ms / 1000))
 
 /** A 404 that is remembered here may be kept as long downstream, not longer; nothing else is. */
 function cacheControl({ kind, retryAfterMs }: Failure, status: number): string {
-  if (status !== 404) return 'no-store'
+  if (status !== 404 || kind === 'unavailable') return 'no-store'
   if (kind === 'no-link') return 'public, max-age=60'
   return retryAfterMs === undefined || retryAfterMs < 1000
     ? 'no-store'
