@@ -87,7 +87,7 @@ export function createPieces({ name, clock, files, metadata, pieceBytes, ask }: 
     /** A reason to ask where it stands, and to go on from there; not without end, where nothing moves. */
     const mayGoOn = (error: unknown) =>
       isFailure(error) &&
-      error.facts['class'] === 'transient' &&
+      error.facts.class === 'transient' &&
       error.retryAfterMs === undefined &&
       ++failures < mostFailures
 

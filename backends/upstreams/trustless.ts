@@ -73,7 +73,7 @@ function createTrustless(settings: z.output<typeof options>, { name, userAgent, 
     const target = contentUrl(url, want.cid.toString(), want.segments, query)
     const answer = await get(target, `${carType}; version=1; order=dfs; dups=n`, carType, signal).catch((error) => {
       // One want may be refused for what it is; several in a row mean that CAR is not spoken here.
-      if (isFailure(error) && error.facts['refuses'] === 'format' && ++refusals >= refusalsToBelieve) dag = false
+      if (isFailure(error) && error.facts.refuses === 'format' && ++refusals >= refusalsToBelieve) dag = false
       throw error
     })
     refusals = 0
@@ -118,7 +118,7 @@ function createTrustless(settings: z.output<typeof options>, { name, userAgent, 
 /** It could not be talked to: the failure has the code of a connection behind it, or says that nobody was there. */
 export const isUnreachable = ({ kind, cause, facts }: Failure): boolean =>
   kind === 'broken' &&
-  (facts['unreachable'] === true || typeof (cause as { code?: unknown } | undefined)?.code === 'string')
+  (facts.unreachable === true || typeof (cause as { code?: unknown } | undefined)?.code === 'string')
 
 /**
  * Runs one question of a probe. Throttling, silence and a failure of its own (5xx) are no finding about what the upstream can
@@ -130,8 +130,7 @@ export async function finding(findings: string[], what: string, question: () => 
     return true
   } catch (error) {
     if (isFailure(error, 'throttled') || isFailure(error, 'cancelled') || isFailure(error, 'timeout')) throw error
-    if (isFailure(error) && (isUnreachable(error) || (what !== carQuestion && error.facts['isIll'] === true)))
-      throw error
+    if (isFailure(error) && (isUnreachable(error) || (what !== carQuestion && error.facts.isIll === true))) throw error
     findings.push(`${what}: ${error instanceof Error ? error.message : String(error)}`)
     return false
   }

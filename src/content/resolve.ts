@@ -147,6 +147,5 @@ function noLink({ cid, segments }: ContentPath, at: number): Failure {
   const parent = ['', 'ipfs', cid.toString(), ...segments.slice(0, at)].join('/')
   return new Failure('no-link', `there is no ${JSON.stringify(segments[at])} in ${parent}`, {
     source: 'content',
-    facts: { missing: segments[at], in: parent },
   })
 }

@@ -7,6 +7,7 @@ export const failureKinds = [
   'throttled', // 429, or 503 with Retry-After: come back later, nobody is ill
   'refused', // 401, 403, 410, 451, a challenge page: it will not, and asking again does not help
   'timeout', // a clock of ours ran out
+  'slow', // the client sends less than it has to
   'broken', // cut, refused connection, 5xx, wrong type, not what was asked for
   'false-bytes', // bytes that do not hash to their CID
   'unavailable', // nobody could be asked: all cooling down, broken, or none configured
@@ -15,6 +16,8 @@ export const failureKinds = [
   'malformed', // the request, or content that was proved, makes no sense
   'unsupported', // makes sense, and we do not do it
   'overloaded', // we have too much to do just now
+  'no-room', // our own disk is full
+  'disk', // our own disk fails
   'cancelled', // the client left: nobody's fault
   'internal', // ours: a bug
 ] as const
@@ -25,24 +28,79 @@ export type FailureKind = (typeof failureKinds)[number]
 export type FailureSource = 'client' | 'upstream' | 'tier' | 'provider' | 'content' | 'ours'
 
 /** What a Failure knows beside its kind and its message. */
-export type FailureOptions = {
+/** What those who handle a Failure may need besides its kind. Each is read somewhere; nothing is noted for its own sake. */
+export type Facts = {
+  /** Every upstream there is was asked and said no: the absence is proved, as far as it can be. */
+  readonly sure: boolean
+  /** There is no upstream: what the tiers say is all there is to know. */
+  readonly alone: boolean
+  /** The request asked for nothing but what is here. */
+  readonly onlyIfCached: boolean
+  /** An upstream does not speak this format. */
+  readonly refuses: 'format'
+  /** An upstream failed on its own account. */
+  readonly isIll: boolean
+  /** What stands in front of an upstream could not reach it. */
+  readonly unreachable: boolean
+  /** A denylist gives a legal reason. */
+  readonly legal: boolean
+  /** What is wrong with a document, by place. */
+  readonly errors: readonly object[]
+  /** The part of a path that is a value inside a document. */
+  readonly remainder: string
+  /** Why a file could not be locked. */
+  readonly trouble: 'taken' | 'no-locks' | 'unwritable'
+  /** What a provider's failure means for the next attempt. */
+  readonly class: 'auth' | 'quota' | 'transient' | 'content'
+  /** What came of each provider that was asked. */
+  readonly outcomes: readonly Outcome[]
+  /** The host that an upload was handed on to. */
+  readonly service: string
+}
+
+export type Outcome = {
+  readonly provider: string
+  readonly outcome: string
+  readonly detail?: string
+  readonly ms?: number
+}
+
+/** Any of these kinds may come from a provider. */
+type OfProviders = 'class' | 'outcomes' | 'service'
+
+type Names = {
+  readonly 'not-found': 'sure' | 'alone' | 'onlyIfCached'
+  readonly timeout: 'sure'
+  readonly unavailable: 'sure' | 'alone'
+  readonly overloaded: 'sure'
+  readonly broken: 'refuses' | 'isIll' | 'unreachable'
+  readonly refused: 'refuses' | 'trouble'
+  readonly denied: 'legal'
+  readonly malformed: 'errors'
+  readonly unsupported: 'remainder'
+}
+
+/** The facts that a Failure of this kind may have. */
+export type FactsOf<Kind extends FailureKind> = Partial<
+  Pick<Facts, OfProviders | (Kind extends keyof Names ? Names[Kind] : never)>
+>
+
+export type FailureOptions<Kind extends FailureKind = FailureKind> = {
   readonly source: FailureSource
   /** When it may be worth asking again. */
   readonly retryAfterMs?: number | undefined
   readonly cause?: unknown
-  /** Facts for the table at the edge that are no sentence: `{ reason: 'legal' }`, `{ missing: cid }`. */
-  readonly facts?: Readonly<Record<string, unknown>> | undefined
+  readonly facts?: FactsOf<Kind> | undefined
 }
 
-/** Everything that a gateway or a backend fails with: `kind` says what happened, `source` whose fault it was. */
-export class Failure extends Error {
-  readonly kind: FailureKind
+export class Failure<Kind extends FailureKind = FailureKind> extends Error {
+  readonly kind: Kind
   readonly source: FailureSource
   readonly retryAfterMs: number | undefined
-  readonly facts: Readonly<Record<string, unknown>>
+  readonly facts: Partial<Facts>
 
   /** `message`: what happened, to which named thing, what to do next. Never a secret. */
-  constructor(kind: FailureKind, message: string, options: FailureOptions) {
+  constructor(kind: Kind, message: string, options: FailureOptions<Kind>) {
     super(message, options.cause === undefined ? undefined : { cause: options.cause })
     this.name = 'Failure'
     this.kind = kind
@@ -52,9 +110,10 @@ export class Failure extends Error {
   }
 }
 
-/** Whether an error is a Failure, of this kind where one is named. */
-export const isFailure = (error: unknown, kind?: FailureKind): error is Failure =>
-  error instanceof Failure && (kind === undefined || error.kind === kind)
+export const isFailure = <Kind extends FailureKind = FailureKind>(
+  error: unknown,
+  kind?: Kind,
+): error is Failure<Kind> => error instanceof Failure && (kind === undefined || error.kind === kind)
 
 /** The reason to abort with when whoever asked is gone. */
 export const cancelled = (what = 'the client left'): Failure => new Failure('cancelled', what, { source: 'client' })

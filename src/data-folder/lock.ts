@@ -1,7 +1,7 @@
 // A lock on a folder that the operating system takes back when the process ends, however it ends: that of an empty SQLite
 // file, the one way to such a lock in Node. It holds between containers, too, where every process may have the number 1.
 import { stat } from 'node:fs/promises'
-import { Failure } from '../core/failure.ts'
+import { type Facts, Failure } from '../core/failure.ts'
 
 export interface Lock {
   /** Whether the file that is locked is still the one at its place. */
@@ -10,10 +10,10 @@ export interface Lock {
 }
 
 /** `taken`: by another process. `no-locks`: there are none on this file system. `unwritable`: the file cannot be made. */
-export type LockTrouble = 'taken' | 'no-locks' | 'unwritable'
+export type LockTrouble = Facts['trouble']
 
 export const troubleOf = (error: unknown): LockTrouble | undefined =>
-  error instanceof Failure ? (error.facts['trouble'] as LockTrouble | undefined) : undefined
+  error instanceof Failure ? error.facts.trouble : undefined
 
 /** Never waits. Rejects where it cannot be had, with a Failure that has a trouble. */
 export async function lockFile(file: string): Promise<Lock> {

@@ -1,4 +1,5 @@
 // The public routes, as an Express router that anybody can mount, and as an application of their own.
+
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import express, { type Express, type NextFunction, type Router } from 'express'
 import { Failure } from '../core/failure.ts'
@@ -9,6 +10,7 @@ import type { Hosts } from './hosts/hosts.ts'
 import type { Limits } from './limits.ts'
 import { corsHeaders, preflight } from './wire/cors.ts'
 import { closeAfter } from './wire/linger.ts'
+import { HttpRefusal } from './wire/refusal.ts'
 import { createContexts, type RequestContext } from './wire/request-context.ts'
 import { type RequestIds, requestIdHeader } from './wire/request-id.ts'
 import { baseOf, hasBody, type Target } from './wire/target.ts'
@@ -127,7 +129,7 @@ export function createApp(deps: AppDeps): App {
 
   function nothing(request: IncomingMessage, response: ServerResponse): void {
     const what = `there is nothing at ${JSON.stringify(request.url?.split('?')[0])}; content is at /ipfs/<cid>`
-    refuse(request, response, new Failure('no-link', what, { source: 'client', facts: { status: 404 } }))
+    refuse(request, response, new Failure('no-link', what, { source: 'client' }))
   }
 
   function broke(error: unknown, request: IncomingMessage, response: ServerResponse, _next: NextFunction): void {
@@ -157,9 +159,9 @@ function quietly<Read>(read: () => Read): Read | undefined {
 const readOnly: ReadonlySet<string> = new Set(['GET', 'HEAD', 'OPTIONS'])
 
 const notAllowed = (method: string): Failure =>
-  new Failure('unsupported', `${method} is not a method of content; it is read with GET`, {
+  new HttpRefusal('unsupported', `${method} is not a method of content; it is read with GET`, {
     source: 'client',
-    facts: { status: 405 },
+    status: 405,
   })
 
 const noServiceWorker = (): Failure =>

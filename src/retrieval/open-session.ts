@@ -91,9 +91,7 @@ export function openSession(
       const late = isFailure(error, 'timeout') ? await fromHere(look) : undefined
       const held = late ?? (stack.outages === outages ? undefined : await lastResort(cid, error))
       if (!held)
-        throw isFailure(error, 'unavailable') && error.facts['alone'] && stack.outages === outages
-          ? notHere(error)
-          : error
+        throw isFailure(error, 'unavailable') && error.facts.alone && stack.outages === outages ? notHere(error) : error
       notFound.forget(cid)
       return fromTier(held)
     } finally {

@@ -13,7 +13,7 @@ export const withRetry = (failure: Failure, retryAfterMs: number): Failure =>
 export const outOfTime = (cid: CID, ms: number): Failure =>
   new Failure('timeout', `no upstream sent ${cid} within ${Math.round(ms)} ms; the search goes on`, {
     source: 'upstream',
-    facts: { missing: cid.toString(), sure: false },
+    facts: { sure: false },
   })
 
 /** Of an archive whose tiers were all asked: there is nobody else. */
@@ -23,7 +23,7 @@ export const notHere = ({ message, facts }: Failure): Failure =>
 export const notCached = (cid: CID): Failure =>
   new Failure('not-found', `${cid} is in no tier of this gateway, and only-if-cached was asked for`, {
     source: 'tier',
-    facts: { onlyIfCached: true, missing: cid.toString() },
+    facts: { onlyIfCached: true },
   })
 
 export const unprovable = (cid: CID): Failure =>

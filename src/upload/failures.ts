@@ -7,10 +7,7 @@ export const malformed = (message: string, cause?: unknown): Failure =>
   new Failure('malformed', message, { source: 'client', cause })
 
 export const tooLarge = (maxBytes: number): Failure =>
-  new Failure('too-large', `an upload may have ${maxBytes} bytes here, and this one has more`, {
-    source: 'client',
-    facts: { maxBytes },
-  })
+  new Failure('too-large', `an upload may have ${maxBytes} bytes here, and this one has more`, { source: 'client' })
 
 export const nobodyKeeps = (): Failure =>
   new Failure('broken', 'this gateway takes no uploads: its operator named no provider to keep them', {
@@ -25,14 +22,13 @@ export const busy = (message: string, retryAfterMs = 1000): Failure =>
 export function diskFailure(error: unknown, what: string): Failure {
   if (error instanceof Failure) return error
   return isNoRoom(error)
-    ? new Failure('broken', `no room to ${what}: make room on the disk of the data folder`, {
+    ? new Failure('no-room', `no room to ${what}: make room on the disk of the data folder`, {
         source: 'ours',
         cause: error,
-        facts: { status: 507, class: 'quota' },
+        facts: { class: 'quota' },
       })
-    : new Failure('broken', `cannot ${what}: ${codeOf(error) ?? 'an unknown error'}; look at the data folder`, {
+    : new Failure('disk', `cannot ${what}: ${codeOf(error) ?? 'an unknown error'}; look at the data folder`, {
         source: 'ours',
         cause: error,
-        facts: { status: 500 },
       })
 }

@@ -18,8 +18,7 @@ export function memorySession(blocks: BlockMap): Session & { readonly asked: Ask
       if (isIdentity(cid)) return cid.multihash.digest
       asked.push({ cid, around })
       const bytes = blocks.get(blockKey(cid))
-      if (!bytes)
-        throw new Failure('not-found', `nobody has ${cid}`, { source: 'upstream', facts: { missing: cid.toString() } })
+      if (!bytes) throw new Failure('not-found', `nobody has ${cid}`, { source: 'upstream' })
       return bytes
     },
     has: async (cid) => blocks.has(blockKey(cid)),

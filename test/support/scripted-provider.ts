@@ -1,7 +1,7 @@
 // A provider that does as it is told, once or always: holds, fails, hangs, lies, breaks off.
 import { CID } from 'multiformats/cid'
 import type { PinState, Provider, ProviderTraits } from '../../backends/pinning/contract.ts'
-import { Failure } from '../../src/core/failure.ts'
+import { type Facts, Failure } from '../../src/core/failure.ts'
 
 export type Behaviour = 'holds' | 'dead' | 'lies' | 'breaks' | 'hangs' | 'auth' | 'quota' | 'content' | 'crashes'
 
@@ -42,14 +42,15 @@ export function scriptedProvider(
       pins++
       asked++
       try {
-        const fail = (kind: string) =>
+        const fail = (kind: Facts['class']) =>
           new Failure('broken', `provider ${name}: ${kind}`, {
             source: 'provider',
             retryAfterMs: provider.retryAfterMs,
             facts: { class: kind },
           })
         if (provider.behaviour === 'dead') throw fail('transient')
-        if (['auth', 'quota', 'content'].includes(provider.behaviour)) throw fail(provider.behaviour)
+        const said = provider.behaviour
+        if (said === 'auth' || said === 'quota' || said === 'content') throw fail(said)
         if (provider.behaviour === 'crashes') throw new TypeError('a bug')
         const pieces: Uint8Array[] = []
         for await (const piece of upload.file(signal)) {

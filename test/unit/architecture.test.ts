@@ -202,6 +202,14 @@ describe('architecture', () => {
     assert.deepEqual(touching, [])
   })
 
+  it('names statuses of answers in http, admin and server only', () => {
+    const others = sources.filter((file) => file.startsWith('src/') && !/^src\/(http|admin|server)\//.test(file))
+    assert.deepEqual(
+      others.filter((file) => /\bstatus: [45]\d\d\b/.test(textOf(file))),
+      [],
+    )
+  })
+
   it('has no default export', () => {
     assert.deepEqual(
       sources.filter((file) => /^export default\b/m.test(textOf(file))),

@@ -5,6 +5,7 @@ import type { AddressInfo } from 'node:net'
 import { after, before, describe, test } from 'node:test'
 import { Failure, type FailureKind, type FailureOptions, failureKinds } from '../../src/core/failure.ts'
 import { asFailure, type ProblemContext, sendProblem, statusOf, table } from '../../src/http/wire/problem.ts'
+import { HttpRefusal } from '../../src/http/wire/refusal.ts'
 import { createAccount } from '../../src/observe/account.ts'
 
 let next: { failure: Failure; context: ProblemContext }
@@ -43,6 +44,7 @@ describe('status', () => {
     ['no-link', {}, 404, 404],
     ['timeout', {}, 404, 504],
     ['unavailable', {}, 404, 502],
+    ['slow', { source: 'client' }, 408, 408],
     ['throttled', { source: 'client' }, 429, 429],
     ['too-large', { source: 'client' }, 413, 413],
     ['denied', {}, 410, 410],
@@ -50,7 +52,11 @@ describe('status', () => {
     ['malformed', { source: 'client' }, 400, 400],
     ['malformed', { source: 'content' }, 422, 500],
     ['unsupported', {}, 406, 406],
+    ['unsupported', { facts: { remainder: 'a/b' } }, 501, 501],
     ['overloaded', {}, 503, 503],
+    ['no-room', { source: 'ours' }, 507, 507],
+    ['disk', { source: 'ours' }, 500, 500],
+    ['broken', { source: 'provider' }, 502, 502],
     ['internal', {}, 500, 500],
   ]
   for (const [kind, options, api, web] of rows) {
@@ -58,6 +64,25 @@ describe('status', () => {
       assert.deepEqual([statusOf(failure(kind, options), 'api'), statusOf(failure(kind, options), 'web')], [api, web])
     })
   }
+})
+
+test('a refusal of HTTP names its status itself', () => {
+  const refusal = new HttpRefusal('unsupported', 'not with PUT', { source: 'client', status: 405 })
+  assert.deepEqual([statusOf(refusal, 'api'), statusOf(refusal, 'web')], [405, 405])
+})
+
+test('a fact that is misspelt, or of another kind of Failure, is an error of types', () => {
+  const all = [
+    new Failure('denied', 'no', { source: 'ours', facts: { legal: true } }),
+    // @ts-expect-error There is no such fact.
+    new Failure('denied', 'no', { source: 'ours', facts: { leagl: true } }),
+    // @ts-expect-error It is one of `denied`.
+    new Failure('broken', 'no', { source: 'ours', facts: { legal: true } }),
+    // @ts-expect-error Not a class of failures of a provider.
+    new Failure('broken', 'no', { source: 'provider', facts: { class: 'passing' } }),
+  ]
+  // @ts-expect-error Statuses are given in http alone.
+  assert.ok(all.every(({ facts }) => facts.status === undefined))
 })
 
 describe('what caches may keep', () => {

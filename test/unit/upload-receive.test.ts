@@ -54,14 +54,14 @@ function begin(options: { minRate?: number; take?: (bytes: AsyncIterable<Uint8Ar
 }
 
 describe('the clocks of an upload', () => {
-  it('silence ends it with 408, when it lasts as long as it may and not before', async () => {
+  it('silence ends it, when it lasts as long as it may and not before', async () => {
     const upload = begin({ minRate: 0 })
     await upload.sends(100_000, 29)
     await upload.sends(1, 29)
     assert.equal(upload.isOver(), false)
     await upload.sends(0, 3)
     const { failure } = await upload.settled
-    assert.deepEqual([failure?.kind, failure?.facts['status']], ['timeout', 408])
+    assert.equal(failure?.kind, 'slow')
     assert.match(failure?.message ?? '', /nothing came for 30000 ms/)
   })
 
@@ -72,7 +72,7 @@ describe('the clocks of an upload', () => {
     for (let second = 0; second < 3; second++) await upload.sends(500, 1)
     const { failure } = await upload.settled
     assert.match(failure?.message ?? '', /less than 1024 bytes a second/)
-    assert.equal(failure?.facts['status'], 408)
+    assert.equal(failure?.kind, 'slow')
   })
 
   it('a slow one above it goes on for as long as it takes', async () => {

@@ -36,7 +36,6 @@ export const notAcceptable = (cid: CID, name: FormatName, because: string): Fail
     `${cid} cannot be had as ${name}: ${because}; ?format=raw or ?format=car gives the blocks`,
     {
       source: 'client',
-      facts: { format: name },
     },
   )
 

@@ -1,6 +1,7 @@
 // POST /add. Whatever can be known from the headers is said before a byte of the body is read; the rest is upload's work.
+
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import { Failure, isFailure } from '../../core/failure.ts'
+import { type Failure, isFailure } from '../../core/failure.ts'
 import type { SchemaChecks } from '../../schemas/checks.ts'
 import { malformed, tooLarge } from '../../upload/failures.ts'
 import { boundaryOf } from '../../upload/intake/part-watch.ts'
@@ -8,6 +9,7 @@ import { aroundBytes } from '../../upload/intake/receive.ts'
 import type { Uploads } from '../../upload/uploads.ts'
 import { corsHeaders, preflight } from '../wire/cors.ts'
 import { closeAfter, lingerAfter } from '../wire/linger.ts'
+import { HttpRefusal } from '../wire/refusal.ts'
 import type { RequestContext } from '../wire/request-context.ts'
 import type { Respond } from '../wire/respond.ts'
 import { hasBody } from '../wire/target.ts'
@@ -40,9 +42,9 @@ export function createAddRoute(deps: AddDeps): Route {
     const { request, response } = context
     if (request.method === 'OPTIONS') return preflight(request, response, methods)
     if (request.method !== 'POST') {
-      const failure = new Failure('unsupported', 'files are added with POST', {
+      const failure = new HttpRefusal('unsupported', 'files are added with POST', {
         source: 'client',
-        facts: { status: 405 },
+        status: 405,
       })
       if (hasBody(request)) closeAfter(request, response)
       deps.respond.failed(request, response, failure, { accept: readsJson(request), headers: { Allow: methods } })

@@ -1,8 +1,10 @@
 // Who an upload has come through (CDN-Loop, RFC 8586). Two that forward to each other would each wait until the other holds
 // it: whoever finds itself in the list refuses.
+
 import { randomBytes } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
-import { Failure } from '../../core/failure.ts'
+import type { Failure } from '../../core/failure.ts'
+import { HttpRefusal } from '../wire/refusal.ts'
 
 /** The list to send on, with us in it. Throws where we are in it already. */
 export type Via = (headers: IncomingHttpHeaders) => string
@@ -18,8 +20,8 @@ export function createVia(self = `cidgate-${randomBytes(8).toString('hex')}`): V
 }
 
 const loop = (): Failure =>
-  new Failure(
+  new HttpRefusal(
     'unsupported',
     'this upload was forwarded from here and has come back (CDN-Loop): of two that forward to each other, one has to stop',
-    { source: 'client', facts: { status: 508 } },
+    { source: 'client', status: 508 },
   )

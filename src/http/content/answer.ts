@@ -1,5 +1,6 @@
 // One GET or HEAD of content: from the request to what it carries. The order is that of the work saved: a path that is
 // wrong costs nothing, a copy the client has costs no body, a range costs only its blocks.
+
 import type { ServerResponse } from 'node:http'
 import type { ContentPath } from '../../content/entity.ts'
 import { refuseRemainder } from '../../content/formats/format.ts'
@@ -9,11 +10,12 @@ import { etagOf, type Representation } from '../../content/representation.ts'
 import { resolve } from '../../content/resolve.ts'
 import { codec } from '../../core/cid.ts'
 import type { Clock } from '../../core/clock.ts'
-import { Failure, isFailure } from '../../core/failure.ts'
+import { Failure } from '../../core/failure.ts'
 import type { Names, Wants } from '../../names/names.ts'
 import { type Account, createAccount } from '../../observe/account.ts'
 import type { Retrieval, Session } from '../../retrieval/session.ts'
 import type { Mode } from '../wire/problem.ts'
+import { HttpRefusal } from '../wire/refusal.ts'
 import type { RequestContext } from '../wire/request-context.ts'
 import type { Respond } from '../wire/respond.ts'
 import type { Target } from '../wire/target.ts'
@@ -74,9 +76,7 @@ function cacheWishes(header: string | undefined): { onlyIfCached: boolean; noCac
 }
 
 const rangeHeaders = (error: unknown): Record<string, string> =>
-  isFailure(error) && typeof error.facts['size'] === 'number'
-    ? { 'Content-Range': `bytes */${error.facts['size']}` }
-    : {}
+  error instanceof HttpRefusal && error.size !== undefined ? { 'Content-Range': `bytes */${error.size}` } : {}
 
 type Asked = RequestContext & {
   readonly deps: AnswerDeps

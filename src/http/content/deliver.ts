@@ -1,9 +1,9 @@
 // An answer on its way to the client: its headers, the part that is wanted, and the bytes at the client's pace.
+
 import type { IncomingMessage } from 'node:http'
 import type { CID } from 'multiformats/cid'
 import type { Representation } from '../../content/representation.ts'
 import type { Clock } from '../../core/clock.ts'
-import { Failure } from '../../core/failure.ts'
 import { oneOf } from '../../core/header.ts'
 import type { Account } from '../../observe/account.ts'
 import type { Session } from '../../retrieval/session.ts'
@@ -11,6 +11,7 @@ import { policyFor } from '../../web/policy.ts'
 import { cacheStatus } from '../wire/cache-status.ts'
 import { corsHeaders, corsRequests } from '../wire/cors.ts'
 import type { Mode } from '../wire/problem.ts'
+import { HttpRefusal } from '../wire/refusal.ts'
 import type { RequestContext } from '../wire/request-context.ts'
 import type { Target } from '../wire/target.ts'
 import { cutWhenStalled, writeAll } from '../wire/write.ts'
@@ -167,9 +168,10 @@ function rangeOf({ headers }: IncomingMessage, { etag }: Representation, size: n
   if (!rangeApplies(oneOf(ifRange), etag)) return undefined
   const range = parseRange(headers.range, size)
   if (range !== 'unsatisfiable') return range
-  throw new Failure('malformed', `the range lies behind the end: there are ${size} bytes`, {
+  throw new HttpRefusal('malformed', `the range lies behind the end: there are ${size} bytes`, {
     source: 'client',
-    facts: { status: 416, size },
+    status: 416,
+    size,
   })
 }
 

@@ -67,7 +67,7 @@ function sendError(to: To, failure: Failure): void {
 
 /** Kubo's shape has one place for all of it: what each provider said stands behind the sentence. */
 function messageOf({ message, facts }: Failure): string {
-  const outcomes = (facts['outcomes'] ?? []) as readonly { provider: string; outcome: string; detail?: string }[]
+  const { outcomes = [] } = facts
   const said = outcomes.map(({ provider, outcome, detail }) => `${provider}: ${outcome}${detail ? `, ${detail}` : ''}`)
   return [message, ...said].join('; ')
 }

@@ -1,13 +1,14 @@
 // GET /openapi.json: made once for each place where it is mounted, and the same bytes until the configuration changes.
+
 import { createHash } from 'node:crypto'
 import { LRUCache } from 'lru-cache'
-import { Failure } from '../../core/failure.ts'
 import type { JsonSchema } from '../../schemas/documents.ts'
 import type { Route } from '../add/add.ts'
 import { matches } from '../content/conditional.ts'
 import { corsHeaders, preflight } from '../wire/cors.ts'
 import { closeAfter } from '../wire/linger.ts'
 import type { Mode } from '../wire/problem.ts'
+import { HttpRefusal } from '../wire/refusal.ts'
 import type { Respond } from '../wire/respond.ts'
 import { baseOf, hasBody } from '../wire/target.ts'
 import { cutWhenStalled } from '../wire/write.ts'
@@ -33,9 +34,9 @@ export function createOpenApiRoute(options: {
     if (method === 'OPTIONS') return preflight(request, response, methods)
     const head = method === 'HEAD'
     if (!head && method !== 'GET') {
-      const failure = new Failure('unsupported', 'the description is read with GET', {
+      const failure = new HttpRefusal('unsupported', 'the description is read with GET', {
         source: 'client',
-        facts: { status: 405 },
+        status: 405,
       })
       if (hasBody(request)) closeAfter(request, response)
       options.respond.failed(request, response, failure, { headers: { Allow: methods } })

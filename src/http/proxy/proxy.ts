@@ -1,5 +1,6 @@
 // Paths an operator hands on to a service of theirs, by http-proxy-middleware. Nothing is proved or kept here; what is not
 // let through is refused before a connection is made. Of the headers, proxy-headers.ts says which pass.
+
 import { Agent as HttpAgent, type IncomingMessage, ServerResponse } from 'node:http'
 import { Agent as HttpsAgent } from 'node:https'
 import { createProxyMiddleware } from 'http-proxy-middleware'
@@ -7,6 +8,7 @@ import { Failure } from '../../core/failure.ts'
 import type { Route } from '../add/add.ts'
 import type { Forwarded } from '../hosts/forwarded.ts'
 import { closeAfter } from '../wire/linger.ts'
+import { HttpRefusal } from '../wire/refusal.ts'
 import { requestIdOf } from '../wire/request-id.ts'
 import type { Respond } from '../wire/respond.ts'
 import { baseOf, hasBody } from '../wire/target.ts'
@@ -77,7 +79,7 @@ const pathThere = ({ to }: ProxyEntry): string => new URL(to).pathname.replace(/
 
 function refusal(request: IncomingMessage, path: string, entry: ProxyEntry): Failure | undefined {
   const { method = '', headers } = request
-  const say = (status: number, what: string) => new Failure('malformed', what, { source: 'client', facts: { status } })
+  const say = (status: number, what: string) => new HttpRefusal('malformed', what, { source: 'client', status })
   if (!entry.methods.includes(method)) return say(405, `${method} is not passed on at ${entry.path}`)
   const wrong = wrongPath(path)
   if (wrong !== undefined) return say(400, wrong)
@@ -103,10 +105,10 @@ function forwarder(entry: ProxyEntry, respond: Respond) {
     if (!(response instanceof ServerResponse)) return
     if (response.headersSent || response.destroyed) return void response.destroy()
     const [status, what] = isSilent.has(request) ? [504, 'did not answer in time'] : [502, 'cannot be reached']
-    const failure = new Failure('broken', `what is behind ${entry.path} ${what}`, {
+    const failure = new HttpRefusal('broken', `what is behind ${entry.path} ${what}`, {
       source: 'upstream',
       cause: error,
-      facts: { status },
+      status,
     })
     problem(response, failure, respond, request)
   }
@@ -164,6 +166,7 @@ function problem(
   { Allow }: { readonly Allow?: string } = {},
 ): void {
   if (hasBody(request)) closeAfter(request, response)
-  const headers: Record<string, string> = Allow !== undefined && failure.facts['status'] === 405 ? { Allow } : {}
+  const headers: Record<string, string> =
+    Allow !== undefined && failure instanceof HttpRefusal && failure.status === 405 ? { Allow } : {}
   respond.failed(request, response, failure, { headers })
 }

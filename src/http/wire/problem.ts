@@ -6,6 +6,7 @@ import type { Account } from '../../observe/account.ts'
 import { cacheStatus } from './cache-status.ts'
 import { corsHeaders } from './cors.ts'
 import { type Problem, pageHeaders, problemPage, problemText } from './problem-page.ts'
+import { HttpRefusal } from './refusal.ts'
 import { requestIdOf } from './request-id.ts'
 import { cutWhenStalled } from './write.ts'
 
@@ -17,6 +18,7 @@ type Row = { readonly title: string; readonly api: number; readonly web: number 
 export const table: Readonly<Record<FailureKind, Row>> = {
   'not-found': { title: 'Not found', api: 404, web: 404 },
   'no-link': { title: 'No such path', api: 404, web: 404 },
+  slow: { title: 'The upload came too slowly', api: 408, web: 408 },
   timeout: { title: 'Not found in time', api: 404, web: 504 },
   unavailable: { title: 'Nobody could be asked', api: 404, web: 502 },
   throttled: { title: 'Too many requests', api: 429, web: 429 },
@@ -28,6 +30,8 @@ export const table: Readonly<Record<FailureKind, Row>> = {
   malformed: { title: 'Malformed', api: 400, web: 400 },
   unsupported: { title: 'Not supported', api: 406, web: 406 },
   overloaded: { title: 'Too much to do', api: 503, web: 503 },
+  'no-room': { title: 'No room', api: 507, web: 507 },
+  disk: { title: 'The disk fails', api: 500, web: 500 },
   cancelled: { title: 'The client left', api: 499, web: 499 },
   internal: { title: 'Internal error', api: 500, web: 500 },
 }
@@ -38,14 +42,14 @@ const retryableStatuses: ReadonlySet<number> = new Set([404, 429, 502, 503, 504]
 const defaultRetryMs = 5_000
 
 export function statusOf(failure: Failure, mode: Mode): number {
-  if (failure.facts['onlyIfCached'] === true) return 412
-  if (failure.kind === 'denied' && failure.facts['legal'] === true) return 451
+  if (failure instanceof HttpRefusal) return failure.status
+  if (failure.facts.onlyIfCached) return 412
+  if (failure.kind === 'denied' && failure.facts.legal) return 451
   // Content that is here and makes no sense is not the client's mistake.
   if (failure.kind === 'malformed' && failure.source === 'content') return mode === 'api' ? 422 : 500
   if (failure.kind === 'broken' && failure.source === 'provider') return 502
   // A path into a document that ends at a value: a thing this gateway does not do.
-  if (failure.kind === 'unsupported' && failure.facts['remainder'] !== undefined) return 501
-  if (typeof failure.facts['status'] === 'number') return failure.facts['status']
+  if (failure.kind === 'unsupported' && failure.facts.remainder !== undefined) return 501
   return table[failure.kind][mode]
 }
 
@@ -87,8 +91,8 @@ export function sendProblem(response: ServerResponse, failure: Failure, context:
   const requestId = requestIdOf(response)
   if (requestId !== undefined) body['requestId'] = requestId
   if (attempts) body['attempts'] = attempts
-  if (failure.facts['outcomes'] !== undefined) body['outcomes'] = failure.facts['outcomes']
-  if (failure.facts['errors'] !== undefined) body['errors'] = failure.facts['errors']
+  if (failure.facts.outcomes) body['outcomes'] = failure.facts.outcomes
+  if (failure.facts.errors) body['errors'] = failure.facts.errors
   const problem = { title, status, kind: failure.kind, detail, attempts, requestId }
   const text = Buffer.from(form.write?.(problem) ?? `${JSON.stringify(body)}\n`)
   for (const [name, value] of corsHeaders) response.setHeader(name, value)

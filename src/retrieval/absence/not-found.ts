@@ -56,7 +56,7 @@ export function createNotFoundMemory(options: {
       let paths = roots.get(key)
       if (!paths) roots.set(key, (paths = new Map()))
       const before = paths.get(path)
-      const sure = failure.facts['sure'] === true
+      const sure = failure.facts.sure === true
       const periodMs = sure && before ? Math.min(mostMs, before.periodMs * 2) : firstMs
       const lengthMs = Math.min(mostMs, periodMs * (1 + jitter * random()))
       const entry = { failure, attempts, periodMs, until: clock.monotonic() + lengthMs, held: before?.held ?? false }

@@ -147,4 +147,4 @@ export function openSource({ member, part, attempts, isExpected, signal, onAsked
 const over = new Failure('cancelled', 'the answer is over', { source: 'ours' })
 
 /** A gateway that speaks no CAR says so in one of these ways; it may still have the block. */
-const isRefusalOfCar = (error: unknown): boolean => isFailure(error) && error.facts['refuses'] === 'format'
+const isRefusalOfCar = (error: unknown): boolean => isFailure(error) && error.facts.refuses === 'format'

@@ -9,7 +9,7 @@ import { Failure, isFailure } from '../../core/failure.ts'
  */
 export function verdict(cid: CID, failures: readonly unknown[], skipped: number, soonestMs?: number): Failure {
   const kinds = failures.map((failure) => (isFailure(failure) ? failure.kind : 'internal'))
-  const facts = { missing: cid.toString(), sure: skipped === 0 && kinds.every((kind) => kind === 'not-found') }
+  const facts = { sure: skipped === 0 && kinds.every((kind) => kind === 'not-found') }
   const cause = failures.find((failure) => isFailure(failure)) ?? failures[0]
   // The one that had no time for it may well have it: no absence to be remembered.
   const busy = failures.filter((failure) => isFailure(failure, 'overloaded'))
@@ -34,7 +34,7 @@ export function verdict(cid: CID, failures: readonly unknown[], skipped: number,
 export function overloaded(cid: CID, failures: readonly Failure[] = []): Failure {
   return new Failure('overloaded', `no upstream could be asked for ${cid} in time: too much is wanted of them now`, {
     source: 'upstream',
-    facts: { missing: cid.toString(), sure: false },
+    facts: { sure: false },
     cause: failures[0],
     retryAfterMs: earliest(failures.map(retryOf)),
   })

@@ -59,11 +59,12 @@ export async function attemptPin(provider: Provider, upload: Upload, options: At
   }
 }
 
-const classes: ReadonlySet<unknown> = new Set<FailureClass>(['auth', 'quota', 'transient', 'content'])
+const classes: ReadonlySet<string> = new Set<FailureClass>(['auth', 'quota', 'transient', 'content'])
 
+/** A provider of a program's own may say anything. */
 function classOf(error: unknown): FailureClass {
-  const named = isFailure(error) ? error.facts['class'] : undefined
-  return classes.has(named) ? (named as FailureClass) : 'transient'
+  const named = isFailure(error) ? error.facts.class : undefined
+  return named !== undefined && classes.has(named) ? named : 'transient'
 }
 
 const second = 1000

@@ -123,7 +123,7 @@ export function createFlying(options: FlyingOptions): Flying {
       await note(flight, { heldBefore: claim.before })
       const attempts = await askOnce(flight)
       closing.throwIfAborted()
-      if (!quorum.isEnough(flight.entry) && !quorum.canQueue(attempts)) throw quorum.unconfirmed(flight.entry, attempts)
+      if (!quorum.isEnough(flight.entry) && !quorum.canQueue(attempts)) throw quorum.unconfirmed(attempts)
       flight.enough.resolve()
       await flight.others().catch((cause: unknown) => {
         throw new OtherFailed('one that it came with cannot be confirmed', { cause })
@@ -223,7 +223,7 @@ export function createFlying(options: FlyingOptions): Flying {
       const locals = quorum.holders(flight.entry).filter(({ traits }) => traits.local)
       const attempts = await Promise.all(locals.map((one) => asks.askAgain(flight, one, upload)))
       if (attempts.some(({ isHeld }) => !isHeld)) await note(flight, {})
-      if (!quorum.isEnough(flight.entry)) throw quorum.unconfirmed(flight.entry, attempts)
+      if (!quorum.isEnough(flight.entry)) throw quorum.unconfirmed(attempts)
       const owes = await onConfirmed(upload, closing)
       const before = flight.entry.owed ?? []
       for (const tier of before) if (!owes.includes(tier)) owed.drop(flight.entry.id, tier)

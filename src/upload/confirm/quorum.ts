@@ -1,6 +1,6 @@
 // How many providers have to hold an upload, and what follows for one that is under way.
 import type { Provider } from '../../../backends/pinning/contract.ts'
-import { Failure } from '../../core/failure.ts'
+import { Failure, type Outcome } from '../../core/failure.ts'
 import type { Entry, Standing } from '../spool/journal.ts'
 import type { Attempt } from './attempt.ts'
 
@@ -20,7 +20,7 @@ export interface Quorum {
   canBeEnough(entry: Entry, more: number): boolean
   /** Whether what is wanting may still come, and what is kept here, is. */
   canQueue(attempts: readonly Attempt[]): boolean
-  unconfirmed(entry: Entry, attempts: readonly Attempt[]): Failure
+  unconfirmed(attempts: readonly Attempt[]): Failure
 }
 
 export const standingOf = (entry: Entry, name: string): Standing =>
@@ -46,24 +46,24 @@ export function createQuorum({ providers, confirm, queue }: QuorumOptions): Quor
       const isHere = !failed.some(({ provider }) => locals.has(provider))
       return isHere && providers.length - never >= needed
     },
-    unconfirmed(entry, attempts) {
+    unconfirmed(attempts) {
       const holding = attempts.filter(({ isHeld }) => isHeld).length
       const isFull = attempts.length > 0 && attempts.every((attempt) => !attempt.isHeld && attempt.isNoRoom)
       const waits = attempts.flatMap((attempt) => (attempt.isHeld ? [] : [attempt.retryAfterMs ?? 0]))
       return new Failure(
-        'broken',
+        isFull ? 'no-room' : 'broken',
         `${holding} of ${needed} providers hold the upload; nothing of it was kept here. Try again, or look at what they say`,
         {
           source: isFull ? 'ours' : 'provider',
           retryAfterMs: Math.max(0, ...waits) || undefined,
-          facts: { outcomes: outcomes(providers, attempts), cid: entry.cid, ...(isFull && { status: 507 }) },
+          facts: { outcomes: outcomes(providers, attempts) },
         },
       )
     },
   }
 }
 
-function outcomes(providers: readonly Provider[], attempts: readonly Attempt[]): object[] {
+function outcomes(providers: readonly Provider[], attempts: readonly Attempt[]): Outcome[] {
   const asked = new Map(attempts.map((attempt) => [attempt.provider, attempt]))
   return providers.map(({ name }) => {
     const attempt = asked.get(name)

@@ -230,11 +230,10 @@ const full = (most: number): Failure => busy(`${most} uploads are being received
 
 const tooSlow = (waiting: number, rate: number): Failure =>
   new Failure(
-    'timeout',
+    'slow',
     `the upload was ended: ${waiting} wait for a place, and it brought less than ${rate} bytes a second`,
     {
       source: 'client',
       retryAfterMs: 5000,
-      facts: { status: 408 },
     },
   )

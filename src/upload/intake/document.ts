@@ -29,7 +29,6 @@ export function keepText({ maxBytes, check }: TextCheck) {
 const tooLong = (maxBytes: number): Failure =>
   new Failure('too-large', `a document that is checked may have ${maxBytes} bytes, and this one has more`, {
     source: 'client',
-    facts: { maxBytes },
   })
 
 /** Every byte of it: what is checked is what will be read back, a byte order mark included. */

@@ -239,5 +239,4 @@ function decode(decoder: TextDecoder | undefined, piece?: Uint8Array): void {
 
 const misread = (): Failure => malformed('the headers of a part can be read in two ways')
 
-const slow = (why: string): Failure =>
-  new Failure('timeout', `the upload was ended: ${why}`, { source: 'client', facts: { status: 408 } })
+const slow = (why: string): Failure => new Failure('slow', `the upload was ended: ${why}`, { source: 'client' })

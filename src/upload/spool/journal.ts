@@ -5,11 +5,12 @@ import { dirname, join } from 'node:path'
 import { CID } from 'multiformats/cid'
 import type { Profile } from '../../../backends/pinning/contract.ts'
 import { codec, hash } from '../../core/cid.ts'
+import type { Facts } from '../../core/failure.ts'
 import { isLeftOver, makeFolder, namesIn, orIfGone, syncFolder, writeDurably } from '../../core/files.ts'
 import type { Log } from '../../core/log.ts'
 import type { SpoolRecord } from './spool.ts'
 
-export type FailureClass = 'auth' | 'quota' | 'transient' | 'content'
+export type FailureClass = Facts['class']
 
 export type Standing = {
   /** `given-up`: an operator's word. */
