@@ -343,7 +343,7 @@ describe('too much', () => {
   })
 
   test('who reads slowly is not', async () => {
-    const impatient = await started({ limits: { stalled: '300ms' } })
+    const impatient = await started({ limits: { stalled: '2s' } })
     const { cid, bytes } = { ...(await addFile(all.blocks, noise(8_000_000, 53))), bytes: 8_000_000 }
     await fetchAll(`${impatient.url}/ipfs/${cid}`)
     const slow = raw(impatient, '')

@@ -5,6 +5,7 @@ import type { CID } from 'multiformats/cid'
 import { isJson } from '../../content/json.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
+import { createGate } from '../../core/gate.ts'
 
 export interface JsonRule {
   /** Undefined: nobody has looked yet. */
@@ -18,22 +19,14 @@ export interface JsonRule {
 const mostRemembered = 100_000
 const waitMs = 5000
 
-type Waiting = { readonly bytes: number; readonly enter: () => void }
+const mostInLine = 10_000
 
 export function createJsonRule({ heldBytes, clock }: { readonly heldBytes: number; readonly clock: Clock }): JsonRule {
   const verdicts = new LRUCache<string, boolean>({ max: mostRemembered })
-  const line: Waiting[] = []
-  let held = 0
+  const gate = createGate({ most: heldBytes, inLine: mostInLine, full: tooMuch, patience: { ms: waitMs, clock } })
 
   const learn = (cid: CID, found: boolean): void => {
     verdicts.set(cid.toString(), found)
-  }
-  const admit = (): void => {
-    // In order, so that a large one is not passed over for ever.
-    for (let next = line[0]; next && (held === 0 || held + next.bytes <= heldBytes); next = line[0]) {
-      line.shift()
-      next.enter()
-    }
   }
 
   return {
@@ -44,47 +37,12 @@ export function createJsonRule({ heldBytes, clock }: { readonly heldBytes: numbe
       learn(cid, found)
       return found
     },
-    room(bytes, signal) {
-      return new Promise((resolve, reject) => {
-        if (signal.aborted) return reject(signal.reason)
-        const leaveLine = (reason: unknown) => {
-          const at = line.indexOf(waiting)
-          if (at >= 0) line.splice(at, 1)
-          settle()
-          reject(reason)
-          admit()
-        }
-        const onAbort = () => leaveLine(signal.reason)
-        const stop = clock.after(waitMs, () =>
-          leaveLine(
-            new Failure('overloaded', 'too many large documents are being looked into; come back in a second', {
-              source: 'ours',
-              retryAfterMs: 1000,
-            }),
-          ),
-        )
-        const settle = () => {
-          stop()
-          signal.removeEventListener('abort', onAbort)
-        }
-        const waiting: Waiting = {
-          bytes,
-          enter() {
-            settle()
-            held += bytes
-            let isHeld = true
-            resolve(() => {
-              if (!isHeld) return
-              isHeld = false
-              held -= bytes
-              admit()
-            })
-          },
-        }
-        signal.addEventListener('abort', onAbort, { once: true })
-        line.push(waiting)
-        admit()
-      })
-    },
+    room: (bytes, signal) => gate.enter(signal, bytes),
   }
 }
+
+const tooMuch = (): Failure =>
+  new Failure('overloaded', 'too many large documents are being looked into; come back in a second', {
+    source: 'ours',
+    retryAfterMs: 1000,
+  })

@@ -1,0 +1,91 @@
+// The gate: so much at once, in order, and never more because somebody stopped waiting.
+import assert from 'node:assert/strict'
+import { describe, test } from 'node:test'
+import { Failure, isFailure } from '../../src/core/failure.ts'
+import { createGate } from '../../src/core/gate.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
+
+const full = () => new Failure('overloaded', 'full', { source: 'ours' })
+const settle = () => new Promise<void>((resolve) => setImmediate(resolve))
+
+describe('gate', () => {
+  test('lets in so many, and the rest in the order they came', async () => {
+    const gate = createGate({ most: 2, inLine: 9, full })
+    const entered: number[] = []
+    const leaves = [0, 1, 2, 3].map((index) =>
+      gate.enter(undefined).then((leave) => {
+        entered.push(index)
+        return leave
+      }),
+    )
+    await settle()
+    assert.deepEqual(entered, [0, 1])
+    const leave = await leaves[1]
+    leave?.()
+    leave?.() // counts once
+    await settle()
+    assert.deepEqual(entered, [0, 1, 2])
+  })
+
+  test('weighs: a heavy one is not passed over, and one that is heavier than everything goes in alone', async () => {
+    const gate = createGate({ most: 10, inLine: 9, full })
+    const entered: string[] = []
+    const enter = (name: string, weight: number) =>
+      gate.enter(undefined, weight).then((leave) => {
+        entered.push(name)
+        return leave
+      })
+    const first = await enter('first', 6)
+    const giant = enter('giant', 50)
+    const light = enter('light', 1)
+    await settle()
+    assert.deepEqual(entered, ['first'])
+    first()
+    await settle()
+    assert.deepEqual(entered, ['first', 'giant'])
+    ;(await giant)()
+    await light
+    assert.deepEqual(entered, ['first', 'giant', 'light'])
+  })
+
+  test('turns away at the end of the line, and who stood in it for too long', async () => {
+    const clock = createFakeClock()
+    const gate = createGate({ most: 1, inLine: 1, full, patience: { ms: 100, clock } })
+    const leave = await gate.enter(undefined)
+    const waits = assert.rejects(gate.enter(undefined), (error) => isFailure(error, 'overloaded'))
+    await assert.rejects(gate.enter(undefined), (error) => isFailure(error, 'overloaded'))
+    await clock.advance(100)
+    await waits
+    leave()
+    ;(await gate.enter(undefined))()
+  })
+
+  test('one that leaves the line makes way for those behind it', async () => {
+    const gate = createGate({ most: 10, inLine: 9, full })
+    await gate.enter(undefined, 6)
+    const gone = new AbortController()
+    const heavy = assert.rejects(gate.enter(gone.signal, 8), /gone/)
+    const light = gate.enter(undefined, 4)
+    gone.abort(new Error('gone'))
+    await heavy
+    await light
+  })
+
+  test('a caller that stopped waiting does not let in more work of its kind', async () => {
+    const gate = createGate({ most: 1, inLine: 1, full })
+    const gone = new AbortController()
+    const work = Promise.withResolvers<void>()
+    const run = gate.run(() => work.promise, gone.signal)
+    await settle()
+    gone.abort(new Error('gone'))
+    let isIn = false
+    const next = gate.enter(undefined).then(() => {
+      isIn = true
+    })
+    await settle()
+    assert.equal(isIn, false)
+    work.resolve()
+    await run
+    await next
+  })
+})
