@@ -36,7 +36,7 @@ async function add({ url }: TestGateway, body: Uint8Array): Promise<string> {
 
 async function isWhole({ url }: TestGateway, path: string, body: Uint8Array, from: string): Promise<void> {
   const answer = await fetchAll(url + path)
-  assert.equal(answer.status, 200, answer.body.toString().slice(0, 300))
+  assert.equal(answer.status, 200, answer.body.toString(undefined, 0, 300))
   assert.ok(answer.body.equals(body))
   assert.match(String(answer.headers['cache-status']), new RegExp(`detail="?${from}`))
 }
