@@ -1,6 +1,6 @@
 // A provider is where uploads are kept for good. It stores one upload and says which CID it holds; whether it is the
 // first or the third, and what follows from a failure, is upload/confirm/confirm.ts's business.
-// Every provider passes test/contract/provider.ts.
+// Every provider passes src/testing/provider.ts.
 import type { CID } from 'multiformats/cid'
 import type { z } from 'zod'
 import type { Block } from '../../src/core/block.ts'

@@ -7,10 +7,10 @@ import { providerKinds } from '../../backends/pinning/index.ts'
 import { type Clock, systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { processFolders } from '../../src/data-folder/process.ts'
+import { providerFailure } from '../../src/testing/provider.ts'
+import { type MemoryUpload, memoryUpload } from '../../src/testing/upload.ts'
 import { noise } from '../support/fixtures.ts'
 import { type Call, pinataApi, type StandIn, startStandIn, token } from '../support/providers.ts'
-import { type MemoryUpload, memoryUpload } from '../support/upload.ts'
-import { providerFailure } from './provider.ts'
 
 const hurried: Clock = { ...systemClock, sleep: (ms, own) => systemClock.sleep(ms / 50, own) }
 const pieceBytes = 1_000_000

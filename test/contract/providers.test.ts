@@ -15,11 +15,11 @@ import { type Clock, systemClock } from '../../src/core/clock.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { processFolders } from '../../src/data-folder/process.ts'
+import { providerContract, providerFailure } from '../../src/testing/provider.ts'
+import { type MemoryUpload, memoryUpload } from '../../src/testing/upload.ts'
 import { noise } from '../support/fixtures.ts'
 import * as services from '../support/providers.ts'
 import { type Answer, type Api, type StandIn, startStandIn, token } from '../support/providers.ts'
-import { type MemoryUpload, memoryUpload } from '../support/upload.ts'
-import { providerFailure, providerSuite } from './provider.ts'
 
 /** Waits between tries are a fiftieth of what they are, and clocks are what they are. */
 const hurried: Clock = { ...systemClock, sleep: (ms, own) => systemClock.sleep(ms / 50, own) }
@@ -150,7 +150,7 @@ const faults: [name: string, answer: Answer, expected: string][] = [
   ['silence', 'silent', 'transient'],
 ]
 
-providerSuite('embedded', async () => {
+providerContract('embedded', async () => {
   const data = await mkdtemp(join(tmpdir(), 'cidgate-provider-'))
   const provider = createEmbedded({}, { ...context, data })
   return {
@@ -163,7 +163,7 @@ providerSuite('embedded', async () => {
 })
 
 for (const [name, set] of Object.entries(sets)) {
-  providerSuite(name, async () => ({
+  providerContract(name, async () => ({
     provider: await make(set),
     stranger: connect(set, 'a-wrong-secret'),
     // It has no way to take something back, and no option for how a file becomes blocks.

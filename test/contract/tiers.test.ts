@@ -19,9 +19,16 @@ import { silentLog } from '../../src/core/log.ts'
 import { guarded } from '../../src/retrieval/tiers/guarded.ts'
 import { proved } from '../../src/retrieval/tiers/proved.ts'
 import { createTierStack } from '../../src/retrieval/tiers/stack.ts'
+import {
+  bytesOf,
+  cidOf,
+  isRunFor,
+  type TierUnderTest as Store,
+  tierCases,
+  tierContract,
+} from '../../src/testing/tier.ts'
 import { startRedisServer } from '../support/redis-server.ts'
 import { type S3Faults, startS3Server } from '../support/s3-server.ts'
-import { bytesOf, cidOf, isRunFor, type Store, tierCases, tierSuite } from './tier.ts'
 
 const clock = systemClock
 const log = silentLog
@@ -113,39 +120,39 @@ const wrap = (make: () => Promise<Store>, over: (tier: Tier) => Tier) => async (
 const guard = (tier: Tier): Tier => guarded(tier, { clock, log, firstMs: 20, mostMs: 40 })
 const prove = (tier: Tier): Tier => proved(tier, { log })
 
-await tierSuite('memory', makeMemory)
-await tierSuite('disk', makeDisk)
-await tierSuite('s3', () => makeS3())
-await tierSuite('redis', makeRedis)
-await tierSuite('redis without scripts', async () => {
+tierContract('memory', makeMemory)
+tierContract('disk', makeDisk)
+tierContract('s3', () => makeS3())
+tierContract('redis', makeRedis)
+tierContract('redis without scripts', async () => {
   const server = await startRedisServer()
   server.faults = { noScripts: true }
   const tier = redis.create(redis.options.parse({ url: server.url }), context('redis'))
   return { tier, stop: () => server.stop(), silence: () => server.silence() }
 })
 for (const conditional of ['not-implemented', 'ignored'] as const)
-  await tierSuite(`s3 with conditional writes ${conditional}`, async () => {
+  tierContract(`s3 with conditional writes ${conditional}`, async () => {
     const { compares: _, ...store } = await makeS3({ conditional })
     return store
   })
-await tierSuite('keyv, bytes as they are', makeMap(true))
-await tierSuite('keyv, base64', makeMap(false))
-await tierSuite('guarded disk', wrap(makeDisk, guard))
-await tierSuite('guarded redis', wrap(makeRedis, guard))
-await tierSuite(
+tierContract('keyv, bytes as they are', makeMap(true))
+tierContract('keyv, base64', makeMap(false))
+tierContract('guarded disk', wrap(makeDisk, guard))
+tierContract('guarded redis', wrap(makeRedis, guard))
+tierContract(
   'proved and guarded s3',
   wrap(
     () => makeS3(),
     (tier) => prove(guard(tier)),
   ),
 )
-await tierSuite('a stack of memory and disk', async () => {
+tierContract('a stack of memory and disk', async () => {
   const { outage: _, ...store } = await makeDisk()
   const stack = (tier: Tier) =>
     createTierStack([memory.create({ maxBytes: 8 << 20 }, context('memory')), prove(guard(tier))])
   return { ...store, tier: stack(store.tier), reopen: async () => stack((await store.reopen?.()) ?? store.tier) }
 })
-await tierSuite('a stack of redis and s3, without memory', async () => {
+tierContract('a stack of redis and s3, without memory', async () => {
   const [near, far] = [await makeRedis(), await makeS3()]
   const stack = (one: Tier, other: Tier) => createTierStack([prove(guard(one)), prove(guard(other))])
   return {

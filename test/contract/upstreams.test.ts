@@ -12,10 +12,10 @@ import { blockKey, proves } from '../../src/core/block.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { Failure, type FailureKind, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
+import { upstreamContract } from '../../src/testing/upstream.ts'
 import { addCbor, addFile, type Fixtures, fixtures, noise } from '../support/fixtures.ts'
 import { createKey } from '../support/ipns.ts'
 import { type Fault, type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
-import { upstreamSuite } from './upstream.ts'
 
 /** For what an upstream leaves out. Everything else has the time that a busy machine may need. */
 const impatient = { connect: '500ms', firstByte: '300ms', idle: '300ms' }
@@ -108,9 +108,8 @@ const faults: [fault: Fault, block: FailureKind | 'ok', dag: FailureKind | 'ok']
 
 const nowhere = { url: 'http://127.0.0.1:1' }
 
-upstreamSuite(
+upstreamContract(
   'trustless',
-  () => all,
   async () => {
     const upstream = await make('trustless')
     const key = createKey()
@@ -118,6 +117,7 @@ upstreamSuite(
     server.records.set(key.name, record)
     return { upstream, gone: connect('trustless', nowhere), published: { key, record }, stop: async () => {} }
   },
+  { content: () => all },
 )
 
 describe('trustless', () => {
@@ -411,10 +411,10 @@ describe('kubo', () => {
     behind = false
     return connect('kubo', { url: `http://127.0.0.1:${(node.address() as AddressInfo).port}` })
   }
-  upstreamSuite(
+  upstreamContract(
     'kubo',
-    () => all,
     async () => ({ upstream: await kubo(), gone: connect('kubo', nowhere), stop: async () => {} }),
+    { content: () => all },
   )
   test('a block by POST; what it lacks is not found', async () => {
     const upstream = await kubo()

@@ -2,7 +2,7 @@
 // Times are generous, for a busy machine; what a tier was asked, and how much at once, is exact. Figures: bench/stores.ts.
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
-import { eventually } from '../contract/tier.ts'
+import { eventually } from '../../src/testing/tier.ts'
 import { addFile, type BlockMap, distinctFiles, type FileFixture, noise } from '../support/fixtures.ts'
 import { fetchAll, inParallel, type LogLine, metricsOf, startGateway, type TestGateway } from '../support/gateway.ts'
 import { type S3Server, startS3Server } from '../support/s3-server.ts'

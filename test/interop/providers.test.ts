@@ -6,7 +6,7 @@ import { providerKinds } from '../../backends/pinning/index.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { processFolders } from '../../src/data-folder/process.ts'
-import { providerSuite, type Service } from '../contract/provider.ts'
+import { providerContract, type ProviderUnderTest as Service } from '../../src/testing/provider.ts'
 import { startCluster } from './support/cluster.ts'
 import { type Kubo, startKubo } from './support/kubo.ts'
 
@@ -55,15 +55,15 @@ const service = (use: string, settings: (secret: string) => Record<string, unkno
 })
 
 for (const how of ['car', 'add'])
-  providerSuite(`kubo itself, by ${how}`, async () =>
+  providerContract(`kubo itself, by ${how}`, async () =>
     service('kubo', (bearer) => ({ url: guarded.rpc, auth: { bearer }, how })),
   )
 
-providerSuite('cluster itself', async () =>
+providerContract('cluster itself', async () =>
   service('cluster', (password) => ({ url: cluster.rest, auth: { basic: `cidgate:${password}` } })),
 )
 
-providerSuite("psa, as Cluster's own", async () => {
+providerContract("psa, as Cluster's own", async () => {
   const token = await cluster.token()
   return {
     ...service('psa', (given) => ({ url: cluster.pinning, token: given === secret ? token : given })),

@@ -9,7 +9,7 @@ import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { guarded } from '../../src/retrieval/tiers/guarded.ts'
 import { proved } from '../../src/retrieval/tiers/proved.ts'
-import { bytesOf, cidOf, type Store, tierSuite } from '../contract/tier.ts'
+import { bytesOf, cidOf, type TierUnderTest as Store, tierContract } from '../../src/testing/tier.ts'
 import { startRedis, startS3 } from './support/stores.ts'
 
 const clock = systemClock
@@ -51,12 +51,12 @@ const inPlace = (make: () => Promise<Store>) => async (): Promise<Store> => {
   return { ...store, tier: over(store.tier), reopen: async () => over((await reopen?.()) ?? store.tier) }
 }
 
-await tierSuite('Redis itself', makeRedis)
-await tierSuite('Redis itself, as a gateway has it', inPlace(makeRedis))
-await tierSuite('Redis itself, by the Keyv adapter', makeKeyv)
+tierContract('Redis itself', makeRedis)
+tierContract('Redis itself, as a gateway has it', inPlace(makeRedis))
+tierContract('Redis itself, by the Keyv adapter', makeKeyv)
 for (const program of ['versitygw', 'rclone'] as const) {
-  await tierSuite(`S3 of ${program}`, makeS3(program))
-  await tierSuite(`S3 of ${program}, as a gateway has it`, inPlace(makeS3(program)))
+  tierContract(`S3 of ${program}`, makeS3(program))
+  tierContract(`S3 of ${program}, as a gateway has it`, inPlace(makeS3(program)))
 }
 
 test('a block is one object under the prefix', async () => {

@@ -12,7 +12,7 @@ import { upstreamKinds } from '../../backends/upstreams/index.ts'
 import { proves } from '../../src/core/block.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { upstreamSuite } from '../contract/upstream.ts'
+import { upstreamContract } from '../../src/testing/upstream.ts'
 import { type BlockMap, type Fixtures, fixtures } from '../support/fixtures.ts'
 import { createKey, type TestKey } from '../support/ipns.ts'
 import { type Kubo, startKubo } from './support/kubo.ts'
@@ -60,9 +60,8 @@ function connect(use: string, url: string): Upstream {
 
 const kinds = { trustless: () => node.gateway, kubo: () => node.rpc }
 for (const [use, url] of Object.entries(kinds))
-  upstreamSuite(
+  upstreamContract(
     `${use}, Kubo itself`,
-    () => all,
     async () => ({
       upstream: connect(use, url()),
       gone: connect(use, 'http://127.0.0.1:1'),
@@ -70,6 +69,7 @@ for (const [use, url] of Object.entries(kinds))
       ...(use === 'trustless' && { published }),
       stop: async () => {},
     }),
+    { content: () => all },
   )
 
 test('plain, Kubo itself: what it serves as a file is made into proved blocks again', async () => {

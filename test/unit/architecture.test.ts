@@ -58,6 +58,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
     ...['retrieval', 'schemas', 'upload'],
   ],
   library: ['config', 'data-folder', 'http', 'upload', 'wiring'],
+  testing: ['ipld', 'upload'],
   server: ['config', 'http', 'wiring'],
   cli: ['admin', 'config', 'data-folder', 'deny', 'server', 'upload', 'wiring'],
 }

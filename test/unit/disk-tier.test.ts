@@ -13,7 +13,7 @@ import { blockKey, proves } from '../../src/core/block.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { bytesOf, cidOf, eventually } from '../contract/tier.ts'
+import { bytesOf, cidOf, eventually } from '../../src/testing/tier.ts'
 
 const folders: string[] = []
 const tiers: Tier[] = []
@@ -184,7 +184,7 @@ test('kill -9 while writing leaves whole blocks and leftovers, and nothing that 
   const here = new URL('.', import.meta.url).href
   const writer = `
     const { disk } = await import('${here}../../backends/tiers/disk.ts')
-    const { cidOf } = await import('${here}../contract/tier.ts')
+    const { cidOf } = await import('${here}../../src/testing/tier.ts')
     const { systemClock } = await import('${here}../../src/core/clock.ts')
     const tier = disk.create({ path: process.env.FOLDER, maxBytes: 128 << 20 }, { name: 'disk', userAgent: 'cidgate/test', data: '', log() {}, clock: systemClock })
     const blocks = Array.from({ length: 48 }, (_, seed) => new Uint8Array(2 << 20).fill(seed))

@@ -7,7 +7,7 @@ import { Failure, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { type GuardOptions, guarded } from '../../src/retrieval/tiers/guarded.ts'
 import { proved } from '../../src/retrieval/tiers/proved.ts'
-import { bytesOf, cidOf } from '../contract/tier.ts'
+import { bytesOf, cidOf } from '../../src/testing/tier.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { scriptedTier } from '../support/scripted-tier.ts'
 

@@ -6,7 +6,7 @@ import { isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { guarded } from '../../src/retrieval/tiers/guarded.ts'
 import { createTierStack } from '../../src/retrieval/tiers/stack.ts'
-import { bytesOf, cidOf } from '../contract/tier.ts'
+import { bytesOf, cidOf } from '../../src/testing/tier.ts'
 import { createFakeClock, type FakeClock } from '../support/fake-clock.ts'
 import { type ScriptedTier, scriptedTier } from '../support/scripted-tier.ts'
 

@@ -7,7 +7,7 @@ import { blockKey } from '../../src/core/block.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { type FailureKind, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { bytesOf, cidOf, eventually } from '../contract/tier.ts'
+import { bytesOf, cidOf, eventually } from '../../src/testing/tier.ts'
 import { type RedisFaults, type RedisServer, startRedisServer } from '../support/redis-server.ts'
 
 const bytes = bytesOf(5000)

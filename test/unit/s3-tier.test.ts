@@ -6,7 +6,7 @@ import { s3 } from '../../backends/tiers/s3.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { type FailureKind, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { bytesOf, cidOf } from '../contract/tier.ts'
+import { bytesOf, cidOf } from '../../src/testing/tier.ts'
 import { type S3Faults, type S3Server, startS3Server } from '../support/s3-server.ts'
 
 const bytes = bytesOf(5000)

@@ -8,7 +8,7 @@ import { silentLog } from '../../src/core/log.ts'
 import { createFiller } from '../../src/retrieval/tiers/filler.ts'
 import { guarded } from '../../src/retrieval/tiers/guarded.ts'
 import { createTierStack } from '../../src/retrieval/tiers/stack.ts'
-import { bytesOf, cidOf } from '../contract/tier.ts'
+import { bytesOf, cidOf } from '../../src/testing/tier.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { type ScriptedTier, scriptedTier } from '../support/scripted-tier.ts'
 

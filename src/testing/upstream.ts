@@ -1,20 +1,20 @@
 // What every upstream promises while it behaves, whoever stands behind it: the programmable one, or a real gateway that
-// holds the fixtures. What each kind makes of misbehaviour is in upstreams.test.ts.
+// holds the content. What each kind makes of misbehaviour is in test/contract/upstreams.test.ts.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { CID } from 'multiformats/cid'
 import type { DagWant, Upstream } from '../../backends/upstreams/contract.ts'
-import { blockKey, proves } from '../../src/core/block.ts'
-import { isFailure } from '../../src/core/failure.ts'
-import { addCbor, type BlockMap, deepChunk, type Fixtures } from '../support/fixtures.ts'
-import type { TestKey } from '../support/ipns.ts'
+import { blockKey, proves } from '../core/block.ts'
+import { isFailure } from '../core/failure.ts'
+import { addCbor, type BlockMap, type Content, deepChunk, makeContent } from './content.ts'
 
-export type Source = {
+/** An upstream while it is tested. It serves the content that `make` was given. */
+export type UpstreamUnderTest = {
   readonly upstream: Upstream
-  /** The same kind, where nobody listens. */
-  readonly gone: Upstream
+  /** The same kind, where nobody listens; absent where there is no such place. */
+  readonly gone?: Upstream
   /** Whose IPNS record it has, and the record; absent where it is not asked for records. */
-  readonly published?: { readonly key: TestKey; readonly record: Uint8Array }
+  readonly published?: { readonly key: { readonly cid: CID }; readonly record: Uint8Array }
   stop(): Promise<void>
 }
 
@@ -34,12 +34,21 @@ async function kindOf(work: Promise<unknown>): Promise<string> {
 /** A document that is made anew each time, so that nobody has it. */
 const nobodys = (): CID => addCbor(new Map(), { nobody: Math.random(), at: Date.now() })
 
-/** `fixturesOf`: what the source holds, once it is there. */
-export function upstreamSuite(name: string, fixturesOf: () => Fixtures, make: () => Promise<Source>): void {
-  const with_ = (run: (source: Source, all: Fixtures) => Promise<void>) => async () => {
-    const source = await make()
+/**
+ * Declares the whole suite with node:test. `make` gives an upstream that serves every block of the content, by `blockKey` in
+ * `content.blocks`; it is called for each case.
+ */
+export function upstreamContract(
+  name: string,
+  make: (content: Content) => Promise<UpstreamUnderTest>,
+  { content: contentOf = makeContent }: { readonly content?: () => Content | Promise<Content> } = {},
+): void {
+  let content: Promise<Content> | undefined
+  const with_ = (run: (source: UpstreamUnderTest, all: Content) => Promise<void>) => async () => {
+    content ??= Promise.resolve(contentOf())
+    const source = await make(await content)
     try {
-      await run(source, fixturesOf())
+      await run(source, await content)
     } finally {
       await source.stop()
     }
@@ -186,7 +195,7 @@ export function upstreamSuite(name: string, fixturesOf: () => Fixtures, make: ()
       with_(async ({ upstream, gone }, { files }) => {
         const { usable, raw, findings } = await upstream.probe(signal())
         assert.deepEqual({ usable, raw, findings }, { usable: true, raw: true, findings: [] })
-        assert.equal(await kindOf(gone.block(files.hello.cid, signal())), 'broken')
+        if (gone) assert.equal(await kindOf(gone.block(files.hello.cid, signal())), 'broken')
       }),
     )
   })

@@ -1,15 +1,16 @@
-// What every tier promises, as cases that can also be run one by one: the suite itself is tried on tiers that break a
+// What every tier promises, as a suite for node:test and as cases that can be run one by one: the suite itself is tried on tiers that break a
 // promise each, and must notice. A case that needs the store to fail is run where the harness can make it fail.
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
-import { after, describe, it } from 'node:test'
+import { describe, it } from 'node:test'
 import { CID } from 'multiformats/cid'
 import * as Digest from 'multiformats/hashes/digest'
 import type { Records, Tier } from '../../backends/tiers/contract.ts'
-import { blockKey } from '../../src/core/block.ts'
-import { Failure } from '../../src/core/failure.ts'
+import { blockKey } from '../core/block.ts'
+import { Failure } from '../core/failure.ts'
 
-export type Store = {
+/** A tier while it is tested, and what the test can do to its store. */
+export type TierUnderTest = {
   readonly tier: Tier
   stop(): Promise<void>
   /** Another tier on the same store, as after a restart. */
@@ -29,7 +30,7 @@ export type TierCase = {
   readonly needs?: 'reopen' | 'outage' | 'silence' | 'compares' | 'forgets'
   /** Only where the tier keeps records. */
   readonly isOfRecords?: boolean
-  run(store: Store): Promise<void>
+  run(store: TierUnderTest): Promise<void>
 }
 
 const sha256 = 0x12
@@ -76,7 +77,7 @@ export const tierCases: readonly TierCase[] = [
   },
   ...[0, 1, 1024, 2 * 1024 * 1024].map((length) => ({
     name: `${length} bytes come back as they were`,
-    async run({ tier }: Store) {
+    async run({ tier }: TierUnderTest) {
       const bytes = bytesOf(length, 2)
       const cid = cidOf(bytes)
       await tier.put(cid, bytes)
@@ -317,7 +318,7 @@ export const tierCases: readonly TierCase[] = [
   },
 ]
 
-export const isRunFor = ({ needs, isOfRecords }: TierCase, store: Store): boolean =>
+export const isRunFor = ({ needs, isOfRecords }: TierCase, store: TierUnderTest): boolean =>
   (needs === undefined || store[needs] !== undefined) && (!isOfRecords || store.tier.records !== undefined)
 
 function recordsOf({ records }: Tier): Records {
@@ -325,36 +326,33 @@ function recordsOf({ records }: Tier): Records {
   return records
 }
 
+/** A case that does not hold for a tier, by its name. */
 export type Exception = { readonly test: string; readonly reason: string }
 
-/** All cases, each on a store of its own. */
-export async function tierSuite(
+/**
+ * Declares the whole suite with node:test: each case on a store of its own, which `make` gives. A case that needs what the
+ * store cannot do (an outage, a restart, records) is skipped, and says so.
+ */
+export function tierContract(
   name: string,
-  make: () => Promise<Store>,
-  except: readonly Exception[] = [],
-): Promise<void> {
-  const sample = await make()
-  await sample.tier.close()
-  await sample.stop()
+  make: () => Promise<TierUnderTest>,
+  { except = [] }: { readonly except?: readonly Exception[] } = {},
+): void {
+  const names = new Set(tierCases.map((one) => one.name))
+  for (const { test } of except) assert.ok(names.has(test), `no such case: ${test}`)
   describe(`tier: ${name}`, () => {
-    for (const one of tierCases) {
-      if (!isRunFor(one, sample) || except.some(({ test }) => test === one.name)) continue
-      it(one.name, async () => {
+    for (const one of tierCases)
+      it(one.name, async (context) => {
+        const reason = except.find(({ test }) => test === one.name)?.reason
+        if (reason !== undefined) return context.skip(reason)
         const store = await make()
         try {
-          await one.run(store)
+          if (isRunFor(one, store)) await one.run(store)
+          else context.skip(one.isOfRecords ? 'it keeps no records, or not in this way' : `there is no ${one.needs}`)
         } finally {
           await store.tier.close()
           await store.stop()
         }
       })
-    }
-    after(() => {
-      for (const { test } of except)
-        assert.ok(
-          tierCases.some((one) => one.name === test),
-          `no such case: ${test}`,
-        )
-    })
   })
 }

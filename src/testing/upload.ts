@@ -1,11 +1,11 @@
 // An upload in memory, as the providers get it: readable again and again, as a file, as a CAR, as blocks.
-import { CarWriter } from '@ipld/car/writer'
 import type { CID } from 'multiformats/cid'
 import type { Profile, Upload } from '../../backends/pinning/contract.ts'
-import type { Block } from '../../src/core/block.ts'
-import { blockKey } from '../../src/core/block.ts'
-import { linksOf } from '../../src/ipld/block-links.ts'
-import { addFile, type BlockMap } from './fixtures.ts'
+import type { Block } from '../core/block.ts'
+import { blockKey } from '../core/block.ts'
+import { linksOf } from '../ipld/block-links.ts'
+import { carHeader, carSection } from '../upload/spool/spooled.ts'
+import { addFile, type BlockMap } from './content.ts'
 
 export type MemoryUpload = Upload & { readonly reads: { files: number; cars: number } }
 
@@ -19,11 +19,7 @@ export async function memoryUpload(bytes: Uint8Array, profile: Profile = 'unixfs
     for (const link of linksOf(block)) walk(link)
   }
   walk(cid)
-  const { writer, out } = CarWriter.create([cid])
-  const gathered = Array.fromAsync(out)
-  for (const { cid: one, bytes: block } of all) await writer.put({ cid: one, bytes: block })
-  await writer.close()
-  const car = Buffer.concat(await gathered)
+  const car = Buffer.concat([carHeader(cid), ...all.flatMap((block) => [...carSection(block)])])
   const reads = { files: 0, cars: 0 }
   const inChunks = async function* (whole: Uint8Array) {
     for (let at = 0; at < whole.byteLength; at += 65_536) yield whole.subarray(at, at + 65_536)

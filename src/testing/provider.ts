@@ -1,14 +1,15 @@
 // What every provider promises, whoever stands behind it: a stand-in with the wire shapes of the service, or the service.
-// What needs a service that misbehaves on command is in providers.test.ts.
+// What needs a service that misbehaves on command is in test/contract/providers.test.ts.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { Profile, Provider, Upload } from '../../backends/pinning/contract.ts'
-import type { Block } from '../../src/core/block.ts'
-import { type Failure, isFailure } from '../../src/core/failure.ts'
-import { noise } from '../support/fixtures.ts'
-import { memoryUpload } from '../support/upload.ts'
+import type { Block } from '../core/block.ts'
+import { type Failure, isFailure } from '../core/failure.ts'
+import { noise } from './content.ts'
+import { memoryUpload } from './upload.ts'
 
-export type Service = {
+/** A provider while it is tested, and what the test can do to its service. */
+export type ProviderUnderTest = {
   readonly provider: Provider
   /** The same service asked with a secret that is not good; absent where the service asks for none. */
   readonly stranger?: Provider
@@ -59,9 +60,11 @@ function readUntil(upload: Upload, least: number, event: () => void): Upload {
   }
 }
 
-/** Each case has a service of its own, or the one that `make` gives again and again: no case minds what another left. */
-export function providerSuite(name: string, make: () => Promise<Service>): void {
-  const with_ = (run: (service: Service) => Promise<void>) => async () => {
+/**
+ * Declares the whole suite with node:test. Each case has a service of its own, or the one that `make` gives again and again: no case minds what another left.
+ */
+export function providerContract(name: string, make: () => Promise<ProviderUnderTest>): void {
+  const with_ = (run: (service: ProviderUnderTest) => Promise<void>) => async () => {
     const service = await make()
     try {
       await run(service)
@@ -157,7 +160,7 @@ export function providerSuite(name: string, make: () => Promise<Service>): void 
         for (const work of [() => stranger.pin(upload, signal()), () => stranger.probe(signal())]) {
           const { facts, message } = await providerFailure(work(), ['a-wrong-secret'])
           assert.equal(facts['class'], 'auth')
-          assert.match(message, /token|password|accessKeyId/)
+          assert.match(message, /token|password|secret|key/i)
         }
       }),
     )
