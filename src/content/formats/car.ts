@@ -1,10 +1,8 @@
 // application/vnd.ipld.car: the blocks that prove a path and what it leads to (IPIP-402), in the order of a walk (IPIP-412).
 // It is sent while it is walked, so an answer that was cut off lacks blocks; whoever reads a CAR has to look for them.
 import { createHash } from 'node:crypto'
-import * as dagCbor from '@ipld/dag-cbor'
-import { varint } from 'multiformats'
-import type { CID } from 'multiformats/cid'
-import { type Block, isIdentity } from '../../core/block.ts'
+import type { Block } from '../../core/block.ts'
+import { writeCar } from '../../ipld/car.ts'
 import type { DagWant, Session } from '../../retrieval/session.ts'
 import { type Span, walkDag } from '../dag/walk.ts'
 import type { Resolution } from '../entity.ts'
@@ -43,7 +41,7 @@ export const car: Format = {
       save: { kind: 'attachment', filename: `${[path.cid, ...path.segments.slice(-1)].join('_')}.car` },
       size: undefined,
       ranges: false,
-      read: () => write(entity.cid, blocksOf(session, resolution, part, { ...params, way })),
+      read: () => writeCar(entity.cid, blocksOf(session, resolution, part, { ...params, way })),
     }
   },
 }
@@ -96,28 +94,6 @@ async function* blocksOf(
 }
 
 const lastIncluded = ({ from, to }: Span) => ({ from, to: to - 1 })
-
-async function* write(root: CID, blocks: AsyncIterable<Block>): AsyncGenerator<Uint8Array> {
-  const header = dagCbor.encode({ version: 1, roots: [root] })
-  yield withLength([header])
-  for await (const { cid, bytes } of blocks) {
-    // Their content stands in the CID already (IPIP-412): they are never sent as blocks.
-    if (isIdentity(cid)) continue
-    if (bytes.byteLength < 4096) yield withLength([cid.bytes, bytes])
-    else {
-      yield withLength([cid.bytes], bytes.byteLength)
-      yield bytes
-    }
-  }
-}
-
-/** The pieces as one, with the length of a section before them; `following` bytes of it come by themselves. */
-function withLength(pieces: readonly Uint8Array[], following = 0): Uint8Array {
-  const length = pieces.reduce((sum, piece) => sum + piece.byteLength, following)
-  const bytes = Buffer.concat([Buffer.alloc(varint.encodingLength(length)), ...pieces])
-  varint.encodeTo(length, bytes)
-  return bytes
-}
 
 /** The path belongs to it: its blocks are part of the answer. */
 function fingerprint({ path }: Resolution, { scope, bytes, order, dups }: CarParams): string {

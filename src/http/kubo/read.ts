@@ -1,12 +1,10 @@
 // `cat`, `block/get` and `dag/export`: content as Kubo's clients ask for it.
-
 import { walkDag } from '../../content/dag/walk.ts'
 import { readFile } from '../../content/file.ts'
 import { parsePath, parseRoot } from '../../content/path.ts'
 import { resolve } from '../../content/resolve.ts'
 import { wayFrom } from '../../content/way.ts'
-import { isIdentity } from '../../core/block.ts'
-import { carHeader, carSection } from '../../upload/spool/spooled.ts'
+import { writeCar } from '../../ipld/car.ts'
 import { writeAll } from '../wire/write.ts'
 import { argOf, badCall, type Call, type Said, saidIn } from './call.ts'
 
@@ -40,15 +38,10 @@ export async function getBlock({ query, session, response, deps }: Call): Promis
 export async function exportDag({ query, session, response, deps }: Call): Promise<void> {
   const cid = parseRoot(argOf(query))
   const bytes = await session.get(cid, { cid, segments: [], scope: 'all' })
-  async function* car() {
-    yield carHeader(cid)
-    const way = wayFrom(cid)
-    for await (const block of walkDag(session, { cid, bytes }, { scope: 'all', dups: false, way }))
-      if (!isIdentity(block.cid)) yield* carSection(block)
-  }
+  const blocks = walkDag(session, { cid, bytes }, { scope: 'all', dups: false, way: wayFrom(cid) })
   response.setHeader('Content-Type', 'application/vnd.ipld.car; version=1')
   response.setHeader('X-Stream-Output', '1')
-  await send({ response, session, deps }, car())
+  await send({ response, session, deps }, writeCar(cid, blocks))
 }
 
 /** The first piece is there before the head goes out: what fails before it is still an answer. */

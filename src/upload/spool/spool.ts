@@ -7,8 +7,9 @@ import type { CID } from 'multiformats/cid'
 import type { LocalStore, Profile, Upload } from '../../../backends/pinning/contract.ts'
 import { blockKey } from '../../core/block.ts'
 import { isGone, makeFolder, syncFolder, writeSynced } from '../../core/files.ts'
+import { carHeader, carSectionBytes } from '../../ipld/car.ts'
 import { diskFailure } from '../failures.ts'
-import { blockName, carHeader, carSectionBytes, spooledUpload } from './spooled.ts'
+import { blockName, spooledUpload } from './spooled.ts'
 
 export interface Spool {
   readonly id: string

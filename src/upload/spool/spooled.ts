@@ -2,10 +2,8 @@
 // is proved again: a provider must never get bytes that rotted here.
 import { readdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { encode as encodeCbor } from '@ipld/dag-cbor'
 import { decode as decodePb } from '@ipld/dag-pb'
 import { UnixFS } from 'ipfs-unixfs'
-import { varint } from 'multiformats'
 import type { CID } from 'multiformats/cid'
 import type { LocalStore, Profile, Upload } from '../../../backends/pinning/contract.ts'
 import { entityOf } from '../../content/resolve.ts'
@@ -13,6 +11,7 @@ import { type Block, blockKey, isIdentity, proves } from '../../core/block.ts'
 import { codec } from '../../core/cid.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import { linksOf } from '../../ipld/block-links.ts'
+import { writeCar } from '../../ipld/car.ts'
 
 export type Spooled = {
   readonly cid: CID
@@ -82,10 +81,7 @@ export function spooledUpload({ cid: root, profile, bytes, carBytes, folder, sto
       }
       if (left !== 0) throw noFile(root, 'it has other bytes than it declares')
     },
-    async *car(signal) {
-      yield carHeader(root)
-      for await (const block of walk(signal, true)) if (!isIdentity(block.cid)) yield* carSection(block)
-    },
+    car: (signal) => writeCar(root, walk(signal, true)),
     async *blocks(signal) {
       for await (const { cid, bytes: block } of walk(signal, true)) if (!isIdentity(cid)) yield { cid, bytes: block }
     },
@@ -114,25 +110,6 @@ const noFile = (cid: CID, why: string): Failure =>
 
 /** One name for one block of a CAR: the same bytes under another codec are another one. */
 export const blockName = (cid: CID): string => `${cid.code}:${blockKey(cid)}`
-
-export function carHeader(root: CID): Uint8Array {
-  const header = encodeCbor({ roots: [root], version: 1 })
-  return Buffer.concat([lengthPrefix(header.byteLength), header])
-}
-
-export function* carSection({ cid, bytes }: Block): Generator<Uint8Array> {
-  yield lengthPrefix(cid.bytes.byteLength + bytes.byteLength)
-  yield cid.bytes
-  yield bytes
-}
-
-export const carSectionBytes = (cid: CID, bytes: number): number => {
-  const length = cid.bytes.byteLength + bytes
-  return varint.encodingLength(length) + length
-}
-
-const lengthPrefix = (length: number): Uint8Array =>
-  varint.encodeTo(length, new Uint8Array(varint.encodingLength(length)), 0)
 
 const lost = (cid: CID, cause?: unknown): Failure =>
   new Failure('broken', `the block ${cid} of an upload that is not done is lost or damaged on this disk`, {

@@ -1,0 +1,41 @@
+// CAR version 1, as it is written: a header that names the root, then a section for each block.
+import { encode } from '@ipld/dag-cbor'
+import { varint } from 'multiformats'
+import type { CID } from 'multiformats/cid'
+import { type Block, isIdentity } from '../core/block.ts'
+
+/** Below this a block is copied behind its length, which costs less than two more writes to a socket. */
+const copiedBytes = 4096
+
+export function carHeader(root: CID): Uint8Array {
+  return withLength([encode({ roots: [root], version: 1 })])
+}
+
+/** What an identity CID names stands in the CID itself (IPIP-412): it is never sent as a block. */
+export function* carSection({ cid, bytes }: Block): Generator<Uint8Array> {
+  if (isIdentity(cid)) return
+  if (bytes.byteLength < copiedBytes) {
+    yield withLength([cid.bytes, bytes])
+    return
+  }
+  yield withLength([cid.bytes], bytes.byteLength)
+  yield bytes
+}
+
+export function carSectionBytes(cid: CID, blockBytes: number): number {
+  const length = cid.bytes.byteLength + blockBytes
+  return varint.encodingLength(length) + length
+}
+
+export async function* writeCar(root: CID, blocks: AsyncIterable<Block>): AsyncGenerator<Uint8Array> {
+  yield carHeader(root)
+  for await (const block of blocks) yield* carSection(block)
+}
+
+/** The pieces as one, with the length of a section before them; `following` bytes of it come by themselves. */
+function withLength(pieces: readonly Uint8Array[], following = 0): Uint8Array {
+  const length = pieces.reduce((sum, piece) => sum + piece.byteLength, following)
+  const bytes = Buffer.concat([Buffer.alloc(varint.encodingLength(length)), ...pieces])
+  varint.encodeTo(length, bytes)
+  return bytes
+}
