@@ -27,6 +27,20 @@ export const shapes: Readonly<Record<Profile, Shape>> = {
   'unixfs-v0-2015': { cidVersion: 0, isRaw: false, chunkBytes: 256 * 1024, width: 174 },
 }
 
+/** What Kubo's `add` is told to give a file the same CID, whatever is set there, and to pin it. */
+export const addOptionsOfKubo = ({ cidVersion, isRaw, chunkBytes, width }: Shape): Record<string, string> => ({
+  'cid-version': String(cidVersion),
+  'raw-leaves': String(isRaw),
+  chunker: `size-${chunkBytes}`,
+  'max-file-links': String(width),
+  hash: 'sha2-256',
+  trickle: 'false',
+  inline: 'false',
+  pin: 'true',
+  'wrap-with-directory': 'false',
+  progress: 'false',
+})
+
 /** What is to be kept. It can be read again and again, each time the same bytes, so the next provider gets them too. */
 export interface Upload {
   readonly cid: CID

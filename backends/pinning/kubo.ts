@@ -3,7 +3,16 @@
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { authorization, call, createProviderAgent, failed, jsonLines, type Reply } from './call.ts'
-import type { PinState, Profile, Provider, ProviderContext, ProviderKind, ReadBack, Upload } from './contract.ts'
+import {
+  addOptionsOfKubo,
+  type PinState,
+  type Provider,
+  type ProviderContext,
+  type ProviderKind,
+  type ReadBack,
+  shapes,
+  type Upload,
+} from './contract.ts'
 import { fileForm } from './form.ts'
 import { auth, clocks, gateway, readGateway, url } from './options.ts'
 
@@ -18,19 +27,6 @@ const options = z.strictObject({
 })
 
 /** Everything the node's own configuration could otherwise decide. */
-const addOptions: Readonly<Record<Profile, Readonly<Record<string, string>>>> = {
-  'unixfs-v1-2025': { 'cid-version': '1', 'raw-leaves': 'true', chunker: 'size-1048576', 'max-file-links': '1024' },
-  'unixfs-v0-2015': { 'cid-version': '0', 'raw-leaves': 'false', chunker: 'size-262144', 'max-file-links': '174' },
-}
-const alwaysAdd = {
-  hash: 'sha2-256',
-  trickle: 'false',
-  inline: 'false',
-  pin: 'true',
-  'wrap-with-directory': 'false',
-  progress: 'false',
-} as const
-
 export const kubo: ProviderKind<typeof options> = { use: 'kubo', options, readBack, create: createKubo }
 
 function readBack(settings: z.output<typeof options>): ReadBack | false | undefined {
@@ -91,7 +87,7 @@ function createKubo(settings: z.output<typeof options>, { name, userAgent, clock
       bytes: upload.bytes,
       content: upload.file(signal),
     })
-    const lines = jsonLines((await rpc('add', { ...alwaysAdd, ...addOptions[upload.profile] }, signal, form)).text)
+    const lines = jsonLines((await rpc('add', addOptionsOfKubo(shapes[upload.profile]), signal, form)).text)
     const hash = lines.find((line) => typeof line['Hash'] === 'string')?.['Hash'] as string | undefined
     if (!hash) throw failed(name, 'its answer ended without a CID', 'transient')
     return hash

@@ -3,7 +3,7 @@
 import { readdir, readFile, rename, rm } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { CID } from 'multiformats/cid'
-import type { Profile } from '../../../backends/pinning/contract.ts'
+import { type Profile, profiles } from '../../../backends/pinning/contract.ts'
 import { codec, hash } from '../../core/cid.ts'
 import type { Facts } from '../../core/failure.ts'
 import { isLeftOver, makeFolder, namesIn, orIfGone, syncFolder, writeDurably } from '../../core/files.ts'
@@ -132,7 +132,7 @@ export function readEntry(text: string): Entry | undefined {
     const isWhole =
       [id, at].every((one) => typeof one === 'string') &&
       nameOf(CID.parse(cid)) === cid &&
-      ['unixfs-v1-2025', 'unixfs-v0-2015'].includes(profile) &&
+      profiles.includes(profile) &&
       [bytes, carBytes].every(isCount) &&
       [heldBefore, owed].every((one) => one === undefined || Array.isArray(one)) &&
       Object.values(providers).every(({ state }) => standings.has(state))

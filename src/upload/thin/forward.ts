@@ -4,7 +4,7 @@ import { Agent as HttpAgent, type IncomingMessage, ServerResponse } from 'node:h
 import { Agent as HttpsAgent } from 'node:https'
 import { addAbortSignal } from 'node:stream'
 import { createProxyMiddleware } from 'http-proxy-middleware'
-import { type Profile, type Shape, shapes } from '../../../backends/pinning/contract.ts'
+import { addOptionsOfKubo, type Profile, shapes } from '../../../backends/pinning/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import { readAnswer, type TargetFailure } from './answer.ts'
@@ -33,10 +33,6 @@ export type Forwarding = {
   readonly failure: TargetFailure
 }
 
-const kuboQuery = ({ cidVersion, isRaw, chunkBytes, width }: Shape): string =>
-  `cid-version=${cidVersion}&raw-leaves=${isRaw}&chunker=size-${chunkBytes}&max-file-links=${width}`
-const kuboAlways = 'hash=sha2-256&trickle=false&inline=false&pin=true&wrap-with-directory=false&progress=false'
-
 /** Sooner than whoever receives says that it got stuck here. */
 const mostStuckMs = 50_000
 
@@ -56,7 +52,7 @@ export function createForwarding(options: {
   const isKubo = isKuboAddress(url)
   if (isKubo) {
     url.pathname = url.pathname.replace(/(\/add)?\/?$/, '/add')
-    url.search = `${kuboQuery(shapes[options.profile])}&${kuboAlways}`
+    url.search = new URLSearchParams(addOptionsOfKubo(shapes[options.profile])).toString()
   }
   const listeners = new WeakMap<object, { onAnswer(response: IncomingMessage): void; onError(error: unknown): void }>()
   const forward = createProxyMiddleware({
