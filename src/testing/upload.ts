@@ -4,7 +4,7 @@ import type { Profile, Upload } from '../../backends/pinning/contract.ts'
 import type { Block } from '../core/block.ts'
 import { blockKey } from '../core/block.ts'
 import { linksOf } from '../ipld/block-links.ts'
-import { carHeader, carSection } from '../upload/spool/spooled.ts'
+import { carHeader, carSection } from '../ipld/car.ts'
 import { addFile, type BlockMap } from './content.ts'
 
 export type MemoryUpload = Upload & { readonly reads: { files: number; cars: number } }
