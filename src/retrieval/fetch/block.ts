@@ -4,9 +4,10 @@ import { proves } from '../../core/block.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
 import { type Attempts, createAttempts } from '../upstreams/attempts.ts'
-import type { Member, Pool } from '../upstreams/pool.ts'
+import type { Member, Plan, Pool } from '../upstreams/pool.ts'
 import { verdict } from '../upstreams/verdict.ts'
 import { lost, race } from './race.ts'
+import { createTries } from './tries.ts'
 
 export type Found = { readonly bytes: Uint8Array; readonly upstream: string }
 
@@ -24,37 +25,61 @@ export type BlockFlightDeps = {
 
 export function flyForBlock(cid: CID, signal: AbortSignal, { pool, clock, keep }: BlockFlightDeps): BlockFlight {
   const attempts = createAttempts(clock)
-  const fly = async (): Promise<Found> => {
-    pool.began()
-    const { steps, skipped, soonestMs } = pool.plan('block', cid)
-    attempts.skip(skipped)
-    if (steps.length === 0) throw verdict(cid, [], skipped.length, soonestMs)
+  const tries = createTries({ clock, patienceMs: pool.patienceMs })
+
+  async function askOnce(member: Member, own: AbortSignal): Promise<Found> {
+    const { upstream } = member
+    const question = await attempts.ask(member, 'block', cid, own)
     try {
-      const attempt = async (member: Member, own: AbortSignal) => {
-        const { upstream } = member
-        const question = await attempts.ask(member, 'block', cid, own)
-        try {
-          const bytes = await upstream.block(cid, AbortSignal.any([own, question.signal]))
-          if (!proves(cid, bytes)) throw falseBytes(upstream.name, cid)
-          question.brought(bytes.byteLength, 0)
-          question.done()
-          return { bytes, upstream: upstream.name }
-        } catch (error) {
-          if (error === lost) question.letGo('enough')
-          else question.failed(error)
-          throw error
-        }
-      }
-      // Time in line is nobody's slowness: who has room is asked instead, and nobody is asked out of impatience.
-      const hasRoom = () => steps.some(({ who }) => who.standing.waitMs === 0)
-      const mayHedge = () => (attempts.isInLine ? hasRoom() : pool.mayHedge())
-      const won = await race({ steps, attempt, mayHedge, signal, clock })
-      await keep(cid, won.bytes)
-      return won
+      const bytes = await upstream.block(cid, AbortSignal.any([own, question.signal]))
+      if (!proves(cid, bytes)) throw falseBytes(upstream.name, cid)
+      question.brought(bytes.byteLength, 0)
+      question.done()
+      return { bytes, upstream: upstream.name }
     } catch (error) {
-      signal.throwIfAborted()
-      if (attempts.failures.length === 0) throw error
-      throw verdict(cid, attempts.failures, skipped.length, soonestMs)
+      if (error === lost) question.letGo('enough')
+      else question.failed(error)
+      throw error
+    }
+  }
+
+  async function attempt(member: Member, own: AbortSignal, giveWay: () => void): Promise<Found> {
+    for (;;) {
+      try {
+        return await askOnce(member, own)
+      } catch (error) {
+        if (own.aborted) throw error
+        tries.failed(member, error)
+        giveWay()
+        await tries.untilBack(member, error, own)
+      }
+    }
+  }
+
+  function raceFor(steps: Plan['steps']): Promise<Found> {
+    // Time in line is nobody's slowness: who has room is asked instead, and nobody is asked out of impatience.
+    const hasRoom = () => steps.some(({ who }) => who.standing.waitMs === 0)
+    const mayHedge = () => (attempts.isInLine ? hasRoom() : pool.mayHedge())
+    return race({ steps, attempt, mayHedge, signal, clock })
+  }
+
+  async function fly(): Promise<Found> {
+    pool.began()
+    const asked = new Set<Member>()
+    for (let isFirst = true; ; isFirst = false) {
+      const { steps, skipped, soonestMs } = pool.plan('block', cid, asked)
+      if (isFirst) attempts.skip(skipped)
+      if (steps.length === 0) throw verdict(cid, attempts.failures, skipped.length, soonestMs)
+      try {
+        const won = await raceFor(steps)
+        await keep(cid, won.bytes)
+        return won
+      } catch (error) {
+        signal.throwIfAborted()
+        if (attempts.failures.length === 0) throw error
+      }
+      // Somebody may be well by now who was out at first.
+      for (const { who } of steps) asked.add(who)
     }
   }
   const found = fly()

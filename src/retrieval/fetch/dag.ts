@@ -17,6 +17,7 @@ import { failedMs, isSlow, leastStallMs, stallAfterMs } from './pace.ts'
 import { createProgress } from './progress.ts'
 import { type Arrival, createReaders } from './readers.ts'
 import { createRunners } from './runners.ts'
+import { createTries, lookAgainMs } from './tries.ts'
 
 export interface DagFlight {
   /** Waits until this block comes by. Rejects with the verdict when no upstream could even begin. */
@@ -47,6 +48,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
   const { pool, clock, keep } = deps
   const attempts = createAttempts(clock)
   const progress = createProgress(clock)
+  const tries = createTries({ clock, patienceMs: pool.patienceMs })
   // Everything that was linked to, and of that what came by.
   const expected = createCidSet()
   const delivered = createCidSet()
@@ -68,6 +70,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
   const runners = createRunners({
     attempts,
     progress,
+    tries,
     signal,
     isExpected: ({ cid }) => expected.has(cid),
     isWanted,
@@ -122,7 +125,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
     runners.start(step, part)
   }
 
-  /** At the beginning, and after a failure: whoever can go on, at once. The flight is over when nobody can. */
+  /** At the beginning, and after a failure: whoever can go on, at once. The flight is over when nobody can, nor will in time. */
   function goOn(): void {
     const { steps, soonestMs, skipped } = candidates()
     if (isFirst) attempts.skip(skipped)
@@ -131,6 +134,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
     if (step) start(step)
     else if (runners.size > 0) return
     else if (delivered.size > 0) finish()
+    else if (tries.hasHope) watch(lookAgainMs)
     else finish(verdict(want.cid, attempts.failures, skipped.length, soonestMs))
   }
 
@@ -167,6 +171,11 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
 
   function look(): void {
     if (!isWanted()) return
+    if (runners.size === 0) {
+      goOn()
+      if (!stopTimer) watch(firstLookMs())
+      return
+    }
     const [next] = candidates().steps
     if (runners.inLine) return lookAtLine(next)
     const leftMs = patienceLeft(next)

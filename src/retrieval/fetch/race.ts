@@ -7,8 +7,11 @@ import type { Step } from '../upstreams/order.ts'
 
 export type RaceOptions<Who, T> = {
   readonly steps: readonly Step<Who>[]
-  /** Runs one attempt; resolves only with something proved. The signal aborts when it has lost or nobody waits. */
-  readonly attempt: (who: Who, signal: AbortSignal) => Promise<T>
+  /**
+   * Runs one attempt; resolves only with something proved. The signal aborts when it has lost or nobody waits. `giveWay`: it
+   * has failed and may yet be tried again, so the next one starts as if it had ended.
+   */
+  readonly attempt: (who: Who, signal: AbortSignal, giveWay: () => void) => Promise<T>
   /** Whether another upstream may be started although none has failed. */
   readonly mayHedge: () => boolean
   readonly signal: AbortSignal
@@ -46,12 +49,17 @@ export async function race<Who, T>(options: RaceOptions<Who, T>): Promise<T> {
 
   const attempts = steps.map((step, index) => {
     const controller = new AbortController()
+    let hasGivenWay = false
+    const giveWay = () => {
+      if (!hasGivenWay) startNext()
+      hasGivenWay = true
+    }
     const run = async (): Promise<T> => {
       await gates[index]?.promise
       try {
-        return await options.attempt(step.who, controller.signal)
+        return await options.attempt(step.who, controller.signal, giveWay)
       } catch (error) {
-        startNext()
+        giveWay()
         throw error
       }
     }

@@ -10,6 +10,7 @@ import { failedMs } from './pace.ts'
 import type { Progress } from './progress.ts'
 import { lost } from './race.ts'
 import { openSource, type Source } from './source.ts'
+import type { Tries } from './tries.ts'
 
 export type Runner = {
   readonly source: Source
@@ -21,7 +22,7 @@ export type Runner = {
 
 export interface Runners {
   readonly size: number
-  /** Those that are at it now and those that are done with it, so or so. */
+  /** Those that are at it now and those that are done with it, so or so, as far as can be said now. */
   readonly tried: ReadonlySet<Member>
   /** Those that are at it now. */
   readonly members: ReadonlySet<Member>
@@ -40,6 +41,7 @@ export interface Runners {
 export type RunnersOptions = {
   readonly attempts: Attempts
   readonly progress: Progress
+  readonly tries: Tries
   readonly signal: AbortSignal
   readonly isExpected: (block: Block) => boolean
   readonly isWanted: () => boolean
@@ -64,9 +66,8 @@ const leftBehindBlocks = 2
 const leftBehindBytes = 256 * 1024
 
 export function createRunners(options: RunnersOptions): Runners {
-  const { attempts, progress, signal, isExpected, isWanted, take, onEnd } = options
+  const { attempts, progress, tries, signal, isExpected, isWanted, take, onEnd } = options
   const running = new Set<Running>()
-  const spent = new Set<Member>()
   const all = (): Running[] => [...running]
 
   function tell(runner: Running, bytes: number): void {
@@ -87,7 +88,7 @@ export function createRunners(options: RunnersOptions): Runners {
       }
     }
     run()
-      .catch(() => end(runner, 'failed'))
+      .catch((error: unknown) => end(runner, 'failed', error))
       .finally(() => {
         runner.isPulling = false
         if (isWanted() && running.has(runner)) pull(runner)
@@ -118,13 +119,15 @@ export function createRunners(options: RunnersOptions): Runners {
   function letGo(runner: Running, why: 'enough' | 'behind'): void {
     running.delete(runner)
     tell(runner, 0)
-    if (why === 'behind') spent.add(runner.source.member)
+    if (why === 'behind') tries.over(runner.source.member)
     runner.source.letGo(why, lost)
   }
 
-  function end(runner: Running, how: 'ended' | 'failed'): void {
+  function end(runner: Running, how: 'ended' | 'failed', error?: unknown): void {
     if (!running.delete(runner)) return
-    spent.add(runner.source.member)
+    const { member } = runner.source
+    if (how === 'ended' || runner.hasBegun) tries.over(member)
+    else tries.failed(member, error)
     onEnd(how)
   }
 
@@ -135,7 +138,7 @@ export function createRunners(options: RunnersOptions): Runners {
       return running.size
     },
     get tried() {
-      return new Set([...spent, ...members()])
+      return new Set([...tries.spent, ...members()])
     },
     get members() {
       return members()

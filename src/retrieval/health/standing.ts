@@ -50,6 +50,10 @@ export interface Standing {
   state(key: string): { readonly state: StandingState; readonly untilMs: number | undefined }
   /** It rests since a moment ago only, and is looked at often. */
   readonly isRestingBriefly: boolean
+  /** It is well, and has answered somebody, or a look, since then. */
+  isBackSince(at: number): boolean
+  /** It is well, or rests since a moment ago only and is looked at. */
+  readonly mayComeBack: boolean
   /** What asking it now is expected to cost, for 1 MiB of a DAG or one block: with guesses for the unknown. */
   load(kind: AskKind): number
   /** Nothing is known of it in this kind of work, or nothing new. */
@@ -139,6 +143,7 @@ export function createStanding(options: StandingOptions): Standing {
   let answeredAt = Number.NEGATIVE_INFINITY
   let lookAt = Number.POSITIVE_INFINITY
   let lookedAt = Number.NEGATIVE_INFINITY
+  let foundWellAt = Number.NEGATIVE_INFINITY
   let restLookMs = 0
 
   const lateMs = () => Math.max(lateLeastMs, work.dag.usualMs ?? work.block.usualMs ?? lateUnknownMs)
@@ -170,6 +175,8 @@ export function createStanding(options: StandingOptions): Standing {
     counts.asked++
     counts[what]++
   }
+
+  const isRestingBriefly = () => health.state === 'resting' && health.outMs < briefRestMs
 
   function silentMs(): number {
     // Questions are in the order in which they began: those before the newest answer say nothing.
@@ -293,7 +300,11 @@ export function createStanding(options: StandingOptions): Standing {
       return budgetMs > patienceMs() ? { state: 'over-budget', untilMs: budgetMs } : { state, untilMs: 0 }
     },
     get isRestingBriefly() {
-      return health.state === 'resting' && health.outMs < briefRestMs
+      return isRestingBriefly()
+    },
+    isBackSince: (at) => health.state === 'ready' && Math.max(answeredAt, foundWellAt) > at,
+    get mayComeBack() {
+      return lookers.size > 0 && (health.state === 'ready' || isRestingBriefly())
     },
     load(kind) {
       const cost = Math.max(work[kind].costMs(usualBytes[kind]), silentMs())
@@ -327,6 +338,7 @@ export function createStanding(options: StandingOptions): Standing {
       if (report.usable) window.open()
       judged(() => health.looked(report.usable, report.findings))
       if (!report.usable) return
+      foundWellAt = now
       // A probe of a gateway that can do both asks two questions, one after the other.
       for (const performance of Object.values(work)) performance.probed(report.car ? report.ms / 2 : report.ms)
       admission.alive(now - report.ms, probeAnswers)

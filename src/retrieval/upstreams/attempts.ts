@@ -54,7 +54,8 @@ type Entry = {
   broughtAt: number
 }
 
-const isUnasked = (outcome: string): boolean => [inLine, 'overloaded', 'unavailable', 'lost'].includes(outcome)
+/** What became of a question says whether the upstream has the thing, or that it had its time. */
+const isAnswer = (outcome: string): boolean => ['not-found', 'refused', 'timeout', 'won'].includes(outcome)
 
 export function createAttempts(clock: Clock): Attempts {
   const made: Entry[] = []
@@ -81,7 +82,7 @@ export function createAttempts(clock: Clock): Attempts {
     get hasBeenCrowded() {
       const now = clock.monotonic()
       const hadTime = ({ outcome, at, member }: Entry) =>
-        outcome === undefined ? now - at > (now - beganAt) / 2 && !member.standing.isCrowded : !isUnasked(outcome)
+        outcome === undefined ? now - at > (now - beganAt) / 2 && !member.standing.isCrowded : isAnswer(outcome)
       return made.length > 0 && !made.some(hadTime)
     },
     async ask(member, kind, cid, signal) {

@@ -29,6 +29,8 @@ export type Plan = {
 
 export interface Pool {
   readonly members: readonly Member[]
+  /** How long a question may wait for its place at an upstream and for the answer: less than clients wait. */
+  readonly patienceMs: number
   /** Who may be asked now, the best first. Has no effect: it may be looked at again and again, also in the middle. */
   plan(kind: AskKind, cid: CID, except?: ReadonlySet<Member>): Plan
   /** Once for each flight: it earns a share of a second question. */
@@ -48,16 +50,16 @@ const silentLeastMs = 500
 const silentTimes = 2
 const silentUnknownMs = 1000
 const blockOnlyHandicap = 4
+const defaultPatienceMs = 4_000
 
 export function createPool(options: {
   readonly members: readonly MemberOptions[]
   readonly hedge: Hedge
   readonly clock: Clock
   readonly log: Log
-  /** How long a question may wait for its place at an upstream and for the answer: less than clients wait. */
   readonly patienceMs?: number
 }): Pool {
-  const { hedge, clock, log, patienceMs } = options
+  const { hedge, clock, log, patienceMs = defaultPatienceMs } = options
   const hedges = createBudget({ size: hedgeBurst, perSecond: hedgesPerSecond, clock })
   const leaves: (() => void)[] = []
   const members: readonly Member[] = options.members.map(({ upstream, standing, ...budgets }) => {
@@ -65,7 +67,7 @@ export function createPool(options: {
     const own = standing ?? createStanding({ name: upstream.name, clock, log, connections, ...budgets })
     const leave = own.join({
       hasOthers: () => members.some((one) => one.upstream !== upstream && isReady(one)),
-      ...(patienceMs !== undefined && { patienceMs }),
+      patienceMs,
     })
     leaves.push(leave)
     return { upstream, standing: own }
@@ -89,6 +91,7 @@ export function createPool(options: {
 
   return {
     members,
+    patienceMs,
     plan(kind, cid, except) {
       const key = blockKey(cid)
       const able = members.filter((member) => canAnswer(member, kind, cid))

@@ -1,0 +1,72 @@
+// Who may be asked a second time for one thing. An upstream that was out when its turn came, or broke off before anything
+// came, is asked again when it is well: while the client still has time, an outage of a moment is no reason for an error.
+import type { Clock } from '../../core/clock.ts'
+import { isFailure } from '../../core/failure.ts'
+import type { Member } from '../upstreams/pool.ts'
+
+export interface Tries {
+  /** It brought nothing, because of this. */
+  failed(member: Member, error: unknown): void
+  /** It is not asked again, whatever becomes of it. */
+  over(member: Member): void
+  /** Those that are not to be asked now. */
+  readonly spent: readonly Member[]
+  /** Whether one of them may be asked again in time. */
+  readonly hasHope: boolean
+  /** Resolves when this one may be asked again, rejects with `error` when there is no hope of that. */
+  untilBack(member: Member, error: unknown, signal: AbortSignal): Promise<void>
+}
+
+type Spent = { readonly at: number; readonly wasAsked: boolean; readonly isFinal: boolean; readonly tries: number }
+
+export const lookAgainMs = 200
+const mostTries = 4
+
+export function createTries({ clock, patienceMs }: { readonly clock: Clock; readonly patienceMs: number }): Tries {
+  const spent = new Map<Member, Spent>()
+  const giveUpAt = clock.monotonic() + patienceMs
+  // One that was asked does not have it: the client gets a quick answer.
+  let isDenied = false
+  const denied = Promise.withResolvers<void>()
+
+  function isBack(member: Member, { at, wasAsked, isFinal }: Spent): boolean {
+    if (isFinal) return false
+    if (wasAsked) return member.standing.isBackSince(at)
+    return clock.monotonic() - at >= lookAgainMs && member.standing.mayComeBack
+  }
+
+  const mayHope = (member: Member): boolean => {
+    const one = spent.get(member)
+    return !isDenied && clock.monotonic() < giveUpAt && one?.isFinal === false && member.standing.mayComeBack
+  }
+
+  return {
+    failed(member, error) {
+      const tries = (spent.get(member)?.tries ?? 0) + 1
+      const wasAsked = !isFailure(error, 'unavailable')
+      const isFinal = tries >= mostTries || (wasAsked && !isFailure(error, 'broken') && !isFailure(error, 'timeout'))
+      if (isFailure(error, 'not-found')) {
+        isDenied = true
+        denied.resolve()
+      }
+      spent.set(member, { at: clock.monotonic(), wasAsked, isFinal, tries })
+    },
+    over(member) {
+      spent.set(member, { at: clock.monotonic(), wasAsked: true, isFinal: true, tries: 1 })
+    },
+    get spent() {
+      return [...spent].filter(([member, one]) => !isBack(member, one)).map(([member]) => member)
+    },
+    get hasHope() {
+      return [...spent.keys()].some(mayHope)
+    },
+    async untilBack(member, error, signal) {
+      for (;;) {
+        const one = spent.get(member)
+        if (!one || !mayHope(member)) throw error
+        if (isBack(member, one)) return
+        await Promise.race([clock.sleep(lookAgainMs, signal), denied.promise])
+      }
+    },
+  }
+}

@@ -1,0 +1,155 @@
+// Who is asked a second time for one thing: one that was out for a moment, and is well again while the client has time.
+import assert from 'node:assert/strict'
+import { afterEach, describe, test } from 'node:test'
+import { Failure, type FailureKind, isFailure } from '../../src/core/failure.ts'
+import { silentLog } from '../../src/core/log.ts'
+import { flyForBlock } from '../../src/retrieval/fetch/block.ts'
+import { flyForDag } from '../../src/retrieval/fetch/dag.ts'
+import { createTries } from '../../src/retrieval/fetch/tries.ts'
+import { createPool } from '../../src/retrieval/upstreams/pool.ts'
+import { startProbes } from '../../src/retrieval/upstreams/probes.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
+import { addBlock, type BlockMap, noise } from '../support/fixtures.ts'
+import { scriptedUpstream } from '../support/scripted-upstream.ts'
+
+const blocks: BlockMap = new Map()
+const cid = addBlock(blocks, 0x55, noise(100, 1))
+const second = 1000
+const failure = (kind: FailureKind) => new Failure(kind, kind, { source: 'upstream' })
+const stops: (() => void)[] = []
+afterEach(() => {
+  for (const stop of stops.splice(0)) stop()
+})
+
+/** Upstreams by name; those that are `ill` fail at everything, looks included. */
+function make(...names: string[]) {
+  const clock = createFakeClock()
+  const ill = new Set<string>()
+  const absent = new Set<string>()
+  const asked: string[] = []
+  const upstreams = names.map((name) => {
+    const one = scriptedUpstream(name, blocks)
+    const guard = () => {
+      if (ill.has(name)) throw failure('broken')
+    }
+    const look = () => {
+      asked.push(name)
+      guard()
+      if (absent.has(name)) throw failure('not-found')
+    }
+    return {
+      ...one,
+      async block(...args: Parameters<typeof one.block>) {
+        look()
+        return one.block(...args)
+      },
+      async *dag(...args: Parameters<typeof one.dag>) {
+        look()
+        yield* one.dag(...args)
+      },
+      async probe(signal: AbortSignal) {
+        guard()
+        return one.probe(signal)
+      },
+    }
+  })
+  const pool = createPool({
+    members: upstreams.map((upstream) => ({ upstream })),
+    hedge: 'auto',
+    clock,
+    log: silentLog,
+    patienceMs: 4 * second,
+  })
+  const probes = startProbes({ pool, everyMs: 0, clock, log: silentLog, random: () => 0 })
+  stops.push(probes.close)
+  const deps = { pool, clock, keep: async () => {} }
+  const kinds = {
+    block: (signal = new AbortController().signal) => flyForBlock(cid, signal, deps).found,
+    async answer(signal = new AbortController().signal) {
+      const want = { cid, segments: [], scope: 'entity' } as const
+      const flight = flyForDag(want, signal, { ...deps, onOver: () => {} })
+      const arrival = await flight.wait(cid, want, signal)
+      return arrival as Exclude<typeof arrival, string>
+    },
+  }
+  return { clock, ill, absent, asked, pool, kinds }
+}
+
+for (const kind of ['block', 'answer'] as const) {
+  describe(`a ${kind}`, () => {
+    test('the only upstream breaks off and is well a second later: it is asked again, and the client has its bytes', async () => {
+      const { clock, ill, kinds } = make('one')
+      ill.add('one')
+      const found = kinds[kind]()
+      await clock.advance(second)
+      ill.delete('one')
+      await clock.advance(1.5 * second)
+      assert.equal((await found).upstream, 'one')
+    })
+
+    test('one that stays ill is not asked again and again, and the client is told in time', async () => {
+      const { clock, ill, asked, kinds } = make('one')
+      ill.add('one')
+      const refused = assert.rejects(kinds[kind](), (error) => isFailure(error, 'unavailable'))
+      await clock.advance(5 * second)
+      await refused
+      assert.ok(asked.length <= 4, `${asked.length} times`)
+    })
+
+    test('one that has been out for long is no hope: the client is told at once', async () => {
+      const { clock, ill, kinds } = make('one')
+      ill.add('one')
+      for (let count = 0; count < 6; count++) {
+        kinds[kind]().catch(() => {})
+        await clock.advance(4 * second)
+      }
+      const refused = assert.rejects(kinds[kind](), (error) => isFailure(error, 'unavailable'))
+      await clock.advance(1)
+      await refused
+    })
+
+    test('where one that was asked says no, nobody waits for the other', async () => {
+      const { clock, ill, absent, kinds } = make('one', 'two')
+      ill.add('one')
+      absent.add('two')
+      const refused = assert.rejects(kinds[kind](), (error) => isFailure(error, 'not-found'))
+      await clock.advance(10)
+      await refused
+    })
+
+    test('a client that leaves ends the waiting', async () => {
+      const { clock, ill, kinds } = make('one')
+      ill.add('one')
+      const controller = new AbortController()
+      const left = assert.rejects(kinds[kind](controller.signal))
+      await clock.advance(300)
+      controller.abort(failure('cancelled'))
+      await clock.advance(1)
+      await left
+    })
+  })
+}
+
+describe('who may be asked again', () => {
+  const hopes: [kind: FailureKind, isHope: boolean][] = [
+    ['unavailable', true],
+    ['broken', true],
+    ['timeout', true],
+    ['overloaded', false],
+    ['throttled', false],
+    ['refused', false],
+    ['false-bytes', false],
+    ['not-found', false],
+  ]
+  for (const [kind, isHope] of hopes) {
+    test(`${kind}: ${isHope ? 'yes' : 'no'}`, () => {
+      const { clock, pool } = make('one')
+      const [member] = pool.members
+      assert.ok(member)
+      const tries = createTries({ clock, patienceMs: second })
+      tries.failed(member, failure(kind))
+      assert.equal(tries.hasHope, isHope)
+      assert.deepEqual(tries.spent, [member])
+    })
+  }
+})
