@@ -16,7 +16,7 @@ export type PiecesOptions = {
 }
 
 /** How much of it the service has, and what it calls it once it has all. */
-type Stand = { readonly offset: number; readonly cid: string | undefined }
+type UploadedSoFar = { readonly offset: number; readonly cid: string | undefined }
 
 const tus = { 'tus-resumable': '1.0.0' } as const
 const mostFailures = 5
@@ -40,7 +40,7 @@ export function createPieces({ name, clock, files, metadata, pieceBytes, ask }: 
     return target.href
   }
 
-  function standIn(reply: Reply, usual: number | undefined, total: number): Stand {
+  function standIn(reply: Reply, usual: number | undefined, total: number): UploadedSoFar {
     const said = reply.header('upload-offset')
     const offset = said === undefined ? usual : /^\d+$/.test(said) ? Number(said) : undefined
     if (offset === undefined || offset > total) throw failed(name, 'it does not say how much of it it has', 'transient')
@@ -48,7 +48,7 @@ export function createPieces({ name, clock, files, metadata, pieceBytes, ask }: 
   }
 
   /** Undefined: it does not know the upload any more, or does not say. */
-  async function look(place: string, total: number, signal: AbortSignal): Promise<Stand | undefined> {
+  async function look(place: string, total: number, signal: AbortSignal): Promise<UploadedSoFar | undefined> {
     const reply = await ask('HEAD', place, signal, { headers: tus, accept: [400, 404, 405, 410, 412] })
     return reply.status >= 400 ? undefined : standIn(reply, undefined, total)
   }
@@ -59,7 +59,7 @@ export function createPieces({ name, clock, files, metadata, pieceBytes, ask }: 
     reader: Reader,
     total: number,
     signal: AbortSignal,
-  ): Promise<Stand> {
+  ): Promise<UploadedSoFar> {
     const length = Math.min(pieceBytes, total - from)
     const reply = await ask('PATCH', place, signal, {
       headers: {
@@ -79,7 +79,7 @@ export function createPieces({ name, clock, files, metadata, pieceBytes, ask }: 
     const key = upload.cid.toString()
     const total = upload.carBytes
     const reader = createReader(upload, signal)
-    let stand: Stand | undefined
+    let stand: UploadedSoFar | undefined
     /** How far it got, as the service said, and as far as was sent. */
     let best = 0
     let furthest = 0
@@ -91,7 +91,7 @@ export function createPieces({ name, clock, files, metadata, pieceBytes, ask }: 
       error.retryAfterMs === undefined &&
       ++failures < mostFailures
 
-    const step = async (): Promise<Stand> => {
+    const step = async (): Promise<UploadedSoFar> => {
       const known = begun.get(key)
       const found = stand ?? (known === undefined ? undefined : await look(known, total, signal))
       // Some forget an upload as soon as it is whole.

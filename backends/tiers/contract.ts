@@ -28,14 +28,14 @@ export type Call = {
 }
 
 /** A record as it was read. `tag`: how the store itself tells it from any other, where it does. */
-export type Held = { readonly bytes: Uint8Array; readonly tag?: string | undefined }
+export type StoredRecord = { readonly bytes: Uint8Array; readonly tag?: string | undefined }
 
 /**
  * Records of names, beside the blocks: bytes under a key, and what is under it changes. Who reads one proves it. A miss, an
  * outage and a signal are as with blocks.
  */
 export interface Records {
-  read(key: string, signal?: AbortSignal, call?: Call): Promise<Held | undefined>
+  read(key: string, signal?: AbortSignal, call?: Call): Promise<StoredRecord | undefined>
   /**
    * Puts `bytes` in the place of what was read, `over`; undefined: of nothing. False: something else is there by now, and
    * stays. A store that cannot compare and write in one step may miss what is written in the same moment. After `keepMs`
@@ -44,7 +44,7 @@ export interface Records {
   replace(
     key: string,
     bytes: Uint8Array,
-    how: { readonly over: Held | undefined; readonly keepMs: number },
+    how: { readonly over: StoredRecord | undefined; readonly keepMs: number },
     signal?: AbortSignal,
     call?: Call,
   ): Promise<boolean>

@@ -7,7 +7,7 @@ import { join } from 'node:path'
 import type { Clock } from '../../src/core/clock.ts'
 import { orIfGone } from '../../src/core/files.ts'
 
-export interface Room {
+export interface DiskRoom {
   /** Makes room for a file of so many bytes; undefined when it can have none. `landed` must be called either way. */
   reserve(shard: string, bytes: number): Promise<Reservation | undefined>
   /** A use is noted on the file when the last noted one is older than this. */
@@ -34,7 +34,7 @@ type File = { readonly path: string; readonly bytes: number; readonly usedMs: nu
 
 const letters: readonly string[] = [...'abcdefghijklmnopqrstuvwxyz234567']
 const allShards = letters.flatMap((one) => letters.map((other) => one + other))
-// Room for 32 of the largest blocks in a group at least: with less, one unlucky group evicts what others have room for.
+// DiskRoom for 32 of the largest blocks in a group at least: with less, one unlucky group evicts what others have room for.
 const leastGroupBytes = 64 * 1024 * 1024
 const allocationBytes = 4096
 const lowWater = 0.9
@@ -48,7 +48,11 @@ export const costOf = (bytes: number): number => Math.max(1, Math.ceil(bytes / a
 export const shardOf = (key: string): string => key.slice(-3, -1)
 export const temporarySuffix = '.tmp'
 
-export function createRoom(options: { readonly path: string; readonly maxBytes: number; readonly clock: Clock }): Room {
+export function createRoom(options: {
+  readonly path: string
+  readonly maxBytes: number
+  readonly clock: Clock
+}): DiskRoom {
   const { path, clock } = options
   const groups = dealGroups(options.maxBytes)
   const groupBytes = options.maxBytes / groups.length

@@ -1,16 +1,16 @@
 // Records in a Keyv store. Keyv has no call that compares and writes in one step, so a store that can do it brings its own.
 import type Keyv from 'keyv'
-import type { Call, Held, Records } from './contract.ts'
+import type { Call, Records, StoredRecord } from './contract.ts'
 import { bytesOf } from './keyv-values.ts'
 
 /** One step each, on an open store. */
 export interface RecordSteps {
-  read(keyv: Keyv, key: string, signal: AbortSignal): Promise<Held | undefined>
+  read(keyv: Keyv, key: string, signal: AbortSignal): Promise<StoredRecord | undefined>
   replace(
     keyv: Keyv,
     key: string,
     bytes: Buffer,
-    how: { readonly over: Held | undefined; readonly keepMs: number },
+    how: { readonly over: StoredRecord | undefined; readonly keepMs: number },
     signal: AbortSignal,
   ): Promise<boolean>
 }
@@ -34,7 +34,7 @@ export function keyvRecords(steps: RecordSteps, blocks: { readonly prefix: strin
   }
 }
 
-async function read(keyv: Keyv, key: string): Promise<Held | undefined> {
+async function read(keyv: Keyv, key: string): Promise<StoredRecord | undefined> {
   const bytes = bytesOf(await keyv.getRaw(key))
   return bytes && { bytes }
 }
@@ -50,5 +50,5 @@ export const looksFirst: RecordSteps = {
   },
 }
 
-export const isSame = (one: Held | undefined, other: Held | undefined): boolean =>
+export const isSame = (one: StoredRecord | undefined, other: StoredRecord | undefined): boolean =>
   one === undefined || other === undefined ? one === other : Buffer.compare(one.bytes, other.bytes) === 0

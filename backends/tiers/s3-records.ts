@@ -1,7 +1,7 @@
 // Records as objects of the bucket that has the blocks. S3 compares and writes in one step: who writes one names the one that
 // was read, by its ETag. A store that does not know this is looked into, and then written to.
 import type Keyv from 'keyv'
-import type { Held } from './contract.ts'
+import type { StoredRecord } from './contract.ts'
 import { isSame, type RecordSteps } from './keyv-records.ts'
 import { isMissing, readUpTo, type S3Body, statusOf } from './s3-client.ts'
 import type { S3Store } from './s3-store.ts'
@@ -12,7 +12,7 @@ export function s3Records(): RecordSteps {
   let compares = true
   const storeOf = ({ store }: Keyv): S3Store => store as S3Store
 
-  async function read(keyv: Keyv, key: string, abortSignal: AbortSignal): Promise<Held | undefined> {
+  async function read(keyv: Keyv, key: string, abortSignal: AbortSignal): Promise<StoredRecord | undefined> {
     const store = storeOf(keyv)
     const { sdk, client } = await store.load()
     const answer = await store.orMissing(() => client.send(new sdk.GetObjectCommand(store.at(key)), { abortSignal }))
@@ -53,7 +53,7 @@ export function s3Records(): RecordSteps {
 
 const type = 'application/vnd.ipfs.ipns-record'
 
-function conditionOf(over: Held | undefined): object {
+function conditionOf(over: StoredRecord | undefined): object {
   if (over === undefined) return { IfNoneMatch: '*' }
   return over.tag === undefined ? {} : { IfMatch: over.tag }
 }

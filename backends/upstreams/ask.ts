@@ -23,7 +23,7 @@ export type Question = {
   readonly idleMs: number
 }
 
-export interface Answer {
+export interface UpstreamResponse {
   /** Each chunk within the idle clock, which runs only while somebody waits for one. */
   readonly chunks: AsyncIterable<Uint8Array>
   readonly trailers: () => Readonly<Record<string, string | string[] | undefined>>
@@ -37,7 +37,7 @@ const heldUpMs = 50
 const graceMs = 250
 const redirections: ReadonlySet<number> = new Set([301, 302, 303, 307, 308])
 
-export async function ask(question: Question): Promise<Answer> {
+export async function ask(question: Question): Promise<UpstreamResponse> {
   try {
     return await askOnce(question)
   } catch (error) {
@@ -47,7 +47,7 @@ export async function ask(question: Question): Promise<Answer> {
   }
 }
 
-async function askOnce(question: Question, site = question.url, hops = 0): Promise<Answer> {
+async function askOnce(question: Question, site = question.url, hops = 0): Promise<UpstreamResponse> {
   const { name, url, agent, signal, clock, redirects = 'site' } = question
   signal.throwIfAborted()
   const own = new AbortController()

@@ -4,7 +4,7 @@ import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { type Block, isIdentity, maxBlockBytes, proves } from '../../src/core/block.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
-import { type Answer, ask } from './ask.ts'
+import { ask, type UpstreamResponse } from './ask.ts'
 import { readCar } from './car-stream.ts'
 import { createAgent } from './connect.ts'
 import {
@@ -42,7 +42,7 @@ function createTrustless(settings: z.output<typeof options>, { name, userAgent, 
   let dag = true
   let refusals = 0
 
-  const get = (target: URL, accept: string, expects: string, signal: AbortSignal): Promise<Answer> =>
+  const get = (target: URL, accept: string, expects: string, signal: AbortSignal): Promise<UpstreamResponse> =>
     ask({
       name,
       url: target,
@@ -142,7 +142,7 @@ function entityBytes({ scope, range }: DagWant): { 'entity-bytes'?: string } {
 }
 
 /** One block. Where no length was said, an answer that was cut may look whole: bytes that prove nothing are no lie then. */
-export async function readOne(name: string, answer: Answer, cid: CID): Promise<Uint8Array> {
+export async function readOne(name: string, answer: UpstreamResponse, cid: CID): Promise<Uint8Array> {
   const bytes = await readBlock(name, answer)
   if (answer.contentLength !== undefined || isIdentity(cid) || proves(cid, bytes)) return bytes
   throw new Failure('broken', `${name} sent ${bytes.byteLength} bytes, which are not ${cid} or not all of it`, {
@@ -151,7 +151,11 @@ export async function readOne(name: string, answer: Answer, cid: CID): Promise<U
 }
 
 /** The whole body, if it is no larger than what was asked for may be. */
-export async function readBlock(name: string, answer: Answer, mostBytes = maxBlockBytes): Promise<Uint8Array> {
+export async function readBlock(
+  name: string,
+  answer: UpstreamResponse,
+  mostBytes = maxBlockBytes,
+): Promise<Uint8Array> {
   const tooLarge = () => new Failure('too-large', `${name} sent more than ${mostBytes} bytes`, { source: 'upstream' })
   if (answer.contentLength !== undefined && answer.contentLength > mostBytes) {
     answer.stop()

@@ -37,7 +37,7 @@ export function createRequestCounts(): RequestCounts {
 type Parts = {
   readonly requests: RequestCounts
   readonly hot: { readonly bytes: number; readonly items: number }
-  readonly lane: { readonly hits: number }
+  readonly fastPath: { readonly hits: number }
   readonly limits: { readonly inFlight: number; readonly shed: number; readonly throttled: number }
   readonly pool: {
     readonly members: readonly {
@@ -69,7 +69,7 @@ type Parts = {
 }
 
 export function describeGateway(metrics: Metrics, parts: Parts): void {
-  const { requests, hot, lane, limits, pool, stack, retrieval, names, corrupt, denylists, loop, log } = parts
+  const { requests, hot, fastPath, limits, pool, stack, retrieval, names, corrupt, denylists, loop, log } = parts
   metrics.add(
     'ipfs_http_gw_responses_total',
     'counter',
@@ -85,7 +85,7 @@ export function describeGateway(metrics: Metrics, parts: Parts): void {
     'Lines of the log that could not be written.',
     () => log.lost?.() ?? 0,
   )
-  metrics.add('cidgate_hot_hits_total', 'counter', 'Answers from the fast lane.', () => lane.hits)
+  metrics.add('cidgate_hot_hits_total', 'counter', 'Answers from the fast path.', () => fastPath.hits)
   metrics.add('cidgate_hot_bytes', 'gauge', 'Bytes of complete answers in memory.', () => hot.bytes)
   metrics.add('cidgate_hot_items', 'gauge', 'Complete answers in memory.', () => hot.items)
   metrics.add('cidgate_shed_total', 'counter', 'Requests answered with 503.', () => limits.shed)

@@ -74,7 +74,9 @@ function complain(issue: Issue, above: Path, tree: unknown): Complaint[] {
     if (inside && typeof value === 'object' && value !== null) return inside.flatMap((one) => complain(one, path, tree))
   }
   if (issue.code === 'invalid_key') return [{ path, what: `is not a key that can be here (${expectation(issue)})` }]
-  const what = issue.message.includes('(expected ') ? issue.message : `${said(tree, path)} (${expectation(issue)})`
+  const what = issue.message.includes('(expected ')
+    ? issue.message
+    : `${describeValue(tree, path)} (${expectation(issue)})`
   return [{ path, what }]
 }
 
@@ -120,7 +122,7 @@ const unitOf = (origin: string): string =>
 const oneOf = (words: readonly string[]): string =>
   words.length < 2 ? words.join('') : `${words.slice(0, -1).join(', ')} or ${words.at(-1)}`
 
-function said(tree: unknown, path: Path): string {
+function describeValue(tree: unknown, path: Path): string {
   const value = valueAt(tree, path)
   if (value === undefined) return 'is missing'
   if (value === null) return 'is empty'

@@ -4,10 +4,10 @@ import { z } from 'zod'
 
 export type Kind = { readonly use: string; readonly options: z.ZodType }
 export type Kinds = Readonly<Record<string, Kind>>
-export type Entry = { readonly use: string; readonly name: string; readonly options: unknown }
+export type BackendEntry = { readonly use: string; readonly name: string; readonly options: unknown }
 
 /** What an entry may say: told apart by `use`, which may be left out where it is the kind that is assumed. */
-export type EntryInput<All extends Kinds, Shared = unknown, Assumed extends string = never> = {
+export type BackendInput<All extends Kinds, Shared = unknown, Assumed extends string = never> = {
   [Use in keyof All & string]: z.input<All[Use]['options']> &
     Shared & { name?: string | undefined } & (Use extends Assumed ? { use?: Use | undefined } : { use: Use })
 }[keyof All & string]
@@ -32,15 +32,15 @@ function one<Shared extends z.ZodRawShape>(kind: Kind, shared: Shared, isDefault
 }
 
 /** The list for one registry. `All`: its kinds with their options, for the type of what may be said. */
-export function entries<All extends Kinds>(kinds: Kinds): z.ZodType<Entry[], EntryInput<All>[]> {
-  const list = listOf(kinds, {}, undefined).transform((all): Entry[] =>
+export function entries<All extends Kinds>(kinds: Kinds): z.ZodType<BackendEntry[], BackendInput<All>[]> {
+  const list = listOf(kinds, {}, undefined).transform((all): BackendEntry[] =>
     all.map(({ use, name, ...options }) => ({ use: use ?? '', name: name ?? '', options })),
   )
-  return list as unknown as z.ZodType<Entry[], EntryInput<All>[]>
+  return list as unknown as z.ZodType<BackendEntry[], BackendInput<All>[]>
 }
 
 /**
- * The same, with keys that belong to the list and not to the backend: they come out beside `options`. Without `use`, an
+ * The same, with keys that belong to the list and not to the backend: they come out beside `options`. NoLinkMemory `use`, an
  * entry is of the kind `assume`.
  */
 export function entriesWith<All extends Kinds, Shared extends z.ZodRawShape, Assumed extends string>(
@@ -49,7 +49,7 @@ export function entriesWith<All extends Kinds, Shared extends z.ZodRawShape, Ass
   assume: Assumed,
 ) {
   type Own = z.output<z.ZodObject<Shared>>
-  const list = listOf(kinds, shared, assume).transform((entries): (Entry & Own)[] =>
+  const list = listOf(kinds, shared, assume).transform((entries): (BackendEntry & Own)[] =>
     entries.map(({ use, name, ...rest }) => {
       const all = Object.entries(rest)
       const own = Object.fromEntries(all.filter(([key]) => key in shared)) as Own
@@ -57,7 +57,10 @@ export function entriesWith<All extends Kinds, Shared extends z.ZodRawShape, Ass
       return { use: use ?? assume, name: name ?? '', options, ...own }
     }),
   )
-  return list as unknown as z.ZodType<(Entry & Own)[], EntryInput<All, z.input<z.ZodObject<Shared>>, Assumed>[]>
+  return list as unknown as z.ZodType<
+    (BackendEntry & Own)[],
+    BackendInput<All, z.input<z.ZodObject<Shared>>, Assumed>[]
+  >
 }
 
 function listOf(kinds: Kinds, shared: z.ZodRawShape, assume: string | undefined) {

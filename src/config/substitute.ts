@@ -31,9 +31,9 @@ export function substitute(tree: unknown, environment: Environment): { tree: unk
   return { tree: walk(tree, []), complaints }
 }
 
-type Found = { readonly value: string } | { readonly missing: string }
+type Substituted = { readonly value: string } | { readonly missing: string }
 
-function fromEnvironment(name: string, environment: Environment): Found {
+function fromEnvironment(name: string, environment: Environment): Substituted {
   if (!/^[A-Za-z_][A-Za-z0-9_]*$/.test(name)) {
     return { missing: `\${${name}} names nothing (expected \${NAME}, \${file:/path}, or $\${ for a plain \${)` }
   }
@@ -42,7 +42,7 @@ function fromEnvironment(name: string, environment: Environment): Found {
   return { missing: `the environment has ${value === '' ? 'an empty' : 'no'} ${name} (expected it to be set)` }
 }
 
-function fromFile(path: string): Found {
+function fromFile(path: string): Substituted {
   try {
     if (statSync(path).size > mostSecretBytes)
       return { missing: `${path} is too large (expected a secret in a small file)` }

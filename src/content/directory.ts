@@ -7,8 +7,8 @@ import { Failure } from '../core/failure.ts'
 import { readNode } from '../ipld/unixfs.ts'
 import type { DagWant, Session } from '../retrieval/session.ts'
 import { listShards, type ShardLink } from './dag/hamt.ts'
-import { createHeld } from './dag/held.ts'
-import type { Entity, Entry } from './entity.ts'
+import { createMemoryBound } from './dag/pending.ts'
+import type { DirectoryEntry, Entity } from './entity.ts'
 import { entityOf } from './resolve.ts'
 
 export type ListingLimits = {
@@ -23,9 +23,13 @@ export const listingLimits: ListingLimits = { mostEntries: 1_000_000, mostLooks:
 // A slow tier answers these side by side: one after another they would be the time of the listing.
 const looksAhead = 15
 
-export async function* listDirectory(session: Session, entity: Entity, limits = listingLimits): AsyncGenerator<Entry> {
+export async function* listDirectory(
+  session: Session,
+  entity: Entity,
+  limits = listingLimits,
+): AsyncGenerator<DirectoryEntry> {
   const around: DagWant = { cid: entity.cid, segments: [], scope: 'entity' }
-  const waiting: Promise<Entry>[] = []
+  const waiting: Promise<DirectoryEntry>[] = []
   let count = 0
   for await (const { name, cid, size } of linksOfDirectory(session, { cid: entity.cid, bytes: entity.block }, around)) {
     if (++count > limits.mostEntries) {
@@ -33,7 +37,7 @@ export async function* listDirectory(session: Session, entity: Entity, limits = 
     }
     const mayLook = count <= limits.mostLooks
     waiting.push(typeOf(session, cid, mayLook).then((type) => ({ name, cid, size, type })))
-    while (waiting.length > (mayLook ? looksAhead : 0)) yield (await waiting.shift()) as Entry
+    while (waiting.length > (mayLook ? looksAhead : 0)) yield (await waiting.shift()) as DirectoryEntry
   }
   yield* waiting
 }
@@ -43,17 +47,17 @@ export async function* linksOfDirectory(
   session: Session,
   root: Block,
   around: DagWant,
-  held = createHeld(),
+  memory = createMemoryBound(),
 ): AsyncGenerator<ShardLink> {
   const { links, unixfs } = readNode(root.cid, root.bytes)
-  if (unixfs?.type === 'hamt-sharded-directory') return yield* listShards(session, root, around, held)
-  held.take(root.bytes.byteLength)
+  if (unixfs?.type === 'hamt-sharded-directory') return yield* listShards(session, root, around, memory)
+  memory.take(root.bytes.byteLength)
   for (const { Name, Hash, Tsize } of links) yield { name: Name ?? '', cid: Hash, size: Tsize }
-  held.give(root.bytes.byteLength)
+  memory.give(root.bytes.byteLength)
 }
 
 /** Never rejects: an entry that is no good, or a tier that is away, does not spoil the list. */
-async function typeOf(session: Session, cid: CID, mayLook: boolean): Promise<Entry['type']> {
+async function typeOf(session: Session, cid: CID, mayLook: boolean): Promise<DirectoryEntry['type']> {
   if (cid.code === codec.raw) return 'file'
   try {
     if (!isIdentity(cid) && (!mayLook || !(await session.has(cid)))) return 'unknown'

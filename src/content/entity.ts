@@ -39,7 +39,7 @@ export type Resolution = {
   readonly way: Way
 }
 
-export type Entry = {
+export type DirectoryEntry = {
   readonly name: string
   readonly cid: CID
   /** Cumulative DAG size as the link says it (Tsize); a hint, never proved. */

@@ -5,7 +5,7 @@ import { codec } from '../core/cid.ts'
 import { Failure } from '../core/failure.ts'
 import { declaredSize, readNode, wrongContent } from '../ipld/unixfs.ts'
 import type { DagWant, Expected, Session } from '../retrieval/session.ts'
-import { createPending } from './dag/held.ts'
+import { createPending } from './dag/pending.ts'
 import type { Entity } from './entity.ts'
 import { symlinkTarget } from './resolve.ts'
 
@@ -21,7 +21,7 @@ const mostNodeBytes = 2 * 1024 * 1024
 /** More than a file may declare and still be read: a few blocks can claim any size. */
 export const mostFileBytes = 1024 ** 4
 
-type Part = {
+type FilePart = {
   readonly cid: CID
   readonly block?: Uint8Array | undefined
   readonly size: number
@@ -66,18 +66,18 @@ async function* onePiece(piece: Uint8Array): AsyncGenerator<Uint8Array> {
 async function* readParts(session: Session, entity: Entity, from: number, end: number): AsyncGenerator<Uint8Array> {
   const { cid: root, block, size = 0 } = entity
   if (from >= end) return
-  const pending = createPending<Part>()
+  const pending = createPending<FilePart>()
   pending.push([{ cid: root, block, size, start: 0, depth: 0 }], 0)
   let blocks = 0
   let sent = 0
 
-  const wantOf = (part: Part): DagWant => ({
+  const wantOf = (part: FilePart): DagWant => ({
     cid: root,
     segments: [],
     scope: 'entity',
     range: { from: Math.max(from, part.start), to: end - 1 },
   })
-  const fetch = (part: Part): Promise<Uint8Array> =>
+  const fetch = (part: FilePart): Promise<Uint8Array> =>
     part.block ? Promise.resolve(part.block) : session.get(part.cid, wantOf(part))
   /** What comes next, up to the first node: its own parts come before what follows it. */
   function* upcoming(): Generator<Expected> {
@@ -109,9 +109,9 @@ async function* readParts(session: Session, entity: Entity, from: number, end: n
 }
 
 /** What a part holds itself, and what lies below it, all placed; throws when that is not what its parent said. */
-function split(part: Part, bytes: Uint8Array): { own: Uint8Array; children: Part[] } {
+function split(part: FilePart, bytes: Uint8Array): { own: Uint8Array; children: FilePart[] } {
   const { cid, size, start, depth } = part
-  const own = (content: Uint8Array): { own: Uint8Array; children: Part[] } => {
+  const own = (content: Uint8Array): { own: Uint8Array; children: FilePart[] } => {
     if (content.byteLength !== size)
       throw wrongContent(cid, `it holds ${content.byteLength} bytes where ${size} are declared`)
     return { own: content, children: [] }
@@ -126,7 +126,7 @@ function split(part: Part, bytes: Uint8Array): { own: Uint8Array; children: Part
   if (depth >= mostDepth) throw wrongContent(cid, `the file is nested more than ${mostDepth} levels deep`)
   if (declaredSize(cid, node) !== size) throw wrongContent(cid, 'its size is not the one declared above it')
   let offset = start + data.byteLength
-  const children = node.links.map(({ Hash }, index): Part => {
+  const children = node.links.map(({ Hash }, index): FilePart => {
     const child = { cid: Hash, size: Number(node.unixfs?.blockSizes[index] ?? 0n), start: offset, depth: depth + 1 }
     offset += child.size
     return child

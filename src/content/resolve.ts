@@ -7,7 +7,7 @@ import { Failure } from '../core/failure.ts'
 import { readDocument } from '../ipld/dag-links.ts'
 import { declaredSize, readNode, wrongContent } from '../ipld/unixfs.ts'
 import type { DagWant, Session } from '../retrieval/session.ts'
-import { type Found, findInShards } from './dag/hamt.ts'
+import { findInShards, type ShardMatch } from './dag/hamt.ts'
 import type { ContentPath, Entity, Resolution } from './entity.ts'
 import { visitWay, type Way, wayFrom } from './way.ts'
 
@@ -70,23 +70,23 @@ export async function* walkPath(
   }
 }
 
-type Step = {
+type PathStep = {
   readonly cid: CID | undefined
   readonly at: number
   readonly way: readonly Block[]
   /** The name that was taken, where there were two readings of it. */
   readonly name?: string
 }
-type Place = { readonly path: ContentPath; readonly at: number; readonly around: DagWant }
+type PathPosition = { readonly path: ContentPath; readonly at: number; readonly around: DagWant }
 
-async function next(session: Session, block: Block, { path, at, around }: Place): Promise<Step | undefined> {
+async function next(session: Session, block: Block, { path, at, around }: PathPosition): Promise<PathStep | undefined> {
   const { cid, bytes } = block
   switch (cid.code) {
     case codec.raw:
       return undefined
     case codec.dagPb: {
       const node = readNode(cid, bytes)
-      const lookUp = async (name: string): Promise<Found | undefined> => {
+      const lookUp = async (name: string): Promise<ShardMatch | undefined> => {
         if (node.unixfs?.type === 'hamt-sharded-directory') return findInShards(session, block, name, around)
         if (node.unixfs !== undefined && node.unixfs.type !== 'directory') return undefined
         const link = node.links.find((one) => (one.Name ?? '') === name)
@@ -104,7 +104,7 @@ async function next(session: Session, block: Block, { path, at, around }: Place)
 }
 
 /** Through a document up to the first link, or to the value that the rest of the path means. */
-function intoDocument(cid: CID, block: Uint8Array, segments: readonly string[], from: number): Step | undefined {
+function intoDocument(cid: CID, block: Uint8Array, segments: readonly string[], from: number): PathStep | undefined {
   let value = readDocument(cid, block)
   for (let at = from; at < segments.length; at++) {
     if (value === null || typeof value !== 'object' || ArrayBuffer.isView(value)) return undefined

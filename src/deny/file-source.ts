@@ -1,11 +1,11 @@
 // A denylist in a file, read again when its size or its time changed.
 import { readFile, stat } from 'node:fs/promises'
 import { basename } from 'node:path'
-import { mostBytes, type Source } from './source.ts'
+import { type DenylistSource, mostBytes } from './source.ts'
 
 const everyMs = 2_000
 
-export function fromFile(path: string): Source {
+export function fromFile(path: string): DenylistSource {
   let seen = ''
   const look = async (): Promise<{ size: number; state: string }> => {
     const { size, mtimeMs } = await stat(path)

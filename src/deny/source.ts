@@ -7,7 +7,7 @@ export type ListText = {
   taken(): Promise<void>
 }
 
-export type Source = {
+export type DenylistSource = {
   /** What clients are told. */
   readonly name: string
   /** What the operator is told: never with the query or a password of an address. */

@@ -5,14 +5,14 @@ import { mkdir, readFile, rename, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { request } from 'undici'
 import type { Log } from '../core/log.ts'
-import { mostBytes, type Source, whyOf } from './source.ts'
+import { type DenylistSource, mostBytes, whyOf } from './source.ts'
 
 const everyMs = 300_000
 const fetchMs = 30_000
 
 export type Fetching = { readonly userAgent: string; readonly folder: string; readonly log: Log }
 
-export function fromUrl(url: string, { userAgent, folder, log }: Fetching): Source {
+export function fromUrl(url: string, { userAgent, folder, log }: Fetching): DenylistSource {
   const { host, pathname } = new URL(url)
   const where = `${host}${pathname}`
   const copy = join(folder, `${createHash('sha256').update(url).digest('hex').slice(0, 32)}.deny`)

@@ -5,15 +5,15 @@ import express, { type Express, type NextFunction, type Router } from 'express'
 import { Failure } from '../core/failure.ts'
 import type { Route } from './add/add.ts'
 import { type AnswerDeps, answerContent } from './content/answer.ts'
-import { type Place, sharedPlace } from './content/place.ts'
+import { type ContentPlace, sharedPlace } from './content/content-place.ts'
 import type { Hosts } from './hosts/hosts.ts'
 import type { Limits } from './limits.ts'
+import { closeAfter } from './wire/close-after-answer.ts'
 import { corsHeaders, preflight } from './wire/cors.ts'
-import { closeAfter } from './wire/linger.ts'
 import { HttpRefusal } from './wire/refusal.ts'
 import { createContexts, type RequestContext } from './wire/request-context.ts'
 import { type RequestIds, requestIdHeader } from './wire/request-id.ts'
-import { baseOf, hasBody, type Target } from './wire/target.ts'
+import { baseOf, hasBody, type RequestTarget } from './wire/request-target.ts'
 
 export type AppDeps = AnswerDeps & {
   readonly limits: Limits
@@ -89,7 +89,7 @@ export function createApp(deps: AppDeps): App {
     }
   }
 
-  function content(context: RequestContext, place: Place, next: NextFunction): void {
+  function content(context: RequestContext, place: ContentPlace, next: NextFunction): void {
     const { request, response } = context
     read(request, response, () => {
       if (!place.own && request.headers['service-worker'] !== undefined)
@@ -170,7 +170,7 @@ const noServiceWorker = (): Failure =>
   })
 
 /** Where a link leads that says it in another way: one /ipfs too many, or a whole ipfs:// address as `uri`. */
-function meantPath({ path, query, search }: Target): string | undefined {
+function meantPath({ path, query, search }: RequestTarget): string | undefined {
   const twice = /^\/ip[fn]s(\/ip[fn]s\/.+)$/.exec(path)?.[1]
   if (twice !== undefined) return search === '' ? twice : `${twice}?${search}`
   if (path !== '/ipfs/' && path !== '/ipns/') return undefined

@@ -7,7 +7,7 @@ import { createForwarded } from './hosts/forwarded.ts'
 import { createHosts, type HostOptions } from './hosts/hosts.ts'
 import { createStarting, type StartingOptions } from './starting.ts'
 import { createRequestIds, requestIdHeader } from './wire/request-id.ts'
-import { readTarget } from './wire/target.ts'
+import { readTarget } from './wire/request-target.ts'
 
 /** Where they lead. */
 export type Inside = {

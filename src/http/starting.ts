@@ -2,7 +2,7 @@
 // alive and not ready.
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import { Failure } from '../core/failure.ts'
-import { closeAfter } from './wire/linger.ts'
+import { closeAfter } from './wire/close-after-answer.ts'
 import { type Mode, sendProblem } from './wire/problem.ts'
 
 export interface Starting {

@@ -5,11 +5,18 @@ import { Failure, isFailure } from '../core/failure.ts'
 import { createGate } from '../core/gate.ts'
 import type { Attempt } from '../observe/account.ts'
 import type { TxtServer } from './dns-query.ts'
-import { type Answer, createLookups, type Found, type LookupMemory, type Lookups, type Wants } from './lookups.ts'
+import {
+  createLookups,
+  type LookupAnswer,
+  type LookupMemory,
+  type LookupRequest,
+  type LookupResult,
+  type Lookups,
+} from './lookups.ts'
 
 export interface DnsLinks {
   /** `/ipfs/…` or `/ipns/…`, as the record says. Rejects with `not-found` for a name without a DNSLink. */
-  resolve(name: string, wants: Wants): Promise<Answer<string>>
+  resolve(name: string, wants: LookupRequest): Promise<LookupAnswer<string>>
   stats(): ReturnType<Lookups<string, string>['stats']>
   close(): Promise<void>
 }
@@ -55,7 +62,11 @@ export function createDnsLinks(options: {
   // A flood of made-up names costs neither sockets nor memory without end, and whoever comes on top of it is told so at once.
   const gate = createGate({ most: atOnce, inLine: mostWaiting, full: tooMany, patience: { ms: waitMs, clock } })
 
-  async function ask(name: string, signal: AbortSignal, note: (attempt: Attempt) => void): Promise<Found<string>> {
+  async function ask(
+    name: string,
+    signal: AbortSignal,
+    note: (attempt: Attempt) => void,
+  ): Promise<LookupResult<string>> {
     let last: unknown
     for (const server of servers) {
       const began = clock.monotonic()

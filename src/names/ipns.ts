@@ -8,14 +8,14 @@ import { Failure, isFailure } from '../core/failure.ts'
 import type { Attempt } from '../observe/account.ts'
 import { type IpnsRecord, keyText, newest, provedRecord, signedRecord } from './ipns-record.ts'
 import {
-  type Answer,
   createLookupMemory,
   createLookups,
-  type Found,
+  type LookupAnswer,
+  type LookupContext,
   type LookupMemory,
+  type LookupRequest,
+  type LookupResult,
   type Lookups,
-  type Under,
-  type Wants,
 } from './lookups.ts'
 import type { RecordStore } from './record-store.ts'
 import type { SharedRecords } from './shared-records.ts'
@@ -32,7 +32,7 @@ export type Sources = (key: CID) => { readonly ready: readonly RecordSource[]; r
 
 export interface IpnsNames {
   /** `key` in its canonical form. */
-  resolve(key: CID, wants: Wants): Promise<Answer<IpnsRecord>>
+  resolve(key: CID, wants: LookupRequest): Promise<LookupAnswer<IpnsRecord>>
   stats(): ReturnType<Lookups<CID, IpnsRecord>['stats']>
   close(): void
 }
@@ -75,7 +75,7 @@ export function createIpnsNames(options: {
     if (!isOutdone(key, record)) highest.set(keyText(key), record.sequence)
   }
 
-  const found = (value: IpnsRecord, via: string, isTier: boolean, mostMs = ttl.mostMs): Found<IpnsRecord> => ({
+  const found = (value: IpnsRecord, via: string, isTier: boolean, mostMs = ttl.mostMs): LookupResult<IpnsRecord> => ({
     value,
     freshForMs: Math.min(mostMs, ttl.mostMs, Math.max(ttl.leastMs, value.ttlMs)),
     endsAt: value.endsAt,
@@ -86,8 +86,8 @@ export function createIpnsNames(options: {
   async function look(
     key: CID,
     known: IpnsRecord | undefined,
-    { signal, note, recalled }: Under<IpnsRecord>,
-  ): Promise<Found<IpnsRecord>> {
+    { signal, note, recalled }: LookupContext<IpnsRecord>,
+  ): Promise<LookupResult<IpnsRecord>> {
     const { ready, skipped } = sources(key)
     for (const attempt of skipped) note(attempt)
     const own = new AbortController()

@@ -7,7 +7,7 @@ import { Failure, isFailure } from '../core/failure.ts'
 import { createFlights } from '../core/flights.ts'
 import type { Account, Attempt } from '../observe/account.ts'
 
-export type Wants = {
+export type LookupRequest = {
   readonly signal: AbortSignal
   readonly account?: Account | undefined
   /** Ask again, although it is fresh. */
@@ -16,7 +16,7 @@ export type Wants = {
   readonly onlyIfCached?: boolean | undefined
 }
 
-export type Found<T> = {
+export type LookupResult<T> = {
   readonly value: T
   readonly freshForMs: number
   /** Milliseconds since the epoch: never served past this. */
@@ -27,9 +27,9 @@ export type Found<T> = {
   readonly isTier?: boolean
 }
 
-type Recalled<T> = Pick<Found<T>, 'value' | 'endsAt' | 'via'>
+type Recalled<T> = Pick<LookupResult<T>, 'value' | 'endsAt' | 'via'>
 
-export type Answer<T> = {
+export type LookupAnswer<T> = {
   readonly value: T
   readonly freshMs: number
   /** Milliseconds since the epoch. */
@@ -38,13 +38,13 @@ export type Answer<T> = {
 }
 
 export interface Lookups<Subject, T> {
-  get(key: string, subject: Subject, wants: Wants): Promise<Answer<T>>
+  get(key: string, subject: Subject, wants: LookupRequest): Promise<LookupAnswer<T>>
   stats(): { readonly kept: number; readonly flights: number; readonly stale: number }
   close(): void
 }
 
 /** What a look-up is made with. */
-export type Under<T> = {
+export type LookupContext<T> = {
   readonly signal: AbortSignal
   /** Whom it asked, and how that went. */
   note(attempt: Attempt): void
@@ -54,7 +54,7 @@ export type Under<T> = {
 
 export type LookupOptions<Subject, T> = {
   /** Resolves with the newest there is, `known` included. */
-  readonly look: (subject: Subject, known: T | undefined, under: Under<T>) => Promise<Found<T>>
+  readonly look: (subject: Subject, known: T | undefined, under: LookupContext<T>) => Promise<LookupResult<T>>
   /** What an earlier run of this gateway knew, already proved again. */
   readonly restore?: ((subject: Subject) => Promise<Recalled<T> | undefined>) | undefined
   /** What other instances know, for a client that wants nobody asked; otherwise `look` finds it. */
@@ -75,7 +75,7 @@ export type LookupOptions<Subject, T> = {
 
 /** What look-ups brought, and which of them failed. It may go over to other look-ups for the same names. */
 export type LookupMemory<T> = {
-  readonly held: LRUCache<string, Kept<T>>
+  readonly held: LRUCache<string, Remembered<T>>
   readonly failed: LRUCache<string, Failed>
 }
 
@@ -88,10 +88,10 @@ const staleAfterMs = 1_000 // who has something valid waits until the look-up fo
 const againMs = 10_000 // what is served stale is asked for again after this
 const leastAgeMs = 1_000 // younger than this it is fresh even for `no-cache`
 
-type Kept<T> = Found<T> & { readonly at: number }
+type Remembered<T> = LookupResult<T> & { readonly at: number }
 type Failed = { readonly error: unknown; readonly at: number; readonly until: number }
 type Work<T> = {
-  readonly done: Promise<Kept<T>>
+  readonly done: Promise<Remembered<T>>
   /** There is something that may be served stale. */
   readonly known: Promise<void>
   readonly attempts: readonly Attempt[]
@@ -104,26 +104,26 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
   const flights = createFlights<Work<T>>()
   let served = 0
 
-  const kept = (key: string): Kept<T> | undefined => {
+  const kept = (key: string): Remembered<T> | undefined => {
     const one = held.get(key)
     if (one && one.endsAt <= clock.now()) held.delete(key)
     return one && one.endsAt > clock.now() ? one : undefined
   }
   const age = ({ at }: { at: number }): number => clock.monotonic() - at
-  const isFresh = (one: Kept<T>, noCache = false): boolean => age(one) < (noCache ? leastAgeMs : one.freshForMs)
-  const fresh = (one: Kept<T>, via: string): Answer<T> => ({
+  const isFresh = (one: Remembered<T>, noCache = false): boolean => age(one) < (noCache ? leastAgeMs : one.freshForMs)
+  const fresh = (one: Remembered<T>, via: string): LookupAnswer<T> => ({
     value: one.value,
     freshMs: Math.max(0, Math.min(one.freshForMs - age(one), one.endsAt - clock.now())),
     endsAt: one.endsAt,
     via,
   })
-  const stale = (one: Kept<T>): Answer<T> => {
+  const stale = (one: Remembered<T>): LookupAnswer<T> => {
     served++
     const { value, endsAt } = one
     return { value, freshMs: Math.min(againMs, endsAt - clock.now()), endsAt, via: 'stale' }
   }
 
-  function keep(key: string, old: Recalled<T> | undefined): Kept<T> | undefined {
+  function keep(key: string, old: Recalled<T> | undefined): Remembered<T> | undefined {
     if (old && old.endsAt > clock.now() && !kept(key)) held.set(key, { ...old, freshForMs: 0, at: clock.monotonic() })
     return kept(key)
   }
@@ -147,7 +147,7 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
         any.resolve()
       },
     }
-    const run = async (): Promise<Kept<T>> => {
+    const run = async (): Promise<Remembered<T>> => {
       try {
         const found = await withDeadline({ ms: deadlineMs, clock, signal, late: () => late(subject) }, (own) =>
           look(subject, known, { ...under, signal: own }),
@@ -169,7 +169,12 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
     return work
   }
 
-  async function fly(key: string, subject: Subject, known: T | undefined, wants: Wants): Promise<Answer<T>> {
+  async function fly(
+    key: string,
+    subject: Subject,
+    known: T | undefined,
+    wants: LookupRequest,
+  ): Promise<LookupAnswer<T>> {
     const { signal, account } = wants
     const flight = flights.join(key, (own) => start(key, subject, known, own))
     const waited = Promise.withResolvers<void>()

@@ -13,13 +13,13 @@ import { txtServers } from './dns-query.ts'
 import { createDnsLinks } from './dnslink.ts'
 import { createIpnsNames, type RecordMemory } from './ipns.ts'
 import { canonicalKey, keyText } from './ipns-record.ts'
-import type { Answer, LookupMemory, Wants } from './lookups.ts'
+import type { LookupAnswer, LookupMemory, LookupRequest } from './lookups.ts'
+import { recordSources } from './record-sources.ts'
 import type { RecordStore } from './record-store.ts'
 import type { SharedRecords } from './shared-records.ts'
-import { createSites, type HasLink, type Without } from './sites.ts'
-import { recordSources } from './sources.ts'
+import { createSites, type HasLink, type NoLinkMemory } from './sites.ts'
 
-export type { Wants } from './lookups.ts'
+export type { LookupRequest } from './lookups.ts'
 
 export type ResolvedName = {
   /** Where the name leads, with what the records say behind the CID. */
@@ -44,16 +44,16 @@ export type NameRecord = {
   readonly endsAt: number
 }
 
-export type ResolveWants = Wants & {
+export type ResolveRequest = LookupRequest & {
   /** Names below the name that was asked for: a denylist may mean these only. */
   readonly rest?: readonly string[] | undefined
 }
 
 export interface Names {
   /** Rejects with a Failure: malformed, not-found, denied, false-bytes, timeout, unavailable. */
-  resolve(name: string, wants: ResolveWants): Promise<ResolvedName>
+  resolve(name: string, wants: ResolveRequest): Promise<ResolvedName>
   /** The proved record of a key, as its bytes. A domain has none: malformed. */
-  record(name: string, wants: Wants): Promise<NameRecord>
+  record(name: string, wants: LookupRequest): Promise<NameRecord>
   /** Whether a domain is known to have a DNSLink: false also where nobody can say, so that other hosts go on. */
   readonly hasLink: HasLink
   stats(): Readonly<Record<'records' | 'links' | 'flights' | 'stale', number>>
@@ -78,7 +78,7 @@ export type NamesMemory = {
   readonly records: RecordMemory
   readonly links: LookupMemory<string>
   /** Domains that had no link lately. */
-  readonly without: Without
+  readonly without: NoLinkMemory
 }
 
 const mostSteps = 32
@@ -113,7 +113,7 @@ export function createNames(options: {
   const servers = txtServers(settings.dns, { userAgent, clock })
   const links = createDnsLinks({ ...bounds, servers, memory: known, fixed: settings.links })
 
-  async function step(name: string, wants: Wants): Promise<Answer<string>> {
+  async function step(name: string, wants: LookupRequest): Promise<LookupAnswer<string>> {
     const key = keyOf(name)
     if (!key) return links.resolve(name, wants)
     const answer = await ipns.resolve(key, wants)

@@ -2,7 +2,7 @@
 // disk and no upstream. What is read there is proved like what an upstream sends. A record is written only over one that is
 // older, or that is none, so that the newest is what stays, whoever writes last.
 import type { CID } from 'multiformats/cid'
-import type { Held, Records } from '../../backends/tiers/contract.ts'
+import type { Records, StoredRecord } from '../../backends/tiers/contract.ts'
 import type { Clock } from '../core/clock.ts'
 import type { Log } from '../core/log.ts'
 import { type IpnsRecord, keyText, newest, signedRecord } from './ipns-record.ts'
@@ -10,7 +10,7 @@ import { type IpnsRecord, keyText, newest, signedRecord } from './ipns-record.ts
 export type Shelf = { readonly name: string; readonly records: Records }
 
 /** What the tiers said to one look-up. */
-export interface Looks {
+export interface TierReads {
   /** All have answered, or take longer than they are worth waiting for. */
   readonly soon: Promise<unknown>
   /** All have answered, or failed. */
@@ -21,13 +21,13 @@ export interface Looks {
 
 export interface SharedRecords {
   /** Asks every tier at once; `bring` gets what the key signed, also when it is past its end. */
-  look(key: CID, signal: AbortSignal, bring: (record: IpnsRecord, tier: string) => void): Looks
+  look(key: CID, signal: AbortSignal, bring: (record: IpnsRecord, tier: string) => void): TierReads
   /** Resolves when all that was offered is in its place, or after two seconds. */
   close(): Promise<void>
 }
 
-type Look = { isOver: boolean; held?: Held | undefined; record?: IpnsRecord | undefined }
-type Job = { readonly key: CID; readonly record: IpnsRecord; readonly over: Held | 'unknown' | undefined }
+type TierRead = { isOver: boolean; held?: StoredRecord | undefined; record?: IpnsRecord | undefined }
+type Job = { readonly key: CID; readonly record: IpnsRecord; readonly over: StoredRecord | 'unknown' | undefined }
 
 const mostWaiting = 1000
 const writesAtOnce = 4
@@ -43,7 +43,7 @@ export function createSharedRecords(options: {
   const closing = new AbortController()
   const writers = options.shelves.map((shelf) => ({ shelf, writer: createWriter(shelf) }))
 
-  async function proved(key: CID, held: Held | undefined): Promise<IpnsRecord | undefined> {
+  async function proved(key: CID, held: StoredRecord | undefined): Promise<IpnsRecord | undefined> {
     return held && signedRecord(key, held.bytes).catch(() => undefined)
   }
 
@@ -102,7 +102,7 @@ export function createSharedRecords(options: {
     look(key, signal, bring) {
       const name = keyText(key)
       const looks = writers.map(({ shelf, writer }) => {
-        const look: Look = { isOver: false }
+        const look: TierRead = { isOver: false }
         const overdue = Promise.withResolvers<void>()
         const read = async (): Promise<void> => {
           look.held = await shelf.records.read(name, signal, { overdue: overdue.resolve })

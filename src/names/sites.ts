@@ -7,8 +7,8 @@ import { isDomain } from './dnslink.ts'
 /** False also where nobody can say, so that other hosts go on. */
 export type HasLink = (domain: string, signal: AbortSignal) => Promise<boolean>
 
-export type Without = LRUCache<string, true>
-export const createWithout = (most: number): Without => new LRUCache({ max: most })
+export type NoLinkMemory = LRUCache<string, true>
+export const createNoLinkMemory = (most: number): NoLinkMemory => new LRUCache({ max: most })
 
 const againMs = 250 // a host that had none, or that nobody could tell of, waits this long for something else
 
@@ -17,10 +17,10 @@ export function createSites(options: {
   readonly resolve: (domain: string, signal: AbortSignal) => Promise<unknown>
   readonly most: number
   /** Domains that had no link lately. By default none is known. */
-  readonly without?: Without | undefined
+  readonly without?: NoLinkMemory | undefined
   readonly clock: Clock
 }): HasLink {
-  const { resolve, clock, without = createWithout(options.most) } = options
+  const { resolve, clock, without = createNoLinkMemory(options.most) } = options
   const never = new AbortController().signal
 
   return async (domain, signal) => {

@@ -6,8 +6,8 @@ import { CID } from 'multiformats/cid'
 import type { Entity } from '../content/entity.ts'
 import { codec } from '../core/cid.ts'
 import { readDocument } from '../ipld/dag-links.ts'
-import { cidLink, type Whereabouts } from './links.ts'
 import { escaped, pageEnd, pageTop, shown, templateHash } from './page.ts'
+import { cidLink, type Whereabouts } from './urls.ts'
 
 const codecs: ReadonlyMap<number, string> = new Map([
   [codec.dagCbor, 'dag-cbor'],

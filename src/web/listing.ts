@@ -1,9 +1,9 @@
 // A directory as a page. Up to a bound it is sorted, directories first and then names as people count; a larger one comes in
 // the order it is stored in, one entry after another, with nothing kept.
 import { CID } from 'multiformats/cid'
-import type { Entry } from '../content/entity.ts'
-import { breadcrumbs, cidLink, directoryUrl, encodeName, isLinkable, shortCid, type Whereabouts } from './links.ts'
+import type { DirectoryEntry } from '../content/entity.ts'
 import { escaped, pageEnd, pageTop, shown, templateHash } from './page.ts'
+import { breadcrumbs, cidLink, directoryUrl, encodeName, isLinkable, shortCid, type Whereabouts } from './urls.ts'
 
 export const mostSorted = 5_000
 // A name may be as long as a block.
@@ -13,7 +13,7 @@ const pieceChars = 16 * 1024
 export async function* listingPage(
   at: Whereabouts,
   cid: CID,
-  entries: AsyncIterable<Entry>,
+  entries: AsyncIterable<DirectoryEntry>,
 ): AsyncGenerator<Uint8Array> {
   let text = ''
   let count = 0
@@ -34,8 +34,8 @@ export async function* listingPage(
 const entriesPerTurn = 128
 const turnOfOthers = (): Promise<void> => new Promise((resolve) => setImmediate(resolve))
 
-async function* inOrder(entries: AsyncIterable<Entry>): AsyncGenerator<Entry> {
-  const kept: Entry[] = []
+async function* inOrder(entries: AsyncIterable<DirectoryEntry>): AsyncGenerator<DirectoryEntry> {
+  const kept: DirectoryEntry[] = []
   let isSorted = true
   let chars = 0
   let count = 0
@@ -56,7 +56,7 @@ async function* inOrder(entries: AsyncIterable<Entry>): AsyncGenerator<Entry> {
 
 const collator = new Intl.Collator('en', { numeric: true })
 
-function byName(one: Entry, other: Entry): number {
+function byName(one: DirectoryEntry, other: DirectoryEntry): number {
   const directories = Number(other.type === 'directory') - Number(one.type === 'directory')
   return directories || collator.compare(one.name, other.name) || (one.name < other.name ? -1 : 1)
 }
@@ -74,7 +74,7 @@ const top = (at: Whereabouts, cid: CID): string => {
 ${up}`
 }
 
-function row(at: Whereabouts, { name, cid, size, type }: Entry): string {
+function row(at: Whereabouts, { name, cid, size, type }: DirectoryEntry): string {
   const label = shown(name)
   const link = isLinkable(name) ? `<a href="${escaped(directoryUrl(at) + encodeName(name))}">${label}</a>` : label
   const text = cid.toString()

@@ -35,7 +35,7 @@ export function wireAdmin(
   const { config } = whole
   const { providers, tiers, reading, writing, front } = parts
   const { pool, hot, retrieval, names, denials } = reading
-  const { requests, lane, limits } = front
+  const { requests, fastPath, limits } = front
   const { stack, guards, corrupt } = tiers
   const loop = whole.lease.take('loop', [], watchLoop, (watch) => watch.close())
   const metrics = createMetrics()
@@ -44,7 +44,7 @@ export function wireAdmin(
   describeGateway(metrics, {
     requests,
     hot,
-    lane,
+    fastPath,
     limits,
     pool,
     stack,

@@ -3,8 +3,8 @@ import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { ConfigError } from '../config/complaints.ts'
 import { Failure } from '../core/failure.ts'
-import { type LoadedDenylists, loadDenylists } from '../deny/sources.ts'
-import type { Hot } from '../http/content/hot.ts'
+import { type LoadedDenylists, loadDenylists } from '../deny/load.ts'
+import type { ResponseCache } from '../http/content/response-cache.ts'
 import type { Whole } from './whole.ts'
 
 export type Denials = {
@@ -49,7 +49,7 @@ export async function wireDenials(whole: Whole): Promise<Denials> {
 function takeLists({ config, clock, log, lease }: Whole): { lists: Promise<LoadedDenylists>; isNew: boolean } {
   const { denylists, data, retrieval } = config
   const { userAgent } = retrieval
-  const hots = lease.take('every hot', [], () => new Set<Hot>())
+  const hots = lease.take('every hot', [], () => new Set<ResponseCache>())
   let isNew = false
   const lists = lease.take(
     'denylists',

@@ -1,11 +1,11 @@
-// What stands between a socket and everything else: limits, hosts, the fast lane, and the routes of the public address.
+// What stands between a socket and everything else: limits, hosts, the fast path, and the routes of the public address.
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import type { Router } from 'express'
 import type { RequestCounts } from '../admin/readings.ts'
 import type { Route } from '../http/add/add.ts'
 import { createApp } from '../http/app.ts'
+import { createFastPath, type FastPath } from '../http/content/fast-path.ts'
 import { createJsonRule } from '../http/content/json-rule.ts'
-import { createLane, type Lane } from '../http/content/lane.ts'
 import { createHosts } from '../http/hosts/hosts.ts'
 import { createLimits, type Limits } from '../http/limits.ts'
 import { createProxyRoute } from '../http/proxy/proxy.ts'
@@ -20,7 +20,7 @@ export type Front = {
   readonly handler: RequestListener
   readonly serves: (host: string) => boolean
   readonly limits: Limits
-  readonly lane: Lane
+  readonly fastPath: FastPath
   readonly requests: RequestCounts
 }
 
@@ -49,7 +49,7 @@ export function wireFront(
     forwarded,
   })
   const requestIds = createRequestIds(forwarded)
-  const lane = createLane({ hot, limits, stalledMs: stalled, requestIds, keyOf: hosts.keyOf })
+  const fastPath = createFastPath({ hot, limits, stalledMs: stalled, requestIds, keyOf: hosts.keyOf })
   const jsonMaxBytes = responses.json.maxBytes
   const jsonRule = lease.take('json rule', [jsonMaxBytes], () =>
     createJsonRule({ heldBytes: Math.max(leastLookedInto, jsonMaxBytes), clock }),
@@ -77,11 +77,11 @@ export function wireFront(
   return {
     router,
     handler: (request: IncomingMessage, response: ServerResponse) => {
-      if (!lane.take(request, response)) application(request, response)
+      if (!fastPath.take(request, response)) application(request, response)
     },
     serves: hosts.serves,
     limits,
-    lane,
+    fastPath,
     requests,
   }
 }

@@ -1,12 +1,12 @@
 // The read side put together: where blocks come from, what names mean, what is denied, and the complete answers in memory.
 import { join } from 'node:path'
-import { createHot, type Hot } from '../http/content/hot.ts'
+import { createResponseCache, type ResponseCache } from '../http/content/response-cache.ts'
 import { createRecordMemory } from '../names/ipns.ts'
 import { createLookupMemory } from '../names/lookups.ts'
 import { createNames, type Names, type NamesMemory } from '../names/names.ts'
 import { createRecordStore } from '../names/record-store.ts'
 import { createSharedRecords, type Shelf } from '../names/shared-records.ts'
-import { createWithout } from '../names/sites.ts'
+import { createNoLinkMemory } from '../names/sites.ts'
 import { createNotFoundMemory } from '../retrieval/absence/not-found.ts'
 import { createRetrieval } from '../retrieval/retrieval.ts'
 import type { Retrieval } from '../retrieval/session.ts'
@@ -20,7 +20,7 @@ import type { Whole } from './whole.ts'
 export type Reading = {
   readonly pool: Pool
   readonly retrieval: Retrieval
-  readonly hot: Hot
+  readonly hot: ResponseCache
   readonly denials: Denials
   readonly names: Names
 }
@@ -131,19 +131,19 @@ function takeNamesMemory({ config, clock, log, lease }: Whole, shelves: readonly
     ),
     records: lease.take('records', [folder, ttl, notFound, most], () => createRecordMemory(most)),
     links: lease.take('links', [dns, links, ttl, notFound, most], () => createLookupMemory<string>(most)),
-    without: lease.take('without link', [dns, links, most], () => createWithout(most)),
+    without: lease.take('without link', [dns, links, most], () => createNoLinkMemory(most)),
   }
 }
 
 /** Another answer to the same request is due where anything that decides about answers changed. */
-function takeHot({ config, lease }: Whole): Hot {
+function takeHot({ config, lease }: Whole): ResponseCache {
   const { cache, responses, hosts, names, trustedProxies, denylists } = config
-  const hots = lease.take('every hot', [], () => new Set<Hot>())
+  const hots = lease.take('every hot', [], () => new Set<ResponseCache>())
   return lease.take(
     'hot',
     [cache.hot, responses, hosts, names, trustedProxies, denylists],
     () => {
-      const hot = createHot(cache.hot)
+      const hot = createResponseCache(cache.hot)
       hots.add(hot)
       return hot
     },

@@ -1,5 +1,5 @@
 // A tier's records in memory, which compare and write in one step, with everything that a store can do wrong on command.
-import type { Held, Records } from '../../backends/tiers/contract.ts'
+import type { Records, StoredRecord } from '../../backends/tiers/contract.ts'
 import { Failure } from '../../src/core/failure.ts'
 import type { Shelf } from '../../src/names/shared-records.ts'
 
@@ -13,7 +13,7 @@ export type TestShelf = Shelf & {
 
 export function createShelf(name = 'shared'): TestShelf {
   const held = new Map<string, Uint8Array>()
-  const isSame = (one: Uint8Array | undefined, other: Held | undefined) =>
+  const isSame = (one: Uint8Array | undefined, other: StoredRecord | undefined) =>
     Buffer.compare(one ?? Buffer.of(), other?.bytes ?? Buffer.of()) === 0
   async function call<T>(what: 'read' | 'replace', signal: AbortSignal | undefined, work: () => T): Promise<T> {
     shelf.calls.push(what)

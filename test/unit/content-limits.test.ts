@@ -6,7 +6,7 @@ import { UnixFS } from 'ipfs-unixfs'
 import { importer } from 'ipfs-unixfs-importer'
 import { CID } from 'multiformats/cid'
 import { create as createDigest } from 'multiformats/hashes/digest'
-import { createHeld, createPending } from '../../src/content/dag/held.ts'
+import { createMemoryBound, createPending } from '../../src/content/dag/pending.ts'
 import { listDirectory } from '../../src/content/directory.ts'
 import { readFile } from '../../src/content/file.ts'
 import { parsePath } from '../../src/content/path.ts'
@@ -230,7 +230,7 @@ describe('HAMT directories', () => {
 
 describe('what a walk keeps', () => {
   test('gives back what it took', () => {
-    const held = createHeld(10)
+    const held = createMemoryBound(10)
     held.take(6)
     assert.throws(() => held.take(5), is('too-large'))
     held.give(5)
@@ -238,7 +238,7 @@ describe('what a walk keeps', () => {
     held.take(10)
   })
   test('a chain keeps one block however long it is', () => {
-    const held = createHeld(100)
+    const held = createMemoryBound(100)
     const pending = createPending<number>(held)
     pending.push([0], 60)
     for (let at = 1; at < 1000; at++) {

@@ -6,8 +6,8 @@ import { base36 } from 'multiformats/bases/base36'
 import { CID } from 'multiformats/cid'
 import { inlined, labelOf, uninlined } from '../../src/http/hosts/dns-label.ts'
 import { createForwarded } from '../../src/http/hosts/forwarded.ts'
-import { createHosts, type Found } from '../../src/http/hosts/hosts.ts'
-import { readTarget } from '../../src/http/wire/target.ts'
+import { createHosts, type HostMatch } from '../../src/http/hosts/hosts.ts'
+import { readTarget } from '../../src/http/wire/request-target.ts'
 
 const v1 = 'bafkreicysg23kiwv34eg2d7qweipxwosdo2py4ldv42nbauguluen5v6am'
 const v0 = 'QmaozNR7DZHQK1ZcU9p7QdrshMvXqWK6gpu5rmrkPdT3L4'
@@ -37,7 +37,7 @@ const asked = (host: string, url: string, headers: Headers = {}, remoteAddress =
     socket: { remoteAddress },
   }) as unknown as IncomingMessage
 
-function find(host: string, url: string, headers?: Headers, remoteAddress?: string): Promise<Found> {
+function find(host: string, url: string, headers?: Headers, remoteAddress?: string): Promise<HostMatch> {
   const request = asked(host, url, headers, remoteAddress)
   return hosts.find(request, readTarget(request), AbortSignal.timeout(1000))
 }
@@ -125,7 +125,7 @@ describe('hosts', () => {
     const place = await placeAt('site.example:8080', '/ipfs/x')
     assert.equal(place.path, '/ipns/site.example/ipfs/x')
     assert.equal(place.own, true)
-    assert.equal(place.hotKey, undefined)
+    assert.equal(place.cacheKey, undefined)
     for (const host of ['other.example', '127.0.0.1:8080', '[::1]:8080', 'localhost'])
       assert.equal(await find(host, `/ipfs/${v1}`), undefined, host)
     assert.equal(await find('gw.example', '/add'), undefined)
@@ -171,8 +171,8 @@ describe('hosts', () => {
   test('the key of a small answer is the one it is looked for under, in whatever case the host is written', async () => {
     for (const host of [`${v1}.ipfs.gw.example`, `${v1}.ipfs.gw.example:81`, `${v1}.IPFS.GW.example`]) {
       const place = await placeAt(host, '/ipfs/x')
-      assert.equal(place.hotKey, hosts.keyOf(asked(host, '/ipfs/x')))
-      assert.match(String(place.hotKey), / /, 'which no URL can hold')
+      assert.equal(place.cacheKey, hosts.keyOf(asked(host, '/ipfs/x')))
+      assert.match(String(place.cacheKey), / /, 'which no URL can hold')
     }
   })
 

@@ -9,7 +9,7 @@ import { contentHeaders, disposition } from '../../src/http/content/headers.ts'
 import { createAccepts, negotiate } from '../../src/http/content/negotiate.ts'
 import { parseRange, rangeHint } from '../../src/http/content/range.ts'
 import { cacheStatus } from '../../src/http/wire/cache-status.ts'
-import { readTarget } from '../../src/http/wire/target.ts'
+import { readTarget } from '../../src/http/wire/request-target.ts'
 import { createAccount } from '../../src/observe/account.ts'
 
 describe('Range', () => {

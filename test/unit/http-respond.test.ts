@@ -7,16 +7,16 @@ import express from 'express'
 import { systemClock } from '../../src/core/clock.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { type AppDeps, createApp } from '../../src/http/app.ts'
-import { createHot } from '../../src/http/content/hot.ts'
 import { createJsonRule } from '../../src/http/content/json-rule.ts'
+import { createResponseCache } from '../../src/http/content/response-cache.ts'
 import { createForwarded } from '../../src/http/hosts/forwarded.ts'
 import { createHosts } from '../../src/http/hosts/hosts.ts'
 import { createLimits } from '../../src/http/limits.ts'
 import { createRequestIds } from '../../src/http/wire/request-id.ts'
-import { type About, createRespond } from '../../src/http/wire/respond.ts'
+import { createRespond, type RequestFacts } from '../../src/http/wire/respond.ts'
 import { createHttpServer } from '../../src/server/http-server.ts'
 
-type Logged = { readonly error: unknown; readonly about: About }
+type Logged = { readonly error: unknown; readonly about: RequestFacts }
 
 const open: (() => void)[] = []
 afterEach(() => {
@@ -52,7 +52,7 @@ async function start(more: Partial<AppDeps> = {}) {
       },
     } as unknown as AppDeps['retrieval'],
     names: {} as AppDeps['names'],
-    hot: createHot({ maxBytes: 0, maxItem: 0 }),
+    hot: createResponseCache({ maxBytes: 0, maxItem: 0 }),
     tiers: [],
     clock,
     limits: createLimits({ inFlight: 10, perClient: 'none', clock }),

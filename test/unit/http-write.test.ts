@@ -6,7 +6,7 @@ import { type AddressInfo, connect, type Socket } from 'node:net'
 import { afterEach, describe, test } from 'node:test'
 import { systemClock } from '../../src/core/clock.ts'
 import { isFailure } from '../../src/core/failure.ts'
-import { closeAfter } from '../../src/http/wire/linger.ts'
+import { closeAfter } from '../../src/http/wire/close-after-answer.ts'
 import { cutWhenStalled, reset, writeAll } from '../../src/http/wire/write.ts'
 import { createHttpServer } from '../../src/server/http-server.ts'
 

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { Failure, isFailure } from '../../src/core/failure.ts'
-import { createLookups, type Found, type LookupOptions, type Under } from '../../src/names/lookups.ts'
+import { createLookups, type LookupContext, type LookupOptions, type LookupResult } from '../../src/names/lookups.ts'
 import { createAccount } from '../../src/observe/account.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
@@ -14,7 +14,10 @@ function make(more: Partial<LookupOptions<string, string>> = {}) {
   const looks: string[] = []
   const signals: AbortSignal[] = []
   const state: {
-    look: (known: string | undefined, recalled: Under<string>['recalled']) => Promise<Partial<Found<string>>>
+    look: (
+      known: string | undefined,
+      recalled: LookupContext<string>['recalled'],
+    ) => Promise<Partial<LookupResult<string>>>
   } = {
     look: async () => ({ value: 'one' }),
   }
@@ -86,7 +89,7 @@ describe('look-ups of names', () => {
 
   test('one who leaves hurts nobody; the last one who leaves stops it', async () => {
     const { get, state, signals, looks } = make()
-    const gate = Promise.withResolvers<Partial<Found<string>>>()
+    const gate = Promise.withResolvers<Partial<LookupResult<string>>>()
     state.look = () => gate.promise
     const leaving = new AbortController()
     const first = kindOf(get('n', { signal: leaving.signal }))
@@ -135,7 +138,7 @@ describe('look-ups of names', () => {
     const { get, state, clock } = make()
     await get()
     await clock.advance(60_000)
-    const gate = Promise.withResolvers<Partial<Found<string>>>()
+    const gate = Promise.withResolvers<Partial<LookupResult<string>>>()
     state.look = () => gate.promise
     const asked = get()
     await clock.advance(999)
@@ -251,7 +254,7 @@ describe('look-ups of names', () => {
 
   test('what other instances know is served to who has waited a second, while what is newer is still looked for', async () => {
     const { get, clock, state, looks } = make()
-    const newer = Promise.withResolvers<Partial<Found<string>>>()
+    const newer = Promise.withResolvers<Partial<LookupResult<string>>>()
     state.look = async (_known, recalled) => {
       recalled({ value: 'shared', endsAt: clock.now() + 30_000, via: 'redis' })
       return newer.promise

@@ -3,12 +3,12 @@ import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import * as dagCbor from '@ipld/dag-cbor'
 import { CID } from 'multiformats/cid'
-import type { Entry } from '../../src/content/entity.ts'
+import type { DirectoryEntry } from '../../src/content/entity.ts'
 import { problemPage } from '../../src/http/wire/problem-page.ts'
 import { documentEtag, documentPage } from '../../src/web/document-page.ts'
-import { breadcrumbs, cidLink, encodeName, type Whereabouts } from '../../src/web/links.ts'
 import { inUnits, listingEtag, listingPage, mostSorted } from '../../src/web/listing.ts'
 import { pagePolicy, shown } from '../../src/web/page.ts'
+import { breadcrumbs, cidLink, encodeName, type Whereabouts } from '../../src/web/urls.ts'
 import { addCbor, type BlockMap } from '../support/fixtures.ts'
 
 const root = CID.parse('bafybeigdyrzt5sfp7udm7hu76uh7y26nf3efuylqabf3oclgtqy55fbzdi')
@@ -31,11 +31,17 @@ const site: Whereabouts = {
   host: 'site.example',
 }
 
-const entry = (name: string, more: Partial<Entry> = {}): Entry => ({ name, cid: file, size: 10, type: 'file', ...more })
-async function* from(entries: Iterable<Entry>) {
+const entry = (name: string, more: Partial<DirectoryEntry> = {}): DirectoryEntry => ({
+  name,
+  cid: file,
+  size: 10,
+  type: 'file',
+  ...more,
+})
+async function* from(entries: Iterable<DirectoryEntry>) {
   yield* entries
 }
-const page = async (entries: Iterable<Entry>, where = at): Promise<string> =>
+const page = async (entries: Iterable<DirectoryEntry>, where = at): Promise<string> =>
   Buffer.concat(await Array.fromAsync(listingPage(where, root, from(entries)))).toString()
 const namesIn = (html: string): string[] =>
   [...html.matchAll(/<tr[^>]*><td>(?:<a href="[^"]*">)?([^<]*)/g)].map(([, name]) => name as string)
@@ -108,7 +114,7 @@ describe('a listing', () => {
     assert.match(await page([]), /0 entries.*<\/html>\n$/s)
   })
   test('a failure before the first entry leaves nothing half said', async () => {
-    const failing = async function* (): AsyncGenerator<Entry> {
+    const failing = async function* (): AsyncGenerator<DirectoryEntry> {
       throw new Error('not there')
     }
     await assert.rejects(listingPage(at, root, failing()).next(), /not there/)

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { fileType, sniffedBytes } from '../../src/web/file-type.ts'
 import { typeByName } from '../../src/web/media-types.ts'
-import { policyFor, sandbox } from '../../src/web/policy.ts'
+import { policyFor, sandbox } from '../../src/web/sandbox.ts'
 
 const bytes = (...parts: (string | number[])[]): Uint8Array =>
   Buffer.concat(parts.map((part) => (typeof part === 'string' ? Buffer.from(part) : Buffer.from(part))))

@@ -1,7 +1,7 @@
 // What has no part in thin mode is refused beside it: whoever wrote it believes that it does something.
 import type { z } from 'zod'
 
-type Said = {
+type ThinSections = {
   readonly upload: { readonly through?: unknown; readonly rpc: boolean }
   readonly pinning: {
     readonly confirm: number | 'all'
@@ -10,7 +10,7 @@ type Said = {
   }
 }
 
-export function refuseBesideThrough({ upload, pinning }: Said, context: z.core.$RefinementCtx): void {
+export function refuseBesideThrough({ upload, pinning }: ThinSections, context: z.core.$RefinementCtx): void {
   if (upload.through === undefined) return
   const refuse = (path: (string | number)[], message: string) => context.addIssue({ code: 'custom', path, message })
   if (upload.rpc)

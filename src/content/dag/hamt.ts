@@ -6,7 +6,7 @@ import { type Block, blockKey } from '../../core/block.ts'
 import { codec, hash } from '../../core/cid.ts'
 import { hashTypeOf, type Node, readNode, wrongContent } from '../../ipld/unixfs.ts'
 import type { DagWant, Expected, Session } from '../../retrieval/session.ts'
-import { createHeld } from './held.ts'
+import { createMemoryBound } from './pending.ts'
 
 export type ShardLink = { readonly name: string; readonly cid: CID; readonly size: number | undefined }
 
@@ -36,7 +36,7 @@ export function namesInShard(cid: CID, node: Node): ((name: string) => string) |
 }
 
 /** What a name leads to, and the blocks below the root that prove it. */
-export type Found = { readonly cid: CID; readonly way: readonly Block[] }
+export type ShardMatch = { readonly cid: CID; readonly way: readonly Block[] }
 
 /** The shards right below this one. */
 export function shardLinksOf(cid: CID, node: Node): CID[] {
@@ -49,7 +49,7 @@ export async function findInShards(
   root: Block,
   name: string,
   around: DagWant | undefined,
-): Promise<Found | undefined> {
+): Promise<ShardMatch | undefined> {
   const hash = await hashBits(name)
   const way: Block[] = []
   let { cid, bytes } = root
@@ -78,13 +78,13 @@ export async function* listShards(
   session: Session,
   root: Block,
   around: DagWant | undefined,
-  held = createHeld(),
+  memory = createMemoryBound(),
 ): AsyncGenerator<ShardLink> {
   const seen = new Set<string>()
   type Level = { readonly node: Node; readonly digits: number; readonly bytes: number; next: number }
   const level = ({ cid, bytes }: Block): Level => {
     const node = readNode(cid, bytes)
-    held.take(bytes.byteLength)
+    memory.take(bytes.byteLength)
     return { node, digits: shape(cid, node).digits, bytes: bytes.byteLength, next: 0 }
   }
   const open: Level[] = [level(root)]
@@ -99,7 +99,7 @@ export async function* listShards(
   for (let top = open.at(-1); top; top = open.at(-1)) {
     const link = top.node.links[top.next++]
     if (!link) {
-      held.give(top.bytes)
+      memory.give(top.bytes)
       open.pop()
       continue
     }

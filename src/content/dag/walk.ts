@@ -10,7 +10,7 @@ import type { DagWant, Expected, Session } from '../../retrieval/session.ts'
 import { mostFileBytes } from '../file.ts'
 import { visitBelow, type Way } from '../way.ts'
 import { namesInShard, shardLinksOf } from './hamt.ts'
-import { createPending } from './held.ts'
+import { createPending } from './pending.ts'
 
 /** Bytes of the file, `to` excluded. */
 export type Span = { readonly from: number; readonly to: number }
@@ -29,7 +29,7 @@ const mostDepth = 1024
 const mostSeen = 262_144
 const guessedBytes = 1024 * 1024
 
-type Part = {
+type PendingBlock = {
   readonly cid: CID
   readonly bytes?: Uint8Array | undefined
   readonly depth: number
@@ -43,18 +43,18 @@ type Part = {
 export async function* walkDag(session: Session, root: Block, options: WalkOptions): AsyncGenerator<Block> {
   const { scope, range, dups, way } = options
   const seen = createSeen()
-  const pending = createPending<Part>()
+  const pending = createPending<PendingBlock>()
   const span = range && { from: 0, to: Number.MAX_SAFE_INTEGER }
   pending.push([{ ...root, depth: 0, span, way }], 0)
   let sentBytes = 0
 
-  const wantOf = ({ span }: Part): DagWant => ({
+  const wantOf = ({ span }: PendingBlock): DagWant => ({
     cid: root.cid,
     segments: [],
     scope,
     range: range && span && { from: Math.max(range.from, span.from), to: range.to - 1 },
   })
-  const fetch = async (part: Part): Promise<Uint8Array> => {
+  const fetch = async (part: PendingBlock): Promise<Uint8Array> => {
     if (part.bytes) return part.bytes
     if (part.way) visitBelow(session, part.way)
     return session.get(part.cid, wantOf(part))
@@ -96,7 +96,7 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
   }
 }
 
-function childrenOf(block: Block, part: Part, { scope, range }: WalkOptions): Part[] | Failure {
+function childrenOf(block: Block, part: PendingBlock, { scope, range }: WalkOptions): PendingBlock[] | Failure {
   const depth = part.depth + 1
   try {
     const children = scope === 'all' ? everything(block, part) : ofEntity(block, part, range)
@@ -120,12 +120,12 @@ function createSeen() {
   }
 }
 
-type Child = Pick<Part, 'cid' | 'span' | 'way'>
+type Child = Pick<PendingBlock, 'cid' | 'span' | 'way'>
 
 const isWhole = (span: Span | undefined, range: Span | undefined): boolean =>
   !range || !span || (span.from >= range.from && span.to <= range.to)
 
-function everything(block: Block, { way }: Part): Child[] {
+function everything(block: Block, { way }: PendingBlock): Child[] {
   if (way && block.cid.code === codec.dagPb) return named(block, way)
   return linksInOrder(block).map((cid) => ({ cid, span: undefined }))
 }
@@ -154,7 +154,7 @@ function namesIn(cid: CID, node: Node): ((name: string) => string) | undefined {
 }
 
 /** What belongs to the entity below this block: parts of a file, shards of a directory, nothing otherwise. */
-function ofEntity(block: Block, part: Part, range: Span | undefined): Child[] {
+function ofEntity(block: Block, part: PendingBlock, range: Span | undefined): Child[] {
   const { cid, bytes } = block
   if (cid.code !== codec.dagPb) return []
   const node = readNode(cid, bytes)

@@ -10,7 +10,7 @@ import { symlinkTarget } from '../resolve.ts'
 import type { Way } from '../way.ts'
 import { type Format, notAcceptable, refuseRemainder, weakTag } from './format.ts'
 import { paddingAfter, type TarMember, tarEnd, tarHeader } from './tar-header.ts'
-import { type Member, membersOf } from './tree.ts'
+import { type ArchiveMember, membersOf } from './tree.ts'
 
 const mediaType = 'application/x-tar'
 // How much is looked at before the first byte, to say how long the archive is and that nothing in it is refused.
@@ -47,7 +47,7 @@ async function* write(session: Session, root: Entity, way: Way): AsyncGenerator<
   yield tarEnd
 }
 
-function describe({ path, entity }: Member): TarMember {
+function describe({ path, entity }: ArchiveMember): TarMember {
   const { cid, block, kind, size = 0, mtime = 0 } = entity
   const stored = cid.code === codec.dagPb ? readNode(cid, block).unixfs?.mode : undefined
   // Never setuid, setgid or sticky: whoever unpacks this did not choose to trust its author that far.

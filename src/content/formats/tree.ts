@@ -6,13 +6,13 @@ import { Failure } from '../../core/failure.ts'
 import { wrongContent } from '../../ipld/unixfs.ts'
 import type { DagWant, Session } from '../../retrieval/session.ts'
 import type { ShardLink } from '../dag/hamt.ts'
-import { createHeld } from '../dag/held.ts'
+import { createMemoryBound } from '../dag/pending.ts'
 import { linksOfDirectory } from '../directory.ts'
 import type { Entity } from '../entity.ts'
 import { entityOf } from '../resolve.ts'
 import { visitBelow, type Way } from '../way.ts'
 
-export type Member = { readonly path: string; readonly entity: Entity }
+export type ArchiveMember = { readonly path: string; readonly entity: Entity }
 
 const mostDepth = 128
 const mostMembers = 1_000_000
@@ -23,17 +23,22 @@ const mostSymlinkPathBytes = 8 * 1024 * 1024
 type Open = { readonly path: string; readonly links: AsyncGenerator<ShardLink>; readonly way: Way }
 
 /** `top` is the name of the entity itself, before everything; `toRoot` is how it was reached. */
-export async function* membersOf(session: Session, root: Entity, top: string, toRoot: Way): AsyncGenerator<Member> {
+export async function* membersOf(
+  session: Session,
+  root: Entity,
+  top: string,
+  toRoot: Way,
+): AsyncGenerator<ArchiveMember> {
   const around: DagWant = { cid: root.cid, segments: [], scope: 'all' }
-  const held = createHeld()
+  const memory = createMemoryBound()
   const symlinks = createSymlinkPaths(root)
   const open: Open[] = []
-  const enter = ({ path, entity }: Member, way: Way): Member => {
+  const enter = ({ path, entity }: ArchiveMember, way: Way): ArchiveMember => {
     if (entity.kind === 'symlink') symlinks.add(path)
     if (entity.kind !== 'directory') return { path, entity }
     if (open.length >= mostDepth) throw wrongContent(root.cid, `it is nested more than ${mostDepth} levels deep`)
     const block: Block = { cid: entity.cid, bytes: entity.block }
-    open.push({ path, links: linksOfDirectory(session, block, around, held), way })
+    open.push({ path, links: linksOfDirectory(session, block, around, memory), way })
     return { path, entity }
   }
   yield enter({ path: top, entity: root }, toRoot)

@@ -11,29 +11,29 @@ import { resolve } from '../../content/resolve.ts'
 import { codec } from '../../core/cid.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
-import type { Names, Wants } from '../../names/names.ts'
+import type { LookupRequest, Names } from '../../names/names.ts'
 import { type Account, createAccount } from '../../observe/account.ts'
 import type { Retrieval, Session } from '../../retrieval/session.ts'
 import type { Mode } from '../wire/problem.ts'
 import { HttpRefusal } from '../wire/refusal.ts'
 import type { RequestContext } from '../wire/request-context.ts'
+import type { RequestTarget } from '../wire/request-target.ts'
 import type { Respond } from '../wire/respond.ts'
-import type { Target } from '../wire/target.ts'
 import { bodyOf, tagsOf } from './body.ts'
 import { matches } from './conditional.ts'
+import type { ContentPlace } from './content-place.ts'
 import { type Delivery, deliver, moved, notModified } from './deliver.ts'
-import type { Hot } from './hot.ts'
 import type { JsonRule } from './json-rule.ts'
 import { type Named, named } from './name.ts'
 import { type Negotiated, negotiate } from './negotiate.ts'
-import type { Place } from './place.ts'
 import { rangeHint } from './range.ts'
+import type { ResponseCache } from './response-cache.ts'
 import { answerOnWeb, type Moved } from './web-body.ts'
 
 export type AnswerDeps = {
   readonly retrieval: Retrieval
   readonly names: Names
-  readonly hot: Hot
+  readonly hot: ResponseCache
   /** By name, the fastest first. */
   readonly tiers: readonly string[]
   readonly clock: Clock
@@ -48,7 +48,7 @@ export type AnswerDeps = {
   readonly respond: Respond
 }
 
-export async function answerContent(context: RequestContext, place: Place, deps: AnswerDeps): Promise<void> {
+export async function answerContent(context: RequestContext, place: ContentPlace, deps: AnswerDeps): Promise<void> {
   const { request, response, signal } = context
   const { epoch } = deps.hot
   const account = createAccount(deps.tiers)
@@ -68,7 +68,7 @@ export async function answerContent(context: RequestContext, place: Place, deps:
   }
 }
 
-type Wishes = Wants & { readonly account: Account }
+type Wishes = LookupRequest & { readonly account: Account }
 
 function cacheWishes(header: string | undefined): { onlyIfCached: boolean; noCache: boolean } {
   const directives = new Set(header?.toLowerCase().split(/\s*,\s*/))
@@ -80,7 +80,7 @@ const rangeHeaders = (error: unknown): Record<string, string> =>
 
 type Asked = RequestContext & {
   readonly deps: AnswerDeps
-  readonly place: Place
+  readonly place: ContentPlace
   readonly session: Session
   readonly epoch: number
   readonly account: Account
@@ -93,7 +93,7 @@ type About = {
 
 async function aboutOf(
   { request, target }: RequestContext,
-  place: Place,
+  place: ContentPlace,
   deps: AnswerDeps,
   wishes: Wishes,
 ): Promise<About> {
@@ -163,14 +163,14 @@ type Tags = Pick<Representation, 'etag' | 'cacheControl' | 'varies'> & {
   readonly onlyByTag?: boolean
 }
 
-type Found = {
+type Answerable = {
   readonly kind: 'content'
   readonly tags: Tags
   readonly delivery: Delivery
   readonly body: () => Promise<Representation>
 }
 
-async function find(asked: Asked, path: ContentPath, negotiated: Negotiated): Promise<Found | Moved> {
+async function find(asked: Asked, path: ContentPath, negotiated: Negotiated): Promise<Answerable | Moved> {
   const { request, deps, place, session, target, signal } = asked
   if (negotiated.as === 'ipns-record') {
     throw new Failure('malformed', 'content has no IPNS record; keys do: /ipns/<key>', { source: 'client' })
@@ -218,7 +218,7 @@ function bytesWanted({ request: { method, headers } }: Asked): { from: number; t
 
 const carParameters = ['version', 'order', 'dups'] as const
 
-function withFormat({ path, query }: Target, { as, parameters }: Negotiated): string {
+function withFormat({ path, query }: RequestTarget, { as, parameters }: Negotiated): string {
   const named = new URLSearchParams(query)
   named.set('format', as)
   for (const name of as === 'car' ? carParameters : []) {

@@ -5,8 +5,8 @@ import { isJson } from '../../content/json.ts'
 import { etagOf, type Representation } from '../../content/representation.ts'
 import { symlinkTarget } from '../../content/resolve.ts'
 import type { Session } from '../../retrieval/session.ts'
-import type { Target } from '../wire/target.ts'
-import { fileBody, held, json, octets, plainTyping } from './file-body.ts'
+import type { RequestTarget } from '../wire/request-target.ts'
+import { fileBody, inMemory, json, octets, plainTyping } from './file-body.ts'
 import type { JsonRule } from './json-rule.ts'
 
 export type BodyOptions = {
@@ -32,7 +32,7 @@ export function tagsOf({ entity: { cid, kind } }: Resolution): Pick<Representati
 export async function bodyOf(
   session: Session,
   resolution: Resolution,
-  target: Target,
+  target: RequestTarget,
   options: BodyOptions,
 ): Promise<Representation> {
   const { entity, path } = resolution
@@ -41,9 +41,9 @@ export async function bodyOf(
     case 'directory':
       return { ...tags, ...listing(session, entity, target) }
     case 'symlink':
-      return { ...tags, ...held(symlinkTarget(entity), octets), isPlain: true }
+      return { ...tags, ...inMemory(symlinkTarget(entity), octets), isPlain: true }
     case 'data':
-      return { ...tags, ...held(entity.block, isJson(entity.block) ? json : octets) }
+      return { ...tags, ...inMemory(entity.block, isJson(entity.block) ? json : octets) }
     case 'file': {
       const name = target.query.get('filename') ?? path.segments.at(-1) ?? ''
       const typing = plainTyping(name, entity.size ?? 0, options.jsonMaxBytes)
@@ -54,7 +54,7 @@ export async function bodyOf(
 
 export type Content = Omit<Representation, 'etag' | 'cacheControl' | 'varies'>
 
-export function listing(session: Session, entity: Entity, target: Target): Content {
+export function listing(session: Session, entity: Entity, target: RequestTarget): Content {
   const { cid } = entity
   const read = async function* () {
     let text = `{"cid":"${cid}","path":${JSON.stringify(decodeQuietly(target.path))},"entries":[`

@@ -7,23 +7,23 @@ import type { Clock } from '../../core/clock.ts'
 import { oneOf } from '../../core/header.ts'
 import type { Account } from '../../observe/account.ts'
 import type { Session } from '../../retrieval/session.ts'
-import { policyFor } from '../../web/policy.ts'
+import { policyFor } from '../../web/sandbox.ts'
 import { cacheStatus } from '../wire/cache-status.ts'
 import { corsHeaders, corsRequests } from '../wire/cors.ts'
 import type { Mode } from '../wire/problem.ts'
 import { HttpRefusal } from '../wire/refusal.ts'
 import type { RequestContext } from '../wire/request-context.ts'
-import type { Target } from '../wire/target.ts'
+import type { RequestTarget } from '../wire/request-target.ts'
 import { cutWhenStalled, writeAll } from '../wire/write.ts'
 import { rangeApplies } from './conditional.ts'
+import type { ContentPlace } from './content-place.ts'
 import { contentHeaders, disposition, headerSafe, programsOnly } from './headers.ts'
-import type { Hot } from './hot.ts'
-import type { Place } from './place.ts'
 import { parseRange, type Range } from './range.ts'
+import type { ResponseCache } from './response-cache.ts'
 import type { Moved } from './web-body.ts'
 
 export type Delivery = Pick<RequestContext, 'request' | 'response' | 'target'> & {
-  readonly place: Place
+  readonly place: ContentPlace
   readonly session: Session
   readonly account: Account
   /** Of `hot`, when the request began. */
@@ -33,7 +33,7 @@ export type Delivery = Pick<RequestContext, 'request' | 'response' | 'target'> &
   readonly location?: string | undefined
   /** Of a page that stands for something that is not there. */
   readonly status?: number | undefined
-  readonly deps: { readonly hot: Hot; readonly clock: Clock; readonly mode: Mode; readonly stalledMs: number }
+  readonly deps: { readonly hot: ResponseCache; readonly clock: Clock; readonly mode: Mode; readonly stalledMs: number }
 }
 
 type Headers = [name: string, value: string][]
@@ -76,7 +76,7 @@ export async function deliver(delivery: Delivery, body: Representation): Promise
   const headers = headersOf(delivery, body)
   headers.push(['Content-Length', String(to - from)])
   if (range) headers.push(['Content-Range', `bytes ${range.from}-${range.to}/${body.size}`])
-  if (!range && status === 200 && body.whole && body.isPlain) keepHot(delivery, headers, body.whole, body.etag)
+  if (!range && status === 200 && body.whole && body.isPlain) keepReady(delivery, headers, body.whole, body.etag)
   const code = range ? 206 : status
   if (request.method === 'HEAD') return void response.writeHead(code, headers.flat()).end()
   if (body.whole) {
@@ -143,7 +143,7 @@ function headersOf(
     acceptsRanges: body.ranges,
     own,
     policy: body.policy ?? (deps.mode === 'web' ? policyFor(body.type, { own }) : own ? undefined : programsOnly),
-    // Without a format in the address, Accept may ask for another one under it (RFC 9110 §12.5.5).
+    // NoLinkMemory a format in the address, Accept may ask for another one under it (RFC 9110 §12.5.5).
     varies: body.varies || !target.query.has('format'),
     ...(body.cacheControl !== undefined && { cacheControl: body.cacheControl }),
     disposition: dispositionOf(target, body.save),
@@ -156,7 +156,7 @@ function headersOf(
 }
 
 /** What the client says about saving it wins over what the format says; without either nothing is said. */
-function dispositionOf({ query }: Target, save: Representation['save']): string | undefined {
+function dispositionOf({ query }: RequestTarget, save: Representation['save']): string | undefined {
   const filename = query.get('filename') ?? undefined
   const isDownload = query.get('download') === 'true'
   if (!isDownload && filename === undefined && save === undefined) return undefined
@@ -176,8 +176,8 @@ function rangeOf({ headers }: IncomingMessage, { etag }: Representation, size: n
 }
 
 /** Only what the plain URL asks for: variants of the query could otherwise fill it with copies. */
-function keepHot({ deps, place, target, epoch }: Delivery, headers: Headers, whole: Uint8Array, etag: string): void {
-  if (place.hotKey === undefined || whole.byteLength > deps.hot.maxItem || target.search !== '') return
+function keepReady({ deps, place, target, epoch }: Delivery, headers: Headers, whole: Uint8Array, etag: string): void {
+  if (place.cacheKey === undefined || whole.byteLength > deps.hot.maxItem || target.search !== '') return
   const lines = headers.map(([name, value]) => [name, name === 'Cache-Status' ? 'cidgate; hit; detail=hot' : value])
-  deps.hot.add(place.hotKey, { headers: lines.flat(), body: Buffer.from(whole), etag }, epoch)
+  deps.hot.add(place.cacheKey, { headers: lines.flat(), body: Buffer.from(whole), etag }, epoch)
 }

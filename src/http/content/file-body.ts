@@ -35,7 +35,7 @@ export async function fileBody(
   const read = (from: number, to: number) => readFile(session, entity, from, to)
   const streamed = (type: string): Content => ({ type, size, ranges: true, read })
   const { byName, byBytes, otherwise } = typing
-  if (size === 0) return held(new Uint8Array(), byName ?? byBytes(new Uint8Array(), 0))
+  if (size === 0) return inMemory(new Uint8Array(), byName ?? byBytes(new Uint8Array(), 0))
   if (byName !== undefined && (isPartial || !isSmall)) return streamed(byName)
   const known = byName === undefined && typing.mayBeJson && size <= jsonMaxBytes ? jsonRule.known(cid) : false
   const settled = known ? json : known === false ? otherwise : undefined
@@ -49,7 +49,7 @@ export async function fileBody(
     const rest = isPartial && start.byteLength < size ? read(start.byteLength, size) : pieces
     if (isSmall) {
       const whole = await joined(start, rest)
-      return held(whole, jsonRule.judge(cid, whole) ? json : type)
+      return inMemory(whole, jsonRule.judge(cid, whole) ? json : type)
     }
     // What is read to be judged is not what is sent: it would be held for as long as a slow client takes.
     return streamed((await judgeLarge(cid, size, () => joined(start, rest), options)) ? json : type)
@@ -59,7 +59,7 @@ export async function fileBody(
     await pieces.return(undefined)
     return streamed(type)
   }
-  if (isSmall) return held(await joined(start, pieces), type)
+  if (isSmall) return inMemory(await joined(start, pieces), type)
   // What was read to see the type is the beginning of the answer.
   const begun = async function* () {
     yield start
@@ -82,7 +82,7 @@ async function judgeLarge(
   }
 }
 
-export function held(whole: Uint8Array, type: string): Content {
+export function inMemory(whole: Uint8Array, type: string): Content {
   const read = async function* (from: number, to: number) {
     yield whole.subarray(from, to)
   }

@@ -6,12 +6,12 @@ import { splitPath } from '../../content/path.ts'
 import type { Representation } from '../../content/representation.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
-import { type Names, spellingOf, type Wants } from '../../names/names.ts'
+import { type LookupRequest, type Names, spellingOf } from '../../names/names.ts'
 import type { VisitNames } from '../../retrieval/policy.ts'
 import type { Mode } from '../wire/problem.ts'
-import type { Target } from '../wire/target.ts'
+import type { RequestTarget } from '../wire/request-target.ts'
+import type { ContentPlace } from './content-place.ts'
 import type { Negotiated } from './negotiate.ts'
-import type { Place } from './place.ts'
 import type { Moved } from './web-body.ts'
 
 export type Named =
@@ -29,11 +29,11 @@ type Deps = { readonly names: Names; readonly clock: Clock; readonly mode: Mode 
 
 /** What `/ipns/<name>[/…]` is, in the representation that is asked for. */
 export async function named(
-  place: Place,
-  target: Target,
+  place: ContentPlace,
+  target: RequestTarget,
   negotiated: Negotiated,
   deps: Deps,
-  wants: Wants,
+  wants: LookupRequest,
 ): Promise<Named> {
   if (negotiated.as === 'ipns-record') return { kind: 'record', body: await recordOf(place, deps, wants) }
   const path = deps.mode === 'web' && !place.own ? respelled(place.path, target.search) : undefined
@@ -42,7 +42,7 @@ export async function named(
 }
 
 /** The content path of `/ipns/<name>[/…]`. */
-async function locate({ path }: Place, { names, clock }: Deps, wants: Wants): Promise<Named> {
+async function locate({ path }: ContentPlace, { names, clock }: Deps, wants: LookupRequest): Promise<Named> {
   const { root, segments, encoded } = splitPath(path.slice('/ipns/'.length))
   const { path: base, visitNames, ttlMs, endsAt } = await names.resolve(root, { ...wants, rest: segments })
   return {
@@ -54,7 +54,7 @@ async function locate({ path }: Place, { names, clock }: Deps, wants: Wants): Pr
 }
 
 /** The record of a key, for clients that prove it themselves. */
-async function recordOf({ path }: Place, { names, clock }: Deps, wants: Wants): Promise<Representation> {
+async function recordOf({ path }: ContentPlace, { names, clock }: Deps, wants: LookupRequest): Promise<Representation> {
   const { root, segments } = splitPath(path.slice('/ipns/'.length))
   if (segments.length > 0) {
     throw new Failure('malformed', 'a record is of a key alone: ask for /ipns/<key>?format=ipns-record', {

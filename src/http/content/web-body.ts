@@ -9,20 +9,20 @@ import { codec } from '../../core/cid.ts'
 import type { Session } from '../../retrieval/session.ts'
 import { documentEtag, documentPage, hasPage } from '../../web/document-page.ts'
 import { fileType } from '../../web/file-type.ts'
-import { directoryUrl, joined, type Whereabouts } from '../../web/links.ts'
 import { listingEtag, listingPage } from '../../web/listing.ts'
 import { pagePolicy } from '../../web/page.ts'
 import { type Served, type SiteRequest, serveSite } from '../../web/site.ts'
-import type { Target } from '../wire/target.ts'
+import { directoryUrl, joined, type Whereabouts } from '../../web/urls.ts'
+import type { RequestTarget } from '../wire/request-target.ts'
 import { type BodyOptions, type Content, decodeQuietly, listing, listingCacheControl, tagsOf } from './body.ts'
-import { fileBody, held, octets } from './file-body.ts'
+import type { ContentPlace } from './content-place.ts'
+import { fileBody, inMemory, octets } from './file-body.ts'
 import { type Negotiated, qualityOf } from './negotiate.ts'
-import type { Place } from './place.ts'
 
 export type WebRequest = {
   readonly path: ContentPath
-  readonly place: Place
-  readonly target: Target
+  readonly place: ContentPlace
+  readonly target: RequestTarget
   readonly negotiated: Negotiated
   readonly accept: string | undefined
   /** As it was sent, for a site that has no gateway beside it. */
@@ -96,7 +96,7 @@ export async function answerOnWeb(
     }
     case 'symlink':
       return found({ etag: etagOf(entity.cid) }, () => ({
-        ...held(symlinkTarget(entity), 'inode/symlink'),
+        ...inMemory(symlinkTarget(entity), 'inode/symlink'),
         isPlain: true,
       }))
     case 'data': {
@@ -105,7 +105,7 @@ export async function answerOnWeb(
       const wantsPage = negotiated.as === 'file' && qualityOf(request.accept, 'text/html') > 0 && !isDownload(target)
       if (!wantsPage) return found({ etag, varies: true }, () => document(entity))
       const tags = { etag: documentEtag(entity.cid), cacheControl: listingCacheControl, varies: true }
-      return found(tags, () => ({ ...held(documentPage(at, entity), html), ranges: false, policy: pagePolicy }))
+      return found(tags, () => ({ ...inMemory(documentPage(at, entity), html), ranges: false, policy: pagePolicy }))
     }
     case 'file': {
       const name = target.query.get('filename') ?? resolution.path.segments.at(-1) ?? ''
@@ -115,7 +115,7 @@ export async function answerOnWeb(
 }
 
 const indexName = 'index.html'
-const isDownload = ({ query }: Target): boolean => query.get('download') === 'true'
+const isDownload = ({ query }: RequestTarget): boolean => query.get('download') === 'true'
 
 /** JSON in so many words; a browser that takes it, too, gets a page. */
 function listingWanted({ negotiated: { as, byAccept }, accept }: WebRequest): SiteRequest['listing'] {
@@ -135,7 +135,7 @@ function page(session: Session, at: Whereabouts, entity: Entity): Content {
 
 function document({ cid, block }: Entity): Content {
   const { type = octets, ending = '.bin', isText = false } = types.get(cid.code) ?? {}
-  return { ...held(block, type), save: { kind: isText ? 'inline' : 'attachment', filename: `${cid}${ending}` } }
+  return { ...inMemory(block, type), save: { kind: isText ? 'inline' : 'attachment', filename: `${cid}${ending}` } }
 }
 
 function whereabouts({ place, path, host }: WebRequest, served: Served): Whereabouts {

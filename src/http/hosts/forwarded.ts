@@ -26,7 +26,7 @@ export function createForwarded(proxies: readonly string[]): Forwarded {
 
   const isKnown = (address: string): boolean => known.check(address, isIPv6(address) ? 'ipv6' : 'ipv4')
 
-  function said({ headers, socket }: IncomingMessage, name: keyof IncomingHttpHeaders): string | undefined {
+  function forwardedHeader({ headers, socket }: IncomingMessage, name: keyof IncomingHttpHeaders): string | undefined {
     const value = headers[name]
     const { remoteAddress } = socket
     if (value === undefined || remoteAddress === undefined || proxies.length === 0) return undefined
@@ -36,13 +36,13 @@ export function createForwarded(proxies: readonly string[]): Forwarded {
   }
 
   return {
-    hostOf: (request) => said(request, 'x-forwarded-host') ?? request.headers.host ?? '',
+    hostOf: (request) => forwardedHeader(request, 'x-forwarded-host') ?? request.headers.host ?? '',
     schemeOf(request) {
-      const scheme = said(request, 'x-forwarded-proto')?.toLowerCase()
+      const scheme = forwardedHeader(request, 'x-forwarded-proto')?.toLowerCase()
       if (scheme === 'https' || scheme === 'http') return scheme
       return (request.socket as TLSSocket).encrypted ? 'https' : 'http'
     },
-    requestIdOf: (request) => said(request, 'x-request-id'),
+    requestIdOf: (request) => forwardedHeader(request, 'x-request-id'),
     addressOf({ headers, socket: { remoteAddress = '' } }) {
       if (proxies.length === 0 || remoteAddress === '' || !isKnown(remoteAddress)) return remoteAddress
       // Each proxy adds whom it was asked by; what stands before that may be the client's own words.

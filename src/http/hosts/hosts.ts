@@ -4,8 +4,8 @@ import type { IncomingMessage } from 'node:http'
 import { isIP } from 'node:net'
 import { parseCid, parseKey } from '../../core/cid.ts'
 import { Failure } from '../../core/failure.ts'
-import { namespaceOf, type Place, sharedPlace } from '../content/place.ts'
-import { baseOf, type Target } from '../wire/target.ts'
+import { type ContentPlace, namespaceOf, sharedPlace } from '../content/content-place.ts'
+import { baseOf, type RequestTarget } from '../wire/request-target.ts'
 import { inlined, labelOf, uninlined } from './dns-label.ts'
 import type { Forwarded } from './forwarded.ts'
 
@@ -16,13 +16,13 @@ export type HostOptions = {
   readonly trustless: boolean
 }
 
-export type Found = { readonly place: Place } | { readonly location: string } | undefined
+export type HostMatch = { readonly place: ContentPlace } | { readonly location: string } | undefined
 
 export interface Hosts {
   /** Whether a request is one for `find`, which alone can say so of a host that may have a DNSLink. */
-  claims(request: IncomingMessage, target: Target): 'surely' | 'perhaps' | 'no'
+  claims(request: IncomingMessage, target: RequestTarget): 'surely' | 'perhaps' | 'no'
   /** Undefined: a host like any other. Throws a Failure for what this host cannot be asked. */
-  find(request: IncomingMessage, target: Target, signal: AbortSignal): Promise<Found>
+  find(request: IncomingMessage, target: RequestTarget, signal: AbortSignal): Promise<HostMatch>
   /** The key of a small answer in `hot`, to keep it and to find it. Undefined: at this host nothing is kept there. */
   keyOf(request: IncomingMessage): string | undefined
   /** Whether requests to this host end here, also through CONNECT. */
@@ -67,7 +67,7 @@ export function createHosts(options: {
   }
 
   /** The label, namespace and gateway of a host such as `bafy….ipfs.example.org`. */
-  function under(name: string): { label: string; namespace: Place['namespace']; gateway: string } | undefined {
+  function under(name: string): { label: string; namespace: ContentPlace['namespace']; gateway: string } | undefined {
     const [, label = '', namespace, gateway = ''] = /^(.+?)\.(ipfs|ipns)\.(.+)$/i.exec(name) ?? []
     if (!namespace) return undefined
     if (table.get(gateway.toLowerCase())?.subdomains) return { label, namespace: asNamespace(namespace), gateway }
@@ -77,7 +77,7 @@ export function createHosts(options: {
     return { label: longer, namespace: asNamespace(last), gateway: outer }
   }
 
-  async function site(name: string, target: Target, signal: AbortSignal): Promise<Found> {
+  async function site(name: string, target: RequestTarget, signal: AbortSignal): Promise<HostMatch> {
     if (!mayBeSite(name) || !(await hasLink?.(name, signal))) return undefined
     return {
       place: {
@@ -86,7 +86,7 @@ export function createHosts(options: {
         base: '',
         own: true,
         trustless: false,
-        hotKey: undefined,
+        cacheKey: undefined,
       },
     }
   }
@@ -124,8 +124,8 @@ export function createHosts(options: {
         return { location: to + printable(request.url ?? '/') }
       }
       const path = `/${namespace}/${label.text}${target.path}`
-      const hotKey = keyFor(name, request.url ?? '')
-      return { place: { namespace, path, base, own: true, gateway: gateway + port, trustless: false, hotKey } }
+      const cacheKey = keyFor(name, request.url ?? '')
+      return { place: { namespace, path, base, own: true, gateway: gateway + port, trustless: false, cacheKey } }
     },
 
     keyOf: (request) => keyFor(hostOf(request).name, request.url ?? ''),
@@ -137,12 +137,12 @@ export function createHosts(options: {
   }
 }
 
-const asNamespace = (text: string): Place['namespace'] => (text.toLowerCase() === 'ipns' ? 'ipns' : 'ipfs')
+const asNamespace = (text: string): ContentPlace['namespace'] => (text.toLowerCase() === 'ipns' ? 'ipns' : 'ipfs')
 
-/** Without its port; a dot at the end is the same host, written in full. */
+/** NoLinkMemory its port; a dot at the end is the same host, written in full. */
 const hostName = (host: string): string => host.replace(/:\d{0,5}$/, '').replace(/\.$/, '')
 
-function trustlessPlace(target: Target, base: string): Place {
+function trustlessPlace(target: RequestTarget, base: string): ContentPlace {
   const place = sharedPlace(target, base, undefined)
   if (place) return { ...place, trustless: true }
   throw new Failure('no-link', 'this host has nothing but /ipfs/<cid> and /ipns/<key>, as raw, car or ipns-record', {
@@ -164,7 +164,7 @@ function labelFor(path: string): string | undefined {
   return `${label.length <= labelMost ? label : root.toLowerCase()}.ipns`
 }
 
-function canonicalLabel({ label, namespace }: { label: string; namespace: Place['namespace'] }): {
+function canonicalLabel({ label, namespace }: { label: string; namespace: ContentPlace['namespace'] }): {
   text: string
   moved: boolean
 } {
@@ -182,7 +182,7 @@ function canonicalLabel({ label, namespace }: { label: string; namespace: Place[
   })
 }
 
-function restOf({ path, search }: Target): string {
+function restOf({ path, search }: RequestTarget): string {
   const rest = path.split('/').slice(3).join('/')
   return printable(`/${rest}${search === '' ? '' : `?${search}`}`)
 }

@@ -42,23 +42,23 @@ export function argOf(query: URLSearchParams): string {
 const lists: readonly string[] = ['arg', 'ignore']
 
 /** What was said of each option, by its name. */
-export type Said = ReadonlyMap<string, string>
+export type GivenOptions = ReadonlyMap<string, string>
 
 /** As Kubo reads them: by name or alias, each said once. What is not known is nobody's business. */
-export function saidIn(query: URLSearchParams, aliases: Readonly<Record<string, string>>): Said {
-  const said = new Map<string, string>()
+export function optionsIn(query: URLSearchParams, aliases: Readonly<Record<string, string>>): GivenOptions {
+  const given = new Map<string, string>()
   for (const [key, value] of query) {
     const name = Object.hasOwn(aliases, key) ? (aliases[key] as string) : key
     if (lists.includes(name)) continue
-    if ((said.get(name) ?? value) !== value) throw badCall(`${name} is said twice, and not the same`)
-    said.set(name, value)
+    if ((given.get(name) ?? value) !== value) throw badCall(`${name} is said twice, and not the same`)
+    given.set(name, value)
   }
-  return said
+  return given
 }
 
 /** Go's ParseBool, and an option without a value is on. */
-export function isOn(said: Said, name: string, otherwise: boolean): boolean {
-  const value = said.get(name)?.toLowerCase()
+export function isOn(given: GivenOptions, name: string, otherwise: boolean): boolean {
+  const value = given.get(name)?.toLowerCase()
   if (value === undefined) return otherwise
   if (['', 'true', 't', '1'].includes(value)) return true
   if (['false', 'f', '0'].includes(value)) return false

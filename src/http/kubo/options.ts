@@ -2,7 +2,7 @@
 // for what is not here, is refused; what changes nothing of the files that came is let pass, and so is what Kubo itself
 // passes over.
 import { type Shape, shapes } from '../../../backends/pinning/contract.ts'
-import { badCall, isOn, type Said, saidIn } from './call.ts'
+import { badCall, type GivenOptions, isOn, optionsIn } from './call.ts'
 
 export type AddQuery = {
   /** Undefined: that of the profile in the configuration. */
@@ -58,34 +58,34 @@ const only: Readonly<Record<string, readonly string[]>> = {
 }
 
 export function readAddQuery(query: URLSearchParams): AddQuery {
-  const said = saidIn(query, aliases)
-  for (const [name, why] of Object.entries(off)) if (isOn(said, name, false)) throw notDone(`${name}=true`, why)
-  for (const [name, why] of Object.entries(never)) if (said.get(name)) throw notDone(name, why)
+  const given = optionsIn(query, aliases)
+  for (const [name, why] of Object.entries(off)) if (isOn(given, name, false)) throw notDone(`${name}=true`, why)
+  for (const [name, why] of Object.entries(never)) if (given.get(name)) throw notDone(name, why)
   for (const [name, values] of Object.entries(only)) {
-    const value = said.get(name)
+    const value = given.get(name)
     if (value && !values.includes(value.toLowerCase()))
       throw notDone(`${name}=${value}`, `it is ${values.join(' or ')}`)
   }
   return {
-    shape: shapeOf(said),
-    isOnlyHashed: isOn(said, 'only-hash', false),
-    isUpgraded: Boolean(said.get('cid-base')) || isOn(said, 'upgrade-cidv0-in-output', false),
-    isSilent: isOn(said, 'silent', false),
+    shape: shapeOf(given),
+    isOnlyHashed: isOn(given, 'only-hash', false),
+    isUpgraded: Boolean(given.get('cid-base')) || isOn(given, 'upgrade-cidv0-in-output', false),
+    isSilent: isOn(given, 'silent', false),
   }
 }
 
-/** What is not said is as a Kubo without settings has it. When nothing is said, the operator's profile counts. */
-function shapeOf(said: Said): Shape | undefined {
-  const chunker = said.get('chunker')
-  if (!chunker && !['cid-version', 'raw-leaves', 'max-file-links'].some((name) => said.has(name))) return undefined
-  const cidVersion = numberOf(said, 'cid-version') ?? kubos.cidVersion
+/** What is not said is as a Kubo without settings has it. When nothing is given, the operator's profile counts. */
+function shapeOf(given: GivenOptions): Shape | undefined {
+  const chunker = given.get('chunker')
+  if (!chunker && !['cid-version', 'raw-leaves', 'max-file-links'].some((name) => given.has(name))) return undefined
+  const cidVersion = numberOf(given, 'cid-version') ?? kubos.cidVersion
   if (cidVersion !== 0 && cidVersion !== 1) throw badCall(`cid-version=${cidVersion} is not 0 or 1`)
-  const width = numberOf(said, 'max-file-links') ?? kubos.width
+  const width = numberOf(given, 'max-file-links') ?? kubos.width
   if (width < leastLinks || width > mostLinks)
     throw badCall(`max-file-links=${width} is not from ${leastLinks} to ${mostLinks}`)
   return {
     cidVersion,
-    isRaw: isOn(said, 'raw-leaves', cidVersion === 1),
+    isRaw: isOn(given, 'raw-leaves', cidVersion === 1),
     chunkBytes: chunker ? chunkBytesOf(chunker) : kubos.chunkBytes,
     width,
   }
@@ -98,8 +98,8 @@ function chunkBytesOf(chunker: string): number {
   throw notDone(`chunker=${chunker}`, `it is size-N, with N from ${leastChunkBytes} to ${mostChunkBytes}`)
 }
 
-function numberOf(said: Said, name: string): number | undefined {
-  const text = said.get(name)
+function numberOf(given: GivenOptions, name: string): number | undefined {
+  const text = given.get(name)
   if (text === undefined) return undefined
   const value = text.trim() === '' ? Number.NaN : Number(text)
   if (!Number.isSafeInteger(value)) throw badCall(`${name}=${text} is not a number`)

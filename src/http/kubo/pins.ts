@@ -6,13 +6,13 @@ import { wayFrom } from '../../content/way.ts'
 import { Failure } from '../../core/failure.ts'
 import { cidOf, nameOf } from '../../upload/spool/journal.ts'
 import { writeAll } from '../wire/write.ts'
-import { argOf, badCall, type Call, isOn, saidIn, sendJson } from './call.ts'
+import { argOf, badCall, type Call, isOn, optionsIn, sendJson } from './call.ts'
 
 export async function addPin({ request, query, session, signal, response, deps }: Call): Promise<void> {
-  const said = saidIn(query, { r: 'recursive', n: 'name' })
-  if (!isOn(said, 'recursive', true))
+  const given = optionsIn(query, { r: 'recursive', n: 'name' })
+  if (!isOn(given, 'recursive', true))
     throw badCall('recursive=false is not done here: a DAG is pinned whole. Leave it out')
-  if (said.get('name')) throw badCall('pins have no names here: leave name out')
+  if (given.get('name')) throw badCall('pins have no names here: leave name out')
   const cid = parseRoot(argOf(query))
   session.pass(cid, [])
   const place = await deps.uploads.enter(deps.clientOf(request), signal)
@@ -29,14 +29,14 @@ export async function addPin({ request, query, session, signal, response, deps }
 
 export async function listPins(call: Call): Promise<void> {
   const { query, response, deps } = call
-  const said = saidIn(query, { t: 'type', s: 'stream', n: 'name', q: 'quiet' })
-  if (said.get('name')) throw badCall('pins have no names here: leave name out')
-  const type = said.get('type') ?? 'all'
+  const given = optionsIn(query, { t: 'type', s: 'stream', n: 'name', q: 'quiet' })
+  if (given.get('name')) throw badCall('pins have no names here: leave name out')
+  const type = given.get('type') ?? 'all'
   if (!['all', 'recursive', 'direct', 'indirect'].includes(type))
     throw badCall(`type=${type} is not one of all, recursive, direct, indirect`)
-  const isStream = isOn(said, 'stream', false)
+  const isStream = isOn(given, 'stream', false)
   const asked = query.getAll('arg').length > 0 ? [parseRoot(argOf(query))] : undefined
-  const listed = asked ? found(call, asked) : type === 'all' || type === 'recursive' ? everything(call) : []
+  const listed = asked ? pinned(call, asked) : type === 'all' || type === 'recursive' ? everything(call) : []
   if (isStream) {
     response.setHeader('Content-Type', 'application/json')
     response.setHeader('X-Chunked-Output', '1')
@@ -58,7 +58,7 @@ export async function listPins(call: Call): Promise<void> {
 
 const mostListed = 100_000
 
-async function* found({ deps }: Call, cids: readonly CID[]): AsyncGenerator<string> {
+async function* pinned({ deps }: Call, cids: readonly CID[]): AsyncGenerator<string> {
   for (const cid of cids) {
     const isOpen = deps.uploads.confirmation.open().some((entry) => entry.accepted && entry.cid === nameOf(cid))
     if (!isOpen && !(await deps.uploads.journal.record(cid)))

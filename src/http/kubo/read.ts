@@ -6,14 +6,14 @@ import { resolve } from '../../content/resolve.ts'
 import { wayFrom } from '../../content/way.ts'
 import { writeCar } from '../../ipld/car.ts'
 import { writeAll } from '../wire/write.ts'
-import { argOf, badCall, type Call, type Said, saidIn } from './call.ts'
+import { argOf, badCall, type Call, type GivenOptions, optionsIn } from './call.ts'
 
 export async function readPath({ query, session, response, deps }: Call): Promise<void> {
   const { entity } = await resolve(session, parsePath(escaped(argOf(query))))
   if (entity.kind === 'directory') throw badCall('this dag node is a directory')
-  const said = saidIn(query, { o: 'offset', l: 'length' })
-  const from = numberOf(said, 'offset') ?? 0
-  const length = numberOf(said, 'length')
+  const given = optionsIn(query, { o: 'offset', l: 'length' })
+  const from = numberOf(given, 'offset') ?? 0
+  const length = numberOf(given, 'length')
   const size = entity.size ?? 0
   const bytes = readFile(
     session,
@@ -67,8 +67,8 @@ const escaped = (path: string): string =>
     .map((segment) => encodeURIComponent(segment))
     .join('/')
 
-function numberOf(said: Said, name: string): number | undefined {
-  const text = said.get(name)
+function numberOf(given: GivenOptions, name: string): number | undefined {
+  const text = given.get(name)
   if (text === undefined) return undefined
   const value = Number(text)
   if (!Number.isSafeInteger(value) || value < 0) throw badCall(`${name} is a number of bytes`)

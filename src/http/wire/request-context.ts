@@ -1,12 +1,12 @@
 // A request as it was read, once: its routes get this, and none of them reads the request line again.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { cancelled } from '../../core/failure.ts'
-import { readTarget, type Target } from './target.ts'
+import { type RequestTarget, readTarget } from './request-target.ts'
 
 export type RequestContext = {
   readonly request: IncomingMessage
   readonly response: ServerResponse
-  readonly target: Target
+  readonly target: RequestTarget
   /** Aborts when the client leaves before it has the whole answer. */
   readonly signal: AbortSignal
 }

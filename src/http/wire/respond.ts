@@ -8,14 +8,14 @@ import { requestIdOf } from './request-id.ts'
 import { reset } from './write.ts'
 
 /** Of a log line: which request it was. */
-export type About = { readonly request: string | undefined; readonly method: string; readonly path: string }
+export type RequestFacts = { readonly request: string | undefined; readonly method: string; readonly path: string }
 
 export type RespondOptions = {
   readonly mode: Mode
   /** How long a client may take nothing of an answer. */
   readonly stalledMs: number
   /** For what nobody expected: a fault of ours. */
-  readonly onError: (error: unknown, about: About) => void
+  readonly onError: (error: unknown, about: RequestFacts) => void
   readonly onFailed?: (failure: Failure) => void
 }
 
@@ -57,8 +57,8 @@ export function createRespond({ mode, stalledMs, onError, onFailed }: RespondOpt
   }
 }
 
-/** Without the query, which is the client's own. */
-const aboutOf = ({ method = '', url = '' }: IncomingMessage, response: ServerResponse): About => ({
+/** NoLinkMemory the query, which is the client's own. */
+const aboutOf = ({ method = '', url = '' }: IncomingMessage, response: ServerResponse): RequestFacts => ({
   request: requestIdOf(response),
   method,
   path: url.split('?')[0] ?? '',

@@ -2,46 +2,46 @@
 // has siblings to visit keeps the whole block: a deep DAG of large blocks could otherwise fill the machine.
 import { Failure } from '../../core/failure.ts'
 
-export const mostHeldBytes = 64 * 1024 * 1024
+export const mostPendingBytes = 64 * 1024 * 1024
 
-export interface Held {
+export interface MemoryBound {
   /** Throws `too-large` when it would be too much. */
   take(bytes: number): void
   give(bytes: number): void
 }
 
-export function createHeld(most = mostHeldBytes): Held {
-  let held = 0
+export function createMemoryBound(most = mostPendingBytes): MemoryBound {
+  let bytesHeld = 0
   return {
     take(bytes) {
-      held += bytes
-      if (held <= most) return
+      bytesHeld += bytes
+      if (bytesHeld <= most) return
       throw new Failure('too-large', `more than ${most} bytes of blocks would have to be kept to read this`, {
         source: 'content',
       })
     },
     give(bytes) {
-      held -= bytes
+      bytesHeld -= bytes
     },
   }
 }
 
 /** What is left to visit, depth first. */
-export interface Pending<Part> {
+export interface Pending<Item> {
   /** Goes on with the children of a block of this size, before anything that waits already. */
-  push(children: readonly Part[], blockBytes: number): void
-  pop(): Part | undefined
+  push(children: readonly Item[], blockBytes: number): void
+  pop(): Item | undefined
   /** What `pop` will answer from now on, as far as it is known. */
-  upcoming(): Iterable<Part>
+  upcoming(): Iterable<Item>
 }
 
-export function createPending<Part>(held = createHeld()): Pending<Part> {
-  type Level = { readonly children: readonly Part[]; at: number; readonly bytes: number }
+export function createPending<Item>(memory = createMemoryBound()): Pending<Item> {
+  type Level = { readonly children: readonly Item[]; at: number; readonly bytes: number }
   const levels: Level[] = []
   return {
     push(children, bytes) {
       if (children.length === 0) return
-      held.take(bytes)
+      memory.take(bytes)
       levels.push({ children, at: 0, bytes })
     },
     pop() {
@@ -51,13 +51,13 @@ export function createPending<Part>(held = createHeld()): Pending<Part> {
       // Gone before its last child is entered: a chain of single links holds one block, however long it is.
       if (top.at >= top.children.length) {
         levels.pop()
-        held.give(top.bytes)
+        memory.give(top.bytes)
       }
       return part
     },
     *upcoming() {
       for (const level of levels.toReversed())
-        for (let at = level.at; at < level.children.length; at++) yield level.children[at] as Part
+        for (let at = level.at; at < level.children.length; at++) yield level.children[at] as Item
     },
   }
 }

@@ -2,7 +2,7 @@
 import type { IncomingMessage } from 'node:http'
 import { Failure } from '../../core/failure.ts'
 
-export type Target = {
+export type RequestTarget = {
   /** As sent, still encoded. */
   readonly path: string
   readonly query: URLSearchParams
@@ -12,7 +12,7 @@ export type Target = {
 const malformed = (what: string): Failure => new Failure('malformed', what, { source: 'client' })
 
 /** Throws a Failure `malformed`. */
-export function readTarget(request: IncomingMessage): Target {
+export function readTarget(request: IncomingMessage): RequestTarget {
   const { rawHeaders } = request
   let hosts = 0
   for (let index = 0; index < rawHeaders.length; index += 2) if (rawHeaders[index]?.toLowerCase() === 'host') hosts++

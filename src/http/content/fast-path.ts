@@ -1,14 +1,14 @@
-// The fast lane: a hot answer is written before Express sees the request. One look at the raw headers decides whether
+// The fast path: a hot answer is written before Express sees the request. One look at the raw headers decides whether
 // this request wants something else than the plain answer; then it goes the long way.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Limits } from '../limits.ts'
 import type { RequestIds } from '../wire/request-id.ts'
 import { cutWhenStalled } from '../wire/write.ts'
 import { matches } from './conditional.ts'
-import type { Hot } from './hot.ts'
 import { createAccepts } from './negotiate.ts'
+import type { ResponseCache } from './response-cache.ts'
 
-export interface Lane {
+export interface FastPath {
   /** True: answered. */
   take(request: IncomingMessage, response: ServerResponse): boolean
   readonly hits: number
@@ -26,19 +26,19 @@ const notModifiedHeaders: ReadonlySet<string> = new Set([
   'x-request-id',
 ])
 
-export function createLane({
+export function createFastPath({
   hot,
   limits,
   stalledMs,
   requestIds,
   keyOf,
 }: {
-  readonly hot: Hot
+  readonly hot: ResponseCache
   readonly limits: Limits | undefined
   readonly stalledMs: number
   readonly requestIds: RequestIds
   readonly keyOf: (request: IncomingMessage) => string | undefined
-}): Lane {
+}): FastPath {
   const representation = createAccepts()
   let hits = 0
   return {

@@ -7,7 +7,7 @@ import type { Log } from '../core/log.ts'
 import { createDenylists, type Denylist, type Denylists } from './denylist.ts'
 import { fromFile } from './file-source.ts'
 import { objection, type ReadList, readList } from './read-list.ts'
-import { type Source, whyOf } from './source.ts'
+import { type DenylistSource, whyOf } from './source.ts'
 import { fromUrl } from './url-source.ts'
 
 export interface LoadedDenylists extends Denylists {
@@ -41,7 +41,7 @@ export async function loadDenylists(
   const turns: Promise<void>[] = []
   let revision: string | undefined
 
-  function take({ where }: Source, index: number, { list, digest, faults, faultCount }: ReadList): void {
+  function take({ where }: DenylistSource, index: number, { list, digest, faults, faultCount }: ReadList): void {
     for (const { line, what } of faults) log('warn', 'denylist.line', { list: where, line, what })
     if (faultCount > faults.length) log('warn', 'denylist.lines', { list: where, faults: faultCount })
     lists[index] = list
@@ -51,20 +51,20 @@ export async function loadDenylists(
     onChange()
   }
 
-  async function copyOf(source: Source): Promise<ReadList | undefined> {
+  async function copyOf(source: DenylistSource): Promise<ReadList | undefined> {
     const text = await source.lastCopy()
     const copy = text === undefined ? undefined : await readList(source.name, text).catch(() => undefined)
     return copy && objection(copy, { rulesBefore: 0, isEmptyOdd: source.isEmptyOdd }) === undefined ? copy : undefined
   }
 
   /** One at a time for each list, so that an older text never takes the place of a newer one. */
-  function read(source: Source, index: number, anew = false): Promise<void> {
+  function read(source: DenylistSource, index: number, anew = false): Promise<void> {
     const turn = (turns[index] ?? Promise.resolve()).then(() => readNow(source, index, anew))
     turns[index] = turn.catch(() => {})
     return turn
   }
 
-  async function readNow(source: Source, index: number, anew: boolean): Promise<void> {
+  async function readNow(source: DenylistSource, index: number, anew: boolean): Promise<void> {
     try {
       const found = await source.read(closing.signal, anew)
       if (!found) return
@@ -87,7 +87,7 @@ export async function loadDenylists(
   }
 
   /** At start an older list is better than none; without one the gateway does not start. */
-  async function begin(source: Source, index: number): Promise<void> {
+  async function begin(source: DenylistSource, index: number): Promise<void> {
     try {
       await read(source, index)
     } catch (error) {
@@ -100,7 +100,7 @@ export async function loadDenylists(
   }
 
   /** Asked for by an operator: what would have kept the gateway from starting is told, and what is held stays. */
-  async function again(source: Source, index: number): Promise<void> {
+  async function again(source: DenylistSource, index: number): Promise<void> {
     try {
       await read(source, index, true)
     } catch (error) {
@@ -110,7 +110,7 @@ export async function loadDenylists(
     }
   }
 
-  async function watch(source: Source, index: number): Promise<void> {
+  async function watch(source: DenylistSource, index: number): Promise<void> {
     let said: { readonly what: string; readonly at: number } | undefined
     for (;;) {
       await clock.sleep(source.everyMs, closing.signal)

@@ -2,7 +2,7 @@
 import { LRUCache } from 'lru-cache'
 import { requestIdHeader } from '../wire/request-id.ts'
 
-export type HotAnswer = {
+export type CachedAnswer = {
   /** Names and values in one flat list, as writeHead takes them. */
   readonly headers: readonly string[]
   readonly body: Buffer
@@ -10,12 +10,12 @@ export type HotAnswer = {
 }
 
 /** With a place for the id of each request at the end of its headers: an own list for each request would cost more. */
-export type ReadyAnswer = HotAnswer & { headersFor(requestId: string): string[] }
+export type ReadyAnswer = CachedAnswer & { headersFor(requestId: string): string[] }
 
-export interface Hot {
+export interface ResponseCache {
   get(key: string): ReadyAnswer | undefined
   /** Keeps a 200 that is whole, proved and will never change; not one that was begun in an earlier epoch. */
-  add(key: string, answer: HotAnswer, epoch?: number): void
+  add(key: string, answer: CachedAnswer, epoch?: number): void
   forget(key: string): void
   /** Forgets everything; what was begun before is not kept either. */
   clear(): void
@@ -26,7 +26,7 @@ export interface Hot {
   readonly items: number
 }
 
-function ready(answer: HotAnswer): ReadyAnswer {
+function ready(answer: CachedAnswer): ReadyAnswer {
   const headers = [...answer.headers, requestIdHeader, '']
   return {
     ...answer,
@@ -39,7 +39,13 @@ function ready(answer: HotAnswer): ReadyAnswer {
 
 const entryBytes = 2048 // headers, key and what the map costs
 
-export function createHot({ maxBytes, maxItem }: { readonly maxBytes: number; readonly maxItem: number }): Hot {
+export function createResponseCache({
+  maxBytes,
+  maxItem,
+}: {
+  readonly maxBytes: number
+  readonly maxItem: number
+}): ResponseCache {
   const answers =
     maxBytes > 0
       ? new LRUCache<string, ReadyAnswer>({

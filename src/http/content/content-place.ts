@@ -1,7 +1,7 @@
 // What a request is about, whatever address it came by: a path on the shared origin, or a site on an origin of its own.
-import type { Target } from '../wire/target.ts'
+import type { RequestTarget } from '../wire/request-target.ts'
 
-export type Place = {
+export type ContentPlace = {
   readonly namespace: 'ipfs' | 'ipns'
   /** `/ipfs/<cid>[/…]` or `/ipns/<name>[/…]`, still encoded: the same for one thing by whatever address it is asked. */
   readonly path: string
@@ -14,18 +14,18 @@ export type Place = {
   /** Deserialised answers are not given here. */
   readonly trustless: boolean
   /** The key of a small answer in `hot`; undefined: never kept there. */
-  readonly hotKey: string | undefined
+  readonly cacheKey: string | undefined
 }
 
 /** A path as every host answers it that is nobody's own. Undefined: no content is at such a path. */
-export function sharedPlace(target: Target, base: string, key: string | undefined): Place | undefined {
+export function sharedPlace(target: RequestTarget, base: string, key: string | undefined): ContentPlace | undefined {
   const namespace = namespaceOf(target.path)
   // What a name points at changes: never kept ready.
-  const hotKey = namespace === 'ipfs' ? key : undefined
-  return namespace && { namespace, path: target.path, base, own: false, trustless: false, hotKey }
+  const cacheKey = namespace === 'ipfs' ? key : undefined
+  return namespace && { namespace, path: target.path, base, own: false, trustless: false, cacheKey }
 }
 
-export function namespaceOf(path: string): Place['namespace'] | undefined {
+export function namespaceOf(path: string): ContentPlace['namespace'] | undefined {
   if (path.startsWith('/ipfs/')) return 'ipfs'
   return path.startsWith('/ipns/') ? 'ipns' : undefined
 }
