@@ -30,7 +30,7 @@ export type {
   ProviderTraits,
   Upload,
 } from '../backends/pinning/contract.ts'
-export type { Call, Held, Records, Tier, TierTraits } from '../backends/tiers/contract.ts'
+export type { Call, Records, StoredRecord, Tier, TierTraits } from '../backends/tiers/contract.ts'
 export type { DagWant, ProbeReport, Upstream, UpstreamTraits } from '../backends/upstreams/contract.ts'
 export { ConfigError } from './config/complaints.ts'
 export { type Config, type ConfigInput, loadConfig, type Parsed, parseConfig } from './config/load.ts'

@@ -34,7 +34,7 @@ type File = { readonly path: string; readonly bytes: number; readonly usedMs: nu
 
 const letters: readonly string[] = [...'abcdefghijklmnopqrstuvwxyz234567']
 const allShards = letters.flatMap((one) => letters.map((other) => one + other))
-// DiskRoom for 32 of the largest blocks in a group at least: with less, one unlucky group evicts what others have room for.
+// Room for 32 of the largest blocks in a group at least: with less, one unlucky group evicts what others have room for.
 const leastGroupBytes = 64 * 1024 * 1024
 const allocationBytes = 4096
 const lowWater = 0.9

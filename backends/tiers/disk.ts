@@ -18,7 +18,7 @@ const options = z.strictObject({
   maxBytes: size()
     .prefault('10GiB')
     .refine((bytes) => bytes > 0, { error: 'expected more than 0; to have no disk tier, leave it out of the list' })
-    .describe('DiskRoom on the disk. What was used longest ago goes first. One process to a folder.'),
+    .describe('Room on the disk. What was used longest ago goes first. One process to a folder.'),
   path: z.string().min(1).optional().describe('The folder. By default `cache` in the data folder.'),
 })
 
