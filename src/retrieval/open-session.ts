@@ -23,13 +23,13 @@ export type Shared = Flying & {
 
 /** What one request asks, until its `end`. */
 export function openSession(
-  { signal, account, onlyIfCached = false, noCache = false, ...policy }: SessionOptions,
+  { signal, account, onlyIfCached = false, noCache = false, client = '', ...policy }: SessionOptions,
   shared: Shared,
 ): Session {
   const { stack, notFound } = shared
   const clock = createRequestClock({ ...shared, signal })
   const { inTime } = clock
-  const upstreams = createUpstreamReader({ clock, account, signal, noCache }, shared)
+  const upstreams = createUpstreamReader({ clock, account, signal, noCache, client }, shared)
   const isHeld = () => wasHeld
   const { check, ...guard } = createGuard(policy)
   const ahead = createReadAhead({ fetch, fetchHeld, isHeld, check, room: shared.room, clock: shared.clock })

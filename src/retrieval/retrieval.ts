@@ -14,6 +14,7 @@ import { openSession, type Shared } from './open-session.ts'
 import { createRoom } from './read-ahead.ts'
 import type { DagWant, Retrieval } from './session.ts'
 import type { TierStack } from './tiers/stack.ts'
+import type { Asker } from './upstreams/attempts.ts'
 import type { Pool } from './upstreams/pool.ts'
 
 export type RetrievalOptions = {
@@ -43,22 +44,22 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     await stack.put(cid, bytes).catch((error: unknown) => log('warn', 'tiers.put', { error: String(error) }))
   }
 
-  function joinBlock(cid: CID): Flight<BlockFlight> {
+  function joinBlock(cid: CID, asker: Asker): Flight<BlockFlight> {
     const key = blockKey(cid)
     return blockFlights.join(key, (signal) => {
-      const work = flyForBlock(cid, signal, { pool, clock, keep })
+      const work = flyForBlock(cid, signal, { pool, clock, keep, asker })
       work.found.catch(() => {}).finally(() => blockFlights.land(key, work))
       return work
     })
   }
 
-  function joinDag(want: DagWant, key = dagKey(want)): Flight<DagFlight> {
+  function joinDag(want: DagWant, asker: Asker, key = dagKey(want)): Flight<DagFlight> {
     return dagFlights.join(key, (signal) => {
       const onOver = () => {
         dagFlights.land(key, work)
         if (airborne.get(key) === work) airborne.delete(key)
       }
-      const work: DagFlight = flyForDag(want, signal, { pool, clock, keep, onOver })
+      const work: DagFlight = flyForDag(want, signal, { pool, clock, keep, asker, onOver })
       airborne.set(key, work)
       return work
     })

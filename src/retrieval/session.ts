@@ -11,6 +11,8 @@ export type SessionOptions = Policy & {
   /** Aborts when the client leaves. Never aborts shared work by itself. */
   readonly signal: AbortSignal
   readonly account: Account
+  /** The address of the client: at a busy upstream clients take turns. */
+  readonly client?: string
   /** Ask no upstream: what no tier has rejects with `not-found` (facts: { onlyIfCached: true }). */
   readonly onlyIfCached?: boolean
   /** Forget what was remembered as not found, for each thing this session asks for, before asking. */

@@ -14,7 +14,7 @@ import type { RequestClock } from './request-clock.ts'
 import type { DagWant } from './session.ts'
 import { internal, withRetry } from './session-failures.ts'
 import type { TierStack } from './tiers/stack.ts'
-import type { Attempts } from './upstreams/attempts.ts'
+import type { Asker, Attempts } from './upstreams/attempts.ts'
 import { overloaded } from './upstreams/verdict.ts'
 
 /** What all requests share of it. */
@@ -22,8 +22,8 @@ export type Flying = {
   readonly stack: TierStack
   readonly notFound: NotFoundMemory
   readonly searches: Searches
-  joinBlock(cid: CID): Flight<BlockFlight>
-  joinDag(want: DagWant, key?: string): Flight<DagFlight>
+  joinBlock(cid: CID, asker: Asker): Flight<BlockFlight>
+  joinDag(want: DagWant, asker: Asker, key?: string): Flight<DagFlight>
   /** Another reader's flight that has this block still before it. */
   onItsWay(cid: CID): string | undefined
   /** Whether anybody may be asked for more than single blocks now. */
@@ -56,10 +56,11 @@ export function createUpstreamReader(
     readonly account: Account
     readonly signal: AbortSignal
     readonly noCache: boolean
+    readonly client: string
   },
   shared: Flying,
 ): UpstreamReader {
-  const { clock, account, signal, noCache } = options
+  const { clock, account, signal, noCache, client } = options
   const { stack, notFound, searches, joinBlock, joinDag, onItsWay, lookFor } = shared
   const { inTime } = clock
   const noted = new WeakSet<Attempts>()
@@ -153,7 +154,7 @@ export function createUpstreamReader(
     if (flight) return flight
     // A reader that caught up with another one's flight flies on with it.
     const key = lastFrom === 'nowhere' ? undefined : onItsWay(cid)
-    if (key !== undefined) return (dag = joinDag(around, key))
+    if (key !== undefined) return (dag = joinDag(around, askerOf(lastFrom), key))
     if (aloneLeft > 0) {
       aloneLeft--
       return undefined
@@ -163,11 +164,13 @@ export function createUpstreamReader(
     const isItself = around.segments.length === 0 && sameBytes(cid, around.cid)
     const isAlone = cid.code === codec.raw ? lastFrom === 'tier' || isItself : around.scope === 'block' && isItself
     if (isAlone || (lastFrom !== 'nowhere' && !shared.knowsDags(cid))) return undefined
-    return (dag = joinDag(around))
+    return (dag = joinDag(around, askerOf(lastFrom)))
   }
 
-  async function fromBlock(cid: CID): Promise<Uint8Array> {
-    const flight = joinBlock(cid)
+  const askerOf = (lastFrom: LastFrom): Asker => ({ client, hasBegun: clock.hasBegun || lastFrom === 'upstream' })
+
+  async function fromBlock(cid: CID, lastFrom: LastFrom): Promise<Uint8Array> {
+    const flight = joinBlock(cid, askerOf(lastFrom))
     const { work } = flight
     let isKept = false
     try {
@@ -203,7 +206,7 @@ export function createUpstreamReader(
     async get(cid, around, lastFrom) {
       const flight = answerFor(cid, around, lastFrom)
       const flown = flight && around && (await fromDag(cid, around, flight))
-      return flown ?? (await fromBlock(cid))
+      return flown ?? (await fromBlock(cid, lastFrom))
     },
     end() {
       dag?.leave()

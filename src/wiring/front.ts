@@ -36,6 +36,7 @@ export function wireFront(
     respond,
     requests,
     forwarded,
+    clientOf,
   }: Public & { readonly routes: readonly Route[]; readonly stack: Pick<TierStack, 'stats'> },
 ): Front {
   const { responses, proxy } = config
@@ -73,6 +74,7 @@ export function wireFront(
     onEnd: requests.ended,
     respond,
     requestIds,
+    clientOf,
   })
   return {
     router,

@@ -65,6 +65,7 @@ async function start(more: Partial<AppDeps> = {}) {
     onEnd: () => {},
     respond,
     requestIds: createRequestIds(forwarded),
+    clientOf: () => '',
     ...more,
   }
   return { url: await serve(createApp(deps).application), logged, failed }

@@ -2,11 +2,13 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { Failure, isFailure } from '../../src/core/failure.ts'
+import type { Rank } from '../../src/retrieval/upstreams/line.ts'
 import { createPlaces, type Place } from '../../src/retrieval/upstreams/places.ts'
 import { createWindow } from '../../src/retrieval/upstreams/window.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 const patienceMs = 4_000
+type Wish = { readonly rank?: Rank; readonly client?: string; readonly signal?: AbortSignal }
 
 function make({ most = 4, lateMs = 250 }: { most?: number; lateMs?: number } = {}) {
   const clock = createFakeClock()
@@ -23,17 +25,23 @@ function make({ most = 4, lateMs = 250 }: { most?: number; lateMs?: number } = {
     onStuck: () => state.stuck++,
   })
   const entered: string[] = []
-  const take = (who: string, { isSearch = false, signal = new AbortController().signal } = {}): Promise<Place> => {
-    const taking = places.take(isSearch, clock.monotonic() + patienceMs, signal)
+  let newest: Place | undefined
+  const take = (
+    who: string,
+    { rank = 'first', client = '', signal = new AbortController().signal }: Wish = {},
+  ): Promise<Place> => {
+    const taking = places.take({ rank, client }, clock.monotonic() + patienceMs, signal)
     taking.then(
-      () => entered.push(who),
+      (place) => {
+        entered.push(who)
+        newest = place
+      },
       () => {},
     )
     return taking
   }
-  const fill = (count: number, isSearch = false) =>
-    Promise.all(Array.from({ length: count }, () => take('first', { isSearch })))
-  return { clock, places, state, entered, take, fill }
+  const fill = (count: number) => Promise.all(Array.from({ length: count }, () => take('first')))
+  return { clock, places, state, entered, take, fill, latest: () => newest }
 }
 
 const settled = (promise: Promise<unknown>): Promise<string> =>
@@ -60,12 +68,42 @@ describe('the line', () => {
     const { clock, take, fill, entered } = make({ most: 2, lateMs: 60_000 })
     const first = await fill(2)
     entered.length = 0
-    const waiting = [take('search', { isSearch: true }), take('reader 1'), take('reader 2')]
+    const waiting = [take('search', { rank: 'search' }), take('reader 1'), take('reader 2')]
     for (const place of first) place.leave()
     await clock.advance(0)
     for (const place of await Promise.all(waiting.slice(1))) place.leave()
     await clock.advance(0)
     assert.deepEqual(entered, ['reader 1', 'reader 2', 'search'])
+  })
+
+  test('what has begun is finished first, and one of four places is for who has not', async () => {
+    const { clock, take, entered, latest } = make({ most: 1, lateMs: 60_000 })
+    let place = await take('now')
+    entered.length = 0
+    for (let count = 0; count < 6; count++) take('begun', { rank: 'begun' }).catch(() => {})
+    take('first').catch(() => {})
+    take('again', { rank: 'again' }).catch(() => {})
+    const order: string[] = []
+    for (let turn = 0; turn < 8; turn++) {
+      place.leave()
+      await clock.advance(0)
+      order.push(...entered.splice(0))
+      place = latest() as Place
+    }
+    assert.deepEqual(order, ['begun', 'begun', 'begun', 'first', 'begun', 'begun', 'begun', 'again'])
+  })
+
+  test('clients take turns: a single want of one does not wait behind five hundred of another', async () => {
+    const { clock, take, entered, latest } = make({ most: 1, lateMs: 60_000 })
+    const place = await take('now', { client: 'many' })
+    entered.length = 0
+    for (let count = 0; count < 500; count++) take('many', { client: 'many' }).catch(() => {})
+    take('single', { client: 'single' }).catch(() => {})
+    place.leave()
+    await clock.advance(0)
+    latest()?.leave()
+    await clock.advance(0)
+    assert.deepEqual(entered, ['many', 'single'])
   })
 
   test('a place is given up when it comes too late for an answer: the client is told when to come back', async () => {
@@ -117,7 +155,7 @@ describe('the line', () => {
 describe('searches', () => {
   test('have a share of the places while readers come, and most of them while nobody does', async () => {
     const { places, take } = make({ most: 16 })
-    for (let count = 0; count < 20; count++) take('search', { isSearch: true }).catch(() => {})
+    for (let count = 0; count < 20; count++) take('search', { rank: 'search' }).catch(() => {})
     assert.equal(places.taken, 12)
     assert.equal(await settled(take('reader')), 'entered')
   })
@@ -142,9 +180,19 @@ describe('searches', () => {
     assert.ok(state.stuck > 0)
   })
 
+  test('what an upstream was asked before it went out is not in the way when it is back', async () => {
+    const { places, take, fill } = make({ most: 20 })
+    await fill(16)
+    const waits = take('reader')
+    assert.equal(await settled(waits), 'waits')
+    places.setAside()
+    places.look()
+    assert.equal(await settled(waits), 'entered')
+  })
+
   test('a search is let go for a reader after two seconds and no sooner; that is no absence: it had less than its time', async () => {
     const { clock, take, places } = make({ most: 4 })
-    const searches = await Promise.all([1, 2, 3].map(() => take('search', { isSearch: true })))
+    const searches = await Promise.all([1, 2, 3].map(() => take('search', { rank: 'search' })))
     const fourth = await take('reader')
     const reader = take('reader')
     await clock.advance(1_900)

@@ -1,7 +1,7 @@
 // One GET or HEAD of content: from the request to what it carries. The order is that of the work saved: a path that is
 // wrong costs nothing, a copy the client has costs no body, a range costs only its blocks.
 
-import type { ServerResponse } from 'node:http'
+import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { ContentPath } from '../../content/entity.ts'
 import { refuseRemainder } from '../../content/formats/format.ts'
 import { formats } from '../../content/formats/formats.ts'
@@ -41,6 +41,8 @@ export type AnswerDeps = {
   readonly jsonMaxBytes: number
   readonly jsonRule: JsonRule
   readonly stalledMs: number
+  /** The client's address: at a busy upstream clients take turns. */
+  readonly clientOf: (request: IncomingMessage) => string
   /** Changes with the operator's denylists; undefined where there are none. */
   readonly denyRevision: () => string | undefined
   /** Called when the request is over, however it ended. */
@@ -54,7 +56,7 @@ export async function answerContent(context: RequestContext, place: ContentPlace
   const account = createAccount(deps.tiers)
   let session: Session | undefined
   try {
-    const wishes = { signal, account, ...cacheWishes(request.headers['cache-control']) }
+    const wishes = { signal, account, client: deps.clientOf(request), ...cacheWishes(request.headers['cache-control']) }
     const about = await aboutOf(context, place, deps, wishes)
     // Its deadline begins here: what a name took to resolve is not taken from its content.
     const visitNames = about.what.kind === 'content' ? about.what.visitNames : undefined

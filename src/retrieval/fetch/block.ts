@@ -3,7 +3,7 @@ import type { CID } from 'multiformats/cid'
 import { proves } from '../../core/block.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
-import { type Attempts, createAttempts } from '../upstreams/attempts.ts'
+import { type Asker, type Attempts, createAttempts } from '../upstreams/attempts.ts'
 import type { Member, Plan, Pool } from '../upstreams/pool.ts'
 import { verdict } from '../upstreams/verdict.ts'
 import { lost, race } from './race.ts'
@@ -19,12 +19,14 @@ export interface BlockFlight {
 export type BlockFlightDeps = {
   readonly pool: Pool
   readonly clock: Clock
+  readonly asker?: Asker | undefined
   /** Called with each block that was proved, before anybody gets it. */
   readonly keep: (cid: CID, bytes: Uint8Array) => Promise<void>
 }
 
-export function flyForBlock(cid: CID, signal: AbortSignal, { pool, clock, keep }: BlockFlightDeps): BlockFlight {
-  const attempts = createAttempts(clock)
+export function flyForBlock(cid: CID, signal: AbortSignal, deps: BlockFlightDeps): BlockFlight {
+  const { pool, clock, keep } = deps
+  const attempts = createAttempts(clock, deps.asker)
   const tries = createTries({ clock, patienceMs: pool.patienceMs })
 
   async function askOnce(member: Member, own: AbortSignal): Promise<Found> {

@@ -10,7 +10,7 @@ import { type Block, isIdentity } from '../../core/block.ts'
 import type { Clock } from '../../core/clock.ts'
 import { linksOf } from '../../ipld/block-links.ts'
 import { createCidSet } from '../../ipld/cid-set.ts'
-import { type Attempts, createAttempts } from '../upstreams/attempts.ts'
+import { type Asker, type Attempts, createAttempts } from '../upstreams/attempts.ts'
 import type { Plan, Pool } from '../upstreams/pool.ts'
 import { verdict } from '../upstreams/verdict.ts'
 import { failedMs, isSlow, leastStallMs, stallAfterMs } from './pace.ts'
@@ -33,6 +33,7 @@ export interface DagFlight {
 export type DagFlightDeps = {
   readonly pool: Pool
   readonly clock: Clock
+  readonly asker?: Asker | undefined
   readonly keep: (cid: CID, bytes: Uint8Array) => Promise<void>
   /** Nothing more will come from this flight. */
   readonly onOver: () => void
@@ -46,7 +47,7 @@ const mostDrainedBytes = 256 * 1024 * 1024
 
 export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDeps): DagFlight {
   const { pool, clock, keep } = deps
-  const attempts = createAttempts(clock)
+  const attempts = createAttempts(clock, deps.asker)
   const progress = createProgress(clock)
   const tries = createTries({ clock, patienceMs: pool.patienceMs })
   // Everything that was linked to, and of that what came by.

@@ -5,6 +5,7 @@ import type { Clock } from '../../core/clock.ts'
 import { isFailure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
 import { createAdmission } from '../upstreams/admission.ts'
+import type { Rank } from '../upstreams/line.ts'
 import type { Place } from '../upstreams/places.ts'
 import { createWindow } from '../upstreams/window.ts'
 import { type Blame, blameFor, kindOf } from './blame.ts'
@@ -23,6 +24,8 @@ export type StandingState = HealthState | 'over-budget'
 export interface Ask {
   /** Aborts when its place is needed for others, because it has taken long already. */
   readonly signal: AbortSignal
+  /** It takes long, and the upstream has answered others meanwhile. */
+  readonly isOvertaken: boolean
   /** Wanted bytes came, for which readers waited this long since the last ones. The first tell how quick it begins. */
   brought(bytes: number, waitedMs: number): void
   /** It gave all that it was asked for. */
@@ -39,8 +42,10 @@ export interface Ask {
 export type Want = {
   readonly kind: AskKind
   readonly key: string
-  /** It may be nowhere: it gets the places that others leave. */
-  readonly isSearch?: boolean
+  /** How much it matters; a search for what may be nowhere gets the places that others leave. */
+  readonly rank?: Rank
+  /** The address of the client that wants it: clients take turns. */
+  readonly client?: string
   /** How much of its time it has spent already. */
   readonly waitedMs?: number
 }
@@ -192,6 +197,7 @@ export function createStanding(options: StandingOptions): Standing {
     if (state === before) return
     if (state === 'resting') {
       window.close()
+      admission.setAside()
       restLookMs = health.lookAgainMs
     }
     // Who waits for one that has just gone to rest waits for the next look, where there is nobody else to be asked.
@@ -243,6 +249,9 @@ export function createStanding(options: StandingOptions): Standing {
     }
     return {
       signal: place.signal,
+      get isOvertaken() {
+        return place.isOvertaken
+      },
       brought(bytes, waitedMs) {
         if (isBegun) return performance.moved(bytes, waitedMs)
         if (bytes === 0) return

@@ -4,12 +4,14 @@ import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
 import type { Health } from '../health/health.ts'
 import { type Allowance, createAllowance } from './allowance.ts'
+import type { Rank } from './line.ts'
 import { createPlaces, type Place } from './places.ts'
 import type { Window } from './window.ts'
 
 export type Want = {
   readonly key: string
-  readonly isSearch?: boolean
+  readonly rank?: Rank
+  readonly client?: string
   /** How much of its time it has spent already. */
   readonly waitedMs?: number
 }
@@ -25,6 +27,8 @@ export interface Admission {
   alive(beganAt: number, answers: number): void
   /** Its health has changed. */
   look(): void
+  /** It is out: its places are free for when it is back. */
+  setAside(): void
   /** It is out: who stood in line before that moment need not wait for it. */
   turnAway(before: number): void
 }
@@ -124,7 +128,7 @@ export function createAdmission(options: AdmissionOptions): Admission {
     get inLine() {
       return places.inLine
     },
-    async enter({ key, isSearch = false, waitedMs = 0 }, signal) {
+    async enter({ key, rank = 'first', client = '', waitedMs = 0 }, signal) {
       signal.throwIfAborted()
       const giveUpAt = clock.monotonic() + options.patienceMs() - waitedMs
       await budget(key, giveUpAt, signal)
@@ -132,13 +136,14 @@ export function createAdmission(options: AdmissionOptions): Admission {
       if (state === 'resting') options.onWanted()
       if (state !== 'ready' && (state !== 'resting' || (!options.isLookedAt() && tryAt > clock.monotonic())))
         throw out()
-      const place = await places.take(isSearch, giveUpAt, signal)
+      const place = await places.take({ rank, client }, giveUpAt, signal)
       if (!signal.aborted) return place
       place.leave()
       throw signal.reason
     },
     alive: places.alive,
     look: places.look,
+    setAside: places.setAside,
     turnAway: (before) => places.flush(before, out),
   }
 }

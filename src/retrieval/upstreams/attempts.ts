@@ -4,7 +4,8 @@ import { blockKey } from '../../core/block.ts'
 import type { Clock } from '../../core/clock.ts'
 import { isFailure } from '../../core/failure.ts'
 import type { Attempt } from '../../observe/account.ts'
-import type { AskKind } from '../health/standing.ts'
+import type { Ask, AskKind } from '../health/standing.ts'
+import type { Rank } from './line.ts'
 import type { Member } from './pool.ts'
 
 /** Why a question is given up although it did not fail: others brought what was wanted, or it fell behind them. */
@@ -44,7 +45,16 @@ const mostKept = 32
 const stalledMs = 1000
 const inLine = 'waiting for its turn'
 
+/** For whom it is wanted. */
+export type Asker = {
+  /** The address of the first client that asked. */
+  readonly client: string
+  /** It has a part of the file already. */
+  readonly hasBegun: boolean
+}
+
 type Entry = {
+  asked: Ask | undefined
   readonly member: Member
   outcome: string | undefined
   ms: number
@@ -57,7 +67,9 @@ type Entry = {
 /** What became of a question says whether the upstream has the thing, or that it had its time. */
 const isAnswer = (outcome: string): boolean => ['not-found', 'refused', 'timeout', 'won'].includes(outcome)
 
-export function createAttempts(clock: Clock): Attempts {
+const anybody: Asker = { client: '', hasBegun: false }
+
+export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybody): Attempts {
   const made: Entry[] = []
   const skippedOnes: Attempt[] = []
   const failures: unknown[] = []
@@ -69,6 +81,14 @@ export function createAttempts(clock: Clock): Attempts {
   let isDoubted = false
   let standing = 0
   let asking = 0
+
+  /** How much the next question matters. */
+  function rankOf(member: Member, key: string): Rank {
+    if (isThere) return 'begun'
+    if (isDoubted || member.standing.isDoubted(key)) return 'search'
+    if (hasBegun) return 'begun'
+    return made.some(({ outcome, asked }) => outcome === undefined && asked?.isOvertaken) ? 'again' : 'first'
+  }
 
   function fail(error: unknown): void {
     if (failures.length < mostKept) failures.push(error)
@@ -89,6 +109,7 @@ export function createAttempts(clock: Clock): Attempts {
       signal.throwIfAborted()
       const key = blockKey(cid)
       const entry: Entry = {
+        asked: undefined,
         member,
         outcome: inLine,
         ms: 0,
@@ -103,6 +124,7 @@ export function createAttempts(clock: Clock): Attempts {
         if (!signal.aborted) fail(error)
         throw error
       })
+      entry.asked = asked
       entry.outcome = undefined
       entry.at = clock.monotonic()
       asking++
@@ -112,10 +134,7 @@ export function createAttempts(clock: Clock): Attempts {
         try {
           // What has begun has time again.
           const waitedMs = isThere ? 0 : clock.monotonic() - beganAt
-          return await member.standing.enter(
-            { kind, key, isSearch: (isDoubted && !isThere) || member.standing.isDoubted(key), waitedMs },
-            signal,
-          )
+          return await member.standing.enter({ kind, key, rank: rankOf(member, key), client, waitedMs }, signal)
         } finally {
           standing--
         }

@@ -1,8 +1,9 @@
 // The places at one upstream, and the line for them: the only queue there is on the way to it, so that time spent in it
-// is never held against the upstream. Readers go first, in the order in which they came. Long searches for what may be
-// nowhere have a small share, and more only while nobody else wants it.
+// is never held against the upstream. Readers go first, in the order of line.ts. Long searches for what may be nowhere have a
+// small share, and more only while nobody else wants it.
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
+import { createLine, type Rank } from './line.ts'
 import type { Window } from './window.ts'
 
 export interface Place {
@@ -10,6 +11,8 @@ export interface Place {
   readonly at: number
   /** Whether the window was full when it got its place. */
   readonly wasFull: boolean
+  /** It takes long, and the upstream has answered others meanwhile: the thing may be nowhere. */
+  readonly isOvertaken: boolean
   /** Aborts when readers need the place of a search that has had its time. */
   readonly signal: AbortSignal
   /** The upstream answered: with bytes (it goes on) or in words. */
@@ -18,18 +21,23 @@ export interface Place {
   leave(): void
 }
 
+/** Who wants it, by its address, and how much it matters. */
+export type Wanted = { readonly rank: Rank; readonly client: string }
+
 export interface Places {
   /**
    * Rejects when there is no place early enough for an answer to come before `giveUpAt`, with the reason of a flush, or as
    * `signal` aborts.
    */
-  take(isSearch: boolean, giveUpAt: number, signal: AbortSignal): Promise<Place>
+  take(want: Wanted, giveUpAt: number, signal: AbortSignal): Promise<Place>
   /** How long one would stand in line now. */
   readonly expectedWaitMs: number
   /** What changes whether places are given away has changed. */
   look(): void
   /** The upstream answered a question, or so many, that began then: those that began before it take long by themselves. */
   alive(beganAt: number, answers: number): void
+  /** It is out: what it was asked is most likely lost, and must not be in the way when it is back. */
+  setAside(): void
   /** Sends away who stood in line before that moment. */
   flush(before: number, reason: () => Failure): void
   readonly inLine: number
@@ -75,8 +83,7 @@ const guessedMs = 300
 
 export function createPlaces(options: PlacesOptions): Places {
   const { name, most, window, clock, waitMs, lateMs, tooLate, onTaken, onStuck } = options
-  const readers = new Set<Waiter>()
-  const searchers = new Set<Waiter>()
+  const line = createLine<Waiter>()
   // All in the order in which they got their place.
   const asked = new Set<Held>()
   const searching = new Set<Held>()
@@ -91,13 +98,17 @@ export function createPlaces(options: PlacesOptions): Places {
     taken() < most && (searching.size < share() || asked.size + searching.size < window.size * idleSearchShare)
 
   function give(waiter: Waiter, isSearch: boolean): void {
+    line.served(waiter)
     const held: Held = { at: clock.monotonic(), controller: new AbortController(), overtakenBy: 0 }
     ;(isSearch ? searching : asked).add(held)
     const forget = () => asked.delete(held) || searching.delete(held) || sending.delete(held)
     onTaken()
     waiter.enter({
       at: held.at,
-      wasFull: asked.size >= window.size || readers.size > 0,
+      wasFull: asked.size >= window.size || line.readers > 0,
+      get isOvertaken() {
+        return searching.has(held) || (held.overtakenBy >= enoughOvertook && clock.monotonic() - held.at >= lateMs())
+      },
       signal: held.controller.signal,
       answered() {
         answerMs += (clock.monotonic() - held.at - answerMs) * typicalWeight
@@ -157,17 +168,14 @@ export function createPlaces(options: PlacesOptions): Places {
   function look(): void {
     stopTimer?.()
     stopTimer = undefined
-    while (readers.size > 0 || searchers.size > 0) {
+    for (;;) {
+      const { reader, searcher } = line
+      if (!reader && !searcher) return
       const wait = waitMs()
       if (wait > 0) return again(wait)
-      const [reader] = readers
-      const [searcher] = searchers
       if (reader && (hasRoom() || makeRoom())) {
-        if (!hasRoom()) continue
-        readers.delete(reader)
-        give(reader, false)
+        if (hasRoom()) give(reader, false)
       } else if (searcher && hasSearchRoom() && (!reader || searching.size < share())) {
-        searchers.delete(searcher)
         give(searcher, true)
       } else return again(lookAgainMs)
     }
@@ -179,15 +187,14 @@ export function createPlaces(options: PlacesOptions): Places {
 
   const expectedWaitMs = () => {
     const wait = waitMs()
-    const crowd = readers.size > 0 || !hasRoom() ? ((readers.size + 1) / window.size) * answerMs : 0
+    const crowd = line.readers > 0 || !hasRoom() ? ((line.readers + 1) / window.size) * answerMs : 0
     return Math.max(crowd, Number.isFinite(wait) ? wait : outMs)
   }
 
   return {
-    async take(isSearch, giveUpAt, signal) {
+    async take({ rank, client }, giveUpAt, signal) {
       signal.throwIfAborted()
-      const line = isSearch ? searchers : readers
-      if (line.size >= mostInLine) throw tooLate(expectedWaitMs())
+      if ((rank === 'search' ? line.searchers : line.readers) >= mostInLine) throw tooLate(expectedWaitMs())
       const { promise, resolve, reject } = Promise.withResolvers<Place>()
       const waiter: Waiter = {
         since: clock.monotonic(),
@@ -197,7 +204,7 @@ export function createPlaces(options: PlacesOptions): Places {
         },
       }
       const onAbort = () => waiter.leave(signal.reason)
-      line.add(waiter)
+      line.add(waiter, rank, client)
       look()
       if (!line.has(waiter)) return promise
       const patienceMs = Math.max(0, giveUpAt - answerMs - clock.monotonic())
@@ -209,7 +216,7 @@ export function createPlaces(options: PlacesOptions): Places {
         stop()
         signal.removeEventListener('abort', onAbort)
         // Nobody waits for that moment any more.
-        if (readers.size + searchers.size === 0) stopTimer?.()
+        if (line.readers + line.searchers === 0) stopTimer?.()
       }
     },
     get expectedWaitMs() {
@@ -217,11 +224,15 @@ export function createPlaces(options: PlacesOptions): Places {
     },
     look,
     alive,
+    setAside() {
+      for (const held of asked) searching.add(held)
+      asked.clear()
+    },
     flush(before, reason) {
-      for (const waiter of [...readers, ...searchers]) if (waiter.since <= before) waiter.leave(reason())
+      for (const waiter of line.all()) if (waiter.since <= before) waiter.leave(reason())
     },
     get inLine() {
-      return readers.size + searchers.size
+      return line.readers + line.searchers
     },
     get taken() {
       return taken()

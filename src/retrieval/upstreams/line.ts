@@ -1,0 +1,103 @@
+// Who is next at an upstream. What has begun is finished first, so that a burst does not end with many beginnings and no
+// file; then come first questions, then second ones, whose thing may be nowhere. Clients take turns: one that wants very much
+// does not hold up another one that wants little.
+
+/** `begun`: its client has a part of it. `again`: another upstream has it, and answers others meanwhile. */
+export type Rank = 'begun' | 'first' | 'again' | 'search'
+
+export interface Line<Waiter> {
+  add(waiter: Waiter, rank: Rank, client: string): void
+  /** False: it does not stand here any more. */
+  delete(waiter: Waiter): boolean
+  has(waiter: Waiter): boolean
+  /** Who goes next of those that are no searches, without taking it out of the line. */
+  readonly reader: Waiter | undefined
+  readonly searcher: Waiter | undefined
+  /** It was given its place: its client's others have to let the other clients go first. */
+  served(waiter: Waiter): void
+  readonly readers: number
+  readonly searchers: number
+  all(): Waiter[]
+}
+
+// Of so many places one is for who has not begun, however many have: a large file must not keep everybody else away.
+const firstShare = 4
+
+export function createLine<Waiter>(): Line<Waiter> {
+  const ranks = { begun: createTurns<Waiter>(), first: createTurns<Waiter>(), again: createTurns<Waiter>() }
+  const searches = createTurns<Waiter>()
+  const turnsOf = (rank: Rank) => (rank === 'search' ? searches : ranks[rank])
+  const standing = new Map<Waiter, { readonly rank: Rank; readonly client: string }>()
+  let begunInARow = 0
+
+  return {
+    add(waiter, rank, client) {
+      standing.set(waiter, { rank, client })
+      turnsOf(rank).add(waiter, client)
+    },
+    delete(waiter) {
+      const place = standing.get(waiter)
+      if (!place) return false
+      standing.delete(waiter)
+      turnsOf(place.rank).delete(waiter, place.client)
+      return true
+    },
+    has: (waiter) => standing.has(waiter),
+    get reader() {
+      const { begun, first, again } = ranks
+      const fresh = first.next ?? again.next
+      return fresh !== undefined && begunInARow >= firstShare - 1 ? fresh : (begun.next ?? fresh)
+    },
+    get searcher() {
+      return searches.next
+    },
+    served(waiter) {
+      const place = standing.get(waiter)
+      if (!place) return
+      if (place.rank !== 'search') begunInARow = place.rank === 'begun' ? begunInARow + 1 : 0
+      turnsOf(place.rank).turn(place.client)
+      this.delete(waiter)
+    },
+    get readers() {
+      return standing.size - searches.size
+    },
+    get searchers() {
+      return searches.size
+    },
+    all: () => [...standing.keys()],
+  }
+}
+
+/** Each client's in the order in which they came; one of each client after the other. */
+function createTurns<Waiter>() {
+  const clients = new Map<string, Set<Waiter>>()
+  let size = 0
+  return {
+    get size() {
+      return size
+    },
+    get next(): Waiter | undefined {
+      const [waiting] = clients.values()
+      return waiting?.values().next().value
+    },
+    add(waiter: Waiter, client: string): void {
+      const waiting = clients.get(client)
+      if (waiting) waiting.add(waiter)
+      else clients.set(client, new Set([waiter]))
+      size++
+    },
+    delete(waiter: Waiter, client: string): void {
+      const waiting = clients.get(client)
+      if (!waiting?.delete(waiter)) return
+      size--
+      if (waiting.size === 0) clients.delete(client)
+    },
+    /** The others go before this client's next. */
+    turn(client: string): void {
+      const waiting = clients.get(client)
+      if (!waiting || clients.size === 1) return
+      clients.delete(client)
+      clients.set(client, waiting)
+    },
+  }
+}
