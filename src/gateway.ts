@@ -16,6 +16,8 @@ import { type Config, type ConfigInput, isConfig, type Parsed, parseConfigBeside
 import { type Clock, systemClock } from './core/clock.ts'
 import type { Log } from './core/log.ts'
 import { createDoors, type Doors } from './http/doors.ts'
+import type { Added, AddOptions, AddSource } from './library/add.ts'
+import type { GetOptions, Got } from './library/get.ts'
 import { createLifecycle, notStarted } from './library/lifecycle.ts'
 import { makeGateway } from './library/make.ts'
 import { type OwnBackends, ownOf, refuseBeside } from './library/own.ts'
@@ -44,6 +46,8 @@ export {
   isFailure,
 } from './core/failure.ts'
 export type { Log, LogLevel } from './core/log.ts'
+export type { Added, AddOptions, AddSource } from './library/add.ts'
+export type { GetOptions, Got } from './library/get.ts'
 export type { OwnBackends } from './library/own.ts'
 
 /** A gateway in a program. Nothing is touched before `start`: no folder, no network, no timer, no listener. */
@@ -68,6 +72,16 @@ export interface Gateway {
    * gives what the first one gave.
    */
   start(): Promise<void>
+  /**
+   * What a path leads to, without HTTP: `/ipfs/<cid>[/<path>]` or `/ipns/<name>[/<path>]`, encoded as in a URL. Limits, denials,
+   * types and deadlines are those of a GET; the listing of a directory is JSON. Rejects with a Failure.
+   */
+  get(path: string, options?: GetOptions): Promise<Got>
+  /**
+   * Adds a file, without HTTP: what resolves is held by enough providers and readable. Limits and denials are those of
+   * `POST /add`; it needs no token. Rejects with a Failure.
+   */
+  add(source: AddSource, options?: AddOptions): Promise<Added>
   /** Says in /readyz that it is about to close, so that nobody is sent here any more. It answers as before. */
   drain(): void
   /** What the gateway after this one takes over: see `previous`. */
@@ -102,7 +116,7 @@ export function createGateway(input: ConfigInput | Parsed = {}, options: Gateway
   const kept = previous?.kept ?? createKept()
   const doors = doorsOf(config)
   let isDraining = false
-  const { start, close, current } = createLifecycle({
+  const { start, close, current, running } = createLifecycle({
     make: () => makeGateway({ config, log, clock, kept, own }),
     onStart: doors.hold,
     onRunning(made) {
@@ -118,6 +132,8 @@ export function createGateway(input: ConfigInput | Parsed = {}, options: Gateway
     serves: doors.serves,
     kept,
     start,
+    get: async (path, how) => (await running()).get(path, how),
+    add: async (source, how) => (await running()).add(source, how),
     drain() {
       isDraining = true
       current()?.drain()

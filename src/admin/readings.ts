@@ -7,6 +7,8 @@ import type { Metrics, Sample } from '../observe/metrics.ts'
 
 export interface RequestCounts {
   ended(response: ServerResponse, account: Account): void
+  /** The same for what a program read without HTTP, which has no status. */
+  read(account: Account): void
   failed(failure: Failure): void
   statuses(): Iterable<Sample>
   sources(): Iterable<Sample>
@@ -19,14 +21,16 @@ export function createRequestCounts(): RequestCounts {
   const sources = new Map<string, number>()
   const failures = new Map<string, number>()
   const bump = <Key>(counts: Map<Key, number>, key: Key) => counts.set(key, (counts.get(key) ?? 0) + 1)
+  const read = (account: Account) => bump(sources, account.fetches > 0 ? 'upstream' : (account.tier ?? 'none'))
   function* samples<Key>(counts: Map<Key, number>, label: string): Iterable<Sample> {
     for (const [key, value] of counts) yield { labels: { [label]: String(key) }, value }
   }
   return {
     ended(response, account) {
       bump(statuses, response.statusCode)
-      bump(sources, account.fetches > 0 ? 'upstream' : (account.tier ?? 'none'))
+      read(account)
     },
+    read,
     failed: ({ kind }) => void bump(failures, kind),
     statuses: () => samples(statuses, 'code'),
     sources: () => samples(sources, 'from'),

@@ -8,6 +8,8 @@ import { Failure } from '../core/failure.ts'
 export interface Limits {
   /** Lets a request in, or says why not. Whoever is let in is counted until the response is closed. */
   enter(request: IncomingMessage, response: ServerResponse): Failure | undefined
+  /** Lets in what the program itself asks, which is no client, or throws a Failure. What it gives ends it, once. */
+  hold(): () => void
   /** For an answer that is written at once: whether this client is over its rate. One that is goes the long way. */
   refuses(request: IncomingMessage): boolean
   readonly inFlight: number
@@ -53,16 +55,30 @@ export function createLimits(options: LimitOptions): Limits {
     return budget !== undefined && !budget.take()
   }
 
+  function lookForRoom(): Failure | undefined {
+    if (inFlight < most) return undefined
+    shed++
+    return new Failure('overloaded', `${most} requests are being answered; come back in a second`, {
+      source: 'ours',
+      retryAfterMs: 1000,
+    })
+  }
+
   return {
+    hold() {
+      const full = lookForRoom()
+      if (full) throw full
+      inFlight++
+      let isHeld = true
+      return () => {
+        if (isHeld) inFlight--
+        isHeld = false
+      }
+    },
     refuses: (request) => clients !== undefined && isOver(request),
     enter(request, response) {
-      if (inFlight >= most) {
-        shed++
-        return new Failure('overloaded', `${most} requests are being answered; come back in a second`, {
-          source: 'ours',
-          retryAfterMs: 1000,
-        })
-      }
+      const full = lookForRoom()
+      if (full) return full
       const budget = clients && budgetOf(addressOf(request))
       if (budget && !budget.take()) {
         throttled++

@@ -15,6 +15,8 @@ export interface Lifecycle<Running> {
   close(): Promise<void>
   /** While it runs. */
   current(): Running | undefined
+  /** The same, once it has started. Rejects with a Failure where it does not run. */
+  running(): Promise<Running>
 }
 
 export function createLifecycle<Running extends { close(): Promise<void> }>(
@@ -57,6 +59,14 @@ export function createLifecycle<Running extends { close(): Promise<void> }>(
       return closing
     },
     current: () => running,
+    async running() {
+      if (running) return running
+      if (closing !== undefined) throw ended()
+      if (starting === undefined) throw notStarted()
+      await starting.catch(() => {})
+      if (running) return running
+      throw closing === undefined ? notRunning('this gateway could not start') : ended()
+    },
   }
 }
 

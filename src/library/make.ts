@@ -4,20 +4,25 @@ import type { Clock } from '../core/clock.ts'
 import { createLog, type Log } from '../core/log.ts'
 import { processFolders } from '../data-folder/process.ts'
 import type { Inside } from '../http/doors.ts'
+import { asFailure } from '../http/wire/problem.ts'
 import { createSpools } from '../upload/spool/spool.ts'
 import { type Admin, wireAdmin } from '../wiring/admin.ts'
 import { openLeft, wireBackends } from '../wiring/backends.ts'
 import { ownDataFolder } from '../wiring/data-folder.ts'
-import { wireFront } from '../wiring/front.ts'
+import { type Front, wireFront } from '../wiring/front.ts'
 import type { Kept } from '../wiring/kept.ts'
 import { tellLeft } from '../wiring/left.ts'
-import { wirePublic } from '../wiring/public.ts'
-import { wireReading } from '../wiring/reading.ts'
-import { wireTiers } from '../wiring/tiers.ts'
+import { type Public, wirePublic } from '../wiring/public.ts'
+import { type Reading, wireReading } from '../wiring/reading.ts'
+import { type Tiers, wireTiers } from '../wiring/tiers.ts'
 import { wireUploads } from '../wiring/uploads.ts'
 import type { Own, Whole } from '../wiring/whole.ts'
+import { createAdd } from './add.ts'
+import { createGet, type GetDeps } from './get.ts'
 
 export type Made = Inside & {
+  readonly get: ReturnType<typeof createGet>
+  readonly add: ReturnType<typeof createAdd>
   drain(): void
   close(): Promise<void>
 }
@@ -68,7 +73,11 @@ async function putTogether(whole: Whole): Promise<Omit<Made, 'close'> & Pick<Adm
   // What was acknowledged is never 404, not even to the client that comes first.
   await writing.open
   const { router, handler } = front
+  const { through } = whole.config.upload
+  const failed = failureOf(whole, shared)
   return {
+    get: getFor(whole, { reading, tiers, front, shared, failed }),
+    add: createAdd({ ...writing, through: through && new URL(through.url).host, failed }),
     router,
     handler,
     admin,
@@ -80,3 +89,41 @@ async function putTogether(whole: Whole): Promise<Omit<Made, 'close'> & Pick<Adm
     },
   }
 }
+
+type ForGet = {
+  readonly reading: Reading
+  readonly tiers: Tiers
+  readonly front: Front
+  readonly shared: Public
+  readonly failed: GetDeps['failed']
+}
+
+function getFor({ config, clock }: Whole, { reading, tiers, front, shared, failed }: ForGet): Made['get'] {
+  const { retrieval, names } = reading
+  const { limits, jsonRule } = front
+  return createGet({
+    retrieval,
+    names,
+    limits,
+    jsonRule,
+    jsonMaxBytes: config.responses.json.maxBytes,
+    mode: config.responses.types,
+    stalledMs: config.limits.stalled,
+    tiers: tiers.stack.stats().map(({ tier }) => tier),
+    clock,
+    onEnd: shared.requests.read,
+    failed,
+  })
+}
+
+/** What a program is told of what went wrong: counted, and logged where nobody expected it. */
+const failureOf =
+  ({ log }: Whole, { requests }: Public): GetDeps['failed'] =>
+  (error, about) => {
+    const failure = asFailure(error)
+    requests.failed(failure)
+    const { cause } = failure
+    if (failure.kind === 'internal')
+      log('error', 'request.broke', { path: about, error: cause instanceof Error ? cause.stack : String(cause) })
+    return failure
+  }

@@ -25,6 +25,7 @@ import { type Admission, type Counter, createAdmission, type Place } from './int
 import { keepText, type TextCheck } from './intake/document.ts'
 import { importFile } from './intake/import.ts'
 import { type PartName, type ReceiveLimits, type ReceiveOptions, receive } from './intake/receive.ts'
+import { bounded } from './intake/source.ts'
 import { createJournal, type Journal, journalFolder } from './spool/journal.ts'
 import { createSpools, type Spool, spoolFolder } from './spool/spool.ts'
 import { fileBytesOf } from './spool/spooled.ts'
@@ -63,6 +64,8 @@ export type AddOptions = {
   readonly isOnlyHashed?: boolean
   /** Where it was let in. */
   readonly place?: Place
+  /** Ends it while its bytes come from elsewhere than a request. */
+  readonly signal?: AbortSignal
   /** Who it has come through, for those who forward it. */
   readonly via?: string
 }
@@ -230,7 +233,9 @@ export function createUploads(options: UploadsOptions): Uploads {
     },
     async add(bytes, own = {}) {
       await open
-      const [added] = await confirmed([await spoolFile(bytes, own)])
+      const signals = [closing.signal, ...(own.signal ? [own.signal] : [])]
+      const source = bounded(bytes, { ...limits, clock, signals, place: own.place })
+      const [added] = await confirmed([await spoolFile(source, own)])
       return added as Added
     },
     async keep(root, blocks, place) {

@@ -5,7 +5,7 @@ import type { RequestCounts } from '../admin/readings.ts'
 import type { Route } from '../http/add/add.ts'
 import { createApp } from '../http/app.ts'
 import { createFastPath, type FastPath } from '../http/content/fast-path.ts'
-import { createJsonRule } from '../http/content/json-rule.ts'
+import { createJsonRule, type JsonRule } from '../http/content/json-rule.ts'
 import { createHosts } from '../http/hosts/hosts.ts'
 import { createLimits, type Limits } from '../http/limits.ts'
 import { createProxyRoute } from '../http/proxy/proxy.ts'
@@ -22,6 +22,7 @@ export type Front = {
   readonly limits: Limits
   readonly fastPath: FastPath
   readonly requests: RequestCounts
+  readonly jsonRule: JsonRule
 }
 
 // What may be held at once to see whether it is JSON: a few of the largest documents.
@@ -85,5 +86,6 @@ export function wireFront(
     limits,
     fastPath,
     requests,
+    jsonRule,
   }
 }

@@ -9,6 +9,7 @@ import { createTokens } from '../http/add/tokens.ts'
 import { createKuboRoute } from '../http/kubo/rpc.ts'
 import { createOpenApiRoute } from '../http/openapi/route.ts'
 import type { Respond } from '../http/wire/respond.ts'
+import type { SchemaChecks } from '../schemas/checks.ts'
 import type { Everywhere } from '../upload/confirm/fill.ts'
 import type { ReceiveLimits } from '../upload/intake/receive.ts'
 import type { Target } from '../upload/thin/forward.ts'
@@ -27,6 +28,9 @@ export type WriteSide = {
   readonly probe: Uploads['probe']
   /** What was accepted and waits for a provider can be read. */
   readonly open: Uploads['open']
+  /** For what a program adds itself; in thin mode there is nothing for it. */
+  readonly uploads: Uploads
+  readonly schemas: SchemaChecks
 }
 
 type Parts = {
@@ -78,7 +82,8 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
       ]
     : []
   const { probe, open } = uploads
-  return { routes: [description, add, ...kubo], confirmation: through ? undefined : uploads.confirmation, probe, open }
+  const confirmation = through ? undefined : uploads.confirmation
+  return { routes: [description, add, ...kubo], confirmation, probe, open, uploads, schemas }
 }
 
 const limitsOf = ({ maxBytes, idle, minRate }: Config['upload']): ReceiveLimits => ({

@@ -57,7 +57,10 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
     ...['admin', 'config', 'data-folder', 'deny', 'http', 'names', 'observe'],
     ...['retrieval', 'schemas', 'upload'],
   ],
-  library: ['config', 'data-folder', 'http', 'upload', 'wiring'],
+  library: [
+    ...['config', 'content', 'data-folder', 'http', 'names', 'observe', 'retrieval'],
+    ...['schemas', 'upload', 'web', 'wiring'],
+  ],
   testing: ['ipld', 'upload'],
   server: ['config', 'http', 'wiring'],
   cli: ['admin', 'config', 'data-folder', 'deny', 'server', 'upload', 'wiring'],

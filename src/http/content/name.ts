@@ -6,7 +6,7 @@ import { splitPath } from '../../content/path.ts'
 import type { Representation } from '../../content/representation.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
-import { type LookupRequest, type Names, spellingOf } from '../../names/names.ts'
+import { type LookupRequest, type Names, type ResolvedName, spellingOf } from '../../names/names.ts'
 import type { VisitNames } from '../../retrieval/policy.ts'
 import type { Mode } from '../wire/problem.ts'
 import type { RequestTarget } from '../wire/request-target.ts'
@@ -42,15 +42,21 @@ export async function named(
 }
 
 /** The content path of `/ipns/<name>[/…]`. */
-async function locate({ path }: ContentPlace, { names, clock }: Deps, wants: LookupRequest): Promise<Named> {
-  const { root, segments, encoded } = splitPath(path.slice('/ipns/'.length))
-  const { path: base, visitNames, ttlMs, endsAt } = await names.resolve(root, { ...wants, rest: segments })
-  return {
-    kind: 'content',
-    path: { cid: base.cid, segments: [...base.segments, ...segments], encoded: [...base.encoded, ...encoded] },
-    visitNames,
-    cacheControl: mutable(ttlMs, endsAt - clock.now()),
-  }
+async function locate({ path: asked }: ContentPlace, { names, clock }: Deps, wants: LookupRequest): Promise<Named> {
+  const { path, visitNames, ttlMs, endsAt } = await pathOfName(asked, names, wants)
+  return { kind: 'content', path, visitNames, cacheControl: mutable(ttlMs, endsAt - clock.now()) }
+}
+
+/** Where `/ipns/<name>[/…]` leads now, as a path of content, and for how long. */
+export async function pathOfName(
+  asked: string,
+  names: Names,
+  wants: LookupRequest,
+): Promise<Omit<ResolvedName, 'via'>> {
+  const { root, segments, encoded } = splitPath(asked.slice('/ipns/'.length))
+  const { path, visitNames, ttlMs, endsAt } = await names.resolve(root, { ...wants, rest: segments })
+  const whole = { cid: path.cid, segments: [...path.segments, ...segments], encoded: [...path.encoded, ...encoded] }
+  return { path: whole, visitNames, ttlMs, endsAt }
 }
 
 /** The record of a key, for clients that prove it themselves. */

@@ -1,0 +1,148 @@
+// Content for a program, without HTTP: the same path, limits, denials, types and clocks as a GET has.
+import type { CID } from 'multiformats/cid'
+import type { ContentPath, Resolution } from '../content/entity.ts'
+import { refuseRemainder } from '../content/formats/format.ts'
+import { parsePath } from '../content/path.ts'
+import { resolve } from '../content/resolve.ts'
+import type { Clock } from '../core/clock.ts'
+import { Failure } from '../core/failure.ts'
+import { type BodyOptions, bodyOf, type Content } from '../http/content/body.ts'
+import { fileBody } from '../http/content/file-body.ts'
+import type { JsonRule } from '../http/content/json-rule.ts'
+import { pathOfName } from '../http/content/name.ts'
+import type { Limits } from '../http/limits.ts'
+import type { Mode } from '../http/wire/problem.ts'
+import type { LookupRequest, Names } from '../names/names.ts'
+import { type Account, createAccount } from '../observe/account.ts'
+import type { VisitNames } from '../retrieval/policy.ts'
+import type { Retrieval, Session } from '../retrieval/session.ts'
+import { fileType } from '../web/file-type.ts'
+import { createStream } from './stream.ts'
+
+/** How something is read. */
+export type GetOptions = {
+  /** Ends it at any time; then it rejects with the signal's reason. */
+  readonly signal?: AbortSignal | undefined
+}
+
+/** What a path leads to. Its first bytes are here and proved; the rest is fetched as it is read. */
+export interface Got {
+  /**
+   * To be read once: `for await (const piece of got.bytes)`. The pieces are the reader's own. It throws a Failure when the rest
+   * cannot be had, and ends normally only behind the last byte. Who reads nothing for `limits.stalled` has left.
+   */
+  readonly bytes: AsyncIterable<Uint8Array>
+  /** The media type, as a GET would have it. */
+  readonly type: string
+  /** How many bytes there are; undefined for the listing of a directory. */
+  readonly size: number | undefined
+  /** Of what the path leads to. */
+  readonly cid: CID
+  /** Lets go of it. To be called where `bytes` are not read to their end or left with `break`. */
+  cancel(): void
+}
+
+export type GetDeps = {
+  readonly retrieval: Retrieval
+  readonly names: Names
+  readonly limits: Pick<Limits, 'hold'>
+  readonly jsonRule: JsonRule
+  readonly jsonMaxBytes: number
+  readonly mode: Mode
+  readonly stalledMs: number
+  /** By name, the fastest first. */
+  readonly tiers: readonly string[]
+  readonly clock: Clock
+  readonly onEnd: (account: Account) => void
+  /** Counts it; what is no Failure becomes one. */
+  readonly failed: (error: unknown, about: string) => Failure
+}
+
+// Read whole, where it is not more: its session can end before its reader begins.
+const wholeBytes = 256 * 1024
+
+export function createGet(deps: GetDeps): (path: string, options?: GetOptions) => Promise<Got> {
+  return async (path, { signal } = {}) => {
+    signal?.throwIfAborted()
+    const leave = letIn(deps, path)
+    const own = new AbortController()
+    const account = createAccount(deps.tiers)
+    let session: Session | undefined
+    const onAbort = () => own.abort(signal?.reason)
+    signal?.addEventListener('abort', onAbort, { once: true })
+    const end = () => {
+      signal?.removeEventListener('abort', onAbort)
+      session?.end()
+      leave()
+      deps.onEnd(account)
+    }
+    const explain = (error: unknown): unknown =>
+      own.signal.aborted && error === own.signal.reason && signal?.aborted ? error : deps.failed(error, path)
+    try {
+      const wants = { signal: own.signal, account }
+      const { content, visitNames } = await contentOf(path, deps.names, wants)
+      session = deps.retrieval.session({ ...wants, visitNames })
+      const resolution = await resolve(session, content)
+      refuseRemainder(resolution)
+      const body = await bodyFor(session, resolution, path, {
+        ...deps,
+        wholeBytes,
+        isPartial: false,
+        signal: own.signal,
+      })
+      const { type, size, whole } = body
+      const { cid } = resolution.entity
+      if (whole) {
+        end()
+        return { bytes: atOnce(whole), type, size, cid, cancel() {} }
+      }
+      const pieces = body.read(0, body.size ?? 0)[Symbol.asyncIterator]()
+      const first = await pieces.next()
+      session.begun()
+      const { stalledMs, clock } = deps
+      const stream = createStream({ first, pieces, own, stalledMs, clock, onEnd: end, explain })
+      return { ...stream, type, size, cid }
+    } catch (error) {
+      end()
+      throw explain(error)
+    }
+  }
+}
+
+/** For a reader of its own: what is here is kept for others, too. */
+async function* atOnce(whole: Uint8Array): AsyncGenerator<Uint8Array> {
+  if (whole.byteLength > 0) yield new Uint8Array(whole)
+}
+
+function letIn({ limits, failed }: GetDeps, path: string): () => void {
+  try {
+    return limits.hold()
+  } catch (error) {
+    throw failed(error, path)
+  }
+}
+
+type Located = { readonly content: ContentPath; readonly visitNames?: VisitNames }
+
+async function contentOf(path: unknown, names: Names, wants: LookupRequest): Promise<Located> {
+  if (typeof path === 'string' && path.startsWith('/ipfs/')) return { content: parsePath(path.slice('/ipfs/'.length)) }
+  if (typeof path !== 'string' || !path.startsWith('/ipns/')) {
+    const what = `${JSON.stringify(path)} is no path of content (expected /ipfs/<cid>[/<path>] or /ipns/<name>[/<path>])`
+    throw new Failure('malformed', what, { source: 'client' })
+  }
+  const { path: content, visitNames } = await pathOfName(path, names, wants)
+  return { content, visitNames }
+}
+
+/** As `api` mode answers it, but that in `web` mode a file has the type that a browser would be told. */
+function bodyFor(
+  session: Session,
+  resolution: Resolution,
+  path: string,
+  options: BodyOptions & { readonly mode: Mode },
+): Promise<Content> {
+  const { entity, path: content } = resolution
+  if (options.mode === 'web' && entity.kind === 'file')
+    return fileBody(session, entity, fileType(content.segments.at(-1) ?? ''), options)
+  return bodyOf(session, resolution, { path, query: new URLSearchParams(), search: '' }, options)
+}

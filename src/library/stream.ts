@@ -1,0 +1,93 @@
+// The bytes of a thing on their way to a program: at the pace of its reader, and never held for one that has left.
+import type { Clock } from '../core/clock.ts'
+import { Failure } from '../core/failure.ts'
+
+export type StreamOptions = {
+  /** Read already, so that what is not there is known before there is a stream. */
+  readonly first: IteratorResult<Uint8Array>
+  readonly pieces: AsyncIterator<Uint8Array>
+  /** Of what brings the pieces. */
+  readonly own: AbortController
+  /** A reader that takes nothing for so long has left. */
+  readonly stalledMs: number
+  readonly clock: Clock
+  /** Once, however it ends. */
+  readonly onEnd: () => void
+  /** What a reader is told of what went wrong. */
+  readonly explain: (error: unknown) => unknown
+}
+
+export type Stream = { readonly bytes: AsyncIterableIterator<Uint8Array>; cancel(): void }
+
+const over: IteratorReturnResult<undefined> = { done: true, value: undefined }
+
+export function createStream({ first, pieces, own, stalledMs, clock, onEnd, explain }: StreamOptions): Stream {
+  let held: IteratorResult<Uint8Array> | undefined = first
+  let isOver = false
+  let why: { readonly error: unknown } | undefined
+  let cancelClock = () => {}
+
+  function end(): void {
+    if (isOver) return
+    isOver = true
+    held = undefined
+    cancelClock()
+    own.signal.removeEventListener('abort', onAbort)
+    onEnd()
+  }
+
+  function onAbort(): void {
+    why ??= { error: own.signal.reason }
+    end()
+  }
+
+  function wait(): void {
+    const late = () => new Failure('timeout', `the program read nothing for ${stalledMs} ms`, { source: 'client' })
+    cancelClock = clock.after(stalledMs, () => own.abort(late()))
+  }
+
+  async function next(): Promise<IteratorResult<Uint8Array>> {
+    cancelClock()
+    if (isOver) {
+      if (!why) return over
+      const { error } = why
+      why = undefined
+      throw explain(error)
+    }
+    try {
+      const found = held ?? (await pieces.next())
+      held = undefined
+      if (found.done) {
+        end()
+        return over
+      }
+      if (!isOver) wait()
+      // What comes is a view of a block that others read, too.
+      return { done: false, value: new Uint8Array(found.value) }
+    } catch (error) {
+      why = undefined
+      end()
+      throw explain(error)
+    }
+  }
+
+  function cancel(): void {
+    why = undefined
+    end()
+    // Not waited for: what it is at ends with its session.
+    void pieces.return?.().catch(() => {})
+  }
+
+  own.signal.addEventListener('abort', onAbort, { once: true })
+  if (own.signal.aborted) onAbort()
+  else wait()
+  const bytes: AsyncIterableIterator<Uint8Array> = {
+    [Symbol.asyncIterator]: () => bytes,
+    next,
+    async return() {
+      cancel()
+      return over
+    },
+  }
+  return { bytes, cancel }
+}
