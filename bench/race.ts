@@ -1,10 +1,10 @@
 // `npm run bench`: what an upstream that stalls, drips or knows single blocks only costs a reader, through HTTP, with the
 // upstreams in a process of their own. The peer is the same gateway with the honest upstream alone, in the same run.
 import { type ChildProcess, spawn } from 'node:child_process'
-import { get } from 'node:http'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import { startGateway, type TestGateway } from '../test/support/gateway.ts'
+import { readSlices } from '../test/support/read-slices.ts'
 import type { Fault } from '../test/support/upstream.ts'
 import type { Command } from './upstream-process.ts'
 
@@ -12,29 +12,6 @@ const mib = 1024 * 1024
 const files = Number(process.env['BENCH_FILES'] ?? 100)
 const largeMib = 64
 const tripMs = 60
-
-type Read = { readonly status: number; readonly bytes: number; readonly ms: number; readonly gapMs: number }
-
-function read(url: string): Promise<Read> {
-  const began = performance.now()
-  return new Promise((resolve, reject) => {
-    get(url, (response) => {
-      let last = performance.now()
-      let bytes = 0
-      let gapMs = 0
-      response.on('data', (piece: Buffer) => {
-        const now = performance.now()
-        gapMs = Math.max(gapMs, now - last)
-        last = now
-        bytes += piece.byteLength
-      })
-      response.on('error', reject)
-      response.on('end', () =>
-        resolve({ status: response.statusCode ?? 0, bytes, ms: performance.now() - began, gapMs }),
-      )
-    }).on('error', reject)
-  })
-}
 
 type Upstreams = {
   readonly urls: readonly string[]
@@ -96,7 +73,7 @@ async function manyFiles(): Promise<void> {
   const readAll = async (at: TestGateway): Promise<number[]> => {
     const times: number[] = []
     for (const { cid, bytes } of upstreams.files) {
-      const answer = await read(`${at.url}/ipfs/${cid}`)
+      const answer = await readSlices(`${at.url}/ipfs/${cid}`)
       if (answer.status !== 200 || answer.bytes !== bytes) times.push(Number.POSITIVE_INFINITY)
       else times.push(answer.ms)
     }
@@ -132,9 +109,11 @@ async function largeFile(): Promise<void> {
     for (const share of [0.01, 0.05, 0.5, 0.95]) {
       const at = await gatewayOver([bad, honest], 'auto')
       await upstreams.set({ index: 0, fault: { kind: 'stall', after: Math.round(lesson.bytes * share) }, delayMs: 0 })
-      await read(`${at.url}/ipfs/${lesson.cid}`)
+      await readSlices(`${at.url}/ipfs/${lesson.cid}`)
       await upstreams.set({ index: 0, fault: { kind: 'stall', after: Math.round(large.bytes * share) }, delayMs: 0 })
-      const answers = await Promise.all(Array.from({ length: readers }, () => read(`${at.url}/ipfs/${large.cid}`)))
+      const answers = await Promise.all(
+        Array.from({ length: readers }, () => readSlices(`${at.url}/ipfs/${large.cid}`)),
+      )
       const gap = Math.max(...answers.map(({ gapMs }) => gapMs))
       const whole = answers.filter(({ bytes }) => bytes === large.bytes).length
       // With 200 readers of 64 MiB in one process the gap is that of the processor: 12.5 GiB are copied.
@@ -148,7 +127,7 @@ async function largeFile(): Promise<void> {
   for (const readers of [1, 200]) {
     await upstreams.set({ index: 1, fault: { kind: 'noCar', status: 406 }, delayMs: tripMs })
     const at = await gatewayOver([honest], 'auto')
-    const answers = await Promise.all(Array.from({ length: readers }, () => read(`${at.url}/ipfs/${large.cid}`)))
+    const answers = await Promise.all(Array.from({ length: readers }, () => readSlices(`${at.url}/ipfs/${large.cid}`)))
     const ms = Math.max(...answers.map((one) => one.ms))
     const rate = (readers * large.bytes) / ms / 1000
     tell(

@@ -1,5 +1,6 @@
 // For bench/stores.ts, in a process of its own: an upstream of 10 ms and an S3, both with what is wanted of them on command.
 
+import { blockKey } from '../src/core/block.ts'
 import { addFile, type BlockMap, distinctFiles, noise } from '../test/support/fixtures.ts'
 import { startS3Server } from '../test/support/s3-server.ts'
 import { startUpstream } from '../test/support/upstream.ts'
@@ -10,8 +11,17 @@ export type Command =
   | { readonly do: 'upstream'; readonly isThere: boolean }
 
 const blocks: BlockMap = new Map()
-const large = await addFile(blocks, noise(20 * 1024 * 1024), 'v0')
-const largeBlocks = blocks.size
+
+/** A file, and the keys of its blocks, its root first. */
+async function largeFile(seed: number): Promise<{ cid: string; keys: string[] }> {
+  const own: BlockMap = new Map()
+  const { cid } = await addFile(own, noise(20 * 1024 * 1024, seed), 'v0')
+  for (const [key, bytes] of own) blocks.set(key, bytes)
+  const root = blockKey(cid)
+  return { cid: cid.toString(), keys: [root, ...[...own.keys()].filter((key) => key !== root)] }
+}
+
+const large = [await largeFile(1), await largeFile(2)]
 const small = await distinctFiles(blocks, 64, 1000)
 const [store, upstream] = [await startS3Server(), await startUpstream({ blocks, delayMs: 10 })]
 
@@ -29,7 +39,6 @@ const { bucket, endpoint, accessKeyId, secretAccessKey } = store
 process.send?.({
   upstream: upstream.url,
   s3: { use: 's3', bucket, endpoint, accessKeyId, secretAccessKey, forcePathStyle: true, timeout: '3s' },
-  large: large.cid.toString(),
-  largeBlocks,
+  large,
   small: small.map(({ cid }) => cid.toString()),
 })

@@ -1,31 +1,34 @@
-// `node bench/stores.ts`: what a slow and a hung S3 cost, against the same gateway without one, in turns, in one run. Each
+// `npm run bench`: what a slow and a hung S3 cost, against the same gateway without one, in turns, in one run. Each
 // trial is a new gateway in a process of its own over an empty folder, asked by HTTP.
 import { type ChildProcess, fork, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+import { loadavg, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
+import { readSlices } from '../test/support/read-slices.ts'
 import type { Command } from './store-servers.ts'
 
 type Servers = {
   readonly upstream: string
   readonly s3: Record<string, unknown>
-  readonly large: string
-  readonly largeBlocks: number
+  readonly large: readonly { readonly cid: string; readonly keys: readonly string[] }[]
   readonly small: readonly string[]
 }
 type Running = { readonly url: string; stop(): Promise<void> }
 
 const rounds = Number(process.env['BENCH_ROUNDS'] ?? 5)
 const largeBytes = 20 * 1024 * 1024
+const restMs = 500
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const median = (values: readonly number[]): number => [...values].sort((a, b) => a - b)[values.length >> 1] ?? 0
 
 const child = fork(file('store-servers.ts'))
 const [servers] = (await once(child, 'message')) as [Servers]
+const [first, later] = servers.large.map(({ cid }) => cid) as [string, string]
+const largeBlocks = servers.large.flatMap(({ keys }) => keys).length
 async function tell(command: Command): Promise<number> {
   child.send(command)
   const [count] = (await once(child, 'message')) as [number]
@@ -49,7 +52,7 @@ async function start(hasS3: boolean): Promise<Running> {
     cache: { hot: { maxBytes: 0 }, tiers },
   })
   await writeFile(config, text)
-  const gateway: ChildProcess = spawn(process.execPath, [file('../src/main.ts'), 'serve', '--config', config], {
+  const gateway: ChildProcess = spawn(process.execPath, [file('../src/cli/main.ts'), 'serve', '--config', config], {
     stdio: ['ignore', 'pipe', 'inherit'],
   })
   if (!gateway.stdout) throw new Error('no output')
@@ -67,12 +70,9 @@ async function start(hasS3: boolean): Promise<Running> {
 
 /** Milliseconds until it was there, whole. */
 async function get({ url }: Running, cid: string, bytes?: number): Promise<number> {
-  const began = performance.now()
-  const answer = await fetch(`${url}/ipfs/${cid}`)
-  const body = await answer.arrayBuffer()
-  const ms = performance.now() - began
-  if (answer.status !== 200) throw new Error(`${answer.status} after ${ms.toFixed(0)} ms`)
-  if (bytes !== undefined && body.byteLength !== bytes) throw new Error(`${body.byteLength} bytes`)
+  const { status, bytes: came, ms } = await readSlices(`${url}/ipfs/${cid}`)
+  if (status !== 200) throw new Error(`${status} after ${ms.toFixed(0)} ms`)
+  if (bytes !== undefined && came !== bytes) throw new Error(`${came} bytes`)
   return ms
 }
 
@@ -94,30 +94,40 @@ async function cold(slowMs: number | undefined): Promise<number> {
   const at = await start(slowMs !== undefined)
   try {
     await warm(at)
-    return await get(at, servers.large, largeBytes)
+    return await get(at, first, largeBytes)
   } finally {
     await at.stop()
   }
 }
 
-/** From S3 alone, once it is there. */
-async function hit(slowMs: number): Promise<number> {
+/** From S3 alone, once it is there: the first file of a new process, and a later one. */
+async function hit(slowMs: number): Promise<{ first: number; later: number }> {
   await tell({ do: 's3', slowMs: 0 })
-  const first = await start(true)
-  await get(first, servers.large, largeBytes)
-  await warm(first)
-  while ((await tell({ do: 'count' })) < servers.largeBlocks + 4) await sleep(20)
-  await first.stop()
+  const before = await start(true)
+  for (const cid of [first, later]) await get(before, cid, largeBytes)
+  await warm(before)
+  while ((await tell({ do: 'count' })) < largeBlocks + 4) await sleep(20)
+  await before.stop()
   await tell({ do: 's3', slowMs })
   await tell({ do: 'upstream', isThere: false })
-  const second = await start(true)
+  const after = await start(true)
   try {
-    await warm(second)
-    return await get(second, servers.large, largeBytes)
+    await warm(after)
+    const ms = await get(after, first, largeBytes)
+    await sleep(restMs) // what it brought is being written to the disk
+    return { first: ms, later: await get(after, later, largeBytes) }
   } finally {
-    await second.stop()
+    await after.stop()
     await tell({ do: 'upstream', isThere: true })
   }
+}
+
+/** The same blocks from the S3 store by itself, in MB/s. */
+async function storeAlone(): Promise<readonly number[]> {
+  const alone = fork(file('store-alone.ts'))
+  alone.send({ s3: servers.s3, files: servers.large.map(({ keys }) => keys) })
+  const [rates] = (await once(alone, 'message')) as [number[]]
+  return rates
 }
 
 /** One file after another, and then one upload after another, beside an S3 that hangs from the start, or later. */
@@ -138,14 +148,15 @@ async function hung(
     for (let turn = 0; turn < 8; turn++) adds.push(await add(at, `upload ${turn} ${performance.now()}`))
     const reads: number[] = []
     for (const cid of servers.small.slice(0, 12)) reads.push(await get(at, cid))
-    return { reads, adds, large: await get(at, servers.large, largeBytes) }
+    return { reads, adds, large: await get(at, first, largeBytes) }
   } finally {
     await at.stop()
     await tell({ do: 'heal' })
   }
 }
 
-const ms = (value: number): string => `${value.toFixed(0)} ms`.padStart(8)
+const rateOf = (ms: number): number => largeBytes / 1000 / ms
+const loadNow = (): string => loadavg()[0]?.toFixed(1) ?? ''
 const list = (values: readonly number[]): string => values.map((one) => one.toFixed(0)).join(' ')
 const say = (line: string): boolean => process.stdout.write(`${line}\n`)
 let isGood = true
@@ -155,38 +166,42 @@ function row(what: string, value: number, wanted: string, isMet: boolean): void 
 }
 
 try {
-  const figures: Record<'none' | 's30' | 's100' | 'hit30' | 'hit100', number[]> = {
-    none: [],
-    s30: [],
-    s100: [],
-    hit30: [],
-    hit100: [],
+  const cold30: number[] = []
+  const cold100: number[] = []
+  const coldNone: number[] = []
+  const hits: Record<'30' | '100', { first: number[]; later: number[]; aloneFirst: number[]; aloneLater: number[] }> = {
+    '30': { first: [], later: [], aloneFirst: [], aloneLater: [] },
+    '100': { first: [], later: [], aloneFirst: [], aloneLater: [] },
   }
   for (let round = 0; round < rounds; round++) {
-    figures.none.push(await cold(undefined))
-    figures.s30.push(await cold(30))
-    figures.s100.push(await cold(100))
-    figures.hit30.push(await hit(30))
-    figures.hit100.push(await hit(100))
+    coldNone.push(await cold(undefined))
+    cold30.push(await cold(30))
+    cold100.push(await cold(100))
+    for (const [slow, of] of Object.entries(hits)) {
+      const ms = await hit(Number(slow))
+      const [aloneFirst = 0, aloneLater = 0] = await storeAlone()
+      of.first.push(rateOf(ms.first))
+      of.later.push(rateOf(ms.later))
+      of.aloneFirst.push(aloneFirst)
+      of.aloneLater.push(aloneLater)
+    }
   }
-  say(`20 MiB in blocks of 256 KiB, an upstream of 10 ms, ${rounds} rounds in turns (median; all)`)
-  for (const [what, of] of Object.entries(figures)) say(`  ${what.padEnd(8)} ${ms(median(of))}   ${list(of)}`)
-  const none = median(figures.none)
-  const perSecond = (of: readonly number[]): number => largeBytes / 1e6 / (median(of) / 1000)
-  row(
-    'cold with an S3 of 30 ms, against none',
-    median(figures.s30) / none,
-    '<= 1.30',
-    median(figures.s30) <= 1.3 * none,
-  )
-  row(
-    'cold with an S3 of 100 ms, against none',
-    median(figures.s100) / none,
-    '<= 1.30',
-    median(figures.s100) <= 1.3 * none,
-  )
-  row('hit from an S3 of 30 ms, MB/s', perSecond(figures.hit30), '>= 50', perSecond(figures.hit30) >= 50)
-  row('hit from an S3 of 100 ms, MB/s', perSecond(figures.hit100), '>= 50', perSecond(figures.hit100) >= 50)
+  say(`20 MiB in blocks of 256 KiB, an upstream of 10 ms, ${rounds} rounds in turns; load ${loadNow()}`)
+  say(`  cold, ms: without S3 ${list(coldNone)}; S3 of 30 ms ${list(cold30)}; of 100 ms ${list(cold100)}`)
+  for (const [slow, of] of [
+    ['30', cold30],
+    ['100', cold100],
+  ] as const) {
+    const times = median(of) / median(coldNone)
+    row(`cold with an S3 of ${slow} ms, against none`, times, '<= 1.30', times <= 1.3)
+  }
+  for (const [slow, { first, later, aloneFirst, aloneLater }] of Object.entries(hits)) {
+    say(`  hit from an S3 of ${slow} ms, MB/s: first file ${list(first)}; a later one ${list(later)}`)
+    row(`hit, S3 of ${slow} ms, first file after a start, MB/s`, median(first), '>= 50', median(first) >= 50)
+    say(`${' '.repeat(16)}the store alone, in a process as new: ${median(aloneFirst).toFixed(2)}`)
+    row(`hit, S3 of ${slow} ms, a later file, MB/s`, median(later), '>= 50', median(later) >= 50)
+    say(`${' '.repeat(16)}the store alone, a later file: ${median(aloneLater).toFixed(2)}`)
+  }
   const alone = await hung('never')
   say(
     `small files and uploads, one after another\n  none            reads ${list(alone.reads)}   uploads ${list(alone.adds)}`,

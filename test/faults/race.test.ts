@@ -1,10 +1,10 @@
 // The race goes on until the answer is out: an upstream that begins and then stalls, drips or knows single blocks only costs
 // milliseconds, in whatever order and with whatever impatience the operator has configured.
 import assert from 'node:assert/strict'
-import { get } from 'node:http'
 import { after, before, describe, test } from 'node:test'
 import { addFile, type BlockMap, type FileFixture, noise } from '../support/fixtures.ts'
 import { fetchAll, inParallel, startGateway, type TestGateway } from '../support/gateway.ts'
+import { readSlices } from '../support/read-slices.ts'
 import { type Fault, type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 
 const mib = 1024 * 1024
@@ -107,27 +107,6 @@ test('an upstream that begins and then stalls is all there is: 404 at the deadli
   assert.ok(attempts.length <= 2, JSON.stringify(attempts)) // a single block may have been asked for beside it
 })
 
-/** Reads a large file and tells the longest silence after the first byte. */
-function readSlices(url: string): Promise<{ bytes: number; gapMs: number; ms: number }> {
-  const began = performance.now()
-  return new Promise((resolve, reject) => {
-    get(url, (response) => {
-      assert.equal(response.statusCode, 200)
-      let last = performance.now()
-      let bytes = 0
-      let gapMs = 0
-      response.on('data', (piece: Buffer) => {
-        const now = performance.now()
-        gapMs = Math.max(gapMs, now - last)
-        last = now
-        bytes += piece.byteLength
-      })
-      response.on('error', reject)
-      response.on('end', () => resolve({ bytes, gapMs, ms: performance.now() - began }))
-    }).on('error', reject)
-  })
-}
-
 describe('a large file', () => {
   for (const share of [0.05, 0.5])
     for (const readers of [1, 50])
@@ -144,7 +123,7 @@ describe('a large file', () => {
         const answers = await inParallel(Array.from({ length: readers }), readers, () =>
           readSlices(`${at.url}/ipfs/${cid}`),
         )
-        for (const { bytes } of answers) assert.equal(bytes, size)
+        for (const { status, bytes } of answers) assert.deepEqual({ status, bytes }, { status: 200, bytes: size })
         const worst = Math.max(...answers.map(({ gapMs }) => gapMs))
         if (readers === 1) assert.ok(worst <= 500 + busyMs, `${worst.toFixed(0)} ms`)
       })
@@ -159,7 +138,7 @@ describe('a large file', () => {
       const answers = await inParallel(Array.from({ length: readers }), readers, () =>
         readSlices(`${at.url}/ipfs/${cid}`),
       )
-      for (const { bytes } of answers) assert.equal(bytes, size)
+      for (const { status, bytes } of answers) assert.deepEqual({ status, bytes }, { status: 200, bytes: size })
       const ms = Math.max(...answers.map((one) => one.ms))
       if (readers === 1) assert.ok(size / ms / 1000 >= 10, `${(size / ms / 1000).toFixed(1)} MB/s`)
     })
