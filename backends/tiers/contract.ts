@@ -23,8 +23,11 @@ export type Call = {
   readonly anyway?: boolean
   /** Said by the tier: the call has left our own line and goes to the store. */
   readonly begun?: () => void
-  /** Said by a guard: it takes longer than is worth waiting for without asking somebody else too. The call goes on. */
-  readonly overdue?: () => void
+  /**
+   * Said by a guard: it takes longer than is worth waiting for without asking somebody else too. The call goes on. `isWell`: it
+   * takes no longer than usual, but has mostly had nothing lately.
+   */
+  readonly overdue?: (isWell?: boolean) => void
 }
 
 /** A record as it was read. `tag`: how the store itself tells it from any other, where it does. */

@@ -3,7 +3,7 @@
 import type Keyv from 'keyv'
 import type { StoredRecord } from './contract.ts'
 import { isSame, type RecordSteps } from './keyv-records.ts'
-import { isMissing, readUpTo, type S3Body, statusOf } from './s3-client.ts'
+import { isMissing, readUpTo, statusOf } from './s3-client.ts'
 import type { S3Store } from './s3-store.ts'
 
 const mostBytes = 64 * 1024
@@ -16,10 +16,8 @@ export function s3Records(): RecordSteps {
     const store = storeOf(keyv)
     const { sdk, client } = await store.load()
     const answer = await store.orMissing(() => client.send(new sdk.GetObjectCommand(store.at(key)), { abortSignal }))
-    const body = answer?.Body as S3Body | undefined
-    if (!answer || !body) return undefined
-    const bytes = await readUpTo(mostBytes, body, abortSignal)
-    if (!bytes) body.destroy()
+    if (!answer?.Body) return undefined
+    const bytes = await readUpTo(mostBytes, answer, abortSignal)
     // What is too large for a record is none, and is written over like one that proves nothing.
     return { bytes: bytes ?? new Uint8Array(), tag: answer.ETag }
   }

@@ -12,7 +12,6 @@ import {
   type LoadedS3,
   loadS3,
   readUpTo,
-  type S3Body,
   type S3Connection,
   statusOf,
   usualRequestMs,
@@ -69,12 +68,9 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
       client.send(new sdk.GetObjectCommand(this.at(key)), callWith(this.#signal())),
     )
     if (!answer) return undefined
-    const body = answer.Body as S3Body | undefined
-    if (!body) return Buffer.alloc(0)
     const most = this.#isForBlocks ? maxBlockBytes : Number.POSITIVE_INFINITY
-    const bytes = (answer.ContentLength ?? 0) > most ? undefined : await readUpTo(most, body, this.#signal())
+    const bytes = await readUpTo(most, answer, this.#signal())
     if (bytes) return bytes
-    body.destroy()
     await this.#remove(key, this.#signal())
     return undefined
   }

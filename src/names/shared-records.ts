@@ -105,7 +105,7 @@ export function createSharedRecords(options: {
         const look: TierRead = { isOver: false }
         const overdue = Promise.withResolvers<void>()
         const read = async (): Promise<void> => {
-          look.held = await shelf.records.read(name, signal, { overdue: overdue.resolve })
+          look.held = await shelf.records.read(name, signal, { overdue: () => overdue.resolve() })
           look.record = await proved(key, look.held)
           look.isOver = true
           if (look.record) bring(look.record, shelf.name)

@@ -78,11 +78,21 @@ export function createReadAhead(options: {
 }): ReadAhead {
   const { fetch, fetchHeld, isHeld, check, room, clock } = options
   const ahead = new Map<string, Ahead>()
+  // Each block is looked at again and again while it comes nearer.
+  const keys = new WeakMap<CID, string>()
   let windowBytes = firstWindowBytes
   let aheadBytes = 0
   let wasMissed = false
   let leave: (() => void) | undefined
   let stopTimer: (() => void) | undefined
+
+  function keyOf(cid: CID): string {
+    const known = keys.get(cid)
+    if (known !== undefined) return known
+    const key = blockKey(cid)
+    keys.set(cid, key)
+    return key
+  }
 
   function drop(key: string, { bytes }: Ahead): void {
     ahead.delete(key)
@@ -140,7 +150,7 @@ export function createReadAhead(options: {
       const most = isFarHeld ? mostHeldBlocks : mostBlocks
       const known = new Set<string>()
       for (const one of next) {
-        const key = blockKey(one.cid)
+        const key = keyOf(one.cid)
         if (known.has(key)) continue
         if (!ahead.has(key)) {
           const isNext = known.size === 0
@@ -156,7 +166,7 @@ export function createReadAhead(options: {
     },
     take(cid) {
       if (ahead.size === 0) return undefined
-      const key = blockKey(cid)
+      const key = keyOf(cid)
       const entry = ahead.get(key)
       if (!entry) return undefined
       if (!entry.isHere) windowBytes = Math.min(mostWindowBytes, windowBytes * 2)

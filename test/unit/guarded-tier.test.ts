@@ -70,6 +70,31 @@ test('one that was quick and falls silent is waited for twice, asked three times
   assert.deepEqual(events, ['warn tier.passed-over reads'])
 })
 
+test('one that mostly has nothing is waited for a little, although it is well, and as usual once it has something', async () => {
+  const { clock, tier, guard, events } = make()
+  const read = async () => {
+    const wells: (boolean | undefined)[] = []
+    tier.isSilent = true
+    const under = guard.get(cid, undefined, { overdue: (isWell) => wells.push(isWell) })
+    const began = clock.monotonic()
+    for (let ms = 0; ms < 80 && wells.length === 0; ms++) await clock.advance(1)
+    const waited = clock.monotonic() - began
+    for (let ms = waited; ms < 80; ms++) await clock.advance(1)
+    tier.isSilent = false
+    await tier.release()
+    await under
+    return wells.length > 0 ? { waited, isWell: wells[0] } : 'as usual'
+  }
+  for (let turn = 0; turn < 8; turn++) await read()
+  assert.deepEqual(await read(), { waited: 25, isWell: true })
+  tier.held.set(blockKey(cid), bytes)
+  await read()
+  await read()
+  assert.equal(await read(), 'as usual')
+  assert.equal(guard.failures, 0)
+  assert.deepEqual(events, [])
+})
+
 test('one that is silent from the start is waited for 100 ms, twice', async () => {
   const { clock, tier, guard } = make()
   tier.isSilent = true

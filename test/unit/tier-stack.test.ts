@@ -271,6 +271,28 @@ test('one that may wait is let in when there is room, and dropped when there is 
   assert.equal(clock.timers, 0)
 })
 
+test('what comes in for a reader is written when nothing came for a moment, or the line gets full', async () => {
+  const clock = createFakeClock()
+  const tier = scriptedTier('disk')
+  const filler = createFiller({ tier, clock, maxBytes: 2_000_000 })
+  const large = Array.from({ length: 18 }, (_, seed) => block(seed, 100_000))
+  for (const one of large.slice(0, 10)) {
+    await filler.put(one.cid, one.bytes)
+    await clock.advance(10)
+  }
+  assert.equal(tier.held.size, 2, 'the first were no burst yet')
+  assert.deepEqual(filler.waiting(large[9]?.key ?? ''), large[9]?.bytes, 'what waits can be read')
+  await clock.advance(40)
+  assert.equal(tier.held.size, 10)
+  for (const one of large.slice(10)) await filler.put(one.cid, one.bytes)
+  await clock.advance(50)
+  assert.equal(tier.held.size, 18)
+  const full = createFiller({ tier, clock, maxBytes: 400_000, waitMs: 500 })
+  const more = Array.from({ length: 8 }, (_, seed) => block(100 + seed, 100_000))
+  for (const one of more) await full.put(one.cid, one.bytes)
+  assert.deepEqual(full.stats.dropped, 0, 'a full line waits for no quiet')
+})
+
 test('the same key is written once a second, once however many ask', async () => {
   const clock = createFakeClock()
   const tier = scriptedTier('bucket')

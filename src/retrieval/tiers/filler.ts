@@ -7,6 +7,7 @@ import type { Clock } from '../../core/clock.ts'
 import { orAborted, withDeadline } from '../../core/deadline.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import { createFillLine, type Job } from './fill-line.ts'
+import { createTurns } from './fill-turns.ts'
 
 export type FillerOptions = {
   readonly tier: Tier
@@ -61,24 +62,20 @@ type Writing = {
   isOverdue: boolean
 }
 
-const mostRemembered = 4096
 const leastPauseMs = 250
-const calmMs = 2000
-const calmAtOnce = 4
+const fullPart = 0.75
 
 export function createFiller(options: FillerOptions): Filler {
   const { tier, clock, maxBytes = 32 * 1024 * 1024, maxBlocks = 2048, atOnce = 8 } = options
   const { rewriteMs = 0, waitMs = 0, reread } = options
   const line = createFillLine({ maxBytes, maxBlocks })
+  const turns = createTurns({ clock, atOnce, rewriteMs, hasTime: reread !== undefined })
   const busy = new Map<string, Promise<unknown>>()
   const running = new Set<Writing>()
   /** Those of them that were not deleted meanwhile. */
   const writing = new Map<string, Writing>()
-  const lastWrites = new Map<string, number>()
   const roomSeekers = new Set<() => void>()
   let behind = 0
-  let busySince = clock.monotonic()
-  let pausedUntil = Number.NEGATIVE_INFINITY
   let isStuck = false
   let written = 0
   let dropped = 0
@@ -103,34 +100,17 @@ export function createFiller(options: FillerOptions): Filler {
     return done
   }
 
-  function remember(key: string): void {
-    if (rewriteMs === 0) return
-    lastWrites.delete(key)
-    lastWrites.set(key, clock.monotonic())
-    for (const [oldest] of lastWrites) {
-      if (lastWrites.size <= mostRemembered) break
-      lastWrites.delete(oldest)
-    }
-  }
-
-  const notBefore = (key: string): number => (lastWrites.get(key) ?? Number.NEGATIVE_INFINITY) + rewriteMs
-
-  function mostNow(now: number): number {
-    // After a pause one goes ahead of the others.
-    if (pausedUntil > Number.NEGATIVE_INFINITY && !closed) return 1
-    // What comes in now is being read by somebody: where there is time, that goes before the writing.
-    return reread && !closed && now - busySince < calmMs ? Math.min(atOnce, calmAtOnce) : atOnce
-  }
+  const isFilling = (): boolean => line.bytes > fullPart * maxBytes || line.size > fullPart * maxBlocks
 
   function pump(): void {
+    if (line.size === 0 && behind === 0) turns.idle()
     const now = clock.monotonic()
-    let soonest = closed || pausedUntil <= now ? Number.POSITIVE_INFINITY : pausedUntil
-    if (line.size === 0 && behind === 0) busySince = now
-    const most = soonest < Number.POSITIVE_INFINITY ? 0 : mostNow(now)
-    for (const key of line.keys()) {
-      if (behind >= most) break
+    const turn = closed ? { most: atOnce, from: now } : turns.now(isFilling())
+    let soonest = turn.from > now ? turn.from : Number.POSITIVE_INFINITY
+    for (const key of turn.most > 0 ? line.keys() : []) {
+      if (behind >= turn.most) break
       if (busy.has(key)) continue
-      if (!closed && notBefore(key) > now) soonest = Math.min(soonest, notBefore(key))
+      if (!closed && turns.notBefore(key) > now) soonest = Math.min(soonest, turns.notBefore(key))
       else startBehind(key)
     }
     stopTimer?.()
@@ -147,7 +127,7 @@ export function createFiller(options: FillerOptions): Filler {
       .done.catch((error: unknown) => {
         if (!reread || closed || !isFailure(error, 'unavailable')) return void failed++
         // It is passed over for now. What waits here goes on waiting.
-        pausedUntil = clock.monotonic() + Math.max(leastPauseMs, error.retryAfterMs ?? 0)
+        turns.pause(Math.max(leastPauseMs, error.retryAfterMs ?? 0))
         if (!line.add(key, job) && !line.add(key, { cid: job.cid, bytes: undefined })) dropped++
       })
       .finally(() => {
@@ -178,8 +158,7 @@ export function createFiller(options: FillerOptions): Filler {
       }
       await tier.put(job.cid, bytes, one.stop.signal, { overdue })
       written++
-      remember(key)
-      pausedUntil = Number.NEGATIVE_INFINITY
+      turns.written(key)
     }).finally(() => {
       isStuck = false
       running.delete(one)
@@ -230,7 +209,10 @@ export function createFiller(options: FillerOptions): Filler {
       }
       if (isOnItsWay(key)) return
       if (closed || !(line.add(key, { cid, bytes }) || (reread && line.add(key, { cid, bytes: undefined })))) dropped++
-      else pump()
+      else {
+        turns.arrived(bytes.byteLength)
+        pump()
+      }
     },
     async write(cid, bytes, call) {
       if (closed) throw closing(tier.name)
@@ -239,7 +221,7 @@ export function createFiller(options: FillerOptions): Filler {
       const under = writing.get(key)
       const isBehindDelete = !under && busy.has(key)
       // It was written just now: the key is the hash of the bytes.
-      if (!under && !isBehindDelete && notBefore(key) > clock.monotonic()) return
+      if (!under && !isBehindDelete && turns.notBefore(key) > clock.monotonic()) return
       const one = under ?? bring(key, { cid, bytes })
       const overdue = () => {
         if (one !== under) letGoOn(one)
@@ -259,7 +241,7 @@ export function createFiller(options: FillerOptions): Filler {
       line.take(key)
       writing.delete(key)
       const work = after(key, async () => {
-        lastWrites.delete(key)
+        turns.forget(key)
         await tier.delete(cid, signal)
       })
       await orAborted(signal, work)

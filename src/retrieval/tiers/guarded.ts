@@ -38,6 +38,8 @@ const localPace = { firstMs: 250, leastMs: 250, factor: 2, mostMs: 1000, lineMs:
 // An upload may be 200 ms later for a store that hangs, and waits longer for one that is known to take longer.
 const writePace = { firstMs: 150, leastMs: 25, factor: 1.5, mostMs: 500, lineMs: 1000 } as const
 
+const isSomething = (bytes: Uint8Array | undefined): boolean => bytes !== undefined
+
 export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
   const { clock, log, failures, firstMs } = options
   const { records } = tier
@@ -48,6 +50,8 @@ export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
     ...(firstMs !== undefined && { firstMs }),
     mostMs: options.mostMs ?? mostPauseMs,
   }
+  // This machine's own disk is waited for also where it has mostly had nothing.
+  const hadIt = tier.traits.shared ? isSomething : undefined
   const reads = watch('reads', { ...(tier.traits.shared ? readPace : localPace), deadlineMs })
   const writes = watch('writes', { ...writePace, deadlineMs: writeDeadlineMs })
 
@@ -71,7 +75,7 @@ export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
     name: tier.name,
     traits: tier.traits,
     deadlineMs,
-    get: (cid, signal, call) => reads.run(signal, call, (own, begun) => tier.get(cid, own, { begun })),
+    get: (cid, signal, call) => reads.run(signal, call, (own, begun) => tier.get(cid, own, { begun }), hadIt),
     put: (cid, bytes, signal, call) => writes.run(signal, call, (own, begun) => tier.put(cid, bytes, own, { begun })),
     has: (cid, signal, call) => reads.run(signal, call, (own, begun) => tier.has(cid, own, { begun })),
     delete: (cid, signal, call) => writes.run(signal, call, (own, begun) => tier.delete(cid, own, { begun })),

@@ -11,6 +11,9 @@ export interface InTurn<T> {
   readonly overdue: Promise<void>
 }
 
+// Made once: it says nothing of where it is thrown, and finding that out is dear.
+const elsewhere = Object.freeze(new DOMException('another tier has it', 'AbortError'))
+
 type Running = { isOverdue: boolean }
 
 export function askInTurn<T>(all: readonly Asked<T>[], signal: AbortSignal): InTurn<T> {
@@ -26,7 +29,7 @@ export function askInTurn<T>(all: readonly Asked<T>[], signal: AbortSignal): InT
     isOver = true
     settle()
     signal.removeEventListener('abort', leave)
-    others.abort(signal.aborted ? signal.reason : new DOMException('another tier has it', 'AbortError'))
+    if (running.size > 0) others.abort(signal.aborted ? signal.reason : elsewhere)
   }
   const leave = () => end(() => reject(signal.reason))
 

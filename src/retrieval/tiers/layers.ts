@@ -67,9 +67,9 @@ export function createLayers(
         if (!isCounted) outage(layer, error)
         isCounted = true
       }
-      const overdue = () => {
-        count(late(layer.tier.name))
-        call?.overdue?.()
+      const overdue = (isWell = false) => {
+        if (!isWell) count(late(layer.tier.name))
+        call?.overdue?.(isWell)
       }
       try {
         const answer = await question({ ...call, overdue })

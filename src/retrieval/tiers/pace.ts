@@ -1,5 +1,5 @@
-// How long one tier takes, and how long its answer is worth waiting for: as long as it usually takes, at most for so long,
-// and not at all once it has left two calls in a row unanswered.
+// How long one tier takes, and how long its answer is worth waiting for: as long as it usually takes, at most for so long, less
+// where it has mostly had nothing lately, and not at all once it has left two calls in a row unanswered.
 import type { Clock } from '../../core/clock.ts'
 
 export type PaceOptions = {
@@ -17,8 +17,8 @@ export type PaceOptions = {
 }
 
 export interface Pace {
-  /** An answer, so long after its call had begun. */
-  answered(ms: number): void
+  /** An answer, so long after its call had begun. `had`: whether it had what was asked, where that is the question. */
+  answered(ms: number, had?: boolean): void
   /** A call that has had `dueMs` and no answer. */
   overdue(): void
   /** An answer is due after this. */
@@ -27,6 +27,8 @@ export interface Pace {
   readonly slowMs: number
   /** What a caller waits before somebody else is asked too. */
   readonly patienceMs: number
+  /** The same for a read: it may find nothing. */
+  readonly readPatienceMs: number
 }
 
 const kept = 32
@@ -34,12 +36,20 @@ const forgetMs = 300_000
 const leastSlowMs = 400
 const slowFactor = 2
 const mostOverdue = 2
+const shareKept = 0.6
 
 export function createPace({ clock, firstMs, leastMs, factor, mostMs, deadlineMs }: PaceOptions): Pace {
   let last: number[] = []
   let usualMs: number | undefined
   let at = clock.monotonic()
   let overdueInRow = 0
+  /** How many of the last reads found something, the latest counting most. */
+  let hadShare = 1
+
+  function patience(): number {
+    const ms = due()
+    return overdueInRow >= mostOverdue || ms > mostMs ? 0 : ms
+  }
 
   function due(): number {
     if (usualMs !== undefined && clock.monotonic() - at > forgetMs) {
@@ -50,7 +60,8 @@ export function createPace({ clock, firstMs, leastMs, factor, mostMs, deadlineMs
   }
 
   return {
-    answered(ms) {
+    answered(ms, had) {
+      if (had !== undefined) hadShare = hadShare * shareKept + (had ? 1 - shareKept : 0)
       overdueInRow = 0
       at = clock.monotonic()
       if (last.push(ms) > kept) last.shift()
@@ -67,8 +78,10 @@ export function createPace({ clock, firstMs, leastMs, factor, mostMs, deadlineMs
       return Math.min(deadlineMs, Math.max(leastSlowMs, due() * slowFactor))
     },
     get patienceMs() {
-      const ms = due()
-      return overdueInRow >= mostOverdue || ms > mostMs ? 0 : ms
+      return patience()
+    },
+    get readPatienceMs() {
+      return Math.min(patience(), Math.max(leastMs, due() * hadShare))
     },
   }
 }

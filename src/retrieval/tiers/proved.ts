@@ -37,7 +37,7 @@ export function proved(tier: Tier, { log, onCorrupt }: ProvedOptions): ProvedTie
   function remove(cid: CID): Promise<void> {
     return new Promise((resolve) => {
       tier
-        .delete(cid, undefined, { overdue: resolve })
+        .delete(cid, undefined, { overdue: () => resolve() })
         .catch((error: unknown) => {
           log('warn', 'tier.corrupt-kept', { tier: tier.name, cid: cid.toString(), error: String(error) })
         })

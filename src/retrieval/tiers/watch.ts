@@ -32,7 +32,13 @@ export type WatchOptions = {
 export type Work<T> = (signal: AbortSignal, begun: () => void) => Promise<T>
 
 export interface Watch {
-  run<T>(signal: AbortSignal | undefined, call: Call | undefined, work: Work<T>): Promise<T>
+  /** `hadIt`, of a read: whether the answer is that there is something. */
+  run<T>(
+    signal: AbortSignal | undefined,
+    call: Call | undefined,
+    work: Work<T>,
+    hadIt?: (answer: T) => boolean,
+  ): Promise<T>
   /** Something else has found out that it is no use. */
   trip(reason: string): void
   readonly isOpen: boolean
@@ -41,7 +47,7 @@ export interface Watch {
   readonly failures: number
 }
 
-type Live = { tell(): void; end(reason: unknown): void; readonly hasBegun: boolean }
+type Live = { tell(isWell?: boolean): void; end(reason: unknown): void; readonly hasBegun: boolean }
 
 const mostAtOnce = 8192
 const mostStrays = 8
@@ -91,7 +97,7 @@ export function createWatch(options: WatchOptions): Watch {
     if (pace.patienceMs === 0) for (const one of live) if (!one.hasBegun) one.tell()
   }
 
-  function start<T>(permit: Permit, overdue: (() => void) | undefined, work: Work<T>) {
+  function start<T>(permit: Permit, overdue: Call['overdue'], work: Work<T>, hadIt?: (answer: T) => boolean) {
     const own = new AbortController()
     const cut = Promise.withResolvers<never>()
     let beganAt: number | undefined
@@ -102,10 +108,10 @@ export function createWatch(options: WatchOptions): Watch {
       get hasBegun() {
         return beganAt !== undefined
       },
-      tell() {
+      tell(isWell = false) {
         if (isTold) return
         isTold = true
-        overdue?.()
+        overdue?.(isWell)
       },
       end(why: unknown) {
         own.abort(why)
@@ -120,13 +126,14 @@ export function createWatch(options: WatchOptions): Watch {
         over.catch(() => {}).finally(() => strays--)
       },
     }
-    let stop = announces ? clock.after(lineMs, one.tell) : () => {}
+    let stop = announces ? clock.after(lineMs, () => one.tell()) : () => {}
+    let stopEarly = () => {}
     const begun = () => {
       if (beganAt !== undefined || own.signal.aborted) return
       beganAt = clock.monotonic()
       stop()
       const since = beganAt
-      const { patienceMs, dueMs, slowMs } = pace
+      const { patienceMs, readPatienceMs, dueMs, slowMs } = pace
       const late = () => {
         if (clock.monotonic() - since > dueMs + (slowIsFailure ? heldUpMs.elsewhere : heldUpMs.here)) one.tell()
       }
@@ -143,6 +150,7 @@ export function createWatch(options: WatchOptions): Watch {
       }
       // Who usually takes longer than is worth waiting for is not waited for at all.
       if (patienceMs === 0) one.tell()
+      else if (hadIt && readPatienceMs < patienceMs) stopEarly = clock.after(readPatienceMs, () => one.tell(true))
       stop = ring(dueMs, due, late)
     }
     live.add(one)
@@ -150,7 +158,7 @@ export function createWatch(options: WatchOptions): Watch {
     const over = Promise.race([work(own.signal, begun), cut.promise])
       .then(
         (answer) => {
-          if (beganAt !== undefined) pace.answered(clock.monotonic() - beganAt)
+          if (beganAt !== undefined) pace.answered(clock.monotonic() - beganAt, hadIt?.(answer))
           permit.succeeded()
           return answer
         },
@@ -164,6 +172,7 @@ export function createWatch(options: WatchOptions): Watch {
       )
       .finally(() => {
         stop()
+        stopEarly()
         live.delete(one)
       })
     over.catch(() => {})
@@ -171,14 +180,14 @@ export function createWatch(options: WatchOptions): Watch {
   }
 
   return {
-    async run(signal, call, work) {
+    async run(signal, call, work, hadIt) {
       signal?.throwIfAborted()
       if (live.size >= mostAtOnce) throw crowded(name)
       const isTrial = breaker.state !== 'closed'
       const permit = breaker.enter() ?? (call?.anyway ? notAsked : undefined)
       if (!permit) throw passedOver(name, breaker.retryAfterMs)
       const isWaitedFor = !isTrial || call?.anyway === true
-      const { over, leave } = start(permit, isWaitedFor ? call?.overdue : undefined, work)
+      const { over, leave } = start(permit, isWaitedFor ? call?.overdue : undefined, work, hadIt)
       if (!isWaitedFor) throw passedOver(name, breaker.retryAfterMs)
       try {
         return await orAborted(signal, over)

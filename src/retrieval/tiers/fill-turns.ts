@@ -1,0 +1,84 @@
+// When what waits in the line before a slow tier is written: not while the tier is passed over, not soon again under the same
+// key, and behind the one who reads. What comes in now comes in for a reader, and writing takes processor time from it.
+import type { Clock } from '../../core/clock.ts'
+
+export type TurnsOptions = {
+  readonly clock: Clock
+  readonly atOnce: number
+  /** The same key is not written again sooner. */
+  readonly rewriteMs: number
+  /** What waits has time: a tier elsewhere is brought a little at a time. A tier of this machine is left alone for moments. */
+  readonly hasTime: boolean
+}
+
+export interface Turns {
+  /** So many bytes came into the line. */
+  arrived(bytes: number): void
+  /** The line is empty, and nothing is being written. */
+  idle(): void
+  written(key: string): void
+  /** The tier is passed over for so long. */
+  pause(ms: number): void
+  forget(key: string): void
+  notBefore(key: string): number
+  /** How many may be written at once now, and if none: from when on. `isFilling`: the line has not much room left. */
+  now(isFilling: boolean): { readonly most: number; readonly from: number }
+}
+
+const mostRemembered = 4096
+const calmMs = 2000
+const calmAtOnce = 4
+// More than this at once comes for a reader: it is written when nothing came for a moment, or that has gone on for long, or
+// the line is getting full.
+const burstBytes = 256 * 1024
+const quietMs = 50
+const mostQuietMs = 1000
+
+export function createTurns({ clock, atOnce, rewriteMs, hasTime }: TurnsOptions): Turns {
+  const lastWrites = new Map<string, number>()
+  let busySince = clock.monotonic()
+  let pausedUntil = Number.NEGATIVE_INFINITY
+  let lastArrival = Number.NEGATIVE_INFINITY
+  let burst = 0
+
+  function quietFrom(now: number, isFilling: boolean): number {
+    const isHeld = burst > burstBytes && now - busySince < mostQuietMs && !isFilling
+    return isHeld ? lastArrival + quietMs : now
+  }
+
+  return {
+    arrived(bytes) {
+      const now = clock.monotonic()
+      burst = now - lastArrival > quietMs ? bytes : burst + bytes
+      lastArrival = now
+    },
+    idle() {
+      busySince = clock.monotonic()
+    },
+    written(key) {
+      pausedUntil = Number.NEGATIVE_INFINITY
+      if (rewriteMs === 0) return
+      lastWrites.delete(key)
+      lastWrites.set(key, clock.monotonic())
+      for (const [oldest] of lastWrites) {
+        if (lastWrites.size <= mostRemembered) break
+        lastWrites.delete(oldest)
+      }
+    },
+    pause(ms) {
+      pausedUntil = clock.monotonic() + ms
+    },
+    forget(key) {
+      lastWrites.delete(key)
+    },
+    notBefore: (key) => (lastWrites.get(key) ?? Number.NEGATIVE_INFINITY) + rewriteMs,
+    now(isFilling) {
+      const now = clock.monotonic()
+      const from = Math.max(pausedUntil, quietFrom(now, isFilling))
+      if (from > now) return { most: 0, from }
+      // After a pause one goes ahead of the others.
+      if (pausedUntil > Number.NEGATIVE_INFINITY) return { most: 1, from }
+      return { most: hasTime && now - busySince < calmMs ? Math.min(atOnce, calmAtOnce) : atOnce, from }
+    },
+  }
+}
