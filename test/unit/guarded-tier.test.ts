@@ -357,6 +357,17 @@ test('a write that hangs is waited for 150 ms twice, and is passed over after th
   assert.equal(tier.waiting, 4)
 })
 
+test('one that throws at once, where it should reject, has failed, and nothing of the call is left', async () => {
+  const { clock, tier, guard } = make()
+  const get = () => {
+    throw new TypeError('a bug of the store')
+  }
+  Object.assign(tier, { get })
+  await assert.rejects(guard.get(cid), TypeError)
+  assert.equal(guard.failures, 1)
+  assert.equal(clock.timers, 0)
+})
+
 test('a disk that is full still reads', async () => {
   const { tier, guard } = make()
   await guard.put(cid, bytes)

@@ -155,7 +155,15 @@ export function createWatch(options: WatchOptions): Watch {
     }
     live.add(one)
     if (!announces) begun()
-    const over = Promise.race([work(own.signal, begun), cut.promise])
+    // A store of a program's own may throw at once, where it should reject: its clocks have to end then, too.
+    const asked = (): Promise<T> => {
+      try {
+        return work(own.signal, begun)
+      } catch (error) {
+        return Promise.reject(error)
+      }
+    }
+    const over = Promise.race([asked(), cut.promise])
       .then(
         (answer) => {
           if (beganAt !== undefined) pace.answered(clock.monotonic() - beganAt, hadIt?.(answer))
