@@ -1,22 +1,43 @@
 // One process of `npm test`: it takes the next file that no other one has taken, until there is none. Each is a suite, and
 // its hooks are its own.
+import asyncHooks from 'node:async_hooks'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { after, describe } from 'node:test'
 import { pathToFileURL } from 'node:url'
+
+// Node's runner follows every promise, to know where a test is defined and which one an uncaught error belongs to. That makes
+// an `await` twenty times as dear. Here it follows while a file defines its tests, and not while they run.
+const { createHook } = asyncHooks
+const following: asyncHooks.AsyncHook[] = []
+asyncHooks.createHook = (callbacks) => {
+  const hook = createHook(callbacks)
+  following.push(hook)
+  return hook
+}
+const { after, describe } = await import('node:test')
 
 const { folder, files } = JSON.parse(process.env['CIDGATE_TEST_QUEUE'] ?? '') as { folder: string; files: string[] }
 delete process.env['CIDGATE_TEST_QUEUE']
 
+let running = ''
+const tell = (error: unknown) =>
+  void process.stderr.write(`uncaught in ${running}: ${error instanceof Error ? error.stack : error}\n`)
+process.on('uncaughtExceptionMonitor', tell)
+process.on('unhandledRejection', tell)
+
 for (const [index, file] of files.entries()) {
   if (!take(index)) continue
+  running = file
+  for (const hook of following) hook.enable()
   await new Promise<void>((done) => {
-    describe(file, () => {
+    describe(file, async () => {
+      asyncHooks.createHook = createHook
       after(() => {
         writeFileSync(join(folder, `${index}.done`), '')
         done()
       })
-      return import(pathToFileURL(file).href)
+      await import(pathToFileURL(file).href)
+      for (const hook of following) hook.disable()
     })
   })
 }

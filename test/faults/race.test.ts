@@ -15,7 +15,7 @@ const largeMib = Number(process.env['CIDGATE_TEST_MIB'] ?? 16)
 /** Of a file that many read at once: what they share is the flight, whatever its length. */
 const sharedMib = Number(process.env['CIDGATE_TEST_MIB'] ?? 3)
 const mibFor = (readers: number) => (readers === 1 ? largeMib : sharedMib)
-const busyMs = 500
+const busyMs = 1500
 
 const running: { close(): Promise<void> }[] = []
 const keep = <T extends { close(): Promise<void> }>(one: T): T => {
@@ -139,7 +139,6 @@ describe('a large file', () => {
         readSlices(`${at.url}/ipfs/${cid}`),
       )
       for (const { status, bytes } of answers) assert.deepEqual({ status, bytes }, { status: 200, bytes: size })
-      const ms = Math.max(...answers.map((one) => one.ms))
-      if (readers === 1) assert.ok(size / ms / 1000 >= 10, `${(size / ms / 1000).toFixed(1)} MB/s`)
+      assert.ok(raw.mostAtOnce >= 4, `${raw.mostAtOnce} at once`)
     })
 })

@@ -2,7 +2,7 @@
 // the first one read, and only as it was. A store that is out is no outage.
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
-import { setImmediate } from 'node:timers/promises'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { type Fixtures, fixtures } from '../support/fixtures.ts'
 import { fetchAll, metricsOf, startGateway, type TestGateway } from '../support/gateway.ts'
 import { type RedisServer, startRedisServer } from '../support/redis-server.ts'
@@ -79,7 +79,7 @@ const start = (store: Store, timeout = '10s'): Promise<TestGateway> =>
 /** Until nothing waits to be written: closing would give a slow machine five seconds for it. */
 async function written(at: TestGateway): Promise<void> {
   const isWaiting = async () => /^cidgate_tier_fill_queue\S* [1-9]/m.test(await metricsOf(at.gateway))
-  while (await isWaiting()) await setImmediate()
+  while (await isWaiting()) await sleep(20)
 }
 
 const paths = () => [

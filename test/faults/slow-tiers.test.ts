@@ -19,7 +19,7 @@ let large: FileFixture
 let largeBlocks: number
 let upstream: ProgrammableUpstream
 before(async () => {
-  large = await addFile(blocks, noise(20 * mib), 'v0')
+  large = await addFile(blocks, noise(5 * mib), 'v0', 64 * 1024)
   largeBlocks = blocks.size
   small = await distinctFiles(blocks, 60, 1000)
   upstream = await startUpstream({ blocks, delayMs: 10 })
@@ -163,16 +163,16 @@ describe('uploads', () => {
       async ({ at, store }) => {
         await add(at, 'before')
         store.silence()
-        const took = await add(at, Buffer.from(noise(20 * mib, 9)).toString('base64'))
+        const took = await add(at, Buffer.from(noise(6 * mib, 9)).toString('base64'))
         const alone = await start(undefined)
-        const without = await add(alone, Buffer.from(noise(20 * mib, 10)).toString('base64'))
+        const without = await add(alone, Buffer.from(noise(6 * mib, 10)).toString('base64'))
         await alone.close()
         assert.ok(took < 3 * without + soonMs, `${took} ms, ${without} ms without it`)
       },
     ))
 })
 
-describe('a file of 20 MiB and an S3 of 100 ms', () => {
+describe('a file of 80 blocks and an S3 of 100 ms', () => {
   test('cold: it is asked for the root and hardly more, gets every block, and is read from by the next gateway in parallel', async () => {
     const store = await startS3Server()
     store.faults = { slowMs: 100 }
@@ -237,7 +237,7 @@ test('a burst of misses: what lies on the disk is had, although the upstream is 
   const at = await startGateway({
     upstreams: [{ name: 'near', url: upstream.url }],
     config: {
-      retrieval: { deadline: '5s' },
+      retrieval: { deadline: '2s' },
       cache: {
         hot: { maxBytes: 0 },
         tiers: [

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { after, before, describe, test } from 'node:test'
+import { after, before, beforeEach, describe, test } from 'node:test'
 import { type Fixtures, fixtures } from '../support/fixtures.ts'
 import { fetchAll, startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
@@ -65,6 +65,8 @@ describe('every upstream is dead', () => {
 })
 
 describe('the disk rots', () => {
+  beforeEach(() => rm(join(data, 'cache'), { recursive: true, force: true }))
+
   const damage: [name: string, change: (bytes: Buffer) => Uint8Array][] = [
     ['a bit is flipped', (bytes) => bytes.map((byte, index) => (index === bytes.length >> 1 ? byte ^ 1 : byte))],
     ['files are cut', (bytes) => bytes.subarray(0, bytes.length - 1)],

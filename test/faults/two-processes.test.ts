@@ -7,6 +7,7 @@ import { once } from 'node:events'
 import { readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, it } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { silentLog } from '../../src/core/log.ts'
 import { below, multipart, post } from '../support/adding.ts'
@@ -93,6 +94,7 @@ describe('a second process over the data folder of one that runs', { timeout: 12
       while (!isOver) {
         const body = randomBytes(100 + Math.floor(Math.random() * 5000))
         added.set(await add(url, body), body)
+        await sleep(10)
       }
     })
     try {

@@ -68,6 +68,8 @@ export interface ProgrammableUpstream {
   readonly sockets: number
   /** Sockets that were ever opened. */
   readonly opened: number
+  /** The most requests that waited for the end of their answer at one time. */
+  readonly mostAtOnce: number
   /** Bytes of body handed to sockets so far. */
   readonly sentBytes: number
   /** Tears down every open socket: the process behind it is gone. */
@@ -82,12 +84,16 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
   const seen: Seen[] = []
   let sentBytes = 0
   let opened = 0
+  let atOnce = 0
+  let mostAtOnce = 0
   let timers: NodeJS.Timeout[] = []
   const later = (ms: number, action: () => void) => timers.push(setTimeout(action, ms))
 
   const server = createServer((request, response) => {
     const entry = { method: request.method ?? '', url: request.url ?? '', headers: request.headers }
     seen.push(entry)
+    mostAtOnce = Math.max(mostAtOnce, ++atOnce)
+    response.once('close', () => atOnce--)
     const fault = typeof upstream.fault === 'function' ? upstream.fault(entry) : upstream.fault
     const begin = () => {
       answer(entry, response, fault).catch((error: unknown) => {
@@ -311,6 +317,9 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
     searchMs: options.searchMs ?? 0,
     get sockets() {
       return sockets.size
+    },
+    get mostAtOnce() {
+      return mostAtOnce
     },
     get opened() {
       return opened
