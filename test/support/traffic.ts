@@ -1,5 +1,9 @@
 // Requests at a steady rate, whether or not those before have been answered: what clients do to a gateway that is slow.
+import { Agent } from 'node:http'
 import { type Fetched, fetchAll } from './gateway.ts'
+
+// No line of our own: what is asked at once arrives at once.
+const crowd = new Agent({ keepAlive: true, maxSockets: Number.POSITIVE_INFINITY })
 
 export type Outcome = {
   /** Milliseconds after the beginning at which it was asked. */
@@ -12,7 +16,7 @@ export type Outcome = {
 
 export async function ask(url: string, at = 0): Promise<Outcome> {
   const began = performance.now()
-  const answer = await fetchAll(url).catch(() => undefined)
+  const answer = await fetchAll(url, {}, crowd).catch(() => undefined)
   return { at, status: answer?.status ?? 0, ms: performance.now() - began, answer }
 }
 

@@ -1,0 +1,182 @@
+// Upstreams that hiccup, flap, queue and search long for what they lack. None of it costs a request that a healthy upstream
+// could have answered, and what there was no time for is 503 with Retry-After and never called absent. The trials are short
+// here; CIDGATE_TEST_LONG=1 runs them at the length of the promise.
+import assert from 'node:assert/strict'
+import { describe, test } from 'node:test'
+import type { BlockMap, FileFixture } from '../support/fixtures.ts'
+import { distinctFiles } from '../support/fixtures.ts'
+import { type Served, startServed } from '../support/served.ts'
+import { ask, type Outcome, statusesOf, steadily } from '../support/traffic.ts'
+import { type Fault, type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+
+const isLong = process.env['CIDGATE_TEST_LONG'] === '1'
+const second = 1000
+const pause = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms))
+
+type Trial = {
+  readonly at: Served
+  readonly upstreams: readonly ProgrammableUpstream[]
+  /** The address of a file that every upstream has, and that was not asked for yet. */
+  readonly cold: () => string
+  /** The address of one that no upstream has. */
+  readonly absent: () => string
+}
+type Options = {
+  readonly files: number
+  readonly absent?: number
+  readonly upstreams: readonly { delayMs?: number; atOnce?: number; searchMs?: number; more?: object }[]
+  readonly retrieval?: object
+}
+
+async function trial(
+  { files, absent = 0, upstreams: wanted, retrieval }: Options,
+  run: (of: Trial) => Promise<void>,
+): Promise<void> {
+  const blocks: BlockMap = new Map()
+  const there = await distinctFiles(blocks, files, 600)
+  const nowhere = await distinctFiles(new Map(), absent, 700)
+  const upstreams = await Promise.all(wanted.map((options) => startUpstream({ blocks, ...options })))
+  const at = await startServed({
+    retrieval: {
+      upstreams: upstreams.map(({ url }, index) => ({ name: `u${index}`, url, ...wanted[index]?.more })),
+      probeEvery: '10m',
+      ...retrieval,
+    },
+  })
+  const addressOf = (all: FileFixture[], what: string) => () => {
+    const file = all.pop()
+    assert.ok(file, `too few ${what} were made for this trial`)
+    return `${at.url}/ipfs/${file.cid}`
+  }
+  try {
+    await run({ at, upstreams, cold: addressOf(there, 'files'), absent: addressOf(nowhere, 'absent CIDs') })
+  } finally {
+    await at.close()
+    for (const upstream of upstreams) await upstream.close()
+  }
+}
+
+const faultFor = (upstreams: readonly ProgrammableUpstream[], fault: Fault | undefined): void => {
+  for (const upstream of upstreams) upstream.fault = fault
+}
+
+/** Each was had, or is told that nobody could be asked, or not in time, and when to come back. */
+function neverAbsent(outcomes: readonly Outcome[]): void {
+  for (const { status, answer } of outcomes) {
+    if (status === 200) continue
+    const said = answer?.body.toString() ?? ''
+    assert.ok(status === 503 || said.includes('cidgate:unavailable'), `${status}: ${said.slice(0, 500)}`)
+    assert.ok(Number(answer?.headers['retry-after']) >= 1)
+    assert.equal(answer?.headers['cache-control'], 'no-store')
+  }
+}
+
+function allHad(outcomes: readonly Outcome[]): void {
+  const [missed] = outcomes.filter(({ status }) => status !== 200)
+  assert.equal(missed, undefined, `${statusesOf(outcomes)}; ${missed?.answer?.body.toString().slice(0, 500)}`)
+}
+
+const shareHad = (outcomes: readonly Outcome[]): number =>
+  outcomes.filter(({ status }) => status === 200).length / outcomes.length
+
+describe('upstreams that are ill for a while', { concurrency: true }, () => {
+  for (const count of isLong ? [1, 3] : [3]) {
+    test(`a hiccup of ${count}: silent while 64 cold requests are under way, and soon after it everything is had`, async () => {
+      const hiccupMs = isLong ? 6 * second : 1.5 * second
+      const upstreams = Array.from({ length: count }, () => ({ delayMs: 30 }))
+      await trial({ files: isLong ? 200 : 100, upstreams }, async ({ upstreams, cold }) => {
+        allHad(await Promise.all([ask(cold()), ask(cold())]))
+        faultFor(upstreams, { kind: 'silent' })
+        const during = Array.from({ length: 64 }, () => ask(cold()))
+        await pause(hiccupMs)
+        faultFor(upstreams, undefined)
+        await pause(second)
+        allHad(await steadily(25, isLong ? 5 * second : second, cold))
+        await Promise.all(during)
+      })
+    })
+  }
+
+  test('flapping, half a second well and half a second gone: hardly a read is lost meanwhile, none is called absent', async () => {
+    const ms = isLong ? 30 * second : 3 * second
+    await trial({ files: ms / 100 + 40, upstreams: [{ delayMs: 20 }] }, async ({ upstreams, cold }) => {
+      allHad([await ask(cold())])
+      let isGone = false
+      const flap = setInterval(() => {
+        isGone = !isGone
+        faultFor(upstreams, isGone ? { kind: 'refuse' } : undefined)
+      }, 500)
+      const during = await steadily(10, ms, cold)
+      clearInterval(flap)
+      neverAbsent(during)
+      assert.ok(shareHad(during) >= 0.95, statusesOf(during))
+      faultFor(upstreams, undefined)
+      await pause(second)
+      allHad(await steadily(25, second, cold))
+    })
+  })
+
+  const chaosMs = isLong ? 100 * second : 4 * second
+  test(`chaos for ${chaosMs / second} s: hiccups, queues and long searches, and 99.9 % of what exists is had`, async () => {
+    const upstreams = [
+      { delayMs: 30, searchMs: 12 * second },
+      { delayMs: 60, atOnce: 8, searchMs: 12 * second },
+      { delayMs: 100, searchMs: 15 * second },
+    ]
+    const files = chaosMs / 25 + 10
+    await trial({ files, absent: chaosMs / 100 + 10, upstreams }, async ({ upstreams, cold, absent }) => {
+      const [one, , three] = upstreams as [ProgrammableUpstream, ProgrammableUpstream, ProgrammableUpstream]
+      const began = performance.now()
+      const within = (everyMs: number, fromMs: number, toMs: number) => () => {
+        const ms = (performance.now() - began) % everyMs
+        return ms > fromMs && ms < toMs ? ({ kind: 'silent' } as const) : undefined
+      }
+      one.fault = within(10_000, 1_000, 3_000)
+      three.fault = within(7_000, 2_500, 4_500)
+      const [reads, searches] = await Promise.all([steadily(40, chaosMs, cold), steadily(10, chaosMs, absent)])
+      assert.ok(shareHad(reads) >= 0.999, statusesOf(reads))
+      assert.ok(searches.every(({ status }) => status === 404 || status === 503))
+    })
+  })
+})
+
+describe('more than upstreams can do', { concurrency: true }, () => {
+  for (const count of isLong ? [700, 2000] : [200]) {
+    test(`${count} cold files at once, one healthy upstream of 300 ms: had, or told when to come back, and all is had after it`, async () => {
+      const upstreams = [{ delayMs: 300 }]
+      const retrieval = isLong ? {} : { deadline: '1500ms' }
+      await trial({ files: count + 30, upstreams, retrieval }, async ({ cold }) => {
+        allHad([await ask(cold())])
+        const burst = await Promise.all(Array.from({ length: count }, () => ask(cold())))
+        neverAbsent(burst)
+        assert.ok(burst.filter(({ status }) => status === 200).length >= 60, statusesOf(burst))
+        allHad(await steadily(10, second, cold))
+      })
+    })
+  }
+
+  for (const perSecond of isLong ? [1, 3, 10] : [10]) {
+    const ms = isLong ? 60 * second : 2 * second
+    test(`${perSecond} absent CIDs a second, which upstreams search for long: what exists goes on being had`, async () => {
+      const upstreams = [
+        { delayMs: 40, searchMs: 12 * second },
+        { delayMs: 80, searchMs: 12 * second },
+      ]
+      const absent = (perSecond * ms) / second + 40
+      await trial({ files: ms / 200 + 10, absent, upstreams }, async ({ cold, absent }) => {
+        // As if it had gone on for long.
+        const before = Array.from({ length: isLong ? 0 : 30 }, () => ask(absent()))
+        const [reads, searches] = await Promise.all([steadily(5, ms, cold), steadily(perSecond, ms, absent)])
+        allHad(reads)
+        assert.ok([...searches, ...(await Promise.all(before))].every(({ status }) => [404, 503].includes(status)))
+      })
+    })
+  }
+
+  test('an upstream that allows 200 a minute, and 80 at once: each is had', async () => {
+    await trial({ files: 80, upstreams: [{ more: { perMinute: 200 } }] }, async ({ upstreams, cold }) => {
+      allHad(await Promise.all(Array.from({ length: 80 }, () => ask(cold()))))
+      assert.ok(upstreams.every(({ asked }) => asked.length <= 200))
+    })
+  })
+})
