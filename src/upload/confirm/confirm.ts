@@ -3,14 +3,16 @@
 import type { CID } from 'multiformats/cid'
 import { Failure } from '../../core/failure.ts'
 import { diskFailure } from '../failures.ts'
-import { type Entry, isHeld, nameOf, recordOf } from '../spool/journal.ts'
-import { type Flight, stand, standing } from './flight.ts'
-import { createFlying, type FlyingOptions, OtherFailed, type Spooled } from './flying.ts'
+import { type Entry, isHeld, nameOf } from '../spool/journal.ts'
+import type { Spooled } from './behind.ts'
+import { OtherFailed } from './confirming.ts'
+import { createDeliveries, type DeliveriesOptions } from './deliveries.ts'
+import { createJoining } from './joining.ts'
 import { createOwed, type OwedOptions } from './owed.ts'
 import { createQuorum, type QuorumOptions } from './quorum.ts'
 
 export type ConfirmOptions = QuorumOptions &
-  Omit<FlyingOptions, 'quorum' | 'owed' | 'closing' | 'track' | 'random'> & {
+  Omit<DeliveriesOptions, 'quorum' | 'owed' | 'closing' | 'track' | 'random'> & {
     readonly random?: () => number
     readonly retrieval: OwedOptions['retrieval']
     /** Uploads that a shared tier may lack, and bytes of them that lie here for nothing else. */
@@ -50,91 +52,15 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
   }
   const { mostOwed: most, mostOwedBytes: mostBytes } = options
   const owed = createOwed({ retrieval, clock, log, random, closing, track, most, mostBytes })
-  const flying = createFlying({ ...options, quorum, owed, random, closing, track })
-  const { flights, traces, begin, note } = flying
+  const deliveries = createDeliveries({ ...options, quorum, owed, random, closing, track })
+  const { join, takeUp } = createJoining({ ...options, deliveries, quorum, closing, track })
+  const { all: onTheirWay, behind } = deliveries
 
-  /** Those that come with it. */
-  type Others = { readonly wait: Flight['others']; readonly isAlone: boolean }
-  type Joined = { enough: Promise<void>; confirmed: Promise<void> }
-
-  const inTime = (work: Promise<Joined>): Joined => ({
-    enough: work.then((one) => one.enough),
-    confirmed: work.then((one) => one.confirmed),
-  })
-
-  /** One that goes with others, or the same file that is under way already. Resolves when enough hold it. */
-  function join({ upload, id }: Spooled, others: Others): Joined {
-    const running = flights.get(nameOf(upload.cid))
-    // One that is over is everywhere, and only its record is still being written.
-    if (running && !running.isConfirming && !running.over) {
-      if (!quorum.isEnough(running.entry)) return inTime(anew(running, { upload, id }, others))
-      const mended = track(flying.mend(running, { upload, id }))
-      return { enough: mended, confirmed: mended }
+  const said =
+    (event: string, { cid }: Entry) =>
+    (error: unknown) => {
+      if (!closing.aborted) log('error', event, { cid, error: String(error) })
     }
-    if (running?.isConfirming)
-      return inTime(
-        running.confirmed.then(
-          async () => {
-            await spools.drop(id)
-            return { enough: Promise.resolve(), confirmed: Promise.resolve() }
-          },
-          async (error: unknown) => {
-            // What that one came with is no reason for this one to fail: it begins anew, with the bytes it brought. It waits
-            // for yet another one only where nobody waits for it, so that no two ever wait for each other.
-            const mayWait = others.isAlone || !flights.has(nameOf(upload.cid))
-            if (error instanceof OtherFailed && mayWait) return join({ upload, id }, others)
-            await spools.drop(id)
-            throw error
-          },
-        ),
-      )
-    const { cid, profile, bytes, carBytes } = upload
-    const at = new Date(clock.now()).toISOString()
-    const entry = { id, cid: nameOf(cid), profile, bytes, carBytes, at, accepted: false, providers: {} }
-    const { enough, confirmed } = begin(upload, entry, { others: others.wait })
-    return { enough: enough.promise, confirmed }
-  }
-
-  /**
-   * The same file again, of which somebody was told and which is not where it has to be now: who brings it waits for that,
-   * and what they bring takes the place of what waited here. It may have been damaged.
-   */
-  async function anew(old: Flight, { upload, id }: Spooled, others: Others): Promise<Joined> {
-    const entry = { ...old.entry, id }
-    claims.begin(id)
-    try {
-      await journal.write(entry)
-    } catch (error) {
-      claims.end(id)
-      await spools.drop(id)
-      throw diskFailure(error, 'write the journal')
-    }
-    if (flights.get(entry.cid) !== old) {
-      await journal.remove(entry)
-      claims.end(id)
-      return join({ upload, id }, others)
-    }
-    old.over = true
-    for (const cancel of old.timers.values()) cancel()
-    for (const tier of old.entry.owed ?? []) owed.drop(old.entry.id, tier)
-    const { enough, confirmed } = begin(upload, { ...old.entry, id }, { others: others.wait, isAsked: true })
-    track(traces.remove(old)).catch(said('journal.remove', old))
-    return { enough: enough.promise, confirmed }
-  }
-
-  /** What another process, or the gateway before this one, left. */
-  function takeUp(entry: Entry): Promise<void> {
-    const goesOn = () => begin(spools.open(recordOf(entry), options.stores), entry).confirmed.catch(() => {})
-    const running = flights.get(entry.cid)
-    if (!running) return goesOn()
-    // The same file came anew: where that one counts, it is brought to every provider.
-    const forget = () => journal.remove(entry).then(() => spools.drop(entry.id))
-    return track(running.confirmed.then(forget, goesOn)).catch(said('journal.take-up', running))
-  }
-
-  const said = (event: string, flight: Flight) => (error: unknown) => {
-    if (!closing.aborted) log('error', event, { cid: flight.entry.cid, error: String(error) })
-  }
 
   return {
     async confirm(uploads) {
@@ -147,11 +73,11 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
         if (different.has(nameOf(one.upload.cid))) await spools.drop(one.id)
         else different.set(nameOf(one.upload.cid), one)
       }
-      const all = Promise.withResolvers<unknown>()
-      const others = { wait: () => all.promise, isAlone: different.size === 1 }
+      const together = Promise.withResolvers<unknown>()
+      const others = { wait: () => together.promise, isAlone: different.size === 1 }
       const joined = [...different.values()].map((one) => join(one, others))
-      all.resolve(Promise.all(joined.map(({ enough }) => enough)))
-      all.promise.catch(() => {})
+      together.resolve(Promise.all(joined.map(({ enough }) => enough)))
+      together.promise.catch(() => {})
       const outcomes = await Promise.allSettled(joined.map(({ confirmed }) => confirmed))
       const reasons = outcomes.flatMap((one) => (one.status === 'rejected' ? [one.reason as unknown] : []))
       if (reasons.length === 0) return
@@ -169,33 +95,37 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
       // Of the others nobody was told.
       await Promise.all(takenUp.filter(({ isAccepted }) => isAccepted).map(({ done }) => done))
     },
-    open: () => [...flights.values()].map(({ entry }) => entry),
+    open: () => [...onTheirWay.values()].map(({ entry }) => entry),
     async giveUp(cid, name, losing = false) {
-      const flight = flights.get(nameOf(cid))
-      if (flight?.entry.owed?.includes(name)) {
-        await flying.writeOff(flight, name)
+      const delivery = onTheirWay.get(nameOf(cid))
+      if (delivery?.entry.owed?.includes(name)) {
+        await behind.writeOff(delivery, name)
         return 'given-up'
       }
-      const isKnown = providers.some((one) => one.name === name) || flight?.entry.providers[name] !== undefined
-      if (!flight || !isKnown || standing(flight, name).state !== 'wanted') return 'unknown'
+      const isKnown = providers.some((one) => one.name === name) || delivery?.entry.providers[name] !== undefined
+      if (!delivery || !isKnown || delivery.standing(name).state !== 'wanted') return 'unknown'
       const isWantedElsewhere = providers.some(
-        (one) => one.name !== name && standing(flight, one.name).state === 'wanted',
+        (one) => one.name !== name && delivery.standing(one.name).state === 'wanted',
       )
-      const isLast = !isWantedElsewhere && !isHeld(flight.entry)
+      const isLast = !isWantedElsewhere && !isHeld(delivery.entry)
       if (isLast && !losing) return 'only-copy'
-      stand(flight, name, { ...standing(flight, name), state: 'given-up' })
-      await note(flight, {})
-      if (isLast && flight.entry.accepted) await traces.finish(flight)
-      else flying.goOn(flight)
+      delivery.stand(name, { ...delivery.standing(name), state: 'given-up' })
+      await delivery.write()
+      if (!isLast) behind.goOn(delivery)
+      else if (delivery.isAwaited) track(behind.lost(delivery)).catch(said('journal.remove', delivery.entry))
+      else await behind.lost(delivery)
       return 'given-up'
     },
     async close() {
       controller.abort(new Failure('cancelled', 'this gateway stops', { source: 'ours' }))
-      for (const flight of flights.values()) for (const cancel of flight.timers.values()) cancel()
+      for (const delivery of onTheirWay.values()) delivery.rest()
       await Promise.allSettled([...working])
-      await Promise.allSettled([...flights.values()].map(({ written }) => written))
+      await Promise.allSettled([...onTheirWay.values()].map((delivery) => delivery.atRest()))
       // From now on they are whoever's takes them up.
-      for (const { entry } of flights.values()) claims.end(entry.id)
+      for (const delivery of onTheirWay.values()) {
+        if (!delivery.isOver) delivery.happened('stopped')
+        claims.end(delivery.entry.id)
+      }
     },
   }
 }

@@ -4,10 +4,11 @@ import type { LocalStore, Provider } from '../../../backends/pinning/contract.ts
 import type { Block } from '../../core/block.ts'
 import type { Log } from '../../core/log.ts'
 import type { Claim, Claims } from '../claims.ts'
-import { isHeld, type Journal, nameOf, recordOf } from '../spool/journal.ts'
+import { type Journal, recordOf } from '../spool/journal.ts'
 import type { Spools } from '../spool/spool.ts'
-import type { Flight } from './flight.ts'
+import type { Delivery } from './delivery.ts'
 import type { Quorum } from './quorum.ts'
+import { meanings } from './states.ts'
 
 export type TraceOptions = {
   readonly providers: readonly Provider[]
@@ -17,41 +18,41 @@ export type TraceOptions = {
   readonly journal: Journal
   readonly spools: Spools
   readonly claims: Claims
-  readonly flights: Map<string, Flight>
+  readonly deliveries: Map<string, Delivery>
   readonly closing: AbortSignal
   readonly log: Log
 }
 
 export interface Traces {
   /** Read from where it waits, as long as no disk of ours holds it otherwise. */
-  offer(flight: Flight): Promise<void>
-  isHeldHere(flight: Flight): boolean
+  offer(delivery: Delivery): Promise<void>
+  isHeldHere(delivery: Delivery): boolean
   /** From wherever it lies on this machine. */
-  blocks(flight: Flight, signal: AbortSignal): AsyncIterable<Block>
+  blocks(delivery: Delivery, signal: AbortSignal): AsyncIterable<Block>
   /** Its spool, where our own disk holds it otherwise. */
-  shed(flight: Flight): Promise<void>
-  heldLocally(flight: Flight): Promise<readonly string[]>
-  undo(flight: Flight, claim: Claim | undefined): Promise<void>
-  /** Its entry and its spool, whatever is said of it. */
-  remove(flight: Pick<Flight, 'entry' | 'written'>): Promise<void>
-  finish(flight: Flight): Promise<void>
+  shed(delivery: Delivery): Promise<void>
+  heldLocally(delivery: Delivery): Promise<readonly string[]>
+  /** One that cannot be confirmed. Does not reject. */
+  undo(delivery: Delivery, claim: Claim | undefined): Promise<void>
+  /** One that is over: its entry goes, or becomes a record, and its spool goes. */
+  end(delivery: Delivery): Promise<void>
 }
 
 export function createTraces(options: TraceOptions): Traces {
-  const { providers, stores, quorum, journal, spools, claims, flights, closing, log } = options
+  const { providers, stores, quorum, journal, spools, claims, deliveries, closing, log } = options
 
-  const isHeldHere = ({ entry }: Flight): boolean => quorum.holders(entry).some(({ traits }) => traits.local)
+  const isHeldHere = ({ entry }: Delivery): boolean => quorum.holders(entry).some(({ traits }) => traits.local)
 
-  const offer = async (flight: Flight): Promise<void> => {
-    if (!isHeldHere(flight)) await spools.offer(flight.entry.id)
+  const offer = async (delivery: Delivery): Promise<void> => {
+    if (!isHeldHere(delivery)) await spools.offer(delivery.entry.id)
   }
 
-  const shed = async (flight: Flight): Promise<void> => {
-    if (isHeldHere(flight)) await spools.drop(flight.entry.id)
+  const shed = async (delivery: Delivery): Promise<void> => {
+    if (isHeldHere(delivery)) await spools.drop(delivery.entry.id)
   }
 
   /** Pins of the same file from before, also from before a crash in the middle: those are not ours to undo. */
-  async function heldLocally({ upload, entry }: Flight): Promise<readonly string[]> {
+  async function heldLocally({ upload, entry }: Delivery): Promise<readonly string[]> {
     if (entry.heldBefore) return entry.heldBefore
     const locals = providers.filter(({ traits }) => traits.local)
     const states = await Promise.all(locals.map((one) => one.status(upload.cid, closing).catch(() => 'pinned')))
@@ -62,48 +63,42 @@ export function createTraces(options: TraceOptions): Traces {
    * Nothing is kept here of what nobody was told of. What lies at a remote provider stays there: it may be pinned for
    * somebody else too, and a pin too many hurts nobody.
    */
-  async function undo(flight: Flight, claim: Claim | undefined): Promise<void> {
-    flight.over = true
-    const { cid } = flight.upload
+  async function undo(delivery: Delivery, claim: Claim | undefined): Promise<void> {
+    const { cid } = delivery.upload
     try {
       await claim?.leave(async () => {
-        for (const one of quorum.holders(flight.entry))
-          if (one.traits.local && !claim.before.includes(one.name)) await one.unpin(cid, closing)
+        for (const { name, traits, unpin } of quorum.holders(delivery.entry))
+          if (traits.local && !claim.before.includes(name)) await unpin(cid, closing)
       })
-      await remove(flight)
+      await end(delivery)
     } catch (error) {
-      log('error', 'upload.undo', { cid: flight.entry.cid, error: String(error) })
+      log('error', 'upload.undo', { cid: delivery.entry.cid, error: String(error) })
     } finally {
-      if (flights.get(nameOf(cid)) === flight) flights.delete(nameOf(cid))
+      forget(delivery)
+      delivery.happened('undone')
     }
   }
 
-  async function remove({ entry, written }: Pick<Flight, 'entry' | 'written'>): Promise<void> {
+  /** As its state says: a record of what is held, and nothing of what is not. */
+  async function end(delivery: Delivery): Promise<void> {
+    const { state, entry } = delivery
     try {
-      await written
-      await journal.remove(entry)
+      await delivery.atRest()
+      if (meanings[state].journal === 'record') await journal.finish(entry)
+      else await journal.remove(entry)
     } finally {
+      forget(delivery)
       await spools.drop(entry.id)
       claims.end(entry.id)
     }
   }
 
-  async function finish(flight: Flight): Promise<void> {
-    flight.over = true
-    for (const cancel of flight.timers.values()) cancel()
-    try {
-      await flight.written
-      // A record says that it is held. What an operator lets go, nobody holds.
-      if (isHeld(flight.entry)) await journal.finish(flight.entry)
-      else await journal.remove(flight.entry)
-    } finally {
-      if (flights.get(nameOf(flight.upload.cid)) === flight) flights.delete(nameOf(flight.upload.cid))
-      await spools.drop(flight.entry.id)
-      claims.end(flight.entry.id)
-    }
+  /** The same file may have come again, and is another delivery now. */
+  function forget(delivery: Delivery): void {
+    if (deliveries.get(delivery.entry.cid) === delivery) deliveries.delete(delivery.entry.cid)
   }
 
-  const blocks = ({ entry }: Flight, signal: AbortSignal) => spools.open(recordOf(entry), stores).blocks(signal)
+  const blocks = ({ entry }: Delivery, signal: AbortSignal) => spools.open(recordOf(entry), stores).blocks(signal)
 
-  return { offer, isHeldHere, blocks, shed, heldLocally, undo, remove, finish }
+  return { offer, isHeldHere, blocks, shed, heldLocally, undo, end }
 }

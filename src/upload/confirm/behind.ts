@@ -1,0 +1,126 @@
+// What goes on behind an answer: providers that do not hold an upload yet, shared tiers that lack it, the same file that
+// comes again meanwhile, and its end.
+import type { LocalStore, Provider, Upload } from '../../../backends/pinning/contract.ts'
+import type { Log } from '../../core/log.ts'
+import { isHeld } from '../spool/journal.ts'
+import type { Spools } from '../spool/spool.ts'
+import type { Asks } from './asks.ts'
+import type { Delivery } from './delivery.ts'
+import type { Owed } from './owed.ts'
+import type { Quorum } from './quorum.ts'
+import type { Traces } from './traces.ts'
+
+export type BehindOptions = {
+  readonly providers: readonly Provider[]
+  readonly stores: readonly LocalStore[]
+  readonly quorum: Quorum
+  readonly spools: Spools
+  readonly traces: Traces
+  readonly asks: Asks
+  readonly owed: Owed
+  readonly log: Log
+  readonly onConfirmed: (upload: Upload, signal: AbortSignal) => Promise<readonly string[]>
+  readonly closing: AbortSignal
+  readonly track: <T>(work: Promise<T>) => Promise<T>
+}
+
+/** What an upload is known by, and the spool that it lies in. */
+export type Spooled = { readonly upload: Upload; readonly id: string }
+
+export interface Behind {
+  /** To providers and tiers that do not have it yet, or to its end. */
+  goOn(delivery: Delivery): void
+  /** Every provider holds it, or was given up on, and one does hold it. */
+  settled(delivery: Delivery): void
+  /** The same file again, where enough hold it: what is damaged here is put right. */
+  mend(delivery: Delivery, spooled: Spooled): Promise<void>
+  /** This tier is not to have it any more. */
+  writeOff(delivery: Delivery, tier: string): Promise<void>
+  /** The same file again is another delivery from now on. */
+  replaced(delivery: Delivery): void
+  /** An operator gave up on its last copy. */
+  lost(delivery: Delivery): Promise<void>
+}
+
+export function createBehind(options: BehindOptions): Behind {
+  const { providers, quorum, spools, traces, asks, owed, log, onConfirmed, closing, track } = options
+
+  const said =
+    (event: string, { entry }: Delivery) =>
+    (error: unknown) => {
+      if (!closing.aborted) log('error', event, { cid: entry.cid, error: String(error) })
+    }
+
+  function goOn(delivery: Delivery): void {
+    if (!closing.aborted && delivery.state === 'accepted')
+      for (const tier of delivery.entry.owed ?? []) owe(delivery, tier)
+    asks.goOn(delivery)
+  }
+
+  function owe(delivery: Delivery, tier: string): void {
+    const { entry, upload } = delivery
+    const isOnlyHere = !traces.isHeldHere(delivery)
+    owed.add(entry.id, tier, {
+      cid: entry.cid,
+      bytes: isOnlyHere ? upload.bytes : 0,
+      blocks: (signal) => traces.blocks(delivery, signal),
+      onOver: () => void track(writeOff(delivery, tier)).catch(said('journal.write', delivery)),
+    })
+  }
+
+  async function writeOff(delivery: Delivery, tier: string): Promise<void> {
+    owed.drop(delivery.entry.id, tier)
+    if (delivery.isOver) return
+    delivery.change({ owed: (delivery.entry.owed ?? []).filter((name) => name !== tier) })
+    await delivery.write()
+    goOn(delivery)
+  }
+
+  /** What lies on this disk may have rotted: a provider of this machine is believed when it was given it anew. */
+  async function mend(delivery: Delivery, { upload, id }: Spooled): Promise<void> {
+    try {
+      const locals = quorum.holders(delivery.entry).filter(({ traits }) => traits.local)
+      const attempts = await Promise.all(locals.map((one) => asks.askAgain(delivery, one, upload)))
+      if (attempts.some(({ isHeld }) => !isHeld)) await delivery.write()
+      if (!quorum.isEnough(delivery.entry)) throw quorum.unconfirmed(attempts)
+      const owes = await onConfirmed(upload, closing)
+      const before = delivery.entry.owed ?? []
+      for (const tier of before) if (!owes.includes(tier)) owed.drop(delivery.entry.id, tier)
+      if (owes.length > 0 || before.length > 0) {
+        delivery.change({ owed: owes })
+        await delivery.write()
+      }
+      await delivery.inTurn(() => spools.replace(delivery.entry.id, id))
+    } finally {
+      await spools.drop(id)
+    }
+    goOn(delivery)
+  }
+
+  return {
+    goOn,
+    settled(delivery) {
+      if (delivery.entry.owed?.length) {
+        void track(delivery.inTurn(() => traces.shed(delivery))).catch(said('upload.drop', delivery))
+        return
+      }
+      delivery.happened('settled')
+      void track(traces.end(delivery)).catch(said('journal.finish', delivery))
+    },
+    mend,
+    writeOff,
+    replaced(delivery) {
+      delivery.happened('replaced')
+      for (const tier of delivery.entry.owed ?? []) owed.drop(delivery.entry.id, tier)
+      void track(traces.end(delivery)).catch(said('journal.remove', delivery))
+    },
+    async lost(delivery) {
+      // A client may wait for the same file just now: what comes of that is known then.
+      if (delivery.isAwaited) await delivery.confirmed.catch(() => {})
+      const isWanted = providers.some(({ name }) => delivery.standing(name).state === 'wanted')
+      if (delivery.state !== 'accepted' || isWanted || isHeld(delivery.entry)) return
+      delivery.happened('dropped')
+      await traces.end(delivery)
+    },
+  }
+}

@@ -1,0 +1,101 @@
+// One upload for which a client waits: providers are asked until enough hold it, the tiers get it, and then it counts. What
+// cannot be confirmed is undone.
+import type { Provider, Upload } from '../../../backends/pinning/contract.ts'
+import { Failure } from '../../core/failure.ts'
+import type { Log } from '../../core/log.ts'
+import type { Claim, Claims } from '../claims.ts'
+import type { Asks } from './asks.ts'
+import type { Attempt } from './attempt.ts'
+import type { Delivery } from './delivery.ts'
+import type { Quorum } from './quorum.ts'
+import { askEverybody } from './round.ts'
+import type { Traces } from './traces.ts'
+
+export type ConfirmingOptions = {
+  readonly providers: readonly Provider[]
+  readonly quorum: Quorum
+  readonly claims: Claims
+  readonly traces: Traces
+  readonly asks: Asks
+  readonly log: Log
+  /** Enough hold it; what is to be done before the client is told. The answer: shared tiers that lack it. Does not reject. */
+  readonly onConfirmed: (upload: Upload, signal: AbortSignal) => Promise<readonly string[]>
+  readonly closing: AbortSignal
+  readonly track: <T>(work: Promise<T>) => Promise<T>
+}
+
+/** Of an upload that would have counted, had it come alone. */
+export class OtherFailed extends Error {}
+
+/** `others`: resolves when enough hold each of those it came with. */
+export type Confirming = (delivery: Delivery, others: () => Promise<unknown>) => Promise<void>
+
+export function createConfirming(options: ConfirmingOptions): Confirming {
+  const { providers, quorum, claims, traces, asks, log, onConfirmed, closing, track } = options
+
+  function askOnce(delivery: Delivery): Promise<readonly Attempt[]> {
+    const { stop } = delivery
+    return askEverybody({
+      providers,
+      quorum,
+      entry: () => delivery.entry,
+      ask: async (provider) => {
+        const attempt = await asks.ask(delivery, provider, stop.signal)
+        if (!attempt.isHeld) {
+          const { class: kind, why } = attempt
+          log('warn', 'upload.provider', { cid: delivery.entry.cid, provider: provider.name, class: kind, why })
+        }
+        return attempt
+      },
+      onBegun: (work) => delivery.asks.push(track(work)),
+    })
+  }
+
+  async function accept(delivery: Delivery): Promise<void> {
+    const owed = await onConfirmed(delivery.upload, closing)
+    delivery.happened('ready')
+    delivery.change({ owed })
+    // Where all have it, its record is written as a whole; there is nothing to be taken up after a crash.
+    const isEverywhere = quorum.holders(delivery.entry).length === providers.length && owed.length === 0
+    if (!isEverywhere) await delivery.write()
+    delivery.happened('written')
+  }
+
+  async function giveUp(delivery: Delivery, claim: Claim | undefined): Promise<void> {
+    delivery.happened('failed')
+    if (!delivery.isOver) return
+    delivery.stop.abort(new Failure('cancelled', 'the upload cannot be confirmed', { source: 'ours' }))
+    await Promise.allSettled(delivery.asks)
+    await traces.undo(delivery, claim)
+  }
+
+  return async (delivery, others) => {
+    closing.throwIfAborted()
+    const onClose = () => delivery.stop.abort(closing.reason)
+    closing.addEventListener('abort', onClose, { once: true })
+    let claim: Claim | undefined
+    try {
+      claim = await claims.claim(delivery.entry.cid, () => traces.heldLocally(delivery))
+      delivery.change({ heldBefore: claim.before })
+      await delivery.write()
+      const attempts = await askOnce(delivery)
+      closing.throwIfAborted()
+      if (!quorum.isEnough(delivery.entry) && !quorum.canQueue(attempts)) throw quorum.unconfirmed(attempts)
+      delivery.happened('enough')
+      await others().catch((cause: unknown) => {
+        throw new OtherFailed('one that it came with cannot be confirmed', { cause })
+      })
+      closing.throwIfAborted()
+      await traces.offer(delivery)
+      await accept(delivery)
+      claim.keep()
+    } catch (error) {
+      // A process that ends leaves the work to the next one.
+      if (!closing.aborted) await giveUp(delivery, claim)
+      throw error
+    } finally {
+      await claim?.leave()
+      void Promise.allSettled(delivery.asks).then(() => closing.removeEventListener('abort', onClose))
+    }
+  }
+}

@@ -1,0 +1,74 @@
+// The uploads that are on their way, by CID: where each begins, and what each is made of.
+import type { LocalStore, Provider, Upload } from '../../../backends/pinning/contract.ts'
+import type { Clock } from '../../core/clock.ts'
+import type { Log } from '../../core/log.ts'
+import type { Claims } from '../claims.ts'
+import type { Entry, Journal } from '../spool/journal.ts'
+import type { Spools } from '../spool/spool.ts'
+import { type Asks, createAsks } from './asks.ts'
+import { type Behind, createBehind } from './behind.ts'
+import { createConfirming } from './confirming.ts'
+import { createDelivery, type Delivery } from './delivery.ts'
+import type { Owed } from './owed.ts'
+import type { Quorum } from './quorum.ts'
+import { createTraces } from './traces.ts'
+
+export type DeliveriesOptions = {
+  readonly providers: readonly Provider[]
+  /** Of this machine: what was pinned. */
+  readonly stores: readonly LocalStore[]
+  readonly quorum: Quorum
+  readonly journal: Journal
+  readonly spools: Spools
+  readonly claims: Claims
+  readonly clock: Clock
+  readonly log: Log
+  readonly pinMs: number
+  readonly random: () => number
+  /** Enough hold it; what is to be done before the client is told. The answer: shared tiers that lack it. Does not reject. */
+  readonly onConfirmed: (upload: Upload, signal: AbortSignal) => Promise<readonly string[]>
+  readonly owed: Owed
+  readonly closing: AbortSignal
+  /** Work that goes on behind an answer, and is waited for at the end. */
+  readonly track: <T>(work: Promise<T>) => Promise<T>
+}
+
+/** `isAsked`: a client waits for it to be confirmed. `others`: resolves when enough hold each of those it came with. */
+export type Beginning = { readonly others?: () => Promise<unknown>; readonly isAsked?: boolean }
+
+export interface Deliveries {
+  readonly all: ReadonlyMap<string, Delivery>
+  readonly behind: Behind
+  begin(upload: Upload, entry: Entry, how?: Beginning): Delivery
+}
+
+export function createDeliveries(options: DeliveriesOptions): Deliveries {
+  const { journal, claims, clock, log, track } = options
+  const all = new Map<string, Delivery>()
+  const traces = createTraces({ ...options, deliveries: all })
+  const asks: Asks = createAsks({ ...options, onSettled: (delivery) => behind.settled(delivery) })
+  const behind = createBehind({ ...options, traces, asks })
+  const confirm = createConfirming({ ...options, traces, asks })
+
+  return {
+    all,
+    behind,
+    begin(upload, entry, how = {}) {
+      const { others = async () => {}, isAsked = !entry.accepted } = how
+      const delivery = createDelivery({
+        upload,
+        entry,
+        isAsked,
+        confirm: (one) => (isAsked ? confirm(one, others) : traces.offer(one)),
+        journal,
+        clock,
+        log,
+      })
+      claims.begin(entry.id)
+      all.set(entry.cid, delivery)
+      const goOn = () => behind.goOn(delivery)
+      void track(delivery.confirmed).then(goOn, goOn)
+      return delivery
+    },
+  }
+}

@@ -1,0 +1,118 @@
+// Uploads that come together, and the same file that is under way already: which delivery each becomes a part of.
+import type { LocalStore } from '../../../backends/pinning/contract.ts'
+import type { Clock } from '../../core/clock.ts'
+import type { Log } from '../../core/log.ts'
+import type { Claims } from '../claims.ts'
+import { diskFailure } from '../failures.ts'
+import { type Entry, type Journal, nameOf, recordOf } from '../spool/journal.ts'
+import type { Spools } from '../spool/spool.ts'
+import type { Spooled } from './behind.ts'
+import { OtherFailed } from './confirming.ts'
+import type { Deliveries } from './deliveries.ts'
+import type { Delivery } from './delivery.ts'
+import type { Quorum } from './quorum.ts'
+
+export type JoiningOptions = {
+  readonly deliveries: Deliveries
+  readonly quorum: Quorum
+  readonly journal: Journal
+  readonly spools: Spools
+  readonly stores: readonly LocalStore[]
+  readonly claims: Claims
+  readonly clock: Clock
+  readonly log: Log
+  readonly closing: AbortSignal
+  readonly track: <T>(work: Promise<T>) => Promise<T>
+}
+
+/** Those that come with it. */
+type Others = { readonly wait: () => Promise<unknown>; readonly isAlone: boolean }
+type Joined = { enough: Promise<void>; confirmed: Promise<void> }
+
+export interface Joining {
+  /** One that goes with others. `enough` resolves when enough hold it. */
+  join(spooled: Spooled, others: Others): Joined
+  /** What another process, or the gateway before this one, left. */
+  takeUp(entry: Entry): Promise<void>
+}
+
+export function createJoining(options: JoiningOptions): Joining {
+  const { deliveries, quorum, journal, spools, stores, claims, clock, log, closing, track } = options
+  const { all, begin, behind } = deliveries
+
+  function join(spooled: Spooled, others: Others): Joined {
+    const running = all.get(nameOf(spooled.upload.cid))
+    if (running?.isAwaited) return inTime(withRunning(running, spooled, others))
+    // One that is over is everywhere, and only its record is still being written.
+    if (!running || running.isOver) return anew(spooled, others)
+    if (!quorum.isEnough(running.entry)) return inTime(again(running, spooled, others))
+    const mended = track(behind.mend(running, spooled))
+    return { enough: mended, confirmed: mended }
+  }
+
+  function anew({ upload, id }: Spooled, others: Others): Joined {
+    const { cid, profile, bytes, carBytes } = upload
+    const at = new Date(clock.now()).toISOString()
+    const entry = { id, cid: nameOf(cid), profile, bytes, carBytes, at, accepted: false, providers: {} }
+    return begin(upload, entry, { others: others.wait })
+  }
+
+  async function withRunning(running: Delivery, spooled: Spooled, others: Others): Promise<Joined> {
+    try {
+      await running.confirmed
+    } catch (error) {
+      // What that one came with is no reason for this one to fail: it begins anew, with the bytes it brought. It waits
+      // for yet another one only where nobody waits for it, so that no two ever wait for each other.
+      const mayWait = others.isAlone || !all.has(nameOf(spooled.upload.cid))
+      if (error instanceof OtherFailed && mayWait) return join(spooled, others)
+      await spools.drop(spooled.id)
+      throw error
+    }
+    await spools.drop(spooled.id)
+    return { enough: Promise.resolve(), confirmed: Promise.resolve() }
+  }
+
+  /**
+   * The same file again, of which a client was told and which is not where it has to be now: who brings it waits for that,
+   * and what they bring takes the place of what waited here. It may have been damaged.
+   */
+  async function again(old: Delivery, spooled: Spooled, others: Others): Promise<Joined> {
+    const { upload, id } = spooled
+    const entry = { ...old.entry, id }
+    claims.begin(id)
+    try {
+      await journal.write(entry)
+    } catch (error) {
+      claims.end(id)
+      await spools.drop(id)
+      throw diskFailure(error, 'write the journal')
+    }
+    if (all.get(entry.cid) !== old || old.state !== 'accepted') {
+      await journal.remove(entry)
+      claims.end(id)
+      return join(spooled, others)
+    }
+    const delivery = begin(upload, { ...old.entry, id }, { others: others.wait, isAsked: true })
+    behind.replaced(old)
+    return delivery
+  }
+
+  return {
+    join,
+    takeUp(entry) {
+      const goesOn = () => begin(spools.open(recordOf(entry), stores), entry).confirmed.catch(() => {})
+      const running = all.get(entry.cid)
+      if (!running) return goesOn()
+      // The same file came anew: where that one counts, it is brought to every provider.
+      const forget = () => journal.remove(entry).then(() => spools.drop(entry.id))
+      return track(running.confirmed.then(forget, goesOn)).catch((error: unknown) => {
+        if (!closing.aborted) log('error', 'journal.take-up', { cid: entry.cid, error: String(error) })
+      })
+    },
+  }
+}
+
+const inTime = (work: Promise<Joined>): Joined => ({
+  enough: work.then((one) => one.enough),
+  confirmed: work.then((one) => one.confirmed),
+})
