@@ -358,6 +358,17 @@ test('a probe decides about usable, and one that is not usable has no time when 
   assert.equal(state(), 'ready')
 })
 
+test('one that brought proved bytes is not out because it does not know what a probe asks for, until that is long ago', async () => {
+  const { clock, standing, win, fail, state } = make()
+  await win()
+  await fail('broken')
+  standing.probed({ ...report, usable: false, findings: ['no empty block'] })
+  assert.equal(state(), 'ready')
+  await clock.advance(11 * minute)
+  standing.probed({ ...report, usable: false })
+  assert.equal(state(), 'unusable')
+})
+
 test('while one gateway takes over from another both look, and one that was refused leaves the other as it was', async () => {
   const { standing, failAt } = make()
   const looks = { old: 0, refused: 0 }

@@ -36,6 +36,7 @@ const calmMs = 10_000
 const quarantineMs = 600_000
 const mostQuarantineMs = 86_400_000
 const throttleDefaultMs = 60_000
+const trustedMs = 600_000
 // What nobody can have meant is taken for this.
 const mostThrottleMs = 3_600_000
 
@@ -57,6 +58,7 @@ export function createHealth(options: {
   let quarantineUntil = 0
   let lies = 0
   let isUnusable = false
+  let broughtAt = Number.NEGATIVE_INFINITY // what was proved
   let isTold = false
 
   const restMs = () => Math.min(mostRestMs, firstRestMs * 2 ** (rests - 1))
@@ -79,6 +81,7 @@ export function createHealth(options: {
 
   function answered(): void {
     moments = rests = restUntil = 0
+    broughtAt = clock.monotonic()
     // One that comes and goes is told of once.
     if (!isTold || clock.monotonic() - restedAt < calmMs) return
     isTold = false
@@ -137,7 +140,9 @@ export function createHealth(options: {
         why: 'it sent bytes that do not hash to their CID',
       })
     },
-    looked(usable, findings) {
+    looked(isProbeHappy, findings) {
+      // What it has just brought says more than a probe: some do not know the empty block that a probe asks for.
+      const usable = isProbeHappy || clock.monotonic() - broughtAt < trustedMs
       if (isUnusable !== !usable) {
         log(usable ? 'info' : 'warn', usable ? 'upstream.usable' : 'upstream.unusable', { upstream: name, findings })
       }
