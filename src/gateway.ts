@@ -11,11 +11,10 @@
 // is held goes into the tiers (upload/fill) before the answer is given.
 import './config/node-version.ts'
 import type { RequestListener } from 'node:http'
-import type { Router } from 'express'
 import { type Config, type ConfigInput, isConfig, type Parsed, parseConfigBeside } from './config/load.ts'
 import { type Clock, systemClock } from './core/clock.ts'
 import type { Log } from './core/log.ts'
-import { createDoors, type Doors } from './http/doors.ts'
+import { createDoors, type Doors, type Middleware } from './http/doors.ts'
 import type { Added, AddOptions, AddSource } from './library/add.ts'
 import type { GetOptions, Got } from './library/get.ts'
 import { createLifecycle, notStarted } from './library/lifecycle.ts'
@@ -46,6 +45,7 @@ export {
   isFailure,
 } from './core/failure.ts'
 export type { Log, LogLevel } from './core/log.ts'
+export type { Middleware } from './http/doors.ts'
 export type { Added, AddOptions, AddSource } from './library/add.ts'
 export type { GetOptions, Got } from './library/get.ts'
 export type { OwnBackends } from './library/own.ts'
@@ -53,10 +53,10 @@ export type { OwnBackends } from './library/own.ts'
 /** A gateway in a program. Nothing is touched before `start`: no folder, no network, no timer, no listener. */
 export interface Gateway {
   /**
-   * Everything the public address answers, as a router for an Express application: at its root, or below a path, where
+   * Everything the public address answers, for `app.use` of an Express application, 5 or 4: at its root, or below a path, where
    * `hosts` with subdomains have no effect. What is not ours goes on to the application, uncounted.
    */
-  readonly router: Router
+  readonly router: Middleware
   /**
    * The same with the fast lane in front and a 404 behind it, for a server of its own: `http.createServer(gateway.handler)`.
    * Requests wait while the gateway starts, as they do at the router. Before `start` and after `close` they are 503.

@@ -1,13 +1,16 @@
 // The doors of a gateway in a program: they can be mounted before it runs, and lead to it when it does. Before its start and
 // behind its end they answer 503, while it starts they let requests wait. What is not ours passes the router at any time.
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
-import express, { type Router } from 'express'
+import type { Request, Response, Router } from 'express'
 import type { Failure } from '../core/failure.ts'
 import { createForwarded } from './hosts/forwarded.ts'
 import { createHosts, type HostOptions } from './hosts/hosts.ts'
 import { createStarting, type StartingOptions } from './starting.ts'
 import { createRequestIds, requestIdHeader } from './wire/request-id.ts'
 import { readTarget } from './wire/request-target.ts'
+
+/** For `app.use` of Express 5 and 4, and for whatever else calls it as they do. */
+export type Middleware = (request: IncomingMessage, response: ServerResponse, next: (error?: unknown) => void) => void
 
 /** Where they lead. */
 export type Inside = {
@@ -16,7 +19,10 @@ export type Inside = {
   readonly admin: RequestListener
 }
 
-export interface Doors extends Inside {
+export interface Doors {
+  readonly router: Middleware
+  readonly handler: RequestListener
+  readonly admin: RequestListener
   serves(host: string): boolean
   /** Requests wait from now on. */
   hold(): void
@@ -72,12 +78,13 @@ export function createDoors(options: DoorsOptions): Doors {
     }
   }
 
-  const router = express.Router({ caseSensitive: true, strict: true })
-  router.use(function pass(request, response, next) {
-    if (typeof state === 'object' && 'inside' in state) return state.inside.router(request, response, next)
-    if (isOurs(request)) wait(request, response, () => pass(request, response, next))
+  function router(request: IncomingMessage, response: ServerResponse, next: (error?: unknown) => void): void {
+    // It asks nothing of them but what Node's have: those of Express 4 do as well.
+    if (typeof state === 'object' && 'inside' in state)
+      state.inside.router(request as Request, response as Response, next)
+    else if (isOurs(request)) wait(request, response, () => router(request, response, next))
     else next()
-  })
+  }
 
   return {
     router,
