@@ -173,6 +173,16 @@ cache: { tiers: [{ use: s3, bucket: b, region: r, endpoint: ${url}, forcePathSty
     })
   }
 
+  it('keeps what Node compiled in its own folder, and not where another user may have put something', async () => {
+    const { NODE_COMPILE_CACHE: _, ...env } = process.env
+    const ask = `import m from 'node:module'; process.on('exit', () => console.error(m.getCompileCacheDir()))`
+    const args = ['--import', `data:text/javascript,${ask}`, program, '--version']
+    const err = await new Promise<string>((resolve) => {
+      execFile(process.execPath, args, { env }, (_error, _out, said) => resolve(said))
+    })
+    assert.ok(err.startsWith(fileURLToPath(new URL('../../node_modules/.cache/cidgate/', import.meta.url))), err)
+  })
+
   it('checks a configuration: one line for each mistake and 2, or one line and 0', async () => {
     const bad = await configFile('bad.yaml', 'retreival: {}\nlisten: 80\n')
     const outcome = await run('check', bad)
@@ -237,14 +247,18 @@ cache: { tiers: [{ use: s3, bucket: b, region: r, endpoint: ${url}, forcePathSty
   it('serves within two seconds of its start, reloads on SIGHUP, and ends with 0 on SIGTERM', async () => {
     const file = await configFile('serve.yaml', offline())
     let started = await start(file)
-    // A machine that is busy with other things says nothing about us: one of three has to be in time.
-    for (let more = 2; more > 0 && started.startMs >= 2000; more--) {
+    // A machine that is busy with other things says nothing about us: it is as late with what does hardly anything.
+    let mostMs = 2000
+    if (started.startMs >= mostMs) {
       started.child.kill('SIGKILL')
       started = await start(file)
+      const began = performance.now()
+      await run('--version')
+      mostMs = Math.max(mostMs, 12 * (performance.now() - began))
     }
     const { child, said, startMs, url } = started
     assert.match(said.out, /^cidgate \(pid \d+\): http:\/\/127\.0\.0\.1:\d+ \(admin: http:\/\/127\.0\.0\.1:\d+\)\n$/)
-    assert.ok(startMs < 2000, `it took ${Math.round(startMs)} ms`)
+    assert.ok(startMs < mostMs, `it took ${Math.round(startMs)} ms, of ${Math.round(mostMs)}`)
     assert.equal((await fetch(`${url}/ipfs/nonsense`)).status, 400)
 
     await writeFile(file, 'listen: nowhere\n')
