@@ -46,7 +46,9 @@ export function openSession(
 
   async function fromUpstreams(cid: CID, around: DagWant | undefined): Promise<Uint8Array> {
     upstreams.refuseRemembered(cid, around)
-    // An answer that ended after the first look may have left it in memory on its way out.
+    // The second look, once, on the only way to a flight. Two requests for one block: the first finds it in no tier and is
+    // held up; the second flies for it, gets it, and its flight ends with the block in memory. Without this look the first
+    // would find no flight to join and start another one.
     const left = await stack.findFast(cid, signal)
     if (left) return fromTier(left)
     const bytes = await upstreams.get(cid, around, lastFrom)
