@@ -210,13 +210,38 @@ test('false bytes once are a quarantine, longer each time; those of one moment a
   const { clock, enter, fail, state } = make()
   const asks = await Promise.all([enter(), enter(), enter()])
   for (const ask of asks) ask.failed(failure('false-bytes'))
-  await clock.advance(9 * minute)
-  assert.equal(state(), 'quarantined')
-  await clock.advance(minute + 1)
-  assert.equal(state(), 'ready')
+  await clock.advance(4 * second)
+  assert.equal(state('b'), 'quarantined')
+  await clock.advance(second + 1)
+  assert.equal(state('b'), 'ready')
   await fail('false-bytes')
-  await clock.advance(19 * minute)
-  assert.equal(state(), 'quarantined')
+  await clock.advance(9 * second)
+  assert.equal(state('b'), 'quarantined')
+})
+
+test('a liar is out for up to an hour, and one that was true for ten minutes begins anew', async () => {
+  const { clock, standing, fail, state } = make()
+  const out = async () => {
+    await fail('false-bytes')
+    const { untilMs = 0 } = standing.state('b')
+    await clock.advance(untilMs + 1)
+    return Math.round(untilMs / second)
+  }
+  const all: number[] = []
+  for (let count = 0; count < 12; count++) all.push(await out())
+  assert.deepEqual(all, [5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600, 3600])
+  await clock.advance(11 * minute)
+  assert.equal(state(), 'ready')
+  assert.equal(await out(), 5)
+})
+
+test('what it sent false bytes for is asked of others for a minute, and of it no more', async () => {
+  const { clock, fail, state } = make()
+  await fail('false-bytes')
+  await clock.advance(5 * second + 1)
+  assert.deepEqual([state('a'), state('b')], ['quarantined', 'ready'])
+  await clock.advance(minute)
+  assert.equal(state('a'), 'ready')
 })
 
 test('a client that left is held against nobody', async () => {

@@ -1,18 +1,22 @@
-// What an upstream was asked for lately and did not bring: asked for again, it may be nowhere, and has to be content with
-// the places that others leave.
+// What an upstream was asked for lately and brought nothing, or nothing true: asked for again, it may be nowhere, and has to be
+// content with the places that others leave; or another upstream has to answer.
 import { LRUCache } from 'lru-cache'
+import type { Clock } from '../../core/clock.ts'
 
 export interface Doubts {
   has(key: string): boolean
   add(key: string): void
   delete(key: string): void
+  /** How long it is still doubted. */
+  leftMs(key: string): number
 }
 
 const mostKept = 10_000
-const keptMs = 600_000
 
-export function createDoubts(): Doubts {
-  const keys = new LRUCache<string, true>({ max: mostKept, ttl: keptMs })
+export function createDoubts(clock: Clock, keptMs: number): Doubts {
+  // A time of 0 is none to the cache.
+  const perf = { now: () => clock.monotonic() + 1 }
+  const keys = new LRUCache<string, true>({ max: mostKept, ttl: keptMs, ttlResolution: 0, perf })
   return {
     has: (key) => keys.has(key),
     add(key) {
@@ -21,5 +25,6 @@ export function createDoubts(): Doubts {
     delete(key) {
       keys.delete(key)
     },
+    leftMs: (key) => Math.max(0, keys.getRemainingTTL(key)),
   }
 }

@@ -33,8 +33,10 @@ const looksPerRest = 4
 const mostLookMs = 10_000
 const jitter = 0.25
 const calmMs = 10_000
-const quarantineMs = 600_000
-const mostQuarantineMs = 86_400_000
+// Its bytes are proved, so a liar costs time and nothing else: out for a moment the first time, for long when it goes on.
+const quarantineMs = 5_000
+const mostQuarantineMs = 3_600_000
+const forgiveLiesMs = 600_000
 const throttleDefaultMs = 60_000
 const trustedMs = 600_000
 // What nobody can have meant is taken for this.
@@ -128,10 +130,11 @@ export function createHealth(options: {
       if (isNew) log('warn', 'upstream.cooling-down', { upstream: name, forMs: ms })
     },
     lied() {
-      const ms = Math.min(mostQuarantineMs, quarantineMs * 2 ** lies)
       const now = clock.monotonic()
       // Several false answers under way at once are one lie.
       if (quarantineUntil > now) return
+      if (now - quarantineUntil > forgiveLiesMs) lies = 0
+      const ms = Math.min(mostQuarantineMs, quarantineMs * 2 ** lies)
       lies++
       quarantineUntil = now + ms
       log('error', 'upstream.quarantined', {

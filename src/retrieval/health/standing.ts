@@ -125,6 +125,8 @@ const lateLeastMs = 250
 const lateUnknownMs = 1_000
 const looksApartMs = 250
 const probeAnswers = 2
+const doubtedMs = 600_000
+const falsifiedMs = 60_000
 const briefRestMs = 10_000
 const briefWaitMs = 2_000
 
@@ -137,7 +139,9 @@ export function createStanding(options: StandingOptions): Standing {
   }
   const hasOthers = () => [...joined].some((others) => others.hasOthers())
   const patienceMs = () => [...joined].at(-1)?.patienceMs ?? options.patienceMs ?? defaultPatienceMs
-  const doubts = createDoubts()
+  const doubts = createDoubts(clock, doubtedMs)
+  // Of these it sent something else: another one has to answer.
+  const falsified = createDoubts(clock, falsifiedMs)
   const work = { block: createPerformance(clock), dag: createPerformance(clock) }
   const health = createHealth({ name, clock, log, random: options.random })
   const window = createWindow(connections, clock)
@@ -282,6 +286,7 @@ export function createStanding(options: StandingOptions): Standing {
         const what = kindOf(error)
         const isLetGo = place.signal.aborted
         if (!isBegun && (what === 'not-found' || what === 'timeout' || isLetGo)) doubts.add(key)
+        if (what === 'false-bytes') falsified.add(key)
         if (what === 'not-found') hits.saidNo(ms)
         if (what !== 'timeout' && what !== 'cancelled' && !isLetGo) answered()
         if (what === 'not-found' || what === 'refused') place.answered()
@@ -305,6 +310,7 @@ export function createStanding(options: StandingOptions): Standing {
     state(key) {
       const { state, untilMs } = health
       if (state !== 'ready') return { state, untilMs }
+      if (falsified.has(key)) return { state: 'quarantined', untilMs: falsified.leftMs(key) }
       const budgetMs = admission.budgetMs(key)
       return budgetMs > patienceMs() ? { state: 'over-budget', untilMs: budgetMs } : { state, untilMs: 0 }
     },
