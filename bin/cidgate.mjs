@@ -40,7 +40,7 @@ if (!isOldNode) {
   })
 } else {
   process.stderr.write(
-    `cidgate: Node ${process.versions.node} is too old (expected ${expected.join('.')} or later; npm i node brings one)\n`,
+    `cidgate: Node ${process.versions.node} is too old (expected ${expected.join('.')} or later; install one with npm i node)\n`,
   )
   process.exitCode = 1
 }

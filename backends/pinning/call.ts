@@ -77,7 +77,7 @@ export async function call(options: Call): Promise<Reply> {
     for await (const piece of answer.body as AsyncIterable<Uint8Array>) {
       alive()
       bytes += piece.byteLength
-      if (bytes > maxReplyBytes) throw failed(name, 'its answer is larger than it may be', 'transient')
+      if (bytes > maxReplyBytes) throw failed(name, `its answer is larger than ${maxReplyBytes} bytes`, 'transient')
       pieces.push(piece)
     }
     const text = Buffer.concat(pieces).toString('utf8')
@@ -97,7 +97,7 @@ export async function call(options: Call): Promise<Reply> {
     if (isFailure(error)) throw error
     if (isFailure(own.signal.reason, 'timeout')) throw own.signal.reason
     const { code } = (error ?? {}) as { code?: unknown }
-    throw failed(name, `it broke off (${typeof code === 'string' ? code : 'no reason given'})`, 'transient', {
+    throw failed(name, `connection failed (${typeof code === 'string' ? code : 'no reason given'})`, 'transient', {
       cause: error,
     })
   } finally {
@@ -120,7 +120,7 @@ export function failed(
 }
 
 const silent = (name: string, ms: number): Failure =>
-  new Failure('timeout', `provider ${name}: nothing was heard for ${ms} ms`, {
+  new Failure('timeout', `provider ${name} timed out: no data for ${ms} ms`, {
     source: 'provider',
     facts: { class: 'transient' },
   })
@@ -136,9 +136,9 @@ async function* watched(body: AsyncIterable<Uint8Array>, alive: () => void): Asy
 export function refusal(name: string, reply: Reply, now: number): Failure {
   const { status } = reply
   const what = `it answered ${status}${reasonIn(reply)}`
-  if (status === 401) return failed(name, `${what}; its token or password in the configuration is not good`, 'auth')
+  if (status === 401) return failed(name, `${what}; its token or password in the configuration is wrong`, 'auth')
   if (status === 403 && /PAID_FEATURE_ONLY/.test(reply.text)) return failed(name, what, 'quota')
-  if (status === 403) return failed(name, `${what}; its token in the configuration may not do this`, 'auth')
+  if (status === 403) return failed(name, `${what}; its token in the configuration lacks this permission`, 'auth')
   if (status === 402 || status === 409 || status === 418) return failed(name, what, 'quota')
   // It has come back to where it was sent from: the next try would, too.
   if (status === 508) return failed(name, what, 'content')

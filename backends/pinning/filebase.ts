@@ -161,8 +161,8 @@ function createFilebase(settings: z.output<typeof options>, { name, userAgent, c
 
   const unnamed = (isThere: boolean): Failure => {
     const { patience, bucket } = settings
-    if (!isThere) return failed(name, `what it stored is not there after ${patience} ms`, 'transient')
-    const what = `what it stored has no CID after ${patience} ms`
+    if (!isThere) return failed(name, `the stored object does not show up after ${patience} ms`, 'transient')
+    const what = `the stored object has no CID after ${patience} ms`
     return failed(name, `${what}; if it never has, the bucket ${bucket} is not on the IPFS network`, 'transient')
   }
 
@@ -213,7 +213,7 @@ function translate(name: string, what: string, error: unknown): Failure {
   if (error instanceof Failure) return error
   const status = statusOf(error)
   const { name: code } = (error ?? {}) as { name?: string }
-  const why = `it would not ${what}: ${code ?? 'unknown reason'} (${status ?? 'no answer'})`
+  const why = `it could not ${what}: ${code ?? 'unknown reason'} (${status ?? 'no answer'})`
   if (status === 401 || status === 403)
     return failed(name, `${why}; check accessKeyId and secretAccessKey`, 'auth', { cause: error })
   if (status === 402) return failed(name, why, 'quota', { cause: error })

@@ -63,7 +63,8 @@ function createKubo(settings: z.output<typeof options>, { name, userAgent, clock
       ...(accept && { accept }),
     })
     const late = reply.trailer('x-stream-error')
-    if (late) throw failed(name, `it failed behind its answer: ${late.slice(0, 200)}`, 'transient')
+    if (late)
+      throw failed(name, `it failed after it had begun to answer (X-Stream-Error): ${late.slice(0, 200)}`, 'transient')
     return reply
   }
 
@@ -75,7 +76,7 @@ function createKubo(settings: z.output<typeof options>, { name, userAgent, clock
       .map((line) => line['Root'] as { Cid?: { '/'?: string }; PinErrorMsg?: string } | undefined)
       .find(Boolean)
     if (root?.PinErrorMsg)
-      throw failed(name, `it took the blocks and did not pin them: ${root.PinErrorMsg.slice(0, 200)}`, 'transient')
+      throw failed(name, `it stored the blocks and did not pin them: ${root.PinErrorMsg.slice(0, 200)}`, 'transient')
     if (!root?.Cid?.['/']) throw failed(name, 'its answer ended without a root', 'transient')
     return root.Cid['/']
   }

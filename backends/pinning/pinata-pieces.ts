@@ -34,16 +34,17 @@ export function createPieces({ name, clock, files, metadata, pieceBytes, ask }: 
     const headers = { ...tus, 'upload-length': String(upload.carBytes), 'upload-metadata': words.join(',') }
     const location = (await ask('POST', files, signal, { headers })).header('location')
     if (!location || !URL.canParse(location, files))
-      throw failed(name, 'it did not say where the pieces go', 'transient')
+      throw failed(name, 'it sent no Location to upload to (TUS)', 'transient')
     const target = new URL(location, files)
-    if (target.origin !== new URL(files).origin) throw failed(name, 'it wants the pieces at another place', 'content')
+    if (target.origin !== new URL(files).origin)
+      throw failed(name, 'its upload Location is on another host (TUS)', 'content')
     return target.href
   }
 
   function standIn(reply: Reply, usual: number | undefined, total: number): UploadedSoFar {
     const said = reply.header('upload-offset')
     const offset = said === undefined ? usual : /^\d+$/.test(said) ? Number(said) : undefined
-    if (offset === undefined || offset > total) throw failed(name, 'it does not say how much of it it has', 'transient')
+    if (offset === undefined || offset > total) throw failed(name, 'it sent no valid Upload-Offset (TUS)', 'transient')
     return { offset, cid: reply.header('upload-cid') }
   }
 
@@ -71,7 +72,8 @@ export function createPieces({ name, clock, files, metadata, pieceBytes, ask }: 
       body: reader.take(from, length),
       accept: [409],
     })
-    if (reply.status === 409) throw failed(name, 'it has another part of it than it said', 'transient')
+    if (reply.status === 409)
+      throw failed(name, 'its Upload-Offset does not match what it said before (TUS)', 'transient')
     return standIn(reply, from + length, total)
   }
 
@@ -160,7 +162,7 @@ function createReader(upload: Upload, signal: AbortSignal) {
         if (rest.byteLength === 0) {
           const { value, done } = await source.chunks.next()
           if (source !== open) return
-          if (done) throw new Failure('broken', 'the upload is shorter than it was said to be', { source: 'ours' })
+          if (done) throw new Failure('broken', 'the upload is shorter than its declared length', { source: 'ours' })
           rest = value
         }
         const part = rest.subarray(0, (source.at < from ? from : until) - source.at)

@@ -84,7 +84,7 @@ function createPsa(settings: z.output<typeof options>, { name, userAgent, clock 
   function read(value: unknown): Pin {
     const { requestid, status, pin, info } = (value ?? {}) as Record<string, unknown>
     if (typeof requestid !== 'string' || typeof status !== 'string')
-      throw failed(name, 'its answer is no pin', 'transient')
+      throw failed(name, 'its answer is not a pin', 'transient')
     const details = (info as { status_details?: unknown } | undefined)?.status_details
     return {
       requestid,
@@ -114,7 +114,7 @@ function createPsa(settings: z.output<typeof options>, { name, userAgent, clock 
         await clock.sleep(waitMs * (0.75 + Math.random() / 2), signal)
         const reply = await ask('GET', `pins/${encodeURIComponent(pin.requestid)}`, signal, undefined, [404])
         // Some take a while until they find what they were just asked for; the next try looks for it anew.
-        if (reply.status === 404) throw failed(name, 'it does not know the pin that it was asked for', 'transient')
+        if (reply.status === 404) throw failed(name, 'it does not know the pin that was requested', 'transient')
         pin = read(reply.json)
       }
       // Services spell CIDs their own way; the bytes and the codec must be the same.

@@ -173,12 +173,12 @@ const remedies: Readonly<Record<string, string>> = {
   EROFS: 'it is mounted read-only',
   EMFILE: 'raise the limit of open files (ulimit -n)',
   ENFILE: 'the system has too many open files',
-  ENOTDIR: 'a file stands where the folder should be',
+  ENOTDIR: 'there is a file in the place of the folder',
 }
 
 function outage(name: string, path: string, cause: unknown): Failure {
   const code = cause instanceof Error && 'code' in cause ? String(cause.code) : 'an unknown error'
-  return new Failure('broken', `tier ${name}: ${code} in ${path}; ${remedies[code] ?? 'look at the disk'}`, {
+  return new Failure('broken', `tier ${name}: ${code} in ${path}; ${remedies[code] ?? 'check the disk'}`, {
     source: 'tier',
     cause,
   })

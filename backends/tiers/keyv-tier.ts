@@ -146,7 +146,7 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
         const held = bytesOf(await keyv.getRaw(key))
         await keyv.delete(key)
         if (held?.[0] !== 1) {
-          throw new Failure('broken', `tier ${name} lost what was just written to it`, { source: 'tier' })
+          throw new Failure('broken', `tier ${name} lost a value that was just written to it`, { source: 'tier' })
         }
       })
     },

@@ -134,8 +134,8 @@ function shut(store: KeyvStore): void {
 function explain(name: string, cause: unknown): Failure {
   const word = cause instanceof Error ? (/^[A-Z]{3,}\b/.exec(cause.message)?.[0] ?? cause.constructor.name) : 'an error'
   if (/^(NOAUTH|WRONGPASS|NOPERM)$/.test(word)) {
-    const message = `tier ${name}: Redis refuses us (${word}); look at user and password in its url`
+    const message = `tier ${name}: Redis refused the connection (${word}); check the user and password in its url`
     return new Failure('refused', message, { source: 'tier', cause })
   }
-  return new Failure('broken', `tier ${name}: Redis failed (${word}); look at its server`, { source: 'tier', cause })
+  return new Failure('broken', `tier ${name}: Redis failed (${word}); check its server`, { source: 'tier', cause })
 }

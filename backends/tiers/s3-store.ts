@@ -129,7 +129,8 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
   /** Objects of this namespace, one by one: DeleteObjects needs a checksum that several stores do not know. */
   async clear(): Promise<void> {
     const Prefix = this.#prefix + (this.namespace === undefined ? '' : `${this.namespace}:`)
-    if (Prefix === '') throw new RangeError('a whole bucket is not cleared: give the store a prefix or a namespace')
+    if (Prefix === '')
+      throw new RangeError('clearing a whole bucket is not supported: give the store a prefix or a namespace')
     const { sdk, client } = await this.load()
     let ContinuationToken: string | undefined
     do {
@@ -161,7 +162,7 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
     await this.#putOnce(key, Uint8Array.of(1), signal)
     const bytes = await (await read(key)).Body?.transformToByteArray()
     await this.#remove(key, signal)
-    if (bytes?.[0] !== 1) throw new RangeError('the bucket lost what was just written to it')
+    if (bytes?.[0] !== 1) throw new RangeError('the bucket lost an object that was just written to it')
     try {
       await read(`${key}-absent`)
     } catch (error) {

@@ -87,10 +87,10 @@ function explain(name: string, bucket: string, cause: unknown): Failure {
   const what = cause instanceof Error ? cause.name : 'an error'
   const said = `tier ${name}: bucket ${bucket} answered ${status ?? 'nothing'} (${what})`
   const because = { source: 'tier', cause } as const
-  if (what === 'NoSuchBucket') return new Failure('refused', `${said}; make the bucket, or mend its name`, because)
+  if (what === 'NoSuchBucket') return new Failure('refused', `${said}; create the bucket, or correct its name`, because)
   if (status === 401 || status === 403)
-    return new Failure('refused', `${said}; look at its keys and permissions`, because)
-  if (status === 429 || status === 503) return new Failure('throttled', `${said}; it asks for fewer requests`, because)
-  if (what === 'TimeoutError') return new Failure('timeout', `${said}; look at the network and its endpoint`, because)
-  return new Failure('broken', `${said}; look at the store and its endpoint`, because)
+    return new Failure('refused', `${said}; check its keys and permissions`, because)
+  if (status === 429 || status === 503) return new Failure('throttled', `${said}; rate limited`, because)
+  if (what === 'TimeoutError') return new Failure('timeout', `${said}; check the network and its endpoint`, because)
+  return new Failure('broken', `${said}; check the store and its endpoint`, because)
 }

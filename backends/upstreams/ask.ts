@@ -89,13 +89,13 @@ async function askOnce(question: Question, site = question.url, hops = 0): Promi
     const encoding = oneOf(headers['content-encoding'])
     if (encoding && encoding !== 'identity') {
       stop()
-      throw failure('broken', `${name} sent an encoded body (${encoding}), which was not asked for`)
+      throw failure('broken', `${name} sent a body with Content-Encoding ${encoding}, which is not supported`)
     }
     if (question.expects === undefined ? type === 'text/html' : type !== question.expects) {
       stop()
       throw new Failure(
         'broken',
-        `${name} answered with ${type ?? 'no type'} where ${question.expects ?? 'a file'} was asked for`,
+        `${name} answered with Content-Type ${type ?? 'none'}, expected ${question.expects ?? 'a file'}`,
         { source: 'upstream', facts: refusesFormat },
       )
     }
@@ -154,17 +154,18 @@ function onceLate(clock: Clock, ms: number, action: () => void): () => void {
 
 const failure = (kind: FailureKind, message: string, cause?: unknown) =>
   new Failure(kind, message, { source: 'upstream', cause })
-const late = (name: string, what: string, ms: number) => failure('timeout', `${name} did not ${what} within ${ms} ms`)
+const late = (name: string, what: string, ms: number) =>
+  failure('timeout', `${name} timed out: it did not ${what} within ${ms} ms`)
 
 function translate(name: string, error: unknown, own: AbortSignal, outer: AbortSignal): unknown {
   if (outer.aborted) return outer.reason
   if (own.aborted && isFailure(own.reason) && own.reason.kind === 'timeout') return own.reason
   if (isFailure(error)) return error
   const code = codeOf(error)
-  if (code === 'UND_ERR_CONNECT_TIMEOUT') return failure('timeout', `${name} could not be connected to in time`, error)
+  if (code === 'UND_ERR_CONNECT_TIMEOUT') return failure('timeout', `${name}: connection timed out`, error)
   const inner = (error as { cause?: unknown } | null)?.cause
   if (isFailure(inner)) return inner
-  return failure('broken', `${name} broke off (${code ?? 'no reason given'})`, error)
+  return failure('broken', `${name}: connection failed (${code ?? 'no reason given'})`, error)
 }
 
 const codeOf = (error: unknown): string | undefined => {
@@ -185,7 +186,7 @@ function elsewhere(name: string, status: number, location: string | undefined, s
     location !== undefined && URL.canParse(location, site.href) && isOwnSubdomain(new URL(location, site), site)
   const what = isOwn
     ? `redirects to a subdomain of its own (${status}); set \`redirects: subdomains\` if that is meant`
-    : `redirects elsewhere (${status}); name that place if it is meant`
+    : `redirects to another host (${status}); set url to that host if it is meant`
   return failure('broken', `${name} ${what}`)
 }
 
@@ -208,7 +209,7 @@ function refusal(name: string, status: number, retryAfter: string | undefined, s
   const retryAfterMs = parseRetryAfter(retryAfter, now)
   const isThrottled = status === 429 || (status === 503 && retryAfterMs !== undefined)
   if (isThrottled)
-    return new Failure('throttled', `${name} asks for patience (${status})`, { source: 'upstream', retryAfterMs })
+    return new Failure('throttled', `rate limited by ${name} (${status})`, { source: 'upstream', retryAfterMs })
   if (status === 404) return failure('not-found', `${name} does not have it`)
   if (status === 400 || status === 406 || status === 415)
     return new Failure('refused', `${name} refused (${status})`, { source: 'upstream', facts: refusesFormat })
@@ -217,7 +218,7 @@ function refusal(name: string, status: number, retryAfter: string | undefined, s
   // Some gateways say 500 and mean 404; they say it in one of a few plain sentences.
   if (status === 500 && /(block|ipld|path).{0,40}not found|no link named/i.test(said))
     return failure('not-found', `${name} does not have it`)
-  if (status === 504) return failure('timeout', `${name} ran out of time itself (504)`)
+  if (status === 504) return failure('timeout', `${name} answered with 504 (gateway timeout)`)
   // 502, 503 and what proxies say beyond: whatever stands in front could not reach it now.
   const unreachable = status === 502 || status === 503 || status >= 520
   const facts = { isIll: status >= 500, ...(unreachable && { unreachable }) }

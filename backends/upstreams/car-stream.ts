@@ -88,7 +88,7 @@ function createReader(chunks: AsyncIterable<Uint8Array>) {
           return value
         }
       }
-      throw broken('has a length that is none')
+      throw broken('has a malformed length')
     },
     /** A piece of its own: it does not keep the network's buffers alive. */
     async take(length: number): Promise<Uint8Array> {

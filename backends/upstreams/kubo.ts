@@ -63,7 +63,10 @@ function createKubo(settings: z.output<typeof options>, { name, userAgent, clock
     const bytes = await readOne(name, answer, cid)
     // Kubo says 200 first and may still fail: then the reason comes behind the body.
     const late = answer.trailers()['x-stream-error']
-    if (late) throw new Failure('broken', `${name} failed behind its answer`, { source: 'upstream' })
+    if (late)
+      throw new Failure('broken', `${name} failed after it had begun to answer (X-Stream-Error)`, {
+        source: 'upstream',
+      })
     return bytes
   }
 
@@ -110,7 +113,10 @@ function recordIn(name: string, lines: Uint8Array): Uint8Array {
       if (Type === valueEvent && typeof Extra === 'string') return Buffer.from(Extra, 'base64')
     }
   } catch (cause) {
-    throw new Failure('broken', `${name} told of its search in words that are no JSON`, { source: 'upstream', cause })
+    throw new Failure('broken', `${name} answered routing/get with lines that are not JSON`, {
+      source: 'upstream',
+      cause,
+    })
   }
-  throw new Failure('not-found', `${name} found no record`, { source: 'upstream' })
+  throw new Failure('not-found', `${name} found no IPNS record`, { source: 'upstream' })
 }

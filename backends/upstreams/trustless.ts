@@ -145,7 +145,7 @@ function entityBytes({ scope, range }: DagWant): { 'entity-bytes'?: string } {
 export async function readOne(name: string, answer: UpstreamResponse, cid: CID): Promise<Uint8Array> {
   const bytes = await readBlock(name, answer)
   if (answer.contentLength !== undefined || isIdentity(cid) || proves(cid, bytes)) return bytes
-  throw new Failure('broken', `${name} sent ${bytes.byteLength} bytes, which are not ${cid} or not all of it`, {
+  throw new Failure('broken', `${name} sent ${bytes.byteLength} bytes that are not ${cid}, or not all of it`, {
     source: 'upstream',
   })
 }

@@ -46,7 +46,7 @@ export function createAdmin({ metrics, ready, uploads }: AdminDeps): Express {
     const outcome = asked && (await uploads.giveUp(CID.parse(asked.cid), provider, request.query['losing'] === 'true'))
     if (outcome === 'given-up') return void response.status(204).end()
     if (outcome === 'only-copy') {
-      const detail = `nobody holds ${cid} but this gateway, which would lose it; add ?losing=true if that is wanted`
+      const detail = `only this gateway holds ${cid}, which would be lost; add ?losing=true to give it up anyway`
       return void response.status(409).json({ status: 409, detail })
     }
     response

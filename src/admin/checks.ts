@@ -27,7 +27,7 @@ export async function lookAt({ name, look }: Looked, clock: Clock, signal?: Abor
     await withDeadline({ ms: lookMs, clock, signal, late }, look)
     return { name, ok: true, ms: Math.round(clock.monotonic() - began) }
   } catch (error) {
-    const why = error instanceof Failure ? error.message : 'it failed in a way it should not'
+    const why = error instanceof Failure ? error.message : 'internal error'
     return { name, ok: false, why, ms: Math.round(clock.monotonic() - began) }
   }
 }

@@ -40,7 +40,7 @@ export function readiness(options: {
       ...tiers.map(({ name, isDown }) => ({
         name: `tier ${name}`,
         ok: !isDown,
-        ...(isDown && { why: 'it failed lately and is passed over' }),
+        ...(isDown && { why: 'it failed recently and is skipped for now' }),
       })),
       ...upstreams.map(({ name, state }) => ({
         name: `upstream ${name}`,

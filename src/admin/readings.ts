@@ -77,7 +77,7 @@ export function describeGateway(metrics: Metrics, parts: Parts): void {
   metrics.add(
     'ipfs_http_gw_responses_total',
     'counter',
-    'Answers that took the long way, by status.',
+    'Answers that did not come from the fast path, by status.',
     requests.statuses,
   )
   metrics.add('ipfs_http_gw_concurrent_requests', 'gauge', 'Requests being answered.', () => limits.inFlight)
@@ -95,11 +95,11 @@ export function describeGateway(metrics: Metrics, parts: Parts): void {
   metrics.add('cidgate_shed_total', 'counter', 'Requests answered with 503.', () => limits.shed)
   metrics.add('cidgate_throttled_total', 'counter', 'Requests answered with 429.', () => limits.throttled)
   for (const count of ['hits', 'misses', 'outages'] as const) {
-    metrics.add(`cidgate_tier_${count}_total`, 'counter', `Looks into a tier: ${count}.`, () =>
+    metrics.add(`cidgate_tier_${count}_total`, 'counter', `Reads of a tier: ${count}.`, () =>
       stack.stats().map((tier) => ({ labels: { tier: tier.tier }, value: tier[count] })),
     )
   }
-  metrics.add('cidgate_tier_fills_total', 'counter', 'Blocks brought to a slow tier, by what became of them.', () =>
+  metrics.add('cidgate_tier_fills_total', 'counter', 'Blocks for a slow tier, by outcome.', () =>
     stack
       .stats()
       .flatMap(({ tier, written, dropped, failed }) =>
@@ -109,13 +109,10 @@ export function describeGateway(metrics: Metrics, parts: Parts): void {
   metrics.add('cidgate_tier_fill_queue', 'gauge', 'Blocks that wait to be written to a slow tier.', () =>
     stack.stats().map(({ tier, queued }) => ({ labels: { tier }, value: queued })),
   )
-  metrics.add(
-    'cidgate_tier_corrupt_blocks_total',
-    'counter',
-    'Blocks in a tier that no longer were what they should be.',
-    () => [...corrupt].map(([tier, value]) => ({ labels: { tier }, value })),
+  metrics.add('cidgate_tier_corrupt_blocks_total', 'counter', 'Blocks in a tier that did not match their CID.', () =>
+    [...corrupt].map(([tier, value]) => ({ labels: { tier }, value })),
   )
-  metrics.add('cidgate_upstream_requests_total', 'counter', 'What became of requests to an upstream.', () =>
+  metrics.add('cidgate_upstream_requests_total', 'counter', 'Requests to an upstream, by outcome.', () =>
     pool.members.flatMap(({ upstream, standing }) =>
       Object.entries(standing.counts).map(([outcome, value]) => ({
         labels: { upstream: upstream.name, outcome },
@@ -129,14 +126,14 @@ export function describeGateway(metrics: Metrics, parts: Parts): void {
       value: 1,
     })),
   )
-  metrics.add('cidgate_retrieval', 'gauge', 'Flights, searches and what is remembered as not found.', () =>
+  metrics.add('cidgate_retrieval', 'gauge', 'Fetches in progress, searches, and CIDs remembered as not found.', () =>
     Object.entries(retrieval.stats()).map(([what, value]) => ({ labels: { what }, value })),
   )
-  metrics.add('cidgate_names', 'gauge', 'Names that are known, look-ups under way, and answers that were stale.', () =>
+  metrics.add('cidgate_names', 'gauge', 'Names in the cache, look-ups in progress, and stale answers.', () =>
     Object.entries(names.stats()).map(([what, value]) => ({ labels: { what }, value })),
   )
   metrics.add('cidgate_denylist_rules', 'gauge', 'Rules of all denylists.', () => denylists.rules)
-  metrics.add('cidgate_event_loop_delay_seconds', 'gauge', 'p99 of the event loop delay since the last look.', () =>
+  metrics.add('cidgate_event_loop_delay_seconds', 'gauge', 'p99 of the event loop delay since the last scrape.', () =>
     loop.p99Seconds(),
   )
   metrics.add('process_resident_memory_bytes', 'gauge', 'Resident memory.', () => process.memoryUsage.rss())

@@ -21,7 +21,7 @@ export async function checkCommand(file: string): Promise<number> {
     return why === undefined ? [] : [{ path: ['denylists', index], what }]
   })
   if (missing.length > 0) throw new ConfigError(missing, places)
-  process.stdout.write(`${file}: good\n`)
+  process.stdout.write(`${file}: valid\n`)
   for (const note of await notes(config)) process.stdout.write(`note: ${note}\n`)
   return 0
 }

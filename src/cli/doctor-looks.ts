@@ -55,9 +55,9 @@ export async function lookAtAll(config: Config): Promise<number> {
     // What a provider holds is the least of what is not here.
     const others = asked.filter((_, index) => members[index]?.of === undefined)
     const isAsking = others.length === 0 || others.some(({ ok }) => ok)
-    if (!isAsking) process.stdout.write('not one upstream can be used: only what is here can be read\n')
+    if (!isAsking) process.stdout.write('no upstream can be used: only content that is stored here can be read\n')
     if (![...needed, ...asked].every(({ ok }) => ok))
-      process.stdout.write('mend what is bad, or take it out of the configuration; then run doctor again\n')
+      process.stdout.write('fix what is bad, or remove it from the configuration; then run doctor again\n')
     return needed.every(({ ok }) => ok) && isAsking ? 0 : 1
   } finally {
     // What was looked at was said; a backend that cannot be closed is no reason to say it otherwise.

@@ -7,11 +7,11 @@ const help = `cidgate: one HTTP address for content-addressed files
 
   cidgate [serve] [--config FILE]   run the gateway (without a file: config/default.yaml)
   cidgate check [--config] FILE     say what is wrong with a configuration, and where
-  cidgate doctor [--config FILE]    touch everything it stands on once, and say what to mend
+  cidgate doctor [--config FILE]    check its folder, providers, tiers and upstreams, and say what to fix
   cidgate --help, --version
 
 A configuration is read again on SIGHUP. SIGTERM and SIGINT stop after what was asked is answered; again
-a second later, at once.
+SIGTERM and SIGINT answer the requests in progress and stop; a second
 CIDGATE_LISTEN, CIDGATE_ADMIN and CIDGATE_DATA win over the file; CIDGATE_CONFIG names one where --config does not.
 `
 
@@ -42,7 +42,7 @@ async function run(argv: readonly string[]): Promise<number> {
     case 'help':
       return say(help)
     default:
-      throw new UsageError(`there is no command ${command}`)
+      throw new UsageError(`unknown command ${command}`)
   }
 }
 

@@ -45,7 +45,7 @@ const pinning = (beside: Beside) =>
         // Where something is wrong with one of them, they are still as they were said.
         if (use !== 'embedded' || options === undefined) continue
         const { path = '' } = options as { path?: string }
-        const message = 'is the folder of another one (expected a `path` of its own, or two would be one)'
+        const message = 'is the folder of another provider (expected a `path` of its own)'
         if (folders.has(path)) context.addIssue({ code: 'custom', path: ['providers', index, 'path'], message })
         folders.add(path)
       }
@@ -54,7 +54,7 @@ const pinning = (beside: Beside) =>
       if (providers.length === 0 || beside.takers > 0) return
       if (providers.some(({ use }) => !providerKinds[use]?.fetches)) return
       const kinds = [...new Set(providers.map(({ use }) => use))].join(', ')
-      const message = `nobody is given the bytes: ${kinds} only fetches them (expected another provider beside it)`
+      const message = `no provider is given the bytes: ${kinds} only fetches them (expected another provider beside it)`
       context.addIssue({ code: 'custom', path: ['providers'], message })
     })
     .superRefine(({ confirm, providers }, context) => {

@@ -37,11 +37,10 @@ export function splitPath(rest: string): Omit<ContentPath, 'cid'> & { readonly r
 }
 
 export function parseRoot(text: string): CID {
-  if (text.length > mostCidChars) throw malformed('the CID is too long to be one')
+  if (text.length > mostCidChars) throw malformed('the CID is too long')
   const cid = parseCid(text)
-  if (!cid) throw malformed(`invalid path ${JSON.stringify(`/ipfs/${text}`)}: no CID; expected /ipfs/<cid>[/<path>]`)
-  if (cid.code === codec.libp2pKey)
-    throw malformed(`${text} is the key of a name, not of content: ask for /ipns/${text}`)
+  if (!cid) throw malformed(`invalid path ${JSON.stringify(`/ipfs/${text}`)}: not a CID; expected /ipfs/<cid>[/<path>]`)
+  if (cid.code === codec.libp2pKey) throw malformed(`${text} is an IPNS key and not content: ask for /ipns/${text}`)
   if (!readable.has(cid.code))
     throw malformed(`the codec 0x${cid.code.toString(16)} of ${text} is not one this gateway reads`)
   if (!isProvable(cid)) {

@@ -145,7 +145,7 @@ export function symlinkTarget({ cid, block }: Entity): Uint8Array {
 
 function noLink({ cid, segments }: ContentPath, at: number): Failure {
   const parent = ['', 'ipfs', cid.toString(), ...segments.slice(0, at)].join('/')
-  return new Failure('no-link', `there is no ${JSON.stringify(segments[at])} in ${parent}`, {
+  return new Failure('no-link', `no link named ${JSON.stringify(segments[at])} under ${parent}`, {
     source: 'content',
   })
 }

@@ -37,7 +37,7 @@ export function createFlights<T>(): Flights<T> {
         if (options?.keep) entry.kept = true
         if (entry.passengers > 0 || entry.kept) return
         if (flights.get(key) === entry) flights.delete(key)
-        entry.controller.abort(cancelled('nobody waits for it any more'))
+        entry.controller.abort(cancelled('no caller waits for it any more'))
       },
     }
   }

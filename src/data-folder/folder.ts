@@ -35,7 +35,7 @@ function taken(path: string, record: OwnerRecord | undefined): Failure {
   const who = record ? `process ${record.pid} on ${record.host} since ${record.since}` : 'another process'
   return new Failure(
     'refused',
-    `${path} is the folder of a cidgate that is running: ${who} (expected one process to a folder: stop that one, or set another folder)`,
+    `${path} is in use by another cidgate: ${who} (expected one process to a folder: stop that one, or set another folder)`,
     { source: 'ours' },
   )
 }

@@ -48,7 +48,7 @@ export function createDenylist(name: string): Denylist {
     const header: unknown = parseYaml(text.slice(0, end.index))
     if (header !== null) {
       if (typeof header !== 'object' || Array.isArray(header))
-        throw new Error('what stands before its --- is no header')
+        throw new Error('the text before its --- is not a header')
       hasHeader = true
       const { version = 1, hints: given } = header as { version?: unknown; hints?: Record<string, unknown> }
       if (version !== 1) throw new Error(`version ${String(version)} is not one this gateway reads`)

@@ -71,7 +71,7 @@ export function parseRule(line: string, order: number, listHints: Readonly<Recor
   const cid = parseKey(name)
   if (space === 'ipns')
     return [{ space, key: cid ? keyOf(cid.multihash.bytes) : name.toLowerCase(), rule: { ...rule, path } }]
-  if (!cid) throw new Error(`${name} is no CID`)
+  if (!cid) throw new Error(`${name} is not a CID`)
   const key = keyOf(cid.multihash.bytes)
   return neverDenied.has(key) ? [] : [{ space, key, rule: { ...rule, path } }]
 }

@@ -26,7 +26,7 @@ export const mostBytes = 512 * 1024 * 1024
 /** The first line of an error's message; that of several addresses at once has only a code. */
 export function whyOf(error: unknown): string {
   if (!(error instanceof Error)) return String(error)
-  if (error.name === 'TimeoutError') return 'it was not there in time'
+  if (error.name === 'TimeoutError') return 'it timed out'
   const { code } = error as NodeJS.ErrnoException
   return error.message.split('\n', 1)[0] || code || error.name
 }

@@ -45,7 +45,7 @@ export function fromUrl(url: string, { userAgent, folder, log }: Fetching): Deny
       if (statusCode !== 200) {
         await body.dump()
         if (statusCode === 304) return undefined
-        throw new Error(`status ${statusCode}${statusCode < 400 ? ', and it is not followed elsewhere' : ''}`)
+        throw new Error(`status ${statusCode}${statusCode < 400 ? ' (redirects are not followed)' : ''}`)
       }
       if (/^\s*text\/html\b/i.test(String(headers['content-type'] ?? ''))) {
         await body.dump()

@@ -128,7 +128,7 @@ export function createApp(deps: AppDeps): App {
   }
 
   function nothing(request: IncomingMessage, response: ServerResponse): void {
-    const what = `there is nothing at ${JSON.stringify(request.url?.split('?')[0])}; content is at /ipfs/<cid>`
+    const what = `no such path: ${JSON.stringify(request.url?.split('?')[0])}; content is at /ipfs/<cid>`
     refuse(request, response, new Failure('no-link', what, { source: 'client' }))
   }
 
@@ -159,7 +159,7 @@ function quietly<Read>(read: () => Read): Read | undefined {
 const readOnly: ReadonlySet<string> = new Set(['GET', 'HEAD', 'OPTIONS'])
 
 const notAllowed = (method: string): Failure =>
-  new HttpRefusal('unsupported', `${method} is not a method of content; it is read with GET`, {
+  new HttpRefusal('unsupported', `method ${method} is not allowed: content is read with GET`, {
     source: 'client',
     status: 405,
   })

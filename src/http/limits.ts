@@ -58,7 +58,7 @@ export function createLimits(options: LimitOptions): Limits {
   function lookForRoom(): Failure | undefined {
     if (inFlight < most) return undefined
     shed++
-    return new Failure('overloaded', `${most} requests are being answered; come back in a second`, {
+    return new Failure('overloaded', `too many requests in progress (${most}); retry in a second`, {
       source: 'ours',
       retryAfterMs: 1000,
     })

@@ -53,4 +53,4 @@ export function createStarting({ mode, stalledMs, most }: StartingOptions): Star
 }
 
 const notYet = (): Failure =>
-  new Failure('overloaded', 'this gateway is starting; come back in a second', { source: 'ours', retryAfterMs: 1000 })
+  new Failure('overloaded', 'this gateway is starting; retry in a second', { source: 'ours', retryAfterMs: 1000 })

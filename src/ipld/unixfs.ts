@@ -15,7 +15,7 @@ export type Node = {
 }
 
 export const wrongContent = (cid: CID, what: string, cause?: unknown): Failure =>
-  new Failure('malformed', `${cid} is here and proved, but ${what}`, { source: 'content', cause })
+  new Failure('malformed', `${cid} is malformed: ${what}`, { source: 'content', cause })
 
 export function readNode(cid: CID, block: Uint8Array): Node {
   if (block.byteLength > maxBlockBytes) throw wrongContent(cid, 'it is larger than a block may be')
@@ -23,7 +23,7 @@ export function readNode(cid: CID, block: Uint8Array): Node {
     const { Data, Links } = decode(block)
     return { links: Links, unixfs: Data && readUnixfs(Data), data: Data }
   } catch (cause) {
-    throw wrongContent(cid, 'it is no dag-pb block', cause)
+    throw wrongContent(cid, 'it is not a dag-pb block', cause)
   }
 }
 

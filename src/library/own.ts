@@ -66,7 +66,7 @@ export function refuseBeside(own: Own, { cache, retrieval, pinning, upload }: Co
       const isTaken = names.has(name)
       names.add(name)
       return isTaken
-        ? [`option ${kind}[${index}]: "${name}" is the name of another one (expected a name of its own)`]
+        ? [`option ${kind}[${index}]: "${name}" is used twice (expected a name of its own)`]
         : []
     })
   }
@@ -80,7 +80,7 @@ export function refuseBeside(own: Own, { cache, retrieval, pinning, upload }: Co
     wrong.push({ path: ['pinning', 'confirm'], what: `expected at most ${most}, the number of providers, or all` })
   if (pinning.providers.length === 0 && most > 0 && !own.providers.some(({ traits }) => traits.takesBytes))
     wrong.push(
-      'option providers: nobody is given the bytes (expected one that takes bytes beside those that fetch them)',
+      'option providers: no provider is given the bytes (expected one that takes bytes beside those that fetch them)',
     )
   if (upload.through && own.providers.length > 0)
     wrong.push('option providers: they get nothing beside `upload.through` (expected none)')

@@ -31,7 +31,7 @@ function inTime<T>(
   { clock, signal }: { readonly clock: Clock; readonly signal: AbortSignal },
   work: (signal: AbortSignal) => Promise<T>,
 ): Promise<T> {
-  const late = () => failed(server, new Error(`it said nothing for ${oneServerMs} ms`))
+  const late = () => failed(server, new Error(`it did not answer within ${oneServerMs} ms`))
   return withDeadline({ ms: oneServerMs, clock, signal, late }, work)
 }
 

@@ -39,7 +39,7 @@ const spelled = (name: string): string => name.toLowerCase().replace(/\.$/, '')
 const isPath = (text: string): boolean => /^\/ip[fn]s\/[^/]/.test(text)
 
 const tooMany = (): Failure =>
-  new Failure('overloaded', 'too many domains are being looked up; come back in a second', {
+  new Failure('overloaded', 'too many domains are being looked up; retry in a second', {
     source: 'ours',
     retryAfterMs: 1000,
   })
@@ -93,7 +93,7 @@ export function createDnsLinks(options: {
         last = error
       }
     }
-    throw new Failure('unavailable', `no DNS server could say where ${name} points`, {
+    throw new Failure('unavailable', `${name} cannot be resolved: no DNS server could be reached`, {
       source: 'upstream',
       cause: last,
     })
@@ -104,7 +104,8 @@ export function createDnsLinks(options: {
     unavailableMs,
     look: (name, _known, { signal, note }) => gate.run(() => ask(name, signal, note), signal),
     takesBack: (error) => isFailure(error, 'not-found'),
-    late: (name) => new Failure('timeout', `no DNS server said in time where ${name} points`, { source: 'upstream' }),
+    late: (name) =>
+      new Failure('timeout', `${name} cannot be resolved: no DNS server answered in time`, { source: 'upstream' }),
   })
 
   return {

@@ -30,7 +30,7 @@ function routingKey({ multihash }: CID): Uint8Array {
 export function canonicalKey(cid: CID): CID {
   const { code, digest } = cid.multihash
   if (keyFunctions.has(code) && digest.byteLength <= 64) return CID.createV1(codec.libp2pKey, cid.multihash)
-  throw new Failure('malformed', `${cid} is not the key of a name`, { source: 'client' })
+  throw new Failure('malformed', `${cid} is not an IPNS key`, { source: 'client' })
 }
 
 /** As it is spelled everywhere: base36. */
@@ -46,10 +46,10 @@ export async function signedRecord(key: CID, bytes: Uint8Array): Promise<IpnsRec
     })
     const { value, sequence, ttl, validity } = unmarshalIPNSRecord(bytes)
     const endsAt = Date.parse(validity)
-    if (Number.isNaN(endsAt)) throw new Error('its end is no date')
+    if (Number.isNaN(endsAt)) throw new Error('its validity is not a date')
     return { bytes, value, sequence, ttlMs: ttl === undefined ? defaultTtlMs : Number(ttl / 1_000_000n), endsAt }
   } catch (cause) {
-    throw new Failure('false-bytes', `the record sent for /ipns/${keyText(key)} is not a valid one`, {
+    throw new Failure('false-bytes', `the IPNS record sent for /ipns/${keyText(key)} is not valid`, {
       source: 'upstream',
       cause,
     })
@@ -60,9 +60,13 @@ export async function signedRecord(key: CID, bytes: Uint8Array): Promise<IpnsRec
 export async function provedRecord(key: CID, bytes: Uint8Array, now: number): Promise<IpnsRecord> {
   const record = await signedRecord(key, bytes)
   if (record.endsAt > now) return record
-  throw new Failure('not-found', `the record of /ipns/${keyText(key)} ended ${new Date(record.endsAt).toISOString()}`, {
-    source: 'upstream',
-  })
+  throw new Failure(
+    'not-found',
+    `the IPNS record of /ipns/${keyText(key)} expired at ${new Date(record.endsAt).toISOString()}`,
+    {
+      source: 'upstream',
+    },
+  )
 }
 
 /** Of several valid records the newest: the highest sequence, then the latest end. */

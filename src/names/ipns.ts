@@ -190,7 +190,9 @@ export function createIpnsNames(options: {
     // It was signed, and it says itself how long it holds: that others lost it says nothing.
     takesBack: () => false,
     late: (key) =>
-      new Failure('timeout', `no upstream sent a record of /ipns/${keyText(key)} in time`, { source: 'upstream' }),
+      new Failure('timeout', `/ipns/${keyText(key)} cannot be resolved: no upstream sent an IPNS record in time`, {
+        source: 'upstream',
+      }),
   })
 
   return {
@@ -201,7 +203,7 @@ export function createIpnsNames(options: {
 }
 
 function outdone(key: CID): Failure {
-  const what = `all records of /ipns/${keyText(key)} that upstreams have are older than one that was here and has ended`
+  const what = `/ipns/${keyText(key)} cannot be resolved: every IPNS record that upstreams have is older than one seen before, which has expired`
   return new Failure('not-found', what, { source: 'upstream' })
 }
 
@@ -210,23 +212,41 @@ function verdict(key: CID, failures: readonly unknown[], sources: number): Failu
   const first = (kind: Failure['kind']) => failures.find((failure) => isFailure(failure, kind))
   const missing = first('not-found')
   if (missing)
-    return new Failure('not-found', `no upstream has a valid record of ${name}`, { source: 'upstream', cause: missing })
+    return new Failure('not-found', `${name} cannot be resolved: no upstream has a valid IPNS record`, {
+      source: 'upstream',
+      cause: missing,
+    })
   const lie = first('false-bytes')
   if (lie)
-    return new Failure('false-bytes', `what upstreams sent for ${name} is not its record`, {
-      source: 'upstream',
-      cause: lie,
-    })
+    return new Failure(
+      'false-bytes',
+      `${name} cannot be resolved: the IPNS records that upstreams sent are not valid`,
+      {
+        source: 'upstream',
+        cause: lie,
+      },
+    )
   const late = first('timeout')
   if (late)
-    return new Failure('timeout', `no upstream sent a record of ${name} in time`, { source: 'upstream', cause: late })
+    return new Failure('timeout', `${name} cannot be resolved: no upstream sent an IPNS record in time`, {
+      source: 'upstream',
+      cause: late,
+    })
   // An archive asks nobody: what is not here is not to be had.
   if (sources === 0)
-    return new Failure('not-found', `no record of ${name} is here, and there is no upstream to ask for it`, {
+    return new Failure(
+      'not-found',
+      `${name} cannot be resolved: no IPNS record is stored here, and no upstream is configured`,
+      {
+        source: 'upstream',
+      },
+    )
+  return new Failure(
+    'unavailable',
+    `${name} cannot be resolved: no IPNS record is stored here, and no upstream could be reached`,
+    {
       source: 'upstream',
-    })
-  return new Failure('unavailable', `no record of ${name} is here, and no upstream could say what it is`, {
-    source: 'upstream',
-    cause: failures[0],
-  })
+      cause: failures[0],
+    },
+  )
 }

@@ -214,10 +214,14 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
       if (onlyIfCached) {
         const any = known ?? keep(key, await recall?.(subject, signal))
         if (any) return stale(any)
-        throw new Failure('not-found', `what ${key} points at is not known here`, {
-          source: 'tier',
-          facts: { onlyIfCached: true },
-        })
+        throw new Failure(
+          'not-found',
+          `${key} is not in the cache, and Cache-Control: only-if-cached asks for nothing else`,
+          {
+            source: 'tier',
+            facts: { onlyIfCached: true },
+          },
+        )
       }
       const last = failed.get(key)
       if (last && clock.monotonic() < last.until && !(noCache && age(last) >= leastAgeMs)) {

@@ -144,16 +144,20 @@ export function createNames(options: {
         }
         name = root
       }
-      throw new Failure('malformed', `/ipns/${asked} leads from name to name, more than ${mostSteps} times`, {
-        source: 'upstream',
-      })
+      throw new Failure(
+        'malformed',
+        `/ipns/${asked} cannot be resolved: more than ${mostSteps} names point at each other`,
+        {
+          source: 'upstream',
+        },
+      )
     },
 
     async record(name, wants) {
       visit(name, [])
       const key = keyOf(name)
       if (!key) {
-        const what = `${JSON.stringify(name)} is no key: only /ipns/<key> has a record`
+        const what = `${JSON.stringify(name)} is not an IPNS key: only /ipns/<key> has an IPNS record`
         throw new Failure('malformed', what, { source: 'client' })
       }
       const { value, freshMs, endsAt } = await ipns.resolve(key, wants)
@@ -233,7 +237,7 @@ function checked(segment: string, asked: string): string {
 const senseless = (asked: string, value: string, cause?: unknown): Failure =>
   new Failure(
     'malformed',
-    `/ipns/${asked} points at ${JSON.stringify(value.slice(0, 200))}, which is no content path`,
+    `/ipns/${asked} points at ${JSON.stringify(value.slice(0, 200))}, which is not a content path`,
     {
       source: 'content',
       cause,

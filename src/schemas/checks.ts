@@ -59,11 +59,11 @@ export function createSchemaChecks({ maxBytes, own = {} }: SchemaOptions): Schem
       maxBytes: Math.min(maxBytes, mostBytes),
       check(text) {
         const validate = Object.hasOwn(all, name) ? ajv.getSchema(idOf(name)) : undefined
-        if (!validate) throw malformed(`there is no schema ${JSON.stringify(name)}`)
+        if (!validate) throw malformed(`unknown schema ${JSON.stringify(name)}`)
         if (validate(parse(text))) return
         const errors = (validate.errors ?? []).slice(0, mostErrors).map(said)
         const list = errors.map(({ field, message }) => `${field} ${message}`).join('; ')
-        throw new Failure('malformed', `the document is not of the kind ${name}: ${list}`, {
+        throw new Failure('malformed', `the document does not match the schema ${name}: ${list}`, {
           source: 'client',
           facts: { errors },
         })
@@ -76,7 +76,7 @@ export function createSchemaChecks({ maxBytes, own = {} }: SchemaOptions): Schem
 function parse(whole: string): unknown {
   const text = whole.startsWith('\ufeff') ? whole.slice(1) : whole
   if (hasMoreValues(text, mostValues))
-    throw malformed(`the document has more than ${mostValues} values; one of so many is not checked here`)
+    throw malformed(`the document has more than ${mostValues} values, the most that is checked`)
   try {
     return JSON.parse(text)
   } catch (error) {

@@ -11,7 +11,7 @@ export const formats: Readonly<
   'ipfs-path': {
     // What does not even begin so is for the pattern to refuse: one mistake is told once.
     validate: (text) => !text.startsWith('/ipfs/') || isRoot(text.split('/')[2] ?? ''),
-    message: 'must be /ipfs/<cid>, with a path behind it or without; what stands there is no CID that can be read',
+    message: 'must be /ipfs/<cid>, with a path behind it or without; this is not a CID that this gateway reads',
   },
 }
 

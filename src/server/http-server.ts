@@ -40,7 +40,7 @@ export function createHttpServer(handle: RequestListener, tunnels: (host: string
   // Whoever takes uploads says 100 itself, after looking at their size and token; nobody else needs to.
   server.on('checkContinue', handler)
   server.on('checkExpectation', (_request: IncomingMessage, response: ServerResponse) =>
-    refuse(response.socket as Socket, 417, 'there is nothing to expect here but 100-continue'),
+    refuse(response.socket as Socket, 417, 'the only Expect that is supported is 100-continue'),
   )
   server.on('clientError', answerParser)
   const inTunnel = new WeakSet<Duplex>()
@@ -49,12 +49,12 @@ export function createHttpServer(handle: RequestListener, tunnels: (host: string
     // Said now, it would be taken for the answer to what was asked before.
     if (answering(request.socket)) return void socket.destroy()
     // One in another leads nowhere else, and each would cost a parser and its listeners for as long as the socket lives.
-    if (inTunnel.has(socket)) return refuse(socket, 403, 'there is no CONNECT within another')
+    if (inTunnel.has(socket)) return refuse(socket, 403, 'CONNECT inside a CONNECT tunnel is not supported')
     inTunnel.add(socket)
     // Nobody listens to a socket that left the parser.
     socket.on('error', () => socket.destroy())
     if (!isHere(host, request.socket) && !tunnels(host))
-      return refuse(socket, 403, 'CONNECT leads only to hosts that are served here')
+      return refuse(socket, 403, 'CONNECT is only allowed to hosts that this gateway serves')
     socket.write('HTTP/1.1 200 Connection Established\r\n\r\n')
     if (head.byteLength > 0) socket.unshift(head)
     server.emit('connection', socket)
@@ -68,7 +68,7 @@ export function createHttpServer(handle: RequestListener, tunnels: (host: string
 const said: Readonly<Record<string, readonly [status: number, detail: string]>> = {
   HPE_HEADER_OVERFLOW: [431, `the request line and headers are longer than ${headerBytes} bytes`],
   HPE_CHUNK_EXTENSIONS_OVERFLOW: [413, 'the chunk extensions are too long'],
-  ERR_HTTP_REQUEST_TIMEOUT: [408, 'the headers did not come in time'],
+  ERR_HTTP_REQUEST_TIMEOUT: [408, 'the headers did not arrive in time'],
 }
 
 function answerParser(error: NodeJS.ErrnoException, socket: Socket): void {

@@ -36,7 +36,7 @@ export function parseRedirects(text: string): RedirectRule[] {
     if (/^[^?]*%(?![0-9a-f]{2})/i.test(to))
       throw wrong(index + 1, '`to` has a % without two hexadecimal digits behind it')
     const status = Number(statusText)
-    if (!statuses.has(status)) throw wrong(index + 1, `${statusText} is no status it may have`)
+    if (!statuses.has(status)) throw wrong(index + 1, `${statusText} is not a status that is supported`)
     const names = placeholders(from)
     if (new Set(names).size < names.length) throw wrong(index + 1, 'a placeholder stands twice in `from`')
     rules.push({ from: from.split('/').map(inOneSpelling).join('/'), to, status })

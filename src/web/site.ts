@@ -88,7 +88,7 @@ async function redirectOf(session: Session, { path, search }: SiteRequest): Prom
   const root: ContentPath = { cid: path.cid, segments: [], encoded: [] }
   const file = await child(session, root, '_redirects', {})
   if (!file) return undefined
-  if (file.entity.kind !== 'file') throw wrongRedirects('it is no file')
+  if (file.entity.kind !== 'file') throw wrongRedirects('it is not a file')
   const bytes = await readSmall(session, file.entity, maxRedirectsBytes)
   if (!bytes) throw tooLargeRedirects()
   const asked = path.segments.map((name) => `/${encodeURIComponent(name)}`).join('')

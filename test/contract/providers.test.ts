@@ -411,7 +411,7 @@ describe('what is said behind a 200', () => {
   test('filebase: what is not there after all is sent again', async () => {
     const provider = await make(sets['filebase'] as Set)
     service.script = ({ method }) => (method === 'HEAD' ? { status: 404 } : undefined)
-    assert.match((await failure(provider.pin(upload, signal()))).message, /is not there after/)
+    assert.match((await failure(provider.pin(upload, signal()))).message, /does not show up after/)
     service.script = undefined
     assert.equal(String(await provider.pin(upload, signal())), String(upload.cid))
     assert.equal(service.calls.filter(({ method }) => method === 'PUT').length, 2)

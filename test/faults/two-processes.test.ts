@@ -181,6 +181,6 @@ describe('gateways of one process', { timeout: 60_000 }, () => {
     await other.close()
     const fourth = await start()
     assert.ok(await fourth.url, fourth.said())
-    await assert.rejects(startedGateway(config, { log: silentLog }), /is the folder of a cidgate that is running/)
+    await assert.rejects(startedGateway(config, { log: silentLog }), /is in use by another cidgate/)
   })
 })

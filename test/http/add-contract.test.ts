@@ -518,6 +518,6 @@ describe('POST /add with a schema', () => {
   it('a CID that cannot be read is told as such', async () => {
     const body = JSON.stringify({ name: 'a', description: 'b', fileURI: '/ipfs/abcdefghij' })
     const { json } = await post(`${adding.url}/add?schema=evidence`, multipart([{ body }]))
-    assert.match(String((json['errors'] as { message: string }[])[0]?.message), /no CID/)
+    assert.match(String((json['errors'] as { message: string }[])[0]?.message), /not a CID/)
   })
 })

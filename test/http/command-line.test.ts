@@ -87,7 +87,7 @@ limits: { grace: 2s }
     const bad = await run('doctor', '--config', worse)
     assert.equal(bad.code, 1)
     assert.match(bad.out, /^bad {2}upstream gone \(\d+ ms\): .+ECONNREFUSED/m)
-    assert.match(bad.out, /not one upstream can be used/)
+    assert.match(bad.out, /no upstream can be used/)
     const taken = await configFile('taken', 'a file where a folder should be')
     const worst = await configFile(
       'worst.yaml',
@@ -149,7 +149,7 @@ cache: { tiers: [{ use: s3, bucket: b, region: r, endpoint: ${url}, forcePathSty
   const questions: { args: string[]; code: number; out?: RegExp; err?: RegExp }[] = [
     { args: ['--help'], code: 0, out: /^cidgate: .+\n\n {2}cidgate \[serve\]/ },
     { args: ['--version'], code: 0, out: /^\d+\.\d+\.\d+\n$/ },
-    { args: ['serv'], code: 2, err: /^cidgate: there is no command serv \(see cidgate --help\)\n$/ },
+    { args: ['serv'], code: 2, err: /^cidgate: unknown command serv \(see cidgate --help\)\n$/ },
     { args: ['--prot', '80'], code: 2, err: /^cidgate: Unknown option '--prot' \(see cidgate --help\)\n$/ },
     {
       args: ['serve', 'my.yaml'],
@@ -218,7 +218,7 @@ cache: { tiers: [{ use: s3, bucket: b, region: r, endpoint: ${url}, forcePathSty
     }
     assert.deepEqual(await run('check', await configFile('good.yaml', offline())), {
       code: 0,
-      out: `${folder}/good.yaml: good\n`,
+      out: `${folder}/good.yaml: valid\n`,
       err: '',
     })
   })

@@ -219,12 +219,12 @@ describe('backends that a program brings', () => {
     [
       'one name twice',
       () => createGateway(said({ pinning: {} }), { tiers: [tier, new MapTier()] }),
-      /option tiers\[1\]: "mine" is the name of another one/,
+      /option tiers\[1\]: "mine" is used twice/,
     ],
     [
       'the name of a configured one',
       () => createGateway(said({ pinning: {} }), { tiers: [new MapTier('memory')] }),
-      /option tiers\[0\]: "memory" is the name of another one/,
+      /option tiers\[0\]: "memory" is used twice/,
     ],
     ['fewer providers than confirm', () => createGateway(said()), /pinning.confirm: .*expected at most 1, the number/],
     [

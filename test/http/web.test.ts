@@ -307,7 +307,7 @@ describe('documents', () => {
   test('a value inside of one is not served, and not said to be absent', async () => {
     const answer = await get(`/ipfs/${alone['cbor']}/hello`, asBrowser)
     assert.equal(answer.status, 501)
-    assert.doesNotMatch(body(answer), /certain that there is nothing/)
+    assert.doesNotMatch(body(answer), /proved not to exist/)
     assert.doesNotMatch(String(answer.headers['cache-control']), /max-age/)
   })
 })
@@ -425,7 +425,7 @@ describe('_redirects', () => {
       [500, 'urn:problem-type:cidgate:malformed', 'Malformed'],
     )
     const page = await own(broken, '/not-found', asBrowser)
-    assert.match(body(page), /only its author can mend it/)
+    assert.match(body(page), /only its author can fix it/)
     assert.equal(await counted(), before)
     assert.deepEqual(
       at.log.filter(({ level }) => level === 'error'),
@@ -456,7 +456,7 @@ describe('errors', () => {
     assert.equal(program.headers['content-type'], 'application/problem+json')
     const silent = await get(`/ipfs/${site}/not-there`)
     assert.equal(silent.headers['content-type'], 'text/plain; charset=utf-8')
-    assert.match(body(silent), /^404 No such path\nthere is no "not-there" in /)
+    assert.match(body(silent), /^404 No such path\nno link named "not-there" under /)
     for (const one of [answer, program, silent]) assert.equal(one.headers['vary'], 'Accept')
   })
   test('nobody could be asked: 502', async () => {
@@ -466,7 +466,7 @@ describe('errors', () => {
       const answer = await get(`/ipfs/${cid}`, asBrowser)
       assert.ok([502, 504].includes(answer.status), `${answer.status}`)
       assert.equal(answer.headers['cache-control'], 'no-store')
-      assert.match(body(answer), /Who was asked/)
+      assert.match(body(answer), /Upstreams that were asked/)
     } finally {
       upstream.fault = undefined
     }

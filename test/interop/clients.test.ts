@@ -82,9 +82,9 @@ describe("Kubo's own command line", () => {
   const env = () => ({ IPFS_PATH: join(folder.path, 'repo'), IPFS_TELEMETRY: 'off' })
 
   const refusals: readonly (readonly [what: string, args: readonly string[], says: RegExp])[] = [
-    ['a folder', ['-r', 'files'], /directories are not added here/],
+    ['a folder', ['-r', 'files'], /directories are not supported/],
     ['too much', ['files/a', 'files/b', 'files/c', 'files/d'], /an upload may have 67108864 bytes here/],
-    ['an option that is not done', ['--trickle', 'files/a'], /trickle=true is not done here/],
+    ['an option that is not done', ['--trickle', 'files/a'], /trickle=true is not supported/],
   ]
   for (const [what, args, says] of refusals)
     test(`is told why ${what} is refused, every time`, async () => {

@@ -76,13 +76,13 @@ describe('the data folder', () => {
       assert.ok(isFailure(error, 'refused'))
       assert.ok(
         error.message.startsWith(
-          `${folder} is the folder of a cidgate that is running: process 1 on elsewhere since ${since} `,
+          `${folder} is in use by another cidgate: process 1 on elsewhere since ${since} `,
         ),
       )
       return true
     })
     await rm(join(folder, 'owner.json'))
-    await assert.rejects(open(), /is running: another process/)
+    await assert.rejects(open(), /is in use by another cidgate: another process/)
     lock.release()
     ;(await open())()
   })

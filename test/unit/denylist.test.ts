@@ -134,7 +134,7 @@ describe('a list', () => {
 
   test('whose rules stand where a header should is refused, and not without rules', () => {
     const list = createDenylist('ours')
-    assert.throws(() => list.add(`/ipfs/${bad}\n---\n`), /no header/)
+    assert.throws(() => list.add(`/ipfs/${bad}\n---\n`), /is not a header/)
     assert.throws(() => createDenylist('ours').add(`version: 2\n---\n/ipfs/${bad}\n`), /version 2/)
   })
 

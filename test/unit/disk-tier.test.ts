@@ -156,7 +156,7 @@ test('an outage names what is wrong and what to do; a probe finds it before anyb
   await writeFile(path, '')
   const tier = open(path)
   const says = (error: unknown) =>
-    isFailure(error, 'broken') && /ENOTDIR.*where the folder should be/.test(error.message)
+    isFailure(error, 'broken') && /ENOTDIR.*in the place of the folder/.test(error.message)
   await assert.rejects(tier.probe?.() ?? Promise.resolve(), says)
   await assert.rejects(tier.put(block(1).cid, block(1).bytes), says)
   const fine = open(await tempFolder())

@@ -63,7 +63,7 @@ describe('a record', () => {
     const rsa = CID.parse('QmcJM7PRfkSbcM5cf1QugM5R37TLRKyJGgBEhXjLTB8uA2')
     assert.equal(canonicalKey(rsa).code, 0x72)
     const blake = CID.parse('bafykbzacecbswktivsnhfqpknxaor4zkbynuvsgqx7yk5zqhbqgzqmwnbnqku')
-    assert.throws(() => canonicalKey(blake), /is not the key of a name/)
+    assert.throws(() => canonicalKey(blake), /is not an IPNS key/)
   })
 })
 
@@ -256,7 +256,7 @@ describe('names of keys', () => {
     const account = createAccount()
     const refused = await running.resolve(key.cid, account).catch((error: unknown) => error)
     assert.ok(isFailure(refused, 'not-found'))
-    assert.match(refused.message, /older than one that was here/)
+    assert.match(refused.message, /older than one seen before/)
     assert.equal(account.attempts[0]?.outcome, 'older')
 
     const store = emptyStore()

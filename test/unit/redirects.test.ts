@@ -119,7 +119,7 @@ test('nothing matches: nothing is said', () => {
 })
 
 test('what is wrong with a file is said', () => {
-  assert.throws(() => parseRedirects('/a /b\n/c /d 301!'), /could not parse _redirects: line 2: 301! is no status/)
+  assert.throws(() => parseRedirects('/a /b\n/c /d 301!'), /could not parse _redirects: line 2: 301! is not a status/)
   assert.throws(
     () => parseRedirects('#'.repeat(70_000)),
     /could not parse _redirects: redirects file size cannot exceed/,

@@ -125,7 +125,7 @@ test('while it is away calls fail at once, and it is used again soon after it is
 
 test('a probe notices a server that loses what is written', async () => {
   const { tier } = await make({ losesWrites: true })
-  await assert.rejects(tier.probe?.() ?? Promise.resolve(), /lost what was just written/)
+  await assert.rejects(tier.probe?.() ?? Promise.resolve(), /lost a value that was just written/)
 })
 
 test('one that was never there: calls fail in time, and closing leaves nothing running', async () => {

@@ -88,7 +88,7 @@ const outages: readonly {
   {
     name: '503 SlowDown',
     kind: 'throttled',
-    says: /fewer requests/,
+    says: /rate limited/,
     faults: { slowDown: true },
     options: { timeout: '3s' },
   },
@@ -99,7 +99,7 @@ const outages: readonly {
     says: /keys/,
     options: { accessKeyId: 'x', missing403: true },
   },
-  { name: 'a bucket that is not there', kind: 'refused', says: /make the bucket/, options: { bucket: 'other' } },
+  { name: 'a bucket that is not there', kind: 'refused', says: /create the bucket/, options: { bucket: 'other' } },
   { name: 'an answer that stalls half way', kind: 'timeout', says: /within 500 ms/, faults: { stallsBody: true } },
   { name: 'an answer after two seconds', kind: 'timeout', says: /within 500 ms/, faults: { slowMs: 2000 } },
 ]

@@ -226,11 +226,7 @@ function outage(name: string, what: string, root: string, cause: unknown): Failu
 }
 
 const unlike = (name: string, root: string): Failure =>
-  new Failure(
-    'broken',
-    `provider ${name}: what was written in ${root} reads back as something else; look at the disk`,
-    {
-      source: 'provider',
-      facts: { class: 'transient' },
-    },
-  )
+  new Failure('broken', `provider ${name}: data written in ${root} reads back changed; check the disk`, {
+    source: 'provider',
+    facts: { class: 'transient' },
+  })

@@ -34,6 +34,6 @@ export function refuseOneAddressTwice(
   context.addIssue({
     code: 'custom',
     path: ['admin'],
-    message: 'is where `listen` is (expected another port, or false)',
+    message: 'is the same address as `listen` (expected another port, or false)',
   })
 }

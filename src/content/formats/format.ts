@@ -33,7 +33,7 @@ export const malformedRequest = (what: string): Failure => new Failure('malforme
 export const notAcceptable = (cid: CID, name: FormatName, because: string): Failure =>
   new Failure(
     'unsupported',
-    `${cid} cannot be had as ${name}: ${because}; ?format=raw or ?format=car gives the blocks`,
+    `${cid} is not available as ${name}: ${because}; ?format=raw or ?format=car gives the blocks`,
     {
       source: 'client',
     },
@@ -43,7 +43,7 @@ export const notAcceptable = (cid: CID, name: FormatName, because: string): Fail
 export function refuseRemainder({ entity, remainder }: Resolution): void {
   if (remainder.length === 0) return
   const value = remainder.join('/')
-  throw new Failure('unsupported', `${value} in ${entity.cid} is a value and no link; read ${entity.cid} itself`, {
+  throw new Failure('unsupported', `${value} in ${entity.cid} is a value, not a link; read ${entity.cid} itself`, {
     source: 'client',
     facts: { remainder: value },
   })

@@ -42,7 +42,7 @@ export function createAddRoute(deps: AddDeps): Route {
     const { request, response } = context
     if (request.method === 'OPTIONS') return preflight(request, response, methods)
     if (request.method !== 'POST') {
-      const failure = new HttpRefusal('unsupported', 'files are added with POST', {
+      const failure = new HttpRefusal('unsupported', 'files are uploaded with POST', {
         source: 'client',
         status: 405,
       })
@@ -101,12 +101,13 @@ function lookAhead({ request, target }: RequestContext, { uploads, tokens, schem
   tokens.check(request.headers)
   boundaryOf(request.headers['content-type'])
   const encoding = request.headers['content-encoding'] ?? 'identity'
-  if (encoding.toLowerCase() !== 'identity') throw malformed('an upload is sent as it is, without a Content-Encoding')
+  if (encoding.toLowerCase() !== 'identity')
+    throw malformed('an upload with a Content-Encoding is not supported: send the bytes unencoded')
   const length = Number(request.headers['content-length'] ?? 0)
   if (length > uploads.maxBytes + aroundBytes) throw tooLarge(uploads.maxBytes)
   const schema = target.query.get('schema') ?? undefined
   if (schema !== undefined && !schemas.names.includes(schema))
-    throw malformed(`there is no schema ${JSON.stringify(schema)}; there are ${schemas.names.join(', ')}`)
+    throw malformed(`unknown schema ${JSON.stringify(schema)}; known are ${schemas.names.join(', ')}`)
   return schema
 }
 

@@ -22,6 +22,6 @@ export function createVia(self = `cidgate-${randomBytes(8).toString('hex')}`): V
 const loop = (): Failure =>
   new HttpRefusal(
     'unsupported',
-    'this upload was forwarded from here and has come back (CDN-Loop): of two that forward to each other, one has to stop',
+    'upload loop (CDN-Loop): this upload was forwarded from here and came back; stop one of the gateways that forward to each other',
     { source: 'client', status: 508 },
   )

@@ -135,7 +135,7 @@ async function answerWith(delivery: Delivery, tags: Tags, body: () => Promise<Re
 const provable: ReadonlySet<Negotiated['as']> = new Set(['raw', 'car', 'ipns-record'])
 
 const notProvable = (): Failure =>
-  new Failure('unsupported', 'this host answers only what a client can prove: ?format=raw, car or ipns-record', {
+  new Failure('unsupported', 'this host gives trustless answers only: ask for ?format=raw, car or ipns-record', {
     source: 'client',
   })
 

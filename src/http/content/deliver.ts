@@ -168,7 +168,7 @@ function rangeOf({ headers }: IncomingMessage, { etag }: Representation, size: n
   if (!rangeApplies(oneOf(ifRange), etag)) return undefined
   const range = parseRange(headers.range, size)
   if (range !== 'unsatisfiable') return range
-  throw new HttpRefusal('malformed', `the range lies behind the end: there are ${size} bytes`, {
+  throw new HttpRefusal('malformed', `range not satisfiable: there are ${size} bytes`, {
     source: 'client',
     status: 416,
     size,

@@ -42,7 +42,7 @@ export function createJsonRule({ heldBytes, clock }: { readonly heldBytes: numbe
 }
 
 const tooMuch = (): Failure =>
-  new Failure('overloaded', 'too many large documents are being looked into; come back in a second', {
+  new Failure('overloaded', 'too many large JSON files are being read; retry in a second', {
     source: 'ours',
     retryAfterMs: 1000,
   })

@@ -40,7 +40,7 @@ export function negotiate(query: URLSearchParams, accept: string | undefined): N
   const accepted = accept === undefined ? undefined : best(accept)
   if (asked !== null && asked !== '') {
     if (!formats.has(asked)) {
-      throw new Failure('malformed', `${JSON.stringify(asked)} is no format; known are ${[...formats].join(', ')}`, {
+      throw new Failure('malformed', `unknown format ${JSON.stringify(asked)}; known are ${[...formats].join(', ')}`, {
         source: 'client',
       })
     }

@@ -145,9 +145,13 @@ const hostName = (host: string): string => host.replace(/:\d{0,5}$/, '').replace
 function trustlessPlace(target: RequestTarget, base: string): ContentPlace {
   const place = sharedPlace(target, base, undefined)
   if (place) return { ...place, trustless: true }
-  throw new Failure('no-link', 'this host has nothing but /ipfs/<cid> and /ipns/<key>, as raw, car or ipns-record', {
-    source: 'client',
-  })
+  throw new Failure(
+    'no-link',
+    'no such path: this trustless host has only /ipfs/<cid> and /ipns/<key>, as raw, car or ipns-record',
+    {
+      source: 'client',
+    },
+  )
 }
 
 /** `<label>.<namespace>` of a shared path. Undefined for what is no CID, key or domain: its own answer says what is wrong. */

@@ -36,11 +36,11 @@ export async function addFiles({ request, response, query, signal, deps }: Call)
 /** A mode or a time in the name of a part counts with `preserve-*` alone, which is refused. */
 function checkPart({ fileName, type }: PartName): void {
   if (/^application\/x-directory\b/i.test(type))
-    throw badCall('directories are not added here: add the files in them, one by one')
+    throw badCall('directories are not supported: add the files in them, one by one')
   if (/^application\/symlink\b/i.test(type))
-    throw badCall('symbolic links are not added here: add the file that it leads to')
+    throw badCall('symbolic links are not supported: add the file that it points to')
   if (nameOf(fileName).includes('/'))
-    throw badCall('directories are not added here: send a file under its name, without the folders it lies in')
+    throw badCall('directories are not supported: send a file under its name alone, without folders')
 }
 
 /** Only told back to the client. */

@@ -47,7 +47,7 @@ const never: Readonly<Record<string, string>> = {
   mtime: 'files have no modification time here',
   'mtime-nsecs': 'files have no modification time here',
   'to-files': 'there is no MFS here',
-  'pin-name': 'pins have no names here',
+  'pin-name': 'pins have no names',
 }
 
 /** The one way in which it is done here; empty is as good as absent. */
@@ -106,4 +106,4 @@ function numberOf(given: GivenOptions, name: string): number | undefined {
   return value
 }
 
-const notDone = (what: string, why: string) => badCall(`${what} is not done here: ${why}. Leave it out`)
+const notDone = (what: string, why: string) => badCall(`${what} is not supported: ${why}. Leave it out`)

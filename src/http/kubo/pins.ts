@@ -11,8 +11,8 @@ import { argOf, badCall, type Call, isOn, optionsIn, sendJson } from './call.ts'
 export async function addPin({ request, query, session, signal, response, deps }: Call): Promise<void> {
   const given = optionsIn(query, { r: 'recursive', n: 'name' })
   if (!isOn(given, 'recursive', true))
-    throw badCall('recursive=false is not done here: a DAG is pinned whole. Leave it out')
-  if (given.get('name')) throw badCall('pins have no names here: leave name out')
+    throw badCall('recursive=false is not supported: a DAG is pinned whole. Leave it out')
+  if (given.get('name')) throw badCall('pin names are not supported: leave name out')
   const cid = parseRoot(argOf(query))
   session.pass(cid, [])
   const place = await deps.uploads.enter(deps.clientOf(request), signal)
@@ -30,7 +30,7 @@ export async function addPin({ request, query, session, signal, response, deps }
 export async function listPins(call: Call): Promise<void> {
   const { query, response, deps } = call
   const given = optionsIn(query, { t: 'type', s: 'stream', n: 'name', q: 'quiet' })
-  if (given.get('name')) throw badCall('pins have no names here: leave name out')
+  if (given.get('name')) throw badCall('pin names are not supported: leave name out')
   const type = given.get('type') ?? 'all'
   if (!['all', 'recursive', 'direct', 'indirect'].includes(type))
     throw badCall(`type=${type} is not one of all, recursive, direct, indirect`)

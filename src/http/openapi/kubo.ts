@@ -71,7 +71,7 @@ const refused = { 'text/plain': { schema: { type: 'string' } } } as const
 
 const statuses: Json = {
   ...failures(anyStatuses),
-  400: { description: 'Asked wrongly, or an option that is not done here.', content: problem },
+  400: { description: 'A malformed request, or an option that is not supported.', content: problem },
   403: {
     description: 'No token, where tokens are wanted; or a page in a browser (`Origin`, `Referer`).',
     content: refused,
@@ -81,8 +81,8 @@ const statuses: Json = {
   410: { description: 'The operator of this gateway does not serve or keep it.', content: problem },
   413: { description: 'More bytes than this gateway takes.', content: problem },
   451: { description: 'As 410, for a legal reason.', content: problem },
-  500: { description: 'It went wrong: not found, not held by enough providers, not to be had.', content: problem },
-  503: { description: 'Too much to do just now.', content: problem },
+  500: { description: 'It failed: not found, not held by enough providers, or upstreams failed.', content: problem },
+  503: { description: 'Overloaded; retry later.', content: problem },
 }
 
 const operation = (name: string, command: Command, hasTokens: boolean): Json => ({

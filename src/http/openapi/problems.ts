@@ -16,24 +16,24 @@ const problemOf = (status: number, title: string, detail: string, more: Json = {
 const meanings: Readonly<Record<number, string>> = {
   400: 'The request is malformed; `errors` names each field that a schema wants otherwise.',
   401: 'A token is wanted, as `Authorization: Bearer …`.',
-  404: 'Nobody has it, or nobody could be asked. It may come: the search goes on, ask again after `Retry-After`.',
-  405: 'Not a method of this address; `Allow` names those that are.',
-  406: 'This cannot be given in the form that was asked for.',
-  408: 'The headers did not come in time; or the upload stopped coming, or came too slowly.',
+  404: 'No upstream has the content, or no upstream could be reached. The search goes on: retry after `Retry-After`.',
+  405: 'This path does not take this method; `Allow` names those that it takes.',
+  406: 'The content is not available in this format.',
+  408: 'The headers did not arrive in time; or the upload stalled, or was too slow.',
   410: 'The operator of this gateway does not serve or keep it.',
   412: '`Cache-Control: only-if-cached`, and it is not here.',
-  413: 'More bytes than this gateway takes, or content that is made of more parts than it looks into.',
+  413: 'More bytes than this gateway takes, or content with more parts than it reads.',
   416: 'The range begins behind the end; `Content-Range` names the size.',
-  417: 'There is nothing to expect here but `100-continue`.',
-  422: 'What is behind the CID is proved, and makes no sense.',
+  417: 'The only `Expect` that is supported is `100-continue`.',
+  422: 'The content matches its CID and is malformed.',
   429: 'Too many requests of one client.',
   431: 'The request line and headers are too long.',
   451: 'As 410, for a legal reason.',
-  500: 'This gateway failed in a way it should not.',
+  500: 'Internal error of this gateway.',
   501: 'A path into a document that ends at a value.',
-  502: 'Others failed: `attempts` or `outcomes` names each of them. Nothing of an upload was kept.',
-  503: 'Too much to do just now.',
-  504: 'Nobody answered in time (`responses.types: web` only).',
+  502: 'Upstreams or providers failed: `attempts` or `outcomes` names each of them. Nothing of an upload was kept.',
+  503: 'Overloaded; retry after `Retry-After`.',
+  504: 'No upstream answered in time (`responses.types: web` only).',
   507: 'No room on the disk for the upload.',
   508: 'The upload was forwarded from here and has come back.',
 }
@@ -78,7 +78,7 @@ const examples: Readonly<Record<number, Json>> = {
   400: {
     schema: {
       summary: 'POST /add?schema=evidence',
-      value: problemOf(400, 'Malformed', 'the document is not of the kind evidence: name is missing', {
+      value: problemOf(400, 'Malformed', 'the document does not match the schema evidence: name is missing', {
         errors: [{ field: 'name', message: 'is missing' }],
       }),
     },
@@ -93,13 +93,18 @@ const examples: Readonly<Record<number, Json>> = {
   },
   502: {
     unconfirmed: {
-      value: problemOf(502, 'An upstream broke off', '1 of 2 providers hold the upload; nothing of it was kept here', {
-        kind: 'broken',
-        outcomes: [
-          { provider: 'local', outcome: 'held', ms: 4 },
-          { provider: 'kubo', outcome: 'transient', detail: 'provider kubo: cannot be reached', ms: 12 },
-        ],
-      }),
+      value: problemOf(
+        502,
+        'An upstream or provider failed',
+        '1 of 2 providers hold the upload; nothing of it was kept here',
+        {
+          kind: 'broken',
+          outcomes: [
+            { provider: 'local', outcome: 'held', ms: 4 },
+            { provider: 'kubo', outcome: 'transient', detail: 'provider kubo: cannot be reached', ms: 12 },
+          ],
+        },
+      ),
     },
   },
 }
@@ -134,11 +139,17 @@ export const problemSchema: Json = {
     detail: { type: 'string' },
     message: { type: 'string', description: 'The same text as `detail`.' },
     requestId: { type: 'string', description: 'As in `X-Request-Id`; the log of the gateway has it, too.' },
-    attempts: { ...outcome('upstream'), description: 'Who was asked for content, and how that went.' },
-    outcomes: { ...outcome('provider'), description: 'Who was asked to keep an upload, and how that went.' },
+    attempts: {
+      ...outcome('upstream'),
+      description: 'The upstreams that were asked for the content, and what each answered.',
+    },
+    outcomes: {
+      ...outcome('provider'),
+      description: 'The providers that were asked to keep the upload, and what each answered.',
+    },
     errors: {
       type: 'array',
-      description: 'What a schema wants otherwise.',
+      description: 'The fields that do not match the schema.',
       items: {
         type: 'object',
         required: ['field', 'message'],

@@ -80,18 +80,20 @@ const pathThere = ({ to }: ProxyEntry): string => new URL(to).pathname.replace(/
 function refusal(request: IncomingMessage, path: string, entry: ProxyEntry): Failure | undefined {
   const { method = '', headers } = request
   const say = (status: number, what: string) => new HttpRefusal('malformed', what, { source: 'client', status })
-  if (!entry.methods.includes(method)) return say(405, `${method} is not passed on at ${entry.path}`)
+  if (!entry.methods.includes(method)) return say(405, `method ${method} is not allowed at ${entry.path}`)
   const wrong = wrongPath(path)
   if (wrong !== undefined) return say(400, wrong)
   if ((method === 'GET' || method === 'HEAD') && hasBody(request)) return say(400, `a ${method} has no body`)
-  if (headers['transfer-encoding'] !== undefined) return say(411, 'a body that is passed on needs a Content-Length')
+  if (headers['transfer-encoding'] !== undefined) return say(411, 'a body sent to this path needs a Content-Length')
   if (Number(headers['content-length'] ?? 0) > entry.maxBytes)
-    return new Failure('too-large', `more than ${entry.maxBytes} bytes are not passed on`, { source: 'client' })
+    return new Failure('too-large', `the body is larger than the ${entry.maxBytes} bytes that ${entry.path} takes`, {
+      source: 'client',
+    })
   return undefined
 }
 
 const tooMany = ({ path }: ProxyEntry): Failure =>
-  new Failure('overloaded', `${mostAtOnce} requests to ${path} are being answered; come back in a second`, {
+  new Failure('overloaded', `too many requests to ${path} in progress (${mostAtOnce}); retry in a second`, {
     source: 'ours',
     retryAfterMs: 1000,
   })
@@ -105,7 +107,7 @@ function forwarder(entry: ProxyEntry, respond: Respond) {
     if (!(response instanceof ServerResponse)) return
     if (response.headersSent || response.destroyed) return void response.destroy()
     const [status, what] = isSilent.has(request) ? [504, 'did not answer in time'] : [502, 'cannot be reached']
-    const failure = new HttpRefusal('broken', `what is behind ${entry.path} ${what}`, {
+    const failure = new HttpRefusal('broken', `the service behind ${entry.path} ${what}`, {
       source: 'upstream',
       cause: error,
       status,

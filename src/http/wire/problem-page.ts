@@ -19,24 +19,25 @@ export const pageHeaders: readonly (readonly [name: string, value: string])[] = 
 ]
 
 const nextSteps: Readonly<Record<number, string>> = {
-  400: 'Look at the address again: a letter may be missing at its beginning or end.',
+  400: 'Check the address: a letter may be missing at its beginning or end.',
   401: 'Ask the operator of this gateway for access.',
-  404: 'Look at the address again. What was published a moment ago may take a minute to be found: the search goes on here, so try again soon.',
-  406: 'Ask for it without a format, or for the blocks themselves with ?format=raw or ?format=car.',
+  404: 'Check the address. New content may take a minute to be found: this gateway goes on searching, so try again soon.',
+  406: 'Ask for it without a format, or for its blocks with ?format=raw or ?format=car.',
   410: 'Another address on this gateway will not help. The operator can say why.',
-  412: 'Ask again without Cache-Control: only-if-cached, and it is looked for.',
-  429: 'Wait a moment before you go on.',
+  412: 'Ask again without Cache-Control: only-if-cached.',
+  429: 'Wait a moment, then try again.',
   451: 'Another address on this gateway will not help. The operator can say why.',
-  500: 'If this goes on, tell the operator of this gateway.',
-  502: 'Those who could have it cannot be reached just now. Try again in a while.',
+  500: 'If this happens again, tell the operator of this gateway.',
+  502: 'The services that may have this content cannot be reached now. Try again later.',
   503: 'Try again in a second.',
-  504: 'It may exist and be slow to find: the search goes on here, so try again soon.',
+  504: 'It may exist and be slow to find: this gateway goes on searching, so try again soon.',
 }
 
 const nextStep = ({ kind, status }: Problem): string | undefined => {
-  // What is proved to be absent does not turn up.
-  if (kind === 'no-link') return 'Look at the address again: it is certain that there is nothing at this one.'
-  if (kind === 'malformed' && status === 500) return 'It was published with this mistake: only its author can mend it.'
+  // A path that is proved not to exist will not appear later.
+  if (kind === 'no-link') return 'Check the address: this path is proved not to exist.'
+  if (kind === 'malformed' && status === 500)
+    return 'The content was published with this mistake: only its author can fix it.'
   return nextSteps[status]
 }
 
@@ -46,7 +47,7 @@ export function problemPage(problem: Problem): string {
     ({ upstream, outcome, ms }) =>
       `<tr><td>${shown(upstream)}</td><td>${shown(outcome)}</td><td>${Math.round(ms)} ms</td></tr>\n`,
   )
-  const asked = rows.length > 0 ? `<h2>Who was asked</h2>\n<table>\n${rows.join('')}</table>\n` : ''
+  const asked = rows.length > 0 ? `<h2>Upstreams that were asked</h2>\n<table>\n${rows.join('')}</table>\n` : ''
   const next = nextStep(problem)
   const request = requestId === undefined ? '' : `<p>Request ${shown(requestId)}</p>\n`
   return `${pageTop(`${status} ${title}`)}<h1>${status} ${escaped(title)}</h1>

@@ -18,20 +18,20 @@ type Row = { readonly title: string; readonly api: number; readonly web: number 
 export const table: Readonly<Record<FailureKind, Row>> = {
   'not-found': { title: 'Not found', api: 404, web: 404 },
   'no-link': { title: 'No such path', api: 404, web: 404 },
-  slow: { title: 'The upload came too slowly', api: 408, web: 408 },
+  slow: { title: 'Upload too slow', api: 408, web: 408 },
   timeout: { title: 'Not found in time', api: 404, web: 504 },
-  unavailable: { title: 'Nobody could be asked', api: 404, web: 502 },
+  unavailable: { title: 'No upstream could be reached', api: 404, web: 502 },
   throttled: { title: 'Too many requests', api: 429, web: 429 },
   refused: { title: 'Not allowed', api: 401, web: 401 },
-  broken: { title: 'An upstream broke off', api: 502, web: 502 },
-  'false-bytes': { title: 'An upstream sent false bytes', api: 502, web: 502 },
+  broken: { title: 'An upstream or provider failed', api: 502, web: 502 },
+  'false-bytes': { title: 'Content does not match its CID', api: 502, web: 502 },
   'too-large': { title: 'Too large', api: 413, web: 413 },
   denied: { title: 'Denied by the operator', api: 410, web: 410 },
   malformed: { title: 'Malformed', api: 400, web: 400 },
   unsupported: { title: 'Not supported', api: 406, web: 406 },
-  overloaded: { title: 'Too much to do', api: 503, web: 503 },
-  'no-room': { title: 'No room', api: 507, web: 507 },
-  disk: { title: 'The disk fails', api: 500, web: 500 },
+  overloaded: { title: 'Overloaded', api: 503, web: 503 },
+  'no-room': { title: 'Disk full', api: 507, web: 507 },
+  disk: { title: 'Disk error', api: 500, web: 500 },
   cancelled: { title: 'The client left', api: 499, web: 499 },
   internal: { title: 'Internal error', api: 500, web: 500 },
 }
@@ -56,7 +56,7 @@ export function statusOf(failure: Failure, mode: Mode): number {
 /** Anything that is no Failure is a bug of ours: said as such, and not in its own words. */
 export function asFailure(error: unknown): Failure {
   if (isFailure(error)) return error
-  return new Failure('internal', 'this gateway failed in a way it should not; the log says more', {
+  return new Failure('internal', 'internal error; the log of this gateway has the details, under the request id', {
     source: 'ours',
     cause: error,
   })

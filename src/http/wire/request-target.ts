@@ -22,7 +22,7 @@ export function readTarget(request: IncomingMessage): RequestTarget {
   if (/[#\\]/.test(url)) throw malformed('the request target cannot hold # or \\')
   const coding = request.headers['transfer-encoding']
   if (coding !== undefined && coding.toLowerCase() !== 'chunked')
-    throw malformed(`the transfer coding ${coding} is not read here`)
+    throw malformed(`the transfer coding ${coding} is not supported`)
   const mark = url.indexOf('?')
   const path = mark < 0 ? url : url.slice(0, mark)
   const search = mark < 0 ? '' : url.slice(mark + 1)
