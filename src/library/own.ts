@@ -65,9 +65,7 @@ export function refuseBeside(own: Own, { cache, retrieval, pinning, upload }: Co
     return own[kind].flatMap(({ name }, index) => {
       const isTaken = names.has(name)
       names.add(name)
-      return isTaken
-        ? [`option ${kind}[${index}]: "${name}" is used twice (expected a name of its own)`]
-        : []
+      return isTaken ? [`option ${kind}[${index}]: "${name}" is used twice (expected a name of its own)`] : []
     })
   }
   const wrong: Complaint[] = [

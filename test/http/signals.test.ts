@@ -136,7 +136,10 @@ log: { level: info }
         execFile(command, [...args], { cwd: root, env }, (error, _out, err) => resolve([error?.code, err]))
       })
       assert.equal(code, 1, err)
-      assert.match(err, /^cidgate: Node 20\.1\.0 is too old \(expected 22\.19 or later; install one with npm i node\)$/m)
+      assert.match(
+        err,
+        /^cidgate: Node 20\.1\.0 is too old \(expected 22\.19 or later; install one with npm i node\)$/m,
+      )
     }
   })
 })

@@ -75,9 +75,7 @@ describe('the data folder', () => {
     await assert.rejects(open(), (error) => {
       assert.ok(isFailure(error, 'refused'))
       assert.ok(
-        error.message.startsWith(
-          `${folder} is in use by another cidgate: process 1 on elsewhere since ${since} `,
-        ),
+        error.message.startsWith(`${folder} is in use by another cidgate: process 1 on elsewhere since ${since} `),
       )
       return true
     })
