@@ -1,0 +1,149 @@
+// The search behind a 404: how long it goes on, how often it looks, and what ends it.
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { Failure, type FailureKind } from '../../src/core/failure.ts'
+import type { Log } from '../../src/core/log.ts'
+import { createNotFoundMemory } from '../../src/retrieval/absence/not-found.ts'
+import { createSearches, isAbsence, type Round } from '../../src/retrieval/absence/searches.ts'
+import { createAttempts } from '../../src/retrieval/upstreams/attempts.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
+import { addBlock, text } from '../support/fixtures.ts'
+
+const second = 1000
+const cid = addBlock(new Map(), 0x55, text('what is looked for'))
+const failure = (kind: FailureKind) => new Failure(kind, kind, { source: 'upstream' })
+
+function make({ keepLookingMs = 60 * second } = {}) {
+  const clock = createFakeClock()
+  const notFound = createNotFoundMemory({ firstMs: 5 * second, mostMs: 60 * second, clock, random: () => 0 })
+  const logged: string[] = []
+  const log: Log = (_level, event) => logged.push(event)
+  const searches = createSearches({ keepLookingMs, notFound, clock, log })
+  /** Rounds in the order in which they began; each ends when the test says so. */
+  const rounds: { at: number; end: (error?: unknown) => void; isStopped: boolean; signal: AbortSignal | undefined }[] =
+    []
+  const began = clock.monotonic()
+  const round = (signal?: AbortSignal): Round => {
+    const { promise, resolve, reject } = Promise.withResolvers<void>()
+    const one = {
+      at: clock.monotonic() - began,
+      end: (error?: unknown) => (error === undefined ? resolve() : reject(error)),
+      isStopped: false,
+      signal,
+    }
+    rounds.push(one)
+    return { done: promise, attempts: createAttempts(clock), stop: () => void (one.isStopped = true) }
+  }
+  const missed = () => notFound.remember(cid, '', failure('not-found'), [])
+  const settle = () => clock.advance(0)
+  return { clock, notFound, searches, rounds, round, missed, logged, settle }
+}
+
+test('a look for each period of the memory, until nobody looks any more', async () => {
+  const { clock, searches, rounds, round, missed } = make({ keepLookingMs: 60 * second })
+  missed()
+  searches.begin(cid, '', round)
+  for (let step = 0; step < 100; step++) {
+    await clock.advance(second)
+    for (const one of rounds) one.end(failure('not-found'))
+  }
+  // An absence that nobody is sure of is looked for every five seconds; each look that ends takes up to a step of this test.
+  assert.ok(rounds.length >= 8 && rounds.length <= 12, `${rounds.length} rounds`)
+  assert.equal(searches.size, 0)
+})
+
+test('what is found ends the search, and is remembered as absent no longer', async () => {
+  const { clock, notFound, searches, rounds, round, missed, logged } = make()
+  missed()
+  searches.begin(cid, '', round)
+  await clock.advance(5 * second)
+  rounds[0]?.end()
+  await clock.advance(10 * second)
+  assert.deepEqual([rounds.length, searches.size, notFound.look(cid, '')], [1, 0, undefined])
+  assert.deepEqual(logged, ['search.found'])
+})
+
+test('one search for a thing, however many ask; the round of the others is stopped', async () => {
+  const { searches, rounds, round, missed } = make()
+  missed()
+  searches.begin(cid, '', round)
+  searches.begin(cid, '', round, round())
+  assert.equal(searches.size, 1)
+  assert.equal(rounds[0]?.isStopped, true)
+  searches.begin(cid, 'other', round)
+  assert.equal(searches.size, 2)
+})
+
+test('the round that its client had no more time for goes on as the first of the search', async () => {
+  const { clock, searches, rounds, round, missed } = make()
+  missed()
+  searches.begin(cid, '', round, round())
+  await clock.advance(4 * second)
+  assert.deepEqual([rounds.length, rounds[0]?.isStopped], [1, false])
+  rounds[0]?.end()
+  await clock.advance(0)
+  assert.equal(searches.size, 0)
+})
+
+test('a round that never ends is let go after half a minute, and none outlives the search', async () => {
+  const { clock, searches, rounds, round, missed } = make({ keepLookingMs: 40 * second })
+  missed()
+  searches.begin(cid, '', round, round())
+  await clock.advance(29 * second)
+  assert.equal(rounds[0]?.isStopped, false)
+  await clock.advance(2 * second)
+  assert.equal(rounds[0]?.isStopped, true)
+  await clock.advance(20 * second)
+  assert.ok(rounds.every(({ isStopped }) => isStopped))
+  assert.equal(searches.size, 0)
+})
+
+test('an upload makes the search pointless: nobody is asked any more', async () => {
+  const { clock, notFound, searches, rounds, round, missed } = make()
+  missed()
+  searches.begin(cid, '', round)
+  notFound.forget(cid)
+  await clock.advance(10 * second)
+  assert.deepEqual([rounds.length, searches.size], [0, 0])
+})
+
+test('while a search is on, its memory answers', async () => {
+  const { clock, notFound, searches, round, missed } = make()
+  missed()
+  searches.begin(cid, '', round, round())
+  await clock.advance(20 * second)
+  assert.ok(notFound.look(cid, ''))
+})
+
+test('nobody is asked where nothing is to be kept looking for', () => {
+  const { searches, rounds, round, missed } = make({ keepLookingMs: 0 })
+  missed()
+  searches.begin(cid, '', round, round())
+  assert.deepEqual([searches.size, rounds[0]?.isStopped], [0, true])
+})
+
+test('a round that is only brought to its end has ten seconds for it', async () => {
+  const { clock, searches, rounds, round } = make()
+  searches.finish(round())
+  await clock.advance(9 * second)
+  assert.equal(rounds[0]?.isStopped, false)
+  await clock.advance(2 * second)
+  assert.equal(rounds[0]?.isStopped, true)
+})
+
+test('closing ends them all, and says nothing', async () => {
+  const { clock, searches, round, missed, logged, settle } = make()
+  missed()
+  searches.begin(cid, '', round, round())
+  searches.close()
+  await settle()
+  assert.deepEqual([searches.size, logged, clock.timers], [0, [], 0])
+})
+
+test('too much to do and nobody to ask are no absence', () => {
+  const kinds: FailureKind[] = ['not-found', 'timeout', 'overloaded', 'unavailable', 'broken']
+  assert.deepEqual(
+    kinds.map((kind) => isAbsence(failure(kind))),
+    [true, true, false, false, false],
+  )
+})
