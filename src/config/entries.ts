@@ -40,7 +40,7 @@ export function entries<All extends Kinds>(kinds: Kinds): z.ZodType<BackendEntry
 }
 
 /**
- * The same, with keys that belong to the list and not to the backend: they come out beside `options`. NoLinkMemory `use`, an
+ * The same, with keys that belong to the list and not to the backend: they come out beside `options`. Without `use`, an
  * entry is of the kind `assume`.
  */
 export function entriesWith<All extends Kinds, Shared extends z.ZodRawShape, Assumed extends string>(

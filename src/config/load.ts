@@ -9,7 +9,7 @@ import { readYaml } from './yaml.ts'
 
 export type { Config, ConfigInput, Parsed } from './schema.ts'
 
-/** NoLinkMemory a file: `CIDGATE_CONFIG`, or else the default that is shipped. A mistake is told with its place in the file. */
+/** Without a file: `CIDGATE_CONFIG`, or else the default that is shipped. A mistake is told with its place in the file. */
 export const loadConfig = (file: string | undefined, environment: Environment = process.env): Config =>
   loadWithPlaces(file, environment).config
 

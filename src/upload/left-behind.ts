@@ -67,7 +67,7 @@ export async function lookBehind(look: Look): Promise<readonly LeftBehind[]> {
  */
 export async function lookBehindAndNote(look: Look): Promise<readonly LeftBehind[]> {
   const known = await readNames(look.data)
-  // Before anything can be held by them. NoLinkMemory a list, the records say who is in it.
+  // Before anything can be held by them. Without a list, the records say who is in it.
   if (known) await writeNames(look.data, [...known, ...look.providers])
   const left = await lookBehind(look)
   await writeNames(look.data, [...left.map(({ provider }) => provider), ...look.providers])

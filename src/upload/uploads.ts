@@ -149,7 +149,7 @@ export function createUploads(options: UploadsOptions): Uploads {
     if (await generation.turn(closing.signal)) await confirmation.resume()
   }
 
-  /** Into a spool of its own, which is gone again if anything fails. NoLinkMemory a profile the root says how it is spelled. */
+  /** Into a spool of its own, which is gone again if anything fails. Without a profile the root says how it is spelled. */
   async function spool(
     profile: Profile | undefined,
     place: Place | undefined,

@@ -106,7 +106,7 @@ const byEnding: ReadonlyMap<string, string> = new Map(
   Object.entries(endings).flatMap(([type, names]) => names.split(' ').map((ending) => [ending, shown[type] ?? type])),
 )
 
-/** NoLinkMemory a charset. Undefined for a name without an ending, or with one that says nothing. */
+/** Without a charset. Undefined for a name without an ending, or with one that says nothing. */
 export function typeByName(name: string): string | undefined {
   const dot = name.lastIndexOf('.')
   return dot < 0 ? undefined : byEnding.get(name.slice(dot + 1).toLowerCase())

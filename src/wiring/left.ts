@@ -50,7 +50,7 @@ export function tellLeft(
 /** Of a data folder that is not the one any more. */
 export async function leftWith(old: Config, { data, pinning }: Config): Promise<string[]> {
   if (old.data === data) return []
-  // NoLinkMemory a path of its own a provider keeps in the new folder.
+  // Without a path of its own a provider keeps in the new folder.
   const providers = pinning.providers.filter(({ options }) => (options as { path?: string }).path !== undefined)
   const stores = await leftStores({ ...old, pinning: { ...old.pinning, providers } })
   const waiting = await countWaiting(old.data)

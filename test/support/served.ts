@@ -17,7 +17,7 @@ export type Served = {
   readonly made: readonly WeakRef<object>[]
   get(path: string, headers?: Record<string, string>): Promise<Fetched>
   admin(path: string): Promise<Fetched>
-  /** NoLinkMemory an argument: the file is as it was. False: refused. */
+  /** Without an argument: the file is as it was. False: refused. */
   reload(more?: Said): Promise<boolean>
   /** Every counter of /metrics, by its name and labels. */
   counters(): Promise<ReadonlyMap<string, number>>

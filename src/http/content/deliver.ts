@@ -143,7 +143,7 @@ function headersOf(
     acceptsRanges: body.ranges,
     own,
     policy: body.policy ?? (deps.mode === 'web' ? policyFor(body.type, { own }) : own ? undefined : programsOnly),
-    // NoLinkMemory a format in the address, Accept may ask for another one under it (RFC 9110 §12.5.5).
+    // Without a format in the address, Accept may ask for another one under it (RFC 9110 §12.5.5).
     varies: body.varies || !target.query.has('format'),
     ...(body.cacheControl !== undefined && { cacheControl: body.cacheControl }),
     disposition: dispositionOf(target, body.save),

@@ -25,7 +25,7 @@ export function rangeHint(header: string | undefined): { from: number; to?: numb
   return spec.last === undefined ? { from: spec.first } : { from: spec.first, to: spec.last }
 }
 
-/** NoLinkMemory `first` it is a suffix: the last so many bytes. */
+/** Without `first` it is a suffix: the last so many bytes. */
 type Spec = { readonly first: number | undefined; readonly last: number | undefined }
 
 /** One that the grammar does not know spoils all of them. */

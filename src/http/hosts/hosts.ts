@@ -139,7 +139,7 @@ export function createHosts(options: {
 
 const asNamespace = (text: string): ContentPlace['namespace'] => (text.toLowerCase() === 'ipns' ? 'ipns' : 'ipfs')
 
-/** NoLinkMemory its port; a dot at the end is the same host, written in full. */
+/** Without its port; a dot at the end is the same host, written in full. */
 const hostName = (host: string): string => host.replace(/:\d{0,5}$/, '').replace(/\.$/, '')
 
 function trustlessPlace(target: RequestTarget, base: string): ContentPlace {

@@ -8,7 +8,7 @@ export const parametersWith = (schemas: readonly string[]): Json => ({
     name: 'schema',
     in: 'query',
     description:
-      'Checks the content against this schema first: 400 names each wrong field, and nothing is kept. NoLinkMemory it nothing is checked.',
+      'Checks the content against this schema first: 400 names each wrong field, and nothing is kept. Without it nothing is checked.',
     schema: { type: 'string', enum: schemas },
   },
   format: { ...format, schema: { type: 'string', enum: [...formats].filter((name) => name !== 'ipns-record') } },

@@ -57,7 +57,7 @@ export function createRespond({ mode, stalledMs, onError, onFailed }: RespondOpt
   }
 }
 
-/** NoLinkMemory the query, which is the client's own. */
+/** Without the query, which is the client's own. */
 const aboutOf = ({ method = '', url = '' }: IncomingMessage, response: ServerResponse): RequestFacts => ({
   request: requestIdOf(response),
   method,

@@ -47,7 +47,7 @@ export type AdmissionOptions = {
   readonly onStuck: () => void
   /** Somebody waits for it although it rests. */
   readonly onWanted: () => void
-  /** Whether looks decide when a rest is over. NoLinkMemory, it is tried now and then. */
+  /** Whether looks decide when a rest is over. Without, it is tried now and then. */
   readonly isLookedAt: () => boolean
 }
 

@@ -94,7 +94,7 @@ function problemOf(block: string, { headerPairs, parts, onPart }: PartWatchOptio
     values.set(key, value)
   }
   const disposition = values.get('content-disposition') ?? ''
-  // NoLinkMemory it a part has no name, and would be passed over: RFC 7578 §4.2 wants one with every part.
+  // Without it a part has no name, and would be passed over: RFC 7578 §4.2 wants one with every part.
   if (!/^form-data[ \t]*(;|$)/i.test(disposition)) return 'without a Content-Disposition of form-data'
   const part = twice.has('content-disposition') ? undefined : partNameOf(disposition)
   if (part === undefined) return 'with a Content-Disposition whose `name` can be read in two ways'
