@@ -34,7 +34,7 @@ export interface Confirmation {
    * somebody was told of goes only where that is wanted (`losing`).
    */
   giveUp(cid: CID, name: string, losing?: boolean): Promise<'given-up' | 'unknown' | 'only-copy'>
-  /** Stops asking. What is open stays in the journal. */
+  /** Stops asking, and writes nothing more when it resolves. What is open stays in the journal. */
   close(): Promise<void>
 }
 
@@ -62,7 +62,7 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
       if (!closing.aborted) log('error', event, { cid, error: String(error) })
     }
 
-  return {
+  const confirmation: Confirmation = {
     async confirm(uploads) {
       if (closing.aborted) {
         for (const { id } of uploads) await spools.drop(id)
@@ -119,14 +119,22 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
     async close() {
       controller.abort(new Failure('cancelled', 'this gateway stops', { source: 'ours' }))
       for (const delivery of onTheirWay.values()) delivery.rest()
-      await Promise.allSettled([...working])
-      await Promise.allSettled([...onTheirWay.values()].map((delivery) => delivery.atRest()))
+      // What ends may have begun something else, and the folder is not ours any more when this resolves.
+      do await Promise.allSettled([...working, ...[...onTheirWay.values()].map((delivery) => delivery.atRest())])
+      while (working.size > 0)
       // From now on they are whoever's takes them up.
       for (const delivery of onTheirWay.values()) {
         if (!delivery.isOver) delivery.happened('stopped')
         claims.end(delivery.entry.id)
       }
     },
+  }
+  // Each of them writes the journal.
+  return {
+    ...confirmation,
+    confirm: (uploads) => track(confirmation.confirm(uploads)),
+    resume: () => track(confirmation.resume()),
+    giveUp: (cid, name, losing) => track(confirmation.giveUp(cid, name, losing)),
   }
 }
 
