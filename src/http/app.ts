@@ -1,4 +1,4 @@
-// The public routes, as an Express router that anybody can mount, and as an application of their own.
+// The public routes: as an Express router that an application mounts, and as an application of their own.
 
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import express, { type Express, type NextFunction, type Router } from 'express'
@@ -24,9 +24,12 @@ export type AppDeps = AnswerDeps & {
 }
 
 export type App = {
-  /** Takes what is ours, and leaves the rest, uncounted and untouched, to whoever mounted it. */
+  /**
+   * Answers the gateway's own paths, and leaves every other request, uncounted and unchanged, to the application that
+   * mounted it.
+   */
   readonly router: Router
-  /** The same, where everything is ours: what is not there is a 404. */
+  /** The same, with a 404 for every other path. */
   readonly application: Express
 }
 
@@ -44,17 +47,17 @@ export function createApp(deps: AppDeps): App {
     respond.failed(request, response, error, { before, headers })
   }
 
-  /** Counts a request that is ours, once, and looks at its form. Undefined: refused, and answered. */
+  /** Counts one of our requests, once, and checks its form. Undefined: it was refused and answered. */
   function enter(request: IncomingMessage, response: ServerResponse): RequestContext | undefined {
     if (entered.has(response)) return contextOf(request, response)
     response.setHeader(requestIdHeader, deps.requestIds.next(request))
-    // What is only read brings nothing to read here, and would be read to its end for the next request.
+    // Node would read the unused body of a GET to its end before the next request: close the connection instead.
     if (readOnly.has(request.method ?? '') && hasBody(request)) closeAfter(request, response)
     try {
       const refused = limits.enter(request, response)
       if (refused) throw refused
       const { path, search } = contextOf(request, response).target
-      // From here on it is a path, also where the client sent the whole URL: Express looks at nothing else.
+      // Where the client sent a whole URL, only its path goes on: Express reads nothing else.
       if (!request.url?.startsWith('/')) request.url = search === '' ? path : `${path}?${search}`
       entered.add(response)
       return contextOf(request, response)
@@ -64,7 +67,7 @@ export function createApp(deps: AppDeps): App {
     }
   }
 
-  /** A route of ours: it is given the request as it was read. */
+  /** Gives a route the request context. */
   const routed =
     ({ answer }: Route) =>
     (request: IncomingMessage, response: ServerResponse, next: NextFunction): void => {
@@ -76,7 +79,7 @@ export function createApp(deps: AppDeps): App {
     if (enter(request, response)) next()
   }
 
-  /** What may be asked of content, and of where it has moved to: a preflight that is sent on has failed. */
+  /** The methods for content and for redirects to it: browsers refuse a preflight that is redirected. */
   function read(request: IncomingMessage, response: ServerResponse, answer: () => void): void {
     switch (request.method) {
       case 'GET':
@@ -98,12 +101,12 @@ export function createApp(deps: AppDeps): App {
     })
   }
 
-  /** What the host makes of a request, before its path is looked at. */
+  /** Routes by host, before the path is looked at. */
   function byHost(request: IncomingMessage, response: ServerResponse, next: NextFunction): void {
     const context = quietly(() => contextOf(request, response))
     const claim = context ? hosts.claims(request, context.target) : 'no'
     if (!context || claim === 'no') return next()
-    // A host that may have a DNSLink may as well be another one of whoever mounted us.
+    // A host without a DNSLink may belong to the application that mounted the router.
     if (claim === 'surely' && !enter(request, response)) return
     hosts.find(request, context.target, context.signal).then(
       (found) => {
@@ -147,7 +150,7 @@ export function createApp(deps: AppDeps): App {
 /** An application that adds nothing to an answer. */
 const plain = (): Express => express().disable('x-powered-by').disable('etag').enable('case sensitive routing')
 
-/** Undefined for a request whose form is wrong: it may be of the application that mounted us. */
+/** Undefined for a malformed request: the application that mounted the router may know what to do with it. */
 function quietly<Read>(read: () => Read): Read | undefined {
   try {
     return read()
@@ -169,7 +172,7 @@ const noServiceWorker = (): Failure =>
     source: 'client',
   })
 
-/** Where a link leads that says it in another way: one /ipfs too many, or a whole ipfs:// address as `uri`. */
+/** The path that a link means which is written otherwise: one /ipfs too many, or a whole ipfs:// address as `uri`. */
 function meantPath({ path, query, search }: RequestTarget): string | undefined {
   const twice = /^\/ip[fn]s(\/ip[fn]s\/.+)$/.exec(path)?.[1]
   if (twice !== undefined) return search === '' ? twice : `${twice}?${search}`

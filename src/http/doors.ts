@@ -1,5 +1,6 @@
-// The doors of a gateway in a program: they can be mounted before it runs, and lead to it when it does. Before its start and
-// behind its end they answer 503, while it starts they let requests wait. What is not ours passes the router at any time.
+// The handlers of a gateway in a program: an application can mount them before the gateway runs. They answer 503 before
+// `start` and after `close`, and let requests wait during the start. Requests for other paths pass the router at any
+// time.
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import type { Request, Response, Router } from 'express'
 import type { Failure } from '../core/failure.ts'
@@ -12,7 +13,7 @@ import { readTarget } from './wire/request-target.ts'
 /** For `app.use` of Express 5 and 4, and for whatever else calls it as they do. */
 export type Middleware = (request: IncomingMessage, response: ServerResponse, next: (error?: unknown) => void) => void
 
-/** Where they lead. */
+/** The running gateway behind the handlers. */
 export type Inside = {
   readonly router: Router
   readonly handler: RequestListener
@@ -27,16 +28,16 @@ export interface Doors {
   /** Requests wait from now on. */
   hold(): void
   open(inside: Inside): void
-  /** Every request that waits or comes is told why. */
+  /** Every request, waiting or new, is answered with this Failure. */
   shut(why: Failure): void
 }
 
 export type DoorsOptions = StartingOptions & {
   readonly hosts: Readonly<Record<string, HostOptions>>
-  /** Whether hosts that nobody configured may be sites with a DNSLink. */
+  /** Whether hosts that are not in the configuration may be sites with a DNSLink. */
   readonly sites: boolean
   readonly trustedProxies: readonly string[]
-  /** Beginnings of paths that are ours beside content: they, and what is below them. */
+  /** Path prefixes of the gateway besides content. */
   readonly paths: readonly string[]
   readonly why: Failure
 }
@@ -51,7 +52,7 @@ export function createDoors(options: DoorsOptions): Doors {
   const hosts = createHosts({ table: options.hosts, hasLink, forwarded })
   let state: State = { why: options.why }
 
-  /** Whether the gateway will take it, as far as that can be known without one. */
+  /** Whether the gateway will answer this request, as far as that is known before it runs. */
   function isOurs(request: IncomingMessage): boolean {
     try {
       const target = readTarget(request)

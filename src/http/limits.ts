@@ -6,11 +6,11 @@ import type { Clock } from '../core/clock.ts'
 import { Failure } from '../core/failure.ts'
 
 export interface Limits {
-  /** Lets a request in, or says why not. Whoever is let in is counted until the response is closed. */
+  /** Lets a request in, or says why not. It is counted until its response is closed. */
   enter(request: IncomingMessage, response: ServerResponse): Failure | undefined
   /** Lets in what the program itself asks, which is no client, or throws a Failure. What it gives ends it, once. */
   hold(): () => void
-  /** For an answer that is written at once: whether this client is over its rate. One that is goes the long way. */
+  /** For the fast path: whether this client is over its rate. If so, the request goes through `enter`. */
   refuses(request: IncomingMessage): boolean
   readonly inFlight: number
   readonly shed: number
@@ -20,7 +20,7 @@ export interface Limits {
 export type LimitOptions = {
   readonly inFlight: number
   readonly perClient: 'none' | { readonly perMinute: number; readonly burst?: number | undefined }
-  /** Of the client, also behind the operator's own proxies. */
+  /** The client's address, also behind the operator's own proxies. */
   readonly addressOf?: (request: IncomingMessage) => string
   readonly clock: Clock
 }
@@ -103,7 +103,7 @@ export function createLimits(options: LimitOptions): Limits {
   }
 }
 
-/** An IPv4 address, or the /64 of an IPv6 one: a client has all of that. */
+/** An IPv4 address, or the /64 of an IPv6 one, since a client usually has all of it. */
 export function clientOf(address: string): string {
   const mapped = /^::ffff:(\d+\.\d+\.\d+\.\d+)$/i.exec(address)?.[1]
   if (mapped || !address.includes(':')) return mapped ?? address

@@ -1,12 +1,12 @@
-// What is said before there is a gateway: what is asked meanwhile waits for it; the admin address says that this process is
-// alive and not ready.
+// Before the gateway runs: public requests wait for it, and the admin address says that this process is alive and not
+// ready.
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import { Failure } from '../core/failure.ts'
 import { closeAfter } from './wire/close-after-answer.ts'
 import { type Mode, sendProblem } from './wire/problem.ts'
 
 export interface Starting {
-  /** `go` is called when it is over, and not for a client that has left by then. */
+  /** `go` is called when the start is over, unless the client has left. */
   hold(request: IncomingMessage, response: ServerResponse, go: () => void): void
   refuse(request: IncomingMessage, response: ServerResponse, why: Failure): void
   readonly admin: RequestListener

@@ -1,4 +1,4 @@
-// POST /add. Whatever can be known from the headers is said before a byte of the body is read; the rest is upload's work.
+// POST /add. What the headers show to be wrong is refused before a byte of the body is read; src/upload does the rest.
 
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { type Failure, isFailure } from '../../core/failure.ts'
@@ -22,13 +22,13 @@ export type AddDeps = {
   readonly tokens: Tokens
   readonly schemas: SchemaChecks
   readonly respond: Respond
-  /** Whose upload it is, as far as limits go. */
+  /** The client that the limits count the upload for. */
   readonly clientOf: (request: IncomingMessage) => string
 }
 
 export type Next = (error?: unknown) => void
 
-/** One address or more of the public ones, by their raw paths: what is decoded first could look like another one. */
+/** One or more public paths. `at` is matched against the raw path, since a decoded one could look like another path. */
 export type Route = {
   readonly at: RegExp
   readonly answer: (context: RequestContext, next: Next) => void
@@ -64,7 +64,7 @@ async function answerAdd(context: RequestContext, deps: AddDeps & { readonly via
     const via = deps.via(request.headers)
     const place = await uploads.enter(deps.clientOf(request), signal)
     leave = place.leave
-    // Whoever waits to be told so begins only now.
+    // A client that sent `Expect: 100-continue` begins to send the body only now.
     if (request.headers.expect !== undefined && request.httpVersion !== '1.0') response.writeContinue()
     const added = await uploads.receive(request, {
       check: check === undefined ? undefined : schemas.check(check),
@@ -89,14 +89,17 @@ async function answerAdd(context: RequestContext, deps: AddDeps & { readonly via
   }
 }
 
-/** What the service of thin mode refused, no token of ours would mend: the realm says whose it is (RFC 9110 §11.5). */
+/**
+ * In thin mode the other service refused: no token of this gateway would help, so the realm names that service (RFC
+ * 9110 §11.5).
+ */
 const challenge = ({ facts: { service } }: Failure): string =>
   typeof service === 'string' ? `Bearer realm="${service}"` : 'Bearer'
 
-/** Programs upload, and read what comes back: in every mode it is JSON for who does not ask for a page. */
+/** Programs upload: in every mode they get JSON, unless the client asks for a page. */
 const readsJson = ({ headers }: IncomingMessage): string => headers.accept ?? 'application/json'
 
-/** What the headers say: the name of the schema, if one is asked for. */
+/** Checks the headers; answers the name of the schema, if the client asks for one. */
 function lookAhead({ request, target }: RequestContext, { uploads, tokens, schemas }: AddDeps): string | undefined {
   tokens.check(request.headers)
   boundaryOf(request.headers['content-type'])

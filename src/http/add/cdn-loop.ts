@@ -1,5 +1,5 @@
-// Who an upload has come through (CDN-Loop, RFC 8586). Two that forward to each other would each wait until the other holds
-// it: whoever finds itself in the list refuses.
+// The gateways that an upload came through (CDN-Loop, RFC 8586). Two gateways that forward to each other would each
+// wait until the other holds it: a gateway that finds itself in the list refuses.
 
 import { randomBytes } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
@@ -9,7 +9,7 @@ import { HttpRefusal } from '../wire/refusal.ts'
 /** The list to send on, with us in it. Throws where we are in it already. */
 export type Via = (headers: IncomingHttpHeaders) => string
 
-/** A name of its own for each instance: several that forward to each other in a row are no loop. */
+/** Each instance has its own name: several instances that forward in a row are no loop. */
 export function createVia(self = `cidgate-${randomBytes(8).toString('hex')}`): Via {
   return (headers) => {
     const before = [headers['cdn-loop'] ?? []].flat().join(', ')

@@ -1,10 +1,11 @@
-// Who may upload: everybody, or who shows a token. Compared in constant time, whatever their lengths.
+// Which clients may upload: all of them, or those that send a token. Tokens are compared in constant time, whatever
+// their lengths.
 import { createHash, timingSafeEqual } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
 import { Failure } from '../../core/failure.ts'
 
 export interface Tokens {
-  /** Throws a Failure when none of ours is shown. */
+  /** Throws a Failure when the client sends none of the tokens. */
   check(headers: IncomingHttpHeaders): void
 }
 
@@ -19,7 +20,7 @@ export function createTokens(auth: 'none' | { readonly tokens: readonly string[]
   }
 }
 
-/** Every one is looked at, so that the time says nothing about which one it was. */
+/** Compares with every token, so that the time does not tell which one matched. */
 function isKnown(known: readonly Buffer[], shown: Buffer): boolean {
   let found = false
   for (const token of known) if (timingSafeEqual(token, shown)) found = true

@@ -1,5 +1,5 @@
-// One GET or HEAD of content: from the request to what it carries. The order is that of the work saved: a path that is
-// wrong costs nothing, a copy the client has costs no body, a range costs only its blocks.
+// One GET or HEAD of content, from the request to its representation. The order saves work: a wrong path costs nothing,
+// a copy that the client has costs no body, a range costs only its blocks.
 
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { ContentPath } from '../../content/entity.ts'
@@ -58,7 +58,7 @@ export async function answerContent(context: RequestContext, place: ContentPlace
   try {
     const wishes = { signal, account, client: deps.clientOf(request), ...cacheWishes(request.headers['cache-control']) }
     const about = await aboutOf(context, place, deps, wishes)
-    // Its deadline begins here: what a name took to resolve is not taken from its content.
+    // The deadline of the content begins here: resolving the name does not use it up.
     const visitNames = about.what.kind === 'content' ? about.what.visitNames : undefined
     session = deps.retrieval.session({ ...wishes, visitNames })
     await answer({ ...context, deps, place, session, account, epoch }, about)
@@ -140,8 +140,8 @@ const notProvable = (): Failure =>
   })
 
 /**
- * Its tag is that of its CID, which is known without a look at it. A dag-pb root may be a listing, and a document on the
- * web a page: those have tags of their own.
+ * The ETag is known from the CID alone. Not for a dag-pb root, which may be a listing, nor for a document in `web`
+ * mode, which may be a page: those have their own ETags.
  */
 const hasPlainTag = ({ cid, segments }: ContentPath, mode: Mode): boolean =>
   segments.length === 0 && (cid.code === codec.raw || (mode === 'api' && cid.code !== codec.dagPb))
@@ -151,17 +151,17 @@ const isAny = (ifNoneMatch: string | undefined): boolean => ifNoneMatch?.trim() 
 const isCopy = (ifNoneMatch: string | undefined, { cid }: ContentPath): boolean =>
   !isAny(ifNoneMatch) && matches(ifNoneMatch, etagOf(cid))
 
-// Answers that are files and pages to a browser; every other format asks for blocks in so many words.
+// Formats that `web` mode answers with files and pages; every other format asks for blocks explicitly.
 const forBrowsers: ReadonlySet<Negotiated['as']> = new Set(['file', 'json', 'cbor'])
 
 /**
- * Whether something in them is denied is found out while they are sent. Where there are lists, a copy counts only while
- * the lists are those it was made under.
+ * Denied parts are found while these are sent. Where there are denylists, a client's copy counts only for the lists
+ * that it was made under.
  */
 const exported: ReadonlySet<Negotiated['as']> = new Set(['car', 'tar'])
 
 type Tags = Pick<Representation, 'etag' | 'cacheControl' | 'varies'> & {
-  /** That there is some copy (`*`) is not enough. */
+  /** `If-None-Match: *` is not enough for a 304. */
   readonly onlyByTag?: boolean
 }
 
@@ -194,7 +194,7 @@ async function find(asked: Asked, path: ContentPath, negotiated: Negotiated): Pr
   const { roots } = resolution
   if (body) {
     const tags = { ...body, onlyByTag: revision !== undefined }
-    // A cache that knows nothing of Accept must be able to tell this answer from the plain one.
+    // A cache that ignores Accept must be able to tell this answer from the plain one.
     const location = negotiated.byAccept ? place.base + withFormat(target, negotiated) : undefined
     return { kind: 'content', tags, delivery: { ...asked, roots, location }, body: async () => body }
   }
@@ -213,7 +213,7 @@ async function find(asked: Asked, path: ContentPath, negotiated: Negotiated): Pr
 
 const isPartial = ({ request: { method, headers } }: Asked): boolean => method === 'HEAD' || headers.range !== undefined
 
-/** What upstreams are asked for along with the path: no body for a client that has one already or wants none. */
+/** The bytes to ask upstreams for along with the path: none for a client that has a copy or sends HEAD. */
 function bytesWanted({ request: { method, headers } }: Asked): { from: number; to?: number } | undefined {
   return method === 'HEAD' || headers['if-none-match'] !== undefined ? { from: 0, to: 0 } : rangeHint(headers.range)
 }

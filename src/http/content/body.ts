@@ -1,4 +1,4 @@
-// What a path leads to as it is answered where no format is asked for, in `api` mode: files, listings and documents as JSON.
+// Answers without a format in `api` mode: files, listings and documents as JSON.
 import { listDirectory } from '../../content/directory.ts'
 import type { Entity, Resolution } from '../../content/entity.ts'
 import { isJson } from '../../content/json.ts'
@@ -13,7 +13,7 @@ export type BodyOptions = {
   readonly jsonRule: JsonRule
   /** The largest file that is looked into to see whether it is JSON. */
   readonly jsonMaxBytes: number
-  /** Up to this a file is read whole, to be kept ready. */
+  /** A file up to this size is read whole, so that the response cache can keep it. */
   readonly wholeBytes: number
   /** Only some of the bytes are wanted, or none (HEAD): no more are read than the type needs. */
   readonly isPartial: boolean
@@ -22,7 +22,7 @@ export type BodyOptions = {
 
 export const listingCacheControl = 'public, max-age=604800, stale-while-revalidate=2678400'
 
-/** What a client may have already: known before a byte is read. */
+/** The ETag and Cache-Control, known before a byte is read. */
 export function tagsOf({ entity: { cid, kind } }: Resolution): Pick<Representation, 'etag' | 'cacheControl'> {
   return kind === 'directory'
     ? { etag: `W/"${cid}.listing"`, cacheControl: listingCacheControl }

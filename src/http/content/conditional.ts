@@ -1,7 +1,7 @@
 // If-None-Match and If-Range (RFC 9110 §13). What a CID names never changes, so a weak comparison is as good as a strong
 // one for the first; the second wants a strong one.
 
-// Some clients forget the quotes, or put new ones around a weak tag and its own: what is in them is still ours.
+// Some clients drop the quotes, or put new ones around a weak ETag: what is inside the quotes is still our ETag.
 const bare = (tag: string): string =>
   tag
     .trim()
@@ -19,7 +19,7 @@ function splitTags(header: string): string[] {
   return header.match(/(?:W\/)?"[^"]*"|[^,\s]+/g) ?? []
 }
 
-/** Whether a Range request may be answered with a part: the client's copy is of this very thing. */
+/** Whether a Range request may get a part: the client's copy has this ETag. */
 export function rangeApplies(ifRange: string | undefined, etag: string): boolean {
   return ifRange === undefined || (ifRange.trim() === etag && !etag.startsWith('W/'))
 }

@@ -1,26 +1,27 @@
-// What a request is about, whatever address it came by: a path on the shared origin, or a site on an origin of its own.
+// The content that a request asks for, whichever address it came by: a path on the shared origin, or a site on its own
+// origin.
 import type { RequestTarget } from '../wire/request-target.ts'
 
 export type ContentPlace = {
   readonly namespace: 'ipfs' | 'ipns'
-  /** `/ipfs/<cid>[/…]` or `/ipns/<name>[/…]`, still encoded: the same for one thing by whatever address it is asked. */
+  /** `/ipfs/<cid>[/…]` or `/ipns/<name>[/…]`, still encoded: the same for every address of the same content. */
   readonly path: string
-  /** What stands before the path in an address here, where the routes are mounted below the root. */
+  /** The path under which the host application mounted the routes; empty at the root. */
   readonly base: string
-  /** Nothing but this content is served under this origin: its pages may run, and its `_redirects` hold. */
+  /** This origin serves this content alone: its pages may run scripts, and its `_redirects` apply. */
   readonly own: boolean
-  /** The host under which the shared paths of the same gateway are, where that is another one than was asked. */
+  /** The host that serves the shared paths of this gateway, if it is not the one of the request. */
   readonly gateway?: string | undefined
-  /** Deserialised answers are not given here. */
+  /** This host gives no deserialised answers. */
   readonly trustless: boolean
-  /** The key of a small answer in `hot`; undefined: never kept there. */
+  /** The key in the response cache; undefined: never kept there. */
   readonly cacheKey: string | undefined
 }
 
-/** A path as every host answers it that is nobody's own. Undefined: no content is at such a path. */
+/** A path on a shared host. Undefined: it is no content path. */
 export function sharedPlace(target: RequestTarget, base: string, key: string | undefined): ContentPlace | undefined {
   const namespace = namespaceOf(target.path)
-  // What a name points at changes: never kept ready.
+  // Names change: their answers are never kept in the response cache.
   const cacheKey = namespace === 'ipfs' ? key : undefined
   return namespace && { namespace, path: target.path, base, own: false, trustless: false, cacheKey }
 }

@@ -1,4 +1,4 @@
-// An answer on its way to the client: its headers, the part that is wanted, and the bytes at the client's pace.
+// Sends an answer: its headers, the range that the client wants, and the bytes at the client's pace.
 
 import type { IncomingMessage } from 'node:http'
 import type { CID } from 'multiformats/cid'
@@ -26,12 +26,12 @@ export type Delivery = Pick<RequestContext, 'request' | 'response' | 'target'> &
   readonly place: ContentPlace
   readonly session: Session
   readonly account: Account
-  /** Of `hot`, when the request began. */
+  /** The epoch of the response cache when the request began. */
   readonly epoch: number
   readonly roots: readonly CID[]
-  /** Where this very representation can be had by address alone. */
+  /** The URL that gives this representation without an Accept header (Content-Location). */
   readonly location?: string | undefined
-  /** Of a page that stands for something that is not there. */
+  /** The status of an error page of a site (`_redirects`). */
   readonly status?: number | undefined
   readonly deps: { readonly hot: ResponseCache; readonly clock: Clock; readonly mode: Mode; readonly stalledMs: number }
 }
@@ -40,7 +40,7 @@ type Headers = [name: string, value: string][]
 
 const bufferedBytes = 256 * 1024
 
-// They describe the bytes, which a browser has already with the right ones.
+// Not in a 304: the browser has the bytes, and these headers with them.
 const ofBytes: ReadonlySet<string> = new Set(['Content-Type', 'Content-Security-Policy', 'Accept-Ranges'])
 
 export function notModified(
@@ -54,7 +54,7 @@ export function notModified(
   response.end()
 }
 
-/** To another address, which is content of its own or of somebody else. */
+/** Redirects to another address. */
 export function moved(delivery: Omit<Delivery, 'roots'>, to: Moved): void {
   const { response, place, account } = delivery
   for (const [name, value] of corsHeaders) response.setHeader(name, value)
@@ -83,7 +83,7 @@ export async function deliver(delivery: Delivery, body: Representation): Promise
     response.writeHead(code, headers.flat()).end(body.whole.subarray(from, to))
     return cutWhenStalled(response, deps.stalledMs)
   }
-  // The first piece is here before the headers go out: until then a failure is an error the client can read.
+  // Waits for the first piece before it sends headers: until then a failure can still be an error status.
   const pieces = body.read(from, to)[Symbol.asyncIterator]()
   const first = await pieces.next()
   session.begun()
@@ -91,7 +91,7 @@ export async function deliver(delivery: Delivery, body: Representation): Promise
   await writeAll(response, behind(first, pieces), { ...deps, size: to - from })
 }
 
-/** A small one with its length, a large one as it comes; nothing is made for a HEAD. */
+/** A small body gets a Content-Length, a large one is sent as it is made; a HEAD makes no body. */
 async function deliverUnsized(delivery: Delivery, body: Representation): Promise<void> {
   const { request, response, session, deps, status = 200 } = delivery
   if (request.method === 'HEAD') return void response.writeHead(status, headersOf(delivery, body).flat()).end()
@@ -155,7 +155,9 @@ function headersOf(
   return headers
 }
 
-/** What the client says about saving it wins over what the format says; without either nothing is said. */
+/**
+ * The client's `filename` and `download` win over what the format says; without either there is no Content-Disposition.
+ */
 function dispositionOf({ query }: RequestTarget, save: Representation['save']): string | undefined {
   const filename = query.get('filename') ?? undefined
   const isDownload = query.get('download') === 'true'
@@ -175,7 +177,7 @@ function rangeOf({ headers }: IncomingMessage, { etag }: Representation, size: n
   })
 }
 
-/** Only what the plain URL asks for: variants of the query could otherwise fill it with copies. */
+/** Keeps answers of plain URLs only: variants of the query could otherwise fill the cache with copies. */
 function keepReady({ deps, place, target, epoch }: Delivery, headers: Headers, whole: Uint8Array, etag: string): void {
   if (place.cacheKey === undefined || whole.byteLength > deps.hot.maxItem || target.search !== '') return
   const lines = headers.map(([name, value]) => [name, name === 'Cache-Status' ? 'cidgate; hit; detail=hot' : value])

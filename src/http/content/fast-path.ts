@@ -1,5 +1,5 @@
-// The fast path: a hot answer is written before Express sees the request. One look at the raw headers decides whether
-// this request wants something else than the plain answer; then it goes the long way.
+// The fast path: an answer from the response cache is written before Express sees the request. One look at the raw
+// headers decides whether the request wants anything but the plain answer; then Express gets it.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Limits } from '../limits.ts'
 import type { RequestIds } from '../wire/request-id.ts'
@@ -53,7 +53,7 @@ export function createFastPath({
       let hosts = 0
       for (let index = 0; index < rawHeaders.length; index += 2) {
         const name = rawHeaders[index] as string
-        // By length first: most headers of most clients are none of these.
+        // Compares lengths first: most headers of most clients are none of these.
         switch (name.length) {
           case 4:
             if (name.toLowerCase() === 'host') hosts++
@@ -81,7 +81,7 @@ export function createFastPath({
       }
       if (hosts !== 1 || limits?.refuses(request)) return false
       hits++
-      // Written out at once: the next request may have them.
+      // Used at once: the next request reuses this list.
       const headers = answer.headersFor(requestIds.next(request))
       if (ifNoneMatch !== undefined && matches(ifNoneMatch, answer.etag)) {
         response.writeHead(304, notModified(headers))

@@ -1,4 +1,4 @@
-// The bytes of a file and the type they go by, decided by as few bytes as it takes: the same for a GET, a HEAD and a range.
+// The bytes of a file and its media type, decided from as few bytes as possible, and the same for GET, HEAD and ranges.
 import type { CID } from 'multiformats/cid'
 import type { Entity } from '../../content/entity.ts'
 import { readFile } from '../../content/file.ts'
@@ -8,16 +8,16 @@ import { type FileType, sniffedBytes } from '../../web/file-type.ts'
 import type { BodyOptions, Content } from './body.ts'
 
 export type Typing = FileType & {
-  /** The type of everything that is not JSON, where that hangs on nothing else. */
+  /** The type of files that are not JSON, where it depends on nothing else. */
   readonly otherwise?: string
 }
 
 export const octets = 'application/octet-stream'
 export const json = 'application/json'
-// Held for one client at a time, whatever is kept ready: reading these twice would cost more than they take.
+// Below this size a file is read whole even where the response cache is off: reading it twice would cost more.
 const smallBytes = 256 * 1024
 
-/** The rule of `api` mode: JSON is JSON, and everything else is bytes. What is too large to be parsed goes by its name. */
+/** The rule of `api` mode: JSON is JSON, everything else is bytes. A file too large to parse goes by its name. */
 export function plainTyping(name: string, size: number, jsonMaxBytes: number): Typing {
   const byName = size <= jsonMaxBytes ? undefined : /\.json$/i.test(name) ? json : octets
   return { byName, mayBeJson: true, otherwise: octets, byBytes: () => octets }
@@ -51,7 +51,7 @@ export async function fileBody(
       const whole = await joined(start, rest)
       return inMemory(whole, jsonRule.judge(cid, whole) ? json : type)
     }
-    // What is read to be judged is not what is sent: it would be held for as long as a slow client takes.
+    // Reads the file once to judge it and again to send it: a slow client would otherwise hold all of it in memory.
     return streamed((await judgeLarge(cid, size, () => joined(start, rest), options)) ? json : type)
   }
   if (known === undefined) jsonRule.learn(cid, false)
@@ -60,7 +60,7 @@ export async function fileBody(
     return streamed(type)
   }
   if (isSmall) return inMemory(await joined(start, pieces), type)
-  // What was read to see the type is the beginning of the answer.
+  // The bytes read to find the type are the beginning of the answer.
   const begun = async function* () {
     yield start
     yield* pieces

@@ -1,5 +1,4 @@
-// The headers of every answer that carries content. All of them are made here: nothing an upstream says about bytes is
-// ever passed on.
+// The headers of every answer with content. All of them are made here: headers of upstreams are never passed on.
 import type { CID } from 'multiformats/cid'
 import { corsHeaders } from '../wire/cors.ts'
 
@@ -13,14 +12,14 @@ export type ContentHeaders = {
   readonly cacheControl?: string
   readonly acceptsRanges: boolean
   readonly disposition?: string | undefined
-  /** What a browser may do with it; nothing is said without one. */
+  /** The Content-Security-Policy; undefined: no such header. */
   readonly policy: string | undefined
-  /** Of a site on an origin of its own: what its pages tell others of themselves is theirs to say. */
+  /** A site on its own origin: its pages decide about their Referrer-Policy themselves. */
   readonly own: boolean
   readonly varies?: boolean | undefined
 }
 
-/** Of what is served for programs: a browser that is led to it all the same runs and loads nothing. */
+/** For answers made for programs: a browser that opens one runs and loads nothing. */
 export const programsOnly = "default-src 'none'; sandbox"
 
 /** As name and value pairs in the order they are written. */
@@ -43,12 +42,15 @@ export function contentHeaders(content: ContentHeaders): [name: string, value: s
   return headers
 }
 
-/** A path as a header may hold it: what is not printable ASCII stays percent-encoded. */
+/** A path as a header may hold it: everything but printable ASCII stays percent-encoded. */
 export function headerSafe(path: string): string {
   return path.toWellFormed().replace(/[^\x21-\x7e]/gu, encodeURIComponent)
 }
 
-/** RFC 6266: a name for everybody, and the exact one for those who read RFC 8187. Never a path, never a second header. */
+/**
+ * RFC 6266: an ASCII name for every client, and the exact one for clients that read RFC 8187. Never a path, never a
+ * second header.
+ */
 export function disposition(kind: 'inline' | 'attachment', filename: string | undefined): string {
   const name = filename
     ?.replace(/[\p{Cc}\p{Cf}]/gu, '')

@@ -1,5 +1,5 @@
-// Which files are JSON, remembered by CID: what a CID names never changes, so a large document is parsed once and not for
-// every request, range and HEAD. And how many bytes are held at once to find out, however many clients ask.
+// Remembers by CID which files are JSON: content never changes, so a large document is parsed once and not for every
+// request, range and HEAD. Also bounds the bytes in memory while files are judged.
 import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
 import { isJson } from '../../content/json.ts'
@@ -8,11 +8,11 @@ import { Failure } from '../../core/failure.ts'
 import { createGate } from '../../core/gate.ts'
 
 export interface JsonRule {
-  /** Undefined: nobody has looked yet. */
+  /** Undefined: not judged yet. */
   known(cid: CID): boolean | undefined
   learn(cid: CID, isJson: boolean): void
   judge(cid: CID, whole: Uint8Array): boolean
-  /** Waits for room to hold so many bytes, and not for long; what it resolves with gives the room back. */
+  /** Waits a short time for so much memory; the result gives the memory back. */
   room(bytes: number, signal: AbortSignal): Promise<() => void>
 }
 

@@ -1,5 +1,5 @@
-// What is special about /ipns: a name becomes the content it points at now, for as long as that holds; and a key's
-// record can be asked for as it was signed.
+// Requests under /ipns: resolves a name to the content it points at now, for as long as that holds; answers the signed
+// record of a key.
 import { createHash } from 'node:crypto'
 import type { ContentPath } from '../../content/entity.ts'
 import { splitPath } from '../../content/path.ts'
@@ -19,7 +19,7 @@ export type Named =
       readonly kind: 'content'
       readonly path: ContentPath
       readonly visitNames: VisitNames
-      /** For what is not true for ever. */
+      /** For content behind a name, which changes. */
       readonly cacheControl: string
     }
   | { readonly kind: 'record'; readonly body: Representation }
@@ -27,7 +27,7 @@ export type Named =
 
 type Deps = { readonly names: Names; readonly clock: Clock; readonly mode: Mode }
 
-/** What `/ipns/<name>[/…]` is, in the representation that is asked for. */
+/** Resolves `/ipns/<name>[/…]`, in the representation that the client asks for. */
 export async function named(
   place: ContentPlace,
   target: RequestTarget,
@@ -59,7 +59,7 @@ export async function pathOfName(
   return { path: whole, visitNames, ttlMs, endsAt }
 }
 
-/** The record of a key, for clients that prove it themselves. */
+/** The record of a key, for clients that verify it themselves. */
 async function recordOf({ path }: ContentPlace, { names, clock }: Deps, wants: LookupRequest): Promise<Representation> {
   const { root, segments } = splitPath(path.slice('/ipns/'.length))
   if (segments.length > 0) {
@@ -83,7 +83,7 @@ async function recordOf({ path }: ContentPlace, { names, clock }: Deps, wants: L
   }
 }
 
-/** Where keys written as peers are (`12D3…`, `Qm…`) are found in the spelling that fits a host name. */
+/** Redirects keys written as peer IDs (`12D3…`, `Qm…`) to the spelling that fits a host name. */
 function respelled(path: string, search: string): string | undefined {
   const [, , root = '', ...rest] = path.split('/')
   if (!/^(1|Qm)/.test(root)) return undefined
@@ -91,7 +91,7 @@ function respelled(path: string, search: string): string | undefined {
   return name && `${['', 'ipns', name, ...rest].join('/')}${search === '' ? '' : `?${search}`}`
 }
 
-/** Kept while it holds, and as long again while it is asked for, but never past the end of a record. */
+/** Caches may keep it for its TTL, and serve it stale for as long again, but never past the end of the record. */
 function mutable(ttlMs: number, leftMs: number): string {
   const left = Math.max(0, Math.floor(leftMs / 1000))
   const age = Math.min(Math.ceil(ttlMs / 1000), left)

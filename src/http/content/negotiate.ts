@@ -7,7 +7,7 @@ export type Negotiated = {
   readonly as: Representation
   /** Parameters of the media type that was asked for: `version=1; order=dfs`. */
   readonly parameters: Readonly<Record<string, string>>
-  /** It was the Accept header that decided, so a cache must not give this answer to others. */
+  /** The Accept header decided, so a cache must not give this answer to other clients. */
   readonly byAccept: boolean
 }
 
@@ -52,14 +52,14 @@ export function negotiate(query: URLSearchParams, accept: string | undefined): N
 
 const mostRemembered = 1000
 
-/** The same for an Accept header alone, remembered: clients send the same few again and again. */
+/** The same for an Accept header alone, remembered: clients send the same few values again and again. */
 export function createAccepts(): (accept: string) => Representation {
   const remembered = new Map<string, Representation>()
 
   return (accept) => {
     const known = remembered.get(accept)
     if (known) return known
-    // A file that is JSON is what a client that accepts JSON wants: `json` as a representation of its own is a codec.
+    // A client that accepts JSON wants a file that is JSON: `json` as a representation is a codec.
     const found = best(accept)?.as ?? 'file'
     const as = found === 'json' ? 'file' : found
     if (remembered.size >= mostRemembered) remembered.clear()
@@ -93,7 +93,7 @@ function best(accept: string): Accepted | undefined {
   return winner && { as: winner.as, parameters: winner.parameters }
 }
 
-/** How much a client wants a media type that it names; 0 for one that it does not, whatever it takes besides. */
+/** The q-value of a media type that the client names; 0 for one that it does not name. */
 export function qualityOf(accept: string | undefined, type: string): number {
   const part = accept?.split(',').find((one) => one.split(';')[0]?.trim().toLowerCase() === type)
   if (part === undefined) return 0

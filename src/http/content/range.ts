@@ -1,11 +1,12 @@
-// Range requests (RFC 9110 §14): the first range that can be answered, or the whole when the header says nothing sensible.
+// Range requests (RFC 9110 §14): the first satisfiable range, or the whole where the header is not valid.
 
 /** `to` is the last byte, as in Content-Range. */
 export type Range = { readonly from: number; readonly to: number }
 
 /** `undefined`: answer the whole. `unsatisfiable`: 416. */
 export function parseRange(header: string | undefined, size: number): Range | 'unsatisfiable' | undefined {
-  // An empty file has no part to refuse: it is given whole, as nginx and Kubo do, whose caches ask for every file in parts.
+  // An empty file has no range to refuse: it is sent whole, as nginx and Kubo do, since caches ask for every file in
+  // ranges.
   if (size === 0) return undefined
   const specs = specsOf(header)
   if (!specs) return undefined
@@ -18,7 +19,7 @@ export function parseRange(header: string | undefined, size: number): Range | 'u
   return 'unsatisfiable'
 }
 
-/** What can be said of the range before the size is known: enough to ask upstreams for no more than is needed. */
+/** The range before the size is known: enough to ask upstreams for no more than is needed. */
 export function rangeHint(header: string | undefined): { from: number; to?: number } | undefined {
   const [spec] = specsOf(header) ?? []
   if (spec?.first === undefined) return undefined
@@ -28,7 +29,7 @@ export function rangeHint(header: string | undefined): { from: number; to?: numb
 /** Without `first` it is a suffix: the last so many bytes. */
 type Spec = { readonly first: number | undefined; readonly last: number | undefined }
 
-/** One that the grammar does not know spoils all of them. */
+/** One malformed range makes the whole header invalid. */
 function specsOf(header: string | undefined): Spec[] | undefined {
   const list = /^bytes=(.*)$/i.exec(header?.trim() ?? '')?.[1]
   if (list === undefined) return undefined

@@ -1,4 +1,5 @@
-// Complete small answers, ready to be written: the raw header lines and the body, by the key that `Hosts.keyOf` gives.
+// The response cache (`cache.hot`): complete small answers, as raw header lines and body, under the key that
+// `Hosts.keyOf` gives.
 import { LRUCache } from 'lru-cache'
 import { requestIdHeader } from '../wire/request-id.ts'
 
@@ -9,15 +10,15 @@ export type CachedAnswer = {
   readonly etag: string
 }
 
-/** With a place for the id of each request at the end of its headers: an own list for each request would cost more. */
+/** Its header list has a place for the request id at its end: a new list for each request would cost more. */
 export type ReadyAnswer = CachedAnswer & { headersFor(requestId: string): string[] }
 
 export interface ResponseCache {
   get(key: string): ReadyAnswer | undefined
-  /** Keeps a 200 that is whole, proved and will never change; not one that was begun in an earlier epoch. */
+  /** Keeps a complete, proved 200 that never changes; not an answer that was begun in an earlier epoch. */
   add(key: string, answer: CachedAnswer, epoch?: number): void
   forget(key: string): void
-  /** Forgets everything; what was begun before is not kept either. */
+  /** Forgets everything, and keeps no answer that was begun before. */
   clear(): void
   /** Rises with each `clear`. */
   readonly epoch: number

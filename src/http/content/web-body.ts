@@ -1,5 +1,5 @@
-// What an answer carries in web mode: files under the type a browser knows them by, pages for directories and documents,
-// and where a request is sent instead.
+// Answers in `web` mode: files under the media types that browsers know, pages for directories and documents, and
+// redirects.
 import { listDirectory } from '../../content/directory.ts'
 import type { ContentPath, Entity, Resolution } from '../../content/entity.ts'
 import { etagOf, type Representation } from '../../content/representation.ts'
@@ -25,7 +25,7 @@ export type WebRequest = {
   readonly target: RequestTarget
   readonly negotiated: Negotiated
   readonly accept: string | undefined
-  /** As it was sent, for a site that has no gateway beside it. */
+  /** The Host header, for a site without a gateway beside it. */
   readonly host: string | undefined
 }
 
@@ -33,7 +33,7 @@ export type Moved = {
   readonly kind: 'moved'
   readonly location: string
   readonly status: number
-  /** Who asks for another representation is not sent there. */
+  /** The redirect depends on Accept: clients that ask for another representation are not redirected. */
   readonly varies: boolean
 }
 
@@ -87,7 +87,7 @@ export async function answerOnWeb(
     }) as const
   switch (entity.kind) {
     case 'directory': {
-      // A page that has its own address is the answer of the directory here, and goes by the directory's tag.
+      // index.html is the answer of its directory here, with the directory's ETag.
       if (index) return found({ etag: etagOf(entity.cid) }, () => file(session, index.entity, indexName, options))
       const generated = { cacheControl: listingCacheControl, varies: true }
       if (wanted !== 'never')
@@ -117,7 +117,7 @@ export async function answerOnWeb(
 const indexName = 'index.html'
 const isDownload = ({ query }: RequestTarget): boolean => query.get('download') === 'true'
 
-/** JSON in so many words; a browser that takes it, too, gets a page. */
+/** JSON is sent where the client asks for it explicitly; a browser that also accepts it gets a page. */
 function listingWanted({ negotiated: { as, byAccept }, accept }: WebRequest): SiteRequest['listing'] {
   if (as !== 'json') return 'never'
   if (!byAccept) return 'always'
@@ -142,7 +142,7 @@ function whereabouts({ place, path, host }: WebRequest, served: Served): Whereab
   const { namespace, own } = place
   const root = decodeQuietly(place.path.split('/')[2] ?? '')
   const isElsewhere = served.kind === 'content' && served.isRewritten
-  // A name may stand for a path of its own: what is behind the name in the address is what the address shows.
+  // A name may resolve to a path: the page shows only the segments in the address.
   const behind = place.path.split('/').filter((name) => name !== '').length - 2
   const segments = isElsewhere ? served.resolution.path.segments : path.segments.slice(path.segments.length - behind)
   const gateway = own ? place.gateway && `//${place.gateway}` : place.base

@@ -1,4 +1,4 @@
-// Roots of content as one label of a host name: lower case, and at most 63 characters, whatever a browser does to it.
+// CIDs and keys as one DNS label: lower case, since browsers change the case, and at most 63 characters.
 import { base32 } from 'multiformats/bases/base32'
 import { base36 } from 'multiformats/bases/base36'
 import { CID } from 'multiformats/cid'
@@ -7,7 +7,7 @@ import { Failure } from '../../core/failure.ts'
 
 const mostChars = 63
 
-/** base32, or base36 where that does not fit; keys of names are always base36. Throws for what fits in neither. */
+/** base32, or base36 where that is too long; IPNS keys are always base36. Throws where neither fits. */
 export function labelOf(cid: CID, namespace: 'ipfs' | 'ipns'): string {
   const code = namespace === 'ipns' ? codec.libp2pKey : cid.code
   const canonical = cid.version === 1 && cid.code === code ? cid : CID.createV1(code, cid.multihash)

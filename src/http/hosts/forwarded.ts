@@ -1,16 +1,16 @@
-// What a proxy in front says of a request: the host and the scheme that it was asked with. Any client can write the same
-// headers, and they decide what an answer is; so only those of the operator's own proxies are read.
+// X-Forwarded-*: the host, scheme and address that a proxy in front reports. Any client can send these headers, so only
+// those of the operator's own proxies are read.
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import { BlockList, isIP, isIPv6 } from 'node:net'
 import type { TLSSocket } from 'node:tls'
 
 export interface Forwarded {
-  /** With the port, as it is written there. */
+  /** With the port, as the header has it. */
   hostOf(request: IncomingMessage): string
   schemeOf(request: IncomingMessage): 'http' | 'https'
-  /** Of the client: the last address in the chain that is not one of the operator's proxies. */
+  /** The client's address: the last one in the chain that is not one of the operator's proxies. */
   addressOf(request: IncomingMessage): string
-  /** Undefined where none of the operator's proxies said one. */
+  /** Undefined where no proxy of the operator sent one. */
   requestIdOf(request: IncomingMessage): string | undefined
 }
 
@@ -31,7 +31,7 @@ export function createForwarded(proxies: readonly string[]): Forwarded {
     const { remoteAddress } = socket
     if (value === undefined || remoteAddress === undefined || proxies.length === 0) return undefined
     if (!isKnown(remoteAddress)) return undefined
-    // One behind another add to the list: the first was asked by the client.
+    // Proxies behind each other append: the client asked the first one.
     return String(value).split(',')[0]?.trim() || undefined
   }
 
@@ -45,7 +45,7 @@ export function createForwarded(proxies: readonly string[]): Forwarded {
     requestIdOf: (request) => forwardedHeader(request, 'x-request-id'),
     addressOf({ headers, socket: { remoteAddress = '' } }) {
       if (proxies.length === 0 || remoteAddress === '' || !isKnown(remoteAddress)) return remoteAddress
-      // Each proxy adds whom it was asked by; what stands before that may be the client's own words.
+      // Each proxy appends the address that asked it; the client may have written everything before.
       const chain = String(headers['x-forwarded-for'] ?? '')
         .split(',')
         .map((one) => withoutPort(one.trim()))

@@ -1,5 +1,5 @@
-// Which host a request came to, and what that makes it about. The rules are those of the subdomain gateway and DNSLink
-// gateway specifications: https://<cid>.ipfs.<gateway>/<path> is /ipfs/<cid>/<path> on an origin of its own.
+// Which content a request asks for, by its host. The rules are those of the subdomain gateway and DNSLink gateway
+// specifications: https://<cid>.ipfs.<gateway>/<path> is /ipfs/<cid>/<path> on its own origin.
 import type { IncomingMessage } from 'node:http'
 import { isIP } from 'node:net'
 import { parseCid, parseKey } from '../../core/cid.ts'
@@ -10,22 +10,22 @@ import { inlined, labelOf, uninlined } from './dns-label.ts'
 import type { Forwarded } from './forwarded.ts'
 
 export type HostOptions = {
-  /** Content gets an origin of its own under this host, and shared paths are sent there. */
+  /** Content gets its own origin under this host, and shared paths are redirected there. */
   readonly subdomains: boolean
-  /** Only answers that a client can prove by itself. */
+  /** Only answers that a client can verify by itself. */
   readonly trustless: boolean
 }
 
 export type HostMatch = { readonly place: ContentPlace } | { readonly location: string } | undefined
 
 export interface Hosts {
-  /** Whether a request is one for `find`, which alone can say so of a host that may have a DNSLink. */
+  /** Whether `find` has to look at this request: it alone knows whether a host has a DNSLink. */
   claims(request: IncomingMessage, target: RequestTarget): 'surely' | 'perhaps' | 'no'
-  /** Undefined: a host like any other. Throws a Failure for what this host cannot be asked. */
+  /** Undefined: a shared host. Throws a Failure for what this host does not serve. */
   find(request: IncomingMessage, target: RequestTarget, signal: AbortSignal): Promise<HostMatch>
-  /** The key of a small answer in `hot`, to keep it and to find it. Undefined: at this host nothing is kept there. */
+  /** The key in the response cache. Undefined: nothing of this host is kept there. */
   keyOf(request: IncomingMessage): string | undefined
-  /** Whether requests to this host end here, also through CONNECT. */
+  /** Whether this gateway serves the host, also through CONNECT. */
   serves(host: string): boolean
 }
 
@@ -40,7 +40,7 @@ const labelMost = 63
 
 export function createHosts(options: {
   readonly table: Readonly<Record<string, HostOptions>>
-  /** Whether a domain has a DNSLink, where hosts nobody configured are served by theirs. */
+  /** Whether a domain has a DNSLink, where hosts outside the configuration are served by theirs. */
   readonly hasLink?: ((domain: string, signal: AbortSignal) => Promise<boolean>) | undefined
   readonly forwarded: Forwarded
 }): Hosts {
@@ -58,7 +58,9 @@ export function createHosts(options: {
   const mayBeSite = (name: string): boolean =>
     hasLink !== undefined && !table.has(name) && isIP(name) === 0 && name.includes('.')
 
-  /** Another host may answer the same path in another way. No URL holds a space, so none spells the key of a host's own. */
+  /**
+   * The key is "url host" for a host with its own origin. A URL holds no space, so the keys of two hosts never collide.
+   */
   function keyFor(name: string, url: string): string | undefined {
     const part = under(name)
     if (part) return part.namespace === 'ipfs' ? `${url} ${name}` : undefined
@@ -71,7 +73,7 @@ export function createHosts(options: {
     const [, label = '', namespace, gateway = ''] = /^(.+?)\.(ipfs|ipns)\.(.+)$/i.exec(name) ?? []
     if (!namespace) return undefined
     if (table.get(gateway.toLowerCase())?.subdomains) return { label, namespace: asNamespace(namespace), gateway }
-    // A name may hold such a part itself: docs.ipfs.tech.ipns.example.org
+    // A DNSLink name may contain such a part itself: docs.ipfs.tech.ipns.example.org
     const [, longer = '', last, outer = ''] = /^(.+)\.(ipfs|ipns)\.(.+)$/i.exec(name) ?? []
     if (!last || !table.get(outer.toLowerCase())?.subdomains) return undefined
     return { label: longer, namespace: asNamespace(last), gateway: outer }
@@ -96,7 +98,7 @@ export function createHosts(options: {
       const { host, name } = hostOf(request)
       const known = table.get(name)
       if (known?.trustless) return 'surely'
-      // An origin of its own begins at the root.
+      // A site on its own origin begins at the root.
       if (baseOf(request) !== '') return 'no'
       if (known) return known.subdomains && namespaceOf(target.path) ? 'surely' : 'no'
       if (under(hostName(host))) return 'surely'
@@ -113,7 +115,7 @@ export function createHosts(options: {
         const label = namespaceOf(target.path) && labelFor(target.path)
         if (label) return { location: `${forwarded.schemeOf(request)}://${label}.${host}${restOf(target)}` }
       }
-      // What an operator set up is what it is, whatever DNS says of it or however long that takes.
+      // The configuration wins over DNS, and does not wait for it.
       if (known) return undefined
       const part = under(hostName(host))
       if (!part) return site(name, target, signal)
@@ -139,7 +141,7 @@ export function createHosts(options: {
 
 const asNamespace = (text: string): ContentPlace['namespace'] => (text.toLowerCase() === 'ipns' ? 'ipns' : 'ipfs')
 
-/** Without its port; a dot at the end is the same host, written in full. */
+/** Without its port and the dot at the end of a fully qualified name. */
 const hostName = (host: string): string => host.replace(/:\d{0,5}$/, '').replace(/\.$/, '')
 
 function trustlessPlace(target: RequestTarget, base: string): ContentPlace {
@@ -154,7 +156,10 @@ function trustlessPlace(target: RequestTarget, base: string): ContentPlace {
   )
 }
 
-/** `<label>.<namespace>` of a shared path. Undefined for what is no CID, key or domain: its own answer says what is wrong. */
+/**
+ * `<label>.<namespace>` of a shared path. Undefined for what is not a CID, key or domain: the path's own answer says
+ * what is wrong.
+ */
 function labelFor(path: string): string | undefined {
   const [, namespace, root = ''] = path.split('/')
   if (namespace === 'ipfs') {

@@ -1,4 +1,5 @@
-// `add` as Kubo has it: every part is a file. What would be something else to Kubo is refused, not made a file of.
+// Kubo's `add`: every part is a file. A part that Kubo would treat otherwise (directory, symlink) is refused, not added
+// as a file.
 import { posix } from 'node:path'
 import { tooLarge } from '../../upload/failures.ts'
 import { boundaryOf } from '../../upload/intake/part-watch.ts'
@@ -13,7 +14,7 @@ export async function addFiles({ request, response, query, signal, deps }: Call)
   const { shape, isOnlyHashed, isUpgraded, isSilent } = readAddQuery(query)
   const place = await uploads.enter(deps.clientOf(request), signal)
   try {
-    // One of 1.0 cannot read it (RFC 9110 §10.1.1).
+    // A client of HTTP/1.0 cannot read it (RFC 9110 §10.1.1).
     if (request.headers.expect !== undefined && request.httpVersion !== '1.0') response.writeContinue()
     const added = await uploads.receive(request, {
       parts: 'every',
@@ -33,7 +34,7 @@ export async function addFiles({ request, response, query, signal, deps }: Call)
   }
 }
 
-/** A mode or a time in the name of a part counts with `preserve-*` alone, which is refused. */
+/** A mode or time in a part's name counts only with `preserve-*`, which is refused. */
 function checkPart({ fileName, type }: PartName): void {
   if (/^application\/x-directory\b/i.test(type))
     throw badCall('directories are not supported: add the files in them, one by one')
@@ -43,14 +44,14 @@ function checkPart({ fileName, type }: PartName): void {
     throw badCall('directories are not supported: send a file under its name alone, without folders')
 }
 
-/** Only told back to the client. */
+/** Only repeated to the client. */
 function nameOf(fileName: string | undefined): string {
   if (fileName === undefined) return ''
   let name = fileName
   try {
     name = decodeURIComponent(fileName.replaceAll('+', ' '))
   } catch {
-    // As Kubo does: what cannot be decoded stays.
+    // As Kubo does: a name that cannot be decoded stays as it is.
   }
   return posix.normalize(`/${name}`).replace(/^\/|\/$/g, '')
 }

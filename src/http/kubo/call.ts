@@ -38,13 +38,13 @@ export function argOf(query: URLSearchParams): string {
   return arg.replace(/^\/?ipfs\//, '').replace(/^ipfs:\/\//, '')
 }
 
-/** May be said more than once. */
+/** Options that a client may repeat. */
 const lists: readonly string[] = ['arg', 'ignore']
 
-/** What was said of each option, by its name. */
+/** The options of a request, by name. */
 export type GivenOptions = ReadonlyMap<string, string>
 
-/** As Kubo reads them: by name or alias, each said once. What is not known is nobody's business. */
+/** As Kubo reads them: by name or alias, each once. Unknown options are ignored. */
 export function optionsIn(query: URLSearchParams, aliases: Readonly<Record<string, string>>): GivenOptions {
   const given = new Map<string, string>()
   for (const [key, value] of query) {

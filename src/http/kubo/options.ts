@@ -1,6 +1,5 @@
-// The options of Kubo's `add` as its 0.42 knows them, by name and by alias. What would give another CID than Kubo's, or ask
-// for what is not here, is refused; what changes nothing of the files that came is let pass, and so is what Kubo itself
-// passes over.
+// The options of `add` in Kubo 0.42, by name and alias. An option is refused where it would give another CID than
+// Kubo's or needs a missing feature; one that changes nothing for files is accepted, and so is what Kubo ignores.
 import { type Shape, shapes } from '../../../backends/pinning/contract.ts'
 import { badCall, type GivenOptions, isOn, optionsIn } from './call.ts'
 
@@ -8,15 +7,15 @@ export type AddQuery = {
   /** Undefined: that of the profile in the configuration. */
   readonly shape: Shape | undefined
   readonly isOnlyHashed: boolean
-  /** CIDs are told as v1, whichever they are. */
+  /** CIDs are answered as v1. */
   readonly isUpgraded: boolean
   readonly isSilent: boolean
 }
 
-/** What a Kubo without settings of its own does: the old profile. */
+/** The profile of a Kubo with default settings: the old one. */
 const kubos = shapes['unixfs-v0-2015']
 
-// Each block is a file here, and each needs an entry in a node above it.
+// Each block is a file on the disk, and needs a link in a node above it.
 const leastChunkBytes = 16 * 1024
 // Kubo's own: a block of 2 MiB, less what a node has around its bytes.
 const mostChunkBytes = 2 * 1024 * 1024 - 256
@@ -31,7 +30,7 @@ const aliases: Readonly<Record<string, string>> = {
   enc: 'encoding',
 }
 
-/** On or off, and only off is done here. */
+/** Booleans of which only false is supported. */
 const off: Readonly<Record<string, string>> = {
   'wrap-with-directory': 'files are added without a directory around them',
   trickle: 'files are laid out balanced',
@@ -41,7 +40,7 @@ const off: Readonly<Record<string, string>> = {
   'preserve-mtime': 'files have no modification time here',
 }
 
-/** Refused with whatever value. */
+/** Refused with any value. */
 const never: Readonly<Record<string, string>> = {
   mode: 'files have no mode here',
   mtime: 'files have no modification time here',
@@ -50,7 +49,7 @@ const never: Readonly<Record<string, string>> = {
   'pin-name': 'pins have no names',
 }
 
-/** The one way in which it is done here; empty is as good as absent. */
+/** The only values that are supported; empty counts as absent. */
 const only: Readonly<Record<string, readonly string[]>> = {
   hash: ['sha2-256'],
   encoding: ['json'],
@@ -74,7 +73,7 @@ export function readAddQuery(query: URLSearchParams): AddQuery {
   }
 }
 
-/** What is not said is as a Kubo without settings has it. When nothing is given, the operator's profile counts. */
+/** Missing options are as in a Kubo with default settings. With none of them, the operator's profile counts. */
 function shapeOf(given: GivenOptions): Shape | undefined {
   const chunker = given.get('chunker')
   if (!chunker && !['cid-version', 'raw-leaves', 'max-file-links'].some((name) => given.has(name))) return undefined

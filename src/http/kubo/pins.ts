@@ -1,4 +1,4 @@
-// `pin/add` and `pin/ls`: what is found is given to the providers; what is listed is the record of uploads.
+// `pin/add` finds a DAG and gives it to the providers; `pin/ls` lists the recorded uploads.
 import type { CID } from 'multiformats/cid'
 import { walkDag } from '../../content/dag/walk.ts'
 import { parseRoot } from '../../content/path.ts'

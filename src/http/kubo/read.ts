@@ -44,7 +44,7 @@ export async function exportDag({ query, session, response, deps }: Call): Promi
   await send({ response, session, deps }, writeCar(cid, blocks))
 }
 
-/** The first piece is there before the head goes out: what fails before it is still an answer. */
+/** The first piece is read before the headers go out: until then a failure can still be an error status. */
 async function send(
   { response, session, deps }: Pick<Call, 'response' | 'session' | 'deps'>,
   pieces: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
@@ -60,7 +60,7 @@ async function send(
   await writeAll(response, begun(), deps)
 }
 
-/** An argument is text, and a path is percent-encoded. */
+/** Kubo's arguments are plain text; a path is percent-encoded. */
 const escaped = (path: string): string =>
   path
     .split('/')

@@ -1,5 +1,5 @@
-// The small part of Kubo's RPC that tools use to put files in and get them out: off unless the operator wants it. Shapes and
-// statuses are Kubo's, so that its clients work unchanged; the work is that of POST /add and of content.
+// The small part of Kubo's RPC that tools use to add and read files: off unless the operator turns it on. Shapes and
+// statuses are Kubo's, so that its clients work unchanged; POST /add and the content routes do the work.
 import { type Failure, isFailure } from '../../core/failure.ts'
 import { createAccount } from '../../observe/account.ts'
 import type { Route } from '../add/add.ts'
@@ -41,11 +41,11 @@ async function answerCall(context: RequestContext, deps: KuboDeps): Promise<void
     const command = commands[path.slice(prefix.length).replace(/\/$/, '')]
     if (!command) return sendText(to, 404, '404 page not found')
     if (request.method !== 'POST') return sendText(to, 405, '405 - Method Not Allowed')
-    // A page of somebody else's could post here with the browser's network position.
+    // A page of another origin could post here with the browser's network position.
     if (request.headers.origin !== undefined || request.headers.referer !== undefined)
       return sendText(to, 403, '403 - Forbidden')
     deps.tokens.check(request.headers)
-    // The others take what they need from the query, and a body that came with it has no end for all we know.
+    // The other commands read only the query; a body that comes along may have no end.
     if (command !== addFiles && hasBody(request)) closeAfter(request, response)
     await command({ ...context, query, session, deps })
   } catch (error) {
@@ -55,7 +55,10 @@ async function answerCall(context: RequestContext, deps: KuboDeps): Promise<void
   }
 }
 
-/** Kubo answers 500 to what went wrong and 400 to what was asked wrongly; limits and denylists of ours keep their own status. */
+/**
+ * Kubo answers 500 to failures and 400 to malformed requests; this gateway's limits and denylists keep their own
+ * statuses.
+ */
 function sendError(to: To, failure: Failure): void {
   if (failure.kind === 'refused') return sendText(to, 403, '403 - Forbidden')
   const own = statusOf(failure, 'api')
@@ -65,7 +68,7 @@ function sendError(to: To, failure: Failure): void {
   send(to, status, `${text}\n`, 'application/json')
 }
 
-/** Kubo's shape has one place for all of it: what each provider said stands behind the sentence. */
+/** Kubo's error has one text: what each provider answered follows the message. */
 function messageOf({ message, facts }: Failure): string {
   const { outcomes = [] } = facts
   const said = outcomes.map(({ provider, outcome, detail }) => `${provider}: ${outcome}${detail ? `, ${detail}` : ''}`)

@@ -10,7 +10,7 @@ const data = {
     data: {
       description:
         'The content: a file, or a text field whose value is the content in UTF-8. Several parts of this name give several CIDs. Other parts are ignored.',
-      // Both ways to say it: the first is read by generators of clients, the second is that of OpenAPI 3.1.
+      // Both spellings: generators of clients read the first, OpenAPI 3.1 has the second.
       format: 'binary',
       contentMediaType: 'application/octet-stream',
       type: 'string',

@@ -1,4 +1,4 @@
-// What several operations share, for `components`: parameters, headers, and how a client shows who it is.
+// Shared `components`: parameters, headers and security schemes.
 import { formats } from '../content/negotiate.ts'
 import { type Json, text } from './words.ts'
 

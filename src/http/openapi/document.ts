@@ -1,4 +1,4 @@
-// The public surface in words that programs read (OpenAPI 3.1), put together.
+// The OpenAPI 3.1 description of the public routes, put together.
 import type { JsonSchema } from '../../schemas/documents.ts'
 import type { Mode } from '../wire/problem.ts'
 import { addOperation } from './add.ts'
@@ -9,14 +9,14 @@ import { readPaths } from './read.ts'
 import { documentsOf, schemasWith } from './schemas.ts'
 import { headersOf, type Json } from './words.ts'
 
-/** Of the interface, not of the program: it changes when a client would have to. */
+/** The version of the interface, not of the program: it changes when clients have to. */
 export const apiVersion = '1.0.0'
 
 export function openApiDocument(options: {
   /** What uploads can be checked as, by the name for `?schema=`, those of the operator included. */
   readonly schemas: Readonly<Record<string, JsonSchema>>
   readonly hasTokens: boolean
-  /** Kubo's door is open. */
+  /** `upload.rpc` is on. */
   readonly hasRpc: boolean
   readonly mode: Mode
   /** Where it is mounted. */

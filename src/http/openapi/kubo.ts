@@ -1,4 +1,4 @@
-// Kubo's door in the words of OpenAPI, where it is open: its commands, what they take, and answers of Kubo's own shape.
+// Kubo's RPC in OpenAPI, where `upload.rpc` is on: its commands, their options, and answers of Kubo's own shape.
 import { anyStatuses, failures } from './problems.ts'
 import { aCid, type Json, ref } from './words.ts'
 

@@ -1,4 +1,4 @@
-// Answers that are errors, in the words of OpenAPI: what each status means to who asked, and the form they have.
+// Error answers in OpenAPI: what each status means to the client, and the form of the body.
 
 import type { Mode } from '../wire/problem.ts'
 import { type Json, ref, text } from './words.ts'
@@ -12,7 +12,7 @@ const problemOf = (status: number, title: string, detail: string, more: Json = {
   ...Object.fromEntries(Object.entries(more).filter(([name]) => name !== 'kind')),
 })
 
-/** What an answer that failed means to who asked, by status. */
+/** What an error status means to the client. */
 const meanings: Readonly<Record<number, string>> = {
   400: 'The request is malformed; `errors` names each field that a schema wants otherwise.',
   401: 'A token is wanted, as `Authorization: Bearer …`.',
@@ -41,7 +41,7 @@ const meanings: Readonly<Record<number, string>> = {
 export const failures = (statuses: readonly number[]): Json =>
   Object.fromEntries(statuses.map((status) => [String(status), ref('responses', `Problem${status}`)]))
 
-/** Said before anybody looks at what is asked. */
+/** Statuses that any route may answer. */
 export const anyStatuses = [400, 405, 408, 413, 417, 429, 431, 500, 503] as const
 export const readStatuses = [...anyStatuses, 404, 406, 410, 412, 416, 422, 451, 501, 502, 504] as const
 export const addStatuses = [...anyStatuses, 401, 410, 451, 502, 507, 508] as const

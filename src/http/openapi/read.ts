@@ -122,7 +122,7 @@ export function readPaths(documents: readonly PublishedDocument[]): Json {
   }
 }
 
-/** Where a browser sends an `ipfs:` link that it was told to open here. */
+/** The path to which a browser sends `ipfs:` links when this gateway is registered for them. */
 const follows = (id: string): Json => ({
   get: {
     tags: ['content'],

@@ -1,4 +1,4 @@
-// GET /openapi.json: made once for each place where it is mounted, and the same bytes until the configuration changes.
+// GET /openapi.json: made once for each mount path, and the same bytes until the configuration changes.
 
 import { createHash } from 'node:crypto'
 import { LRUCache } from 'lru-cache'
@@ -58,7 +58,7 @@ export function createOpenApiRoute(options: {
 
 type Made = { readonly body: Buffer; readonly etag: string }
 
-// A path that was mounted with a pattern has as many spellings as clients think of.
+// A router mounted with a pattern sees as many mount paths as clients try.
 const mostMade = 8
 
 function make(document: object): Made {

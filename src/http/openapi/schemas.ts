@@ -1,5 +1,5 @@
-// What has a form of its own, for `components`. The documents of uploads are the very schemas that POST /add?schema= checks
-// with, the operator's included, so that what is published and what is checked cannot part.
+// Named schemas for `components`. The documents of uploads are the very schemas that POST /add?schema= checks with, the
+// operator's included, so that what is published and what is checked cannot differ.
 import { builtIn } from '../../schemas/checks.ts'
 import type { JsonSchema } from '../../schemas/documents.ts'
 import { problemSchema } from './problems.ts'
@@ -7,7 +7,7 @@ import type { Json } from './words.ts'
 
 export type PublishedDocument = { readonly title: string; readonly schema: JsonSchema }
 
-/** Ours under their titles, `EvidenceFile`; an operator's own under the name by which it is asked for. */
+/** The built-in ones under their titles, `EvidenceFile`; the operator's under their `?schema=` names. */
 export const documentsOf = (schemas: Readonly<Record<string, JsonSchema>>): PublishedDocument[] =>
   Object.entries(schemas).map(([name, schema]) => ({
     title: schema === builtIn[name] ? String(schema['title']) : name,

@@ -1,5 +1,5 @@
-// What a service behind the `proxy:` table learns of a request, and its clients of an answer. Both are framed anew on each
-// side: nothing that a peer says about its own connection, or about how long a body is, passes through by its word alone.
+// The headers that a service behind the `proxy:` table gets of a request, and the client of its answer. Each side is
+// framed anew: what a peer says about its connection or its body's length never passes through.
 import type { IncomingHttpHeaders, IncomingMessage, OutgoingHttpHeaders } from 'node:http'
 import type { Forwarded } from '../hosts/forwarded.ts'
 
@@ -16,21 +16,21 @@ const hopByHop: ReadonlySet<string> = new Set([
   'upgrade',
   'http2-settings',
 ])
-// Said by this gateway, not by whoever asks. `expect` is answered here. Some services take another path or method from a
-// header than from the request line, which the table has let through.
+// Set by this gateway, not by the client. It answers `expect` itself. Some services read another path or method from a
+// header than from the request line, which the table has allowed.
 const ours =
   /^(expect|host|via|forwarded|x-real-ip|x-request-id|x-forwarded-.*|content-length|x-original-url|x-original-uri|x-rewrite-url|x-(http-)?method(-override)?)$/
-// Orders to a server in front, which is not the service's.
+// Commands to a proxy in front, which the service must not give.
 const orders = /^(x-accel-.*|x-sendfile|x-reproxy-url)$/
 const personal: ReadonlySet<string> = new Set(['authorization', 'cookie'])
 
-/** What `Connection` calls its own. */
+/** The headers that `Connection` names. */
 function namedBy(headers: IncomingHttpHeaders): ReadonlySet<string> {
   const names = `${headers.connection ?? ''},${headers['proxy-connection'] ?? ''}`.toLowerCase().split(',')
   return new Set(names.map((name) => name.trim()))
 }
 
-/** The headers to ask with. Taken from the request as it came, so that nothing later on has anything left to take away. */
+/** The request headers for the service, made from the client's. */
 export function headersToService(
   request: IncomingMessage,
   {
@@ -71,14 +71,14 @@ const join = (before: string | string[] | undefined, more = 'unknown'): string =
   [before ?? [], more].flat().filter(Boolean).join(', ')
 
 export type Mapping = {
-  /** Where the table puts it. */
+  /** The public path of the table entry. */
   readonly path: string
   readonly to: URL
-  /** What was asked of the service. */
+  /** The path that the service was asked for. */
   readonly asked: string
 }
 
-/** The headers to answer with. Node frames the body as this client understands it. */
+/** The response headers for the client. Node frames the body for this client. */
 export function headersToClient(
   headers: IncomingHttpHeaders,
   mapping: Mapping,
@@ -90,7 +90,7 @@ export function headersToClient(
       !hopByHop.has(name) &&
       !named.has(name) &&
       !orders.test(name) &&
-      name !== 'x-request-id' && // the answer has ours, which the service was told
+      name !== 'x-request-id' && // the answer has this gateway's id, which the service got
       (sendAuthorization || name !== 'set-cookie'),
   )
   const answered: OutgoingHttpHeaders = Object.fromEntries(kept)
@@ -98,7 +98,7 @@ export function headersToClient(
   return answered
 }
 
-/** A way on within what was opened leads through here; any other is the client's to follow. */
+/** A redirect within the proxied path leads through this gateway; any other is passed on unchanged. */
 function mapped(location: string, { path, to, asked }: Mapping): string {
   const url = URL.parse(location, to.origin + asked)
   const base = to.pathname.replace(/\/$/, '')

@@ -1,10 +1,10 @@
-// Which paths are not passed on: what another reader could take for a way out of the path that was opened. Some decode before
-// they look for `..`, some decode again what a server in front of them has decoded, some cut parameters (`;…`) or spaces.
+// Paths that are never passed on, because a service could read them as a way out of the path that the operator opened.
+// Some services decode before they look for `..`, some decode twice, some cut parameters (`;…`) or spaces.
 
-// Nobody means more than that; each round costs the length of the path.
+// No client means more rounds than that; each costs the length of the path.
 const mostDecoded = 5
 
-/** Undefined: it may go on as it was written. */
+/** Undefined: the path may be passed on as it is. */
 export function wrongPath(path: string): string | undefined {
   if (!isDecodable(path)) return 'the path is not well-formed percent-encoding'
   const isDots = (segment: string) => /^ *\.{1,2} *(;|$)/.test(segment)

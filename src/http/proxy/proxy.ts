@@ -1,5 +1,5 @@
-// Paths an operator hands on to a service of theirs, by http-proxy-middleware. Nothing is proved or kept here; what is not
-// let through is refused before a connection is made. Of the headers, proxy-headers.ts says which pass.
+// Paths that the operator hands on to another service (http-proxy-middleware). Nothing is verified or cached; a request
+// that is not allowed is refused before a connection is made. headers.ts says which headers pass.
 
 import { Agent as HttpAgent, type IncomingMessage, ServerResponse } from 'node:http'
 import { Agent as HttpsAgent } from 'node:https'
@@ -33,7 +33,7 @@ export type ProxyOptions = {
   readonly forwarded: Forwarded
 }
 
-// At one service. The next is told to come back: a queue would be one more thing to run full.
+// Requests in progress at one service. The next is answered with 503: a queue would be one more thing to fill up.
 const mostAtOnce = 256
 const leastStalledMs = 60_000
 
@@ -66,7 +66,7 @@ export function createProxyRoute(
     request.url = `${pathThere(entry)}${rest.startsWith('/') ? rest : `/${rest}`}`
     found
       .forward(request, response, (error) => {
-        // What went wrong on the way is answered by now, and nobody's bug.
+        // A failure of the service is answered by now, and is no bug.
         if (!response.headersSent && !response.destroyed) next(error)
       })
       .catch(next)
@@ -118,18 +118,18 @@ function forwarder(entry: ProxyEntry, respond: Respond) {
   return createProxyMiddleware<IncomingMessage, ServerResponse>({
     target: to.origin,
     changeOrigin: true,
-    // A connection is used once: what one client makes of it, another never reads. With a bound of the agent's own it would
-    // hand connections on to whoever waits for one; mostAtOnce is the bound. Its clock runs while it connects.
+    // A connection is used once: what one client does to it cannot reach another. `mostAtOnce` is the bound; an agent
+    // with a bound of its own would reuse connections. The timeout also runs while it connects.
     agent: new Agent({ keepAlive: false, timeout: entry.timeout }),
     proxyTimeout: entry.timeout,
     selfHandleResponse: true,
-    // Only what is said here: the usual ones write answers and log lines.
+    // Only these handlers: the default plugins write answers and log lines.
     ejectPlugins: true,
     plugins: [
       (proxy) => {
         proxy.on('proxyReq', (outgoing, request, response) => {
           outgoing.once('timeout', () => isSilent.add(request))
-          // Nobody asked for another protocol. Unheard, it would be an answer that never comes.
+          // The gateway asked for no other protocol. Without a listener the client would never get an answer.
           outgoing.once('upgrade', (_answer, socket) => {
             socket.destroy()
             answerError(new Error('it changed the protocol'), request, response)
@@ -137,7 +137,7 @@ function forwarder(entry: ProxyEntry, respond: Respond) {
         })
         proxy.on('proxyRes', (answer, request, response) => {
           if (response.destroyed || response.headersSent) return void answer.destroy()
-          // It did not wait for the body: what is left of that is nobody's.
+          // The service answered before the end of the body: the rest is discarded.
           if (!request.complete) closeAfter(request, response)
           try {
             const mapping = { path: baseOf(request) + entry.path, to, asked: request.url ?? '/' }

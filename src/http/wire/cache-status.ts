@@ -1,4 +1,4 @@
-// Where an answer came from, as RFC 9211 words it. Made from the request's account and nothing else.
+// Cache-Status (RFC 9211): where an answer came from, made from the request's account alone.
 import type { Account } from '../../observe/account.ts'
 
 const quoted = (text: string): string => `"${text.replace(/[^\x20-\x7e]|["\\]/g, '')}"`

@@ -1,14 +1,16 @@
-// An answer to a client that is still sending. Closing at once would turn what it sends into a reset, which takes the answer
-// with it (RFC 9112 §9.6), and many clients read nothing before they have sent everything. So our half is closed, and what
-// comes is read and thrown away until the client has closed its half, within limits.
+// Closes the connection after an answer to a client that is still sending ("lingering close"). Closing at once would
+// cause a reset, which takes the answer with it (RFC 9112 §9.6), and many clients read nothing before they have sent
+// everything. So the gateway closes its half, then reads and discards until the client closes its half, within limits.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 
 export type LingerLimits = {
-  /** Read as fast as it comes. Then nothing more is: the client's writes wait, and its reads go on. */
+  /**
+   * The gateway discards up to this many bytes. Then it stops reading: the client's writes wait, and its reads go on.
+   */
   readonly mostBytes: number
-  /** How long the client then has to read what it was told. */
+  /** How long the client then has to read the answer. */
   readonly fullMs: number
-  /** Nothing came for this long: the client waits for us, or is gone. */
+  /** The client sent nothing for this long: it waits for the gateway, or is gone. */
   readonly quietMs: number
   readonly mostMs: number
 }
@@ -21,10 +23,10 @@ export function lingerAfter(request: IncomingMessage, response: ServerResponse, 
   const { socket } = response
   if (!socket) return
   const destroy = () => socket.destroy()
-  // What nobody has begun to read Node itself throws away behind the answer, and counts nothing of it. What is here already
-  // goes at once: with a full buffer nothing is begun.
+  // Node discards a body that was never read after the answer, without counting it: this read begins it. It also
+  // empties a full buffer, with which reading could not begin.
   request.read()
-  // With `Connection: close` Node ends a connection this way as soon as the answer is out, which may take its time.
+  // Node calls this after an answer with `Connection: close`, once the answer is out.
   socket.destroySoon = () => {
     socket.end()
     if (request.complete || request.destroyed) return destroy()
@@ -45,7 +47,7 @@ export function lingerAfter(request: IncomingMessage, response: ServerResponse, 
   }
 }
 
-/** For an answer that does not read what the request brings: the connection cannot be used again. */
+/** For an answer that leaves the request's body unread: the connection cannot be reused. */
 export function closeAfter(request: IncomingMessage, response: ServerResponse): void {
   response.shouldKeepAlive = false
   if (!request.complete) lingerAfter(request, response)

@@ -1,4 +1,4 @@
-// Everything here may be read from every origin: on every answer, errors and redirects included.
+// CORS: every answer may be read from every origin, errors and redirects included.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 
 export const exposed = [
@@ -33,7 +33,7 @@ export const corsHeaders: readonly (readonly [name: string, value: string])[] = 
   ['Access-Control-Expose-Headers', exposed],
 ]
 
-/** Said to scripts of a page even where they did not ask first: some look for it on the answer itself. */
+/** Also on answers without a preflight: some scripts look for it there. */
 export const corsRequests: readonly (readonly [name: string, value: string])[] = [
   ['Access-Control-Allow-Methods', 'GET, HEAD, OPTIONS'],
   ['Access-Control-Allow-Headers', allowed.join(', ')],
@@ -55,7 +55,7 @@ export function preflight(request: IncomingMessage, response: ServerResponse, me
 
 const token = /^[!#$%&'*+\-.^_`|~0-9a-z]+$/i
 
-/** The usual headers, and those asked for that are none of them. */
+/** The usual headers, and the other ones that the browser asks about. */
 function allowedFor(asked = ''): string {
   const usual = new Set(allowed.map((name) => name.toLowerCase()))
   const more = asked.split(',').map((name) => name.trim())

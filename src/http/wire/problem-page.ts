@@ -1,5 +1,5 @@
-// A problem as a page, for people: what happened, who was asked, and what can be done about it. What a request brought is
-// text in it and never markup.
+// A problem as a page for people: what happened, which upstreams were asked, and what to do. Text from the request is
+// escaped.
 import type { FailureKind } from '../../core/failure.ts'
 import type { Attempt } from '../../observe/account.ts'
 import { escaped, pageEnd, pagePolicy, pageTop, shown } from '../../web/page.ts'
@@ -55,7 +55,7 @@ export function problemPage(problem: Problem): string {
 ${next === undefined ? '' : `<h2>What you can do</h2>\n<p>${escaped(next)}</p>\n`}${asked}${request}${pageEnd}`
 }
 
-/** The same in lines. */
+/** The same as plain text. */
 export function problemText(problem: Problem): string {
   const { title, status, detail, attempts = [], requestId } = problem
   const next = nextStep(problem)

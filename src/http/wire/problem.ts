@@ -1,5 +1,5 @@
-// From a Failure to an HTTP error: the only table that does so, and the one way an error is written
-// (RFC 9457, application/problem+json).
+// Turns a Failure into an HTTP error: the only table of statuses, and the only place that writes an error (RFC 9457,
+// application/problem+json).
 import type { ServerResponse } from 'node:http'
 import { Failure, type FailureKind, isFailure } from '../../core/failure.ts'
 import type { Account } from '../../observe/account.ts'
@@ -14,7 +14,10 @@ export type Mode = 'api' | 'web'
 
 type Row = { readonly title: string; readonly api: number; readonly web: number }
 
-/** In `api` mode "cannot be had now" is 404 whatever the reason: to its clients that means "not here yet". */
+/**
+ * In `api` mode every "not available now" is 404, whatever the reason: its clients poll, and read 404 as "not here
+ * yet".
+ */
 export const table: Readonly<Record<FailureKind, Row>> = {
   'not-found': { title: 'Not found', api: 404, web: 404 },
   'no-link': { title: 'No such path', api: 404, web: 404 },
@@ -36,7 +39,7 @@ export const table: Readonly<Record<FailureKind, Row>> = {
   internal: { title: 'Internal error', api: 500, web: 500 },
 }
 
-/** Statuses whose reason lies with others: they come with an account of who was asked. */
+/** Statuses caused by other services: the answer lists the upstreams that were asked. */
 const withAttempts: ReadonlySet<number> = new Set([404, 502, 503, 504])
 const retryableStatuses: ReadonlySet<number> = new Set([404, 429, 502, 503, 504])
 const defaultRetryMs = 5_000
@@ -45,15 +48,18 @@ export function statusOf(failure: Failure, mode: Mode): number {
   if (failure instanceof HttpRefusal) return failure.status
   if (failure.facts.onlyIfCached) return 412
   if (failure.kind === 'denied' && failure.facts.legal) return 451
-  // Content that is here and makes no sense is not the client's mistake.
+  // Malformed content is not the client's mistake.
   if (failure.kind === 'malformed' && failure.source === 'content') return mode === 'api' ? 422 : 500
   if (failure.kind === 'broken' && failure.source === 'provider') return 502
-  // A path into a document that ends at a value: a thing this gateway does not do.
+  // A path into a document that ends at a value: this gateway does not support it.
   if (failure.kind === 'unsupported' && failure.facts.remainder !== undefined) return 501
   return table[failure.kind][mode]
 }
 
-/** Anything that is no Failure is a bug of ours: said as such, and not in its own words. */
+/**
+ * An error that is not a Failure is a bug of the gateway: the client gets `internal`, and never the error's own
+ * message.
+ */
 export function asFailure(error: unknown): Failure {
   if (isFailure(error)) return error
   return new Failure('internal', 'internal error; the log of this gateway has the details, under the request id', {
@@ -64,10 +70,10 @@ export function asFailure(error: unknown): Failure {
 
 export type ProblemContext = {
   readonly mode: Mode
-  /** How long the client may take nothing of it. */
+  /** How long the client may read nothing before it is cut off. */
   readonly stalledMs: number
   readonly account?: Account | undefined
-  /** Headers that this answer needs besides, such as Content-Range with 416. */
+  /** Further headers of this answer, such as Content-Range with 416. */
   readonly headers?: Readonly<Record<string, string>> | undefined
   readonly head?: boolean
   /** What the client accepts: in `web` mode a browser gets a page. */
@@ -102,7 +108,7 @@ export function sendProblem(response: ServerResponse, failure: Failure, context:
   response.setHeader('X-Content-Type-Options', 'nosniff')
   response.setHeader('Cache-Control', cacheControl(failure, status))
   if (account) response.setHeader('Cache-Status', cacheStatus(account))
-  // For a limit that another service may lift, it says when.
+  // In thin mode, the other service says when its limit ends.
   if (retryableStatuses.has(status) || (status === 413 && failure.retryAfterMs !== undefined))
     response.setHeader('Retry-After', seconds(failure.retryAfterMs ?? defaultRetryMs))
   for (const [name, value] of Object.entries(headers)) response.setHeader(name, value)
@@ -121,7 +127,7 @@ const asJson: Form = { headers: [['Content-Type', 'application/problem+json']] }
 const asPage: Form = { headers: pageHeaders, write: problemPage }
 const asText: Form = { headers: [['Content-Type', 'text/plain; charset=utf-8']], write: problemText }
 
-/** On the web, who says nothing of what it can read is given what anybody can. */
+/** In `web` mode a client without an Accept header gets plain text. */
 function formFor(mode: Mode, accept: string | undefined): Form {
   if (mode === 'api') return asJson
   if (accept === undefined) return asText
@@ -130,7 +136,7 @@ function formFor(mode: Mode, accept: string | undefined): Form {
 
 const seconds = (ms: number): string => String(Math.max(1, Math.ceil(ms / 1000)))
 
-/** A 404 that is remembered here may be kept as long downstream, not longer; nothing else is. */
+/** Caches downstream may keep a 404 for as long as this gateway remembers it; every other error is not stored. */
 function cacheControl({ kind, retryAfterMs }: Failure, status: number): string {
   if (status !== 404 || kind === 'unavailable') return 'no-store'
   if (kind === 'no-link') return 'public, max-age=60'

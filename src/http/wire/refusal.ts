@@ -1,10 +1,10 @@
-// What only HTTP refuses: a method, a missing length, a range behind the end. It names its status itself; every other Failure
-// gets one from the table in problem.ts.
+// A refusal that only HTTP knows: a method, a missing length, a range past the end. It names its status itself; every
+// other Failure gets one from the table in problem.ts.
 import { Failure, type FailureKind, type FailureOptions } from '../../core/failure.ts'
 
 export type RefusalOptions = Omit<FailureOptions, 'facts'> & {
   readonly status: number
-  /** For a range: how many bytes there are. */
+  /** The size of the representation, for a range. */
   readonly size?: number
 }
 

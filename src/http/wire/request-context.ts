@@ -1,4 +1,4 @@
-// A request as it was read, once: its routes get this, and none of them reads the request line again.
+// A request, read once: routes get this, and none reads the request line again.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { cancelled } from '../../core/failure.ts'
 import { type RequestTarget, readTarget } from './request-target.ts'
@@ -21,7 +21,7 @@ export function readContext(request: IncomingMessage, response: ServerResponse):
   return { request, response, target, signal: left.signal }
 }
 
-/** The contexts of the requests that are being answered. One is read again only where its URL is another than before. */
+/** The contexts of the requests in progress. One is read again only where its URL was changed. */
 export function createContexts(): (request: IncomingMessage, response: ServerResponse) => RequestContext {
   const read = new WeakMap<ServerResponse, { readonly url: string | undefined; readonly context: RequestContext }>()
   return (request, response) => {

@@ -1,4 +1,4 @@
-// Each request has an id: in `X-Request-Id` of its answer, in the problem, and in the lines that the log has about it.
+// Each request has an id: in `X-Request-Id`, in its problem, and in its log lines.
 import { randomBytes } from 'node:crypto'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Forwarded } from '../hosts/forwarded.ts'
@@ -6,14 +6,14 @@ import type { Forwarded } from '../hosts/forwarded.ts'
 export const requestIdHeader = 'X-Request-Id'
 
 export interface RequestIds {
-  /** The one that a proxy of the operator's gave it, or a new one. */
+  /** The id that a proxy of the operator sent, or a new one. */
   next(request: IncomingMessage): string
 }
 
 const wellFormed = /^[\w.:+/=-]{1,128}$/
 
 export function createRequestIds(forwarded: Pick<Forwarded, 'requestIdOf'>): RequestIds {
-  // Of this gateway; what comes behind it only has to differ.
+  // Random for each gateway; a counter follows it.
   const prefix = randomBytes(6).toString('base64url')
   let count = 0
   return {
@@ -24,7 +24,7 @@ export function createRequestIds(forwarded: Pick<Forwarded, 'requestIdOf'>): Req
   }
 }
 
-/** As it stands in the answer. */
+/** The id in the answer. */
 export function requestIdOf(response: ServerResponse): string | undefined {
   const id = response.getHeader(requestIdHeader)
   return typeof id === 'string' ? id : undefined

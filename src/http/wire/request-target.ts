@@ -1,4 +1,4 @@
-// The request line, before anything is made of it. What two parsers could read in two ways is refused here.
+// Reads the request target, and refuses what two parsers could read in two ways (request smuggling).
 import type { IncomingMessage } from 'node:http'
 import { Failure } from '../../core/failure.ts'
 
@@ -29,7 +29,7 @@ export function readTarget(request: IncomingMessage): RequestTarget {
   return { path, query: new URLSearchParams(search), search }
 }
 
-/** A whole URL in the request line (RFC 9112 §3.2.2) is read when it names the host it was sent to, and nobody else's. */
+/** A whole URL in the request line (RFC 9112 §3.2.2) is accepted only with the host of the Host header. */
 function originForm(url: string, host: string | undefined): string {
   if (url.startsWith('/') || url === '*') return url
   const [, authority, rest = ''] = /^https?:\/\/([^/?#\\]*)(.*)$/i.exec(url) ?? []
@@ -38,13 +38,13 @@ function originForm(url: string, host: string | undefined): string {
   return rest.startsWith('/') ? rest : `/${rest}`
 }
 
-/** Where a host application has mounted the routes: what it took away from the beginning of the path. */
+/** The path under which a host application mounted the routes. */
 export function baseOf(request: IncomingMessage): string {
   const { baseUrl } = request as { readonly baseUrl?: unknown }
   return typeof baseUrl === 'string' ? baseUrl.replace(/[^\x21-\x7e]/g, encodeURIComponent) : ''
 }
 
-/** A GET with a body: nobody reads it, so the connection cannot be used again. */
+/** Whether the request has a body. Where it stays unread, the connection cannot be reused. */
 export function hasBody(request: IncomingMessage): boolean {
   return request.headers['transfer-encoding'] !== undefined || Number(request.headers['content-length'] ?? 0) > 0
 }

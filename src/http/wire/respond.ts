@@ -1,5 +1,5 @@
-// The one place where a request that failed is answered: what went wrong becomes a Failure, is counted, logged when nobody
-// expected it, and written as a problem, or, where half of an answer is out already, as a connection that breaks.
+// The one place that answers a failed request: the error becomes a Failure, is counted, is logged where it is a bug,
+// and is written as a problem; after the first byte the connection is reset instead.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Failure } from '../../core/failure.ts'
 import type { Account } from '../../observe/account.ts'
@@ -7,14 +7,14 @@ import { asFailure, type Mode, sendProblem } from './problem.ts'
 import { requestIdOf } from './request-id.ts'
 import { reset } from './write.ts'
 
-/** Of a log line: which request it was. */
+/** The request, for the log line. */
 export type RequestFacts = { readonly request: string | undefined; readonly method: string; readonly path: string }
 
 export type RespondOptions = {
   readonly mode: Mode
-  /** How long a client may take nothing of an answer. */
+  /** How long a client may read nothing of an answer. */
   readonly stalledMs: number
-  /** For what nobody expected: a fault of ours. */
+  /** Called for a bug of the gateway. */
   readonly onError: (error: unknown, about: RequestFacts) => void
   readonly onFailed?: (failure: Failure) => void
 }
@@ -22,11 +22,11 @@ export type RespondOptions = {
 export type How = {
   readonly account?: Account
   readonly headers?: Readonly<Record<string, string>>
-  /** What the client reads. By default what it says. */
+  /** The Accept header to use. By default the client's. */
   readonly accept?: string | undefined
-  /** Called once it is certain that an answer is written. */
+  /** Called before an answer is written. */
   readonly before?: () => void
-  /** An answer of another shape than ours. */
+  /** Writes an error in another form (Kubo's). */
   readonly write?: (failure: Failure) => void
 }
 
@@ -57,7 +57,7 @@ export function createRespond({ mode, stalledMs, onError, onFailed }: RespondOpt
   }
 }
 
-/** Without the query, which is the client's own. */
+/** Without the query, which is private to the client. */
 const aboutOf = ({ method = '', url = '' }: IncomingMessage, response: ServerResponse): RequestFacts => ({
   request: requestIdOf(response),
   method,

@@ -1,5 +1,5 @@
-// Bytes to a client at the client's pace. One that stops reading stops everything behind it, and is cut off after a while:
-// an answer that was handed over but not taken holds a connection just the same.
+// Writes to a client at the client's pace. A client that stops reading stops the upstreams behind it, and is cut off
+// after a while: an answer that it does not take still holds a connection.
 import type { ServerResponse } from 'node:http'
 import type { Clock } from '../../core/clock.ts'
 import { cancelled, Failure } from '../../core/failure.ts'
@@ -7,15 +7,17 @@ import { cancelled, Failure } from '../../core/failure.ts'
 export type WriteOptions = {
   readonly stalledMs: number
   readonly clock: Clock
-  /** What was promised with Content-Length; another number of bytes never becomes an answer that looks whole. */
+  /** The Content-Length; with any other number of bytes the answer never looks complete. */
   readonly size?: number | undefined
 }
 
-// A clock runs for each of these: a block of 2 MiB in one would ask too much of a slow line.
+// The stall clock runs for each slice: a slow line could not take a block of 2 MiB in time.
 const sliceBytes = 64 * 1024
 
-/** Writes what comes, and ends when the last byte is on its way. Rejects when the source fails, does not keep its size, or
- * the client is gone; the caller resets the connection. */
+/**
+ * Writes all pieces and ends the answer. Rejects when the source fails, does not keep its size, or the client leaves;
+ * the caller resets the connection.
+ */
 export async function writeAll(
   response: ServerResponse,
   pieces: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
@@ -61,17 +63,17 @@ function taken(response: ServerResponse, event: 'drain' | 'finish', { stalledMs,
 }
 
 /**
- * For an answer that was ended with all its bytes at once: when the client does not take them, it is cut off. Costs
- * nothing when the socket took everything.
+ * For an answer that was ended with all its bytes: cuts the client off when it does not take them. Costs nothing when
+ * the socket took everything.
  */
 export function cutWhenStalled(response: ServerResponse, stalledMs: number): void {
   const { socket } = response
   if (socket !== null && socket.writableLength === 0) return
-  // The socket's own timer starts anew with every byte that is taken.
+  // The socket's timer restarts with every byte that the client takes.
   response.setTimeout(stalledMs, () => reset(response))
 }
 
-/** After the first byte there is no other way to say that an answer failed: it must not look whole. */
+/** After the first byte, only a reset can tell the client that the answer failed. */
 export function reset(response: ServerResponse): void {
   const { socket } = response
   if (socket && !socket.destroyed) socket.resetAndDestroy()
