@@ -1,10 +1,12 @@
 // The gateway as a library: what it may be made of.
 import assert from 'node:assert/strict'
-import { readdir, rm } from 'node:fs/promises'
+import { readFileSync } from 'node:fs'
+import { readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { createServer, type RequestListener } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { after, afterEach, before, beforeEach, describe, it } from 'node:test'
+import { pathToFileURL } from 'node:url'
 import express from 'express'
 import { silentLog } from '../../src/core/log.ts'
 import { lockFile } from '../../src/data-folder/lock.ts'
@@ -197,4 +199,28 @@ describe('the life of a gateway in a program', () => {
     await closing
     await isFree()
   })
+})
+
+// The whole page, with the servers and the package itself, is run in test/interop/library.test.ts.
+describe('the examples of docs/library.md that end by themselves', () => {
+  const page = readFileSync(new URL('../../docs/library.md', import.meta.url), 'utf8')
+  const codes = [...page.matchAll(/^```ts\n([\s\S]*?)^```$/gm)].map(([, code = '']) => code)
+  const entry = new URL('../../src/gateway.ts', import.meta.url).href
+
+  for (const [index, code] of codes.entries()) {
+    if (code.includes('cidgate/testing')) continue
+    it(`runs the example ${index + 1}`, async () => {
+      const folder = await tempFolder()
+      open.push(() => rm(folder, { recursive: true, force: true }))
+      const here = code
+        .replaceAll("from 'cidgate'", `from '${entry}'`)
+        .replaceAll("'./", `'${folder}/`)
+        .replaceAll(/^\s*console\..*$/gm, '')
+      const file = join(folder, 'example.ts')
+      await writeFile(file, here)
+      await import(pathToFileURL(file).href)
+      if (code.includes('policy.json'))
+        assert.equal(await readFile(join(folder, 'policy.json'), 'utf8'), '{"title":"a policy"}')
+    })
+  }
 })

@@ -189,6 +189,26 @@ describe('the router below the root', () => {
     }
   })
 
+  test('of an application within another is found there, and leaves HEAD and everything else to both', async () => {
+    const { router } = await makeGateway({ responses: { types: 'web' } })
+    const inner = express().use('/gw', router)
+    inner.get('/gw/mine', (_request, response) => void response.send('inner'))
+    const outer = express().use('/inner', inner)
+    outer.use((_request, response) => void response.status(404).send('outer'))
+    const url = await serve(outer)
+    const { directory, files } = all
+    const head = await fetch(`${url}/inner/gw/ipfs/${files.hello.cid}`, { method: 'HEAD' })
+    assert.deepEqual([head.status, head.headers.get('content-length')], [200, '13'])
+    const { headers } = await fetchAll(`${url}/inner/gw/ipfs/${directory}?a=b`)
+    assert.equal(headers.location, `/inner/gw/ipfs/${directory}/?a=b`)
+    assert.equal((await fetchAll(`${url}/inner/gw/mine`)).body.toString(), 'inner')
+    for (const path of ['/inner/gw/other', `/inner/ipfs/${files.hello.cid}`, `/gw/ipfs/${files.hello.cid}`]) {
+      const other = await fetch(url + path, { method: 'HEAD' })
+      assert.deepEqual([other.status, other.headers.get('x-request-id')], [404, null], path)
+      assert.equal((await fetchAll(url + path)).body.toString(), 'outer', path)
+    }
+  })
+
   test('its description says where it is', async () => {
     const url = await start({}, '/gw')
     const servers = async (path: string) => ((await (await fetch(url + path)).json()) as { servers: unknown }).servers
