@@ -3,6 +3,7 @@
 import type { Dispatcher } from 'undici'
 import { request } from 'undici'
 import type { Clock } from '../../src/core/clock.ts'
+import { onceLate } from '../../src/core/deadline.ts'
 import { Failure, type FailureKind, isFailure } from '../../src/core/failure.ts'
 import { oneOf, parseRetryAfter } from '../../src/core/header.ts'
 import { followed, isOwnSubdomain, mostHops, type Redirects } from './redirects.ts'
@@ -33,8 +34,6 @@ export interface UpstreamResponse {
 }
 
 const maxErrorBytes = 4096
-const heldUpMs = 50
-const graceMs = 250
 const redirections: ReadonlySet<number> = new Set([301, 302, 303, 307, 308])
 
 export async function ask(question: Question): Promise<UpstreamResponse> {
@@ -141,16 +140,6 @@ async function* chunksOf(
 
 /** What was asked for may be there, and only not in this form. */
 const refusesFormat = { refuses: 'format' } as const
-
-/** A process that was held up is late itself: what came in meanwhile is looked at first. */
-function onceLate(clock: Clock, ms: number, action: () => void): () => void {
-  const dueAt = clock.monotonic() + ms
-  let stop = clock.after(ms, () => {
-    if (clock.monotonic() - dueAt < heldUpMs) return action()
-    stop = clock.after(Math.min(ms, graceMs), action)
-  })
-  return () => stop()
-}
 
 const failure = (kind: FailureKind, message: string, cause?: unknown) =>
   new Failure(kind, message, { source: 'upstream', cause })

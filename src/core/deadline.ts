@@ -44,3 +44,16 @@ export async function orAborted<T>(signal: AbortSignal | undefined, work: Promis
     signal.removeEventListener('abort', leave)
   }
 }
+
+const heldUpMs = 50
+const graceMs = 250
+
+/** A process that was held up is late itself: what came in meanwhile is looked at first. */
+export function onceLate(clock: Clock, ms: number, action: () => void): () => void {
+  const dueAt = clock.monotonic() + ms
+  let stop = clock.after(ms, () => {
+    if (clock.monotonic() - dueAt < heldUpMs) return action()
+    stop = clock.after(Math.min(ms, graceMs), action)
+  })
+  return () => stop()
+}

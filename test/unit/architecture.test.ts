@@ -320,7 +320,7 @@ const toBeCut: Readonly<Record<string, number>> = {
   'src/upload/uploads.ts: createUploads': 174,
   'src/retrieval/fetch/dag.ts: flyForDag': 218,
   'src/retrieval/fetch/runners.ts: createRunners': 127,
-  'src/retrieval/health/standing.ts: createStanding': 254,
+  'src/retrieval/health/standing.ts: createStanding': 133,
   'src/retrieval/tiers/filler.ts: createFiller': 200,
   'src/retrieval/tiers/stack.ts: createTierStack': 197,
   'src/retrieval/tiers/watch.ts: createWatch': 163,

@@ -41,6 +41,7 @@ export type DagFlightDeps = {
 
 const mostRunners = 3
 const retryMs = 100
+const drainLookMs = 1000
 const leastLookMs = 5
 // What a search behind a 404 brings in: the beginning of something huge, all of anything else.
 const mostDrainedBytes = 256 * 1024 * 1024
@@ -149,7 +150,9 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
   function watch(inMs: number): void {
     stopWatching()
     if (!isWanted()) return
-    stopTimer = clock.after(Math.max(leastLookMs, inMs), () => {
+    // Nobody waits for what a search looks for.
+    const leastMs = readers.size > 0 ? leastLookMs : drainLookMs
+    stopTimer = clock.after(Math.max(leastMs, inMs), () => {
       stopTimer = undefined
       look()
     })
@@ -172,11 +175,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
 
   function look(): void {
     if (!isWanted()) return
-    if (runners.size === 0) {
-      goOn()
-      if (!stopTimer) watch(firstLookMs())
-      return
-    }
+    if (runners.size === 0) return wake()
     const [next] = candidates().steps
     if (runners.inLine) return lookAtLine(next)
     const leftMs = patienceLeft(next)
@@ -228,10 +227,9 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
   function wake(): void {
     if (isOver) return
     noteWaiting()
-    if (isFirst) {
-      pool.began()
-      goOn()
-    } else runners.wake()
+    if (isFirst) pool.began()
+    if (runners.size === 0) goOn()
+    else runners.wake()
     if (!stopTimer) watch(firstLookMs())
   }
 

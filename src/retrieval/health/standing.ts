@@ -1,43 +1,20 @@
-// What we know of one upstream: how it works, whether it has what we ask for, whether it may be asked now, and how much
-// at once. A question gets a place here, and says here how it ended.
+// What we know of one upstream, put together: how it works, whether it has what we ask for (questions.ts), whether it may be
+// asked now (health.ts), when it is looked at (looks.ts) and how much it is asked at once (admission.ts).
 import type { ProbeReport } from '../../../backends/upstreams/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import { isFailure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
 import { createAdmission } from '../upstreams/admission.ts'
 import type { Rank } from '../upstreams/line.ts'
-import type { Place } from '../upstreams/places.ts'
 import { createWindow } from '../upstreams/window.ts'
-import { type Blame, blameFor, kindOf } from './blame.ts'
-import { createDoubts } from './doubts.ts'
 import { createHealth, type HealthState } from './health.ts'
-import { createHits } from './hits.ts'
+import { createLooks } from './looks.ts'
 import { createPerformance } from './performance.ts'
+import { type Ask, type AskKind, createQuestions, type StandingCount } from './questions.ts'
 
-export type AskKind = 'block' | 'dag'
-
-export type StandingCount = 'asked' | 'won' | 'notFound' | 'throttled' | 'failed' | 'falseBytes' | 'lost'
+export type { Ask, AskKind, StandingCount } from './questions.ts'
 
 export type StandingState = HealthState | 'over-budget'
-
-/** One question under way; exactly one of the endings is called. */
-export interface Ask {
-  /** Aborts when its place is needed for others, because it has taken long already. */
-  readonly signal: AbortSignal
-  /** It takes long, and the upstream has answered others meanwhile. */
-  readonly isOvertaken: boolean
-  /** Wanted bytes came, for which readers waited this long since the last ones. The first tell how quick it begins. */
-  brought(bytes: number, waitedMs: number): void
-  /** It gave all that it was asked for. */
-  done(): void
-  /** Given up without having failed: others brought enough, or it fell behind what it usually does. */
-  letGo(why: 'enough' | 'behind'): void
-  /**
-   * What may be nobody's fault (nobody has it) is not held against the upstream yet: the answer is what to call when
-   * another one turns out to have it.
-   */
-  failed(error: unknown): (() => void) | undefined
-}
 
 export type Want = {
   readonly kind: AskKind
@@ -119,41 +96,24 @@ const usualBytes = { block: 256 * 1024, dag: 1024 * 1024 } as const
 const defaultConnections = 32
 const defaultPatienceMs = 4_000
 const connectionsThatSlow = 32
-// Falling behind others is less than giving out: the others may just have been very quick.
-const behindWeight = 0.3
 const lateLeastMs = 250
 const lateUnknownMs = 1_000
-const looksApartMs = 250
 const probeAnswers = 2
-const doubtedMs = 600_000
-const falsifiedMs = 60_000
 const briefRestMs = 10_000
 const briefWaitMs = 2_000
 
 export function createStanding(options: StandingOptions): Standing {
   const { name, clock, log, connections = defaultConnections } = options
   const joined = new Set<Others>()
-  const lookers = new Set<() => void>()
-  const look = () => {
-    for (const one of lookers) one()
-  }
   const hasOthers = () => [...joined].some((others) => others.hasOthers())
   const patienceMs = () => [...joined].at(-1)?.patienceMs ?? options.patienceMs ?? defaultPatienceMs
-  const doubts = createDoubts(clock, doubtedMs)
-  // Of these it sent something else: another one has to answer.
-  const falsified = createDoubts(clock, falsifiedMs)
   const work = { block: createPerformance(clock), dag: createPerformance(clock) }
   const health = createHealth({ name, clock, log, random: options.random })
   const window = createWindow(connections, clock)
-  const hits = createHits()
   const counts = { asked: 0, won: 0, notFound: 0, throttled: 0, failed: 0, falseBytes: 0, lost: 0 }
-  const unanswered = new Set<{ readonly at: number }>() // the oldest first
-  let pending = 0
-  let answeredAt = Number.NEGATIVE_INFINITY
-  let lookAt = Number.POSITIVE_INFINITY
-  let lookedAt = Number.NEGATIVE_INFINITY
   let foundWellAt = Number.NEGATIVE_INFINITY
-  let restLookMs = 0
+  const looks = createLooks({ clock, health, isWaitedFor: () => admission.inLine > 0 })
+  const { suspect } = looks
 
   const lateMs = () => Math.max(lateLeastMs, work.dag.usualMs ?? work.block.usualMs ?? lateUnknownMs)
   const admission = createAdmission({
@@ -168,16 +128,8 @@ export function createStanding(options: StandingOptions): Standing {
     lateMs,
     onStuck: suspect,
     onWanted: suspect,
-    isLookedAt: () => lookers.size > 0,
+    isLookedAt: () => looks.areOn,
   })
-
-  /** Asks for a look, but not again and again. */
-  function suspect(): void {
-    const at = Math.max(clock.monotonic(), lookedAt + looksApartMs)
-    if (at >= lookAt) return
-    lookAt = at
-    look()
-  }
 
   /** A look is counted where the upstream is out for what it answered: who reads the counters finds out why. */
   function countLook(what: 'falseBytes' | 'throttled'): void {
@@ -186,12 +138,6 @@ export function createStanding(options: StandingOptions): Standing {
   }
 
   const isRestingBriefly = () => health.state === 'resting' && health.outMs < briefRestMs
-
-  function silentMs(): number {
-    // Questions are in the order in which they began: those before the newest answer say nothing.
-    for (const { at } of unanswered) if (at >= answeredAt) return clock.monotonic() - at
-    return 0
-  }
 
   /** What its health says of it, and what follows when that is news. */
   function judged(judge: () => void): void {
@@ -202,133 +148,41 @@ export function createStanding(options: StandingOptions): Standing {
     if (state === 'resting') {
       window.close()
       admission.setAside()
-      restLookMs = health.lookAgainMs
+      looks.rested()
     }
     // Who waits for one that has just gone to rest waits for the next look, where there is nobody else to be asked.
     if (state !== 'ready' && (state !== 'resting' || hasOthers())) admission.turnAway(clock.monotonic())
     admission.look()
-    if (state === 'resting') look()
+    if (state === 'resting') looks.changed()
   }
 
-  /** What a question that began then teaches by failing. */
-  const blame = (kind: AskKind, at: number): Blame => ({
-    count: (what) => counts[what]++,
-    answered: () => judged(health.answered),
-    lacks: hits.lacks,
-    throttled(failure) {
-      window.failed(at)
-      judged(() => health.throttled(failure))
-    },
-    lied: () => judged(health.lied),
-    failed(error) {
-      work[kind].gaveOut(1)
-      judged(() => health.failed(error, at))
-      window.failed(at)
-      suspect()
-    },
-    gaveOut: () => work[kind].gaveOut(1),
-    // Where it has told nobody anything since, a look will tell.
-    wondered: () => answeredAt < at && suspect(),
-  })
-
-  function begin(kind: AskKind, key: string, place: Place): Ask {
-    const { at } = place
-    const performance = work[kind]
-    const question = { at }
-    let isBegun = false
-    counts.asked++
-    pending++
-    unanswered.add(question)
-    performance.asked()
-
-    const answered = () => {
-      unanswered.delete(question)
-      answeredAt = clock.monotonic()
-    }
-    const end = () => {
-      pending--
-      unanswered.delete(question)
-      performance.ended()
-      place.leave()
-    }
-    return {
-      signal: place.signal,
-      get isOvertaken() {
-        return place.isOvertaken
-      },
-      brought(bytes, waitedMs) {
-        if (isBegun) return performance.moved(bytes, waitedMs)
-        if (bytes === 0) return
-        isBegun = true
-        answered()
-        place.answered()
-        const ms = answeredAt - at
-        performance.began(ms)
-        window.answered(ms, at, place.wasFull)
-        judged(health.answered)
-        hits.has()
-        doubts.delete(key)
-      },
-      done() {
-        counts.won++
-        performance.finished()
-        end()
-      },
-      letGo(why) {
-        if (!isBegun) {
-          counts.lost++
-          performance.notYet(clock.monotonic() - at)
-        } else if (why === 'behind') performance.gaveOut(behindWeight)
-        end()
-      },
-      failed(error) {
-        const ms = clock.monotonic() - at
-        const what = kindOf(error)
-        const isLetGo = place.signal.aborted
-        if (!isBegun && (what === 'not-found' || what === 'timeout' || isLetGo)) doubts.add(key)
-        if (what === 'false-bytes') falsified.add(key)
-        if (what === 'not-found') hits.saidNo(ms)
-        if (what !== 'timeout' && what !== 'cancelled' && !isLetGo) answered()
-        if (what === 'not-found' || what === 'refused') place.answered()
-        if (isLetGo) {
-          counts.lost++
-          return void end()
-        }
-        const later = blameFor(error, isBegun, blame(kind, at))
-        end()
-        if (what !== 'timeout' || !later) return later
-        return () => {
-          performance.notYet(ms)
-          later()
-        }
-      },
-    }
-  }
+  const questions = createQuestions({ clock, work, window, health, counts, judged, suspect })
 
   return {
     counts,
     state(key) {
       const { state, untilMs } = health
       if (state !== 'ready') return { state, untilMs }
-      if (falsified.has(key)) return { state: 'quarantined', untilMs: falsified.leftMs(key) }
+      const falsifiedMs = questions.falsifiedMs(key)
+      if (falsifiedMs > 0) return { state: 'quarantined', untilMs: falsifiedMs }
       const budgetMs = admission.budgetMs(key)
       return budgetMs > patienceMs() ? { state: 'over-budget', untilMs: budgetMs } : { state, untilMs: 0 }
     },
     get isRestingBriefly() {
       return isRestingBriefly()
     },
-    isBackSince: (at) => health.state === 'ready' && Math.max(answeredAt, foundWellAt) > at,
+    isBackSince: (at) => health.state === 'ready' && Math.max(questions.answeredAt, foundWellAt) > at,
     get mayComeBack() {
-      return lookers.size > 0 && (health.state === 'ready' || isRestingBriefly())
+      return looks.areOn && (health.state === 'ready' || isRestingBriefly())
     },
     load(kind) {
-      const cost = Math.max(work[kind].costMs(usualBytes[kind]), silentMs())
-      return cost * (1 + pending / connectionsThatSlow) + hits.costMs + admission.waitMs
+      const cost = Math.max(work[kind].costMs(usualBytes[kind]), questions.silentMs)
+      return cost * (1 + questions.pending / connectionsThatSlow) + questions.lackCostMs + admission.waitMs
     },
     isUntried: (kind) => work[kind].isUntried,
     usualMs: (kind) => work[kind].usualMs,
     rate: (kind) => work[kind].rate,
-    expectedMs: (kind, bytes) => Math.max(work[kind].expectedMs(bytes), silentMs()) + admission.waitMs,
+    expectedMs: (kind, bytes) => Math.max(work[kind].expectedMs(bytes), questions.silentMs) + admission.waitMs,
     get waitMs() {
       return admission.waitMs
     },
@@ -336,19 +190,16 @@ export function createStanding(options: StandingOptions): Standing {
       return window.isCrowded
     },
     get silentMs() {
-      return silentMs()
+      return questions.silentMs
     },
-    isDoubted: (key) => doubts.has(key),
+    isDoubted: questions.isDoubted,
     async enter(want, signal) {
-      return begin(want.kind, want.key, await admission.enter(want, signal))
+      return questions.begin(want.kind, want.key, await admission.enter(want, signal))
     },
-    brokeOff(error) {
-      blameFor(error, false, blame('block', clock.monotonic()))
-    },
+    brokeOff: questions.brokeOff,
     probed(report) {
       const now = clock.monotonic()
-      lookedAt = now
-      lookAt = Number.POSITIVE_INFINITY
+      looks.made()
       if (report.lied) countLook('falseBytes')
       if (report.usable) window.open()
       judged(() => health.looked(report.usable, report.findings))
@@ -359,29 +210,21 @@ export function createStanding(options: StandingOptions): Standing {
       admission.alive(now - report.ms, probeAnswers)
     },
     unreachable(error, beganAt) {
-      lookedAt = clock.monotonic()
-      lookAt = Number.POSITIVE_INFINITY
+      looks.made()
       if (isFailure(error, 'throttled')) {
         countLook('throttled')
         return judged(() => health.throttled(error))
       }
       judged(() => health.unreachable(error))
-      restLookMs = health.lookAgainMs
+      looks.rested()
       // It may be back in a moment: who came just now waits for the next look.
       const isBrief = health.outMs < briefRestMs
-      admission.turnAway(isBrief ? Math.min(beganAt, lookedAt - briefWaitMs) : beganAt)
+      admission.turnAway(isBrief ? Math.min(beganAt, clock.monotonic() - briefWaitMs) : beganAt)
     },
     get lookInMs() {
-      const now = clock.monotonic()
-      const wanted = Math.max(0, lookAt - now)
-      if (health.state !== 'resting') return wanted
-      const ms = admission.inLine > 0 ? Math.min(restLookMs, looksApartMs) : restLookMs
-      return Math.min(wanted, Math.max(0, lookedAt + ms - now))
+      return looks.inMs
     },
-    onSuspicion(listener) {
-      lookers.add(listener)
-      return () => lookers.delete(listener)
-    },
+    onSuspicion: looks.onSuspicion,
     join(others) {
       joined.add(others)
       return () => joined.delete(others)

@@ -1,6 +1,7 @@
 // Looks at each upstream at start and on a schedule, so that requests need not find out what it can do; and soon and
 // often at one that failed, so that it is out no longer than it has to be.
 import type { Clock } from '../../core/clock.ts'
+import { onceLate } from '../../core/deadline.ts'
 import { cancelled, Failure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
 import type { Member, Pool } from './pool.ts'
@@ -32,7 +33,7 @@ export function startProbes(options: {
   async function probe({ upstream, standing }: Member, timeoutMs: number): Promise<boolean> {
     const own = new AbortController()
     const beganAt = clock.monotonic()
-    const stop = clock.after(timeoutMs, () =>
+    const stop = onceLate(clock, timeoutMs, () =>
       own.abort(new Failure('timeout', `${upstream.name} did not answer its probe`, { source: 'upstream' })),
     )
     const leave = () => own.abort(closing.signal.reason)

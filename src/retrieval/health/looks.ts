@@ -1,0 +1,71 @@
+// When an upstream is to be looked at before its turn: soon after it failed or fell silent, and often while it rests.
+import type { Clock } from '../../core/clock.ts'
+import type { Health } from './health.ts'
+
+export interface Looks {
+  /** Somebody looks at all. */
+  readonly areOn: boolean
+  /** How long until the next one; Infinity: not before its turn. */
+  readonly inMs: number
+  /** The answer takes `listener` back. */
+  onSuspicion(listener: () => void): () => void
+  /** Asks for a look, but not again and again. */
+  suspect(): void
+  /** It rests from now on. */
+  rested(): void
+  /** What decides when the next one is has changed. */
+  changed(): void
+  /** One was made. */
+  made(): void
+}
+
+const looksApartMs = 250
+
+export function createLooks(options: {
+  readonly clock: Clock
+  readonly health: Health
+  readonly isWaitedFor: () => boolean
+}): Looks {
+  const { clock, health, isWaitedFor } = options
+  const listeners = new Set<() => void>()
+  let lookAt = Number.POSITIVE_INFINITY
+  let lookedAt = Number.NEGATIVE_INFINITY
+  let restLookMs = 0
+
+  function changed(): void {
+    for (const listener of listeners) listener()
+  }
+
+  function rested(): void {
+    restLookMs = health.lookAgainMs
+  }
+
+  return {
+    get areOn() {
+      return listeners.size > 0
+    },
+    get inMs() {
+      const now = clock.monotonic()
+      const wanted = Math.max(0, lookAt - now)
+      if (health.state !== 'resting') return wanted
+      const ms = isWaitedFor() ? Math.min(restLookMs, looksApartMs) : restLookMs
+      return Math.min(wanted, Math.max(0, lookedAt + ms - now))
+    },
+    onSuspicion(listener) {
+      listeners.add(listener)
+      return () => listeners.delete(listener)
+    },
+    suspect() {
+      const at = Math.max(clock.monotonic(), lookedAt + looksApartMs)
+      if (at >= lookAt) return
+      lookAt = at
+      changed()
+    },
+    rested,
+    changed,
+    made() {
+      lookedAt = clock.monotonic()
+      lookAt = Number.POSITIVE_INFINITY
+    },
+  }
+}

@@ -1,0 +1,202 @@
+// The questions that are under way at one upstream, and what it teaches how each of them ends: how quick it is, whether it
+// has what it is asked for, and whether it is well.
+import type { Clock } from '../../core/clock.ts'
+import type { Place } from '../upstreams/places.ts'
+import type { Window } from '../upstreams/window.ts'
+import { type Blame, blameFor, kindOf } from './blame.ts'
+import { createDoubts } from './doubts.ts'
+import type { Health } from './health.ts'
+import { createHits } from './hits.ts'
+import type { Performance } from './performance.ts'
+
+export type AskKind = 'block' | 'dag'
+
+export type StandingCount = 'asked' | 'won' | 'notFound' | 'throttled' | 'failed' | 'falseBytes' | 'lost'
+
+/** One question under way; exactly one of the endings is called. */
+export interface Ask {
+  /** Aborts when its place is needed for others, because it has taken long already. */
+  readonly signal: AbortSignal
+  /** It takes long, and the upstream has answered others meanwhile. */
+  readonly isOvertaken: boolean
+  /** Wanted bytes came, for which readers waited this long since the last ones. The first tell how quick it begins. */
+  brought(bytes: number, waitedMs: number): void
+  /** It gave all that it was asked for. */
+  done(): void
+  /** Given up without having failed: others brought enough, or it fell behind what it usually does. */
+  letGo(why: 'enough' | 'behind'): void
+  /**
+   * What may be nobody's fault (nobody has it) is not held against the upstream yet: the answer is what to call when
+   * another one turns out to have it.
+   */
+  failed(error: unknown): (() => void) | undefined
+}
+
+export interface Questions {
+  begin(kind: AskKind, key: string, place: Place): Ask
+  /** It failed at something that was no question of a race. */
+  brokeOff(error: unknown): void
+  readonly pending: number
+  /** When it last answered anybody. */
+  readonly answeredAt: number
+  /** For how long it has owed an answer without giving any to anybody. */
+  readonly silentMs: number
+  /** Whether this was looked for lately and not found. */
+  isDoubted(key: string): boolean
+  /** How long others have to be asked for this, because it sent something else; 0: it may be asked. */
+  falsifiedMs(key: string): number
+  /** What its lacking things adds to a question, on average. */
+  readonly lackCostMs: number
+}
+
+const doubtedMs = 600_000
+const falsifiedMs = 60_000
+// Falling behind others is less than giving out: the others may just have been very quick.
+const behindWeight = 0.3
+
+type Deps = {
+  readonly clock: Clock
+  readonly work: Readonly<Record<AskKind, Performance>>
+  readonly window: Window
+  readonly health: Health
+  readonly counts: Record<StandingCount, number>
+  /** Tells its health something, and acts on what follows. */
+  readonly judged: (judge: () => void) => void
+  readonly suspect: () => void
+}
+
+/** What a question that began then teaches by failing. */
+function blame(
+  { work, window, health, counts, judged, suspect }: Deps,
+  { kind, at, lacks, answeredAt }: { kind: AskKind; at: number; lacks: () => void; answeredAt: () => number },
+): Blame {
+  return {
+    count: (what) => counts[what]++,
+    answered: () => judged(health.answered),
+    lacks,
+    throttled(failure) {
+      window.failed(at)
+      judged(() => health.throttled(failure))
+    },
+    lied: () => judged(health.lied),
+    failed(error) {
+      work[kind].gaveOut(1)
+      judged(() => health.failed(error, at))
+      window.failed(at)
+      suspect()
+    },
+    gaveOut: () => work[kind].gaveOut(1),
+    // Where it has told nobody anything since, a look will tell.
+    wondered: () => answeredAt() < at && suspect(),
+  }
+}
+
+export function createQuestions(deps: Deps): Questions {
+  const { clock, work, window, health, counts, judged } = deps
+  const hits = createHits()
+  const doubts = createDoubts(clock, doubtedMs)
+  // Of these it sent something else: another one has to answer.
+  const falsified = createDoubts(clock, falsifiedMs)
+  const unanswered = new Set<{ readonly at: number }>() // the oldest first
+  let pending = 0
+  let answeredAt = Number.NEGATIVE_INFINITY
+  const lesson = (kind: AskKind, at: number) =>
+    blame(deps, { kind, at, lacks: hits.lacks, answeredAt: () => answeredAt })
+
+  function begin(kind: AskKind, key: string, place: Place): Ask {
+    const { at } = place
+    const performance = work[kind]
+    const question = { at }
+    let isBegun = false
+    counts.asked++
+    pending++
+    unanswered.add(question)
+    performance.asked()
+
+    const answered = () => {
+      unanswered.delete(question)
+      answeredAt = clock.monotonic()
+    }
+    const end = () => {
+      pending--
+      unanswered.delete(question)
+      performance.ended()
+      place.leave()
+    }
+    return {
+      signal: place.signal,
+      get isOvertaken() {
+        return place.isOvertaken
+      },
+      brought(bytes, waitedMs) {
+        if (isBegun) return performance.moved(bytes, waitedMs)
+        if (bytes === 0) return
+        isBegun = true
+        answered()
+        place.answered()
+        const ms = answeredAt - at
+        performance.began(ms)
+        window.answered(ms, at, place.wasFull)
+        judged(health.answered)
+        hits.has()
+        doubts.delete(key)
+      },
+      done() {
+        counts.won++
+        performance.finished()
+        end()
+      },
+      letGo(why) {
+        if (!isBegun) {
+          counts.lost++
+          performance.notYet(clock.monotonic() - at)
+        } else if (why === 'behind') performance.gaveOut(behindWeight)
+        end()
+      },
+      failed(error) {
+        const ms = clock.monotonic() - at
+        const what = kindOf(error)
+        const isLetGo = place.signal.aborted
+        if (!isBegun && (what === 'not-found' || what === 'timeout' || isLetGo)) doubts.add(key)
+        if (what === 'false-bytes') falsified.add(key)
+        if (what === 'not-found') hits.saidNo(ms)
+        if (what !== 'timeout' && what !== 'cancelled' && !isLetGo) answered()
+        if (what === 'not-found' || what === 'refused') place.answered()
+        if (isLetGo) {
+          counts.lost++
+          return void end()
+        }
+        const later = blameFor(error, isBegun, lesson(kind, at))
+        end()
+        if (what !== 'timeout' || !later) return later
+        return () => {
+          performance.notYet(ms)
+          later()
+        }
+      },
+    }
+  }
+
+  return {
+    begin,
+    brokeOff(error) {
+      blameFor(error, false, lesson('block', clock.monotonic()))
+    },
+    get pending() {
+      return pending
+    },
+    get answeredAt() {
+      return answeredAt
+    },
+    get silentMs() {
+      // Questions are in the order in which they began: those before the newest answer say nothing.
+      for (const { at } of unanswered) if (at >= answeredAt) return clock.monotonic() - at
+      return 0
+    },
+    isDoubted: doubts.has,
+    falsifiedMs: (key) => (falsified.has(key) ? falsified.leftMs(key) : 0),
+    get lackCostMs() {
+      return hits.costMs
+    },
+  }
+}
