@@ -91,10 +91,21 @@ export function createBehind(options: BehindOptions): Behind {
         await delivery.write()
       }
       await delivery.inTurn(() => spools.replace(delivery.entry.id, id))
+      if (forgiveDamage(delivery)) await delivery.write()
     } finally {
       await spools.drop(id)
     }
     goOn(delivery)
+  }
+
+  /** A provider that could not be given what was damaged here need not wait any longer: it is whole now. */
+  function forgiveDamage(delivery: Delivery): boolean {
+    const damaged = providers.filter(({ name }) => {
+      const { state, class: kind } = delivery.standing(name)
+      return state === 'wanted' && kind === 'content'
+    })
+    for (const { name } of damaged) delivery.stand(name, { state: 'wanted', tries: delivery.standing(name).tries })
+    return damaged.length > 0
   }
 
   return {
