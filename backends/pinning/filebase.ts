@@ -63,41 +63,7 @@ function createFilebase(settings: z.output<typeof options>, { name, userAgent, c
   const variant = variants[settings.variant]
   /** Stored without a fault, and without a CID as yet: it is asked about, and not sent again. */
   const stored = new LRUCache<string, true>({ max: mostStored })
-  let making: Promise<{ client: S3Client; sdk: typeof import('@aws-sdk/client-s3') }> | undefined
-
-  function s3() {
-    making ??= import('@aws-sdk/client-s3').then((sdk) => {
-      const client = new sdk.S3Client({
-        endpoint: settings.endpoint ?? variant.endpoint,
-        region: settings.region,
-        forcePathStyle: true,
-        credentials: { accessKeyId: settings.accessKeyId, secretAccessKey: settings.secretAccessKey },
-        // Neither knows the checksums newer SDKs add by themselves; the CID that comes back is checked instead.
-        requestChecksumCalculation: 'WHEN_REQUIRED',
-        responseChecksumValidation: 'WHEN_REQUIRED',
-        maxAttempts: 1, // a stream cannot be sent twice; whoever called tries again with a new one
-        requestHandler: {
-          connectionTimeout: settings.connect,
-          // Silence, not the whole of a request, however large: that one has the caller's clock.
-          socketTimeout: settings.idle,
-        },
-        logger: { trace() {}, debug() {}, info() {}, warn() {}, error() {} },
-      })
-      // Ours alone: behind the SDK's own, which says what we run on, too. It is not signed.
-      client.middlewareStack.add(
-        (next) => (args) => {
-          Object.assign((args.request as { headers: Record<string, string> }).headers, { 'user-agent': userAgent })
-          return next(args)
-        },
-        { step: 'finalizeRequest', name: 'ourUserAgent' },
-      )
-      return { sdk, client }
-    })
-    making.catch(() => {
-      making = undefined
-    })
-    return making
-  }
+  const { open: s3, close } = createClient({ ...settings, endpoint: settings.endpoint ?? variant.endpoint, userAgent })
 
   const object = (cid: CID) => ({ Bucket: settings.bucket, Key: cid.toString() })
 
@@ -198,6 +164,60 @@ function createFilebase(settings: z.output<typeof options>, { name, userAgent, c
         const { client, sdk } = await s3()
         await client.send(new sdk.HeadBucketCommand({ Bucket: settings.bucket }), { abortSignal: signal })
       }),
+    close,
+  }
+}
+
+type ClientOptions = Pick<
+  z.output<typeof options>,
+  'region' | 'accessKeyId' | 'secretAccessKey' | 'connect' | 'idle'
+> & { readonly endpoint: string; readonly userAgent: string }
+
+type Opened = { readonly client: S3Client; readonly sdk: typeof import('@aws-sdk/client-s3') }
+
+/** Loaded and made when it is first needed, and again after that failed. */
+function createClient(settings: ClientOptions): { open(): Promise<Opened>; close(): Promise<void> } {
+  let making: Promise<Opened> | undefined
+
+  async function make(): Promise<Opened> {
+    const sdk = await import('@aws-sdk/client-s3')
+    const client = new sdk.S3Client({
+      endpoint: settings.endpoint,
+      region: settings.region,
+      forcePathStyle: true,
+      credentials: { accessKeyId: settings.accessKeyId, secretAccessKey: settings.secretAccessKey },
+      // Neither knows the checksums newer SDKs add by themselves; the CID that comes back is checked instead.
+      requestChecksumCalculation: 'WHEN_REQUIRED',
+      responseChecksumValidation: 'WHEN_REQUIRED',
+      maxAttempts: 1, // a stream cannot be sent twice; whoever called tries again with a new one
+      requestHandler: {
+        connectionTimeout: settings.connect,
+        // Silence, not the whole of a request, however large: that one has the caller's clock.
+        socketTimeout: settings.idle,
+      },
+      logger: { trace() {}, debug() {}, info() {}, warn() {}, error() {} },
+    })
+    // Ours alone: behind the SDK's own, which says what we run on, too. It is not signed.
+    client.middlewareStack.add(
+      (next) => (args) => {
+        Object.assign((args.request as { headers: Record<string, string> }).headers, {
+          'user-agent': settings.userAgent,
+        })
+        return next(args)
+      },
+      { step: 'finalizeRequest', name: 'ourUserAgent' },
+    )
+    return { sdk, client }
+  }
+
+  return {
+    open() {
+      making ??= make()
+      making.catch(() => {
+        making = undefined
+      })
+      return making
+    },
     async close() {
       const made = await making?.catch(() => undefined)
       making = undefined

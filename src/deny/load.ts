@@ -51,12 +51,6 @@ export async function loadDenylists(
     onChange()
   }
 
-  async function copyOf(source: DenylistSource): Promise<ReadList | undefined> {
-    const text = await source.lastCopy()
-    const copy = text === undefined ? undefined : await readList(source.name, text).catch(() => undefined)
-    return copy && objection(copy, { rulesBefore: 0, isEmptyOdd: source.isEmptyOdd }) === undefined ? copy : undefined
-  }
-
   /** One at a time for each list, so that an older text never takes the place of a newer one. */
   function read(source: DenylistSource, index: number, anew = false): Promise<void> {
     const turn = (turns[index] ?? Promise.resolve()).then(() => readNow(source, index, anew))
@@ -143,4 +137,10 @@ export async function loadDenylists(
     refresh: async () => void (await Promise.all(all.map(again))),
     close: () => closing.abort(cancelled('the gateway is closing')),
   }
+}
+
+async function copyOf(source: DenylistSource): Promise<ReadList | undefined> {
+  const text = await source.lastCopy()
+  const copy = text === undefined ? undefined : await readList(source.name, text).catch(() => undefined)
+  return copy && objection(copy, { rulesBefore: 0, isEmptyOdd: source.isEmptyOdd }) === undefined ? copy : undefined
 }

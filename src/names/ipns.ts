@@ -13,6 +13,7 @@ import {
   type LookupAnswer,
   type LookupContext,
   type LookupMemory,
+  type LookupOptions,
   type LookupRequest,
   type LookupResult,
   type Lookups,
@@ -68,12 +69,8 @@ export function createIpnsNames(options: {
 }): IpnsNames {
   const { sources, store, shared, ttl, most, clock } = options
   const { highest, lookups: memory } = options.memory ?? createRecordMemory(most)
-
-  const isOutdone = (key: CID, { sequence }: IpnsRecord): boolean => sequence < (highest.get(keyText(key)) ?? 0n)
-
-  function seen(key: CID, record: IpnsRecord): void {
-    if (!isOutdone(key, record)) highest.set(keyText(key), record.sequence)
-  }
+  const height = createHeight(highest)
+  const { isOutdone, seen } = height
 
   const found = (value: IpnsRecord, via: string, isTier: boolean, mostMs = ttl.mostMs): LookupResult<IpnsRecord> => ({
     value,
@@ -161,6 +158,48 @@ export function createIpnsNames(options: {
     ...options,
     memory,
     look,
+    ...createRecall({ store, shared, height }),
+    // It was signed, and it says itself how long it holds: that others lost it says nothing.
+    takesBack: () => false,
+    late: (key) =>
+      new Failure('timeout', `/ipns/${keyText(key)} cannot be resolved: no upstream sent an IPNS record in time`, {
+        source: 'upstream',
+      }),
+  })
+
+  return {
+    resolve: (key, wants) => lookups.get(keyText(key), key, wants),
+    stats: lookups.stats,
+    close: lookups.close,
+  }
+}
+
+/** The highest sequence of a key that was seen is never gone behind. */
+function createHeight(highest: RecordMemory['highest']) {
+  const isOutdone = (key: CID, { sequence }: IpnsRecord): boolean => sequence < (highest.get(keyText(key)) ?? 0n)
+
+  return {
+    isOutdone,
+    seen(key: CID, record: IpnsRecord): void {
+      if (!isOutdone(key, record)) highest.set(keyText(key), record.sequence)
+    },
+  }
+}
+
+type RecallOptions = {
+  readonly store: RecordStore
+  readonly shared: SharedRecords
+  readonly height: ReturnType<typeof createHeight>
+}
+
+/** What is known without asking an upstream: from an earlier run, and from other instances. */
+function createRecall({
+  store,
+  shared,
+  height,
+}: RecallOptions): Pick<LookupOptions<CID, IpnsRecord>, 'restore' | 'recall'> {
+  const { isOutdone, seen } = height
+  return {
     async restore(key) {
       const bytes = await store.read(key)
       if (!bytes) return undefined
@@ -187,18 +226,6 @@ export function createIpnsNames(options: {
       const via = brought.find(({ record }) => record === value)?.via
       return value && via !== undefined ? { value, endsAt: value.endsAt, via } : undefined
     },
-    // It was signed, and it says itself how long it holds: that others lost it says nothing.
-    takesBack: () => false,
-    late: (key) =>
-      new Failure('timeout', `/ipns/${keyText(key)} cannot be resolved: no upstream sent an IPNS record in time`, {
-        source: 'upstream',
-      }),
-  })
-
-  return {
-    resolve: (key, wants) => lookups.get(keyText(key), key, wants),
-    stats: lookups.stats,
-    close: lookups.close,
   }
 }
 

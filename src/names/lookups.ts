@@ -102,31 +102,8 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
   const { look, restore, recall, takesBack, late, deadlineMs, notFoundMs, unavailableMs = 0, most, clock } = options
   const { held, failed } = options.memory ?? createLookupMemory<T>(most)
   const flights = createFlights<Work<T>>()
-  let served = 0
-
-  const kept = (key: string): Remembered<T> | undefined => {
-    const one = held.get(key)
-    if (one && one.endsAt <= clock.now()) held.delete(key)
-    return one && one.endsAt > clock.now() ? one : undefined
-  }
-  const age = ({ at }: { at: number }): number => clock.monotonic() - at
-  const isFresh = (one: Remembered<T>, noCache = false): boolean => age(one) < (noCache ? leastAgeMs : one.freshForMs)
-  const fresh = (one: Remembered<T>, via: string): LookupAnswer<T> => ({
-    value: one.value,
-    freshMs: Math.max(0, Math.min(one.freshForMs - age(one), one.endsAt - clock.now())),
-    endsAt: one.endsAt,
-    via,
-  })
-  const stale = (one: Remembered<T>): LookupAnswer<T> => {
-    served++
-    const { value, endsAt } = one
-    return { value, freshMs: Math.min(againMs, endsAt - clock.now()), endsAt, via: 'stale' }
-  }
-
-  function keep(key: string, old: Recalled<T> | undefined): Remembered<T> | undefined {
-    if (old && old.endsAt > clock.now() && !kept(key)) held.set(key, { ...old, freshForMs: 0, at: clock.monotonic() })
-    return kept(key)
-  }
+  const answers = createAnswers(held, clock)
+  const { age, kept, keep, isFresh, fresh, stale } = answers
 
   function remember(key: string, error: unknown): void {
     // Neither says anything about the name, nor about who can be asked.
@@ -230,8 +207,50 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
       }
       return fly(key, subject, known?.value, wants)
     },
-    stats: () => ({ kept: held.size, flights: flights.size, stale: served }),
+    stats: () => ({ kept: held.size, flights: flights.size, stale: answers.served }),
     close: () => flights.close(),
+  }
+}
+
+/** What is held, as an answer: fresh, or stale while nobody says anything newer. */
+function createAnswers<T>(held: LookupMemory<T>['held'], clock: Clock) {
+  let served = 0
+
+  const kept = (key: string): Remembered<T> | undefined => {
+    const one = held.get(key)
+    if (one && one.endsAt <= clock.now()) held.delete(key)
+    return one && one.endsAt > clock.now() ? one : undefined
+  }
+  const age = ({ at }: { at: number }): number => clock.monotonic() - at
+  const isFresh = (one: Remembered<T>, noCache = false): boolean => age(one) < (noCache ? leastAgeMs : one.freshForMs)
+  const fresh = (one: Remembered<T>, via: string): LookupAnswer<T> => ({
+    value: one.value,
+    freshMs: Math.max(0, Math.min(one.freshForMs - age(one), one.endsAt - clock.now())),
+    endsAt: one.endsAt,
+    via,
+  })
+  const stale = (one: Remembered<T>): LookupAnswer<T> => {
+    served++
+    const { value, endsAt } = one
+    return { value, freshMs: Math.min(againMs, endsAt - clock.now()), endsAt, via: 'stale' }
+  }
+
+  function keep(key: string, old: Recalled<T> | undefined): Remembered<T> | undefined {
+    if (old && old.endsAt > clock.now() && !kept(key)) held.set(key, { ...old, freshForMs: 0, at: clock.monotonic() })
+    return kept(key)
+  }
+
+  return {
+    age,
+    kept,
+    keep,
+    isFresh,
+    fresh,
+    stale,
+    /** How often something stale was. */
+    get served() {
+      return served
+    },
   }
 }
 

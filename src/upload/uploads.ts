@@ -2,33 +2,24 @@
 // told. http/add/add.ts and the commands call it; it knows nothing of HTTP but the body it takes apart.
 import type { IncomingMessage } from 'node:http'
 import type { CID } from 'multiformats/cid'
-import {
-  type LocalStore,
-  type Profile,
-  type Provider,
-  type Shape,
-  shapes,
-  type Upload,
-} from '../../backends/pinning/contract.ts'
-import { type Block, isIdentity, proves } from '../core/block.ts'
+import type { LocalStore, Profile, Provider, Shape } from '../../backends/pinning/contract.ts'
+import type { Block } from '../core/block.ts'
 import type { Clock } from '../core/clock.ts'
-import { isFailure } from '../core/failure.ts'
 import { tryToWrite } from '../core/files.ts'
 import type { Log } from '../core/log.ts'
 import type { DataFolder } from '../data-folder/folders.ts'
 import { createClaims } from './claims.ts'
 import { type Confirmation, createConfirmation } from './confirm/confirm.ts'
 import { type Everywhere, fillTiers } from './confirm/fill.ts'
-import { busy, diskFailure, malformed, nobodyKeeps, tooLarge } from './failures.ts'
+import { busy, diskFailure, nobodyKeeps } from './failures.ts'
 import { createGenerations } from './generations.ts'
-import { type Admission, type Counter, createAdmission, type Place } from './intake/admission.ts'
-import { keepText, type TextCheck } from './intake/document.ts'
-import { importFile } from './intake/import.ts'
+import { type Admission, createAdmission, type Place } from './intake/admission.ts'
+import type { TextCheck } from './intake/document.ts'
 import { type PartName, type ReceiveLimits, type ReceiveOptions, receive } from './intake/receive.ts'
 import { bounded } from './intake/source.ts'
+import { type Added, createSpooling, type Spooled } from './intake/spooling.ts'
 import { createJournal, type Journal, journalFolder } from './spool/journal.ts'
-import { createSpools, type Spool, spoolFolder } from './spool/spool.ts'
-import { fileBytesOf } from './spool/spooled.ts'
+import { createSpools, spoolFolder } from './spool/spool.ts'
 
 export type UploadsOptions = {
   readonly folder: DataFolder
@@ -53,6 +44,8 @@ export type UploadsOptions = {
   readonly random?: () => number
 }
 
+export type { Added } from './intake/spooling.ts'
+
 export type AddOptions = {
   /** Instead of that of the profile. */
   readonly shape?: Shape
@@ -68,14 +61,6 @@ export type AddOptions = {
   readonly signal?: AbortSignal
   /** Who it has come through, for those who forward it. */
   readonly via?: string
-}
-
-export type Added = {
-  readonly cid: CID
-  /** Of all its blocks, those that are in it twice counted twice. */
-  readonly dagBytes: number
-  /** As the client sent it. Not to be believed, and never a path of ours. */
-  readonly fileName: string | undefined
 }
 
 export interface Uploads {
@@ -99,11 +84,6 @@ export interface Uploads {
   probe(): Promise<void>
   close(): Promise<void>
 }
-
-/** For what no profile made: a CID is spelled by its profile, and is kept as it is. */
-const spelledBy = ({ version }: CID): Profile => (version === 0 ? 'unixfs-v0-2015' : 'unixfs-v1-2025')
-
-type Spooled = { readonly upload: Upload; readonly id: string; readonly counter: Counter; readonly added: Added }
 
 /** Each costs a small file and a little memory. */
 const mostOwed = 100_000
@@ -139,6 +119,9 @@ export function createUploads(options: UploadsOptions): Uploads {
     minRate: limits.minRate,
     closing: closing.signal,
   })
+  const { spoolFile, spoolDag, drop } = createSpooling({
+    ...{ spools, admission, admit, log, limits, profile: options.profile, closing: closing.signal },
+  })
   const generation = folder.part(createGenerations).join()
   const resumed = takeUp()
   /** Uploads wait for what a crash left, and not for a gateway that is on its way out. */
@@ -147,52 +130,6 @@ export function createUploads(options: UploadsOptions): Uploads {
 
   async function takeUp(): Promise<void> {
     if (await generation.turn(closing.signal)) await confirmation.resume()
-  }
-
-  /** Into a spool of its own, which is gone again if anything fails. Without a profile the root says how it is spelled. */
-  async function spool(
-    profile: Profile | undefined,
-    place: Place | undefined,
-    fill: (put: Spool['put'], counter: Counter) => Promise<Added & { readonly fileBytes?: number | undefined }>,
-  ): Promise<Spooled> {
-    const spooling = await spools.begin()
-    const counter = admission.count(place)
-    const writes = new Set<Promise<void>>()
-    // What could not be asked for afterwards is not kept as a part of something else either.
-    async function put(cid: CID, bytes: Uint8Array): Promise<void> {
-      admit(cid)
-      const writing = spooling.put(cid, bytes)
-      writes.add(writing)
-      await writing
-      writes.delete(writing)
-    }
-    try {
-      const { fileBytes = counter.bytes, ...added } = await fill(put, counter)
-      admit(added.cid)
-      const upload = await spooling.finish(added.cid, profile ?? spelledBy(added.cid), fileBytes)
-      return { upload, id: spooling.id, counter, added }
-    } catch (error) {
-      await Promise.allSettled(writes) // a folder that is still written to would not go
-      await drop({ id: spooling.id, counter })
-      throw error
-    }
-  }
-
-  async function drop({ id, counter }: Pick<Spooled, 'id' | 'counter'>): Promise<void> {
-    counter.release()
-    await spools.drop(id).catch((error: unknown) => log('error', 'upload.drop', { id, error: String(error) }))
-  }
-
-  async function spoolFile(source: AsyncIterable<Uint8Array>, own: AddOptions, fileName?: string): Promise<Spooled> {
-    const profile = own.shape === undefined ? options.profile : undefined
-    const shape = own.shape ?? shapes[options.profile]
-    const spooled = await spool(profile, own.place, async (put, counter) => {
-      const text = own.check && keepText(own.check)
-      const imported = await importFile(counter.over(text ? text.over(source) : source), shape, put)
-      text?.check()
-      return { ...imported, fileName }
-    })
-    return own.via === undefined ? spooled : { ...spooled, upload: { ...spooled.upload, via: own.via } }
   }
 
   /** All of them, or none. */
@@ -240,27 +177,7 @@ export function createUploads(options: UploadsOptions): Uploads {
     },
     async keep(root, blocks, place) {
       await open
-      const spooled = await spool(undefined, place, async (put, counter) => {
-        let fileBytes: number | undefined
-        for await (const { cid, bytes } of blocks) {
-          if (cid.equals(root)) fileBytes = fileBytesOf({ cid, bytes })
-          // A few blocks, over and over, can be a file of any size.
-          if (Math.max(fileBytes ?? 0, counter.bytes + bytes.byteLength) > limits.maxBytes)
-            throw tooLarge(limits.maxBytes)
-          if (isIdentity(cid)) continue
-          if (!proves(cid, bytes)) throw malformed(`a block is not what its CID ${cid} says`)
-          counter.add(bytes.byteLength)
-          await put(cid, bytes)
-        }
-        return { cid: root, dagBytes: counter.bytes, fileName: undefined, fileBytes }
-      })
-      try {
-        // All that is linked has to be there: a provider would go and look for the rest, or hold half of it.
-        for await (const _ of spooled.upload.blocks(closing.signal));
-      } catch (error) {
-        await drop(spooled)
-        throw isFailure(error, 'broken') ? malformed(`not every block below ${root} is there`, error) : error
-      }
+      const spooled = await spoolDag(root, blocks, place)
       await confirmed([spooled])
     },
     confirmation,

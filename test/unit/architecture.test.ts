@@ -310,25 +310,18 @@ describe('architecture', () => {
   })
 })
 
-/** With the lines they have now. */
+/** At most so many lines. */
 const toBeCut: Readonly<Record<string, number>> = {
-  'src/deny/load.ts: loadDenylists': 122,
-  'src/names/ipns.ts: createIpnsNames': 145,
-  'src/names/lookups.ts: createLookups': 132,
-  'src/retrieval/open-session.ts: openSession': 137,
-  'src/retrieval/upstream-reader.ts: createUpstreamReader': 164,
-  'src/upload/uploads.ts: createUploads': 174,
-  'src/retrieval/fetch/dag.ts: flyForDag': 218,
-  'src/retrieval/fetch/runners.ts: createRunners': 127,
-  'src/retrieval/health/standing.ts: createStanding': 133,
-  'src/retrieval/tiers/filler.ts: createFiller': 200,
-  'src/retrieval/tiers/stack.ts: createTierStack': 197,
-  'src/retrieval/tiers/watch.ts: createWatch': 163,
-  'src/retrieval/upstreams/attempts.ts: createAttempts': 126,
-  'src/retrieval/upstreams/places.ts: createPlaces': 158,
-  'src/upload/intake/admission.ts: createAdmission': 169,
-  'backends/pinning/filebase.ts: createFilebase': 146,
-  'backends/pinning/embedded/embedded.ts: createEmbedded': 160,
+  'src/retrieval/open-session.ts: openSession': 140,
+  'src/retrieval/upstream-reader.ts: createUpstreamReader': 180,
+  'src/retrieval/fetch/dag.ts: flyForDag': 220,
+  'src/retrieval/fetch/runners.ts: createRunners': 140,
+  'src/retrieval/health/standing.ts: createStanding': 140,
+  'src/retrieval/tiers/filler.ts: createFiller': 220,
+  'src/retrieval/tiers/stack.ts: createTierStack': 200,
+  'src/retrieval/tiers/watch.ts: createWatch': 180,
+  'src/retrieval/upstreams/attempts.ts: createAttempts': 140,
+  'src/retrieval/upstreams/places.ts: createPlaces': 160,
 }
 
 /** Those of the module itself: what is inside of them is shorter. A suite of cases for others to run is a table. */

@@ -1,14 +1,15 @@
 // Our own disk as a provider: blocks as plain files, on the platter before they count, never evicted. A pin is one small
 // file that lists its blocks; unpinning frees those that no other pin lists.
 import { randomBytes } from 'node:crypto'
-import { access, readFile, rm, statfs, unlink } from 'node:fs/promises'
+import { access, rm, statfs, unlink } from 'node:fs/promises'
 import { join, resolve } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { z } from 'zod'
-import { type Block, blockKey, isIdentity, maxBlockBytes, proves, provesKey } from '../../../src/core/block.ts'
+import { blockKey } from '../../../src/core/block.ts'
 import { Failure } from '../../../src/core/failure.ts'
 import { codeOf, orIfGone } from '../../../src/core/files.ts'
-import type { BlockFile, LeftStore, LocalStore, Provider, ProviderContext, ProviderKind, Upload } from '../contract.ts'
+import type { LeftStore, LocalStore, Provider, ProviderContext, ProviderKind, Upload } from '../contract.ts'
+import { createBlockFiles } from './block-files.ts'
 import { createDisk } from './disk.ts'
 import { blocksIn, foldersLeft, note, usualFolder } from './folders.ts'
 import { createPins } from './pins.ts'
@@ -22,7 +23,6 @@ export interface EmbeddedProvider extends Provider {
   readonly store: LocalStore
 }
 
-const atOnce = 8
 const leastFreeBytes = 64 * 1024 * 1024
 
 export const embedded: ProviderKind<typeof options> = { use: 'embedded', options, left, create: createEmbedded }
@@ -44,74 +44,7 @@ export function createEmbedded(settings: Options, { name, data, folders, clock }
   const folder = folders.enter(root)
   const turns = folder.part(createTurns)
 
-  const shardOf = (key: string): string => join(blocks, key.slice(-2))
-  const fileOf = (key: string): string => join(shardOf(key), key)
-
-  async function read(key: string): Promise<Uint8Array | undefined> {
-    const bytes = await orIfGone(readFile(fileOf(key)), undefined)
-    return bytes && bytes.byteLength <= maxBlockBytes ? bytes : undefined
-  }
-
-  /** Second names for what already lies on the platter; false where that cannot be done for each of them. */
-  async function linkAll(files: readonly BlockFile[], keys: Set<string>, signal: AbortSignal): Promise<boolean> {
-    const rest = [...files]
-    let canLink = true
-    const work = async () => {
-      for (let next = rest.pop(); next && canLink; next = rest.pop()) {
-        signal.throwIfAborted()
-        keys.add(next.key)
-        try {
-          // What is there already may have rotted: the new one takes its place, at no cost.
-          await disk.link(next.file, fileOf(next.key))
-        } catch (error) {
-          if (!cannotLink.has(codeOf(error) ?? '')) throw error
-          canLink = false
-        }
-      }
-    }
-    await allOrNone(Array.from({ length: atOnce }, work))
-    return canLink
-  }
-
-  async function writeAll(upload: Upload, keys: Set<string>, signal: AbortSignal): Promise<void> {
-    const writing = new Set<Promise<void>>()
-    const done = new Set<string>()
-    try {
-      for await (const block of upload.blocks(signal)) {
-        signal.throwIfAborted()
-        const key = blockKey(block.cid)
-        if (isIdentity(block.cid) || done.has(key)) continue
-        done.add(key)
-        keys.add(key)
-        const write = placed(key, block).finally(() => writing.delete(write))
-        writing.add(write)
-        write.catch(() => {})
-        if (writing.size >= atOnce) await Promise.race(writing)
-      }
-    } finally {
-      await allOrNone([...writing])
-    }
-  }
-
-  async function placed(key: string, { cid, bytes }: Block): Promise<void> {
-    const there = await read(key)
-    if (!there || !proves(cid, there)) await disk.write(fileOf(key), bytes)
-  }
-
-  /** Whether each of them, read from where it is kept, is what its name says. */
-  async function areWhole(keys: ReadonlySet<string>, signal: AbortSignal): Promise<boolean> {
-    const rest = [...keys]
-    let isWhole = true
-    const work = async () => {
-      for (let key = rest.pop(); key && isWhole; key = rest.pop()) {
-        signal.throwIfAborted()
-        const bytes = await read(key)
-        if (!bytes || !provesKey(key, bytes)) isWhole = false
-      }
-    }
-    await allOrNone(Array.from({ length: atOnce }, work))
-    return isWhole
-  }
+  const { shardOf, fileOf, read, linkAll, writeAll, areWhole } = createBlockFiles(blocks, disk)
 
   async function keep(upload: Upload, signal: AbortSignal, keys: Set<string>): Promise<CID> {
     const files = await upload.files?.()
@@ -195,23 +128,6 @@ export function createEmbedded(settings: Options, { name, data, folders, clock }
     },
     close: () => turns.alone(async () => folder.leave()),
   }
-}
-
-const cannotLink: ReadonlySet<string> = new Set([
-  'EXDEV',
-  'EPERM',
-  'ENOTSUP',
-  'EOPNOTSUPP',
-  'ENOSYS',
-  'EMLINK',
-  'EACCES',
-  'ENOENT',
-])
-
-/** Fails with the first that does, once all are over: nothing goes on behind. */
-async function allOrNone(work: readonly Promise<void>[]): Promise<void> {
-  await Promise.allSettled(work)
-  await Promise.all(work)
 }
 
 function outage(name: string, what: string, root: string, cause: unknown): Failure {

@@ -58,28 +58,15 @@ const leastLine = 16
 
 export function createAdmission(options: AdmissionOptions): Admission {
   const { clock, most, mostBytes, perClient, minRate, closing } = options
-  const clients = new Map<string, Client>()
+  const clients = createClients()
+  const { clientOf, forget } = clients
+  const room = createRoom(mostBytes, clients)
   const inside = new Set<Inside>()
   const line = new Set<Waiter>()
-  let bytes = 0
   let cancelLook: (() => void) | undefined
 
-  /** Only while somebody of it is here. */
-  function clientOf(name: string): Client {
-    const client = clients.get(name) ?? { places: 0, waiting: 0, bytes: 0 }
-    clients.set(name, client)
-    return client
-  }
-
-  function forget(name: string): void {
-    const { places = 0, waiting = 0, bytes: own = 0 } = clients.get(name) ?? {}
-    if (places + waiting + own === 0) clients.delete(name)
-  }
-
-  const mayHave = (has: number, free: number): boolean => free > 0 && (has === 0 || has < share * free)
-
   function fits(name: string): boolean {
-    const has = clients.get(name)?.places ?? 0
+    const { places: has } = clients.look(name)
     const free = most - inside.size
     return perClient === 'auto' ? mayHave(has, free) : free > 0 && has < perClient
   }
@@ -116,17 +103,8 @@ export function createAdmission(options: AdmissionOptions): Admission {
   /** Slow ones go for those who wait: who brings the least for all the places that its client has. */
   function makeRoom(): void {
     const least = minRate * rateForEach * line.size
-    const leaving = [...inside].filter(({ stop }) => stop.signal.aborted).length
-    const slow = [...inside]
-      .filter(({ pace, stop }) => !stop.signal.aborted && pace.isSenders && pace.ms >= graceMs && pace.rate < least)
-      .map((one) => ({ ...one, worth: one.pace.rate / clientOf(one.client).places }))
-      .sort((one, other) => one.worth - other.worth)
-    for (const { client } of [...line].slice(leaving)) {
-      // Where only its own client is in its way, one of that client's goes.
-      const index = slow.findIndex((one) => inside.size >= most || one.client === client)
-      const [one] = index === -1 ? [] : slow.splice(index, 1)
-      one?.stop.abort(tooSlow(line.size, least))
-    }
+    for (const { stop } of inTheWay(inside, line, { least, isFull: inside.size >= most, clients }))
+      stop.abort(tooSlow(line.size, least))
   }
 
   function look(): void {
@@ -175,11 +153,75 @@ export function createAdmission(options: AdmissionOptions): Admission {
     async enter(name, signal) {
       closing.throwIfAborted()
       signal?.throwIfAborted()
-      const { places = 0, waiting = 0 } = clients.get(name) ?? {}
+      const { places, waiting } = clients.look(name)
       if (fits(name) && (line.size === 0 || places === 0)) return take(name)
       if (!mayHave(waiting, Math.max(leastLine, most) - line.size)) throw full(most)
       return waitFor(name, signal)
     },
+    count: room.count,
+    get uploads() {
+      return inside.size
+    },
+    get waiting() {
+      return line.size
+    },
+    get bytes() {
+      return room.bytes
+    },
+  }
+}
+
+const mayHave = (has: number, free: number): boolean => free > 0 && (has === 0 || has < share * free)
+
+interface Clients {
+  /** Kept until it is forgotten. */
+  clientOf(name: string): Client
+  look(name: string): Readonly<Client>
+  /** Where nothing of it is here any more. */
+  forget(name: string): void
+}
+
+function createClients(): Clients {
+  const clients = new Map<string, Client>()
+  const look = (name: string): Readonly<Client> => clients.get(name) ?? { places: 0, waiting: 0, bytes: 0 }
+
+  return {
+    look,
+    clientOf(name) {
+      const client = clients.get(name) ?? { places: 0, waiting: 0, bytes: 0 }
+      clients.set(name, client)
+      return client
+    },
+    forget(name) {
+      const { places, waiting, bytes } = look(name)
+      if (places + waiting + bytes === 0) clients.delete(name)
+    },
+  }
+}
+
+/** Of the slow ones, those to go: one for each that waits and for which none is leaving already. */
+function inTheWay(
+  inside: ReadonlySet<Inside>,
+  line: ReadonlySet<Waiter>,
+  { least, isFull, clients }: { readonly least: number; readonly isFull: boolean; readonly clients: Clients },
+): Inside[] {
+  const leaving = [...inside].filter(({ stop }) => stop.signal.aborted).length
+  const slow = [...inside]
+    .filter(({ pace, stop }) => !stop.signal.aborted && pace.isSenders && pace.ms >= graceMs && pace.rate < least)
+    .map((place) => ({ place, worth: place.pace.rate / clients.look(place.client).places }))
+    .sort((one, other) => one.worth - other.worth)
+  return [...line].slice(leaving).flatMap(({ client }) => {
+    // Where only its own client is in its way, one of that client's goes.
+    const index = slow.findIndex(({ place }) => isFull || place.client === client)
+    return index === -1 ? [] : slow.splice(index, 1).map(({ place }) => place)
+  })
+}
+
+/** For the bytes of uploads that were not answered yet. */
+function createRoom(mostBytes: number, { clientOf, forget }: Clients): Pick<Admission, 'count' | 'bytes'> {
+  let bytes = 0
+
+  return {
     count(place) {
       const client = place && clientOf(place.client)
       let own = 0
@@ -213,12 +255,6 @@ export function createAdmission(options: AdmissionOptions): Admission {
           forget(place.client)
         },
       }
-    },
-    get uploads() {
-      return inside.size
-    },
-    get waiting() {
-      return line.size
     },
     get bytes() {
       return bytes

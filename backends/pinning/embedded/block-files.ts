@@ -1,0 +1,110 @@
+// Blocks as files of the embedded store: linked where they lie on this disk already, written otherwise, and read back. What
+// is there may have rotted, so that it is proved before it counts.
+import { readFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { type Block, blockKey, isIdentity, maxBlockBytes, proves, provesKey } from '../../../src/core/block.ts'
+import { codeOf, orIfGone } from '../../../src/core/files.ts'
+import type { BlockFile, Upload } from '../contract.ts'
+import type { Disk } from './disk.ts'
+
+export interface BlockFiles {
+  shardOf(key: string): string
+  fileOf(key: string): string
+  /** Unproved bytes; undefined where there are none, or too many. */
+  read(key: string): Promise<Uint8Array | undefined>
+  /** Second names for what already lies on the platter; false where that cannot be done for each of them. */
+  linkAll(files: readonly BlockFile[], keys: Set<string>, signal: AbortSignal): Promise<boolean>
+  writeAll(upload: Upload, keys: Set<string>, signal: AbortSignal): Promise<void>
+  /** Whether each of them, read from where it is kept, is what its name says. */
+  areWhole(keys: ReadonlySet<string>, signal: AbortSignal): Promise<boolean>
+}
+
+const atOnce = 8
+
+export function createBlockFiles(blocks: string, disk: Disk): BlockFiles {
+  const shardOf = (key: string): string => join(blocks, key.slice(-2))
+  const fileOf = (key: string): string => join(shardOf(key), key)
+
+  async function read(key: string): Promise<Uint8Array | undefined> {
+    const bytes = await orIfGone(readFile(fileOf(key)), undefined)
+    return bytes && bytes.byteLength <= maxBlockBytes ? bytes : undefined
+  }
+
+  async function linkAll(files: readonly BlockFile[], keys: Set<string>, signal: AbortSignal): Promise<boolean> {
+    const rest = [...files]
+    let canLink = true
+    const work = async () => {
+      for (let next = rest.pop(); next && canLink; next = rest.pop()) {
+        signal.throwIfAborted()
+        keys.add(next.key)
+        try {
+          // What is there already may have rotted: the new one takes its place, at no cost.
+          await disk.link(next.file, fileOf(next.key))
+        } catch (error) {
+          if (!cannotLink.has(codeOf(error) ?? '')) throw error
+          canLink = false
+        }
+      }
+    }
+    await allOrNone(Array.from({ length: atOnce }, work))
+    return canLink
+  }
+
+  async function writeAll(upload: Upload, keys: Set<string>, signal: AbortSignal): Promise<void> {
+    const writing = new Set<Promise<void>>()
+    const done = new Set<string>()
+    try {
+      for await (const block of upload.blocks(signal)) {
+        signal.throwIfAborted()
+        const key = blockKey(block.cid)
+        if (isIdentity(block.cid) || done.has(key)) continue
+        done.add(key)
+        keys.add(key)
+        const write = placed(key, block).finally(() => writing.delete(write))
+        writing.add(write)
+        write.catch(() => {})
+        if (writing.size >= atOnce) await Promise.race(writing)
+      }
+    } finally {
+      await allOrNone([...writing])
+    }
+  }
+
+  async function placed(key: string, { cid, bytes }: Block): Promise<void> {
+    const there = await read(key)
+    if (!there || !proves(cid, there)) await disk.write(fileOf(key), bytes)
+  }
+
+  async function areWhole(keys: ReadonlySet<string>, signal: AbortSignal): Promise<boolean> {
+    const rest = [...keys]
+    let isWhole = true
+    const work = async () => {
+      for (let key = rest.pop(); key && isWhole; key = rest.pop()) {
+        signal.throwIfAborted()
+        const bytes = await read(key)
+        if (!bytes || !provesKey(key, bytes)) isWhole = false
+      }
+    }
+    await allOrNone(Array.from({ length: atOnce }, work))
+    return isWhole
+  }
+
+  return { shardOf, fileOf, read, linkAll, writeAll, areWhole }
+}
+
+const cannotLink: ReadonlySet<string> = new Set([
+  'EXDEV',
+  'EPERM',
+  'ENOTSUP',
+  'EOPNOTSUPP',
+  'ENOSYS',
+  'EMLINK',
+  'EACCES',
+  'ENOENT',
+])
+
+/** Fails with the first that does, once all are over: nothing goes on behind. */
+async function allOrNone(work: readonly Promise<void>[]): Promise<void> {
+  await Promise.allSettled(work)
+  await Promise.all(work)
+}

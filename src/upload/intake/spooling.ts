@@ -1,0 +1,127 @@
+// A file or a DAG into a spool of its own, counted and checked as it comes: what fails leaves nothing behind.
+import type { CID } from 'multiformats/cid'
+import { type Profile, type Shape, shapes, type Upload } from '../../../backends/pinning/contract.ts'
+import { type Block, isIdentity, proves } from '../../core/block.ts'
+import { isFailure } from '../../core/failure.ts'
+import type { Log } from '../../core/log.ts'
+import { malformed, tooLarge } from '../failures.ts'
+import type { Spool, Spools } from '../spool/spool.ts'
+import { fileBytesOf } from '../spool/spooled.ts'
+import type { Admission, Counter, Place } from './admission.ts'
+import { keepText, type TextCheck } from './document.ts'
+import { importFile } from './import.ts'
+
+export type Added = {
+  readonly cid: CID
+  /** Of all its blocks, those that are in it twice counted twice. */
+  readonly dagBytes: number
+  /** As the client sent it. Not to be believed, and never a path of ours. */
+  readonly fileName: string | undefined
+}
+
+export type Spooled = { readonly upload: Upload; readonly id: string; readonly counter: Counter; readonly added: Added }
+
+export type SpoolingOptions = {
+  readonly spools: Spools
+  readonly admission: Pick<Admission, 'count'>
+  readonly admit: (cid: CID) => void
+  readonly log: Log
+  readonly limits: { readonly maxBytes: number }
+  readonly profile: Profile
+  readonly closing: AbortSignal
+}
+
+export type FileOptions = {
+  readonly shape?: Shape
+  readonly check?: TextCheck | undefined
+  readonly place?: Place
+  readonly via?: string
+}
+
+export interface Spooling {
+  spoolFile(source: AsyncIterable<Uint8Array>, own: FileOptions, fileName?: string): Promise<Spooled>
+  /** Every proved block of it, in any order. */
+  spoolDag(root: CID, blocks: AsyncIterable<Block>, place: Place | undefined): Promise<Spooled>
+  /** Does not reject. */
+  drop(spooled: Pick<Spooled, 'id' | 'counter'>): Promise<void>
+}
+
+/** For what no profile made: a CID is spelled by its profile, and is kept as it is. */
+const spelledBy = ({ version }: CID): Profile => (version === 0 ? 'unixfs-v0-2015' : 'unixfs-v1-2025')
+
+export function createSpooling(options: SpoolingOptions): Spooling {
+  const { spools, admission, admit, log, limits, profile: ownProfile, closing } = options
+
+  /** Into a spool of its own, which is gone again if anything fails. Without a profile the root says how it is spelled. */
+  async function spool(
+    profile: Profile | undefined,
+    place: Place | undefined,
+    fill: (put: Spool['put'], counter: Counter) => Promise<Added & { readonly fileBytes?: number | undefined }>,
+  ): Promise<Spooled> {
+    const spooling = await spools.begin()
+    const counter = admission.count(place)
+    const writes = new Set<Promise<void>>()
+    // What could not be asked for afterwards is not kept as a part of something else either.
+    async function put(cid: CID, bytes: Uint8Array): Promise<void> {
+      admit(cid)
+      const writing = spooling.put(cid, bytes)
+      writes.add(writing)
+      await writing
+      writes.delete(writing)
+    }
+    try {
+      const { fileBytes = counter.bytes, ...added } = await fill(put, counter)
+      admit(added.cid)
+      const upload = await spooling.finish(added.cid, profile ?? spelledBy(added.cid), fileBytes)
+      return { upload, id: spooling.id, counter, added }
+    } catch (error) {
+      await Promise.allSettled(writes) // a folder that is still written to would not go
+      await drop({ id: spooling.id, counter })
+      throw error
+    }
+  }
+
+  async function drop({ id, counter }: Pick<Spooled, 'id' | 'counter'>): Promise<void> {
+    counter.release()
+    await spools.drop(id).catch((error: unknown) => log('error', 'upload.drop', { id, error: String(error) }))
+  }
+
+  async function spoolFile(source: AsyncIterable<Uint8Array>, own: FileOptions, fileName?: string): Promise<Spooled> {
+    const profile = own.shape === undefined ? ownProfile : undefined
+    const shape = own.shape ?? shapes[ownProfile]
+    const spooled = await spool(profile, own.place, async (put, counter) => {
+      const text = own.check && keepText(own.check)
+      const imported = await importFile(counter.over(text ? text.over(source) : source), shape, put)
+      text?.check()
+      return { ...imported, fileName }
+    })
+    return own.via === undefined ? spooled : { ...spooled, upload: { ...spooled.upload, via: own.via } }
+  }
+
+  async function spoolDag(root: CID, blocks: AsyncIterable<Block>, place: Place | undefined): Promise<Spooled> {
+    const spooled = await spool(undefined, place, async (put, counter) => {
+      let fileBytes: number | undefined
+      for await (const { cid, bytes } of blocks) {
+        if (cid.equals(root)) fileBytes = fileBytesOf({ cid, bytes })
+        // A few blocks, over and over, can be a file of any size.
+        if (Math.max(fileBytes ?? 0, counter.bytes + bytes.byteLength) > limits.maxBytes)
+          throw tooLarge(limits.maxBytes)
+        if (isIdentity(cid)) continue
+        if (!proves(cid, bytes)) throw malformed(`a block is not what its CID ${cid} says`)
+        counter.add(bytes.byteLength)
+        await put(cid, bytes)
+      }
+      return { cid: root, dagBytes: counter.bytes, fileName: undefined, fileBytes }
+    })
+    try {
+      // All that is linked has to be there: a provider would go and look for the rest, or hold half of it.
+      for await (const _ of spooled.upload.blocks(closing));
+    } catch (error) {
+      await drop(spooled)
+      throw isFailure(error, 'broken') ? malformed(`not every block below ${root} is there`, error) : error
+    }
+    return spooled
+  }
+
+  return { spoolFile, spoolDag, drop }
+}
