@@ -61,16 +61,26 @@ export type GetDeps = {
 // Read whole, where it is not more: its session can end before its reader begins.
 const wholeBytes = 256 * 1024
 
-export function createGet(deps: GetDeps): (path: string, options?: GetOptions) => Promise<Got> {
-  return async (path, { signal } = {}) => {
+export interface Reader {
+  get(path: string, options?: GetOptions): Promise<Got>
+  /** Cuts what is being read. */
+  close(): void
+}
+
+export function createReader(deps: GetDeps): Reader {
+  const open = new Set<AbortController>()
+
+  async function get(path: string, { signal }: GetOptions = {}): Promise<Got> {
     signal?.throwIfAborted()
     const leave = letIn(deps, path)
     const own = new AbortController()
+    open.add(own)
     const account = createAccount(deps.tiers)
     let session: Session | undefined
     const onAbort = () => own.abort(signal?.reason)
     signal?.addEventListener('abort', onAbort, { once: true })
     const end = () => {
+      open.delete(own)
       signal?.removeEventListener('abort', onAbort)
       session?.end()
       leave()
@@ -106,6 +116,13 @@ export function createGet(deps: GetDeps): (path: string, options?: GetOptions) =
       end()
       throw explain(error)
     }
+  }
+
+  return {
+    get,
+    close() {
+      for (const one of open) one.abort(new Failure('overloaded', 'this gateway is closed', { source: 'ours' }))
+    },
   }
 }
 

@@ -18,10 +18,10 @@ import { type Tiers, wireTiers } from '../wiring/tiers.ts'
 import { wireUploads } from '../wiring/uploads.ts'
 import type { Own, Whole } from '../wiring/whole.ts'
 import { createAdd } from './add.ts'
-import { createGet, type GetDeps } from './get.ts'
+import { createReader, type GetDeps, type Reader } from './get.ts'
 
 export type Made = Inside & {
-  readonly get: ReturnType<typeof createGet>
+  readonly get: Reader['get']
   readonly add: ReturnType<typeof createAdd>
   drain(): void
   close(): Promise<void>
@@ -50,17 +50,26 @@ export async function makeGateway({ config, log, clock, kept, own }: MakeOptions
       folders: processFolders,
       log: Object.assign(newest, { lost: () => logs.newest.lost?.() ?? 0 }),
     }
-    const { begin, ...parts } = await putTogether(whole)
+    const { begin, reader, ...parts } = await putTogether(whole)
     logs.newest = latest
     begin()
-    return { ...parts, close: lease.end }
+    return {
+      ...parts,
+      get: reader.get,
+      close() {
+        reader.close()
+        return lease.end()
+      },
+    }
   } catch (error) {
     await lease.end().catch((cause: unknown) => latest('error', 'gateway.close', { error: String(cause) }))
     throw error
   }
 }
 
-async function putTogether(whole: Whole): Promise<Omit<Made, 'close'> & Pick<Admin, 'begin'>> {
+type Together = Omit<Made, 'close' | 'get'> & Pick<Admin, 'begin'> & { readonly reader: Reader }
+
+async function putTogether(whole: Whole): Promise<Together> {
   const folder = await ownDataFolder(whole)
   const { providers, tiers: bare, members } = wireBackends(whole)
   const left = await openLeft(whole)
@@ -76,7 +85,7 @@ async function putTogether(whole: Whole): Promise<Omit<Made, 'close'> & Pick<Adm
   const { through } = whole.config.upload
   const failed = failureOf(whole, shared)
   return {
-    get: getFor(whole, { reading, tiers, front, shared, failed }),
+    reader: readerOf(whole, { reading, tiers, front, shared, failed }),
     add: createAdd({ ...writing, through: through && new URL(through.url).host, failed }),
     router,
     handler,
@@ -98,10 +107,10 @@ type ForGet = {
   readonly failed: GetDeps['failed']
 }
 
-function getFor({ config, clock }: Whole, { reading, tiers, front, shared, failed }: ForGet): Made['get'] {
+function readerOf({ config, clock }: Whole, { reading, tiers, front, shared, failed }: ForGet): Reader {
   const { retrieval, names } = reading
   const { limits, jsonRule } = front
-  return createGet({
+  return createReader({
     retrieval,
     names,
     limits,

@@ -207,7 +207,7 @@ describe('a program without HTTP', () => {
     await thin.close()
   })
 
-  it('waits for a start that is under way, and says so where there is none', async () => {
+  it('waits for a start that is under way, is cut by close, and says where there is no gateway', async () => {
     const folder = await tempFolder()
     const own = createGateway(said({ data: folder }), { log: silentLog })
     assert.match((await failure(own.get('/ipfs/bafkqaaa'))).message, /call its start\(\)/)
@@ -215,7 +215,10 @@ describe('a program without HTTP', () => {
     const got = own.get('/ipfs/bafkqaatine')
     await starting
     assert.equal((await buffer((await got).bytes)).byteLength, 2)
+    const { bytes } = await own.get(`/ipfs/${all.files.deepV0.cid}`)
     await own.close()
+    const cut = await failure(Array.fromAsync(bytes))
+    assert.deepEqual([cut.kind, cut.message], ['overloaded', 'this gateway is closed'])
     assert.match((await failure(own.add('x'))).message, /is closed/)
     await rm(folder, { recursive: true })
   })
