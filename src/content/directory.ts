@@ -1,5 +1,5 @@
-// What is in a directory, one entry after another, flat or HAMT. Nothing is fetched to say more about an entry than the
-// directory itself says; what a tier holds anyway may be looked at.
+// Lists a directory entry by entry, flat or HAMT. Nothing is fetched to describe an entry beyond what the directory
+// says; blocks in a tier may be read.
 import type { CID } from 'multiformats/cid'
 import { type Block, isIdentity } from '../core/block.ts'
 import { codec } from '../core/cid.ts'
@@ -14,13 +14,13 @@ import { entityOf } from './resolve.ts'
 export type ListingLimits = {
   /** More entries than this are a failure, not a shorter list. */
   readonly mostEntries: number
-  /** How many entries may be looked into, when a tier has them, to say what they are. */
+  /** How many entries are read from the tiers to find out their type. */
   readonly mostLooks: number
 }
 
 export const listingLimits: ListingLimits = { mostEntries: 1_000_000, mostLooks: 256 }
 
-// A slow tier answers these side by side: one after another they would be the time of the listing.
+// A slow tier is asked for several at once: one after another would take as long as the listing.
 const looksAhead = 15
 
 export async function* listDirectory(
@@ -42,7 +42,7 @@ export async function* listDirectory(
   yield* waiting
 }
 
-/** Names and what they lead to, in the order stored; `around` says as what the shards of a HAMT are fetched. */
+/** Names and links in stored order; the shards of a HAMT are fetched as part of `around`. */
 export async function* linksOfDirectory(
   session: Session,
   root: Block,
@@ -56,7 +56,7 @@ export async function* linksOfDirectory(
   memory.give(root.bytes.byteLength)
 }
 
-/** Never rejects: an entry that is no good, or a tier that is away, does not spoil the list. */
+/** Never rejects: a malformed entry, or a tier that is down, does not spoil the listing. */
 async function typeOf(session: Session, cid: CID, mayLook: boolean): Promise<DirectoryEntry['type']> {
   if (cid.code === codec.raw) return 'file'
   try {

@@ -1,4 +1,4 @@
-// The words content speaks in: a path that was asked for, and the thing it led to.
+// The types of this area: the path that a client asks for, and the entity that it leads to.
 import type { CID } from 'multiformats/cid'
 import type { Way } from './way.ts'
 
@@ -6,7 +6,7 @@ import type { Way } from './way.ts'
 export type ContentPath = {
   readonly cid: CID
   readonly segments: readonly string[]
-  /** The same names as they were sent. Old content holds names with a literal `%20` in them: both readings are tried. */
+  /** The same names still encoded. Old content has names with a literal `%20`: both readings are tried. */
   readonly encoded: readonly string[]
 }
 
@@ -16,7 +16,7 @@ export type EntityKind =
   | 'symlink'
   | 'data' // dag-cbor, dag-json, json, cbor: a document, or dag-pb that is no UnixFS
 
-/** Where a path ended. Its root block is here, proved; the rest is read through the session when asked for. */
+/** The end of a path. Its root block is here, verified; the rest is read through the session on demand. */
 export type Entity = {
   readonly cid: CID
   readonly kind: EntityKind
@@ -35,7 +35,7 @@ export type Resolution = {
   readonly roots: readonly CID[]
   /** Path left over inside a dag-cbor/dag-json document (it points at a value, not at a link); normally empty. */
   readonly remainder: readonly string[]
-  /** To the entity, by the names it really has: those that were asked for, decoded or as they were sent. */
+  /** How the entity was reached, by the names it really has: decoded, or as they were sent. */
   readonly way: Way
 }
 

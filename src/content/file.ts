@@ -1,5 +1,5 @@
-// The bytes of a file, from its blocks, depth first and only those that the range needs. Every size a node declares is
-// checked against what comes: a file that lies about itself ends in a failure, never in a short answer.
+// Reads a file from its blocks, depth first and only those that the range needs. Every declared size is checked: a file
+// that lies about its size ends in a failure, never in a short answer.
 import type { CID } from 'multiformats/cid'
 import { codec } from '../core/cid.ts'
 import { Failure } from '../core/failure.ts'
@@ -10,15 +10,14 @@ import type { Entity } from './entity.ts'
 import { symlinkTarget } from './resolve.ts'
 
 const mostDepth = 256
-// Nodes without bytes of their own cost as much to fetch as others: a file may have this many more of them than leaves
-// that were worth it.
+// Nodes without bytes cost as much to fetch as leaves: a file may have this many more of them than its bytes are worth.
 const freeBlocks = 1024
 const leastBytesPerBlock = 64
 
-// A part of more bytes than a block may have is a node, with parts of its own.
+// A part larger than a block is a node with parts of its own.
 const mostNodeBytes = 2 * 1024 * 1024
 
-/** More than a file may declare and still be read: a few blocks can claim any size. */
+/** The largest declared size that is read: a few blocks can claim any size. */
 export const mostFileBytes = 1024 ** 4
 
 type FilePart = {
@@ -30,8 +29,8 @@ type FilePart = {
 }
 
 /**
- * Bytes `from` up to, not including, `to`, of a file, a document or a symlink's target. The pieces are views of blocks:
- * whoever changes one changes a tier. Throws at once what can be known at once, so that it can still become a status.
+ * Bytes `from` up to, not including, `to`, of a file, a document or a symlink's target. Pieces are views of blocks in a
+ * tier: callers must not change them. Throws early where it can, so that a failure can still be a status.
  */
 export function readFile(
   session: Session,
@@ -79,7 +78,7 @@ async function* readParts(session: Session, entity: Entity, from: number, end: n
   })
   const fetch = (part: FilePart): Promise<Uint8Array> =>
     part.block ? Promise.resolve(part.block) : session.get(part.cid, wantOf(part))
-  /** What comes next, up to the first node: its own parts come before what follows it. */
+  /** The next blocks, up to the first node: its parts come before its siblings. */
   function* upcoming(): Generator<Expected> {
     for (const part of pending.upcoming()) {
       if (part.block) continue
@@ -108,7 +107,7 @@ async function* readParts(session: Session, entity: Entity, from: number, end: n
   if (sent !== end - from) throw wrongContent(root, `it holds ${sent} bytes where it declares ${end - from}`)
 }
 
-/** What a part holds itself, and what lies below it, all placed; throws when that is not what its parent said. */
+/** The part's own bytes and its children, with their positions; throws when its parent declared something else. */
 function split(part: FilePart, bytes: Uint8Array): { own: Uint8Array; children: FilePart[] } {
   const { cid, size, start, depth } = part
   const own = (content: Uint8Array): { own: Uint8Array; children: FilePart[] } => {

@@ -7,7 +7,7 @@ const mark: readonly number[] = [0xef, 0xbb, 0xbf]
 // Takes the mark away.
 const strictUtf8 = new TextDecoder('utf-8', { fatal: true })
 
-/** Whether these first bytes could begin such a document: nothing else is worth being read whole. */
+/** Whether these first bytes could begin such a document: otherwise the file is not read whole. */
 export function mayBeJson(first: Uint8Array): boolean {
   let at = 0
   while (at < mark.length && first[at] === mark[at]) at++

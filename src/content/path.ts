@@ -1,5 +1,5 @@
-// What stands after `/ipfs/` in a request, as a CID and names. Everything that could mean two things to two parsers is
-// refused here, before anything is asked of anybody.
+// Parses the path after `/ipfs/` into a CID and names. A path that two parsers could read differently is refused before
+// any upstream is asked.
 import type { CID } from 'multiformats/cid'
 import { isProvable } from '../core/block.ts'
 import { codec, mostCidChars, parseCid } from '../core/cid.ts'
@@ -27,7 +27,7 @@ export function parsePath(rest: string): ContentPath {
   return { cid: parseRoot(root), ...names }
 }
 
-/** The same for any root: as it was sent, and the names behind it. */
+/** The same for any root: the root as sent, and the names behind it. */
 export function splitPath(rest: string): Omit<ContentPath, 'cid'> & { readonly root: string } {
   if (rest.length > mostPathChars) throw malformed(`the path is longer than ${mostPathChars} characters`)
   const [root = '', ...names] = rest.split('/')
@@ -50,7 +50,7 @@ export function parseRoot(text: string): CID {
 }
 
 function decodeSegment(encoded: string): string {
-  // No client sends these as they are, and two parsers of one URL would not agree on them.
+  // No client sends these unencoded, and two URL parsers would not agree on them.
   if (/[\\#]/.test(encoded)) throw malformed('a backslash or # in the path has to be percent-encoded')
   let name: string
   try {

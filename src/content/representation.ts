@@ -1,29 +1,29 @@
-// What an answer carries: a type, a tag, a size where one is known, and the bytes. A file, a page, a record and every format
-// are this.
+// A representation: a media type, an ETag, a size where it is known, and the bytes. Files, pages, records and every
+// format are answered as one.
 import type { CID } from 'multiformats/cid'
 
 export type Representation = {
   readonly type: string
   readonly etag: string
   readonly cacheControl?: string
-  /** How much of the time that `cacheControl` gives is over (RFC 9111 §5.1). */
+  /** Age: how much of `cacheControl`'s time has passed (RFC 9111 §5.1). */
   readonly ageSeconds?: number
   /** Another client may get another representation from the same address. */
   readonly varies?: boolean
-  /** What a browser may do with it, where that is not what its type says. */
+  /** Content-Security-Policy, where it does not follow from the type. */
   readonly policy?: string
-  /** Undefined: not known before it is made, and then there are no ranges. */
+  /** Undefined: unknown before it is made; then there are no ranges. */
   readonly size: number | undefined
   readonly ranges: boolean
-  /** All of it, when it is here already. */
+  /** All bytes, when they are in memory already. */
   readonly whole?: Uint8Array | undefined
-  /** Every client gets this answer from this URL, whatever it accepts: it may be kept ready. */
+  /** The answer does not depend on Accept: the response cache may keep it. */
   readonly isPlain?: boolean
-  /** How it is saved, and under which name, when the request does not say. */
+  /** Content-Disposition, when the request does not say. */
   readonly save?: { readonly kind: 'inline' | 'attachment'; readonly filename: string }
   /** Bytes `from` up to, not including, `to`; all of it where there are no ranges. Nothing is fetched before it is read. */
   readonly read: (from: number, to: number) => AsyncIterable<Uint8Array>
 }
 
-/** The tag of a thing, or of what is made of it: `suffix` says what that is. */
+/** The ETag of an entity, or of a form of it, named by `suffix`. */
 export const etagOf = (cid: CID, suffix = ''): string => `"${cid}${suffix}"`

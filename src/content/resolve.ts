@@ -1,5 +1,5 @@
-// From a path to the thing it leads to, block by block: an upstream is never trusted to resolve one. The first block that
-// is missing is asked for together with everything the path needs, so that a cold path costs one answer.
+// Resolves a path block by block: upstreams are never trusted to resolve one. The first missing block is asked for
+// together with everything the path needs, so that a cold path costs one request.
 import { CID } from 'multiformats/cid'
 import { type Block, isProvable } from '../core/block.ts'
 import { codec } from '../core/cid.ts'
@@ -12,10 +12,10 @@ import type { ContentPath, Entity, Resolution } from './entity.ts'
 import { visitWay, type Way, wayFrom } from './way.ts'
 
 export type ResolveOptions = {
-  /** Bytes of the file that will be read, when that is known already: no more than these are asked for. */
+  /** The bytes that will be read, when they are known: upstreams are asked for no more. */
   readonly range?: DagWant['range']
   readonly scope?: DagWant['scope']
-  /** The block at the end is wanted as it is, even when it makes no sense (raw, CAR): the entity is `data`. */
+  /** The last block is wanted as it is, even if malformed (raw, CAR): the entity is `data`. */
   readonly opaque?: boolean
 }
 
@@ -39,7 +39,7 @@ export async function* walkPath(
   let cid = path.cid
   let at = 0
   let way: Way = wayFrom(cid)
-  // Something goes by another name than those that were visited knew.
+  // An entry has another name than the denylists were asked about.
   let isRenamed = false
   const visitRenamed = (rest: readonly string[]) => {
     if (isRenamed) visitWay(session, way, rest)
@@ -74,7 +74,7 @@ type PathStep = {
   readonly cid: CID | undefined
   readonly at: number
   readonly way: readonly Block[]
-  /** The name that was taken, where there were two readings of it. */
+  /** The name that matched, where there were two readings of it. */
   readonly name?: string
 }
 type PathPosition = { readonly path: ContentPath; readonly at: number; readonly around: DagWant }
@@ -103,7 +103,7 @@ async function next(session: Session, block: Block, { path, at, around }: PathPo
   }
 }
 
-/** Through a document up to the first link, or to the value that the rest of the path means. */
+/** Follows names in a document up to the first link, or to the value that the rest of the path means. */
 function intoDocument(cid: CID, block: Uint8Array, segments: readonly string[], from: number): PathStep | undefined {
   let value = readDocument(cid, block)
   for (let at = from; at < segments.length; at++) {

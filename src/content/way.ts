@@ -1,8 +1,12 @@
-// How a thing was reached by names. What is denied by a path is so in an export too, whatever CID the export begins at.
+// How an entity was reached by names: a path that is denied is denied in exports, too, whichever CID the export begins
+// at.
 import type { CID } from 'multiformats/cid'
 import type { Session } from '../retrieval/session.ts'
 
-/** A thing on a path, and the names that lead to it from the one above it. The topmost one is the CID that was asked for. */
+/**
+ * An entity on a path, and the names that lead to it from the one above. The topmost one is the CID that the client
+ * asked for.
+ */
 export type Way = {
   readonly cid: CID
   readonly names: readonly string[]
@@ -11,10 +15,10 @@ export type Way = {
 
 export const wayFrom = (cid: CID): Way => ({ cid, names: [], above: undefined })
 
-/** A thing at the end of a thousand folders must not cost a thousand looks each time it stands in an export. */
+/** Bounds the checks for an entity below a thousand folders, each time it occurs in an export. */
 const mostAbove = 64
 
-/** As if the path of this thing, and `rest` below it, had been asked for of each thing on the way. */
+/** Checks the path to this entity, and `rest` below it, from each entity on the way. */
 export function visitWay(session: Session, way: Way, rest: readonly string[], most = Number.POSITIVE_INFINITY): void {
   let below = rest
   let count = 0
@@ -26,5 +30,5 @@ export function visitWay(session: Session, way: Way, rest: readonly string[], mo
   }
 }
 
-/** The same for something in an export, from the nearest things above it. */
+/** The same for an entry of an export, from the nearest entities above it. */
 export const visitBelow = (session: Session, way: Way): void => visitWay(session, way, [], mostAbove)

@@ -1,4 +1,4 @@
-// A block is bytes and the CID they hash to. `proves` is the one place of the project that hashes.
+// A block: bytes and the CID that they hash to. `proves` verifies every block of the gateway.
 import { createHash } from 'node:crypto'
 import { blake2b } from '@noble/hashes/blake2.js'
 import { blake3 } from '@noble/hashes/blake3.js'
@@ -17,7 +17,7 @@ export const maxIdentityBytes = 128
 
 type HashFunction = { readonly length: number; readonly digest: (bytes: Uint8Array) => Uint8Array }
 
-// Only functions that prove something, and only at their full length: a short digest can be forged.
+// Only cryptographic hashes, and only at full length: a short digest can be forged.
 const functions: ReadonlyMap<number, HashFunction> = new Map<number, HashFunction>([
   [hash.sha256, { length: 32, digest: (bytes) => createHash('sha256').update(bytes).digest() }],
   [hash.sha512, { length: 64, digest: (bytes) => createHash('sha512').update(bytes).digest() }],
@@ -42,7 +42,7 @@ export function proves(cid: CID, bytes: Uint8Array): boolean {
   return hashed !== undefined && Buffer.compare(hashed, digest) === 0
 }
 
-/** The same for the name that a block is kept under. */
+/** The same for a block key. */
 export function provesKey(key: string, bytes: Uint8Array): boolean {
   try {
     return proves(CID.createV1(codec.raw, decodeDigest(base32.decode(key))), bytes)
@@ -52,8 +52,8 @@ export function provesKey(key: string, bytes: Uint8Array): boolean {
 }
 
 /**
- * The name of the bytes, whatever codec and CID version they are asked by: the multihash in base32.
- * Every tier keys by it, so that v0, v1, raw and dag-pb readers of the same bytes share one copy.
+ * The key of a block, whatever codec and CID version it is asked by: the multihash in base32. Every tier keys by it, so
+ * that v0, v1, raw and dag-pb readers of the same bytes share one copy.
  */
 export function blockKey({ multihash: { bytes } }: CID): string {
   const text = Buffer.allocUnsafe(1 + Math.ceil((bytes.byteLength * 8) / 5))
@@ -69,7 +69,7 @@ export function blockKey({ multihash: { bytes } }: CID): string {
   return text.toString('latin1', 0, at)
 }
 
-// Made in one piece: a string that was put together letter by letter stays a tree of letters for as long as it is a key of
-// a map, at twenty times the memory.
+// Made in one piece: a string concatenated letter by letter stays a tree of letters while it is a map key, at twenty
+// times the memory.
 const letters = Buffer.from('abcdefghijklmnopqrstuvwxyz234567')
 const multibasePrefix = 'b'.charCodeAt(0)

@@ -69,7 +69,7 @@ const decoder = [
 /** Longer than any CID with a digest that proves something, in the widest base. */
 export const mostCidChars = 1024
 
-/** The CID, or undefined for what is none. Looks at the length before it decodes anything. */
+/** The CID, or undefined. Checks the length before it decodes anything. */
 export function parseCid(text: string): CID | undefined {
   if (text.length > mostCidChars) return undefined
   try {
@@ -79,7 +79,7 @@ export function parseCid(text: string): CID | undefined {
   }
 }
 
-/** The key an IPNS name is: a CID in any base, or the bare multihash that peers are written as. Undefined for a domain. */
+/** The key of an IPNS name: a CID in any base, or a peer ID (a bare multihash). Undefined for a domain. */
 export function parseKey(text: string): CID | undefined {
   const cid = parseCid(text)
   if (cid || text.length > mostCidChars || !text.startsWith('1')) return cid

@@ -1,12 +1,12 @@
-// Time as something passed in, so that tests can hold it in their hands. Imports nothing of ours.
+// Time as an argument, so that tests can control it. Imports nothing of ours.
 
-/** Time, as the gateway sees it. `systemClock` is the real one; a test may hand in one of its own. */
+/** Time, as the gateway sees it. `systemClock` is the real one; a test may pass its own. */
 export interface Clock {
   /** Milliseconds since the epoch. */
   now(): number
-  /** Milliseconds of a clock that never jumps; for measuring. */
+  /** Milliseconds of a clock that never jumps, for measuring. */
   monotonic(): number
-  /** Of these, the milliseconds in which this process had nothing to do but wait for others. */
+  /** The milliseconds, of these, in which the event loop was idle. */
   idle(): number
   /** Runs `action` once after `ms`; the answer cancels it. A pending timer never keeps the process alive. */
   after(ms: number, action: () => void): () => void

@@ -1,12 +1,12 @@
-// A clock and a caller's signal round one piece of work. When either runs out the work's own signal aborts, so a
-// deadline stops what it gave up on instead of leaving it running. Imports leaves only.
+// A deadline and a caller's signal around one piece of work. When either ends, the work's own signal aborts, so that
+// abandoned work stops. Imports leaves only.
 import type { Clock } from './clock.ts'
 import type { Failure } from './failure.ts'
 
 export type DeadlineOptions = {
   readonly ms: number
   readonly clock: Clock
-  /** Whoever asked; its reason is what the answer rejects with. */
+  /** The caller's signal; the call rejects with its reason. */
   readonly signal?: AbortSignal | undefined
   readonly late: () => Failure
 }

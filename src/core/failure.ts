@@ -1,25 +1,25 @@
-// What went wrong, whose it was, and when to come back. Never a status: http/wire/problem.ts has the one
+// What went wrong, whose fault it was, and when to try again. Never an HTTP status: http/wire/problem.ts has the one
 // table that turns a Failure into one. Imports nothing of ours.
 
 export const failureKinds = [
-  'not-found', // asked, and it is not there (an upstream's 404, a block nobody has)
+  'not-found', // asked, and it is not there (an upstream's 404, a block that no upstream has)
   'no-link', // proved absent: the directory is here and has no such name
-  'throttled', // 429, or 503 with Retry-After: come back later, nobody is ill
-  'refused', // 401, 403, 410, 451, a challenge page: it will not, and asking again does not help
-  'timeout', // a clock of ours ran out
+  'throttled', // 429, or 503 with Retry-After: rate limited, and healthy
+  'refused', // 401, 403, 410, 451, a challenge page: asking again does not help
+  'timeout', // a deadline passed
   'slow', // the client sends less than it has to
-  'broken', // cut, refused connection, 5xx, wrong type, not what was asked for
+  'broken', // connection cut or refused, 5xx, wrong type, not what was asked for
   'false-bytes', // bytes that do not hash to their CID
-  'unavailable', // nobody could be asked: all cooling down, broken, or none configured
+  'unavailable', // no upstream could be asked: all are cooling down or broken, or none is configured
   'too-large', // over a limit of ours
-  'denied', // an operator's list says no
-  'malformed', // the request, or content that was proved, makes no sense
-  'unsupported', // makes sense, and we do not do it
-  'overloaded', // we have too much to do just now
-  'no-room', // our own disk is full
-  'disk', // our own disk fails
-  'cancelled', // the client left: nobody's fault
-  'internal', // ours: a bug
+  'denied', // on a denylist of the operator
+  'malformed', // the request, or verified content, is malformed
+  'unsupported', // valid, and not supported here
+  'overloaded', // the gateway has too much to do now
+  'no-room', // the gateway's disk is full
+  'disk', // the gateway's disk fails
+  'cancelled', // the client left
+  'internal', // a bug of the gateway
 ] as const
 
 /** What went wrong. */
@@ -38,9 +38,9 @@ export type Facts = {
   readonly onlyIfCached: boolean
   /** An upstream does not speak this format. */
   readonly refuses: 'format'
-  /** An upstream failed on its own account. */
+  /** The upstream itself failed (5xx). */
   readonly isIll: boolean
-  /** What stands in front of an upstream could not reach it. */
+  /** A proxy in front of an upstream could not reach it. */
   readonly unreachable: boolean
   /** A denylist gives a legal reason. */
   readonly legal: boolean
@@ -52,9 +52,9 @@ export type Facts = {
   readonly trouble: 'taken' | 'no-locks' | 'unwritable'
   /** What a provider's failure means for the next attempt. */
   readonly class: 'auth' | 'quota' | 'transient' | 'content'
-  /** What came of each provider that was asked. */
+  /** The outcome at each provider that was asked. */
   readonly outcomes: readonly Outcome[]
-  /** The host that an upload was handed on to. */
+  /** The host that an upload was forwarded to (thin mode). */
   readonly service: string
 }
 
@@ -115,5 +115,5 @@ export const isFailure = <Kind extends FailureKind = FailureKind>(
   kind?: Kind,
 ): error is Failure<Kind> => error instanceof Failure && (kind === undefined || error.kind === kind)
 
-/** The reason to abort with when whoever asked is gone. */
+/** The reason to abort with when the caller is gone. */
 export const cancelled = (what = 'the client left'): Failure => new Failure('cancelled', what, { source: 'client' })

@@ -1,5 +1,5 @@
-// Files: what an error of the file system means, and writing that survives a power cut (bytes onto the platter, then a
-// rename, then the folder that holds the name).
+// Files: what errors of the file system mean, and writing that survives a power cut (sync the bytes, rename, sync the
+// folder that holds the name).
 import { randomBytes } from 'node:crypto'
 import { mkdir, open, opendir, rename, rm } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
@@ -22,7 +22,7 @@ export async function orIfGone<T>(work: Promise<T>, otherwise: T): Promise<T> {
   }
 }
 
-/** What is in a folder, one name after another; nothing where there is no folder. */
+/** The names in a folder, one after another; none where the folder does not exist. */
 export async function* namesIn(folder: string): AsyncGenerator<string> {
   const opened = await opendir(folder).catch((error: unknown) => {
     if (isGone(error) || codeOf(error) === 'ENOTDIR') return undefined
@@ -31,12 +31,12 @@ export async function* namesIn(folder: string): AsyncGenerator<string> {
   if (opened) for await (const { name } of opened) yield name
 }
 
-/** In the names of unfinished files: what a process that died left is told from what is being written. */
+/** Part of the names of unfinished files: tells files that a dead process left from files being written. */
 const ours = randomBytes(6).toString('hex')
 
 export const isLeftOver = (name: string): boolean => name.endsWith('.tmp') && !name.startsWith(`.${ours}-`)
 
-/** Beside, onto the platter, into place: whole or not at all. The caller syncs the folder. */
+/** Writes beside `file`, syncs, then renames: whole or not at all. The caller syncs the folder. */
 export async function writeDurably(file: string, bytes: Uint8Array): Promise<void> {
   const temporary = join(dirname(file), `.${ours}-${randomBytes(6).toString('hex')}.tmp`)
   try {
@@ -48,7 +48,7 @@ export async function writeDurably(file: string, bytes: Uint8Array): Promise<voi
   }
 }
 
-/** A new file, on the platter when this resolves. */
+/** Writes a new file, synced to the disk when this resolves. */
 export async function writeSynced(file: string, bytes: Uint8Array | string): Promise<void> {
   const handle = await open(file, 'wx')
   try {
@@ -59,7 +59,7 @@ export async function writeSynced(file: string, bytes: Uint8Array | string): Pro
   }
 }
 
-/** Makes what was created, renamed or linked in this folder last. Some file systems cannot, and need not. */
+/** Makes what was created, renamed or linked in this folder durable. Some file systems cannot, and need not. */
 export async function syncFolder(path: string): Promise<void> {
   const handle = await open(path, 'r')
   try {
@@ -71,14 +71,14 @@ export async function syncFolder(path: string): Promise<void> {
   }
 }
 
-/** The folder, and those above it that had to be made, lasting. */
+/** Makes the folder and its missing parents, durably. */
 export async function makeFolder(path: string): Promise<void> {
   const first = await mkdir(path, { recursive: true })
   if (first === undefined) return
   for (let made = path; made.length >= first.length; made = dirname(made)) await syncFolder(dirname(made))
 }
 
-/** Whether it can be written into now, made where it has to be. */
+/** Tries to write into the folder, and makes it where it is missing. */
 export async function tryToWrite(folder: string): Promise<void> {
   await mkdir(folder, { recursive: true })
   const file = join(folder, `.${ours}-${randomBytes(6).toString('hex')}.tmp`)

@@ -1,15 +1,15 @@
-// One piece of work for everybody who wants the same thing at the same time. A flight runs on a signal of its own, never
-// on a caller's: a caller leaving hurts nobody, and the last one leaving aborts it, unless the work is to be kept.
+// One piece of work for all callers that want the same thing at the same time (singleflight). A flight runs on its own
+// signal: a caller that leaves does not stop it; the last one that leaves aborts it, unless the work is to be kept.
 import { cancelled } from './failure.ts'
 
 export interface Flight<T> {
   readonly work: T
-  /** `keep`: this caller is out of time but still wants the outcome in the tiers, so the work goes on without it. */
+  /** `keep`: this caller's time is over, but it still wants the result in the tiers, so the work goes on. */
   leave(options?: { readonly keep?: boolean }): void
 }
 
 export interface Flights<T> {
-  /** Joins the flight of `key`, or starts it: `start` gets the signal that aborts when nobody is left. */
+  /** Joins the flight of `key`, or starts it: `start` gets the signal that aborts when the last caller leaves. */
   join(key: string, start: (signal: AbortSignal) => T): Flight<T>
   /** The work is over: the next `join` of this key starts anew. Only the flight that holds `work` is ended. */
   land(key: string, work: T): void

@@ -1,11 +1,11 @@
-// At most so much at once, the rest in line, and the line has an end. A place is held until the work is really over, also
-// when the caller has stopped waiting: work that hangs must not let more of its kind pile up behind it.
+// Limits concurrency: at most so much at once, the rest waits in a bounded queue. Work keeps its place until it is
+// really over, even when its caller has left: hanging work must not let more pile up behind it.
 import type { Clock } from './clock.ts'
 import type { Failure } from './failure.ts'
 
 export interface Gate {
   run<T>(work: () => Promise<T>, signal: AbortSignal): Promise<T>
-  /** Resolves with what gives the place back. `weight`: how much of `most` it takes; 1 by default. */
+  /** Resolves with a function that gives the place back. `weight`: how much of `most` it takes; 1 by default. */
   enter(signal: AbortSignal | undefined, weight?: number): Promise<() => void>
 }
 
@@ -14,19 +14,19 @@ type Waiting = { readonly weight: number; readonly goIn: () => void }
 export function createGate(options: {
   readonly most: number
   readonly inLine: number
-  /** For who finds the line full, or stood in it for too long. */
+  /** The Failure for a caller that finds the queue full, or waited too long in it. */
   readonly full: () => Failure
-  /** How long a caller stands in line, where there is a limit to that. */
+  /** How long a caller may wait in the queue; without it there is no limit. */
   readonly patience?: { readonly ms: number; readonly clock: Clock }
 }): Gate {
   const { most, patience } = options
   const line = new Set<Waiting>()
   let inside = 0
 
-  /** What is heavier than everything together goes in alone. */
+  /** Work heavier than the whole limit runs alone. */
   const fits = (weight: number): boolean => inside === 0 || inside + weight <= most
 
-  /** In order: a heavy one is not passed over for ever. */
+  /** First come, first served: heavy work is not overtaken for ever. */
   function admit(): void {
     for (const first of line) {
       if (!fits(first.weight)) return
@@ -44,7 +44,7 @@ export function createGate(options: {
     if (line.size >= options.inLine) throw options.full()
     const { promise, resolve, reject } = Promise.withResolvers<void>()
     const waiting: Waiting = { weight, goIn: resolve }
-    // One whose turn has come already goes in, and out again by itself.
+    // A caller that was let in already leaves by itself.
     const leave = (reason: unknown) => {
       if (!line.delete(waiting)) return
       reject(reason)

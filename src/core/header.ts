@@ -1,4 +1,4 @@
-// Headers as others send them to us: one value of one that may come twice, and Retry-After (RFC 9110 §10.2.3).
+// Headers of other services: one value of a header that may come twice, and Retry-After (RFC 9110 §10.2.3).
 
 /** The first value: Node makes a list of a header that came more than once. */
 export const oneOf = (value: string | string[] | undefined): string | undefined =>
@@ -6,7 +6,7 @@ export const oneOf = (value: string | string[] | undefined): string | undefined 
 
 const mostMs = 86_400_000
 
-/** Milliseconds from now. Seconds or a date, whole: only what no operator can have meant is bounded. */
+/** Milliseconds from now, for seconds or a date. Kept as sent, up to a day, which no operator exceeds on purpose. */
 export function parseRetryAfter(value: string | undefined, now: number): number | undefined {
   if (value === undefined) return undefined
   const ms = /^\d+$/.test(value.trim()) ? Number(value) * 1000 : Date.parse(value) - now

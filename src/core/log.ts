@@ -1,21 +1,21 @@
-// One line of JSON per event on standard error. Never a secret: callers pass named facts, not objects of
-// foreign libraries. Imports nothing of ours.
+// One line of JSON per event on standard error. Never a secret: callers pass named facts, not objects of libraries.
+// Imports nothing of ours.
 import type { Writable } from 'node:stream'
 
 /** How much a line of the log matters. */
 export type LogLevel = 'debug' | 'info' | 'warn' | 'error'
-/** Takes one event and what is known of it. It must not throw, and it is not waited for. */
+/** Takes one event and its facts. It must not throw, and callers do not wait for it. */
 export type Log = {
   (level: LogLevel, event: string, facts?: Readonly<Record<string, unknown>>): void
   /** Lines that could not be written. */
   readonly lost?: () => number
 }
 
-/** Where lines go. Nothing that goes wrong there is the affair of whoever writes one. */
+/** Where lines go. Its failures never reach the caller that writes a line. */
 export type LogSink = { write(line: string): void; readonly lost: () => number }
 
 const rank = { debug: 0, info: 1, warn: 2, error: 3 } as const
-/** A reader that stands still is written to no further than this: what is kept for it is memory of ours. */
+/** The limit of unread lines in memory, for a reader that has stopped reading. */
 const mostWaiting = 1024 * 1024
 
 export const silentLog: Log = () => {}
@@ -28,8 +28,8 @@ export function createLog(least: LogLevel, sink: LogSink = createLogSink()): Log
 }
 
 /**
- * A reader that is gone, or a disk that is full, ends no process: each line is tried, one that fails is counted, and how many
- * there were is said as soon as one gets through.
+ * A reader that is gone, or a full disk, does not end the process: each line is tried, a failed one is counted, and the
+ * number of lost lines is written with the next line that gets through.
  */
 export function createLogSink(stream: Writable = process.stderr): LogSink {
   let lost = 0
@@ -54,7 +54,7 @@ export function createLogSink(stream: Writable = process.stderr): LogSink {
   }
 }
 
-/** What cannot be written to standard output or error is an event there, and without a listener the end of the process. */
+/** Without a listener, a write error on standard output or error would end the process. */
 export function survive(stream: Writable): void {
   if (!stream.listeners('error').includes(nothing)) stream.on('error', nothing)
 }

@@ -1,5 +1,4 @@
-// Looks at something again and again: on a schedule while it is well, soon and then less and less often while it is not.
-// Imports leaves only.
+// Repeats a check: on a schedule while it succeeds, soon and then with back-off while it fails. Imports leaves only.
 import type { Clock } from './clock.ts'
 
 const firstRetryMs = 5_000
@@ -8,7 +7,7 @@ export async function watch(options: {
   readonly everyMs: number
   readonly clock: Clock
   readonly signal: AbortSignal
-  /** Whether it is well; never rejects while `signal` holds. */
+  /** The check; it never rejects while `signal` holds. */
   readonly look: () => Promise<boolean>
   readonly random?: () => number
 }): Promise<void> {

@@ -41,7 +41,7 @@ function measure({ units, expected, most, limit }: Scale) {
   })
 }
 
-/** Milliseconds. No more than a timer can count: a longer one would go off at once. */
+/** Milliseconds, at most what a timer can count: a longer one would fire at once. */
 export const duration = () =>
   measure({
     units: millisecondsPer,
@@ -49,7 +49,7 @@ export const duration = () =>
     most: 24 * 86_400_000,
     limit: 'at most 24d',
   })
-/** Milliseconds of something that is kept, and for which no timer runs. */
+/** Milliseconds of something that is kept, without a timer. */
 export const lifetime = () =>
   measure({
     units: millisecondsPer,

@@ -1,5 +1,5 @@
-// The data folder has one owner at a time. Gateways of one process share it, as they do while a reload replaces one by the
-// other; a second process is refused before it has touched anything in it.
+// The data folder has one owner at a time. Gateways of one process share it, as during a reload; a second process is
+// refused before it touches anything in it.
 import { userInfo } from 'node:os'
 import { Failure } from '../core/failure.ts'
 import { codeOf, isNoRoom, tryToWrite } from '../core/files.ts'
@@ -8,11 +8,11 @@ import { troubleOf } from './lock.ts'
 import { createOwnership, type Leave, type OwnerOptions, type OwnerRecord, recordIn } from './owner.ts'
 
 export type DataFolderOptions = Omit<OwnerOptions, 'isFull'> & {
-  /** What is written into it must not be lost. If not, one that cannot be written to is no reason not to start. */
+  /** The gateway keeps data that must not be lost. Otherwise a folder that is not writable does not stop the start. */
   readonly isNeeded: boolean
 }
 
-/** Rejects with a Failure `refused` that names the folder, and who has it or who cannot write to it. */
+/** Rejects with a Failure `refused` that names the folder, and its owner or the user who cannot write to it. */
 export async function openDataFolder(folder: DataFolder, options: DataFolderOptions): Promise<Leave> {
   const { path } = folder
   const error = await tryToWrite(path).catch((cause: Error) => cause)
@@ -47,7 +47,7 @@ const unwritable = (path: string, cause: Error): Failure =>
     { source: 'ours', cause },
   )
 
-/** In a container it may be a number without a name. */
+/** In a container the user may be a number without a name. */
 function user(): string {
   const uid = process.getuid?.()
   try {

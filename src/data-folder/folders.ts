@@ -1,12 +1,12 @@
-// The folders that gateways of one process work in. Two gateways may share one: while a reload replaces one by the other,
-// and where an application creates two over the same data. What they must agree on hangs on one object per folder.
+// The folders of the gateways in one process. Two gateways may share one: during a reload, or where an application
+// creates two over the same data. What they share hangs on one object per folder.
 import { realpathSync } from 'node:fs'
 import { basename, dirname, join, resolve } from 'node:path'
 
 /** A folder as one gateway sees it, until it leaves. */
 export interface DataFolder {
   readonly path: string
-  /** What `make` made for this folder: the same part for everyone who is in it. */
+  /** The result of `make` for this folder: the same one for every gateway in it. */
   part<Part extends object>(make: (path: string) => Part): Part
   leave(): void
 }
@@ -46,7 +46,7 @@ export function createDataFolders(): DataFolders {
   }
 }
 
-/** A folder that is still to be made gets the same name before and after, also below a symbolic link. */
+/** A missing folder has the same real path before and after it is made, also below a symbolic link. */
 function realPathOf(path: string): string {
   try {
     return realpathSync(path)

@@ -1,10 +1,10 @@
-// A lock on a folder that the operating system takes back when the process ends, however it ends: that of an empty SQLite
-// file, the one way to such a lock in Node. It holds between containers, too, where every process may have the number 1.
+// A lock on a folder that the operating system releases when the process ends, however it ends: the lock of an empty
+// SQLite file, the only such lock in Node. It also holds between containers, where every process may have pid 1.
 import { stat } from 'node:fs/promises'
 import { type Facts, Failure } from '../core/failure.ts'
 
 export interface Lock {
-  /** Whether the file that is locked is still the one at its place. */
+  /** Whether the locked file is still in its place. */
   isInPlace(): Promise<boolean>
   release(): void
 }
@@ -15,7 +15,7 @@ export type LockTrouble = Facts['trouble']
 export const troubleOf = (error: unknown): LockTrouble | undefined =>
   error instanceof Failure ? error.facts.trouble : undefined
 
-/** Never waits. Rejects where it cannot be had, with a Failure that has a trouble. */
+/** Never waits. Rejects with a Failure that has a `trouble`. */
 export async function lockFile(file: string): Promise<Lock> {
   const { DatabaseSync } = sqlite()
   let database: InstanceType<typeof DatabaseSync> | undefined
@@ -38,7 +38,7 @@ export async function lockFile(file: string): Promise<Lock> {
   }
 }
 
-/** Where Node still calls it an experiment, the line that says so is for nobody who runs a gateway. */
+/** Suppresses Node's warning that node:sqlite is experimental: operators cannot act on it. */
 function sqlite(): typeof import('node:sqlite') {
   const { emitWarning } = process
   process.emitWarning = () => {}

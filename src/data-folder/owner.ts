@@ -1,5 +1,5 @@
-// This process as the owner of a folder: the lock, a file beside it that says who has it, and a look now and then whether
-// somebody took the folder away.
+// This process as the owner of a folder: the lock, a file beside it that names the owner, and a check now and then that
+// the folder was not removed.
 import { rmSync, writeFileSync } from 'node:fs'
 import { mkdir, readFile } from 'node:fs/promises'
 import { hostname } from 'node:os'
@@ -12,22 +12,22 @@ export interface Owner {
   release(): void
 }
 
-/** The last gateway of this process that leaves gives the folder back. */
+/** Leaves the folder; the last gateway of the process releases it. */
 export type Leave = () => void
 
-/** What the gateways of this process that work in one folder have in common: the lock. */
+/** Shared by the gateways of this process in one folder: the lock. */
 export interface Ownership {
   /** Rejects as `own` does. */
   join(options: OwnerOptions): Promise<Leave>
 }
 
-/** What an owner says of itself, for people: the lock alone decides. */
+/** The owner's record, for people: the lock alone decides. */
 export type OwnerRecord = { readonly pid: number; readonly host: string; readonly since: string }
 
 export type OwnerOptions = {
   readonly clock: Clock
   readonly log: Log
-  /** There is no room on its disk: it is read from all the same, and locked when there is. */
+  /** The disk is full: the folder is read all the same, and locked when there is room. */
   readonly isFull: boolean
 }
 
@@ -68,7 +68,7 @@ export function createOwnership(folder: string): Ownership {
   }
 }
 
-/** Rejects as `lockFile` does, but where there are no locks at all, or no room for one yet. */
+/** Rejects as `lockFile` does, except where the file system has no locks, or has no room for one yet. */
 async function own(folder: string, { clock, log, isFull }: OwnerOptions): Promise<Owner> {
   let lock: Lock | undefined
   let released = false
@@ -90,7 +90,7 @@ async function own(folder: string, { clock, log, isFull }: OwnerOptions): Promis
     said = why
   }
 
-  /** Whoever removes the folder removes the lock with it: what stands in its place now is locked anew. */
+  /** A process that removes the folder removes the lock with it: lock its replacement. */
   async function look(): Promise<void> {
     if (await lock?.isInPlace()) return
     lock?.release()
@@ -127,11 +127,11 @@ function tell(folder: string, clock: Clock): void {
   try {
     writeFileSync(recordOf(folder), `${JSON.stringify(record)}\n`)
   } catch {
-    // It is for people, and the next one says only that there is somebody.
+    // Without the record, the next process only says that another one has the folder.
   }
 }
 
-/** Of a folder that is locked. It may have been locked just now: then the record is about to come. */
+/** The record of a locked folder. The lock may be new and the record about to be written, so wait a moment. */
 export async function recordIn(folder: string, clock: Clock): Promise<OwnerRecord | undefined> {
   for (const until = clock.monotonic() + recordMs; ; await clock.sleep(recordLookMs)) {
     const record = await readRecord(folder)

@@ -1,5 +1,5 @@
-// Whether an operator's lists say no to a path or a block, and in which words. A look-up costs a few map reads, and one
-// hash per function that the lists use for double-hashed rules.
+// Whether the operator's lists deny a path or a block, and why. A look-up costs a few map reads, and one hash per
+// function of the double-hashed rules.
 import type { CID } from 'multiformats/cid'
 import { parse as parseYaml } from 'yaml'
 import { doubleHash, hashedKey, parseRule, type Rule } from './rules.ts'
@@ -18,10 +18,10 @@ export type ListFault = { readonly line: number; readonly what: string }
 export interface Denylist {
   readonly name: string
   readonly rules: number
-  /** Those that are neither empty nor a comment. */
+  /** Lines that are neither empty nor a comment. */
   readonly lines: number
   readonly hasHeader: boolean
-  /** Adds whole lines; answers what was wrong with those that it left out. */
+  /** Adds whole lines; returns the faults of the lines that it left out. */
   add(text: string): ListFault[]
   /** The rule that decides, if any. */
   path(cid: SpelledCid, segments: readonly string[]): Rule | undefined
@@ -144,7 +144,7 @@ export function createDenylists(lists: () => readonly Denylist[]) {
     return undefined
   }
   return {
-    /** A CID with the path below it as asked, or one resolved component with nothing below. */
+    /** A CID with the path below it, or one resolved component with nothing below. */
     path(cid: CID, segments: readonly string[]) {
       const spelled = spelling.cid(cid)
       return decide((list) => list.path(spelled, segments))

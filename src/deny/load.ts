@@ -1,5 +1,5 @@
-// The operator's denylists, read from files and addresses and read again when they change. A list that cannot be read at
-// start is an error, unless there is a copy of it; one that cannot be read later stays as it was.
+// Loads the operator's denylists from files and addresses, and reads them again when they change. A list that cannot be
+// read at start is an error, unless there is a copy; later, the gateway keeps the list it has.
 import { createHash } from 'node:crypto'
 import type { Clock } from '../core/clock.ts'
 import { cancelled, Failure } from '../core/failure.ts'
@@ -12,14 +12,14 @@ import { fromUrl } from './url-source.ts'
 
 export interface LoadedDenylists extends Denylists {
   readonly rules: number
-  /** Of all texts in their order: the same wherever these lists are. Undefined where none is configured. */
+  /** A hash of all lists in their order: equal wherever the lists are. Undefined without lists. */
   readonly revision: string | undefined
   /** Reads every list again now. Rejects where one cannot be read and no copy of it is there; those before it stay. */
   refresh(): Promise<void>
   close(): void
 }
 
-/** The same complaint about a list that is looked at every two seconds is not said more often than this. */
+/** A list is checked every two seconds; the same error is not logged more often than this. */
 const sayAgainMs = 300_000
 
 export async function loadDenylists(
@@ -30,7 +30,7 @@ export async function loadDenylists(
     readonly userAgent: string
     /** Keeps the last copy of each list that was fetched. */
     readonly folder: string
-    /** A list was read anew: what was decided before may be wrong now. */
+    /** Called when a list changed: earlier decisions may be wrong now. */
     readonly onChange: () => void
   },
 ): Promise<LoadedDenylists> {
@@ -64,7 +64,8 @@ export async function loadDenylists(
       if (!found) return
       const given = await readList(source.name, found.text)
       if (given.digest === digests[index]) return await found.taken()
-      // An older list counts as what was there, when the new one has nothing. Who asks for it may have emptied it.
+      // A new list without rules is compared with the last copy. On a reload the operator may have emptied it on
+      // purpose.
       const before =
         (anew ? undefined : lists[index]) ?? (given.list.rules === 0 ? (await copyOf(source))?.list : undefined)
       const against = objection(given, { rulesBefore: before?.rules ?? 0, isEmptyOdd: source.isEmptyOdd })
@@ -93,7 +94,7 @@ export async function loadDenylists(
     }
   }
 
-  /** Asked for by an operator: what would have kept the gateway from starting is told, and what is held stays. */
+  /** For a reload: reports what would have stopped a start, and keeps the list it has. */
   async function again(source: DenylistSource, index: number): Promise<void> {
     try {
       await read(source, index, true)

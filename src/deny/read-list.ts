@@ -1,5 +1,5 @@
-// The text of a list as a list, or why it is none. An address that answers with a page to sign in, or a file that is being
-// written anew, must not open the gateway: what is no list does not replace one.
+// Parses the text of a list, and says why it is not one. A sign-in page at the address, or a half-written file, must
+// not open the gateway: a text that is not a list never replaces one.
 import { createHash } from 'node:crypto'
 import { setImmediate } from 'node:timers/promises'
 import { createDenylist, type Denylist, type ListFault } from './denylist.ts'
@@ -32,7 +32,7 @@ export async function readList(name: string, text: string): Promise<ReadList> {
   return { list, digest: hash.digest('hex'), faults, faultCount }
 }
 
-/** What speaks against taking it where one with `rulesBefore` was. */
+/** The reason not to accept this list in place of one with `rulesBefore` rules; undefined: accept it. */
 export function objection(
   { list, faults, faultCount }: ReadList,
   { rulesBefore, isEmptyOdd }: { readonly rulesBefore: number; readonly isEmptyOdd: boolean },

@@ -37,10 +37,10 @@ export const doubleHash: ReadonlyMap<number, (text: string) => Uint8Array> = new
 ])
 
 export const keyOf = (multihash: Uint8Array): string => base58btc.baseEncode(multihash)
-/** Of hundreds of thousands of rules: hex costs a tenth of base58. */
+/** In hex: with hundreds of thousands of rules base58 costs ten times as much. */
 export const hashedKey = (code: number, digest: Uint8Array): string => `${code} ${Buffer.from(digest).toString('hex')}`
 
-// Empty files and folders in all their spellings: in a list by mistake, they would break half of everything.
+// Empty files and folders in every encoding: a list that denies them by mistake would break half of all content.
 const neverDenied: ReadonlySet<string> = new Set(
   [
     'QmUNLLsPACCz1vLxQVkXqqLX5R1X345qqfHbsf67hvA3Nn',
@@ -82,7 +82,7 @@ function parsePath(text: string): { text: string; prefix: boolean } {
   return { text: bare.split('/').map(decoded).join('/'), prefix }
 }
 
-/** What is no percent-encoding is meant as it stands. */
+/** A name that is not percent-encoded means itself. */
 function decoded(name: string): string {
   try {
     return decodeURIComponent(name)

@@ -1,23 +1,23 @@
-// Where the text of a denylist comes from, and how that place is spoken of: to the operator by its address without what
-// may be a secret in it, to everybody else by its name alone.
+// The source of a denylist's text, and its name: the operator sees its address without what may be a secret, clients
+// only its name.
 
 export type ListText = {
   readonly text: string
-  /** To be called when it turned out to be a list, and to be none that is worse than the one before. */
+  /** Called when the text was accepted as a list. */
   taken(): Promise<void>
 }
 
 export type DenylistSource = {
-  /** What clients are told. */
+  /** The name that clients see. */
   readonly name: string
-  /** What the operator is told: never with the query or a password of an address. */
+  /** The address that the operator sees, never with a query or password. */
   readonly where: string
   readonly everyMs: number
-  /** A list without a rule and without a header is none here. */
+  /** A text without a rule and without a header is not a list. */
   readonly isEmptyOdd: boolean
   /** The text, or undefined while it is the same as before. `anew`: also one that was refused when it was read last. */
   read(signal: AbortSignal, anew?: boolean): Promise<ListText | undefined>
-  /** What was taken in the life before this one. */
+  /** The text that an earlier process accepted last. */
   lastCopy(): Promise<string | undefined>
 }
 

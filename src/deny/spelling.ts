@@ -1,5 +1,5 @@
-// How CIDs and names are spelled in rules. Spelling costs most of a look-up, and the same thing is asked about again and again:
-// a folder for each entry in it, a name for each thing that is read through it.
+// Spells CIDs and names as rules do. Spelling costs most of a look-up and the same ones come again (a folder for each
+// entry, a name for each read), so results are remembered.
 import { LRUCache } from 'lru-cache'
 import { CID } from 'multiformats/cid'
 import { codec, parseKey } from '../core/cid.ts'

@@ -1,5 +1,5 @@
-// A denylist at an address, asked for again with its tag. The last one that was taken is kept, for a start at which the
-// address has nothing to give.
+// A denylist at an address, asked for again with its ETag. The last accepted copy is kept, for a start while the
+// address is down.
 import { createHash } from 'node:crypto'
 import { mkdir, readFile, rename, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'

@@ -1,4 +1,4 @@
-// The CIDs a proved block points at: what a DAG's blocks may be, before they are seen.
+// The CIDs that a verified block links to: the CIDs that a DAG's next blocks may have.
 import * as dagCbor from '@ipld/dag-cbor'
 import * as dagJson from '@ipld/dag-json'
 import * as dagPb from '@ipld/dag-pb'
@@ -7,7 +7,7 @@ import { Tokenizer } from 'cborg/json'
 import { CID } from 'multiformats/cid'
 import type { Block } from '../core/block.ts'
 
-/** Empty for a leaf, and for a block that does not decode: whoever reads it finds out and says so. */
+/** Empty for a leaf, and for a block that does not decode: its reader reports that. */
 export function linksOf(block: Block): CID[] {
   try {
     if (block.cid.code === dagPb.code) return dagPb.decode(block.bytes).Links.map((link) => link.Hash)
@@ -26,7 +26,7 @@ export function linksInDocument({ cid, bytes }: Block): CID[] {
     case dagCbor.code:
       return linksInCbor(bytes)
     case dagJson.code:
-      dagJson.decode(bytes) // whether it is one at all: its tokens alone do not show that
+      dagJson.decode(bytes) // throws for invalid dag-json, which its tokens alone do not show
       return linksInJson(bytes)
     default:
       return []

@@ -1,5 +1,5 @@
-// Which blocks there are, for very many of them: a directory of a hundred thousand names has as many links. It keeps 53 bits
-// of each hash, outside of the heap, so it may say yes to one in many thousand billions that is not there.
+// A set of very many CIDs: a directory of a hundred thousand names has as many links. It keeps 53 bits of each hash,
+// outside of the heap, so that `has` errs for one in many thousand billions.
 import { randomInt } from 'node:crypto'
 import type { CID } from 'multiformats/cid'
 
@@ -11,7 +11,7 @@ export interface CidSet {
 
 const leastRoom = 16
 const two32 = 2 ** 32
-// Nobody can choose links that all look for room at one place: where that is differs from start to start.
+// Random seeds: an attacker cannot choose CIDs that all collide.
 const [lowSeed, highSeed] = [randomInt(two32), randomInt(two32)]
 
 /** The last step of murmur3: every bit of it depends on every bit of what is mixed. */
@@ -21,7 +21,7 @@ function mixed(value: number): number {
   return bits ^ (bits >>> 16)
 }
 
-/** The end of the hash, never 0: that is an empty place. */
+/** The end of the hash, never 0, which marks an empty slot. */
 function mark({ multihash: { digest } }: CID): number {
   let high = 0
   let low = 0
@@ -36,7 +36,7 @@ export function createCidSet(): CidSet {
   let places = new Float64Array(leastRoom)
   let size = 0
 
-  /** Where it is, or where it would be. */
+  /** The slot of a mark, or the empty slot for it. */
   function placeOf(wanted: number): number {
     let at = mixed(mixed((wanted >>> 0) ^ lowSeed) ^ Math.floor(wanted / two32) ^ highSeed) & (places.length - 1)
     for (;;) {

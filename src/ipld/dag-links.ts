@@ -1,5 +1,5 @@
-// What a block links to, in the order in which it does: the order of a walk that says `order=dfs`. Unlike a guess at what
-// may come next, this has to be complete: a block that cannot be read is a failure and no leaf.
+// The links of a block in their order, for a walk with `order=dfs`. This list has to be complete: a block that cannot
+// be read is a failure and not a leaf.
 import * as dagCbor from '@ipld/dag-cbor'
 import * as dagJson from '@ipld/dag-json'
 import type { CID } from 'multiformats/cid'

@@ -1,5 +1,5 @@
-// A dag-pb block read as UnixFS, with the limits that keep a small block from costing much. The libraries for dag-pb and
-// UnixFS stop here.
+// Reads a dag-pb block as UnixFS, with limits so that a small block cannot cost much. No other file knows the libraries
+// for dag-pb and UnixFS.
 import { decode, type PBLink } from '@ipld/dag-pb'
 import { UnixFS } from 'ipfs-unixfs'
 import type { CID } from 'multiformats/cid'
@@ -8,7 +8,7 @@ import { Failure } from '../core/failure.ts'
 
 export type Node = {
   readonly links: readonly PBLink[]
-  /** What it is; undefined for dag-pb that is no UnixFS. */
+  /** Undefined for dag-pb that is not UnixFS. */
   readonly unixfs: UnixFS | undefined
   /** The message `unixfs` was read from. */
   readonly data: Uint8Array | undefined

@@ -1,5 +1,5 @@
-// What happened to one request: which tiers were looked into, which upstreams were tried and how it went. One bounded
-// record, from which Cache-Status, the `attempts` of an error, the log line and the metrics are all made.
+// The account of one request: which tiers were read, which upstreams were tried and how it went. Bounded; Cache-Status,
+// the `attempts` of an error and the metrics are made from it.
 
 export type Attempt = {
   readonly upstream: string

@@ -1,8 +1,8 @@
-// How late the event loop is. Whoever watches it stops at the end: Node goes on measuring for a watch that nobody reads.
+// Measures event loop delay. It must be closed: Node goes on measuring otherwise.
 import { monitorEventLoopDelay } from 'node:perf_hooks'
 
 export interface LoopWatch {
-  /** The 99th percentile since the last look. */
+  /** The 99th percentile since the last read. */
   p99Seconds(): number
   close(): void
 }

@@ -1,5 +1,5 @@
-// Counters and gauges in the Prometheus text format. A counter on the hot path is one property of one object: what is
-// counted with labels is held by whoever counts it and only read here, when somebody asks.
+// Counters and gauges in the Prometheus text format. A counter on a fast path is one property of one object: labelled
+// counts stay where they are counted, and are read at each scrape.
 
 export type Sample = { readonly labels?: Readonly<Record<string, string>>; readonly value: number }
 
@@ -7,9 +7,9 @@ export interface Metrics {
   /** Registers a reading: `read` is called at each scrape. */
   add(name: string, kind: 'counter' | 'gauge', help: string, read: () => number | Iterable<Sample>): void
   render(): string
-  /** What every counter stands at, by its name and labels. */
+  /** The values of all counters, by name and labels. */
   totals(): ReadonlyMap<string, number>
-  /** From now on counters go on where they stand there: none ever goes back, although others count now. */
+  /** Continues the counters of a gateway that this one replaces, so that none goes back. */
   goOnFrom(before: Metrics): void
 }
 
@@ -30,7 +30,7 @@ type Reading = {
 
 export function createMetrics(): Metrics {
   const readings: Reading[] = []
-  /** What a counter stood at when whoever reads it here began to count. */
+  /** The value of each counter when this gateway began to count. */
   const before = new Map<string, number>()
 
   function* samples({ name, kind, read }: Reading): Iterable<readonly [series: string, value: number]> {
@@ -43,7 +43,7 @@ export function createMetrics(): Metrics {
 
   function totals(): Map<string, number> {
     const counters = readings.filter(({ kind }) => kind === 'counter')
-    // Those that nothing is read of any more stand where they stood: their like may come back.
+    // Counters without a reading keep their values: an upstream of that name may come back.
     return new Map([...before, ...counters.flatMap((reading) => [...samples(reading)])])
   }
 

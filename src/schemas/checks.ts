@@ -1,5 +1,5 @@
-// Documents are checked against a schema only where the client asks for it, and before anything is kept: what goes on-chain
-// cannot be taken back.
+// Checks documents against a schema where the client asks for it, before anything is kept: what goes on-chain cannot be
+// taken back.
 import { Ajv2020, type ErrorObject } from 'ajv/dist/2020.js'
 import { Failure } from '../core/failure.ts'
 import { malformed } from '../upload/failures.ts'
@@ -9,15 +9,15 @@ import { disputeTemplate, evidence, formats, type JsonSchema, policy } from './d
 
 export interface SchemaChecks {
   readonly names: readonly string[]
-  /** As they are checked with, by name. */
+  /** The schemas by name. */
   readonly all: Readonly<Record<string, JsonSchema>>
   check(name: string): TextCheck
 }
 
 export type SchemaOptions = {
-  /** The largest document that is looked at, if that is less than what is looked at in any case. */
+  /** The largest document to check, where it is below the fixed limit. */
   readonly maxBytes: number
-  /** An operator's own, by name; one of the same name as a built-in one takes its place. */
+  /** The operator's schemas by name; one with a built-in name replaces it. */
   readonly own?: Readonly<Record<string, JsonSchema>>
 }
 
@@ -27,20 +27,20 @@ const idOf = (name: string): string => `urn:cidgate:schema:${name}`
 
 const mostErrors = 50
 const mostFieldChars = 200
-// A check holds up everybody else while it runs. What it takes grows with the bytes and, for each wrong value an error, with
-// the values: so many are checked in some milliseconds, and no document of this kind comes near.
+// A check blocks all other requests while it runs. Its time grows with the bytes and, since each wrong value is an
+// error, with the values: within these limits it takes some milliseconds, and real documents are far below.
 const mostBytes = 1024 * 1024
 const mostValues = 10_000
 
-/** Throws where a schema of the operator's is none: at start, not at the first upload. */
+/** Throws for an invalid schema of the operator: at start, not at the first upload. */
 export function createSchemaChecks({ maxBytes, own = {} }: SchemaOptions): SchemaChecks {
-  // Formats that are not ours say nothing here, and Ajv would write a warning about each.
+  // Unknown formats are ignored; Ajv would log a warning for each.
   const ajv = new Ajv2020({ allErrors: true, strict: false, logger: false })
   for (const [name, { validate }] of Object.entries(formats)) ajv.addFormat(name, validate)
-  // An operator's own has an address, so that `#/$defs/…` in it means itself wherever it is published.
+  // The operator's schemas get an `$id`, so that `#/$defs/…` refers to the schema itself wherever it is published.
   const named = Object.entries(own).map(([name, schema]) => [name, { ...schema, $id: idOf(name) }] as const)
   const all: Record<string, JsonSchema> = { ...builtIn, ...Object.fromEntries(named) }
-  // Those that are shipped are good: each is compiled when a client asks for it, which most gateways never see.
+  // Built-in schemas are valid: each is compiled when a client first asks for it, which most gateways never see.
   for (const [name, schema] of Object.entries(builtIn))
     if (all[name] === schema) ajv.addSchema({ ...schema, $id: idOf(name) }, undefined, false)
   for (const [name, schema] of named)
@@ -72,7 +72,7 @@ export function createSchemaChecks({ maxBytes, own = {} }: SchemaOptions): Schem
   }
 }
 
-/** What is read back as JSON is checked as JSON: a byte order mark may stand before it (content/json.ts). */
+/** A byte order mark is accepted, as in files that are read as JSON (content/json.ts). */
 function parse(whole: string): unknown {
   const text = whole.startsWith('\ufeff') ? whole.slice(1) : whole
   if (hasMoreValues(text, mostValues))

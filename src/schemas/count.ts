@@ -1,5 +1,5 @@
-// How many values a JSON text holds, found out before anything is made of it: a megabyte of `{},{},…` becomes hundreds of
-// thousands of objects, and who parses it first has paid for them already.
+// Counts the values of a JSON text before it is parsed: a megabyte of `{},{},…` becomes hundreds of thousands of
+// objects, and parsing would have paid for them already.
 
 const quote = '"'.charCodeAt(0)
 const backslash = '\\'.charCodeAt(0)
@@ -8,8 +8,8 @@ const openings: ReadonlySet<number> = new Set(['[', '{'].map((char) => char.char
 const closings: ReadonlySet<number> = new Set([']', '}'].map((char) => char.charCodeAt(0)))
 
 /**
- * A value is the first one, stands behind a comma, or is the first in a list or an object. A text that is no JSON has some
- * number of them, too, and is found to have it as quickly.
+ * A value is the first one, follows a comma, or is the first in a list or an object. Text that is not JSON is counted
+ * as fast.
  */
 export function hasMoreValues(text: string, most: number): boolean {
   let count = 1

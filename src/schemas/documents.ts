@@ -4,18 +4,18 @@ import { parseRoot } from '../content/path.ts'
 
 export type JsonSchema = Readonly<Record<string, unknown>>
 
-/** Formats beside those that JSON Schema names: what a pattern cannot say. */
+/** Formats beyond those of JSON Schema, for what a pattern cannot check. */
 export const formats: Readonly<
   Record<string, { readonly validate: (text: string) => boolean; readonly message: string }>
 > = {
   'ipfs-path': {
-    // What does not even begin so is for the pattern to refuse: one mistake is told once.
+    // The pattern refuses other beginnings: each mistake is reported once.
     validate: (text) => !text.startsWith('/ipfs/') || isRoot(text.split('/')[2] ?? ''),
     message: 'must be /ipfs/<cid>, with a path behind it or without; this is not a CID that this gateway reads',
   },
 }
 
-/** The rule for what is asked for with GET: of a CID that lost letters, now and then what is left is one, of no use. */
+/** The rule of GET: a CID that lost letters is sometimes still a CID, of no use. */
 function isRoot(text: string): boolean {
   try {
     parseRoot(text)

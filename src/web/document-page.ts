@@ -1,5 +1,5 @@
-// A dag-json or dag-cbor document as a page: what is in it, with its links to follow. A view, bounded, and no conversion:
-// the bytes themselves are a link away.
+// A dag-json or dag-cbor document as a page with links to follow. A bounded view, not a conversion: the bytes are one
+// link away.
 
 import { base64 } from 'multiformats/bases/base64'
 import { CID } from 'multiformats/cid'

@@ -1,5 +1,5 @@
-// The media type of a file in web mode: by its name, then by its first bytes, then text or bytes. A name that lies is
-// harmless: with `nosniff` a browser takes the bytes as what the type says and as nothing else.
+// The media type of a file in web mode: by name, then by its first bytes, then text or bytes. A wrong name is harmless:
+// with `nosniff` a browser takes the bytes as the declared type only.
 import { typeByBytes } from './magic.ts'
 import { typeByName } from './media-types.ts'
 import { typeByText, withCharset } from './text.ts'
@@ -7,13 +7,13 @@ import { typeByText, withCharset } from './text.ts'
 export type FileType = {
   /** Known without a look at the bytes. */
   readonly byName: string | undefined
-  /** A name that says what it is settles whether it is JSON, too. */
+  /** False where the name settles the type. */
   readonly mayBeJson: boolean
   /** From the first bytes, always the same number of them, so that every part of a file has the type of the whole. */
   readonly byBytes: (start: Uint8Array, size: number) => string
 }
 
-/** What is looked at, at most: enough for the comments that some tools put before an SVG. */
+/** How many bytes are read for the type: enough for the comments that some tools put before an SVG. */
 export const sniffedBytes = 1024
 
 export function fileType(name: string): FileType {

@@ -1,5 +1,5 @@
-// A directory as a page. Up to a bound it is sorted, directories first and then names as people count; a larger one comes in
-// the order it is stored in, one entry after another, with nothing kept.
+// A directory as a page. Up to a bound it is sorted, directories first and numbers by value; a larger one is streamed
+// in stored order, with nothing kept.
 import { CID } from 'multiformats/cid'
 import type { DirectoryEntry } from '../content/entity.ts'
 import { escaped, pageEnd, pageTop, shown, templateHash } from './page.ts'
@@ -30,7 +30,7 @@ export async function* listingPage(
   yield Buffer.from((count === 0 ? top(at, cid) : text) + bottom(count, bytes))
 }
 
-// With all blocks in memory nothing else would make it wait: other requests get their turn in between.
+// With all blocks in memory nothing else would yield to other requests.
 const entriesPerTurn = 128
 const turnOfOthers = (): Promise<void> => new Promise((resolve) => setImmediate(resolve))
 
@@ -46,7 +46,7 @@ async function* inOrder(entries: AsyncIterable<DirectoryEntry>): AsyncGenerator<
       kept.push(entry)
       continue
     }
-    // Too many to be sorted: those that waited go first.
+    // Too many to sort: the entries kept so far go first.
     isSorted = false
     yield* kept.splice(0)
     yield entry
@@ -99,7 +99,7 @@ const sampleRow = row(sampleAt, { name: 'c', cid: sampleCid, size: 1, type: 'dir
 const template = templateHash(top(sampleAt, sampleCid) + sampleRow + bottom(1, 1))
 
 /**
- * Names the template as much as the directory: the page of another version is another one. Weak, because what is known of the
- * entries changes: of what the tiers hold, the page says which are directories, and has them first.
+ * The ETag contains the template: the page of another version is another one. Weak, because the page shows, first,
+ * which entries the tiers know to be directories, and that changes.
  */
 export const listingEtag = (cid: CID): string => `W/"DirIndex-${template}_CID-${cid}"`

@@ -1,4 +1,4 @@
-// Media types by the first bytes of a file. Only what says for certain what it is: everything else is text or bytes.
+// Media types by the first bytes of a file. Only certain signatures: everything else is text or bytes.
 
 type Sign = { readonly type: string; readonly at?: number; readonly bytes: readonly number[] }
 
@@ -65,7 +65,7 @@ const riff: Readonly<Record<string, string>> = { WEBP: 'image/webp', WAVE: 'audi
 function isoBrand(brand: string, start: Uint8Array): string {
   if (brand === 'avif' || brand === 'avis') return 'image/avif'
   if (/^(heic|heix|hevc)$/.test(brand)) return 'image/heic'
-  // The brand of a family of formats: which one it is stands among those it is compatible with.
+  // A brand shared by several formats: the compatible brands tell which one it is.
   if (brand === 'mif1' || brand === 'msf1') return textAt(start, 16, 64).includes('avif') ? 'image/avif' : 'image/heif'
   if (brand === 'qt  ') return 'video/quicktime'
   if (brand === 'M4A ' || brand === 'M4B ') return 'audio/mp4'

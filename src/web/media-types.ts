@@ -1,5 +1,5 @@
-// Media types by the ending of a name: what the web and documents are made of. A table of our own, because the large ones
-// also know what no site needs, and what a browser would rather not be told (`.xul`).
+// Media types by file extension: those of websites and documents. A table of our own, because large ones also have
+// types that no site needs and browsers should not get (`.xul`).
 
 const endings: Readonly<Record<string, string>> = {
   'text/html': 'html htm',

@@ -1,5 +1,5 @@
-// What all pages of the gateway have in common: one style, no script, nothing loaded from anywhere. Whatever content or a
-// request brought is text in them and never markup.
+// Shared by all pages of the gateway: one style, no script, nothing loaded. Text from content or requests is escaped,
+// never markup.
 import { createHash } from 'node:crypto'
 
 const escapes: Readonly<Record<string, string>> = {
@@ -13,7 +13,7 @@ const escapes: Readonly<Record<string, string>> = {
 export const escaped = (text: string): string =>
   text.toWellFormed().replace(/[&<>"']/g, (char) => escapes[char] as string)
 
-/** A name as people see it: characters that would turn the rest of a line around, or are not seen at all, are marked. */
+/** A name as people see it: characters that reverse the line or are invisible are replaced. */
 export const shown = (name: string): string =>
   escaped(name.replace(/[\p{Cc}\p{Zl}\p{Zp}\u202a-\u202e\u2066-\u2069]/gu, '\ufffd'))
 
@@ -33,7 +33,7 @@ td+td{width:8rem;color:var(--dim)}td+td+td{width:6rem;text-align:right;white-spa
 
 const styleHash = createHash('sha256').update(style).digest('base64')
 
-/** Only the style above holds: a page into which something got in all the same could still do nothing. */
+/** Allows only the style above: injected markup could still do nothing. */
 export const pagePolicy = `default-src 'none'; style-src 'sha256-${styleHash}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'`
 
 /** `title` is text; what follows is markup. */
@@ -42,5 +42,5 @@ export const pageTop = (title: string): string =>
 
 export const pageEnd = '</body></html>\n'
 
-/** A tag for what a template makes: another template is another answer. */
+/** An ETag part for a template: another template is another answer. */
 export const templateHash = (sample: string): string => createHash('sha256').update(sample).digest('hex').slice(0, 10)

@@ -13,7 +13,7 @@ export type Redirected =
 const statuses: ReadonlySet<number> = new Set([200, 301, 302, 303, 307, 308, 404, 410, 451])
 const rewrites: ReadonlySet<number> = new Set([200, 404, 410, 451])
 
-/** The mistake of the site's author, and nothing another path of it could get around. */
+/** A mistake of the site's author: no other path of the site helps. */
 export const wrongRedirects = (what: string): Failure =>
   new Failure('malformed', `could not parse _redirects: ${what}`, { source: 'content' })
 
@@ -61,8 +61,8 @@ function inOneSpelling(segment: string): string {
 const headerSafe = (location: string): string => location.toWellFormed().replace(/[^\x21-\x7e]/gu, encodeURIComponent)
 
 /**
- * What the first matching rule says about a path the site does not have. Its segments are encoded by encodeURIComponent,
- * so that what a placeholder takes can stand in an address; `query` is what the client sent.
+ * The first matching rule for a path that the site does not have. Path segments are encoded by encodeURIComponent, so
+ * that placeholders are safe in an address; `query` is the client's.
  */
 export function redirect(rules: readonly RedirectRule[], path: string, query: string): Redirected | undefined {
   // Split once: a file may have thousands of rules, and a path a thousand segments.

@@ -1,5 +1,5 @@
-// A path of a site, as a browser means it: index.html for a directory, and the site's own `_redirects` for a path it does
-// not have. Those hold only on an origin of its own, and are read only when the path is proved to be absent.
+// Resolves a path as browsers expect of a site: index.html for a directory, and the site's `_redirects` for a missing
+// path. `_redirects` apply only on the site's own origin, and are read only when the path is proved to be absent.
 import type { CID } from 'multiformats/cid'
 import type { ContentPath, Resolution } from '../content/entity.ts'
 import { readSmall } from '../content/file.ts'
@@ -18,7 +18,7 @@ import {
 
 export type SiteRequest = {
   readonly path: ContentPath
-  /** What is in a directory is asked for as data: even where it holds a page, where it holds none, or not at all. */
+  /** When a directory is listed as data: always, only without an index.html, or never. */
   readonly listing: 'always' | 'without-page' | 'never'
   /** The path ends in a slash, so that relative links of an index.html mean what its author meant. */
   readonly hasSlash: boolean
@@ -32,10 +32,10 @@ export type Served =
   | {
       readonly kind: 'content'
       readonly resolution: Resolution
-      /** The page that a directory is shown by; the answer is still that of the directory. */
+      /** The directory's index.html; the ETag stays that of the directory. */
       readonly index?: Resolution
       readonly status: number
-      /** It is another path than was asked for. */
+      /** `_redirects` rewrote the path. */
       readonly isRewritten: boolean
     }
   | { readonly kind: 'redirect'; readonly location: string; readonly status: number }
@@ -106,12 +106,12 @@ async function rewritten(
   try {
     return await resolve(session, path, options)
   } catch (error) {
-    // The page that a rule names is not there either: what was asked for is what the client should hear about.
+    // The rule's page is missing, too: the client gets the error of the path that it asked for.
     throw isFailure(error, 'no-link') ? missing : error
   }
 }
 
-/** What no path can be is the mistake of the rule: the address that the client sent was none. */
+/** A malformed target is the rule's mistake, not the client's. */
 function pathOfRule(root: CID, to: string): ContentPath {
   try {
     return parsePath(`${root}${to}`)

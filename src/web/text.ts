@@ -1,6 +1,6 @@
-// What the first bytes of a file say about it as text: whether it is text, whether that is markup, and in which encoding.
+// Whether the first bytes of a file are text, whether they are markup, and in which encoding.
 
-/** The first bytes, and whether more come behind them: a character may be cut in two then. */
+/** The first bytes; `isCut`: more follow, so the last character may be incomplete. */
 export type Start = { readonly bytes: Uint8Array; readonly isCut: boolean }
 
 // White space, and the escape that terminals write.
@@ -49,7 +49,7 @@ function firstElement(text: string): string {
 
 const declaredCharset = /<meta\s[^>]{0,200}charset\s*=\s*["']?\s*([\w-]+)/i
 
-/** Says UTF-8 where that is what it is. A page in another encoding says so itself, and a wrong word here would win. */
+/** Adds a charset only for UTF-8: a page in another encoding declares it itself, and a wrong charset here would win. */
 export function withCharset(type: string, start: Start): string {
   const text = decode(start)
   if (text === undefined) return type

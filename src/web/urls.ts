@@ -1,5 +1,5 @@
-// Where a page is and what it links to: under its own host, under that of the gateway, or, on a site that has no gateway
-// beside it, to a page that explains CIDs.
+// URLs of pages and their links: under the page's own host, under the gateway's host, or, on a site without a gateway,
+// on a page that explains CIDs.
 import { escaped, shown } from './page.ts'
 
 export type Whereabouts = {
@@ -8,15 +8,15 @@ export type Whereabouts = {
   readonly root: string
   /** Names below it, decoded. */
   readonly segments: readonly string[]
-  /** The root as the host that was asked has it: `/ipfs/<cid>` where the routes are mounted, or nothing on an origin of its own. */
+  /** The URL path of the root on this host: `/ipfs/<cid>` below the mount path, or empty on its own origin. */
   readonly base: string
-  /** Before `/ipfs/…`: where the routes of the host that was asked are mounted, `//host` for another. Undefined: there is none. */
+  /** The prefix of `/ipfs/…` links: the mount path, or `//host` of another host. Undefined: there is no gateway. */
   readonly gateway: string | undefined
   /** Of a site without a gateway. */
   readonly host: string
 }
 
-/** As the paths of URLs hold them, with what may stay readable left readable. */
+/** Encodes a name for a URL path; readable characters stay. */
 export const encodeName = (name: string): string =>
   encodeURIComponent(name.toWellFormed()).replace(/%(24|26|2B|2C|3A|3B|3D|40)/g, (hex) => decodeURIComponent(hex))
 
@@ -40,10 +40,10 @@ export function breadcrumbs(at: Whereabouts): string {
   return `/${namespace}/${steps.join('/')}`
 }
 
-/** The attributes of a link to a CID. `filename` is what it is called here: the type of a file often hangs on that. */
+/** The attributes of a link to a CID. `filename` helps the gateway to find the media type. */
 export function cidLink({ gateway }: Whereabouts, cid: string, filename?: string): string {
   if (gateway === undefined) return `href="https://cid.ipfs.tech/#${cid}" target="_blank" rel="noreferrer noopener"`
-  // Encoded as a path and then as a query, as every gateway before this one does it.
+  // Encoded twice, as a path and as a query: other gateways do the same.
   const query = filename === undefined ? '' : `?filename=${encodeURIComponent(encodeName(filename))}`
   return `href="${escaped(`${gateway}/ipfs/${cid}${query}`)}"`
 }

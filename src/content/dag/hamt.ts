@@ -1,5 +1,5 @@
-// Directories too large for one block: a HAMT over murmur3 of the name. Each name is looked for along its own bits, and a
-// shard that could make the walk endless is refused.
+// Directories too large for one block: a HAMT over murmur3 of the name. A name is looked up along the bits of its hash;
+// a shard that could make a walk endless is refused.
 import { murmur364 } from '@multiformats/murmur3'
 import type { CID } from 'multiformats/cid'
 import { type Block, blockKey } from '../../core/block.ts'
@@ -25,7 +25,7 @@ function shape(cid: CID, { unixfs, data }: Node): { bits: number; digits: number
   return { bits, digits: (fanout - 1).toString(16).length }
 }
 
-/** What a link of this shard is called in the directory, '' for the shards below. Undefined: nothing in it can be asked for. */
+/** The name that a link of this shard has in the directory, '' for shards below. Undefined for a malformed shard. */
 export function namesInShard(cid: CID, node: Node): ((name: string) => string) | undefined {
   try {
     const { digits } = shape(cid, node)
@@ -35,7 +35,7 @@ export function namesInShard(cid: CID, node: Node): ((name: string) => string) |
   }
 }
 
-/** What a name leads to, and the blocks below the root that prove it. */
+/** The CID that a name leads to, and the blocks below the root that prove it. */
 export type ShardMatch = { readonly cid: CID; readonly way: readonly Block[] }
 
 /** The shards right below this one. */

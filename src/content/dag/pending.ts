@@ -1,11 +1,11 @@
-// How much a walk over a DAG may keep in memory at once. Links are views of the block they stand in, so a walk that still
-// has siblings to visit keeps the whole block: a deep DAG of large blocks could otherwise fill the machine.
+// What a walk over a DAG still has to visit, and a bound on its memory. Links are views of the block they stand in, so
+// a walk with siblings to visit keeps the whole block: a deep DAG of large blocks could fill the memory.
 import { Failure } from '../../core/failure.ts'
 
 export const mostPendingBytes = 64 * 1024 * 1024
 
 export interface MemoryBound {
-  /** Throws `too-large` when it would be too much. */
+  /** Throws `too-large` when the bound is exceeded. */
   take(bytes: number): void
   give(bytes: number): void
 }
@@ -26,12 +26,12 @@ export function createMemoryBound(most = mostPendingBytes): MemoryBound {
   }
 }
 
-/** What is left to visit, depth first. */
+/** The items left to visit, depth first. */
 export interface Pending<Item> {
-  /** Goes on with the children of a block of this size, before anything that waits already. */
+  /** Puts the children of a block of this size before all waiting items. */
   push(children: readonly Item[], blockBytes: number): void
   pop(): Item | undefined
-  /** What `pop` will answer from now on, as far as it is known. */
+  /** The items that `pop` will return next, as far as they are known. */
   upcoming(): Iterable<Item>
 }
 
@@ -48,7 +48,8 @@ export function createPending<Item>(memory = createMemoryBound()): Pending<Item>
       const top = levels.at(-1)
       if (!top) return undefined
       const part = top.children[top.at++]
-      // Gone before its last child is entered: a chain of single links holds one block, however long it is.
+      // The level is dropped before its last child is entered: a chain of single links holds one block, however long it
+      // is.
       if (top.at >= top.children.length) {
         levels.pop()
         memory.give(top.bytes)

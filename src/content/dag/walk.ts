@@ -1,5 +1,5 @@
-// The blocks of an entity or of everything below it, depth first, each in front of what it links to. Only what the scope
-// and the range need is fetched: a block that is missing elsewhere does not matter.
+// Walks the blocks of an entity, or of everything below it: depth first, parents before children. It fetches only what
+// the scope and the range need, so other missing blocks do not matter.
 import type { CID } from 'multiformats/cid'
 import type { Block } from '../../core/block.ts'
 import { codec } from '../../core/cid.ts'
@@ -19,9 +19,9 @@ export type WalkOptions = {
   readonly scope: 'entity' | 'all'
   /** Bytes of the file that are wanted, where the entity is one. Undefined: all of it. */
   readonly range?: Span | undefined
-  /** Blocks that stand in the DAG more than once come each time. */
+  /** A block that occurs more than once is yielded each time. */
   readonly dups: boolean
-  /** To the root: things in a directory are read only where the whole path to them may be. */
+  /** How the root was reached. Entries of a directory are checked against the denylists by their whole path. */
   readonly way?: Way | undefined
 }
 
@@ -33,13 +33,13 @@ type PendingBlock = {
   readonly cid: CID
   readonly bytes?: Uint8Array | undefined
   readonly depth: number
-  /** Where it stands in the file, when there is a range to hold it against. */
+  /** Its bytes of the file; undefined without a range. */
   readonly span: Span | undefined
-  /** How it is reached by names: known of what is in a directory, and not of what a document links to. */
+  /** The path of names to it: known for entries of a directory, not for links of a document. */
   readonly way?: Way | undefined
 }
 
-/** Identity blocks come too: whoever sends them on decides about those. */
+/** Yields identity blocks, too: the caller decides whether to send them. */
 export async function* walkDag(session: Session, root: Block, options: WalkOptions): AsyncGenerator<Block> {
   const { scope, range, dups, way } = options
   const seen = createSeen()
@@ -60,7 +60,7 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
     return session.get(part.cid, wantOf(part))
   }
   const isKnown = (cid: CID) => !dups && seen.look(cid) === 'whole'
-  /** What comes next, up to the first block that may link to more: that comes before what follows it. */
+  /** The next blocks, up to the first one that may have links: its children come before its siblings. */
   function* upcoming(): Generator<Expected> {
     for (const part of pending.upcoming()) {
       if (part.bytes || isKnown(part.cid)) continue
@@ -91,7 +91,7 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
     if (sentBytes > mostFileBytes)
       throw new Failure('too-large', `${root.cid} is too large to be sent`, { source: 'content' })
     yield { cid, bytes }
-    // The block itself is there for the client to see why it ends here.
+    // The malformed block is yielded first, so that the client sees why the answer ends here.
     if (!Array.isArray(below)) throw below
   }
 }
@@ -107,7 +107,7 @@ function childrenOf(block: Block, part: PendingBlock, { scope, range }: WalkOpti
   }
 }
 
-/** Which blocks were sent, and below which of them everything was. Bounded: past that, a block may come twice. */
+/** Which blocks were sent, and which of them with everything below. Bounded: past the bound a block may come twice. */
 function createSeen() {
   const seen = new Map<string, 'sent' | 'whole'>()
   const keyOf = (cid: CID): string => Buffer.from(cid.bytes).toString('latin1')
@@ -130,7 +130,9 @@ function everything(block: Block, { way }: PendingBlock): Child[] {
   return linksInOrder(block).map((cid) => ({ cid, span: undefined }))
 }
 
-/** What a directory leads to, by name. A shard goes by the name of its directory; parts of a file have none. */
+/**
+ * The children of a directory with their names. A shard keeps the name of its directory; parts of a file have no name.
+ */
 function named({ cid, bytes }: Block, way: Way): Child[] {
   const node = readNode(cid, bytes)
   const nameOf = namesIn(cid, node)
@@ -153,7 +155,7 @@ function namesIn(cid: CID, node: Node): ((name: string) => string) | undefined {
   }
 }
 
-/** What belongs to the entity below this block: parts of a file, shards of a directory, nothing otherwise. */
+/** The children that belong to the entity: parts of a file, shards of a directory, nothing otherwise. */
 function ofEntity(block: Block, part: PendingBlock, range: Span | undefined): Child[] {
   const { cid, bytes } = block
   if (cid.code !== codec.dagPb) return []

@@ -1,5 +1,5 @@
-// json, cbor, dag-json and dag-cbor: documents as they are stored. Nothing is converted (IPIP-524); the plain types are
-// other names for the same bytes, and for a file they ask for nothing that a file's own answer would not give.
+// json, cbor, dag-json and dag-cbor: documents as stored. Nothing is converted (IPIP-524). `json` and `cbor` are other
+// names for the same bytes; for a file they change nothing.
 
 import { codec } from '../../core/cid.ts'
 import { type Format, type FormatName, notAcceptable, refuseRemainder, storedBlock } from './format.ts'

@@ -24,7 +24,7 @@ export function parseEntityBytes(text: string): EntityBytes {
 const bounded = (digits: string): number =>
   Math.max(Number.MIN_SAFE_INTEGER, Math.min(Number.MAX_SAFE_INTEGER, Number(digits))) + 0
 
-/** In a file of this size, `to` excluded. Undefined: not one byte of it, which the root block by itself proves. */
+/** The span in a file of this size, `to` excluded. Undefined: no byte, which the root block alone proves. */
 export function placeEntityBytes(bytes: EntityBytes, size: number): { from: number; to: number } | undefined {
   const from = bytes.from < 0 ? Math.max(0, size + bytes.from) : bytes.from
   const last = bytes.to === undefined ? size - 1 : bytes.to < 0 ? size + bytes.to : bytes.to
@@ -32,7 +32,7 @@ export function placeEntityBytes(bytes: EntityBytes, size: number): { from: numb
   return from < to ? { from, to } : undefined
 }
 
-/** As far as it is known before the size is: what to fetch a cold file with. */
+/** The range before the size is known: what to fetch a cold file with. */
 export function hintOf({ from, to }: EntityBytes): { from: number; to?: number } | undefined {
   if (from < 0) return undefined
   return to === undefined || to < 0 ? { from } : { from, to }

@@ -1,4 +1,4 @@
-// What a response format is: how it wants its path resolved, and what it makes of the result. One file per format, one
+// The interface of a response format: how it resolves its path, and how it renders the result. One file per format, one
 // line each in formats.ts.
 import type { CID } from 'multiformats/cid'
 import { Failure } from '../../core/failure.ts'
@@ -9,12 +9,12 @@ import type { ResolveOptions } from '../resolve.ts'
 
 export type FormatName = 'raw' | 'car' | 'tar' | 'dag-json' | 'dag-cbor' | 'json' | 'cbor'
 
-/** How a request asked for it; what stands in the query wins over parameters of the media type (IPIP-523). */
+/** The request's parameters; the query wins over parameters of the media type (IPIP-523). */
 export type FormatRequest = {
   readonly query: URLSearchParams
   /** Of the media type in Accept: `version`, `order`, `dups`. */
   readonly parameters: Readonly<Record<string, string>>
-  /** Stands in the tag of what is made while it is walked: other denylists may leave something else of it. */
+  /** The revision of the denylists, part of the ETag of exports: other lists may leave out other parts. */
   readonly revision?: string | undefined
 }
 
@@ -23,13 +23,13 @@ export interface Format {
   readonly mediaType: string
   /** What to resolve the path with. Throws `malformed` for parameters that make no sense. */
   wants(request: FormatRequest): Pick<ResolveOptions, 'scope' | 'range' | 'opaque'>
-  /** Undefined: the answer is the one that is given when no format is asked for. */
+  /** Undefined: answer as without a format. */
   render(session: Session, resolution: Resolution, request: FormatRequest): Promise<Representation | undefined>
 }
 
 export const malformedRequest = (what: string): Failure => new Failure('malformed', what, { source: 'client' })
 
-/** IPIP-524: what is stored is never turned into another codec here. */
+/** IPIP-524: stored content is never converted to another codec. */
 export const notAcceptable = (cid: CID, name: FormatName, because: string): Failure =>
   new Failure(
     'unsupported',
@@ -39,7 +39,7 @@ export const notAcceptable = (cid: CID, name: FormatName, because: string): Fail
     },
   )
 
-/** A path that ends inside a document: its blocks can be had, the value by itself cannot. */
+/** Refuses a path that ends at a value inside a document: the blocks are available, the value alone is not. */
 export function refuseRemainder({ entity, remainder }: Resolution): void {
   if (remainder.length === 0) return
   const value = remainder.join('/')
@@ -49,11 +49,14 @@ export function refuseRemainder({ entity, remainder }: Resolution): void {
   })
 }
 
-/** What is made of a thing while it is walked: the same request may give other bytes that mean the same. */
+/**
+ * A weak ETag for exports, which are made while they are walked: the same request may give other bytes with the same
+ * meaning.
+ */
 export const weakTag = (cid: CID, suffix: string, { revision }: FormatRequest): string =>
   `W/${etagOf(cid, suffix + (revision === undefined ? '' : `.${revision}`))}`
 
-/** A block as it is stored, under one of the names it may go by. */
+/** A stored block, under one of its media types. */
 export function storedBlock(
   { entity }: Resolution,
   as: { type: string; suffix: string; extension: string; kind: 'inline' | 'attachment' },

@@ -1,4 +1,4 @@
-// Every format by its name: one line each.
+// The registry of formats: one line each.
 import { car } from './car.ts'
 import { documents } from './document.ts'
 import type { Format, FormatName } from './format.ts'

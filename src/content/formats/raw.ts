@@ -1,4 +1,4 @@
-// application/vnd.ipld.raw: the block a path ends at, whatever it means or fails to mean.
+// application/vnd.ipld.raw: the block at the end of the path, even where it is malformed.
 import { type Format, refuseRemainder, storedBlock } from './format.ts'
 
 const mediaType = 'application/vnd.ipld.raw'

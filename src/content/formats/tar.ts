@@ -1,4 +1,4 @@
-// application/x-tar: an entity with everything below it, packed under its CID while it is read.
+// application/x-tar: an entity and everything below it, packed under its CID while it is read.
 
 import { codec } from '../../core/cid.ts'
 import { Failure } from '../../core/failure.ts'
@@ -13,7 +13,7 @@ import { paddingAfter, type TarMember, tarEnd, tarHeader } from './tar-header.ts
 import { type ArchiveMember, membersOf } from './tree.ts'
 
 const mediaType = 'application/x-tar'
-// How much is looked at before the first byte, to say how long the archive is and that nothing in it is refused.
+// Entries that are read before the first byte, for the length of the archive and for refusals.
 const mostPlanned = 64
 
 export const tar: Format = {
@@ -50,7 +50,7 @@ async function* write(session: Session, root: Entity, way: Way): AsyncGenerator<
 function describe({ path, entity }: ArchiveMember): TarMember {
   const { cid, block, kind, size = 0, mtime = 0 } = entity
   const stored = cid.code === codec.dagPb ? readNode(cid, block).unixfs?.mode : undefined
-  // Never setuid, setgid or sticky: whoever unpacks this did not choose to trust its author that far.
+  // Never setuid, setgid or sticky: the user who unpacks it did not choose to trust its author that far.
   const mode = (stored ?? 0o644) & 0o777
   switch (kind) {
     case 'directory':
@@ -72,8 +72,8 @@ function describe({ path, entity }: ArchiveMember): TarMember {
 }
 
 /**
- * The length of the archive when it is small and here, undefined otherwise. Nothing is fetched for it: an answer that can
- * begin does not wait for this. A path that is refused is found here while it can still become a status.
+ * The length of a small archive that is in the tiers, undefined otherwise: nothing is fetched, so the answer does not
+ * wait. A refused path is found here, while it can still be a status.
  */
 async function plannedSize(session: Session, root: Entity, way: Way): Promise<number | undefined> {
   const notHere = new Failure('not-found', 'a block is in no tier', { source: 'tier' })

@@ -1,5 +1,5 @@
-// Everything below an entity as a list of paths, depth first: what an archive holds. A path that would leave the archive
-// where it is unpacked is refused, and so is one that would be written through a symlink of the archive itself.
+// Everything below an entity as a list of paths, depth first, for archives. A path that would leave the archive when
+// unpacked is refused, and so is one through a symlink of the archive itself.
 import { posix } from 'node:path'
 import type { Block } from '../../core/block.ts'
 import { Failure } from '../../core/failure.ts'
@@ -22,7 +22,7 @@ const mostSymlinkPathBytes = 8 * 1024 * 1024
 
 type Open = { readonly path: string; readonly links: AsyncGenerator<ShardLink>; readonly way: Way }
 
-/** `top` is the name of the entity itself, before everything; `toRoot` is how it was reached. */
+/** `top` is the name of the entity in the archive; `toRoot` is how it was reached. */
 export async function* membersOf(
   session: Session,
   root: Entity,
@@ -60,7 +60,7 @@ export async function* membersOf(
   }
 }
 
-/** Names are stored as anybody pleases: `..` in one is only taken where it stays below the top. */
+/** Stored names may be anything: `..` is accepted only where the path stays below the top. */
 function below(root: Entity, top: string, parent: string, name: string): string {
   const path = posix.normalize(`${parent}/${name}`)
   const isOdd =
