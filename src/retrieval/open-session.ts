@@ -3,14 +3,14 @@
 import type { CID } from 'multiformats/cid'
 import { isIdentity, isProvable } from '../core/block.ts'
 import type { Clock } from '../core/clock.ts'
-import { orAborted } from '../core/deadline.ts'
-import { cancelled, isFailure } from '../core/failure.ts'
+import { cancelled } from '../core/failure.ts'
 import { createGuard } from './policy.ts'
 import { createReadAhead, type Room } from './read-ahead.ts'
 import { createRequestClock } from './request-clock.ts'
 import type { DagWant, Session, SessionOptions } from './session.ts'
-import { notCached, notHere, unprovable } from './session-failures.ts'
-import type { Found as Held, Look } from './tiers/stack.ts'
+import { unprovable } from './session-failures.ts'
+import { createTierReader } from './tier-reader.ts'
+import type { Found as Held } from './tiers/stack.ts'
 import { createUpstreamReader, type Flying, type LastFrom } from './upstream-reader.ts'
 
 /** What all requests share. */
@@ -30,6 +30,10 @@ export function openSession(
   const clock = createRequestClock({ ...shared, signal })
   const { inTime } = clock
   const upstreams = createUpstreamReader({ clock, account, signal, noCache, client }, shared)
+  const { fromSlowTiers, fetchHeld } = createTierReader({
+    ...{ stack, notFound, inTime, signal, onlyIfCached, fromTier, fromUpstreams },
+    onHeld: () => (wasHeld = true),
+  })
   const isHeld = () => wasHeld
   const { check, ...guard } = createGuard(policy)
   const ahead = createReadAhead({ fetch, fetchHeld, isHeld, check, room: shared.room, clock: shared.clock })
@@ -54,77 +58,6 @@ export function openSession(
     const bytes = await upstreams.get(cid, around, lastFrom)
     lastFrom = 'upstream'
     return bytes
-  }
-
-  /** What the slow tiers have, `late` as soon as it is worth asking somebody else too. */
-  async function whileWorthIt(cid: CID, look: Look): Promise<Held | undefined | 'late'> {
-    if (onlyIfCached) return inTime(cid, () => look.found)
-    return inTime(cid, () => Promise.race([look.found, look.overdue.then(() => 'late' as const)]))
-  }
-
-  /** Whoever brings it first, and nothing only when nobody has it. */
-  async function fromEither(cid: CID, around: DagWant | undefined, look: Look): Promise<Uint8Array> {
-    const others = fromUpstreams(cid, around)
-    const tiers = look.found.then((held) => held ?? Promise.reject(nothing))
-    others.catch(() => {})
-    try {
-      return await inTime(cid, () => Promise.any([tiers.then(fromTier), others]))
-    } catch (error) {
-      if (isFailure(error, 'cancelled')) throw error
-      return await others
-    } finally {
-      if (notFound.look(cid, '')) tiers.then(() => notFound.forget(cid)).catch(() => {})
-    }
-  }
-
-  async function fromSlowTiers(cid: CID, around: DagWant | undefined): Promise<Uint8Array> {
-    const outages = stack.outages
-    const look = stack.look(cid)
-    try {
-      const held = await whileWorthIt(cid, look)
-      if (held === 'late') return await fromEither(cid, around, look)
-      if (held) {
-        wasHeld = true
-        return fromTier(held)
-      }
-      if (onlyIfCached) throw notCached(cid)
-      return await fromUpstreams(cid, around)
-    } catch (error) {
-      const late = isFailure(error, 'timeout') ? await fromHere(look) : undefined
-      const held = late ?? (stack.outages === outages ? undefined : await lastResort(cid, error))
-      if (!held)
-        throw isFailure(error, 'unavailable') && error.facts.alone && stack.outages === outages ? notHere(error) : error
-      notFound.forget(cid)
-      return fromTier(held)
-    } finally {
-      look.leave()
-    }
-  }
-
-  /** Time is up, and our own disk has not come to say what it has: no reason to deny what lies here. */
-  async function fromHere(look: Look): Promise<Held | undefined> {
-    const here = Promise.race([look.found, look.here.then(() => undefined)])
-    return orAborted(signal, here).catch(() => undefined)
-  }
-
-  /** A tier was passed over because others are quicker. Now there are no others. */
-  async function lastResort(cid: CID, error: unknown): Promise<Held | undefined> {
-    if (signal.aborted || !isFailure(error, 'unavailable')) return undefined
-    return inTime(cid, (own) => stack.findPatiently(cid, 'beyond', own)).catch(() => undefined)
-  }
-
-  /** From the tiers alone. Whoever wants it meanwhile joins the same look. */
-  async function fetchHeld(cid: CID): Promise<Uint8Array> {
-    const near = await stack.findFast(cid, signal)
-    if (near) return fromTier(near)
-    const look = stack.look(cid)
-    try {
-      const held = await inTime(cid, () => look.found)
-      if (!held) throw nothing
-      return fromTier(held)
-    } finally {
-      look.leave()
-    }
   }
 
   async function fetch(cid: CID, around: DagWant | undefined): Promise<Uint8Array> {
@@ -159,5 +92,3 @@ export function openSession(
     },
   }
 }
-
-const nothing = new Error('no tier has it')
