@@ -1,5 +1,5 @@
-// Notices that the process which started this one is gone. npm passes a SIGTERM to its shell only, and a SIGHUP to nobody;
-// a launcher that is killed passes nothing on. The gateway would go on answering, known to no supervisor.
+// Stops the gateway when the process that started it is gone. npm passes SIGTERM to its shell only, and SIGHUP to no
+// process; a killed launcher passes nothing on. The gateway would go on answering, unknown to any supervisor.
 import { execFileSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { basename } from 'node:path'

@@ -1,5 +1,5 @@
-// One call to a provider's API: clocks, a bounded answer, and errors in the four classes that decide what happens next.
-// Providers have sockets of their own, shared with nobody: an answer meant for one must never be read by another.
+// One call to a provider's API: timeouts, a bounded answer, and errors in the four classes that decide what happens
+// next. Each provider has its own sockets: an answer to one must never be read by another.
 import { Readable } from 'node:stream'
 import { Agent, request } from 'undici'
 import type { Clock } from '../../src/core/clock.ts'
@@ -132,7 +132,7 @@ async function* watched(body: AsyncIterable<Uint8Array>, alive: () => void): Asy
   }
 }
 
-/** What the status says; which words it used is told, cut short (and without our secrets: secrets.ts). */
+/** The failure for a status, with the service's words cut short (and without secrets: secrets.ts). */
 export function refusal(name: string, reply: Reply, now: number): Failure {
   const { status } = reply
   const what = `it answered ${status}${reasonIn(reply)}`
@@ -140,7 +140,7 @@ export function refusal(name: string, reply: Reply, now: number): Failure {
   if (status === 403 && /PAID_FEATURE_ONLY/.test(reply.text)) return failed(name, what, 'quota')
   if (status === 403) return failed(name, `${what}; its token in the configuration lacks this permission`, 'auth')
   if (status === 402 || status === 409 || status === 418) return failed(name, what, 'quota')
-  // It has come back to where it was sent from: the next try would, too.
+  // The upload came back in a loop: the next try would, too.
   if (status === 508) return failed(name, what, 'content')
   if ([408, 425, 429].includes(status) || status >= 500) {
     return failed(name, what, 'transient', { retryAfterMs: parseRetryAfter(reply.header('retry-after'), now) })
@@ -148,7 +148,7 @@ export function refusal(name: string, reply: Reply, now: number): Failure {
   return failed(name, what, 'content')
 }
 
-/** Error bodies come in many shapes, and as pages of proxies: one short line of what can be made out. */
+/** Error bodies have many shapes, pages of proxies included: one short line of them. */
 function reasonIn({ json }: Reply): string {
   const body = (json ?? {}) as Record<string, unknown>
   const inner =

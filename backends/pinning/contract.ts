@@ -41,11 +41,11 @@ export const addOptionsOfKubo = ({ cidVersion, isRaw, chunkBytes, width }: Shape
   progress: 'false',
 })
 
-/** What is to be kept. It can be read again and again, each time the same bytes, so the next provider gets them too. */
+/** An upload. It can be read again and again with the same bytes, so that every provider gets them. */
 export interface Upload {
   readonly cid: CID
   readonly profile: Profile
-  /** Who it has come through, us included (CDN-Loop, RFC 8586): for a provider that is a gateway like this one. */
+  /** The gateways it came through, this one included (CDN-Loop, RFC 8586): for a provider that is such a gateway. */
   readonly via?: string
   /** Bytes of the file; of its blocks, where the root is none. */
   readonly bytes: number
@@ -119,8 +119,8 @@ export type ProviderContext = {
 }
 
 /**
- * How what a provider holds is read: an upstream, as `retrieval.upstreams` would name it. What comes from it is proved like
- * everybody's, so nothing is promised of it but that it is the operator's own.
+ * How to read from a provider: an upstream, as `retrieval.upstreams` would name it. Its bytes are verified like all
+ * others.
  */
 export type ReadBack = {
   readonly use: string
@@ -140,7 +140,7 @@ export type LeftStore<Options = unknown> = {
 export type ProviderKind<Options extends z.ZodType = z.ZodType> = {
   readonly use: string
   readonly options: Options
-  /** It gets no bytes from us, but fetches them by CID: somebody else has to be given them. */
+  /** The provider fetches bytes by CID: another provider has to be given them. */
   readonly fetches?: boolean
   /**
    * Where what it holds is read back. `undefined`: these options name no place, and the operator is told; `false`: the

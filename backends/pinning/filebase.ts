@@ -61,7 +61,7 @@ function readBack({
 
 function createFilebase(settings: z.output<typeof options>, { name, userAgent, clock }: ProviderContext): Provider {
   const variant = variants[settings.variant]
-  /** Stored without a fault, and without a CID as yet: it is asked about, and not sent again. */
+  /** Stored, and without a CID yet: the next attempt asks for the CID and does not send it again. */
   const stored = new LRUCache<string, true>({ max: mostStored })
   const { open: s3, close } = createClient({ ...settings, endpoint: settings.endpoint ?? variant.endpoint, userAgent })
 
@@ -94,7 +94,7 @@ function createFilebase(settings: z.output<typeof options>, { name, userAgent, c
   async function store(upload: Upload, signal: AbortSignal): Promise<void> {
     const { client, sdk } = await s3()
     const body = Readable.from(variant.car ? upload.car(signal) : upload.file(signal), { objectMode: false })
-    // The SDK does not listen for it, and an error of a stream that nobody hears ends the process.
+    // The SDK does not listen for stream errors, and an unhandled one ends the process.
     const unread = new AbortController()
     body.once('error', (error) => unread.abort(error))
     const put = new sdk.PutObjectCommand({
@@ -140,7 +140,7 @@ function createFilebase(settings: z.output<typeof options>, { name, userAgent, c
         const key = upload.cid.toString()
         if (!stored.has(key))
           await store(upload, signal).catch(async (error: unknown) => {
-            // Of a large one the answer may get lost while it is imported: an object is there whole or not at all.
+            // The answer for a large object may get lost while it is imported: an object exists whole or not at all.
             if (signal.aborted || statusOf(error) !== undefined || !(await look(upload.cid, signal)).isThere)
               throw error
           })
@@ -189,7 +189,7 @@ function createClient(settings: ClientOptions): { open(): Promise<Opened>; close
       // Neither knows the checksums newer SDKs add by themselves; the CID that comes back is checked instead.
       requestChecksumCalculation: 'WHEN_REQUIRED',
       responseChecksumValidation: 'WHEN_REQUIRED',
-      maxAttempts: 1, // a stream cannot be sent twice; whoever called tries again with a new one
+      maxAttempts: 1, // a stream cannot be sent twice; the caller tries again with a new one
       requestHandler: {
         connectionTimeout: settings.connect,
         // Silence, not the whole of a request, however large: that one has the caller's clock.

@@ -1,5 +1,5 @@
-// Another service with this same POST /add: another cidgate, or one of its relatives. It decides the CID by itself, so what
-// it says is compared like everybody's.
+// Another service with the same POST /add, such as another cidgate. It computes the CID itself, and its CID is compared
+// like every provider's.
 import type { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { parseCid } from '../../src/core/cid.ts'

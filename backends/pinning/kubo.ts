@@ -1,5 +1,5 @@
-// Kubo's RPC and its relatives (Filebase RPC, Infura accounts): the upload as a CAR, so that the CID is kept, or as a file
-// with every option spelled out. What is only said behind a 200 (a pin that failed, a trailer) is looked for.
+// Kubo's RPC and its relatives (Filebase RPC, Infura accounts): the upload as a CAR, which keeps the CID, or as a file
+// with every option set. Errors that come after a 200 (a failed pin, a trailer) are found.
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { authorization, call, createProviderAgent, failed, jsonLines, type Reply } from './call.ts'
@@ -114,7 +114,7 @@ function createKubo(settings: z.output<typeof options>, { name, userAgent, clock
     },
     async probe(signal) {
       await rpc('version', {}, signal)
-      // The version is told to anybody; this one needs the rights that pinning needs.
+      // `version` needs no rights; this command needs those of pinning.
       await rpc('pin/ls', { arg: 'bafkqaaa', type: 'recursive' }, signal, undefined, [500])
     },
     close: () => agent.destroy(),

@@ -63,7 +63,7 @@ export const gateway = (usual: string) =>
 
 export type GatewayOption = z.output<ReturnType<typeof gateway>>
 
-/** Only where the operator named the place: its address may be one of their own network. */
+/** The operator named the address, so it may be in a private network. */
 export function readGateway(said: GatewayOption, connectMs: number): ReadBack | false | undefined {
   if (said === undefined || said === false) return said
   const { url, use, headers } = typeof said === 'string' ? { url: said, use: 'trustless', headers: {} } : said

@@ -1,5 +1,5 @@
-// An upload in pieces (TUS): nothing of it is kept in memory, and after whatever went wrong it goes on where the service
-// says that it stands, in the same attempt or in the next one.
+// A resumable upload (TUS): nothing is kept in memory, and after a failure it continues from the offset that the
+// service reports, in the same attempt or the next one.
 import { LRUCache } from 'lru-cache'
 import type { Clock } from '../../src/core/clock.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
@@ -15,7 +15,7 @@ export type PiecesOptions = {
   readonly ask: (method: Call['method'], url: string, signal: AbortSignal, more?: Partial<Call>) => Promise<Reply>
 }
 
-/** How much of it the service has, and what it calls it once it has all. */
+/** The offset that the service has, and its CID for the upload once complete. */
 type UploadedSoFar = { readonly offset: number; readonly cid: string | undefined }
 
 const tus = { 'tus-resumable': '1.0.0' } as const
@@ -48,7 +48,7 @@ export function createPieces({ name, clock, files, metadata, pieceBytes, ask }: 
     return { offset, cid: reply.header('upload-cid') }
   }
 
-  /** Undefined: it does not know the upload any more, or does not say. */
+  /** Undefined: the service no longer knows the upload, or does not say. */
   async function look(place: string, total: number, signal: AbortSignal): Promise<UploadedSoFar | undefined> {
     const reply = await ask('HEAD', place, signal, { headers: tus, accept: [400, 404, 405, 410, 412] })
     return reply.status >= 400 ? undefined : standIn(reply, undefined, total)
@@ -140,7 +140,7 @@ function createReader(upload: Upload, signal: AbortSignal) {
 
   function stop(): void {
     open?.own.abort(new Failure('cancelled', 'the piece is not sent any more', { source: 'ours' }))
-    // It may be in the middle of a read: that ends by its signal, and nobody waits for it.
+    // A read in progress ends by its signal; it is not awaited.
     open?.chunks.return?.()?.catch(() => {})
     open = undefined
   }

@@ -79,7 +79,7 @@ function createPinata(settings: z.output<typeof options>, { name, userAgent, clo
   async function whole(upload: Upload, signal: AbortSignal): Promise<string | undefined> {
     const form = fileForm(
       { field: 'file', type: carType, bytes: upload.carBytes, content: upload.car(signal) },
-      // Without it files are private: stored, paid for, and readable by nobody.
+      // Without it files are private: stored, paid for, and not readable by clients.
       { network: 'public', name: settings.uploadName, car: 'true' },
     )
     const { json } = await ask('POST', files, signal, form)
@@ -94,7 +94,7 @@ function createPinata(settings: z.output<typeof options>, { name, userAgent, clo
     return found.flatMap((one) => (typeof one.id === 'string' && isSame(one.cid, cid) ? [one.id] : []))
   }
 
-  /** It took the upload and did not name it: whether it has it is in its list, a moment later. */
+  /** The service took the upload and named no CID: its list shows it a moment later. */
   async function lookUp(cid: CID, signal: AbortSignal): Promise<CID> {
     for (let waitMs = firstLookMs; waitMs <= mostLookMs; waitMs *= 2) {
       if ((await listed(cid, signal)).length > 0) return cid

@@ -1,5 +1,5 @@
-// Any IPFS Pinning Service API, by CID: a second home. It carries no bytes: the service fetches them from whoever has them,
-// so it can never be the only provider. Asking twice would make two pins, so it is looked for first.
+// Any IPFS Pinning Service API, by CID. It carries no bytes: the service fetches them from the network, so it can never
+// be the only provider. A second request would make a second pin, so existing ones are looked for first.
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { call, createProviderAgent, failed, type Reply } from './call.ts'
@@ -101,7 +101,7 @@ function createPsa(settings: z.output<typeof options>, { name, userAgent, clock 
       const { cid } = upload
       const had = await known(cid, signal)
       let pin = had.find(({ status }) => status === 'pinned') ?? had.find(({ status }) => status !== 'failed')
-      // What failed is not taken up again by the service, and would be there beside the new one for ever.
+      // The service does not retry a failed pin, which would stay beside the new one.
       if (!pin) await remove(had, signal)
       pin ??= read((await ask('POST', 'pins', signal, { cid: cid.toString(), origins: settings.origins })).json)
       for (let waitMs = firstPollMs; pin.status !== 'pinned'; waitMs = Math.min(mostPollMs, waitMs * 2)) {

@@ -1,5 +1,5 @@
-// What a service says goes on to clients, to the log and to /readyz, and some repeat the very header they refuse. So every
-// error of every provider passes here, and what its options keep secret is taken out, whoever said it.
+// Removes secrets from errors. A service's words reach clients, the log and /readyz, and some services repeat the
+// header that they refuse. Every error of every provider passes here.
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import type { Provider, ProviderKind } from './contract.ts'
 

@@ -11,22 +11,19 @@ export type TierTraits = {
   readonly persistent: boolean
   /** Other instances see it too: an upload must be in here before it is acknowledged. */
   readonly shared: boolean
-  /** Nobody else can have written into it: what comes out need not be hashed again. */
+  /** No other process writes into it: blocks from it need not be hashed again. */
   readonly trusted: boolean
   /** Never loses what it has: no cache of this machine that is asked after it need have it too. */
   readonly keeps?: boolean
 }
 
-/** One call while it goes on: what its caller wants, and what the caller is told. */
+/** Options and callbacks of one call. */
 export type Call = {
-  /** Ask even a tier that failed lately, since nobody else could be asked at all. Only a guard looks at it. */
+  /** Ask even a tier that failed recently, since no other source is left. Only a guard reads this. */
   readonly anyway?: boolean
-  /** Said by the tier: the call has left our own line and goes to the store. */
+  /** Called by the tier: the call has left the gateway's queue and goes to the store. */
   readonly begun?: () => void
-  /**
-   * Said by a guard: it takes longer than is worth waiting for without asking somebody else too. The call goes on. `isWell`: it
-   * takes no longer than usual, but has mostly had nothing lately.
-   */
+  /** Called by a guard: the call takes so long that another source should be asked, too. The call goes on. */
   readonly overdue?: (isWell?: boolean) => void
 }
 
@@ -34,15 +31,15 @@ export type Call = {
 export type StoredRecord = { readonly bytes: Uint8Array; readonly tag?: string | undefined }
 
 /**
- * Records of names, beside the blocks: bytes under a key, and what is under it changes. Who reads one proves it. A miss, an
- * outage and a signal are as with blocks.
+ * Records of names, beside the blocks: mutable bytes under a key. Readers verify them. Misses, outages and signals are
+ * as with blocks.
  */
 export interface Records {
   read(key: string, signal?: AbortSignal, call?: Call): Promise<StoredRecord | undefined>
   /**
-   * Puts `bytes` in the place of what was read, `over`; undefined: of nothing. False: something else is there by now, and
-   * stays. A store that cannot compare and write in one step may miss what is written in the same moment. After `keepMs`
-   * nobody asks for it any more.
+   * Replaces `over`, the record that was read, by `bytes`; undefined: there was none. False: the store has another
+   * record by now, which stays. A store without compare-and-set may miss a concurrent write. After `keepMs` the record
+   * is no longer read.
    */
   replace(
     key: string,
@@ -73,7 +70,7 @@ export interface Tier {
   delete(cid: CID, signal?: AbortSignal, call?: Call): Promise<void>
   /** What a store that instances share keeps besides blocks. Absent: nothing. */
   readonly records?: Records
-  /** Touches the world once: credentials, reachability, room. Rejects with a Failure that says what to mend. */
+  /** Checks credentials, reachability and room once. Rejects with a Failure that says what to fix. */
   probe?(signal?: AbortSignal): Promise<void>
   close(): Promise<void>
 }

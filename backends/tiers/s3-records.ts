@@ -1,5 +1,5 @@
-// Records as objects of the bucket that has the blocks. S3 compares and writes in one step: who writes one names the one that
-// was read, by its ETag. A store that does not know this is looked into, and then written to.
+// Records as objects in the blocks' bucket. S3 compares and writes in one step: the writer names the ETag that it read.
+// With a store that does not know this, the record is read, then written.
 import type Keyv from 'keyv'
 import type { StoredRecord } from './contract.ts'
 import { isSame, type RecordSteps } from './keyv-records.ts'
@@ -37,7 +37,7 @@ export function s3Records(): RecordSteps {
       return await put(condition)
     } catch (error) {
       const status = statusOf(error)
-      // Another one is there, or none any more, or somebody else writes it at this moment.
+      // Another record is there, or none, or another instance writes at this moment.
       if (status === 412 || status === 409 || isMissing(error)) return false
       if (!compares || (status !== 400 && status !== 501)) throw error
       await put({})

@@ -25,7 +25,7 @@ export type Question = {
 }
 
 export interface UpstreamResponse {
-  /** Each chunk within the idle clock, which runs only while somebody waits for one. */
+  /** Each chunk arrives within the idle timeout, which runs only while a reader waits. */
   readonly chunks: AsyncIterable<Uint8Array>
   readonly trailers: () => Readonly<Record<string, string | string[] | undefined>>
   readonly contentLength: number | undefined
@@ -40,7 +40,7 @@ export async function ask(question: Question): Promise<UpstreamResponse> {
   try {
     return await askOnce(question)
   } catch (error) {
-    // A kept connection that the other side had just closed says nothing about the upstream: once more, on a new one.
+    // A reused connection that the server had just closed says nothing about the upstream: try once more on a new one.
     if (!isStaleSocket(error) || question.method === 'POST') throw error
     return await askOnce(question)
   }
@@ -70,7 +70,7 @@ async function askOnce(question: Question, site = question.url, hops = 0): Promi
       dispatcher: agent,
       signal: own.signal,
     })
-    response.body.on('error', () => {}) // reading it tells; nobody may be reading when it breaks
+    response.body.on('error', () => {}) // the reader sees the error; without a reader it must not end the process
     const { statusCode, headers } = response
     if (redirections.has(statusCode)) {
       const location = oneOf(headers['location'])
@@ -138,7 +138,7 @@ async function* chunksOf(
   }
 }
 
-/** What was asked for may be there, and only not in this form. */
+/** The upstream may have the content in another format. */
 const refusesFormat = { refuses: 'format' } as const
 
 const failure = (kind: FailureKind, message: string, cause?: unknown) =>
@@ -208,7 +208,7 @@ function refusal(name: string, status: number, retryAfter: string | undefined, s
   if (status === 500 && /(block|ipld|path).{0,40}not found|no link named/i.test(said))
     return failure('not-found', `${name} does not have it`)
   if (status === 504) return failure('timeout', `${name} answered with 504 (gateway timeout)`)
-  // 502, 503 and what proxies say beyond: whatever stands in front could not reach it now.
+  // 502, 503 and the codes of proxies: a proxy in front could not reach the upstream.
   const unreachable = status === 502 || status === 503 || status >= 520
   const facts = { isIll: status >= 500, ...(unreachable && { unreachable }) }
   return new Failure('broken', `${name} answered with ${status}`, { source: 'upstream', facts })

@@ -103,7 +103,7 @@ export function createAgent({ url, connectMs, connections, allowPrivate }: PoolO
 const local: LookupFunction = (hostname, options, callback) =>
   dnsLookup(hostname.endsWith('.localhost') ? 'localhost' : hostname, options, callback)
 
-/** So many sockets at once, whatever they lead to; who comes later waits. */
+/** At most so many sockets at once, whatever their host; further connects wait. */
 function boundedBy(most: number, connect: buildConnector.connector): buildConnector.connector {
   const line: (() => void)[] = []
   let open = 0

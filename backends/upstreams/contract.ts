@@ -1,5 +1,5 @@
-// An upstream is somebody else's gateway, asked for blocks. It speaks a protocol and nothing else: proof, retries,
-// scores and hedging belong to the race. Every upstream passes src/testing/upstream.ts.
+// An upstream is another gateway that is asked for blocks. It only speaks a protocol: verification, retries, scores and
+// hedging belong to the race. Every upstream passes src/testing/upstream.ts.
 import type { CID } from 'multiformats/cid'
 import type { z } from 'zod'
 import type { Block } from '../../src/core/block.ts'

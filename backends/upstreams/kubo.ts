@@ -87,7 +87,7 @@ function createKubo(settings: z.output<typeof options>, { name, userAgent, clock
       const began = clock.monotonic()
       const answer = await call('version', {}, 'application/json', signal)
       await readBlock(name, answer)
-      // The version is told to whoever may do anything; this one needs the right that reading needs.
+      // `version` needs no rights; this command needs those of reading.
       const findings: string[] = []
       let lied = false
       const raw = await finding(findings, 'block/get', async () => {

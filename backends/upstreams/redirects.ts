@@ -1,5 +1,5 @@
-// Where an answer may send us on to: the same host, and, where the operator allows it, the subdomain of that host which the
-// path gateway specification makes of the very thing that was asked for. Nowhere else.
+// Which redirects are followed: to the same host, and, where the operator allows it, to the subdomain of that host
+// which the path gateway specification defines for the same content.
 import { parseCid } from '../../src/core/cid.ts'
 
 export type Redirects = 'site' | 'subdomains'
@@ -21,7 +21,7 @@ export function followed(
   return isSameHost || (redirects === 'subdomains' && isOwnSubdomain(to, site)) ? to : undefined
 }
 
-/** `<cid>.ipfs.<host>` for `<host>/ipfs/<cid>`; keys likewise. Any other subdomain may be somebody else's. */
+/** `<cid>.ipfs.<host>` for `<host>/ipfs/<cid>`; keys likewise. Any other subdomain may belong to another party. */
 export function isOwnSubdomain(to: URL, site: URL): boolean {
   const [, space = '', name = ''] = /.*\/(ipfs|ipns)\/([^/]+)/.exec(site.pathname) ?? []
   const [label = '', ...rest] = to.hostname.split('.')

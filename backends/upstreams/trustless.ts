@@ -27,7 +27,7 @@ const refusalsToBelieve = 3
 
 const carQuestion = 'CAR'
 
-/** The empty identity CID: every trustless gateway has it, and asking for it costs nobody anything. */
+/** The empty identity CID: every trustless gateway has it, at no cost. */
 const probeCid = CID.parse('bafkqaaa')
 
 export const trustless: UpstreamKind<typeof options> = {
@@ -115,7 +115,7 @@ function createTrustless(settings: z.output<typeof options>, { name, userAgent, 
   }
 }
 
-/** It could not be talked to: the failure has the code of a connection behind it, or says that nobody was there. */
+/** The upstream could not be reached: the failure has the code of a connection error, or a proxy said so. */
 export const isUnreachable = ({ kind, cause, facts }: Failure): boolean =>
   kind === 'broken' &&
   (facts.unreachable === true || typeof (cause as { code?: unknown } | undefined)?.code === 'string')
@@ -141,7 +141,9 @@ function entityBytes({ scope, range }: DagWant): { 'entity-bytes'?: string } {
   return { 'entity-bytes': `${range.from}:${range.to ?? '*'}` }
 }
 
-/** One block. Where no length was said, an answer that was cut may look whole: bytes that prove nothing are no lie then. */
+/**
+ * Reads one block. Without a Content-Length a truncated answer may look whole: wrong bytes do not count as a lie then.
+ */
 export async function readOne(name: string, answer: UpstreamResponse, cid: CID): Promise<Uint8Array> {
   const bytes = await readBlock(name, answer)
   if (answer.contentLength !== undefined || isIdentity(cid) || proves(cid, bytes)) return bytes

@@ -1,5 +1,4 @@
-// The admin address: is it alive, is it ready, what does it count, which uploads are still on their way. Never mounted on the
-// public one.
+// The admin address: liveness, readiness, metrics, and uploads in progress. Never mounted on the public address.
 import express, { type Express } from 'express'
 import { CID } from 'multiformats/cid'
 import type { Metrics } from '../observe/metrics.ts'
@@ -39,7 +38,7 @@ export function createAdmin({ metrics, ready, uploads }: AdminDeps): Express {
     const open = uploads.open()
     response.json({ open: open.length, uploads: open.slice(0, mostListed) })
   })
-  // Not a POST: a page of another origin cannot send this without asking first, and is never told yes.
+  // DELETE and not POST: a page of another origin needs a preflight for it, which is never allowed.
   app.delete('/uploads/:cid/:provider', async (request, response) => {
     const { cid, provider } = request.params
     const asked = uploads.open().find((one) => one.cid === cid)

@@ -1,5 +1,5 @@
-// What is known of the parts this gateway stands on: looked at in the background, so that whoever asks gets an answer at
-// once and asking costs the parts nothing.
+// Checks providers, tiers and upstreams in the background, so that /readyz answers at once and asking it costs them
+// nothing.
 import type { Clock } from '../core/clock.ts'
 import { withDeadline } from '../core/deadline.ts'
 import { cancelled, Failure } from '../core/failure.ts'
@@ -11,7 +11,7 @@ export type Check = {
   readonly name: string
   readonly ok: boolean
   readonly why?: string
-  /** How long the look took. */
+  /** How long the check took. */
   readonly ms?: number
 }
 
@@ -19,7 +19,7 @@ export type Looked = { readonly name: string; readonly look: (signal: AbortSigna
 
 const lookMs = 10_000
 
-/** One look, with a deadline; never rejects. */
+/** One check, with a deadline; never rejects. */
 export async function lookAt({ name, look }: Looked, clock: Clock, signal?: AbortSignal): Promise<Check> {
   const began = clock.monotonic()
   const late = () => new Failure('timeout', `it did not answer within ${lookMs / 1000} s`, { source: 'ours' })
@@ -33,7 +33,7 @@ export async function lookAt({ name, look }: Looked, clock: Clock, signal?: Abor
 }
 
 export interface Checks {
-  /** The last look at each; what was not looked at yet is not in it. */
+  /** The last check of each part; without those that were not checked yet. */
   list(): readonly Check[]
   close(): void
 }

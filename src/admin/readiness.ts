@@ -1,11 +1,11 @@
-// What /readyz says. Reads go on whatever becomes of providers, tiers and upstreams, so only stopping makes a gateway
-// unready; whether uploads can be confirmed now is a question of its own.
+// The answer of /readyz. Reads work whatever happens to providers, tiers and upstreams, so only stopping makes a
+// gateway unready; whether uploads can be confirmed is told separately.
 import type { Check, Checks } from './checks.ts'
 
 export type Readiness = {
   readonly ready: boolean
   readonly draining: boolean
-  /** The disk and enough providers were well when they were last looked at; undefined: not all were looked at yet. */
+  /** The disk and enough providers passed their last check; undefined: not all were checked yet. */
   readonly uploads: boolean | undefined
   readonly checks: readonly Check[]
 }

@@ -1,4 +1,4 @@
-// What the metrics read, and where. Names are ours but for those that operators of other gateways know already.
+// The metrics and where they read their values. Names are ours, except those that operators of other gateways know.
 
 import type { ServerResponse } from 'node:http'
 import type { Failure } from '../core/failure.ts'
@@ -15,7 +15,7 @@ export interface RequestCounts {
   failures(): Iterable<Sample>
 }
 
-/** Counts what became of each request that took the long way. */
+/** Counts the outcome of each request that the fast path did not answer. */
 export function createRequestCounts(): RequestCounts {
   const statuses = new Map<number, number>()
   const sources = new Map<string, number>()

@@ -1,4 +1,4 @@
-// `cidgate check`: what can be known of a configuration without touching what it names on other machines.
+// `cidgate check`: everything that can be checked in a configuration without contacting other machines.
 import { accessSync, constants } from 'node:fs'
 import { ConfigError } from '../config/complaints.ts'
 import { type Config, loadWithPlaces, located } from '../config/load.ts'
@@ -26,7 +26,7 @@ export async function checkCommand(file: string): Promise<number> {
   return 0
 }
 
-/** What is good may still not be what is meant. */
+/** Notes on a valid configuration that may not be what the operator meant. */
 async function notes(config: Config): Promise<string[]> {
   const lease = createKept().lease()
   try {

@@ -1,5 +1,5 @@
-// What `cidgate doctor` looks at: everything a configuration stands on is touched once, side by side; one line each, and what
-// to mend.
+// The checks of `cidgate doctor`: everything that a configuration uses is tried once, in parallel; one line each, with
+// what to fix.
 import { randomUUID } from 'node:crypto'
 import { mkdir, rm, statfs, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -17,7 +17,7 @@ import { createKept } from '../wiring/kept.ts'
 import { notesOn } from '../wiring/left.ts'
 import { nothingOfItsOwn, type Whole } from '../wiring/whole.ts'
 
-/** 0: it can work. 1: a provider, a tier or the data folder cannot be used, or not one upstream. */
+/** 0: the gateway can work. 1: a provider, a tier, the data folder or every upstream fails. */
 export async function lookAtAll(config: Config): Promise<number> {
   const clock = systemClock
   const { through } = config.upload
@@ -52,7 +52,7 @@ export async function lookAtAll(config: Config): Promise<number> {
     const [needed, asked] = await Promise.all([lookAll(must), lookAll(upstreams)])
     for (const check of [...needed, ...asked]) process.stdout.write(`${lineOf(check)}\n`)
     for (const note of await notes(whole)) process.stdout.write(`note ${note}\n`)
-    // What a provider holds is the least of what is not here.
+    // Upstreams that only read back from providers do not count: they have little of what is not here.
     const others = asked.filter((_, index) => members[index]?.of === undefined)
     const isAsking = others.length === 0 || others.some(({ ok }) => ok)
     if (!isAsking) process.stdout.write('no upstream can be used: only content that is stored here can be read\n')
@@ -60,7 +60,7 @@ export async function lookAtAll(config: Config): Promise<number> {
       process.stdout.write('fix what is bad, or remove it from the configuration; then run doctor again\n')
     return needed.every(({ ok }) => ok) && isAsking ? 0 : 1
   } finally {
-    // What was looked at was said; a backend that cannot be closed is no reason to say it otherwise.
+    // The results are printed by now; a backend that cannot be closed does not change them.
     await inTime(lease.end()).catch(() => {})
   }
 }
@@ -72,7 +72,7 @@ const inTime = <T>(work: Promise<T>): Promise<T> => {
   return withDeadline({ ms: noteMs, clock: systemClock, late }, () => work)
 }
 
-/** Where the data folder hangs, that was said already. */
+/** A data folder that hangs was reported already. */
 const notes = (whole: Whole): Promise<string[]> => inTime(notesOn(whole)).catch(() => [])
 
 const lookAll = (looked: readonly Looked[]): Promise<Check[]> =>
@@ -81,7 +81,7 @@ const lookAll = (looked: readonly Looked[]): Promise<Check[]> =>
 const lineOf = ({ name, ok, why, ms }: Check): string =>
   `${ok ? 'ok  ' : 'bad '} ${name} (${ms} ms)${ok ? '' : `: ${why}`}`
 
-/** As at a start: a list that cannot be read now may still be there as a copy. */
+/** As at a start: a list that cannot be read may have a copy. */
 async function isReadable(list: string, { data, retrieval: { userAgent } }: Config, clock: Clock): Promise<void> {
   const folder = join(data, 'denylists')
   const lists = await loadDenylists([list], { clock, log: silentLog, userAgent, folder, onChange: () => {} })
@@ -90,7 +90,7 @@ async function isReadable(list: string, { data, retrieval: { userAgent } }: Conf
 
 const leastFreeBytes = 256 * 1024 * 1024
 
-/** Rights alone do not say it: a disk may be full, or mounted to be read. */
+/** Permissions are not enough: a disk may be full, or mounted read-only. */
 async function isWritable(folder: string): Promise<void> {
   const refused = (why: string, cause?: unknown) => new Failure('refused', why, { source: 'ours', cause })
   try {

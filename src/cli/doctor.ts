@@ -1,15 +1,15 @@
-// `cidgate doctor`: the looks are taken in a process of its own, which is killed when all was said. A look that hangs on a
-// disk cannot be stopped: it would keep its process for as long as the disk hangs, also behind `process.exit`.
+// `cidgate doctor`: the checks run in a child process, which is killed at the end. A check that hangs on a disk cannot
+// be stopped: it would keep its process for as long as the disk hangs, even after `process.exit`.
 import { fork } from 'node:child_process'
 import { extname } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { type Config, loadConfig } from '../config/load.ts'
 import { systemClock } from '../core/clock.ts'
 
-/** Says to the process that it is the one that looks. */
+/** Tells the child process that it runs the checks. */
 const marker = 'CIDGATE_DOCTOR'
 const program = fileURLToPath(new URL(`./main${extname(import.meta.url)}`, import.meta.url))
-/** Longer than all that it waits for, one after another. */
+/** Longer than all checks and notes, one after another. */
 const wholeMs = 60_000
 
 export function doctorCommand(file: string | undefined): Promise<number> {
@@ -41,10 +41,10 @@ async function looks(): Promise<number> {
   const config = await new Promise<Config>((resolve) =>
     process.once('message', (message) => resolve(message as Config)),
   )
-  // What cannot be looked at at all ends this process by itself.
+  // A child that cannot check anything ends by itself.
   process.channel?.unref()
   const code = await (await import('./doctor-looks.ts')).lookAtAll(config)
-  // Nothing that was said may be lost to the end that comes now.
+  // Flushes standard output before the process is killed.
   await new Promise<void>((resolve) => process.stdout.write('', () => resolve()))
   await new Promise<void>((resolve) => process.send?.(code, () => resolve()))
   return code

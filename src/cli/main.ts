@@ -1,5 +1,5 @@
-// The command line: argv to a command, and a command to an exit code. 0 it worked, 1 it failed, 2 it was asked wrongly.
-// Commands are imported when they are asked for, so that `--help` does not wait for the gateway.
+// The command line: argv to a command, and a command to an exit code. 0: it worked, 1: it failed, 2: wrong usage.
+// Commands are imported on demand, so that `--help` does not load the gateway.
 import { parseArgs } from 'node:util'
 import { ConfigError } from '../config/complaints.ts'
 

@@ -1,4 +1,4 @@
-// `cidgate serve`: one line on standard output when it answers, then signals decide.
+// `cidgate serve`: prints one line when it answers, then waits for signals.
 
 import { type Config, loadConfig } from '../config/load.ts'
 import { systemClock } from '../core/clock.ts'
@@ -29,13 +29,13 @@ export async function serveCommand(file: string | undefined): Promise<number> {
   return 0
 }
 
-/** A terminal and the npm that stands in it both pass the same Ctrl-C on: what comes within this time is one wish. */
+/** A terminal and npm both pass on the same Ctrl-C: signals within this time count once. */
 const oneWishMs = 1000
 
 type Signal = 'stop' | 'reload'
 type Signals = { take(handler: (signal: Signal) => void): void }
 
-/** From the first moment on: starting may take a while, and a SIGHUP that nobody listens for ends the process. */
+/** Listens from the first moment: a start may take a while, and an unhandled SIGHUP ends the process. */
 function listenForSignals(): Signals {
   let handle: ((signal: Signal) => void) | undefined
   let isChanged = false
@@ -43,7 +43,7 @@ function listenForSignals(): Signals {
   const stop = (signal: NodeJS.Signals) => {
     const now = systemClock.monotonic()
     if (stoppedAt !== undefined && now - stoppedAt < oneWishMs) return
-    // The second time, or before there is anything to be answered.
+    // A second signal, or one before the gateway answers requests.
     if (!handle) process.exit(signal === 'SIGINT' ? 130 : 143)
     stoppedAt = now
     handle('stop')
@@ -72,7 +72,10 @@ function untilStopped(serving: Serving, file: string | undefined, signals: Signa
   })
 }
 
-/** A bug must not leave half a gateway behind: what is written down is enough to find it, a supervisor starts it again. */
+/**
+ * Ends the process on a bug, so that half a gateway never goes on: the log has the stack, and a supervisor starts it
+ * again.
+ */
 function crashOnTheUnexpected(log: Log): void {
   const crash = (event: string) => (error: unknown) => {
     log('error', event, { error: error instanceof Error ? error.stack : String(error) })

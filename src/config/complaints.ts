@@ -1,16 +1,16 @@
-// What is wrong with a configuration, one line per mistake: `config: <key.path>: <what> (expected …)`.
-// A value is shown as the file has it, never what was put in for ${…}, and not at all where it may be a secret.
+// The mistakes of a configuration, one line each: `config: <key.path>: <what> (expected …)`. A value is shown as the
+// file has it, never with ${…} filled in, and not at all where it may be a secret.
 import { z } from 'zod'
 
 export type Path = readonly PropertyKey[]
 
-/** Something that is wrong with the whole, with what is at one path of it, or at a place of the file. */
+/** A mistake in the whole configuration, at one key, or at a place of the file. */
 export type Complaint =
   | string
   | { readonly path: Path; readonly what: string }
   | { readonly place: string; readonly what: string }
 
-/** Where the value at this path was written, as far as that is known: `cidgate.yaml:3:9`. */
+/** The place of a value in the file, where it is known: `cidgate.yaml:3:9`. */
 export type Places = (path: Path) => string | undefined
 
 /** A configuration that cannot be used. `lines` names each mistake, with the path of its key. */
@@ -49,13 +49,13 @@ const typeNames: Readonly<Record<string, string>> = {
   array: 'a list',
 }
 
-/** Given to zod at parse time, which knows the keys that would have been right only while it parses. */
+/** Passed to zod, which knows the valid keys only while it parses. */
 export const knownKeys = (issue: z.core.$ZodRawIssue): string | undefined =>
   issue.code === 'unrecognized_keys' && issue.inst instanceof z.ZodObject
     ? Object.keys(issue.inst.shape).join(' ')
     : undefined
 
-/** `tree` is what the file says, before anything was put in for `${…}`. */
+/** `tree` is the file's content before `${…}` is filled in. */
 export function complaints(issues: readonly Issue[], tree: unknown): Complaint[] {
   return issues.flatMap((issue) => complain(issue, [], tree))
 }
@@ -80,7 +80,7 @@ function complain(issue: Issue, above: Path, tree: unknown): Complaint[] {
   return [{ path, what }]
 }
 
-// A branch of a union that wants another type altogether says nothing about what was meant.
+// A union branch of another type says nothing about what the operator meant.
 const isOther = (branch: readonly Issue[]): boolean =>
   branch.some(({ code, path }) => path.length === 0 && code !== 'unrecognized_keys')
 

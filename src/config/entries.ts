@@ -1,12 +1,12 @@
-// A list of backends in the configuration: `use` picks the line of the registry, whose own options are checked with it.
-// What comes out is the same for every kind: what it is, what it is called, and its options.
+// A list of backends in the configuration: `use` picks the kind from the registry, whose options are checked with it.
+// Every entry becomes a kind, a name and options.
 import { z } from 'zod'
 
 export type Kind = { readonly use: string; readonly options: z.ZodType }
 export type Kinds = Readonly<Record<string, Kind>>
 export type BackendEntry = { readonly use: string; readonly name: string; readonly options: unknown }
 
-/** What an entry may say: told apart by `use`, which may be left out where it is the kind that is assumed. */
+/** The input type of an entry, discriminated by `use`, which may be absent for the assumed kind. */
 export type BackendInput<All extends Kinds, Shared = unknown, Assumed extends string = never> = {
   [Use in keyof All & string]: z.input<All[Use]['options']> &
     Shared & { name?: string | undefined } & (Use extends Assumed ? { use?: Use | undefined } : { use: Use })
@@ -31,7 +31,7 @@ function one<Shared extends z.ZodRawShape>(kind: Kind, shared: Shared, isDefault
   return kind.options.safeExtend({ use, name: nameOf().optional(), ...shared })
 }
 
-/** The list for one registry. `All`: its kinds with their options, for the type of what may be said. */
+/** The list for one registry. `All`: its kinds with their options, for the input type. */
 export function entries<All extends Kinds>(kinds: Kinds): z.ZodType<BackendEntry[], BackendInput<All>[]> {
   const list = listOf(kinds, {}, undefined).transform((all): BackendEntry[] =>
     all.map(({ use, name, ...options }) => ({ use: use ?? '', name: name ?? '', options })),

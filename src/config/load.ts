@@ -1,5 +1,5 @@
-// From a YAML file, the environment and the defaults to one frozen Config, or to a ConfigError that says everything that
-// is wrong. Nothing is touched but the files named in it; whether addresses and stores answer is found out later.
+// Turns a YAML file, the environment and the defaults into one frozen Config, or a ConfigError with every mistake. It
+// reads only the files named in it; whether addresses and stores answer is checked later.
 import { resolve } from 'node:path'
 import { ConfigError, complaints, knownKeys, type Places } from './complaints.ts'
 import { shipped } from './package.ts'
@@ -13,7 +13,7 @@ export type { Config, ConfigInput, Parsed } from './schema.ts'
 export const loadConfig = (file: string | undefined, environment: Environment = process.env): Config =>
   loadWithPlaces(file, environment).config
 
-/** The same, and where each value was written: for what is found wrong later. */
+/** The same, with the places of values, for mistakes that are found later. */
 export function loadWithPlaces(
   file: string | undefined,
   environment: Environment = process.env,
@@ -27,7 +27,7 @@ export function loadWithPlaces(
   return { config: located(() => parseConfig(read.tree, environment), places), places }
 }
 
-/** What is found wrong is told with its place. */
+/** Adds places to the mistakes that `work` reports. */
 export function located<T>(work: () => T, places: Places): T {
   try {
     return work()
@@ -37,8 +37,8 @@ export function located<T>(work: () => T, places: Places): T {
 }
 
 /**
- * For programs that have the configuration as an object: what the YAML file would say, `5s` and `10MiB` included. A section of
- * another configuration may stand in the place of what it would say: `{ ...config, listen: ':80' }`.
+ * For programs that have the configuration as an object: the content of the YAML file, `5s` and `10MiB` included.
+ * Sections of another Config may be used in it: `{ ...config, listen: ':80' }`.
  */
 export const parseConfig = (said: unknown, environment: Environment = {}): Config =>
   parseWith(configSchema, said, environment)
@@ -60,16 +60,19 @@ function parseWith(schema: typeof configSchema, said: unknown, environment: Envi
   return freeze(madeFrom(config, whole))
 }
 
-/** Whether this is what parseConfig gave, and no copy of it. */
+/** Whether this object came from parseConfig, and is not a copy. */
 export const isConfig = (value: object): value is Config => Object.hasOwn(value, source)
 
-/** What a configuration, and each section of it, was made from, with everything put in: hidden, and not copied with it. */
+/**
+ * The input that a configuration, or a section of it, was made from, with everything filled in: hidden, and not copied
+ * with it.
+ */
 const source = Symbol('source')
 
 function madeFrom<Made extends object>(config: Made, whole: unknown): Made {
   const sections = Object.entries(config).map(([key, section]) => {
     if (typeof section !== 'object' || section === null) return [key, section]
-    // What is a default may be the same object in every configuration.
+    // A default may be the same object in every configuration.
     const own = Array.isArray(section) ? [...section] : { ...section }
     return [key, hide(own, isMapping(whole) ? whole[key] : undefined)]
   })
@@ -78,7 +81,7 @@ function madeFrom<Made extends object>(config: Made, whole: unknown): Made {
 
 const hide = <T extends object>(value: T, made: unknown): T => Object.defineProperty(value, source, { value: made })
 
-/** Sections that were parsed before, by what they were made from. What was put into them then is not looked at again. */
+/** Replaces parsed sections by their input, which is not filled in again. */
 function withoutParsed(said: unknown): { readonly tree: unknown; readonly parsed: Readonly<Record<string, unknown>> } {
   if (!isMapping(said)) return { tree: said, parsed: {} }
   const tree: Record<string, unknown> = {}
@@ -100,7 +103,7 @@ const fromOutside = [
   { key: 'data', name: 'CIDGATE_DATA' },
 ] as const
 
-/** What a container sets from outside wins over the file. */
+/** Variables of the environment win over the file. */
 function withEnvironment(tree: unknown, environment: Environment): unknown {
   const outside = fromOutside.flatMap(({ key, name }) => {
     const value = environment[name]
@@ -109,7 +112,7 @@ function withEnvironment(tree: unknown, environment: Environment): unknown {
   return isMapping(tree) ? { ...tree, ...Object.fromEntries(outside) } : tree
 }
 
-/** Public gateways come and go: they are data, in a file of their own, and not part of the program. */
+/** Public gateways change: they are data in a file, not part of the program. */
 function withPublicUpstreams(tree: unknown, parsed: Readonly<Record<string, unknown>>): unknown {
   if (!isMapping(tree) || parsed.retrieval !== undefined) return tree
   const retrieval = tree.retrieval === undefined ? {} : tree.retrieval

@@ -1,4 +1,4 @@
-// The first import of the library's entry: on an older Node the modules behind it fail in words that name nothing.
+// The first import of the library: on an older Node the other modules fail with messages that do not name the cause.
 import { engine } from './package.ts'
 
 const numbers = (version: string): number[] => version.match(/\d+/g)?.map(Number) ?? []

@@ -16,7 +16,7 @@ import { ranges } from './values/ranges.ts'
 
 const count = (least = 1) => z.int().min(least)
 
-/** Providers that a program brings beside those that are said. */
+/** Providers that a program passes besides the configured ones. */
 export type Beside = { readonly providers: number; readonly takers: number }
 
 const pinning = (beside: Beside) =>
@@ -42,7 +42,7 @@ const pinning = (beside: Beside) =>
     .superRefine(({ providers }, context) => {
       const folders = new Set<unknown>()
       for (const [index, { use, options }] of providers.entries()) {
-        // Where something is wrong with one of them, they are still as they were said.
+        // If one entry is malformed, the entries are still as the file has them.
         if (use !== 'embedded' || options === undefined) continue
         const { path = '' } = options as { path?: string }
         const message = 'is the folder of another provider (expected a `path` of its own)'

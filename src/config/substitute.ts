@@ -7,7 +7,7 @@ export type Environment = Readonly<Record<string, string | undefined>>
 
 const mostSecretBytes = 64 * 1024
 
-/** The tree with everything put in, and a complaint for each thing that could not be. Never the value of a secret. */
+/** The tree with everything filled in, and a complaint for each failure. Never shows a secret. */
 export function substitute(tree: unknown, environment: Environment): { tree: unknown; complaints: Complaint[] } {
   const complaints: Complaint[] = []
 

@@ -1,4 +1,4 @@
-// A YAML file as plain values, and where in it each of them stands.
+// Reads a YAML file as plain values, with the place of each.
 import { readFileSync } from 'node:fs'
 import { type Document, isCollection, isMap, isNode, isPair, isScalar, LineCounter, parseDocument } from 'yaml'
 import { ConfigError, type Path, type Places } from './complaints.ts'
@@ -6,7 +6,7 @@ import { codeOf } from './substitute.ts'
 
 export type Read = { readonly tree: unknown; readonly places: Places }
 
-/** Throws a ConfigError for what is no YAML, or no file. */
+/** Throws a ConfigError for a missing file or invalid YAML. */
 export function readYaml(file: string | URL): Read {
   const lines = new LineCounter()
   const document = parseDocument(readText(file), { lineCounter: lines, prettyErrors: false })
@@ -14,7 +14,7 @@ export function readYaml(file: string | URL): Read {
     message,
     ...lines.linePos(at),
   }))
-  // One mistake often leaves several complaints on its line: the first is the one to mend.
+  // One mistake often causes several errors on its line: only the first is shown.
   const firsts = wrong.filter(({ line }, index) => wrong.findIndex((other) => other.line === line) === index)
   if (firsts.length > 0) {
     throw new ConfigError(
@@ -36,7 +36,7 @@ export function readYaml(file: string | URL): Read {
 function plain(document: Document): unknown {
   try {
     const tree: unknown = document.toJS()
-    // A mapping that holds itself by an alias could be walked for ever.
+    // A mapping that contains itself by an alias would be walked for ever.
     JSON.stringify(tree)
     return tree
   } catch (error) {
@@ -46,7 +46,7 @@ function plain(document: Document): unknown {
   }
 }
 
-/** Of the key or the item itself; where that is not in the file, of the nearest thing around it that is. */
+/** The offset of the key or item, or of its nearest parent in the file. */
 function offsetOf({ contents }: Document, path: Path): number | undefined {
   let node: unknown = contents
   let at: number | undefined

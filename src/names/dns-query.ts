@@ -14,7 +14,7 @@ import { hasIdOf, type TxtAnswer, txtAnswer, txtQuestion } from './txt-packet.ts
 /** A server, or several that are as good as one. */
 export interface TxtServer {
   readonly name: string
-  /** No texts: the name exists without any, or not at all. Rejects with a Failure when nobody could say. */
+  /** No texts: the name has no TXT record, or does not exist. Rejects with a Failure when no server could say. */
   lookup(name: string, signal: AbortSignal): Promise<TxtAnswer>
   close(): Promise<void>
 }
@@ -25,7 +25,7 @@ const oneServerMs = 2_000
 const failed = (server: string, cause: unknown): Failure =>
   new Failure('broken', `the DNS server ${server} did not answer`, { source: 'upstream', cause })
 
-/** One server has this long for everything: its connection, its answer, and the last byte of that. */
+/** The deadline of one server, for connection and whole answer. */
 function inTime<T>(
   server: string,
   { clock, signal }: { readonly clock: Clock; readonly signal: AbortSignal },
@@ -35,7 +35,7 @@ function inTime<T>(
   return withDeadline({ ms: oneServerMs, clock, signal, late }, work)
 }
 
-/** RFC 8484. `url` is one the operator named; no redirect is followed. */
+/** RFC 8484. The operator chose `url`; redirects are not followed. */
 export function dnsOverHttps(url: string, userAgent: string, clock: Clock): TxtServer {
   const agent = new Agent({
     connections: 4,
@@ -85,7 +85,7 @@ export function dnsOverHttps(url: string, userAgent: string, clock: Clock): TxtS
   }
 }
 
-/** `host` or `host:port`; by default the servers of the system, as they are when they are asked. */
+/** `host` or `host:port`; by default the system's servers at the time of the look-up. */
 export function plainDns(servers: () => readonly string[], clock: Clock): TxtServer {
   async function one(server: string, name: string, signal: AbortSignal): Promise<TxtAnswer> {
     const [host, port] = endpoint(server)
@@ -111,7 +111,9 @@ export function plainDns(servers: () => readonly string[], clock: Clock): TxtSer
   }
 }
 
-/** `system`, or addresses: https://…/dns-query, or a host with or without a port. The first that can say decides. */
+/**
+ * `system`, or addresses: https://…/dns-query, or a host with or without a port. The first server that answers decides.
+ */
 export function txtServers(
   wanted: 'system' | readonly string[],
   { userAgent, clock }: { readonly userAgent: string; readonly clock: Clock },
@@ -124,7 +126,7 @@ export function txtServers(
   )
 }
 
-/** Over HTTPS and TCP everything fits: what is cut there may lack the very record that counts. */
+/** HTTPS and TCP have room for everything: a truncated answer may lack the record that counts. */
 function whole(answer: TxtAnswer | 'cut'): TxtAnswer {
   if (answer === 'cut') throw new Error('it cut its answer short')
   return answer
@@ -136,7 +138,7 @@ function endpoint(server: string): [host: string, port: number] {
   return [match?.[1] ?? server, Number(match?.[2] ?? 53)]
 }
 
-/** The connected socket hears its server alone: what comes from another address or port never reaches it. */
+/** A connected socket receives from its server alone: packets from other addresses or ports never reach it. */
 function overUdp(host: string, port: number, question: Buffer, signal: AbortSignal): Promise<Buffer> {
   return new Promise((resolve, reject) => {
     const socket = createSocket(isIPv6(host) ? 'udp6' : 'udp4')
@@ -151,7 +153,7 @@ function overUdp(host: string, port: number, question: Buffer, signal: AbortSign
     socket.on('message', (bytes) => {
       if (hasIdOf(question, bytes)) end(() => resolve(bytes))
     })
-    // No way there (an IPv6 server and no IPv6) is told here and nowhere else.
+    // An unreachable server (IPv6 without IPv6) is reported here and nowhere else.
     socket.connect(port, host, (error?: Error) => {
       if (signal.aborted) return
       if (error) end(() => reject(error))

@@ -1,5 +1,5 @@
-// What a domain's DNSLink points at: the TXT record of `_dnslink.<name>`, kept for its TTL; what is known is served
-// stale while no DNS server answers.
+// Resolves a domain's DNSLink: the TXT record of `_dnslink.<name>`, kept for its TTL, and served stale while no DNS
+// server answers.
 import type { Clock } from '../core/clock.ts'
 import { Failure, isFailure } from '../core/failure.ts'
 import { createGate } from '../core/gate.ts'
@@ -21,19 +21,19 @@ export interface DnsLinks {
   close(): Promise<void>
 }
 
-const staleMs = 86_400_000 // how long behind its TTL an answer is served because nobody answers
+const staleMs = 86_400_000 // how long an answer is served after its TTL while no server answers
 const fixedFreshMs = 60_000
 const unavailableMs = 5_000
-const atOnce = 100 // names that DNS is asked for; any host a client makes up may be one
+const atOnce = 100 // look-ups at once; a client can make up any host name
 const mostWaiting = 400
 const waitMs = 1_000
 
-/** A name DNS could have; looked at before anything is asked. */
+/** Whether DNS could have this name; checked before any server is asked. */
 export const isDomain = (name: string): boolean =>
   name.length <= 244 && // with _dnslink. in front no longer than a name may be
   /^(?=.*\.)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)+[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.?$/i.test(name)
 
-/** Every spelling of a domain in one. */
+/** One spelling for every domain. */
 const spelled = (name: string): string => name.toLowerCase().replace(/\.$/, '')
 
 const isPath = (text: string): boolean => /^\/ip[fn]s\/[^/]/.test(text)
@@ -59,7 +59,7 @@ export function createDnsLinks(options: {
   const { servers, ttl, clock } = options
   const fixed = new Map(Object.entries(options.fixed).map(([name, value]) => [spelled(name), value]))
 
-  // A flood of made-up names costs neither sockets nor memory without end, and whoever comes on top of it is told so at once.
+  // A flood of made-up names uses a bounded number of sockets and bytes; further look-ups are refused at once.
   const gate = createGate({ most: atOnce, inLine: mostWaiting, full: tooMany, patience: { ms: waitMs, clock } })
 
   async function ask(
@@ -74,7 +74,7 @@ export function createDnsLinks(options: {
         note({ upstream: server.name, outcome, ms: Math.round(clock.monotonic() - began) })
       try {
         const { texts, ttlMs } = await server.lookup(`_dnslink.${name}`, signal)
-        // In an order of their own: every instance, and every answer, has to mean the same one.
+        // Sorted, so that every instance and every answer picks the same link.
         const links = texts.flatMap((text) =>
           text.startsWith('dnslink=') ? [text.slice('dnslink='.length).trim()] : [],
         )

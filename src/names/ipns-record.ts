@@ -1,4 +1,5 @@
-// An IPNS record, proved: signed by the key it is named after, and not past its end. The `ipns` package stops here.
+// Verifies IPNS records: signed by the key they are named after, and not expired. No other file knows the `ipns`
+// package.
 import { multihashToIPNSRoutingKey, unmarshalIPNSRecord } from 'ipns'
 import { ipnsSelector } from 'ipns/selector'
 import { ipnsValidator } from 'ipns/validator'
@@ -15,7 +16,7 @@ export type IpnsRecord = {
   readonly sequence: bigint
   /** How long its publisher lets it be kept. */
   readonly ttlMs: number
-  /** Milliseconds since the epoch: never served past this. */
+  /** Milliseconds since the epoch: the record is never served past this. */
   readonly endsAt: number
 }
 
@@ -26,7 +27,7 @@ function routingKey({ multihash }: CID): Uint8Array {
   return multihashToIPNSRoutingKey(multihash as Parameters<typeof multihashToIPNSRoutingKey>[0])
 }
 
-/** The same key in one form, however it was spelled. Throws for what cannot be the hash of a key. */
+/** One form for every spelling of a key. Throws for what cannot be the hash of a key. */
 export function canonicalKey(cid: CID): CID {
   const { code, digest } = cid.multihash
   if (keyFunctions.has(code) && digest.byteLength <= 64) return CID.createV1(codec.libp2pKey, cid.multihash)
@@ -36,12 +37,12 @@ export function canonicalKey(cid: CID): CID {
 /** As it is spelled everywhere: base36. */
 export const keyText = (key: CID): string => key.toString(base36)
 
-/** What this key signed, also when it is past its end. Throws `false-bytes` for what is no record of it. */
+/** The record that this key signed, also when it has expired. Throws `false-bytes` for anything else. */
 export async function signedRecord(key: CID, bytes: Uint8Array): Promise<IpnsRecord> {
   try {
     if (bytes.byteLength > maxRecordBytes) throw new Error('it is too large')
     await ipnsValidator(routingKey(key), bytes).catch((error: unknown) => {
-      // Its end is for others to look at, by our clock; the package does so after the signature.
+      // Callers check the expiry, by their own clock; the package does so after the signature.
       if ((error as { name?: unknown } | null)?.name !== 'RecordExpiredError') throw error
     })
     const { value, sequence, ttl, validity } = unmarshalIPNSRecord(bytes)
@@ -56,7 +57,7 @@ export async function signedRecord(key: CID, bytes: Uint8Array): Promise<IpnsRec
   }
 }
 
-/** The same, and `not-found` for one that is past its end at this time. */
+/** The same; rejects with `not-found` for a record that has expired at this time. */
 export async function provedRecord(key: CID, bytes: Uint8Array, now: number): Promise<IpnsRecord> {
   const record = await signedRecord(key, bytes)
   if (record.endsAt > now) return record

@@ -1,6 +1,5 @@
-// What an IPNS key points at now: the newest valid record of several upstreams, of the tiers that instances share, and of those
-// that were seen before. A record that is valid and older than one that is known never takes its place, also not when that
-// one has ended.
+// Resolves an IPNS key: the newest valid record of several upstreams, of shared tiers, and of those seen before. A
+// valid record that is older than a known one never replaces it, even when the known one has expired.
 import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
 import type { Clock } from '../core/clock.ts'
@@ -25,7 +24,7 @@ export type RecordSource = {
   readonly name: string
   /** The bytes of a record that claims to be this key's. */
   record(key: CID, signal: AbortSignal): Promise<Uint8Array>
-  /** It sent something that is no record of the key. */
+  /** The upstream sent something that is not a record of the key. */
   lied(failure: Failure): void
 }
 
@@ -43,7 +42,7 @@ const graceMs = 400 // after the first valid record, the others have this long t
 
 type Brought = { readonly record: IpnsRecord; readonly via: string; readonly isTier: boolean }
 
-/** What is known of keys. It may go over to other names, so that none of them goes back behind what was seen. */
+/** The known records. A reload passes them on, so that no name goes back to an older record. */
 export type RecordMemory = {
   readonly lookups: LookupMemory<IpnsRecord>
   /** The highest sequence of each key that was ever seen here. The store remembers it over a restart. */
@@ -96,11 +95,11 @@ export function createIpnsNames(options: {
     const enough = Promise.withResolvers<void>()
     let stopGrace: (() => void) | undefined
     let isOver = false
-    // What a tier has is as old as whoever brought it there: upstreams have all the time to bring something newer.
+    // A record in a tier may be old, so upstreams keep their whole time to bring a newer one.
     const looks = shared.look(key, own.signal, (record, via) => {
       if (isOver) return
       const isOlder = isOutdone(key, record)
-      // One that has ended still tells a record before it from one after it.
+      // An expired record still shows which records are older.
       seen(key, record)
       if (isOlder || record.endsAt <= clock.now()) return
       brought.push({ record, via, isTier: true })
@@ -127,7 +126,7 @@ export function createIpnsNames(options: {
     const all = Promise.all(ready.map(ask))
     try {
       await Promise.race([Promise.all([all, looks.soon]), enough.promise])
-      // Nobody else has anything, so that a slow tier is worth waiting for.
+      // No upstream has a record: wait for the slow tiers, too.
       if (brought.length === 0 && !isKnownValid) await looks.done
     } finally {
       isOver = true
@@ -138,7 +137,7 @@ export function createIpnsNames(options: {
     if (brought.length === 0 && isKnownValid) looks.offer(known, false)
     signal.throwIfAborted()
     if (brought.length === 0) throw verdict(key, failures, ready.length + skipped.length)
-    // Of two that are the same, the one that an upstream brought.
+    // Of two equal records, the one from an upstream.
     const sorted = brought.toSorted((one, other) => Number(one.isTier) - Number(other.isTier))
     const records = [...(isKnownValid ? [known] : []), ...sorted.map(({ record }) => record)]
     const best = newest(
@@ -159,7 +158,7 @@ export function createIpnsNames(options: {
     memory,
     look,
     ...createRecall({ store, shared, height }),
-    // It was signed, and it says itself how long it holds: that others lost it says nothing.
+    // A signed record says itself how long it holds: upstreams that lost it change nothing.
     takesBack: () => false,
     late: (key) =>
       new Failure('timeout', `/ipns/${keyText(key)} cannot be resolved: no upstream sent an IPNS record in time`, {
@@ -204,7 +203,7 @@ function createRecall({
       const bytes = await store.read(key)
       if (!bytes) return undefined
       try {
-        // One that has ended stays: it is what tells a record before it from one after it.
+        // An expired record stays: it shows which records are older.
         const value = await signedRecord(key, bytes)
         if (isOutdone(key, value)) return undefined
         seen(key, value)
@@ -259,7 +258,7 @@ function verdict(key: CID, failures: readonly unknown[], sources: number): Failu
       source: 'upstream',
       cause: late,
     })
-  // An archive asks nobody: what is not here is not to be had.
+  // An archive has no upstream: what is not stored here is not available.
   if (sources === 0)
     return new Failure(
       'not-found',

@@ -1,5 +1,5 @@
-// What was looked up once, for everybody who asks: fresh from memory, one flight for a name however many want it, and
-// while nobody answers the last thing that is still valid, stale.
+// Caches look-ups: fresh from memory, one look-up for a name however many clients want it, and the last valid result,
+// stale, while no server answers.
 import { LRUCache } from 'lru-cache'
 import type { Clock } from '../core/clock.ts'
 import { orAborted, withDeadline } from '../core/deadline.ts'
@@ -12,7 +12,9 @@ export type LookupRequest = {
   readonly account?: Account | undefined
   /** Ask again, although it is fresh. */
   readonly noCache?: boolean | undefined
-  /** Ask nobody: stale will do, and what is not here rejects with `not-found` (facts: { onlyIfCached: true }). */
+  /**
+   * Ask no server: stale results count, and an unknown name rejects with `not-found` (facts: { onlyIfCached: true }).
+   */
   readonly onlyIfCached?: boolean | undefined
 }
 
@@ -21,9 +23,9 @@ export type LookupResult<T> = {
   readonly freshForMs: number
   /** Milliseconds since the epoch: never served past this. */
   readonly endsAt: number
-  /** Who said so. */
+  /** The upstream, server or tier that gave the result. */
   readonly via: string
-  /** That is a tier of this gateway, and nobody was asked. */
+  /** `via` is a tier of this gateway; no upstream was asked. */
   readonly isTier?: boolean
 }
 
@@ -43,23 +45,26 @@ export interface Lookups<Subject, T> {
   close(): void
 }
 
-/** What a look-up is made with. */
+/** The context of one look-up. */
 export type LookupContext<T> = {
   readonly signal: AbortSignal
-  /** Whom it asked, and how that went. */
+  /** Notes an upstream that was asked, and how it went. */
   note(attempt: Attempt): void
-  /** Newer than what is known, and not past its end: while it goes on, it is served, stale, to who has waited enough. */
+  /**
+   * Reports a valid result that is newer than the known one: served stale, while the look-up goes on, to clients that
+   * have waited long enough.
+   */
   recalled(known: Recalled<T>): void
 }
 
 export type LookupOptions<Subject, T> = {
   /** Resolves with the newest there is, `known` included. */
   readonly look: (subject: Subject, known: T | undefined, under: LookupContext<T>) => Promise<LookupResult<T>>
-  /** What an earlier run of this gateway knew, already proved again. */
+  /** The result of an earlier process, verified again. */
   readonly restore?: ((subject: Subject) => Promise<Recalled<T> | undefined>) | undefined
-  /** What other instances know, for a client that wants nobody asked; otherwise `look` finds it. */
+  /** The result of other instances, for clients with `only-if-cached`; otherwise `look` finds it. */
   readonly recall?: ((subject: Subject, signal: AbortSignal) => Promise<Recalled<T> | undefined>) | undefined
-  /** Whether this failure takes back what was known, so that it is not served stale. */
+  /** Whether this failure invalidates the known result, so that it is not served stale. */
   readonly takesBack: (error: unknown) => boolean
   readonly late: (subject: Subject) => Failure
   readonly deadlineMs: number
@@ -73,7 +78,7 @@ export type LookupOptions<Subject, T> = {
   readonly clock: Clock
 }
 
-/** What look-ups brought, and which of them failed. It may go over to other look-ups for the same names. */
+/** Results and failures of look-ups. A reload passes them on. */
 export type LookupMemory<T> = {
   readonly held: LRUCache<string, Remembered<T>>
   readonly failed: LRUCache<string, Failed>
@@ -84,15 +89,15 @@ export const createLookupMemory = <T>(most: number): LookupMemory<T> => ({
   failed: new LRUCache({ max: most }),
 })
 
-const staleAfterMs = 1_000 // who has something valid waits until the look-up for something newer is as old as this
-const againMs = 10_000 // what is served stale is asked for again after this
+const staleAfterMs = 1_000 // a client waits until the look-up is this old, then gets the stale result
+const againMs = 10_000 // after serving stale, the next look-up starts after this
 const leastAgeMs = 1_000 // younger than this it is fresh even for `no-cache`
 
 type Remembered<T> = LookupResult<T> & { readonly at: number }
 type Failed = { readonly error: unknown; readonly at: number; readonly until: number }
 type Work<T> = {
   readonly done: Promise<Remembered<T>>
-  /** There is something that may be served stale. */
+  /** Resolves when a stale result is available. */
   readonly known: Promise<void>
   readonly attempts: readonly Attempt[]
   readonly at: number
@@ -106,7 +111,7 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
   const { age, kept, keep, isFresh, fresh, stale } = answers
 
   function remember(key: string, error: unknown): void {
-    // Neither says anything about the name, nor about who can be asked.
+    // Neither failure says anything about the name or the servers.
     if (isFailure(error, 'cancelled') || isFailure(error, 'overloaded')) return
     if (takesBack(error)) held.delete(key)
     const ms = kept(key) ? againMs : isFailure(error, 'unavailable') ? unavailableMs : notFoundMs
@@ -140,7 +145,7 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
         flights.land(key, work)
       }
     }
-    // In a turn of its own, so that the flight is in the air before it can land.
+    // Starts in a later microtask, so that the flight is registered before it can end.
     const work: Work<T> = { done: Promise.resolve().then(run), known: any.promise, attempts, at: clock.monotonic() }
     work.done.catch(() => {})
     return work
@@ -254,7 +259,7 @@ function createAnswers<T>(held: LookupMemory<T>['held'], clock: Clock) {
   }
 }
 
-/** The same failure, told to somebody who comes later. */
+/** The remembered failure, for a later caller. */
 function again(error: unknown, retryAfterMs: number): unknown {
   if (!isFailure(error)) return error
   const { kind, source, facts, cause } = error

@@ -1,5 +1,5 @@
-// What /ipns/<name> is about: keys by their records and domains by their DNSLink, one after another until the way ends
-// at content. Whoever asked adds the path of the request behind what this answers.
+// Resolves /ipns/<name>: keys by their records and domains by their DNSLink, step by step until the path ends at
+// content. Callers append the rest of the request's path.
 import type { CID } from 'multiformats/cid'
 import type { ContentPath } from '../content/entity.ts'
 import { parseRoot } from '../content/path.ts'
@@ -24,13 +24,13 @@ export type { LookupRequest } from './lookups.ts'
 export type ResolvedName = {
   /** Where the name leads, with what the records say behind the CID. */
   readonly path: ContentPath
-  /** Holds a path of that CID against what is denied below each name on the way. */
+  /** Checks a path of that CID against the denylists, for each name on the way. */
   readonly visitNames: VisitNames
-  /** How long this holds: the least of all steps. */
+  /** How long this is fresh: the least of all steps. */
   readonly ttlMs: number
-  /** Milliseconds since the epoch: past this it must not be served, whoever keeps it. */
+  /** Milliseconds since the epoch: no cache may serve it past this. */
   readonly endsAt: number
-  /** Who said so in the last step that somebody was asked for; `memory` when nobody was. */
+  /** The source of the last step that was looked up; `memory` without any. */
   readonly via: string
 }
 
@@ -38,7 +38,7 @@ export type NameRecord = {
   /** The key, in base36. */
   readonly name: string
   readonly bytes: Uint8Array
-  /** How long it holds, and how much of that is over. */
+  /** Its TTL, and how much of it has passed. */
   readonly ttlMs: number
   readonly ageMs: number
   readonly endsAt: number
@@ -54,7 +54,7 @@ export interface Names {
   resolve(name: string, wants: ResolveRequest): Promise<ResolvedName>
   /** The proved record of a key, as its bytes. A domain has none: malformed. */
   record(name: string, wants: LookupRequest): Promise<NameRecord>
-  /** Whether a domain is known to have a DNSLink: false also where nobody can say, so that other hosts go on. */
+  /** Whether a domain has a DNSLink: false also when no server could say, so that other hosts go on. */
   readonly hasLink: HasLink
   stats(): Readonly<Record<'records' | 'links' | 'flights' | 'stale', number>>
   close(): Promise<void>
@@ -69,7 +69,7 @@ export type NamesSettings = {
   readonly most: number
 }
 
-/** What is known of names. It may go over to other names; whoever made it closes it. */
+/** The known names. A reload passes them on; the owner closes them. */
 export type NamesMemory = {
   /** The last records, on the disk. */
   readonly store: RecordStore
@@ -162,7 +162,7 @@ export function createNames(options: {
       }
       const { value, freshMs, endsAt } = await ipns.resolve(key, wants)
       const ttlMs = Math.min(value.ttlMs, settings.ttl.most)
-      // Near its end it is the end that counts.
+      // Near its expiry, the expiry counts.
       const isEnding = freshMs >= endsAt - clock.now()
       const ageMs = isEnding ? 0 : Math.max(0, ttlMs - freshMs)
       return { name: keyText(key), bytes: value.bytes, ttlMs: isEnding ? freshMs : ttlMs, ageMs, endsAt }
@@ -187,10 +187,10 @@ export function createNames(options: {
   }
 }
 
-/** A name on the way, and what of the path stood behind it. */
+/** A name on the way, and the path behind it. */
 type Passed = { readonly name: string; readonly below: readonly string[] }
 
-/** `base`: where the names lead below the CID. A path that does not begin there is of none of them, or not of all. */
+/** `base`: the path below the CID that the names add. A path outside of it was not reached through them. */
 function visitor(
   visit: (name: string, rest: readonly string[]) => void,
   passed: readonly Passed[],

@@ -1,6 +1,5 @@
-// The upstreams that may be asked for an IPNS record now. Names respect what is known of an upstream (cool-downs,
-// budgets, quarantine) and add little to it: a name that nobody has, or that takes an upstream long to find, says
-// nothing about how it serves blocks.
+// The upstreams that may be asked for an IPNS record now. Names respect the health of an upstream (cool-downs, budgets,
+// quarantine) and hardly change it: a missing or slow name says nothing about how an upstream serves blocks.
 import { LRUCache } from 'lru-cache'
 import { blockKey } from '../core/block.ts'
 import type { Clock } from '../core/clock.ts'
@@ -15,7 +14,7 @@ const unjudged = new Failure('cancelled', 'a record was asked for, no block', { 
 
 export function recordSources(options: { readonly pool: Pool; readonly clock: Clock; readonly log: Log }): Sources {
   const { pool, clock, log } = options
-  // By key: a record that its upstream can read and we cannot must not cost the upstream all other names.
+  // By key: one record that this gateway cannot read must not cost the upstream all other names.
   const liars = new LRUCache<string, number>({ max: 10_000 })
 
   const sourceOf = ({ upstream, standing }: Member, spentOn: string): RecordSource => ({

@@ -1,5 +1,5 @@
-// The last record of each key in a folder, so that names still resolve after a restart with every upstream gone. What is
-// read from it is proved again by whoever reads it; nothing here can fail a request.
+// Stores the last record of each key in a folder, so that names resolve after a restart with every upstream down.
+// Readers verify it again; no error here fails a request.
 import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'

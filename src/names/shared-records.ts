@@ -1,6 +1,6 @@
-// The last records of names in the tiers that instances share: what one instance has proved, another one finds with an empty
-// disk and no upstream. What is read there is proved like what an upstream sends. A record is written only over one that is
-// older, or that is none, so that the newest is what stays, whoever writes last.
+// Shares the last records of names through the shared tiers: an instance with an empty disk and no upstream finds them
+// there, and verifies them. A record replaces only an older or invalid one, so the newest stays whichever instance
+// writes last.
 import type { CID } from 'multiformats/cid'
 import type { Records, StoredRecord } from '../../backends/tiers/contract.ts'
 import type { Clock } from '../core/clock.ts'
@@ -9,9 +9,9 @@ import { type IpnsRecord, keyText, newest, signedRecord } from './ipns-record.ts
 
 export type Shelf = { readonly name: string; readonly records: Records }
 
-/** What the tiers said to one look-up. */
+/** The tiers' answers to one look-up. */
 export interface TierReads {
-  /** All have answered, or take longer than they are worth waiting for. */
+  /** All have answered, or are slower than is worth waiting for. */
   readonly soon: Promise<unknown>
   /** All have answered, or failed. */
   readonly done: Promise<unknown>
@@ -52,7 +52,7 @@ export function createSharedRecords(options: {
     const writing = new Set<Promise<void>>()
     let hasComplained = false
 
-    /** Whoever wrote in between had read what we had read: what is there now is looked at again. */
+    /** Another instance may have written in between: then the record is read again. */
     async function write({ key, record, over }: Job): Promise<void> {
       const name = keyText(key)
       let held = over

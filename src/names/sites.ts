@@ -1,16 +1,16 @@
-// Whether a host has a DNSLink, asked with every request to it: so nobody's request waits for DNS more than once.
+// Whether a host has a DNSLink: asked for every request to it, so no request waits for DNS twice.
 import { LRUCache } from 'lru-cache'
 import type { Clock } from '../core/clock.ts'
 import { orAborted } from '../core/deadline.ts'
 import { isDomain } from './dnslink.ts'
 
-/** False also where nobody can say, so that other hosts go on. */
+/** False also when no server could say, so that other hosts go on. */
 export type HasLink = (domain: string, signal: AbortSignal) => Promise<boolean>
 
 export type NoLinkMemory = LRUCache<string, true>
 export const createNoLinkMemory = (most: number): NoLinkMemory => new LRUCache({ max: most })
 
-const againMs = 250 // a host that had none, or that nobody could tell of, waits this long for something else
+const againMs = 250 // a host without a link, or with no answer, waits only this long the next time
 
 export function createSites(options: {
   /** Shared with all who ask for the same domain, and bounded in time. */
@@ -26,7 +26,7 @@ export function createSites(options: {
   return async (domain, signal) => {
     signal.throwIfAborted()
     if (!isDomain(domain)) return false
-    // On no caller's signal: what is asked for is remembered, whoever leaves.
+    // Not on a caller's signal: the answer is remembered even when the client leaves.
     const answer = resolve(domain, never).then(
       () => {
         without.delete(domain)

@@ -1,5 +1,5 @@
-// The packets of one TXT question: how it is asked, and what of an answer is believed. Everything that is not the whole
-// answer to this very question throws; an Error says why in words that name no server.
+// Encodes a TXT query and checks its answer. Anything but a whole answer to this query throws, with a message that
+// names no server.
 import { type DecodedPacket, decode, encode, TRUNCATED_RESPONSE } from 'dns-packet'
 
 export type TxtAnswer = { readonly texts: readonly string[]; readonly ttlMs: number }
@@ -17,7 +17,7 @@ export const hasIdOf = (question: Buffer, packet: Buffer): boolean =>
 /** `cut`: it did not fit, and has to be asked for in another way. */
 export function txtAnswer(name: string, question: Buffer, bytes: Buffer): TxtAnswer | 'cut' {
   if (!hasIdOf(question, bytes)) throw new Error('it answered with the number of another question')
-  // Our own question, sent back, has no records either: it must not look like a name without any.
+  // The query itself, sent back, has no records: it must not look like a name without any.
   if (((bytes[2] ?? 0) & responseBit) === 0) throw new Error('it sent a question back')
   const packet: DecodedPacket = decode(bytes)
   const { questions = [], answers = [], rcode, flags = 0 } = packet as DecodedPacket & { readonly rcode?: string }
@@ -27,7 +27,7 @@ export function txtAnswer(name: string, question: Buffer, bytes: Buffer): TxtAns
     throw new Error('it answered another question')
   if (flags & TRUNCATED_RESPONSE) return 'cut'
 
-  // Where the aliases lead, each of which may be gone sooner than what it leads to.
+  // Follows CNAMEs; the shortest TTL counts.
   const aliases = new Map(
     answers.flatMap((one) => (one.type === 'CNAME' ? [[one.name.toLowerCase(), one] as const] : [])),
   )

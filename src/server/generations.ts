@@ -1,5 +1,5 @@
-// One running gateway that can be replaced by another while requests go on: new ones go to the newest, and an older one
-// is closed when the last request it took has been answered. A configuration that is wrong changes nothing.
+// A running gateway that a reload replaces while requests go on: new requests go to the newest, and an older one is
+// closed when its last request is answered. A wrong configuration changes nothing.
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import { ConfigError } from '../config/complaints.ts'
 import type { Log } from '../core/log.ts'
@@ -32,7 +32,7 @@ export function createReload<Running extends Replaceable>(first: Running, log: L
   let turn: Promise<unknown> = Promise.resolve()
   const retiring = new Set<Promise<void>>()
 
-  // One listener for all requests: a closure for each would be a tenth of what a hot answer costs.
+  // One listener for all requests: a closure for each would cost a tenth of a fast-path answer.
   function leave(this: ServerResponse & { [taken]?: Generation<Running> }): void {
     const generation = this[taken]
     if (!generation) return

@@ -1,4 +1,4 @@
-// A node:http server with the limits a public address needs, and an answer, readable by everybody, to what is no HTTP.
+// A node:http server with the limits that a public address needs, and a readable answer to malformed HTTP.
 import { randomUUID } from 'node:crypto'
 import {
   createServer,
@@ -13,7 +13,7 @@ import type { Duplex } from 'node:stream'
 import { corsHeaders } from '../http/wire/cors.ts'
 import { requestIdHeader } from '../http/wire/request-id.ts'
 
-// A pipelining client can put thousands of requests into one socket at once; this bounds what one socket may cost.
+// A client can pipeline thousands of requests into one socket; this bounds their cost.
 const requestsPerSocket = 1000
 const headerCheckMs = 1000
 const headerBytes = 16 * 1024
@@ -21,10 +21,13 @@ const lingerMs = 1000
 
 type Numbered = ServerResponse & { readonly maxRequestsOnConnectionReached?: boolean }
 
-/** `tunnels`: the hosts that a client may CONNECT to. They end here: nothing is ever dialled for a client. */
+/**
+ * `tunnels`: the hosts that a client may CONNECT to. Tunnels end here: the gateway never connects anywhere for a
+ * client.
+ */
 export function createHttpServer(handle: RequestListener, tunnels: (host: string) => boolean = () => false): Server {
   const handler: RequestListener = (request, response) => {
-    // Node says close with the last answer of a socket, and leaves the closing to the client.
+    // Node sends `Connection: close` with the last answer, and leaves closing to the client.
     if ((response as Numbered).maxRequestsOnConnectionReached) response.shouldKeepAlive = false
     handle(request, response)
   }
@@ -32,12 +35,12 @@ export function createHttpServer(handle: RequestListener, tunnels: (host: string
     {
       connectionsCheckingInterval: headerCheckMs,
       maxHeaderSize: headerBytes,
-      // Refused with the rest of the request line (target.ts), in words that a browser may read.
+      // request-target.ts refuses it, with an answer that browsers may read.
       requireHostHeader: false,
     },
     handler,
   )
-  // Whoever takes uploads says 100 itself, after looking at their size and token; nobody else needs to.
+  // The upload routes send `100 Continue` themselves, after checking size and token; other routes need none.
   server.on('checkContinue', handler)
   server.on('checkExpectation', (_request: IncomingMessage, response: ServerResponse) =>
     refuse(response.socket as Socket, 417, 'the only Expect that is supported is 100-continue'),
@@ -46,12 +49,12 @@ export function createHttpServer(handle: RequestListener, tunnels: (host: string
   const inTunnel = new WeakSet<Duplex>()
   server.on('connect', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
     const { url: host = '' } = request
-    // Said now, it would be taken for the answer to what was asked before.
+    // An answer now would be taken for that of an earlier request.
     if (answering(request.socket)) return void socket.destroy()
-    // One in another leads nowhere else, and each would cost a parser and its listeners for as long as the socket lives.
+    // A nested tunnel leads nowhere new, and each costs a parser and listeners for the life of the socket.
     if (inTunnel.has(socket)) return refuse(socket, 403, 'CONNECT inside a CONNECT tunnel is not supported')
     inTunnel.add(socket)
-    // Nobody listens to a socket that left the parser.
+    // A socket that left the parser has no other error listener.
     socket.on('error', () => socket.destroy())
     if (!isHere(host, request.socket) && !tunnels(host))
       return refuse(socket, 403, 'CONNECT is only allowed to hosts that this gateway serves')
@@ -60,7 +63,7 @@ export function createHttpServer(handle: RequestListener, tunnels: (host: string
     server.emit('connection', socket)
   })
   server.maxRequestsPerSocket = requestsPerSocket
-  // Uploads have clocks of their own: a whole request may take as long as it moves.
+  // Uploads have their own deadlines: a request may take as long as it moves.
   server.requestTimeout = 0
   return server
 }
@@ -72,7 +75,7 @@ const said: Readonly<Record<string, readonly [status: number, detail: string]>> 
 }
 
 function answerParser(error: NodeJS.ErrnoException, socket: Socket): void {
-  // The parser goes on to complain about what still comes in: the answer is out already.
+  // The parser reports further errors after the answer is out.
   if (socket.writableEnded) return
   if (!socket.writable || error.code === 'ECONNRESET' || isTaken(socket)) return void socket.destroy()
   const [status, detail] = said[error.code ?? ''] ?? [400, 'the request is not well-formed HTTP']
@@ -100,13 +103,13 @@ function refuse(socket: Duplex, status: number, detail: string): void {
   ]
   const lines = headers.map(([name, value]) => `${name}: ${value}\r\n`).join('')
   socket.end(`HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines}\r\n${body}`)
-  // Closed at once, what the client is still sending would reset the connection and take the answer with it.
+  // Closing at once would reset a client that is still sending, and take the answer with it.
   const timer = setTimeout(() => socket.destroy(), lingerMs)
   timer.unref()
   socket.once('close', () => clearTimeout(timer))
 }
 
-/** Whether it is the very address that the client is connected to. */
+/** Whether it is the address that the client is connected to. */
 function isHere(host: string, { localAddress = '', localPort }: Socket): boolean {
   const address = localAddress.replace(/^::ffff:/, '')
   return host === `${address.includes(':') ? `[${address}]` : address}:${localPort}`
@@ -116,7 +119,7 @@ type Answering = { readonly headersSent: boolean; readonly req?: IncomingMessage
 
 const answering = (socket: Socket): Answering | undefined => Reflect.get(socket, '_httpMessage') ?? undefined
 
-/** Whether what is said now would be read as part of another answer, or as that of a request that was in order. */
+/** Whether an answer now would be read as part of another answer, or as that of a valid request. */
 function isTaken(socket: Socket): boolean {
   const answer = answering(socket)
   return answer !== undefined && (answer.headersSent || answer.req?.complete !== false)

@@ -1,6 +1,6 @@
-// The server is a thin user of the library: two listening sockets in front of one gateway that a SIGHUP replaces.
-// Starting is in this order: open the sockets, make the gateway, answer what was asked meanwhile; a second one on the same
-// address ends before it is made. Stopping: take no new connections, answer what was asked, close the gateway.
+// The server: two listening sockets in front of one gateway, which SIGHUP replaces. It starts in this order: open the
+// sockets, make the gateway, answer the requests that waited; a second process on the address fails before it makes a
+// gateway. It stops: no new connections, answer open requests, close the gateway.
 import type { RequestListener, Server } from 'node:http'
 import type { Config } from '../config/load.ts'
 import { type Address, addressText } from '../config/values/address.ts'
@@ -13,16 +13,16 @@ import { createHttpServer } from './http-server.ts'
 
 export type ServeOptions<Running extends Replaceable> = {
   readonly config: Config
-  /** Makes one and starts it. `previous`: the one that it takes over from. */
+  /** Makes and starts a gateway. `previous`: the gateway that it replaces. */
   readonly create: (config: Config, options: { readonly previous?: Running | undefined }) => Promise<Running>
   readonly log: Log
 }
 
 export interface Serving {
-  /** Where it really listens: a port 0 was replaced by the one it got. */
+  /** The real address: port 0 is replaced by the actual port. */
   readonly listen: string
   readonly admin: string | undefined
-  /** Loads again. False: refused (the reasons are in the log), and everything goes on as before. */
+  /** Reloads. False: refused (the log has the reasons), and the old gateway goes on. */
   reload(load: () => Config): Promise<boolean>
   close(): Promise<void>
 }
@@ -79,7 +79,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
     reload(load) {
       return gateways.replace(async () => {
         const next = load()
-        // New addresses first: one that is taken must be known before anything was changed.
+        // Opens new addresses first: a taken one must be known before anything changes.
         const opened = await openSockets(next, handlers, { config, sockets })
         const running = await create(next, { previous: gateways.current }).catch(async (error: unknown) => {
           await stopOthers(opened, sockets)
@@ -100,7 +100,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
       const { listen, admin } = sockets
       const closed = [stop(listen)]
       await gateways.close(config.limits.grace)
-      // The last to go: until then it says that this gateway is going.
+      // Closed last: until then /readyz says that the gateway is stopping.
       if (admin) closed.push(stop(admin))
       for (const server of all(sockets)) server.closeAllConnections()
       await Promise.all(closed)
@@ -115,7 +115,7 @@ type Handlers = {
   readonly tunnels: (host: string) => boolean
 }
 
-/** What is listened on already, where the address is the same, and new sockets for the rest. All of them, or none. */
+/** Keeps sockets whose address is the same, and opens the others. All of them, or none. */
 async function openSockets(
   config: Config,
   handlers: Handlers,

@@ -67,7 +67,7 @@ export function createDisk(root: string): Disk {
       if (!name.startsWith(`${ours}-`)) await rm(join(temporaries, name), { force: true }).catch(() => {})
   }
 
-  /** A sync that began before a rename may not hold it: whoever comes meanwhile shares the one after. */
+  /** A sync that began before a rename may not include it: callers that come meanwhile share the next one. */
   function sync(path: string): Promise<void> {
     const current = syncing.get(path)
     if (!current) {

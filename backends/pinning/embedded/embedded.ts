@@ -49,7 +49,7 @@ export function createEmbedded(settings: Options, { name, data, folders, clock }
   async function keep(upload: Upload, signal: AbortSignal, keys: Set<string>): Promise<CID> {
     const files = await upload.files?.()
     const isLinked = files !== undefined && (await linkAll(files, keys, signal))
-    // What was linked may have rotted where it lay.
+    // A linked file may have rotted.
     if (!isLinked || !(await areWhole(keys, signal))) {
       await writeAll(upload, keys, signal)
       if (!(await areWhole(keys, signal))) throw unlike(name, root)
@@ -62,7 +62,7 @@ export function createEmbedded(settings: Options, { name, data, folders, clock }
     return upload.cid
   }
 
-  /** The record goes first: a crash behind it leaves blocks that nobody names, never a pin that lacks one. */
+  /** Removes the record first: a crash then leaves unused blocks, never a pin that lacks one. */
   async function free(cid: CID): Promise<void> {
     const pin = await pins.read(cid)
     if (!pin) return
@@ -70,7 +70,7 @@ export function createEmbedded(settings: Options, { name, data, folders, clock }
     await drop(new Set(pin.blocks))
   }
 
-  /** Those of these blocks that no pin lists. */
+  /** Removes the blocks that no pin lists. */
   async function drop(keys: Set<string>): Promise<void> {
     for await (const { blocks: needed } of pins.all()) for (const key of needed) keys.delete(key)
     for (const key of keys) await rm(fileOf(key), { force: true })

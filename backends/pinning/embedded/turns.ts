@@ -1,5 +1,5 @@
-// Pins may go on together; unpinning needs the store alone, or it would free a block that another pin is counting on. So
-// all stores over one folder take the same turns: while one gateway takes over from another there are two.
+// Pins run together; unpinning needs the store alone, or it would free a block that a new pin counts on. All stores
+// over one folder take the same turns: during a reload there are two.
 
 export interface Turns {
   together<T>(work: () => Promise<T>): Promise<T>
@@ -19,7 +19,7 @@ export function createTurns(): Turns {
 
   return {
     async together(work) {
-      // Whoever wants to be alone is not passed by those who come after it.
+      // A caller that waits to be alone is not overtaken by later ones.
       while (waiting > 0) await last
       return track(work())
     },

@@ -1,4 +1,4 @@
-// How names are resolved: who is asked for DNSLinks, and how long an answer is believed.
+// The `names:` section: which DNS servers are asked for DNSLinks, and how long answers are kept.
 import { isIP } from 'node:net'
 import { z } from 'zod'
 import { parseCid, parseKey } from '../../core/cid.ts'
@@ -21,7 +21,7 @@ function isDnsServer(text: string): boolean {
 
 const domain = /^[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?$/
 
-/** As the gateway will read it: what it could not follow is said now, not to those who ask for it. */
+/** Checked as the gateway reads it: the operator learns of a mistake at start, not the clients later. */
 function isContentPath(text: string): boolean {
   const [namespace, root = '', ...rest] = text.split('/').filter((part) => part !== '')
   if (rest.some((part) => part === '.' || part === '..')) return false

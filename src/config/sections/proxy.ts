@@ -1,4 +1,4 @@
-// The `proxy:` table: what an operator hands on to services of their own.
+// The `proxy:` section: paths that the operator hands on to other services.
 import { z } from 'zod'
 import { duration, size } from '../../core/units.ts'
 

@@ -1,4 +1,4 @@
-// What has no part in thin mode is refused beside it: whoever wrote it believes that it does something.
+// Refuses options that do nothing in thin mode: the operator who wrote them expects an effect.
 import type { z } from 'zod'
 
 type ThinSections = {
@@ -21,7 +21,7 @@ export function refuseBesideThrough({ upload, pinning }: ThinSections, context: 
   if (pinning.confirm !== 1) refuse(['pinning', 'confirm'], 'expected nothing else than 1 beside `upload.through`')
   if (pinning.queue) refuse(['pinning', 'queue'], 'expected false beside `upload.through`, which has no queue')
   for (const [index, { use }] of pinning.providers.entries()) {
-    // A store of ours may still hold what was uploaded before, and is read.
+    // An embedded provider may hold earlier uploads, and is read.
     if (use === 'embedded') continue
     const message = 'gets nothing beside `upload.through` (expected no provider, or an embedded one to be read)'
     refuse(['pinning', 'providers', index], message)

@@ -1,4 +1,4 @@
-// What `upload:` may say.
+// The `upload:` section.
 import { z } from 'zod'
 import { profiles } from '../../../backends/pinning/contract.ts'
 import { isUnfilled, unfilled } from '../../core/secret.ts'
@@ -6,7 +6,7 @@ import { duration, size } from '../../core/units.ts'
 
 const leastCharacters = 16 // fewer could be guessed
 
-// Whoever sends it sends it in a header: one with a space in it would never match.
+// Clients send it in a header: a token with a space would never match.
 const token = () =>
   z
     .string()

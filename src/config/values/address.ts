@@ -24,7 +24,7 @@ export const addressText = ({ host, port }: Address): string =>
 
 const isEvery = ({ host }: Address): boolean => host === '::' || host === '0.0.0.0'
 
-/** Only one server can be there. Port 0 is any that is free. */
+/** Two servers cannot listen on one address. Port 0 is any free port. */
 export function refuseOneAddressTwice(
   { listen, admin }: { readonly listen: Address; readonly admin: Address | false },
   context: z.core.$RefinementCtx,
