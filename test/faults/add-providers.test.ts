@@ -350,6 +350,18 @@ describe('what was accepted and is not everywhere', () => {
     })
   })
 
+  it('goes at once to a provider that could not be given it while it was damaged here', async () => {
+    const other = scriptedProvider('other', 'content')
+    await withAdding({ data, others: [other] }, async (adding) => {
+      assert.equal((await add(adding, 'the same')).status, 200)
+      await until(async () => other.pins === 1 && other.asked === 0)
+      other.behaviour = 'holds'
+      assert.equal((await add(adding, 'the same')).status, 200)
+      await idle(adding)
+      assert.equal(String([...other.held.values()][0]), 'the same')
+    })
+  })
+
   it('comes again as soon as it is answered, over and over: nothing goes into a spool that is being removed', async () => {
     const real = createSpools(data)
     const removed = new Set<string>()
