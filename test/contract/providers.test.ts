@@ -188,7 +188,7 @@ for (const [name, set] of Object.entries(sets)) {
         assert.equal(String(await provider.pin(upload, signal())), String(upload.cid))
       })
     }
-    test('a service that repeats our secrets tells them to nobody', async () => {
+    test('secrets that a service repeats are removed from its errors', async () => {
       const provider = await make(set)
       const base64 = Buffer.from(token).toString('base64')
       const secrets = [token.slice(0, -2), base64, ...(set.use === 'filebase' ? ['the-other-secret'] : [])]

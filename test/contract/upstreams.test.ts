@@ -209,7 +209,7 @@ describe('trustless', () => {
     }
   })
 
-  test('whoever stops pulling stops the socket, and letting go frees it', async () => {
+  test('dag: a reader that stops pulling stops the socket, and return() frees it', async () => {
     const upstream = await make('trustless', { settings: impatient })
     const large = await addFile(all.blocks, noise(50_000_000, 6))
     const iterator = upstream.dag(entity(large.cid), signal())[Symbol.asyncIterator]()
@@ -302,7 +302,7 @@ describe('trustless: IPNS records', () => {
     return upstream
   }
 
-  test('as its bytes, asked for as the specification says, whatever spelling the key came in', async () => {
+  test('IPNS record: raw bytes, requested as specified, for every spelling of the key', async () => {
     const record = await key.record('/ipfs/bafkqaaa')
     const upstream = await withRecord(record)
     assert.deepEqual(Buffer.from(await recordOf(upstream)), Buffer.from(record))

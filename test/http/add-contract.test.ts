@@ -494,7 +494,7 @@ describe('POST /add with a schema', () => {
     }
   })
 
-  it('commas and brackets in texts are no values, and a document of many values is told what is wrong with it', async () => {
+  it('counts values and not commas in texts; a document with many values gets its errors', async () => {
     const right = { title: '[{,'.repeat(20_000), description: '\\"],', question: 'c', answers: [] }
     assert.equal((await template(JSON.stringify(right))).status, 200)
     const wrong = await template(many(9_990))

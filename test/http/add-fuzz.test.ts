@@ -157,7 +157,7 @@ describe('a body that is wrong', () => {
     await nothingIsLeft()
   })
 
-  it('whatever a part is called: it is one of data, or none, or refused, and never lost in silence', async () => {
+  it('a part with an odd name is taken as data, ignored or refused, never silently lost', async () => {
     const words = [
       'name',
       'filename',

@@ -52,7 +52,7 @@ describe('an upload that fails in web mode', () => {
 })
 
 describe('with pinning.queue and no provider on this disk', () => {
-  it('what waits for its provider is read from where it waits, also by the next process, until it is held', async () => {
+  it('a queued upload is readable until a provider holds it, also after a restart', async () => {
     const data = await tempFolder()
     const kubo = await startStandIn(kuboApi)
     kubo.script = ({ path }) => (path.endsWith('/version') ? undefined : { status: 503 })

@@ -136,7 +136,7 @@ describe("pins of kubo's door", () => {
     }
   })
 
-  it('is spelled as it was asked for, whatever the profile of uploads is', () =>
+  it('is spelled as it was asked for, under every upload profile', () =>
     withDoor({ profile: 'unixfs-v0-2015' }, async (door) => {
       const blocks: BlockMap = new Map()
       const raw = addBlock(blocks, 0x55, text('a raw block'))

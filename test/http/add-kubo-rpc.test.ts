@@ -92,7 +92,7 @@ describe("kubo's door", () => {
 
   // Whatever the operator's own profile is: what is said of the shape, and what is not, is as Kubo has it.
   for (const profile of profiles)
-    it(`gives what is added with options the CID and the size that Kubo gives it, under ${profile} too`, async () => {
+    it(`answers Kubo's CID and size for options of add, under ${profile} too`, async () => {
       const own = await startKuboDoor(undefined, { profile })
       try {
         for (const [query, bytes, cid, dagBytes] of kuboShapes) {

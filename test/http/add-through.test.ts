@@ -323,7 +323,7 @@ describe('thin mode to something else', () => {
     return { thin: await thinTo(handler, '/api/v0', options), bodies, first: first.promise }
   }
 
-  it('shows a Kubo, which keeps every part, only those that were asked for, and nothing around them', async () => {
+  it('sends a Kubo, which keeps every part, only the data parts', async () => {
     const { thin, bodies } = await thinAndSeen()
     const parts = [
       { name: 'other', fileName: 'x', body: 'unchecked' },
@@ -340,7 +340,7 @@ describe('thin mode to something else', () => {
     assert.deepEqual(said.match(/filename="[^"]*"/g), ['filename="data-1"', 'filename="data-2"'])
   })
 
-  it('sends the end of a body only when all of it was found in order, whatever stands behind it', async () => {
+  it('sends the end of a body only when all of it was valid', async () => {
     const { thin, bodies, first } = await thinAndSeen()
     async function* body() {
       const whole = multipart([{ body: 'hello world\n' }])
@@ -401,7 +401,7 @@ describe('thin mode to something else', () => {
     assert.equal(status, 200, text)
   })
 
-  it('waits for the answer of a Kubo from the end of the body on, though it begins behind the first part', async () => {
+  it('starts the timeout for the answer of a Kubo at the end of the body', async () => {
     const begun = Promise.withResolvers<void>()
     const thin = await thinTo(
       async (request, response) => {

@@ -22,7 +22,7 @@ async function nobody(): Promise<string> {
 type State = { ready: boolean; draining: boolean; uploads?: boolean; checks: Check[] }
 
 describe('/uploads', () => {
-  test('lists what is on its way, until it is there or somebody gives up', async () => {
+  test('/uploads lists open uploads until they are confirmed or given up', async () => {
     const gone = await nobody()
     const at = await startGateway({
       config: {
@@ -118,7 +118,7 @@ describe('/readyz', () => {
     assert.equal((await ask()).status, 200)
   })
 
-  test('who sends uploads here asks for them, and is told that they cannot be confirmed', async () => {
+  test('/readyz?for=uploads is 503 when uploads cannot be confirmed', async () => {
     await looked()
     assert.equal((await ask('?for=uploads')).status, 503)
   })

@@ -173,7 +173,7 @@ cache: { tiers: [{ use: s3, bucket: b, region: r, endpoint: ${url}, forcePathSty
     })
   }
 
-  it('keeps what Node compiled in its own folder, and not where another user may have put something', async () => {
+  it('keeps the compile cache in its own folder, not in a shared one', async () => {
     const { NODE_COMPILE_CACHE: _, ...env } = process.env
     const ask = `import m from 'node:module'; process.on('exit', () => console.error(m.getCompileCacheDir()))`
     const args = ['--import', `data:text/javascript,${ask}`, program, '--version']
@@ -274,7 +274,7 @@ cache: { tiers: [{ use: s3, bucket: b, region: r, endpoint: ${url}, forcePathSty
     assert.deepEqual(await once(child, 'exit'), [0, null])
   })
 
-  it('goes on when whoever reads its log is gone, and counts the lines that are lost', async () => {
+  it('goes on when the reader of its log is gone, and counts the lost lines', async () => {
     const file = await configFile('unread.yaml', offline())
     const { child, said, url } = await start(file)
     const admin = /admin: (http:[^)]+)/.exec(said.out)?.[1] ?? ''

@@ -192,7 +192,7 @@ describe('what only a provider holds that is configured no more', () => {
     await until(/1 upload is to be brought to kubo/)
   })
 
-  test('is looked for where nobody wrote down who was configured', async () => {
+  test('is found where no record names the former providers', async () => {
     await add(await start([remote()]))
     await settled()
     await serving?.close()

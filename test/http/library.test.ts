@@ -32,7 +32,7 @@ describe('a gateway in a program of yours', () => {
       await gateway.close()
     })
 
-  it('has a type for what an operator writes: the compiler knows every key, and every backend by its `use`', () => {
+  it('ConfigInput types every key, and every backend by its `use`', () => {
     const written: ConfigInput = {
       listen: ':8080',
       retrieval: {

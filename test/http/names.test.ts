@@ -113,7 +113,7 @@ describe('keys', () => {
     assert.deepEqual([head.status, head.headers.get('content-length')], [200, '17'])
   })
 
-  test('a path in the record comes before the path in the request, whatever it holds', async () => {
+  test('IPNS: the path in the record comes before the path in the request', async () => {
     await start()
     await publish(`/ipfs/${all.directory}/über`)
     assert.equal((await get(`/ipns/${key.name}/%C3%9F.txt`)).status, 200)
@@ -148,7 +148,7 @@ describe('keys', () => {
     assert.equal((await get(`/ipns/${key.name}`, { 'cache-control': 'only-if-cached' })).status, 200)
   })
 
-  test('what nobody has is 404 with the account of who was asked, remembered briefly', async () => {
+  test('IPNS: a key without a record is 404 with attempts, remembered briefly', async () => {
     await start()
     const answer = await get(`/ipns/${key.name}`)
     assert.equal(answer.status, 404)
@@ -284,7 +284,7 @@ describe('DNSLink', () => {
     assert.equal((await get(`/ipns/${key.name}`)).status, 400)
   })
 
-  test('a domain without one is 404 and says what is looked for; a dead server is no 404 for those who know', async () => {
+  test('DNSLink: a domain without one is 404; a dead DNS server is none while a result is cached', async () => {
     await start()
     const answer = await get('/ipns/none.example')
     assert.equal(answer.status, 404)
@@ -377,7 +377,7 @@ describe('names in web mode', () => {
     assert.equal(headers.location, 'http://my--docs-example.ipns.example.org/policy.json')
   })
 
-  test('a host with a DNSLink is a site, if that is wanted; other hosts answer as ever, also without DNS', async () => {
+  test('names.sites: a host with a DNSLink is a site; other hosts answer paths, also without DNS', async () => {
     await start({ ...web, names: { dns: [dns.address], sites: true } })
     dns.texts.set('_dnslink.docs.example', [`dnslink=/ipfs/${all.directory}`])
     const site = await get('/policy.json', { host: 'docs.example:8080' })

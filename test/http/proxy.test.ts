@@ -75,7 +75,7 @@ async function post(path: string, body: string, headers: Record<string, string> 
   return said.statusCode
 }
 
-test('what follows the path is put behind the address, as it was written, and the longest path takes it', async () => {
+test('proxy: appends the rest of the path as written; the longest path wins', async () => {
   const rows = [
     ['/status', '/base/'],
     ['/status?x=%20', '/base/?x=%20'],
@@ -90,7 +90,7 @@ test('what follows the path is put behind the address, as it was written, and th
   assert.equal(seen.length, rows.length)
 })
 
-test('who asked is said, and nothing personal unless it is wanted', async () => {
+test('proxy: sends X-Forwarded-*, and cookies or Authorization only if configured', async () => {
   answer = (_request, response) => response.setHeader('Set-Cookie', 'a=b').end('fine')
   const personal = { Authorization: 'Bearer x', Cookie: 'c=d', TE: 'trailers', 'X-Own': 'kept' }
   const { headers } = await get('/status', personal)
@@ -145,7 +145,7 @@ test('methods and bodies are those of the table', async () => {
   assert.equal(body, 'hello')
 })
 
-test('a body stays one, whatever Connection names, and its connection is for nobody else', async () => {
+test('proxy: a body stays one body whatever Connection names, on a connection of its own', async () => {
   const bodies: string[] = []
   const sockets = new Set<unknown>()
   answer = async (request, response) => {
@@ -189,7 +189,7 @@ test('a GET has no body', async () => {
   assert.equal(seen.length, 0)
 })
 
-test('who waits to go on is told so when it is let in, and keeps what is personal', async () => {
+test('proxy: Expect: 100-continue is answered once allowed, and personal headers stay here', async () => {
   let body = ''
   answer = async (request, response) => {
     for await (const piece of request) body += String(piece)

@@ -88,7 +88,7 @@ describe('a request line', () => {
     })
   }
 
-  test('a GET with a body is answered, and the connection is closed: the body cannot become a request', async () => {
+  test('a GET with a body closes the connection: the body cannot become a request', async () => {
     const inner = `GET /ipfs/${nobodyHas} HTTP/1.1\r\nHost: a\r\n\r\n`
     for (const path of [`/ipfs/${all.files.hello.cid}`, '/elsewhere']) {
       const socket = raw(at, `GET ${path} HTTP/1.1\r\nHost: a\r\nContent-Length: ${inner.length}\r\n\r\n${inner}`)
@@ -204,7 +204,7 @@ describe('no more than is asked for', () => {
   })
 })
 
-describe('the fast lane and the long way say the same', () => {
+describe('the fast path and Express give the same answers', () => {
   const rows: [name: string, headers: Record<string, string>, status: number][] = [
     ['a browser', { accept: 'text/html,application/xhtml+xml,*/*;q=0.8' }, 200],
     ['JSON wanted', { accept: 'application/json' }, 200],
@@ -248,7 +248,7 @@ describe('the fast lane and the long way say the same', () => {
     for (let time = 0; time < 2; time++) assert.equal((await fetchAll(path)).status, 200)
     assert.equal((await fetchAll(path, { accept: 'application/json' })).status, 406)
   })
-  test('304 from the fast lane has what 304 needs and no body', async () => {
+  test('304 from the fast path has what 304 needs and no body', async () => {
     const path = `/ipfs/${all.files.json.cid}`
     await fetchAll(at.url + path)
     const socket = raw(
@@ -264,7 +264,7 @@ describe('the fast lane and the long way say the same', () => {
     assert.doesNotMatch(head, /^content-(length|type):/im)
     assert.equal(body, '')
   })
-  test('answers made of queries are not kept ready: nobody can fill the room with copies', async () => {
+  test('response cache: answers to queries are not kept, so clients cannot fill it with copies', async () => {
     const path = `${at.url}/ipfs/${all.files.hello.cid}?x=`
     for (let count = 0; count < 3; count++) {
       assert.equal((await fetchAll(`${path}${count}`)).status, 200)
@@ -319,7 +319,7 @@ describe('too much', () => {
     await until(async () => (await inFlight(at)) === 0, 'none is in flight')
   })
 
-  test('who stops reading is cut off: hot, whole and streamed', async () => {
+  test('a client that stops reading is cut off: from the response cache, whole and streamed', async () => {
     const impatient = await started({ limits: { stalled: '300ms' } })
     const { cid } = await addFile(all.blocks, noise(900_000, 51))
     const large = await addFile(all.blocks, noise(30_000_000, 52))

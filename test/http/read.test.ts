@@ -269,7 +269,7 @@ describe('conditional requests', () => {
       assert.equal((await get(ipfs(file)).set('If-None-Match', `"${file}"`)).status, 304)
     }
   })
-  test('only-if-cached: 412 for what no tier has, without asking anybody', async () => {
+  test('only-if-cached: 412 for content that no tier has, without asking an upstream', async () => {
     const { cid } = await addFile(all.blocks, noise(999, 77))
     const before = upstream.seen.length
     const answer = await get(ipfs(cid)).set('Cache-Control', 'only-if-cached')

@@ -100,7 +100,7 @@ function configOf(all: Awaited<ReturnType<typeof everybody>>) {
   }
 }
 
-test('everybody that is spoken to while it runs hears the name that is configured', async () => {
+test('retrieval.userAgent is sent to upstreams, providers, stores, lists and DNS servers', async () => {
   const all = await everybody()
   const { retrieval, cache, ...more } = configOf(all)
   const gateway = await startGateway({ upstreams: retrieval.upstreams, config: { ...more, retrieval, cache } })
@@ -114,7 +114,7 @@ test('everybody that is spoken to while it runs hears the name that is configure
   }
 })
 
-test('so does the service of thin mode, when it is looked at and when it is sent something', async () => {
+test('retrieval.userAgent is sent to the service of thin mode, for probes and uploads', async () => {
   const service = await listener()
   const config = { pinning: { providers: [] }, retrieval: { userAgent }, upload: { through: `${service.url}/add` } }
   const gateway = await startGateway({ config })

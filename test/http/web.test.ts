@@ -260,7 +260,7 @@ describe('directories', () => {
     assert.ok(hrefs.length >= 5)
     for (const href of hrefs) assert.ok((await get(href)).status < 400, href)
   })
-  test('JSON for who asks for it, also with an index.html beside', async () => {
+  test('a directory is JSON for Accept: application/json, also with an index.html', async () => {
     for (const [path, headers] of [
       [`/ipfs/${bare}`, { Accept: 'application/json' }],
       [`/ipfs/${bare}/?format=json`, {}],
@@ -281,7 +281,7 @@ describe('directories', () => {
 })
 
 describe('documents', () => {
-  test('are pages for a browser and themselves for everybody else', async () => {
+  test('documents are pages for browsers and bytes for other clients', async () => {
     const path = `/ipfs/${alone['cbor']}/`
     const answer = await get(path, asBrowser)
     assert.equal(answer.headers['content-type'], 'text/html; charset=utf-8')
@@ -401,7 +401,7 @@ describe('_redirects', () => {
     assert.match(body(answer), /nowhere/)
   })
   test('no rule matches: 404', async () => assert.equal((await own(site, '/unheard-of')).status, 404))
-  test('a path that is there is served, whatever the rules say or fail to say', async () => {
+  test('_redirects: an existing path is served whatever the rules say', async () => {
     assert.equal(body(await own(broken, '/found.html')), '<p>found')
   })
   test('a file that is wrong is said to be wrong', async () => {
@@ -414,7 +414,7 @@ describe('_redirects', () => {
     assert.equal(long.status, 500, body(long))
     assert.match(body(long), /could not parse _redirects: redirects file size cannot exceed/)
   })
-  test('a file that is wrong is no fault of the gateway: it is told as malformed, counted so, and not logged', async () => {
+  test('_redirects: a wrong file is malformed content: counted so, and not logged', async () => {
     const counted = async () =>
       /cidgate_failures_total\{kind="internal"\} (\d+)/.exec(await metricsOf(at.gateway))?.[1] ?? '0'
     const before = await counted()
@@ -459,7 +459,7 @@ describe('errors', () => {
     assert.match(body(silent), /^404 No such path\nno link named "not-there" under /)
     for (const one of [answer, program, silent]) assert.equal(one.headers['vary'], 'Accept')
   })
-  test('nobody could be asked: 502', async () => {
+  test('no upstream could be asked: 502', async () => {
     const { cid } = await addFile(new Map(), noise(100, 1234))
     upstream.fault = { kind: 'refuse' }
     try {

@@ -27,7 +27,7 @@ test('hashes of nothing but zeros, and short ones', () => {
   assert.ok(odd.every((cid) => set.has(cid)))
 })
 
-test('hashes that somebody chose to be alike cost no more than others', () => {
+test('hashes chosen to collide cost no more than others', () => {
   for (const [byte, step] of [
     [24, 2 ** 5],
     [28, 2 ** 8],

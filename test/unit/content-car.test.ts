@@ -178,7 +178,7 @@ describe('what a CAR holds', () => {
   })
 })
 
-test('the links of a document in the order they are stored in, though some of its keys look like numbers', async () => {
+test('CAR: links of a document in stored order, also with keys that look like numbers', async () => {
   const blocks: BlockMap = new Map()
   const leaves = ['one', 'two', 'three', 'four'].map((word) => addBlock(blocks, 0x55, text(word)))
   const [one, two, three, four] = leaves

@@ -266,7 +266,7 @@ describe('listings', () => {
     const Links = Array.from({ length: count }, (_, index) => link(child(index), `n${String(index).padStart(4, '0')}`))
     return addNode(blocks, { Data: new UnixFS({ type: 'directory' }).marshal(), Links })
   }
-  test('in order, looked into side by side, no more of them than allowed and none that would be fetched', async () => {
+  test('listing: entries are read in order, in parallel, at most so many, and never fetched', async () => {
     const blocks: BlockMap = new Map()
     const root = files(600, blocks)
     const { entity } = await open(root.toString(), blocks)

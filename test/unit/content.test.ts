@@ -298,7 +298,7 @@ describe('directories', () => {
     const names = (await list(all.hamt)).map(({ name }) => name)
     assert.deepEqual([...names].sort(), Object.keys(all.manyNames).sort())
   })
-  test('HAMT: the shards that come next are named before they are asked for, so that they can be fetched together', async () => {
+  test('HAMT: announces the next shards, so that they are fetched together', async () => {
     const session = memorySession(all.blocks)
     const expected = new Set<string>()
     const reader = {

@@ -49,7 +49,7 @@ describe('the data folder', () => {
     again()
   })
 
-  it('is one thing for all gateways in it, by whatever path they name it, until the last one leaves', async () => {
+  it('is shared by all gateways in it, under any path to it, until the last one leaves', async () => {
     const make = (path: string) => ({ path })
     const [path, link] = [join(folder, 'real', 'data'), join(folder, 'link')]
     await symlink(join(folder, 'real'), link)
@@ -68,7 +68,7 @@ describe('the data folder', () => {
     assert.notEqual(folders.enter(path).part(make), part)
   })
 
-  it('is refused where somebody else has it, with their words where they left any', async () => {
+  it('is refused where another process has it, and names that process', async () => {
     const lock = await lockFile(join(folder, 'owner.lock'))
     const since = '2026-01-02T03:04:05.000Z'
     await writeFile(join(folder, 'owner.json'), JSON.stringify({ pid: 1, host: 'elsewhere', since }))

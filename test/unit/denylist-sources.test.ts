@@ -84,7 +84,7 @@ const noLists: readonly [what: string, answer: Answer, why: RegExp][] = [
   ['an error', { status: 500 }, /status 500/],
 ]
 
-test('the revision is that of the texts, whoever reads them', async () => {
+test('the revision depends on the texts alone', async () => {
   assert.equal((await load()).revision, undefined, 'there are no lists')
   const { revision } = await load(url)
   assert.match(String(revision), /^[0-9a-f]{8}$/)

@@ -106,7 +106,7 @@ test('a budget that was lowered is reached by writing, from a new process too', 
   assert.ok(await after.get(block(200).cid))
 })
 
-test('groups that nobody writes to are read by and by, and leftovers of a crash go while fresh ones stay', async () => {
+test('disk tier: unwritten groups are read in turn, and old leftovers of a crash are removed', async () => {
   const path = await tempFolder()
   const room = createRoom({ path, maxBytes: 256 * 1024 * 1024, clock: systemClock })
   const leftovers = ['aa', 'bc', 'zz', '77'].map((shard) => join(path, shard, 'key.0123.tmp'))
@@ -136,7 +136,7 @@ test('a file over 2 MiB is refused unread and deleted', async () => {
   assert.equal((await filesIn(path)).length, 0)
 })
 
-test('a folder that was removed is made again; a block larger than all room is not kept and harms nothing', async () => {
+test('disk tier: a removed folder is made again; a block larger than maxBytes is not kept', async () => {
   const path = await tempFolder()
   const tier = open(path, '512KiB')
   const { cid, bytes } = block(1)
@@ -151,7 +151,7 @@ test('a folder that was removed is made again; a block larger than all room is n
   assert.ok(await tier.get(cid))
 })
 
-test('an outage names what is wrong and what to do; a probe finds it before anybody asks', async () => {
+test('disk tier: an outage names cause and remedy, and a probe finds it first', async () => {
   const path = join(await tempFolder(), 'file')
   await writeFile(path, '')
   const tier = open(path)

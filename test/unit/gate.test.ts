@@ -27,7 +27,7 @@ describe('gate', () => {
     assert.deepEqual(entered, [0, 1, 2])
   })
 
-  test('weighs: a heavy one is not passed over, and one that is heavier than everything goes in alone', async () => {
+  test('weighs: heavy work is not overtaken, and work heavier than the limit runs alone', async () => {
     const gate = createGate({ most: 10, inLine: 9, full })
     const entered: string[] = []
     const enter = (name: string, weight: number) =>
@@ -48,7 +48,7 @@ describe('gate', () => {
     assert.deepEqual(entered, ['first', 'giant', 'light'])
   })
 
-  test('turns away at the end of the line, and who stood in it for too long', async () => {
+  test('refuses callers when the queue is full, and those that waited too long', async () => {
     const clock = createFakeClock()
     const gate = createGate({ most: 1, inLine: 1, full, patience: { ms: 100, clock } })
     const leave = await gate.enter(undefined)

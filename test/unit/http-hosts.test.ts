@@ -79,7 +79,7 @@ describe('hosts', () => {
       )
   })
 
-  test('what anybody else says of host and scheme is not read, to find a place or a kept answer', async () => {
+  test('hosts: X-Forwarded-* of untrusted clients is ignored, also for the cache key', async () => {
     const headers = { 'x-forwarded-host': 'gw.example', 'x-forwarded-proto': 'https' }
     for (const proxy of ['::ffff:127.0.0.1', '10.1.2.3', 'fd00::1'])
       assert.ok(await find('inside', `/ipfs/${v1}`, headers, proxy), proxy)
@@ -95,7 +95,7 @@ describe('hosts', () => {
     await assert.rejects(find('bytes.example', '/add', trusted, '127.0.0.2'), { kind: 'no-link' })
   })
 
-  test('a subdomain is a site of its own, whatever its paths look like', async () => {
+  test('hosts: a subdomain is its own site, also for paths such as /ipfs/…', async () => {
     const place = await placeAt(`${v1}.ipfs.gw.example:81`, `/ipfs/${v0}/x?y`)
     assert.equal(place.path, `/ipfs/${v1}/ipfs/${v0}/x`)
     assert.equal(place.own, true)
@@ -168,7 +168,7 @@ describe('hosts', () => {
     assert.deepEqual(keys, ['/ipfs/x', '/ipfs/x', none, none, `/ipfs/x ${v1}.ipfs.gw.example`, none])
   })
 
-  test('the key of a small answer is the one it is looked for under, in whatever case the host is written', async () => {
+  test('hosts: the response cache key is the same whatever the case of the host', async () => {
     for (const host of [`${v1}.ipfs.gw.example`, `${v1}.ipfs.gw.example:81`, `${v1}.IPFS.GW.example`]) {
       const place = await placeAt(host, '/ipfs/x')
       assert.equal(place.cacheKey, hosts.keyOf(asked(host, '/ipfs/x')))

@@ -102,7 +102,7 @@ describe('documents that are looked into', () => {
     assert.equal(rule.known(cid('a')), false)
   })
 
-  test('no more than there is room for, in the order they came, and one that is larger than all of it alone', async () => {
+  test('JSON room: first come, first served within the limit; a larger file goes alone', async () => {
     const rule = createJsonRule({ heldBytes: 10, clock: createFakeClock() })
     const entered: number[] = []
     const enter = async (bytes: number) => {
@@ -124,7 +124,7 @@ describe('documents that are looked into', () => {
     assert.deepEqual(entered, [6, 20, 3])
   })
 
-  test('who leaves the line, or waits too long in it, holds up nobody and leaves no timer', async () => {
+  test('JSON room: a request that leaves or times out blocks no other and leaves no timer', async () => {
     const clock = createFakeClock()
     const rule = createJsonRule({ heldBytes: 10, clock })
     const leave = await rule.room(8, signal)

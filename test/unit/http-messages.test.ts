@@ -43,7 +43,7 @@ describe('Range', () => {
   for (const [header, size, expected] of rows) {
     test(`${header} of ${size}`, () => assert.deepEqual(parseRange(header, size), expected))
   }
-  test('whatever is sent, a part lies inside and its hint covers its beginning', () => {
+  test('ranges: any header gives a range inside the file, and a hint that covers its beginning', () => {
     fc.assert(
       fc.property(fc.string({ unit: fc.constantFrom(...'bytes=0123456789-, ') }), fc.nat(50), (tail, size) => {
         const header = `bytes=${tail}`
@@ -117,7 +117,7 @@ describe('Content-Disposition', () => {
   })
 })
 
-test('whatever the path, X-Ipfs-Path is one line of printable ASCII', () => {
+test('X-Ipfs-Path is one line of printable ASCII for any path', () => {
   fc.assert(
     fc.property(fc.string({ unit: 'grapheme' }), (path) => {
       const headers = contentHeaders({

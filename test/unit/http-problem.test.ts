@@ -119,7 +119,7 @@ describe('what caches may keep', () => {
   }
 })
 
-test('a problem: who was asked, on statuses whose reason lies with others, and only there', async () => {
+test('problem: attempts only on statuses caused by other services', async () => {
   const account = createAccount()
   account.attempt({ upstream: 'one', outcome: 'timeout', ms: 12 })
   const lost = JSON.parse((await send(failure('not-found'), { mode: 'api', account })).text) as Record<string, unknown>

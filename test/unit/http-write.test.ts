@@ -127,7 +127,7 @@ describe('writeAll', () => {
 })
 
 describe('an answer written in one go', () => {
-  test('that nobody takes is cut off; one that is taken is not', async () => {
+  test('an answer that the client does not read is cut off; one that it reads is not', async () => {
     const gone: Promise<void>[] = []
     const server = await serve((_request, response) => {
       gone.push(closed(response))

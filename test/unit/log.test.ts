@@ -46,7 +46,7 @@ describe('the log', () => {
     assert.equal(log.lost?.(), 0)
   })
 
-  it('loses lines and nothing else when its reader is gone, and says how many as soon as there is one again', async () => {
+  it('loses only lines when its reader is gone, and reports their number afterwards', async () => {
     const reader = createReader()
     const log = createLog('info', createLogSink(reader.stream))
     reader.state = 'gone'

@@ -20,7 +20,7 @@ test('a name is registered once', () => {
   assert.throws(() => metrics.add('hits_total', 'counter', 'Hits.', () => 1), /twice/)
 })
 
-test('counters go on where another one stood, whoever counts now, and gauges say what is', () => {
+test('metrics: counters continue after a reload, gauges show the present', () => {
   const create = (counts: Record<string, number>) => {
     const metrics = createMetrics()
     const samples = () => Object.entries(counts).map(([tier, value]) => ({ labels: { tier }, value }))

@@ -85,7 +85,7 @@ describe('DNSLink', () => {
       await links.close()
     })
 
-    test(`over ${over}: an abort stops at once, and the last who leaves stops the question`, async () => {
+    test(`over ${over}: an abort stops at once, and the last client that leaves stops the query`, async () => {
       dns.fault = 'silent'
       const links = make([address()])
       const leaving = new AbortController()
@@ -148,7 +148,7 @@ describe('DNSLink', () => {
     await links.close()
   })
 
-  test('made-up names without end cost so many sockets and no more; what is too much is turned away at once', async () => {
+  test('DNSLink: a flood of made-up names uses bounded sockets, the rest is refused at once', async () => {
     dns.fault = 'silent'
     const links = make([dns.address], {}, hasty)
     const names = Array.from({ length: 600 }, (_, index) => `h${index}.example`)
@@ -226,7 +226,7 @@ describe('a DNS server that is odd', () => {
     return (server.address() as AddressInfo).port
   }
 
-  test('that takes a connection and never finishes TLS, or trickles its answer, is passed over in time', async () => {
+  test('a DoH server that stalls in TLS or trickles its answer is skipped in time', async () => {
     dns.texts.set('_dnslink.docs.example', [record])
     const hole = createServer((socket) => {
       socket.on('error', () => {})
@@ -241,12 +241,12 @@ describe('a DNS server that is odd', () => {
       assert.equal((await linkOf([url, dns.address], hasty)).value, '/ipfs/bafkqaaa')
   })
 
-  test('that there is no way to hurts nobody else', async () => {
+  test('a DNS server without a route does not delay the others', async () => {
     dns.texts.set('_dnslink.docs.example', [record])
     assert.equal((await linkOf(['255.255.255.255', dns.address])).value, '/ipfs/bafkqaaa')
   })
 
-  test('that sends the question back has not said that there is no record', async () => {
+  test('a DNS server that echoes the query has not said that there is no record', async () => {
     const echo = await odd((_question, bytes) => [bytes])
     assert.equal((await failure(linkOf([echo]))).kind, 'unavailable')
     const none = await odd((question) => [packet(question, { questions: [], answers: [] })])
@@ -284,7 +284,7 @@ describe('a DNS server that is odd', () => {
     assert.equal((await linkOf([`127.0.0.1:${server.address().port}`])).value, '/ipfs/bafkqaaa')
   })
 
-  test('an alias holds no longer than its own TTL, wherever it stands; a circle of them leads nowhere', async () => {
+  test('DNS: a CNAME bounds the TTL, wherever it stands; a CNAME loop gives no record', async () => {
     const chain = (ttls: readonly [number, number, number]) =>
       odd((question) => [
         packet(question, {
@@ -314,7 +314,7 @@ describe('a DNS server that is odd', () => {
     assert.equal((await failure(linkOf([circle]))).kind, 'not-found')
   })
 
-  test('a datagram larger than DNS promises is read whole; one that is cut says nothing of what is not there', async () => {
+  test('DNS: a large datagram is read whole; a truncated one is asked again over TCP', async () => {
     const large = await odd((question) => {
       const name = question.questions?.[0]?.name ?? ''
       const data = ['x'.repeat(250), record].map((text) => ({ type: 'TXT', name, ttl: 9, data: text }) as const)

@@ -31,7 +31,7 @@ describe('a record', () => {
     assert.deepEqual([record.value, record.sequence, record.ttlMs], ['/ipfs/bafkqaaa/a', 7n, 60_000])
   })
 
-  test('of another key, with a byte changed, cut or too large is false; past its end it is nobody’s', async () => {
+  test('IPNS record: of another key, changed, cut or too large is false; expired is not-found', async () => {
     const good = await key.record('/ipfs/bafkqaaa')
     const proved = (bytes: Uint8Array, now = Date.now()) => kindOf(provedRecord(key.cid, bytes, now))
     assert.equal(await proved(await createKey().record('/ipfs/bafkqaaa')), 'false-bytes')
@@ -118,7 +118,7 @@ describe('the folder of records', () => {
     assert.deepEqual(await readdir(folder), [`${key.name}.ipns-record`])
   })
 
-  test('a folder that cannot be used fails nobody, is said once, and is tried again', async () => {
+  test('IPNS record store: an unusable folder fails no request, is logged once, and retried', async () => {
     await writeFile(folder, 'a file is in the way')
     const lines: string[] = []
     const store = createRecordStore({ folder, most: 3, log: (_level, event) => lines.push(event) })
@@ -199,7 +199,7 @@ describe('names of keys', () => {
     assert.deepEqual(store.written, [young])
   })
 
-  test('who lies loses and is told of; who is silent is waited for a moment after the first', async () => {
+  test('IPNS: a lying upstream is reported; a silent one gets a moment after the first record', async () => {
     const key = createKey()
     const good = await key.record('/ipfs/bafkqaaa')
     const liar = sends('liar', await createKey().record('/ipfs/bafkqaaa', { sequence: 99 }))
@@ -224,7 +224,7 @@ describe('names of keys', () => {
     assert.equal(account.attempts[0]?.outcome, 'older')
   })
 
-  test('what lies in the folder is proved again before it is believed, and stays when it has only ended', async () => {
+  test('IPNS record store: records are verified when read, and expired ones stay', async () => {
     const key = createKey()
     for (const [bytes, removed] of [
       [await createKey().record('/ipfs/bafkqaaa'), 1],
@@ -280,7 +280,7 @@ describe('names of keys', () => {
     ['not-found'],
   ]
   for (const [expected, ...kinds] of verdicts) {
-    test(`when all fail (${kinds.join(', ') || 'nobody is there'}) it is ${expected}`, async () => {
+    test(`when all fail (${kinds.join(', ') || 'no upstream'}) it is ${expected}`, async () => {
       const { resolve } = make(kinds.map((kind, index) => fails(String(index), kind)))
       assert.equal(await kindOf(resolve(createKey().cid)), expected)
     })

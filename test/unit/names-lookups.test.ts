@@ -73,7 +73,7 @@ describe('look-ups of names', () => {
     assert.equal((await get()).freshMs, 7_000)
   })
 
-  test('one look-up for all who ask at the same time, and the account of it for each', async () => {
+  test('name look-up: concurrent clients share one look-up, and each gets its account', async () => {
     const { get, lookups, looks } = make()
     const account = createAccount()
     const all = await Promise.all([
@@ -87,7 +87,7 @@ describe('look-ups of names', () => {
     assert.equal(lookups.stats().flights, 0)
   })
 
-  test('one who leaves hurts nobody; the last one who leaves stops it', async () => {
+  test('name look-up: goes on when one client leaves, stops when the last one does', async () => {
     const { get, state, signals, looks } = make()
     const gate = Promise.withResolvers<Partial<LookupResult<string>>>()
     state.look = () => gate.promise
@@ -114,7 +114,7 @@ describe('look-ups of names', () => {
     assert.equal(looks.length, 3)
   })
 
-  test('stale while nobody answers, asked again every ten seconds, and never past its end', async () => {
+  test('name look-up: stale while no server answers, retried every 10 s, never past expiry', async () => {
     const { get, state, clock, looks, lookups } = make()
     await get()
     state.look = async () => {
@@ -134,7 +134,7 @@ describe('look-ups of names', () => {
     assert.equal(lookups.stats().stale, 4)
   })
 
-  test('who has something valid waits a second for something newer, and the look-up goes on', async () => {
+  test('name look-up: with a valid result clients wait one second, and the look-up goes on', async () => {
     const { get, state, clock } = make()
     await get()
     await clock.advance(60_000)
@@ -162,7 +162,7 @@ describe('look-ups of names', () => {
     assert.equal(signals[0]?.aborted, true)
   })
 
-  test('what nobody has is remembered briefly, and says when to come again', async () => {
+  test('name look-up: not-found is remembered briefly, with Retry-After', async () => {
     const { get, state, clock, looks } = make()
     state.look = async () => {
       throw missing
@@ -183,7 +183,7 @@ describe('look-ups of names', () => {
     assert.equal(looks.length, 4, 'that nobody could be asked is not remembered')
   })
 
-  test('that nobody could be asked is remembered where that is wanted; that there was too much to do never is', async () => {
+  test('name look-up: unavailable is remembered if configured, overloaded never', async () => {
     const { get, state, clock, looks } = make({ unavailableMs: 3_000 })
     state.look = async () => {
       throw unavailable
@@ -237,7 +237,7 @@ describe('look-ups of names', () => {
     assert.equal(looks.length, 1)
   })
 
-  test('what an earlier run knew is asked about first and served when nobody answers', async () => {
+  test('name look-up: the result of an earlier process is served while no server answers', async () => {
     const clock = createFakeClock()
     const old = { value: 'old', endsAt: clock.now() + 30_000, via: 'disk' }
     const { get, state, looks } = make({ clock, restore: async () => old })
@@ -252,7 +252,7 @@ describe('look-ups of names', () => {
     assert.equal(await kindOf(get()), 'unavailable')
   })
 
-  test('what other instances know is served to who has waited a second, while what is newer is still looked for', async () => {
+  test('name look-up: a shared result is served after one second, while the look-up goes on', async () => {
     const { get, clock, state, looks } = make()
     const newer = Promise.withResolvers<Partial<LookupResult<string>>>()
     state.look = async (_known, recalled) => {
@@ -270,7 +270,7 @@ describe('look-ups of names', () => {
     assert.deepEqual([(await get()).value, looks.length], ['newer', 1])
   })
 
-  test('what other instances know comes after a second, too, and nobody waits longer for it', async () => {
+  test('name look-up: no client waits more than a second for a shared result', async () => {
     const { get, clock, state } = make()
     const comes = Promise.withResolvers<void>()
     state.look = async (_known, recalled) => {
@@ -284,7 +284,7 @@ describe('look-ups of names', () => {
     assert.equal((await first).value, 'shared')
   })
 
-  test('other instances are asked for a client that wants nobody asked, and no look-up is made', async () => {
+  test('name look-up: only-if-cached reads shared tiers and asks no upstream', async () => {
     const clock = createFakeClock()
     const recall = async () => ({ value: 'shared', endsAt: clock.now() + 30_000, via: 'redis' })
     const { get, looks } = make({ clock, recall })
@@ -292,7 +292,7 @@ describe('look-ups of names', () => {
     assert.equal(looks.length, 0)
   })
 
-  test('it is bounded: who was asked for longest ago is forgotten', async () => {
+  test('name look-up: memory is bounded, the least recently used name goes first', async () => {
     const { get, lookups, looks } = make()
     for (const name of ['a', 'b', 'c', 'd']) await get(name)
     assert.equal(lookups.stats().kept, 3)

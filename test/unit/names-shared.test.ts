@@ -87,7 +87,7 @@ describe('records in tiers that instances share', () => {
     assert.equal(await sequenceOn(shelf, key), 20)
   })
 
-  test('what is no record of its key is brought to nobody, is told, and is written over', async () => {
+  test('shared records: a record of another key is ignored, logged and overwritten', async () => {
     const [key, shelf] = [createKey(), createShelf()]
     shelf.held.set(key.name, await createKey().record('/ipfs/bafkqaaa'))
     const { shared, lines } = make([shelf])
@@ -108,7 +108,7 @@ describe('records in tiers that instances share', () => {
     assert.deepEqual(shelf.calls, ['read'])
   })
 
-  test('what an instance has known for long is brought to a tier that lacks it, and is not written again', async () => {
+  test('shared records: a known record is written once to a tier that lacks it', async () => {
     const [key, shelf] = [createKey(), createShelf()]
     const { shared } = make([shelf])
     const record = await recordOf(key, 4)
@@ -135,7 +135,7 @@ describe('records in tiers that instances share', () => {
     assert.equal(await sequenceOn(out, key), 1)
   })
 
-  test('no more wait to be written than there is room for, the newest of each name, and closing does not wait for ever', async () => {
+  test('shared records: a bounded queue keeps the newest of each name; closing is bounded in time', async () => {
     const clock = createFakeClock()
     const [key, shelf] = [createKey(), createShelf()]
     const { shared } = make([shelf], clock)

@@ -22,7 +22,7 @@ describe('whether a host is a site', () => {
     return { clock, asked, state, hasLink: createSites({ resolve, most: 10, clock }) }
   }
 
-  test('as DNS says, and what can be no domain is asked of nobody', async () => {
+  test('DNSLink sites: as DNS says; no server is asked for an invalid domain', async () => {
     const { hasLink, state, asked } = make()
     assert.equal(await hasLink('docs.example', open()), true)
     state.answer = () => Promise.reject(unavailable)
@@ -54,7 +54,7 @@ describe('whether a host is a site', () => {
     assert.equal(clock.timers, 0)
   })
 
-  test('who leaves stops waiting, and what was asked for goes on', async () => {
+  test('DNSLink sites: a client that leaves stops waiting, and the look-up goes on', async () => {
     const { hasLink, state, asked } = make()
     state.answer = () => new Promise(() => {})
     const leaving = new AbortController()
@@ -86,7 +86,7 @@ describe('turns', () => {
     return { clock, run, running, outcomes }
   }
 
-  test('two at once, two who wait in order, and nobody behind them', async () => {
+  test('DNSLink sites: two look-ups at once, two queued, the next is refused', async () => {
     const { clock, run, running, outcomes } = make()
     for (const name of ['a', 'b', 'c', 'd', 'e']) run(name)
     await clock.advance(0)
@@ -105,7 +105,7 @@ describe('turns', () => {
     assert.equal(running.length, 6, 'every turn came back')
   })
 
-  test('who waits too long or leaves gives the place in the queue back', async () => {
+  test('DNSLink sites: a client that leaves or waits too long frees its place in the queue', async () => {
     const { clock, run, running, outcomes } = make()
     const leaving = new AbortController()
     run('a')

@@ -208,7 +208,7 @@ describe('a document', () => {
 })
 
 describe('a problem', () => {
-  test('says what happened, who was asked and what can be done, and nothing in it is markup', () => {
+  test('problem page: says what happened, the attempts and the next step, all escaped', () => {
     const attempts = [{ upstream: '<b>one</b>', outcome: 'timeout', ms: 12.4 }] as never
     const html = problemPage({
       title: 'Not found',
