@@ -3,12 +3,17 @@
 import type { CID } from 'multiformats/cid'
 import type { Clock } from '../core/clock.ts'
 import { cancelled, isFailure } from '../core/failure.ts'
-import { outOfTime } from './session-failures.ts'
+import { noTimeLeft, outOfTime } from './session-failures.ts'
+
+// With less than this share of its time left, nothing can be said to have been looked for.
+const leastShare = 1 / 8
 
 export interface RequestClock {
   /** `work`, until this request is out of time or its client is gone. The work's own signal aborts then. */
   inTime<T>(cid: CID, work: (own: AbortSignal) => Promise<T>): Promise<T>
   begun(): void
+  /** Less than half of its time is left: what is asked from here on, and not found, was not looked for in full. */
+  readonly isLate: boolean
   readonly hasBegun: boolean
 }
 
@@ -28,11 +33,15 @@ export function createRequestClock(options: {
     begun() {
       hasBegun = true
     },
+    get isLate() {
+      return deadlineAt - clock.monotonic() < options.deadlineMs / 2
+    },
     async inTime(cid, work) {
       const own = new AbortController()
       const leave = () => own.abort(isFailure(signal.reason) ? signal.reason : cancelled())
       const ms = hasBegun ? options.blockDeadlineMs : Math.max(0, deadlineAt - clock.monotonic())
-      const stop = clock.after(ms, () => own.abort(outOfTime(cid, ms)))
+      const isTooLate = !hasBegun && ms < options.deadlineMs * leastShare
+      const stop = clock.after(ms, () => own.abort(isTooLate ? noTimeLeft(cid) : outOfTime(cid, ms)))
       if (signal.aborted) leave()
       signal.addEventListener('abort', leave, { once: true })
       const left = Promise.withResolvers<never>()

@@ -16,6 +16,12 @@ export const outOfTime = (cid: CID, ms: number): Failure =>
     facts: { sure: false },
   })
 
+/** The blocks before this one took the time. */
+export const noTimeLeft = (cid: CID): Failure =>
+  new Failure('overloaded', `what comes before ${cid} took the time there was: it was not looked for`, {
+    source: 'ours',
+  })
+
 /** Of an archive whose tiers were all asked: there is nobody else. */
 export const notHere = ({ message, facts }: Failure): Failure =>
   new Failure('not-found', message, { source: 'tier', facts })

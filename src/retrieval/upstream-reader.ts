@@ -32,6 +32,9 @@ export type Flying = {
   lookFor(cid: CID, around: DagWant | undefined): (signal: AbortSignal) => Round
 }
 
+/** What was asked, and whether too little time was left for it then. */
+type Asked = { readonly attempts: Attempts; readonly wasLate: boolean }
+
 export interface UpstreamReader {
   /** The block, alone or with what follows it. `lastFrom`: where the request had its last block from. */
   get(cid: CID, around: DagWant | undefined, lastFrom: LastFrom): Promise<Uint8Array>
@@ -76,14 +79,8 @@ export function createUpstreamReader(
   }
 
   /** The answer of a flight, or its failure, remembered and searched behind. */
-  function missed(
-    error: unknown,
-    cid: CID,
-    around: DagWant | undefined,
-    flight: { attempts: Attempts },
-    running?: Round,
-  ): Failure {
-    const isCrowded = isFailure(error, 'timeout') && flight.attempts.hasBeenCrowded
+  function missed(error: unknown, cid: CID, around: DagWant | undefined, flight: Asked, running?: Round): Failure {
+    const isCrowded = isFailure(error, 'timeout') && (flight.wasLate || flight.attempts.hasBeenCrowded)
     const failure = isCrowded ? overloaded(cid) : isFailure(error) ? error : internal(error)
     if (failure.kind !== 'cancelled') note(flight.attempts)
     if (isCrowded && running) {
@@ -119,6 +116,7 @@ export function createUpstreamReader(
   }
 
   async function fromDag(cid: CID, around: DagWant, flight: Flight<DagFlight>): Promise<Uint8Array | undefined> {
+    const { isLate: wasLate } = clock
     const asked = sameBytes(cid, around.cid) ? around : undefined
     const { work } = flight
     try {
@@ -135,7 +133,13 @@ export function createUpstreamReader(
       if (isLate) {
         // The search takes this reader's seat.
         if (dag === flight) dag = undefined
-        throw missed(error, cid, asked, work, { done: work.drain(), attempts: work.attempts, stop: flight.leave })
+        throw missed(
+          error,
+          cid,
+          asked,
+          { attempts: work.attempts, wasLate },
+          { done: work.drain(), attempts: work.attempts, stop: flight.leave },
+        )
       }
       leaveDag(flight)
       // Below a path, "not found" may mean the path: only the root alone can tell whether the root is there.
@@ -143,7 +147,7 @@ export function createUpstreamReader(
         note(work.attempts)
         return undefined
       }
-      throw missed(error, cid, asked, work)
+      throw missed(error, cid, asked, { attempts: work.attempts, wasLate })
     }
   }
 
@@ -172,6 +176,7 @@ export function createUpstreamReader(
   async function fromBlock(cid: CID, lastFrom: LastFrom): Promise<Uint8Array> {
     const flight = joinBlock(cid, askerOf(lastFrom))
     const { work } = flight
+    const { isLate: wasLate } = clock
     let isKept = false
     try {
       const { bytes, upstream } = await inTime(cid, () => work.found)
@@ -180,7 +185,7 @@ export function createUpstreamReader(
     } catch (error) {
       isKept = isFailure(error, 'timeout') && !clock.hasBegun
       const running = () => ({ done: work.found.then(() => {}), attempts: work.attempts, stop: flight.leave })
-      throw missed(error, cid, undefined, work, isKept ? running() : undefined)
+      throw missed(error, cid, undefined, { attempts: work.attempts, wasLate }, isKept ? running() : undefined)
     } finally {
       if (!isKept) flight.leave()
     }

@@ -43,6 +43,8 @@ export interface Attempts {
 const mostKept = 32
 // Who has sent nothing of use for so long stands still, as far as the account is concerned.
 const stalledMs = 1000
+// Who was asked so early in a race, and said nothing, had its full time.
+const fullShare = 3 / 4
 const inLine = 'waiting for its turn'
 
 /** For whom it is wanted. */
@@ -102,8 +104,9 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
     get hasBeenCrowded() {
       const now = clock.monotonic()
       const hadTime = ({ outcome, at, member }: Entry) =>
-        outcome === undefined ? now - at > (now - beganAt) / 2 && !member.standing.isCrowded : isAnswer(outcome)
-      return made.length > 0 && !made.some(hadTime)
+        outcome === undefined ? now - at > (now - beganAt) * fullShare && !member.standing.isCrowded : isAnswer(outcome)
+      const foundNoPlace = made.some(({ outcome }) => outcome === 'overloaded' || outcome === inLine)
+      return foundNoPlace || (made.length > 0 && !made.some(hadTime))
     },
     async ask(member, kind, cid, signal) {
       signal.throwIfAborted()
