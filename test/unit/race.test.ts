@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { AggregateError as AllFailed } from 'p-any'
 import { Failure, isFailure } from '../../src/core/failure.ts'
-import { failuresOf, lost, race } from '../../src/retrieval/fetch/race.ts'
+import { lost, race } from '../../src/retrieval/fetch/race.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 const gone = () => new Failure('not-found', 'not here', { source: 'upstream' })
@@ -79,8 +80,9 @@ test('when all fail, every failure is told', async () => {
     () => assert.fail('won'),
     (reason: unknown) => reason,
   )
-  assert.equal(failuresOf(error).length, 2)
-  assert.ok(failuresOf(error).every((failure) => isFailure(failure, 'not-found')))
+  assert.ok(error instanceof AllFailed)
+  assert.equal(error.errors.length, 2)
+  assert.ok(error.errors.every((failure) => isFailure(failure, 'not-found')))
 })
 
 test('an abort from outside stops all of them, and leaves no timer', async () => {

@@ -1,6 +1,6 @@
 // Upstreams start one after another; the first that answers with something proved wins, the others are aborted.
 // A failure starts the next one at once and is no hedge; only impatience draws on the hedge budget.
-import pAny, { AggregateError as AllFailed } from 'p-any'
+import pAny from 'p-any'
 import type { Clock } from '../../core/clock.ts'
 import { cancelled, Failure, isFailure } from '../../core/failure.ts'
 import type { Step } from '../upstreams/order.ts'
@@ -87,9 +87,4 @@ export async function race<Who, T>(options: RaceOptions<Who, T>): Promise<T> {
     stopTimer()
     signal.removeEventListener('abort', abandon)
   }
-}
-
-/** What each of the upstreams that were tried failed with. */
-export function failuresOf(error: unknown): readonly unknown[] {
-  return error instanceof AllFailed ? error.errors : [error]
 }
