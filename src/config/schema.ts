@@ -91,7 +91,7 @@ const retrieval = z.strictObject({
     .min(1)
     .default(`cidgate/${version}`)
     .describe(
-      'How we call ourselves to everybody that is asked for something: upstreams, providers, stores, lists, DNS over HTTPS.',
+      'The User-Agent that is sent to upstreams, providers, stores, addresses of denylists and DNS over HTTPS.',
     ),
   probeEvery: duration()
     .prefault('10m')
@@ -102,16 +102,18 @@ const retrieval = z.strictObject({
     .optional()
     .transform((list) => list ?? [])
     .describe(
-      'Who is asked for blocks that no tier has, beside the providers that hold some. Absent: config/upstreams.yaml. Empty: nobody else (an archive).',
+      'Who is asked for blocks that no tier has, beside the providers that hold some. Absent: config/upstreams.yaml. Empty: no upstream (an archive).',
     ),
   notFound: z
     .strictObject({
-      first: duration().prefault('5s').describe('How long it is remembered that nobody has a thing, the first time.'),
+      first: duration()
+        .prefault('5s')
+        .describe('How long it is remembered that no upstream has a CID, the first time.'),
       most: duration().prefault('60s').describe('It doubles each time up to this.'),
     })
     .refine(({ first, most }) => first <= most, { path: ['most'], error: 'expected at least as long as `first`' })
     .prefault({})
-    .describe('What nobody had lately is answered with 404 from memory.'),
+    .describe('What no upstream had lately is answered with 404 from memory.'),
 })
 
 const cache = z.strictObject({

@@ -70,7 +70,7 @@ export const names = z
       .refine(({ least, most }) => least <= most, { path: ['most'], error: 'expected at least as long as `least`' })
       .prefault({})
       .describe('Bounds of the TTL that a record or DNS gives. Past its end a record is never believed.'),
-    notFound: duration().prefault('5s').describe('How long it is remembered that nobody has a name.'),
+    notFound: duration().prefault('5s').describe('How long it is remembered that a name cannot be resolved.'),
     most: z
       .int()
       .min(1)

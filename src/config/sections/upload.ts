@@ -30,7 +30,7 @@ export const upload = z
     auth: z
       .union([z.literal('none'), z.strictObject({ tokens: z.array(token()).min(1) })])
       .default('none')
-      .describe('Who may upload: everybody, or who sends one of these as `Authorization: Bearer …`.'),
+      .describe('Which clients may upload: all, or those that send one of these as `Authorization: Bearer …`.'),
     concurrency: z
       .int()
       .min(1)
