@@ -5,6 +5,7 @@ export type Kubo = {
   readonly rpc: string
   readonly gateway: string
   readonly repo: string
+  readonly pid: number
   /** `ipfs …` against this node. */
   ipfs(args: readonly string[], input?: Uint8Array): string
   stop(): Promise<void>
@@ -49,6 +50,7 @@ export async function startKubo(options: KuboOptions = {}): Promise<Kubo> {
       rpc: `http://127.0.0.1:${rpcPort}`,
       gateway: `http://127.0.0.1:${gatewayPort}`,
       repo: folder.path,
+      pid: started.pid,
       ipfs,
       async stop() {
         await started.stop()

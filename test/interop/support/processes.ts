@@ -7,6 +7,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
 export type Running = {
+  readonly pid: number
   readonly output: () => string
   /** It keeps its sockets and answers nothing any more. */
   pause(): void
@@ -58,7 +59,12 @@ export async function run(program: Program): Promise<Running> {
     await stop(child)
     throw error
   }
-  return { output: () => output, pause: () => pause(child), stop: () => stop(child) }
+  return {
+    pid: child.pid ?? 0,
+    output: () => output,
+    pause: () => pause(child),
+    stop: () => stop(child),
+  }
 }
 
 /** Returns when it stands: a signal is on its way for a while, and answers may overtake it. */

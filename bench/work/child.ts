@@ -1,0 +1,76 @@
+// A process of the bench: started, asked for what it has used, and stopped, with everything that it started itself.
+import { type ChildProcess, spawn } from 'node:child_process'
+import { readFileSync } from 'node:fs'
+import { createInterface } from 'node:readline'
+
+export type Child = {
+  readonly pid: number
+  /** The first line on its standard output. */
+  readonly line: Promise<string>
+  /** Processor seconds so far, of it and of its children. */
+  cpuSeconds(): number
+  /** Bytes resident now, of it and of its children. */
+  resident(): number
+  stop(): Promise<void>
+}
+
+const ticksPerSecond = 100
+const pageBytes = 4096
+
+export function start(command: string, args: readonly string[], env: Readonly<Record<string, string>> = {}): Child {
+  const child = spawn(command, args, { env: { ...process.env, ...env }, stdio: ['ignore', 'pipe', 'inherit'] })
+  const line = firstLine(child, command)
+  line.catch(() => {})
+  const pid = child.pid ?? 0
+  return {
+    pid,
+    line,
+    ...usageOf(pid),
+    async stop() {
+      if (child.exitCode !== null || child.signalCode !== null) return
+      const gone = new Promise((resolve) => child.once('exit', resolve))
+      child.kill('SIGTERM')
+      const timer = setTimeout(() => child.kill('SIGKILL'), 10_000)
+      await gone
+      clearTimeout(timer)
+    },
+  }
+}
+
+/** What a process and its children have used and hold. */
+export const usageOf = (pid: number): Pick<Child, 'cpuSeconds' | 'resident'> => ({
+  cpuSeconds: () => sum(pid, ticksOf) / ticksPerSecond,
+  resident: () => sum(pid, pagesOf) * pageBytes,
+})
+
+function firstLine(child: ChildProcess, command: string): Promise<string> {
+  return new Promise((resolve, reject) => {
+    if (!child.stdout) return reject(new Error('no output'))
+    createInterface({ input: child.stdout }).once('line', resolve)
+    child.once('error', reject)
+    child.once('exit', (code) => reject(new Error(`${command} ended with ${code}`)))
+  })
+}
+
+/** Of the process and of all below it. */
+function sum(pid: number, read: (pid: number) => number): number {
+  const children = quietly(() => readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8')) ?? ''
+  const below = children.split(' ').filter((one) => one.trim() !== '')
+  return below.reduce((total, child) => total + sum(Number(child), read), quietly(() => read(pid)) ?? 0)
+}
+
+function ticksOf(pid: number): number {
+  const stat = readFileSync(`/proc/${pid}/stat`, 'utf8')
+  const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
+  return Number(fields[11]) + Number(fields[12])
+}
+
+const pagesOf = (pid: number): number => Number(readFileSync(`/proc/${pid}/statm`, 'utf8').split(' ')[1])
+
+function quietly<T>(read: () => T): T | undefined {
+  try {
+    return read()
+  } catch {
+    return undefined
+  }
+}

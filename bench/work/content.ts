@@ -1,0 +1,39 @@
+// What the rows are about: so many files of one size, always the same. Known to the origin, which serves them, and to the
+// bench, which asks for them.
+import { createHash } from 'node:crypto'
+import { CID } from 'multiformats/cid'
+import { create as createDigest } from 'multiformats/hashes/digest'
+import { blockKey } from '../../src/core/block.ts'
+import { codec, hash } from '../../src/core/cid.ts'
+import { addFile, type BlockMap, noise } from '../../src/testing/content.ts'
+
+export type Content = { readonly count: number; readonly bytes: number; readonly seed: number; readonly json?: boolean }
+
+export type Made = { readonly cid: string; readonly bytes: Uint8Array; readonly blocks: BlockMap }
+
+const oneBlockBytes = 1024 * 1024
+
+export async function made({ count, bytes, seed, json }: Content): Promise<Made[]> {
+  const files: Made[] = []
+  for (let index = 0; index < count; index++) {
+    const content = json ? jsonOf(bytes, seed + index) : noise(bytes, seed + index)
+    files.push(content.byteLength <= oneBlockBytes ? raw(content) : await file(content))
+  }
+  return files
+}
+
+function raw(bytes: Uint8Array): Made {
+  const cid = CID.createV1(codec.raw, createDigest(hash.sha256, createHash('sha256').update(bytes).digest()))
+  return { cid: cid.toString(), bytes, blocks: new Map([[blockKey(cid), bytes]]) }
+}
+
+async function file(bytes: Uint8Array): Promise<Made> {
+  const blocks: BlockMap = new Map()
+  const { cid } = await addFile(blocks, bytes, 'v1')
+  return { cid: cid.toString(), bytes, blocks }
+}
+
+function jsonOf(bytes: number, seed: number): Uint8Array {
+  const head = `{"name":"a policy","number":${seed},"text":"`
+  return Buffer.from(`${head}${'x'.repeat(Math.max(0, bytes - head.length - 2))}"}`)
+}

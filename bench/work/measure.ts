@@ -1,0 +1,75 @@
+// A row, measured: every contender in turns, round after round. What counts is work per second of the server's processor time:
+// other work on the machine stretches the clock on the wall, and hardly that. The first round warms and is not counted.
+import { rm, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { start } from './child.ts'
+import type { Done, Load } from './client.ts'
+import type { Contender, Row, Scale } from './rows.ts'
+import { pinned, tempFolder } from './servers.ts'
+
+export type Figure = {
+  readonly name: string
+  /** Units per processor second of the server: the median of the rounds, and all of them. */
+  readonly perCpuSecond: number
+  readonly rounds: readonly number[]
+  readonly perSecond: number
+  readonly residentBytes: number
+  /** The gateway's share of this contender's work: above 1 it does more. Undefined for the gateway itself. */
+  readonly ratio?: number
+}
+
+export type Measured = { readonly row: Row; readonly figures: readonly Figure[]; readonly missing: readonly string[] }
+
+const client = fileURLToPath(new URL('client.ts', import.meta.url))
+const mib = 1024 * 1024
+
+export async function measure(row: Row, scale: Scale): Promise<Measured> {
+  const { contenders, others } = await row.setUp(scale)
+  const folder = await tempFolder()
+  try {
+    const samples = new Map<string, { cpu: number; wall: number; resident: number }[]>()
+    for (let round = 0; round <= scale.rounds; round++) {
+      // The one that goes first changes: a machine that gets slower or quicker favours nobody.
+      const order = round % 2 === 0 ? contenders : [...contenders].reverse()
+      for (const contender of order) {
+        const sample = await once(contender, round, row, folder)
+        if (round > 0) samples.set(contender.name, [...(samples.get(contender.name) ?? []), sample])
+      }
+    }
+    const own = (samples.get('cidgate') ?? []).map(({ cpu }) => cpu)
+    const figures = [...samples].map(([name, all]) => ({
+      name,
+      perCpuSecond: median(all.map(({ cpu }) => cpu)),
+      rounds: all.map(({ cpu }) => cpu),
+      perSecond: median(all.map(({ wall }) => wall)),
+      residentBytes: Math.max(...all.map(({ resident }) => resident)),
+      ...(name !== 'cidgate' && { ratio: median(all.map(({ cpu }, index) => (own[index] ?? 0) / cpu)) }),
+    }))
+    return { row, figures, missing: Object.keys(row.aims).filter((name) => !samples.has(name)) }
+  } finally {
+    for (const { stop } of [...contenders.map(({ server }) => server), ...others]) await stop()
+    await rm(folder, { recursive: true, force: true })
+  }
+}
+
+async function once({ name, server, load, before }: Contender, round: number, row: Row, folder: string) {
+  await before?.(round)
+  const file = join(folder, `${name}-${round}.json`)
+  const asked: Load = { url: server.url, ...load(round) }
+  await writeFile(file, JSON.stringify(asked))
+  const [cpu] = [server.cpuSeconds()]
+  const child = start(...pinned(1, process.execPath, [client, file]))
+  const done = JSON.parse(await child.line) as Done
+  const used = server.cpuSeconds() - cpu
+  const wrong = Object.keys(done.statuses).filter((status) => !['200', '206', '304'].includes(status))
+  if (wrong.length > 0 || done.broken > 0)
+    throw new Error(`${row.id}, ${name}: ${JSON.stringify(done.statuses)}, ${done.broken} connections broke`)
+  const sent = asked.requests.some(({ bodyFile }) => bodyFile !== undefined)
+  const mibs = sent ? done.answers * 64 : done.bytes / mib
+  const units = row.unit === 'MiB' ? mibs : done.answers
+  return { cpu: units / used, wall: units / done.seconds, resident: server.resident() }
+}
+
+export const median = (values: readonly number[]): number =>
+  [...values].sort((one, other) => one - other)[values.length >> 1] ?? 0

@@ -1,0 +1,247 @@
+// The work that is measured, a row each: what is asked, of whom, and how much of a peer the gateway should reach. A row sets
+// up its own servers and says what one round of load is; `measure.ts` takes them in turns.
+import { writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { Load } from './client.ts'
+import { type Content, type Made, made } from './content.ts'
+import {
+  isInstalled,
+  type Server,
+  startBare,
+  startCidgate,
+  startKuboWith,
+  startNginx,
+  startOrigin,
+  startPassThrough,
+  tempFolder,
+} from './servers.ts'
+
+export type Contender = {
+  readonly name: string
+  readonly server: Server
+  /** One round. What is asked once only differs from round to round. */
+  readonly load: (round: number) => Omit<Load, 'url'> & { readonly url?: string }
+  /** Before each round, outside of what is measured. */
+  readonly before?: (round: number) => Promise<void>
+}
+
+export type Row = {
+  readonly id: string
+  readonly work: string
+  readonly unit: 'requests' | 'MiB'
+  /** Ratios to reach, by the name of the peer. */
+  readonly aims: Readonly<Record<string, number>>
+  readonly setUp: (
+    scale: Scale,
+  ) => Promise<{ readonly contenders: readonly Contender[]; readonly others: readonly Server[] }>
+}
+
+export type Scale = { readonly seconds: number; readonly rounds: number; readonly isQuick: boolean }
+
+const kib = 1024
+const mib = 1024 * 1024
+const pathOf = ({ cid }: Made): string => `/ipfs/${cid}`
+const upstream = (origin: Server): object => ({ probeEvery: 0, upstreams: [{ name: 'origin', url: origin.url }] })
+const memory = { use: 'memory', maxBytes: '64MiB' }
+const disk = { use: 'disk', maxBytes: '10GiB' }
+const noHot = { maxBytes: 0 }
+
+/** Everything is asked once, so that it lies where the row wants it. */
+async function fill(server: Server, files: readonly Made[]): Promise<void> {
+  for (let at = 0; at < files.length; at += 16)
+    await Promise.all(
+      files.slice(at, at + 16).map(async (one) => {
+        const answer = await fetch(server.url + pathOf(one))
+        const bytes = new Uint8Array(await answer.arrayBuffer())
+        if (answer.status !== 200 || Buffer.compare(bytes, one.bytes) !== 0)
+          throw new Error(`${pathOf(one)}: ${answer.status}, ${bytes.byteLength} bytes that are not the right ones`)
+      }),
+    )
+  // What is written behind the answers is on the disk after that.
+  await new Promise((resolve) => setTimeout(resolve, 1000))
+}
+
+type Reading = { readonly content: Content; readonly config: (origin: Server) => object; readonly connections: number }
+
+/** Files that every contender has before the load begins. */
+async function reading(
+  { content, config, connections }: Reading,
+  scale: Scale,
+  requestsOf: (files: readonly Made[]) => Load['requests'],
+): Promise<{ contenders: Contender[]; others: Server[]; files: Made[]; cidgate: Server }> {
+  const files = await made(content)
+  const origin = await startOrigin([content])
+  const cidgate = await startCidgate(config(origin))
+  await fill(cidgate, files)
+  const requests = requestsOf(files)
+  const load = () => ({ connections, seconds: scale.seconds, requests })
+  const contenders: Contender[] = [{ name: 'cidgate', server: cidgate, load }]
+  if (isInstalled('nginx')) contenders.push({ name: 'nginx', server: await startNginx(files), load })
+  if (isInstalled('ipfs')) contenders.push({ name: 'kubo', server: await startKuboWith(files), load })
+  return { contenders, others: [origin], files, cidgate }
+}
+
+const hotContent: Content = { count: 1, bytes: kib, seed: 1, json: true }
+
+function hotRow(id: string, work: string, aims: Row['aims'], headersOf: (etag: string) => string): Row {
+  return {
+    id,
+    work,
+    unit: 'requests',
+    aims,
+    async setUp(scale) {
+      const [file] = await made(hotContent)
+      const etag = `"${file?.cid}"`
+      const asked = {
+        content: hotContent,
+        config: (origin: Server) => ({ retrieval: upstream(origin) }),
+        connections: 32,
+      }
+      const requestsOf = (files: readonly Made[]) =>
+        files.map((one) => ({ path: pathOf(one), headers: headersOf(etag) }))
+      const { contenders, others, files, cidgate } = await reading(asked, scale, requestsOf)
+      const [first] = files
+      if (!first) throw new Error('there is no file')
+      const bare = await startBare(cidgate.url + pathOf(first), etag)
+      const load = () => ({ connections: 32, seconds: scale.seconds, requests: requestsOf(files) })
+      return { contenders: [...contenders, { name: 'bare', server: bare, load }], others }
+    },
+  }
+}
+
+function missRow(id: string, work: string, aim: number, cache: object): Row {
+  return {
+    id,
+    work,
+    unit: 'requests',
+    aims: { 'pass-through': aim },
+    async setUp({ rounds, isQuick }) {
+      const perRound = isQuick ? 2000 : 6000
+      const content = { count: perRound * (rounds + 1), bytes: 4 * kib, seed: 1000 }
+      const files = await made(content)
+      const origin = await startOrigin([content])
+      const load = (round: number) => ({
+        connections: 32,
+        requests: files.slice(round * perRound, (round + 1) * perRound).map((one) => ({ path: pathOf(one) })),
+      })
+      const cidgate = await startCidgate({ retrieval: upstream(origin), cache })
+      const through = await startPassThrough(origin)
+      return {
+        contenders: [
+          { name: 'cidgate', server: cidgate, load },
+          { name: 'pass-through', server: through, load },
+        ],
+        others: [origin],
+      }
+    },
+  }
+}
+
+function addRow(id: string, work: string, aim: number, bytes: number, perRound: number, connections: number): Row {
+  return {
+    id,
+    work,
+    unit: bytes > mib ? 'MiB' : 'requests',
+    aims: { kubo: aim },
+    async setUp({ rounds }) {
+      const folder = await tempFolder()
+      const boundary = 'cidgate-bench'
+      const requestsOf = async (path: string, name: string) => {
+        const all: Load['requests'][number][][] = []
+        const files = await made({ count: perRound * (rounds + 1), bytes, seed: 7 })
+        for (const [index, file] of files.entries()) {
+          const bodyFile = join(folder, `${id}-${name}-${index}`)
+          const head = `--${boundary}\r\nContent-Disposition: form-data; name="${name}"; filename="f"\r\n\r\n`
+          await writeFile(
+            bodyFile,
+            Buffer.concat([Buffer.from(head), file.bytes, Buffer.from(`\r\n--${boundary}--\r\n`)]),
+          )
+          const headers = `Content-Type: multipart/form-data; boundary=${boundary}\r\n`
+          const at = Math.floor(index / perRound)
+          all[at] = [...(all[at] ?? []), { path, headers, method: 'POST', bodyFile }]
+        }
+        return (round: number) => ({ connections, requests: all[round] ?? [] })
+      }
+      const cidgate = await startCidgate({ retrieval: { probeEvery: 0, upstreams: [] } })
+      const contenders: Contender[] = [{ name: 'cidgate', server: cidgate, load: await requestsOf('/add', 'data') }]
+      if (isInstalled('ipfs')) {
+        const kubo = await startKuboWith([])
+        const load = await requestsOf('/api/v0/add?quieter=true&progress=false', 'file')
+        contenders.push({ name: 'kubo', server: kubo, load: (round) => ({ url: kubo.rpc, ...load(round) }) })
+      }
+      return { contenders, others: [] }
+    },
+  }
+}
+
+const bigContent = (isQuick: boolean): Content => ({ count: 1, bytes: (isQuick ? 64 : 256) * mib, seed: 3 })
+const onDisk = (origin: Server): object => ({ retrieval: upstream(origin), cache: { hot: noHot, tiers: [disk] } })
+
+export const rows: readonly Row[] = [
+  hotRow('hot', '1 KB of JSON, 32 connections', { bare: 1, nginx: 0.75, kubo: 8 }, () => ''),
+  hotRow('304', 'If-None-Match, 32 connections', { bare: 1 }, (etag) => `If-None-Match: ${etag}\r\n`),
+  {
+    id: 'warm',
+    work: 'files of 20 KB from the disk tier, hot off',
+    unit: 'requests',
+    aims: { kubo: 3, nginx: 0.25 },
+    setUp: (scale) =>
+      reading(
+        { content: { count: scale.isQuick ? 1000 : 5000, bytes: 20 * kib, seed: 50 }, config: onDisk, connections: 16 },
+        scale,
+        (files) => files.map((one) => ({ path: pathOf(one) })),
+      ),
+  },
+  {
+    id: 'big',
+    work: 'one large file from the disk tier',
+    unit: 'MiB',
+    aims: { kubo: 0.8 },
+    setUp: (scale) =>
+      reading({ content: bigContent(scale.isQuick), config: onDisk, connections: 2 }, scale, (files) =>
+        files.map((one) => ({ path: pathOf(one) })),
+      ),
+  },
+  {
+    id: 'range',
+    work: '64 KB at random places of a large file of 1 MiB blocks',
+    unit: 'requests',
+    aims: { kubo: 3 },
+    setUp: (scale) =>
+      reading({ content: bigContent(scale.isQuick), config: onDisk, connections: 8 }, scale, (files) =>
+        files.flatMap((one) =>
+          Array.from({ length: 997 }, (_, index) => {
+            const from = (index * 7_919_771) % (one.bytes.byteLength - 64 * kib)
+            return { path: pathOf(one), headers: `Range: bytes=${from}-${from + 64 * kib - 1}\r\n` }
+          }),
+        ),
+      ),
+  },
+  missRow('miss', 'distinct files of 4 KB from one upstream, memory tier alone', 0.75, { hot: noHot, tiers: [memory] }),
+  missRow('miss+', 'the same with the disk tier and hot', 0.5, {}),
+  {
+    id: 'missbig',
+    work: '64 MiB cold by CAR, kept on disk',
+    unit: 'MiB',
+    aims: { 'pass-through': 0.5 },
+    async setUp({ rounds }) {
+      const content = { count: rounds + 1, bytes: 64 * mib, seed: 90 }
+      const files = await made(content)
+      const origin = await startOrigin([content])
+      const load = (round: number) => ({
+        connections: 1,
+        requests: files.slice(round, round + 1).map((one) => ({ path: pathOf(one) })),
+      })
+      const cidgate = await startCidgate({ retrieval: upstream(origin) })
+      return {
+        contenders: [
+          { name: 'cidgate', server: cidgate, load },
+          { name: 'pass-through', server: await startPassThrough(origin), load },
+        ],
+        others: [origin],
+      }
+    },
+  },
+  addRow('add', '1 KB, 16 at once, fsynced', 1.2, kib, 400, 16),
+  addRow('addbig', '64 MiB, fsynced', 1.2, 64 * mib, 1, 1),
+]

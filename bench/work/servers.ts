@@ -1,0 +1,108 @@
+// What is measured: this gateway, and what its users could have instead. Each is a process of its own, on the first core where
+// there is a way to say so; the load comes from the second one.
+import { spawnSync } from 'node:child_process'
+import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { startKubo } from '../../test/interop/support/kubo.ts'
+import { freePort } from '../../test/interop/support/processes.ts'
+import { type Child, start, usageOf } from './child.ts'
+import type { Content, Made } from './content.ts'
+
+export type Server = Pick<Child, 'cpuSeconds' | 'resident'> & { readonly url: string; stop(): Promise<void> }
+
+const hasTaskset = spawnSync('taskset', ['--version']).status === 0
+export const pinned = (core: number, command: string, args: readonly string[]): [string, string[]] =>
+  hasTaskset ? ['taskset', ['-c', String(core), command, ...args]] : [command, [...args]]
+
+const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
+const bin = fileURLToPath(new URL('../../bin/cidgate.mjs', import.meta.url))
+export const isInstalled = (command: string): boolean => spawnSync('sh', ['-c', `command -v ${command}`]).status === 0
+
+export async function tempFolder(): Promise<string> {
+  return mkdtemp(join(tmpdir(), 'cidgate-bench-'))
+}
+
+async function script(name: string, args: readonly string[], core: number): Promise<Server> {
+  const child = start(...pinned(core, process.execPath, [file(name), ...args]))
+  return { ...child, url: await child.line }
+}
+
+/** Serves the content: what an upstream is to a gateway. */
+export const startOrigin = (contents: readonly Content[]): Promise<Server> =>
+  script('origin.ts', [JSON.stringify(contents)], 1)
+
+export const startPassThrough = (origin: Server): Promise<Server> => script('pass-through.ts', [origin.url], 0)
+
+/** Writes what the gateway answers there. */
+export const startBare = (of: string, etag = ''): Promise<Server> => script('bare.ts', [of, etag], 0)
+
+export async function startCidgate(config: object): Promise<Server> {
+  const data = await tempFolder()
+  const path = join(data, 'config.yaml')
+  const own = { listen: '127.0.0.1:0', admin: false, data: join(data, 'data'), log: { level: 'error' }, ...config }
+  await writeFile(path, JSON.stringify(own))
+  const child = start(...pinned(0, process.execPath, [bin, 'serve', '-c', path]))
+  const line = await child.line
+  return {
+    ...child,
+    url: /http:\/\/\S+/.exec(line)?.[0] ?? '',
+    async stop() {
+      await child.stop()
+      await rm(data, { recursive: true, force: true })
+    },
+  }
+}
+
+/** Files by the paths at which the gateway has them: it looks at no byte of them. */
+export async function startNginx(files: readonly Made[]): Promise<Server> {
+  const folder = await tempFolder()
+  await mkdir(join(folder, 'root/ipfs'), { recursive: true })
+  for (const { cid, bytes } of files) await writeFile(join(folder, 'root/ipfs', cid), bytes)
+  const port = await freePort()
+  const temp = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi'].map(
+    (one) => `${one}_temp_path ${join(folder, one)};`,
+  )
+  const conf = `${process.getuid?.() === 0 ? 'user root;' : ''} daemon off; worker_processes 1; pid ${join(folder, 'pid')};
+error_log ${join(folder, 'error')}; events { worker_connections 1024; }
+http { access_log off; ${temp.join(' ')} sendfile on; tcp_nopush on; keepalive_requests 1000; open_file_cache max=10000;
+default_type application/octet-stream; server { listen 127.0.0.1:${port}; root ${join(folder, 'root')}; } }`
+  await writeFile(join(folder, 'nginx.conf'), conf)
+  const child = start(...pinned(0, 'nginx', ['-p', folder, '-c', join(folder, 'nginx.conf')]))
+  child.line.catch(() => {})
+  const url = `http://127.0.0.1:${port}`
+  await reachable(url)
+  return {
+    ...child,
+    url,
+    async stop() {
+      await child.stop()
+      await rm(folder, { recursive: true, force: true })
+    },
+  }
+}
+
+/** Offline. It does not hash what it reads. Under the same profile its CIDs are ours. */
+export async function startKuboWith(files: readonly Made[]): Promise<Server & { readonly rpc: string }> {
+  const kubo = await startKubo({ profile: 'unixfs-v1-2025' })
+  const folder = await tempFolder()
+  for (const { cid, bytes } of files) await writeFile(join(folder, cid), bytes)
+  if (files.length > 0) kubo.ipfs(['add', '-r', '-Q', folder])
+  await rm(folder, { recursive: true, force: true })
+  return { ...usageOf(kubo.pid), url: kubo.gateway, rpc: kubo.rpc, stop: kubo.stop }
+}
+
+async function reachable(url: string): Promise<void> {
+  for (let count = 0; count < 200; count++) {
+    if (
+      await fetch(url).then(
+        () => true,
+        () => false,
+      )
+    )
+      return
+    await new Promise((resolve) => setTimeout(resolve, 50))
+  }
+  throw new Error(`${url} does not answer`)
+}
