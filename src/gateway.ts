@@ -1,6 +1,6 @@
 // The entry of the library: its types, and createGateway. The parts are put together in library/make.
 //
-// A GET: http/lane answers from hot, or http/app lets the request in and http/answer makes the answer. content/resolve
+// A GET: http/content/fast-path answers from the response cache, or http/app lets the request in and http/answer makes the answer. content/resolve
 // walks the path block by block; each block comes from retrieval/retrieval: the tier stack, or one shared flight
 // (block-flight, dag-flight) that races the upstreams in the order that retrieval/order gives and lets only proved bytes
 // through, into the answer and the tiers. What fails leaves as a Failure and becomes a status in http/problem. Whatever
@@ -58,7 +58,7 @@ export interface Gateway {
    */
   readonly router: Middleware
   /**
-   * The same with the fast lane in front and a 404 behind it, for a server of its own: `http.createServer(gateway.handler)`.
+   * The same with the fast path in front and a 404 behind it, for a server of its own: `http.createServer(gateway.handler)`.
    * Requests wait while the gateway starts, as they do at the router. Before `start` and after `close` they are 503.
    */
   readonly handler: RequestListener

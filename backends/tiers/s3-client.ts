@@ -52,7 +52,7 @@ export async function loadS3(connection: S3Connection): Promise<LoadedS3> {
     },
     logger: { trace() {}, debug() {}, info() {}, warn() {}, error() {} },
   })
-  client.middlewareStack.remove('loggerMiddleware') // it makes a copy of each call for a log that nobody reads
+  client.middlewareStack.remove('loggerMiddleware') // it copies each call for a log that is switched off
   if (connection.userAgent !== undefined) callOurselves(client, connection.userAgent)
   return { sdk, client }
 }

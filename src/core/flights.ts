@@ -20,12 +20,12 @@ export interface Flights<T> {
   close(): void
 }
 
-type Entry<T> = { readonly work: T; readonly controller: AbortController; passengers: number; kept: boolean }
+type RunningFlight<T> = { readonly work: T; readonly controller: AbortController; passengers: number; kept: boolean }
 
 export function createFlights<T>(): Flights<T> {
-  const flights = new Map<string, Entry<T>>()
+  const flights = new Map<string, RunningFlight<T>>()
 
-  function board(key: string, entry: Entry<T>): Flight<T> {
+  function board(key: string, entry: RunningFlight<T>): Flight<T> {
     let aboard = true
     entry.passengers++
     return {
@@ -47,7 +47,7 @@ export function createFlights<T>(): Flights<T> {
       const running = flights.get(key)
       if (running) return board(key, running)
       const controller = new AbortController()
-      const entry: Entry<T> = { work: start(controller.signal), controller, passengers: 0, kept: false }
+      const entry: RunningFlight<T> = { work: start(controller.signal), controller, passengers: 0, kept: false }
       flights.set(key, entry)
       return board(key, entry)
     },

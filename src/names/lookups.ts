@@ -217,7 +217,7 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
   }
 }
 
-/** What is held, as an answer: fresh, or stale while nobody says anything newer. */
+/** A remembered result as an answer: fresh, or stale while no server has a newer one. */
 function createAnswers<T>(held: LookupMemory<T>['held'], clock: Clock) {
   let served = 0
 

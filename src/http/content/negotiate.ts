@@ -1,17 +1,17 @@
 // Which representation a request asks for: `?format=` wins over Accept (IPIP-523); without either, the file itself.
 import { Failure } from '../../core/failure.ts'
 
-export type Representation = 'file' | 'raw' | 'car' | 'tar' | 'dag-json' | 'dag-cbor' | 'json' | 'cbor' | 'ipns-record'
+export type FormatChoice = 'file' | 'raw' | 'car' | 'tar' | 'dag-json' | 'dag-cbor' | 'json' | 'cbor' | 'ipns-record'
 
 export type Negotiated = {
-  readonly as: Representation
+  readonly as: FormatChoice
   /** Parameters of the media type that was asked for: `version=1; order=dfs`. */
   readonly parameters: Readonly<Record<string, string>>
   /** The Accept header decided, so a cache must not give this answer to other clients. */
   readonly byAccept: boolean
 }
 
-const mediaTypes: Readonly<Record<string, Representation>> = {
+const mediaTypes: Readonly<Record<string, FormatChoice>> = {
   'application/vnd.ipld.raw': 'raw',
   'application/vnd.ipld.car': 'car',
   'application/x-tar': 'tar',
@@ -33,7 +33,7 @@ export const formats: ReadonlySet<string> = new Set([
   'ipns-record',
 ])
 
-type Accepted = { readonly as: Representation; readonly parameters: Readonly<Record<string, string>> }
+type Accepted = { readonly as: FormatChoice; readonly parameters: Readonly<Record<string, string>> }
 
 export function negotiate(query: URLSearchParams, accept: string | undefined): Negotiated {
   const asked = query.get('format')
@@ -44,7 +44,7 @@ export function negotiate(query: URLSearchParams, accept: string | undefined): N
         source: 'client',
       })
     }
-    const as = asked as Representation
+    const as = asked as FormatChoice
     return { as, parameters: accepted?.as === as ? accepted.parameters : {}, byAccept: false }
   }
   return accepted ? { ...accepted, byAccept: true } : { as: 'file', parameters: {}, byAccept: false }
@@ -53,8 +53,8 @@ export function negotiate(query: URLSearchParams, accept: string | undefined): N
 const mostRemembered = 1000
 
 /** The same for an Accept header alone, remembered: clients send the same few values again and again. */
-export function createAccepts(): (accept: string) => Representation {
-  const remembered = new Map<string, Representation>()
+export function createAccepts(): (accept: string) => FormatChoice {
+  const remembered = new Map<string, FormatChoice>()
 
   return (accept) => {
     const known = remembered.get(accept)
