@@ -3,7 +3,7 @@
 import { Ajv2020, type ErrorObject } from 'ajv/dist/2020.js'
 import { Failure } from '../core/failure.ts'
 import { malformed } from '../upload/failures.ts'
-import type { TextCheck } from '../upload/intake/document.ts'
+import type { TextCheck } from '../upload/intake/text-check.ts'
 import { hasMoreValues } from './count.ts'
 import { disputeTemplate, evidence, formats, type JsonSchema, policy } from './documents.ts'
 

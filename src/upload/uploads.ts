@@ -10,14 +10,14 @@ import type { Log } from '../core/log.ts'
 import type { DataFolder } from '../data-folder/folders.ts'
 import { createClaims } from './claims.ts'
 import { type Confirmation, createConfirmation } from './confirm/confirm.ts'
-import { type Everywhere, fillTiers } from './confirm/fill.ts'
+import { type Everywhere, fillTiers } from './confirm/fill-tiers.ts'
 import { busy, diskFailure, nobodyKeeps } from './failures.ts'
 import { createGenerations } from './generations.ts'
 import { type Admission, createAdmission, type Place } from './intake/admission.ts'
-import type { TextCheck } from './intake/document.ts'
 import { type PartName, type ReceiveLimits, type ReceiveOptions, receive } from './intake/receive.ts'
 import { bounded } from './intake/source.ts'
-import { type Added, createSpooling, type Spooled } from './intake/spooling.ts'
+import { type Added, createSpooling, type SpooledFile } from './intake/spooling.ts'
+import type { TextCheck } from './intake/text-check.ts'
 import { createJournal, type Journal, journalFolder } from './spool/journal.ts'
 import { createSpools, spoolFolder } from './spool/spool.ts'
 
@@ -133,7 +133,7 @@ export function createUploads(options: UploadsOptions): Uploads {
   }
 
   /** All of them, or none. */
-  async function confirmed(spooled: readonly Spooled[]): Promise<Added[]> {
+  async function confirmed(spooled: readonly SpooledFile[]): Promise<Added[]> {
     try {
       await confirmation.confirm(spooled)
       return spooled.map(({ added }) => added)
@@ -150,7 +150,7 @@ export function createUploads(options: UploadsOptions): Uploads {
     },
     async receive(request, own = {}) {
       await open
-      const spooled: Spooled[] = []
+      const spooled: SpooledFile[] = []
       try {
         const { parts, place } = own
         const receiving = { ...limits, clock, signal: closing.signal, place, ...(parts && { parts }) }

@@ -1,7 +1,7 @@
 // Where an upload goes that is acknowledged: into what every gateway of this process reads from.
 import { Failure } from '../core/failure.ts'
 import type { Retrieval } from '../retrieval/session.ts'
-import type { Everywhere } from '../upload/confirm/fill.ts'
+import type { Everywhere } from '../upload/confirm/fill-tiers.ts'
 import type { Whole } from './whole.ts'
 
 /**

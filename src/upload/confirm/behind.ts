@@ -4,19 +4,19 @@ import type { LocalStore, Provider, Upload } from '../../../backends/pinning/con
 import type { Log } from '../../core/log.ts'
 import { isHeld } from '../spool/journal.ts'
 import type { Spools } from '../spool/spool.ts'
-import type { Asks } from './asks.ts'
+import type { Cleanup } from './cleanup.ts'
 import type { Delivery } from './delivery.ts'
 import type { Owed } from './owed.ts'
 import type { Quorum } from './quorum.ts'
-import type { Traces } from './traces.ts'
+import type { Retries } from './retries.ts'
 
 export type BehindOptions = {
   readonly providers: readonly Provider[]
   readonly stores: readonly LocalStore[]
   readonly quorum: Quorum
   readonly spools: Spools
-  readonly traces: Traces
-  readonly asks: Asks
+  readonly cleanup: Cleanup
+  readonly retries: Retries
   readonly owed: Owed
   readonly log: Log
   readonly onConfirmed: (upload: Upload, signal: AbortSignal) => Promise<readonly string[]>
@@ -25,7 +25,7 @@ export type BehindOptions = {
 }
 
 /** What an upload is known by, and the spool that it lies in. */
-export type Spooled = { readonly upload: Upload; readonly id: string }
+export type SpooledUpload = { readonly upload: Upload; readonly id: string }
 
 export interface Behind {
   /** To providers and tiers that do not have it yet, or to its end. */
@@ -33,7 +33,7 @@ export interface Behind {
   /** Every provider holds it, or was given up on, and one does hold it. */
   settled(delivery: Delivery): void
   /** The same file again, where enough hold it: what is damaged here is put right. */
-  mend(delivery: Delivery, spooled: Spooled): Promise<void>
+  mend(delivery: Delivery, spooled: SpooledUpload): Promise<void>
   /** This tier is not to have it any more. */
   writeOff(delivery: Delivery, tier: string): Promise<void>
   /** The same file again is another delivery from now on. */
@@ -43,7 +43,7 @@ export interface Behind {
 }
 
 export function createBehind(options: BehindOptions): Behind {
-  const { providers, quorum, spools, traces, asks, owed, log, onConfirmed, closing, track } = options
+  const { providers, quorum, spools, cleanup, retries, owed, log, onConfirmed, closing, track } = options
 
   const said =
     (event: string, { entry }: Delivery) =>
@@ -54,16 +54,16 @@ export function createBehind(options: BehindOptions): Behind {
   function goOn(delivery: Delivery): void {
     if (!closing.aborted && delivery.state === 'accepted')
       for (const tier of delivery.entry.owed ?? []) owe(delivery, tier)
-    asks.goOn(delivery)
+    retries.goOn(delivery)
   }
 
   function owe(delivery: Delivery, tier: string): void {
     const { entry, upload } = delivery
-    const isOnlyHere = !traces.isHeldHere(delivery)
+    const isOnlyHere = !cleanup.isHeldHere(delivery)
     owed.add(entry.id, tier, {
       cid: entry.cid,
       bytes: isOnlyHere ? upload.bytes : 0,
-      blocks: (signal) => traces.blocks(delivery, signal),
+      blocks: (signal) => cleanup.blocks(delivery, signal),
       onOver: () => void track(writeOff(delivery, tier)).catch(said('journal.write', delivery)),
     })
   }
@@ -77,10 +77,10 @@ export function createBehind(options: BehindOptions): Behind {
   }
 
   /** What lies on this disk may have rotted: a provider of this machine is believed when it was given it anew. */
-  async function mend(delivery: Delivery, { upload, id }: Spooled): Promise<void> {
+  async function mend(delivery: Delivery, { upload, id }: SpooledUpload): Promise<void> {
     try {
       const locals = quorum.holders(delivery.entry).filter(({ traits }) => traits.local)
-      const attempts = await Promise.all(locals.map((one) => asks.askAgain(delivery, one, upload)))
+      const attempts = await Promise.all(locals.map((one) => retries.askAgain(delivery, one, upload)))
       if (attempts.some(({ isHeld }) => !isHeld)) await delivery.write()
       if (!quorum.isEnough(delivery.entry)) throw quorum.unconfirmed(attempts)
       const owes = await onConfirmed(upload, closing)
@@ -112,18 +112,18 @@ export function createBehind(options: BehindOptions): Behind {
     goOn,
     settled(delivery) {
       if (delivery.entry.owed?.length) {
-        void track(delivery.inTurn(() => traces.shed(delivery))).catch(said('upload.drop', delivery))
+        void track(delivery.inTurn(() => cleanup.shed(delivery))).catch(said('upload.drop', delivery))
         return
       }
       delivery.happened('settled')
-      void track(traces.end(delivery)).catch(said('journal.finish', delivery))
+      void track(cleanup.end(delivery)).catch(said('journal.finish', delivery))
     },
     mend,
     writeOff,
     replaced(delivery) {
       delivery.happened('replaced')
       for (const tier of delivery.entry.owed ?? []) owed.drop(delivery.entry.id, tier)
-      void track(traces.end(delivery)).catch(said('journal.remove', delivery))
+      void track(cleanup.end(delivery)).catch(said('journal.remove', delivery))
     },
     async lost(delivery) {
       // A client may wait for the same file just now: what comes of that is known then.
@@ -131,7 +131,7 @@ export function createBehind(options: BehindOptions): Behind {
       const isWanted = providers.some(({ name }) => delivery.standing(name).state === 'wanted')
       if (delivery.state !== 'accepted' || isWanted || isHeld(delivery.entry)) return
       delivery.happened('dropped')
-      await traces.end(delivery)
+      await cleanup.end(delivery)
     },
   }
 }

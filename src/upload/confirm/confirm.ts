@@ -4,7 +4,7 @@ import type { CID } from 'multiformats/cid'
 import { Failure } from '../../core/failure.ts'
 import { diskFailure } from '../failures.ts'
 import { type Entry, isHeld, nameOf } from '../spool/journal.ts'
-import type { Spooled } from './behind.ts'
+import type { SpooledUpload } from './behind.ts'
 import { OtherFailed } from './confirming.ts'
 import { createDeliveries, type DeliveriesOptions } from './deliveries.ts'
 import { createJoining } from './joining.ts'
@@ -25,7 +25,7 @@ export interface Confirmation {
    * Resolves when all of them count. Rejects with a Failure (facts: `outcomes`) when one cannot; then nothing of any is
    * kept, but for what was here before. Takes the spools over. The same file twice at once is asked about once.
    */
-  confirm(uploads: readonly Spooled[]): Promise<void>
+  confirm(uploads: readonly SpooledUpload[]): Promise<void>
   /** Takes up what the last process left. Resolves when what was accepted can be read. */
   resume(): Promise<void>
   open(): readonly Entry[]
@@ -68,7 +68,7 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
         for (const { id } of uploads) await spools.drop(id)
         throw closing.reason
       }
-      const different = new Map<string, Spooled>()
+      const different = new Map<string, SpooledUpload>()
       for (const one of uploads) {
         if (different.has(nameOf(one.upload.cid))) await spools.drop(one.id)
         else different.set(nameOf(one.upload.cid), one)

@@ -4,19 +4,19 @@ import type { Provider, Upload } from '../../../backends/pinning/contract.ts'
 import { Failure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
 import type { Claim, Claims } from '../claims.ts'
-import type { Asks } from './asks.ts'
+import { askAll } from './ask-all.ts'
 import type { Attempt } from './attempt.ts'
+import type { Cleanup } from './cleanup.ts'
 import type { Delivery } from './delivery.ts'
 import type { Quorum } from './quorum.ts'
-import { askEverybody } from './round.ts'
-import type { Traces } from './traces.ts'
+import type { Retries } from './retries.ts'
 
 export type ConfirmingOptions = {
   readonly providers: readonly Provider[]
   readonly quorum: Quorum
   readonly claims: Claims
-  readonly traces: Traces
-  readonly asks: Asks
+  readonly cleanup: Cleanup
+  readonly retries: Retries
   readonly log: Log
   /** Enough hold it; what is to be done before the client is told. The answer: shared tiers that lack it. Does not reject. */
   readonly onConfirmed: (upload: Upload, signal: AbortSignal) => Promise<readonly string[]>
@@ -31,16 +31,16 @@ export class OtherFailed extends Error {}
 export type Confirming = (delivery: Delivery, others: () => Promise<unknown>) => Promise<void>
 
 export function createConfirming(options: ConfirmingOptions): Confirming {
-  const { providers, quorum, claims, traces, asks, log, onConfirmed, closing, track } = options
+  const { providers, quorum, claims, cleanup, retries, log, onConfirmed, closing, track } = options
 
   function askOnce(delivery: Delivery): Promise<readonly Attempt[]> {
     const { stop } = delivery
-    return askEverybody({
+    return askAll({
       providers,
       quorum,
       entry: () => delivery.entry,
       ask: async (provider) => {
-        const attempt = await asks.ask(delivery, provider, stop.signal)
+        const attempt = await retries.ask(delivery, provider, stop.signal)
         if (!attempt.isHeld) {
           const { class: kind, why } = attempt
           log('warn', 'upload.provider', { cid: delivery.entry.cid, provider: provider.name, class: kind, why })
@@ -66,7 +66,7 @@ export function createConfirming(options: ConfirmingOptions): Confirming {
     if (!delivery.isOver) return
     delivery.stop.abort(new Failure('cancelled', 'the upload cannot be confirmed', { source: 'ours' }))
     await Promise.allSettled(delivery.asks)
-    await traces.undo(delivery, claim)
+    await cleanup.undo(delivery, claim)
   }
 
   return async (delivery, others) => {
@@ -75,7 +75,7 @@ export function createConfirming(options: ConfirmingOptions): Confirming {
     closing.addEventListener('abort', onClose, { once: true })
     let claim: Claim | undefined
     try {
-      claim = await claims.claim(delivery.entry.cid, () => traces.heldLocally(delivery))
+      claim = await claims.claim(delivery.entry.cid, () => cleanup.heldLocally(delivery))
       delivery.change({ heldBefore: claim.before })
       await delivery.write()
       const attempts = await askOnce(delivery)
@@ -86,7 +86,7 @@ export function createConfirming(options: ConfirmingOptions): Confirming {
         throw new OtherFailed('one that it came with cannot be confirmed', { cause })
       })
       closing.throwIfAborted()
-      await traces.offer(delivery)
+      await cleanup.offer(delivery)
       await accept(delivery)
       claim.keep()
     } catch (error) {

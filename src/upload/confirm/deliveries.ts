@@ -5,13 +5,13 @@ import type { Log } from '../../core/log.ts'
 import type { Claims } from '../claims.ts'
 import type { Entry, Journal } from '../spool/journal.ts'
 import type { Spools } from '../spool/spool.ts'
-import { type Asks, createAsks } from './asks.ts'
 import { type Behind, createBehind } from './behind.ts'
+import { createCleanup } from './cleanup.ts'
 import { createConfirming } from './confirming.ts'
 import { createDelivery, type Delivery } from './delivery.ts'
 import type { Owed } from './owed.ts'
 import type { Quorum } from './quorum.ts'
-import { createTraces } from './traces.ts'
+import { createRetries, type Retries } from './retries.ts'
 
 export type DeliveriesOptions = {
   readonly providers: readonly Provider[]
@@ -45,10 +45,10 @@ export interface Deliveries {
 export function createDeliveries(options: DeliveriesOptions): Deliveries {
   const { journal, claims, clock, log, track } = options
   const all = new Map<string, Delivery>()
-  const traces = createTraces({ ...options, deliveries: all })
-  const asks: Asks = createAsks({ ...options, onSettled: (delivery) => behind.settled(delivery) })
-  const behind = createBehind({ ...options, traces, asks })
-  const confirm = createConfirming({ ...options, traces, asks })
+  const cleanup = createCleanup({ ...options, deliveries: all })
+  const retries: Retries = createRetries({ ...options, onSettled: (delivery) => behind.settled(delivery) })
+  const behind = createBehind({ ...options, cleanup, retries })
+  const confirm = createConfirming({ ...options, cleanup, retries })
 
   return {
     all,
@@ -59,7 +59,7 @@ export function createDeliveries(options: DeliveriesOptions): Deliveries {
         upload,
         entry,
         isAsked,
-        confirm: (one) => (isAsked ? confirm(one, others) : traces.offer(one)),
+        confirm: (one) => (isAsked ? confirm(one, others) : cleanup.offer(one)),
         journal,
         clock,
         log,

@@ -4,8 +4,8 @@ import type { Upload } from '../../../backends/pinning/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
 import { diskFailure } from '../failures.ts'
-import type { Entry, Journal, Standing } from '../spool/journal.ts'
-import { standingOf } from './quorum.ts'
+import type { Entry, Journal, ProviderState } from '../spool/journal.ts'
+import { providerState } from './quorum.ts'
 import { firstState, type Happening, meanings, next, type State } from './states.ts'
 
 export interface Delivery {
@@ -27,8 +27,8 @@ export interface Delivery {
   readonly asking: Set<string>
   /** Throws where this cannot happen to one in its state. */
   happened(what: Happening): void
-  standing(provider: string): Standing
-  stand(provider: string, now: Standing): void
+  standing(provider: string): ProviderState
+  stand(provider: string, now: ProviderState): void
   /** Noted for the next time that the entry is written. */
   change(change: Partial<Pick<Entry, 'heldBefore' | 'owed'>>): void
   /** The entry as it is now is on the platter when it resolves. */
@@ -99,7 +99,7 @@ export function createDelivery(options: DeliveryOptions): Delivery {
       if (meanings[state].counts && !entry.accepted) entry = { ...entry, accepted: true }
       if (meanings[state].isOver) rest()
     },
-    standing: (provider) => standingOf(entry, provider),
+    standing: (provider) => providerState(entry, provider),
     stand(provider, now) {
       entry = { ...entry, providers: { ...entry.providers, [provider]: now } }
     },

@@ -6,7 +6,7 @@ import type { Claims } from '../claims.ts'
 import { diskFailure } from '../failures.ts'
 import { type Entry, type Journal, nameOf, recordOf } from '../spool/journal.ts'
 import type { Spools } from '../spool/spool.ts'
-import type { Spooled } from './behind.ts'
+import type { SpooledUpload } from './behind.ts'
 import { OtherFailed } from './confirming.ts'
 import type { Deliveries } from './deliveries.ts'
 import type { Delivery } from './delivery.ts'
@@ -26,12 +26,12 @@ export type JoiningOptions = {
 }
 
 /** Those that come with it. */
-type Others = { readonly wait: () => Promise<unknown>; readonly isAlone: boolean }
+type Companions = { readonly wait: () => Promise<unknown>; readonly isAlone: boolean }
 type Joined = { enough: Promise<void>; confirmed: Promise<void> }
 
 export interface Joining {
   /** One that goes with others. `enough` resolves when enough hold it. */
-  join(spooled: Spooled, others: Others): Joined
+  join(spooled: SpooledUpload, others: Companions): Joined
   /** What another process, or the gateway before this one, left. */
   takeUp(entry: Entry): Promise<void>
 }
@@ -40,7 +40,7 @@ export function createJoining(options: JoiningOptions): Joining {
   const { deliveries, quorum, journal, spools, stores, claims, clock, log, closing, track } = options
   const { all, begin, behind } = deliveries
 
-  function join(spooled: Spooled, others: Others): Joined {
+  function join(spooled: SpooledUpload, others: Companions): Joined {
     const running = all.get(nameOf(spooled.upload.cid))
     if (running?.isAwaited) return inTime(withRunning(running, spooled, others))
     // One that is over is everywhere, and only its record is still being written.
@@ -50,14 +50,14 @@ export function createJoining(options: JoiningOptions): Joining {
     return { enough: mended, confirmed: mended }
   }
 
-  function anew({ upload, id }: Spooled, others: Others): Joined {
+  function anew({ upload, id }: SpooledUpload, others: Companions): Joined {
     const { cid, profile, bytes, carBytes } = upload
     const at = new Date(clock.now()).toISOString()
     const entry = { id, cid: nameOf(cid), profile, bytes, carBytes, at, accepted: false, providers: {} }
     return begin(upload, entry, { others: others.wait })
   }
 
-  async function withRunning(running: Delivery, spooled: Spooled, others: Others): Promise<Joined> {
+  async function withRunning(running: Delivery, spooled: SpooledUpload, others: Companions): Promise<Joined> {
     try {
       await running.confirmed
     } catch (error) {
@@ -76,7 +76,7 @@ export function createJoining(options: JoiningOptions): Joining {
    * The same file again, of which a client was told and which is not where it has to be now: who brings it waits for that,
    * and what they bring takes the place of what waited here. It may have been damaged.
    */
-  async function again(old: Delivery, spooled: Spooled, others: Others): Promise<Joined> {
+  async function again(old: Delivery, spooled: SpooledUpload, others: Companions): Promise<Joined> {
     const { upload, id } = spooled
     const entry = { ...old.entry, id }
     claims.begin(id)

@@ -5,7 +5,7 @@ import type { Clock } from '../../core/clock.ts'
 import { isFailure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
 import type { Retrieval } from '../../retrieval/session.ts'
-import { putBlocks } from './fill.ts'
+import { putBlocks } from './fill-tiers.ts'
 
 export type Debt = {
   readonly cid: string

@@ -1,7 +1,7 @@
 // How many providers have to hold an upload, and what follows for one that is under way.
 import type { Provider } from '../../../backends/pinning/contract.ts'
 import { Failure, type Outcome } from '../../core/failure.ts'
-import type { Entry, Standing } from '../spool/journal.ts'
+import type { Entry, ProviderState } from '../spool/journal.ts'
 import type { Attempt } from './attempt.ts'
 
 export type QuorumOptions = {
@@ -23,14 +23,15 @@ export interface Quorum {
   unconfirmed(attempts: readonly Attempt[]): Failure
 }
 
-export const standingOf = (entry: Entry, name: string): Standing =>
+export const providerState = (entry: Entry, name: string): ProviderState =>
   entry.providers[name] ?? { state: 'wanted', tries: 0 }
 
 export function createQuorum({ providers, confirm, queue }: QuorumOptions): Quorum {
   const needed = confirm === 'all' ? providers.length : confirm
   const locals = new Set(providers.filter(({ traits }) => traits.local).map(({ name }) => name))
 
-  const holders = (entry: Entry): Provider[] => providers.filter(({ name }) => standingOf(entry, name).state === 'held')
+  const holders = (entry: Entry): Provider[] =>
+    providers.filter(({ name }) => providerState(entry, name).state === 'held')
   const hasBytes = (entry: Entry): boolean => holders(entry).some(({ traits }) => traits.takesBytes)
   const canBeEnough = (entry: Entry, more: number): boolean => holders(entry).length + more >= needed
 

@@ -6,10 +6,10 @@ import { isFailure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
 import { malformed, tooLarge } from '../failures.ts'
 import type { Spool, Spools } from '../spool/spool.ts'
-import { fileBytesOf } from '../spool/spooled.ts'
+import { fileBytesOf } from '../spool/stored-upload.ts'
 import type { Admission, Counter, Place } from './admission.ts'
-import { keepText, type TextCheck } from './document.ts'
 import { importFile } from './import.ts'
+import { keepText, type TextCheck } from './text-check.ts'
 
 export type Added = {
   readonly cid: CID
@@ -19,7 +19,12 @@ export type Added = {
   readonly fileName: string | undefined
 }
 
-export type Spooled = { readonly upload: Upload; readonly id: string; readonly counter: Counter; readonly added: Added }
+export type SpooledFile = {
+  readonly upload: Upload
+  readonly id: string
+  readonly counter: Counter
+  readonly added: Added
+}
 
 export type SpoolingOptions = {
   readonly spools: Spools
@@ -39,11 +44,11 @@ export type FileOptions = {
 }
 
 export interface Spooling {
-  spoolFile(source: AsyncIterable<Uint8Array>, own: FileOptions, fileName?: string): Promise<Spooled>
+  spoolFile(source: AsyncIterable<Uint8Array>, own: FileOptions, fileName?: string): Promise<SpooledFile>
   /** Every proved block of it, in any order. */
-  spoolDag(root: CID, blocks: AsyncIterable<Block>, place: Place | undefined): Promise<Spooled>
+  spoolDag(root: CID, blocks: AsyncIterable<Block>, place: Place | undefined): Promise<SpooledFile>
   /** Does not reject. */
-  drop(spooled: Pick<Spooled, 'id' | 'counter'>): Promise<void>
+  drop(spooled: Pick<SpooledFile, 'id' | 'counter'>): Promise<void>
 }
 
 /** For what no profile made: a CID is spelled by its profile, and is kept as it is. */
@@ -57,7 +62,7 @@ export function createSpooling(options: SpoolingOptions): Spooling {
     profile: Profile | undefined,
     place: Place | undefined,
     fill: (put: Spool['put'], counter: Counter) => Promise<Added & { readonly fileBytes?: number | undefined }>,
-  ): Promise<Spooled> {
+  ): Promise<SpooledFile> {
     const spooling = await spools.begin()
     const counter = admission.count(place)
     const writes = new Set<Promise<void>>()
@@ -81,12 +86,16 @@ export function createSpooling(options: SpoolingOptions): Spooling {
     }
   }
 
-  async function drop({ id, counter }: Pick<Spooled, 'id' | 'counter'>): Promise<void> {
+  async function drop({ id, counter }: Pick<SpooledFile, 'id' | 'counter'>): Promise<void> {
     counter.release()
     await spools.drop(id).catch((error: unknown) => log('error', 'upload.drop', { id, error: String(error) }))
   }
 
-  async function spoolFile(source: AsyncIterable<Uint8Array>, own: FileOptions, fileName?: string): Promise<Spooled> {
+  async function spoolFile(
+    source: AsyncIterable<Uint8Array>,
+    own: FileOptions,
+    fileName?: string,
+  ): Promise<SpooledFile> {
     const profile = own.shape === undefined ? ownProfile : undefined
     const shape = own.shape ?? shapes[ownProfile]
     const spooled = await spool(profile, own.place, async (put, counter) => {
@@ -98,7 +107,7 @@ export function createSpooling(options: SpoolingOptions): Spooling {
     return own.via === undefined ? spooled : { ...spooled, upload: { ...spooled.upload, via: own.via } }
   }
 
-  async function spoolDag(root: CID, blocks: AsyncIterable<Block>, place: Place | undefined): Promise<Spooled> {
+  async function spoolDag(root: CID, blocks: AsyncIterable<Block>, place: Place | undefined): Promise<SpooledFile> {
     const spooled = await spool(undefined, place, async (put, counter) => {
       let fileBytes: number | undefined
       for await (const { cid, bytes } of blocks) {

@@ -12,7 +12,7 @@ import type { SpoolRecord } from './spool.ts'
 
 export type FailureClass = Facts['class']
 
-export type Standing = {
+export type ProviderState = {
   /** `given-up`: an operator's word. */
   readonly state: 'wanted' | 'held' | 'given-up'
   readonly tries: number
@@ -34,7 +34,7 @@ export type Entry = {
   readonly accepted: boolean
   /** Providers of this machine that held it before it came. */
   readonly heldBefore?: readonly string[]
-  readonly providers: Readonly<Record<string, Standing>>
+  readonly providers: Readonly<Record<string, ProviderState>>
   /** Shared tiers that lack it. */
   readonly owed?: readonly string[]
 }

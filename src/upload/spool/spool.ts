@@ -9,7 +9,7 @@ import { blockKey } from '../../core/block.ts'
 import { isGone, makeFolder, syncFolder, writeSynced } from '../../core/files.ts'
 import { carHeader, carSectionBytes } from '../../ipld/car.ts'
 import { diskFailure } from '../failures.ts'
-import { blockName, spooledUpload } from './spooled.ts'
+import { blockName, storedUpload } from './stored-upload.ts'
 
 export interface Spool {
   readonly id: string
@@ -104,12 +104,12 @@ export function createSpools(data: string): Spools {
             throw diskFailure(error, 'take an upload')
           })
           const carBytes = carHeader(cid).byteLength + sections
-          return spooledUpload({ cid, profile, bytes, carBytes, folder })
+          return storedUpload({ cid, profile, bytes, carBytes, folder })
         },
       }
     },
     open: ({ id, cid, profile, bytes, carBytes }, stores) =>
-      spooledUpload({ cid, profile, bytes, carBytes, folder: folderOf(id), stores }),
+      storedUpload({ cid, profile, bytes, carBytes, folder: folderOf(id), stores }),
     drop(id) {
       withdraw(id)
       inUse.delete(id)

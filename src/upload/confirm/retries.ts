@@ -8,7 +8,7 @@ import { isHeld } from '../spool/journal.ts'
 import { type Attempt, attemptPin, nextTryMs } from './attempt.ts'
 import type { Delivery } from './delivery.ts'
 
-export type AskOptions = {
+export type RetryOptions = {
   readonly providers: readonly Provider[]
   readonly clock: Clock
   readonly log: Log
@@ -22,7 +22,7 @@ export type AskOptions = {
   readonly onSettled: (delivery: Delivery) => void
 }
 
-export interface Asks {
+export interface Retries {
   /** Once. Rejects only when `signal` aborts. */
   ask(delivery: Delivery, provider: Provider, signal: AbortSignal): Promise<Attempt>
   /** One that holds it, with the same bytes from elsewhere. Rejects only when the gateway stops. */
@@ -41,7 +41,7 @@ const gateOf = (name: string): Gate =>
     full: () => new Failure('overloaded', `provider ${name} is asked too much at once`, { source: 'ours' }),
   })
 
-export function createAsks(options: AskOptions): Asks {
+export function createRetries(options: RetryOptions): Retries {
   const { providers, clock, log, random, closing, track, onSettled } = options
   const gates = new Map<string, Gate>(providers.map(({ name }) => [name, gateOf(name)]))
 

@@ -3,9 +3,9 @@
 import type { Provider } from '../../../backends/pinning/contract.ts'
 import type { Entry } from '../spool/journal.ts'
 import type { Attempt } from './attempt.ts'
-import { type Quorum, standingOf } from './quorum.ts'
+import { providerState, type Quorum } from './quorum.ts'
 
-export type Round = {
+export type AskAllOptions = {
   readonly providers: readonly Provider[]
   readonly quorum: Quorum
   /** As it stands at that moment. */
@@ -16,9 +16,9 @@ export type Round = {
   readonly onBegun: (work: Promise<unknown>) => void
 }
 
-export async function askEverybody({ providers, quorum, entry, ask, onBegun }: Round): Promise<readonly Attempt[]> {
+export async function askAll({ providers, quorum, entry, ask, onBegun }: AskAllOptions): Promise<readonly Attempt[]> {
   const attempts: Attempt[] = []
-  const waiting = new Set(providers.filter(({ name }) => standingOf(entry(), name).state === 'wanted'))
+  const waiting = new Set(providers.filter(({ name }) => providerState(entry(), name).state === 'wanted'))
   const broken = Promise.withResolvers<never>()
   const settled = Promise.withResolvers<void>()
   broken.promise.catch(() => {})

@@ -13,7 +13,7 @@ import { Failure, isFailure } from '../../core/failure.ts'
 import { linksOf } from '../../ipld/block-links.ts'
 import { writeCar } from '../../ipld/car.ts'
 
-export type Spooled = {
+export type StoredUpload = {
   readonly cid: CID
   readonly profile: Profile
   readonly bytes: number
@@ -24,7 +24,7 @@ export type Spooled = {
   readonly stores?: readonly LocalStore[] | undefined
 }
 
-export function spooledUpload({ cid: root, profile, bytes, carBytes, folder, stores = [] }: Spooled): Upload {
+export function storedUpload({ cid: root, profile, bytes, carBytes, folder, stores = [] }: StoredUpload): Upload {
   async function read(cid: CID, signal: AbortSignal): Promise<Uint8Array> {
     signal.throwIfAborted()
     if (isIdentity(cid)) return cid.multihash.digest

@@ -10,7 +10,7 @@ import type { Delivery } from './delivery.ts'
 import type { Quorum } from './quorum.ts'
 import { meanings } from './states.ts'
 
-export type TraceOptions = {
+export type CleanupOptions = {
   readonly providers: readonly Provider[]
   /** Of this machine: what was pinned. */
   readonly stores: readonly LocalStore[]
@@ -23,7 +23,7 @@ export type TraceOptions = {
   readonly log: Log
 }
 
-export interface Traces {
+export interface Cleanup {
   /** Read from where it waits, as long as no disk of ours holds it otherwise. */
   offer(delivery: Delivery): Promise<void>
   isHeldHere(delivery: Delivery): boolean
@@ -38,7 +38,7 @@ export interface Traces {
   end(delivery: Delivery): Promise<void>
 }
 
-export function createTraces(options: TraceOptions): Traces {
+export function createCleanup(options: CleanupOptions): Cleanup {
   const { providers, stores, quorum, journal, spools, claims, deliveries, closing, log } = options
 
   const isHeldHere = ({ entry }: Delivery): boolean => quorum.holders(entry).some(({ traits }) => traits.local)
