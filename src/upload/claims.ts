@@ -1,22 +1,22 @@
-// What gateways over one data folder count on. After a reload there are two of them for a while, or more: none may take
-// away what another one counts on, or take up what another one is at.
+// Claims of gateways on uploads in one data folder. After a reload two or more gateways share it for a while: none may undo
+// a pin that another one relies on, or resume a journal entry that another one works on.
 
-/** A file that somebody is about to be told of: on this disk it stays as long as one of them counts on it. */
+/** A claim on a file whose client is about to get its 200: the file stays on this disk as long as one claim is held. */
 export interface Claim {
-  /** Providers of this machine that held it before anybody counted on it. */
+  /** Providers of this machine that held the file before the first claim. */
   readonly before: readonly string[]
-  /** Somebody was told: from now on nobody may undo it. */
+  /** A client got its 200: from now on no gateway may undo the pin. */
   keep(): void
-  /** At the end. `undo` is called where nobody else counts on it and nobody was told; nobody can claim it meanwhile. */
+  /** Ends the claim. Calls `undo` when it was the last one and no client got a 200; new claims wait meanwhile. */
   leave(undo?: () => Promise<void>): Promise<void>
 }
 
 export interface Claims {
   claim(name: string, before: () => Promise<readonly string[]>): Promise<Claim>
-  /** Of entries of the journal: somebody is at it. */
+  /** A gateway works on this journal entry. */
   begin(id: string): void
   end(id: string): void
-  /** Those of what `load` gives that nobody is at, or was while it was loaded. */
+  /** The entries from `load` that no gateway works on, or worked on while they were loaded. */
   abandoned<T extends { readonly id: string }>(load: () => Promise<readonly T[]>): Promise<T[]>
 }
 
@@ -68,7 +68,7 @@ export function createClaims(): Claims {
     },
     end: (id) => void begun.delete(id),
     async abandoned(load) {
-      // What is finished while the journal is read may be in what was read.
+      // An entry that a gateway finishes during the load may still be in its result.
       const seen = new Set(begun)
       loads.add(seen)
       try {

@@ -1,4 +1,4 @@
-// What can go wrong with an upload, in one place, so that the same trouble has the same words.
+// The Failures of uploads, in one place, so that one trouble always has the same message.
 
 import { Failure } from '../core/failure.ts'
 import { codeOf, isNoRoom } from '../core/files.ts'
@@ -18,7 +18,7 @@ export const nobodyKeeps = (): Failure =>
 export const busy = (message: string, retryAfterMs = 1000): Failure =>
   new Failure('overloaded', message, { source: 'ours', retryAfterMs })
 
-/** A fault of our own disk as a Failure; what is one already stays what it is. */
+/** Turns an error of our own disk into a Failure; a Failure passes through unchanged. */
 export function diskFailure(error: unknown, what: string): Failure {
   if (error instanceof Failure) return error
   return isNoRoom(error)

@@ -1,14 +1,14 @@
-// The gateways over one folder, the newest last: after a reload there are two for a while, or more. An earlier gateway finishes
-// its own uploads; what is left then is for the newest alone.
+// The gateways over one folder, the newest last: after a reload there are two or more for a while. An earlier gateway finishes
+// its own uploads; only the newest resumes the rest.
 
 export interface Generations {
   join(): Generation
 }
 
 export interface Generation {
-  /** No gateway was at work here when it came. */
+  /** No other gateway of this process used the folder when this one started. */
   readonly isFirst: boolean
-  /** Resolves when every earlier gateway has gone, with whether this one is the newest: false where it stopped first. */
+  /** Resolves when every earlier gateway has closed: true if this one is the newest, false if it was stopped first. */
   turn(stopped: AbortSignal): Promise<boolean>
   leave(): void
 }

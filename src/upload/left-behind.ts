@@ -1,5 +1,5 @@
-// What a change of the configuration leaves behind: uploads that only providers hold, or were to hold, which are configured
-// no more. It is read from the records of uploads in the data folder, and nothing there is changed.
+// Finds uploads that a change of the configuration left behind: only providers that are no longer configured hold them, or
+// were to hold them. It reads the upload records in the data folder and changes none.
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { CID } from 'multiformats/cid'
@@ -8,7 +8,7 @@ import { type Entry, readEntry } from './spool/journal.ts'
 
 export type LeftBehind = {
   readonly provider: string
-  /** Uploads that it holds, and nobody who is configured does. */
+  /** Uploads that this provider holds and no configured provider does. */
   readonly alone: number
   /** Uploads that were to be brought to it. */
   readonly waiting: number
@@ -18,12 +18,12 @@ export type Look = {
   readonly data: string
   /** Names of the providers that are configured. */
   readonly providers: readonly string[]
-  /** Whether what lies on this machine anyway has it. */
+  /** Whether a local store of this machine has it. */
   readonly isHere: (cid: CID) => Promise<boolean>
   readonly signal?: AbortSignal
 }
 
-/** In words for the operator. */
+/** The messages for the operator. */
 export const wordsOf = ({ provider, alone, waiting }: LeftBehind): string[] => [
   ...(alone === 0
     ? []
@@ -39,7 +39,7 @@ export const wordsOf = ({ provider, alone, waiting }: LeftBehind): string[] => [
 
 const uploads = (count: number): string => (count === 1 ? '1 upload is' : `${count} uploads are`)
 
-/** Every record is looked at, but only where a provider was taken out since it was last known that nothing is left behind. */
+/** Reads every record, but only if the operator removed a provider since the last look that found nothing. */
 export async function lookBehind(look: Look): Promise<readonly LeftBehind[]> {
   const known = await readNames(look.data)
   if (known?.every((name) => look.providers.includes(name))) return []
@@ -62,12 +62,12 @@ export async function lookBehind(look: Look): Promise<readonly LeftBehind[]> {
 }
 
 /**
- * The same for the gateway whose folder it is: which names its records may hold is written down, so that the next look is at
- * nothing where nobody was taken out.
+ * The same for the gateway that owns the folder: it notes which provider names the records may hold, so that the next look
+ * reads no record unless the operator removed a provider.
  */
 export async function lookBehindAndNote(look: Look): Promise<readonly LeftBehind[]> {
   const known = await readNames(look.data)
-  // Before anything can be held by them. Without a list, the records say who is in it.
+  // Noted before a new provider can hold anything. Without a list, the records themselves give the names.
   if (known) await writeNames(look.data, [...known, ...look.providers])
   const left = await lookBehind(look)
   await writeNames(look.data, [...left.map(({ provider }) => provider), ...look.providers])
@@ -93,16 +93,16 @@ async function writeNames(data: string, names: readonly string[]): Promise<void>
   await writeDurably(namesFile(data), Buffer.from(JSON.stringify(said)))
 }
 
-/** How many are on their way from this folder. */
+/** How many uploads in this folder are not yet at all their providers. */
 export async function countWaiting(data: string): Promise<number> {
   let count = 0
   for await (const _ of filesBelow(join(data, 'journal', 'open'))) count++
   return count
 }
 
-/** Of both kinds, without touching any: another process may be at work here. */
+/** Open entries and finished records, read only: another process may be using the folder. */
 async function* entriesIn(data: string, signal: AbortSignal | undefined): AsyncGenerator<Entry> {
-  // What is open may be done a moment later, be an upload that came again, or be seen twice while it is written anew.
+  // An open entry may be finished a moment later, belong to a repeated upload, or be listed twice while it is rewritten.
   const open = new Set<string>()
   for await (const file of filesBelow(join(data, 'journal', 'open'))) {
     signal?.throwIfAborted()

@@ -1,5 +1,5 @@
-// The write side put together: who is let in, bytes to blocks, blocks to providers, and into the tiers before anybody is
-// told. http/add/add.ts and the commands call it; it knows nothing of HTTP but the body it takes apart.
+// The write side put together: it admits uploads, turns bytes into blocks, brings the blocks to providers, and fills the
+// tiers before the client gets its 200. The only HTTP it knows is the multipart body that it parses.
 import type { IncomingMessage } from 'node:http'
 import type { CID } from 'multiformats/cid'
 import type { LocalStore, Profile, Provider, Shape } from '../../backends/pinning/contract.ts'
@@ -25,19 +25,19 @@ export type UploadsOptions = {
   readonly folder: DataFolder
   readonly profile: Profile
   readonly limits: ReceiveLimits
-  /** Uploads received at once, and bytes of them that may lie here without having been answered. */
+  /** Uploads received at once, and how many of their bytes may lie here unanswered. */
   readonly concurrency: number
   readonly mostBytes: number
-  /** Of these, those of one client. */
+  /** Uploads of one client received at once. */
   readonly perClient?: number | 'auto'
   readonly providers: readonly Provider[]
-  /** Of this machine: where uploads may lie that no provider of the configuration has. By default those of the providers. */
+  /** Local stores that may hold uploads of providers that are no longer configured. Default: the providers' own stores. */
   readonly stores?: readonly LocalStore[]
   readonly confirm: number | 'all'
   readonly queue: boolean
   readonly pinMs: number
   readonly retrieval: Everywhere
-  /** Throws a Failure for what is not to be kept here (a denylist). */
+  /** Throws a Failure for a CID that this gateway must not keep (a denylist). */
   readonly admit?: (cid: CID) => void
   readonly clock: Clock
   readonly log: Log
@@ -47,40 +47,40 @@ export type UploadsOptions = {
 export type { Added } from './intake/spooling.ts'
 
 export type AddOptions = {
-  /** Instead of that of the profile. */
+  /** Replaces the shape of the profile. */
   readonly shape?: Shape
   readonly check?: TextCheck | undefined
   readonly parts?: ReceiveOptions['parts']
-  /** Sees what a part is called before a byte of it is taken; throws a Failure for what is not to be. */
+  /** Sees the name of a part before its first byte is read; throws a Failure to refuse it. */
   readonly look?: (part: PartName) => void
-  /** Nothing is kept: what it would be is told. */
+  /** Only computes the CID; keeps nothing. */
   readonly isOnlyHashed?: boolean
-  /** Where it was let in. */
+  /** The place that `enter` gave it. */
   readonly place?: Place
-  /** Ends it while its bytes come from elsewhere than a request. */
+  /** Ends an upload whose bytes do not come from a request. */
   readonly signal?: AbortSignal
-  /** Who it has come through, for those who forward it. */
+  /** The gateways that it came through (CDN-Loop), for thin mode, which forwards it. */
   readonly via?: string
 }
 
 export interface Uploads {
   readonly maxBytes: number
-  /** Lets an upload of this client in, or says why not; to be called before a byte of it is read. Its place has to be left. */
+  /** Admits an upload of this client, or rejects with the reason. Call it before reading a byte, and leave the place after. */
   enter(client: string, signal?: AbortSignal): Promise<Place>
-  /** One for each `data` part, in order, each held by enough providers. */
+  /** One result for each `data` part, in order, each held by enough providers. */
   receive(request: IncomingMessage, options?: AddOptions): Promise<Added[]>
-  /** The same for bytes that come from elsewhere. */
+  /** The same for bytes that do not come from a request. */
   add(bytes: AsyncIterable<Uint8Array>, options?: AddOptions): Promise<Added>
   /** The same for a DAG that exists already: every proved block of it, in any order. */
   keep(root: CID, blocks: AsyncIterable<Block>, place?: Place): Promise<void>
   readonly confirmation: Pick<Confirmation, 'open' | 'giveUp'>
   readonly journal: Pick<Journal, 'record' | 'records'>
   readonly admission: Pick<Admission, 'uploads' | 'waiting' | 'bytes'>
-  /** Takes up what the last process left. Where this is the first gateway over its folder, its uploads wait for it. */
+  /** Resumes the uploads that the last process left. In the first gateway over its folder, new uploads wait for that. */
   ready(): Promise<void>
-  /** What was accepted can be read. Does not reject. */
+  /** Resolves when every accepted upload can be read. Does not reject. */
   readonly open: Promise<void>
-  /** Rejects with a Failure where this disk can take no uploads now. */
+  /** Rejects with a Failure when this disk can take no uploads now. */
   probe(): Promise<void>
   close(): Promise<void>
 }
@@ -124,7 +124,7 @@ export function createUploads(options: UploadsOptions): Uploads {
   })
   const generation = folder.part(createGenerations).join()
   const resumed = takeUp()
-  /** Uploads wait for what a crash left, and not for a gateway that is on its way out. */
+  /** New uploads wait until the leftovers of a crash are resumed, but not for an older gateway that is closing. */
   const open = generation.isFirst ? resumed : Promise.resolve()
   resumed.catch((error: unknown) => log('error', 'journal.load', { error: String(error) }))
 
@@ -132,7 +132,7 @@ export function createUploads(options: UploadsOptions): Uploads {
     if (await generation.turn(closing.signal)) await confirmation.resume()
   }
 
-  /** All of them, or none. */
+  /** Confirms all of them, or none. */
   async function confirmed(spooled: readonly SpooledFile[]): Promise<Added[]> {
     try {
       await confirmation.confirm(spooled)
@@ -154,7 +154,7 @@ export function createUploads(options: UploadsOptions): Uploads {
       try {
         const { parts, place } = own
         const receiving = { ...limits, clock, signal: closing.signal, place, ...(parts && { parts }) }
-        // Nothing goes to a provider before the whole body was there and was well formed.
+        // No provider gets anything before the whole body has arrived and is well formed.
         const all = await receive(request, receiving, async (bytes, _signal, part) => {
           own.look?.(part)
           const one = await spoolFile(bytes, own, part.fileName)

@@ -1,4 +1,4 @@
-// One provider asked once, and what follows from its answer. A provider that names another CID than ours has failed.
+// Asks one provider once, and classes its answer. A provider that names another CID than ours has failed.
 import type { Provider, Upload } from '../../../backends/pinning/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import { withDeadline } from '../../core/deadline.ts'
@@ -19,10 +19,10 @@ export type Attempt =
 
 export type AttemptOptions = { readonly ms: number; readonly clock: Clock; readonly signal: AbortSignal }
 
-// What the slowest line that is worth waiting for brings in a second.
+// Bytes a second of the slowest provider that is worth waiting for.
 const slowestBytes = 256 * 1024
 
-/** Rejects only when `signal` aborts: everything else is an outcome. */
+/** Rejects only when `signal` aborts: any other failure is a result. */
 export async function attemptPin(provider: Provider, upload: Upload, options: AttemptOptions): Promise<Attempt> {
   const { clock, signal } = options
   const ms = options.ms + Math.ceil((upload.carBytes / slowestBytes) * 1000)
@@ -61,7 +61,7 @@ export async function attemptPin(provider: Provider, upload: Upload, options: At
 
 const classes: ReadonlySet<string> = new Set<FailureClass>(['auth', 'quota', 'transient', 'content'])
 
-/** A provider of a program's own may say anything. */
+/** A provider that a program brings may throw anything. */
 function classOf(error: unknown): FailureClass {
   const named = isFailure(error) ? error.facts.class : undefined
   return named !== undefined && classes.has(named) ? named : 'transient'
@@ -69,7 +69,7 @@ function classOf(error: unknown): FailureClass {
 
 const second = 1000
 const minute = 60 * second
-// What only an operator can mend is looked at now and then, in case one did.
+// A failure that only an operator can repair is tried again rarely, in case it was repaired.
 const first: Readonly<Record<FailureClass, number>> = {
   transient: second,
   auth: 15 * minute,
@@ -83,7 +83,7 @@ const most: Readonly<Record<FailureClass, number>> = {
   content: 360 * minute,
 }
 
-/** Twice as long each time, never sooner than it asked for, and not at the same time as everybody else. */
+/** Doubles each time, with jitter, and is never shorter than the provider's Retry-After. */
 export function nextTryMs(attempt: Attempt & { readonly isHeld: false }, tries: number, random: () => number): number {
   const { class: kind, retryAfterMs = 0 } = attempt
   const backOff = Math.min(most[kind], first[kind] * 2 ** Math.min(20, tries - 1))

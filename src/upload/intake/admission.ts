@@ -1,15 +1,15 @@
-// How many uploads are received at once, by whom, and how many of their bytes may lie here unanswered. One client alone never
-// has all there is: the more it has, the more has to be free for it to get another. Who finds no place waits for a moment, and
-// the more wait, the faster an upload has to come in to keep its place.
+// Limits how many uploads are received at once, per client too, and how many of their bytes may lie here unanswered. One
+// client never gets all places: the more it has, the more must be free for another one. An upload without a place waits for
+// a moment; the more uploads wait, the faster a running one has to arrive to keep its place.
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
 import { busy } from '../failures.ts'
 import { createPace, type Pace } from './pace.ts'
 
 export interface Admission {
-  /** Lets an upload of this client in. Rejects with a Failure when there is no place for it soon. */
+  /** Admits an upload of this client. Rejects with a Failure when no place is free soon. */
   enter(client: string, signal?: AbortSignal): Promise<Place>
-  /** Of one part of an upload; without a place, of one of our own. */
+  /** Counts one part of an upload; without a place, an upload of the program itself. */
   count(place?: Place): Counter
   readonly uploads: number
   readonly waiting: number
@@ -36,11 +36,11 @@ export type AdmissionOptions = {
   readonly clock: Clock
   readonly most: number
   readonly mostBytes: number
-  /** Uploads of one client at once. `auto`: three times as many as are free besides. */
+  /** Uploads of one client at once. `auto`: three times as many as places are free. */
   readonly perClient: number | 'auto'
-  /** Bytes a second that an upload has to bring in any case; eight times that for each that waits. */
+  /** Bytes a second below which an upload is always too slow; eight times that for each upload that waits. */
   readonly minRate: number
-  /** Ends the line. */
+  /** Ends the queue. */
   readonly closing: AbortSignal
 }
 
@@ -50,7 +50,7 @@ type Waiter = { readonly client: string; readonly enter: () => void }
 
 const patienceMs = 5000
 const lookMs = 500
-/** What nobody can be judged by before. */
+/** An upload is not judged by its speed before this. */
 const graceMs = 2000
 const rateForEach = 8
 const share = 3
@@ -94,13 +94,13 @@ export function createAdmission(options: AdmissionOptions): Admission {
     return place
   }
 
-  /** Whose client has the fewest comes first, then who came first. */
+  /** The upload whose client has the fewest places goes first, then the one that waits longest. */
   function letIn(): void {
     const order = [...line].sort((one, other) => clientOf(one.client).places - clientOf(other.client).places)
     for (const waiter of order) if (fits(waiter.client)) return waiter.enter()
   }
 
-  /** Slow ones go for those who wait: who brings the least for all the places that its client has. */
+  /** Ends slow uploads for waiting ones: first the one that brings the least per place of its client. */
   function makeRoom(): void {
     const least = minRate * rateForEach * line.size
     for (const { stop } of inTheWay(inside, line, { least, isFull: inside.size >= most, clients }))
@@ -174,10 +174,10 @@ export function createAdmission(options: AdmissionOptions): Admission {
 const mayHave = (has: number, free: number): boolean => free > 0 && (has === 0 || has < share * free)
 
 interface Clients {
-  /** Kept until it is forgotten. */
+  /** Kept until `forget`. */
   clientOf(name: string): Client
   look(name: string): Readonly<Client>
-  /** Where nothing of it is here any more. */
+  /** Call it when the client has no upload here any more. */
   forget(name: string): void
 }
 
@@ -199,7 +199,7 @@ function createClients(): Clients {
   }
 }
 
-/** Of the slow ones, those to go: one for each that waits and for which none is leaving already. */
+/** The slow uploads to end: one for each waiting upload, less those that are already ending. */
 function inTheWay(
   inside: ReadonlySet<Inside>,
   line: ReadonlySet<Waiter>,
@@ -211,13 +211,13 @@ function inTheWay(
     .map((place) => ({ place, worth: place.pace.rate / clients.look(place.client).places }))
     .sort((one, other) => one.worth - other.worth)
   return [...line].slice(leaving).flatMap(({ client }) => {
-    // Where only its own client is in its way, one of that client's goes.
+    // If only its own client's uploads block it, one of those is ended.
     const index = slow.findIndex(({ place }) => isFull || place.client === client)
     return index === -1 ? [] : slow.splice(index, 1).map(({ place }) => place)
   })
 }
 
-/** For the bytes of uploads that were not answered yet. */
+/** Counts the bytes of uploads that were not answered yet. */
 function createRoom(mostBytes: number, { clientOf, forget }: Clients): Pick<Admission, 'count' | 'bytes'> {
   let bytes = 0
 
@@ -235,7 +235,7 @@ function createRoom(mostBytes: number, { clientOf, forget }: Clients): Pick<Admi
           bytes += more
           if (client) client.bytes += more
           const free = mostBytes - bytes
-          // One upload alone may need all of it.
+          // A single upload may need all the room, so a client's first upload is not limited by its share.
           const isTooMuch = client !== undefined && client.bytes > own && !mayHave(client.bytes, free)
           if (free < 0 || isTooMuch)
             throw busy('the uploads being received need all the room there is; come back later', 5000)

@@ -1,5 +1,5 @@
-// Bytes to blocks in one pass, as they arrive. The shape alone decides how, and so which CID comes out (IPIP-499). An
-// upload holds a few chunks in memory, whatever its size: their buffers are used again and again.
+// Turns bytes into blocks in one pass, as they arrive. The shape alone decides the DAG and so the CID (IPIP-499). An upload
+// of any size holds a few chunks in memory: their buffers are reused.
 import { createHash } from 'node:crypto'
 import { encode as encodePb } from '@ipld/dag-pb'
 import { UnixFS } from 'ipfs-unixfs'
@@ -10,12 +10,12 @@ import type { Shape } from '../../../backends/pinning/contract.ts'
 import { codec, hash } from '../../core/cid.ts'
 import { balancedLayout } from './layout.ts'
 
-/** `dagBytes`: of all its blocks, those that are in it twice counted twice. */
+/** `dagBytes`: bytes of all its blocks; a block that occurs twice counts twice. */
 export type Imported = { readonly cid: CID; readonly dagBytes: number }
 
 type Put = (cid: CID, bytes: Uint8Array) => Promise<void>
 
-/** `put` is awaited, so a slow disk slows the sender down; `bytes` are its own only until it resolves. */
+/** The importer awaits `put`, so a slow disk slows the client down; `bytes` may be reused once it resolves. */
 export async function importFile(source: AsyncIterable<Uint8Array>, shape: Shape, put: Put): Promise<Imported> {
   const room: Room = []
   const blockstore = {
@@ -40,7 +40,7 @@ export async function importFile(source: AsyncIterable<Uint8Array>, shape: Shape
   return root
 }
 
-/** Enough to keep a disk busy while the next blocks arrive. */
+/** Enough writes to keep a disk busy while the next blocks arrive. */
 const writesAtOnce = ({ chunkBytes }: Shape): number =>
   Math.min(8, Math.max(2, Math.floor((2 * 1024 * 1024) / chunkBytes)))
 
@@ -64,12 +64,12 @@ function leafImporter({ isRaw, cidVersion }: Shape, room: Room, put: Put): Buffe
 
 const noBytes = new Uint8Array()
 
-/** Buffers that nobody reads any more. */
+/** Buffers that are free to be reused. */
 type Room = ArrayBuffer[]
 
 const leastBytes = 64 * 1024
 
-/** Pieces of exactly `size` bytes, and what is left. The first grows with what comes: a small upload costs little. */
+/** Pieces of exactly `size` bytes, and the rest. The first buffer grows as bytes arrive: a small upload costs little memory. */
 export async function* chunks(
   source: AsyncIterable<Uint8Array>,
   size: number,

@@ -1,6 +1,6 @@
-// The nodes above the leaves of a file: balanced, so many links to a node. Their UnixFS is written here because the
+// Builds the nodes above the leaves of a file: balanced, a fixed number of links to a node. Their UnixFS is written here because the
 // protobuf writer below `ipfs-unixfs` (protons-runtime 7 and 8.0) writes a number from 2^31 up to 2^32 as one byte: the root
-// of a file of 2 to 4 GiB would be unreadable, and its CID nobody else's.
+// of a file of 2 to 4 GiB would be unreadable, and its CID would differ from that of every other implementation.
 import { createHash } from 'node:crypto'
 import { encode, prepare } from '@ipld/dag-pb'
 import type { FileLayout } from 'ipfs-unixfs-importer/layout'
@@ -22,7 +22,7 @@ export function balancedLayout(layout: Layout): FileLayout {
     const parents: Part[] = []
     const parts: Part[] = []
     for await (const leaf of leaves) {
-      // A file of one leaf is that leaf.
+      // The root of a file with one leaf is that leaf.
       if ('single' in leaf && leaf.single) return reduce([leaf])
       if (parts.length === layout.width) parents.push(await putParent(parts.splice(0), layout))
       const { cid, size, unixfs } = leaf
@@ -59,7 +59,7 @@ export function parentOf(parts: readonly Part[]): { block: Uint8Array; fileBytes
   return { block, fileBytes, dagBytes: parts.reduce((sum, part) => sum + part.dagBytes, block.byteLength) }
 }
 
-/** UnixFS `Data`: 1 is the type (2: a file), 3 the bytes of the file, 4 those below each link. */
+/** UnixFS `Data`: field 1 is the type (2: a file), 3 the size of the file, 4 the bytes below each link. */
 function field(number: number, value: number): number[] {
   const bytes = new Uint8Array(varint.encodingLength(value))
   varint.encodeTo(value, bytes)

@@ -1,13 +1,13 @@
-// How fast an upload comes in now: over the last few seconds in which its sender could send. Time in which we made it wait
-// is not its own. Imports leaves only.
+// Measures how fast an upload arrives, over the last few seconds in which the client could send. Time in which the gateway
+// made the client wait does not count. Imports leaves only.
 import type { Clock } from '../../core/clock.ts'
 
 export interface Pace {
   received(bytes: number): void
-  /** Whether it is the sender's turn: not while we have no room for more, and not once all of it is here. */
+  /** Whether the client can send: not while the gateway has no room for more, and not once the whole upload is here. */
   turn(isSenders: boolean): void
   readonly isSenders: boolean
-  /** Milliseconds in which it could send. */
+  /** Milliseconds in which the client could send. */
   readonly ms: number
   /** Bytes a second. */
   readonly rate: number

@@ -1,5 +1,5 @@
-// Looks at part headers on their way to the parser. The parser cuts what is over its limits and goes on with the rest; an
-// upload that needs guessing is refused instead.
+// Checks part headers on their way to the multipart parser. The parser would cut what is over its limits and go on; the
+// gateway refuses an ambiguous upload instead.
 import type { Failure } from '../../core/failure.ts'
 import { malformed } from '../failures.ts'
 import { parametersOf, partNameOf } from './parameters.ts'
@@ -25,13 +25,13 @@ type Where = 'preamble' | 'headers' | 'body' | 'epilogue'
 export type PartWatchOptions = {
   readonly headerBytes: number
   readonly headerPairs: number
-  /** Whose contents are kept: what the headers of other parts say of theirs is nothing to us. */
+  /** The parts whose contents are kept: the content headers of other parts are not checked. */
   readonly parts: 'data' | 'every'
-  /** For each part, before the parser has seen the end of its headers. */
+  /** Called for each part, before the parser has seen the end of its headers. */
   readonly onPart: (isData: boolean) => void
 }
 
-/** The answer looks at each chunk and says what is wrong with it, if anything is. */
+/** The returned function checks each chunk and says what is wrong with it, or undefined. */
 export function createPartWatch(
   boundary: string,
   options: PartWatchOptions,
@@ -77,9 +77,9 @@ export function createPartWatch(
 }
 
 function problemOf(block: string, { headerPairs, parts, onPart }: PartWatchOptions): string | undefined {
-  // What stands before the first line break belongs to the delimiter's line. RFC 2046 §5.1.1 allows white space there, our
-  // parser does not know it for a delimiter then, and nobody sends it: a part must not be lost in silence. A header goes on
-  // in a line that begins with white space.
+  // Text before the first line break belongs to the delimiter's line. RFC 2046 §5.1.1 allows white space there, but our parser
+  // would miss the delimiter and lose the part in silence; no client sends it, so it is refused. A line that begins with white
+  // space continues a header.
   const [padding = '', ...lines] = block.replace(/\r\n(?=[ \t])/g, '').split('\r\n')
   if (padding !== '') return 'behind a boundary that is not one'
   if (lines.length > headerPairs) return `more than ${headerPairs}`
@@ -94,7 +94,7 @@ function problemOf(block: string, { headerPairs, parts, onPart }: PartWatchOptio
     values.set(key, value)
   }
   const disposition = values.get('content-disposition') ?? ''
-  // Without it a part has no name, and would be passed over: RFC 7578 §4.2 wants one with every part.
+  // Without it a part has no name, and the parser would skip it: RFC 7578 §4.2 requires one in every part.
   if (!/^form-data[ \t]*(;|$)/i.test(disposition)) return 'without a Content-Disposition of form-data'
   const part = twice.has('content-disposition') ? undefined : partNameOf(disposition)
   if (part === undefined) return 'with a Content-Disposition whose `name` can be read in two ways'
@@ -107,14 +107,14 @@ function problemOf(block: string, { headerPairs, parts, onPart }: PartWatchOptio
   return parts === 'every' || part.isFile || isUtf8(type) ? undefined : 'of a text that is not UTF-8'
 }
 
-/** What says nothing of a charset is UTF-8, too. */
+/** A type without a charset counts as UTF-8. */
 function isUtf8(type: string): boolean {
   const charset = parametersOf(type)?.get('charset')
   if (charset === undefined && !/;\s*charset/i.test(type)) return true
   return /^(utf-?8|us-ascii)$/i.test(charset ?? '')
 }
 
-/** Anything below a space but a tab, and DEL. */
+/** Control characters except the tab: below the space, and DEL. */
 function hasControls(line: string): boolean {
   for (let index = 0; index < line.length; index++) {
     const code = line.charCodeAt(index)

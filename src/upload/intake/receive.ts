@@ -1,5 +1,5 @@
-// A multipart body taken apart as it streams. Only parts named `data` are of interest, as files or as text alike; the rest
-// is read past, within limits. Nothing here waits for a whole body, and a file name is never looked at.
+// Parses a multipart body as it streams. It keeps parts named `data`, files and text alike, and skips the rest, within limits.
+// It never waits for a whole body and never uses a file name.
 import type { IncomingMessage } from 'node:http'
 import type { Readable } from 'node:stream'
 import { TextDecoder } from 'node:util'
@@ -13,21 +13,21 @@ import { boundaryOf, createPartWatch } from './part-watch.ts'
 export type ReceiveLimits = {
   /** Of all `data` parts together. */
   readonly maxBytes: number
-  /** Nothing came for this long: the sender is gone. */
+  /** After this long without a byte the client counts as gone. */
   readonly idleMs: number
-  /** Bytes a second on average, while we were ready to read. 0: any. */
+  /** Least bytes a second on average, while the gateway was ready to read. 0: no limit. */
   readonly minRate: number
-  /** The rate is not looked at before this. */
+  /** The rate is not checked before this. */
   readonly graceMs: number
 }
 
 export type ReceiveOptions = ReceiveLimits & {
   readonly clock: Clock
-  /** `data`: parts of that name. `every`: whatever its name, empty ones too, and text need not be UTF-8. */
+  /** `data`: parts of that name. `every`: parts of any name, empty ones too, and text need not be UTF-8. */
   readonly parts?: 'data' | 'every'
   /** Ends it from outside. */
   readonly signal?: AbortSignal
-  /** Is told how it comes in, and may end it. */
+  /** Measures how fast the upload arrives, and may end it. */
   readonly place?: Pick<Place, 'pace' | 'signal'> | undefined
 }
 
@@ -41,13 +41,13 @@ const fieldBytes = 64 * 1024
 const tickMs = 500
 const stuckMs = 60_000
 
-/** What a body may have besides its data: boundaries, headers, other parts. */
+/** Bytes that a body may have besides its data: boundaries, headers, other parts. */
 export const aroundBytes = 64 * 1024
 
 /**
- * Calls `take` for each `data` part, in order, with its bytes as they come; resolves with what the takes gave. When
- * anything fails every part ends with that failure, and this rejects after the last take has let go. The request is
- * then paused, not destroyed, so that whoever answers can still be read.
+ * Calls `take` for each `data` part, in order, with its bytes as they come; resolves with the results. When anything fails,
+ * every part ends with that failure, and this rejects after the last `take` has settled. The request is then paused, not
+ * destroyed, so that the client can still read the answer.
  */
 export async function receive<T>(
   request: IncomingMessage,
@@ -56,16 +56,16 @@ export async function receive<T>(
 ): Promise<T[]> {
   const boundary = boundaryOf(request.headers['content-type'])
   const every = options.parts === 'every'
-  // The parts the watch found that the parser has not come to. The two must agree on which of them are `data`.
+  // Parts that the part watch has seen and the parser has not. Both must agree on which of them are `data`.
   const found: boolean[] = []
   const parser = new Busboy({
     headers: { 'content-type': `multipart/form-data; boundary="${boundary}"` },
-    // Every `data` is a stream, with a file name or without: a field would be held in memory whole.
+    // Every `data` part is read as a file, with or without a file name: the parser would hold a field in memory.
     isPartAFile: (name, _type, fileName) => {
       if (found.shift() !== (name === 'data')) fail(misread())
       return every || name === 'data' || fileName !== undefined
     },
-    // Where names matter at all, one with a folder in it must be seen as such.
+    // With `every`, names matter: keep the folders in them.
     preservePath: every,
     limits: {
       fieldNameSize: 100,
@@ -120,7 +120,7 @@ export async function receive<T>(
     parser.on(limit, () => fail(malformed(`more than ${mostParts} parts, or ${mostFields} fields, in one upload`)))
   parser.on('error', (error) => fail(malformed('the multipart body is broken or cut', error)))
   parser.on('finish', () => {
-    // It passes over a part in silence when it finds a line break in its decoded names.
+    // The parser silently skips a part with a line break in its decoded names.
     if (found.length > 0) fail(misread())
     done.resolve()
   })
@@ -156,7 +156,7 @@ type PumpOptions = ReceiveOptions & {
   readonly fail: (error: unknown) => void
 }
 
-/** The request into the parser at the parser's pace, with the sender's clocks: time we made it wait is not its own. */
+/** Pumps the request into the parser at the parser's pace, and times the client: waits that the gateway causes do not count. */
 function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOptions): () => void {
   const { clock, fail, look, maxBytes, idleMs, minRate, graceMs } = options
   const pace = options.place?.pace

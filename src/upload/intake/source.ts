@@ -1,4 +1,4 @@
-// The bytes of a program on their way to become an upload: with the limits and clocks that a body of HTTP has.
+// Reads the bytes of an upload that a program makes, with the limits and time limits that an HTTP body has.
 import type { Clock } from '../../core/clock.ts'
 import { withDeadline } from '../../core/deadline.ts'
 import { Failure } from '../../core/failure.ts'
@@ -7,16 +7,16 @@ import type { Place } from './admission.ts'
 
 export type SourceLimits = {
   readonly maxBytes: number
-  /** Nothing came for this long: the source is stuck. */
+  /** After this long without a byte the source counts as stuck. */
   readonly idleMs: number
   readonly clock: Clock
-  /** Each of them ends it. */
+  /** Any of them ends the upload. */
   readonly signals: readonly AbortSignal[]
-  /** Is told how it comes in, and may end it. */
+  /** Measures how fast the upload arrives, and may end it. */
   readonly place?: Pick<Place, 'pace' | 'signal'> | undefined
 }
 
-/** Throws a Failure for what is too large, empty, stuck, or no bytes; and whatever the source throws. */
+/** Throws a Failure when the source is too large, empty, stuck or yields no bytes; passes on the source's own errors. */
 export async function* bounded(source: AsyncIterable<Uint8Array>, limits: SourceLimits): AsyncGenerator<Uint8Array> {
   const { maxBytes, idleMs, clock, place } = limits
   const signal = AbortSignal.any([...limits.signals, ...(place ? [place.signal] : [])])
@@ -40,7 +40,7 @@ export async function* bounded(source: AsyncIterable<Uint8Array>, limits: Source
     if (bytes === 0) throw malformed('there is not one byte to be added')
   } finally {
     place?.pace.turn(false)
-    // A source that is stuck would not answer.
+    // Not awaited: a stuck source would never settle it.
     void pieces.return?.().catch(() => {})
   }
 }

@@ -1,4 +1,4 @@
-// A file or a DAG into a spool of its own, counted and checked as it comes: what fails leaves nothing behind.
+// Writes a file or a DAG into a spool of its own, counted and checked as it arrives. A failed upload leaves nothing behind.
 import type { CID } from 'multiformats/cid'
 import { type Profile, type Shape, shapes, type Upload } from '../../../backends/pinning/contract.ts'
 import { type Block, isIdentity, proves } from '../../core/block.ts'
@@ -13,9 +13,9 @@ import { keepText, type TextCheck } from './text-check.ts'
 
 export type Added = {
   readonly cid: CID
-  /** Of all its blocks, those that are in it twice counted twice. */
+  /** Bytes of all its blocks; a block that occurs twice counts twice. */
   readonly dagBytes: number
-  /** As the client sent it. Not to be believed, and never a path of ours. */
+  /** As the client sent it: untrusted, never used as a path. */
   readonly fileName: string | undefined
 }
 
@@ -45,19 +45,19 @@ export type FileOptions = {
 
 export interface Spooling {
   spoolFile(source: AsyncIterable<Uint8Array>, own: FileOptions, fileName?: string): Promise<SpooledFile>
-  /** Every proved block of it, in any order. */
+  /** Takes every proved block of the DAG, in any order. */
   spoolDag(root: CID, blocks: AsyncIterable<Block>, place: Place | undefined): Promise<SpooledFile>
   /** Does not reject. */
   drop(spooled: Pick<SpooledFile, 'id' | 'counter'>): Promise<void>
 }
 
-/** For what no profile made: a CID is spelled by its profile, and is kept as it is. */
+/** The profile that keeps the CID's version, for a DAG that no profile made. */
 const spelledBy = ({ version }: CID): Profile => (version === 0 ? 'unixfs-v0-2015' : 'unixfs-v1-2025')
 
 export function createSpooling(options: SpoolingOptions): Spooling {
   const { spools, admission, admit, log, limits, profile: ownProfile, closing } = options
 
-  /** Into a spool of its own, which is gone again if anything fails. Without a profile the root says how it is spelled. */
+  /** Writes into a new spool and drops it if anything fails. Without a profile, the version of the root decides it. */
   async function spool(
     profile: Profile | undefined,
     place: Place | undefined,
@@ -66,7 +66,7 @@ export function createSpooling(options: SpoolingOptions): Spooling {
     const spooling = await spools.begin()
     const counter = admission.count(place)
     const writes = new Set<Promise<void>>()
-    // What could not be asked for afterwards is not kept as a part of something else either.
+    // A denied block is not kept as part of another file either.
     async function put(cid: CID, bytes: Uint8Array): Promise<void> {
       admit(cid)
       const writing = spooling.put(cid, bytes)
@@ -112,7 +112,7 @@ export function createSpooling(options: SpoolingOptions): Spooling {
       let fileBytes: number | undefined
       for await (const { cid, bytes } of blocks) {
         if (cid.equals(root)) fileBytes = fileBytesOf({ cid, bytes })
-        // A few blocks, over and over, can be a file of any size.
+        // A few repeated blocks can make a file of any size.
         if (Math.max(fileBytes ?? 0, counter.bytes + bytes.byteLength) > limits.maxBytes)
           throw tooLarge(limits.maxBytes)
         if (isIdentity(cid)) continue
@@ -123,7 +123,7 @@ export function createSpooling(options: SpoolingOptions): Spooling {
       return { cid: root, dagBytes: counter.bytes, fileName: undefined, fileBytes }
     })
     try {
-      // All that is linked has to be there: a provider would go and look for the rest, or hold half of it.
+      // Every linked block must be here: a provider would search for the missing ones, or hold half of the DAG.
       for await (const _ of spooled.upload.blocks(closing));
     } catch (error) {
       await drop(spooled)

@@ -1,4 +1,4 @@
-// A document that is to be looked at before it is kept: its bytes are held while they stream by, up to a limit.
+// Keeps the text of an upload, up to a limit, while it streams by, so that it can be checked before it is accepted.
 import { Failure } from '../../core/failure.ts'
 import { malformed } from '../failures.ts'
 
@@ -31,7 +31,7 @@ const tooLong = (maxBytes: number): Failure =>
     source: 'client',
   })
 
-/** Every byte of it: what is checked is what will be read back, a byte order mark included. */
+/** Decodes every byte, a byte order mark too: readers will get exactly the text that was checked. */
 function textOf(bytes: Uint8Array): string {
   try {
     return new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes)

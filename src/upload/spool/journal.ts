@@ -1,5 +1,5 @@
-// What was accepted and where each provider stands with it, one small file per upload. A file under `open` is work to be
-// done, also by the process after this one; when every provider holds it, it moves to `done` and is only a record.
+// The journal of uploads: one small file per upload, with the state of each provider. A file under `open` is work to do, also
+// for the next process; when every provider holds the upload, the file moves to `done` and is only a record.
 import { readdir, readFile, rename, rm } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { CID } from 'multiformats/cid'
@@ -13,42 +13,42 @@ import type { SpoolRecord } from './spool.ts'
 export type FailureClass = Facts['class']
 
 export type ProviderState = {
-  /** `given-up`: an operator's word. */
+  /** `given-up`: an operator decided it. */
   readonly state: 'wanted' | 'held' | 'given-up'
   readonly tries: number
   readonly class?: FailureClass
   readonly why?: string
-  /** Milliseconds since the epoch; nothing is tried before. */
+  /** Milliseconds since the epoch; the provider is not asked before. */
   readonly notBefore?: number
 }
 
 export type Entry = {
-  /** Of its spool, too. */
+  /** The name of its spool, too. */
   readonly id: string
   readonly cid: string
   readonly profile: Profile
   readonly bytes: number
   readonly carBytes: number
   readonly at: string
-  /** Somebody was told that it is held. What was not is undone when it cannot be finished. */
+  /** The client got its 200. Otherwise the upload is undone if it cannot be finished. */
   readonly accepted: boolean
   /** Providers of this machine that held it before it came. */
   readonly heldBefore?: readonly string[]
   readonly providers: Readonly<Record<string, ProviderState>>
-  /** Shared tiers that lack it. */
+  /** Shared tiers that lack blocks of it. */
   readonly owed?: readonly string[]
 }
 
 export type Loaded = {
-  /** What is open, the oldest first. */
+  /** The open entries, the oldest first. */
   readonly entries: readonly Entry[]
-  /** Of every entry that lies there, also of those that cannot be read: their uploads are somebody's, too. */
+  /** The ids of all open entries, also of unreadable ones: their spools hold uploads of clients and must stay. */
   readonly ids: ReadonlySet<string>
 }
 
 export interface Journal {
   load(): Promise<Loaded>
-  /** On the platter when it resolves. */
+  /** Resolves when the entry is synced to the disk. */
   write(entry: Entry): Promise<void>
   finish(entry: Entry): Promise<void>
   remove(entry: Entry): Promise<void>
@@ -124,7 +124,7 @@ export function createJournal(root: string, log: Log): Journal {
 const standings: ReadonlySet<string> = new Set(['wanted', 'held', 'given-up'])
 const isCount = (value: unknown): boolean => Number.isSafeInteger(value) && (value as number) >= 0
 
-/** What a person or a broken disk wrote into it is not believed. */
+/** Checks every field: an operator may have edited the file, or the disk may have damaged it. */
 export function readEntry(text: string): Entry | undefined {
   try {
     const entry = JSON.parse(text) as Entry
@@ -142,21 +142,21 @@ export function readEntry(text: string): Entry | undefined {
   }
 }
 
-/** As it was answered: under the v0 profile a file goes by a v0 CID, but for a raw block, or one of another hash. */
+/** The CID that the client was told: v0 under the v0 profile, except for a raw block or another hash. */
 export function cidOf({ cid, profile }: Pick<Entry, 'cid' | 'profile'>): CID {
   const parsed = CID.parse(cid)
   const isV0 = profile === 'unixfs-v0-2015' && parsed.code === codec.dagPb && parsed.multihash.code === hash.sha256
   return isV0 ? parsed.toV0() : parsed
 }
 
-/** The spool of it, as it was written. */
+/** The record of its spool. */
 export const recordOf = (entry: Entry): SpoolRecord => {
   const { id, profile, bytes, carBytes } = entry
   return { id, cid: cidOf(entry), profile, bytes, carBytes }
 }
 
-/** One name for a file, whatever version of its CID it is called by. */
+/** One name for a file, for v0 and v1 of its CID. */
 export const nameOf = (cid: CID): string => cid.toV1().toString()
 
-/** By anybody, also one that is not asked any more. */
+/** Whether any provider holds it, also one that is no longer configured. */
 export const isHeld = ({ providers }: Entry): boolean => Object.values(providers).some(({ state }) => state === 'held')

@@ -1,5 +1,5 @@
-// Where an upload lies until every provider holds it: a folder of its own with one file per block, each on the platter
-// when its `put` resolves. The same files are linked into the embedded store, so nothing is written twice.
+// The spool: keeps an upload until every provider holds it, in a folder with one file per block, each synced to the disk when
+// its `put` resolves. The embedded store links the same files, so nothing is written twice.
 import { randomUUID } from 'node:crypto'
 import { readdir, readFile, rename, rm } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -14,7 +14,7 @@ import { blockName, storedUpload } from './stored-upload.ts'
 export interface Spool {
   readonly id: string
   put(cid: CID, bytes: Uint8Array): Promise<void>
-  /** Every block is here: from now on it can be read. */
+  /** Call it when every block is here: from now on the upload can be read. */
   finish(root: CID, profile: Profile, bytes: number): Promise<Upload>
 }
 
@@ -28,27 +28,27 @@ export type SpoolRecord = {
 
 export interface Spools {
   begin(): Promise<Spool>
-  /** What was finished before. `stores`: where its blocks are looked for besides. */
+  /** Opens a finished upload. `stores`: other places to look for its blocks. */
   open(record: SpoolRecord, stores?: readonly LocalStore[]): Upload
   drop(id: string): Promise<void>
-  /** The blocks of `by` take the place of the same ones of `id`, if that is still there. */
+  /** Replaces the blocks of `id`, if it still exists, by the same blocks of `by`. */
   replace(id: string, by: string): Promise<void>
-  /** Lets what lies here be read by block, until it is dropped. Does not reject. */
+  /** Serves its blocks through `store` until it is dropped. Does not reject. */
   offer(id: string): Promise<void>
-  /** The blocks that are offered. */
+  /** Reads the blocks of offered uploads. */
   readonly store: LocalStore
-  /** Drops every folder but these and those that were begun here: what a process that died had begun. */
+  /** Drops the folders that a dead process began: all but these and those that this process began. */
   sweep(keep: ReadonlySet<string>): Promise<void>
 }
 
 export const spoolFolder = (data: string): string => join(data, 'uploads')
 
-/** Those of a data folder: all gateways over it share them, so that what one offers, the one after it serves. */
+/** The spools of a data folder. All gateways over it share them: an upload that one offers, the next one serves. */
 export function createSpools(data: string): Spools {
   const root = spoolFolder(data)
   const folderOf = (id: string): string => join(root, id)
   const inUse = new Set<string>()
-  /** Which spools have a block, by its key; and the keys of each. */
+  /** The spools that have a block, by block key; below, the keys of each spool. */
   const offered = new Map<string, Set<string>>()
   const keysOf = new Map<string, readonly string[]>()
 
@@ -64,7 +64,7 @@ export function createSpools(data: string): Spools {
   async function read(key: string): Promise<Uint8Array | undefined> {
     for (const id of offered.get(key) ?? []) {
       const bytes = await readFile(join(folderOf(id), key)).catch((error: unknown) => {
-        // It was dropped just now: whoever made that happen holds it.
+        // Another call dropped it just now: the providers that it waited for hold it.
         if (isGone(error)) return undefined
         throw diskFailure(error, 'read an upload')
       })
@@ -120,12 +120,12 @@ export function createSpools(data: string): Spools {
         for (const key of await readdir(folderOf(by))) await rename(join(folderOf(by), key), join(folderOf(id), key))
         await syncFolder(folderOf(id))
       } catch (error) {
-        // It was dropped just now: whoever it waited for holds it.
+        // Another call dropped it just now: the providers that it waited for hold it now.
         if (!isGone(error)) throw diskFailure(error, 'take an upload')
       }
     },
     async offer(id) {
-      // It never changes, and whoever reads it now goes on.
+      // The set of keys never changes, so readers are not disturbed.
       if (keysOf.has(id)) return
       const keys = await readdir(folderOf(id)).catch(() => [])
       keysOf.set(id, keys)

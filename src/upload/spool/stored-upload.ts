@@ -1,5 +1,5 @@
-// An upload read back from its block files, again and again, as a file, as a CAR or as blocks. What comes from the disk
-// is proved again: a provider must never get bytes that rotted here.
+// A stored upload, read from its block files as a file, a CAR or blocks, as often as needed. Every block read from the disk
+// is hashed again: a provider must never get damaged bytes.
 import { readdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { decode as decodePb } from '@ipld/dag-pb'
@@ -18,9 +18,9 @@ export type StoredUpload = {
   readonly profile: Profile
   readonly bytes: number
   readonly carBytes: number
-  /** One file per block, by its key. */
+  /** Holds one file per block, named by the block's key. */
   readonly folder: string
-  /** Where a block is looked for that is not there, or rotted. */
+  /** Other places to look for a block that is missing or damaged in the folder. */
   readonly stores?: readonly LocalStore[] | undefined
 }
 
@@ -41,7 +41,7 @@ export function storedUpload({ cid: root, profile, bytes, carBytes, folder, stor
     throw lost(cid, cause)
   }
 
-  /** Depth first. `once`: a block that was met before is passed over, with all that is below it. */
+  /** Depth first. `once`: skips a block that was met before, and all below it. */
   async function* walk(signal: AbortSignal, once: boolean): AsyncGenerator<Block & { readonly isLeaf: boolean }> {
     const seen = new Set<string>()
     const ahead: CID[] = [root]
@@ -68,7 +68,7 @@ export function storedUpload({ cid: root, profile, bytes, carBytes, folder, stor
       if (fileBytesOf({ cid: root, bytes: await read(root, signal) }) === undefined)
         throw noFile(root, 'it is no file, and such a provider takes nothing else')
       let left = bytes
-      // What is pinned was made by others: a few blocks that link to each other may stand for any number of pieces.
+      // A pinned DAG comes from strangers: a few blocks that link to each other can stand for any number of pieces.
       let pieces = mostEmptyPieces + 2 * bytes
       for await (const { cid, bytes: block, isLeaf } of walk(signal, false)) {
         if (--pieces < 0) throw noFile(root, 'it is made of too many empty blocks')
@@ -91,7 +91,7 @@ export function storedUpload({ cid: root, profile, bytes, carBytes, folder, stor
 const nothing = new Uint8Array()
 const mostEmptyPieces = 1024
 
-/** Of the file that this is the root of; undefined where it is none. */
+/** The size of the file that this block is the root of; undefined if it is no file. */
 export function fileBytesOf({ cid, bytes }: Block): number | undefined {
   try {
     const { kind, size } = entityOf(cid, bytes)
@@ -108,7 +108,7 @@ const noFile = (cid: CID, why: string): Failure =>
     facts: { class: 'content' },
   })
 
-/** One name for one block of a CAR: the same bytes under another codec are another one. */
+/** The name of a block in a CAR: the same bytes under another codec are another block. */
 export const blockName = (cid: CID): string => `${cid.code}:${blockKey(cid)}`
 
 const lost = (cid: CID, cause?: unknown): Failure =>

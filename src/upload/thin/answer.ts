@@ -1,4 +1,4 @@
-// What the service of thin mode answers: the names of what it says it holds, or why it holds nothing.
+// Reads the answer of thin mode's service: the CIDs that the service says it holds, or a Failure that says why it holds none.
 import type { IncomingMessage } from 'node:http'
 import { CID } from 'multiformats/cid'
 import type { Failure, FailureKind } from '../../core/failure.ts'
@@ -11,12 +11,12 @@ export type TargetFailure = (
   more?: {
     readonly cause?: unknown
     readonly retryAfterMs?: number | undefined
-    /** For a refusal that the client gets as the service said it. Otherwise the service is `broken`. */
+    /** The kind of a refusal that the gateway hands on to the client. Otherwise the service is `broken`. */
     readonly as?: FailureKind | undefined
   },
 ) => Failure
 
-/** What the client can do something about. Its words stay here: they may repeat what we sent. */
+/** Refusals that the client can act on. The service's own words stay here: they may repeat our token. */
 const handedOn: Readonly<Record<number, { readonly as: FailureKind; readonly why: string }>> = {
   401: { as: 'refused', why: 'it wants a token, and does not take the one that this gateway sends' },
   413: { as: 'too-large', why: 'the upload is larger than it takes' },

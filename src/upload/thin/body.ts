@@ -1,6 +1,5 @@
-// The body that thin mode sends on: the `data` parts, and nothing else of what the client sent. It is written anew, with
-// part headers and a boundary of ours: another service may keep every part there is (Kubo does), or read headers and what
-// stands around the parts otherwise than we do.
+// The body that thin mode sends on: the client's `data` parts and nothing else, with part headers and a boundary of ours.
+// Another service may keep every part (Kubo does), or parse headers and the bytes around the parts differently.
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { PassThrough } from 'node:stream'
@@ -11,15 +10,15 @@ import type { Failure } from '../../core/failure.ts'
 export type Onward = {
   readonly stream: PassThrough
   readonly contentType: string
-  /** Gives the bytes back once they were sent on. The part before this one must have ended. */
+  /** Yields the bytes once they were sent on. The part before this one must have ended. */
   part(bytes: AsyncIterable<Uint8Array>, signal: AbortSignal): AsyncGenerator<Uint8Array>
-  /** What makes it a whole body. */
+  /** Sends the closing boundary: without it the service has no whole body. */
   end(): void
   hasEnded(): boolean
 }
 
 export function createOnward(options: {
-  /** How long its reader may take nothing. */
+  /** How long the service may read nothing before the upload fails. */
   readonly stuckMs: number
   readonly clock: Clock
   readonly late: () => Failure
@@ -41,8 +40,8 @@ export function createOnward(options: {
     contentType: `multipart/form-data; boundary=${boundary}`,
     async *part(bytes, signal) {
       const before = parts++ === 0 ? '' : '\r\n'
-      // A file name makes it a file to everybody. It is not the client's, which is nobody else's business, and each is
-      // another: Kubo passes over what seems to lie in a file it has seen.
+      // With a file name every parser takes the part for a file. The client's own name stays private, and each name is
+      // different, because Kubo skips a part that seems to lie inside a file it has seen.
       const disposition = `Content-Disposition: form-data; name="data"; filename="data-${parts}"`
       await write(`${before}--${boundary}\r\n${disposition}\r\nContent-Type: application/octet-stream\r\n\r\n`, signal)
       for await (const piece of bytes) {

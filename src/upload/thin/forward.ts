@@ -1,5 +1,5 @@
-// The way of thin mode to the other service, by http-proxy-middleware. It is given a request and a response of its own: ours
-// have a client behind them who is answered in our shape, and whose headers and tokens are nobody else's business.
+// Sends uploads of thin mode to the other service, by http-proxy-middleware. The middleware gets a request and a response of
+// its own: the client is answered in our shape, and its headers and tokens must not reach the service.
 import { Agent as HttpAgent, type IncomingMessage, ServerResponse } from 'node:http'
 import { Agent as HttpsAgent } from 'node:https'
 import { addAbortSignal } from 'node:stream'
@@ -13,27 +13,27 @@ import { createOnward, type Onward } from './body.ts'
 export type Target = {
   /** `…/add` of a service like this one, or the RPC of a Kubo: `…/api/v0`. */
   readonly url: string
-  /** The Authorization header that is sent there. */
+  /** The Authorization header that the gateway sends to the service. */
   readonly authorization?: string | undefined
 }
 
 export type Forward = Pick<Onward, 'part' | 'end'> & {
-  /** Aborts when the service cannot be reached, breaks off, or answers before it was told everything. */
+  /** Aborts when the service cannot be reached, breaks off, or answers before it has the whole body. */
   readonly failed: AbortSignal
-  /** The names of what it says it holds. */
+  /** The CIDs that the service says it holds. */
   readonly answer: Promise<ReadonlySet<string>>
-  /** What to say when the answer is not there in time. */
+  /** The Failure for an answer that does not come in time. */
   late(): Failure
   abort(reason: unknown): void
 }
 
 export type Forwarding = {
-  /** `via`: who it has come through, for the header CDN-Loop. */
+  /** `via`: the gateways that it came through, for the header CDN-Loop. */
   begin(via?: string): Forward
   readonly failure: TargetFailure
 }
 
-/** Sooner than whoever receives says that it got stuck here. */
+/** Below the time after which the receiver reports that the upload got stuck in this gateway. */
 const mostStuckMs = 50_000
 
 export const isKuboAddress = ({ pathname }: URL): boolean => /\/api\/v0(\/add)?\/?$/.test(pathname)
@@ -41,7 +41,7 @@ export const isKuboAddress = ({ pathname }: URL): boolean => /\/api\/v0(\/add)?\
 export function createForwarding(options: {
   readonly target: Target
   readonly profile: Profile
-  /** How long the service may take nothing, and how long its answer may take. */
+  /** How long the service may read nothing, and how long its answer may take. */
   readonly answerMs: number
   readonly userAgent: string
   readonly clock: Clock
@@ -60,9 +60,9 @@ export function createForwarding(options: {
     ignorePath: true,
     changeOrigin: true,
     selfHandleResponse: true,
-    // A connection of its own: a POST on one that the other side just closed cannot be sent again.
+    // A new connection for each upload: a POST on a connection that the service just closed cannot be sent again.
     agent: new (url.protocol === 'https:' ? HttpsAgent : HttpAgent)({ keepAlive: false }),
-    // Only what is said here: the usual ones write answers and log lines.
+    // No default plugins: they write answers and log lines of their own.
     ejectPlugins: true,
     plugins: [
       (proxy) => {
@@ -107,7 +107,7 @@ export function createForwarding(options: {
       onError: fail,
       onAnswer(response) {
         hasBegun = true
-        // A Kubo begins behind the first part and goes on as we do: until all was sent, the clocks of our body are its own.
+        // Kubo begins its answer after the first part: until all was sent, the time limits of the body apply to it.
         readAnswer(addAbortSignal(stop.signal, response), { isKubo, failure, now: clock.now() }).then((held) => {
           if (body.hasEnded()) answer.resolve(held)
           else fail(failure('transient', 'it answered before it was sent everything'))
@@ -131,7 +131,7 @@ export function createForwarding(options: {
         answer.reject(reason)
         if (!stop.signal.aborted) stop.abort(reason)
         body.stream.destroy()
-        // What makes the proxy let go of its connection: the other side sees a request that was cut.
+        // Makes the proxy drop its connection: the service sees a request that was cut.
         response.emit('close')
       },
     }
@@ -147,7 +147,7 @@ function headersFor(
 ): Record<string, string> {
   return {
     'content-type': contentType,
-    // Who refuses early and closes at once takes away what it said.
+    // A service that refuses early and closes at once would lose its own answer.
     connection: 'keep-alive',
     'user-agent': userAgent,
     accept: 'application/json',

@@ -1,12 +1,12 @@
-// Whether the service of thin mode is there. Nothing is sent to it that it would keep, so that it says nothing of our token.
+// Checks that thin mode's service answers. The probe sends nothing that the service would keep, so it cannot test our token.
 import { Failure } from '../../core/failure.ts'
 import { isKuboAddress, type Target } from './forward.ts'
 
-/** Rejects with a Failure that says what to mend. */
+/** Rejects with a Failure that tells the operator what to repair. */
 export async function probeTarget({ url }: Pick<Target, 'url'>, userAgent: string, signal: AbortSignal): Promise<void> {
   const asked = new URL(url)
   const { host } = asked
-  // Below the root of Kubo's RPC there are only its commands.
+  // Kubo's RPC answers nothing at its root, only its commands.
   if (isKuboAddress(asked)) asked.pathname = asked.pathname.replace(/(\/add)?\/?$/, '/version')
   const refused = (why: string, cause?: unknown) =>
     new Failure('unavailable', `${host} ${why}; look at it, and at upload.through`, { source: 'provider', cause })

@@ -1,6 +1,6 @@
-// Thin mode: uploads go on to another service as they arrive, while the same bytes become blocks here. No copy, no journal.
-// The service's answer is believed as far as it names the CIDs that were computed here. The end of a part is sent when the
-// part was found in order, and the end of the body when all of it was: what is refused here is never whole there.
+// Thin mode: the gateway forwards uploads to another service as they arrive and computes their blocks. No copy, no journal.
+// It believes the service only if the answer names the CIDs computed here. It sends the end of a part, and of the body, only
+// after checking it: an upload that the gateway refuses is never whole at the service.
 import type { IncomingMessage } from 'node:http'
 import type { CID } from 'multiformats/cid'
 import { type Profile, shapes } from '../../../backends/pinning/contract.ts'
@@ -22,11 +22,11 @@ export type ThroughOptions = {
   readonly limits: ReceiveLimits
   readonly concurrency: number
   readonly perClient?: number | 'auto'
-  /** How long the service may take none of the bytes there are for it, and how long its answer may take. */
+  /** How long the service may read nothing while bytes wait for it, and how long its answer may take. */
   readonly answerMs: number
   readonly userAgent: string
   readonly retrieval: Pick<Retrieval, 'store' | 'forget'>
-  /** Throws a Failure for what is not to be kept or served here (a denylist). */
+  /** Throws a Failure for a CID that this gateway must not keep or serve (a denylist). */
   readonly admit?: (cid: CID) => void
   readonly clock: Clock
 }
@@ -50,7 +50,7 @@ export function createThrough(options: ThroughOptions): Through {
 
   async function keep(cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<void> {
     const late = () => new Failure('timeout', 'the tiers did not take a block in time', { source: 'tier' })
-    // A cache that fails is no reason to refuse what the service may take.
+    // A failing cache does not fail the upload: the service may still take it.
     const store = (own: AbortSignal) => retrieval.store(cid, Uint8Array.from(bytes), own)
     await withDeadline({ ms: storeMs, clock, signal, late }, store).catch(() => signal.throwIfAborted())
   }
@@ -58,7 +58,7 @@ export function createThrough(options: ThroughOptions): Through {
   async function importPart(source: AsyncIterable<Uint8Array>, own: AddOptions, signal: AbortSignal): Promise<Added> {
     const text = own.check && keepText(own.check)
     const bytes = text ? text.over(source) : source
-    // What is refused here cuts the body: the service has not been sent the end of this part.
+    // A refusal cuts the body: the service has not got the end of this part.
     const { cid, dagBytes } = await importFile(bytes, own.shape ?? shapes[options.profile], async (one, block) => {
       options.admit?.(one)
       await keep(one, block, signal)
