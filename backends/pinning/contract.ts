@@ -105,7 +105,7 @@ export interface LocalStore {
 /** For a provider that keeps bytes on this machine: after a reload two of them work over one folder for a while. */
 export interface ProviderFolders {
   /** `part` gives all providers in this folder the same thing that `make` made. */
-  enter(path: string): { part<Part extends object>(make: () => Part): Part; leave(): void }
+  enter(path: string): { part<Part extends object>(make: (path: string) => Part): Part; leave(): void }
 }
 
 export type ProviderContext = {

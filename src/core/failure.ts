@@ -101,7 +101,11 @@ export class Failure<Kind extends FailureKind = FailureKind> extends Error {
 
   /** `message`: what happened, to which named thing, what to do next. Never a secret. */
   constructor(kind: Kind, message: string, options: FailureOptions<Kind>) {
+    // Where an expected failure was made says nothing, and walking the stack is most of what it costs.
+    const { stackTraceLimit } = Error
+    if (kind !== 'internal') Error.stackTraceLimit = 0
     super(message, options.cause === undefined ? undefined : { cause: options.cause })
+    Error.stackTraceLimit = stackTraceLimit
     this.name = 'Failure'
     this.kind = kind
     this.source = options.source

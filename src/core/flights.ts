@@ -24,6 +24,8 @@ type RunningFlight<T> = { readonly work: T; readonly controller: AbortController
 
 export function createFlights<T>(): Flights<T> {
   const flights = new Map<string, RunningFlight<T>>()
+  // Made once: most flights are left when their work is over, and that happens several times for each miss.
+  const unwanted = cancelled('no caller waits for it any more')
 
   function board(key: string, entry: RunningFlight<T>): Flight<T> {
     let aboard = true
@@ -37,7 +39,7 @@ export function createFlights<T>(): Flights<T> {
         if (options?.keep) entry.kept = true
         if (entry.passengers > 0 || entry.kept) return
         if (flights.get(key) === entry) flights.delete(key)
-        entry.controller.abort(cancelled('no caller waits for it any more'))
+        entry.controller.abort(unwanted)
       },
     }
   }

@@ -107,7 +107,7 @@ describe('a second process over the data folder of one that runs', { timeout: 12
         else {
           assert.match(
             second.said(),
-            new RegExp(`^config: data: ${data} is the folder of .*: process ${first.child.pid} on `),
+            new RegExp(`^config: data: ${data} is in use by another cidgate: process ${first.child.pid} on `),
           )
           assert.equal(second.said().trim().split('\n').length, 1)
         }

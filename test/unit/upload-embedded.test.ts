@@ -1,9 +1,9 @@
 // The embedded store: what is pinned is whole and stays, what no pin needs goes, and a disk that is full or gone says so.
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
-import { type FileHandle, mkdir, mkdtemp, open as openFile, rm, stat, writeFile } from 'node:fs/promises'
+import { copyFile, type FileHandle, mkdir, mkdtemp, open as openFile, rm, stat, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 import { afterEach, beforeEach, describe, it } from 'node:test'
 import { shapes, type Upload } from '../../backends/pinning/contract.ts'
 import { createEmbedded, type EmbeddedProvider } from '../../backends/pinning/embedded/embedded.ts'
@@ -11,11 +11,13 @@ import { blockKey } from '../../src/core/block.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
+import { createDataFolders } from '../../src/data-folder/folders.ts'
 import { processFolders } from '../../src/data-folder/process.ts'
 import { createPinsTier } from '../../src/retrieval/tiers/pins.ts'
 import { importFile } from '../../src/upload/intake/import.ts'
 import { createSpools } from '../../src/upload/spool/spool.ts'
 import { below } from '../support/adding.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
 
 const never = new AbortController().signal
 const MiB = 1024 * 1024
@@ -67,6 +69,34 @@ describe('the embedded store', () => {
       assert.ok(await store.store.has(upload.cid))
     }
     assert.equal((await blocks()).length, 8)
+  })
+
+  it('has at once what another store of this process pinned in the same folder', async () => {
+    const [absent, upload] = [await uploadOf(randomBytes(100)), await uploadOf(randomBytes(100))]
+    const other = open()
+    assert.equal(await other.store.get(upload.cid), undefined)
+    assert.equal(await other.store.has(absent.cid), false)
+    await store.pin(upload, never)
+    assert.ok(await other.store.get(upload.cid))
+    assert.ok(await other.store.has(upload.cid))
+    await other.close()
+  })
+
+  it('has what an operator copied into its folder, after a second at most', async () => {
+    const clock = createFakeClock()
+    const pins = createEmbedded(
+      {},
+      { name: 'local', userAgent: 'test', data, folders: createDataFolders(), log: silentLog, clock },
+    )
+    const upload = await uploadOf(randomBytes(100))
+    assert.equal(await pins.store.get(upload.cid), undefined)
+    const [file] = (await upload.files?.()) ?? []
+    assert.ok(file)
+    await mkdir(dirname(fileOf(file.key)), { recursive: true })
+    await copyFile(file.file, fileOf(file.key))
+    await clock.advance(1000)
+    assert.ok(await pins.store.get(upload.cid))
+    await pins.close()
   })
 
   it('writes nothing twice where it can link', async () => {

@@ -6,6 +6,7 @@ import { type Block, blockKey, isIdentity, maxBlockBytes, proves, provesKey } fr
 import { codeOf, orIfGone } from '../../../src/core/files.ts'
 import type { BlockFile, Upload } from '../contract.ts'
 import type { Disk } from './disk.ts'
+import type { Shards } from './shards.ts'
 
 export interface BlockFiles {
   shardOf(key: string): string
@@ -21,7 +22,7 @@ export interface BlockFiles {
 
 const atOnce = 8
 
-export function createBlockFiles(blocks: string, disk: Disk): BlockFiles {
+export function createBlockFiles(blocks: string, disk: Disk, shards: Pick<Shards, 'add'>): BlockFiles {
   const shardOf = (key: string): string => join(blocks, key.slice(-2))
   const fileOf = (key: string): string => join(shardOf(key), key)
 
@@ -39,6 +40,7 @@ export function createBlockFiles(blocks: string, disk: Disk): BlockFiles {
         keys.add(next.key)
         try {
           // What is there already may have rotted: the new one takes its place, at no cost.
+          shards.add(shardOf(next.key))
           await disk.link(next.file, fileOf(next.key))
         } catch (error) {
           if (!cannotLink.has(codeOf(error) ?? '')) throw error
@@ -71,6 +73,7 @@ export function createBlockFiles(blocks: string, disk: Disk): BlockFiles {
   }
 
   async function placed(key: string, { cid, bytes }: Block): Promise<void> {
+    shards.add(shardOf(key))
     const there = await read(key)
     if (!there || !proves(cid, there)) await disk.write(fileOf(key), bytes)
   }

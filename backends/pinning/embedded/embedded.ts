@@ -13,6 +13,7 @@ import { createBlockFiles } from './block-files.ts'
 import { createDisk } from './disk.ts'
 import { blocksIn, foldersLeft, note, usualFolder } from './folders.ts'
 import { createPins } from './pins.ts'
+import { createShards } from './shards.ts'
 import { createTurns } from './turns.ts'
 
 const options = z.strictObject({
@@ -44,7 +45,9 @@ export function createEmbedded(settings: Options, { name, data, folders, clock }
   const folder = folders.enter(root)
   const turns = folder.part(createTurns)
 
-  const { shardOf, fileOf, read, linkAll, writeAll, areWhole } = createBlockFiles(blocks, disk)
+  const shards = folder.part(createShards)
+  const { shardOf, fileOf, read, linkAll, writeAll, areWhole } = createBlockFiles(blocks, disk, shards)
+  const mayHave = (key: string): Promise<boolean> => shards.has(shardOf(key), clock.monotonic())
 
   async function keep(upload: Upload, signal: AbortSignal, keys: Set<string>): Promise<CID> {
     const files = await upload.files?.()
@@ -117,7 +120,11 @@ export function createEmbedded(settings: Options, { name, data, folders, clock }
         }),
       ),
     store: {
-      get: (cid) => guarded('read', () => read(blockKey(cid))),
+      get: (cid) =>
+        guarded('read', async () => {
+          const key = blockKey(cid)
+          return (await mayHave(key)) ? read(key) : undefined
+        }),
       has: (cid) =>
         guarded('read', () =>
           orIfGone(
