@@ -1,5 +1,4 @@
-// Everybody asked once, side by side, as far as it is of use: over when enough hold the upload, or when that cannot come
-// about any more.
+// Asks every useful provider once, side by side, until enough hold the upload or enough cannot be reached any more.
 import type { Provider } from '../../../backends/pinning/contract.ts'
 import type { Entry } from '../spool/journal.ts'
 import type { Attempt } from './attempt.ts'
@@ -8,11 +7,11 @@ import { providerState, type Quorum } from './quorum.ts'
 export type AskAllOptions = {
   readonly providers: readonly Provider[]
   readonly quorum: Quorum
-  /** As it stands at that moment. */
+  /** The journal entry as it is at that moment. */
   readonly entry: () => Entry
-  /** Notes in the entry what came of it. Rejects only where the round is broken off. */
+  /** Notes the result in the entry. Rejects only when all asking is aborted. */
   readonly ask: (provider: Provider) => Promise<Attempt>
-  /** Each one that is asked, also behind the end of the round. */
+  /** Called with each question, also with those that begin after this has resolved. */
   readonly onBegun: (work: Promise<unknown>) => void
 }
 
@@ -24,12 +23,12 @@ export async function askAll({ providers, quorum, entry, ask, onBegun }: AskAllO
   broken.promise.catch(() => {})
   let asking = 0
 
-  // Our own disk does not fail for reasons of others: it is asked once the others have done their part, so that there is
-  // nothing to undo here. One that fetches by CID is asked when somebody has the bytes.
+  // A local provider is asked once the remote ones have answered, so that a remote failure leaves nothing to undo here. A
+  // provider that fetches by CID is asked once another one has the bytes.
   const mayAsk = ({ traits }: Provider): boolean => {
     if (!traits.local) return traits.takesBytes || quorum.hasBytes(entry())
     const locals = [...waiting].filter((one) => one.traits.local).length
-    // Where only those are left that fetch by CID, they count on ours.
+    // If only providers that fetch by CID are left, they need the bytes from our own disk.
     const isUpToUs = asking === 0 && [...waiting].every((one) => one.traits.local || !one.traits.takesBytes)
     return quorum.canBeEnough(entry(), isUpToUs ? waiting.size : locals)
   }
@@ -55,7 +54,7 @@ export async function askAll({ providers, quorum, entry, ask, onBegun }: AskAllO
   look()
   await Promise.race([settled.promise, broken.promise])
   if (quorum.isEnough(entry())) void start(() => true)
-  // Here first: what is on its way elsewhere must lie on our own disk.
+  // Before it is queued for remote providers, the upload must be on our own disk.
   else if (quorum.canQueue(attempts)) await Promise.all(start(({ traits }) => traits.local))
   return attempts
 }

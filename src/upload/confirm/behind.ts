@@ -1,5 +1,5 @@
-// What goes on behind an answer: providers that do not hold an upload yet, shared tiers that lack it, the same file that
-// comes again meanwhile, and its end.
+// The work on an upload after its 200: bring it to providers that do not hold it yet and to shared tiers that lack it, repair
+// it when a client sends the same file again, and end it.
 import type { LocalStore, Provider, Upload } from '../../../backends/pinning/contract.ts'
 import type { Log } from '../../core/log.ts'
 import { isHeld } from '../spool/journal.ts'
@@ -24,19 +24,19 @@ export type BehindOptions = {
   readonly track: <T>(work: Promise<T>) => Promise<T>
 }
 
-/** What an upload is known by, and the spool that it lies in. */
+/** An upload and the id of its spool. */
 export type SpooledUpload = { readonly upload: Upload; readonly id: string }
 
 export interface Behind {
-  /** To providers and tiers that do not have it yet, or to its end. */
+  /** Continues with providers and tiers that lack it; ends it when none does. */
   goOn(delivery: Delivery): void
-  /** Every provider holds it, or was given up on, and one does hold it. */
+  /** Call it when every provider holds the upload or was given up on, and at least one holds it. */
   settled(delivery: Delivery): void
-  /** The same file again, where enough hold it: what is damaged here is put right. */
+  /** Repairs damaged blocks here when a client sends a file again that enough providers hold. */
   mend(delivery: Delivery, spooled: SpooledUpload): Promise<void>
-  /** This tier is not to have it any more. */
+  /** This tier will not get it any more. */
   writeOff(delivery: Delivery, tier: string): Promise<void>
-  /** The same file again is another delivery from now on. */
+  /** A repeated upload of the same file continues as another delivery. */
   replaced(delivery: Delivery): void
   /** An operator gave up on its last copy. */
   lost(delivery: Delivery): Promise<void>
@@ -76,7 +76,7 @@ export function createBehind(options: BehindOptions): Behind {
     goOn(delivery)
   }
 
-  /** What lies on this disk may have rotted: a provider of this machine is believed when it was given it anew. */
+  /** Blocks on this disk may be damaged: a local provider counts only after it was given the file again. */
   async function mend(delivery: Delivery, { upload, id }: SpooledUpload): Promise<void> {
     try {
       const locals = quorum.holders(delivery.entry).filter(({ traits }) => traits.local)
@@ -98,7 +98,7 @@ export function createBehind(options: BehindOptions): Behind {
     goOn(delivery)
   }
 
-  /** A provider that could not be given what was damaged here need not wait any longer: it is whole now. */
+  /** Asks providers at once that failed because blocks were damaged here: the upload is whole now. */
   function forgiveDamage(delivery: Delivery): boolean {
     const damaged = providers.filter(({ name }) => {
       const { state, class: kind } = delivery.standing(name)
@@ -126,7 +126,7 @@ export function createBehind(options: BehindOptions): Behind {
       void track(cleanup.end(delivery)).catch(said('journal.remove', delivery))
     },
     async lost(delivery) {
-      // A client may wait for the same file just now: what comes of that is known then.
+      // A client may be waiting for the same file: its result decides.
       if (delivery.isAwaited) await delivery.confirmed.catch(() => {})
       const isWanted = providers.some(({ name }) => delivery.standing(name).state === 'wanted')
       if (delivery.state !== 'accepted' || isWanted || isHeld(delivery.entry)) return

@@ -1,5 +1,5 @@
-// What becomes of an upload's traces here: which pins were there before it, what is undone when it cannot be confirmed, and
-// what is let go of once it is held.
+// Cleans up after an upload: notes which local pins were there before, undoes the new ones when it cannot be confirmed, and
+// drops its spool and its journal entry once it is held.
 import type { LocalStore, Provider } from '../../../backends/pinning/contract.ts'
 import type { Block } from '../../core/block.ts'
 import type { Log } from '../../core/log.ts'
@@ -12,7 +12,7 @@ import { meanings } from './states.ts'
 
 export type CleanupOptions = {
   readonly providers: readonly Provider[]
-  /** Of this machine: what was pinned. */
+  /** Local stores with the blocks of pins. */
   readonly stores: readonly LocalStore[]
   readonly quorum: Quorum
   readonly journal: Journal
@@ -24,17 +24,17 @@ export type CleanupOptions = {
 }
 
 export interface Cleanup {
-  /** Read from where it waits, as long as no disk of ours holds it otherwise. */
+  /** Serves it from its spool, unless a local provider holds it. */
   offer(delivery: Delivery): Promise<void>
   isHeldHere(delivery: Delivery): boolean
-  /** From wherever it lies on this machine. */
+  /** Its blocks, from its spool or the local stores. */
   blocks(delivery: Delivery, signal: AbortSignal): AsyncIterable<Block>
-  /** Its spool, where our own disk holds it otherwise. */
+  /** Drops its spool if a local provider holds it. */
   shed(delivery: Delivery): Promise<void>
   heldLocally(delivery: Delivery): Promise<readonly string[]>
-  /** One that cannot be confirmed. Does not reject. */
+  /** Undoes an upload that cannot be confirmed. Does not reject. */
   undo(delivery: Delivery, claim: Claim | undefined): Promise<void>
-  /** One that is over: its entry goes, or becomes a record, and its spool goes. */
+  /** Ends a finished upload: its journal entry is removed or becomes a record, and its spool is dropped. */
   end(delivery: Delivery): Promise<void>
 }
 
@@ -51,7 +51,7 @@ export function createCleanup(options: CleanupOptions): Cleanup {
     if (isHeldHere(delivery)) await spools.drop(delivery.entry.id)
   }
 
-  /** Pins of the same file from before, also from before a crash in the middle: those are not ours to undo. */
+  /** Local pins of the file that are older than this upload, also than a crash during it: they must not be undone. */
   async function heldLocally({ upload, entry }: Delivery): Promise<readonly string[]> {
     if (entry.heldBefore) return entry.heldBefore
     const locals = providers.filter(({ traits }) => traits.local)
@@ -60,8 +60,8 @@ export function createCleanup(options: CleanupOptions): Cleanup {
   }
 
   /**
-   * Nothing is kept here of what nobody was told of. What lies at a remote provider stays there: it may be pinned for
-   * somebody else too, and a pin too many hurts nobody.
+   * Removes an upload from this machine whose client got no 200. A pin at a remote provider stays: another client may rely on
+   * it, and a pin too many does no harm.
    */
   async function undo(delivery: Delivery, claim: Claim | undefined): Promise<void> {
     const { cid } = delivery.upload
@@ -79,7 +79,7 @@ export function createCleanup(options: CleanupOptions): Cleanup {
     }
   }
 
-  /** As its state says: a record of what is held, and nothing of what is not. */
+  /** Its state decides whether the journal keeps a record (held) or nothing. */
   async function end(delivery: Delivery): Promise<void> {
     const { state, entry } = delivery
     try {
@@ -93,7 +93,7 @@ export function createCleanup(options: CleanupOptions): Cleanup {
     }
   }
 
-  /** The same file may have come again, and is another delivery now. */
+  /** A repeated upload may have replaced it by another delivery, which stays. */
   function forget(delivery: Delivery): void {
     if (deliveries.get(delivery.entry.cid) === delivery) deliveries.delete(delivery.entry.cid)
   }

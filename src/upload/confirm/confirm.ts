@@ -1,5 +1,5 @@
-// Uploads that were received become uploads that count. Here they meet: several that come together count together or not at
-// all, the same file twice is one, and what an earlier process left is taken up.
+// Confirms received uploads. Uploads that come together are confirmed together or not at all, the same file twice is one
+// delivery, and uploads that an earlier process left are resumed.
 import type { CID } from 'multiformats/cid'
 import { Failure } from '../../core/failure.ts'
 import { diskFailure } from '../failures.ts'
@@ -15,26 +15,26 @@ export type ConfirmOptions = QuorumOptions &
   Omit<DeliveriesOptions, 'quorum' | 'owed' | 'closing' | 'track' | 'random'> & {
     readonly random?: () => number
     readonly retrieval: OwedOptions['retrieval']
-    /** Uploads that a shared tier may lack, and bytes of them that lie here for nothing else. */
+    /** Most uploads that a shared tier may lack, and most of their bytes that are kept here only for that tier. */
     readonly mostOwed: number
     readonly mostOwedBytes: number
   }
 
 export interface Confirmation {
   /**
-   * Resolves when all of them count. Rejects with a Failure (facts: `outcomes`) when one cannot; then nothing of any is
-   * kept, but for what was here before. Takes the spools over. The same file twice at once is asked about once.
+   * Resolves when all of them are confirmed. Rejects with a Failure (facts: `outcomes`) when one cannot be; then none is kept,
+   * except what was here before. Takes the spools over. Providers are asked once for the same file sent twice at once.
    */
   confirm(uploads: readonly SpooledUpload[]): Promise<void>
-  /** Takes up what the last process left. Resolves when what was accepted can be read. */
+  /** Resumes uploads that the last process left. Resolves when every accepted one can be read. */
   resume(): Promise<void>
   open(): readonly Entry[]
   /**
-   * An operator's word: this provider need not hold it any more, or this shared tier need not have it. The last copy of what
-   * somebody was told of goes only where that is wanted (`losing`).
+   * An operator gives up: this provider, or this shared tier, need not get the upload any more. The last copy of an accepted
+   * upload goes only with `losing`.
    */
   giveUp(cid: CID, name: string, losing?: boolean): Promise<'given-up' | 'unknown' | 'only-copy'>
-  /** Stops asking, and writes nothing more when it resolves. What is open stays in the journal. */
+  /** Stops asking providers, and writes nothing more once it resolves. Open uploads stay in the journal. */
   close(): Promise<void>
 }
 
@@ -92,7 +92,7 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
         return loaded.entries
       })
       const takenUp = entries.map((entry) => ({ isAccepted: entry.accepted, done: takeUp(entry) }))
-      // Of the others nobody was told.
+      // Readers wait only for accepted uploads: the clients of the others got no 200.
       await Promise.all(takenUp.filter(({ isAccepted }) => isAccepted).map(({ done }) => done))
     },
     open: () => [...onTheirWay.values()].map(({ entry }) => entry),
@@ -119,17 +119,17 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
     async close() {
       controller.abort(new Failure('cancelled', 'this gateway stops', { source: 'ours' }))
       for (const delivery of onTheirWay.values()) delivery.rest()
-      // What ends may have begun something else, and the folder is not ours any more when this resolves.
+      // Work that ends may begin other work, and the folder may belong to another process once this resolves.
       do await Promise.allSettled([...working, ...[...onTheirWay.values()].map((delivery) => delivery.atRest())])
       while (working.size > 0)
-      // From now on they are whoever's takes them up.
+      // From now on the next gateway may resume them.
       for (const delivery of onTheirWay.values()) {
         if (!delivery.isOver) delivery.happened('stopped')
         claims.end(delivery.entry.id)
       }
     },
   }
-  // Each of them writes the journal.
+  // Tracked because each of them writes the journal.
   return {
     ...confirmation,
     confirm: (uploads) => track(confirmation.confirm(uploads)),
@@ -138,5 +138,5 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
   }
 }
 
-/** Of the one that failed for a reason of its own. */
+/** The reason of the upload that failed by itself, not because one that came with it failed. */
 const ownReason = (reason: unknown): unknown => (reason instanceof OtherFailed ? ownReason(reason.cause) : reason)

@@ -1,5 +1,5 @@
-// One upload for which a client waits: providers are asked until enough hold it, the tiers get it, and then it counts. What
-// cannot be confirmed is undone.
+// Confirms one upload while its client waits: asks providers until enough hold it, fills the tiers, and accepts it. It undoes
+// an upload that cannot be confirmed.
 import type { Provider, Upload } from '../../../backends/pinning/contract.ts'
 import { Failure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
@@ -18,16 +18,16 @@ export type ConfirmingOptions = {
   readonly cleanup: Cleanup
   readonly retries: Retries
   readonly log: Log
-  /** Enough hold it; what is to be done before the client is told. The answer: shared tiers that lack it. Does not reject. */
+  /** Fills the tiers once enough providers hold it, before the 200. Returns the shared tiers that lack it. Does not reject. */
   readonly onConfirmed: (upload: Upload, signal: AbortSignal) => Promise<readonly string[]>
   readonly closing: AbortSignal
   readonly track: <T>(work: Promise<T>) => Promise<T>
 }
 
-/** Of an upload that would have counted, had it come alone. */
+/** The upload failed only because another one of the same request failed. */
 export class OtherFailed extends Error {}
 
-/** `others`: resolves when enough hold each of those it came with. */
+/** `others`: resolves when enough providers hold each upload of the same request. */
 export type Confirming = (delivery: Delivery, others: () => Promise<unknown>) => Promise<void>
 
 export function createConfirming(options: ConfirmingOptions): Confirming {
@@ -55,7 +55,7 @@ export function createConfirming(options: ConfirmingOptions): Confirming {
     const owed = await onConfirmed(delivery.upload, closing)
     delivery.happened('ready')
     delivery.change({ owed })
-    // Where all have it, its record is written as a whole; there is nothing to be taken up after a crash.
+    // If all have it, only its final record is written: there would be nothing to resume after a crash.
     const isEverywhere = quorum.holders(delivery.entry).length === providers.length && owed.length === 0
     if (!isEverywhere) await delivery.write()
     delivery.happened('written')
@@ -90,7 +90,7 @@ export function createConfirming(options: ConfirmingOptions): Confirming {
       await accept(delivery)
       claim.keep()
     } catch (error) {
-      // A process that ends leaves the work to the next one.
+      // While the gateway closes, the upload stays in the journal for the next process.
       if (!closing.aborted) await giveUp(delivery, claim)
       throw error
     } finally {

@@ -1,4 +1,4 @@
-// The uploads that are on their way, by CID: where each begins, and what each is made of.
+// The deliveries under way, by CID: begins each one and connects its parts.
 import type { LocalStore, Provider, Upload } from '../../../backends/pinning/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
@@ -15,7 +15,7 @@ import { createRetries, type Retries } from './retries.ts'
 
 export type DeliveriesOptions = {
   readonly providers: readonly Provider[]
-  /** Of this machine: what was pinned. */
+  /** Local stores with the blocks of pins. */
   readonly stores: readonly LocalStore[]
   readonly quorum: Quorum
   readonly journal: Journal
@@ -25,15 +25,15 @@ export type DeliveriesOptions = {
   readonly log: Log
   readonly pinMs: number
   readonly random: () => number
-  /** Enough hold it; what is to be done before the client is told. The answer: shared tiers that lack it. Does not reject. */
+  /** Fills the tiers once enough providers hold it, before the 200. Returns the shared tiers that lack it. Does not reject. */
   readonly onConfirmed: (upload: Upload, signal: AbortSignal) => Promise<readonly string[]>
   readonly owed: Owed
   readonly closing: AbortSignal
-  /** Work that goes on behind an answer, and is waited for at the end. */
+  /** Registers work that goes on after the answer; `close` awaits it. */
   readonly track: <T>(work: Promise<T>) => Promise<T>
 }
 
-/** `isAsked`: a client waits for it to be confirmed. `others`: resolves when enough hold each of those it came with. */
+/** `isAsked`: a client waits for it. `others`: resolves when enough providers hold each upload of the same request. */
 export type Beginning = { readonly others?: () => Promise<unknown>; readonly isAsked?: boolean }
 
 export interface Deliveries {

@@ -1,5 +1,5 @@
-// One upload on its way to its providers, from the moment when it lies here whole until every one of them holds it. How far
-// it is, and what the journal says of it, is changed here alone: others tell it what happened.
+// The delivery of one upload to its providers, from the moment when it is whole here until every provider holds it. Only this
+// file changes its state and its journal entry: other parts tell it what happened.
 import type { Upload } from '../../../backends/pinning/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
@@ -10,36 +10,36 @@ import { firstState, type Happening, meanings, next, type State } from './states
 
 export interface Delivery {
   readonly upload: Upload
-  /** As the journal has it, or is about to. */
+  /** The journal entry, written or about to be written. */
   readonly entry: Entry
   readonly state: State
   readonly isAwaited: boolean
   readonly isOver: boolean
-  /** Resolves when the client may be told, or when there is none. */
+  /** Resolves when the client may get its 200, or at once when no client waits. */
   readonly confirmed: Promise<void>
-  /** Enough hold it, whatever becomes of those it came with. Rejects with what `confirmed` rejects with. */
+  /** Resolves when enough providers hold it, even if another upload of the request fails. Rejects like `confirmed`. */
   readonly enough: Promise<void>
-  /** Ends what is asked of providers for the sake of the client. */
+  /** Aborts the questions to providers that the client waits for. */
   readonly stop: AbortController
-  /** What providers were asked for the sake of the client. */
+  /** The questions to providers that the client waits for. */
   readonly asks: Promise<unknown>[]
-  /** Providers that are being asked just now. */
+  /** Names of the providers being asked now. */
   readonly asking: Set<string>
-  /** Throws where this cannot happen to one in its state. */
+  /** Throws if its state does not allow this event. */
   happened(what: Happening): void
   standing(provider: string): ProviderState
   stand(provider: string, now: ProviderState): void
-  /** Noted for the next time that the entry is written. */
+  /** Takes effect with the next `write`. */
   change(change: Partial<Pick<Entry, 'heldBefore' | 'owed'>>): void
-  /** The entry as it is now is on the platter when it resolves. */
+  /** Resolves when the current entry is synced to the disk. */
   write(): Promise<void>
-  /** What is done to its entry and its spool takes turns; nothing is, once it is over. */
+  /** Runs changes of its entry and its spool one after the other, and none once it is over. */
   inTurn(work: () => Promise<void>): Promise<void>
-  /** Every turn that was taken is done. Does not reject. */
+  /** Resolves when all begun turns are done. Does not reject. */
   atRest(): Promise<unknown>
-  /** In so long; takes the place of what was to be done for this provider. */
+  /** Runs `work` after `ms`; replaces the work planned for this provider before. */
   later(provider: string, ms: number, work: () => void): void
-  /** Nothing more is done later. */
+  /** Cancels all planned work. */
   rest(): void
 }
 
@@ -48,7 +48,7 @@ export type DeliveryOptions = {
   readonly entry: Entry
   /** A client waits for it. */
   readonly isAsked: boolean
-  /** On its way to be confirmed, from the next moment on. */
+  /** Begins the confirmation; called in the next microtask. */
   readonly confirm: (delivery: Delivery) => Promise<void>
   readonly journal: Pick<Journal, 'write'>
   readonly clock: Clock

@@ -1,5 +1,5 @@
-// Read your write: the blocks of an upload into the tiers of this instance and the shared ones, before its 200. A shared tier
-// that does not take them is not waited for: what it lacks is owed to it.
+// Read your write: puts the blocks of an upload into the local and the shared tiers before its 200. The gateway does not wait
+// for a shared tier that does not take them; it notes the blocks as owed to that tier.
 import type { CID } from 'multiformats/cid'
 import type { Upload } from '../../../backends/pinning/contract.ts'
 import type { Clock } from '../../core/clock.ts'
@@ -9,7 +9,7 @@ import type { Log } from '../../core/log.ts'
 import type { Retrieval } from '../../retrieval/session.ts'
 
 export type Everywhere = Pick<Retrieval, 'store' | 'forget' | 'sharedTiers' | 'bring'> & {
-  /** Rises when tiers come that do not have what was stored before. */
+  /** Rises when new tiers come, which lack the blocks stored before. */
   readonly joined?: number
 }
 
@@ -37,7 +37,7 @@ export async function fillTiers(
   }
   try {
     await withDeadline({ ms, clock, signal, late }, async (own) => {
-      // A gateway that takes over in the middle has tiers that lack what went before.
+      // A gateway that takes over during the upload brings tiers that lack the blocks stored so far.
       for (let known: number | undefined = -1; known !== retrieval.joined; ) {
         known = retrieval.joined
         await putBlocks((one) => upload.blocks(one), store, own)
@@ -53,7 +53,7 @@ export async function fillTiers(
   return [...lacking]
 }
 
-/** A few at once, in order; rejects with the first that fails, when none goes on behind it. */
+/** Puts a few blocks at once, in order. Rejects with the first failure, once all begun puts have settled. */
 export async function putBlocks(
   blocks: Upload['blocks'],
   put: (cid: CID, bytes: Uint8Array, signal: AbortSignal) => Promise<void>,

@@ -1,4 +1,4 @@
-// Uploads that come together, and the same file that is under way already: which delivery each becomes a part of.
+// Decides which delivery an upload joins: a new one, or the running one of the same file.
 import type { LocalStore } from '../../../backends/pinning/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
@@ -25,14 +25,14 @@ export type JoiningOptions = {
   readonly track: <T>(work: Promise<T>) => Promise<T>
 }
 
-/** Those that come with it. */
+/** The other uploads of the same request. */
 type Companions = { readonly wait: () => Promise<unknown>; readonly isAlone: boolean }
 type Joined = { enough: Promise<void>; confirmed: Promise<void> }
 
 export interface Joining {
-  /** One that goes with others. `enough` resolves when enough hold it. */
+  /** Joins an upload of a request with others. `enough` resolves when enough providers hold it. */
   join(spooled: SpooledUpload, others: Companions): Joined
-  /** What another process, or the gateway before this one, left. */
+  /** Resumes an upload that another process, or the gateway before this one, left. */
   takeUp(entry: Entry): Promise<void>
 }
 
@@ -43,7 +43,7 @@ export function createJoining(options: JoiningOptions): Joining {
   function join(spooled: SpooledUpload, others: Companions): Joined {
     const running = all.get(nameOf(spooled.upload.cid))
     if (running?.isAwaited) return inTime(withRunning(running, spooled, others))
-    // One that is over is everywhere, and only its record is still being written.
+    // A delivery that is over has reached every provider; only its record is still being written.
     if (!running || running.isOver) return anew(spooled, others)
     if (!quorum.isEnough(running.entry)) return inTime(again(running, spooled, others))
     const mended = track(behind.mend(running, spooled))
@@ -61,8 +61,8 @@ export function createJoining(options: JoiningOptions): Joining {
     try {
       await running.confirmed
     } catch (error) {
-      // What that one came with is no reason for this one to fail: it begins anew, with the bytes it brought. It waits
-      // for yet another one only where nobody waits for it, so that no two ever wait for each other.
+      // The running delivery failed because of another upload of its request, which is no reason for this one to fail: it
+      // begins a new delivery with its own bytes. It waits for a third one only if none waits for it, so no two deadlock.
       const mayWait = others.isAlone || !all.has(nameOf(spooled.upload.cid))
       if (error instanceof OtherFailed && mayWait) return join(spooled, others)
       await spools.drop(spooled.id)
@@ -73,8 +73,8 @@ export function createJoining(options: JoiningOptions): Joining {
   }
 
   /**
-   * The same file again, of which a client was told and which is not where it has to be now: who brings it waits for that,
-   * and what they bring takes the place of what waited here. It may have been damaged.
+   * A client sends a file again that was accepted before and that too few of today's providers hold. The client waits for
+   * them, and its bytes replace those waiting here, which may be damaged.
    */
   async function again(old: Delivery, spooled: SpooledUpload, others: Companions): Promise<Joined> {
     const { upload, id } = spooled
@@ -103,7 +103,7 @@ export function createJoining(options: JoiningOptions): Joining {
       const goesOn = () => begin(spools.open(recordOf(entry), stores), entry).confirmed.catch(() => {})
       const running = all.get(entry.cid)
       if (!running) return goesOn()
-      // The same file came anew: where that one counts, it is brought to every provider.
+      // A newer upload of the same file is under way; once accepted, it is brought to every provider.
       const forget = () => journal.remove(entry).then(() => spools.drop(entry.id))
       return track(running.confirmed.then(forget, goesOn)).catch((error: unknown) => {
         if (!closing.aborted) log('error', 'journal.take-up', { cid: entry.cid, error: String(error) })

@@ -1,5 +1,5 @@
-// What uploads owe a shared tier that did not take them: brought there behind the answer, from where it lies, however long the
-// tier is away. One at a time finds out whether it is back, then several. The line has an end: providers hold all of it.
+// Brings uploads to a shared tier that did not take them before the 200, however long the tier is away. After a failure one
+// upload tests whether the tier is back, then several go at once. The queue is bounded: providers hold every upload anyway.
 import type { Block } from '../../core/block.ts'
 import type { Clock } from '../../core/clock.ts'
 import { isFailure } from '../../core/failure.ts'
@@ -9,18 +9,18 @@ import { putBlocks } from './fill-tiers.ts'
 
 export type Debt = {
   readonly cid: string
-  /** What lies here for its sake alone. */
+  /** Bytes kept on this disk only for this debt. */
   readonly bytes: number
   blocks(signal: AbortSignal): AsyncIterable<Block>
-  /** It is there, or never will be. */
+  /** Called when the tier has it, or will never get it. */
   readonly onOver: (tier: string) => void
 }
 
 export interface Owed {
-  /** Once for each tier, whatever is said twice. */
+  /** A debt that is added twice for one tier counts once. */
   add(id: string, tier: string, debt: Debt): void
   drop(id: string, tier: string): void
-  /** Uploads that wait, once for each tier. */
+  /** Waiting uploads; one that two tiers lack counts twice. */
   readonly size: number
 }
 
@@ -31,7 +31,7 @@ export type OwedOptions = {
   readonly random: () => number
   readonly closing: AbortSignal
   readonly track: <T>(work: Promise<T>) => Promise<T>
-  /** Uploads that may wait for one tier, and bytes of them that lie here for nothing else. */
+  /** Most uploads that may wait for one tier, and most of their bytes that are kept here only for it. */
   readonly most: number
   readonly mostBytes: number
 }
@@ -40,9 +40,9 @@ type Line = {
   readonly debts: Map<string, Debt>
   readonly bringing: Set<string>
   bytes: number
-  /** Since it took the last one. */
+  /** Failures since the tier last took an upload. */
   failures: number
-  /** Of one that rests: ends the timer. */
+  /** While it rests: ends the timer. */
   wake: (() => void) | undefined
 }
 
@@ -50,7 +50,7 @@ const atOnce = 4
 const firstRestMs = 1000
 const mostRestMs = 15_000
 
-/** Where it lay there is nothing any more, or something else. */
+/** The blocks are missing or damaged where they were kept. */
 class Lost extends Error {}
 
 export function createOwed(options: OwedOptions): Owed {
@@ -77,7 +77,7 @@ export function createOwed(options: OwedOptions): Owed {
 
   function pump(tier: string, line: Line): void {
     for (const [id, debt] of line.debts) {
-      // The first one after a failure goes alone.
+      // After a failure one upload goes alone, as a test.
       if (closing.aborted || line.wake || line.bringing.size >= (line.failures > 0 ? 1 : atOnce)) return
       if (!line.bringing.has(id)) start(tier, line, id, debt)
     }

@@ -1,4 +1,4 @@
-// How many providers have to hold an upload, and what follows for one that is under way.
+// The quorum: how many providers have to hold an upload, and whether a running one has reached it or still can.
 import type { Provider } from '../../../backends/pinning/contract.ts'
 import { Failure, type Outcome } from '../../core/failure.ts'
 import type { Entry, ProviderState } from '../spool/journal.ts'
@@ -7,18 +7,18 @@ import type { Attempt } from './attempt.ts'
 export type QuorumOptions = {
   readonly providers: readonly Provider[]
   readonly confirm: number | 'all'
-  /** Too few, but what failed may pass: keep it, say yes, and go on. */
+  /** Accept an upload that too few providers hold if the failures may pass: keep it here and retry. */
   readonly queue: boolean
 }
 
 export interface Quorum {
   holders(entry: Entry): Provider[]
-  /** One that fetches by CID has somebody to fetch it from. */
+  /** Whether a provider holds the bytes, so that one that fetches by CID can get them. */
   hasBytes(entry: Entry): boolean
   isEnough(entry: Entry): boolean
-  /** Whether it can be enough when so many more hold it. */
+  /** Whether `more` further holders would be enough. */
   canBeEnough(entry: Entry, more: number): boolean
-  /** Whether what is wanting may still come, and what is kept here, is. */
+  /** True if every missing provider may still succeed and every local provider holds it. */
   canQueue(attempts: readonly Attempt[]): boolean
   unconfirmed(attempts: readonly Attempt[]): Failure
 }

@@ -1,4 +1,4 @@
-// What providers are asked, and when again: each in its own time, a few uploads at once, until it holds what it is to hold.
+// Asks providers to pin uploads, and asks again after a failure: each provider on its own schedule, a few uploads at once.
 import type { Provider, Upload } from '../../../backends/pinning/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
@@ -12,28 +12,28 @@ export type RetryOptions = {
   readonly providers: readonly Provider[]
   readonly clock: Clock
   readonly log: Log
-  /** One attempt at one provider: so much, and more for more bytes. */
+  /** Deadline of one attempt at one provider; larger uploads get more. */
   readonly pinMs: number
   readonly random: () => number
   readonly closing: AbortSignal
-  /** Work that goes on behind everybody's back, and is waited for at the end. */
+  /** Registers background work; `close` awaits it. */
   readonly track: <T>(work: Promise<T>) => Promise<T>
-  /** Every provider holds it, or was given up on, and one does hold it. */
+  /** Called when every provider holds the upload or was given up on, and at least one holds it. */
   readonly onSettled: (delivery: Delivery) => void
 }
 
 export interface Retries {
-  /** Once. Rejects only when `signal` aborts. */
+  /** One attempt. Rejects only when `signal` aborts. */
   ask(delivery: Delivery, provider: Provider, signal: AbortSignal): Promise<Attempt>
-  /** One that holds it, with the same bytes from elsewhere. Rejects only when the gateway stops. */
+  /** Gives a provider that holds it the bytes again. Rejects only when the gateway stops. */
   askAgain(delivery: Delivery, provider: Provider, upload: Upload): Promise<Attempt>
-  /** Behind the answer: whoever does not hold it yet is asked again when its time has come. */
+  /** After the answer: asks each provider that does not hold it yet again when its time has come. */
   goOn(delivery: Delivery): void
 }
 
 const asksAtOnce = 16
 
-/** The line is as long as the journal: what was accepted is never turned away. */
+/** The queue has no bound but the journal's: an accepted upload is never turned away. */
 const gateOf = (name: string): Gate =>
   createGate({
     most: asksAtOnce,
@@ -50,7 +50,7 @@ export function createRetries(options: RetryOptions): Retries {
     return (gates.get(provider.name) as Gate).run(pin, signal)
   }
 
-  /** What failed is tried again in its time, unless somebody gave up on it. */
+  /** Plans the next try of a failed attempt. */
   function wantedStill(delivery: Delivery, attempt: Attempt & { readonly isHeld: false }, tries: number): void {
     const { provider, class: kind, why } = attempt
     const notBefore = clock.now() + nextTryMs(attempt, tries, random)
@@ -63,7 +63,7 @@ export function createRetries(options: RetryOptions): Retries {
     delivery.asking.add(name)
     try {
       const attempt = await attemptOnce(provider, delivery.upload, signal)
-      // Also where somebody gave up on it meanwhile: it does hold it.
+      // Also if an operator gave up on it meanwhile: it does hold it.
       if (attempt.isHeld) delivery.stand(name, { state: 'held', tries })
       else if (delivery.standing(name).state === 'wanted') wantedStill(delivery, attempt, tries)
       return attempt
@@ -77,10 +77,10 @@ export function createRetries(options: RetryOptions): Retries {
   }
 
   function goOn(delivery: Delivery): void {
-    // While a client waits, the round decides.
+    // While a client waits, ask-all.ts decides whom to ask.
     if (closing.aborted || delivery.state !== 'accepted') return
     const wanting = providers.filter(({ name }) => delivery.standing(name).state === 'wanted')
-    // Nobody holds it where every provider that was to hold it was taken out of the configuration.
+    // No provider holds it if the operator removed all that were to hold it: then it stays open.
     if (wanting.length === 0) return isHeld(delivery.entry) ? onSettled(delivery) : undefined
     for (const provider of wanting) if (!delivery.asking.has(provider.name)) later(delivery, provider)
   }

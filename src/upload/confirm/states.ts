@@ -1,23 +1,23 @@
-// How far an upload is between "it lies here whole" and its end: the whole table, drawn in docs/uploads.md. A delivery
-// (delivery.ts) is the only one to follow it.
+// The states of an upload from the moment when it is whole here to its end: the whole table, drawn in docs/uploads.md. Only
+// delivery.ts changes a state.
 
 export type State =
   | 'asking' // providers are asked; the client waits
-  | 'enough' // enough of them hold it; those it came with are waited for, and the tiers get it
-  | 'accepting' // it counts; the journal is being told
-  | 'repeating' // it counted before and came again: providers are asked anew, the client waits, nothing can be undone
-  | 'accepted' // the client was told; it goes on until every provider holds it and no shared tier lacks it
-  | 'undoing' // it cannot be confirmed: what it left here goes
+  | 'enough' // enough providers hold it; it waits for the others of its request, and the tiers are filled
+  | 'accepting' // it is confirmed; the journal entry is being written
+  | 'repeating' // a client sent an accepted file again: providers are asked again, the client waits, nothing is undone
+  | 'accepted' // the client got its 200; work goes on until every provider holds it and no shared tier lacks it
+  | 'undoing' // it cannot be confirmed: its pins and files here are being removed
   | 'undone'
   | 'settled' // every provider holds it
   | 'dropped' // an operator let the last copy go
-  | 'replaced' // the same file came again, and goes on in its place
-  | 'left' // the gateway stops: its entry in the journal is for the next one
+  | 'replaced' // a newer upload of the same file took its place
+  | 'left' // the gateway stops: the next one resumes its journal entry
 
 export type Happening =
   | 'enough' // enough providers hold it, or will
-  | 'ready' // so it is with those it came with, and the tiers have it
-  | 'written' // the journal says that it counts
+  | 'ready' // enough hold the others of its request too, and the tiers are filled
+  | 'written' // the journal entry says that it is accepted
   | 'failed'
   | 'undone'
   | 'settled'
@@ -31,7 +31,7 @@ export const transitions: Readonly<Record<State, Row>> = {
   asking: { enough: 'enough', failed: 'undoing', stopped: 'left' },
   enough: { ready: 'accepting', failed: 'undoing', stopped: 'left' },
   accepting: { written: 'accepted', failed: 'undoing', stopped: 'left' },
-  // The client was told once: what comes again may fail, and undoes nothing.
+  // Once acknowledged, a later failed attempt must not undo it.
   repeating: { enough: 'repeating', ready: 'repeating', written: 'accepted', failed: 'accepted', stopped: 'left' },
   accepted: { settled: 'settled', dropped: 'dropped', replaced: 'replaced', stopped: 'left' },
   undoing: { undone: 'undone', stopped: 'left' },
@@ -42,7 +42,7 @@ export const transitions: Readonly<Record<State, Row>> = {
   left: {},
 }
 
-/** Where one begins that was just received, or that an earlier process left; `isAsked`: a client waits for it. */
+/** The first state of an upload just received, or left by an earlier process; `isAsked`: a client waits for it. */
 export const firstState = (isAccepted: boolean, isAsked: boolean): State => {
   if (!isAccepted) return 'asking'
   return isAsked ? 'repeating' : 'accepted'
@@ -57,11 +57,11 @@ export function next(state: State, happening: Happening): State {
 type Meaning = {
   /** A client waits for its answer. */
   readonly isAwaited: boolean
-  /** The entry in the journal says that it counts: a process that finds it there goes on with it. */
+  /** The journal entry says that it is accepted: a process that finds it there resumes it. */
   readonly counts: boolean
-  /** Nothing is written about it any more. */
+  /** Its journal entry is not written any more. */
   readonly isOver: boolean
-  /** What the journal does with its entry once it is here; undefined while it lasts. */
+  /** What the journal does with its entry in this state; undefined while the delivery runs. */
   readonly journal?: 'remove' | 'record' | 'keep'
 }
 

@@ -69,7 +69,7 @@ type Room = ArrayBuffer[]
 
 const leastBytes = 64 * 1024
 
-/** Pieces of exactly `size` bytes, and the rest. The first buffer grows as bytes arrive: a small upload costs little memory. */
+/** Pieces of exactly `size` bytes, and the rest. The first buffer grows as bytes arrive, so a small upload costs little. */
 export async function* chunks(
   source: AsyncIterable<Uint8Array>,
   size: number,

@@ -1,5 +1,5 @@
-// Builds the nodes above the leaves of a file: balanced, a fixed number of links to a node. Their UnixFS is written here because the
-// protobuf writer below `ipfs-unixfs` (protons-runtime 7 and 8.0) writes a number from 2^31 up to 2^32 as one byte: the root
+// Builds the nodes above the leaves of a file: balanced, a fixed number of links to a node. It writes their UnixFS itself because
+// the protobuf writer below `ipfs-unixfs` (protons-runtime 7 and 8.0) writes a number from 2^31 up to 2^32 as one byte: the root
 // of a file of 2 to 4 GiB would be unreadable, and its CID would differ from that of every other implementation.
 import { createHash } from 'node:crypto'
 import { encode, prepare } from '@ipld/dag-pb'

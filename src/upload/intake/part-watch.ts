@@ -77,9 +77,9 @@ export function createPartWatch(
 }
 
 function problemOf(block: string, { headerPairs, parts, onPart }: PartWatchOptions): string | undefined {
-  // Text before the first line break belongs to the delimiter's line. RFC 2046 §5.1.1 allows white space there, but our parser
-  // would miss the delimiter and lose the part in silence; no client sends it, so it is refused. A line that begins with white
-  // space continues a header.
+  // Text before the first line break belongs to the delimiter's line. RFC 2046 §5.1.1 allows white space there, but our
+  // parser would miss the delimiter and lose the part in silence; no client sends it, so it is refused. A line that begins
+  // with white space continues a header.
   const [padding = '', ...lines] = block.replace(/\r\n(?=[ \t])/g, '').split('\r\n')
   if (padding !== '') return 'behind a boundary that is not one'
   if (lines.length > headerPairs) return `more than ${headerPairs}`

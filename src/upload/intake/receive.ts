@@ -156,7 +156,7 @@ type PumpOptions = ReceiveOptions & {
   readonly fail: (error: unknown) => void
 }
 
-/** Pumps the request into the parser at the parser's pace, and times the client: waits that the gateway causes do not count. */
+/** Pumps the request into the parser at its pace, and times the client: waits that the gateway causes do not count. */
 function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOptions): () => void {
   const { clock, fail, look, maxBytes, idleMs, minRate, graceMs } = options
   const pace = options.place?.pace

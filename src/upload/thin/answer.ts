@@ -30,7 +30,7 @@ export async function readAnswer(
   { isKubo, failure, now }: { readonly isKubo: boolean; readonly failure: TargetFailure; readonly now: number },
 ): Promise<ReadonlySet<string>> {
   const status = response.statusCode ?? 0
-  // At once: who refuses often does not read on, and what comes next is that the connection breaks.
+  // Fail at once: a service that refuses often stops reading, and then the connection breaks.
   if (status < 200 || status > 299) {
     const { as, why } = handedOn[status] ?? {}
     const retryAfterMs = parseRetryAfter(response.headers['retry-after'], now)
