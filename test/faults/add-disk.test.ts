@@ -49,9 +49,9 @@ async function spoil(folder: string): Promise<number> {
   return files.length
 }
 
-describe('pins that rotted', () => {
+describe('damaged embedded pins', () => {
   for (const isRestarted of [false, true])
-    it(`are right again when the file is uploaded again${isRestarted ? ' after a restart' : ''}, while a provider is owed`, async () => {
+    it(`a repeated upload${isRestarted ? ' after a restart' : ''} repairs a damaged pin while a provider is still owed it`, async () => {
       kubo.script = () => ({ status: 503 })
       const body = randomBytes(2_500_000)
       let gateway = await start()
@@ -85,9 +85,9 @@ describe('pins that rotted', () => {
     })
 })
 
-describe('folders that are removed while it runs', () => {
+describe('folders removed from the data folder while the gateway runs', () => {
   for (const gone of ['pins/tmp', 'pins/blocks', 'pins', 'uploads', 'journal', 'cache', '.'])
-    it(`${gone}: the next upload is taken, and can be read after a restart`, async () => {
+    it(`${gone} removed: the next upload is accepted and readable after a restart`, async () => {
       let gateway = await start({ confirm: 'all' })
       try {
         await add(gateway, randomBytes(1_500_000))

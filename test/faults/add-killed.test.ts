@@ -53,7 +53,7 @@ async function fileIn(store: string, root: CID): Promise<Buffer | undefined> {
   return Buffer.concat(parts)
 }
 
-it(`${uploads} uploads and ${kills} kills: what was acknowledged is whole everywhere, and nothing else is there`, {
+it(`${uploads} uploads, ${kills} kill -9: acknowledged uploads are whole at every provider, others leave nothing`, {
   timeout: 600_000,
 }, async (context) => {
   const data = await mkdtemp(join(tmpdir(), 'cidgate-killed-'))

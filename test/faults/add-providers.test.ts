@@ -39,7 +39,7 @@ async function until(isTrue: () => boolean | Promise<boolean>): Promise<void> {
 const cidOf = (json: Record<string, unknown>): CID =>
   CID.parse(String((json['cids'] as string[])[0]).slice('/ipfs/'.length))
 
-describe('providers', () => {
+describe('pinning providers during an upload', () => {
   const behaviours: readonly Behaviour[] = ['holds', 'dead', 'lies', 'breaks']
   for (const one of behaviours)
     for (const two of behaviours)
@@ -67,7 +67,7 @@ describe('providers', () => {
         })
       }
 
-  it('that are silent are not waited for where others are enough', async () => {
+  it('a silent provider is not waited for when enough others hold the upload', async () => {
     const silent = scriptedProvider('silent', 'hangs')
     await withAdding({ others: [silent] }, async (adding) => {
       const { status } = await add(adding)
@@ -77,7 +77,7 @@ describe('providers', () => {
     assert.equal(silent.asked, 0, 'it is let go when the gateway stops')
   })
 
-  it('that are silent fail when their time is up', async () => {
+  it('a silent provider fails at its deadline', async () => {
     await withAdding({ others: [scriptedProvider('silent', 'hangs')], confirm: 'all', pinMs: 50 }, async (adding) => {
       const { status, json } = await add(adding)
       assert.equal(status, 502)
@@ -89,7 +89,7 @@ describe('providers', () => {
     })
   })
 
-  it('with a bug of theirs are one that failed, and their words are not told', async () => {
+  it('a provider that throws an unexpected error has failed, and its words do not reach the client', async () => {
     await withAdding({ others: [scriptedProvider('odd', 'crashes')], confirm: 'all' }, async (adding) => {
       const { status, body } = await add(adding)
       assert.equal(status, 502)
@@ -97,7 +97,7 @@ describe('providers', () => {
     })
   })
 
-  it('that fetch by CID are never the only home, and are asked when another one has it', async () => {
+  it('a provider that fetches by CID is asked once another one holds the upload, and is never alone enough', async () => {
     const byCid = scriptedProvider('psa', 'holds', { takesBytes: false })
     const first = scriptedProvider('first', 'dead')
     await withAdding({ others: [byCid, first], withoutEmbedded: true, confirm: 1 }, async (adding) => {
@@ -109,7 +109,7 @@ describe('providers', () => {
     })
   })
 
-  it('that fetch by CID are asked when our own disk is all there is besides', async () => {
+  it('a provider that fetches by CID is asked when the embedded store is the only other one', async () => {
     const byCid = scriptedProvider('psa', 'holds', { takesBytes: false })
     await withAdding({ others: [byCid], confirm: 'all' }, async (adding) => {
       const { status, json, body } = await add(adding)
@@ -125,7 +125,7 @@ describe('providers', () => {
     })
   })
 
-  it('do not undo what was pinned before', async () => {
+  it('a failed upload does not undo an earlier pin of the same file', async () => {
     const other = scriptedProvider('other', 'holds')
     await withAdding({ others: [other], confirm: 'all' }, async (adding) => {
       const { json } = await add(adding, 'the same')
@@ -137,7 +137,7 @@ describe('providers', () => {
     })
   })
 
-  it('are asked once for the same file twice at once', async () => {
+  it('the same file uploaded twice at once is pinned once', async () => {
     const slow = scriptedProvider('slow', 'hangs')
     await withAdding({ others: [slow], withoutEmbedded: true, pinMs: 300 }, async (adding) => {
       const answers = await Promise.all([add(adding, 'twice'), add(adding, 'twice'), add(adding, 'twice')])
@@ -151,7 +151,7 @@ describe('providers', () => {
   })
 })
 
-describe('several parts, one of which cannot be confirmed', () => {
+describe('an upload of several parts, one of which cannot be confirmed', () => {
   const good = 'a good one'
   const bad = 'a bad one!!!'
   /** Takes all but the bad one. */
@@ -169,7 +169,7 @@ describe('several parts, one of which cannot be confirmed', () => {
   const both = (adding: Adding) =>
     post(`${adding.url}/add`, multipart([{ fileName: 'a', body: good }, { fileName: 'b', body: bad }, { body: good }]))
 
-  it('are none of them kept', async () => {
+  it('keeps none of its parts', async () => {
     await withAdding({ others: [choosy('choosy')], confirm: 'all' }, async (adding) => {
       const { status, json } = await both(adding)
       assert.equal(status, 502)
@@ -181,7 +181,7 @@ describe('several parts, one of which cannot be confirmed', () => {
     })
   })
 
-  it('stay where an earlier upload had them', async () => {
+  it('keeps a part that an earlier upload had pinned', async () => {
     await withAdding({ others: [choosy('choosy')], confirm: 'all' }, async (adding) => {
       const { json } = await add(adding, good)
       await idle(adding)
@@ -191,7 +191,7 @@ describe('several parts, one of which cannot be confirmed', () => {
     })
   })
 
-  it('do not fail one that came alone, at the same time', async () => {
+  it('does not fail another upload of one of its parts at the same time', async () => {
     const slow = choosy('slow')
     const { pin } = slow
     slow.pin = async (upload, signal) => {
@@ -212,8 +212,8 @@ describe('several parts, one of which cannot be confirmed', () => {
   })
 })
 
-describe('what was accepted', () => {
-  it('gets to a provider that was down, later and later, with its Retry-After kept', async () => {
+describe('an accepted upload that a provider lacks', () => {
+  it('is retried with growing delays and the provider’s Retry-After', async () => {
     const clock = createFakeClock()
     const down = scriptedProvider('down', 'dead')
     await withAdding({ others: [down], clock, random: () => 0.5 }, async (adding) => {
@@ -238,7 +238,7 @@ describe('what was accepted', () => {
     })
   })
 
-  it('waits long for what only an operator can mend, says so, and is given up on their word', async () => {
+  it('is retried rarely after a failure that only the operator can repair, until the operator gives up', async () => {
     const clock = createFakeClock()
     const refusing = scriptedProvider('refusing', 'auth')
     await withAdding({ others: [refusing], clock }, async (adding) => {
@@ -252,7 +252,7 @@ describe('what was accepted', () => {
     })
   })
 
-  it('is finished by the next process, from the bytes that were kept', async () => {
+  it('is finished by the next process from the spool', async () => {
     const data = await mkdtemp(join(tmpdir(), 'cidgate-add-'))
     try {
       const body = randomBytes(3_000_000)
@@ -281,7 +281,7 @@ describe('what was accepted', () => {
   })
 })
 
-describe('what was accepted and is not everywhere', () => {
+describe('an accepted upload that not every provider holds', () => {
   let data: string
   beforeEach(async () => {
     data = await mkdtemp(join(tmpdir(), 'cidgate-add-'))
@@ -295,7 +295,7 @@ describe('what was accepted and is not everywhere', () => {
       await until(async () => (await entriesOf()).length === 1)
     })
 
-  it('is kept where its entry cannot be read, and hinders nobody', async () => {
+  it('is kept when its journal entry is unreadable, and hinders no other upload', async () => {
     await accepted()
     const [entry] = await entriesOf()
     const file = join(data, 'journal', 'open', entry as string)
@@ -318,7 +318,7 @@ describe('what was accepted and is not everywhere', () => {
     assert.deepEqual(await below(join(data, 'uploads')), [])
   })
 
-  it('is kept while no provider of the configuration is one that was to hold it', async () => {
+  it('is kept while none of its providers is configured', async () => {
     await withAdding(
       { data, others: [scriptedProvider('gone', 'dead')], withoutEmbedded: true, queue: true },
       async (a) => assert.equal((await add(a)).status, 200),
@@ -333,7 +333,7 @@ describe('what was accepted and is not everywhere', () => {
     await withAdding({ ...options, others: [good] }, () => until(async () => (await spools()).length === 0))
   })
 
-  it('comes anew where it is not where it has to be now, with bytes that are whole', async () => {
+  it('uploaded again, its new bytes reach the providers that are required now', async () => {
     const down = scriptedProvider('down', 'dead')
     const options = { data, others: [down], withoutEmbedded: true, queue: true }
     await withAdding(options, async (adding) => assert.equal((await add(adding, 'the same')).status, 200))
@@ -350,7 +350,7 @@ describe('what was accepted and is not everywhere', () => {
     })
   })
 
-  it('goes at once to a provider that could not be given it while it was damaged here', async () => {
+  it('uploaded again, goes at once to a provider that failed because its blocks were damaged here', async () => {
     const other = scriptedProvider('other', 'content')
     await withAdding({ data, others: [other] }, async (adding) => {
       assert.equal((await add(adding, 'the same')).status, 200)
@@ -362,7 +362,7 @@ describe('what was accepted and is not everywhere', () => {
     })
   })
 
-  it('comes again as soon as it is answered, over and over: nothing goes into a spool that is being removed', async () => {
+  it('uploaded again right after each answer, never writes into a spool that is being removed', async () => {
     const real = createSpools(data)
     const removed = new Set<string>()
     const spools: Spools = {
@@ -391,7 +391,7 @@ describe('what was accepted and is not everywhere', () => {
     })
   })
 
-  it('is not undone by a gateway that is on its way out, nor taken up by two', async () => {
+  it('is not undone by a gateway that closes, nor resumed by two gateways', async () => {
     const slow = scriptedProvider('slow', 'hangs')
     const options: AddingOptions = { data, others: [slow], confirm: 2, pinMs: 300 }
     await withAdding(options, async (old) => {
@@ -419,7 +419,7 @@ describe('what was accepted and is not everywhere', () => {
     }
   })
 
-  it('what was not is undone after a restart, though it was pinned before that', async () => {
+  it('an upload that was not accepted is undone after a restart, although it was pinned', async () => {
     const byCid = scriptedProvider('psa', 'hangs', { takesBytes: false })
     const options: AddingOptions = { data, others: [byCid], confirm: 'all' }
     await withAdding(options, async (adding) => {
@@ -435,7 +435,7 @@ describe('what was accepted and is not everywhere', () => {
       assert.deepEqual(await below(join(data, folder)), [], folder)
   })
 
-  it('is lost by giving up only where that is wanted', async () => {
+  it('loses its last copy only if the operator asks for that', async () => {
     const options = { data, others: [scriptedProvider('down', 'dead')], withoutEmbedded: true, queue: true }
     await withAdding(options, async (adding) => {
       const { json } = await add(adding)
@@ -448,7 +448,7 @@ describe('what was accepted and is not everywhere', () => {
     assert.deepEqual(await below(join(data, 'journal')), [], 'no record says that it is held')
   })
 
-  it('is taken up where a raw block was kept under the old profile', async () => {
+  it('is resumed when the old profile kept a raw block', async () => {
     await accepted()
     const [entry] = await entriesOf()
     const file = join(data, 'journal', 'open', entry as string)
@@ -462,7 +462,7 @@ describe('what was accepted and is not everywhere', () => {
 })
 
 describe('with pinning.queue', () => {
-  it('200 says that it is held here and on its way', async () => {
+  it('answers 200 when the upload is held here, and brings it to the provider that was down', async () => {
     const clock = createFakeClock()
     const down = scriptedProvider('down', 'dead')
     await withAdding({ others: [down], confirm: 'all', queue: true, clock }, async (adding) => {
@@ -476,7 +476,7 @@ describe('with pinning.queue', () => {
     })
   })
 
-  it('502 where it can never get there', async () => {
+  it('answers 502 when a provider can never hold it', async () => {
     await withAdding({ others: [scriptedProvider('odd', 'lies')], confirm: 'all', queue: true }, async (adding) => {
       assert.equal((await add(adding)).status, 502)
       assert.deepEqual(await below(join(adding.data, 'pins')), [])
@@ -484,8 +484,8 @@ describe('with pinning.queue', () => {
   })
 })
 
-describe('an upload that is still coming when the gateway has to go', () => {
-  it('is 503, and nothing of it is left', async () => {
+describe('an upload still arriving when the gateway closes', () => {
+  it('is answered 503 and leaves nothing behind', async () => {
     await withAdding({}, async (adding) => {
       const whole = multipart([{ fileName: 'a', body: randomBytes(100_000) }])
       const goOn = Promise.withResolvers<void>()
@@ -508,7 +508,7 @@ describe('an upload that is still coming when the gateway has to go', () => {
 })
 
 describe('a journal that cannot be written', () => {
-  it('is 500 with the reason, and only as long as it lasts', async () => {
+  it('makes uploads 500 with the reason, only as long as it lasts', async () => {
     await withAdding({}, async (adding) => {
       const journal = join(adding.data, 'journal')
       assert.equal((await add(adding, 'before')).status, 200)
@@ -526,8 +526,8 @@ describe('a journal that cannot be written', () => {
   })
 })
 
-describe('too many uploads', () => {
-  it('503 with Retry-After, by number and by bytes', async () => {
+describe('too many uploads at once', () => {
+  it('are answered 503 with Retry-After, by number and by bytes', async () => {
     const hanging = scriptedProvider('hanging', 'hangs')
     const clock = createFakeClock()
     const options = { others: [hanging], withoutEmbedded: true, concurrency: 2, pinMs: 20_000, clock }

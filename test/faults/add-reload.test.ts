@@ -13,7 +13,7 @@ import { below, multipart, post } from '../support/adding.ts'
 import { fetchAll, startedGateway, tempFolder } from '../support/gateway.ts'
 import { kuboApi, startStandIn, token } from '../support/providers.ts'
 
-test('uploads outlive a reload', async () => {
+test('uploads under way survive a reload of the configuration', async () => {
   const data = await tempFolder()
   const kubo = await startStandIn(kuboApi)
   kubo.script = () => ({ status: 503 })

@@ -94,12 +94,12 @@ async function becomesEmpty(...folders: readonly string[]): Promise<void> {
   assert.deepEqual(await left(), [])
 }
 
-describe('a shared store that is out during uploads', () => {
+describe('a shared tier (S3) that is down during uploads', () => {
   for (const [how, begin] of [
     ['silent', () => s3.silence()],
     ['refusing', () => s3.refuse()],
   ] as const)
-    it(`${how}: has all of them soon after it is back, and nothing is left over`, { timeout: 120_000 }, async () => {
+    it(`${how}: gets every upload soon after it is back, and no spool is left over`, { timeout: 120_000 }, async () => {
       const gateway = await start(data)
       await add(gateway)
       await begin()
@@ -112,7 +112,7 @@ describe('a shared store that is out during uploads', () => {
       await becomesEmpty('journal/open')
     })
 
-  it('slow in everything: has all of them, too', { timeout: 120_000 }, async () => {
+  it('slow in every call: gets every upload, too', { timeout: 120_000 }, async () => {
     const gateway = await start(data)
     s3.faults = { slowMs: 400 }
     const added = await addMany(gateway, 20)
@@ -120,7 +120,7 @@ describe('a shared store that is out during uploads', () => {
     await becomesEmpty('journal/open')
   })
 
-  it('is brought what lies in the spool where a provider elsewhere holds it', { timeout: 120_000 }, async () => {
+  it('gets an upload that only a remote provider holds from the spool', { timeout: 120_000 }, async () => {
     const gateway = await start(data, [{ name: 'kubo', use: 'kubo', url: kubo.url, auth: { bearer: token } }])
     s3.silence()
     const added = [...(await addMany(gateway, 10)), await add(gateway, 2_500_000)]
@@ -131,7 +131,7 @@ describe('a shared store that is out during uploads', () => {
     await becomesEmpty('journal/open', 'uploads')
   })
 
-  it('gets them after a crash and a restart', { timeout: 120_000 }, async () => {
+  it('gets the uploads it lacks after a crash and a restart of the gateway', { timeout: 120_000 }, async () => {
     const first = await start(data)
     s3.silence()
     const added = [...(await addMany(first, 20)), await add(first, 2_500_000)]
@@ -149,7 +149,7 @@ describe('a shared store that is out during uploads', () => {
     }
   })
 
-  it('costs an upload 200 ms at most while it is silent, whatever its size', { timeout: 120_000 }, async () => {
+  it('delays an upload of any size by 200 ms at most while it is silent', { timeout: 120_000 }, async () => {
     const gateway = await start(data)
     const median = (all: readonly Added[]) => all.map(({ ms }) => ms).sort((a, b) => a - b)[all.length >> 1] ?? 0
     for (const bytes of [2000, 3_500_000]) {
@@ -168,7 +168,7 @@ describe('a shared store that is out during uploads', () => {
     }
   })
 
-  it('is given up on for one upload on an operator’s word', async () => {
+  it('does not get an upload that the operator gave up on (DELETE)', async () => {
     const gateway = await start(data)
     s3.silence()
     const { path } = await add(gateway)

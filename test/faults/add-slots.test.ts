@@ -64,7 +64,7 @@ describe(`${places} uploads of 2 KiB a second from one address`, () => {
     ['elsewhere', '203.0.113.2'],
     ['the same address', '203.0.113.1'],
   ] as const)
-    it(`keep no honest upload from ${who} away`, async () => {
+    it(`do not keep out an honest upload from ${who}`, async () => {
       await withDrips(async ({ url }) => {
         const statuses: number[] = []
         for (let turn = 0; turn < 20; turn++) statuses.push(await add(url, client))

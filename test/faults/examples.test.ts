@@ -72,7 +72,7 @@ describe('cluster.yaml', () => {
 })
 
 describe('second-home.yaml', () => {
-  test('Kubo holds it, the service fetches it behind the answer, and it is read from either', async () => {
+  test('Kubo holds an upload, the service fetches it after the answer, and either can be read from', async () => {
     const kubo = await started(startStandIn(kuboApi))
     const gateway = await started(startUpstream({ blocks: kubo.blocks }))
     const isAnswered = Promise.withResolvers<void>()
@@ -112,7 +112,7 @@ describe('second-home.yaml', () => {
 })
 
 describe('redis.yaml', () => {
-  test('instances share what is in Redis, and what it forgot is read from Kubo', async () => {
+  test('instances share blocks in Redis, and read evicted blocks from Kubo', async () => {
     const redis = await startRedisServer()
     await started({ close: () => redis.stop() })
     const kubo = await started(startStandIn(kuboApi))

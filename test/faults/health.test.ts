@@ -79,9 +79,9 @@ function allHad(outcomes: readonly Outcome[]): void {
 const shareHad = (outcomes: readonly Outcome[]): number =>
   outcomes.filter(({ status }) => status === 200).length / outcomes.length
 
-describe('upstreams that are ill for a while', { concurrency: true }, () => {
+describe('upstreams that fail for a while', { concurrency: true }, () => {
   for (const count of isLong ? [1, 3] : [3]) {
-    test(`a hiccup of ${count}: silent while 64 cold requests are under way, and soon after it everything is had`, async () => {
+    test(`a hiccup of ${count} during 64 cold requests: every file is readable soon after it`, async () => {
       const hiccupMs = isLong ? 6 * second : 1.5 * second
       const upstreams = Array.from({ length: count }, () => ({ delayMs: 30 }))
       await trial({ files: isLong ? 200 : 100, upstreams }, async ({ upstreams, cold }) => {
@@ -97,7 +97,7 @@ describe('upstreams that are ill for a while', { concurrency: true }, () => {
     })
   }
 
-  test('flapping, half a second well and half a second gone: hardly a read is lost meanwhile, none is called absent', async () => {
+  test('upstreams that flap every half second: hardly a read fails, none is 404', async () => {
     const ms = isLong ? 30 * second : 3 * second
     await trial({ files: ms / 100 + 40, upstreams: [{ delayMs: 20 }] }, async ({ upstreams, cold }) => {
       allHad([await ask(cold())])
@@ -117,7 +117,7 @@ describe('upstreams that are ill for a while', { concurrency: true }, () => {
   })
 
   const chaosMs = isLong ? 100 * second : 4 * second
-  test(`chaos for ${chaosMs / second} s: hiccups, queues and long searches, and 99.9 % of what exists is had`, async () => {
+  test(`chaos for ${chaosMs / second} s: hiccups, queues and long searches, and 99.9 % of existing files are served`, async () => {
     const upstreams = [
       { delayMs: 30, searchMs: 12 * second },
       { delayMs: 60, atOnce: 8, searchMs: 12 * second },
@@ -140,9 +140,9 @@ describe('upstreams that are ill for a while', { concurrency: true }, () => {
   })
 })
 
-describe('more than upstreams can do', () => {
+describe('more requests than the upstreams can answer', () => {
   for (const count of isLong ? [700, 2000] : [300]) {
-    test(`${count} cold files at once, one healthy upstream of 300 ms: had, or told when to come back, and all is had after it`, async () => {
+    test(`${count} cold files at once from one upstream of 300 ms: 200, or 503 with Retry-After and 200 later`, async () => {
       const upstreams = [{ delayMs: 300 }]
       const retrieval = isLong ? {} : { deadline: '2s' }
       await trial({ files: count + 30, upstreams, retrieval }, async ({ cold }) => {
@@ -155,7 +155,7 @@ describe('more than upstreams can do', () => {
     })
   }
 
-  test('350 cold things of two blocks at once, of an upstream that gives no CAR: what has begun is finished, and CAR is asked for by a few', async () => {
+  test('350 cold files of two blocks from an upstream without CAR: begun answers are finished, few ask for CAR', async () => {
     const upstreams = [{ delayMs: 200 }]
     await trial({ files: 0, upstreams, retrieval: { deadline: '2s' } }, async ({ at, upstreams }) => {
       const [one] = upstreams as [ProgrammableUpstream]
@@ -175,7 +175,7 @@ describe('more than upstreams can do', () => {
 
   for (const perSecond of isLong ? [1, 3, 10] : [10]) {
     const ms = isLong ? 60 * second : 2 * second
-    test(`${perSecond} absent CIDs a second, which upstreams search for long: what exists goes on being had`, async () => {
+    test(`${perSecond} absent CIDs a second that upstreams search for long: existing files are still served`, async () => {
       const upstreams = [
         { delayMs: 40, searchMs: 12 * second },
         { delayMs: 80, searchMs: 12 * second },
@@ -192,7 +192,7 @@ describe('more than upstreams can do', () => {
     })
   }
 
-  test('an upstream that allows 200 a minute, and 80 at once: each is had', async () => {
+  test('an upstream with a rate limit of 200 a minute, 80 requests at once: each is served', async () => {
     await trial({ files: 80, upstreams: [{ more: { perMinute: 200 } }] }, async ({ upstreams, cold }) => {
       allHad(await Promise.all(Array.from({ length: 80 }, () => ask(cold()))))
       assert.ok(upstreams.every(({ asked }) => asked.length <= 200))

@@ -60,7 +60,7 @@ before(async () => {
 })
 
 for (const [what, make] of Object.entries(stores)) {
-  describe(`names that instances share over ${what}`, () => {
+  describe(`IPNS records shared by instances over ${what}`, () => {
     let store: Store
     let upstream: ProgrammableUpstream
     let key: TestKey
@@ -113,7 +113,7 @@ for (const [what, make] of Object.entries(stores)) {
       }
     }
 
-    test('a second one with an empty disk and no upstream resolves what the first one proved', async () => {
+    test('an instance with an empty disk and no upstream resolves a record that another one stored', async () => {
       const record = await hello()
       upstream.records.set(key.name, record)
       assert.ok(isHello(await get(await start(true))))
@@ -129,7 +129,7 @@ for (const [what, make] of Object.entries(stores)) {
       assert.equal(unknown.status, 412)
     })
 
-    test('a record that its key did not sign is served to nobody, and is written over by a good one', async () => {
+    test('a forged record in the store is never served, and a valid one overwrites it', async () => {
       const record = await hello()
       store.write(key, Buffer.from(record.map((byte, index) => (index === 40 ? byte ^ 1 : byte))))
       assert.equal((await get(await start(false))).status, 404)
@@ -140,7 +140,7 @@ for (const [what, make] of Object.entries(stores)) {
       assert.ok(isHello(await get(await start(false))))
     })
 
-    test('the newest wins, wherever it is: an older one is not served, and does not take its place', async () => {
+    test('the newest record wins: an older one is not served and does not overwrite it', async () => {
       const [older, newer] = [await hello(), await json()]
       store.write(key, newer)
       upstream.records.set(key.name, older)
@@ -156,7 +156,7 @@ for (const [what, make] of Object.entries(stores)) {
       assert.ok(holds(newer))
     })
 
-    test('a record is served until its own end, and not a moment longer', async () => {
+    test('a record is served until its validity ends, and not longer', async () => {
       // The content is there, and no upstream has a record.
       store.write(key, await hello({ lifetimeMs: 2 * hour }))
       const second = await start(true)
@@ -166,14 +166,14 @@ for (const [what, make] of Object.entries(stores)) {
       assert.equal((await get(await start(true))).status, 404)
     })
 
-    test('one that has ended still tells an older one from a newer one', async () => {
+    test('an expired record still keeps out older ones', async () => {
       store.write(key, await json({ lifetimeMs: hour }))
       upstream.records.set(key.name, await hello({ lifetimeMs: 24 * hour }))
       clock.shift(hour)
       assert.equal((await get(await start(true))).status, 404)
     })
 
-    test('upstreams that say nothing cost a name that is here a second', async () => {
+    test('silent upstreams delay a name in the store by one second', async () => {
       store.write(key, await hello())
       const second = await start(true)
       upstream.fault = ({ url }) => (url.startsWith('/ipns/') ? { kind: 'silent' } : undefined)
@@ -181,7 +181,7 @@ for (const [what, make] of Object.entries(stores)) {
       assert.ok(isHello(answer) && answer.ms < 1_900, `${answer.ms} ms`)
     })
 
-    test('a store that says nothing holds up no name, and none is lost to it', async () => {
+    test('a silent store delays no name and loses none', async () => {
       const names = await Promise.all(
         Array.from({ length: 8 }, async () => {
           const one = createKey()
@@ -209,7 +209,7 @@ for (const [what, make] of Object.entries(stores)) {
       )
     })
 
-    test('a store that was out gets what it lacks when it is back', async () => {
+    test('a store that was down gets the records it lacks when it is back', async () => {
       const record = await hello({ ttlMs: 1000 })
       upstream.records.set(key.name, record)
       const first = await start(true, '1s')

@@ -69,15 +69,15 @@ const isJson = ({ headers }: Fetched) => headers.etag === `"${all.files.json.cid
 const attemptsOf = ({ body }: Fetched) =>
   (JSON.parse(body.toString()) as { attempts: { upstream: string; outcome: string }[] }).attempts
 
-describe('names, when upstreams lie or fail', () => {
-  test('the newest record wins, whoever sends it, and however late within reason', async () => {
+describe('IPNS names when upstreams lie or fail', () => {
+  test('the newest record wins, from any upstream, also when it comes late', async () => {
     one.records.set(key.name, await hello())
     two.records.set(key.name, await json())
     two.delayMs = 150
     assert.ok(isJson(await get()))
   })
 
-  test('who forges loses: another key, a spoiled signature, a page with 200', async () => {
+  test('a forged record is refused: another key, a spoiled signature, a page with 200', async () => {
     const forged = await createKey().record(`/ipfs/${all.files.json.cid}`, { sequence: 99 })
     one.records.set(key.name, forged)
     two.records.set(key.name, await json())
@@ -93,7 +93,7 @@ describe('names, when upstreams lie or fail', () => {
     assert.ok(isHello(await get(`/ipfs/${all.files.hello.cid}`)), 'for blocks they are asked as ever')
   })
 
-  test('when all there is is forged it is 502 with the account of it, and nothing is kept', async () => {
+  test('only forged records: 502 that says so, and nothing is stored', async () => {
     const forged = await createKey().record(`/ipfs/${all.files.json.cid}`)
     for (const upstream of [one, two, three]) upstream.records.set(key.name, forged)
     const answer = await get()
@@ -107,7 +107,7 @@ describe('names, when upstreams lie or fail', () => {
     await start()
   })
 
-  test('nobody brings back an old record: not later, not after a restart', async () => {
+  test('an older record never replaces a newer one, also not after a restart', async () => {
     one.records.set(key.name, await json())
     assert.ok(isJson(await get()))
     for (const upstream of [one, two, three])
@@ -119,7 +119,7 @@ describe('names, when upstreams lie or fail', () => {
     assert.ok(isJson(await get()))
   })
 
-  test('nor when the newer one has ended, also not after a restart; one that is newer still is served', async () => {
+  test('an older record is not served after the newer one has expired; a still newer one is', async () => {
     one.records.set(key.name, await json({ lifetimeMs: hour }))
     assert.ok(isJson(await get()))
     for (const upstream of [one, two, three]) upstream.records.set(key.name, await hello({ lifetimeMs: 24 * hour }))
@@ -132,12 +132,12 @@ describe('names, when upstreams lie or fail', () => {
     assert.ok(isHello(await get()))
   })
 
-  test('what is past its end is nothing, and what comes near it is kept no longer', async () => {
+  test('an expired record is refused, and one near its end is kept no longer than that', async () => {
     for (const upstream of [one, two, three]) upstream.records.set(key.name, await hello({ lifetimeMs: -1000 }))
     assert.equal((await get()).status, 404)
   })
 
-  test('with every upstream gone the last valid record serves, stale, until its end and not a moment longer', async () => {
+  test('with every upstream down the last valid record is served, stale, until it expires', async () => {
     one.records.set(key.name, await hello({ lifetimeMs: 2 * hour }))
     assert.ok(isHello(await get()))
     silence()
@@ -153,7 +153,7 @@ describe('names, when upstreams lie or fail', () => {
     assert.equal(gone.headers['cache-control'], 'no-store')
   })
 
-  test('also over a restart, from the disk, and read as carefully as from the network', async () => {
+  test('a record on the disk is served after a restart, and verified like one from the network', async () => {
     one.records.set(key.name, await hello({ lifetimeMs: 2 * hour }))
     assert.ok(isHello(await get()))
     silence()
@@ -173,7 +173,7 @@ describe('names, when upstreams lie or fail', () => {
     await start()
   })
 
-  test('who is silent costs those who know something a second, and those who know nothing the deadline', async () => {
+  test('a silent upstream delays a known name by a second, an unknown one until the deadline', async () => {
     one.records.set(key.name, await hello())
     assert.ok(isHello(await get()))
     for (const upstream of [one, two, three]) upstream.fault = { kind: 'silent' }
@@ -185,7 +185,7 @@ describe('names, when upstreams lie or fail', () => {
     assert.ok(unknown.ms < 2_500, `${unknown.ms} ms`)
   })
 
-  test('a name that a thousand ask for at once is asked for once', async () => {
+  test('a thousand requests for one name at once ask the upstream once', async () => {
     one.records.set(key.name, await hello())
     one.delayMs = 50
     const answers = await inParallel(Array.from({ length: 1000 }), 200, () => get())
@@ -193,7 +193,7 @@ describe('names, when upstreams lie or fail', () => {
     assert.equal(one.asked.filter(({ url }) => url.startsWith('/ipns/')).length, 1)
   })
 
-  test('names that nobody has do not make an upstream look ill, and one that is throttled is left alone', async () => {
+  test('absent names do not make an upstream unhealthy, and a throttling one is not asked', async () => {
     one.fault = ({ url }) =>
       url.startsWith('/ipns/') ? { kind: 'status', status: 500, body: 'routing: not found' } : undefined
     two.fault = one.fault

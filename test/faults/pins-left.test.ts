@@ -68,7 +68,7 @@ const folders: Readonly<Record<string, () => Record<string, unknown>>> = {
 
 for (const [what, embedded] of Object.entries(folders))
   describe(what, () => {
-    test('is read after a reload that names another provider, and after a restart', async () => {
+    test('is readable after a reload that names another provider, and after a restart', async () => {
       const first = await start(configOf({ providers: [embedded()] }))
       const path = await add(first)
       await isWhole(first, path)
@@ -77,14 +77,14 @@ for (const [what, embedded] of Object.entries(folders))
       await isWhole(await start(configOf(other())), path)
     })
 
-    test('is read where nothing is uploaded any more, and in thin mode', async () => {
+    test('is readable on a gateway without uploads, and in thin mode', async () => {
       const path = await add(await start(configOf({ providers: [embedded()] })))
       await isWhole(await start(configOf({ providers: [] })), path)
       await isWhole(await start(configOf({ providers: [] }, { upload: { through: `${kubo.url}/api/v0` } })), path)
     })
   })
 
-test('two folders are read beside a third', async () => {
+test('pins in two former folders are readable beside the current one', async () => {
   const paths: string[] = []
   for (const path of ['one', 'two']) {
     const { listen } = await start(configOf({ providers: [{ use: 'embedded', path: join(data, path) }] }))

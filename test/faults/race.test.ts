@@ -66,7 +66,7 @@ const nasty: Record<string, Fault> = {
   'a dripper of 64 KiB/s': { kind: 'pace', bytesPerSecond: 64 * 1024 },
 }
 
-describe(`an honest upstream of 60 ms beside a nasty one, ${most} files of 1 MiB`, () => {
+describe(`an honest upstream of 60 ms beside a misbehaving one, ${most} files of 1 MiB`, () => {
   const blocks: BlockMap = new Map()
   let all: FileFixture[]
   let honest: ProgrammableUpstream
@@ -94,7 +94,7 @@ describe(`an honest upstream of 60 ms beside a nasty one, ${most} files of 1 MiB
         })
 })
 
-test('an upstream that begins and then stalls is all there is: 404 at the deadline, which says so', async () => {
+test('the only upstream begins and then stalls: 404 at the deadline that says so', async () => {
   const blocks: BlockMap = new Map()
   const { cid } = await addFile(blocks, noise(mib, 7), 'v0')
   const staller = await upstream(blocks, { kind: 'stall', after: 400 })
@@ -107,10 +107,10 @@ test('an upstream that begins and then stalls is all there is: 404 at the deadli
   assert.ok(attempts.length <= 2, JSON.stringify(attempts)) // a single block may have been asked for beside it
 })
 
-describe('a large file', () => {
+describe('a large file from a slow upstream', () => {
   for (const share of [0.05, 0.5])
     for (const readers of [1, 50])
-      test(`its source stalls at ${share * 100} %, ${readers} readers: no client waits for long`, async () => {
+      test(`its upstream stalls at ${share * 100} %, ${readers} readers: no client waits for long`, async () => {
         const blocks: BlockMap = new Map()
         const size = mibFor(readers) * mib
         const lesson = await addFile(blocks, noise(2 * mib, 3), 'v0')
@@ -129,7 +129,7 @@ describe('a large file', () => {
       })
 
   for (const readers of [1, 50])
-    test(`from an upstream of 60 ms that knows single blocks only, ${readers} readers: not one block a round trip`, async () => {
+    test(`from an upstream of 60 ms without CAR, ${readers} readers: blocks are requested in parallel`, async () => {
       const blocks: BlockMap = new Map()
       const size = mibFor(readers) * mib
       const { cid } = await addFile(blocks, noise(size, 5), 'v0')

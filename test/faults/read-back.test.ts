@@ -91,7 +91,7 @@ async function place({ api, plain = false }: Case): Promise<Place> {
 
 for (const [name, one] of Object.entries(cases))
   describe(name, () => {
-    test('what it holds is read from it by an instance that never saw it', async () => {
+    test('an instance that never saw an upload reads it from its provider', async () => {
       const { service, gateway } = await place(one)
       const provider = { name: 'home', ...one.provider({ url: service.url, gateway: gateway.url }) }
       const first = await start([provider])

@@ -119,7 +119,7 @@ function alive(): Record<string, number> {
   return { timers, gateways, watches: watches.begun - watches.ended }
 }
 
-test('a gateway that was loaded again many times keeps nothing of those before it', async () => {
+test('many reloads leak no gateway, timer, event-loop monitor or cache', async () => {
   let answered = 0
   const again = async (what: readonly Said[]) => {
     for (const [round, more] of what.entries()) {
