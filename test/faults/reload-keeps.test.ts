@@ -59,8 +59,8 @@ const hello = () => `/ipfs/${all.files.hello.cid}`
 const big = () => `/ipfs/${all.files.chunkedV1.cid}`
 const cacheStatus = ({ headers }: { headers: NodeJS.Dict<string | string[]> }) => String(headers['cache-status'])
 
-describe('what is in memory', () => {
-  test('is read after a reload, with every upstream gone', async () => {
+describe('a reload: blocks in memory', () => {
+  test('blocks in memory are served after a reload with every upstream down', async () => {
     const { get, reload } = await start({ cache: { hot: { maxBytes: 0 } } })
     assert.equal((await get(big())).status, 200)
     const asked = upstream.asked.length
@@ -72,7 +72,7 @@ describe('what is in memory', () => {
     assert.equal(upstream.asked.length, asked)
   })
 
-  test('is kept where another tier changes', async () => {
+  test('blocks in memory are kept when another tier changes', async () => {
     const cache = { hot: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '64MiB' }, { use: 'disk' }] }
     const { get, reload } = await start({ cache })
     await get(big())
@@ -87,7 +87,7 @@ describe('what is in memory', () => {
     assert.match(cacheStatus(await get(big())), /hit; detail=memory/)
   })
 
-  test('is let go where its own entry changes', async () => {
+  test('blocks in memory are dropped when the memory tier’s own entry changes', async () => {
     const { get, reload } = await start({ cache: { hot: { maxBytes: 0 } } })
     await get(hello())
     const cache = { hot: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '32MiB' }] }
@@ -98,10 +98,10 @@ describe('what is in memory', () => {
   })
 })
 
-describe('complete answers', () => {
+describe('a reload: the response cache', () => {
   const hotHits = async ({ counters }: Served) => (await counters()).get('cidgate_hot_hits_total')
 
-  test('stay hot', async () => {
+  test('cached answers stay cached', async () => {
     const one = await start()
     await one.get(hello())
     await one.get(hello())
@@ -118,7 +118,7 @@ describe('complete answers', () => {
     ['which proxies are believed', () => ({ trustedProxies: ['127.0.0.1'] })],
   ]
   for (const [what, more] of changes)
-    test(`are made anew when ${what} changes`, async () => {
+    test(`cached answers are dropped when ${what} changes`, async () => {
       const { get, reload } = await start()
       await get(hello())
       assert.match(cacheStatus(await get(hello())), /detail=hot/)
@@ -126,7 +126,7 @@ describe('complete answers', () => {
       assert.doesNotMatch(cacheStatus(await get(hello())), /detail=hot/)
     })
 
-  test('are not what a new denylist denies', async () => {
+  test('a cached answer that a new denylist denies is not served', async () => {
     const { get, reload } = await start()
     await get(hello())
     const list = await denylist(`${hello()}\n`)
@@ -135,8 +135,8 @@ describe('complete answers', () => {
   })
 })
 
-describe('a denylist', () => {
-  test('is read again by a reload, at once', async () => {
+describe('a reload: denylists', () => {
+  test('a reload reads the denylist again at once', async () => {
     const list = await denylist('')
     const { get, reload } = await start({ denylists: [list] })
     await get(hello())
@@ -147,7 +147,7 @@ describe('a denylist', () => {
     assert.equal((await get(big())).status, 200)
   })
 
-  test('that says the same as before leaves complete answers where they are', async () => {
+  test('an unchanged denylist keeps the cached answers', async () => {
     const list = await denylist(`${big()}\n`)
     const { get, reload } = await start({ denylists: [list] })
     await get(hello())
@@ -156,7 +156,7 @@ describe('a denylist', () => {
     assert.match(cacheStatus(await get(hello())), /detail=hot/)
   })
 
-  test('that cannot be read refuses the reload, and goes on denying', async () => {
+  test('an unreadable denylist refuses the reload, and the old one goes on denying', async () => {
     const list = await denylist(`${hello()}\n`)
     const { get, reload, log } = await start({ denylists: [list] })
     await rm(list)
@@ -174,8 +174,8 @@ describe('a denylist', () => {
   })
 })
 
-describe('what is known of an upstream', () => {
-  test('is known after a reload: the time it asked for, in Retry-After', async () => {
+describe('a reload: the health of an upstream', () => {
+  test('an upstream’s Retry-After is kept after a reload', async () => {
     const { get, reload, admin } = await start()
     upstream.fault = { kind: 'throttle', retryAfter: '900' }
     await get(hello())
@@ -187,7 +187,7 @@ describe('what is known of an upstream', () => {
     assert.match((await admin('/readyz')).body.toString(), /"upstream one","ok":false,"why":"cooling-down"/)
   })
 
-  test('is known after a reload: that it sent false bytes', async () => {
+  test('an upstream quarantined for false bytes stays so after a reload', async () => {
     const { get, reload } = await start()
     upstream.fault = { kind: 'wrongBytes', block: 0 }
     await get(hello())
@@ -198,7 +198,7 @@ describe('what is known of an upstream', () => {
     assert.equal(upstream.asked.length, asked)
   })
 
-  test('is known where another one comes and goes', async () => {
+  test('an upstream’s health is kept when another upstream is added and removed', async () => {
     const { get, reload } = await start()
     upstream.fault = { kind: 'throttle', retryAfter: '900' }
     await get(hello())
@@ -214,7 +214,7 @@ describe('what is known of an upstream', () => {
     assert.equal(upstream.asked.length, asked)
   })
 
-  test('is forgotten where its own entry changes', async () => {
+  test('an upstream’s health is forgotten when its own entry changes', async () => {
     const { get, reload } = await start()
     upstream.fault = { kind: 'throttle', retryAfter: '900' }
     await get(hello())
@@ -224,7 +224,7 @@ describe('what is known of an upstream', () => {
     assert.equal((await get(big())).status, 200)
   })
 
-  test('includes its connections', async () => {
+  test('connections to an upstream are kept after a reload', async () => {
     const { get, reload } = await start()
     await get(hello())
     const asked = upstream.asked.length
@@ -237,10 +237,10 @@ describe('what is known of an upstream', () => {
   })
 })
 
-describe('what nobody had', () => {
+describe('a reload: remembered absence (404)', () => {
   const absent = '/ipfs/bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy'
 
-  test('is remembered, and nobody is asked for it again', async () => {
+  test('an absent CID stays 404 and no upstream is asked again', async () => {
     const { get, reload } = await start({ retrieval: { notFound: { first: '50s' }, keepLooking: 0 } })
     assert.equal((await get(absent)).status, 404)
     const asked = upstream.asked.length
@@ -249,7 +249,7 @@ describe('what nobody had', () => {
     assert.equal(upstream.asked.length, asked)
   })
 
-  test('is asked for again where somebody else may have it', async () => {
+  test('an absent CID is asked for again when a new upstream may have it', async () => {
     const notFound = { first: '50s' }
     const { get, reload } = await start({ retrieval: { notFound, keepLooking: 0 } })
     const other = await another()
@@ -264,7 +264,7 @@ describe('what nobody had', () => {
   })
 })
 
-describe('names', () => {
+describe('a reload: names', () => {
   let dns: DnsServer
   before(async () => {
     dns = await startDnsServer()
@@ -273,7 +273,7 @@ describe('names', () => {
     await dns.close()
   })
 
-  test('are known as they were, a domain and a key', async () => {
+  test('resolved names are kept, of DNSLink and of IPNS', async () => {
     dns.texts.set('_dnslink.example.org', [`dnslink=${hello()}`])
     dns.ttl = 300
     const key = createKey()
@@ -294,7 +294,7 @@ describe('names', () => {
     assert.deepEqual([upstream.asked.length, dns.asked.length], [asked, questions])
   })
 
-  test('are asked of DNS again where another server is', async () => {
+  test('DNSLink names are asked for again when the DNS server changes', async () => {
     dns.texts.set('_dnslink.other.example', [`dnslink=${hello()}`])
     const { get, reload } = await start({ names: { dns: [dns.address] } })
     await get('/ipns/other.example')
@@ -305,7 +305,7 @@ describe('names', () => {
   })
 })
 
-describe('counters', () => {
+describe('a reload: counters', () => {
   const two = (more: Said = {}): Said => ({
     retrieval: {
       upstreams: [
@@ -315,7 +315,7 @@ describe('counters', () => {
     },
   })
 
-  test('never go back, whatever changes', async () => {
+  test('no counter goes back at any change', async () => {
     const cache = { hot: { maxBytes: '1MiB' }, tiers: [{ use: 'memory', maxBytes: '64MiB' }, { use: 'disk' }] }
     const one = await start({ cache, retrieval: {} })
     const traffic = async () => {
@@ -370,7 +370,7 @@ describe('counters', () => {
   })
 })
 
-describe('uploads', () => {
+describe('a reload: uploads', () => {
   let kubo: StandIn
   before(async () => {
     kubo = await startStandIn(kuboApi)
@@ -410,7 +410,7 @@ describe('uploads', () => {
     ['the uploads themselves', { upload: { concurrency: 3 } }],
   ]
   for (const [what, more] of changes)
-    test(`begun before a reload are read when they are acknowledged after it, where it changes ${what}`, async () => {
+    test(`uploads under way are readable once acknowledged, when a reload changes ${what}`, async () => {
       takesOnly()
       const pinning = { providers: [remote()] }
       const { url, get, reload } = await start({ pinning, retrieval: { upstreams: [] } })
@@ -430,7 +430,7 @@ describe('uploads', () => {
       assert.ok(answer.body.equals(noise(2_500_000, 77)))
     })
 
-  test('begun before a reload are held against a denylist that came with it', async () => {
+  test('uploads under way are checked against the denylist of the new configuration', async () => {
     const pinning = { providers: [local] }
     const { url, get, reload } = await start({ pinning })
     const { underWay, goOn } = await beginUpload(url, body(2_500_000, 78))
@@ -442,7 +442,7 @@ describe('uploads', () => {
     assert.equal((await get(path)).status, 410)
   })
 
-  test('that are not everywhere yet stand where they stood', async () => {
+  test('uploads that a provider lacks keep their state', async () => {
     kubo.script = () => ({ status: 503 })
     const pinning = { confirm: 1, providers: [local, remote()] }
     const { url, admin, reload } = await start({ pinning, retrieval: { upstreams: [] } })
@@ -462,7 +462,7 @@ describe('uploads', () => {
     assert.equal((await open()).open, 0)
   })
 
-  test('are as ready as they were: what was seen of a provider is known', async () => {
+  test('readiness for uploads is kept: probe results of providers are', async () => {
     kubo.script = () => ({ status: 503 })
     const pinning = { probeEvery: '1h', confirm: 1, providers: [remote()] }
     const { admin, reload } = await start({ pinning })
@@ -480,7 +480,7 @@ describe('uploads', () => {
   })
 })
 
-test('no request is lost while the configuration changes back and forth under load', async () => {
+test('reloads back and forth under load lose no request', async () => {
   const one = await start()
   let going = true
   const statuses = new Map<number, number>()
@@ -505,7 +505,7 @@ test('no request is lost while the configuration changes back and forth under lo
   assert.deepEqual([...statuses.keys()], [200])
 })
 
-test('a service is asked no more often because its gateway is loaded again', async () => {
+test('reloads do not probe a service more often', async () => {
   let asked = 0
   const service = createServer((_request, response) => {
     asked++

@@ -61,14 +61,14 @@ async function read(url: string, agent?: Agent): Promise<string> {
   return text
 }
 
-describe('reload', () => {
+describe('reload of the configuration', () => {
   let serving: Serving | undefined
   afterEach(async () => {
     await serving?.close()
     serving = undefined
   })
 
-  it('loses no request while it switches forty times under load', async () => {
+  it('loses no request in forty reloads under load', async () => {
     const stage = createStage()
     serving = await serve({ config: configOf(), ...stage })
     const url = `http://${serving.listen}/`
@@ -91,7 +91,7 @@ describe('reload', () => {
     assert.equal(new Set(stage.closed).size, 40)
   })
 
-  it('closes the old one only when its last request is answered', async () => {
+  it('closes the old gateway only after its last request is answered', async () => {
     const stage = createStage()
     serving = await serve({ config: configOf(), ...stage })
     const slow = read(`http://${serving.listen}/slow`)
@@ -105,7 +105,7 @@ describe('reload', () => {
     assert.deepEqual(stage.closed, [1])
   })
 
-  it('refuses a bad configuration with the lines it would have been refused with at start', async () => {
+  it('refuses a bad configuration with the same lines as at start', async () => {
     const stage = createStage()
     serving = await serve({ config: configOf(), ...stage })
     assert.equal(await serving.reload(() => configOf({ retreival: {}, listen: 'nowhere' })), false)
@@ -120,7 +120,7 @@ describe('reload', () => {
     assert.deepEqual(stage.closed, [])
   })
 
-  it('stays where it was when the new gateway cannot be made', async () => {
+  it('keeps the old gateway when the new one cannot be made', async () => {
     const stage = createStage()
     let fail = false
     const create = async () => {
@@ -138,7 +138,7 @@ describe('reload', () => {
     assert.match(String(stage.logged.at(-1)?.facts?.why), /the bucket is not there/)
   })
 
-  it('moves to another address, and answers at the old one what was asked there', async () => {
+  it('moves to another listen address, and finishes the requests at the old one', async () => {
     const stage = createStage()
     serving = await serve({ config: configOf(), ...stage })
     const before = serving.listen
@@ -154,7 +154,7 @@ describe('reload', () => {
     assert.equal(await slow, 'slow')
   })
 
-  it('stays at its address when the new one is taken', async () => {
+  it('stays at its listen address when the new one is in use', async () => {
     const stage = createStage()
     serving = await serve({ config: configOf(), ...stage })
     const before = serving.listen
@@ -167,7 +167,7 @@ describe('reload', () => {
     other.close()
   })
 
-  it('stops when what was asked is answered, and takes nothing new', async () => {
+  it('stops after the running requests, and accepts no new ones', async () => {
     const stage = createStage()
     const own = await serve({ config: configOf(), ...stage })
     const slow = read(`http://${own.listen}/slow`)
@@ -182,7 +182,7 @@ describe('reload', () => {
     assert.deepEqual(stage.closed, [1])
   })
 
-  it('cuts off what is not answered within the grace', async () => {
+  it('cuts off requests not answered within the grace period', async () => {
     const stage = createStage()
     const own = await serve({ config: configOf({ limits: { grace: '50ms' } }), ...stage })
     const slow = read(`http://${own.listen}/slow`)
@@ -193,7 +193,7 @@ describe('reload', () => {
     assert.deepEqual(stage.closed, [1])
   })
 
-  it('asks the admin handler at the admin address and nowhere else', async () => {
+  it('serves the admin handler at the admin address only', async () => {
     const stage = createStage()
     serving = await serve({ config: configOf(), ...stage })
     assert.equal(await read(`http://${serving.admin}/`), 'admin 1')

@@ -89,7 +89,7 @@ const paths = () => [
 
 for (const [name, make] of Object.entries(stores)) {
   describe(name, () => {
-    test('what one instance read another one serves, with every upstream dead', async () => {
+    test('an instance serves blocks that another one stored, with every upstream down', async () => {
       const store = await make()
       const first = await start(store)
       for (const { path, bytes } of paths()) assert.ok((await fetchAll(`${first.url}${path}`)).body.equals(bytes), path)
@@ -110,7 +110,7 @@ for (const [name, make] of Object.entries(stores)) {
       }
     })
 
-    test('written over in the store: never served, and the right bytes are', async () => {
+    test('blocks overwritten in the store are never served; the right bytes are', async () => {
       const store = await make()
       const first = await start(store)
       const { cid, bytes } = all.files.chunkedV0
@@ -127,7 +127,7 @@ for (const [name, make] of Object.entries(stores)) {
       }
     })
 
-    test('slower than usual: waited for, when every upstream is dead', async () => {
+    test('a slow store is waited for when every upstream is down', async () => {
       const store = await make()
       const first = await start(store)
       const { chunkedV0, hello } = all.files
@@ -148,7 +148,7 @@ for (const [name, make] of Object.entries(stores)) {
       }
     })
 
-    test('silent: readers are served, and after a few calls hardly later than without it', async () => {
+    test('a silent store: reads succeed, and soon without delay', async () => {
       const store = await make()
       const at = await start(store, '500ms')
       try {

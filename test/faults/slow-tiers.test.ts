@@ -97,7 +97,7 @@ for (const { what, make } of ways) {
       ['from the start', false],
       ['after a good start', true],
     ] as const)
-      test(`${when}: every file comes soon, and before long the store is not asked any more`, () =>
+      test(`${when}: every file is served soon, and soon the store is not asked any more`, () =>
         withStore(
           (store) => void (isGoodAtFirst || make(store)),
           async ({ at, store }) => {
@@ -119,7 +119,7 @@ for (const { what, make } of ways) {
   })
 }
 
-test('an S3 that drips what it has: the upstream brings it, and before long nobody waits for the store', () =>
+test('an S3 that drips: the upstream serves instead, and soon no read waits for the store', () =>
   withStore(
     () => {},
     async ({ at, store }) => {
@@ -140,9 +140,9 @@ test('an S3 that drips what it has: the upstream brings it, and before long nobo
     },
   ))
 
-describe('uploads', () => {
+describe('uploads beside a slow S3', () => {
   for (const { what, make } of ways)
-    test(`are not held up by an S3 that ${what}, the first one neither`, () =>
+    test(`are not delayed by an S3 that ${what}, also not the first one`, () =>
       withStore(
         () => {},
         async ({ at, store }) => {
@@ -157,7 +157,7 @@ describe('uploads', () => {
         },
       ))
 
-  test('one of many blocks waits for a store that hangs once, and not for each block', () =>
+  test('an upload of many blocks waits once for a store that hangs, not for each block', () =>
     withStore(
       () => {},
       async ({ at, store }) => {
@@ -173,7 +173,7 @@ describe('uploads', () => {
 })
 
 describe('a file of 80 blocks and an S3 of 100 ms', () => {
-  test('cold: it is asked for the root and hardly more, gets every block, and is read from by the next gateway in parallel', async () => {
+  test('cold: S3 is asked for little more than the root, gets every block, and serves the next gateway in parallel', async () => {
     const store = await startS3Server()
     store.faults = { slowMs: 100 }
     const first = await start(store)
@@ -196,7 +196,7 @@ describe('a file of 80 blocks and an S3 of 100 ms', () => {
     }
   })
 
-  test('it hangs: the file comes as without it, and nothing is lost but what the store has no room for', () =>
+  test('S3 hangs: the file is served within seconds, and the store gets every block once it is back', () =>
     withStore(
       (store) => store.silence(),
       async ({ at, store }) => {
@@ -210,7 +210,7 @@ describe('a file of 80 blocks and an S3 of 100 ms', () => {
     ))
 })
 
-test('an S3 that hung and is back is read from again within seconds', () =>
+test('an S3 that hung is read from again within seconds after it is back', () =>
   withStore(
     () => {},
     async ({ at, store }) => {
@@ -233,7 +233,7 @@ test('an S3 that hung and is back is read from again within seconds', () =>
     },
   ))
 
-test('a burst of misses: what lies on the disk is had, although the upstream is silent, and the disk is not passed over', async () => {
+test('a burst of misses with a silent upstream: blocks on the disk are served, and the disk is not skipped', async () => {
   const at = await startGateway({
     upstreams: [{ name: 'near', url: upstream.url }],
     config: {

@@ -37,8 +37,8 @@ beforeEach(async () => {
 })
 afterEach(() => rm(data, { recursive: true, force: true }))
 
-describe('a gateway that starts', () => {
-  it('has every upload that waits for a provider from its first answer on', async () => {
+describe('start of a gateway', () => {
+  it('serves every upload that waits for a provider from the first answer on', async () => {
     const kubo = await startStandIn(kuboApi)
     kubo.script = () => ({ status: 503 })
     const providers = [{ name: 'kubo', use: 'kubo', url: kubo.url, auth: { bearer: token } }]
@@ -70,7 +70,7 @@ describe('a gateway that starts', () => {
     }
   })
 
-  it('lets what comes before it is ready wait, and says so on its admin address', async () => {
+  it('makes early requests wait until it is ready, and says so at the admin address', async () => {
     const made = Promise.withResolvers<void>()
     const handler: RequestListener = (_request, response) => void response.end('here')
     const create = async (): Promise<Replaceable> => {
@@ -98,7 +98,7 @@ describe('a gateway that starts', () => {
     await (await serving).close()
   })
 
-  it('that cannot be made closes what it opened', async () => {
+  it('closes what it opened when it fails', async () => {
     const addresses = await freeAddresses()
     const config = parseConfig({ data, retrieval: { upstreams: [] }, ...addresses })
     const create = () => Promise.reject(new Error('it is not to be'))
@@ -109,7 +109,7 @@ describe('a gateway that starts', () => {
 
 describe('/readyz?for=uploads', () => {
   for (const folder of ['uploads', 'journal'])
-    it(`says when no upload can be taken any more: ${folder} is a file`, async () => {
+    it(`is 503 when the disk takes no uploads: ${folder} is a file`, async () => {
       const gateway = await startGateway({ data, config: { pinning: { probeEvery: '20ms' } } })
       try {
         const ask = () => supertest(gateway.gateway.admin).get('/readyz?for=uploads')

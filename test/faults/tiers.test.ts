@@ -41,8 +41,8 @@ const files = async (): Promise<string[]> =>
     .filter((one) => one.isFile())
     .map((one) => join(one.parentPath, one.name))
 
-describe('every upstream is dead', () => {
-  test('what was read before is served, by a new process too', async () => {
+describe('every upstream is down', () => {
+  test('blocks read before are served from the disk, also by a new process', async () => {
     const before = await start()
     for (const { path, bytes } of paths()) assert.ok((await fetchAll(`${before.url}${path}`)).body.equals(bytes), path)
     await before.close()
@@ -64,7 +64,7 @@ describe('every upstream is dead', () => {
   })
 })
 
-describe('the disk rots', () => {
+describe('damaged blocks in the disk tier', () => {
   beforeEach(() => rm(join(data, 'cache'), { recursive: true, force: true }))
 
   const damage: [name: string, change: (bytes: Buffer) => Uint8Array][] = [
@@ -74,7 +74,7 @@ describe('the disk rots', () => {
     ['files are huge', () => new Uint8Array(3 * 1024 * 1024)],
   ]
   for (const [name, change] of damage) {
-    test(`${name}: never served; the right bytes are, and take their place`, async () => {
+    test(`${name}: never served; the right bytes are served and stored`, async () => {
       const { cid, bytes } = all.files.chunkedV0
       const fill = await start()
       await fetchAll(`${fill.url}/ipfs/${cid}`)

@@ -83,8 +83,8 @@ async function add(url: string, body: Uint8Array): Promise<string> {
   return (json['cids'] as [string])[0]
 }
 
-describe('a second process over the data folder of one that runs', { timeout: 120_000 }, () => {
-  it('ends with one line that names the folder and the process, and no upload is lost to it', async () => {
+describe('a second process over a data folder in use', { timeout: 120_000 }, () => {
+  it('ends with one line that names the folder and the process, and no upload is lost', async () => {
     kubo.script = () => ({ status: 503 })
     const first = await start()
     const url = (await first.url) as string
@@ -122,7 +122,7 @@ describe('a second process over the data folder of one that runs', { timeout: 12
     assert.equal(entries.length, added.size)
   })
 
-  it('takes the folder over at once where the first one was killed', async () => {
+  it('takes the folder over at once after the first process was killed', async () => {
     kubo.script = () => ({ status: 503 })
     const first = await start()
     const body = randomBytes(2000)
@@ -137,7 +137,7 @@ describe('a second process over the data folder of one that runs', { timeout: 12
     assert.equal(JSON.parse(await readFile(join(data, 'owner.json'), 'utf8')).pid, second.child.pid)
   })
 
-  it('is one of several that start at the same moment, after one that was killed: one of them runs', async () => {
+  it('starts at the same moment as others after a kill: exactly one of them runs', async () => {
     const first = await start()
     await first.url
     first.child.kill('SIGKILL')
@@ -149,7 +149,7 @@ describe('a second process over the data folder of one that runs', { timeout: 12
       if (urls[index] === undefined) assert.equal(await code, 2, said())
   })
 
-  it('is held off while the first one only stands still', async () => {
+  it('is refused while the first process is only paused (SIGSTOP)', async () => {
     const first = await start()
     await first.url
     first.child.kill('SIGSTOP')
@@ -158,7 +158,7 @@ describe('a second process over the data folder of one that runs', { timeout: 12
     first.child.kill('SIGCONT')
   })
 
-  it('may start when the first one has stopped in order', async () => {
+  it('may start after the first process has stopped', async () => {
     const first = await start()
     await first.url
     first.child.kill('SIGTERM')
@@ -169,8 +169,8 @@ describe('a second process over the data folder of one that runs', { timeout: 12
   })
 })
 
-describe('gateways of one process', { timeout: 60_000 }, () => {
-  it('share a data folder, and give it back with the last of them', async () => {
+describe('several gateways in one process', { timeout: 60_000 }, () => {
+  it('share a data folder, and release it with the last of them', async () => {
     const config = { data, admin: false, retrieval: { upstreams: [] } } as const
     const one = await startedGateway(config, { log: silentLog })
     const other = await startedGateway(config, { log: silentLog })

@@ -33,8 +33,8 @@ const gateway = async (
 /** CIDGATE_TEST_FILES=1000 is the promise as it is written. */
 const most = Number(process.env['CIDGATE_TEST_FILES'] ?? 300)
 
-describe('one healthy at 30 ms, one silent, one that lies with 200', () => {
-  test('hundreds of files byte for byte, hardly slower than the healthy one alone, and hardly a request more', async () => {
+describe('one healthy upstream of 30 ms, one silent, one that sends false bytes', () => {
+  test('hundreds of files are right, with little more time and requests than the healthy one alone', async () => {
     const blocks: BlockMap = new Map()
     const files = await distinctFiles(blocks, most, 2000)
     const healthy = await upstream(blocks, undefined, 30)
@@ -82,7 +82,7 @@ describe(`200 clients for one cold file of ${mib} MiB`, () => {
       assert.ok(answer.body.equals(bytes))
     })
 
-  test('one answer of one upstream, and all get the right bytes', async () => {
+  test('one answer of one upstream serves all of them the right bytes', async () => {
     const blocks: BlockMap = new Map()
     const { cid, bytes } = await addFile(blocks, noise(size, 11), 'v0')
     const one = await upstream(blocks)
@@ -93,7 +93,7 @@ describe(`200 clients for one cold file of ${mib} MiB`, () => {
     assert.ok(one.asked.length + two.asked.length <= 2, `${one.asked.length} + ${two.asked.length} requests`)
   })
 
-  test('the winner is killed at half: all get the right bytes, and only the rest is fetched again', async () => {
+  test('the upstream is killed half way: all get the right bytes, and only the rest is fetched again', async () => {
     const blocks: BlockMap = new Map()
     const { cid, bytes } = await addFile(blocks, noise(size, 12), 'v0')
     const one = await upstream(blocks, { kind: 'cut', after: size / 2 })
@@ -105,8 +105,8 @@ describe(`200 clients for one cold file of ${mib} MiB`, () => {
   })
 })
 
-describe('a CID nobody has', () => {
-  test('404 at the deadline, then from memory, then a hit when an upstream got it: never slow in between', async () => {
+describe('a CID that no upstream has', () => {
+  test('404 at the deadline, then 404 from memory, then 200 once an upstream has it', async () => {
     const blocks: BlockMap = new Map()
     const later: BlockMap = new Map()
     const { cid, bytes } = await addFile(later, noise(700_000, 13))
@@ -149,7 +149,7 @@ describe('a CID nobody has', () => {
     assert.ok(empty.asked.length - asked <= 4, `asked ${empty.asked.length - asked} times meanwhile`)
   })
 
-  test('many who miss the same block in time, or with no search behind them: each has its 404, and nothing breaks', async () => {
+  test('many requests for the same absent block, with or without a background search: each gets its 404', async () => {
     const silent = await upstream(new Map(), { kind: 'silent' })
     const { cid } = await addFile(new Map(), noise(1000, 14))
     for (const keepLooking of ['20s', 0]) {
@@ -161,7 +161,7 @@ describe('a CID nobody has', () => {
     }
   })
 
-  test('nobody could be asked: said so, not remembered', async () => {
+  test('no upstream could be asked: the answer says so and is not remembered', async () => {
     const dead = await upstream(all.blocks, { kind: 'refuse' })
     const at = await gateway({ dead })
     const url = `${at.url}/ipfs/${all.files.hello.cid}`
@@ -197,7 +197,7 @@ describe('a failure after the first byte', () => {
   }
 })
 
-test('an upstream that answered 500 for a second: its files are 200 again within two seconds', async () => {
+test('an upstream that answered 500 for a second: its files are 200 within two seconds', async () => {
   const blocks: BlockMap = new Map()
   const files = await distinctFiles(blocks, 100, 2000)
   const one = await upstream(blocks)
@@ -212,8 +212,8 @@ test('an upstream that answered 500 for a second: its files are 200 again within
   assert.deepEqual(new Set(answers.map(({ status }) => status)), new Set([200]))
 })
 
-describe('throttling', () => {
-  test('Retry-After: 900 is kept: no request more to it, and the others serve', async () => {
+describe('an upstream that throttles', () => {
+  test('Retry-After: 900 is obeyed: it gets no more requests, and the others serve', async () => {
     const busy = await upstream(all.blocks, { kind: 'throttle', retryAfter: '900' })
     const free = await upstream(all.blocks)
     const at = await gateway({ busy, free })
