@@ -46,7 +46,7 @@ type Parts = {
   readonly pool: {
     readonly members: readonly {
       readonly upstream: { readonly name: string }
-      readonly standing: {
+      readonly health: {
         readonly counts: Readonly<Record<string, number>>
         state(key: string): { readonly state: string }
       }
@@ -113,16 +113,16 @@ export function describeGateway(metrics: Metrics, parts: Parts): void {
     [...corrupt].map(([tier, value]) => ({ labels: { tier }, value })),
   )
   metrics.add('cidgate_upstream_requests_total', 'counter', 'Requests to an upstream, by outcome.', () =>
-    pool.members.flatMap(({ upstream, standing }) =>
-      Object.entries(standing.counts).map(([outcome, value]) => ({
+    pool.members.flatMap(({ upstream, health }) =>
+      Object.entries(health.counts).map(([outcome, value]) => ({
         labels: { upstream: upstream.name, outcome },
         value,
       })),
     ),
   )
   metrics.add('cidgate_upstream_state', 'gauge', 'Whether an upstream may be asked now, and if not, why.', () =>
-    pool.members.map(({ upstream, standing }) => ({
-      labels: { upstream: upstream.name, state: standing.state('').state },
+    pool.members.map(({ upstream, health }) => ({
+      labels: { upstream: upstream.name, state: health.state('').state },
       value: 1,
     })),
   )

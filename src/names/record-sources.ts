@@ -17,15 +17,15 @@ export function recordSources(options: { readonly pool: Pool; readonly clock: Cl
   // By key: one record that this gateway cannot read must not cost the upstream all other names.
   const liars = new LRUCache<string, number>({ max: 10_000 })
 
-  const sourceOf = ({ upstream, standing }: Member, spentOn: string): RecordSource => ({
+  const sourceOf = ({ upstream, health }: Member, spentOn: string): RecordSource => ({
     name: upstream.name,
     async record(key, signal) {
       if (!upstream.record) throw new Failure('not-found', `${upstream.name} has no records`, { source: 'upstream' })
-      const ask = await standing.enter({ kind: 'block', key: spentOn }, signal)
+      const ask = await health.enter({ kind: 'block', key: spentOn }, signal)
       try {
         return await upstream.record(key, AbortSignal.any([signal, ask.signal]))
       } catch (error) {
-        if (isFailure(error, 'throttled')) standing.brokeOff(error)
+        if (isFailure(error, 'throttled')) health.brokeOff(error)
         throw error
       } finally {
         ask.failed(unjudged)
@@ -43,10 +43,10 @@ export function recordSources(options: { readonly pool: Pool; readonly clock: Cl
     const resting: Member[] = []
     const skipped: Attempt[] = []
     for (const member of pool.members) {
-      const { upstream, standing } = member
+      const { upstream, health } = member
       if (!upstream.record) continue
       const hasLied = (liars.get(`${upstream.name} ${spentOn}`) ?? 0) > clock.monotonic()
-      const state = hasLied ? 'sent-a-false-record' : standing.state(spentOn).state
+      const state = hasLied ? 'sent-a-false-record' : health.state(spentOn).state
       if (state === 'ready') ready.push(member)
       else if (state === 'resting') resting.push(member)
       else skipped.push({ upstream: upstream.name, outcome: `skipped: ${state}`, ms: 0 })

@@ -95,9 +95,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     joinDag,
     onItsWay,
     knowsDags: (cid) =>
-      pool.members.some(
-        ({ upstream, standing }) => upstream.traits.dag && standing.state(blockKey(cid)).state === 'ready',
-      ),
+      pool.members.some(({ upstream, health }) => upstream.traits.dag && health.state(blockKey(cid)).state === 'ready'),
     lookFor,
   }
 

@@ -15,7 +15,7 @@ import type { DagWant } from './session.ts'
 import { internal, withRetry } from './session-failures.ts'
 import type { TierStack } from './tiers/stack.ts'
 import type { Asker, Attempts } from './upstreams/attempts.ts'
-import { overloaded } from './upstreams/verdict.ts'
+import { overloaded } from './upstreams/outcome.ts'
 
 /** What all requests share of it. */
 export type Flying = {

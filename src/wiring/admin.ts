@@ -75,7 +75,7 @@ export function wireAdmin(
         queue: !through && queue,
         checks: { list: () => checks.flatMap((one) => one.list()) },
         tiers: guards,
-        upstreams: pool.members.map(({ upstream: { name }, standing }) => ({ name, state: standing.state('').state })),
+        upstreams: pool.members.map(({ upstream: { name }, health }) => ({ name, state: health.state('').state })),
       }),
   })
   return {

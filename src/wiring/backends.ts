@@ -8,7 +8,7 @@ import type { Upstream } from '../../backends/upstreams/contract.ts'
 import { upstreamKinds } from '../../backends/upstreams/index.ts'
 import type { Config } from '../config/load.ts'
 import { Failure } from '../core/failure.ts'
-import { createStanding, type Standing } from '../retrieval/health/standing.ts'
+import { createUpstreamHealth, type UpstreamHealth } from '../retrieval/health/upstream-health.ts'
 import type { Whole } from './whole.ts'
 
 export type Member = {
@@ -17,7 +17,7 @@ export type Member = {
   readonly of: string | undefined
   readonly perMinute: number | undefined
   readonly perCidPerMinute: number | undefined
-  readonly standing: Standing
+  readonly health: UpstreamHealth
 }
 
 export type Backends = {
@@ -93,8 +93,8 @@ function memberOf(
 ): Member {
   const { perMinute, perCidPerMinute } = rest
   const { connections } = upstream.traits
-  const standing = createStanding({ name: upstream.name, clock, log, connections, perMinute, perCidPerMinute })
-  return { upstream, standing, ...rest }
+  const health = createUpstreamHealth({ name: upstream.name, clock, log, connections, perMinute, perCidPerMinute })
+  return { upstream, health, ...rest }
 }
 
 type UpstreamEntry = Config['retrieval']['upstreams'][number]

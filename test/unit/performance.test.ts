@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { createStanding, type Standing } from '../../src/retrieval/health/standing.ts'
+import { createUpstreamHealth, type UpstreamHealth } from '../../src/retrieval/health/upstream-health.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 const kib = 1024
@@ -13,9 +13,9 @@ const report = { usable: true, raw: true, car: false, findings: [] }
 
 function make() {
   const clock = createFakeClock()
-  const standing = () => createStanding({ name: 'one', clock, log: silentLog })
+  const health = () => createUpstreamHealth({ name: 'one', clock, log: silentLog })
   /** A whole file of 1 MiB: its first byte after `firstMs`, the rest at `rate` bytes a millisecond. */
-  const serve = async (who: Standing, firstMs: number, rate: number) => {
+  const serve = async (who: UpstreamHealth, firstMs: number, rate: number) => {
     const ask = await enter(who, 'dag', 'a')
     await clock.advance(firstMs)
     ask.brought(150, firstMs)
@@ -27,7 +27,7 @@ function make() {
     ask.done()
   }
   /** The root at once, and then so little that another one is asked. */
-  const drip = async (who: Standing, rate: number) => {
+  const drip = async (who: UpstreamHealth, rate: number) => {
     const ask = await enter(who, 'dag', 'a')
     await clock.advance(1)
     ask.brought(150, 1)
@@ -37,10 +37,10 @@ function make() {
     }
     ask.letGo('behind')
   }
-  return { clock, standing, serve, drip }
+  return { clock, health, serve, drip }
 }
 
-const enter = (who: Standing, kind: 'dag' | 'block', key: string) =>
+const enter = (who: UpstreamHealth, kind: 'dag' | 'block', key: string) =>
   who.enter({ kind, key }, new AbortController().signal)
 
 const perMs = (bytesPerSecond: number) => bytesPerSecond / 1000
@@ -52,8 +52,8 @@ for (const [what, rate] of [
   ['a dripper of 1 MiB/s', perMs(mib)],
 ] as const) {
   test(`${what} ranks behind an honest upstream of 60 ms after one file`, async () => {
-    const { standing, serve, drip } = make()
-    const [bad, honest] = [standing(), standing()]
+    const { health, serve, drip } = make()
+    const [bad, honest] = [health(), health()]
     await drip(bad, rate)
     await serve(honest, 60, perMs(50 * mib))
     assert.ok(bad.load('dag') > 2 * honest.load('dag'), `${bad.load('dag')} and ${honest.load('dag')}`)
@@ -62,8 +62,8 @@ for (const [what, rate] of [
 }
 
 test('one that was never asked is to be tried, by one question at a time', async () => {
-  const { standing, serve } = make()
-  const one = standing()
+  const { health, serve } = make()
+  const one = health()
   assert.equal(one.isUntried('dag'), true)
   const ask = await enter(one, 'dag', 'a')
   assert.equal(one.isUntried('dag'), false)
@@ -75,16 +75,16 @@ test('one that was never asked is to be tried, by one question at a time', async
 })
 
 test('a probe teaches how quick an upstream may be, until it was asked', async () => {
-  const { standing } = make()
-  const [far, near] = [standing(), standing()]
+  const { health } = make()
+  const [far, near] = [health(), health()]
   far.probed({ ...report, ms: 400 })
   near.probed({ ...report, ms: 20 })
   assert.ok(far.load('dag') > near.load('dag'))
 })
 
 test('what is expected of an unknown upstream is a guess, and then what was learned', async () => {
-  const { standing, serve } = make()
-  const one = standing()
+  const { health, serve } = make()
+  const one = health()
   assert.equal(one.rate('dag'), undefined)
   assert.equal(one.usualMs('dag'), undefined)
   assert.ok(Math.abs(one.expectedMs('dag', 2 * mib) - 1300) < 50)
@@ -94,16 +94,16 @@ test('what is expected of an unknown upstream is a guess, and then what was lear
 })
 
 test('what is learned of one kind of work says nothing of the other', async () => {
-  const { standing, drip } = make()
-  const one = standing()
+  const { health, drip } = make()
+  const one = health()
   await drip(one, 0)
   assert.ok(one.load('dag') > 1000)
   assert.ok(one.load('block') < 500)
 })
 
 test('one that gives out in the middle is not forgiven by its next quick beginning', async () => {
-  const { standing, serve, clock } = make()
-  const [bad, honest] = [standing(), standing()]
+  const { health, serve, clock } = make()
+  const [bad, honest] = [health(), health()]
   await serve(honest, 60, perMs(50 * mib))
   for (let count = 0; count < 2; count++) {
     const ask = await enter(bad, 'dag', 'a')
@@ -115,8 +115,8 @@ test('one that gives out in the middle is not forgiven by its next quick beginni
 })
 
 test('what was not asked for long is to be tried again', async () => {
-  const { clock, standing, drip } = make()
-  const one = standing()
+  const { clock, health, drip } = make()
+  const one = health()
   await drip(one, 0)
   const before = one.load('dag')
   assert.equal(one.isUntried('dag'), false)
@@ -126,8 +126,8 @@ test('what was not asked for long is to be tried again', async () => {
 })
 
 test('good probes shorten it', async () => {
-  const { standing, drip } = make()
-  const [one, other] = [standing(), standing()]
+  const { health, drip } = make()
+  const [one, other] = [health(), health()]
   await drip(one, 0)
   await drip(other, 0)
   for (let count = 0; count < 10; count++) one.probed({ ...report, ms: 5 })
@@ -135,8 +135,8 @@ test('good probes shorten it', async () => {
 })
 
 test('one that is silent to everybody costs at least as much as it has been silent', async () => {
-  const { clock, standing, serve } = make()
-  const one = standing()
+  const { clock, health, serve } = make()
+  const one = health()
   await serve(one, 20, perMs(50 * mib))
   const early = await enter(one, 'dag', 'a')
   await clock.advance(10)
@@ -151,8 +151,8 @@ test('one that is silent to everybody costs at least as much as it has been sile
 })
 
 test('a client that was slow is held against nobody', async () => {
-  const { clock, standing } = make()
-  const one = standing()
+  const { clock, health } = make()
+  const one = health()
   const ask = await enter(one, 'dag', 'a')
   await clock.advance(10)
   ask.brought(150, 10)

@@ -191,7 +191,7 @@ test('a lie in the middle: quarantined at once, and nobody gets a false byte', a
   const two = scriptedUpstream('two', file.blocks)
   const { session, pool, stack } = make([one, two])
   assert.ok((await read(session())).equals(file.bytes))
-  assert.equal(pool.members[0]?.standing.state('x').state, 'quarantined')
+  assert.equal(pool.members[0]?.health.state('x').state, 'quarantined')
   for (const { cid, bytes } of file.order) assert.deepEqual(stack.held.get(blockKey(cid)), bytes)
 })
 

@@ -5,9 +5,9 @@ import { setImmediate } from 'node:timers/promises'
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../../src/core/block.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { createFiller } from '../../src/retrieval/tiers/filler.ts'
 import { guarded } from '../../src/retrieval/tiers/guarded.ts'
 import { createTierStack } from '../../src/retrieval/tiers/stack.ts'
+import { createWriteBehind } from '../../src/retrieval/tiers/write-behind.ts'
 import { bytesOf, cidOf } from '../../src/testing/tier.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { type ScriptedTier, scriptedTier } from '../support/scripted-tier.ts'
@@ -238,56 +238,56 @@ test('a dead tier behind its guard does not slow down or fail anything', async (
   assert.ok(dead.held.size >= 40, `${dead.held.size} of 50 blocks`)
 })
 
-test('a filler takes so many bytes and blocks and no more, and counts what it drops', async () => {
+test('a write-behind queue takes so many bytes and blocks and no more, and counts what it drops', async () => {
   const clock = createFakeClock()
   const tier = scriptedTier('bucket')
   tier.isSilent = true
-  const filler = createFiller({ tier, clock, maxBytes: 1000, maxBlocks: 50, atOnce: 2 })
-  for (let seed = 0; seed < 20; seed++) await filler.put(block(seed).cid, block(seed).bytes)
+  const writeBehind = createWriteBehind({ tier, clock, maxBytes: 1000, maxBlocks: 50, atOnce: 2 })
+  for (let seed = 0; seed < 20; seed++) await writeBehind.put(block(seed).cid, block(seed).bytes)
   // Two are being written, ten wait, eight found no room.
   assert.equal(tier.waiting, 2)
-  assert.deepEqual(filler.stats, { written: 0, dropped: 8, failed: 0, queued: 12, queuedBytes: 1000 })
+  assert.deepEqual(writeBehind.stats, { written: 0, dropped: 8, failed: 0, queued: 12, queuedBytes: 1000 })
   tier.isSilent = false
   await tier.release()
   await settle()
-  assert.deepEqual(filler.stats, { written: 12, dropped: 8, failed: 0, queued: 0, queuedBytes: 0 })
+  assert.deepEqual(writeBehind.stats, { written: 12, dropped: 8, failed: 0, queued: 0, queuedBytes: 0 })
 })
 
 test('one that may wait is let in when there is room, and dropped when there is none in time', async () => {
   const clock = createFakeClock()
   const tier = scriptedTier('disk')
   tier.isSilent = true
-  const filler = createFiller({ tier, clock, maxBytes: 100, atOnce: 1, waitMs: 500 })
-  await filler.put(block(1).cid, block(1).bytes)
-  await filler.put(block(2).cid, block(2).bytes)
-  const third = filler.put(block(3).cid, block(3).bytes)
+  const writeBehind = createWriteBehind({ tier, clock, maxBytes: 100, atOnce: 1, waitMs: 500 })
+  await writeBehind.put(block(1).cid, block(1).bytes)
+  await writeBehind.put(block(2).cid, block(2).bytes)
+  const third = writeBehind.put(block(3).cid, block(3).bytes)
   await tier.release()
   await third
-  assert.equal(filler.stats.dropped, 0)
-  const fourth = filler.put(block(4).cid, block(4).bytes)
+  assert.equal(writeBehind.stats.dropped, 0)
+  const fourth = writeBehind.put(block(4).cid, block(4).bytes)
   await clock.advance(500)
   await fourth
-  assert.equal(filler.stats.dropped, 1)
+  assert.equal(writeBehind.stats.dropped, 1)
   assert.equal(clock.timers, 0)
 })
 
 test('what comes in for a reader is written when nothing came for a moment, or the line gets full', async () => {
   const clock = createFakeClock()
   const tier = scriptedTier('disk')
-  const filler = createFiller({ tier, clock, maxBytes: 2_000_000 })
+  const writeBehind = createWriteBehind({ tier, clock, maxBytes: 2_000_000 })
   const large = Array.from({ length: 18 }, (_, seed) => block(seed, 100_000))
   for (const one of large.slice(0, 10)) {
-    await filler.put(one.cid, one.bytes)
+    await writeBehind.put(one.cid, one.bytes)
     await clock.advance(10)
   }
   assert.equal(tier.held.size, 2, 'the first were no burst yet')
-  assert.deepEqual(filler.waiting(large[9]?.key ?? ''), large[9]?.bytes, 'what waits can be read')
+  assert.deepEqual(writeBehind.waiting(large[9]?.key ?? ''), large[9]?.bytes, 'what waits can be read')
   await clock.advance(40)
   assert.equal(tier.held.size, 10)
-  for (const one of large.slice(10)) await filler.put(one.cid, one.bytes)
+  for (const one of large.slice(10)) await writeBehind.put(one.cid, one.bytes)
   await clock.advance(50)
   assert.equal(tier.held.size, 18)
-  const full = createFiller({ tier, clock, maxBytes: 400_000, waitMs: 500 })
+  const full = createWriteBehind({ tier, clock, maxBytes: 400_000, waitMs: 500 })
   const more = Array.from({ length: 8 }, (_, seed) => block(100 + seed, 100_000))
   for (const one of more) await full.put(one.cid, one.bytes)
   assert.deepEqual(full.stats.dropped, 0, 'a full line waits for no quiet')
@@ -296,12 +296,12 @@ test('what comes in for a reader is written when nothing came for a moment, or t
 test('the same key is written once a second, once however many ask', async () => {
   const clock = createFakeClock()
   const tier = scriptedTier('bucket')
-  const filler = createFiller({ tier, clock, rewriteMs: 1000 })
+  const writeBehind = createWriteBehind({ tier, clock, rewriteMs: 1000 })
   const writes = () => tier.calls.filter((call) => call.startsWith('put')).length
-  for (let turn = 0; turn < 10; turn++) await filler.put(cid, bytes)
+  for (let turn = 0; turn < 10; turn++) await writeBehind.put(cid, bytes)
   await settle()
   assert.equal(writes(), 1)
-  for (let turn = 0; turn < 10; turn++) await filler.put(cid, bytes)
+  for (let turn = 0; turn < 10; turn++) await writeBehind.put(cid, bytes)
   await clock.advance(999)
   assert.equal(writes(), 1)
   await clock.advance(1)
@@ -315,48 +315,48 @@ test('a tier that nobody waits for takes by name what it has no room for, and re
   const blocks = Array.from({ length: 40 }, (_, seed) => block(seed))
   const elsewhere = new Map(blocks.map((one) => [one.key, one.bytes]))
   const reread = async (wanted: CID) => elsewhere.get(blockKey(wanted))
-  const filler = createFiller({ tier, clock, maxBytes: 1000, atOnce: 2, reread })
-  for (const one of blocks) await filler.put(one.cid, one.bytes)
-  assert.deepEqual(filler.stats, { written: 0, dropped: 0, failed: 0, queued: 40, queuedBytes: 1000 })
+  const writeBehind = createWriteBehind({ tier, clock, maxBytes: 1000, atOnce: 2, reread })
+  for (const one of blocks) await writeBehind.put(one.cid, one.bytes)
+  assert.deepEqual(writeBehind.stats, { written: 0, dropped: 0, failed: 0, queued: 40, queuedBytes: 1000 })
   // Two of those by name are gone before their turn.
   for (const one of blocks.slice(-2)) elsewhere.delete(one.key)
   tier.isSilent = false
   await tier.release()
   await settle()
-  assert.deepEqual(filler.stats, { written: 38, dropped: 2, failed: 0, queued: 0, queuedBytes: 0 })
+  assert.deepEqual(writeBehind.stats, { written: 38, dropped: 2, failed: 0, queued: 0, queuedBytes: 0 })
 })
 
 test('a disk on which nothing moves holds up one block for half a second, and the next ones not until something does', async () => {
   const clock = createFakeClock()
   const tier = scriptedTier('disk')
   tier.isSilent = true
-  const filler = createFiller({ tier, clock, maxBytes: 100, atOnce: 1, waitMs: 500 })
-  for (const seed of [1, 2]) await filler.put(block(seed).cid, block(seed).bytes)
+  const writeBehind = createWriteBehind({ tier, clock, maxBytes: 100, atOnce: 1, waitMs: 500 })
+  for (const seed of [1, 2]) await writeBehind.put(block(seed).cid, block(seed).bytes)
   const began = clock.monotonic()
-  const third = filler.put(block(3).cid, block(3).bytes)
+  const third = writeBehind.put(block(3).cid, block(3).bytes)
   await clock.advance(500)
   await third
-  for (let seed = 4; seed < 30; seed++) await filler.put(block(seed).cid, block(seed).bytes)
+  for (let seed = 4; seed < 30; seed++) await writeBehind.put(block(seed).cid, block(seed).bytes)
   assert.equal(clock.monotonic() - began, 500)
-  assert.equal(filler.stats.dropped, 27)
+  assert.equal(writeBehind.stats.dropped, 27)
   await tier.release()
   await settle()
-  const next = filler.put(block(30).cid, block(30).bytes)
+  const next = writeBehind.put(block(30).cid, block(30).bytes)
   await tier.release()
   await next
-  assert.equal(filler.stats.dropped, 27)
+  assert.equal(writeBehind.stats.dropped, 27)
 })
 
 test('a write of a block that is on its way already joins it, and is told that it takes long', async () => {
   const clock = createFakeClock()
   const bucket = scriptedTier('bucket', { shared: true })
-  const filler = createFiller({ tier: guarded(bucket, { clock, log }), clock })
+  const writeBehind = createWriteBehind({ tier: guarded(bucket, { clock, log }), clock })
   bucket.isSilent = true
-  await filler.put(cid, bytes)
+  await writeBehind.put(cid, bytes)
   await clock.advance(100)
   let toldAt = 0
   const began = clock.monotonic()
-  const write = filler.write(cid, bytes, { overdue: () => (toldAt = clock.monotonic()) })
+  const write = writeBehind.write(cid, bytes, { overdue: () => (toldAt = clock.monotonic()) })
   await clock.advance(50)
   assert.equal(toldAt - began, 50)
   await bucket.release()
@@ -367,10 +367,14 @@ test('a write of a block that is on its way already joins it, and is told that i
 test('what hangs behind uploads is bounded in bytes', async () => {
   const clock = createFakeClock()
   const bucket = scriptedTier('bucket', { shared: true })
-  const filler = createFiller({ tier: guarded(bucket, { clock, log, failures: 1000 }), clock, maxBytes: 1000 })
+  const writeBehind = createWriteBehind({
+    tier: guarded(bucket, { clock, log, failures: 1000 }),
+    clock,
+    maxBytes: 1000,
+  })
   bucket.isSilent = true
   const writes = Array.from({ length: 50 }, (_, seed) =>
-    filler.write(block(seed).cid, block(seed).bytes).catch(() => {}),
+    writeBehind.write(block(seed).cid, block(seed).bytes).catch(() => {}),
   )
   await clock.advance(150)
   // Ten of 100 bytes, and a few more that the guard lets end to learn from.

@@ -4,8 +4,8 @@ import { proves } from '../../core/block.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
 import { type Asker, type Attempts, createAttempts } from '../upstreams/attempts.ts'
+import { outcomeOf } from '../upstreams/outcome.ts'
 import type { Member, Plan, Pool } from '../upstreams/pool.ts'
-import { verdict } from '../upstreams/verdict.ts'
 import { lost, race } from './race.ts'
 import { createTries } from './tries.ts'
 
@@ -60,7 +60,7 @@ export function flyForBlock(cid: CID, signal: AbortSignal, deps: BlockFlightDeps
 
   function raceFor(steps: Plan['steps']): Promise<Found> {
     // Time in line is nobody's slowness: who has room is asked instead, and nobody is asked out of impatience.
-    const hasRoom = () => steps.some(({ who }) => who.standing.waitMs === 0)
+    const hasRoom = () => steps.some(({ who }) => who.health.waitMs === 0)
     const mayHedge = () => (attempts.isInLine ? hasRoom() : pool.mayHedge())
     return race({ steps, attempt, mayHedge, signal, clock })
   }
@@ -71,7 +71,7 @@ export function flyForBlock(cid: CID, signal: AbortSignal, deps: BlockFlightDeps
     for (let isFirst = true; ; isFirst = false) {
       const { steps, skipped, soonestMs } = pool.plan('block', cid, asked)
       if (isFirst) attempts.skip(skipped)
-      if (steps.length === 0) throw verdict(cid, attempts.failures, skipped.length, soonestMs)
+      if (steps.length === 0) throw outcomeOf(cid, attempts.failures, skipped.length, soonestMs)
       try {
         const won = await raceFor(steps)
         await keep(cid, won.bytes)

@@ -11,8 +11,8 @@ import type { Clock } from '../../core/clock.ts'
 import { linksOf } from '../../ipld/block-links.ts'
 import { createCidSet } from '../../ipld/cid-set.ts'
 import { type Asker, type Attempts, createAttempts } from '../upstreams/attempts.ts'
+import { outcomeOf } from '../upstreams/outcome.ts'
 import type { Plan, Pool } from '../upstreams/pool.ts'
-import { verdict } from '../upstreams/verdict.ts'
 import { failedMs, isSlow, leastStallMs, stallAfterMs } from './pace.ts'
 import { createProgress } from './progress.ts'
 import { type Arrival, createReaders } from './readers.ts'
@@ -20,7 +20,7 @@ import { createRunners } from './runners.ts'
 import { createTries, lookAgainMs } from './tries.ts'
 
 export interface DagFlight {
-  /** Waits until this block comes by. Rejects with the verdict when no upstream could even begin. */
+  /** Waits until this block comes by. Rejects with that outcome when no upstream could even begin. */
   wait(cid: CID, around: DagWant, signal: AbortSignal): Promise<Arrival>
   /** Pulls everything, for nobody in particular. */
   drain(): Promise<void>
@@ -137,7 +137,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
     else if (runners.size > 0) return
     else if (delivered.size > 0) finish()
     else if (tries.hasHope) watch(lookAgainMs)
-    else finish(verdict(want.cid, attempts.failures, skipped.length, soonestMs))
+    else finish(outcomeOf(want.cid, attempts.failures, skipped.length, soonestMs))
   }
 
   // The watch over its pace. It runs only while readers wait.
@@ -168,7 +168,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
     const { newest } = runners
     if (!newest) return 0
     if (!newest.hasBegun) return newest.startedAt + newest.patienceMs - progress.now
-    const could = other && ((bytes: number) => other.who.standing.expectedMs('dag', bytes))
+    const could = other && ((bytes: number) => other.who.health.expectedMs('dag', bytes))
     if (isSlow(progress.seen, could)) return 0
     return stallAfterMs(progress.seen, could) - progress.silentMs(newest.startedAt)
   }
@@ -195,7 +195,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
 
   /** Time in line is nobody's slowness. Who could ask another one at once leaves it. */
   function lookAtLine(next: Plan['steps'][number] | undefined): void {
-    if (next && next.who.standing.waitMs === 0) {
+    if (next && next.who.health.waitMs === 0) {
       runners.leaveLine()
       start(next)
     }

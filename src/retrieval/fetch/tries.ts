@@ -31,13 +31,13 @@ export function createTries({ clock, patienceMs }: { readonly clock: Clock; read
 
   function isBack(member: Member, { at, wasAsked, isFinal }: Spent): boolean {
     if (isFinal) return false
-    if (wasAsked) return member.standing.isBackSince(at)
-    return clock.monotonic() - at >= lookAgainMs && member.standing.mayComeBack
+    if (wasAsked) return member.health.isBackSince(at)
+    return clock.monotonic() - at >= lookAgainMs && member.health.mayComeBack
   }
 
   const mayHope = (member: Member): boolean => {
     const one = spent.get(member)
-    return !isDenied && clock.monotonic() < giveUpAt && one?.isFinal === false && member.standing.mayComeBack
+    return !isDenied && clock.monotonic() < giveUpAt && one?.isFinal === false && member.health.mayComeBack
   }
 
   return {

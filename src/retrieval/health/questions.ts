@@ -11,7 +11,7 @@ import type { Performance } from './performance.ts'
 
 export type AskKind = 'block' | 'dag'
 
-export type StandingCount = 'asked' | 'won' | 'notFound' | 'throttled' | 'failed' | 'falseBytes' | 'lost'
+export type UpstreamCount = 'asked' | 'won' | 'notFound' | 'throttled' | 'failed' | 'falseBytes' | 'lost'
 
 /** One question under way; exactly one of the endings is called. */
 export interface Ask {
@@ -59,7 +59,7 @@ type Deps = {
   readonly work: Readonly<Record<AskKind, Performance>>
   readonly window: Window
   readonly health: Health
-  readonly counts: Record<StandingCount, number>
+  readonly counts: Record<UpstreamCount, number>
   /** Tells its health something, and acts on what follows. */
   readonly judged: (judge: () => void) => void
   readonly suspect: () => void

@@ -3,12 +3,12 @@ import type { CID } from 'multiformats/cid'
 import type { Tier } from '../../../backends/tiers/contract.ts'
 import { blockKey } from '../../core/block.ts'
 import type { Clock } from '../../core/clock.ts'
-import { createFiller, type Filler } from './filler.ts'
+import { createWriteBehind, type WriteBehind } from './write-behind.ts'
 
 export type Layer = {
   readonly tier: Tier
   /** Undefined for memory, which is written to directly. */
-  readonly filler: Filler | undefined
+  readonly writeBehind: WriteBehind | undefined
   hits: number
   misses: number
   outages: number
@@ -32,10 +32,10 @@ const sharedAtOnce = 16
 const localWaitMs = 500
 
 export function createLayer(tier: Tier, { clock, fillBytes, here }: LayerOptions): Layer {
-  const filler = isSlow(tier) ? fillerFor() : undefined
+  const writeBehind = isSlow(tier) ? writeBehindFor() : undefined
 
-  function fillerFor(): Filler {
-    return createFiller({
+  function writeBehindFor(): WriteBehind {
+    return createWriteBehind({
       tier,
       clock,
       ...(fillBytes === undefined ? {} : { maxBytes: fillBytes }),
@@ -46,7 +46,7 @@ export function createLayer(tier: Tier, { clock, fillBytes, here }: LayerOptions
   }
 
   async function readHere(cid: CID): Promise<Uint8Array | undefined> {
-    for (const { tier: near, filler: waiting } of here()) {
+    for (const { tier: near, writeBehind: waiting } of here()) {
       if (near.traits.shared) continue
       const bytes = waiting?.waiting(blockKey(cid)) ?? (await near.get(cid).catch(() => undefined))
       if (bytes) return bytes
@@ -56,12 +56,12 @@ export function createLayer(tier: Tier, { clock, fillBytes, here }: LayerOptions
 
   return {
     tier,
-    filler,
+    writeBehind,
     hits: 0,
     misses: 0,
     outages: 0,
     async close(drainMs = usualDrainMs) {
-      await filler?.close(drainMs)
+      await writeBehind?.close(drainMs)
     },
   }
 }

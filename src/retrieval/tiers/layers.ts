@@ -4,13 +4,13 @@ import type { Call, Tier } from '../../../backends/tiers/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
-import type { Filler } from './filler.ts'
 import { createLayer, type Layer } from './layer.ts'
+import type { WriteBehind } from './write-behind.ts'
 
 export type Found = { readonly bytes: Uint8Array; readonly tier: string }
 
 export type { Layer } from './layer.ts'
-export type SlowLayer = Layer & { readonly filler: Filler }
+export type SlowLayer = Layer & { readonly writeBehind: WriteBehind }
 
 export interface Layers {
   readonly all: readonly Layer[]
@@ -59,8 +59,8 @@ export function createLayers(
 
   return {
     all,
-    fast: all.filter(({ filler }) => !filler),
-    slow: all.filter((layer): layer is SlowLayer => layer.filler !== undefined),
+    fast: all.filter(({ writeBehind }) => !writeBehind),
+    slow: all.filter((layer): layer is SlowLayer => layer.writeBehind !== undefined),
     async ask(layer, signal, question, call) {
       let isCounted = false
       const count = (error: unknown) => {
@@ -91,7 +91,7 @@ export function createLayers(
   }
 }
 
-const isLayer = (part: Tier | Layer | undefined): part is Layer => part !== undefined && 'filler' in part
+const isLayer = (part: Tier | Layer | undefined): part is Layer => part !== undefined && 'writeBehind' in part
 
 export const late = (name: string): Failure =>
   new Failure('timeout', `tier ${name} takes longer than it is waited for`, { source: 'tier' })

@@ -39,8 +39,8 @@ export function createLooks({ all, slow, ask, hit }: Layers, log: Log): Looks {
   /** Into every tier that is asked before this one. A fill that fails is counted where it fails; nobody waits for it. */
   function fillBefore(found: Layer, cid: CID, bytes: Uint8Array): void {
     const onError = (error: unknown) => log('debug', 'tier.fill', { error: String(error) })
-    for (const { filler, tier } of all.slice(0, all.indexOf(found)))
-      (filler ? filler.put(cid, bytes) : tier.put(cid, bytes)).catch(onError)
+    for (const { writeBehind, tier } of all.slice(0, all.indexOf(found)))
+      (writeBehind ? writeBehind.put(cid, bytes) : tier.put(cid, bytes)).catch(onError)
   }
 
   function begin(cid: CID, signal: AbortSignal, isStale: () => boolean, anyway: boolean): Looking {

@@ -8,11 +8,11 @@ import { type Clock, systemClock } from '../../core/clock.ts'
 import { orAborted } from '../../core/deadline.ts'
 import { Failure } from '../../core/failure.ts'
 import { type Log, silentLog } from '../../core/log.ts'
-import type { FillStats } from './filler.ts'
 import type { InTurn } from './in-turn.ts'
 import type { Layer } from './layer.ts'
 import { createLayers, type Found, late, type SlowLayer } from './layers.ts'
 import { createLooks, type Look } from './looks.ts'
+import type { FillStats } from './write-behind.ts'
 
 export type { Found } from './layers.ts'
 export type { Look } from './looks.ts'
@@ -81,7 +81,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     }
     const key = blockKey(cid)
     for (const layer of slow) {
-      const bytes = layer.filler.waiting(key)
+      const bytes = layer.writeBehind.waiting(key)
       if (bytes) return hit(layer, bytes)
     }
     return undefined
@@ -124,7 +124,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     const own = fast.length > 0 ? await putFast(cid, bytes, signal) : new Uint8Array(bytes)
     // Something was deleted in between; it may have been this.
     if (deletes !== before) return
-    await orAborted(signal, Promise.all(slow.map(({ filler }) => filler.put(cid, own))))
+    await orAborted(signal, Promise.all(slow.map(({ writeBehind }) => writeBehind.put(cid, own))))
   }
 
   /** A tier of this machine that has it for good. */
@@ -142,7 +142,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
         if (!isOver) resolve(outage(layer, error))
         isOver = true
       }
-      const work = layer.filler.write(cid, bytes, { overdue: () => fail(late(layer.tier.name)) })
+      const work = layer.writeBehind.write(cid, bytes, { overdue: () => fail(late(layer.tier.name)) })
       work.then(() => resolve(undefined), fail)
     })
   }
@@ -153,9 +153,9 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     const failed: TierFailure[] = []
     const keeper = await keeperOf(cid, signal)
     const writes = slow.map(async (layer) => {
-      const { filler, tier } = layer
+      const { writeBehind, tier } = layer
       const isSpared = keeper !== undefined && slow.indexOf(keeper) < slow.indexOf(layer)
-      if (!tier.traits.shared) return isSpared ? undefined : filler.put(cid, own)
+      if (!tier.traits.shared) return isSpared ? undefined : writeBehind.put(cid, own)
       const failure = await offer(layer, cid, own)
       if (failure) failed.push({ tier: tier.name, failure })
     })
@@ -168,7 +168,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     const layer = slow.find(({ tier }) => tier.traits.shared && tier.name === name)
     if (!layer) throw new Failure('unavailable', `there is no shared tier ${name}`, { source: 'tier' })
     try {
-      await orAborted(signal, layer.filler.write(cid, new Uint8Array(bytes)))
+      await orAborted(signal, layer.writeBehind.write(cid, new Uint8Array(bytes)))
     } catch (error) {
       signal.throwIfAborted()
       throw outage(layer, error)
@@ -178,7 +178,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
   async function has(cid: CID, signal?: AbortSignal): Promise<boolean> {
     signal?.throwIfAborted()
     const key = blockKey(cid)
-    if (slow.some(({ filler }) => filler.waiting(key))) return true
+    if (slow.some(({ writeBehind }) => writeBehind.waiting(key))) return true
     for (const layer of fast) if (await ask(layer, signal, () => layer.tier.has(cid, signal))) return true
     const stop = new AbortController()
     try {
@@ -193,7 +193,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     deletes++
     // A look under way has read it and must not bring it back.
     looks.forget(cid)
-    const work = all.map(({ filler, tier }) => filler?.delete(cid, signal) ?? tier.delete(cid, signal))
+    const work = all.map(({ writeBehind, tier }) => writeBehind?.delete(cid, signal) ?? tier.delete(cid, signal))
     const failures = (await Promise.allSettled(work)).filter((result) => result.status === 'rejected')
     signal?.throwIfAborted()
     if (failures[0]) throw failures[0].reason
@@ -247,12 +247,12 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     },
     probeAll,
     stats() {
-      return all.map(({ tier, filler, hits, misses, outages }) => ({
+      return all.map(({ tier, writeBehind, hits, misses, outages }) => ({
         tier: tier.name,
         hits,
         misses,
         outages,
-        ...(filler?.stats ?? noFills),
+        ...(writeBehind?.stats ?? noFills),
       }))
     },
     close() {

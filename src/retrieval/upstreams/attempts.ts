@@ -4,7 +4,7 @@ import { blockKey } from '../../core/block.ts'
 import type { Clock } from '../../core/clock.ts'
 import { isFailure } from '../../core/failure.ts'
 import type { Attempt } from '../../observe/account.ts'
-import type { Ask, AskKind } from '../health/standing.ts'
+import type { Ask, AskKind } from '../health/upstream-health.ts'
 import type { Rank } from './line.ts'
 import type { Member } from './pool.ts'
 
@@ -81,13 +81,13 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
   let isThere = false
   // Somebody looked for it and brought nothing: it may be nowhere.
   let isDoubted = false
-  let standing = 0
+  let health = 0
   let asking = 0
 
   /** How much the next question matters. */
   function rankOf(member: Member, key: string): Rank {
     if (isThere) return 'begun'
-    if (isDoubted || member.standing.isDoubted(key)) return 'search'
+    if (isDoubted || member.health.isDoubted(key)) return 'search'
     if (hasBegun) return 'begun'
     return made.some(({ outcome, asked }) => outcome === undefined && asked?.isOvertaken) ? 'again' : 'first'
   }
@@ -99,12 +99,12 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
   return {
     failures,
     get isInLine() {
-      return standing > 0 && asking === 0
+      return health > 0 && asking === 0
     },
     get hasBeenCrowded() {
       const now = clock.monotonic()
       const hadTime = ({ outcome, at, member }: Entry) =>
-        outcome === undefined ? now - at > (now - beganAt) * fullShare && !member.standing.isCrowded : isAnswer(outcome)
+        outcome === undefined ? now - at > (now - beganAt) * fullShare && !member.health.isCrowded : isAnswer(outcome)
       const foundNoPlace = made.some(({ outcome }) => outcome === 'overloaded' || outcome === inLine)
       return foundNoPlace || (made.length > 0 && !made.some(hadTime))
     },
@@ -133,13 +133,13 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
       asking++
 
       async function enter() {
-        standing++
+        health++
         try {
           // What has begun has time again.
           const waitedMs = isThere ? 0 : clock.monotonic() - beganAt
-          return await member.standing.enter({ kind, key, rank: rankOf(member, key), client, waitedMs }, signal)
+          return await member.health.enter({ kind, key, rank: rankOf(member, key), client, waitedMs }, signal)
         } finally {
-          standing--
+          health--
         }
       }
       const end = (outcome: string): boolean => {

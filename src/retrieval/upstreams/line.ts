@@ -27,22 +27,22 @@ export function createLine<Waiter>(): Line<Waiter> {
   const ranks = { begun: createTurns<Waiter>(), first: createTurns<Waiter>(), again: createTurns<Waiter>() }
   const searches = createTurns<Waiter>()
   const turnsOf = (rank: Rank) => (rank === 'search' ? searches : ranks[rank])
-  const standing = new Map<Waiter, { readonly rank: Rank; readonly client: string }>()
+  const health = new Map<Waiter, { readonly rank: Rank; readonly client: string }>()
   let begunInARow = 0
 
   return {
     add(waiter, rank, client) {
-      standing.set(waiter, { rank, client })
+      health.set(waiter, { rank, client })
       turnsOf(rank).add(waiter, client)
     },
     delete(waiter) {
-      const place = standing.get(waiter)
+      const place = health.get(waiter)
       if (!place) return false
-      standing.delete(waiter)
+      health.delete(waiter)
       turnsOf(place.rank).delete(waiter, place.client)
       return true
     },
-    has: (waiter) => standing.has(waiter),
+    has: (waiter) => health.has(waiter),
     get reader() {
       const { begun, first, again } = ranks
       const fresh = first.next ?? again.next
@@ -52,19 +52,19 @@ export function createLine<Waiter>(): Line<Waiter> {
       return searches.next
     },
     served(waiter) {
-      const place = standing.get(waiter)
+      const place = health.get(waiter)
       if (!place) return
       if (place.rank !== 'search') begunInARow = place.rank === 'begun' ? begunInARow + 1 : 0
       turnsOf(place.rank).turn(place.client)
       this.delete(waiter)
     },
     get readers() {
-      return standing.size - searches.size
+      return health.size - searches.size
     },
     get searchers() {
       return searches.size
     },
-    all: () => [...standing.keys()],
+    all: () => [...health.keys()],
   }
 }
 

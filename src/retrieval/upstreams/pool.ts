@@ -6,17 +6,17 @@ import { createBudget } from '../../core/budget.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
 import type { Attempt } from '../../observe/account.ts'
-import { type AskKind, createStanding, type Standing } from '../health/standing.ts'
+import { type AskKind, createUpstreamHealth, type UpstreamHealth } from '../health/upstream-health.ts'
 import { type Hedge, order, type Step } from './order.ts'
 
-export type Member = { readonly upstream: Upstream; readonly standing: Standing }
+export type Member = { readonly upstream: Upstream; readonly health: UpstreamHealth }
 
 export type MemberOptions = {
   readonly upstream: Upstream
   readonly perMinute?: number | undefined
   readonly perCidPerMinute?: number | undefined
   /** What is known of it already. */
-  readonly standing?: Standing | undefined
+  readonly health?: UpstreamHealth | undefined
 }
 
 export type Plan = {
@@ -62,31 +62,29 @@ export function createPool(options: {
   const { hedge, clock, log, patienceMs = defaultPatienceMs } = options
   const hedges = createBudget({ size: hedgeBurst, perSecond: hedgesPerSecond, clock })
   const leaves: (() => void)[] = []
-  const members: readonly Member[] = options.members.map(({ upstream, standing, ...budgets }) => {
+  const members: readonly Member[] = options.members.map(({ upstream, health, ...budgets }) => {
     const { connections } = upstream.traits
-    const own = standing ?? createStanding({ name: upstream.name, clock, log, connections, ...budgets })
+    const own = health ?? createUpstreamHealth({ name: upstream.name, clock, log, connections, ...budgets })
     const leave = own.join({
       hasOthers: () => members.some((one) => one.upstream !== upstream && isReady(one)),
       patienceMs,
     })
     leaves.push(leave)
-    return { upstream, standing: own }
+    return { upstream, health: own }
   })
 
   const canAnswer = (member: Member, kind: AskKind, cid: CID): boolean =>
     (kind === 'dag' && member.upstream.traits.dag) || member.upstream.traits.canBlock(cid)
 
   // In a race for a DAG, one that only knows single blocks can still bring the root: better than nobody.
-  const loadOf = ({ upstream, standing }: Member, kind: AskKind): number =>
-    kind === 'dag' && !upstream.traits.dag ? standing.load('block') * blockOnlyHandicap : standing.load(kind)
+  const loadOf = ({ upstream, health }: Member, kind: AskKind): number =>
+    kind === 'dag' && !upstream.traits.dag ? health.load('block') * blockOnlyHandicap : health.load(kind)
 
-  const isReady = ({ standing }: Member): boolean => standing.state('').state === 'ready'
+  const isReady = ({ health }: Member): boolean => health.state('').state === 'ready'
 
-  const isGone = ({ standing }: Member): boolean => {
-    const usualMs = standing.usualMs('dag') ?? standing.usualMs('block')
-    return (
-      standing.silentMs > (usualMs === undefined ? silentUnknownMs : Math.max(silentLeastMs, usualMs * silentTimes))
-    )
+  const isGone = ({ health }: Member): boolean => {
+    const usualMs = health.usualMs('dag') ?? health.usualMs('block')
+    return health.silentMs > (usualMs === undefined ? silentUnknownMs : Math.max(silentLeastMs, usualMs * silentTimes))
   }
 
   return {
@@ -96,17 +94,17 @@ export function createPool(options: {
       const key = blockKey(cid)
       const able = members.filter((member) => canAnswer(member, kind, cid))
       const fresh = able.filter((member) => !except?.has(member))
-      const ready = fresh.filter(({ standing }) => standing.state(key).state === 'ready')
-      const resting = fresh.filter(({ standing }) => standing.state(key).state === 'resting')
+      const ready = fresh.filter(({ health }) => health.state(key).state === 'ready')
+      const resting = fresh.filter(({ health }) => health.state(key).state === 'resting')
       // One that rests is asked, and waited for, when nobody else can be; and when it has only just gone to rest.
       if (ready.length === 0) {
         const isAlone = !able.some(isReady)
-        ready.push(...resting.filter(({ standing }) => isAlone || standing.isRestingBriefly))
+        ready.push(...resting.filter(({ health }) => isAlone || health.isRestingBriefly))
       }
       const skipped: Attempt[] = []
       let soonestMs: number | undefined
-      for (const { upstream, standing } of fresh.filter((member) => !ready.includes(member))) {
-        const { state, untilMs } = standing.state(key)
+      for (const { upstream, health } of fresh.filter((member) => !ready.includes(member))) {
+        const { state, untilMs } = health.state(key)
         skipped.push({ upstream: upstream.name, outcome: `skipped: ${state}`, ms: 0 })
         if (untilMs !== undefined) soonestMs = Math.min(soonestMs ?? untilMs, untilMs)
       }
@@ -114,8 +112,8 @@ export function createPool(options: {
         ready.map((who) => ({
           who,
           load: loadOf(who, kind),
-          usualMs: who.standing.usualMs(kind),
-          isUntried: who.standing.isUntried(kind),
+          usualMs: who.health.usualMs(kind),
+          isUntried: who.health.isUntried(kind),
         })),
         hedge,
       )

@@ -30,7 +30,7 @@ export function startProbes(options: {
   const { pool, everyMs, clock, log, random = Math.random } = options
   const closing = new AbortController()
 
-  async function probe({ upstream, standing }: Member, timeoutMs: number): Promise<boolean> {
+  async function probe({ upstream, health }: Member, timeoutMs: number): Promise<boolean> {
     const own = new AbortController()
     const beganAt = clock.monotonic()
     const stop = onceLate(clock, timeoutMs, () =>
@@ -40,11 +40,11 @@ export function startProbes(options: {
     closing.signal.addEventListener('abort', leave, { once: true })
     try {
       const report = await upstream.probe(own.signal)
-      standing.probed(report)
+      health.probed(report)
       log('debug', 'upstream.probed', { upstream: upstream.name, ...report })
       return report.usable
     } catch (error) {
-      if (!closing.signal.aborted) standing.unreachable(error, beganAt)
+      if (!closing.signal.aborted) health.unreachable(error, beganAt)
       return false
     } finally {
       stop()
@@ -53,9 +53,9 @@ export function startProbes(options: {
   }
 
   async function watch(member: Member): Promise<void> {
-    const { standing } = member
+    const { health } = member
     let wake = () => {}
-    const forget = standing.onSuspicion(() => wake())
+    const forget = health.onSuspicion(() => wake())
     closing.signal.addEventListener('abort', forget, { once: true })
     const asleep = (ms: number) =>
       new Promise<void>((resolve, reject) => {
@@ -72,13 +72,13 @@ export function startProbes(options: {
     let dueAt = everyMs > 0 ? clock.monotonic() : Number.POSITIVE_INFINITY
     let retryMs = firstRetryMs
     while (!closing.signal.aborted) {
-      const waitMs = Math.min(dueAt - clock.monotonic(), standing.lookInMs)
+      const waitMs = Math.min(dueAt - clock.monotonic(), health.lookInMs)
       if (waitMs > 0) {
         await asleep(waitMs)
         continue
       }
       const isSuspected = clock.monotonic() < dueAt
-      const usualMs = standing.usualMs('dag') ?? standing.usualMs('block') ?? 0
+      const usualMs = health.usualMs('dag') ?? health.usualMs('block') ?? 0
       const suspectedMs = Math.min(mostProbeMs, Math.max(leastSuspectedMs, usualMs * suspectedTimes))
       const isWell = await probe(member, isSuspected ? suspectedMs : mostProbeMs)
       const nextMs = isWell ? everyMs || Number.POSITIVE_INFINITY : Math.min(retryMs, everyMs || mostRetryMs)

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Failure, type FailureKind } from '../../src/core/failure.ts'
 import { type Log, silentLog } from '../../src/core/log.ts'
-import { createStanding, type StandingOptions } from '../../src/retrieval/health/standing.ts'
+import { createUpstreamHealth, type UpstreamHealthOptions } from '../../src/retrieval/health/upstream-health.ts'
 import { createPool, type MemberOptions } from '../../src/retrieval/upstreams/pool.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { scriptedUpstream } from '../support/scripted-upstream.ts'
@@ -14,12 +14,12 @@ const failure = (kind: FailureKind, retryAfterMs?: number) =>
   new Failure(kind, kind, { source: 'upstream', retryAfterMs })
 const report = { raw: true, car: true, findings: [], ms: 3 }
 
-function make(options: Partial<StandingOptions> = {}) {
+function make(options: Partial<UpstreamHealthOptions> = {}) {
   const clock = createFakeClock()
   const logged: string[] = []
   const log: Log = (_level, event) => logged.push(event)
-  const standing = createStanding({ name: 'one', clock, log, random: () => 0, ...options })
-  const enter = (key = 'a', signal = new AbortController().signal) => standing.enter({ kind: 'block', key }, signal)
+  const health = createUpstreamHealth({ name: 'one', clock, log, random: () => 0, ...options })
+  const enter = (key = 'a', signal = new AbortController().signal) => health.enter({ kind: 'block', key }, signal)
   const fail = async (kind: FailureKind, retryAfterMs?: number) => (await enter()).failed(failure(kind, retryAfterMs))
   const win = async () => {
     const ask = await enter()
@@ -33,7 +33,7 @@ function make(options: Partial<StandingOptions> = {}) {
       await clock.advance(10)
     }
   }
-  return { clock, standing, enter, fail, failAt, win, logged, state: (key = 'a') => standing.state(key).state }
+  return { clock, health, enter, fail, failAt, win, logged, state: (key = 'a') => health.state(key).state }
 }
 
 test('throttling is a cool-down of the full length asked for, 900 s included', async () => {
@@ -53,16 +53,16 @@ test('a Retry-After that nobody can mean is an hour', async () => {
 })
 
 test('throttling is no failure: it adds nothing to the load', async () => {
-  const { standing, fail, win, clock } = make()
+  const { health, fail, win, clock } = make()
   await win()
-  const before = standing.load('block')
+  const before = health.load('block')
   await fail('throttled', 1000)
   await clock.advance(1001)
-  assert.ok(Math.abs(standing.load('block') - before) < 1)
+  assert.ok(Math.abs(health.load('block') - before) < 1)
 })
 
 test('64 that fail at once are one failure, and those that began before it add nothing', async () => {
-  const { clock, enter, state, standing } = make({ connections: 64 })
+  const { clock, enter, state, health } = make({ connections: 64 })
   for (let count = 0; count < 64; count++) {
     const first = await enter()
     first.brought(1, 0)
@@ -72,7 +72,7 @@ test('64 that fail at once are one failure, and those that began before it add n
   await clock.advance(5 * second)
   for (const ask of asks) ask.failed(failure('broken'))
   assert.equal(state(), 'ready')
-  assert.equal(standing.counts.failed, 8)
+  assert.equal(health.counts.failed, 8)
 })
 
 test('it rests after three moments in which it failed, and is told of once', async () => {
@@ -129,9 +129,9 @@ test('one that comes and goes is told of once', async () => {
 })
 
 test('one good probe ends a rest, and the next failure begins it again', async () => {
-  const { clock, standing, fail, failAt, state } = make()
+  const { clock, health, fail, failAt, state } = make()
   await failAt(3)
-  standing.probed({ ...report, usable: true })
+  health.probed({ ...report, usable: true })
   assert.equal(state(), 'ready')
   await clock.advance(10)
   await fail('broken')
@@ -139,11 +139,11 @@ test('one good probe ends a rest, and the next failure begins it again', async (
 })
 
 test('a rest gets longer while nothing but failures come, up to a minute', async () => {
-  const { clock, failAt, state, standing } = make()
+  const { clock, failAt, state, health } = make()
   await failAt(3)
   const lengths: number[] = []
   for (let count = 0; count < 9; count++) {
-    const { untilMs } = standing.state('a')
+    const { untilMs } = health.state('a')
     lengths.push(Math.round((untilMs ?? 0) / second))
     await clock.advance(untilMs ?? 0)
     assert.equal(state(), 'ready')
@@ -153,17 +153,17 @@ test('a rest gets longer while nothing but failures come, up to a minute', async
 })
 
 test('one that rests is looked at soon and often, then less often', async () => {
-  const { clock, standing, failAt } = make()
+  const { clock, health, failAt } = make()
   let looks = 0
-  standing.onSuspicion(() => looks++)
+  health.onSuspicion(() => looks++)
   await failAt(3)
   assert.ok(looks > 0)
   const waits: number[] = []
   for (let count = 0; count < 8; count++) {
-    const ms = standing.lookInMs
+    const ms = health.lookInMs
     waits.push(ms)
     await clock.advance(ms)
-    standing.unreachable(failure('broken'), clock.monotonic())
+    health.unreachable(failure('broken'), clock.monotonic())
   }
   assert.ok(
     waits.slice(0, 3).every((ms) => ms <= 1000),
@@ -174,16 +174,16 @@ test('one that rests is looked at soon and often, then less often', async () => 
 })
 
 test('a timeout is held against it only if another one has the thing', async () => {
-  const { clock, enter, state, standing, win } = make()
+  const { clock, enter, state, health, win } = make()
   await win()
-  const before = standing.load('block')
+  const before = health.load('block')
   for (let count = 0; count < 20; count++) {
     const ask = await enter(`absent ${count}`)
     await clock.advance(5 * second)
     assert.ok(ask.failed(failure('timeout')))
   }
   assert.equal(state(), 'ready')
-  assert.ok(standing.load('block') <= before + 1)
+  assert.ok(health.load('block') <= before + 1)
 
   for (let count = 0; count < 3; count++) {
     const ask = await enter(`there ${count}`)
@@ -194,16 +194,16 @@ test('a timeout is held against it only if another one has the thing', async () 
 })
 
 test('timeouts with no answer to anybody ask for a look', async () => {
-  const { clock, enter, standing } = make()
+  const { clock, enter, health } = make()
   let wanted = 0
-  standing.onSuspicion(() => wanted++)
+  health.onSuspicion(() => wanted++)
   const ask = await enter()
   await clock.advance(5 * second)
   ask.failed(failure('timeout'))
   assert.equal(wanted, 1)
-  assert.equal(standing.lookInMs, 0)
-  standing.probed({ ...report, usable: true })
-  assert.equal(standing.lookInMs, Number.POSITIVE_INFINITY)
+  assert.equal(health.lookInMs, 0)
+  health.probed({ ...report, usable: true })
+  assert.equal(health.lookInMs, Number.POSITIVE_INFINITY)
 })
 
 test('false bytes once are a quarantine, longer each time; those of one moment are one', async () => {
@@ -220,10 +220,10 @@ test('false bytes once are a quarantine, longer each time; those of one moment a
 })
 
 test('a liar is out for up to an hour, and one that was true for ten minutes begins anew', async () => {
-  const { clock, standing, fail, state } = make()
+  const { clock, health, fail, state } = make()
   const out = async () => {
     await fail('false-bytes')
-    const { untilMs = 0 } = standing.state('b')
+    const { untilMs = 0 } = health.state('b')
     await clock.advance(untilMs + 1)
     return Math.round(untilMs / second)
   }
@@ -245,24 +245,24 @@ test('what it sent false bytes for is asked of others for a minute, and of it no
 })
 
 test('a client that left is held against nobody', async () => {
-  const { standing, fail } = make()
-  const before = standing.load('block')
+  const { health, fail } = make()
+  const before = health.load('block')
   for (let count = 0; count < 10; count++) await fail('cancelled')
-  assert.equal(standing.load('block'), before)
-  assert.equal(standing.state('a').state, 'ready')
+  assert.equal(health.load('block'), before)
+  assert.equal(health.state('a').state, 'ready')
 })
 
 test('losing by being slow costs rank, until it is tried again', async () => {
-  const { clock, standing, enter, win } = make()
+  const { clock, health, enter, win } = make()
   await win()
-  const before = standing.load('block')
+  const before = health.load('block')
   const slow = await enter()
   await clock.advance(800)
   slow.letGo('enough')
-  const after = standing.load('block')
+  const after = health.load('block')
   assert.ok(after > before + 700)
   await clock.advance(30 * minute)
-  assert.equal(standing.isUntried('block'), true)
+  assert.equal(health.isUntried('block'), true)
 })
 
 test('one that never has what others have ranks behind one that does', async () => {
@@ -275,19 +275,19 @@ test('one that never has what others have ranks behind one that does', async () 
     one.done()
     other.failed(failure('not-found'))?.()
   }
-  assert.ok(hasNot.standing.load('block') > has.standing.load('block'))
+  assert.ok(hasNot.health.load('block') > has.health.load('block'))
 })
 
 test('what nobody has says nothing about how often it has what others have', async () => {
-  const { clock, enter, win, standing } = make()
+  const { clock, enter, win, health } = make()
   await win()
-  const before = standing.load('block')
+  const before = health.load('block')
   for (let count = 0; count < 30; count++) {
     const ask = await enter(`absent ${count}`)
     await clock.advance(50)
     ask.failed(failure('not-found'))
   }
-  assert.ok(standing.load('block') <= before + 1)
+  assert.ok(health.load('block') <= before + 1)
 })
 
 test('its budget for one CID is waited for, within reason', async () => {
@@ -328,24 +328,24 @@ test('a resting one that nobody looks at may be tried once a second', async () =
 })
 
 test('who waits for a resting one goes on with the first look that is good', async () => {
-  const { clock, standing, enter, failAt } = make()
-  standing.onSuspicion(() => {})
+  const { clock, health, enter, failAt } = make()
+  health.onSuspicion(() => {})
   await failAt(3)
   const waits = enter()
   await clock.advance(500)
-  standing.unreachable(failure('timeout'), clock.monotonic())
+  health.unreachable(failure('timeout'), clock.monotonic())
   await clock.advance(500)
-  standing.probed({ ...report, usable: true })
+  health.probed({ ...report, usable: true })
   await (await waits).letGo('enough')
 })
 
 test('in the first moments of a rest two seconds are waited, later until the next look', async () => {
-  const { clock, standing, enter, failAt } = make()
-  standing.onSuspicion(() => {})
+  const { clock, health, enter, failAt } = make()
+  health.onSuspicion(() => {})
   const lookFor = async (seconds: number) => {
     for (let left = seconds * 4; left > 0; left--) {
       await clock.advance(250)
-      standing.unreachable(failure('timeout'), clock.monotonic())
+      health.unreachable(failure('timeout'), clock.monotonic())
     }
   }
   await failAt(3)
@@ -363,9 +363,9 @@ test('in the first moments of a rest two seconds are waited, later until the nex
 })
 
 test('with others to be asked, nobody waits for one that has just gone to rest', async () => {
-  const { clock, standing, enter, failAt } = make({ connections: 1 })
-  standing.join({ hasOthers: () => true })
-  standing.onSuspicion(() => {})
+  const { clock, health, enter, failAt } = make({ connections: 1 })
+  health.join({ hasOthers: () => true })
+  health.onSuspicion(() => {})
   await failAt(2)
   const last = await enter()
   const waits = assert.rejects(enter(), { kind: 'unavailable' })
@@ -375,30 +375,30 @@ test('with others to be asked, nobody waits for one that has just gone to rest',
 })
 
 test('a probe decides about usable, and one that is not usable has no time when it will be', () => {
-  const { standing, state } = make()
-  standing.probed({ ...report, usable: false })
+  const { health, state } = make()
+  health.probed({ ...report, usable: false })
   assert.equal(state(), 'unusable')
-  assert.equal(standing.state('a').untilMs, undefined)
-  standing.probed({ ...report, usable: true })
+  assert.equal(health.state('a').untilMs, undefined)
+  health.probed({ ...report, usable: true })
   assert.equal(state(), 'ready')
 })
 
 test('one that brought proved bytes is not out because it does not know what a probe asks for, until that is long ago', async () => {
-  const { clock, standing, win, fail, state } = make()
+  const { clock, health, win, fail, state } = make()
   await win()
   await fail('broken')
-  standing.probed({ ...report, usable: false, findings: ['no empty block'] })
+  health.probed({ ...report, usable: false, findings: ['no empty block'] })
   assert.equal(state(), 'ready')
   await clock.advance(11 * minute)
-  standing.probed({ ...report, usable: false })
+  health.probed({ ...report, usable: false })
   assert.equal(state(), 'unusable')
 })
 
 test('while one gateway takes over from another both look, and one that was refused leaves the other as it was', async () => {
-  const { standing, failAt } = make()
+  const { health, failAt } = make()
   const looks = { old: 0, refused: 0 }
-  standing.onSuspicion(() => looks.old++)
-  const forget = standing.onSuspicion(() => looks.refused++)
+  health.onSuspicion(() => looks.old++)
+  const forget = health.onSuspicion(() => looks.refused++)
   forget()
   await failAt(3)
   assert.ok(looks.old > 0)
@@ -406,11 +406,11 @@ test('while one gateway takes over from another both look, and one that was refu
 })
 
 test('an upstream of two pools has others as long as one of them says so', async () => {
-  const { clock, standing, enter, failAt } = make({ connections: 1 })
-  standing.join({ hasOthers: () => true, patienceMs: 2 * second })
-  const leave = standing.join({ hasOthers: () => false, patienceMs: 9 * second })
+  const { clock, health, enter, failAt } = make({ connections: 1 })
+  health.join({ hasOthers: () => true, patienceMs: 2 * second })
+  const leave = health.join({ hasOthers: () => false, patienceMs: 9 * second })
   leave()
-  standing.onSuspicion(() => {})
+  health.onSuspicion(() => {})
   await failAt(2)
   const last = await enter()
   const waits = assert.rejects(enter(), { kind: 'unavailable' })
@@ -420,13 +420,13 @@ test('an upstream of two pools has others as long as one of them says so', async
 })
 
 test('a pool that is closed is asked no more whether there are others', async () => {
-  const { clock, standing, enter, failAt } = make({ connections: 1 })
+  const { clock, health, enter, failAt } = make({ connections: 1 })
   const [own, other] = [scriptedUpstream('one', new Map()), scriptedUpstream('other', new Map())]
   const pool = (members: MemberOptions[]) => createPool({ members, hedge: 'auto', clock, log: silentLog })
-  const before = pool([{ upstream: own, standing }, { upstream: other }])
-  pool([{ upstream: own, standing }])
+  const before = pool([{ upstream: own, health }, { upstream: other }])
+  pool([{ upstream: own, health }])
   before.close()
-  standing.onSuspicion(() => {})
+  health.onSuspicion(() => {})
   await failAt(2)
   const last = await enter()
   let isTurnedAway = false
@@ -437,6 +437,6 @@ test('a pool that is closed is asked no more whether there are others', async ()
   last.failed(failure('broken'))
   await clock.advance(1)
   assert.equal(isTurnedAway, false)
-  standing.probed({ ...report, usable: true })
+  health.probed({ ...report, usable: true })
   await waits
 })

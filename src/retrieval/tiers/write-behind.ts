@@ -9,7 +9,7 @@ import { Failure, isFailure } from '../../core/failure.ts'
 import { createFillLine, type Job } from './fill-line.ts'
 import { createTurns } from './fill-turns.ts'
 
-export type FillerOptions = {
+export type WriteBehindOptions = {
   readonly tier: Tier
   readonly clock: Clock
   readonly maxBytes?: number
@@ -36,7 +36,7 @@ export type FillStats = {
   readonly queuedBytes: number
 }
 
-export interface Filler {
+export interface WriteBehind {
   /** Takes a block that nobody changes any more. Resolves when it is in the line, or dropped; never rejects. */
   put(cid: CID, bytes: Uint8Array): Promise<void>
   /**
@@ -65,7 +65,7 @@ type Writing = {
 const leastPauseMs = 250
 const fullPart = 0.75
 
-export function createFiller(options: FillerOptions): Filler {
+export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
   const { tier, clock, maxBytes = 32 * 1024 * 1024, maxBlocks = 2048, atOnce = 8 } = options
   const { rewriteMs = 0, waitMs = 0, reread } = options
   const line = createFillLine({ maxBytes, maxBlocks })

@@ -7,7 +7,7 @@ import { Failure, isFailure } from '../../core/failure.ts'
  * `facts.sure`: every upstream that exists was asked and said no; otherwise the absence is not proved. `facts.alone`: no
  * upstream exists (an archive), so what its tiers say is all there is to know.
  */
-export function verdict(cid: CID, failures: readonly unknown[], skipped: number, soonestMs?: number): Failure {
+export function outcomeOf(cid: CID, failures: readonly unknown[], skipped: number, soonestMs?: number): Failure {
   const kinds = failures.map((failure) => (isFailure(failure) ? failure.kind : 'internal'))
   const facts = { sure: skipped === 0 && kinds.every((kind) => kind === 'not-found') }
   const cause = failures.find((failure) => isFailure(failure)) ?? failures[0]

@@ -10,11 +10,11 @@ import { createWindow } from '../upstreams/window.ts'
 import { createHealth, type HealthState } from './health.ts'
 import { createLooks } from './looks.ts'
 import { createPerformance } from './performance.ts'
-import { type Ask, type AskKind, createQuestions, type StandingCount } from './questions.ts'
+import { type Ask, type AskKind, createQuestions, type UpstreamCount } from './questions.ts'
 
-export type { Ask, AskKind, StandingCount } from './questions.ts'
+export type { Ask, AskKind, UpstreamCount } from './questions.ts'
 
-export type StandingState = HealthState | 'over-budget'
+export type UpstreamState = HealthState | 'over-budget'
 
 export type Want = {
   readonly kind: AskKind
@@ -27,9 +27,9 @@ export type Want = {
   readonly waitedMs?: number
 }
 
-export interface Standing {
+export interface UpstreamHealth {
   /** Whether it may be asked for this, and if not, why and when again; undefined: not known. */
-  state(key: string): { readonly state: StandingState; readonly untilMs: number | undefined }
+  state(key: string): { readonly state: UpstreamState; readonly untilMs: number | undefined }
   /** It rests since a moment ago only, and is looked at often. */
   readonly isRestingBriefly: boolean
   /** It is well, and has answered somebody, or a look, since then. */
@@ -70,7 +70,7 @@ export interface Standing {
   onSuspicion(look: () => void): () => void
   /** It is one of these until the answer is called, and may be one of others as well. The newest say how patient it is. */
   join(others: Others): () => void
-  readonly counts: Readonly<Record<StandingCount, number>>
+  readonly counts: Readonly<Record<UpstreamCount, number>>
 }
 
 export type Others = {
@@ -80,7 +80,7 @@ export type Others = {
   readonly patienceMs?: number
 }
 
-export type StandingOptions = {
+export type UpstreamHealthOptions = {
   readonly name: string
   readonly clock: Clock
   readonly log: Log
@@ -102,7 +102,7 @@ const probeAnswers = 2
 const briefRestMs = 10_000
 const briefWaitMs = 2_000
 
-export function createStanding(options: StandingOptions): Standing {
+export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHealth {
   const { name, clock, log, connections = defaultConnections } = options
   const joined = new Set<Others>()
   const hasOthers = () => [...joined].some((others) => others.hasOthers())
