@@ -1,5 +1,5 @@
-// One request among the flights. A block comes from memory; or from an answer under way that will bring it; or from the
-// slow tiers, which are waited for as long as they are worth it; or from the upstreams, which are asked beside them then.
+// The session of one request. A block comes from memory, from a running flight that will bring it, from the slow tiers while
+// waiting for them is worth it, or from the upstreams, which are then asked beside the tiers.
 import type { CID } from 'multiformats/cid'
 import { isIdentity, isProvable } from '../core/block.ts'
 import type { Clock } from '../core/clock.ts'
@@ -13,7 +13,7 @@ import { createTierReader } from './tier-reader.ts'
 import type { Found as Held } from './tiers/stack.ts'
 import { createUpstreamReader, type Flying, type LastFrom } from './upstream-reader.ts'
 
-/** What all requests share. */
+/** The parts that all requests share. */
 export type Shared = Flying & {
   readonly clock: Clock
   readonly room: Room
@@ -21,7 +21,7 @@ export type Shared = Flying & {
   readonly blockDeadlineMs: number
 }
 
-/** What one request asks, until its `end`. */
+/** Opens the session of one request, until its `end`. */
 export function openSession(
   { signal, account, onlyIfCached = false, noCache = false, client = '', ...policy }: SessionOptions,
   shared: Shared,
@@ -38,7 +38,7 @@ export function openSession(
   const { check, ...guard } = createGuard(policy)
   const ahead = createReadAhead({ fetch, fetchHeld, isHeld, check, room: shared.room, clock: shared.clock })
   let ended = false
-  /** A slow tier had something of it. */
+  /** Whether a slow tier had a block of this request. */
   let wasHeld = false
   let lastFrom: LastFrom = 'nowhere'
 

@@ -1,24 +1,25 @@
-// What may not be read. The session asks before each block, so no reader can forget to; without a policy all is allowed.
+// Decides what may not be read. The session asks the policy before each block, so no reader can forget it; without a policy
+// everything is allowed.
 import type { CID } from 'multiformats/cid'
 
-/** Throws for a thing that is not to be read, with the names that are asked for below it. */
+/** Throws for a CID, with the path below it, that may not be read. */
 export type Visit = (cid: CID, rest: readonly string[]) => void
 
-/** Throws for a path that is not to be read below the /ipns names that led to its CID. */
+/** Throws for a path below /ipns names that may not be read. */
 export type VisitNames = (segments: readonly string[]) => void
 
 export type Policy = { readonly visit?: Visit | undefined; readonly visitNames?: VisitNames | undefined }
 
-/** The policy of one session, with what its paths led through. */
+/** The policy of one session, which remembers the CIDs that its paths led through. */
 export interface Guard {
   readonly visit: Visit
   readonly visitNames: VisitNames
   /**
-   * A path leads through this thing to `rest`. Throws where that is not to be read. From here on its block may be read, even
-   * where the thing by itself may not: a path below it may be allowed.
+   * A path leads through this CID to `rest`. Throws if that may not be read. From here on its block may be read even if the
+   * CID alone is denied: a path below it may be allowed.
    */
   pass(cid: CID, rest: readonly string[]): void
-  /** Throws for a block that is not to be read. */
+  /** Throws for a block that may not be read. */
   check(cid: CID): void
 }
 

@@ -1,25 +1,24 @@
-// Blocks that a reader is known to want next, asked for before it does, so that a round trip is not paid for each of them.
-// How far ahead grows while the reader has to wait and falls back when it stops reading; of what the tiers hold it is far
-// from the start, since nobody else is asked for it. All readers share one room: who finds it full still has the next block
-// asked for.
+// Read-ahead: asks for blocks before their reader wants them, so that not each costs a round trip. The distance grows while
+// the reader has to wait and shrinks when it stops reading; for blocks in the tiers it is large from the start, since no
+// upstream is asked. All readers share one memory budget: a reader that finds it full still gets its next block ahead.
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../core/block.ts'
 import type { Clock } from '../core/clock.ts'
 import type { DagWant, Expected } from './session.ts'
 
-/** What all readers together may have ahead of them. */
+/** The budget for read-ahead of all readers together. */
 export interface Room {
   enter(): () => void
   take(bytes: number, isNext: boolean): boolean
   give(bytes: number): void
-  /** What one reader may have at most, with as many as there are now. */
+  /** The most that one reader may use, divided among the present readers. */
   readonly share: number
 }
 
 export interface ReadAhead {
-  /** What comes next, in order, as far as it is known; what is no longer in it is given up. */
+  /** The next blocks, in order, as far as known; blocks no longer in it are dropped. */
   expect(next: Iterable<Expected>): void
-  /** The block, where it was asked for ahead. */
+  /** The block, if it was asked for ahead. */
   take(cid: CID): Promise<Uint8Array> | undefined
   end(): void
 }
@@ -60,25 +59,25 @@ export function createRoom(mostBytes: number): Room {
 type Ahead = {
   readonly block: Promise<Uint8Array>
   readonly bytes: number
-  /** Of one that is asked of the tiers alone: asks others too. */
+  /** For a block asked of the tiers alone: asks the upstreams too. */
   readonly everywhere: (() => Promise<Uint8Array>) | undefined
   isHere: boolean
 }
 
 export function createReadAhead(options: {
   readonly fetch: (cid: CID, around: DagWant) => Promise<Uint8Array>
-  /** From the tiers alone; rejects where none of them has it. */
+  /** Reads from the tiers alone; rejects when none has it. */
   readonly fetchHeld: (cid: CID) => Promise<Uint8Array>
-  /** What comes next may be in a slow tier, since what it belongs to was. */
+  /** True if a slow tier had earlier blocks of the request: it may have the next ones too. */
   readonly isHeld: () => boolean
-  /** Throws for a block that is not to be read. */
+  /** Throws for a block that may not be read. */
   readonly check: (cid: CID) => void
   readonly room: Room
   readonly clock: Clock
 }): ReadAhead {
   const { fetch, fetchHeld, isHeld, check, room, clock } = options
   const ahead = new Map<string, Ahead>()
-  // Each block is looked at again and again while it comes nearer.
+  // The key of a block is needed again and again while the reader approaches it.
   const keys = new WeakMap<CID, string>()
   let windowBytes = firstWindowBytes
   let aheadBytes = 0
@@ -110,7 +109,7 @@ export function createReadAhead(options: {
       () => {
         entry.isHere = true
       },
-      // Nobody waited for it yet: whoever wants it asks anew.
+      // No reader waits for it yet: a reader that wants it asks again.
       () => {
         wasMissed ||= isFar
         if (ahead.get(key) === entry) drop(key, entry)
@@ -118,7 +117,7 @@ export function createReadAhead(options: {
     )
   }
 
-  /** A reader that stopped reading keeps nothing for itself: the tiers have it, or it is asked for again. */
+  /** Drops everything kept for a reader that stopped reading: the tiers have it, or it is asked for again. */
   function restart(): void {
     stopTimer?.()
     stopTimer = clock.after(idleMs, () => {

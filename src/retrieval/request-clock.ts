@@ -1,18 +1,17 @@
-// The time of one request: until its first byte goes out there is one deadline for everything it asks, whoever is asked;
-// from then on each block has its own.
+// The deadlines of one request: one for everything until its first byte goes out, then one for each block.
 import type { CID } from 'multiformats/cid'
 import type { Clock } from '../core/clock.ts'
 import { cancelled, isFailure } from '../core/failure.ts'
 import { noTimeLeft, outOfTime } from './session-failures.ts'
 
-// With less than this share of its time left, nothing can be said to have been looked for.
+// With less than this share of the time left, an upstream is not really asked, so the answer is no proof of absence.
 const leastShare = 1 / 8
 
 export interface RequestClock {
-  /** `work`, until this request is out of time or its client is gone. The work's own signal aborts then. */
+  /** Runs `work` until the request is out of time or its client has left; then the work's own signal aborts. */
   inTime<T>(cid: CID, work: (own: AbortSignal) => Promise<T>): Promise<T>
   begun(): void
-  /** Less than half of its time is left: what is asked from here on, and not found, was not looked for in full. */
+  /** Less than half of the time is left: a 404 from here on is no proof of absence. */
   readonly isLate: boolean
   readonly hasBegun: boolean
 }

@@ -1,5 +1,5 @@
-// Where blocks come from: the tiers, then one shared flight that races the upstreams. This file keeps what all requests
-// share; what one of them asks for is in open-session. What is proved goes into the tiers before anybody gets it.
+// Retrieval: gets blocks from the tiers, then from one shared flight that races the upstreams. This file keeps what all
+// requests share; open-session has one request. A proved block goes into the tiers before any reader gets it.
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../core/block.ts'
 import type { Clock } from '../core/clock.ts'
@@ -24,10 +24,10 @@ export type RetrievalOptions = {
   readonly log: Log
   /** Until the first byte. */
   readonly deadlineMs: number
-  /** For each block after the first byte: long enough for a stall to be noticed and another upstream to be asked. */
+  /** For each block after the first byte: long enough to notice a stall and ask another upstream. */
   readonly blockDeadlineMs: number
   readonly keepLookingMs: number
-  /** What all requests together may have asked for ahead of their readers. */
+  /** Most bytes that all requests together may read ahead. */
   readonly readAheadBytes: number
   readonly notFound: NotFoundMemory
 }
@@ -65,13 +65,13 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     })
   }
 
-  /** Another reader's flight that has this block still before it. */
+  /** The key of another reader's flight that will still bring this block. */
   function onItsWay(cid: CID): string | undefined {
     for (const [key, flight] of airborne) if (flight.expects(cid)) return key
     return undefined
   }
 
-  /** One look around for a search: what a request would have asked for, with nobody waiting. */
+  /** One round of a background search: asks like a request, but no client waits. */
   function lookFor(cid: CID, around: DagWant | undefined): (signal: AbortSignal) => Round {
     return (signal) => {
       if (!around) {
@@ -109,7 +109,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     }),
     async store(cid, bytes, signal) {
       notFound.forget(cid)
-      // A shared tier that is out does not undo an upload that is held: it gets it later.
+      // A shared tier that is down does not fail an upload that providers hold: it gets the block later.
       const { failed } = await stack.store(cid, bytes, signal)
       for (const { tier, failure } of failed)
         log('debug', 'tiers.store', { tier, cid: cid.toString(), why: failure.message })

@@ -1,4 +1,4 @@
-// What a request is told when there is nothing.
+// The Failures of a request that gets no block.
 import type { CID } from 'multiformats/cid'
 import { Failure } from '../core/failure.ts'
 
@@ -16,13 +16,13 @@ export const outOfTime = (cid: CID, ms: number): Failure =>
     facts: { sure: false },
   })
 
-/** The blocks before this one took the time. */
+/** Earlier blocks used up the time. */
 export const noTimeLeft = (cid: CID): Failure =>
   new Failure('overloaded', `what comes before ${cid} took the time there was: it was not looked for`, {
     source: 'ours',
   })
 
-/** Of an archive whose tiers were all asked: there is nobody else. */
+/** An archive (no upstreams) whose tiers were all asked: there is nothing else to ask, so 404. */
 export const notHere = ({ message, facts }: Failure): Failure =>
   new Failure('not-found', message, { source: 'tier', facts })
 

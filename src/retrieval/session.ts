@@ -1,5 +1,5 @@
-// What content asks of retrieval: one session per request (or per background search), through which it gets proved
-// blocks. A block comes from the tiers, or from a shared flight that races upstreams.
+// The interface between content and retrieval: one session per request (or background search), which gives proved blocks. A
+// block comes from the tiers, or from a shared flight that races the upstreams.
 import type { CID } from 'multiformats/cid'
 import type { DagWant } from '../../backends/upstreams/contract.ts'
 import type { Account } from '../observe/account.ts'
@@ -13,29 +13,29 @@ export type SessionOptions = Policy & {
   readonly account: Account
   /** The address of the client: at a busy upstream clients take turns. */
   readonly client?: string
-  /** Ask no upstream: what no tier has rejects with `not-found` (facts: { onlyIfCached: true }). */
+  /** Ask no upstream: a block that no tier has rejects with `not-found` (facts: { onlyIfCached: true }). */
   readonly onlyIfCached?: boolean
-  /** Forget what was remembered as not found, for each thing this session asks for, before asking. */
+  /** Before asking, forget a remembered absence of each CID that this session asks for. */
   readonly noCache?: boolean
 }
 
-/** A block that is known to be asked for. `bytes`: about how large it is. */
+/** A block that the reader will ask for. `bytes`: its approximate size. */
 export type Expected = {
   readonly cid: CID
   readonly around: DagWant
   readonly bytes: number
-  /** Throws for what its path says is not to be asked for. What the session knows of its CID it looks at itself. */
+  /** Throws if its path is denied. The session itself checks whether its CID is. */
   readonly visit?: (() => void) | undefined
 }
 
 export interface Session extends Omit<Guard, 'check'> {
   /**
-   * The proved bytes of one block (identity CIDs included). `around` says what it is a part of and where the reader
-   * stands in it: when the block is in no tier, that is what is fetched, in one answer, and following blocks come from
-   * there. Rejects with a Failure: denied, not-found, timeout, unavailable, malformed (unprovable), cancelled.
+   * The proved bytes of one block (identity CIDs included). `around` names the entity it is part of and the reader's position:
+   * if no tier has the block, the gateway fetches the entity from there in one answer, which brings the following blocks.
+   * Rejects with a Failure: denied, not-found, timeout, unavailable, malformed (unprovable), cancelled.
    */
   get(cid: CID, around?: DagWant): Promise<Uint8Array>
-  /** What will be asked for next, in order: some of it is fetched ahead. What was said before and is not in it is dropped. */
+  /** The next blocks, in order: some are fetched ahead. Blocks of an earlier call that are not in it are dropped. */
   expect(next: Iterable<Expected>): void
   /** Whether a tier has it, without fetching. */
   has(cid: CID): Promise<boolean>
@@ -49,16 +49,16 @@ export interface Retrieval {
   session(options: SessionOptions): Session
   /**
    * Puts a proved block of our own (an upload) into every tier. Resolves when the shared ones have it too, with those that
-   * failed, or take longer than is worth waiting for.
+   * failed or take longer than is worth waiting for.
    */
   store(cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<readonly string[]>
   /** Tiers that other instances see too. */
   readonly sharedTiers: readonly string[]
-  /** Brings one of them what it lacks; rejects as the tier does. */
+  /** Puts a block into one shared tier that lacks it; rejects as the tier does. */
   bring(tier: string, cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<void>
-  /** Forgets that this was not found: an upload, a find, or an operator's word. */
+  /** Forgets a remembered absence: after an upload, a find, or an operator's request. */
   forget(cid: CID): void
-  /** What is under way and remembered just now. */
+  /** Counts of running flights and searches, and of remembered absences. */
   stats(): Readonly<Record<'notFoundRoots' | 'searches' | 'blockFlights' | 'dagFlights', number>>
   close(): Promise<void>
 }

@@ -1,5 +1,5 @@
-// What one request reads from the slow tiers: for as long as they are worth it alone, then beside the upstreams, and once more
-// when no upstream could help.
+// Reads blocks of one request from the slow tiers: first alone, then beside the upstreams, and once more when no upstream
+// could help.
 import type { CID } from 'multiformats/cid'
 import { orAborted } from '../core/deadline.ts'
 import { isFailure } from '../core/failure.ts'
@@ -18,12 +18,12 @@ export type TierReaderOptions = {
   /** The bytes, noted as a hit of this tier. */
   readonly fromTier: (held: Held) => Uint8Array
   readonly fromUpstreams: (cid: CID, around: DagWant | undefined) => Promise<Uint8Array>
-  /** A slow tier had something of what this request reads. */
+  /** Called when a slow tier had a block of this request. */
   readonly onHeld: () => void
 }
 
 export interface TierReader {
-  /** The block, from the upstreams where no tier has it in time. */
+  /** The block, from the upstreams if no tier has it in time. */
   fromSlowTiers(cid: CID, around: DagWant | undefined): Promise<Uint8Array>
   /** From the tiers alone. A request that wants it meanwhile joins the same look. */
   fetchHeld(cid: CID): Promise<Uint8Array>
@@ -32,13 +32,13 @@ export interface TierReader {
 export function createTierReader(options: TierReaderOptions): TierReader {
   const { stack, notFound, inTime, signal, onlyIfCached, fromTier, fromUpstreams, onHeld } = options
 
-  /** What the slow tiers have, `late` as soon as it is worth asking somebody else too. */
+  /** The hit of the slow tiers, or `late` as soon as it is worth asking an upstream too. */
   async function whileWorthIt(cid: CID, look: Look): Promise<Held | undefined | 'late'> {
     if (onlyIfCached) return inTime(cid, () => look.found)
     return inTime(cid, () => Promise.race([look.found, look.overdue.then(() => 'late' as const)]))
   }
 
-  /** Whoever brings it first, and nothing only when nobody has it. */
+  /** The first of tiers and upstreams that has it; undefined only when none has. */
   async function fromEither(cid: CID, around: DagWant | undefined, look: Look): Promise<Uint8Array> {
     const others = fromUpstreams(cid, around)
     const tiers = look.found.then((held) => held ?? Promise.reject(nothing))
@@ -77,13 +77,13 @@ export function createTierReader(options: TierReaderOptions): TierReader {
     }
   }
 
-  /** Time is up, and our own disk has not come to say what it has: no reason to deny what lies here. */
+  /** The time is up, but our own disk has not answered yet: wait for it rather than deny a block that is here. */
   async function fromHere(look: Look): Promise<Held | undefined> {
     const here = Promise.race([look.found, look.here.then(() => undefined)])
     return orAborted(signal, here).catch(() => undefined)
   }
 
-  /** A tier was passed over because others are quicker. Now there are no others. */
+  /** No upstream helped: ask the skipped tiers again, with their full deadline. */
   async function lastResort(cid: CID, error: unknown): Promise<Held | undefined> {
     if (signal.aborted || !isFailure(error, 'unavailable')) return undefined
     return inTime(cid, (own) => stack.findPatiently(cid, 'beyond', own)).catch(() => undefined)

@@ -1,5 +1,5 @@
-// What one request asks of the upstreams: with what follows it, as long as an answer under way brings that, or block by block.
-// What nobody has is remembered, and searched for behind the request.
+// Asks the upstreams for one request: a block with those that follow it, in one answer, or block by block. An absence is
+// remembered, and a background search goes on after the request.
 import type { CID } from 'multiformats/cid'
 import { codec } from '../core/cid.ts'
 import { type Failure, isFailure } from '../core/failure.ts'
@@ -17,39 +17,39 @@ import type { TierStack } from './tiers/stack.ts'
 import type { Asker, Attempts } from './upstreams/attempts.ts'
 import { overloaded } from './upstreams/outcome.ts'
 
-/** What all requests share of it. */
+/** The parts that all requests share. */
 export type Flying = {
   readonly stack: TierStack
   readonly notFound: NotFoundMemory
   readonly searches: Searches
   joinBlock(cid: CID, asker: Asker): Flight<BlockFlight>
   joinDag(want: DagWant, asker: Asker, key?: string): Flight<DagFlight>
-  /** Another reader's flight that has this block still before it. */
+  /** The key of another reader's flight that will still bring this block. */
   onItsWay(cid: CID): string | undefined
-  /** Whether anybody may be asked for more than single blocks now. */
+  /** Whether an upstream may be asked for more than single blocks now. */
   knowsDags(cid: CID): boolean
-  /** One look around for a search, with nobody waiting. */
+  /** One round of a background search: no client waits. */
   lookFor(cid: CID, around: DagWant | undefined): (signal: AbortSignal) => Round
 }
 
-/** What was asked, and whether too little time was left for it then. */
+/** The attempts, and whether too little time was left when they began. */
 type Asked = { readonly attempts: Attempts; readonly wasLate: boolean }
 
 export interface UpstreamReader {
-  /** The block, alone or with what follows it. `lastFrom`: where the request had its last block from. */
+  /** The block, alone or with those that follow. `lastFrom`: where the last block of the request came from. */
   get(cid: CID, around: DagWant | undefined, lastFrom: LastFrom): Promise<Uint8Array>
-  /** The block, where an answer under way will bring it; undefined where none will after all. */
+  /** The block from a running answer that should bring it; undefined if it does not. */
   follow(cid: CID, around: DagWant): Promise<Uint8Array | undefined>
   /** Whether an answer that this request follows will bring it. */
   expects(cid: CID): boolean
-  /** Throws what is remembered of a thing that nobody had. */
+  /** Throws a remembered absence. */
   refuseRemembered(cid: CID, around: DagWant | undefined): void
   end(): void
 }
 
 export type LastFrom = 'nowhere' | 'tier' | 'upstream'
 
-// After an answer left out what was waited for, so many blocks are asked for alone before the next answer is begun.
+// After an answer left out a block that a reader waited for, this many blocks are asked for one by one.
 const firstAlone = 8
 const mostAlone = 1024
 
@@ -71,14 +71,14 @@ export function createUpstreamReader(
   let aloneLeft = 0
   let aloneNext = firstAlone
 
-  /** Several blocks may fail with one answer; who was asked for it is told once. */
+  /** Several blocks may fail with one answer; its attempts are noted once. */
   function note(attempts: Attempts): void {
     if (noted.has(attempts)) return
     noted.add(attempts)
     for (const attempt of attempts.list()) account.attempt(attempt)
   }
 
-  /** The answer of a flight, or its failure, remembered and searched behind. */
+  /** Remembers the absence that a flight reports, and begins a background search. */
   function missed(error: unknown, cid: CID, around: DagWant | undefined, flight: Asked, running?: Round): Failure {
     const isCrowded = isFailure(error, 'timeout') && (flight.wasLate || flight.attempts.hasBeenCrowded)
     const failure = isCrowded ? overloaded(cid) : isFailure(error) ? error : internal(error)
@@ -102,13 +102,13 @@ export function createUpstreamReader(
     if (dag === flight) dag = undefined
   }
 
-  /** The answer that this reader follows, as long as it goes on. */
+  /** The flight that this reader follows, while it goes on. */
   function following(): Flight<DagFlight> | undefined {
     if (dag?.work.over) leaveDag(dag)
     return dag
   }
 
-  /** An answer that ended left out what was waited for: the next ones may do so too. */
+  /** An answer ended without a block that a reader waited for: the next answers may do so too. */
   function beAlone(): void {
     following()
     aloneLeft = aloneNext
@@ -151,7 +151,7 @@ export function createUpstreamReader(
     }
   }
 
-  /** Whether it is asked for with what follows it; undefined: alone. */
+  /** The flight to ask for it with the blocks that follow; undefined: ask for it alone. */
   function answerFor(cid: CID, around: DagWant | undefined, lastFrom: LastFrom): Flight<DagFlight> | undefined {
     if (!around) return undefined
     const flight = following()
@@ -163,8 +163,8 @@ export function createUpstreamReader(
       aloneLeft--
       return undefined
     }
-    // One leaf missing between others that are here costs one block, not an answer with everything after it. Where one
-    // block is all that is wanted, a CAR is not the question either: upstreams leave out of it what does not decode.
+    // One leaf missing between others that are here costs one block, not an answer with everything after it. If a single
+    // block is wanted, a CAR is the wrong question too: upstreams leave out blocks that do not decode.
     const isItself = around.segments.length === 0 && sameBytes(cid, around.cid)
     const isAlone = cid.code === codec.raw ? lastFrom === 'tier' || isItself : around.scope === 'block' && isItself
     if (isAlone || (lastFrom !== 'nowhere' && !shared.knowsDags(cid))) return undefined

@@ -1,5 +1,5 @@
-// What nobody had lately, remembered briefly: per root and path, doubling from `first` to `most`, with jitter. An absence
-// that is not sure (somebody was throttled, late or resting) is never remembered longer than `first`.
+// Remembers briefly what no upstream had: per root and path, doubling from `first` to `most`, with jitter. An unsure absence
+// (an upstream was throttled, late or resting) is never remembered longer than `first`.
 import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../../core/block.ts'
@@ -10,16 +10,16 @@ import type { Attempt } from '../../observe/account.ts'
 export type Remembered = {
   readonly failure: Failure
   readonly attempts: readonly Attempt[]
-  /** How long this answer still holds. */
+  /** How long this memory still holds. */
   readonly forMs: number
 }
 
 export interface NotFoundMemory {
   look(cid: CID, path: string): Remembered | undefined
   remember(cid: CID, path: string, failure: Failure, attempts: readonly Attempt[]): Remembered
-  /** While a search is on, the memory holds: a request must not be slow for what is being looked for anyway. */
+  /** During a search the memory does not expire: a request must not wait for a CID that is being searched for anyway. */
   hold(cid: CID, path: string, held: boolean): void
-  /** All paths below this root. */
+  /** Forgets all paths below this root. */
   forget(cid: CID): void
   readonly size: number
 }

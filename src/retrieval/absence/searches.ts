@@ -1,5 +1,5 @@
-// The search that goes on behind a 404: for `keepLooking`, once per period of the not-found memory, so an upstream is
-// asked no more often than clients would have made us ask it. What it finds lands in the tiers.
+// The background search after a 404: for `keepLooking`, one round per period of the not-found memory, so an upstream is asked
+// no more often than clients would make us ask it. Blocks that it finds go into the tiers.
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../../core/block.ts'
 import type { Clock } from '../../core/clock.ts'
@@ -8,24 +8,24 @@ import type { Log } from '../../core/log.ts'
 import type { Attempts } from '../upstreams/attempts.ts'
 import type { NotFoundMemory } from './not-found.ts'
 
-/** One look around: resolves when the thing is in the tiers, rejects with a Failure. */
+/** One round of a search: resolves when the content is in the tiers, rejects with a Failure. */
 export type Round = {
   readonly done: Promise<void>
   readonly attempts: Attempts
-  /** Nobody wants it any more. */
+  /** Ends a round that no search or request wants any more. */
   stop(): void
 }
 
 export interface Searches {
   /** Begins a search unless one is on for this root and path. `running`: a round that is still under way. */
   begin(cid: CID, path: string, look: (signal: AbortSignal) => Round, running?: Round): void
-  /** Lets a round that is under way come to its end, for whoever asks again. Nothing is searched after it. */
+  /** Lets a running round end, for a client that asks again, and searches no further. */
   finish(round: Round): void
   readonly size: number
   close(): void
 }
 
-/** Failures that are an answer to "is it there?", and so may be remembered and searched behind. */
+/** Failures that answer "is it there?", and so may be remembered and followed by a search. */
 export const isAbsence = (failure: Failure): boolean => failure.kind === 'not-found' || failure.kind === 'timeout'
 
 const mostSearches = 256
@@ -43,7 +43,7 @@ export function createSearches(options: {
   let finishing = 0
   const closing = new AbortController()
 
-  /** The round, but no longer than `ms`: then it is let go, and anybody else who wants it may go on with it. */
+  /** Waits for the round, no longer than `ms`: then leaves it, and a request that wants it may go on with it. */
   async function inTime(round: Round, ms: number): Promise<void> {
     const own = new AbortController()
     const overdue = clock.sleep(Math.max(0, ms), AbortSignal.any([own.signal, closing.signal])).then(() => {
@@ -71,7 +71,7 @@ export function createSearches(options: {
           return
         } catch (error) {
           if (!isFailure(error) || error.kind === 'cancelled') return
-          // A round that nobody could be asked in says nothing new: what was known stays known.
+          // A round in which no upstream could be asked says nothing new: keep what was remembered.
           const known = notFound.look(cid, path)
           if (known) notFound.remember(cid, path, isAbsence(error) ? error : known.failure, round.attempts.list())
         }
@@ -100,7 +100,7 @@ export function createSearches(options: {
 
   return {
     begin(cid, path, look, running) {
-      // How it ends is nobody's concern where another search is on, or none is wanted.
+      // Its end does not matter if another search runs, or none is wanted.
       running?.done.catch(() => {})
       const key = `${blockKey(cid)}/${path}`
       if (keepLookingMs <= 0 || searching.has(key) || searching.size >= mostSearches || closing.signal.aborted)
