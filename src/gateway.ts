@@ -2,9 +2,9 @@
 //
 // A GET: http/content/fast-path answers from the response cache, or http/app lets the request in and http/answer makes the answer. content/resolve
 // walks the path block by block; each block comes from retrieval/retrieval: the tier stack, or one shared flight
-// (block-flight, dag-flight) that races the upstreams in the order that retrieval/order gives and lets only proved bytes
-// through, into the answer and the tiers. What fails leaves as a Failure and becomes a status in http/problem. Whatever
-// happened is written down once, in the request's Account.
+// (retrieval/fetch) that races the upstreams in the order of retrieval/upstreams/order and lets only proved bytes through,
+// into the answer and the tiers. A failure is a Failure, which http/wire/problem turns into a status. The request's Account
+// records once what happened.
 //
 // A POST: http/add looks at size and token, upload/receive takes the body apart as it streams, upload/import makes blocks
 // of it into a spool, upload/confirm asks the providers side by side and writes down in the journal where each stands; what
@@ -82,7 +82,7 @@ export interface Gateway {
    * `POST /add`; it needs no token. Rejects with a Failure.
    */
   add(source: AddSource, options?: AddOptions): Promise<Added>
-  /** Says in /readyz that it is about to close, so that nobody is sent here any more. It answers as before. */
+  /** Makes /readyz say that it is about to close, so that the load balancer sends no more clients. It answers as before. */
   drain(): void
   /** What the gateway after this one takes over: see `previous`. */
   readonly kept: Kept
@@ -97,8 +97,8 @@ export type GatewayOptions = OwnBackends & {
   /** For tests that want time to pass. */
   readonly clock?: Clock | undefined
   /**
-   * The gateway that this one takes over from. Whatever is configured there as it is here goes over as it is: memory, what is
-   * known of upstreams, uploads under way, counters. Close that one when its last request is answered.
+   * The gateway that this one takes over from. Parts with the same configuration in both go over unchanged: memory, the health
+   * of upstreams, running uploads, counters. Close the old one when its last request is answered.
    */
   readonly previous?: Pick<Gateway, 'kept'> | undefined
 }

@@ -20,7 +20,7 @@ export type BlockFlightDeps = {
   readonly pool: Pool
   readonly clock: Clock
   readonly asker?: Asker | undefined
-  /** Called with each block that was proved, before anybody gets it. */
+  /** Called with each proved block before any reader gets it. */
   readonly keep: (cid: CID, bytes: Uint8Array) => Promise<void>
 }
 
@@ -59,7 +59,7 @@ export function flyForBlock(cid: CID, signal: AbortSignal, deps: BlockFlightDeps
   }
 
   function raceFor(steps: Plan['steps']): Promise<Found> {
-    // Time in line is nobody's slowness: who has room is asked instead, and nobody is asked out of impatience.
+    // Time in the queue is no slowness of an upstream: an upstream with room is asked instead, and no hedge is used.
     const hasRoom = () => steps.some(({ who }) => who.health.waitMs === 0)
     const mayHedge = () => (attempts.isInLine ? hasRoom() : pool.mayHedge())
     return race({ steps, attempt, mayHedge, signal, clock })
@@ -80,12 +80,12 @@ export function flyForBlock(cid: CID, signal: AbortSignal, deps: BlockFlightDeps
         signal.throwIfAborted()
         if (attempts.failures.length === 0) throw error
       }
-      // Somebody may be well by now who was out at first.
+      // An upstream that was down at first may be well by now.
       for (const { who } of steps) asked.add(who)
     }
   }
   const found = fly()
-  found.catch(() => {}) // everybody who joins looks at it; nobody may be left to
+  found.catch(() => {}) // every reader that joins handles it, but all may have left: no unhandled rejection then
   return { found, attempts }
 }
 

@@ -1,9 +1,9 @@
-// A whole entity as answers of upstreams (CAR), block by block, each proved before anybody gets it. It moves only while
-// somebody waits for a block, so a reader that stops reading stops the upstreams.
+// Fetches a whole entity as CAR answers of upstreams, block by block, each proved before any reader gets it. It pulls only
+// while a reader waits for a block, so a reader that stops reading stops the upstreams.
 //
-// Progress is what wins. One upstream is asked; when it fails, or falls behind what it usually brings and what another one
-// could bring (pace.ts), the next is asked for what is still missing, from where the slowest waiting reader stands. Each
-// proved block counts, whoever sent it; an upstream that the others have left behind is let go (runners.ts).
+// Progress decides. One upstream is asked; when it fails, or falls behind its usual pace and what another one could bring
+// (pace.ts), the next is asked for the missing blocks, from where the slowest waiting reader stands. A proved block counts
+// from any upstream; an upstream that the others have left behind is dropped (runners.ts).
 import type { CID } from 'multiformats/cid'
 import type { DagWant } from '../../../backends/upstreams/contract.ts'
 import { type Block, isIdentity } from '../../core/block.ts'
@@ -22,11 +22,11 @@ import { createTries, lookAgainMs } from './tries.ts'
 export interface DagFlight {
   /** Waits until this block comes by. Rejects with that outcome when no upstream could even begin. */
   wait(cid: CID, around: DagWant, signal: AbortSignal): Promise<Arrival>
-  /** Pulls everything, for nobody in particular. */
+  /** Pulls everything, without a reader (for a background search). */
   drain(): Promise<void>
   readonly attempts: Attempts
   readonly over: boolean
-  /** A block that came by points at this one, and it has not come by itself yet. */
+  /** Whether a block that arrived links to this one, which has not arrived yet. */
   expects(cid: CID): boolean
 }
 
@@ -35,7 +35,7 @@ export type DagFlightDeps = {
   readonly clock: Clock
   readonly asker?: Asker | undefined
   readonly keep: (cid: CID, bytes: Uint8Array) => Promise<void>
-  /** Nothing more will come from this flight. */
+  /** Called when nothing more will come from this flight. */
   readonly onOver: () => void
 }
 
@@ -43,7 +43,7 @@ const mostRunners = 3
 const retryMs = 100
 const drainLookMs = 1000
 const leastLookMs = 5
-// What a search behind a 404 brings in: the beginning of something huge, all of anything else.
+// A search after a 404 fetches at most this much: the beginning of a huge file, all of any other.
 const mostDrainedBytes = 256 * 1024 * 1024
 
 export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDeps): DagFlight {
@@ -59,7 +59,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
   let isFirst = true
   let isDraining = false
   let isOver = false
-  /** Nobody brings anything, and nobody else could: readers ask for their blocks one by one meanwhile. */
+  /** No upstream brings anything, and no other could: readers ask for their blocks one by one meanwhile. */
   let isStuck = false
   let keeping = 0
   let broughtBytes = 0
@@ -81,12 +81,12 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
       if (signal.aborted) finish(signal.reason)
       // While another one moves, the pace decides whether that one is enough.
       else if (how === 'failed' && (runners.size === 0 || delivered.size === 0)) goOn()
-      // Of an answer that ended cleanly, what readers still wait for was not in it; another one may bring it.
+      // An answer that ended cleanly lacked the blocks that readers still wait for; another one may bring them.
       else if (how === 'ended' && (runners.size === 0 || readers.size === 0)) finish()
     },
   })
 
-  /** The time of the readers goes on while they wait for others than ourselves. */
+  /** The readers' clock runs while they wait for upstreams, not while this process is busy. */
   function noteWaiting(): void {
     progress.setWaiting(isWanted() && keeping === 0)
     if (!isWanted()) stopWatching()
@@ -113,11 +113,11 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
     return true
   }
 
-  /** Who could be asked for what is missing, the best first. */
+  /** The upstreams that could be asked for the missing blocks, the best first. */
   function candidates(): Plan {
     const plan = pool.plan('dag', want.cid, runners.tried)
     if (delivered.size === 0) return plan
-    // One that knows single blocks only can bring a beginning, and nothing after that.
+    // An upstream without CAR can bring the first block, and nothing after that.
     return { ...plan, steps: plan.steps.filter(({ who }) => who.upstream.traits.dag) }
   }
 
@@ -127,7 +127,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
     runners.start(step, part)
   }
 
-  /** At the beginning, and after a failure: whoever can go on, at once. The flight is over when nobody can, nor will in time. */
+  /** Starts the next upstream at once, first and after a failure. The flight ends when none can be asked in time. */
   function goOn(): void {
     const { steps, soonestMs, skipped } = candidates()
     if (isFirst) attempts.skip(skipped)
@@ -150,7 +150,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
   function watch(inMs: number): void {
     stopWatching()
     if (!isWanted()) return
-    // Nobody waits for what a search looks for.
+    // No reader waits for a search: it may be slower.
     const leastMs = readers.size > 0 ? leastLookMs : drainLookMs
     stopTimer = clock.after(Math.max(leastMs, inMs), () => {
       stopTimer = undefined
@@ -163,7 +163,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
     return !newest || newest.hasBegun ? leastStallMs : newest.startedAt + newest.patienceMs - progress.now
   }
 
-  /** How long until somebody else is asked, if nothing comes until then. */
+  /** How long until another upstream is asked, if nothing comes until then. */
   function patienceLeft(other: Plan['steps'][number] | undefined): number {
     const { newest } = runners
     if (!newest) return 0
@@ -184,7 +184,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
       beStuck()
       return watch(retryMs)
     }
-    // What stands still for so long is no matter of impatience any more.
+    // An answer that stalled for so long has failed: asking another one is no hedge.
     const hasFailed = progress.silentMs(runners.newest?.startedAt ?? 0) >= failedMs
     const isFull = delivered.size > 0 && runners.size >= mostRunners
     if ((isFull && !hasFailed) || !(hasFailed || pool.mayHedge())) return watch(retryMs)
@@ -193,7 +193,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
     watch(firstLookMs())
   }
 
-  /** Time in line is nobody's slowness. Who could ask another one at once leaves it. */
+  /** Time in the queue is no slowness of an upstream. If another one could be asked at once, leave the queue. */
   function lookAtLine(next: Plan['steps'][number] | undefined): void {
     if (next && next.who.health.waitMs === 0) {
       runners.leaveLine()
@@ -202,7 +202,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
     watch(retryMs)
   }
 
-  /** Those who wait are told to ask for their blocks alone: whoever knows single blocks may have them. */
+  /** Tells waiting readers to ask for their blocks one by one: an upstream without CAR may have them. */
   function beStuck(): void {
     if (delivered.size === 0 || isDraining) return
     if (pool.plan('block', want.cid, runners.members).steps.length === 0) return

@@ -1,4 +1,4 @@
-// How wants are told apart: by the bytes of the CID, whatever its version or base.
+// The keys of wants: the bytes of the CID without its version and base.
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../../core/block.ts'
 import type { DagWant } from '../session.ts'

@@ -1,5 +1,5 @@
-// When the next upstream is started in the middle of an answer: a pure judgment. What the answer has brought is held
-// against what it brought before, and against what somebody else could bring in the same time.
+// Decides when to start the next upstream in the middle of an answer: a pure function. It compares the answer with its own
+// earlier pace, and with what another upstream could bring in the same time.
 
 export type Progress = {
   /** How long they usually wait for one; undefined before the second. */
@@ -10,7 +10,7 @@ export type Progress = {
   readonly blockBytes: number
 }
 
-/** How long somebody else would take for so many bytes, if asked now. */
+/** How long another upstream would take for so many bytes, if asked now. */
 export type Alternative = (bytes: number) => number
 
 export const leastStallMs = 100
@@ -19,17 +19,17 @@ const unknownStallMs = 100
 const stallFactor = 4
 const slowFactor = 2
 const comparedBytes = 1024 * 1024
-// From here on it is no impatience any more: an answer that stands still for so long has failed, whatever it says.
+// An answer that stalled for so long has failed: asking another upstream then is no hedge.
 export const failedMs = 1000
 
-/** How long nothing may come before somebody else is asked for the rest. */
+/** How long nothing may come before another upstream is asked for the rest. */
 export function stallAfterMs({ usualMs, blockBytes }: Progress, other: Alternative | undefined): number {
   if (usualMs === undefined) return unknownStallMs
   const worth = Math.min(usualMs * stallFactor, other ? other(blockBytes) * slowFactor : Number.POSITIVE_INFINITY)
   return Math.min(mostStallMs, Math.max(leastStallMs, worth))
 }
 
-/** Whether it moves, but so slowly that somebody else would have brought the same in half the time. */
+/** Whether it moves so slowly that another upstream would have brought the same in half the time. */
 export function isSlow({ rate }: Progress, other: Alternative | undefined): boolean {
   return rate !== undefined && other !== undefined && comparedBytes / rate > other(comparedBytes) * slowFactor
 }

@@ -1,10 +1,10 @@
-// How an answer comes along, on the clock of its readers: what pace.ts judges by.
+// Measures the progress of an answer on the clock of its readers: the input of pace.ts.
 import type { Clock } from '../../core/clock.ts'
 import type { Progress as Seen } from './pace.ts'
 import { createStopwatch } from './stopwatch.ts'
 
 export interface Progress {
-  /** The readers wait for others than ourselves, or they do not. */
+  /** Whether the readers wait for upstreams now, not for this process. */
   setWaiting(isWaiting: boolean): void
   /** A wanted block came. */
   came(bytes: number): void

@@ -8,8 +8,8 @@ import type { Step } from '../upstreams/order.ts'
 export type RaceOptions<Who, T> = {
   readonly steps: readonly Step<Who>[]
   /**
-   * Runs one attempt; resolves only with something proved. The signal aborts when it has lost or nobody waits. `giveWay`: it
-   * has failed and may yet be tried again, so the next one starts as if it had ended.
+   * Runs one attempt; resolves only with something proved. The signal aborts when it has lost or no reader waits. `giveWay`:
+   * the attempt failed and may be tried again, so the next one starts as if it had ended.
    */
   readonly attempt: (who: Who, signal: AbortSignal, giveWay: () => void) => Promise<T>
   /** Whether another upstream may be started although none has failed. */

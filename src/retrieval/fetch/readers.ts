@@ -1,5 +1,5 @@
-// Who waits for which block of an answer under way. A reader follows it only so far: what does not come soon is asked for
-// by itself.
+// The readers that wait for blocks of a running answer. A reader follows it only so far: a block that does not come soon is
+// asked for alone.
 import type { CID } from 'multiformats/cid'
 import type { DagWant } from '../../../backends/upstreams/contract.ts'
 import { blockKey } from '../../core/block.ts'

@@ -1,5 +1,5 @@
-// The upstreams that are at one answer now. Each is pulled while somebody wants what it brings; who brings nothing of use
-// while another one brings much is let go, and what became of each is told to its account.
+// The upstreams working on one answer now. Each is pulled while a reader wants its blocks; one that brings nothing useful while
+// another brings much is dropped, and the result of each is noted in its account.
 import type { DagWant } from '../../../backends/upstreams/contract.ts'
 import type { Block } from '../../core/block.ts'
 import { Failure } from '../../core/failure.ts'
@@ -22,19 +22,19 @@ export type Runner = {
 
 export interface Runners {
   readonly size: number
-  /** Those that are at it now and those that are done with it, so or so, as far as can be said now. */
+  /** The members working on it now, and those that have ended or failed. */
   readonly tried: ReadonlySet<Member>
-  /** Those that are at it now. */
+  /** The members working on it now. */
   readonly members: ReadonlySet<Member>
   readonly newest: Runner | undefined
-  /** One of them has not been asked yet: it waits for its place. */
+  /** One of them has not been asked yet: it waits in the upstream's queue. */
   readonly inLine: boolean
   leaveLine(): void
   start(step: Step<Member>, part: DagWant): void
   /** Pulls each of them, while they are wanted. */
   wake(): void
   dropTheWorst(): void
-  /** The answer is over, or nobody wants it any more. */
+  /** Call it when the answer is over, or no reader wants it any more. */
   release(): void
 }
 

@@ -30,7 +30,7 @@ export type SourceOptions = {
   readonly isExpected: (block: Block) => boolean
   /** It has its place, and is asked from now on. */
   readonly onAsked?: () => void
-  /** Aborts when nobody wants any of it any more. */
+  /** Aborts when no reader wants any of it any more. */
   readonly signal: AbortSignal
 }
 
@@ -90,7 +90,7 @@ export function openSource({ member, part, attempts, isExpected, signal, onAsked
     throw new Failure('broken', `${upstream.name} keeps sending blocks that nobody asked for`, { source: 'upstream' })
   }
 
-  /** Again and again the same block is as good as nothing, but a file may well repeat one. */
+  /** A source that repeats one block endlessly brings nothing, but a file may repeat a block a few times. */
   function passOverRepeated(): void {
     if (++useless <= mostUselessBlocks + seen.size) return
     throw new Failure('broken', `${upstream.name} keeps sending the same blocks`, { source: 'upstream' })

@@ -1,5 +1,5 @@
-// How long readers waited for upstreams. Time passes only while somebody waits, and hardly while this process is busy: what
-// an upstream has sent may lie in a buffer of ours then.
+// Measures how long readers waited for upstreams. The clock runs only while a reader waits, and hardly while this process is
+// busy: bytes that an upstream has sent may lie in our own buffer then.
 import type { Clock } from '../../core/clock.ts'
 
 export interface Stopwatch {

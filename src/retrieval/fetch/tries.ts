@@ -1,5 +1,5 @@
-// Who may be asked a second time for one thing. An upstream that was out when its turn came, or broke off before anything
-// came, is asked again when it is well: while the client still has time, an outage of a moment is no reason for an error.
+// Decides which upstreams may be asked twice for one thing. An upstream that was down at its turn, or broke off before its
+// first byte, is asked again when it is well: while the client has time, a moment's outage is no reason for an error.
 import type { Clock } from '../../core/clock.ts'
 import { isFailure } from '../../core/failure.ts'
 import type { Member } from '../upstreams/pool.ts'
@@ -7,7 +7,7 @@ import type { Member } from '../upstreams/pool.ts'
 export interface Tries {
   /** It brought nothing, because of this. */
   failed(member: Member, error: unknown): void
-  /** It is not asked again, whatever becomes of it. */
+  /** It is not asked again, however its answer ends. */
   over(member: Member): void
   /** Those that are not to be asked now. */
   readonly spent: readonly Member[]

@@ -4,7 +4,7 @@ import { type Failure, type FailureKind, isFailure } from '../../core/failure.ts
 
 export type Blame = {
   readonly count: (what: 'notFound' | 'throttled' | 'failed' | 'falseBytes') => void
-  /** It answered, whatever it said. */
+  /** It gave any answer at all. */
   readonly answered: () => void
   readonly lacks: () => void
   readonly throttled: (failure: Failure) => void
@@ -13,7 +13,7 @@ export type Blame = {
   readonly failed: (error: unknown) => void
   /** It failed in the middle. */
   readonly gaveOut: () => void
-  /** It said nothing, and nobody knows why yet. */
+  /** It said nothing, for an unknown reason yet. */
   readonly wondered: () => void
 }
 

@@ -8,7 +8,7 @@ export type HealthState = 'ready' | 'cooling-down' | 'resting' | 'quarantined' |
 
 export interface Health {
   readonly state: HealthState
-  /** When that may be over by itself; undefined: not before somebody looks. */
+  /** When that may end by itself; undefined: not before a probe. */
   readonly untilMs: number | undefined
   /** For how long it has rested, all in all. */
   readonly outMs: number
@@ -20,9 +20,9 @@ export interface Health {
   failed(error: unknown, beganAt: number): void
   throttled(error: Failure): void
   lied(): void
-  /** Somebody looked: it is well and can be used, or cannot be used. */
+  /** A probe found it usable, or not. */
   looked(usable: boolean, findings: readonly string[]): void
-  /** Somebody looked, and it did not answer well. */
+  /** A probe got no good answer. */
   unreachable(error: unknown): void
 }
 
@@ -39,7 +39,7 @@ const mostQuarantineMs = 3_600_000
 const forgiveLiesMs = 600_000
 const throttleDefaultMs = 60_000
 const trustedMs = 600_000
-// What nobody can have meant is taken for this.
+// A Retry-After above this is taken for a mistake and cut to it.
 const mostThrottleMs = 3_600_000
 
 export function createHealth(options: {

@@ -3,7 +3,7 @@ import type { Clock } from '../../core/clock.ts'
 import type { Health } from './health.ts'
 
 export interface Looks {
-  /** Somebody looks at all. */
+  /** Whether probes are scheduled at all. */
   readonly areOn: boolean
   /** How long until the next one; Infinity: not before its turn. */
   readonly inMs: number

@@ -26,8 +26,8 @@ export interface Ask {
   /** Given up without having failed: others brought enough, or it fell behind what it usually does. */
   letGo(why: 'enough' | 'behind'): void
   /**
-   * What may be nobody's fault (nobody has it) is not held against the upstream yet: the answer is what to call when
-   * another one turns out to have it.
+   * A failure that may be no fault of the upstream (no upstream has the CID) does not count yet: call the returned function
+   * when another one turns out to have it.
    */
   failed(error: unknown): (() => void) | undefined
 }
@@ -37,9 +37,9 @@ export interface Questions {
   /** It failed at something that was no question of a race. */
   brokeOff(error: unknown): void
   readonly pending: number
-  /** When it last answered anybody. */
+  /** When it last answered any client. */
   readonly answeredAt: number
-  /** For how long it has owed an answer without giving any to anybody. */
+  /** For how long it has owed answers without giving any to any client. */
   readonly silentMs: number
   /** Whether this was looked for lately and not found. */
   isDoubted(key: string): boolean
@@ -86,7 +86,7 @@ function blame(
       suspect()
     },
     gaveOut: () => work[kind].gaveOut(1),
-    // Where it has told nobody anything since, a look will tell.
+    // If it has given no answer to any client since, a probe will tell.
     wondered: () => answeredAt() < at && suspect(),
   }
 }

@@ -1,5 +1,5 @@
-// What we know of one upstream, put together: how it works, whether it has what we ask for (questions.ts), whether it may be
-// asked now (health.ts), when it is looked at (looks.ts) and how much it is asked at once (admission.ts).
+// The health and score of one upstream, put together: how fast it is, whether it has what it is asked for (questions.ts), whether
+// it may be asked now (health.ts), when it is probed (looks.ts) and how much it is asked at once (admission.ts).
 import type { ProbeReport } from '../../../backends/upstreams/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import { isFailure } from '../../core/failure.ts'
@@ -32,7 +32,7 @@ export interface UpstreamHealth {
   state(key: string): { readonly state: UpstreamState; readonly untilMs: number | undefined }
   /** It rests since a moment ago only, and is looked at often. */
   readonly isRestingBriefly: boolean
-  /** It is well, and has answered somebody, or a look, since then. */
+  /** It is well, and has answered a client or a probe since then. */
   isBackSince(at: number): boolean
   /** It is well, or rests since a moment ago only and is looked at. */
   readonly mayComeBack: boolean
@@ -50,7 +50,7 @@ export interface UpstreamHealth {
   readonly waitMs: number
   /** Its answers came late just now: more is asked of it than it can do. */
   readonly isCrowded: boolean
-  /** For how long it has owed an answer without giving any to anybody. */
+  /** For how long it has owed answers without giving any to any client. */
   readonly silentMs: number
   /** Whether this was looked for lately and not found. */
   isDoubted(key: string): boolean
@@ -150,7 +150,7 @@ export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHe
       admission.setAside()
       looks.rested()
     }
-    // Who waits for one that has just gone to rest waits for the next look, where there is nobody else to be asked.
+    // A request that waits for an upstream that has just gone to rest waits for the next probe, if no other can be asked.
     if (state !== 'ready' && (state !== 'resting' || hasOthers())) admission.turnAway(clock.monotonic())
     admission.look()
     if (state === 'resting') looks.changed()

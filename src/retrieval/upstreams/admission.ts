@@ -45,7 +45,7 @@ export type AdmissionOptions = {
   readonly lateMs: () => number
   /** Its places are all held by late questions, and readers wait. */
   readonly onStuck: () => void
-  /** Somebody waits for it although it rests. */
+  /** Called when a request waits for it although it rests. */
   readonly onWanted: () => void
   /** Whether looks decide when a rest is over. Without, it is tried now and then. */
   readonly isLookedAt: () => boolean

@@ -29,9 +29,9 @@ export interface Attempts {
    * among the `failures` when there is none in time (`overloaded`) or the upstream went out meanwhile (`unavailable`).
    */
   ask(member: Member, kind: AskKind, cid: CID, signal: AbortSignal): Promise<Question>
-  /** Every question that has not ended stands in line at its upstream: nobody looks for anything. */
+  /** Every open question still waits in its upstream's queue: no upstream is working on it. */
   readonly isInLine: boolean
-  /** Somebody was asked, but so late, or so crowded, that no answer until now says nothing. */
+  /** An upstream was asked so late, or was so crowded, that a missing answer says nothing. */
   readonly hasBeenCrowded: boolean
   skip(skipped: readonly Attempt[]): void
   /** What can be said now; those still running are `no answer yet`. */
@@ -66,7 +66,7 @@ type Entry = {
   broughtAt: number
 }
 
-/** What became of a question says whether the upstream has the thing, or that it had its time. */
+/** Outcomes that say whether the upstream has the CID, or that it had its full time. */
 const isAnswer = (outcome: string): boolean => ['not-found', 'refused', 'timeout', 'won'].includes(outcome)
 
 const anybody: Asker = { client: '', hasBegun: false }
@@ -79,7 +79,7 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
   let heldBack: (() => void)[] = []
   const beganAt = clock.monotonic()
   let isThere = false
-  // Somebody looked for it and brought nothing: it may be nowhere.
+  // An upstream looked for it and brought nothing: it may be nowhere.
   let isDoubted = false
   let health = 0
   let asking = 0

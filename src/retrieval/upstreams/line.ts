@@ -1,6 +1,6 @@
-// Who is next at an upstream. What has begun is finished first, so that a burst does not end with many beginnings and no
-// file; then come first questions, then second ones, whose thing may be nowhere. Clients take turns: one that wants very much
-// does not hold up another one that wants little.
+// The queue at an upstream. Begun files go first, so that a burst does not end with many beginnings and no whole file; then
+// first questions, then second ones, whose CID may be nowhere. Clients take turns: one with many requests does not hold up
+// another one with few.
 
 /** `begun`: its client has a part of it. `again`: another upstream has it, and answers others meanwhile. */
 export type Rank = 'begun' | 'first' | 'again' | 'search'
@@ -20,7 +20,7 @@ export interface Line<Waiter> {
   all(): Waiter[]
 }
 
-// Of so many places one is for who has not begun, however many have: a large file must not keep everybody else away.
+// One in this many places goes to a file that has not begun: large files must not keep out all other clients.
 const firstShare = 4
 
 export function createLine<Waiter>(): Line<Waiter> {

@@ -1,5 +1,5 @@
-// What follows for the client from how every upstream failed: nobody has it, nobody was in time, all had too much to do,
-// or nobody could be asked.
+// The Failure that the client gets after every upstream failed: none has it, none was in time, all are overloaded, or none
+// could be asked.
 import type { CID } from 'multiformats/cid'
 import { Failure, isFailure } from '../../core/failure.ts'
 
@@ -11,7 +11,7 @@ export function outcomeOf(cid: CID, failures: readonly unknown[], skipped: numbe
   const kinds = failures.map((failure) => (isFailure(failure) ? failure.kind : 'internal'))
   const facts = { sure: skipped === 0 && kinds.every((kind) => kind === 'not-found') }
   const cause = failures.find((failure) => isFailure(failure)) ?? failures[0]
-  // The one that had no time for it may well have it: no absence to be remembered.
+  // An overloaded upstream may have it: no absence to be remembered.
   const busy = failures.filter((failure) => isFailure(failure, 'overloaded'))
   if (busy.length > 0) return overloaded(cid, busy)
   if (kinds.includes('not-found')) {
@@ -30,7 +30,7 @@ export function outcomeOf(cid: CID, failures: readonly unknown[], skipped: numbe
   })
 }
 
-/** All that could be asked have too much to do: to be asked again, and never taken for an absence. */
+/** All upstreams that could be asked are overloaded: the client should retry, and this is never an absence. */
 export function overloaded(cid: CID, failures: readonly Failure[] = []): Failure {
   return new Failure('overloaded', `no upstream could be asked for ${cid} in time: too much is wanted of them now`, {
     source: 'upstream',

@@ -1,6 +1,6 @@
 // The places at one upstream, and the line for them: the only queue there is on the way to it, so that time spent in it
 // is never held against the upstream. Readers go first, in the order of line.ts. Long searches for what may be nowhere have a
-// small share, and more only while nobody else wants it.
+// small share, and more only while no reader wants it.
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
 import { createLine, type Rank } from './line.ts'
@@ -215,7 +215,7 @@ export function createPlaces(options: PlacesOptions): Places {
       } finally {
         stop()
         signal.removeEventListener('abort', onAbort)
-        // Nobody waits for that moment any more.
+        // No request waits for that moment any more.
         if (line.readers + line.searchers === 0) stopTimer?.()
       }
     },

@@ -1,4 +1,4 @@
-// The upstreams as the race sees them: who may be asked for a thing now, in which order, and with how much impatience.
+// The pool of upstreams for the race: which may be asked for a CID now, in which order, and after what delay.
 import type { CID } from 'multiformats/cid'
 import type { Upstream } from '../../../backends/upstreams/contract.ts'
 import { blockKey } from '../../core/block.ts'
@@ -37,7 +37,7 @@ export interface Pool {
   began(): void
   /** Whether one more may be asked although none has failed: from the budget, or because one gives no answers at all. */
   mayHedge(): boolean
-  /** Its members may go on in another pool, and do not ask this one any more whether there is somebody else. */
+  /** Detaches its members, which may go on in another pool, so that they no longer count this pool's other upstreams. */
   close(): void
 }
 
@@ -45,7 +45,7 @@ export interface Pool {
 const hedgeShare = 0.05
 const hedgesPerSecond = 0.2
 const hedgeBurst = 5
-// One that is silent to everybody for so long is not slow but gone: to ask another one is no impatience.
+// An upstream that is silent to all clients for so long is down, not slow: asking another one then is no hedge.
 const silentLeastMs = 500
 const silentTimes = 2
 const silentUnknownMs = 1000
@@ -76,7 +76,7 @@ export function createPool(options: {
   const canAnswer = (member: Member, kind: AskKind, cid: CID): boolean =>
     (kind === 'dag' && member.upstream.traits.dag) || member.upstream.traits.canBlock(cid)
 
-  // In a race for a DAG, one that only knows single blocks can still bring the root: better than nobody.
+  // In a race for a DAG, an upstream without CAR can still bring the root: better than none.
   const loadOf = ({ upstream, health }: Member, kind: AskKind): number =>
     kind === 'dag' && !upstream.traits.dag ? health.load('block') * blockOnlyHandicap : health.load(kind)
 
@@ -96,7 +96,7 @@ export function createPool(options: {
       const fresh = able.filter((member) => !except?.has(member))
       const ready = fresh.filter(({ health }) => health.state(key).state === 'ready')
       const resting = fresh.filter(({ health }) => health.state(key).state === 'resting')
-      // One that rests is asked, and waited for, when nobody else can be; and when it has only just gone to rest.
+      // A resting upstream is asked, and waited for, when no other can be, and when it has only just begun to rest.
       if (ready.length === 0) {
         const isAlone = !able.some(isReady)
         ready.push(...resting.filter(({ health }) => isAlone || health.isRestingBriefly))
