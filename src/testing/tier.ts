@@ -164,7 +164,7 @@ export const tierCases: readonly TierCase[] = [
         setTimeout(() => controller.abort(reason), 20)
         const began = performance.now()
         await assert.rejects(call(controller.signal), (error) => error === reason, name)
-        assert.ok(performance.now() - began < 500, `${name} took ${performance.now() - began} ms to stop`)
+        assert.ok(performance.now() - began < soonMs, `${name} took ${performance.now() - began} ms to stop`)
       }
     },
   },
@@ -197,7 +197,7 @@ export const tierCases: readonly TierCase[] = [
       silence?.()
       const began = performance.now()
       await assert.rejects(tier.get(cid), (error) => error instanceof Failure && error.kind === 'timeout')
-      assert.ok(performance.now() - began < 1500)
+      assert.ok(performance.now() - began < soonMs)
     },
   },
   {
@@ -306,7 +306,7 @@ export const tierCases: readonly TierCase[] = [
       silence?.()
       const began = performance.now()
       if (silence) await assert.rejects(records.read('key'), isOurs)
-      assert.ok(performance.now() - began < 1500)
+      assert.ok(performance.now() - began < soonMs)
     },
   },
   {
@@ -327,6 +327,9 @@ function recordsOf({ records }: Tier): Records {
 }
 
 /** A case that does not hold for a tier, by its name. */
+/** Of what is told of silence, on a machine that is busy with other tests. */
+const soonMs = 5000
+
 export type Exception = { readonly test: string; readonly reason: string }
 
 /**

@@ -119,15 +119,18 @@ const sets: Record<string, Set> = {
   },
 }
 
-async function make(set: Set): Promise<Provider> {
+// A service that answers has time for it, however busy this machine is; one that is silent is not waited for long.
+const [patient, impatient] = ['10s', '400ms']
+
+async function make(set: Set, patience = patient): Promise<Provider> {
   service = await startStandIn(set.api)
-  return connect(set, token)
+  return connect(set, token, patience)
 }
 
-function connect({ use, settings }: Set, secret: string): Provider {
+function connect({ use, settings }: Set, secret: string, patience = patient): Provider {
   const kind = providerKinds[use]
   assert.ok(kind)
-  const said = { use, name: 'one', ...settings(service.url, secret), idle: '400ms', connect: '400ms' }
+  const said = { use, name: 'one', ...settings(service.url, secret), idle: patience, connect: patience }
   // As a whole configuration gives them: what it keeps for itself is no option of a provider. One that fetches is not alone.
   const [entry] = parseConfig({ retrieval: { upstreams: [] }, pinning: { providers: [said, { use: 'embedded' }] } })
     .pinning.providers
@@ -178,7 +181,7 @@ for (const [name, set] of Object.entries(sets)) {
     })
     for (const [fault, answer, expected] of faults) {
       test(`${fault}: ${expected}`, async () => {
-        const provider = await make(set)
+        const provider = await make(set, answer === 'silent' ? impatient : patient)
         service.script = (call) => (set.carries(call) ? answer : undefined)
         const error = await failure(provider.pin(upload, signal()))
         assert.equal(error.facts['class'], expected)
@@ -396,7 +399,7 @@ describe('what is said behind a 200', () => {
     assert.equal(service.calls.filter(({ method }) => method === 'PUT').length, 1)
   })
   test('filebase: what came whole counts, though the answer was lost', async () => {
-    const provider = await make(sets['filebase'] as Set)
+    const provider = await make(sets['filebase'] as Set, impatient)
     for (const answer of ['cut', 'silent'] as const) {
       service.script = (call) => {
         if (call.method !== 'PUT') return undefined
@@ -427,7 +430,7 @@ describe('what is said behind a 200', () => {
     await assert.rejects(provider.pin(upload, controller.signal), (error) => error === reason)
   })
   test('filebase: an upload that takes longer than `idle` and is never silent', async () => {
-    const provider = await make(sets['filebase'] as Set)
+    const provider = await make(sets['filebase'] as Set, impatient)
     async function* slowly(source: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
       const all = Buffer.concat(await Array.fromAsync(source))
       const size = Math.ceil(all.length / 8)

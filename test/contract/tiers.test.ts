@@ -75,7 +75,7 @@ async function makeS3(faults: S3Faults = {}): Promise<Store> {
 
 async function makeRedis(): Promise<Store> {
   const server = await startRedisServer()
-  const make = () => redis.create(redis.options.parse({ url: server.url }), context('redis'))
+  const make = () => redis.create(redis.options.parse({ url: server.url, timeout: '2s' }), context('redis'))
   return {
     tier: make(),
     stop: () => server.stop(),
@@ -127,7 +127,7 @@ tierContract('redis', makeRedis)
 tierContract('redis without scripts', async () => {
   const server = await startRedisServer()
   server.faults = { noScripts: true }
-  const tier = redis.create(redis.options.parse({ url: server.url }), context('redis'))
+  const tier = redis.create(redis.options.parse({ url: server.url, timeout: '2s' }), context('redis'))
   return { tier, stop: () => server.stop(), silence: () => server.silence() }
 })
 for (const conditional of ['not-implemented', 'ignored'] as const)

@@ -179,16 +179,17 @@ describe('trustless', () => {
     }
   })
 
-  const retryAfter: [value: string, least: number, most: number][] = [
-    ['900', 900_000, 900_000],
-    ['0', 0, 0],
-    [new Date(Date.now() + 60_000).toUTCString(), 50_000, 61_000],
-    ['1000000000000', 86_400_000, 86_400_000],
+  const inAMinute = () => new Date(Date.now() + 60_000).toUTCString()
+  const retryAfter: [what: string, value: () => string, least: number, most: number][] = [
+    ['900 seconds', () => '900', 900_000, 900_000],
+    ['0 seconds', () => '0', 0, 0],
+    ['a date', inAMinute, 40_000, 61_000],
+    ['no sane number', () => '1000000000000', 86_400_000, 86_400_000],
   ]
-  for (const [value, least, most] of retryAfter) {
-    test(`Retry-After: ${value.slice(0, 3)}… is told in full`, async () => {
+  for (const [what, value, least, most] of retryAfter) {
+    test(`Retry-After: ${what} is told in full`, async () => {
       const upstream = await make('trustless')
-      server.fault = { kind: 'throttle', retryAfter: value }
+      server.fault = { kind: 'throttle', retryAfter: value() }
       const { retryAfterMs = -1 } = await failure(upstream.block(all.files.hello.cid, signal()))
       assert.ok(retryAfterMs >= least && retryAfterMs <= most, String(retryAfterMs))
     })
@@ -204,7 +205,7 @@ describe('trustless', () => {
       const began = performance.now()
       setTimeout(() => controller.abort(reason), 20)
       assert.equal(await work, reason)
-      assert.ok(performance.now() - began < 200)
+      assert.ok(performance.now() - began < 3000)
       await idle(0)
     }
   })

@@ -16,7 +16,7 @@ const pieceMs = 250
 const rounds = 5
 const readsInARound = 600
 // Below this a difference is the machine's, not ours.
-const floorMs = 5
+const floorMs = 10
 
 let folder: string
 let gateway: ChildProcess
