@@ -1,14 +1,14 @@
 // The entry of the library: its types, and createGateway. The parts are put together in library/make.
 //
-// A GET: http/content/fast-path answers from the response cache, or http/app lets the request in and http/answer makes the answer. content/resolve
-// walks the path block by block; each block comes from retrieval/retrieval: the tier stack, or one shared flight
+// A GET: http/content/fast-path answers from the response cache, or http/app admits the request and http/content/answer makes
+// the answer. content/resolve walks the path block by block; each block comes from retrieval: the tier stack, or one flight
 // (retrieval/fetch) that races the upstreams in the order of retrieval/upstreams/order and lets only proved bytes through,
 // into the answer and the tiers. A failure is a Failure, which http/wire/problem turns into a status. The request's Account
 // records once what happened.
 //
-// A POST: http/add looks at size and token, upload/receive takes the body apart as it streams, upload/import makes blocks
-// of it into a spool, upload/confirm asks the providers side by side and writes down in the journal where each stands; what
-// is held goes into the tiers (upload/fill) before the answer is given.
+// A POST: http/add checks size and token, upload/intake parses the body as it streams and writes its blocks into a spool,
+// upload/confirm asks the providers side by side and notes the state of each in the journal; a held upload fills the tiers
+// (upload/confirm/fill-tiers) before the client gets its answer.
 import './config/node-version.ts'
 import type { RequestListener } from 'node:http'
 import { type Config, type ConfigInput, isConfig, type Parsed, parseConfigBeside } from './config/load.ts'

@@ -79,7 +79,7 @@ async function putTogether(whole: Whole): Promise<Together> {
   const writing = wireUploads(whole, { folder, providers, left, reading, ...shared })
   const front = wireFront(whole, reading, { ...shared, routes: writing.routes, stack: tiers.stack })
   const { handler: admin, drain, begin } = wireAdmin(whole, { providers, tiers, reading, writing, front })
-  // What was acknowledged is never 404, not even to the client that comes first.
+  // An acknowledged upload is never 404, not even for the first client after a start.
   await writing.open
   const { router, handler } = front
   const { through } = whole.config.upload
@@ -125,7 +125,7 @@ function readerOf({ config, clock }: Whole, { reading, tiers, front, shared, fai
   })
 }
 
-/** What a program is told of what went wrong: counted, and logged where nobody expected it. */
+/** The Failure that a program gets for an error: counted, and logged if it was unexpected. */
 const failureOf =
   ({ log }: Whole, { requests }: Public): GetDeps['failed'] =>
   (error, about) => {

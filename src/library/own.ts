@@ -1,5 +1,5 @@
-// What a program brings itself: tiers, upstreams and providers that obey the contracts. Here it is seen whether they are what
-// they are said to be, before anything is made with them.
+// Tiers, upstreams and providers that a program brings itself. This file checks that they obey the contracts before anything
+// is made with them.
 import type { Provider } from '../../backends/pinning/contract.ts'
 import type { Tier } from '../../backends/tiers/contract.ts'
 import type { Upstream } from '../../backends/upstreams/contract.ts'

@@ -1,4 +1,4 @@
-// The bytes of a thing on their way to a program: at the pace of its reader, and never held for one that has left.
+// Streams content to a program, at the pace of its reader, and drops it when the reader has left.
 import type { Clock } from '../core/clock.ts'
 import { Failure } from '../core/failure.ts'
 

@@ -1,5 +1,5 @@
-// What every provider promises, whoever stands behind it: a stand-in with the wire shapes of the service, or the service.
-// What needs a service that misbehaves on command is in test/contract/providers.test.ts.
+// The contract suite of providers, for a stand-in with the wire format of the service or the service itself. Cases that need
+// a service that misbehaves on command are in test/contract/providers.test.ts.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { Profile, Provider, Upload } from '../../backends/pinning/contract.ts'

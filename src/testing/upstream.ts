@@ -1,5 +1,5 @@
-// What every upstream promises while it behaves, whoever stands behind it: the programmable one, or a real gateway that
-// holds the content. What each kind makes of misbehaviour is in test/contract/upstreams.test.ts.
+// The contract suite of upstreams that behave, for the programmable one or a real gateway that holds the content. The reaction
+// of each kind to misbehaviour is in test/contract/upstreams.test.ts.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { CID } from 'multiformats/cid'
@@ -11,7 +11,7 @@ import { addCbor, type BlockMap, type Content, deepChunk, makeContent } from './
 /** An upstream while it is tested. It serves the content that `make` was given. */
 export type UpstreamUnderTest = {
   readonly upstream: Upstream
-  /** The same kind, where nobody listens; absent where there is no such place. */
+  /** The same kind at an address without a listener; absent if there is none. */
   readonly gone?: Upstream
   /** Whose IPNS record it has, and the record; absent where it is not asked for records. */
   readonly published?: { readonly key: { readonly cid: CID }; readonly record: Uint8Array }
@@ -31,7 +31,7 @@ async function kindOf(work: Promise<unknown>): Promise<string> {
   return error.kind
 }
 
-/** A document that is made anew each time, so that nobody has it. */
+/** A new random document, which no upstream has. */
 const nobodys = (): CID => addCbor(new Map(), { nobody: Math.random(), at: Date.now() })
 
 /**

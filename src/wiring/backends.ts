@@ -1,5 +1,5 @@
-// What a configuration names: providers, tiers and upstreams, each made by the registry of its kind, or gone over from the
-// gateway before where its entry is the same. No I/O yet.
+// Makes the configured providers, tiers and upstreams, each by the registry of its kind, or takes them over from the gateway
+// before if their entry is the same. No I/O yet.
 import type { Provider, ReadBack } from '../../backends/pinning/contract.ts'
 import { providerKinds } from '../../backends/pinning/index.ts'
 import type { Tier } from '../../backends/tiers/contract.ts'
@@ -13,7 +13,7 @@ import type { Whole } from './whole.ts'
 
 export type Member = {
   readonly upstream: Upstream
-  /** It reads what this provider holds, and was made from its configuration. */
+  /** The name of the provider that it reads back from, if it was made from that provider's configuration. */
   readonly of: string | undefined
   readonly perMinute: number | undefined
   readonly perCidPerMinute: number | undefined
@@ -128,7 +128,7 @@ export function readBackOf({
   return readBack ? readBack(options) : 'by itself'
 }
 
-/** Two with the same one are the same upstream, whatever their clocks are. */
+/** Two entries with the same place are the same upstream, even with different deadlines. */
 function placeOf({ use, options }: { readonly use: string; readonly options: unknown }): string {
   const { url = '', headers = {} } = options as { url?: string; headers?: Readonly<Record<string, string>> }
   const sent = Object.entries(headers).map(([name, value]) => [name.toLowerCase(), value])

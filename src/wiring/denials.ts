@@ -1,4 +1,4 @@
-// The operator's denylists, and what they say no to.
+// The operator's denylists, applied to reads, names and uploads.
 import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { ConfigError } from '../config/complaints.ts'
@@ -9,11 +9,11 @@ import type { Whole } from './whole.ts'
 
 export type Denials = {
   readonly lists: LoadedDenylists
-  /** Throws a Failure `denied` for what is not to be kept or served here. */
+  /** Throws a Failure `denied` for a CID and path that this gateway must not keep or serve. */
   readonly visit: (cid: CID, rest: readonly string[]) => void
-  /** The same for what is below a name. */
+  /** The same for a path below a name. */
   readonly visitName: (name: string, rest: readonly string[]) => void
-  /** What the newest gateway says of a block that is to be kept, also to an upload that began before it came. */
+  /** Asks the newest gateway's denylists about a block to keep, also for an upload that began before that gateway. */
   readonly admit: (cid: CID) => void
   /** From now on this is the newest gateway. */
   begin(): void

@@ -1,4 +1,4 @@
-// Where an upload goes that is acknowledged: into what every gateway of this process reads from.
+// Puts an acknowledged upload into everything that the gateways of this process read from.
 import { Failure } from '../core/failure.ts'
 import type { Retrieval } from '../retrieval/session.ts'
 import type { Everywhere } from '../upload/confirm/fill-tiers.ts'

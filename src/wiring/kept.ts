@@ -1,5 +1,5 @@
-// What outlives a gateway. Each part is known by what it is made of, so that the next gateway gets the very same part where
-// the configuration of it did not change; and it is closed when no gateway uses it any more.
+// Keeps the parts that outlive a gateway at a reload. Each part is identified by its configuration, so the next gateway gets
+// the same part if that did not change; it is closed when no gateway uses it any more.
 
 export interface Kept {
   /** For one gateway, from its making to its end. */
@@ -18,8 +18,8 @@ export interface Lease {
     close?: (part: Part) => unknown,
   ): Part
   /**
-   * Lets go of everything that was taken. What nobody else uses is closed, the last first, and those of one kind side by side.
-   * One that fails keeps none of the others open; the first failure is what this rejects with.
+   * Releases every part that was taken. Parts that no other gateway uses are closed, the last first, those of one kind side by
+   * side. A failure keeps none of the others open; this rejects with the first one.
    */
   end(): Promise<void>
 }
@@ -94,7 +94,7 @@ function runs(entries: readonly Entry[]): Entry[][] {
 }
 
 type Spelling = {
-  /** One text for values that say the same, whatever the order of their keys; a part has a number in it. */
+  /** One text for equal values, in any order of their keys; a part is represented by a number. */
   spell(value: unknown): string
   number(part: object): void
 }

@@ -1,5 +1,5 @@
-// What an operator is told of uploads that this configuration does not read from where they are: in the log at a start and
-// behind a reload, and by `check` and `doctor`.
+// Tells the operator about uploads that this configuration does not read from where they are: in the log at a start and after
+// a reload, and in `check` and `doctor`.
 import type { CID } from 'multiformats/cid'
 import type { Provider } from '../../backends/pinning/contract.ts'
 import type { Config } from '../config/load.ts'

@@ -1,5 +1,5 @@
-// What every route of the public address shares: how a request that failed is answered, counted and logged, and whose word
-// is taken for where it came from.
+// Shared by every route of the public address: how a failed request is answered, counted and logged, and which proxies are
+// trusted to name the client.
 import type { IncomingMessage } from 'node:http'
 import { createRequestCounts, type RequestCounts } from '../admin/readings.ts'
 import { createForwarded, type Forwarded } from '../http/hosts/forwarded.ts'

@@ -73,7 +73,7 @@ function takeRetrieval(
   const { stack, pool, members } = parts
   const { deadline, blockDeadline, keepLooking, readAhead } = config.retrieval
   const { first, most } = config.retrieval.notFound
-  // Who has nothing has nothing; who was not asked may have it.
+  // A remembered absence holds only for the same upstreams: a new one may have the content.
   const notFound = lease.take('not found', [members, first, most], () =>
     createNotFoundMemory({ firstMs: first, mostMs: most, clock }),
   )
@@ -112,7 +112,7 @@ function takeNames(
   )
 }
 
-/** What DNS said is forgotten where another server is asked, or in another way; what keys said proves itself. */
+/** DNS answers are forgotten when the DNS servers or their options change; IPNS records prove themselves and stay. */
 function takeNamesMemory({ config, clock, log, lease }: Whole, shelves: readonly Shelf[]): NamesMemory {
   const { dns, links, ttl, notFound, most } = config.names
   const folder = join(config.data, 'names')
@@ -135,7 +135,7 @@ function takeNamesMemory({ config, clock, log, lease }: Whole, shelves: readonly
   }
 }
 
-/** Another answer to the same request is due where anything that decides about answers changed. */
+/** The response cache, kept only if nothing that decides about answers changed. */
 function takeHot({ config, lease }: Whole): ResponseCache {
   const { cache, responses, hosts, names, trustedProxies, denylists } = config
   const hots = lease.take('every hot', [], () => new Set<ResponseCache>())

@@ -1,4 +1,4 @@
-// The write side put together: POST /add, by providers of our own or on to another service (thin mode), and Kubo's door.
+// The write side put together: POST /add, to configured providers or on to another service (thin mode), and Kubo's RPC.
 import type { CID } from 'multiformats/cid'
 import type { Provider } from '../../backends/pinning/contract.ts'
 import type { Config } from '../config/load.ts'

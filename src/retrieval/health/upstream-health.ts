@@ -1,4 +1,4 @@
-// The health and score of one upstream, put together: how fast it is, whether it has what it is asked for (questions.ts), whether
+// The health and score of one upstream, put together: how fast it is, whether it has what it is asked for (questions.ts), if
 // it may be asked now (health.ts), when it is probed (looks.ts) and how much it is asked at once (admission.ts).
 import type { ProbeReport } from '../../../backends/upstreams/contract.ts'
 import type { Clock } from '../../core/clock.ts'

@@ -6,7 +6,7 @@ import type { Clock } from '../../core/clock.ts'
 export interface Permit {
   succeeded(): void
   failed(): void
-  /** Nothing was learned: whoever asked left, or asked for something that cannot be. */
+  /** Nothing was learned: the caller left, or asked for something impossible. */
   cancelled(): void
 }
 

@@ -1,7 +1,7 @@
-// A tier that cannot hold up a request. Each call is watched: who waits is told when that is no longer worth it, and a tier
-// that keeps failing is passed over at once (Failure `unavailable`) until a trial that nobody waits for comes back well.
-// Reads of this machine's own disk are not passed over for being slow, nor for a file that cannot be read: what lies there may
-// be nowhere else. Reads and writes are judged apart: a full disk still reads.
+// A tier that cannot hold up a request. It watches each call, tells the caller when waiting is no longer worth it, and skips a
+// tier that keeps failing (Failure `unavailable`) until a trial that no request waits for succeeds. It never skips reads of
+// this machine's own disk for being slow, or for one unreadable file: the block may be nowhere else. It judges reads and
+// writes apart: a full disk can still be read.
 import type { Tier } from '../../../backends/tiers/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import { withDeadline } from '../../core/deadline.ts'
@@ -33,7 +33,7 @@ const writesTake = 10
 const probeMs = 10_000
 const mostPauseMs = 10_000
 const readPace = { firstMs: 100, leastMs: 25, factor: 2, mostMs: 500, lineMs: 250 } as const
-// What lies on this machine is worth more than a question to somebody else, also while the machine is busy.
+// A block on this machine is worth waiting for longer than asking an upstream, also while the machine is busy.
 const localPace = { firstMs: 250, leastMs: 250, factor: 2, mostMs: 1000, lineMs: 500 } as const
 // An upload may be 200 ms later for a store that hangs, and waits longer for one that is known to take longer.
 const writePace = { firstMs: 150, leastMs: 25, factor: 1.5, mostMs: 500, lineMs: 1000 } as const

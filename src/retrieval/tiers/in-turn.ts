@@ -1,5 +1,5 @@
-// One question to several tiers, the nearest first. The next one is asked when the one before has nothing, or takes longer
-// than it is worth waiting for; who is late goes on, and the first answer counts, whoever gives it.
+// Asks several tiers in turn, the nearest first. The next tier is asked when the one before has nothing, or takes longer than
+// is worth waiting for; a late tier goes on, and the first hit of any tier counts.
 import type { Call } from '../../../backends/tiers/contract.ts'
 
 /** Undefined: it has nothing, or could not be asked. Rejects only with the reason of `signal`. */
@@ -7,7 +7,7 @@ export type Asked<T> = (signal: AbortSignal, call: Call) => Promise<T | undefine
 
 export interface InTurn<T> {
   readonly found: Promise<T | undefined>
-  /** Resolves when everybody was asked and whoever has not answered takes longer than is worth waiting for. */
+  /** Resolves when all tiers were asked and those without an answer take longer than is worth waiting for. */
   readonly overdue: Promise<void>
 }
 

@@ -27,8 +27,8 @@ export type LayerOptions = {
 const usualDrainMs = 5000
 const sharedRewriteMs = 1000
 const sharedAtOnce = 16
-// A disk slower than a stream of new blocks slows that stream down a little instead of losing parts of it: what was read
-// once is to be there when every upstream is gone. A shared tier holds up nobody: it gets the rest from the disk, later.
+// A disk slower than a stream of new blocks slows the stream down a little instead of losing blocks: content read once should
+// be there when every upstream is down. A shared tier delays no reader: it gets the rest from the disk later.
 const localWaitMs = 500
 
 export function createLayer(tier: Tier, { clock, fillBytes, here }: LayerOptions): Layer {

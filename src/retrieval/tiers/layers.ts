@@ -1,5 +1,5 @@
-// The tiers of a stack with what is counted of each. For whoever asks through here there are hits and misses only: a tier
-// that fails, or is late, is counted as an outage and is a miss.
+// The tiers of a stack with their counters. Callers see only hits and misses: a tier that fails or is late counts as an
+// outage and gives a miss.
 import type { Call, Tier } from '../../../backends/tiers/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
@@ -39,7 +39,7 @@ export type LayersOptions = {
   readonly fillBytes?: number | undefined
 }
 
-/** Tiers are closed with the layers. A layer is somebody else's, and may be part of another stack: it goes on. */
+/** Closes tiers that were passed in. It does not close a layer that was passed in, which may be part of another stack. */
 export function createLayers(
   parts: readonly (Tier | Layer)[],
   { clock, log, onOutage, fillBytes }: LayersOptions,

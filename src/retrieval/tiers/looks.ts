@@ -8,9 +8,9 @@ import { askInTurn, type InTurn } from './in-turn.ts'
 import type { Found, Layer, Layers } from './layers.ts'
 
 export interface Look {
-  /** Undefined: no slow tier has it, or none could be asked. Rejects only when everybody left, or the stack was closed. */
+  /** Undefined: no slow tier has it, or none could be asked. Rejects only when all readers left, or the stack was closed. */
   readonly found: Promise<Found | undefined>
-  /** Resolves as soon as it is worth asking somebody else too. The look goes on. */
+  /** Resolves as soon as it is worth asking an upstream too. The look goes on. */
   readonly overdue: Promise<void>
   /** Resolves when no tier of this machine has it, or could say so. They may be slow because we are busy. */
   readonly here: Promise<void>
@@ -19,11 +19,11 @@ export interface Look {
 
 export interface Looks {
   join(cid: CID): Look
-  /** With nobody else, `anyway`: those too that failed lately. */
+  /** A look that is not shared. `anyway`: also asks tiers that failed lately. */
   alone(cid: CID, signal: AbortSignal, anyway: boolean): Promise<Found | undefined>
   /** Whether a slow tier has it, as far as they say so soon. */
   has(cid: CID, signal: AbortSignal): InTurn<true>
-  /** It was deleted: what is being read now fills nothing, and whoever looks from now on looks anew. */
+  /** The block was deleted: a running look fills no tier with it, and later readers begin a new look. */
   forget(cid: CID): void
   close(): void
 }
@@ -36,7 +36,7 @@ export function createLooks({ all, slow, ask, hit }: Layers, log: Log): Looks {
   const flights = createFlights<Shared>()
   let deletes = 0
 
-  /** Into every tier that is asked before this one. A fill that fails is counted where it fails; nobody waits for it. */
+  /** Fills every tier that is asked before this one. A failed fill is counted there; no reader waits for it. */
   function fillBefore(found: Layer, cid: CID, bytes: Uint8Array): void {
     const onError = (error: unknown) => log('debug', 'tier.fill', { error: String(error) })
     for (const { writeBehind, tier } of all.slice(0, all.indexOf(found)))

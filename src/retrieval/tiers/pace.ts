@@ -25,7 +25,7 @@ export interface Pace {
   readonly dueMs: number
   /** A call that takes longer than this is slow, for this tier. */
   readonly slowMs: number
-  /** What a caller waits before somebody else is asked too. */
+  /** How long a caller waits before the next tier or an upstream is asked too. */
   readonly patienceMs: number
   /** The same for a read: it may find nothing. */
   readonly readPatienceMs: number

@@ -1,5 +1,5 @@
-// The blocks of a local provider as a tier to read from: what is pinned here is served from here, whatever the caches
-// forgot. Nothing is written or deleted through it; that is the provider's business.
+// The blocks of a local provider as a read-only tier: a pinned block is served from this machine even if the caches have
+// evicted it. Only the provider writes or deletes them.
 import type { LocalStore } from '../../../backends/pinning/contract.ts'
 import type { Tier } from '../../../backends/tiers/contract.ts'
 import { proves } from '../../core/block.ts'

@@ -1,5 +1,5 @@
-// A tier that anybody may have written into, made one that can be believed: what comes out is hashed. Bytes that are not
-// their CID's are a miss, and are deleted before the miss is told, so that the right ones can take their place.
+// Wraps a tier that other programs may write to: every block read from it is hashed. Bytes that do not match their CID are a
+// miss, and are deleted before the miss is reported, so that the right ones can replace them.
 import type { CID } from 'multiformats/cid'
 import type { Call, Tier } from '../../../backends/tiers/contract.ts'
 import { blockKey, proves } from '../../core/block.ts'

@@ -27,13 +27,13 @@ export type TierStats = FillStats & {
 }
 
 export type TierStack = Tier & {
-  /** What memory has, without asking anybody. Rejects only with the reason of `signal`. */
+  /** Looks into memory only. Rejects only with the reason of `signal`. */
   findFast(cid: CID, signal?: AbortSignal): Promise<Found | undefined>
-  /** A look into the slow tiers, shared by all who want the block meanwhile. Whoever takes it has to `leave` it. */
+  /** A look into the slow tiers, shared by all readers of the block meanwhile. A reader that takes it must `leave` it. */
   look(cid: CID): Look
   /** Memory, then a look for as long as it is worth waiting. Rejects only with the reason of `signal`. */
   find(cid: CID, signal?: AbortSignal): Promise<Found | undefined>
-  /** For when nobody else has it: the slow tiers once more, `beyond` those too that failed lately. */
+  /** When no upstream has it: asks the slow tiers once more; `beyond`: also those that failed lately. */
   findPatiently(cid: CID, patience: 'whole' | 'beyond', signal: AbortSignal): Promise<Found | undefined>
   /** How often a tier could not be asked, or not in time. */
   readonly outages: number
@@ -63,7 +63,7 @@ export type TierStackOptions = {
   readonly drainMs?: number
 }
 
-/** Tiers are closed with the stack. A layer is somebody else's, and may be part of another stack: it goes on. */
+/** Closes tiers that were passed in. It does not close a layer that was passed in, which may be part of another stack. */
 export function createTierStack(parts: readonly (Tier | Layer)[], options: TierStackOptions = {}): TierStack {
   const { clock = systemClock, log = silentLog, onOutage, fillBytes, drainMs } = options
   const layers = createLayers(parts, { clock, log, onOutage, fillBytes })

@@ -22,7 +22,7 @@ export type WatchOptions = {
   readonly leastMs: number
   readonly factor: number
   readonly mostMs: number
-  /** What somebody waits while his call stands in a line of ours. */
+  /** How long a caller waits while its call is in a queue of this process. */
   readonly lineMs: number
   readonly breaker: { readonly failures?: number; readonly firstMs?: number; readonly mostMs?: number }
   readonly onChange: (state: 'open' | 'closed', reason: string) => void
@@ -53,7 +53,7 @@ const mostAtOnce = 8192
 const mostStrays = 8
 const lateMs = 10
 const againMs = 25
-// What somebody waits longer where we were held up ourselves: hardly for a store elsewhere, for a disk it is mostly so.
+// How much longer a caller waits if this process itself was held up: rarely the cause with a remote store, mostly with a disk.
 const heldUpMs = { elsewhere: 50, here: 500 } as const
 
 export function createWatch(options: WatchOptions): Watch {
@@ -65,7 +65,7 @@ export function createWatch(options: WatchOptions): Watch {
   let failures = 0
   let strays = 0
 
-  /** Whoever waits for it need not any more, and what stands in our line does not go there. */
+  /** Releases all callers that wait for the tier, and cancels its calls that are still in our queue. */
   function changed(state: 'open' | 'closed'): void {
     options.onChange(state, reason)
     if (state === 'closed') return
@@ -92,7 +92,7 @@ export function createWatch(options: WatchOptions): Watch {
     return () => stop()
   }
 
-  /** Where nobody is waited for any more, nobody stands in line for it. */
+  /** If no call to the tier is worth waiting for, the calls in the queue for it are not either. */
   function tellLine(): void {
     if (pace.patienceMs === 0) for (const one of live) if (!one.hasBegun) one.tell()
   }

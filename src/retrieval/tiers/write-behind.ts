@@ -1,5 +1,5 @@
-// Brings blocks to one slow tier behind the requests: a bounded line, a few writes at once, and for each key one thing at
-// a time in the order it was asked for, so that a write under way never undoes a delete. What waits can be read.
+// The write-behind queue of one slow tier: bounded, a few writes at once, and for each key one operation at a time in the order
+// of the calls, so that a running write never undoes a delete. Waiting blocks can be read.
 import type { CID } from 'multiformats/cid'
 import type { Call, Tier } from '../../../backends/tiers/contract.ts'
 import { blockKey } from '../../core/block.ts'
@@ -20,8 +20,8 @@ export type WriteBehindOptions = {
   /** How long `put` waits for room in the line before the block is dropped. 0: not at all. */
   readonly waitMs?: number
   /**
-   * Reads a block again. With this nobody waits for the tier: what finds no room waits by name, and what waits goes on
-   * waiting while the tier is passed over.
+   * Reads a block again. With this no caller waits for the tier: a block that finds no room waits by name only, and the queue
+   * waits while the tier is skipped.
    */
   readonly reread?: ((cid: CID) => Promise<Uint8Array | undefined>) | undefined
 }
@@ -37,11 +37,11 @@ export type FillStats = {
 }
 
 export interface WriteBehind {
-  /** Takes a block that nobody changes any more. Resolves when it is in the line, or dropped; never rejects. */
+  /** Takes a block whose buffer no caller changes any more. Resolves when it is queued or dropped; never rejects. */
   put(cid: CID, bytes: Uint8Array): Promise<void>
   /**
-   * Writes at once, after what runs for this key; rejects as the tier does. Who was told that it is overdue need not wait:
-   * it goes on behind, as long as not too much does.
+   * Writes at once, after running work on this key; rejects as the tier does. A caller that was told that it is overdue need
+   * not wait: the write goes on in the background, within bounds.
    */
   write(cid: CID, bytes: Uint8Array, call?: Call): Promise<void>
   /** Forgets what waits for this key, then deletes it from the tier. */
@@ -167,7 +167,7 @@ export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
     return one
   }
 
-  /** In order of arrival; nobody waits longer than `waitMs`, nor where nothing moves, and no more than the line is long. */
+  /** In order of arrival; no caller waits longer than `waitMs`, or while nothing moves, and the waiters are bounded too. */
   async function waitForRoom(bytes: Uint8Array): Promise<boolean> {
     if (waitMs === 0 || isStuck || roomSeekers.size >= maxBlocks || bytes.byteLength > maxBytes) return false
     const { promise, resolve } = Promise.withResolvers<boolean>()
@@ -191,7 +191,7 @@ export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
 
   const isOnItsWay = (key: string): boolean => line.has(key) || writing.has(key)
 
-  /** What nobody waits for any more may go on, up to as many bytes as may wait in line. */
+  /** A write that no caller waits for may go on, up to as many bytes as the queue may hold. */
   function letGoOn(one: Writing): void {
     let bytes = 0
     for (const { isOverdue, job } of running) if (isOverdue) bytes += job.bytes?.byteLength ?? 0
