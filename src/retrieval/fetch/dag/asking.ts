@@ -1,0 +1,69 @@
+// Which upstream is asked next for an answer under way, and for which part of it.
+import type { DagWant } from '../../../../backends/upstreams/contract.ts'
+import type { Failure } from '../../../core/failure.ts'
+import type { Attempts } from '../../upstreams/attempts.ts'
+import type { Step } from '../../upstreams/order.ts'
+import { outcomeOf } from '../../upstreams/outcome.ts'
+import type { Member, Plan, Pool } from '../../upstreams/pool.ts'
+import type { Readers } from '../readers.ts'
+import type { Runners } from '../runners.ts'
+import type { Tries } from '../tries.ts'
+import type { DagBlocks } from './blocks.ts'
+
+export interface Asking {
+  /** The upstreams that could be asked for the missing blocks, the best first. */
+  candidates(): Plan
+  start(step: Step<Member>): void
+  /**
+   * Starts the next upstream at once, first and after a failure. `later`: none can be asked now, but one may be soon.
+   * `over`, or the failure to answer: none can be asked in time.
+   */
+  goOn(): 'asked' | 'later' | 'over' | Failure
+  /** Whether an upstream that is not at it could be asked for single blocks. */
+  hasOtherForBlocks(): boolean
+}
+
+export type AskingOptions = {
+  readonly want: DagWant
+  readonly pool: Pool
+  readonly attempts: Attempts
+  readonly tries: Tries
+  readonly blocks: DagBlocks
+  readonly readers: Readers
+  readonly runners: Runners
+}
+
+export function createAsking(options: AskingOptions): Asking {
+  const { want, pool, attempts, tries, blocks, readers, runners } = options
+  let isFirst = true
+
+  function candidates(): Plan {
+    const plan = pool.plan('dag', want.cid, runners.tried)
+    if (blocks.size === 0) return plan
+    // An upstream without CAR can bring the first block, and nothing after that.
+    return { ...plan, steps: plan.steps.filter(({ who }) => who.upstream.traits.dag) }
+  }
+
+  function start(step: Step<Member>): void {
+    const part = blocks.size === 0 ? want : (readers.furthestBehind() ?? want)
+    blocks.expect(part.cid)
+    runners.start(step, part)
+  }
+
+  return {
+    candidates,
+    start,
+    goOn() {
+      if (isFirst) pool.began()
+      const { steps, soonestMs, skipped } = candidates()
+      if (isFirst) attempts.skip(skipped)
+      isFirst = false
+      const [step] = steps
+      if (step) start(step)
+      if (step || runners.size > 0) return 'asked'
+      if (blocks.size > 0) return 'over'
+      return tries.hasHope ? 'later' : outcomeOf(want.cid, attempts.failures, skipped.length, soonestMs)
+    },
+    hasOtherForBlocks: () => pool.plan('block', want.cid, runners.members).steps.length > 0,
+  }
+}
