@@ -105,7 +105,7 @@ export const tierCases: readonly TierCase[] = [
     },
   },
   {
-    name: 'the same bytes are found by whatever CID names them',
+    name: 'the same bytes are found by any CID of them',
     async run({ tier }) {
       const bytes = bytesOf(64, 5)
       await tier.put(cidOf(bytes), bytes)
@@ -231,7 +231,7 @@ export const tierCases: readonly TierCase[] = [
     },
   },
   {
-    name: 'what somebody else has written since is not written over',
+    name: 'a record that another writer changed since is not overwritten',
     isOfRecords: true,
     async run({ tier }) {
       const records = recordsOf(tier)

@@ -76,7 +76,7 @@ export function upstreamContract(
     )
 
     test(
-      'what it does not have is not found, and soon',
+      'a missing block is not-found, and soon',
       with_(async ({ upstream }) => {
         const cid = nobodys()
         const began = performance.now()
@@ -92,7 +92,7 @@ export function upstreamContract(
     )
 
     test(
-      'a whole entity, deep and sharded ones too, each block once and proved',
+      'a whole entity, also deep and sharded ones, each block once and proved',
       with_(async ({ upstream }, { blocks, files, directory, hamt, cbor }) => {
         if (!upstream.traits.dag) return
         for (const { cid } of Object.values(files)) {
@@ -146,7 +146,7 @@ export function upstreamContract(
     )
 
     test(
-      'whoever is aborted already asks nothing, and says why',
+      'a call with an aborted signal sends nothing and rejects with its reason',
       with_(async ({ upstream, published }, { files }) => {
         const reason = new Error('enough')
         const isReason = (error: unknown) => error === reason
@@ -191,7 +191,7 @@ export function upstreamContract(
     )
 
     test(
-      'its probe finds it usable; where nobody listens it is broken',
+      'its probe finds it usable; an address without a listener is broken',
       with_(async ({ upstream, gone }, { files }) => {
         const { usable, raw, findings } = await upstream.probe(signal())
         assert.deepEqual({ usable, raw, findings }, { usable: true, raw: true, findings: [] })

@@ -53,9 +53,9 @@ function cutPieces(cuts: Readonly<Record<number, number>>): void {
   service.cutAfter = ({ method }) => (method === 'PATCH' ? cuts[count++] : undefined)
 }
 
-describe('an upload in pieces', () => {
+describe('a resumable upload in pieces', () => {
   for (const after of [1, 300_000, 999_999])
-    test(`goes on from where it was cut: behind ${after} bytes of the second piece`, async () => {
+    test(`resumes where it was cut: after ${after} bytes of the second piece`, async () => {
       cutPieces({ 1: after })
       await isTheUpload()
       assert.equal(begun(), 1)
@@ -63,7 +63,7 @@ describe('an upload in pieces', () => {
       assert.equal(Number(patches()[2]?.headers['upload-offset']), pieceBytes + after)
     })
 
-  test('goes on where the answer alone was lost, also that of the last piece', async () => {
+  test('resumes when only an answer was lost, also that of the last piece', async () => {
     const last = Math.ceil(upload.carBytes / pieceBytes) - 1
     service.script = (call) => (call.method === 'PATCH' && [1, last].includes(patches().length - 1) ? 'cut' : undefined)
     // The piece came whole, and what follows from it is in the list: there is no answer any more that could name the CID.
@@ -72,7 +72,7 @@ describe('an upload in pieces', () => {
     assert.equal(sentBytes(), upload.carBytes)
   })
 
-  test('goes on after 500, 502 with a page, 409 and silence', async () => {
+  test('resumes after 500, 502 with a page, 409 and silence', async () => {
     const answers = [{ status: 500 }, { status: 502, text: '<html>' }, { status: 409 }, 'silent'] as const
     const given = [...answers]
     const refused: Call[] = []
@@ -91,7 +91,7 @@ describe('an upload in pieces', () => {
     assert.equal(sentBytes(), upload.carBytes)
   })
 
-  test('goes on in the next attempt, after one that had to be given up', async () => {
+  test('resumes in the next attempt after one that failed', async () => {
     service.script = ({ method }) => (method === 'HEAD' ? { status: 503 } : undefined)
     cutPieces({ 2: 500_000 })
     const { facts } = await providerFailure(provider.pin(upload, signal()), [token])
@@ -103,7 +103,7 @@ describe('an upload in pieces', () => {
     assert.equal(sentBytes(), upload.carBytes)
   })
 
-  test('waits as long as it was asked to, and goes on then', async () => {
+  test('resumes after the time in Retry-After', async () => {
     let isBusy = true
     service.script = ({ method }) =>
       method === 'PATCH' && isBusy && patches().length === 2
@@ -115,7 +115,7 @@ describe('an upload in pieces', () => {
     assert.equal(begun(), 1)
   })
 
-  test('goes on behind what the service took, where that is less than it was sent', async () => {
+  test('resumes after the bytes that the service took, if fewer than sent', async () => {
     let isShort = true
     service.script = (call) => {
       if (call.method !== 'PATCH' || !isShort) return undefined
@@ -138,7 +138,7 @@ describe('an upload in pieces', () => {
     assert.equal(begun(), 1)
   })
 
-  test('begins anew where the service forgot it', async () => {
+  test('begins anew when the service forgot it', async () => {
     cutPieces({ 1: 500_000 })
     let isGone = true
     service.script = ({ method }) => {
@@ -150,13 +150,13 @@ describe('an upload in pieces', () => {
     assert.equal(begun(), 2)
   })
 
-  test('is given up where nothing moves, and not tried without end', async () => {
+  test('fails when nothing moves, after a bounded number of tries', async () => {
     service.cutAfter = ({ method }) => (method === 'PATCH' ? 0 : undefined)
     await providerFailure(provider.pin(upload, signal()), [token])
     assert.ok(patches().length <= 5, `${patches().length} pieces`)
   })
 
-  test('stops at once when it is not wanted any more, in the middle of a piece', async () => {
+  test('an abort in the middle of a piece stops it at once', async () => {
     const controller = new AbortController()
     const reason = new Error('enough')
     service.script = ({ method }) => {

@@ -174,7 +174,7 @@ for (const [name, set] of Object.entries(sets)) {
     stop: async () => {},
   }))
   describe(name, () => {
-    test('another CID is told as it was told', async () => {
+    test('an answer with another CID is reported, not replaced by ours', async () => {
       const provider = await make(set)
       service.otherCid = otherCid
       assert.equal(String(await provider.pin(upload, signal())), otherCid)
@@ -234,7 +234,7 @@ for (const [name, set] of Object.entries(sets)) {
   })
 }
 
-describe('what is kept secret', () => {
+describe('secrets in messages of providers', () => {
   const cases: readonly (readonly [secret: string, said: string, told: string])[] = [
     ['the', 'the token is unauthorized', 'the token is unauthorized'],
     ['the', 'no "Authorization: Bearer the"', 'no "Authorization: Bearer [hidden]"'],
@@ -263,7 +263,7 @@ describe('what is kept secret', () => {
     })
 })
 
-describe('what is said behind a 200', () => {
+describe('failures that a provider reports after a 200', () => {
   test('kubo: a pin that failed, a trailer, an answer without its last line', async () => {
     const provider = await make(sets['kubo'] as Set)
     const root = { Cid: { '/': String(upload.cid) } }
@@ -276,7 +276,7 @@ describe('what is said behind a 200', () => {
       assert.equal((await failure(provider.pin(upload, signal()))).facts['class'], 'transient')
     }
   })
-  test('kubo: what it says behind a 200 holds no password of ours', async () => {
+  test('kubo: an error after a 200 holds no password of ours', async () => {
     const basic = 'admin:p4ss/w\u00f6rd'
     const [wire, password] = [Buffer.from(basic).toString('base64'), 'p4ss/w\u00f6rd']
     const provider = await make({ ...(sets['kubo'] as Set), settings: (url) => ({ url, auth: { basic } }) })
@@ -323,7 +323,7 @@ describe('what is said behind a 200', () => {
     service.script = () => ({ status: 403, json: { error: { reason: 'PAID_FEATURE_ONLY' } } })
     assert.equal((await failure(provider.pin(upload, signal()))).facts['class'], 'quota')
   })
-  test('pinata: what an upload is called there, in one request and in pieces', async () => {
+  test('pinata: the name of an upload, in one request and in pieces', async () => {
     for (const set of ['pinata', 'pinata in pieces']) {
       const base = sets[set] as Set
       for (const [uploadName, called] of [
@@ -398,7 +398,7 @@ describe('what is said behind a 200', () => {
     assert.equal(looks, 4)
     assert.equal(service.calls.filter(({ method }) => method === 'PUT').length, 1)
   })
-  test('filebase: what came whole counts, though the answer was lost', async () => {
+  test('filebase: an upload that arrived whole counts although its answer was lost', async () => {
     const provider = await make(sets['filebase'] as Set, impatient)
     for (const answer of ['cut', 'silent'] as const) {
       service.script = (call) => {
@@ -411,7 +411,7 @@ describe('what is said behind a 200', () => {
       service.calls.length = 0
     }
   })
-  test('filebase: what is not there after all is sent again', async () => {
+  test('filebase: an object that is missing after the upload is sent again', async () => {
     const provider = await make(sets['filebase'] as Set)
     service.script = ({ method }) => (method === 'HEAD' ? { status: 404 } : undefined)
     assert.match((await failure(provider.pin(upload, signal()))).message, /does not show up after/)
@@ -455,7 +455,7 @@ describe('what is said behind a 200', () => {
     assert.match((await failure(provider.pin(upload, signal()))).message, /no peers/)
     assert.equal(provider.traits.takesBytes, false)
   })
-  test('psa: what failed is gone before it is asked for again', async () => {
+  test('psa: a failed pin is deleted before it is asked for again', async () => {
     const provider = await make(sets['psa'] as Set)
     const pins = new Map<string, string>()
     let count = 0

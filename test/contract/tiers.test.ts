@@ -293,7 +293,7 @@ const bad: readonly { readonly what: string; readonly caught: RegExp; readonly m
   },
   {
     what: 'keys by the CID as it was spelled',
-    caught: /whatever CID/,
+    caught: /any CID/,
     make: () =>
       plainTier((_, held) => ({
         put: async (cid, bytes) => void held.set(cid.toString(), new Uint8Array(bytes)),
@@ -303,7 +303,7 @@ const bad: readonly { readonly what: string; readonly caught: RegExp; readonly m
   },
   {
     what: 'writes over a record that somebody else has written since',
-    caught: /written since/,
+    caught: /changed since/,
     make: () => plainTier(() => ({ records: plainRecords(() => false) })),
   },
   {

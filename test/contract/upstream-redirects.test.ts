@@ -125,13 +125,13 @@ describe('redirects: subdomains', () => {
     assert.ok(blocks.every(({ cid, bytes }) => proves(cid, bytes)))
   })
 
-  test('files of a plain one', async () => {
+  test('files of a plain gateway', async () => {
     const upstream = connect('plain', { url: (await front(plain)).url, redirects: 'subdomains' })
     for (const { cid } of [all.files.hello, all.files.smallV0])
       assert.ok(proves(cid, await upstream.block(cid, signal())))
   })
 
-  test('without it nothing is asked of the subdomain, and the operator is told of the option', async () => {
+  test('without the option the subdomain is not asked, and the log names the option', async () => {
     const { url, hosts } = await front(behind)
     const { kind, message } = await failure(connect('trustless', { url }).block(all.files.hello.cid, signal()))
     assert.equal(kind, 'broken')
@@ -139,7 +139,7 @@ describe('redirects: subdomains', () => {
     assert.equal(hosts.length, 1)
   })
 
-  test('a round trip without end is ended', async () => {
+  test('a redirect loop is ended', async () => {
     const { url, hosts } = await front(behind, (at, _request, response) => {
       if (at.pathname.startsWith('/ipfs/')) return false
       response.writeHead(302, { location: '/again' }).end()
@@ -202,7 +202,7 @@ function many(): CID[] {
   return [...new Map([...roots, ...below].map((cid) => [blockKey(cid), cid])).values()].slice(0, 60)
 }
 
-describe('where an answer may send us on to', () => {
+describe('which redirects are followed', () => {
   const cid = 'bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'
   const other = 'bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy'
   const site = new URL(`https://gw.example/ipfs/${cid}/a?format=raw`)

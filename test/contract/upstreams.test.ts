@@ -143,7 +143,7 @@ describe('trustless', () => {
     })
   }
 
-  test('a block as raw bytes, asked for as the specification says', async () => {
+  test('a block is requested as raw bytes, as the specification says', async () => {
     const upstream = await make('trustless')
     const { cid, bytes } = all.files.hello
     assert.deepEqual(new Uint8Array(await upstream.block(cid, signal())), bytes)
@@ -233,7 +233,7 @@ describe('trustless', () => {
     assert.equal((await failure(upstream.block(all.files.hello.cid, signal()))).kind, 'broken')
   })
 
-  test('a block that ends early without having said its length is broken, and no lie', async () => {
+  test('a block without a length that ends early is broken, not false bytes', async () => {
     const upstream = await make('trustless')
     server.fault = { kind: 'endsEarly', after: 5 }
     assert.equal((await failure(upstream.block(all.files.hello.cid, signal()))).kind, 'broken')
@@ -325,7 +325,7 @@ describe('trustless: IPNS records', () => {
     })
   }
 
-  test('what is larger than a record may be is let go of', async () => {
+  test('an answer larger than an IPNS record may be is dropped', async () => {
     const upstream = await withRecord(new Uint8Array(10 * 1024 + 1))
     assert.equal((await failure(recordOf(upstream))).kind, 'too-large')
     server.records.set(key.name, new Uint8Array(10 * 1024))
@@ -361,7 +361,7 @@ describe('plain', () => {
       assert.equal(server.seen.length, 1)
     })
   }
-  test('what cannot be proved it does not have', async () => {
+  test('a file whose bytes cannot be proved is not-found', async () => {
     const upstream = await make('plain', { plain: true })
     const { cid: large } = await addFile(all.blocks, noise(9_000_000, 6), 'v0')
     for (const cid of [large, all.files.deepV0.cid])

@@ -94,7 +94,7 @@ describe('in a browser', () => {
     }
   })
 
-  test('a page of another origin uploads and reads, whatever headers its libraries add', async () => {
+  test('a page of another origin uploads and reads (CORS), with the headers that libraries add', async () => {
     const server = createServer((_request, response) => {
       response.setHeader('Content-Type', 'text/html')
       response.end(program(at.url))

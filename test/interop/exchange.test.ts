@@ -52,7 +52,7 @@ const read = async (kubo: Kubo, path: string): Promise<Buffer> => {
   return Buffer.from(await answer.arrayBuffer())
 }
 
-test('added here with Kubo and Cluster as providers, it is pinned and read there', async () => {
+test('an upload with Kubo and Cluster as providers is pinned and readable there', async () => {
   const at = await start({
     config: {
       pinning: {
@@ -75,7 +75,7 @@ test('added here with Kubo and Cluster as providers, it is pinned and read there
   assert.equal(node.ipfs(['cat', await add(at.url, Buffer.from('a few words'))]), 'a few words')
 })
 
-describe('added there, read here', () => {
+describe('content added to Kubo, read through cidgate', () => {
   const files: Record<string, Uint8Array> = {
     'readme.txt': Buffer.from('read me'),
     'with space.txt': Buffer.from('a name with a space'),
@@ -111,7 +111,7 @@ describe('added there, read here', () => {
       assert.ok(Buffer.compare(part.body, (files['sub/deep.bin'] as Uint8Array).subarray(1_000_000, 2_000_000)) === 0)
     })
 
-    test(`by ${name}: what it does not have is a 404, and soon`, async () => {
+    test(`by ${name}: a missing CID is a 404, and soon`, async () => {
       const missing = 'bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'
       const { status, body, headers, ms } = await fetchAll(`${gateways[name]?.url}/ipfs/${missing}`)
       assert.equal(status, 404)
@@ -122,7 +122,7 @@ describe('added there, read here', () => {
     })
   }
 
-  test('a name published there leads to its content here', async () => {
+  test('an IPNS name published with Kubo resolves in cidgate', async () => {
     const [, name] = /Published to ([^:]+):/.exec(node.ipfs(['name', 'publish', '--allow-offline', directory])) ?? []
     const { status, body } = await fetchAll(`${gateways['its gateway']?.url}/ipns/${name}/readme.txt`)
     assert.equal(status, 200, body.toString())

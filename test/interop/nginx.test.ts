@@ -91,7 +91,7 @@ after(async () => {
 
 const served = (headers: Record<string, unknown>) => String(headers['cache-status'])
 
-test('an answer is kept: the second is of nginx, with the same tag', async () => {
+test('nginx: the second answer comes from its cache, with the same ETag', async () => {
   const path = `/ipfs/${all.files.json.cid}`
   const first = await fetchAll(front + path)
   const second = await fetchAll(front + path)
@@ -109,7 +109,7 @@ test('an answer is kept: the second is of nginx, with the same tag', async () =>
   assert.deepEqual([status, body.byteLength], [304, 0])
 })
 
-test('what nobody has is a 404 with Retry-After, kept no longer than cidgate says', async () => {
+test('nginx: an absent CID is a 404 with Retry-After, cached no longer than cidgate says', async () => {
   const path = '/ipfs/bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'
   const { status, headers, body } = await fetchAll(front + path)
   assert.equal(status, 404)
@@ -121,7 +121,7 @@ test('what nobody has is a 404 with Retry-After, kept no longer than cidgate say
   assert.ok(Array.isArray((JSON.parse(body.toString()) as { attempts: unknown }).attempts))
 })
 
-test('when nobody could be asked, nothing is kept: the answer is there as soon as somebody is', async () => {
+test('nginx: an answer without a reachable upstream is not cached', async () => {
   const path = `/ipfs/${all.files.hello.cid}`
   source.fault = { kind: 'refuse' }
   const down = await fetchAll(front + path)
@@ -172,7 +172,7 @@ test('a small file and an empty one, whole and by range', async () => {
   }
 })
 
-test('formats are kept apart', async () => {
+test('nginx: formats are cached apart', async () => {
   const path = `/ipfs/${all.files.chunkedV1.cid}`
   const types: [query: string, accept: string, type: RegExp][] = [
     ['', '*/*', /octet-stream/],
@@ -192,7 +192,7 @@ const browser = 'text/html,application/xhtml+xml,application/xml;q=0.9,image/avi
 
 const jsonFirst = 'application/json;q=0.9, text/html;q=0.1'
 
-test('in web mode every client gets what it asks for, whoever came before', async () => {
+test('nginx: in web mode every client gets its own representation from the cache', async () => {
   const asked: [accept: string | undefined, type: RegExp][] = [
     [browser, /^text\/html/],
     ['application/json', /^application\/(problem\+)?json/],
@@ -311,7 +311,7 @@ test('an upload passes, is read back, and one that is too large is told so by ci
   assert.deepEqual([elsewhere.status, elsewhere.headers.get('content-type')], [404, 'application/problem+json'])
 })
 
-test('what nginx keeps is served with cidgate gone', async () => {
+test('nginx: cached answers are served while cidgate is down', async () => {
   const path = `/ipfs/${all.files.jsonV0.cid}`
   assert.equal((await fetchAll(front + path)).status, 200)
   await at.close()

@@ -40,7 +40,7 @@ const providers = {
 
 for (const [name, provider] of Object.entries(providers))
   describe(name, () => {
-    test('what it holds is read by an instance that never saw it', async () => {
+    test('an instance that never saw an upload reads it from its provider', async () => {
       const config = { pinning: { providers: [provider()] }, retrieval: { probeEvery: '10m' } }
       const first = await startGateway({ config })
       const paths: string[] = []

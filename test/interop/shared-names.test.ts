@@ -36,7 +36,7 @@ after(() => kubo?.stop())
 const publish = (cid: string) => kubo.ipfs(['name', 'publish', '--allow-offline', '--ttl=1s', `/ipfs/${cid}`])
 
 for (const [what, make] of Object.entries(stores))
-  describe(`names that instances share over ${what}`, () => {
+  describe(`IPNS records shared by instances over ${what}`, () => {
     let store: Store
     const open: TestGateway[] = []
     before(async () => {
@@ -70,7 +70,7 @@ for (const [what, make] of Object.entries(stores))
       }
     }
 
-    test('what one proved another one resolves, and the newer takes the place of the older', async () => {
+    test('an instance resolves a record that another one stored, and a newer record replaces it', async () => {
       const asking = await start([{ name: 'kubo', url: kubo.gateway }])
       for (const cid of [first, second]) {
         publish(cid)
