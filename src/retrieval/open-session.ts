@@ -10,7 +10,7 @@ import { createRequestClock } from './request-clock.ts'
 import type { DagWant, Session, SessionOptions } from './session.ts'
 import { unprovable } from './session-failures.ts'
 import { createTierReader } from './tier-reader.ts'
-import type { Found as Held } from './tiers/stack.ts'
+import type { TierHit } from './tiers/stack.ts'
 import { createUpstreamReader, type Flying, type LastFrom } from './upstream-reader.ts'
 
 /** The parts that all requests share. */
@@ -42,7 +42,7 @@ export function openSession(
   let wasHeld = false
   let lastFrom: LastFrom = 'nowhere'
 
-  function fromTier({ bytes, tier }: Held): Uint8Array {
+  function fromTier({ bytes, tier }: TierHit): Uint8Array {
     account.tierHit(tier)
     lastFrom = 'tier'
     return bytes

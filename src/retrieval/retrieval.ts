@@ -6,7 +6,7 @@ import type { Clock } from '../core/clock.ts'
 import { createFlights, type Flight } from '../core/flights.ts'
 import type { Log } from '../core/log.ts'
 import type { NotFoundMemory } from './absence/not-found.ts'
-import { createSearches, type Round } from './absence/searches.ts'
+import { createSearches, type SearchRound } from './absence/searches.ts'
 import { type BlockFlight, flyForBlock } from './fetch/block.ts'
 import { type DagFlight, flyForDag } from './fetch/dag.ts'
 import { dagKey } from './fetch/key.ts'
@@ -72,7 +72,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
   }
 
   /** One round of a background search: asks like a request, but no client waits. */
-  function lookFor(cid: CID, around: DagWant | undefined): (signal: AbortSignal) => Round {
+  function lookFor(cid: CID, around: DagWant | undefined): (signal: AbortSignal) => SearchRound {
     return (signal) => {
       if (!around) {
         const { found, attempts } = flyForBlock(cid, signal, { pool, clock, keep })

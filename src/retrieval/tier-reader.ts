@@ -7,7 +7,7 @@ import type { NotFoundMemory } from './absence/not-found.ts'
 import type { RequestClock } from './request-clock.ts'
 import type { DagWant } from './session.ts'
 import { notCached, notHere } from './session-failures.ts'
-import type { Found as Held, Look, TierStack } from './tiers/stack.ts'
+import type { Look, TierHit, TierStack } from './tiers/stack.ts'
 
 export type TierReaderOptions = {
   readonly stack: TierStack
@@ -16,7 +16,7 @@ export type TierReaderOptions = {
   readonly signal: AbortSignal
   readonly onlyIfCached: boolean
   /** The bytes, noted as a hit of this tier. */
-  readonly fromTier: (held: Held) => Uint8Array
+  readonly fromTier: (held: TierHit) => Uint8Array
   readonly fromUpstreams: (cid: CID, around: DagWant | undefined) => Promise<Uint8Array>
   /** Called when a slow tier had a block of this request. */
   readonly onHeld: () => void
@@ -33,7 +33,7 @@ export function createTierReader(options: TierReaderOptions): TierReader {
   const { stack, notFound, inTime, signal, onlyIfCached, fromTier, fromUpstreams, onHeld } = options
 
   /** The hit of the slow tiers, or `late` as soon as it is worth asking an upstream too. */
-  async function whileWorthIt(cid: CID, look: Look): Promise<Held | undefined | 'late'> {
+  async function whileWorthIt(cid: CID, look: Look): Promise<TierHit | undefined | 'late'> {
     if (onlyIfCached) return inTime(cid, () => look.found)
     return inTime(cid, () => Promise.race([look.found, look.overdue.then(() => 'late' as const)]))
   }
@@ -78,13 +78,13 @@ export function createTierReader(options: TierReaderOptions): TierReader {
   }
 
   /** The time is up, but our own disk has not answered yet: wait for it rather than deny a block that is here. */
-  async function fromHere(look: Look): Promise<Held | undefined> {
+  async function fromHere(look: Look): Promise<TierHit | undefined> {
     const here = Promise.race([look.found, look.here.then(() => undefined)])
     return orAborted(signal, here).catch(() => undefined)
   }
 
   /** No upstream helped: ask the skipped tiers again, with their full deadline. */
-  async function lastResort(cid: CID, error: unknown): Promise<Held | undefined> {
+  async function lastResort(cid: CID, error: unknown): Promise<TierHit | undefined> {
     if (signal.aborted || !isFailure(error, 'unavailable')) return undefined
     return inTime(cid, (own) => stack.findPatiently(cid, 'beyond', own)).catch(() => undefined)
   }

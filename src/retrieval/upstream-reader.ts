@@ -6,7 +6,7 @@ import { type Failure, isFailure } from '../core/failure.ts'
 import type { Flight } from '../core/flights.ts'
 import type { Account } from '../observe/account.ts'
 import type { NotFoundMemory } from './absence/not-found.ts'
-import { isAbsence, type Round, type Searches } from './absence/searches.ts'
+import { isAbsence, type Searches, type SearchRound } from './absence/searches.ts'
 import type { BlockFlight } from './fetch/block.ts'
 import type { DagFlight } from './fetch/dag.ts'
 import { pathOf, sameBytes } from './fetch/key.ts'
@@ -29,11 +29,11 @@ export type Flying = {
   /** Whether an upstream may be asked for more than single blocks now. */
   knowsDags(cid: CID): boolean
   /** One round of a background search: no client waits. */
-  lookFor(cid: CID, around: DagWant | undefined): (signal: AbortSignal) => Round
+  lookFor(cid: CID, around: DagWant | undefined): (signal: AbortSignal) => SearchRound
 }
 
 /** The attempts, and whether too little time was left when they began. */
-type Asked = { readonly attempts: Attempts; readonly wasLate: boolean }
+type Questions = { readonly attempts: Attempts; readonly wasLate: boolean }
 
 export interface UpstreamReader {
   /** The block, alone or with those that follow. `lastFrom`: where the last block of the request came from. */
@@ -79,7 +79,13 @@ export function createUpstreamReader(
   }
 
   /** Remembers the absence that a flight reports, and begins a background search. */
-  function missed(error: unknown, cid: CID, around: DagWant | undefined, flight: Asked, running?: Round): Failure {
+  function missed(
+    error: unknown,
+    cid: CID,
+    around: DagWant | undefined,
+    flight: Questions,
+    running?: SearchRound,
+  ): Failure {
     const isCrowded = isFailure(error, 'timeout') && (flight.wasLate || flight.attempts.hasBeenCrowded)
     const failure = isCrowded ? overloaded(cid) : isFailure(error) ? error : internal(error)
     if (failure.kind !== 'cancelled') note(flight.attempts)

@@ -20,7 +20,7 @@ export interface Claims {
   abandoned<T extends { readonly id: string }>(load: () => Promise<readonly T[]>): Promise<T[]>
 }
 
-type Held = {
+type SharedClaim = {
   readonly before: Promise<readonly string[]>
   users: number
   isKept: boolean
@@ -28,7 +28,7 @@ type Held = {
 }
 
 export function createClaims(): Claims {
-  const claimed = new Map<string, Held>()
+  const claimed = new Map<string, SharedClaim>()
   const begun = new Set<string>()
   const loads = new Set<Set<string>>()
 

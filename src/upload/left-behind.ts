@@ -14,7 +14,7 @@ export type LeftBehind = {
   readonly waiting: number
 }
 
-export type Look = {
+export type LookBehind = {
   readonly data: string
   /** Names of the providers that are configured. */
   readonly providers: readonly string[]
@@ -40,7 +40,7 @@ export const wordsOf = ({ provider, alone, waiting }: LeftBehind): string[] => [
 const uploads = (count: number): string => (count === 1 ? '1 upload is' : `${count} uploads are`)
 
 /** Reads every record, but only if the operator removed a provider since the last look that found nothing. */
-export async function lookBehind(look: Look): Promise<readonly LeftBehind[]> {
+export async function lookBehind(look: LookBehind): Promise<readonly LeftBehind[]> {
   const known = await readNames(look.data)
   if (known?.every((name) => look.providers.includes(name))) return []
   const counts = new Map<string, { alone: number; waiting: number }>()
@@ -65,7 +65,7 @@ export async function lookBehind(look: Look): Promise<readonly LeftBehind[]> {
  * The same for the gateway that owns the folder: it notes which provider names the records may hold, so that the next look
  * reads no record unless the operator removed a provider.
  */
-export async function lookBehindAndNote(look: Look): Promise<readonly LeftBehind[]> {
+export async function lookBehindAndNote(look: LookBehind): Promise<readonly LeftBehind[]> {
   const known = await readNames(look.data)
   // Noted before a new provider can hold anything. Without a list, the records themselves give the names.
   if (known) await writeNames(look.data, [...known, ...look.providers])

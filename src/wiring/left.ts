@@ -4,7 +4,7 @@ import type { CID } from 'multiformats/cid'
 import type { Provider } from '../../backends/pinning/contract.ts'
 import type { Config } from '../config/load.ts'
 import { Failure } from '../core/failure.ts'
-import { countWaiting, type Look, lookBehind, lookBehindAndNote, wordsOf } from '../upload/left-behind.ts'
+import { countWaiting, type LookBehind, lookBehind, lookBehindAndNote, wordsOf } from '../upload/left-behind.ts'
 import { leftStores, openLeft, readBackOf, wireBackends } from './backends.ts'
 import type { Whole } from './whole.ts'
 
@@ -81,7 +81,7 @@ function lookFrom(
   providers: readonly Provider[],
   left: readonly Provider[],
   signal?: AbortSignal,
-): Look {
+): LookBehind {
   const isHere = async (cid: CID): Promise<boolean> => {
     for (const { store } of [...providers, ...left]) if (await store?.has(cid)) return true
     return false

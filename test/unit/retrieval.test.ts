@@ -16,7 +16,7 @@ import { createNotFoundMemory } from '../../src/retrieval/absence/not-found.ts'
 import type { Visit } from '../../src/retrieval/policy.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import type { Retrieval, Session } from '../../src/retrieval/session.ts'
-import type { Found, TierStack } from '../../src/retrieval/tiers/stack.ts'
+import type { TierHit, TierStack } from '../../src/retrieval/tiers/stack.ts'
 import type { Hedge } from '../../src/retrieval/upstreams/order.ts'
 import { createPool } from '../../src/retrieval/upstreams/pool.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
@@ -397,7 +397,7 @@ test('an identity CID is its own answer; one that cannot be proved is refused', 
 
 test('what lies on this machine is not denied because we were too busy to look before the deadline', async () => {
   const { clock, stack, session } = make([scriptedUpstream('silent', new Map(), { silent: true })])
-  const looking = Promise.withResolvers<Found | undefined>()
+  const looking = Promise.withResolvers<TierHit | undefined>()
   const look = { found: looking.promise, overdue: Promise.resolve(), leave() {} }
   stack.look = () => ({ ...look, here: new Promise(() => {}) })
   const wanted = session().get(file.cid)

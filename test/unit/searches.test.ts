@@ -4,7 +4,7 @@ import { test } from 'node:test'
 import { Failure, type FailureKind } from '../../src/core/failure.ts'
 import type { Log } from '../../src/core/log.ts'
 import { createNotFoundMemory } from '../../src/retrieval/absence/not-found.ts'
-import { createSearches, isAbsence, type Round } from '../../src/retrieval/absence/searches.ts'
+import { createSearches, isAbsence, type SearchRound } from '../../src/retrieval/absence/searches.ts'
 import { createAttempts } from '../../src/retrieval/upstreams/attempts.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { addBlock, text } from '../support/fixtures.ts'
@@ -23,7 +23,7 @@ function make({ keepLookingMs = 60 * second } = {}) {
   const rounds: { at: number; end: (error?: unknown) => void; isStopped: boolean; signal: AbortSignal | undefined }[] =
     []
   const began = clock.monotonic()
-  const round = (signal?: AbortSignal): Round => {
+  const round = (signal?: AbortSignal): SearchRound => {
     const { promise, resolve, reject } = Promise.withResolvers<void>()
     const one = {
       at: clock.monotonic() - began,

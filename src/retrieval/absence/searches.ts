@@ -9,7 +9,7 @@ import type { Attempts } from '../upstreams/attempts.ts'
 import type { NotFoundMemory } from './not-found.ts'
 
 /** One round of a search: resolves when the content is in the tiers, rejects with a Failure. */
-export type Round = {
+export type SearchRound = {
   readonly done: Promise<void>
   readonly attempts: Attempts
   /** Ends a round that no search or request wants any more. */
@@ -18,9 +18,9 @@ export type Round = {
 
 export interface Searches {
   /** Begins a search unless one is on for this root and path. `running`: a round that is still under way. */
-  begin(cid: CID, path: string, look: (signal: AbortSignal) => Round, running?: Round): void
+  begin(cid: CID, path: string, look: (signal: AbortSignal) => SearchRound, running?: SearchRound): void
   /** Lets a running round end, for a client that asks again, and searches no further. */
-  finish(round: Round): void
+  finish(round: SearchRound): void
   readonly size: number
   close(): void
 }
@@ -44,7 +44,7 @@ export function createSearches(options: {
   const closing = new AbortController()
 
   /** Waits for the round, no longer than `ms`: then leaves it, and a request that wants it may go on with it. */
-  async function inTime(round: Round, ms: number): Promise<void> {
+  async function inTime(round: SearchRound, ms: number): Promise<void> {
     const own = new AbortController()
     const overdue = clock.sleep(Math.max(0, ms), AbortSignal.any([own.signal, closing.signal])).then(() => {
       throw new Failure('timeout', 'a round of the search took too long', { source: 'ours' })
@@ -58,7 +58,12 @@ export function createSearches(options: {
     }
   }
 
-  async function search(cid: CID, path: string, look: (signal: AbortSignal) => Round, running?: Round): Promise<void> {
+  async function search(
+    cid: CID,
+    path: string,
+    look: (signal: AbortSignal) => SearchRound,
+    running?: SearchRound,
+  ): Promise<void> {
     const giveUpAt = clock.monotonic() + keepLookingMs
     const leftMs = () => giveUpAt - clock.monotonic()
     let round = running
@@ -85,7 +90,7 @@ export function createSearches(options: {
     }
   }
 
-  function begun(look: (signal: AbortSignal) => Round): Round {
+  function begun(look: (signal: AbortSignal) => SearchRound): SearchRound {
     const controller = new AbortController()
     const { done, attempts, stop } = look(controller.signal)
     return {

@@ -9,10 +9,10 @@ import type { Member, Plan, Pool } from '../upstreams/pool.ts'
 import { lost, race } from './race.ts'
 import { createTries } from './tries.ts'
 
-export type Found = { readonly bytes: Uint8Array; readonly upstream: string }
+export type FetchedBlock = { readonly bytes: Uint8Array; readonly upstream: string }
 
 export interface BlockFlight {
-  readonly found: Promise<Found>
+  readonly found: Promise<FetchedBlock>
   readonly attempts: Attempts
 }
 
@@ -29,7 +29,7 @@ export function flyForBlock(cid: CID, signal: AbortSignal, deps: BlockFlightDeps
   const attempts = createAttempts(clock, deps.asker)
   const tries = createTries({ clock, patienceMs: pool.patienceMs })
 
-  async function askOnce(member: Member, own: AbortSignal): Promise<Found> {
+  async function askOnce(member: Member, own: AbortSignal): Promise<FetchedBlock> {
     const { upstream } = member
     const question = await attempts.ask(member, 'block', cid, own)
     try {
@@ -45,7 +45,7 @@ export function flyForBlock(cid: CID, signal: AbortSignal, deps: BlockFlightDeps
     }
   }
 
-  async function attempt(member: Member, own: AbortSignal, giveWay: () => void): Promise<Found> {
+  async function attempt(member: Member, own: AbortSignal, giveWay: () => void): Promise<FetchedBlock> {
     for (;;) {
       try {
         return await askOnce(member, own)
@@ -58,14 +58,14 @@ export function flyForBlock(cid: CID, signal: AbortSignal, deps: BlockFlightDeps
     }
   }
 
-  function raceFor(steps: Plan['steps']): Promise<Found> {
+  function raceFor(steps: Plan['steps']): Promise<FetchedBlock> {
     // Time in the queue is no slowness of an upstream: an upstream with room is asked instead, and no hedge is used.
     const hasRoom = () => steps.some(({ who }) => who.health.waitMs === 0)
     const mayHedge = () => (attempts.isInLine ? hasRoom() : pool.mayHedge())
     return race({ steps, attempt, mayHedge, signal, clock })
   }
 
-  async function fly(): Promise<Found> {
+  async function fly(): Promise<FetchedBlock> {
     pool.began()
     const asked = new Set<Member>()
     for (let isFirst = true; ; isFirst = false) {

@@ -7,7 +7,7 @@ import type { Log } from '../../core/log.ts'
 import { createLayer, type Layer } from './layer.ts'
 import type { WriteBehind } from './write-behind.ts'
 
-export type Found = { readonly bytes: Uint8Array; readonly tier: string }
+export type TierHit = { readonly bytes: Uint8Array; readonly tier: string }
 
 export type { Layer } from './layer.ts'
 export type SlowLayer = Layer & { readonly writeBehind: WriteBehind }
@@ -23,7 +23,7 @@ export interface Layers {
     question: (call: Call) => Promise<T>,
     call?: Call,
   ): Promise<T | undefined>
-  hit(layer: Layer, bytes: Uint8Array): Found
+  hit(layer: Layer, bytes: Uint8Array): TierHit
   outage(layer: Layer, error: unknown): Failure
   /** Writes what waits for them, as long as that does not take longer than `ms`. */
   drain(ms?: number): Promise<void>

@@ -5,11 +5,11 @@ import { blockKey } from '../../core/block.ts'
 import { createFlights } from '../../core/flights.ts'
 import type { Log } from '../../core/log.ts'
 import { askInTurn, type InTurn } from './in-turn.ts'
-import type { Found, Layer, Layers } from './layers.ts'
+import type { Layer, Layers, TierHit } from './layers.ts'
 
 export interface Look {
   /** Undefined: no slow tier has it, or none could be asked. Rejects only when all readers left, or the stack was closed. */
-  readonly found: Promise<Found | undefined>
+  readonly found: Promise<TierHit | undefined>
   /** Resolves as soon as it is worth asking an upstream too. The look goes on. */
   readonly overdue: Promise<void>
   /** Resolves when no tier of this machine has it, or could say so. They may be slow because we are busy. */
@@ -20,7 +20,7 @@ export interface Look {
 export interface Looks {
   join(cid: CID): Look
   /** A look that is not shared. `anyway`: also asks tiers that failed lately. */
-  alone(cid: CID, signal: AbortSignal, anyway: boolean): Promise<Found | undefined>
+  alone(cid: CID, signal: AbortSignal, anyway: boolean): Promise<TierHit | undefined>
   /** Whether a slow tier has it, as far as they say so soon. */
   has(cid: CID, signal: AbortSignal): InTurn<true>
   /** The block was deleted: a running look fills no tier with it, and later readers begin a new look. */

@@ -10,11 +10,11 @@ import { Failure } from '../../core/failure.ts'
 import { type Log, silentLog } from '../../core/log.ts'
 import type { InTurn } from './in-turn.ts'
 import type { Layer } from './layer.ts'
-import { createLayers, type Found, late, type SlowLayer } from './layers.ts'
+import { createLayers, late, type SlowLayer, type TierHit } from './layers.ts'
 import { createLooks, type Look } from './looks.ts'
 import type { FillStats } from './write-behind.ts'
 
-export type { Found } from './layers.ts'
+export type { TierHit } from './layers.ts'
 export type { Look } from './looks.ts'
 export type TierFailure = { readonly tier: string; readonly failure: Failure }
 
@@ -28,13 +28,13 @@ export type TierStats = FillStats & {
 
 export type TierStack = Tier & {
   /** Looks into memory only. Rejects only with the reason of `signal`. */
-  findFast(cid: CID, signal?: AbortSignal): Promise<Found | undefined>
+  findFast(cid: CID, signal?: AbortSignal): Promise<TierHit | undefined>
   /** A look into the slow tiers, shared by all readers of the block meanwhile. A reader that takes it must `leave` it. */
   look(cid: CID): Look
   /** Memory, then a look for as long as it is worth waiting. Rejects only with the reason of `signal`. */
-  find(cid: CID, signal?: AbortSignal): Promise<Found | undefined>
+  find(cid: CID, signal?: AbortSignal): Promise<TierHit | undefined>
   /** When no upstream has it: asks the slow tiers once more; `beyond`: also those that failed lately. */
-  findPatiently(cid: CID, patience: 'whole' | 'beyond', signal: AbortSignal): Promise<Found | undefined>
+  findPatiently(cid: CID, patience: 'whole' | 'beyond', signal: AbortSignal): Promise<TierHit | undefined>
   /** How often a tier could not be asked, or not in time. */
   readonly outages: number
   /**
@@ -73,7 +73,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
   let deletes = 0
   let closing: Promise<void> | undefined
 
-  async function findFast(cid: CID, signal?: AbortSignal): Promise<Found | undefined> {
+  async function findFast(cid: CID, signal?: AbortSignal): Promise<TierHit | undefined> {
     signal?.throwIfAborted()
     for (const layer of fast) {
       const bytes = await ask(layer, signal, () => layer.tier.get(cid, signal))
@@ -87,7 +87,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     return undefined
   }
 
-  async function find(cid: CID, signal?: AbortSignal): Promise<Found | undefined> {
+  async function find(cid: CID, signal?: AbortSignal): Promise<TierHit | undefined> {
     const near = await findFast(cid, signal)
     if (near || slow.length === 0) return near
     const look = looks.join(cid)

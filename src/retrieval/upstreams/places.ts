@@ -67,7 +67,7 @@ type Waiter = {
   readonly enter: (place: Place) => void
   readonly leave: (reason: unknown) => void
 }
-type Held = { readonly at: number; readonly controller: AbortController; overtakenBy: number }
+type OpenQuestion = { readonly at: number; readonly controller: AbortController; overtakenBy: number }
 
 const mostInLine = 10_000
 const searchShare = 1 / 8
@@ -85,9 +85,9 @@ export function createPlaces(options: PlacesOptions): Places {
   const { name, most, window, clock, waitMs, lateMs, tooLate, onTaken, onStuck } = options
   const line = createLine<Waiter>()
   // All in the order in which they got their place.
-  const asked = new Set<Held>()
-  const searching = new Set<Held>()
-  const sending = new Set<Held>()
+  const asked = new Set<OpenQuestion>()
+  const searching = new Set<OpenQuestion>()
+  const sending = new Set<OpenQuestion>()
   let answerMs = guessedMs
   let stopTimer: (() => void) | undefined
 
@@ -99,7 +99,7 @@ export function createPlaces(options: PlacesOptions): Places {
 
   function give(waiter: Waiter, isSearch: boolean): void {
     line.served(waiter)
-    const held: Held = { at: clock.monotonic(), controller: new AbortController(), overtakenBy: 0 }
+    const held: OpenQuestion = { at: clock.monotonic(), controller: new AbortController(), overtakenBy: 0 }
     ;(isSearch ? searching : asked).add(held)
     const forget = () => asked.delete(held) || searching.delete(held) || sending.delete(held)
     onTaken()

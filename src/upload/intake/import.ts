@@ -17,7 +17,7 @@ type Put = (cid: CID, bytes: Uint8Array) => Promise<void>
 
 /** The importer awaits `put`, so a slow disk slows the client down; `bytes` may be reused once it resolves. */
 export async function importFile(source: AsyncIterable<Uint8Array>, shape: Shape, put: Put): Promise<Imported> {
-  const room: Room = []
+  const room: FreeBuffers = []
   const blockstore = {
     async put(cid: CID, bytes: Uint8Array) {
       await put(cid, bytes)
@@ -45,7 +45,7 @@ const writesAtOnce = ({ chunkBytes }: Shape): number =>
   Math.min(8, Math.max(2, Math.floor((2 * 1024 * 1024) / chunkBytes)))
 
 /** The importer's own keeps the bytes of up to 174 leaves until their parent is made; this one keeps their sizes. */
-function leafImporter({ isRaw, cidVersion }: Shape, room: Room, put: Put): BufferImporter {
+function leafImporter({ isRaw, cidVersion }: Shape, room: FreeBuffers, put: Put): BufferImporter {
   return async function* leaf(file) {
     for await (const chunk of file.content as AsyncIterable<Uint8Array>) {
       yield async () => {
@@ -65,7 +65,7 @@ function leafImporter({ isRaw, cidVersion }: Shape, room: Room, put: Put): Buffe
 const noBytes = new Uint8Array()
 
 /** Buffers that are free to be reused. */
-type Room = ArrayBuffer[]
+type FreeBuffers = ArrayBuffer[]
 
 const leastBytes = 64 * 1024
 
@@ -73,7 +73,7 @@ const leastBytes = 64 * 1024
 export async function* chunks(
   source: AsyncIterable<Uint8Array>,
   size: number,
-  room: Room = [],
+  room: FreeBuffers = [],
 ): AsyncGenerator<Uint8Array> {
   let chunk = new Uint8Array()
   let filled = 0
