@@ -30,7 +30,7 @@ export async function measure(row: Row, scale: Scale): Promise<Measured> {
   try {
     const samples = new Map<string, { cpu: number; wall: number; resident: number }[]>()
     for (let round = 0; round <= scale.rounds; round++) {
-      // The one that goes first changes: a machine that gets slower or quicker favours nobody.
+      // The one that goes first changes: a machine that gets slower or quicker favours no server.
       const order = round % 2 === 0 ? contenders : [...contenders].reverse()
       for (const contender of order) {
         const sample = await once(contender, round, row, folder)

@@ -89,7 +89,7 @@ export function createTierReader(options: TierReaderOptions): TierReader {
     return inTime(cid, (own) => stack.findPatiently(cid, 'beyond', own)).catch(() => undefined)
   }
 
-  /** From the tiers alone. Whoever wants it meanwhile joins the same look. */
+  /** Reads from the tiers alone. A request that wants the block meanwhile joins the same look. */
   async function fetchHeld(cid: CID): Promise<Uint8Array> {
     const near = await stack.findFast(cid, signal)
     if (near) return fromTier(near)

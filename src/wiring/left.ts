@@ -57,7 +57,9 @@ export async function leftWith(old: Config, { data, pinning }: Config): Promise<
   const moved = `data was ${old.data} and is ${data}`
   return [
     ...stores.map(({ place }) => `${moved}: ${place} holds uploads, and it is not read any more`),
-    ...(waiting === 0 ? [] : [`${moved}: uploads that wait there for providers (${waiting}) are brought to nobody`]),
+    ...(waiting === 0
+      ? []
+      : [`${moved}: uploads that wait there for providers (${waiting}) are brought to no provider`]),
   ]
 }
 

@@ -186,7 +186,7 @@ for (const [name, set] of Object.entries(sets)) {
         const error = await failure(provider.pin(upload, signal()))
         assert.equal(error.facts['class'], expected)
         if (fault === '429 with Retry-After' && set.use !== 'filebase') assert.equal(error.retryAfterMs, 7000)
-        // Whatever went wrong, the next try reads the same bytes from the beginning.
+        // After any failure the next try reads the same bytes from the beginning.
         service.script = undefined
         assert.equal(String(await provider.pin(upload, signal())), String(upload.cid))
       })

@@ -44,7 +44,7 @@ async function makeDisk(): Promise<Store> {
     stop: () => rm(data, { recursive: true, force: true }),
     reopen: async () => make(),
     outage: {
-      // A file where the folder should be: every call fails, whoever runs the tests.
+      // A file where the folder should be: every call fails, also for root.
       async begin() {
         await rename(folder, join(data, 'aside'))
         await writeFile(folder, '')
@@ -302,7 +302,7 @@ const bad: readonly { readonly what: string; readonly caught: RegExp; readonly m
       })),
   },
   {
-    what: 'writes over a record that somebody else has written since',
+    what: 'overwrites a record that another writer changed since',
     caught: /changed since/,
     make: () => plainTier(() => ({ records: plainRecords(() => false) })),
   },

@@ -13,7 +13,7 @@ import { startUpstream } from '../support/upstream.ts'
 
 const started = closingAfterEach()
 
-/** As it is shipped, but for the addresses and secrets of whoever uses it; and without the public upstreams. */
+/** As it is shipped, but for the addresses and secrets of the operator; and without the public upstreams. */
 function example(name: string, replaced: Readonly<Record<string, string>>): Record<string, unknown> {
   let text = JSON.stringify(readYaml(shipped(`config/examples/${name}.yaml`)).tree)
   for (const [what, instead] of Object.entries(replaced)) {
@@ -80,7 +80,7 @@ describe('second-home.yaml', () => {
     const service = await started(
       startStandIn(async (call, self) => {
         if (call.method === 'POST') origins.push(...(JSON.parse(call.body.toString()) as { origins: string[] }).origins)
-        // It fetches in its own time; nobody who uploads waits for that.
+        // It fetches in its own time; no uploading client waits for that.
         if (call.path.split('/').length > 3) await isAnswered.promise
         return psaApi(call, self)
       }),

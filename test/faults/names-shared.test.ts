@@ -79,7 +79,7 @@ for (const [what, make] of Object.entries(stores)) {
       await store.stop()
     })
 
-    /** With a disk of its own, and an upstream or nobody to ask. */
+    /** With a disk of its own, and an upstream, or none. */
     async function start(hasUpstream: boolean, timeout = '10s'): Promise<TestGateway> {
       const gateway = await startGateway({
         upstreams: hasUpstream ? [{ name: 'one', url: upstream.url, firstByte: '2s', idle: '2s' }] : [],
@@ -200,7 +200,7 @@ for (const [what, make] of Object.entries(stores)) {
       }
       // Where it is waited for as an upstream is, two names take 400 ms.
       assert.ok(took.filter((ms) => ms > 390).length <= 1, took.join(', '))
-      // Nobody has these: who waits for the store, waits until it is passed over.
+      // No upstream has these: a request waits for the store until it is skipped.
       const late: number[] = []
       for (let count = 0; count < 6; count++) late.push((await get(first, `/ipns/${createKey().name}`)).ms)
       assert.ok(

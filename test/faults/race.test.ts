@@ -89,7 +89,7 @@ describe(`an honest upstream of 60 ms beside a misbehaving one, ${most} files of
           const asked = honest.asked.length - before + bad.asked.length
           const told = `first ${firstTime?.toFixed(0)}, p99 ${p99(times).toFixed(0)}, alone ${p99(base).toFixed(0)} ms, ${asked} requests`
           assert.ok(p99(times) <= limit, told)
-          // Whoever wants all of them asked at once gets that.
+          // With hedge 0 the operator wants all of them asked at once.
           if (hedge !== '0s') assert.ok(asked <= 3 + most * 1.15, told)
         })
 })

@@ -385,7 +385,7 @@ describe('a reload: uploads', () => {
   const remote = () => ({ name: 'kubo', use: 'kubo', url: kubo.url, auth: { bearer: token } })
   const spooled = () => readdir(join(served?.data ?? '', 'uploads')).catch(() => [])
   const body = (length: number, seed: number) => multipart([{ fileName: 'a', body: noise(length, seed) }])
-  /** The service takes uploads, and nobody can read anything there. */
+  /** The service takes uploads, and no client can read from it. */
   const takesOnly = () => {
     kubo.script = ({ path }) => (/block\/get|dag\/export/.test(path) ? { status: 500 } : undefined)
   }

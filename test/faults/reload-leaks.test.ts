@@ -127,7 +127,7 @@ test('many reloads leak no gateway, timer, event-loop monitor or cache', async (
       if (await use(round)) answered++
     }
   }
-  // What is made once, whatever comes, is made by then.
+  // Objects that are made only once are made by then.
   await again([...changes(), said()])
   const caches = queryObjects(LRUCache, { format: 'count' })
   const once = alive()

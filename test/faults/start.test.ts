@@ -18,7 +18,7 @@ import { multipart, post } from '../support/adding.ts'
 import { fetchAll, startGateway, tempFolder } from '../support/gateway.ts'
 import { kuboApi, startStandIn, token } from '../support/providers.ts'
 
-/** Two addresses where nobody listens. */
+/** Two addresses without a listener. */
 async function freeAddresses(): Promise<{ listen: string; admin: string }> {
   const servers = [createServer(), createServer()]
   const [listen, admin] = await Promise.all(
@@ -47,7 +47,7 @@ describe('start of a gateway', () => {
     const body = randomBytes(1000)
     const { json } = await post(`${first.url}/add`, multipart([{ fileName: 'a', body }]))
     await first.close()
-    // An entry that cannot be read to its end yet: the journal is not taken up while somebody may write into it.
+    // An entry that cannot be read to its end yet: the journal is not taken up while another process may write into it.
     const fifo = join(data, 'journal', 'open', 'slow.json')
     execFileSync('mkfifo', [fifo])
     const writer = await open(fifo, 'r+')

@@ -1,4 +1,4 @@
-// Upstreams that are silent, lie, die and come back. Whatever they do, a client gets the right bytes or an honest error,
+// Upstreams that are silent, lie, die and come back. A client always gets the right bytes or an honest error,
 // in time, and the healthy ones are not asked for more than is needed.
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
@@ -156,7 +156,7 @@ describe('a CID that no upstream has', () => {
       const at = await gateway({ silent }, { retrieval: { deadline: '100ms', keepLooking } })
       const answers = await Promise.all([1, 2, 3].map(() => fetchAll(`${at.url}/ipfs/${cid}`)))
       assert.deepEqual(new Set(answers.map(({ status }) => status)), new Set([404]))
-      // What is left of the flight ends with the gateway; a rejection nobody takes would end this process.
+      // What is left of the flight ends with the gateway; an unhandled rejection would end this process.
       await at.close()
     }
   })
@@ -175,7 +175,7 @@ describe('a CID that no upstream has', () => {
       assert.match(answer.body.toString(), /no upstream could be asked/)
     }
     dead.fault = undefined
-    await new Promise((resolve) => setTimeout(resolve, 1100)) // one that rests is tried once a second when there is nobody else
+    await new Promise((resolve) => setTimeout(resolve, 1100)) // one that rests is tried once a second when there is no other
     assert.equal((await fetchAll(url)).status, 200)
   })
 })

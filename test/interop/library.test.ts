@@ -98,7 +98,7 @@ for (const major of [5, 4]) {
       await writeFile(join(folder, 'package.json'), '{ "name": "consumer", "private": true, "type": "module" }')
       const wanted = [tarball, `express@${major}`, `@types/express@${major}`]
       await execute('npm', ['install', '--prefer-offline', '--no-audit', '--no-fund', ...wanted], { cwd: folder })
-      // Nobody outside this machine is asked.
+      // No host outside this machine is asked.
       const upstreams = join(folder, 'node_modules/cidgate/config/upstreams.yaml')
       await writeFile(upstreams, '- { name: nowhere, url: "http://127.0.0.1:1" }\n')
       await writeFile(join(folder, 'ports.mjs'), ports)

@@ -1,4 +1,4 @@
-// The package as somebody gets it: packed, installed in an empty folder, run, imported, and compiled against.
+// The package as a user gets it: packed, installed in an empty folder, run, imported, and compiled against.
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
 import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'

@@ -1,4 +1,4 @@
-// A server with Kubo's door open, over real tiers and the embedded store, with nobody upstream.
+// A server with Kubo's door open, over real tiers and the embedded store, without upstreams.
 import { once } from 'node:events'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'

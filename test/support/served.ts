@@ -13,7 +13,7 @@ export type Served = {
   readonly data: string
   readonly serving: Serving
   readonly log: readonly LogLine[]
-  /** The handler of every gateway that was made, as long as somebody holds it. */
+  /** The handler of every gateway that was made, while it is referenced. */
   readonly made: readonly WeakRef<object>[]
   get(path: string, headers?: Record<string, string>): Promise<Fetched>
   admin(path: string): Promise<Fetched>

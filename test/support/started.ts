@@ -1,4 +1,4 @@
-// What a test starts is closed behind it, the last first, whatever became of the test.
+// What a test starts is closed behind it, the last first, also after a failed test.
 import { afterEach } from 'node:test'
 
 export type Closes = { close(): Promise<void> }

@@ -38,7 +38,7 @@ export type Fault =
   | { readonly kind: 'wrongType'; readonly type: string }
   | { readonly kind: 'emptyCar' }
   | { readonly kind: 'skipBlock'; readonly block: number }
-  | { readonly kind: 'foreignBlock' } // a block nobody asked for, before the others
+  | { readonly kind: 'foreignBlock' } // a block that was not asked for, before the others
 
 export type Seen = { readonly method: string; readonly url: string; readonly headers: IncomingMessage['headers'] }
 

@@ -1,4 +1,4 @@
-// A Kubo node of a test's own: offline (it dials nobody and nobody dials it), RPC and gateway on free loopback ports.
+// A Kubo node of a test's own: offline (it dials no peer and no peer dials it), RPC and gateway on free loopback ports.
 import { freePort, type Running, run, runOnce, tempFolder } from './processes.ts'
 
 export type Kubo = {

@@ -106,7 +106,7 @@ export function runOnce(
   return stdout.toString()
 }
 
-/** A port nobody has just now: for programs that cannot be told to take any. */
+/** A free port: for programs that cannot be told to take any. */
 export function freePort(): Promise<number> {
   return new Promise((resolve, reject) => {
     const server = createServer()
