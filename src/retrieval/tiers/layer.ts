@@ -3,7 +3,7 @@ import type { CID } from 'multiformats/cid'
 import type { Tier } from '../../../backends/tiers/contract.ts'
 import { blockKey } from '../../core/block.ts'
 import type { Clock } from '../../core/clock.ts'
-import { createWriteBehind, type WriteBehind } from './write-behind.ts'
+import { createWriteBehind, type WriteBehind } from './filling/write-behind.ts'
 
 export type Layer = {
   readonly tier: Tier

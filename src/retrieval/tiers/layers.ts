@@ -4,8 +4,8 @@ import type { Call, Tier } from '../../../backends/tiers/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
+import type { WriteBehind } from './filling/write-behind.ts'
 import { createLayer, type Layer } from './layer.ts'
-import type { WriteBehind } from './write-behind.ts'
 
 export type TierHit = { readonly bytes: Uint8Array; readonly tier: string }
 

@@ -3,20 +3,20 @@
 // the stack there are hits and misses only.
 import type { CID } from 'multiformats/cid'
 import type { Tier } from '../../../backends/tiers/contract.ts'
-import { blockKey } from '../../core/block.ts'
 import { type Clock, systemClock } from '../../core/clock.ts'
 import { orAborted } from '../../core/deadline.ts'
-import { Failure } from '../../core/failure.ts'
+import type { Failure } from '../../core/failure.ts'
 import { type Log, silentLog } from '../../core/log.ts'
-import type { InTurn } from './in-turn.ts'
+import type { FillStats } from './filling/write-behind.ts'
+import { createFinding } from './finding.ts'
 import type { Layer } from './layer.ts'
-import { createLayers, late, type SlowLayer, type TierHit } from './layers.ts'
+import { createLayers, type TierHit } from './layers.ts'
 import { createLooks, type Look } from './looks.ts'
-import type { FillStats } from './write-behind.ts'
+import { createStoring, type TierFailure } from './storing.ts'
 
 export type { TierHit } from './layers.ts'
 export type { Look } from './looks.ts'
-export type TierFailure = { readonly tier: string; readonly failure: Failure }
+export type { TierFailure } from './storing.ts'
 
 export type TierStats = FillStats & {
   readonly tier: string
@@ -67,125 +67,21 @@ export type TierStackOptions = {
 export function createTierStack(parts: readonly (Tier | Layer)[], options: TierStackOptions = {}): TierStack {
   const { clock = systemClock, log = silentLog, onOutage, fillBytes, drainMs } = options
   const layers = createLayers(parts, { clock, log, onOutage, fillBytes })
-  const { all, fast, slow, ask, hit, outage } = layers
+  const { all, fast, slow, outage } = layers
   const tiers = all.map(({ tier }) => tier)
   const looks = createLooks(layers, log)
+  const finding = createFinding(layers, looks)
+  const storing = createStoring(layers)
   let deletes = 0
   let closing: Promise<void> | undefined
-
-  async function findFast(cid: CID, signal?: AbortSignal): Promise<TierHit | undefined> {
-    signal?.throwIfAborted()
-    for (const layer of fast) {
-      const bytes = await ask(layer, signal, () => layer.tier.get(cid, signal))
-      if (bytes) return hit(layer, bytes)
-    }
-    const key = blockKey(cid)
-    for (const layer of slow) {
-      const bytes = layer.writeBehind.waiting(key)
-      if (bytes) return hit(layer, bytes)
-    }
-    return undefined
-  }
-
-  async function find(cid: CID, signal?: AbortSignal): Promise<TierHit | undefined> {
-    const near = await findFast(cid, signal)
-    if (near || slow.length === 0) return near
-    const look = looks.join(cid)
-    try {
-      return await worthWaiting(look, signal)
-    } finally {
-      look.leave()
-    }
-  }
-
-  /** The answer, or undefined as soon as it is no longer worth waiting for. */
-  async function worthWaiting<T>(
-    { found, overdue }: InTurn<T>,
-    signal: AbortSignal | undefined,
-  ): Promise<T | undefined> {
-    return orAborted(signal, Promise.race([found, overdue.then(() => undefined)]))
-  }
-
-  /** Puts into memory and answers the copy that may be kept: the caller's own buffer is theirs to change. */
-  async function putFast(cid: CID, bytes: Uint8Array, signal: AbortSignal | undefined): Promise<Uint8Array> {
-    for (const layer of fast) {
-      const kept = await ask(layer, signal, async () => {
-        await layer.tier.put(cid, bytes, signal)
-        return (await layer.tier.get(cid, signal)) ?? false
-      })
-      if (kept && kept !== bytes) return kept
-    }
-    return new Uint8Array(bytes)
-  }
 
   async function put(cid: CID, bytes: Uint8Array, signal?: AbortSignal): Promise<void> {
     signal?.throwIfAborted()
     const before = deletes
-    const own = fast.length > 0 ? await putFast(cid, bytes, signal) : new Uint8Array(bytes)
+    const own = fast.length > 0 ? await storing.putFast(cid, bytes, signal) : new Uint8Array(bytes)
     // Something was deleted in between; it may have been this.
     if (deletes !== before) return
     await orAborted(signal, Promise.all(slow.map(({ writeBehind }) => writeBehind.put(cid, own))))
-  }
-
-  /** A tier of this machine that has it for good. */
-  async function keeperOf(cid: CID, signal: AbortSignal | undefined): Promise<SlowLayer | undefined> {
-    for (const layer of slow)
-      if (layer.tier.traits.keeps && (await ask(layer, signal, () => layer.tier.has(cid, signal)))) return layer
-    return undefined
-  }
-
-  /** Until a shared tier has it, or that is no longer worth waiting for. */
-  function offer(layer: SlowLayer, cid: CID, bytes: Uint8Array): Promise<Failure | undefined> {
-    return new Promise((resolve) => {
-      let isOver = false
-      const fail = (error: unknown) => {
-        if (!isOver) resolve(outage(layer, error))
-        isOver = true
-      }
-      const work = layer.writeBehind.write(cid, bytes, { overdue: () => fail(late(layer.tier.name)) })
-      work.then(() => resolve(undefined), fail)
-    })
-  }
-
-  async function store(cid: CID, bytes: Uint8Array, signal?: AbortSignal) {
-    signal?.throwIfAborted()
-    const own = await putFast(cid, bytes, signal)
-    const failed: TierFailure[] = []
-    const keeper = await keeperOf(cid, signal)
-    const writes = slow.map(async (layer) => {
-      const { writeBehind, tier } = layer
-      const isSpared = keeper !== undefined && slow.indexOf(keeper) < slow.indexOf(layer)
-      if (!tier.traits.shared) return isSpared ? undefined : writeBehind.put(cid, own)
-      const failure = await offer(layer, cid, own)
-      if (failure) failed.push({ tier: tier.name, failure })
-    })
-    await orAborted(signal, Promise.all(writes))
-    return { failed }
-  }
-
-  async function bring(name: string, cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<void> {
-    signal.throwIfAborted()
-    const layer = slow.find(({ tier }) => tier.traits.shared && tier.name === name)
-    if (!layer) throw new Failure('unavailable', `there is no shared tier ${name}`, { source: 'tier' })
-    try {
-      await orAborted(signal, layer.writeBehind.write(cid, new Uint8Array(bytes)))
-    } catch (error) {
-      signal.throwIfAborted()
-      throw outage(layer, error)
-    }
-  }
-
-  async function has(cid: CID, signal?: AbortSignal): Promise<boolean> {
-    signal?.throwIfAborted()
-    const key = blockKey(cid)
-    if (slow.some(({ writeBehind }) => writeBehind.waiting(key))) return true
-    for (const layer of fast) if (await ask(layer, signal, () => layer.tier.has(cid, signal))) return true
-    const stop = new AbortController()
-    try {
-      return (await worthWaiting(looks.has(cid, stop.signal), signal)) ?? false
-    } finally {
-      stop.abort()
-    }
   }
 
   async function remove(cid: CID, signal?: AbortSignal): Promise<void> {
@@ -227,19 +123,19 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
       shared: tiers.some(({ traits }) => traits.shared),
       trusted: tiers.every(({ traits }) => traits.trusted),
     },
-    findFast,
+    findFast: finding.findFast,
     look: (cid) => looks.join(cid),
-    find,
+    find: finding.find,
     findPatiently: (cid, patience, signal) => looks.alone(cid, signal, patience === 'beyond'),
     get outages() {
       return all.reduce((sum, layer) => sum + layer.outages, 0)
     },
-    get: async (cid, signal) => (await find(cid, signal))?.bytes,
+    get: async (cid, signal) => (await finding.find(cid, signal))?.bytes,
     put,
-    store,
+    store: storing.store,
     shared: slow.flatMap(({ tier }) => (tier.traits.shared ? [tier.name] : [])),
-    bring,
-    has,
+    bring: storing.bring,
+    has: finding.has,
     delete: remove,
     async probe(signal) {
       const [first] = await probeAll(signal)

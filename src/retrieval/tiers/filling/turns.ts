@@ -1,6 +1,6 @@
 // When what waits in the line before a slow tier is written: not while the tier is passed over, not soon again under the same
 // key, and behind the one who reads. What comes in now comes in for a reader, and writing takes processor time from it.
-import type { Clock } from '../../core/clock.ts'
+import type { Clock } from '../../../core/clock.ts'
 
 export type TurnsOptions = {
   readonly clock: Clock

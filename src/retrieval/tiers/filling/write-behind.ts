@@ -1,13 +1,13 @@
 // The write-behind queue of one slow tier: bounded, a few writes at once, and for each key one operation at a time in the order
 // of the calls, so that a running write never undoes a delete. Waiting blocks can be read.
 import type { CID } from 'multiformats/cid'
-import type { Call, Tier } from '../../../backends/tiers/contract.ts'
-import { blockKey } from '../../core/block.ts'
-import type { Clock } from '../../core/clock.ts'
-import { orAborted, withDeadline } from '../../core/deadline.ts'
-import { Failure, isFailure } from '../../core/failure.ts'
-import { createFillLine, type Job } from './fill-line.ts'
-import { createTurns } from './fill-turns.ts'
+import type { Call, Tier } from '../../../../backends/tiers/contract.ts'
+import { blockKey } from '../../../core/block.ts'
+import type { Clock } from '../../../core/clock.ts'
+import { orAborted, withDeadline } from '../../../core/deadline.ts'
+import { Failure, isFailure } from '../../../core/failure.ts'
+import { createFillLine, type Job } from './line.ts'
+import { createTurns } from './turns.ts'
 
 export type WriteBehindOptions = {
   readonly tier: Tier
