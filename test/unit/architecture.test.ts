@@ -315,7 +315,6 @@ const toBeCut: Readonly<Record<string, number>> = {
   'src/retrieval/upstream-reader.ts: createUpstreamReader': 180,
   'src/retrieval/fetch/runners.ts: createRunners': 140,
   'src/retrieval/health/upstream-health.ts: createUpstreamHealth': 140,
-  'src/retrieval/tiers/filling/write-behind.ts: createWriteBehind': 220,
   'src/retrieval/tiers/watch.ts: createWatch': 180,
   'src/retrieval/upstreams/attempts.ts: createAttempts': 140,
   'src/retrieval/upstreams/places.ts: createPlaces': 160,

@@ -11,17 +11,20 @@ export type Job = {
 export interface FillLine {
   has(key: string): boolean
   get(key: string): Job | undefined
-  /** False: there is no room for the bytes, or for another name. */
-  add(key: string, job: Job): boolean
+  /** False: there is no room for the bytes, nor, where it may wait by name, for another name. */
+  add(key: string, job: Job, mayBeByName: boolean): boolean
   hasRoom(bytes: Uint8Array): boolean
   take(key: string): Job | undefined
   keys(): Iterable<string>
   clear(): void
   readonly size: number
   readonly bytes: number
+  /** It has not much room left. */
+  readonly isFilling: boolean
 }
 
 const mostNames = 16_384
+const fullPart = 0.75
 
 export function createFillLine({ maxBytes, maxBlocks }: { maxBytes: number; maxBlocks: number }): FillLine {
   const jobs = new Map<string, Job>()
@@ -33,11 +36,15 @@ export function createFillLine({ maxBytes, maxBlocks }: { maxBytes: number; maxB
   return {
     has: (key) => jobs.has(key),
     get: (key) => jobs.get(key),
-    add(key, job) {
-      if (job.bytes ? !hasRoom(job.bytes) : names >= mostNames) return false
-      jobs.set(key, job)
-      if (job.bytes) bytes += job.bytes.byteLength
-      else names++
+    add(key, job, mayBeByName) {
+      if (job.bytes && hasRoom(job.bytes)) {
+        jobs.set(key, job)
+        bytes += job.bytes.byteLength
+        return true
+      }
+      if (!mayBeByName || names >= mostNames) return false
+      jobs.set(key, { cid: job.cid, bytes: undefined })
+      names++
       return true
     },
     hasRoom,
@@ -60,6 +67,9 @@ export function createFillLine({ maxBytes, maxBlocks }: { maxBytes: number; maxB
     },
     get bytes() {
       return bytes
+    },
+    get isFilling() {
+      return bytes > fullPart * maxBytes || jobs.size > fullPart * maxBlocks
     },
   }
 }

@@ -6,8 +6,11 @@ import { blockKey } from '../../../core/block.ts'
 import type { Clock } from '../../../core/clock.ts'
 import { orAborted, withDeadline } from '../../../core/deadline.ts'
 import { Failure, isFailure } from '../../../core/failure.ts'
-import { createFillLine, type Job } from './line.ts'
+import { createFillLine } from './line.ts'
+import { createLineRoom } from './room.ts'
+import { createSerial } from './serial.ts'
 import { createTurns } from './turns.ts'
+import { createWrites } from './writes.ts'
 
 export type WriteBehindOptions = {
   readonly tier: Tier
@@ -53,82 +56,52 @@ export interface WriteBehind {
   close(ms: number): Promise<void>
 }
 
-/** A block on its way; `told`: who wants to know that it takes long. */
-type Writing = {
-  readonly job: Job
-  readonly stop: AbortController
-  readonly told: Set<() => void>
-  done: Promise<void>
-  isOverdue: boolean
-}
-
 const leastPauseMs = 250
-const fullPart = 0.75
 
 export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
   const { tier, clock, maxBytes = 32 * 1024 * 1024, maxBlocks = 2048, atOnce = 8 } = options
   const { rewriteMs = 0, waitMs = 0, reread } = options
   const line = createFillLine({ maxBytes, maxBlocks })
   const turns = createTurns({ clock, atOnce, rewriteMs, hasTime: reread !== undefined })
-  const busy = new Map<string, Promise<unknown>>()
-  const running = new Set<Writing>()
-  /** Those of them that were not deleted meanwhile. */
-  const writing = new Map<string, Writing>()
-  const roomSeekers = new Set<() => void>()
+  const counts = { written: 0, dropped: 0, failed: 0 }
   let behind = 0
-  let isStuck = false
-  let written = 0
-  let dropped = 0
-  let failed = 0
   let closed = false
   let stopTimer: (() => void) | undefined
   let onIdle: (() => void) | undefined
-
-  /** One thing at a time for a key. The promise in `busy` never rejects. */
-  function after<T>(key: string, work: () => Promise<T>): Promise<T> {
-    const before = busy.get(key)
-    const done = before === undefined ? work() : before.then(work)
-    const settled = done.then(
-      () => {},
-      () => {},
-    )
-    const over = settled.then(() => {
-      if (busy.get(key) === over) busy.delete(key)
-      pump()
-    })
-    busy.set(key, over)
-    return done
-  }
-
-  const isFilling = (): boolean => line.bytes > fullPart * maxBytes || line.size > fullPart * maxBlocks
+  const serial = createSerial(() => pump())
+  const room = createLineRoom({ line, clock, waitMs, maxBytes, maxBlocks, isClosed: () => closed })
+  const { written: onWritten } = turns
+  const { moved: onOver } = room
+  const writes = createWrites({ tier, serial, maxBytes, reread, counts, onWritten, onOver })
 
   function pump(): void {
     if (line.size === 0 && behind === 0) turns.idle()
     const now = clock.monotonic()
-    const turn = closed ? { most: atOnce, from: now } : turns.now(isFilling())
+    const turn = closed ? { most: atOnce, from: now } : turns.now(line.isFilling)
     let soonest = turn.from > now ? turn.from : Number.POSITIVE_INFINITY
     for (const key of turn.most > 0 ? line.keys() : []) {
       if (behind >= turn.most) break
-      if (busy.has(key)) continue
+      if (serial.isBusy(key)) continue
       if (!closed && turns.notBefore(key) > now) soonest = Math.min(soonest, turns.notBefore(key))
       else startBehind(key)
     }
     stopTimer?.()
     stopTimer = soonest < Number.POSITIVE_INFINITY && line.size > 0 ? clock.after(soonest - now, pump) : undefined
-    for (const seek of [...roomSeekers]) seek()
-    if (line.size === 0 && busy.size === 0) onIdle?.()
+    room.look()
+    if (line.size === 0 && serial.size === 0) onIdle?.()
   }
 
   function startBehind(key: string): void {
     const job = line.take(key)
     if (!job) return
     behind++
-    bring(key, job)
+    writes
+      .begin(key, job)
       .done.catch((error: unknown) => {
-        if (!reread || closed || !isFailure(error, 'unavailable')) return void failed++
+        if (!reread || closed || !isFailure(error, 'unavailable')) return void counts.failed++
         // It is passed over for now. What waits here goes on waiting.
         turns.pause(Math.max(leastPauseMs, error.retryAfterMs ?? 0))
-        if (!line.add(key, job) && !line.add(key, { cid: job.cid, bytes: undefined })) dropped++
+        if (!line.add(key, job, true)) counts.dropped++
       })
       .finally(() => {
         behind--
@@ -136,79 +109,19 @@ export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
       })
   }
 
-  function bring(key: string, job: Job): Writing {
-    const one: Writing = {
-      job,
-      stop: new AbortController(),
-      told: new Set(),
-      done: Promise.resolve(),
-      isOverdue: false,
-    }
-    const overdue = () => {
-      one.isOverdue = true
-      for (const tell of one.told) tell()
-    }
-    writing.set(key, one)
-    running.add(one)
-    one.done = after(key, async () => {
-      const bytes = job.bytes ?? (await reread?.(job.cid))
-      if (!bytes) {
-        dropped++
-        return
-      }
-      await tier.put(job.cid, bytes, one.stop.signal, { overdue })
-      written++
-      turns.written(key)
-    }).finally(() => {
-      isStuck = false
-      running.delete(one)
-      if (writing.get(key) === one) writing.delete(key)
-    })
-    return one
-  }
-
-  /** In order of arrival; no caller waits longer than `waitMs`, or while nothing moves, and the waiters are bounded too. */
-  async function waitForRoom(bytes: Uint8Array): Promise<boolean> {
-    if (waitMs === 0 || isStuck || roomSeekers.size >= maxBlocks || bytes.byteLength > maxBytes) return false
-    const { promise, resolve } = Promise.withResolvers<boolean>()
-    const before = written + failed
-    const seek = () => {
-      if (closed || isStuck) resolve(false)
-      else if (line.hasRoom(bytes)) resolve(true)
-    }
-    const stop = clock.after(waitMs, () => {
-      isStuck = written + failed === before
-      resolve(false)
-    })
-    roomSeekers.add(seek)
-    try {
-      return await promise
-    } finally {
-      stop()
-      roomSeekers.delete(seek)
-    }
-  }
-
-  const isOnItsWay = (key: string): boolean => line.has(key) || writing.has(key)
-
-  /** A write that no caller waits for may go on, up to as many bytes as the queue may hold. */
-  function letGoOn(one: Writing): void {
-    let bytes = 0
-    for (const { isOverdue, job } of running) if (isOverdue) bytes += job.bytes?.byteLength ?? 0
-    if (bytes > maxBytes) one.stop.abort(crowded(tier.name))
-  }
+  const isOnItsWay = (key: string): boolean => line.has(key) || writes.get(key) !== undefined
 
   return {
     async put(cid, bytes) {
       const key = blockKey(cid)
       if (isOnItsWay(key)) return
       while (!closed && !line.hasRoom(bytes) && !reread) {
-        if (await waitForRoom(bytes)) continue
-        dropped++
+        if (await room.wait(bytes)) continue
+        counts.dropped++
         return
       }
       if (isOnItsWay(key)) return
-      if (closed || !(line.add(key, { cid, bytes }) || (reread && line.add(key, { cid, bytes: undefined })))) dropped++
+      if (closed || !line.add(key, { cid, bytes }, reread !== undefined)) counts.dropped++
       else {
         turns.arrived(bytes.byteLength)
         pump()
@@ -218,13 +131,13 @@ export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
       if (closed) throw closing(tier.name)
       const key = blockKey(cid)
       line.take(key)
-      const under = writing.get(key)
-      const isBehindDelete = !under && busy.has(key)
+      const under = writes.get(key)
+      const isBehindDelete = !under && serial.isBusy(key)
       // It was written just now: the key is the hash of the bytes.
       if (!under && !isBehindDelete && turns.notBefore(key) > clock.monotonic()) return
-      const one = under ?? bring(key, { cid, bytes })
+      const one = under ?? writes.begin(key, { cid, bytes })
       const overdue = () => {
-        if (one !== under) letGoOn(one)
+        if (one !== under) writes.letGoOn(one)
         call?.overdue?.()
       }
       if (one.isOverdue || isBehindDelete) overdue()
@@ -232,23 +145,23 @@ export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
       try {
         await one.done
       } catch (error) {
-        if (one !== under) failed++
+        if (one !== under) counts.failed++
         throw error
       }
     },
     async delete(cid, signal) {
       const key = blockKey(cid)
       line.take(key)
-      writing.delete(key)
-      const work = after(key, async () => {
+      writes.forget(key)
+      const work = serial.run(key, async () => {
         turns.forget(key)
         await tier.delete(cid, signal)
       })
       await orAborted(signal, work)
     },
-    waiting: (key) => line.get(key)?.bytes ?? writing.get(key)?.job.bytes,
+    waiting: (key) => line.get(key)?.bytes ?? writes.get(key)?.job.bytes,
     get stats() {
-      return { written, dropped, failed, queued: line.size + behind, queuedBytes: line.bytes }
+      return { ...counts, queued: line.size + behind, queuedBytes: line.bytes }
     },
     async close(ms) {
       closed = true
@@ -257,9 +170,9 @@ export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
       pump()
       const late = () => closing(tier.name)
       await withDeadline({ ms, clock, late }, () => idle.promise).catch(() => {
-        dropped += line.size
+        counts.dropped += line.size
         line.clear()
-        for (const { stop } of running) stop.abort(late())
+        writes.abort(late())
       })
       stopTimer?.()
     },
@@ -267,6 +180,3 @@ export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
 }
 
 const closing = (name: string): Failure => new Failure('unavailable', `tier ${name} is closing`, { source: 'tier' })
-
-const crowded = (name: string): Failure =>
-  new Failure('overloaded', `tier ${name}: too much is on its way to it`, { source: 'tier' })
