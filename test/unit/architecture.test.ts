@@ -310,13 +310,12 @@ describe('architecture', () => {
   })
 })
 
-/** At most so many lines. */
+/** At most so many lines. Not cut yet; none of them has a reason to stay as it is. */
 const toBeCut: Readonly<Record<string, number>> = {
   'src/retrieval/upstream-reader.ts: createUpstreamReader': 180,
   'src/retrieval/fetch/runners.ts: createRunners': 140,
   'src/retrieval/health/upstream-health.ts: createUpstreamHealth': 140,
   'src/retrieval/tiers/watch.ts: createWatch': 180,
-  'src/retrieval/upstreams/attempts.ts: createAttempts': 140,
   'src/retrieval/upstreams/places.ts: createPlaces': 160,
 }
 

@@ -185,16 +185,16 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
     },
     list() {
       const now = clock.monotonic()
-      return [
-        ...made.map(({ member, outcome, ms, at, bytes, broughtAt }) => {
-          const upstream = member.upstream.name
-          if (outcome === inLine) return { upstream, outcome, ms: Math.round(now - at) }
-          if (outcome !== undefined) return { upstream, outcome, ms }
-          const sending = now - broughtAt < stalledMs ? 'sending' : 'began, then stalled'
-          return { upstream, outcome: bytes === 0 ? 'no answer yet' : sending, ms: Math.round(now - at) }
-        }),
-        ...skippedOnes,
-      ]
+      return [...made.map((entry) => attemptOf(entry, now)), ...skippedOnes]
     },
   }
+}
+
+/** What can be said of a question now. */
+function attemptOf({ member, outcome, ms, at, bytes, broughtAt }: Entry, now: number): Attempt {
+  const upstream = member.upstream.name
+  if (outcome === inLine) return { upstream, outcome, ms: Math.round(now - at) }
+  if (outcome !== undefined) return { upstream, outcome, ms }
+  const sending = now - broughtAt < stalledMs ? 'sending' : 'began, then stalled'
+  return { upstream, outcome: bytes === 0 ? 'no answer yet' : sending, ms: Math.round(now - at) }
 }
