@@ -312,11 +312,10 @@ describe('architecture', () => {
 
 /** At most so many lines. Not cut yet; none of them has a reason to stay as it is. */
 const toBeCut: Readonly<Record<string, number>> = {
-  'src/retrieval/upstream-reader.ts: createUpstreamReader': 180,
-  'src/retrieval/fetch/runners.ts: createRunners': 140,
-  'src/retrieval/health/upstream-health.ts: createUpstreamHealth': 140,
-  'src/retrieval/tiers/watch.ts: createWatch': 180,
-  'src/retrieval/upstreams/places.ts: createPlaces': 160,
+  'src/retrieval/upstream-reader.ts: createUpstreamReader': 172,
+  'src/retrieval/health/upstream-health.ts: createUpstreamHealth': 130,
+  'src/retrieval/tiers/watch.ts: createWatch': 164,
+  'src/retrieval/upstreams/places.ts: createPlaces': 158,
 }
 
 /** Those of the module itself: what is inside of them is shorter. A suite of cases for others to run is a table. */

@@ -157,17 +157,8 @@ export function createRunners(options: RunnersOptions): Runners {
       const onAsked = () => {
         runner.startedAt = runner.toldAt = progress.now
       }
-      const runner: Running = {
-        source: openSource({ member: who, part, attempts, isExpected, signal, onAsked }),
-        startedAt: now,
-        patienceMs,
-        hasBegun: false,
-        isPulling: false,
-        toldAt: now,
-        missedBlocks: 0,
-        missedBytes: 0,
-        isFollowing: false,
-      }
+      const source = openSource({ member: who, part, attempts, isExpected, signal, onAsked })
+      const runner = newRunner(source, now, patienceMs)
       running.add(runner)
       pull(runner)
     },
@@ -192,6 +183,18 @@ export function createRunners(options: RunnersOptions): Runners {
     },
   }
 }
+
+const newRunner = (source: Source, now: number, patienceMs: number): Running => ({
+  source,
+  startedAt: now,
+  patienceMs,
+  hasBegun: false,
+  isPulling: false,
+  toldAt: now,
+  missedBlocks: 0,
+  missedBytes: 0,
+  isFollowing: false,
+})
 
 const stalled = ({ upstream }: Member, ms: number): Failure =>
   new Failure('timeout', `${upstream.name} sent nothing of use for ${Math.round(ms)} ms`, { source: 'upstream' })
