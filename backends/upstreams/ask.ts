@@ -194,13 +194,16 @@ async function beginning(body: AsyncIterable<Uint8Array>): Promise<string> {
   return Buffer.concat(parts).toString('utf8', 0, maxErrorBytes)
 }
 
+/** What gateways say to a form of the content that they do not give. */
+const noFormat: ReadonlySet<number> = new Set([400, 405, 406, 415, 422, 501])
+
 function refusal(name: string, status: number, retryAfter: string | undefined, said: string, now: number): Failure {
   const retryAfterMs = parseRetryAfter(retryAfter, now)
   const isThrottled = status === 429 || (status === 503 && retryAfterMs !== undefined)
   if (isThrottled)
     return new Failure('throttled', `rate limited by ${name} (${status})`, { source: 'upstream', retryAfterMs })
   if (status === 404) return failure('not-found', `${name} does not have it`)
-  if (status === 400 || status === 406 || status === 415)
+  if (noFormat.has(status))
     return new Failure('refused', `${name} refused (${status})`, { source: 'upstream', facts: refusesFormat })
   if (status === 401 || status === 403 || status === 410 || status === 451)
     return failure('refused', `${name} refused (${status})`)

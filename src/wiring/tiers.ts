@@ -50,9 +50,9 @@ export function wireTiers(
   const pins = [...providers, ...left].flatMap((provider) =>
     provider.store ? [pinsOf(provider, provider.name, provider.store, true)] : [],
   )
-  // What is acknowledged and not yet everywhere, where no provider of ours keeps it on this disk.
-  if (providers.length === 0 || providers.some(({ traits }) => !traits.local))
-    pins.push(pinsOf(spools, 'uploads', spools.store, false))
+  // What is acknowledged and not yet everywhere: also what a gateway before this one acknowledged, with other providers. Its
+  // keys are in memory, so that a block that is not there costs no look at the disk.
+  pins.push(pinsOf(spools, 'uploads', spools.store, false))
   // What is pinned here is looked for before any cache but memory: it is as near, and it is surely whole.
   const isMemory = ({ traits }: Tier) => !traits.persistent
   const order = [...tiers.filter(isMemory), ...pins, ...tiers.filter((tier) => !isMemory(tier))]

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
 import { addFile, type BlockMap, distinctFiles, type Fixtures, fixtures, noise } from '../support/fixtures.ts'
 import { fetchAll, inParallel, percentile, startGateway, type TestGateway } from '../support/gateway.ts'
-import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+import { type Fault, type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 
 let all: Fixtures
 const running: { close(): Promise<void> }[] = []
@@ -220,4 +220,35 @@ describe('an upstream that throttles', () => {
     for (const { cid } of Object.values(all.files)) assert.equal((await fetchAll(`${at.url}/ipfs/${cid}`)).status, 200)
     assert.ok(busy.asked.length <= 1, `${busy.asked.length} requests`)
   })
+})
+
+describe('the only upstream', () => {
+  const isLook = (url: string) => url.includes('bafkqaaa')
+  type Odd = (request: { readonly url: string; readonly count: number }) => Fault | undefined
+  const odd: [what: string, odd: Odd, least: number][] = [
+    ['throttles each fifth question and says 0 seconds', ({ count }) => throttled(count % 5 === 0, '0'), 24],
+    ['throttles each tenth question for a second', ({ count }) => throttled(count % 10 === 0, '1'), 24],
+    ['says 500 to every look', ({ url }) => (isLook(url) ? { kind: 'status', status: 500 } : undefined), 24],
+    ['knows nothing of what a look asks for', ({ url }) => (isLook(url) ? { kind: 'notFound' } : undefined), 20],
+    [
+      'says 501 to every CAR',
+      ({ url }) => (url.includes('format=car') ? { kind: 'status', status: 501 } : undefined),
+      24,
+    ],
+  ]
+  const throttled = (is: boolean, retryAfter: string): Fault | undefined =>
+    is ? { kind: 'throttle', retryAfter } : undefined
+
+  for (const [what, fault, least] of odd)
+    test(`${what}: its files are had all the same`, async () => {
+      const blocks: BlockMap = new Map()
+      const files = [...(await distinctFiles(blocks, 20, 2000)), ...(await distinctFiles(blocks, 4, 2_500_000))]
+      let count = 0
+      const only = await upstream(blocks, ({ url }) => fault({ url, count: isLook(url) ? count : ++count }))
+      const at = await gateway({ only })
+      const answers = await inParallel(files, 4, ({ cid }) => fetchAll(`${at.url}/ipfs/${cid}`))
+      const had = answers.filter(({ status }) => status === 200).length
+      assert.ok(had >= least, `${had} of ${files.length}: ${answers.map(({ status }) => status).join(' ')}`)
+      await at.close()
+    })
 })

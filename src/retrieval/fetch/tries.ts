@@ -17,10 +17,17 @@ export interface Tries {
   untilBack(member: Member, error: unknown, signal: AbortSignal): Promise<void>
 }
 
-type Spent = { readonly at: number; readonly wasAsked: boolean; readonly isFinal: boolean; readonly tries: number }
+type Spent = {
+  readonly at: number
+  readonly wasAsked: boolean
+  /** It told when to come back; until then its line waits. */
+  readonly wasThrottled?: boolean
+  readonly isFinal: boolean
+  readonly tries: number
+}
 
 export const lookAgainMs = 200
-const mostTries = 4
+const mostTries = 6
 
 export function createTries({ clock, patienceMs }: { readonly clock: Clock; readonly patienceMs: number }): Tries {
   const spent = new Map<Member, Spent>()
@@ -29,27 +36,33 @@ export function createTries({ clock, patienceMs }: { readonly clock: Clock; read
   let isDenied = false
   const denied = Promise.withResolvers<void>()
 
-  function isBack(member: Member, { at, wasAsked, isFinal }: Spent): boolean {
+  const isInTime = ({ health }: Member): boolean => health.state('').state === 'ready' || health.coolsInTime
+
+  function isBack(member: Member, { at, wasAsked, wasThrottled, isFinal }: Spent): boolean {
     if (isFinal) return false
+    if (wasThrottled) return isInTime(member)
     if (wasAsked) return member.health.isBackSince(at)
     return clock.monotonic() - at >= lookAgainMs && member.health.mayComeBack
   }
 
   const mayHope = (member: Member): boolean => {
     const one = spent.get(member)
-    return !isDenied && clock.monotonic() < giveUpAt && one?.isFinal === false && member.health.mayComeBack
+    if (isDenied || clock.monotonic() >= giveUpAt || one?.isFinal !== false) return false
+    return one.wasThrottled ? isInTime(member) : member.health.mayComeBack
   }
 
   return {
     failed(member, error) {
       const tries = (spent.get(member)?.tries ?? 0) + 1
       const wasAsked = !isFailure(error, 'unavailable')
-      const isFinal = tries >= mostTries || (wasAsked && !isFailure(error, 'broken') && !isFailure(error, 'timeout'))
+      const wasThrottled = isFailure(error, 'throttled')
+      const mayPass = wasThrottled || isFailure(error, 'broken') || isFailure(error, 'timeout')
+      const isFinal = tries >= mostTries || (wasAsked && !mayPass)
       if (isFailure(error, 'not-found')) {
         isDenied = true
         denied.resolve()
       }
-      spent.set(member, { at: clock.monotonic(), wasAsked, isFinal, tries })
+      spent.set(member, { at: clock.monotonic(), wasAsked, wasThrottled, isFinal, tries })
     },
     over(member) {
       spent.set(member, { at: clock.monotonic(), wasAsked: true, isFinal: true, tries: 1 })

@@ -10,6 +10,8 @@ export interface Health {
   readonly state: HealthState
   /** When that may end by itself; undefined: not before a probe. */
   readonly untilMs: number | undefined
+  /** It brought proved bytes just now, and has not failed since: that says more than a probe. */
+  readonly isProven: boolean
   /** For how long it has rested, all in all. */
   readonly outMs: number
   /** How long until the next look at one that rests. */
@@ -39,6 +41,7 @@ const mostQuarantineMs = 3_600_000
 const forgiveLiesMs = 600_000
 const throttleDefaultMs = 60_000
 const trustedMs = 600_000
+const provenMs = 30_000
 // A Retry-After above this is taken for a mistake and cut to it.
 const mostThrottleMs = 3_600_000
 
@@ -82,7 +85,8 @@ export function createHealth(options: {
   }
 
   function answered(): void {
-    moments = rests = restUntil = 0
+    moments = rests = restUntil = quarantineUntil = 0
+    isUnusable = false
     broughtAt = clock.monotonic()
     // One that comes and goes is told of once.
     if (!isTold || clock.monotonic() - restedAt < calmMs) return
@@ -105,6 +109,9 @@ export function createHealth(options: {
       const now = clock.monotonic()
       const at = until(now)?.at ?? now
       return Number.isFinite(at) ? at - now : undefined
+    },
+    get isProven() {
+      return moments === 0 && clock.monotonic() - broughtAt < provenMs
     },
     get outMs() {
       return rests === 0 ? 0 : clock.monotonic() - outSince

@@ -34,6 +34,8 @@ export interface UpstreamHealth {
   readonly isRestingBriefly: boolean
   /** It is well, and has answered a client or a probe since then. */
   isBackSince(at: number): boolean
+  /** It asked to be left alone, and for less than a client waits. */
+  readonly coolsInTime: boolean
   /** It is well, or rests since a moment ago only and is looked at. */
   readonly mayComeBack: boolean
   /** What asking it now is expected to cost, for 1 MiB of a DAG or one block: with guesses for the unknown. */
@@ -112,6 +114,8 @@ export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHe
   const window = createWindow(connections, clock)
   const counts = { asked: 0, won: 0, notFound: 0, throttled: 0, failed: 0, falseBytes: 0, lost: 0 }
   let foundWellAt = Number.NEGATIVE_INFINITY
+  // It is there, and fails at what a look asks for: only a real question tells whether it can do its work.
+  let isIllToLooks = false
   const looks = createLooks({ clock, health, isWaitedFor: () => admission.inLine > 0 })
   const { suspect } = looks
 
@@ -128,7 +132,7 @@ export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHe
     lateMs,
     onStuck: suspect,
     onWanted: suspect,
-    isLookedAt: () => looks.areOn,
+    isLookedAt: () => looks.areOn && !isIllToLooks,
   })
 
   /** A look is counted where the upstream is out for what it answered: who reads the counters finds out why. */
@@ -137,6 +141,7 @@ export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHe
     counts[what]++
   }
 
+  const coolsInTime = () => health.state === 'cooling-down' && (health.untilMs ?? 0) < patienceMs()
   const isRestingBriefly = () => health.state === 'resting' && health.outMs < briefRestMs
 
   /** What its health says of it, and what follows when that is news. */
@@ -172,8 +177,11 @@ export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHe
       return isRestingBriefly()
     },
     isBackSince: (at) => health.state === 'ready' && Math.max(questions.answeredAt, foundWellAt) > at,
+    get coolsInTime() {
+      return coolsInTime()
+    },
     get mayComeBack() {
-      return looks.areOn && (health.state === 'ready' || isRestingBriefly())
+      return coolsInTime() || (looks.areOn && (health.state === 'ready' || isRestingBriefly()))
     },
     load(kind) {
       const cost = Math.max(work[kind].costMs(usualBytes[kind]), questions.silentMs)
@@ -198,6 +206,7 @@ export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHe
     },
     brokeOff: questions.brokeOff,
     probed(report) {
+      isIllToLooks = false
       const now = clock.monotonic()
       looks.made()
       if (report.lied) countLook('falseBytes')
@@ -211,6 +220,9 @@ export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHe
     },
     unreachable(error, beganAt) {
       looks.made()
+      const isAnswer = isFailure(error, 'throttled') || (isFailure(error, 'broken') && error.facts.isIll === true)
+      if (isAnswer && health.state === 'ready' && health.isProven) return
+      isIllToLooks = isAnswer
       if (isFailure(error, 'throttled')) {
         countLook('throttled')
         return judged(() => health.throttled(error))

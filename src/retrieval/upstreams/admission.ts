@@ -69,7 +69,7 @@ export function createAdmission(options: AdmissionOptions): Admission {
     waitMs,
     lateMs: options.lateMs,
     onStuck: options.onStuck,
-    tooLate: (ms) => (health.state === 'ready' ? overloaded(ms) : out()),
+    tooLate: (ms) => (health.state === 'ready' ? overloaded(name, ms) : out()),
     onTaken() {
       minute?.take()
       tryAt = clock.monotonic() + tryEveryMs
@@ -84,8 +84,30 @@ export function createAdmission(options: AdmissionOptions): Admission {
         const untilMs = health.untilMs ?? Number.POSITIVE_INFINITY
         return options.isLookedAt() ? untilMs : Math.min(untilMs, Math.max(0, tryAt - clock.monotonic()))
       }
+      case 'cooling-down':
+        return health.untilMs ?? 0
+      case 'unusable':
+      case 'quarantined':
+        return Math.max(0, tryAt - clock.monotonic())
       default:
         return Number.POSITIVE_INFINITY
+    }
+  }
+
+  /** One that rests without looks, that no look found usable, or that sent a false block, is tried now and then: all it sends
+   * is proved. */
+  function mayEnter(): boolean {
+    const isTried = tryAt > clock.monotonic()
+    switch (health.state) {
+      case 'ready':
+        return true
+      case 'resting':
+        return options.isLookedAt() || !isTried
+      case 'unusable':
+      case 'quarantined':
+        return !isTried
+      default:
+        return false
     }
   }
 
@@ -102,18 +124,21 @@ export function createAdmission(options: AdmissionOptions): Admission {
       retryAfterMs: health.untilMs,
     })
 
-  const overloaded = (waitMs: number) =>
-    new Failure('overloaded', `${name} has too much to do to be asked in time`, {
-      source: 'ours',
-      retryAfterMs: Math.min(mostRetryMs, waitMs),
-    })
+  /** One that said when it can be asked again is waited for, where that is in time. */
+  async function cooled(giveUpAt: number, signal: AbortSignal): Promise<void> {
+    while (health.state === 'cooling-down') {
+      const ms = health.untilMs ?? 0
+      if (clock.monotonic() + ms > giveUpAt) throw out()
+      await clock.sleep(Math.max(1, ms), signal)
+    }
+  }
 
   async function budget(key: string, giveUpAt: number, signal: AbortSignal): Promise<void> {
     const own = ofCid(key)
     if (!own) return
     for (let ms = own.waitMs; ms > 0; ms = own.waitMs) {
       if (clock.monotonic() + ms > giveUpAt) {
-        throw overloaded(ms)
+        throw overloaded(name, ms)
       }
       await clock.sleep(ms, signal)
     }
@@ -132,10 +157,9 @@ export function createAdmission(options: AdmissionOptions): Admission {
       signal.throwIfAborted()
       const giveUpAt = clock.monotonic() + options.patienceMs() - waitedMs
       await budget(key, giveUpAt, signal)
-      const { state } = health
-      if (state === 'resting') options.onWanted()
-      if (state !== 'ready' && (state !== 'resting' || (!options.isLookedAt() && tryAt > clock.monotonic())))
-        throw out()
+      await cooled(giveUpAt, signal)
+      if (health.state === 'resting') options.onWanted()
+      if (!mayEnter()) throw out()
       const place = await places.take({ rank, client }, giveUpAt, signal)
       if (!signal.aborted) return place
       place.leave()
@@ -147,3 +171,9 @@ export function createAdmission(options: AdmissionOptions): Admission {
     turnAway: (before) => places.flush(before, out),
   }
 }
+
+const overloaded = (name: string, waitMs: number): Failure =>
+  new Failure('overloaded', `${name} has too much to do to be asked in time`, {
+    source: 'ours',
+    retryAfterMs: Math.min(mostRetryMs, waitMs),
+  })

@@ -81,7 +81,7 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
   let isThere = false
   // An upstream looked for it and brought nothing: it may be nowhere.
   let isDoubted = false
-  let health = 0
+  let queued = 0
   let asking = 0
 
   /** How much the next question matters. */
@@ -99,14 +99,16 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
   return {
     failures,
     get isInLine() {
-      return health > 0 && asking === 0
+      return queued > 0 && asking === 0
     },
     get hasBeenCrowded() {
       const now = clock.monotonic()
       const hadTime = ({ outcome, at, member }: Entry) =>
         outcome === undefined ? now - at > (now - beganAt) * fullShare && !member.health.isCrowded : isAnswer(outcome)
       const foundNoPlace = made.some(({ outcome }) => outcome === 'overloaded' || outcome === inLine)
-      return foundNoPlace || (made.length > 0 && !made.some(hadTime))
+      // What brought its part is there: the time went by in front of something else.
+      const isThere = made.some(({ outcome }) => outcome === 'won')
+      return foundNoPlace || isThere || (made.length > 0 && !made.some(hadTime))
     },
     async ask(member, kind, cid, signal) {
       signal.throwIfAborted()
@@ -133,13 +135,13 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
       asking++
 
       async function enter() {
-        health++
+        queued++
         try {
           // What has begun has time again.
           const waitedMs = isThere ? 0 : clock.monotonic() - beganAt
           return await member.health.enter({ kind, key, rank: rankOf(member, key), client, waitedMs }, signal)
         } finally {
-          health--
+          queued--
         }
       }
       const end = (outcome: string): boolean => {

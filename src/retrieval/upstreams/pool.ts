@@ -6,7 +6,12 @@ import { createBudget } from '../../core/budget.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
 import type { Attempt } from '../../observe/account.ts'
-import { type AskKind, createUpstreamHealth, type UpstreamHealth } from '../health/upstream-health.ts'
+import {
+  type AskKind,
+  createUpstreamHealth,
+  type UpstreamHealth,
+  type UpstreamState,
+} from '../health/upstream-health.ts'
 import { type Hedge, order, type Step } from './order.ts'
 
 export type Member = { readonly upstream: Upstream; readonly health: UpstreamHealth }
@@ -95,11 +100,16 @@ export function createPool(options: {
       const able = members.filter((member) => canAnswer(member, kind, cid))
       const fresh = able.filter((member) => !except?.has(member))
       const ready = fresh.filter(({ health }) => health.state(key).state === 'ready')
-      const resting = fresh.filter(({ health }) => health.state(key).state === 'resting')
-      // A resting upstream is asked, and waited for, when no other can be, and when it has only just begun to rest.
+      const inState = (state: UpstreamState) => fresh.filter(({ health }) => health.state(key).state === state)
+      // A resting upstream is asked, and waited for, when no other can be, and when it has only just begun to rest; so is one
+      // that will take questions again in time. One that is unusable or in quarantine gets a question now and then when there
+      // is no other: bytes are proved, whoever sends them.
       if (ready.length === 0) {
         const isAlone = !able.some(isReady)
-        ready.push(...resting.filter(({ health }) => isAlone || health.isRestingBriefly))
+        ready.push(...inState('resting').filter(({ health }) => isAlone || health.isRestingBriefly))
+        if (isAlone) ready.push(...inState('cooling-down').filter(({ health }) => health.coolsInTime))
+        if (ready.length === 0 && isAlone)
+          ready.push(...inState('unusable'), ...fresh.filter(({ health }) => health.state('').state === 'quarantined'))
       }
       const skipped: Attempt[] = []
       let soonestMs: number | undefined
