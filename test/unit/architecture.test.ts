@@ -313,7 +313,6 @@ describe('architecture', () => {
 /** At most so many lines. Not cut yet; none of them has a reason to stay as it is. */
 const toBeCut: Readonly<Record<string, number>> = {
   'src/retrieval/upstream-reader.ts: createUpstreamReader': 172,
-  'src/retrieval/health/upstream-health.ts: createUpstreamHealth': 130,
   'src/retrieval/tiers/watch.ts: createWatch': 164,
   'src/retrieval/upstreams/places.ts: createPlaces': 158,
 }

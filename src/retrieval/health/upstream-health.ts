@@ -2,12 +2,12 @@
 // it may be asked now (health.ts), when it is probed (looks.ts) and how much it is asked at once (admission.ts).
 import type { ProbeReport } from '../../../backends/upstreams/contract.ts'
 import type { Clock } from '../../core/clock.ts'
-import { isFailure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
 import { createAdmission } from '../upstreams/admission.ts'
 import type { Rank } from '../upstreams/line.ts'
 import { createWindow } from '../upstreams/window.ts'
 import { createHealth, type HealthState } from './health.ts'
+import { briefRestMs, createLookResults } from './look-results.ts'
 import { createLooks } from './looks.ts'
 import { createPerformance } from './performance.ts'
 import { type Ask, type AskKind, createQuestions, type UpstreamCount } from './questions.ts'
@@ -100,9 +100,6 @@ const defaultPatienceMs = 4_000
 const connectionsThatSlow = 32
 const lateLeastMs = 250
 const lateUnknownMs = 1_000
-const probeAnswers = 2
-const briefRestMs = 10_000
-const briefWaitMs = 2_000
 
 export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHealth {
   const { name, clock, log, connections = defaultConnections } = options
@@ -113,9 +110,6 @@ export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHe
   const health = createHealth({ name, clock, log, random: options.random })
   const window = createWindow(connections, clock)
   const counts = { asked: 0, won: 0, notFound: 0, throttled: 0, failed: 0, falseBytes: 0, lost: 0 }
-  let foundWellAt = Number.NEGATIVE_INFINITY
-  // It is there, and fails at what a look asks for: only a real question tells whether it can do its work.
-  let isIllToLooks = false
   const looks = createLooks({ clock, health, isWaitedFor: () => admission.inLine > 0 })
   const { suspect } = looks
 
@@ -132,14 +126,8 @@ export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHe
     lateMs,
     onStuck: suspect,
     onWanted: suspect,
-    isLookedAt: () => looks.areOn && !isIllToLooks,
+    isLookedAt: () => looks.areOn && !results.isIllToLooks,
   })
-
-  /** A look is counted where the upstream is out for what it answered: who reads the counters finds out why. */
-  function countLook(what: 'falseBytes' | 'throttled'): void {
-    counts.asked++
-    counts[what]++
-  }
 
   const coolsInTime = () => health.state === 'cooling-down' && (health.untilMs ?? 0) < patienceMs()
   const isRestingBriefly = () => health.state === 'resting' && health.outMs < briefRestMs
@@ -161,6 +149,11 @@ export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHe
     if (state === 'resting') looks.changed()
   }
 
+  const results = createLookResults({
+    ...{ clock, health, looks, window, counts, judged },
+    work: Object.values(work),
+    admission: () => admission,
+  })
   const questions = createQuestions({ clock, work, window, health, counts, judged, suspect })
 
   return {
@@ -176,7 +169,7 @@ export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHe
     get isRestingBriefly() {
       return isRestingBriefly()
     },
-    isBackSince: (at) => health.state === 'ready' && Math.max(questions.answeredAt, foundWellAt) > at,
+    isBackSince: (at) => health.state === 'ready' && Math.max(questions.answeredAt, results.foundWellAt) > at,
     get coolsInTime() {
       return coolsInTime()
     },
@@ -205,34 +198,8 @@ export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHe
       return questions.begin(want.kind, want.key, await admission.enter(want, signal))
     },
     brokeOff: questions.brokeOff,
-    probed(report) {
-      isIllToLooks = false
-      const now = clock.monotonic()
-      looks.made()
-      if (report.lied) countLook('falseBytes')
-      if (report.usable) window.open()
-      judged(() => health.looked(report.usable, report.findings))
-      if (!report.usable) return
-      foundWellAt = now
-      // A probe of a gateway that can do both asks two questions, one after the other.
-      for (const performance of Object.values(work)) performance.probed(report.car ? report.ms / 2 : report.ms)
-      admission.alive(now - report.ms, probeAnswers)
-    },
-    unreachable(error, beganAt) {
-      looks.made()
-      const isAnswer = isFailure(error, 'throttled') || (isFailure(error, 'broken') && error.facts.isIll === true)
-      if (isAnswer && health.state === 'ready' && health.isProven) return
-      isIllToLooks = isAnswer
-      if (isFailure(error, 'throttled')) {
-        countLook('throttled')
-        return judged(() => health.throttled(error))
-      }
-      judged(() => health.unreachable(error))
-      looks.rested()
-      // It may be back in a moment: who came just now waits for the next look.
-      const isBrief = health.outMs < briefRestMs
-      admission.turnAway(isBrief ? Math.min(beganAt, clock.monotonic() - briefWaitMs) : beganAt)
-    },
+    probed: results.probed,
+    unreachable: results.unreachable,
     get lookInMs() {
       return looks.inMs
     },

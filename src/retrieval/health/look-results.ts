@@ -1,0 +1,82 @@
+// What a look at an upstream told: whether it can be used, is there at all, or is there and ill. What it brought to clients
+// just now says more than a look.
+import type { ProbeReport } from '../../../backends/upstreams/contract.ts'
+import type { Clock } from '../../core/clock.ts'
+import { isFailure } from '../../core/failure.ts'
+import type { Admission } from '../upstreams/admission.ts'
+import type { Window } from '../upstreams/window.ts'
+import type { Health } from './health.ts'
+import type { Looks } from './looks.ts'
+import type { Performance } from './performance.ts'
+
+export interface LookResults {
+  probed(report: ProbeReport): void
+  unreachable(error: unknown, beganAt: number): void
+  readonly foundWellAt: number
+  /** It is there, and fails at what a look asks for: only a client's question tells whether it can do its work. */
+  readonly isIllToLooks: boolean
+}
+
+const probeAnswers = 2
+export const briefRestMs = 10_000
+const briefWaitMs = 2_000
+
+export function createLookResults(options: {
+  readonly clock: Clock
+  readonly health: Health
+  readonly looks: Looks
+  readonly window: Window
+  readonly work: readonly Performance[]
+  readonly admission: () => Pick<Admission, 'alive' | 'turnAway'>
+  readonly counts: { asked: number; falseBytes: number; throttled: number }
+  /** Judges its health, and does what follows. */
+  readonly judged: (judge: () => void) => void
+}): LookResults {
+  const { clock, health, looks, window, work, admission, counts, judged } = options
+  let foundWellAt = Number.NEGATIVE_INFINITY
+  let isIllToLooks = false
+
+  /** A look is counted where the upstream is out for what it answered: who reads the counters finds out why. */
+  function count(what: 'falseBytes' | 'throttled'): void {
+    counts.asked++
+    counts[what]++
+  }
+
+  return {
+    get foundWellAt() {
+      return foundWellAt
+    },
+    get isIllToLooks() {
+      return isIllToLooks
+    },
+    probed(report) {
+      isIllToLooks = false
+      const now = clock.monotonic()
+      looks.made()
+      if (report.lied) count('falseBytes')
+      if (report.usable) window.open()
+      judged(() => health.looked(report.usable, report.findings))
+      if (!report.usable) return
+      foundWellAt = now
+      // A probe of a gateway that can do both asks two questions, one after the other.
+      for (const performance of work) performance.probed(report.car ? report.ms / 2 : report.ms)
+      admission().alive(now - report.ms, probeAnswers)
+    },
+    unreachable(error, beganAt) {
+      looks.made()
+      const isThrottled = isFailure(error, 'throttled')
+      const isAnswer = isThrottled || (isFailure(error, 'broken') && error.facts.isIll === true)
+      if (isAnswer && health.state === 'ready' && health.isProven) return
+      isIllToLooks = isAnswer
+      if (isThrottled) {
+        count('throttled')
+        return judged(() => health.throttled(error))
+      }
+      judged(() => health.unreachable(error))
+      looks.rested()
+      // It may be back in a moment: a client that came just now waits for the next look.
+      const isBrief = health.outMs < briefRestMs
+      admission().turnAway(isBrief ? Math.min(beganAt, clock.monotonic() - briefWaitMs) : beganAt)
+    },
+  }
+}
