@@ -71,8 +71,6 @@ function callOurselves(client: S3Client, userAgent: string): void {
 export const callWith = (abortSignal: AbortSignal | undefined): { abortSignal?: AbortSignal } =>
   abortSignal ? { abortSignal } : {}
 
-export type S3Body = Readable
-
 /**
  * In one piece, made at once where the store says how long it is. Undefined when there is more than `most`. The SDK's signal
  * ends with the headers, so the body has its own.

@@ -46,6 +46,13 @@ const memory = { use: 'memory', maxBytes: '64MiB' }
 const disk = { use: 'disk', maxBytes: '10GiB' }
 const noHot = { maxBytes: 0 }
 
+async function isKept(server: Server, one: Made): Promise<boolean> {
+  const headers = { 'Cache-Control': 'only-if-cached' }
+  const answer = await fetch(server.url + pathOf(one), { headers })
+  const body = await answer.arrayBuffer().catch(() => undefined)
+  return answer.status === 200 && body?.byteLength === one.bytes.byteLength
+}
+
 /** Everything is asked once, so that it lies where the row wants it. */
 async function fill(server: Server, files: readonly Made[]): Promise<void> {
   for (let at = 0; at < files.length; at += 16)
@@ -57,8 +64,13 @@ async function fill(server: Server, files: readonly Made[]): Promise<void> {
           throw new Error(`${pathOf(one)}: ${answer.status}, ${bytes.byteLength} bytes that are not the right ones`)
       }),
     )
-  // What is written behind the answers is on the disk after that.
-  await new Promise((resolve) => setTimeout(resolve, 1000))
+  // What is written behind the answers is on its way for a moment.
+  const giveUpAt = performance.now() + 30_000
+  for (const one of files)
+    while (!(await isKept(server, one))) {
+      if (performance.now() > giveUpAt) throw new Error(`${pathOf(one)} is in no tier`)
+      await new Promise((resolve) => setTimeout(resolve, 50))
+    }
 }
 
 type Reading = { readonly content: Content; readonly config: (origin: Server) => object; readonly connections: number }

@@ -86,7 +86,7 @@ export function createTierReader(options: TierReaderOptions): TierReader {
   /** No upstream helped: ask the skipped tiers again, with their full deadline. */
   async function lastResort(cid: CID, error: unknown): Promise<TierHit | undefined> {
     if (signal.aborted || !isFailure(error, 'unavailable')) return undefined
-    return inTime(cid, (own) => stack.findPatiently(cid, 'beyond', own)).catch(() => undefined)
+    return inTime(cid, (own) => stack.findPatiently(cid, own)).catch(() => undefined)
   }
 
   /** Reads from the tiers alone. A request that wants the block meanwhile joins the same look. */

@@ -19,8 +19,8 @@ export interface Look {
 
 export interface Looks {
   join(cid: CID): Look
-  /** A look that is not shared. `anyway`: also asks tiers that failed lately. */
-  alone(cid: CID, signal: AbortSignal, anyway: boolean): Promise<TierHit | undefined>
+  /** A look that is not shared, and also asks tiers that failed lately. */
+  alone(cid: CID, signal: AbortSignal): Promise<TierHit | undefined>
   /** Whether a slow tier has it, as far as they say so soon. */
   has(cid: CID, signal: AbortSignal): InTurn<true>
   /** The block was deleted: a running look fills no tier with it, and later readers begin a new look. */
@@ -71,9 +71,9 @@ export function createLooks({ all, slow, ask, hit }: Layers, log: Log): Looks {
       })
       return { ...flight.work.looking, leave: () => flight.leave() }
     },
-    alone(cid, signal, anyway) {
+    alone(cid, signal) {
       const before = deletes
-      return begin(cid, signal, () => deletes !== before, anyway).found
+      return begin(cid, signal, () => deletes !== before, true).found
     },
     has(cid, signal) {
       const asked = slow.map(

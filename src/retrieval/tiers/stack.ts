@@ -33,8 +33,8 @@ export type TierStack = Tier & {
   look(cid: CID): Look
   /** Memory, then a look for as long as it is worth waiting. Rejects only with the reason of `signal`. */
   find(cid: CID, signal?: AbortSignal): Promise<TierHit | undefined>
-  /** When no upstream has it: asks the slow tiers once more; `beyond`: also those that failed lately. */
-  findPatiently(cid: CID, patience: 'whole' | 'beyond', signal: AbortSignal): Promise<TierHit | undefined>
+  /** When no upstream has it: asks the slow tiers once more, also those that failed lately. */
+  findPatiently(cid: CID, signal: AbortSignal): Promise<TierHit | undefined>
   /** How often a tier could not be asked, or not in time. */
   readonly outages: number
   /**
@@ -126,7 +126,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     findFast: finding.findFast,
     look: (cid) => looks.join(cid),
     find: finding.find,
-    findPatiently: (cid, patience, signal) => looks.alone(cid, signal, patience === 'beyond'),
+    findPatiently: looks.alone,
     get outages() {
       return all.reduce((sum, layer) => sum + layer.outages, 0)
     },
