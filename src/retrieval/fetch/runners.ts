@@ -28,8 +28,8 @@ export interface Runners {
   readonly members: ReadonlySet<Member>
   readonly newest: Runner | undefined
   /** One of them has not been asked yet: it waits in the upstream's queue. */
-  readonly inLine: boolean
-  leaveLine(): void
+  readonly isQueued: boolean
+  leaveQueue(): void
   start(step: Step<Member>, part: DagWant): void
   /** Pulls each of them, while they are wanted. */
   wake(): void
@@ -146,11 +146,11 @@ export function createRunners(options: RunnersOptions): Runners {
     get newest() {
       return all().at(-1)
     },
-    get inLine() {
-      return all().some(({ source }) => source.isInLine)
+    get isQueued() {
+      return all().some(({ source }) => source.isQueued)
     },
-    leaveLine() {
-      for (const runner of all()) if (runner.source.isInLine) letGo(runner, 'enough')
+    leaveQueue() {
+      for (const runner of all()) if (runner.source.isQueued) letGo(runner, 'enough')
     },
     start({ who, patienceMs }, part) {
       const { now } = progress

@@ -10,8 +10,8 @@ import { falseBytes } from './block.ts'
 
 export interface Source {
   readonly member: Member
-  /** It waits for its place at the upstream, which has not been asked yet. */
-  readonly isInLine: boolean
+  /** It waits for its slot at the upstream, which has not been asked yet. */
+  readonly isQueued: boolean
   /** The next proved block, or undefined at the end of the answer. The account of the question is kept here. */
   next(): Promise<Block | undefined>
   /** Wanted bytes from here were of use, or readers waited this long and nothing came. */
@@ -28,7 +28,7 @@ export type SourceOptions = {
   readonly attempts: Attempts
   /** Whether a proved block points at this one, or it is the one that was asked for. */
   readonly isExpected: (block: Block) => boolean
-  /** It has its place, and is asked from now on. */
+  /** It has its slot, and is asked from now on. */
   readonly onAsked?: () => void
   /** Aborts when no reader wants any of it any more. */
   readonly signal: AbortSignal
@@ -45,7 +45,7 @@ export function openSource({ member, part, attempts, isExpected, signal, onAsked
   if (signal.aborted) leave()
   const seen = createCidSet()
   let question: Question | undefined
-  let isInLine = false
+  let isQueued = false
   let blocks: AsyncIterator<Block> | undefined
   let useless = 0
   let uselessBytes = 0
@@ -56,14 +56,14 @@ export function openSource({ member, part, attempts, isExpected, signal, onAsked
   }
 
   async function ask(): Promise<Question> {
-    isInLine = true
+    isQueued = true
     try {
       const asked = await attempts.ask(member, 'dag', part.cid, own.signal)
       asked.signal.addEventListener('abort', () => own.abort(asked.signal.reason), { once: true })
       onAsked?.()
       return asked
     } finally {
-      isInLine = false
+      isQueued = false
     }
   }
 
@@ -112,8 +112,8 @@ export function openSource({ member, part, attempts, isExpected, signal, onAsked
 
   return {
     member,
-    get isInLine() {
-      return isInLine
+    get isQueued() {
+      return isQueued
     },
     async next() {
       try {

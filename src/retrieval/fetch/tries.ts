@@ -20,7 +20,7 @@ export interface Tries {
 type Spent = {
   readonly at: number
   readonly wasAsked: boolean
-  /** It told when to come back; until then its line waits. */
+  /** It told when to come back; until then its turn waits. */
   readonly wasThrottled?: boolean
   readonly isFinal: boolean
   readonly tries: number

@@ -1,5 +1,5 @@
 // What an upstream was asked for lately and brought nothing, or nothing true: asked for again, it may be nowhere, and has to be
-// content with the places that others leave; or another upstream has to answer.
+// content with the slots that others leave; or another upstream has to answer.
 import { LRUCache } from 'lru-cache'
 import type { Clock } from '../../core/clock.ts'
 

@@ -1,7 +1,7 @@
 // The questions that are under way at one upstream, and what it teaches how each of them ends: how quick it is, whether it
 // has what it is asked for, and whether it is well.
 import type { Clock } from '../../core/clock.ts'
-import type { Place } from '../upstreams/places.ts'
+import type { Slot } from '../upstreams/slots.ts'
 import type { Window } from '../upstreams/window.ts'
 import { type Blame, blameFor, kindOf } from './blame.ts'
 import { createDoubts } from './doubts.ts'
@@ -15,7 +15,7 @@ export type UpstreamCount = 'asked' | 'won' | 'notFound' | 'throttled' | 'failed
 
 /** One question under way; exactly one of the endings is called. */
 export interface Ask {
-  /** Aborts when its place is needed for others, because it has taken long already. */
+  /** Aborts when its slot is needed for others, because it has taken long already. */
   readonly signal: AbortSignal
   /** It takes long, and the upstream has answered others meanwhile. */
   readonly isOvertaken: boolean
@@ -33,7 +33,7 @@ export interface Ask {
 }
 
 export interface Questions {
-  begin(kind: AskKind, key: string, place: Place): Ask
+  begin(kind: AskKind, key: string, slot: Slot): Ask
   /** It failed at something that was no question of a race. */
   brokeOff(error: unknown): void
   readonly pending: number
@@ -103,8 +103,8 @@ export function createQuestions(deps: Deps): Questions {
   const lesson = (kind: AskKind, at: number) =>
     blame(deps, { kind, at, lacks: hits.lacks, answeredAt: () => answeredAt })
 
-  function begin(kind: AskKind, key: string, place: Place): Ask {
-    const { at } = place
+  function begin(kind: AskKind, key: string, slot: Slot): Ask {
+    const { at } = slot
     const performance = work[kind]
     const question = { at }
     let isBegun = false
@@ -121,22 +121,22 @@ export function createQuestions(deps: Deps): Questions {
       pending--
       unanswered.delete(question)
       performance.ended()
-      place.leave()
+      slot.leave()
     }
     return {
-      signal: place.signal,
+      signal: slot.signal,
       get isOvertaken() {
-        return place.isOvertaken
+        return slot.isOvertaken
       },
       brought(bytes, waitedMs) {
         if (isBegun) return performance.moved(bytes, waitedMs)
         if (bytes === 0) return
         isBegun = true
         answered()
-        place.answered()
+        slot.answered()
         const ms = answeredAt - at
         performance.began(ms)
-        window.answered(ms, at, place.wasFull)
+        window.answered(ms, at, slot.wasFull)
         judged(health.answered)
         hits.has()
         doubts.delete(key)
@@ -156,12 +156,12 @@ export function createQuestions(deps: Deps): Questions {
       failed(error) {
         const ms = clock.monotonic() - at
         const what = kindOf(error)
-        const isLetGo = place.signal.aborted
+        const isLetGo = slot.signal.aborted
         if (!isBegun && (what === 'not-found' || what === 'timeout' || isLetGo)) doubts.add(key)
         if (what === 'false-bytes') falsified.add(key)
         if (what === 'not-found') hits.saidNo(ms)
         if (what !== 'timeout' && what !== 'cancelled' && !isLetGo) answered()
-        if (what === 'not-found' || what === 'refused') place.answered()
+        if (what === 'not-found' || what === 'refused') slot.answered()
         if (isLetGo) {
           counts.lost++
           return void end()

@@ -4,7 +4,7 @@ import type { ProbeReport } from '../../../backends/upstreams/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
 import { createAdmission } from '../upstreams/admission.ts'
-import type { Rank } from '../upstreams/line.ts'
+import type { Rank } from '../upstreams/fair-queue.ts'
 import { createWindow } from '../upstreams/window.ts'
 import { createHealth, type HealthState } from './health.ts'
 import { briefRestMs, createLookResults } from './look-results.ts'
@@ -19,7 +19,7 @@ export type UpstreamState = HealthState | 'over-budget'
 export type Want = {
   readonly kind: AskKind
   readonly key: string
-  /** How much it matters; a search for what may be nowhere gets the places that others leave. */
+  /** How much it matters; a search for what may be nowhere gets the slots that others leave. */
   readonly rank?: Rank
   /** The address of the client that wants it: clients take turns. */
   readonly client?: string
@@ -48,7 +48,7 @@ export interface UpstreamHealth {
   rate(kind: AskKind): number | undefined
   /** How long it should take to bring so many bytes if it were asked now: with guesses for the unknown. */
   expectedMs(kind: AskKind, bytes: number): number
-  /** How long a question would wait for its place now. */
+  /** How long a question would wait for its slot now. */
   readonly waitMs: number
   /** Its answers came late just now: more is asked of it than it can do. */
   readonly isCrowded: boolean
@@ -57,7 +57,7 @@ export interface UpstreamHealth {
   /** Whether this was looked for lately and not found. */
   isDoubted(key: string): boolean
   /**
-   * A place to ask from, as soon as there is one. Rejects: `overloaded` when there is none in time, `unavailable` when
+   * A slot to ask from, as soon as there is one. Rejects: `overloaded` when there is none in time, `unavailable` when
    * the upstream went out meanwhile, or with the reason of `signal`.
    */
   enter(want: Want, signal: AbortSignal): Promise<Ask>
@@ -78,7 +78,7 @@ export interface UpstreamHealth {
 export type Others = {
   /** Whether another upstream could be asked instead. */
   readonly hasOthers: () => boolean
-  /** How long a question waits for its place and the answer. */
+  /** How long a question waits for its slot and the answer. */
   readonly patienceMs?: number
 }
 
@@ -89,7 +89,7 @@ export type UpstreamHealthOptions = {
   readonly connections?: number | undefined
   readonly perMinute?: number | undefined
   readonly perCidPerMinute?: number | undefined
-  /** How long a question waits for its place and the answer, unless its pool says something else. */
+  /** How long a question waits for its slot and the answer, unless its pool says something else. */
   readonly patienceMs?: number | undefined
   readonly random?: (() => number) | undefined
 }
@@ -110,7 +110,7 @@ export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHe
   const health = createHealth({ name, clock, log, random: options.random })
   const window = createWindow(connections, clock)
   const counts = { asked: 0, won: 0, notFound: 0, throttled: 0, failed: 0, falseBytes: 0, lost: 0 }
-  const looks = createLooks({ clock, health, isWaitedFor: () => admission.inLine > 0 })
+  const looks = createLooks({ clock, health, isWaitedFor: () => admission.queued > 0 })
   const { suspect } = looks
 
   const lateMs = () => Math.max(lateLeastMs, work.dag.usualMs ?? work.block.usualMs ?? lateUnknownMs)

@@ -1,11 +1,11 @@
-// When a question may go to an upstream: within what it allows us a minute, while it is well, and when it has a place.
+// When a question may go to an upstream: within what it allows us a minute, while it is well, and when it has a slot.
 import { LRUCache } from 'lru-cache'
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
 import type { Health } from '../health/health.ts'
 import { type Allowance, createAllowance } from './allowance.ts'
-import type { Rank } from './line.ts'
-import { createPlaces, type Place } from './places.ts'
+import type { Rank } from './fair-queue.ts'
+import { createSlots, type Slot } from './slots.ts'
 import type { Window } from './window.ts'
 
 export type Want = {
@@ -19,17 +19,17 @@ export type Want = {
 export interface Admission {
   /** How long its budgets make one wait that asks for this. */
   budgetMs(key: string): number
-  /** How long a question would wait for its place now. */
+  /** How long a question would wait for its slot now. */
   readonly waitMs: number
-  readonly inLine: number
-  enter(want: Want, signal: AbortSignal): Promise<Place>
+  readonly queued: number
+  enter(want: Want, signal: AbortSignal): Promise<Slot>
   /** The upstream answered a question, or so many, that began then. */
   alive(beganAt: number, answers: number): void
   /** Its health has changed. */
   look(): void
-  /** It is out: its places are free for when it is back. */
+  /** It is out: its slots are free for when it is back. */
   setAside(): void
-  /** It is out: who stood in line before that moment need not wait for it. */
+  /** It is out: who stood in the queue before that moment need not wait for it. */
   turnAway(before: number): void
 }
 
@@ -43,7 +43,7 @@ export type AdmissionOptions = {
   readonly perCidPerMinute: number | undefined
   readonly patienceMs: () => number
   readonly lateMs: () => number
-  /** Its places are all held by late questions, and readers wait. */
+  /** Its slots are all held by late questions, and readers wait. */
   readonly onStuck: () => void
   /** Called when a request waits for it although it rests. */
   readonly onWanted: () => void
@@ -61,7 +61,7 @@ export function createAdmission(options: AdmissionOptions): Admission {
   const cids = perCidPerMinute === undefined ? undefined : new LRUCache<string, Allowance>({ max: mostCids })
   let tryAt = 0
 
-  const places = createPlaces({
+  const slots = createSlots({
     name,
     most: connections,
     window,
@@ -148,10 +148,10 @@ export function createAdmission(options: AdmissionOptions): Admission {
   return {
     budgetMs: (key) => Math.max(minute?.waitMs ?? 0, ofCid(key)?.waitMs ?? 0),
     get waitMs() {
-      return places.expectedWaitMs
+      return slots.expectedWaitMs
     },
-    get inLine() {
-      return places.inLine
+    get queued() {
+      return slots.queued
     },
     async enter({ key, rank = 'first', client = '', waitedMs = 0 }, signal) {
       signal.throwIfAborted()
@@ -160,15 +160,15 @@ export function createAdmission(options: AdmissionOptions): Admission {
       await cooled(giveUpAt, signal)
       if (health.state === 'resting') options.onWanted()
       if (!mayEnter()) throw out()
-      const place = await places.take({ rank, client }, giveUpAt, signal)
-      if (!signal.aborted) return place
-      place.leave()
+      const slot = await slots.take({ rank, client }, giveUpAt, signal)
+      if (!signal.aborted) return slot
+      slot.leave()
       throw signal.reason
     },
-    alive: places.alive,
-    look: places.look,
-    setAside: places.setAside,
-    turnAway: (before) => places.flush(before, out),
+    alive: slots.alive,
+    look: slots.look,
+    setAside: slots.setAside,
+    turnAway: (before) => slots.flush(before, out),
   }
 }
 

@@ -5,7 +5,7 @@ import type { Clock } from '../../core/clock.ts'
 import { isFailure } from '../../core/failure.ts'
 import type { Attempt } from '../../observe/account.ts'
 import type { Ask, AskKind } from '../health/upstream-health.ts'
-import type { Rank } from './line.ts'
+import type { Rank } from './fair-queue.ts'
 import type { Member } from './pool.ts'
 
 /** Why a question is given up although it did not fail: others brought what was wanted, or it fell behind them. */
@@ -13,7 +13,7 @@ export type LetGo = 'enough' | 'behind'
 
 /** One question to one upstream, from the moment it is sent. The first ending counts; what comes after it is ignored. */
 export interface Question {
-  /** Aborts when readers need its place, because it has looked for long already. To be passed on to the upstream. */
+  /** Aborts when readers need its slot, because it has looked for long already. To be passed on to the upstream. */
   readonly signal: AbortSignal
   /** A proved block that was wanted came from here. `waitedMs`: how long readers waited for it since the one before. */
   brought(bytes: number, waitedMs: number): void
@@ -25,12 +25,12 @@ export interface Question {
 
 export interface Attempts {
   /**
-   * Begins a question once this upstream has a place for it. Rejects when `signal` aborts, and with a Failure that is
+   * Begins a question once this upstream has a slot for it. Rejects when `signal` aborts, and with a Failure that is
    * among the `failures` when there is none in time (`overloaded`) or the upstream went out meanwhile (`unavailable`).
    */
   ask(member: Member, kind: AskKind, cid: CID, signal: AbortSignal): Promise<Question>
   /** Every open question still waits in its upstream's queue: no upstream is working on it. */
-  readonly isInLine: boolean
+  readonly isQueued: boolean
   /** An upstream was asked so late, or was so crowded, that a missing answer says nothing. */
   readonly hasBeenCrowded: boolean
   skip(skipped: readonly Attempt[]): void
@@ -45,7 +45,7 @@ const mostKept = 32
 const stalledMs = 1000
 // Who was asked so early in a race, and said nothing, had its full time.
 const fullShare = 3 / 4
-const inLine = 'waiting for its turn'
+const waitsForSlot = 'waiting for its turn'
 
 /** For whom it is wanted. */
 export type Asker = {
@@ -101,7 +101,7 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
 
   return {
     failures,
-    get isInLine() {
+    get isQueued() {
       return queued > 0 && asking === 0
     },
     get hasBeenCrowded() {
@@ -113,7 +113,7 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
       const entry: Entry = {
         asked: undefined,
         member,
-        outcome: inLine,
+        outcome: waitsForSlot,
         ms: 0,
         at: clock.monotonic(),
         bytes: 0,
@@ -195,18 +195,18 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
 /** What can be said of a question now. */
 function attemptOf({ member, outcome, ms, at, bytes, broughtAt }: Entry, now: number): Attempt {
   const upstream = member.upstream.name
-  if (outcome === inLine) return { upstream, outcome, ms: Math.round(now - at) }
+  if (outcome === waitsForSlot) return { upstream, outcome, ms: Math.round(now - at) }
   if (outcome !== undefined) return { upstream, outcome, ms }
   const sending = now - broughtAt < stalledMs ? 'sending' : 'began, then stalled'
   return { upstream, outcome: bytes === 0 ? 'no answer yet' : sending, ms: Math.round(now - at) }
 }
 
-/** Whether a missing answer says nothing: no place was found, what was asked is there, or no upstream had its time. */
+/** Whether a missing answer says nothing: no slot was found, what was asked is there, or no upstream had its time. */
 function wasCrowded(made: readonly Entry[], now: number, beganAt: number): boolean {
   const hadTime = ({ outcome, at, member }: Entry) =>
     outcome === undefined ? now - at > (now - beganAt) * fullShare && !member.health.isCrowded : isAnswer(outcome)
-  const foundNoPlace = made.some(({ outcome }) => outcome === 'overloaded' || outcome === inLine)
+  const foundNoSlot = made.some(({ outcome }) => outcome === 'overloaded' || outcome === waitsForSlot)
   // What brought its part is there: the time went by in front of something else.
   const isThere = made.some(({ isWhole }) => isWhole)
-  return foundNoPlace || isThere || (made.length > 0 && !made.some(hadTime))
+  return foundNoSlot || isThere || (made.length > 0 && !made.some(hadTime))
 }

@@ -34,7 +34,7 @@ export type Plan = {
 
 export interface Pool {
   readonly members: readonly Member[]
-  /** How long a question may wait for its place at an upstream and for the answer: less than clients wait. */
+  /** How long a question may wait for its slot at an upstream and for the answer: less than clients wait. */
   readonly patienceMs: number
   /** Who may be asked now, the best first. Has no effect: it may be looked at again and again, also in the middle. */
   plan(kind: AskKind, cid: CID, except?: ReadonlySet<Member>): Plan

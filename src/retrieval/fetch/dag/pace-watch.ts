@@ -78,7 +78,7 @@ export function createPaceWatch(options: PaceWatchOptions): PaceWatch {
     if (!demand.isWanted) return
     if (runners.size === 0) return options.onIdle()
     const [other] = asking.candidates().steps
-    if (runners.inLine) return lookAtLine(other)
+    if (runners.isQueued) return lookAtQueue(other)
     const leftMs = patienceLeft(other)
     if (leftMs > 0) return lookIn(leftMs)
     if (!other) {
@@ -95,9 +95,9 @@ export function createPaceWatch(options: PaceWatchOptions): PaceWatch {
   }
 
   /** Time in the queue is no slowness of an upstream. If another one could be asked at once, leave the queue. */
-  function lookAtLine(other: Step<Member> | undefined): void {
+  function lookAtQueue(other: Step<Member> | undefined): void {
     if (other && other.who.health.waitMs === 0) {
-      runners.leaveLine()
+      runners.leaveQueue()
       asking.start(other)
     }
     lookIn(retryMs)

@@ -1,19 +1,19 @@
-// Waiting for room in the line before a slow tier: in order of arrival, not longer than `waitMs`, not where nothing moves,
-// and by no more than the line is long.
+// Waiting for room in the queue before a slow tier: in order of arrival, not longer than `waitMs`, not where nothing moves,
+// and by no more than the queue is long.
 import type { Clock } from '../../../core/clock.ts'
-import type { FillLine } from './line.ts'
+import type { FillQueue } from './queue.ts'
 
-export interface LineRoom {
+export interface QueueRoom {
   /** Whether there is room now. */
   wait(bytes: Uint8Array): Promise<boolean>
-  /** The line got shorter, or was closed. */
+  /** The queue got shorter, or was closed. */
   look(): void
   /** A write ended, well or not: the tier does something. */
   moved(): void
 }
 
-export type LineRoomOptions = {
-  readonly line: FillLine
+export type QueueRoomOptions = {
+  readonly queue: FillQueue
   readonly clock: Clock
   /** 0: no caller waits. */
   readonly waitMs: number
@@ -22,7 +22,7 @@ export type LineRoomOptions = {
   readonly isClosed: () => boolean
 }
 
-export function createLineRoom({ line, clock, waitMs, maxBytes, maxBlocks, isClosed }: LineRoomOptions): LineRoom {
+export function createQueueRoom({ queue, clock, waitMs, maxBytes, maxBlocks, isClosed }: QueueRoomOptions): QueueRoom {
   const seekers = new Set<() => void>()
   let moves = 0
   let isStuck = false
@@ -33,7 +33,7 @@ export function createLineRoom({ line, clock, waitMs, maxBytes, maxBlocks, isClo
       const before = moves
       const seek = () => {
         if (isClosed() || isStuck) resolve(false)
-        else if (line.hasRoom(bytes)) resolve(true)
+        else if (queue.hasRoom(bytes)) resolve(true)
       }
       const stop = clock.after(waitMs, () => {
         isStuck = moves === before

@@ -1,4 +1,4 @@
-// When what waits in the line before a slow tier is written: not while the tier is passed over, not soon again under the same
+// When what waits in the queue before a slow tier is written: not while the tier is passed over, not soon again under the same
 // key, and behind the one who reads. What comes in now comes in for a reader, and writing takes processor time from it.
 import type { Clock } from '../../../core/clock.ts'
 
@@ -12,16 +12,16 @@ export type TurnsOptions = {
 }
 
 export interface Turns {
-  /** So many bytes came into the line. */
+  /** So many bytes came into the queue. */
   arrived(bytes: number): void
-  /** The line is empty, and nothing is being written. */
+  /** The queue is empty, and nothing is being written. */
   idle(): void
   written(key: string): void
   /** The tier is passed over for so long. */
   pause(ms: number): void
   forget(key: string): void
   notBefore(key: string): number
-  /** How many may be written at once now, and if none: from when on. `isFilling`: the line has not much room left. */
+  /** How many may be written at once now, and if none: from when on. `isFilling`: the queue has not much room left. */
   now(isFilling: boolean): { readonly most: number; readonly from: number }
 }
 
@@ -29,7 +29,7 @@ const mostRemembered = 4096
 const calmMs = 2000
 const calmAtOnce = 4
 // More than this at once comes for a reader: it is written when nothing came for a moment, or that has gone on for long, or
-// the line is getting full.
+// the queue is getting full.
 const burstBytes = 256 * 1024
 const quietMs = 50
 const mostQuietMs = 1000

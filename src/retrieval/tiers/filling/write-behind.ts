@@ -6,8 +6,8 @@ import { blockKey } from '../../../core/block.ts'
 import type { Clock } from '../../../core/clock.ts'
 import { orAborted, withDeadline } from '../../../core/deadline.ts'
 import { Failure, isFailure } from '../../../core/failure.ts'
-import { createFillLine } from './line.ts'
-import { createLineRoom } from './room.ts'
+import { createFillQueue } from './queue.ts'
+import { createQueueRoom } from './room.ts'
 import { createSerial } from './serial.ts'
 import { createTurns } from './turns.ts'
 import { createWrites } from './writes.ts'
@@ -20,7 +20,7 @@ export type WriteBehindOptions = {
   readonly atOnce?: number
   /** The same key is not written again sooner: R2 answers 429 to more than one write a second. */
   readonly rewriteMs?: number
-  /** How long `put` waits for room in the line before the block is dropped. 0: not at all. */
+  /** How long `put` waits for room in the queue before the block is dropped. 0: not at all. */
   readonly waitMs?: number
   /**
    * Reads a block again. With this no caller waits for the tier: a block that finds no room waits by name only, and the queue
@@ -31,7 +31,7 @@ export type WriteBehindOptions = {
 
 export type FillStats = {
   readonly written: number
-  /** There was no room in the line, or it was gone when it was to be read again. */
+  /** There was no room in the queue, or it was gone when it was to be read again. */
   readonly dropped: number
   readonly failed: number
   /** Waiting, or being written. */
@@ -61,7 +61,7 @@ const leastPauseMs = 250
 export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
   const { tier, clock, maxBytes = 32 * 1024 * 1024, maxBlocks = 2048, atOnce = 8 } = options
   const { rewriteMs = 0, waitMs = 0, reread } = options
-  const line = createFillLine({ maxBytes, maxBlocks })
+  const queue = createFillQueue({ maxBytes, maxBlocks })
   const turns = createTurns({ clock, atOnce, rewriteMs, hasTime: reread !== undefined })
   const counts = { written: 0, dropped: 0, failed: 0 }
   let behind = 0
@@ -69,30 +69,30 @@ export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
   let stopTimer: (() => void) | undefined
   let onIdle: (() => void) | undefined
   const serial = createSerial(() => pump())
-  const room = createLineRoom({ line, clock, waitMs, maxBytes, maxBlocks, isClosed: () => closed })
+  const room = createQueueRoom({ queue, clock, waitMs, maxBytes, maxBlocks, isClosed: () => closed })
   const { written: onWritten } = turns
   const { moved: onOver } = room
   const writes = createWrites({ tier, serial, maxBytes, reread, counts, onWritten, onOver })
 
   function pump(): void {
-    if (line.size === 0 && behind === 0) turns.idle()
+    if (queue.size === 0 && behind === 0) turns.idle()
     const now = clock.monotonic()
-    const turn = closed ? { most: atOnce, from: now } : turns.now(line.isFilling)
+    const turn = closed ? { most: atOnce, from: now } : turns.now(queue.isFilling)
     let soonest = turn.from > now ? turn.from : Number.POSITIVE_INFINITY
-    for (const key of turn.most > 0 ? line.keys() : []) {
+    for (const key of turn.most > 0 ? queue.keys() : []) {
       if (behind >= turn.most) break
       if (serial.isBusy(key)) continue
       if (!closed && turns.notBefore(key) > now) soonest = Math.min(soonest, turns.notBefore(key))
       else startBehind(key)
     }
     stopTimer?.()
-    stopTimer = soonest < Number.POSITIVE_INFINITY && line.size > 0 ? clock.after(soonest - now, pump) : undefined
+    stopTimer = soonest < Number.POSITIVE_INFINITY && queue.size > 0 ? clock.after(soonest - now, pump) : undefined
     room.look()
-    if (line.size === 0 && serial.size === 0) onIdle?.()
+    if (queue.size === 0 && serial.size === 0) onIdle?.()
   }
 
   function startBehind(key: string): void {
-    const job = line.take(key)
+    const job = queue.take(key)
     if (!job) return
     behind++
     writes
@@ -101,7 +101,7 @@ export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
         if (!reread || closed || !isFailure(error, 'unavailable')) return void counts.failed++
         // It is passed over for now. What waits here goes on waiting.
         turns.pause(Math.max(leastPauseMs, error.retryAfterMs ?? 0))
-        if (!line.add(key, job, true)) counts.dropped++
+        if (!queue.add(key, job, true)) counts.dropped++
       })
       .finally(() => {
         behind--
@@ -109,19 +109,19 @@ export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
       })
   }
 
-  const isOnItsWay = (key: string): boolean => line.has(key) || writes.get(key) !== undefined
+  const isOnItsWay = (key: string): boolean => queue.has(key) || writes.get(key) !== undefined
 
   return {
     async put(cid, bytes) {
       const key = blockKey(cid)
       if (isOnItsWay(key)) return
-      while (!closed && !line.hasRoom(bytes) && !reread) {
+      while (!closed && !queue.hasRoom(bytes) && !reread) {
         if (await room.wait(bytes)) continue
         counts.dropped++
         return
       }
       if (isOnItsWay(key)) return
-      if (closed || !line.add(key, { cid, bytes }, reread !== undefined)) counts.dropped++
+      if (closed || !queue.add(key, { cid, bytes }, reread !== undefined)) counts.dropped++
       else {
         turns.arrived(bytes.byteLength)
         pump()
@@ -130,7 +130,7 @@ export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
     async write(cid, bytes, call) {
       if (closed) throw closing(tier.name)
       const key = blockKey(cid)
-      line.take(key)
+      queue.take(key)
       const under = writes.get(key)
       const isBehindDelete = !under && serial.isBusy(key)
       // It was written just now: the key is the hash of the bytes.
@@ -151,7 +151,7 @@ export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
     },
     async delete(cid, signal) {
       const key = blockKey(cid)
-      line.take(key)
+      queue.take(key)
       writes.forget(key)
       const work = serial.run(key, async () => {
         turns.forget(key)
@@ -159,9 +159,9 @@ export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
       })
       await orAborted(signal, work)
     },
-    waiting: (key) => line.get(key)?.bytes ?? writes.get(key)?.job.bytes,
+    waiting: (key) => queue.get(key)?.bytes ?? writes.get(key)?.job.bytes,
     get stats() {
-      return { ...counts, queued: line.size + behind, queuedBytes: line.bytes }
+      return { ...counts, queued: queue.size + behind, queuedBytes: queue.bytes }
     },
     async close(ms) {
       closed = true
@@ -170,8 +170,8 @@ export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
       pump()
       const late = () => closing(tier.name)
       await withDeadline({ ms, clock, late }, () => idle.promise).catch(() => {
-        counts.dropped += line.size
-        line.clear()
+        counts.dropped += queue.size
+        queue.clear()
         writes.abort(late())
       })
       stopTimer?.()

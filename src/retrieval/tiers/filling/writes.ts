@@ -3,7 +3,7 @@
 import type { CID } from 'multiformats/cid'
 import type { Tier } from '../../../../backends/tiers/contract.ts'
 import { Failure } from '../../../core/failure.ts'
-import type { Job } from './line.ts'
+import type { Job } from './queue.ts'
 import type { Serial } from './serial.ts'
 
 /** A block on its way; `told`: the callers to be told that it is overdue. */

@@ -5,44 +5,48 @@
 /** `begun`: its client has a part of it. `again`: another upstream has it, and answers others meanwhile. */
 export type Rank = 'begun' | 'first' | 'again' | 'search'
 
-export interface Line<Waiter> {
+export interface FairQueue<Waiter> {
   add(waiter: Waiter, rank: Rank, client: string): void
   /** False: it does not stand here any more. */
   delete(waiter: Waiter): boolean
   has(waiter: Waiter): boolean
-  /** Who goes next of those that are no searches, without taking it out of the line. */
+  /** Who goes next of those that are no searches, without taking it out of the queue. */
   readonly reader: Waiter | undefined
   readonly searcher: Waiter | undefined
-  /** It was given its place: its client's others have to let the other clients go first. */
+  /** It was given its slot: its client's others have to let the other clients go first. */
   served(waiter: Waiter): void
   readonly readers: number
   readonly searchers: number
   all(): Waiter[]
 }
 
-// One in this many places goes to a file that has not begun: large files must not keep out all other clients.
+// One in this many slots goes to a file that has not begun: large files must not keep out all other clients.
 const firstShare = 4
 
-export function createLine<Waiter>(): Line<Waiter> {
-  const ranks = { begun: createTurns<Waiter>(), first: createTurns<Waiter>(), again: createTurns<Waiter>() }
-  const searches = createTurns<Waiter>()
-  const turnsOf = (rank: Rank) => (rank === 'search' ? searches : ranks[rank])
-  const health = new Map<Waiter, { readonly rank: Rank; readonly client: string }>()
+export function createFairQueue<Waiter>(): FairQueue<Waiter> {
+  const ranks = {
+    begun: createClientQueue<Waiter>(),
+    first: createClientQueue<Waiter>(),
+    again: createClientQueue<Waiter>(),
+  }
+  const searches = createClientQueue<Waiter>()
+  const queueOf = (rank: Rank) => (rank === 'search' ? searches : ranks[rank])
+  const waiting = new Map<Waiter, { readonly rank: Rank; readonly client: string }>()
   let begunInARow = 0
 
   return {
     add(waiter, rank, client) {
-      health.set(waiter, { rank, client })
-      turnsOf(rank).add(waiter, client)
+      waiting.set(waiter, { rank, client })
+      queueOf(rank).add(waiter, client)
     },
     delete(waiter) {
-      const place = health.get(waiter)
-      if (!place) return false
-      health.delete(waiter)
-      turnsOf(place.rank).delete(waiter, place.client)
+      const own = waiting.get(waiter)
+      if (!own) return false
+      waiting.delete(waiter)
+      queueOf(own.rank).delete(waiter, own.client)
       return true
     },
-    has: (waiter) => health.has(waiter),
+    has: (waiter) => waiting.has(waiter),
     get reader() {
       const { begun, first, again } = ranks
       const fresh = first.next ?? again.next
@@ -52,24 +56,24 @@ export function createLine<Waiter>(): Line<Waiter> {
       return searches.next
     },
     served(waiter) {
-      const place = health.get(waiter)
-      if (!place) return
-      if (place.rank !== 'search') begunInARow = place.rank === 'begun' ? begunInARow + 1 : 0
-      turnsOf(place.rank).turn(place.client)
+      const own = waiting.get(waiter)
+      if (!own) return
+      if (own.rank !== 'search') begunInARow = own.rank === 'begun' ? begunInARow + 1 : 0
+      queueOf(own.rank).turn(own.client)
       this.delete(waiter)
     },
     get readers() {
-      return health.size - searches.size
+      return waiting.size - searches.size
     },
     get searchers() {
       return searches.size
     },
-    all: () => [...health.keys()],
+    all: () => [...waiting.keys()],
   }
 }
 
 /** Each client's in the order in which they came; one of each client after the other. */
-function createTurns<Waiter>() {
+function createClientQueue<Waiter>() {
   const clients = new Map<string, Set<Waiter>>()
   let size = 0
   return {

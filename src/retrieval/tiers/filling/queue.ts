@@ -1,4 +1,4 @@
-// The line before a slow tier: blocks with their bytes, as many as there is room for, and beyond that by name only, to be
+// What waits to be written to a slow tier: blocks with their bytes, as many as there is room for, and beyond that by name only, to be
 // read again when it is their turn. First in, first out.
 import type { CID } from 'multiformats/cid'
 
@@ -8,7 +8,7 @@ export type Job = {
   readonly bytes: Uint8Array | undefined
 }
 
-export interface FillLine {
+export interface FillQueue {
   has(key: string): boolean
   get(key: string): Job | undefined
   /** False: there is no room for the bytes, nor, where it may wait by name, for another name. */
@@ -26,7 +26,7 @@ export interface FillLine {
 const mostNames = 16_384
 const fullPart = 0.75
 
-export function createFillLine({ maxBytes, maxBlocks }: { maxBytes: number; maxBlocks: number }): FillLine {
+export function createFillQueue({ maxBytes, maxBlocks }: { maxBytes: number; maxBlocks: number }): FillQueue {
   const jobs = new Map<string, Job>()
   let bytes = 0
   let names = 0

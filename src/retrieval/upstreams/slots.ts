@@ -1,19 +1,19 @@
-// The places at one upstream, and the line for them: the only queue there is on the way to it, so that time spent in it
-// is never held against the upstream. Readers go first, in the order of line.ts. Long searches for what may be nowhere have a
+// The slots at one upstream, and the queue for them: the only queue there is on the way to it, so that time spent in it
+// is never held against the upstream. Readers go first, in the order of fair-queue.ts. Long searches for what may be nowhere have a
 // small share, and more only while no reader wants it.
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
-import { createLine, type Rank } from './line.ts'
+import { createFairQueue, type Rank } from './fair-queue.ts'
 import type { Window } from './window.ts'
 
-export interface Place {
+export interface Slot {
   /** Since when the upstream has the question. */
   readonly at: number
-  /** Whether the window was full when it got its place. */
+  /** Whether the window was full when it got its slot. */
   readonly wasFull: boolean
   /** It takes long, and the upstream has answered others meanwhile: the thing may be nowhere. */
   readonly isOvertaken: boolean
-  /** Aborts when readers need the place of a search that has had its time. */
+  /** Aborts when readers need the slot of a search that has had its time. */
   readonly signal: AbortSignal
   /** The upstream answered: with bytes (it goes on) or in words. */
   answered(): void
@@ -24,52 +24,52 @@ export interface Place {
 /** Who wants it, by its address, and how much it matters. */
 export type Wanted = { readonly rank: Rank; readonly client: string }
 
-export interface Places {
+export interface Slots {
   /**
-   * Rejects when there is no place early enough for an answer to come before `giveUpAt`, with the reason of a flush, or as
+   * Rejects when there is no slot early enough for an answer to come before `giveUpAt`, with the reason of a flush, or as
    * `signal` aborts.
    */
-  take(want: Wanted, giveUpAt: number, signal: AbortSignal): Promise<Place>
-  /** How long one would stand in line now. */
+  take(want: Wanted, giveUpAt: number, signal: AbortSignal): Promise<Slot>
+  /** How long one would stand in the queue now. */
   readonly expectedWaitMs: number
-  /** What changes whether places are given away has changed. */
+  /** What changes whether slots are given away has changed. */
   look(): void
   /** The upstream answered a question, or so many, that began then: those that began before it take long by themselves. */
   alive(beganAt: number, answers: number): void
   /** It is out: what it was asked is most likely lost, and must not be in the way when it is back. */
   setAside(): void
-  /** Sends away who stood in line before that moment. */
+  /** Sends away who stood in the queue before that moment. */
   flush(before: number, reason: () => Failure): void
-  readonly inLine: number
+  readonly queued: number
   readonly taken: number
 }
 
-export type PlacesOptions = {
+export type SlotsOptions = {
   readonly name: string
   /** Connections at once. */
   readonly most: number
   readonly window: Window
   readonly clock: Clock
-  /** Milliseconds until one may be asked, for reasons besides the places; Infinity: not before `look`. */
+  /** Milliseconds until one may be asked, for reasons besides the slots; Infinity: not before `look`. */
   readonly waitMs: () => number
   /** What takes longer than this is late. */
   readonly lateMs: () => number
-  /** What is said to who found no place in time, and how long a wait it would have been. */
+  /** What is said to who found no slot in time, and how long a wait it would have been. */
   readonly tooLate: (waitMs: number) => Failure
-  /** A place was given away: it counts against budgets. */
+  /** A slot was given away: it counts against budgets. */
   readonly onTaken: () => void
-  /** All places are held by questions that are late, and readers wait: is the upstream alive? */
+  /** All slots are held by questions that are late, and readers wait: is the upstream alive? */
   readonly onStuck: () => void
 }
 
 type Waiter = {
   readonly since: number
-  readonly enter: (place: Place) => void
+  readonly enter: (slot: Slot) => void
   readonly leave: (reason: unknown) => void
 }
 type OpenQuestion = { readonly at: number; readonly controller: AbortController; overtakenBy: number }
 
-const mostInLine = 10_000
+const mostQueued = 10_000
 const searchShare = 1 / 8
 const idleSearchShare = 3 / 4
 const enoughOvertook = 2
@@ -81,10 +81,10 @@ const outMs = 60_000
 const typicalWeight = 0.1
 const guessedMs = 300
 
-export function createPlaces(options: PlacesOptions): Places {
+export function createSlots(options: SlotsOptions): Slots {
   const { name, most, window, clock, waitMs, lateMs, tooLate, onTaken, onStuck } = options
-  const line = createLine<Waiter>()
-  // All in the order in which they got their place.
+  const queue = createFairQueue<Waiter>()
+  // All in the order in which they got their slot.
   const asked = new Set<OpenQuestion>()
   const searching = new Set<OpenQuestion>()
   const sending = new Set<OpenQuestion>()
@@ -98,14 +98,14 @@ export function createPlaces(options: PlacesOptions): Places {
     taken() < most && (searching.size < share() || asked.size + searching.size < window.size * idleSearchShare)
 
   function give(waiter: Waiter, isSearch: boolean): void {
-    line.served(waiter)
+    queue.served(waiter)
     const held: OpenQuestion = { at: clock.monotonic(), controller: new AbortController(), overtakenBy: 0 }
     ;(isSearch ? searching : asked).add(held)
     const forget = () => asked.delete(held) || searching.delete(held) || sending.delete(held)
     onTaken()
     waiter.enter({
       at: held.at,
-      wasFull: asked.size >= window.size || line.readers > 0,
+      wasFull: asked.size >= window.size || queue.readers > 0,
       get isOvertaken() {
         return searching.has(held) || (held.overtakenBy >= enoughOvertook && clock.monotonic() - held.at >= lateMs())
       },
@@ -169,7 +169,7 @@ export function createPlaces(options: PlacesOptions): Places {
     stopTimer?.()
     stopTimer = undefined
     for (;;) {
-      const { reader, searcher } = line
+      const { reader, searcher } = queue
       if (!reader && !searcher) return
       const wait = waitMs()
       if (wait > 0) return again(wait)
@@ -187,26 +187,26 @@ export function createPlaces(options: PlacesOptions): Places {
 
   const expectedWaitMs = () => {
     const wait = waitMs()
-    const crowd = line.readers > 0 || !hasRoom() ? ((line.readers + 1) / window.size) * answerMs : 0
+    const crowd = queue.readers > 0 || !hasRoom() ? ((queue.readers + 1) / window.size) * answerMs : 0
     return Math.max(crowd, Number.isFinite(wait) ? wait : outMs)
   }
 
   return {
     async take({ rank, client }, giveUpAt, signal) {
       signal.throwIfAborted()
-      if ((rank === 'search' ? line.searchers : line.readers) >= mostInLine) throw tooLate(expectedWaitMs())
-      const { promise, resolve, reject } = Promise.withResolvers<Place>()
+      if ((rank === 'search' ? queue.searchers : queue.readers) >= mostQueued) throw tooLate(expectedWaitMs())
+      const { promise, resolve, reject } = Promise.withResolvers<Slot>()
       const waiter: Waiter = {
         since: clock.monotonic(),
         enter: resolve,
         leave(reason) {
-          if (line.delete(waiter)) reject(reason)
+          if (queue.delete(waiter)) reject(reason)
         },
       }
       const onAbort = () => waiter.leave(signal.reason)
-      line.add(waiter, rank, client)
+      queue.add(waiter, rank, client)
       look()
-      if (!line.has(waiter)) return promise
+      if (!queue.has(waiter)) return promise
       const patienceMs = Math.max(0, giveUpAt - answerMs - clock.monotonic())
       const stop = clock.after(patienceMs, () => waiter.leave(tooLate(expectedWaitMs())))
       signal.addEventListener('abort', onAbort, { once: true })
@@ -216,7 +216,7 @@ export function createPlaces(options: PlacesOptions): Places {
         stop()
         signal.removeEventListener('abort', onAbort)
         // No request waits for that moment any more.
-        if (line.readers + line.searchers === 0) stopTimer?.()
+        if (queue.readers + queue.searchers === 0) stopTimer?.()
       }
     },
     get expectedWaitMs() {
@@ -229,10 +229,10 @@ export function createPlaces(options: PlacesOptions): Places {
       asked.clear()
     },
     flush(before, reason) {
-      for (const waiter of line.all()) if (waiter.since <= before) waiter.leave(reason())
+      for (const waiter of queue.all()) if (waiter.since <= before) waiter.leave(reason())
     },
-    get inLine() {
-      return line.readers + line.searchers
+    get queued() {
+      return queue.readers + queue.searchers
     },
     get taken() {
       return taken()

@@ -1,9 +1,9 @@
-// The places at one upstream, and the line for them: who goes first, who is let go, and what a client is told then.
+// The slots at one upstream, and the queue for them: who goes first, who is let go, and what a client is told then.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { Failure, isFailure } from '../../src/core/failure.ts'
-import type { Rank } from '../../src/retrieval/upstreams/line.ts'
-import { createPlaces, type Place } from '../../src/retrieval/upstreams/places.ts'
+import type { Rank } from '../../src/retrieval/upstreams/fair-queue.ts'
+import { createSlots, type Slot } from '../../src/retrieval/upstreams/slots.ts'
 import { createWindow } from '../../src/retrieval/upstreams/window.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
@@ -13,35 +13,35 @@ type Wish = { readonly rank?: Rank; readonly client?: string; readonly signal?: 
 function make({ most = 4, lateMs = 250 }: { most?: number; lateMs?: number } = {}) {
   const clock = createFakeClock()
   const state = { waitMs: 0, taken: 0, stuck: 0 }
-  const places = createPlaces({
+  const slots = createSlots({
     name: 'one',
     most,
     window: createWindow(most, clock),
     clock,
     waitMs: () => state.waitMs,
     lateMs: () => lateMs,
-    tooLate: (ms) => new Failure('overloaded', 'no place in time', { source: 'ours', retryAfterMs: ms }),
+    tooLate: (ms) => new Failure('overloaded', 'no slot in time', { source: 'ours', retryAfterMs: ms }),
     onTaken: () => state.taken++,
     onStuck: () => state.stuck++,
   })
   const entered: string[] = []
-  let newest: Place | undefined
+  let newest: Slot | undefined
   const take = (
     who: string,
     { rank = 'first', client = '', signal = new AbortController().signal }: Wish = {},
-  ): Promise<Place> => {
-    const taking = places.take({ rank, client }, clock.monotonic() + patienceMs, signal)
+  ): Promise<Slot> => {
+    const taking = slots.take({ rank, client }, clock.monotonic() + patienceMs, signal)
     taking.then(
-      (place) => {
+      (slot) => {
         entered.push(who)
-        newest = place
+        newest = slot
       },
       () => {},
     )
     return taking
   }
   const fill = (count: number) => Promise.all(Array.from({ length: count }, () => take('first')))
-  return { clock, places, state, entered, take, fill, latest: () => newest }
+  return { clock, slots, state, entered, take, fill, latest: () => newest }
 }
 
 const settled = (promise: Promise<unknown>): Promise<string> =>
@@ -53,13 +53,13 @@ const settled = (promise: Promise<unknown>): Promise<string> =>
     new Promise<string>((resolve) => setImmediate(() => resolve('waits'))),
   ])
 
-describe('the line', () => {
-  test('no more are asked at once than there are places, and the next goes as one leaves', async () => {
-    const { places, take, fill } = make({ most: 2 })
+describe('the queue', () => {
+  test('no more are asked at once than there are slots, and the next goes as one leaves', async () => {
+    const { slots, take, fill } = make({ most: 2 })
     const [one] = await fill(2)
     const third = take('third')
     assert.equal(await settled(third), 'waits')
-    assert.deepEqual([places.taken, places.inLine], [2, 1])
+    assert.deepEqual([slots.taken, slots.queued], [2, 1])
     one?.leave()
     assert.equal(await settled(third), 'entered')
   })
@@ -69,44 +69,44 @@ describe('the line', () => {
     const first = await fill(2)
     entered.length = 0
     const waiting = [take('search', { rank: 'search' }), take('reader 1'), take('reader 2')]
-    for (const place of first) place.leave()
+    for (const slot of first) slot.leave()
     await clock.advance(0)
-    for (const place of await Promise.all(waiting.slice(1))) place.leave()
+    for (const slot of await Promise.all(waiting.slice(1))) slot.leave()
     await clock.advance(0)
     assert.deepEqual(entered, ['reader 1', 'reader 2', 'search'])
   })
 
-  test('what has begun is finished first, and one of four places is for who has not', async () => {
+  test('what has begun is finished first, and one of four slots is for who has not', async () => {
     const { clock, take, entered, latest } = make({ most: 1, lateMs: 60_000 })
-    let place = await take('now')
+    let slot = await take('now')
     entered.length = 0
     for (let count = 0; count < 6; count++) take('begun', { rank: 'begun' }).catch(() => {})
     take('first').catch(() => {})
     take('again', { rank: 'again' }).catch(() => {})
     const order: string[] = []
     for (let turn = 0; turn < 8; turn++) {
-      place.leave()
+      slot.leave()
       await clock.advance(0)
       order.push(...entered.splice(0))
-      place = latest() as Place
+      slot = latest() as Slot
     }
     assert.deepEqual(order, ['begun', 'begun', 'begun', 'first', 'begun', 'begun', 'begun', 'again'])
   })
 
   test('clients take turns: a single want of one does not wait behind five hundred of another', async () => {
     const { clock, take, entered, latest } = make({ most: 1, lateMs: 60_000 })
-    const place = await take('now', { client: 'many' })
+    const slot = await take('now', { client: 'many' })
     entered.length = 0
     for (let count = 0; count < 500; count++) take('many', { client: 'many' }).catch(() => {})
     take('single', { client: 'single' }).catch(() => {})
-    place.leave()
+    slot.leave()
     await clock.advance(0)
     latest()?.leave()
     await clock.advance(0)
     assert.deepEqual(entered, ['many', 'single'])
   })
 
-  test('a place is given up when it comes too late for an answer: the client is told when to come back', async () => {
+  test('a slot is given up when it comes too late for an answer: the client is told when to come back', async () => {
     const { clock, take, fill } = make({ most: 1 })
     await fill(1)
     const late = take('late')
@@ -115,8 +115,8 @@ describe('the line', () => {
     await refused
   })
 
-  test('who leaves the line takes no place', async () => {
-    const { places, take, fill } = make({ most: 1 })
+  test('who leaves the queue takes no slot', async () => {
+    const { slots, take, fill } = make({ most: 1 })
     const [one] = await fill(1)
     const controller = new AbortController()
     const gone = take('gone', { signal: controller.signal })
@@ -125,17 +125,17 @@ describe('the line', () => {
     assert.equal(await settled(gone), 'cancelled')
     one?.leave()
     assert.equal(await settled(stays), 'entered')
-    assert.equal(places.taken, 1)
+    assert.equal(slots.taken, 1)
   })
 
   test('an upstream that goes out sends away those who came before that moment, and no others', async () => {
-    const { clock, places, take, fill } = make({ most: 1 })
+    const { clock, slots, take, fill } = make({ most: 1 })
     await fill(1)
     const before = take('before')
     const turnedAt = clock.monotonic()
     await clock.advance(1)
     const after = take('after')
-    places.flush(turnedAt, () => new Failure('unavailable', 'it is out', { source: 'upstream' }))
+    slots.flush(turnedAt, () => new Failure('unavailable', 'it is out', { source: 'upstream' }))
     assert.deepEqual([await settled(before), await settled(after)], ['unavailable', 'waits'])
   })
 
@@ -153,22 +153,22 @@ describe('the line', () => {
 })
 
 describe('searches', () => {
-  test('have a share of the places while readers come, and most of them while nobody does', async () => {
-    const { places, take } = make({ most: 16 })
+  test('have a share of the slots while readers come, and most of them while nobody does', async () => {
+    const { slots, take } = make({ most: 16 })
     for (let count = 0; count < 20; count++) take('search', { rank: 'search' }).catch(() => {})
-    assert.equal(places.taken, 12)
+    assert.equal(slots.taken, 12)
     assert.equal(await settled(take('reader')), 'entered')
   })
 
-  test('a question that takes long while others are answered is a search: its place is free for readers', async () => {
-    const { clock, places, take, fill } = make({ most: 20 })
+  test('a question that takes long while others are answered is a search: its slot is free for readers', async () => {
+    const { clock, slots, take, fill } = make({ most: 20 })
     await fill(16)
     const waits = take('reader')
     await clock.advance(300)
     assert.equal(await settled(waits), 'waits')
-    places.alive(clock.monotonic(), 2)
+    slots.alive(clock.monotonic(), 2)
     assert.equal(await settled(waits), 'entered')
-    assert.equal(places.taken, 17)
+    assert.equal(slots.taken, 17)
   })
 
   test('where nobody was answered meanwhile, the upstream is looked at, and no question is taken for a search', async () => {
@@ -181,23 +181,23 @@ describe('searches', () => {
   })
 
   test('what an upstream was asked before it went out is not in the way when it is back', async () => {
-    const { places, take, fill } = make({ most: 20 })
+    const { slots, take, fill } = make({ most: 20 })
     await fill(16)
     const waits = take('reader')
     assert.equal(await settled(waits), 'waits')
-    places.setAside()
-    places.look()
+    slots.setAside()
+    slots.look()
     assert.equal(await settled(waits), 'entered')
   })
 
   test('a search is let go for a reader after two seconds and no sooner; that is no absence: it had less than its time', async () => {
-    const { clock, take, places } = make({ most: 4 })
+    const { clock, take, slots } = make({ most: 4 })
     const searches = await Promise.all([1, 2, 3].map(() => take('search', { rank: 'search' })))
     const fourth = await take('reader')
     const reader = take('reader')
     await clock.advance(1_900)
     assert.ok(searches.every(({ signal }) => !signal.aborted))
-    places.alive(clock.monotonic(), 2)
+    slots.alive(clock.monotonic(), 2)
     await clock.advance(200)
     const gone = searches.filter(({ signal }) => signal.aborted)
     assert.ok(gone.length > 0)
