@@ -39,19 +39,11 @@ export type MakeOptions = {
 export async function makeGateway({ config, log, clock, kept, own }: MakeOptions): Promise<Made> {
   const latest = log ?? createLog(config.log.level)
   const lease = kept.lease()
-  const logs = lease.take('log', [], () => ({ newest: latest }))
+  const logs = lease.take('log', [], () => createLogOfNewest(latest))
   try {
-    const newest: Log = (...line) => logs.newest(...line)
-    const whole = {
-      config,
-      clock,
-      lease,
-      own,
-      folders: processFolders,
-      log: Object.assign(newest, { lost: () => logs.newest.lost?.() ?? 0 }),
-    }
+    const whole = { config, clock, lease, own, folders: processFolders, log: logs.log }
     const { begin, reader, ...parts } = await putTogether(whole)
-    logs.newest = latest
+    logs.follow(latest)
     begin()
     return {
       ...parts,
@@ -64,6 +56,21 @@ export async function makeGateway({ config, log, clock, kept, own }: MakeOptions
   } catch (error) {
     await lease.end().catch((cause: unknown) => latest('error', 'gateway.close', { error: String(cause) }))
     throw error
+  }
+}
+
+/**
+ * Writes to the log of the newest gateway. One for all gateways that follow one another, and made apart from each: the parts
+ * that outlive a gateway hold this log, and must not hold that gateway by it.
+ */
+function createLogOfNewest(first: Log): { readonly log: Log; follow(latest: Log): void } {
+  let newest = first
+  const log: Log = (...line) => newest(...line)
+  return {
+    log: Object.assign(log, { lost: () => newest.lost?.() ?? 0 }),
+    follow(latest) {
+      newest = latest
+    },
   }
 }
 

@@ -37,7 +37,7 @@ export function wireAdmin(
   const { pool, hot, retrieval, names, denials } = reading
   const { requests, fastPath, limits } = front
   const { stack, guards, corrupt } = tiers
-  const loop = whole.lease.take('loop', [], watchLoop, (watch) => watch.close())
+  const loop = takeLoop(whole)
   const metrics = createMetrics()
   const denylists = denials.lists
   const { log } = whole
@@ -90,6 +90,9 @@ export function wireAdmin(
     },
   }
 }
+
+/** Taken apart from `wireAdmin`: what outlives this gateway must not hold what was wired beside it. */
+const takeLoop = ({ lease }: Whole) => lease.take('loop', [], watchLoop, (watch) => watch.close())
 
 const checkProvider = (whole: Whole, provider: Provider): Checks =>
   takeChecks(whole, provider, { name: `provider ${provider.name}`, look: (signal) => provider.probe(signal) })
