@@ -1,7 +1,7 @@
 // `cidgate check`: everything that can be checked in a configuration without contacting other machines.
 import { accessSync, constants } from 'node:fs'
 import { ConfigError } from '../config/complaints.ts'
-import { type Config, loadWithPlaces, located } from '../config/load.ts'
+import { type Config, loadWithPositions, located } from '../config/load.ts'
 import { codeOf } from '../config/substitute.ts'
 import { systemClock } from '../core/clock.ts'
 import { silentLog } from '../core/log.ts'
@@ -13,14 +13,14 @@ import { nothingOfItsOwn } from '../wiring/whole.ts'
 
 /** Throws a ConfigError. */
 export async function checkCommand(file: string): Promise<number> {
-  const { config, places } = loadWithPlaces(file)
-  located(() => schemasOf(config), places)
+  const { config, positionOf } = loadWithPositions(file)
+  located(() => schemasOf(config), positionOf)
   const missing = config.denylists.flatMap((list, index) => {
     const why = /^https?:/.test(list) ? undefined : whyUnreadable(list)
     const what = `${list} cannot be read: ${why} (expected a file or a URL)`
     return why === undefined ? [] : [{ path: ['denylists', index], what }]
   })
-  if (missing.length > 0) throw new ConfigError(missing, places)
+  if (missing.length > 0) throw new ConfigError(missing, positionOf)
   process.stdout.write(`${file}: valid\n`)
   for (const note of await notes(config)) process.stdout.write(`note: ${note}\n`)
   return 0

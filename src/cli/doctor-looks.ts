@@ -23,7 +23,7 @@ export async function lookAtAll(config: Config): Promise<number> {
   const { through } = config.upload
   const lease = createKept().lease()
   const whole = { config, clock, log: silentLog, lease, folders: processFolders, own: nothingOfItsOwn }
-  const { providers, tiers, members } = wireBackends(whole)
+  const { providers, tiers, upstreams: wired } = wireBackends(whole)
   const must: Looked[] = [
     { name: `data ${config.data}`, look: () => isWritable(config.data) },
     ...tiers.map((tier) => ({ name: `tier ${tier.name}`, look: async (own: AbortSignal) => tier.probe?.(own) })),
@@ -41,7 +41,7 @@ export async function lookAtAll(config: Config): Promise<number> {
     })),
     ...providers.map((one) => ({ name: `provider ${one.name}`, look: (own: AbortSignal) => one.probe(own) })),
   ]
-  const upstreams: Looked[] = members.map(({ upstream, of }) => ({
+  const upstreams: Looked[] = wired.map(({ upstream, of }) => ({
     name: of === undefined ? `upstream ${upstream.name}` : `reading back from ${of}`,
     async look(own) {
       const { usable, findings } = await upstream.probe(own)
@@ -53,7 +53,7 @@ export async function lookAtAll(config: Config): Promise<number> {
     for (const check of [...needed, ...asked]) process.stdout.write(`${lineOf(check)}\n`)
     for (const note of await notes(whole)) process.stdout.write(`note ${note}\n`)
     // Upstreams that only read back from providers do not count: they have little of what is not here.
-    const others = asked.filter((_, index) => members[index]?.of === undefined)
+    const others = asked.filter((_, index) => wired[index]?.of === undefined)
     const isAsking = others.length === 0 || others.some(({ ok }) => ok)
     if (!isAsking) process.stdout.write('no upstream can be used: only content that is stored here can be read\n')
     if (![...needed, ...asked].every(({ ok }) => ok))

@@ -4,23 +4,23 @@ import { z } from 'zod'
 
 export type Path = readonly PropertyKey[]
 
-/** A mistake in the whole configuration, at one key, or at a place of the file. */
+/** A mistake in the whole configuration, at one key, or at a position of the file. */
 export type Complaint =
   | string
   | { readonly path: Path; readonly what: string }
-  | { readonly place: string; readonly what: string }
+  | { readonly position: string; readonly what: string }
 
-/** The place of a value in the file, where it is known: `cidgate.yaml:3:9`. */
-export type Places = (path: Path) => string | undefined
+/** The position of a value in the file, where it is known: `cidgate.yaml:3:9`. */
+export type PositionOf = (path: Path) => string | undefined
 
 /** A configuration that cannot be used. `lines` names each mistake, with the path of its key. */
 export class ConfigError extends Error {
   readonly complaints: readonly Complaint[]
-  /** One for each mistake, without its place. */
+  /** One for each mistake, without its position. */
   readonly lines: readonly string[]
 
-  constructor(complaints: readonly Complaint[], places: Places = () => undefined) {
-    super(complaints.map((one) => `${lineOf(one)}${placeOf(one, places)}`).join('\n'))
+  constructor(complaints: readonly Complaint[], positionOf: PositionOf = () => undefined) {
+    super(complaints.map((one) => `${lineOf(one)}${positionIn(one, positionOf)}`).join('\n'))
     this.name = 'ConfigError'
     this.complaints = complaints
     this.lines = complaints.map(lineOf)
@@ -32,9 +32,9 @@ function lineOf(one: Complaint): string {
   return `config: ${'path' in one ? `${keyPath(one.path)}: ` : ''}${one.what}`
 }
 
-function placeOf(one: Complaint, places: Places): string {
-  const place = typeof one === 'string' ? undefined : 'place' in one ? one.place : places(one.path)
-  return place === undefined ? '' : ` [${place}]`
+function positionIn(one: Complaint, positionOf: PositionOf): string {
+  const position = typeof one === 'string' ? undefined : 'position' in one ? one.position : positionOf(one.path)
+  return position === undefined ? '' : ` [${position}]`
 }
 
 type Issue = z.core.$ZodIssue

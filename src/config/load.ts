@@ -1,7 +1,7 @@
 // Turns a YAML file, the environment and the defaults into one frozen Config, or a ConfigError with every mistake. It
 // reads only the files named in it; whether addresses and stores answer is checked later.
 import { resolve } from 'node:path'
-import { ConfigError, complaints, knownKeys, type Places } from './complaints.ts'
+import { ConfigError, complaints, knownKeys, type PositionOf } from './complaints.ts'
 import { shipped } from './package.ts'
 import { type Beside, type Config, configSchema, configSchemaBeside } from './schema.ts'
 import { type Environment, substitute } from './substitute.ts'
@@ -9,30 +9,30 @@ import { readYaml } from './yaml.ts'
 
 export type { Config, ConfigInput, Parsed } from './schema.ts'
 
-/** Without a file: `CIDGATE_CONFIG`, or else the default that is shipped. A mistake is told with its place in the file. */
+/** Without a file: `CIDGATE_CONFIG`, or else the default that is shipped. A mistake is told with its position in the file. */
 export const loadConfig = (file: string | undefined, environment: Environment = process.env): Config =>
-  loadWithPlaces(file, environment).config
+  loadWithPositions(file, environment).config
 
-/** The same, with the places of values, for mistakes that are found later. */
-export function loadWithPlaces(
+/** The same, with the positions of values, for mistakes that are found later. */
+export function loadWithPositions(
   file: string | undefined,
   environment: Environment = process.env,
-): { readonly config: Config; readonly places: Places } {
+): { readonly config: Config; readonly positionOf: PositionOf } {
   const named = file ?? (environment.CIDGATE_CONFIG || undefined)
   const read = readYaml(named ?? shipped('config/default.yaml'))
-  const places: Places = (path) => {
+  const positionOf: PositionOf = (path) => {
     const outside = fromOutside.find(({ key, name }) => key === path[0] && environment[name])
-    return outside?.name ?? read.places(path)
+    return outside?.name ?? read.positionOf(path)
   }
-  return { config: located(() => parseConfig(read.tree, environment), places), places }
+  return { config: located(() => parseConfig(read.tree, environment), positionOf), positionOf }
 }
 
-/** Adds places to the mistakes that `work` reports. */
-export function located<T>(work: () => T, places: Places): T {
+/** Adds positions to the mistakes that `work` reports. */
+export function located<T>(work: () => T, positionOf: PositionOf): T {
   try {
     return work()
   } catch (error) {
-    throw error instanceof ConfigError ? new ConfigError(error.complaints, places) : error
+    throw error instanceof ConfigError ? new ConfigError(error.complaints, positionOf) : error
   }
 }
 

@@ -1,10 +1,10 @@
-// Reads a YAML file as plain values, with the place of each.
+// Reads a YAML file as plain values, with the position of each.
 import { readFileSync } from 'node:fs'
 import { type Document, isCollection, isMap, isNode, isPair, isScalar, LineCounter, parseDocument } from 'yaml'
-import { ConfigError, type Path, type Places } from './complaints.ts'
+import { ConfigError, type Path, type PositionOf } from './complaints.ts'
 import { codeOf } from './substitute.ts'
 
-export type Read = { readonly tree: unknown; readonly places: Places }
+export type Read = { readonly tree: unknown; readonly positionOf: PositionOf }
 
 /** Throws a ConfigError for a missing file or invalid YAML. */
 export function readYaml(file: string | URL): Read {
@@ -19,18 +19,18 @@ export function readYaml(file: string | URL): Read {
   if (firsts.length > 0) {
     throw new ConfigError(
       firsts.map(({ line, col, message }) => ({
-        place: `${file}:${line}:${col}`,
+        position: `${file}:${line}:${col}`,
         what: `line ${line}, column ${col}: ${message.replaceAll('\n', ' ')} (expected YAML)`,
       })),
     )
   }
-  const places: Places = (path) => {
+  const positionOf: PositionOf = (path) => {
     const at = offsetOf(document, path)
     if (at === undefined) return undefined
     const { line, col } = lines.linePos(at)
     return `${file}:${line}:${col}`
   }
-  return { tree: plain(document), places }
+  return { tree: plain(document), positionOf }
 }
 
 function plain(document: Document): unknown {

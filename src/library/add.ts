@@ -51,7 +51,7 @@ export function createAdd(deps: AddDeps): (source: AddSource, options?: AddOptio
   }
 }
 
-/** It has its place until it is settled, also for a program that waits no more. */
+/** It has its slot until it is settled, also for a program that waits no more. */
 async function begin(
   { uploads, schemas, through }: AddDeps,
   source: AddSource,
@@ -64,15 +64,15 @@ async function begin(
   if (schema !== undefined && !schemas.names.includes(schema))
     throw malformed(`there is no schema ${JSON.stringify(schema)}; there are ${schemas.names.join(', ')}`)
   const pieces = piecesOf(source)
-  const place = await uploads.enter(client, signal)
+  const slot = await uploads.enter(client, signal)
   try {
     return await uploads.add(pieces, {
-      place,
+      slot,
       ...(signal && { signal }),
       ...(schema !== undefined && { check: schemas.check(schema) }),
     })
   } finally {
-    place.leave()
+    slot.leave()
   }
 }
 

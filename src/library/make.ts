@@ -78,10 +78,10 @@ type Together = Omit<Made, 'close' | 'get'> & Pick<Admin, 'begin'> & { readonly 
 
 async function putTogether(whole: Whole): Promise<Together> {
   const folder = await ownDataFolder(whole)
-  const { providers, tiers: bare, members } = wireBackends(whole)
+  const { providers, tiers: bare, upstreams } = wireBackends(whole)
   const left = await openLeft(whole)
   const tiers = wireTiers(whole, bare, { providers, left, spools: folder.part(createSpools) })
-  const reading = await wireReading(whole, { ...tiers, members })
+  const reading = await wireReading(whole, { ...tiers, upstreams })
   const shared = wirePublic(whole)
   const writing = wireUploads(whole, { folder, providers, left, reading, ...shared })
   const front = wireFront(whole, reading, { ...shared, routes: writing.routes, stack: tiers.stack })

@@ -4,7 +4,7 @@ import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { CID } from 'multiformats/cid'
 import { makeFolder, namesIn, orIfGone, writeDurably } from '../core/files.ts'
-import { type Entry, readEntry } from './spool/journal.ts'
+import { type JournalEntry, readEntry } from './spool/journal.ts'
 
 export type LeftBehind = {
   readonly provider: string
@@ -101,7 +101,7 @@ export async function countWaiting(data: string): Promise<number> {
 }
 
 /** Open entries and finished records, read only: another process may be using the folder. */
-async function* entriesIn(data: string, signal: AbortSignal | undefined): AsyncGenerator<Entry> {
+async function* entriesIn(data: string, signal: AbortSignal | undefined): AsyncGenerator<JournalEntry> {
   // An open entry may be finished a moment later, belong to a repeated upload, or be listed twice while it is rewritten.
   const open = new Set<string>()
   for await (const file of filesBelow(join(data, 'journal', 'open'))) {
@@ -119,7 +119,7 @@ async function* entriesIn(data: string, signal: AbortSignal | undefined): AsyncG
     }
 }
 
-const entryIn = async (file: string): Promise<Entry | undefined> =>
+const entryIn = async (file: string): Promise<JournalEntry | undefined> =>
   readEntry(await orIfGone(readFile(file, 'utf8'), ''))
 
 async function* filesBelow(folder: string): AsyncGenerator<string> {

@@ -13,7 +13,7 @@ import { type Confirmation, createConfirmation } from './confirm/confirm.ts'
 import { type Everywhere, fillTiers } from './confirm/fill-tiers.ts'
 import { busy, diskFailure, nobodyKeeps } from './failures.ts'
 import { createGenerations } from './generations.ts'
-import { type Admission, createAdmission, type Place } from './intake/admission.ts'
+import { type Admission, createAdmission, type UploadSlot } from './intake/admission.ts'
 import { type PartName, type ReceiveLimits, type ReceiveOptions, receive } from './intake/receive.ts'
 import { bounded } from './intake/source.ts'
 import { type Added, createSpooling, type SpooledFile } from './intake/spooling.ts'
@@ -55,8 +55,8 @@ export type AddOptions = {
   readonly look?: (part: PartName) => void
   /** Only computes the CID; keeps nothing. */
   readonly isOnlyHashed?: boolean
-  /** The place that `enter` gave it. */
-  readonly place?: Place
+  /** The slot that `enter` gave it. */
+  readonly slot?: UploadSlot
   /** Ends an upload whose bytes do not come from a request. */
   readonly signal?: AbortSignal
   /** The gateways that it came through (CDN-Loop), for thin mode, which forwards it. */
@@ -65,14 +65,14 @@ export type AddOptions = {
 
 export interface Uploads {
   readonly maxBytes: number
-  /** Admits an upload of this client, or rejects with the reason. Call it before reading a byte, and leave the place after. */
-  enter(client: string, signal?: AbortSignal): Promise<Place>
+  /** Admits an upload of this client, or rejects with the reason. Call it before reading a byte, and leave the slot after. */
+  enter(client: string, signal?: AbortSignal): Promise<UploadSlot>
   /** One result for each `data` part, in order, each held by enough providers. */
   receive(request: IncomingMessage, options?: AddOptions): Promise<Added[]>
   /** The same for bytes that do not come from a request. */
   add(bytes: AsyncIterable<Uint8Array>, options?: AddOptions): Promise<Added>
   /** The same for a DAG that exists already: every proved block of it, in any order. */
-  keep(root: CID, blocks: AsyncIterable<Block>, place?: Place): Promise<void>
+  keep(root: CID, blocks: AsyncIterable<Block>, slot?: UploadSlot): Promise<void>
   readonly confirmation: Pick<Confirmation, 'open' | 'giveUp'>
   readonly journal: Pick<Journal, 'record' | 'records'>
   readonly admission: Pick<Admission, 'uploads' | 'waiting' | 'bytes'>
@@ -152,8 +152,8 @@ export function createUploads(options: UploadsOptions): Uploads {
       await open
       const spooled: SpooledFile[] = []
       try {
-        const { parts, place } = own
-        const receiving = { ...limits, clock, signal: closing.signal, place, ...(parts && { parts }) }
+        const { parts, slot } = own
+        const receiving = { ...limits, clock, signal: closing.signal, slot, ...(parts && { parts }) }
         // No provider gets anything before the whole body has arrived and is well formed.
         const all = await receive(request, receiving, async (bytes, _signal, part) => {
           own.look?.(part)
@@ -171,13 +171,13 @@ export function createUploads(options: UploadsOptions): Uploads {
     async add(bytes, own = {}) {
       await open
       const signals = [closing.signal, ...(own.signal ? [own.signal] : [])]
-      const source = bounded(bytes, { ...limits, clock, signals, place: own.place })
+      const source = bounded(bytes, { ...limits, clock, signals, slot: own.slot })
       const [added] = await confirmed([await spoolFile(source, own)])
       return added as Added
     },
-    async keep(root, blocks, place) {
+    async keep(root, blocks, slot) {
       await open
-      const spooled = await spoolDag(root, blocks, place)
+      const spooled = await spoolDag(root, blocks, slot)
       await confirmed([spooled])
     },
     confirmation,

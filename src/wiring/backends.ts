@@ -11,7 +11,7 @@ import { Failure } from '../core/failure.ts'
 import { createUpstreamHealth, type UpstreamHealth } from '../retrieval/health/upstream-health.ts'
 import type { Whole } from './whole.ts'
 
-export type Member = {
+export type WiredUpstream = {
   readonly upstream: Upstream
   /** The name of the provider that it reads back from, if it was made from that provider's configuration. */
   readonly of: string | undefined
@@ -24,7 +24,7 @@ export type Backends = {
   readonly providers: readonly Provider[]
   /** The fastest first, as configured; neither guarded nor proved. */
   readonly tiers: readonly Tier[]
-  readonly members: readonly Member[]
+  readonly upstreams: readonly WiredUpstream[]
 }
 
 export function wireBackends(whole: Whole): Backends {
@@ -33,17 +33,20 @@ export function wireBackends(whole: Whole): Backends {
   return {
     providers: [...pinning.providers.map((entry) => takeProvider(whole, entry)), ...own.providers],
     tiers: [...cache.tiers.map((entry) => takeTier(whole, entry)), ...own.tiers],
-    members: [
-      ...retrieval.upstreams.map((entry) => takeMember(whole, { ...entry, of: undefined })),
-      ...own.upstreams.map((upstream) => takeOwnMember(whole, upstream)),
-      ...readBacks(whole).map((entry) => takeMember(whole, entry)),
+    upstreams: [
+      ...retrieval.upstreams.map((entry) => takeUpstream(whole, { ...entry, of: undefined })),
+      ...own.upstreams.map((upstream) => takeOwnUpstream(whole, upstream)),
+      ...readBacks(whole).map((entry) => takeUpstream(whole, entry)),
     ],
   }
 }
 
-type Entry = { readonly use: string; readonly name: string; readonly options: unknown }
+type ConfiguredBackend = { readonly use: string; readonly name: string; readonly options: unknown }
 
-function takeProvider({ config, clock, log, lease, folders }: Whole, { use, name, options }: Entry): Provider {
+function takeProvider(
+  { config, clock, log, lease, folders }: Whole,
+  { use, name, options }: ConfiguredBackend,
+): Provider {
   const { data, retrieval } = config
   const { userAgent } = retrieval
   return lease.take(
@@ -54,7 +57,7 @@ function takeProvider({ config, clock, log, lease, folders }: Whole, { use, name
   )
 }
 
-function takeTier({ config, clock, log, lease }: Whole, { use, name, options }: Entry): Tier {
+function takeTier({ config, clock, log, lease }: Whole, { use, name, options }: ConfiguredBackend): Tier {
   const { data, retrieval } = config
   const { userAgent } = retrieval
   return lease.take(
@@ -66,7 +69,7 @@ function takeTier({ config, clock, log, lease }: Whole, { use, name, options }: 
 }
 
 /** With what is known of it: how quick it is, what it may be asked, when again. */
-function takeMember(whole: Whole, entry: UpstreamEntry & { readonly of: string | undefined }): Member {
+function takeUpstream(whole: Whole, entry: UpstreamEntry & { readonly of: string | undefined }): WiredUpstream {
   const { config, clock, log, lease } = whole
   const { use, name, options, perMinute, perCidPerMinute, of } = entry
   const { userAgent } = config.retrieval
@@ -75,22 +78,22 @@ function takeMember(whole: Whole, entry: UpstreamEntry & { readonly of: string |
     [use, name, options, perMinute, perCidPerMinute, of, userAgent],
     () => {
       const upstream = kindOf(upstreamKinds, use).create(options, { name, userAgent, log, clock })
-      return memberOf(whole, upstream, { perMinute, perCidPerMinute, of })
+      return wireUpstream(whole, upstream, { perMinute, perCidPerMinute, of })
     },
     ({ upstream }) => upstream.close(),
   )
 }
 
-const takeOwnMember = (whole: Whole, upstream: Upstream): Member =>
+const takeOwnUpstream = (whole: Whole, upstream: Upstream): WiredUpstream =>
   whole.lease.take('upstream', [upstream], () =>
-    memberOf(whole, upstream, { perMinute: undefined, perCidPerMinute: undefined, of: undefined }),
+    wireUpstream(whole, upstream, { perMinute: undefined, perCidPerMinute: undefined, of: undefined }),
   )
 
-function memberOf(
+function wireUpstream(
   { clock, log }: Whole,
   upstream: Upstream,
-  rest: Pick<Member, 'of' | 'perMinute' | 'perCidPerMinute'>,
-): Member {
+  rest: Pick<WiredUpstream, 'of' | 'perMinute' | 'perCidPerMinute'>,
+): WiredUpstream {
   const { perMinute, perCidPerMinute } = rest
   const { connections } = upstream.traits
   const health = createUpstreamHealth({ name: upstream.name, clock, log, connections, perMinute, perCidPerMinute })
@@ -99,19 +102,19 @@ function memberOf(
 
 type UpstreamEntry = Config['retrieval']['upstreams'][number]
 
-/** What providers hold is read from themselves, but where the operator named the same place as an upstream already. */
+/** What providers hold is read from themselves, but where the operator named the same address as an upstream already. */
 function readBacks({ config, own }: Whole): (UpstreamEntry & { readonly of: string })[] {
   const { pinning, retrieval } = config
   const names = new Set([...retrieval.upstreams, ...own.upstreams].map(({ name }) => name))
-  const places = new Set(retrieval.upstreams.map(placeOf))
+  const addresses = new Set(retrieval.upstreams.map(addressOf))
   return pinning.providers.flatMap(({ use: provider, name: of, options: said }) => {
     const found = readBackOf({ use: provider, options: said })
     if (!found || found === 'by itself') return []
     const { use, perMinute, perCidPerMinute } = found
     const options = kindOf(upstreamKinds, use).options.parse(found.options)
-    const place = placeOf({ use, options })
-    if (places.has(place)) return []
-    places.add(place)
+    const address = addressOf({ use, options })
+    if (addresses.has(address)) return []
+    addresses.add(address)
     let name = of
     while (names.has(name)) name = `provider-${name}`
     names.add(name)
@@ -123,20 +126,23 @@ function readBacks({ config, own }: Whole): (UpstreamEntry & { readonly of: stri
 export function readBackOf({
   use,
   options,
-}: Pick<Entry, 'use' | 'options'>): ReadBack | false | undefined | 'by itself' {
+}: Pick<ConfiguredBackend, 'use' | 'options'>): ReadBack | false | undefined | 'by itself' {
   const { readBack } = kindOf(providerKinds, use)
   return readBack ? readBack(options) : 'by itself'
 }
 
-/** Two entries with the same place are the same upstream, even with different deadlines. */
-function placeOf({ use, options }: { readonly use: string; readonly options: unknown }): string {
+/** Two entries with the same address are the same upstream, even with different deadlines. */
+function addressOf({ use, options }: { readonly use: string; readonly options: unknown }): string {
   const { url = '', headers = {} } = options as { url?: string; headers?: Readonly<Record<string, string>> }
   const sent = Object.entries(headers).map(([name, value]) => [name.toLowerCase(), value])
   return JSON.stringify([use, new URL(url).href.replace(/\/+$/, ''), sent.sort()])
 }
 
 /** What providers that are configured no more left on this machine. */
-export async function leftStores({ data, pinning }: Config): Promise<(Entry & { readonly place: string })[]> {
+export async function leftStores({
+  data,
+  pinning,
+}: Config): Promise<(ConfiguredBackend & { readonly place: string })[]> {
   const all = Object.values(providerKinds).map(async ({ use, left }) => {
     const configured = pinning.providers.filter((one) => one.use === use).map(({ options }) => options)
     return ((await left?.(data, configured)) ?? []).map((store, index) => ({

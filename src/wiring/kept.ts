@@ -24,23 +24,23 @@ export interface Lease {
   end(): Promise<void>
 }
 
-type Entry = { readonly kind: string; readonly part: object; readonly close: () => unknown; users: number }
+type KeptPart = { readonly kind: string; readonly part: object; readonly close: () => unknown; users: number }
 
 export function createKept(): Kept {
-  const entries = new Map<string, Entry>()
+  const parts = new Map<string, KeptPart>()
   const { spell, number } = createSpelling()
 
   return {
     lease() {
-      const taken = new Map<string, Entry>()
+      const taken = new Map<string, KeptPart>()
       let ending: Promise<void> | undefined
 
       async function letGo(): Promise<void> {
-        const unused = [...taken].reverse().flatMap(([key, entry]) => {
-          entry.users--
-          if (entry.users > 0) return []
-          entries.delete(key)
-          return [entry]
+        const unused = [...taken].reverse().flatMap(([key, kept]) => {
+          kept.users--
+          if (kept.users > 0) return []
+          parts.delete(key)
+          return [kept]
         })
         taken.clear()
         const failed: unknown[] = []
@@ -60,18 +60,18 @@ export function createKept(): Kept {
         ): Part {
           if (ending !== undefined) throw new Error(`a ${kind} is taken for a gateway that has ended`)
           const key = `${kind} ${spell(of)}`
-          let entry = entries.get(key)
-          if (!entry) {
+          let kept = parts.get(key)
+          if (!kept) {
             const part = make()
             number(part)
-            entry = { kind, part, close: () => close(part), users: 0 }
-            entries.set(key, entry)
+            kept = { kind, part, close: () => close(part), users: 0 }
+            parts.set(key, kept)
           }
           if (!taken.has(key)) {
-            taken.set(key, entry)
-            entry.users++
+            taken.set(key, kept)
+            kept.users++
           }
-          return entry.part as Part
+          return kept.part as Part
         },
         end() {
           ending ??= letGo()
@@ -83,12 +83,12 @@ export function createKept(): Kept {
 }
 
 /** Those of one kind that stand side by side: they do not wait for one another. */
-function runs(entries: readonly Entry[]): Entry[][] {
-  const all: Entry[][] = []
-  for (const entry of entries) {
+function runs(parts: readonly KeptPart[]): KeptPart[][] {
+  const all: KeptPart[][] = []
+  for (const kept of parts) {
     const last = all.at(-1)
-    if (last?.[0]?.kind === entry.kind) last.push(entry)
-    else all.push([entry])
+    if (last?.[0]?.kind === kept.kind) last.push(kept)
+    else all.push([kept])
   }
   return all
 }

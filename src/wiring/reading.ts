@@ -13,7 +13,7 @@ import type { Retrieval } from '../retrieval/session.ts'
 import type { TierStack } from '../retrieval/tiers/stack.ts'
 import { createPool, type Pool } from '../retrieval/upstreams/pool.ts'
 import { startProbes } from '../retrieval/upstreams/probes.ts'
-import type { Member } from './backends.ts'
+import type { WiredUpstream } from './backends.ts'
 import { type Denials, wireDenials } from './denials.ts'
 import type { Whole } from './whole.ts'
 
@@ -33,8 +33,8 @@ export async function wireReading(
   {
     stack,
     shelves,
-    members,
-  }: { readonly stack: TierStack; readonly shelves: readonly Shelf[]; readonly members: readonly Member[] },
+    upstreams,
+  }: { readonly stack: TierStack; readonly shelves: readonly Shelf[]; readonly upstreams: readonly WiredUpstream[] },
 ): Promise<Reading> {
   const { config, clock, log, lease } = whole
   const { deadline, hedge, probeEvery } = config.retrieval
@@ -43,11 +43,11 @@ export async function wireReading(
   const denials = await wireDenials(whole)
   const pool = lease.take(
     'pool',
-    [members, hedge, patienceMs],
-    () => createPool({ members, hedge, clock, log, patienceMs }),
+    [upstreams, hedge, patienceMs],
+    () => createPool({ members: upstreams, hedge, clock, log, patienceMs }),
     (one) => one.close(),
   )
-  const retrieval = takeRetrieval(whole, { stack, pool, members })
+  const retrieval = takeRetrieval(whole, { stack, pool, upstreams })
   const names = takeNames(whole, { pool, shelves, denials })
   lease.take(
     'probes',
@@ -68,13 +68,13 @@ function takeReaders({ lease }: Whole, retrieval: Retrieval, { lists, visit }: D
 
 function takeRetrieval(
   { config, clock, log, lease }: Whole,
-  parts: { readonly stack: TierStack; readonly pool: Pool; readonly members: readonly Member[] },
+  parts: { readonly stack: TierStack; readonly pool: Pool; readonly upstreams: readonly WiredUpstream[] },
 ): Retrieval {
-  const { stack, pool, members } = parts
+  const { stack, pool, upstreams } = parts
   const { deadline, blockDeadline, keepLooking, readAhead } = config.retrieval
   const { first, most } = config.retrieval.notFound
   // A remembered absence holds only for the same upstreams: a new one may have the content.
-  const notFound = lease.take('not found', [members, first, most], () =>
+  const notFound = lease.take('not found', [upstreams, first, most], () =>
     createNotFoundMemory({ firstMs: first, mostMs: most, clock }),
   )
   return lease.take(

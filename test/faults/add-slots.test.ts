@@ -1,4 +1,4 @@
-// The threat: one address opens as many uploads as there are places and feeds each of them a little at a time. Who uploads in
+// The threat: one address opens as many uploads as there are slots and feeds each of them a little at a time. Who uploads in
 // earnest gets in at once, from elsewhere and from the same address.
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
@@ -8,7 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { boundary, multipart, post } from '../support/adding.ts'
 import { startGateway, type TestGateway } from '../support/gateway.ts'
 
-const places = 64
+const slots = 64
 const pieceMs = 100
 const pieceBytes = 205 // 2 KiB a second
 
@@ -45,9 +45,9 @@ async function add(url: string, client: string): Promise<number> {
 }
 
 async function withDrips(work: (gateway: TestGateway) => Promise<void>): Promise<void> {
-  const gateway = await startGateway({ config: { trustedProxies: ['127.0.0.1'], upload: { concurrency: places } } })
+  const gateway = await startGateway({ config: { trustedProxies: ['127.0.0.1'], upload: { concurrency: slots } } })
   let isOver = false
-  const drips = Array.from({ length: places }, () => drip(gateway.url, '203.0.113.1', () => isOver))
+  const drips = Array.from({ length: slots }, () => drip(gateway.url, '203.0.113.1', () => isOver))
   try {
     // Each of them has been at it for long enough to be known.
     await sleep(4000)
@@ -59,7 +59,7 @@ async function withDrips(work: (gateway: TestGateway) => Promise<void>): Promise
   }
 }
 
-describe(`${places} uploads of 2 KiB a second from one address`, () => {
+describe(`${slots} uploads of 2 KiB a second from one address`, () => {
   for (const [who, client] of [
     ['elsewhere', '203.0.113.2'],
     ['the same address', '203.0.113.1'],

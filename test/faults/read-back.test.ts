@@ -30,7 +30,7 @@ async function add(url: string, body: Uint8Array): Promise<string> {
   return (json['cids'] as [string])[0]
 }
 
-type Place = { readonly service: StandIn; readonly gateway: ProgrammableUpstream }
+type ReadBackService = { readonly service: StandIn; readonly gateway: ProgrammableUpstream }
 type Case = {
   readonly api: services.Api
   /** Its gateway gives files and nothing else. */
@@ -83,7 +83,7 @@ const cases: Readonly<Record<string, Case>> = {
   },
 }
 
-async function place({ api, plain = false }: Case): Promise<Place> {
+async function readBackService({ api, plain = false }: Case): Promise<ReadBackService> {
   const service = await started(startStandIn(api))
   const gateway = await started(startUpstream({ blocks: service.blocks, plain }))
   return { service, gateway }
@@ -92,7 +92,7 @@ async function place({ api, plain = false }: Case): Promise<Place> {
 for (const [name, one] of Object.entries(cases))
   describe(name, () => {
     test('an instance that never saw an upload reads it from its provider', async () => {
-      const { service, gateway } = await place(one)
+      const { service, gateway } = await readBackService(one)
       const provider = { name: 'home', ...one.provider({ url: service.url, gateway: gateway.url }) }
       const first = await start([provider])
       const bodies = one.plain ? [small] : [small, large]

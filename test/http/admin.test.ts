@@ -6,7 +6,7 @@ import { setImmediate } from 'node:timers/promises'
 import supertest from 'supertest'
 import type { Check } from '../../src/admin/checks.ts'
 import { readiness } from '../../src/admin/readiness.ts'
-import type { Entry } from '../../src/upload/spool/journal.ts'
+import type { JournalEntry } from '../../src/upload/spool/journal.ts'
 import { multipart, post } from '../support/adding.ts'
 import { startGateway, type TestGateway } from '../support/gateway.ts'
 
@@ -35,12 +35,12 @@ describe('/uploads', () => {
       },
     })
     const ask = supertest(at.gateway.admin)
-    const listed = async () => (await ask.get('/uploads')).body as { open: number; uploads: Entry[] }
+    const listed = async () => (await ask.get('/uploads')).body as { open: number; uploads: JournalEntry[] }
     try {
       assert.deepEqual(await listed(), { open: 0, uploads: [] })
       const { json } = await post(`${at.url}/add`, multipart([{ body: 'on its way' }]))
       const cid = String((json['cids'] as string[])[0]).slice('/ipfs/'.length)
-      let entry: Entry | undefined
+      let entry: JournalEntry | undefined
       while (entry?.providers['gone']?.why === undefined) {
         entry = (await listed()).uploads[0]
         await setImmediate()

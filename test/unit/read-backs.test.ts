@@ -22,7 +22,7 @@ function membersOf(providers: Entries, upstreams: Entries = []) {
   const config = parseConfig({ data: '/nonexistent', retrieval: { upstreams }, pinning: { providers } })
   const lease = createKept().lease()
   leases.push(lease)
-  const { members } = wireBackends({
+  const { upstreams: wired } = wireBackends({
     config,
     clock: systemClock,
     log: silentLog,
@@ -30,7 +30,7 @@ function membersOf(providers: Entries, upstreams: Entries = []) {
     folders: processFolders,
     own: nothingOfItsOwn,
   })
-  return members.map(({ upstream, of, perMinute }) => [upstream.name, of, perMinute])
+  return wired.map(({ upstream, of, perMinute }) => [upstream.name, of, perMinute])
 }
 
 const kubo = { name: 'kubo', use: 'kubo', url: 'http://127.0.0.1:5001' }

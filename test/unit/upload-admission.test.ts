@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict'
 import { describe, it } from 'node:test'
 import { isFailure } from '../../src/core/failure.ts'
-import { type AdmissionOptions, createAdmission, type Place } from '../../src/upload/intake/admission.ts'
-import { createPace } from '../../src/upload/intake/pace.ts'
+import { type AdmissionOptions, createAdmission, type UploadSlot } from '../../src/upload/intake/admission.ts'
+import { createUploadRate } from '../../src/upload/intake/upload-rate.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 const KiB = 1024
@@ -20,27 +20,27 @@ function stage(more: Partial<AdmissionOptions> = {}) {
     closing: closing.signal,
     ...more,
   })
-  const places: Place[] = []
+  const slots: UploadSlot[] = []
   /** Whoever comes in leaves when it is told to, as an upload does. */
-  const enter = async (client: string): Promise<Place> => {
-    const place = await admission.enter(client)
-    places.push(place)
-    place.signal.addEventListener('abort', () => queueMicrotask(place.leave))
-    place.pace.turn(true)
-    return place
+  const enter = async (client: string): Promise<UploadSlot> => {
+    const slot = await admission.enter(client)
+    slots.push(slot)
+    slot.signal.addEventListener('abort', () => queueMicrotask(slot.leave))
+    slot.rate.turn(true)
+    return slot
   }
   /** Each of them brings so many bytes a second, for so many seconds. */
-  const bring = async (rates: ReadonlyMap<Place, number>, seconds: number) => {
+  const bring = async (rates: ReadonlyMap<UploadSlot, number>, seconds: number) => {
     for (let tick = 0; tick < seconds * 4; tick++) {
-      for (const [place, rate] of rates) place.pace.received(rate / 4)
+      for (const [slot, rate] of rates) slot.rate.received(rate / 4)
       await clock.advance(250)
     }
   }
-  const isIn = async (waiting: Promise<Place>): Promise<boolean> => {
+  const isIn = async (waiting: Promise<UploadSlot>): Promise<boolean> => {
     await clock.advance(0)
     return Promise.race([waiting.then(() => true), Promise.resolve().then(() => false)])
   }
-  return { clock, closing, admission, places, enter, bring, isIn }
+  return { clock, closing, admission, slots, enter, bring, isIn }
 }
 
 const outcome = (work: Promise<unknown>) =>
@@ -49,7 +49,7 @@ const outcome = (work: Promise<unknown>) =>
     (error: unknown) => (isFailure(error) ? error.kind : String(error)),
   )
 
-describe('places for uploads', () => {
+describe('slots for uploads', () => {
   it('one client has three quarters of them at most, and others find one', async () => {
     const { admission, enter, clock } = stage({ minRate: 0 })
     for (let turn = 0; turn < 6; turn++) await enter('greedy')
@@ -73,15 +73,15 @@ describe('places for uploads', () => {
   })
 
   it('who waits gets the next one, whose client has the fewest first, and not for ever', async () => {
-    const { admission, enter, places, clock, isIn } = stage({ most: 4, perClient: 4, minRate: 0 })
+    const { admission, enter, slots, clock, isIn } = stage({ most: 4, perClient: 4, minRate: 0 })
     for (let turn = 0; turn < 4; turn++) await enter('greedy')
     const greedy = enter('greedy')
     const honest = enter('honest')
     assert.equal(admission.waiting, 2)
-    places[0]?.leave()
+    slots[0]?.leave()
     assert.ok(await isIn(honest))
     assert.ok(!(await isIn(greedy)))
-    places[1]?.leave()
+    slots[1]?.leave()
     assert.ok(await isIn(greedy))
     const late = outcome(enter('third'))
     await clock.advance(4900)
@@ -118,27 +118,27 @@ describe('places for uploads', () => {
 })
 
 describe('an upload that brings little', () => {
-  it('keeps its place while nobody waits, and leaves it to who does', async () => {
-    const { admission, enter, bring, places, isIn } = stage()
-    const rates = new Map<Place, number>()
+  it('keeps its slot while nobody waits, and leaves it to who does', async () => {
+    const { admission, enter, bring, slots, isIn } = stage()
+    const rates = new Map<UploadSlot, number>()
     for (let turn = 0; turn < 6; turn++) rates.set(await enter('slow'), 2 * KiB)
     for (const client of ['one', 'two']) rates.set(await enter(client), 20 * KiB)
     await bring(rates, 60)
     assert.equal(admission.uploads, 8)
     const honest = enter('honest')
     assert.ok(await isIn(honest))
-    const gone = places.filter(({ signal }) => signal.aborted)
+    const gone = slots.filter(({ signal }) => signal.aborted)
     assert.deepEqual(
       gone.map(({ client }) => client),
       ['slow'],
     )
-    assert.match(String(gone[0]?.signal.reason), /1 wait for a place, and it brought less than 8192 bytes a second/)
+    assert.match(String(gone[0]?.signal.reason), /1 wait for a slot, and it brought less than 8192 bytes a second/)
     assert.equal(gone[0]?.signal.reason.kind, 'slow')
   })
 
-  it('the more wait, the more it has to bring; who has many places and brings little for each goes first', async () => {
-    const { enter, bring, places, admission } = stage({ perClient: 8 })
-    const rates = new Map<Place, number>()
+  it('the more wait, the more it has to bring; who has many slots and brings little for each goes first', async () => {
+    const { enter, bring, slots, admission } = stage({ perClient: 8 })
+    const rates = new Map<UploadSlot, number>()
     for (let turn = 0; turn < 5; turn++) rates.set(await enter('many'), 20 * KiB)
     for (const [client, rate] of [
       ['slow', 10],
@@ -149,11 +149,11 @@ describe('an upload that brings little', () => {
     await bring(rates, 5)
     const waiting = [enter('a')]
     await bring(rates, 1)
-    assert.equal(places.filter(({ signal }) => signal.aborted).length, 0, '8 KiB a second are enough for one')
+    assert.equal(slots.filter(({ signal }) => signal.aborted).length, 0, '8 KiB a second are enough for one')
     waiting.push(enter('b'), enter('c'))
     await bring(rates, 1)
     assert.deepEqual(
-      places.filter(({ signal }) => signal.aborted).map(({ client }) => client),
+      slots.filter(({ signal }) => signal.aborted).map(({ client }) => client),
       ['many', 'many', 'slow'],
     )
     await Promise.all(waiting)
@@ -161,7 +161,7 @@ describe('an upload that brings little', () => {
   })
 
   it('is not judged by its first seconds, nor by time in which it was made to wait', async () => {
-    const { enter, bring, clock, places } = stage({ most: 2, perClient: 2 })
+    const { enter, bring, clock, slots } = stage({ most: 2, perClient: 2 })
     const [busy, young] = [await enter('one'), await enter('one')]
     await bring(
       new Map([
@@ -170,24 +170,24 @@ describe('an upload that brings little', () => {
       ]),
       3,
     )
-    busy.pace.turn(false)
-    young.pace.turn(false)
+    busy.rate.turn(false)
+    young.rate.turn(false)
     await clock.advance(60_000)
     const late = outcome(enter('two'))
     await clock.advance(5000)
     assert.equal(await late, 'overloaded')
-    assert.ok(places.every(({ signal }) => !signal.aborted))
+    assert.ok(slots.every(({ signal }) => !signal.aborted))
   })
 
   it('of the same client makes room for another of that client', async () => {
-    const { enter, bring, places } = stage()
-    const rates = new Map<Place, number>()
+    const { enter, bring, slots } = stage()
+    const rates = new Map<UploadSlot, number>()
     for (let turn = 0; turn < 6; turn++) rates.set(await enter('home'), turn < 3 ? KiB : 50 * KiB)
     rates.set(await enter('elsewhere'), KiB / 2)
     await bring(rates, 5)
     await enter('home')
     assert.deepEqual(
-      places.filter(({ signal }) => signal.aborted).map(({ client }) => client),
+      slots.filter(({ signal }) => signal.aborted).map(({ client }) => client),
       ['home'],
     )
   })
@@ -197,7 +197,7 @@ describe('bytes of uploads', () => {
   it('one client has three quarters of the room at most, but one upload alone may need all of it', async () => {
     const { admission, enter } = stage()
     const [one, two, other] = [await enter('greedy'), await enter('greedy'), await enter('other')]
-    const [first, second, third] = [one, two, other].map((place) => admission.count(place))
+    const [first, second, third] = [one, two, other].map((slot) => admission.count(slot))
     first?.add(400)
     second?.add(300)
     assert.throws(() => second?.add(100), /all the room/)
@@ -212,21 +212,21 @@ describe('bytes of uploads', () => {
   })
 })
 
-describe('the pace of an upload', () => {
+describe('the rate of an upload', () => {
   it('is that of the last seconds', async () => {
     const clock = createFakeClock()
-    const pace = createPace(clock)
-    pace.turn(true)
-    pace.received(1_000_000)
+    const rate = createUploadRate(clock)
+    rate.turn(true)
+    rate.received(1_000_000)
     await clock.advance(1000)
-    assert.equal(pace.rate, 1_000_000)
+    assert.equal(rate.bytesPerSecond, 1_000_000)
     for (let second = 0; second < 10; second++) {
-      pace.received(1000)
+      rate.received(1000)
       await clock.advance(1000)
     }
-    assert.ok(pace.rate <= 1500, `${pace.rate}`)
+    assert.ok(rate.bytesPerSecond <= 1500, `${rate.bytesPerSecond}`)
     await clock.advance(100_000)
-    assert.ok(pace.rate < 50)
-    assert.equal(pace.ms, 111_000)
+    assert.ok(rate.bytesPerSecond < 50)
+    assert.equal(rate.ms, 111_000)
   })
 })

@@ -5,7 +5,7 @@ import { setImmediate } from 'node:timers/promises'
 import { silentLog } from '../../src/core/log.ts'
 import { createClaims } from '../../src/upload/claims.ts'
 import { createConfirmation } from '../../src/upload/confirm/confirm.ts'
-import type { Entry, Journal } from '../../src/upload/spool/journal.ts'
+import type { Journal, JournalEntry } from '../../src/upload/spool/journal.ts'
 import type { Spools } from '../../src/upload/spool/spool.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { addFile } from '../support/fixtures.ts'
@@ -16,7 +16,7 @@ const turns = async () => {
   for (let turn = 0; turn < 20; turn++) await setImmediate()
 }
 
-function stage(lying: readonly Entry[]) {
+function stage(lying: readonly JournalEntry[]) {
   const writes: string[] = []
   const slow: (() => void)[] = []
   const wait = (what: string) => {
@@ -61,7 +61,7 @@ function stage(lying: readonly Entry[]) {
   return { writes, slow, loading, confirmation, upload: upload as never, close }
 }
 
-const accepted: Entry = {
+const accepted: JournalEntry = {
   id: 'first',
   cid: cid.toString(),
   profile: 'unixfs-v1-2025',

@@ -5,7 +5,7 @@ import { describe, it } from 'node:test'
 import { memoryUpload } from '../../src/testing/upload.ts'
 import { createDelivery, type Delivery } from '../../src/upload/confirm/delivery.ts'
 import { firstState, type Happening, meanings, next, type State, transitions } from '../../src/upload/confirm/states.ts'
-import type { Entry } from '../../src/upload/spool/journal.ts'
+import type { JournalEntry } from '../../src/upload/spool/journal.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 const happenings: readonly Happening[] = [
@@ -71,13 +71,13 @@ describe('the states of an upload', () => {
 describe('a delivery', () => {
   async function begin(accepted = false, confirm: (one: Delivery) => Promise<void> = async () => {}) {
     const upload = await memoryUpload(Buffer.from('hello'))
-    const written: Entry[] = []
+    const written: JournalEntry[] = []
     const clock = createFakeClock()
-    const entry: Entry = {
+    const entry: JournalEntry = {
       ...{ id: 'one', cid: upload.cid.toV1().toString(), profile: upload.profile, bytes: 5, carBytes: 99 },
       ...{ at: '', accepted, providers: {} },
     }
-    const journal = { write: async (one: Entry) => void written.push(one) }
+    const journal = { write: async (one: JournalEntry) => void written.push(one) }
     const delivery = createDelivery({ upload, entry, isAsked: true, confirm, journal, clock, log: () => {} })
     return { delivery, written, clock }
   }

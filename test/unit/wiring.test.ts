@@ -40,9 +40,9 @@ async function partsOf(kept: Kept, more: Record<string, unknown>) {
   leases.push(lease)
   const whole = { config, clock: systemClock, log: silentLog, lease, folders, own: nothingOfItsOwn }
   const folder = folders.enter(data)
-  const { providers, tiers: bare, members } = wireBackends(whole)
+  const { providers, tiers: bare, upstreams } = wireBackends(whole)
   const tiers = wireTiers(whole, bare, { providers, left: [], spools: folder.part(createSpools) })
-  const reading = await wireReading(whole, { ...tiers, members })
+  const reading = await wireReading(whole, { ...tiers, upstreams })
   const uploads = wireUploads(whole, { folder, providers, left: [], reading, ...wirePublic(whole) })
   const named = <Part extends { readonly name: string }>(kind: string, parts: readonly Part[]) =>
     parts.map((part) => [`${kind} ${part.name}`, part] as const)
@@ -50,7 +50,7 @@ async function partsOf(kept: Kept, more: Record<string, unknown>) {
     ...named('tier', bare),
     ...named('guard', tiers.guards),
     ...named('provider', providers),
-    ...members.map((member) => [`upstream ${member.upstream.name}`, member] as const),
+    ...upstreams.map((one) => [`upstream ${one.upstream.name}`, one] as const),
     ['stack', tiers.stack],
     ['pool', reading.pool],
     // Its readers ask other lists after a change of those; what it has and does is the same.

@@ -77,7 +77,7 @@ export const upload = z
     minRate: size()
       .prefault('1KiB')
       .describe(
-        'Bytes a second, on average, below which an upload is ended as stuck. Eight times that for each upload that waits for a place, over the last seconds; the slowest go first.',
+        'Bytes a second, on average, below which an upload is ended as stuck. Eight times that for each upload that waits for a slot, over the last seconds; the slowest go first.',
       ),
   })
   .transform(({ mostBytes, ...rest }) => ({ ...rest, mostBytes: mostBytes ?? Math.max(2 ** 30, 2 * rest.maxBytes) }))

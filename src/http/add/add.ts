@@ -62,14 +62,14 @@ async function answerAdd(context: RequestContext, deps: AddDeps & { readonly via
   try {
     const check = lookAhead(context, deps)
     const via = deps.via(request.headers)
-    const place = await uploads.enter(deps.clientOf(request), signal)
-    leave = place.leave
+    const slot = await uploads.enter(deps.clientOf(request), signal)
+    leave = slot.leave
     // A client that sent `Expect: 100-continue` begins to send the body only now.
     if (request.headers.expect !== undefined && request.httpVersion !== '1.0') response.writeContinue()
     const added = await uploads.receive(request, {
       check: check === undefined ? undefined : schemas.check(check),
       via,
-      place,
+      slot,
     })
     if (!response.destroyed)
       sendCids(

@@ -12,7 +12,7 @@ export async function addFiles({ request, response, query, signal, deps }: Call)
   boundaryOf(request.headers['content-type'])
   if (Number(request.headers['content-length'] ?? 0) > uploads.maxBytes + aroundBytes) throw tooLarge(uploads.maxBytes)
   const { shape, isOnlyHashed, isUpgraded, isSilent } = readAddQuery(query)
-  const place = await uploads.enter(deps.clientOf(request), signal)
+  const slot = await uploads.enter(deps.clientOf(request), signal)
   try {
     // A client of HTTP/1.0 cannot read it (RFC 9110 §10.1.1).
     if (request.headers.expect !== undefined && request.httpVersion !== '1.0') response.writeContinue()
@@ -20,7 +20,7 @@ export async function addFiles({ request, response, query, signal, deps }: Call)
       parts: 'every',
       look: checkPart,
       isOnlyHashed,
-      place,
+      slot,
       ...(shape && { shape }),
     })
     const lines = added.map(({ cid, dagBytes, fileName }) => {
@@ -30,7 +30,7 @@ export async function addFiles({ request, response, query, signal, deps }: Call)
     response.setHeader('X-Chunked-Output', '1')
     sendJson({ response, deps }, ...(isSilent ? [] : lines))
   } finally {
-    place.leave()
+    slot.leave()
   }
 }
 

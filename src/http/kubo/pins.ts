@@ -15,15 +15,15 @@ export async function addPin({ request, query, session, signal, response, deps }
   if (given.get('name')) throw badCall('pin names are not supported: leave name out')
   const cid = parseRoot(argOf(query))
   session.pass(cid, [])
-  const place = await deps.uploads.enter(deps.clientOf(request), signal)
+  const slot = await deps.uploads.enter(deps.clientOf(request), signal)
   try {
     const bytes = await session.get(cid, { cid, segments: [], scope: 'all' })
     session.begun()
     const way = wayFrom(cid)
-    await deps.uploads.keep(cid, walkDag(session, { cid, bytes }, { scope: 'all', dups: false, way }), place)
+    await deps.uploads.keep(cid, walkDag(session, { cid, bytes }, { scope: 'all', dups: false, way }), slot)
     sendJson({ response, deps }, { Pins: [cid.toString()] })
   } finally {
-    place.leave()
+    slot.leave()
   }
 }
 

@@ -24,7 +24,7 @@ export interface NotFoundMemory {
   readonly size: number
 }
 
-type Entry = { failure: Failure; attempts: readonly Attempt[]; until: number; periodMs: number; held: boolean }
+type AbsenceRecord = { failure: Failure; attempts: readonly Attempt[]; until: number; periodMs: number; held: boolean }
 
 const mostRoots = 10_000
 const mostPathsPerRoot = 64
@@ -38,18 +38,18 @@ export function createNotFoundMemory(options: {
   readonly random?: () => number
 }): NotFoundMemory {
   const { firstMs, mostMs, clock, random = Math.random } = options
-  const roots = new LRUCache<string, Map<string, Entry>>({ max: mostRoots })
+  const roots = new LRUCache<string, Map<string, AbsenceRecord>>({ max: mostRoots })
 
-  const answer = (entry: Entry): Remembered => ({
-    failure: entry.failure,
-    attempts: entry.attempts,
-    forMs: Math.max(entry.held ? heldMs : 0, entry.until - clock.monotonic()),
+  const answer = (record: AbsenceRecord): Remembered => ({
+    failure: record.failure,
+    attempts: record.attempts,
+    forMs: Math.max(record.held ? heldMs : 0, record.until - clock.monotonic()),
   })
 
   return {
     look(cid, path) {
-      const entry = roots.get(blockKey(cid))?.get(path)
-      return entry && (entry.held || entry.until > clock.monotonic()) ? answer(entry) : undefined
+      const record = roots.get(blockKey(cid))?.get(path)
+      return record && (record.held || record.until > clock.monotonic()) ? answer(record) : undefined
     },
     remember(cid, path, failure, attempts) {
       const key = blockKey(cid)
@@ -59,14 +59,14 @@ export function createNotFoundMemory(options: {
       const sure = failure.facts.sure === true
       const periodMs = sure && before ? Math.min(mostMs, before.periodMs * 2) : firstMs
       const lengthMs = Math.min(mostMs, periodMs * (1 + jitter * random()))
-      const entry = { failure, attempts, periodMs, until: clock.monotonic() + lengthMs, held: before?.held ?? false }
+      const record = { failure, attempts, periodMs, until: clock.monotonic() + lengthMs, held: before?.held ?? false }
       if (!before && paths.size >= mostPathsPerRoot) paths.delete(paths.keys().next().value as string)
-      paths.set(path, entry)
-      return answer(entry)
+      paths.set(path, record)
+      return answer(record)
     },
     hold(cid, path, held) {
-      const entry = roots.get(blockKey(cid))?.get(path)
-      if (entry) entry.held = held
+      const record = roots.get(blockKey(cid))?.get(path)
+      if (record) record.held = held
     },
     forget(cid) {
       roots.delete(blockKey(cid))

@@ -2,7 +2,7 @@
 // while a reader waits for a block, so a reader that stops reading stops the upstreams.
 //
 // Progress decides. One upstream is asked; when it fails, or falls behind its usual pace and what another one could bring
-// (pace.ts), the next is asked for the missing blocks, from where the slowest waiting reader stands. A proved block counts
+// (hedging.ts), the next is asked for the missing blocks, from where the slowest waiting reader stands. A proved block counts
 // from any upstream; an upstream that the others have left behind is dropped (runners.ts).
 import type { CID } from 'multiformats/cid'
 import type { DagWant } from '../../../backends/upstreams/contract.ts'
@@ -13,7 +13,7 @@ import type { Pool } from '../upstreams/pool.ts'
 import { createAsking } from './dag/asking.ts'
 import { createDagBlocks } from './dag/blocks.ts'
 import { createDemand } from './dag/demand.ts'
-import { createPaceWatch } from './dag/pace-watch.ts'
+import { createHedgeTimer } from './dag/hedge-timer.ts'
 import { createProgress } from './progress.ts'
 import { type Arrival, createReaders } from './readers.ts'
 import { createRunners } from './runners.ts'
@@ -56,7 +56,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
   blocks.expect(want.cid)
 
   const readers = createReaders(() => demand.note())
-  const demand = createDemand({ readers, progress, onUnwanted: () => watch.stop() })
+  const demand = createDemand({ readers, progress, onUnwanted: () => hedgeTimer.stop() })
   const runners = createRunners({
     attempts,
     progress,
@@ -75,7 +75,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
   })
 
   const asking = createAsking({ want, pool, attempts, tries, blocks, readers, runners })
-  const watch = createPaceWatch({
+  const hedgeTimer = createHedgeTimer({
     ...{ clock, pool, progress, readers, runners, asking, blocks, demand },
     onIdle: wake,
     onStuck: beStuck,
@@ -95,7 +95,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
   /** Starts the next upstream at once, first and after a failure. The flight ends when none can be asked in time. */
   function goOn(): void {
     const next = asking.goOn()
-    if (next === 'later') watch.lookIn(lookAgainMs)
+    if (next === 'later') hedgeTimer.lookIn(lookAgainMs)
     else if (next !== 'asked') finish(next === 'over' ? undefined : next)
   }
 
@@ -111,7 +111,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
     if (demand.isOver) return
     demand.end()
     failure = error
-    watch.stop()
+    hedgeTimer.stop()
     runners.release()
     deps.onOver()
     if (error === undefined || blocks.size > 0) readers.settleAll('not-here')
@@ -126,7 +126,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
     demand.note()
     if (runners.size === 0) goOn()
     else runners.wake()
-    watch.begin()
+    hedgeTimer.begin()
   }
 
   signal.addEventListener('abort', () => finish(signal.reason), { once: true })

@@ -1,6 +1,6 @@
-// Measures the progress of an answer on the clock of its readers: the input of pace.ts.
+// Measures the progress of an answer on the clock of its readers: the input of hedging.ts.
 import type { Clock } from '../../core/clock.ts'
-import type { Progress as Seen } from './pace.ts'
+import type { ProgressSoFar } from './hedging.ts'
 import { createStopwatch } from './stopwatch.ts'
 
 export interface Progress {
@@ -12,7 +12,7 @@ export interface Progress {
   readonly now: number
   /** How long nothing came, counted from `since` at the earliest. */
   silentMs(since: number): number
-  readonly seen: Seen
+  readonly seen: ProgressSoFar
 }
 
 const rateWindowMs = 250

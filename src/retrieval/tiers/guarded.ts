@@ -32,11 +32,11 @@ const usualDeadlineMs = 1000
 const writesTake = 10
 const probeMs = 10_000
 const mostPauseMs = 10_000
-const readPace = { firstMs: 100, leastMs: 25, factor: 2, mostMs: 500, lineMs: 250 } as const
+const readTimes = { firstMs: 100, leastMs: 25, factor: 2, mostMs: 500, lineMs: 250 } as const
 // A block on this machine is worth waiting for longer than asking an upstream, also while the machine is busy.
-const localPace = { firstMs: 250, leastMs: 250, factor: 2, mostMs: 1000, lineMs: 500 } as const
+const localTimes = { firstMs: 250, leastMs: 250, factor: 2, mostMs: 1000, lineMs: 500 } as const
 // An upload may be 200 ms later for a store that hangs, and waits longer for one that is known to take longer.
-const writePace = { firstMs: 150, leastMs: 25, factor: 1.5, mostMs: 500, lineMs: 1000 } as const
+const writeTimes = { firstMs: 150, leastMs: 25, factor: 1.5, mostMs: 500, lineMs: 1000 } as const
 
 const isSomething = (bytes: Uint8Array | undefined): boolean => bytes !== undefined
 
@@ -52,12 +52,12 @@ export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
   }
   // This machine's own disk is waited for also where it has mostly had nothing.
   const hadIt = tier.traits.shared ? isSomething : undefined
-  const reads = watch('reads', { ...(tier.traits.shared ? readPace : localPace), deadlineMs })
-  const writes = watch('writes', { ...writePace, deadlineMs: writeDeadlineMs })
+  const reads = watch('reads', { ...(tier.traits.shared ? readTimes : localTimes), deadlineMs })
+  const writes = watch('writes', { ...writeTimes, deadlineMs: writeDeadlineMs })
 
-  function watch(what: 'reads' | 'writes', pace: Record<keyof typeof readPace | 'deadlineMs', number>): Watch {
+  function watch(what: 'reads' | 'writes', times: Record<keyof typeof readTimes | 'deadlineMs', number>): Watch {
     return createWatch({
-      ...pace,
+      ...times,
       clock,
       name: tier.name,
       announces: tier.announces ?? false,

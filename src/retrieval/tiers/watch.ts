@@ -6,7 +6,7 @@ import type { Clock } from '../../core/clock.ts'
 import { orAborted } from '../../core/deadline.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import { type Breaker, createBreaker, type Permit } from './breaker.ts'
-import { createPace, type Pace } from './pace.ts'
+import { createResponseTimes, type ResponseTimes } from './response-times.ts'
 
 export type WatchOptions = {
   readonly clock: Clock
@@ -58,7 +58,7 @@ const heldUpMs = { elsewhere: 50, here: 500 } as const
 
 export function createWatch(options: WatchOptions): Watch {
   const { clock, name, announces, slowIsFailure, silenceOnly = false, deadlineMs, lineMs } = options
-  const pace: Pace = createPace(options)
+  const times: ResponseTimes = createResponseTimes(options)
   const breaker: Breaker = createBreaker({ ...options.breaker, clock, onChange: changed })
   const live = new Set<Live>()
   let reason = ''
@@ -94,7 +94,7 @@ export function createWatch(options: WatchOptions): Watch {
 
   /** If no call to the tier is worth waiting for, the calls in the queue for it are not either. */
   function tellLine(): void {
-    if (pace.patienceMs === 0) for (const one of live) if (!one.hasBegun) one.tell()
+    if (times.patienceMs === 0) for (const one of live) if (!one.hasBegun) one.tell()
   }
 
   function start<T>(permit: Permit, overdue: Call['overdue'], work: Work<T>, hadIt?: (answer: T) => boolean) {
@@ -133,12 +133,12 @@ export function createWatch(options: WatchOptions): Watch {
       beganAt = clock.monotonic()
       stop()
       const since = beganAt
-      const { patienceMs, readPatienceMs, dueMs, slowMs } = pace
+      const { patienceMs, readPatienceMs, dueMs, slowMs } = times
       const late = () => {
         if (clock.monotonic() - since > dueMs + (slowIsFailure ? heldUpMs.elsewhere : heldUpMs.here)) one.tell()
       }
       const due = () => {
-        pace.overdue()
+        times.overdue()
         one.tell()
         tellLine()
         stop = ring(slowMs - dueMs, slow)
@@ -166,7 +166,7 @@ export function createWatch(options: WatchOptions): Watch {
     const over = Promise.race([asked(), cut.promise])
       .then(
         (answer) => {
-          if (beganAt !== undefined) pace.answered(clock.monotonic() - beganAt, hadIt?.(answer))
+          if (beganAt !== undefined) times.answered(clock.monotonic() - beganAt, hadIt?.(answer))
           permit.succeeded()
           return answer
         },
@@ -212,7 +212,7 @@ export function createWatch(options: WatchOptions): Watch {
       return breaker.state !== 'closed'
     },
     get patienceMs() {
-      return breaker.state === 'closed' ? pace.patienceMs : 0
+      return breaker.state === 'closed' ? times.patienceMs : 0
     },
     get failures() {
       return failures

@@ -55,7 +55,7 @@ export type Asker = {
   readonly hasBegun: boolean
 }
 
-type Entry = {
+type AttemptRecord = {
   asked: Ask | undefined
   readonly member: Member
   outcome: string | undefined
@@ -75,7 +75,7 @@ const isAnswer = (outcome: string): boolean =>
 const anybody: Asker = { client: '', hasBegun: false }
 
 export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybody): Attempts {
-  const made: Entry[] = []
+  const made: AttemptRecord[] = []
   const skippedOnes: Attempt[] = []
   const failures: unknown[] = []
   // What is held against an upstream only if another one has it.
@@ -110,7 +110,7 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
     async ask(member, kind, cid, signal) {
       signal.throwIfAborted()
       const key = blockKey(cid)
-      const entry: Entry = {
+      const record: AttemptRecord = {
         asked: undefined,
         member,
         outcome: waitsForSlot,
@@ -120,16 +120,16 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
         broughtAt: 0,
         isWhole: false,
       }
-      if (made.length < mostKept) made.push(entry)
+      if (made.length < mostKept) made.push(record)
       const asked = await enter().catch((error: unknown) => {
-        entry.ms = Math.round(clock.monotonic() - entry.at)
-        entry.outcome = signal.aborted ? 'lost' : isFailure(error) ? error.kind : 'internal'
+        record.ms = Math.round(clock.monotonic() - record.at)
+        record.outcome = signal.aborted ? 'lost' : isFailure(error) ? error.kind : 'internal'
         if (!signal.aborted) fail(error)
         throw error
       })
-      entry.asked = asked
-      entry.outcome = undefined
-      entry.at = clock.monotonic()
+      record.asked = asked
+      record.outcome = undefined
+      record.at = clock.monotonic()
       asking++
 
       async function enter() {
@@ -143,18 +143,18 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
         }
       }
       const end = (outcome: string): boolean => {
-        if (entry.outcome !== undefined) return false
-        entry.ms = Math.round(clock.monotonic() - entry.at)
-        entry.outcome = outcome
+        if (record.outcome !== undefined) return false
+        record.ms = Math.round(clock.monotonic() - record.at)
+        record.outcome = outcome
         asking--
         return true
       }
       return {
         signal: asked.signal,
         brought(bytes, waitedMs) {
-          if (entry.outcome !== undefined) return
-          entry.bytes += bytes
-          if (bytes > 0) entry.broughtAt = clock.monotonic()
+          if (record.outcome !== undefined) return
+          record.bytes += bytes
+          if (bytes > 0) record.broughtAt = clock.monotonic()
           asked.brought(bytes, waitedMs)
           if (isThere || bytes === 0) return
           isThere = true
@@ -163,17 +163,17 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
         },
         done() {
           if (!end('won')) return
-          entry.isWhole = true
+          record.isWhole = true
           asked.done()
         },
         letGo(why) {
           const lost = why === 'behind' ? 'began, then fell behind' : 'won'
-          if (end(entry.bytes === 0 ? 'lost' : lost)) asked.letGo(why)
+          if (end(record.bytes === 0 ? 'lost' : lost)) asked.letGo(why)
         },
         failed(error) {
           const kind = isFailure(error) ? error.kind : 'internal'
           const word = kind === 'timeout' ? 'stalled' : kind
-          if (!end(entry.bytes === 0 ? kind : `began, then ${word}`)) return
+          if (!end(record.bytes === 0 ? kind : `began, then ${word}`)) return
           if (kind === 'not-found' || kind === 'timeout' || asked.signal.aborted) isDoubted = true
           const hold = asked.failed(error)
           if (isThere) hold?.()
@@ -187,13 +187,13 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
     },
     list() {
       const now = clock.monotonic()
-      return [...made.map((entry) => attemptOf(entry, now)), ...skippedOnes]
+      return [...made.map((record) => attemptOf(record, now)), ...skippedOnes]
     },
   }
 }
 
 /** What can be said of a question now. */
-function attemptOf({ member, outcome, ms, at, bytes, broughtAt }: Entry, now: number): Attempt {
+function attemptOf({ member, outcome, ms, at, bytes, broughtAt }: AttemptRecord, now: number): Attempt {
   const upstream = member.upstream.name
   if (outcome === waitsForSlot) return { upstream, outcome, ms: Math.round(now - at) }
   if (outcome !== undefined) return { upstream, outcome, ms }
@@ -202,8 +202,8 @@ function attemptOf({ member, outcome, ms, at, bytes, broughtAt }: Entry, now: nu
 }
 
 /** Whether a missing answer says nothing: no slot was found, what was asked is there, or no upstream had its time. */
-function wasCrowded(made: readonly Entry[], now: number, beganAt: number): boolean {
-  const hadTime = ({ outcome, at, member }: Entry) =>
+function wasCrowded(made: readonly AttemptRecord[], now: number, beganAt: number): boolean {
+  const hadTime = ({ outcome, at, member }: AttemptRecord) =>
     outcome === undefined ? now - at > (now - beganAt) * fullShare && !member.health.isCrowded : isAnswer(outcome)
   const foundNoSlot = made.some(({ outcome }) => outcome === 'overloaded' || outcome === waitsForSlot)
   // What brought its part is there: the time went by in front of something else.

@@ -1,6 +1,6 @@
 // Asks every useful provider once, side by side, until enough hold the upload or enough cannot be reached any more.
 import type { Provider } from '../../../backends/pinning/contract.ts'
-import type { Entry } from '../spool/journal.ts'
+import type { JournalEntry } from '../spool/journal.ts'
 import type { Attempt } from './attempt.ts'
 import { providerState, type Quorum } from './quorum.ts'
 
@@ -8,7 +8,7 @@ export type AskAllOptions = {
   readonly providers: readonly Provider[]
   readonly quorum: Quorum
   /** The journal entry as it is at that moment. */
-  readonly entry: () => Entry
+  readonly entry: () => JournalEntry
   /** Notes the result in the entry. Rejects only when all asking is aborted. */
   readonly ask: (provider: Provider) => Promise<Attempt>
   /** Called with each question, also with those that begin after this has resolved. */

@@ -3,7 +3,7 @@
 import type { CID } from 'multiformats/cid'
 import { Failure } from '../../core/failure.ts'
 import { diskFailure } from '../failures.ts'
-import { type Entry, isHeld, nameOf } from '../spool/journal.ts'
+import { isHeld, type JournalEntry, nameOf } from '../spool/journal.ts'
 import type { SpooledUpload } from './behind.ts'
 import { OtherFailed } from './confirming.ts'
 import { createDeliveries, type DeliveriesOptions } from './deliveries.ts'
@@ -28,7 +28,7 @@ export interface Confirmation {
   confirm(uploads: readonly SpooledUpload[]): Promise<void>
   /** Resumes uploads that the last process left. Resolves when every accepted one can be read. */
   resume(): Promise<void>
-  open(): readonly Entry[]
+  open(): readonly JournalEntry[]
   /**
    * An operator gives up: this provider, or this shared tier, need not get the upload any more. The last copy of an accepted
    * upload goes only with `losing`.
@@ -57,7 +57,7 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
   const { all: onTheirWay, behind } = deliveries
 
   const said =
-    (event: string, { cid }: Entry) =>
+    (event: string, { cid }: JournalEntry) =>
     (error: unknown) => {
       if (!closing.aborted) log('error', event, { cid, error: String(error) })
     }

@@ -3,7 +3,7 @@ import type { LocalStore, Provider, Upload } from '../../../backends/pinning/con
 import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
 import type { Claims } from '../claims.ts'
-import type { Entry, Journal } from '../spool/journal.ts'
+import type { Journal, JournalEntry } from '../spool/journal.ts'
 import type { Spools } from '../spool/spool.ts'
 import { type Behind, createBehind } from './behind.ts'
 import { createCleanup } from './cleanup.ts'
@@ -39,7 +39,7 @@ export type Beginning = { readonly others?: () => Promise<unknown>; readonly isA
 export interface Deliveries {
   readonly all: ReadonlyMap<string, Delivery>
   readonly behind: Behind
-  begin(upload: Upload, entry: Entry, how?: Beginning): Delivery
+  begin(upload: Upload, entry: JournalEntry, how?: Beginning): Delivery
 }
 
 export function createDeliveries(options: DeliveriesOptions): Deliveries {

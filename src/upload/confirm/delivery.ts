@@ -4,14 +4,14 @@ import type { Upload } from '../../../backends/pinning/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
 import { diskFailure } from '../failures.ts'
-import type { Entry, Journal, ProviderState } from '../spool/journal.ts'
+import type { Journal, JournalEntry, ProviderState } from '../spool/journal.ts'
 import { providerState } from './quorum.ts'
 import { firstState, type Happening, meanings, next, type State } from './states.ts'
 
 export interface Delivery {
   readonly upload: Upload
   /** The journal entry, written or about to be written. */
-  readonly entry: Entry
+  readonly entry: JournalEntry
   readonly state: State
   readonly isAwaited: boolean
   readonly isOver: boolean
@@ -30,7 +30,7 @@ export interface Delivery {
   standing(provider: string): ProviderState
   stand(provider: string, now: ProviderState): void
   /** Takes effect with the next `write`. */
-  change(change: Partial<Pick<Entry, 'heldBefore' | 'owed'>>): void
+  change(change: Partial<Pick<JournalEntry, 'heldBefore' | 'owed'>>): void
   /** Resolves when the current entry is synced to the disk. */
   write(): Promise<void>
   /** Runs changes of its entry and its spool one after the other, and none once it is over. */
@@ -45,7 +45,7 @@ export interface Delivery {
 
 export type DeliveryOptions = {
   readonly upload: Upload
-  readonly entry: Entry
+  readonly entry: JournalEntry
   /** A client waits for it. */
   readonly isAsked: boolean
   /** Begins the confirmation; called in the next microtask. */

@@ -4,7 +4,7 @@ import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
 import type { Claims } from '../claims.ts'
 import { diskFailure } from '../failures.ts'
-import { type Entry, type Journal, nameOf, recordOf } from '../spool/journal.ts'
+import { type Journal, type JournalEntry, nameOf, recordOf } from '../spool/journal.ts'
 import type { Spools } from '../spool/spool.ts'
 import type { SpooledUpload } from './behind.ts'
 import { OtherFailed } from './confirming.ts'
@@ -33,7 +33,7 @@ export interface Joining {
   /** Joins an upload of a request with others. `enough` resolves when enough providers hold it. */
   join(spooled: SpooledUpload, others: Companions): Joined
   /** Resumes an upload that another process, or the gateway before this one, left. */
-  takeUp(entry: Entry): Promise<void>
+  takeUp(entry: JournalEntry): Promise<void>
 }
 
 export function createJoining(options: JoiningOptions): Joining {

@@ -36,7 +36,7 @@ export type OwedOptions = {
   readonly mostBytes: number
 }
 
-type Line = {
+type TierDebts = {
   readonly debts: Map<string, Debt>
   readonly bringing: Set<string>
   bytes: number
@@ -55,48 +55,54 @@ class Lost extends Error {}
 
 export function createOwed(options: OwedOptions): Owed {
   const { retrieval, clock, log, random, closing, track } = options
-  const lines = new Map<string, Line>()
+  const byTier = new Map<string, TierDebts>()
 
   closing.addEventListener('abort', () => {
-    for (const { wake } of lines.values()) wake?.()
+    for (const { wake } of byTier.values()) wake?.()
   })
 
-  function lineOf(tier: string): Line {
-    const line = lines.get(tier) ?? { debts: new Map(), bringing: new Set(), bytes: 0, failures: 0, wake: undefined }
-    lines.set(tier, line)
-    return line
+  function debtsOf(tier: string): TierDebts {
+    const tierDebts = byTier.get(tier) ?? {
+      debts: new Map(),
+      bringing: new Set(),
+      bytes: 0,
+      failures: 0,
+      wake: undefined,
+    }
+    byTier.set(tier, tierDebts)
+    return tierDebts
   }
 
-  function remove(line: Line, id: string): Debt | undefined {
-    const debt = line.debts.get(id)
+  function remove(tierDebts: TierDebts, id: string): Debt | undefined {
+    const debt = tierDebts.debts.get(id)
     if (!debt) return undefined
-    line.debts.delete(id)
-    line.bytes -= debt.bytes
+    tierDebts.debts.delete(id)
+    tierDebts.bytes -= debt.bytes
     return debt
   }
 
-  function pump(tier: string, line: Line): void {
-    for (const [id, debt] of line.debts) {
+  function pump(tier: string, tierDebts: TierDebts): void {
+    for (const [id, debt] of tierDebts.debts) {
       // After a failure one upload goes alone, as a test.
-      if (closing.aborted || line.wake || line.bringing.size >= (line.failures > 0 ? 1 : atOnce)) return
-      if (!line.bringing.has(id)) start(tier, line, id, debt)
+      if (closing.aborted || tierDebts.wake || tierDebts.bringing.size >= (tierDebts.failures > 0 ? 1 : atOnce)) return
+      if (!tierDebts.bringing.has(id)) start(tier, tierDebts, id, debt)
     }
   }
 
-  function start(tier: string, line: Line, id: string, debt: Debt): void {
-    line.bringing.add(id)
+  function start(tier: string, tierDebts: TierDebts, id: string, debt: Debt): void {
+    tierDebts.bringing.add(id)
     const work = bring(tier, debt).then(
       () => {
-        line.failures = 0
-        remove(line, id)?.onOver(tier)
+        tierDebts.failures = 0
+        remove(tierDebts, id)?.onOver(tier)
       },
       (error: unknown) => {
-        if (!closing.aborted) failed(tier, line, id, error)
+        if (!closing.aborted) failed(tier, tierDebts, id, error)
       },
     )
     void track(work).finally(() => {
-      line.bringing.delete(id)
-      pump(tier, line)
+      tierDebts.bringing.delete(id)
+      pump(tier, tierDebts)
     })
   }
 
@@ -111,47 +117,47 @@ export function createOwed(options: OwedOptions): Owed {
     await putBlocks(read, (cid, bytes, signal) => retrieval.bring(tier, cid, bytes, signal), closing)
   }
 
-  function failed(tier: string, line: Line, id: string, error: unknown): void {
+  function failed(tier: string, tierDebts: TierDebts, id: string, error: unknown): void {
     if (error instanceof Lost) {
-      const debt = remove(line, id)
+      const debt = remove(tierDebts, id)
       log('error', 'upload.tier-lost', { tier, cid: debt?.cid, why: error.message })
       return debt?.onOver(tier)
     }
-    if (!retrieval.sharedTiers.includes(tier)) return giveUpAll(tier, line)
-    line.failures++
-    line.wake?.()
+    if (!retrieval.sharedTiers.includes(tier)) return giveUpAll(tier, tierDebts)
+    tierDebts.failures++
+    tierDebts.wake?.()
     const asked = isFailure(error) ? (error.retryAfterMs ?? 0) : 0
-    const restMs = Math.max(asked, firstRestMs * 2 ** Math.min(10, line.failures - 1)) * (0.8 + 0.4 * random())
-    line.wake = clock.after(Math.min(mostRestMs, restMs), () => {
-      line.wake = undefined
-      pump(tier, line)
+    const restMs = Math.max(asked, firstRestMs * 2 ** Math.min(10, tierDebts.failures - 1)) * (0.8 + 0.4 * random())
+    tierDebts.wake = clock.after(Math.min(mostRestMs, restMs), () => {
+      tierDebts.wake = undefined
+      pump(tier, tierDebts)
     })
   }
 
-  function giveUpAll(tier: string, line: Line): void {
-    log('warn', 'upload.tier-gone', { tier, uploads: line.debts.size })
-    for (const id of [...line.debts.keys()]) remove(line, id)?.onOver(tier)
+  function giveUpAll(tier: string, tierDebts: TierDebts): void {
+    log('warn', 'upload.tier-gone', { tier, uploads: tierDebts.debts.size })
+    for (const id of [...tierDebts.debts.keys()]) remove(tierDebts, id)?.onOver(tier)
   }
 
   return {
     add(id, tier, debt) {
-      const line = lineOf(tier)
-      if (line.debts.has(id)) return
-      line.debts.set(id, debt)
-      line.bytes += debt.bytes
-      for (const [oldest, { cid }] of line.debts) {
-        if (line.debts.size <= options.most && line.bytes <= options.mostBytes) break
+      const tierDebts = debtsOf(tier)
+      if (tierDebts.debts.has(id)) return
+      tierDebts.debts.set(id, debt)
+      tierDebts.bytes += debt.bytes
+      for (const [oldest, { cid }] of tierDebts.debts) {
+        if (tierDebts.debts.size <= options.most && tierDebts.bytes <= options.mostBytes) break
         log('warn', 'upload.tier-given-up', { tier, cid })
-        remove(line, oldest)?.onOver(tier)
+        remove(tierDebts, oldest)?.onOver(tier)
       }
-      pump(tier, line)
+      pump(tier, tierDebts)
     },
     drop(id, tier) {
-      const line = lines.get(tier)
-      if (line) remove(line, id)
+      const tierDebts = byTier.get(tier)
+      if (tierDebts) remove(tierDebts, id)
     },
     get size() {
-      return [...lines.values()].reduce((sum, { debts }) => sum + debts.size, 0)
+      return [...byTier.values()].reduce((sum, { debts }) => sum + debts.size, 0)
     },
   }
 }

@@ -1,7 +1,7 @@
 // The quorum: how many providers have to hold an upload, and whether a running one has reached it or still can.
 import type { Provider } from '../../../backends/pinning/contract.ts'
 import { Failure, type Outcome } from '../../core/failure.ts'
-import type { Entry, ProviderState } from '../spool/journal.ts'
+import type { JournalEntry, ProviderState } from '../spool/journal.ts'
 import type { Attempt } from './attempt.ts'
 
 export type QuorumOptions = {
@@ -12,28 +12,28 @@ export type QuorumOptions = {
 }
 
 export interface Quorum {
-  holders(entry: Entry): Provider[]
+  holders(entry: JournalEntry): Provider[]
   /** Whether a provider holds the bytes, so that one that fetches by CID can get them. */
-  hasBytes(entry: Entry): boolean
-  isEnough(entry: Entry): boolean
+  hasBytes(entry: JournalEntry): boolean
+  isEnough(entry: JournalEntry): boolean
   /** Whether `more` further holders would be enough. */
-  canBeEnough(entry: Entry, more: number): boolean
+  canBeEnough(entry: JournalEntry, more: number): boolean
   /** True if every missing provider may still succeed and every local provider holds it. */
   canQueue(attempts: readonly Attempt[]): boolean
   unconfirmed(attempts: readonly Attempt[]): Failure
 }
 
-export const providerState = (entry: Entry, name: string): ProviderState =>
+export const providerState = (entry: JournalEntry, name: string): ProviderState =>
   entry.providers[name] ?? { state: 'wanted', tries: 0 }
 
 export function createQuorum({ providers, confirm, queue }: QuorumOptions): Quorum {
   const needed = confirm === 'all' ? providers.length : confirm
   const locals = new Set(providers.filter(({ traits }) => traits.local).map(({ name }) => name))
 
-  const holders = (entry: Entry): Provider[] =>
+  const holders = (entry: JournalEntry): Provider[] =>
     providers.filter(({ name }) => providerState(entry, name).state === 'held')
-  const hasBytes = (entry: Entry): boolean => holders(entry).some(({ traits }) => traits.takesBytes)
-  const canBeEnough = (entry: Entry, more: number): boolean => holders(entry).length + more >= needed
+  const hasBytes = (entry: JournalEntry): boolean => holders(entry).some(({ traits }) => traits.takesBytes)
+  const canBeEnough = (entry: JournalEntry, more: number): boolean => holders(entry).length + more >= needed
 
   return {
     holders,

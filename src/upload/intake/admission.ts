@@ -1,25 +1,25 @@
 // Limits how many uploads are received at once, per client too, and how many of their bytes may lie here unanswered. One
-// client never gets all places: the more it has, the more must be free for another one. An upload without a place waits for
-// a moment; the more uploads wait, the faster a running one has to arrive to keep its place.
+// client never gets all slots: the more it has, the more must be free for another one. An upload without a slot waits for
+// a moment; the more uploads wait, the faster a running one has to arrive to keep its slot.
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
 import { busy } from '../failures.ts'
-import { createPace, type Pace } from './pace.ts'
+import { createUploadRate, type UploadRate } from './upload-rate.ts'
 
 export interface Admission {
-  /** Admits an upload of this client. Rejects with a Failure when no place is free soon. */
-  enter(client: string, signal?: AbortSignal): Promise<Place>
-  /** Counts one part of an upload; without a place, an upload of the program itself. */
-  count(place?: Place): Counter
+  /** Admits an upload of this client. Rejects with a Failure when no slot is free soon. */
+  enter(client: string, signal?: AbortSignal): Promise<UploadSlot>
+  /** Counts one part of an upload; without a slot, an upload of the program itself. */
+  count(slot?: UploadSlot): Counter
   readonly uploads: number
   readonly waiting: number
   readonly bytes: number
 }
 
-export interface Place {
+export interface UploadSlot {
   readonly client: string
-  readonly pace: Pick<Pace, 'received' | 'turn'>
-  /** Aborts with a Failure when others need the place more. */
+  readonly rate: Pick<UploadRate, 'received' | 'turn'>
+  /** Aborts with a Failure when others need the slot more. */
   readonly signal: AbortSignal
   leave(): void
 }
@@ -36,7 +36,7 @@ export type AdmissionOptions = {
   readonly clock: Clock
   readonly most: number
   readonly mostBytes: number
-  /** Uploads of one client at once. `auto`: three times as many as places are free. */
+  /** Uploads of one client at once. `auto`: three times as many as slots are free. */
   readonly perClient: number | 'auto'
   /** Bytes a second below which an upload is always too slow; eight times that for each upload that waits. */
   readonly minRate: number
@@ -44,8 +44,8 @@ export type AdmissionOptions = {
   readonly closing: AbortSignal
 }
 
-type Client = { places: number; waiting: number; bytes: number }
-type Inside = Place & { readonly pace: Pace; readonly stop: AbortController }
+type Client = { slots: number; waiting: number; bytes: number }
+type Inside = UploadSlot & { readonly rate: UploadRate; readonly stop: AbortController }
 type Waiter = { readonly client: string; readonly enter: () => void }
 
 const patienceMs = 5000
@@ -66,41 +66,41 @@ export function createAdmission(options: AdmissionOptions): Admission {
   let cancelLook: (() => void) | undefined
 
   function fits(name: string): boolean {
-    const { places: has } = clients.look(name)
+    const { slots: has } = clients.look(name)
     const free = most - inside.size
     return perClient === 'auto' ? mayHave(has, free) : free > 0 && has < perClient
   }
 
-  function take(name: string): Place {
+  function take(name: string): UploadSlot {
     const stop = new AbortController()
-    const pace = createPace(clock)
+    const rate = createUploadRate(clock)
     let left = false
-    const place: Inside = {
+    const slot: Inside = {
       client: name,
-      pace,
+      rate,
       stop,
       signal: stop.signal,
       leave() {
         if (left) return
         left = true
-        inside.delete(place)
-        clientOf(name).places--
+        inside.delete(slot)
+        clientOf(name).slots--
         forget(name)
         letIn()
       },
     }
-    inside.add(place)
-    clientOf(name).places++
-    return place
+    inside.add(slot)
+    clientOf(name).slots++
+    return slot
   }
 
-  /** The upload whose client has the fewest places goes first, then the one that waits longest. */
+  /** The upload whose client has the fewest slots goes first, then the one that waits longest. */
   function letIn(): void {
-    const order = [...line].sort((one, other) => clientOf(one.client).places - clientOf(other.client).places)
+    const order = [...line].sort((one, other) => clientOf(one.client).slots - clientOf(other.client).slots)
     for (const waiter of order) if (fits(waiter.client)) return waiter.enter()
   }
 
-  /** Ends slow uploads for waiting ones: first the one that brings the least per place of its client. */
+  /** Ends slow uploads for waiting ones: first the one that brings the least per slot of its client. */
   function makeRoom(): void {
     const least = minRate * rateForEach * line.size
     for (const { stop } of inTheWay(inside, line, { least, isFull: inside.size >= most, clients }))
@@ -114,8 +114,8 @@ export function createAdmission(options: AdmissionOptions): Admission {
     cancelLook ??= clock.after(lookMs, look)
   }
 
-  function waitFor(name: string, signal: AbortSignal | undefined): Promise<Place> {
-    const { promise, resolve, reject } = Promise.withResolvers<Place>()
+  function waitFor(name: string, signal: AbortSignal | undefined): Promise<UploadSlot> {
+    const { promise, resolve, reject } = Promise.withResolvers<UploadSlot>()
     const waiter: Waiter = {
       client: name,
       enter() {
@@ -153,8 +153,8 @@ export function createAdmission(options: AdmissionOptions): Admission {
     async enter(name, signal) {
       closing.throwIfAborted()
       signal?.throwIfAborted()
-      const { places, waiting } = clients.look(name)
-      if (fits(name) && (line.size === 0 || places === 0)) return take(name)
+      const { slots, waiting } = clients.look(name)
+      if (fits(name) && (line.size === 0 || slots === 0)) return take(name)
       if (!mayHave(waiting, Math.max(leastLine, most) - line.size)) throw full(most)
       return waitFor(name, signal)
     },
@@ -183,18 +183,18 @@ interface Clients {
 
 function createClients(): Clients {
   const clients = new Map<string, Client>()
-  const look = (name: string): Readonly<Client> => clients.get(name) ?? { places: 0, waiting: 0, bytes: 0 }
+  const look = (name: string): Readonly<Client> => clients.get(name) ?? { slots: 0, waiting: 0, bytes: 0 }
 
   return {
     look,
     clientOf(name) {
-      const client = clients.get(name) ?? { places: 0, waiting: 0, bytes: 0 }
+      const client = clients.get(name) ?? { slots: 0, waiting: 0, bytes: 0 }
       clients.set(name, client)
       return client
     },
     forget(name) {
-      const { places, waiting, bytes } = look(name)
-      if (places + waiting + bytes === 0) clients.delete(name)
+      const { slots, waiting, bytes } = look(name)
+      if (slots + waiting + bytes === 0) clients.delete(name)
     },
   }
 }
@@ -207,13 +207,15 @@ function inTheWay(
 ): Inside[] {
   const leaving = [...inside].filter(({ stop }) => stop.signal.aborted).length
   const slow = [...inside]
-    .filter(({ pace, stop }) => !stop.signal.aborted && pace.isSenders && pace.ms >= graceMs && pace.rate < least)
-    .map((place) => ({ place, worth: place.pace.rate / clients.look(place.client).places }))
+    .filter(
+      ({ rate, stop }) => !stop.signal.aborted && rate.isSenders && rate.ms >= graceMs && rate.bytesPerSecond < least,
+    )
+    .map((slot) => ({ slot, worth: slot.rate.bytesPerSecond / clients.look(slot.client).slots }))
     .sort((one, other) => one.worth - other.worth)
   return [...line].slice(leaving).flatMap(({ client }) => {
     // If only its own client's uploads block it, one of those is ended.
-    const index = slow.findIndex(({ place }) => isFull || place.client === client)
-    return index === -1 ? [] : slow.splice(index, 1).map(({ place }) => place)
+    const index = slow.findIndex(({ slot }) => isFull || slot.client === client)
+    return index === -1 ? [] : slow.splice(index, 1).map(({ slot }) => slot)
   })
 }
 
@@ -222,8 +224,8 @@ function createRoom(mostBytes: number, { clientOf, forget }: Clients): Pick<Admi
   let bytes = 0
 
   return {
-    count(place) {
-      const client = place && clientOf(place.client)
+    count(slot) {
+      const client = slot && clientOf(slot.client)
       let own = 0
       let released = false
       return {
@@ -250,9 +252,9 @@ function createRoom(mostBytes: number, { clientOf, forget }: Clients): Pick<Admi
           if (released) return
           released = true
           bytes -= own
-          if (!client || !place) return
+          if (!client || !slot) return
           client.bytes -= own
-          forget(place.client)
+          forget(slot.client)
         },
       }
     },
@@ -267,7 +269,7 @@ const full = (most: number): Failure => busy(`${most} uploads are being received
 const tooSlow = (waiting: number, rate: number): Failure =>
   new Failure(
     'slow',
-    `the upload was ended: ${waiting} wait for a place, and it brought less than ${rate} bytes a second`,
+    `the upload was ended: ${waiting} wait for a slot, and it brought less than ${rate} bytes a second`,
     {
       source: 'client',
       retryAfterMs: 5000,

@@ -7,7 +7,7 @@ import { Busboy, type BusboyInstance } from '@fastify/busboy'
 import type { Clock } from '../../core/clock.ts'
 import { cancelled, Failure } from '../../core/failure.ts'
 import { malformed, tooLarge } from '../failures.ts'
-import type { Place } from './admission.ts'
+import type { UploadSlot } from './admission.ts'
 import { boundaryOf, createPartWatch } from './part-watch.ts'
 
 export type ReceiveLimits = {
@@ -28,7 +28,7 @@ export type ReceiveOptions = ReceiveLimits & {
   /** Ends it from outside. */
   readonly signal?: AbortSignal
   /** Measures how fast the upload arrives, and may end it. */
-  readonly place?: Pick<Place, 'pace' | 'signal'> | undefined
+  readonly slot?: Pick<UploadSlot, 'rate' | 'signal'> | undefined
 }
 
 export type PartName = { readonly fileName: string | undefined; readonly type: string }
@@ -132,7 +132,7 @@ export async function receive<T>(
     onPart: (isData) => found.push(isData),
   })
   const unplug = pump(request, parser, { ...options, look: watch, fail })
-  const signals = [options.signal, options.place?.signal].filter((signal) => signal !== undefined)
+  const signals = [options.signal, options.slot?.signal].filter((signal) => signal !== undefined)
   const onAbort = () => fail(signals.find(({ aborted }) => aborted)?.reason)
   for (const signal of signals) signal.addEventListener('abort', onAbort, { once: true })
   if (signals.some(({ aborted }) => aborted)) onAbort()
@@ -156,10 +156,10 @@ type PumpOptions = ReceiveOptions & {
   readonly fail: (error: unknown) => void
 }
 
-/** Pumps the request into the parser at its pace, and times the client: waits that the gateway causes do not count. */
+/** Pumps the request into the parser as fast as it takes it, and times the client: waits that the gateway causes do not count. */
 function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOptions): () => void {
   const { clock, fail, look, maxBytes, idleMs, minRate, graceMs } = options
-  const pace = options.place?.pace
+  const rate = options.slot?.rate
   const began = clock.monotonic()
   let received = 0
   let since = began
@@ -168,14 +168,14 @@ function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOpt
 
   const onData = (chunk: Buffer): void => {
     received += chunk.byteLength
-    pace?.received(chunk.byteLength)
+    rate?.received(chunk.byteLength)
     since = clock.monotonic()
     if (received > maxBytes + aroundBytes) return fail(tooLarge(maxBytes))
     const wrong = look(chunk)
     if (wrong) return fail(wrong)
     if (parser.write(chunk)) return
     request.pause()
-    pace?.turn(false)
+    rate?.turn(false)
     pausedAt = since
   }
   const onDrain = (): void => {
@@ -183,11 +183,11 @@ function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOpt
     if (pausedAt !== undefined) pausedMs += now - pausedAt
     pausedAt = undefined
     since = now
-    pace?.turn(true)
+    rate?.turn(true)
     request.resume()
   }
   const onEnd = (): void => {
-    pace?.turn(false)
+    rate?.turn(false)
     cancelTick()
     cancelTick = clock.after(stuckMs, () => fail(malformed('the multipart body does not end')))
     parser.end()
@@ -209,7 +209,7 @@ function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOpt
   }
   let cancelTick = clock.after(tickMs, tick)
 
-  pace?.turn(true)
+  rate?.turn(true)
   parser.on('drain', onDrain)
   request.on('data', onData)
   request.on('end', onEnd)
@@ -218,7 +218,7 @@ function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOpt
   if (request.destroyed) onGone()
   return () => {
     cancelTick()
-    pace?.turn(false)
+    rate?.turn(false)
     parser.off('drain', onDrain)
     request.off('data', onData)
     request.off('end', onEnd)

@@ -3,7 +3,7 @@ import type { Clock } from '../../core/clock.ts'
 import { withDeadline } from '../../core/deadline.ts'
 import { Failure } from '../../core/failure.ts'
 import { malformed, tooLarge } from '../failures.ts'
-import type { Place } from './admission.ts'
+import type { UploadSlot } from './admission.ts'
 
 export type SourceLimits = {
   readonly maxBytes: number
@@ -13,33 +13,33 @@ export type SourceLimits = {
   /** Any of them ends the upload. */
   readonly signals: readonly AbortSignal[]
   /** Measures how fast the upload arrives, and may end it. */
-  readonly place?: Pick<Place, 'pace' | 'signal'> | undefined
+  readonly slot?: Pick<UploadSlot, 'rate' | 'signal'> | undefined
 }
 
 /** Throws a Failure when the source is too large, empty, stuck or yields no bytes; passes on the source's own errors. */
 export async function* bounded(source: AsyncIterable<Uint8Array>, limits: SourceLimits): AsyncGenerator<Uint8Array> {
-  const { maxBytes, idleMs, clock, place } = limits
-  const signal = AbortSignal.any([...limits.signals, ...(place ? [place.signal] : [])])
+  const { maxBytes, idleMs, clock, slot } = limits
+  const signal = AbortSignal.any([...limits.signals, ...(slot ? [slot.signal] : [])])
   const late = () => new Failure('timeout', `the upload was ended: nothing came for ${idleMs} ms`, { source: 'client' })
   const pieces = source[Symbol.asyncIterator]()
   let bytes = 0
   try {
     for (;;) {
-      place?.pace.turn(true)
+      slot?.rate.turn(true)
       const next = idleMs > 0 ? withDeadline({ ms: idleMs, clock, signal, late }, () => pieces.next()) : pieces.next()
       const { done, value } = await next
-      place?.pace.turn(false)
+      slot?.rate.turn(false)
       signal.throwIfAborted()
       if (done) break
       if (!(value instanceof Uint8Array)) throw malformed('a piece of the upload is no Uint8Array')
       bytes += value.byteLength
-      place?.pace.received(value.byteLength)
+      slot?.rate.received(value.byteLength)
       if (bytes > maxBytes) throw tooLarge(maxBytes)
       if (value.byteLength > 0) yield value
     }
     if (bytes === 0) throw malformed('there is not one byte to be added')
   } finally {
-    place?.pace.turn(false)
+    slot?.rate.turn(false)
     // Not awaited: a stuck source would never settle it.
     void pieces.return?.().catch(() => {})
   }

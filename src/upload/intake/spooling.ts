@@ -7,7 +7,7 @@ import type { Log } from '../../core/log.ts'
 import { malformed, tooLarge } from '../failures.ts'
 import type { Spool, Spools } from '../spool/spool.ts'
 import { fileBytesOf } from '../spool/stored-upload.ts'
-import type { Admission, Counter, Place } from './admission.ts'
+import type { Admission, Counter, UploadSlot } from './admission.ts'
 import { importFile } from './import.ts'
 import { keepText, type TextCheck } from './text-check.ts'
 
@@ -39,14 +39,14 @@ export type SpoolingOptions = {
 export type FileOptions = {
   readonly shape?: Shape
   readonly check?: TextCheck | undefined
-  readonly place?: Place
+  readonly slot?: UploadSlot
   readonly via?: string
 }
 
 export interface Spooling {
   spoolFile(source: AsyncIterable<Uint8Array>, own: FileOptions, fileName?: string): Promise<SpooledFile>
   /** Takes every proved block of the DAG, in any order. */
-  spoolDag(root: CID, blocks: AsyncIterable<Block>, place: Place | undefined): Promise<SpooledFile>
+  spoolDag(root: CID, blocks: AsyncIterable<Block>, slot: UploadSlot | undefined): Promise<SpooledFile>
   /** Does not reject. */
   drop(spooled: Pick<SpooledFile, 'id' | 'counter'>): Promise<void>
 }
@@ -60,11 +60,11 @@ export function createSpooling(options: SpoolingOptions): Spooling {
   /** Writes into a new spool and drops it if anything fails. Without a profile, the version of the root decides it. */
   async function spool(
     profile: Profile | undefined,
-    place: Place | undefined,
+    slot: UploadSlot | undefined,
     fill: (put: Spool['put'], counter: Counter) => Promise<Added & { readonly fileBytes?: number | undefined }>,
   ): Promise<SpooledFile> {
     const spooling = await spools.begin()
-    const counter = admission.count(place)
+    const counter = admission.count(slot)
     const writes = new Set<Promise<void>>()
     // A denied block is not kept as part of another file either.
     async function put(cid: CID, bytes: Uint8Array): Promise<void> {
@@ -98,7 +98,7 @@ export function createSpooling(options: SpoolingOptions): Spooling {
   ): Promise<SpooledFile> {
     const profile = own.shape === undefined ? ownProfile : undefined
     const shape = own.shape ?? shapes[ownProfile]
-    const spooled = await spool(profile, own.place, async (put, counter) => {
+    const spooled = await spool(profile, own.slot, async (put, counter) => {
       const text = own.check && keepText(own.check)
       const imported = await importFile(counter.over(text ? text.over(source) : source), shape, put)
       text?.check()
@@ -107,8 +107,8 @@ export function createSpooling(options: SpoolingOptions): Spooling {
     return own.via === undefined ? spooled : { ...spooled, upload: { ...spooled.upload, via: own.via } }
   }
 
-  async function spoolDag(root: CID, blocks: AsyncIterable<Block>, place: Place | undefined): Promise<SpooledFile> {
-    const spooled = await spool(undefined, place, async (put, counter) => {
+  async function spoolDag(root: CID, blocks: AsyncIterable<Block>, slot: UploadSlot | undefined): Promise<SpooledFile> {
+    const spooled = await spool(undefined, slot, async (put, counter) => {
       let fileBytes: number | undefined
       for await (const { cid, bytes } of blocks) {
         if (cid.equals(root)) fileBytes = fileBytesOf({ cid, bytes })

@@ -22,7 +22,7 @@ export type ProviderState = {
   readonly notBefore?: number
 }
 
-export type Entry = {
+export type JournalEntry = {
   /** The name of its spool, too. */
   readonly id: string
   readonly cid: string
@@ -41,7 +41,7 @@ export type Entry = {
 
 export type Loaded = {
   /** The open entries, the oldest first. */
-  readonly entries: readonly Entry[]
+  readonly entries: readonly JournalEntry[]
   /** The ids of all open entries, also of unreadable ones: their spools hold uploads of clients and must stay. */
   readonly ids: ReadonlySet<string>
 }
@@ -49,12 +49,12 @@ export type Loaded = {
 export interface Journal {
   load(): Promise<Loaded>
   /** Resolves when the entry is synced to the disk. */
-  write(entry: Entry): Promise<void>
-  finish(entry: Entry): Promise<void>
-  remove(entry: Entry): Promise<void>
+  write(entry: JournalEntry): Promise<void>
+  finish(entry: JournalEntry): Promise<void>
+  remove(entry: JournalEntry): Promise<void>
   /** The record of an upload that every provider held. */
-  record(cid: CID): Promise<Entry | undefined>
-  records(): AsyncIterable<Entry>
+  record(cid: CID): Promise<JournalEntry | undefined>
+  records(): AsyncIterable<JournalEntry>
 }
 
 export const journalFolder = (data: string): string => join(data, 'journal')
@@ -67,7 +67,7 @@ export function createJournal(root: string, log: Log): Journal {
   const fileOf = (id: string): string => join(open, `${id}.json`)
   const recordOf = (name: string): string => join(done, name.slice(-2), `${name}.json`)
 
-  async function parse(file: string): Promise<Entry | undefined> {
+  async function parse(file: string): Promise<JournalEntry | undefined> {
     const text = await orIfGone(readFile(file, 'utf8'), undefined)
     if (text === undefined) return undefined
     const entry = readEntry(text)
@@ -77,7 +77,7 @@ export function createJournal(root: string, log: Log): Journal {
 
   return {
     async load() {
-      const entries: Entry[] = []
+      const entries: JournalEntry[] = []
       const ids = new Set<string>()
       await makeFolder(open)
       const files = await readdir(open)
@@ -125,9 +125,9 @@ const standings: ReadonlySet<string> = new Set(['wanted', 'held', 'given-up'])
 const isCount = (value: unknown): boolean => Number.isSafeInteger(value) && (value as number) >= 0
 
 /** Checks every field: an operator may have edited the file, or the disk may have damaged it. */
-export function readEntry(text: string): Entry | undefined {
+export function readEntry(text: string): JournalEntry | undefined {
   try {
-    const entry = JSON.parse(text) as Entry
+    const entry = JSON.parse(text) as JournalEntry
     const { id, cid, profile, bytes, carBytes, at, heldBefore, owed, providers } = entry
     const isWhole =
       [id, at].every((one) => typeof one === 'string') &&
@@ -143,14 +143,14 @@ export function readEntry(text: string): Entry | undefined {
 }
 
 /** The CID that the client was told: v0 under the v0 profile, except for a raw block or another hash. */
-export function cidOf({ cid, profile }: Pick<Entry, 'cid' | 'profile'>): CID {
+export function cidOf({ cid, profile }: Pick<JournalEntry, 'cid' | 'profile'>): CID {
   const parsed = CID.parse(cid)
   const isV0 = profile === 'unixfs-v0-2015' && parsed.code === codec.dagPb && parsed.multihash.code === hash.sha256
   return isV0 ? parsed.toV0() : parsed
 }
 
 /** The record of its spool. */
-export const recordOf = (entry: Entry): SpoolRecord => {
+export const recordOf = (entry: JournalEntry): SpoolRecord => {
   const { id, profile, bytes, carBytes } = entry
   return { id, cid: cidOf(entry), profile, bytes, carBytes }
 }
@@ -159,4 +159,5 @@ export const recordOf = (entry: Entry): SpoolRecord => {
 export const nameOf = (cid: CID): string => cid.toV1().toString()
 
 /** Whether any provider holds it, also one that is no longer configured. */
-export const isHeld = ({ providers }: Entry): boolean => Object.values(providers).some(({ state }) => state === 'held')
+export const isHeld = ({ providers }: JournalEntry): boolean =>
+  Object.values(providers).some(({ state }) => state === 'held')

@@ -83,7 +83,7 @@ export function createThrough(options: ThroughOptions): Through {
         return added
       }
       try {
-        const added = await receive(request, { ...limits, clock, signal: forward.failed, place: own.place }, take)
+        const added = await receive(request, { ...limits, clock, signal: forward.failed, slot: own.slot }, take)
         forward.end()
         const held = await withDeadline({ ms: answerMs, clock, late: forward.late }, () => forward.answer)
         for (const { cid } of added) {

@@ -1,9 +1,9 @@
-// The watch over the pace of an answer. It looks when the upstreams that were asked should have brought something, and asks
-// another one beside them when they did not (pace.ts says when that is). It runs only while readers wait.
+// The timer that hedges in the middle of an answer: it rings when the upstreams that were asked should have brought something, and asks
+// another one beside them when they did not (hedging.ts says when that is). It runs only while readers wait.
 import type { Clock } from '../../../core/clock.ts'
 import type { Step } from '../../upstreams/order.ts'
 import type { Member, Pool } from '../../upstreams/pool.ts'
-import { failedMs, isSlow, leastStallMs, stallAfterMs } from '../pace.ts'
+import { failedMs, isSlow, leastStallMs, stallAfterMs } from '../hedging.ts'
 import type { Progress } from '../progress.ts'
 import type { Readers } from '../readers.ts'
 import type { Runners } from '../runners.ts'
@@ -11,7 +11,7 @@ import type { Asking } from './asking.ts'
 import type { DagBlocks } from './blocks.ts'
 import type { Demand } from './demand.ts'
 
-export interface PaceWatch {
+export interface HedgeTimer {
   /** Looks after so long, if the answer is wanted; instead of a look that was due. */
   lookIn(ms: number): void
   /** Looks when the newest upstream is due, unless a look is due already. */
@@ -19,7 +19,7 @@ export interface PaceWatch {
   stop(): void
 }
 
-export type PaceWatchOptions = {
+export type HedgeTimerOptions = {
   readonly clock: Clock
   readonly pool: Pool
   readonly progress: Progress
@@ -39,7 +39,7 @@ const retryMs = 100
 const drainLookMs = 1000
 const leastLookMs = 5
 
-export function createPaceWatch(options: PaceWatchOptions): PaceWatch {
+export function createHedgeTimer(options: HedgeTimerOptions): HedgeTimer {
   const { clock, pool, progress, readers, runners, asking, blocks, demand } = options
   let stopTimer: (() => void) | undefined
 

@@ -2,7 +2,7 @@
 // where it has mostly had nothing lately, and not at all once it has left two calls in a row unanswered.
 import type { Clock } from '../../core/clock.ts'
 
-export type PaceOptions = {
+export type ResponseTimesOptions = {
   readonly clock: Clock
   /** Before anything is known. */
   readonly firstMs: number
@@ -16,7 +16,7 @@ export type PaceOptions = {
   readonly deadlineMs: number
 }
 
-export interface Pace {
+export interface ResponseTimes {
   /** An answer, so long after its call had begun. `had`: whether it had what was asked, where that is the question. */
   answered(ms: number, had?: boolean): void
   /** A call that has had `dueMs` and no answer. */
@@ -38,7 +38,14 @@ const slowFactor = 2
 const mostOverdue = 2
 const shareKept = 0.6
 
-export function createPace({ clock, firstMs, leastMs, factor, mostMs, deadlineMs }: PaceOptions): Pace {
+export function createResponseTimes({
+  clock,
+  firstMs,
+  leastMs,
+  factor,
+  mostMs,
+  deadlineMs,
+}: ResponseTimesOptions): ResponseTimes {
   let last: number[] = []
   let usualMs: number | undefined
   let at = clock.monotonic()

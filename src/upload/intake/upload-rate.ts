@@ -2,20 +2,20 @@
 // made the client wait does not count. Imports leaves only.
 import type { Clock } from '../../core/clock.ts'
 
-export interface Pace {
+export interface UploadRate {
   received(bytes: number): void
   /** Whether the client can send: not while the gateway has no room for more, and not once the whole upload is here. */
   turn(isSenders: boolean): void
   readonly isSenders: boolean
   /** Milliseconds in which the client could send. */
   readonly ms: number
-  /** Bytes a second. */
-  readonly rate: number
+
+  readonly bytesPerSecond: number
 }
 
 const windowMs = 2000
 
-export function createPace(clock: Clock): Pace {
+export function createUploadRate(clock: Clock): UploadRate {
   let spent = 0
   let since: number | undefined
   let window = { at: 0, bytes: 0 }
@@ -42,7 +42,7 @@ export function createPace(clock: Clock): Pace {
     get ms() {
       return ms()
     },
-    get rate() {
+    get bytesPerSecond() {
       const lasted = before.ms + ms() - window.at
       return lasted > 0 ? ((before.bytes + window.bytes) * 1000) / lasted : 0
     },

@@ -1,7 +1,7 @@
 // Decides when to start the next upstream in the middle of an answer: a pure function. It compares the answer with its own
 // earlier pace, and with what another upstream could bring in the same time.
 
-export type Progress = {
+export type ProgressSoFar = {
   /** How long they usually wait for one; undefined before the second. */
   readonly usualMs: number | undefined
   /** Wanted bytes a millisecond of waiting, lately; undefined while too little came to say. */
@@ -23,13 +23,13 @@ const comparedBytes = 1024 * 1024
 export const failedMs = 1000
 
 /** How long nothing may come before another upstream is asked for the rest. */
-export function stallAfterMs({ usualMs, blockBytes }: Progress, other: Alternative | undefined): number {
+export function stallAfterMs({ usualMs, blockBytes }: ProgressSoFar, other: Alternative | undefined): number {
   if (usualMs === undefined) return unknownStallMs
   const worth = Math.min(usualMs * stallFactor, other ? other(blockBytes) * slowFactor : Number.POSITIVE_INFINITY)
   return Math.min(mostStallMs, Math.max(leastStallMs, worth))
 }
 
 /** Whether it moves so slowly that another upstream would have brought the same in half the time. */
-export function isSlow({ rate }: Progress, other: Alternative | undefined): boolean {
+export function isSlow({ rate }: ProgressSoFar, other: Alternative | undefined): boolean {
   return rate !== undefined && other !== undefined && comparedBytes / rate > other(comparedBytes) * slowFactor
 }
