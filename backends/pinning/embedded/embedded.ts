@@ -12,9 +12,9 @@ import type { LeftStore, LocalStore, Provider, ProviderContext, ProviderKind, Up
 import { createBlockFiles } from './block-files.ts'
 import { createDisk } from './disk.ts'
 import { blocksIn, foldersLeft, note, usualFolder } from './folders.ts'
+import { createPinLock } from './pin-lock.ts'
 import { createPins } from './pins.ts'
 import { createShards } from './shards.ts'
-import { createTurns } from './turns.ts'
 
 const options = z.strictObject({
   path: z.string().min(1).optional().describe('The folder; by default `pins` in the data folder.'),
@@ -43,7 +43,7 @@ export function createEmbedded(settings: Options, { name, data, folders, clock }
   const disk = createDisk(root)
   const pins = createPins(join(root, 'roots'), disk)
   const folder = folders.enter(root)
-  const turns = folder.part(createTurns)
+  const pinLock = folder.part(createPinLock)
 
   const shards = folder.part(createShards)
   const { shardOf, fileOf, read, linkAll, writeAll, areWhole } = createBlockFiles(blocks, disk, shards)
@@ -83,9 +83,9 @@ export function createEmbedded(settings: Options, { name, data, folders, clock }
     const keys = new Set<string>()
     await disk.tidy()
     try {
-      return await turns.together(() => keep(upload, signal, keys))
+      return await pinLock.together(() => keep(upload, signal, keys))
     } catch (error) {
-      await turns.alone(() => drop(keys)).catch(() => {})
+      await pinLock.alone(() => drop(keys)).catch(() => {})
       throw error
     }
   }
@@ -102,7 +102,7 @@ export function createEmbedded(settings: Options, { name, data, folders, clock }
     name,
     traits: { takesBytes: true, local: true },
     pin: (upload, signal) => guarded('write', () => pin(upload, signal)),
-    unpin: (cid) => guarded('delete', () => turns.alone(() => free(cid))),
+    unpin: (cid) => guarded('delete', () => pinLock.alone(() => free(cid))),
     status: (cid, signal) =>
       guarded('read', async () => {
         signal.throwIfAborted()
@@ -110,7 +110,7 @@ export function createEmbedded(settings: Options, { name, data, folders, clock }
       }),
     probe: () =>
       guarded('write', () =>
-        turns.together(async () => {
+        pinLock.together(async () => {
           await disk.folder(blocks)
           const file = join(root, 'probe')
           await disk.write(file, randomBytes(16))
@@ -133,7 +133,7 @@ export function createEmbedded(settings: Options, { name, data, folders, clock }
           ),
         ),
     },
-    close: () => turns.alone(async () => folder.leave()),
+    close: () => pinLock.alone(async () => folder.leave()),
   }
 }
 

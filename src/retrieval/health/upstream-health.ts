@@ -1,5 +1,5 @@
 // The health and score of one upstream, put together: how fast it is, whether it has what it is asked for (questions.ts), if
-// it may be asked now (health.ts), when it is probed (looks.ts) and how much it is asked at once (admission.ts).
+// it may be asked now (health.ts), when it is probed (probe-schedule.ts) and how much it is asked at once (admission.ts).
 import type { ProbeReport } from '../../../backends/upstreams/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
@@ -7,9 +7,9 @@ import { createAdmission } from '../upstreams/admission.ts'
 import type { Rank } from '../upstreams/fair-queue.ts'
 import { createWindow } from '../upstreams/window.ts'
 import { createHealth, type HealthState } from './health.ts'
-import { briefRestMs, createLookResults } from './look-results.ts'
-import { createLooks } from './looks.ts'
 import { createPerformance } from './performance.ts'
+import { briefRestMs, createProbeResults } from './probe-results.ts'
+import { createProbeSchedule } from './probe-schedule.ts'
 import { type Ask, type AskKind, createQuestions, type UpstreamCount } from './questions.ts'
 
 export type { Ask, AskKind, UpstreamCount } from './questions.ts'
@@ -110,8 +110,8 @@ export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHe
   const health = createHealth({ name, clock, log, random: options.random })
   const window = createWindow(connections, clock)
   const counts = { asked: 0, won: 0, notFound: 0, throttled: 0, failed: 0, falseBytes: 0, lost: 0 }
-  const looks = createLooks({ clock, health, isWaitedFor: () => admission.queued > 0 })
-  const { suspect } = looks
+  const probeSchedule = createProbeSchedule({ clock, health, isWaitedFor: () => admission.queued > 0 })
+  const { suspect } = probeSchedule
 
   const lateMs = () => Math.max(lateLeastMs, work.dag.usualMs ?? work.block.usualMs ?? lateUnknownMs)
   const admission = createAdmission({
@@ -126,7 +126,7 @@ export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHe
     lateMs,
     onStuck: suspect,
     onWanted: suspect,
-    isLookedAt: () => looks.areOn && !results.isIllToLooks,
+    isProbed: () => probeSchedule.areOn && !results.failsProbes,
   })
 
   const coolsInTime = () => health.state === 'cooling-down' && (health.untilMs ?? 0) < patienceMs()
@@ -141,16 +141,16 @@ export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHe
     if (state === 'resting') {
       window.close()
       admission.setAside()
-      looks.rested()
+      probeSchedule.rested()
     }
     // A request that waits for an upstream that has just gone to rest waits for the next probe, if no other can be asked.
     if (state !== 'ready' && (state !== 'resting' || hasOthers())) admission.turnAway(clock.monotonic())
     admission.look()
-    if (state === 'resting') looks.changed()
+    if (state === 'resting') probeSchedule.changed()
   }
 
-  const results = createLookResults({
-    ...{ clock, health, looks, window, counts, judged },
+  const results = createProbeResults({
+    ...{ clock, health, probeSchedule, window, counts, judged },
     work: Object.values(work),
     admission: () => admission,
   })
@@ -174,7 +174,7 @@ export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHe
       return coolsInTime()
     },
     get mayComeBack() {
-      return coolsInTime() || (looks.areOn && (health.state === 'ready' || isRestingBriefly()))
+      return coolsInTime() || (probeSchedule.areOn && (health.state === 'ready' || isRestingBriefly()))
     },
     load(kind) {
       const cost = Math.max(work[kind].costMs(usualBytes[kind]), questions.silentMs)
@@ -201,9 +201,9 @@ export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHe
     probed: results.probed,
     unreachable: results.unreachable,
     get lookInMs() {
-      return looks.inMs
+      return probeSchedule.inMs
     },
-    onSuspicion: looks.onSuspicion,
+    onSuspicion: probeSchedule.onSuspicion,
     join(others) {
       joined.add(others)
       return () => joined.delete(others)

@@ -47,8 +47,8 @@ export type AdmissionOptions = {
   readonly onStuck: () => void
   /** Called when a request waits for it although it rests. */
   readonly onWanted: () => void
-  /** Whether looks decide when a rest is over. Without, it is tried now and then. */
-  readonly isLookedAt: () => boolean
+  /** Whether probes decide when a rest is over. Without, it is tried now and then. */
+  readonly isProbed: () => boolean
 }
 
 const tryEveryMs = 1_000
@@ -82,7 +82,7 @@ export function createAdmission(options: AdmissionOptions): Admission {
         return minute?.waitMs ?? 0
       case 'resting': {
         const untilMs = health.untilMs ?? Number.POSITIVE_INFINITY
-        return options.isLookedAt() ? untilMs : Math.min(untilMs, Math.max(0, tryAt - clock.monotonic()))
+        return options.isProbed() ? untilMs : Math.min(untilMs, Math.max(0, tryAt - clock.monotonic()))
       }
       case 'cooling-down':
         return health.untilMs ?? 0
@@ -94,7 +94,7 @@ export function createAdmission(options: AdmissionOptions): Admission {
     }
   }
 
-  /** One that rests without looks, that no look found usable, or that sent a false block, is tried now and then: all it sends
+  /** One that rests without probes, that no probe found usable, or that sent a false block, is tried now and then: all it sends
    * is proved. */
   function mayEnter(): boolean {
     const isTried = tryAt > clock.monotonic()
@@ -102,7 +102,7 @@ export function createAdmission(options: AdmissionOptions): Admission {
       case 'ready':
         return true
       case 'resting':
-        return options.isLookedAt() || !isTried
+        return options.isProbed() || !isTried
       case 'unusable':
       case 'quarantined':
         return !isTried

@@ -9,7 +9,7 @@ import { Failure, isFailure } from '../../../core/failure.ts'
 import { createFillQueue } from './queue.ts'
 import { createQueueRoom } from './room.ts'
 import { createSerial } from './serial.ts'
-import { createTurns } from './turns.ts'
+import { createWriteSchedule } from './write-schedule.ts'
 import { createWrites } from './writes.ts'
 
 export type WriteBehindOptions = {
@@ -62,7 +62,7 @@ export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
   const { tier, clock, maxBytes = 32 * 1024 * 1024, maxBlocks = 2048, atOnce = 8 } = options
   const { rewriteMs = 0, waitMs = 0, reread } = options
   const queue = createFillQueue({ maxBytes, maxBlocks })
-  const turns = createTurns({ clock, atOnce, rewriteMs, hasTime: reread !== undefined })
+  const schedule = createWriteSchedule({ clock, atOnce, rewriteMs, hasTime: reread !== undefined })
   const counts = { written: 0, dropped: 0, failed: 0 }
   let behind = 0
   let closed = false
@@ -70,19 +70,19 @@ export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
   let onIdle: (() => void) | undefined
   const serial = createSerial(() => pump())
   const room = createQueueRoom({ queue, clock, waitMs, maxBytes, maxBlocks, isClosed: () => closed })
-  const { written: onWritten } = turns
+  const { written: onWritten } = schedule
   const { moved: onOver } = room
   const writes = createWrites({ tier, serial, maxBytes, reread, counts, onWritten, onOver })
 
   function pump(): void {
-    if (queue.size === 0 && behind === 0) turns.idle()
+    if (queue.size === 0 && behind === 0) schedule.idle()
     const now = clock.monotonic()
-    const turn = closed ? { most: atOnce, from: now } : turns.now(queue.isFilling)
+    const turn = closed ? { most: atOnce, from: now } : schedule.now(queue.isFilling)
     let soonest = turn.from > now ? turn.from : Number.POSITIVE_INFINITY
     for (const key of turn.most > 0 ? queue.keys() : []) {
       if (behind >= turn.most) break
       if (serial.isBusy(key)) continue
-      if (!closed && turns.notBefore(key) > now) soonest = Math.min(soonest, turns.notBefore(key))
+      if (!closed && schedule.notBefore(key) > now) soonest = Math.min(soonest, schedule.notBefore(key))
       else startBehind(key)
     }
     stopTimer?.()
@@ -100,7 +100,7 @@ export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
       .done.catch((error: unknown) => {
         if (!reread || closed || !isFailure(error, 'unavailable')) return void counts.failed++
         // It is passed over for now. What waits here goes on waiting.
-        turns.pause(Math.max(leastPauseMs, error.retryAfterMs ?? 0))
+        schedule.pause(Math.max(leastPauseMs, error.retryAfterMs ?? 0))
         if (!queue.add(key, job, true)) counts.dropped++
       })
       .finally(() => {
@@ -123,7 +123,7 @@ export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
       if (isOnItsWay(key)) return
       if (closed || !queue.add(key, { cid, bytes }, reread !== undefined)) counts.dropped++
       else {
-        turns.arrived(bytes.byteLength)
+        schedule.arrived(bytes.byteLength)
         pump()
       }
     },
@@ -134,7 +134,7 @@ export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
       const under = writes.get(key)
       const isBehindDelete = !under && serial.isBusy(key)
       // It was written just now: the key is the hash of the bytes.
-      if (!under && !isBehindDelete && turns.notBefore(key) > clock.monotonic()) return
+      if (!under && !isBehindDelete && schedule.notBefore(key) > clock.monotonic()) return
       const one = under ?? writes.begin(key, { cid, bytes })
       const overdue = () => {
         if (one !== under) writes.letGoOn(one)
@@ -154,7 +154,7 @@ export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
       queue.take(key)
       writes.forget(key)
       const work = serial.run(key, async () => {
-        turns.forget(key)
+        schedule.forget(key)
         await tier.delete(cid, signal)
       })
       await orAborted(signal, work)

@@ -1,12 +1,12 @@
 // Pins run together; unpinning needs the store alone, or it would free a block that a new pin counts on. All stores
-// over one folder take the same turns: during a reload there are two.
+// over one folder use the same lock: during a reload there are two.
 
-export interface Turns {
+export interface PinLock {
   together<T>(work: () => Promise<T>): Promise<T>
   alone<T>(work: () => Promise<T>): Promise<T>
 }
 
-export function createTurns(): Turns {
+export function createPinLock(): PinLock {
   const running = new Set<Promise<unknown>>()
   let last: Promise<unknown> = Promise.resolve()
   let waiting = 0

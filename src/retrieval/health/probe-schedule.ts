@@ -1,15 +1,15 @@
-// When an upstream is to be looked at before its turn: soon after it failed or fell silent, and often while it rests.
+// When an upstream is probed before its turn: soon after it failed or fell silent, and often while it rests.
 import type { Clock } from '../../core/clock.ts'
 import type { Health } from './health.ts'
 
-export interface Looks {
+export interface ProbeSchedule {
   /** Whether probes are scheduled at all. */
   readonly areOn: boolean
   /** How long until the next one; Infinity: not before its turn. */
   readonly inMs: number
   /** The answer takes `listener` back. */
   onSuspicion(listener: () => void): () => void
-  /** Asks for a look, but not again and again. */
+  /** Asks for a probe, but not again and again. */
   suspect(): void
   /** It rests from now on. */
   rested(): void
@@ -21,11 +21,11 @@ export interface Looks {
 
 const looksApartMs = 250
 
-export function createLooks(options: {
+export function createProbeSchedule(options: {
   readonly clock: Clock
   readonly health: Health
   readonly isWaitedFor: () => boolean
-}): Looks {
+}): ProbeSchedule {
   const { clock, health, isWaitedFor } = options
   const listeners = new Set<() => void>()
   let lookAt = Number.POSITIVE_INFINITY

@@ -1,42 +1,42 @@
-// What a look at an upstream told: whether it can be used, is there at all, or is there and ill. What it brought to clients
-// just now says more than a look.
+// What a probe of an upstream told: whether it can be used, is there at all, or is there and ill. What it brought to clients
+// just now says more than a probe.
 import type { ProbeReport } from '../../../backends/upstreams/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import { isFailure } from '../../core/failure.ts'
 import type { Admission } from '../upstreams/admission.ts'
 import type { Window } from '../upstreams/window.ts'
 import type { Health } from './health.ts'
-import type { Looks } from './looks.ts'
 import type { Performance } from './performance.ts'
+import type { ProbeSchedule } from './probe-schedule.ts'
 
-export interface LookResults {
+export interface ProbeResults {
   probed(report: ProbeReport): void
   unreachable(error: unknown, beganAt: number): void
   readonly foundWellAt: number
-  /** It is there, and fails at what a look asks for: only a client's question tells whether it can do its work. */
-  readonly isIllToLooks: boolean
+  /** It is there, and fails at what a probe asks for: only a client's question tells whether it can do its work. */
+  readonly failsProbes: boolean
 }
 
 const probeAnswers = 2
 export const briefRestMs = 10_000
 const briefWaitMs = 2_000
 
-export function createLookResults(options: {
+export function createProbeResults(options: {
   readonly clock: Clock
   readonly health: Health
-  readonly looks: Looks
+  readonly probeSchedule: ProbeSchedule
   readonly window: Window
   readonly work: readonly Performance[]
   readonly admission: () => Pick<Admission, 'alive' | 'turnAway'>
   readonly counts: { asked: number; falseBytes: number; throttled: number }
   /** Judges its health, and does what follows. */
   readonly judged: (judge: () => void) => void
-}): LookResults {
-  const { clock, health, looks, window, work, admission, counts, judged } = options
+}): ProbeResults {
+  const { clock, health, probeSchedule, window, work, admission, counts, judged } = options
   let foundWellAt = Number.NEGATIVE_INFINITY
-  let isIllToLooks = false
+  let failsProbes = false
 
-  /** A look is counted where the upstream is out for what it answered: who reads the counters finds out why. */
+  /** A probe is counted where the upstream is out for what it answered: who reads the counters finds out why. */
   function count(what: 'falseBytes' | 'throttled'): void {
     counts.asked++
     counts[what]++
@@ -46,13 +46,13 @@ export function createLookResults(options: {
     get foundWellAt() {
       return foundWellAt
     },
-    get isIllToLooks() {
-      return isIllToLooks
+    get failsProbes() {
+      return failsProbes
     },
     probed(report) {
-      isIllToLooks = false
+      failsProbes = false
       const now = clock.monotonic()
-      looks.made()
+      probeSchedule.made()
       if (report.lied) count('falseBytes')
       if (report.usable) window.open()
       judged(() => health.looked(report.usable, report.findings))
@@ -63,18 +63,18 @@ export function createLookResults(options: {
       admission().alive(now - report.ms, probeAnswers)
     },
     unreachable(error, beganAt) {
-      looks.made()
+      probeSchedule.made()
       const isThrottled = isFailure(error, 'throttled')
       const isAnswer = isThrottled || (isFailure(error, 'broken') && error.facts.isIll === true)
       if (isAnswer && health.state === 'ready' && health.isProven) return
-      isIllToLooks = isAnswer
+      failsProbes = isAnswer
       if (isThrottled) {
         count('throttled')
         return judged(() => health.throttled(error))
       }
       judged(() => health.unreachable(error))
-      looks.rested()
-      // It may be back in a moment: a client that came just now waits for the next look.
+      probeSchedule.rested()
+      // It may be back in a moment: a client that came just now waits for the next probe.
       const isBrief = health.outMs < briefRestMs
       admission().turnAway(isBrief ? Math.min(beganAt, clock.monotonic() - briefWaitMs) : beganAt)
     },

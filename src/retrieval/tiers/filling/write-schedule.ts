@@ -2,7 +2,7 @@
 // key, and behind the one who reads. What comes in now comes in for a reader, and writing takes processor time from it.
 import type { Clock } from '../../../core/clock.ts'
 
-export type TurnsOptions = {
+export type WriteScheduleOptions = {
   readonly clock: Clock
   readonly atOnce: number
   /** The same key is not written again sooner. */
@@ -11,7 +11,7 @@ export type TurnsOptions = {
   readonly hasTime: boolean
 }
 
-export interface Turns {
+export interface WriteSchedule {
   /** So many bytes came into the queue. */
   arrived(bytes: number): void
   /** The queue is empty, and nothing is being written. */
@@ -34,7 +34,7 @@ const burstBytes = 256 * 1024
 const quietMs = 50
 const mostQuietMs = 1000
 
-export function createTurns({ clock, atOnce, rewriteMs, hasTime }: TurnsOptions): Turns {
+export function createWriteSchedule({ clock, atOnce, rewriteMs, hasTime }: WriteScheduleOptions): WriteSchedule {
   const lastWrites = new Map<string, number>()
   let busySince = clock.monotonic()
   let pausedUntil = Number.NEGATIVE_INFINITY
