@@ -35,6 +35,8 @@ export async function* listDirectory(
     if (++count > limits.mostEntries) {
       throw new Failure('too-large', `${entity.cid} has more than ${limits.mostEntries} entries`, { source: 'content' })
     }
+    const turn = session.giveWay()
+    if (turn !== undefined) await turn
     const mayLook = count <= limits.mostLooks
     waiting.push(typeOf(session, cid, mayLook).then((type) => ({ name, cid, size, type })))
     while (waiting.length > (mayLook ? looksAhead : 0)) yield (await waiting.shift()) as DirectoryEntry

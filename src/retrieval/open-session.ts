@@ -4,6 +4,7 @@ import type { CID } from 'multiformats/cid'
 import { isIdentity, isProvable } from '../core/block.ts'
 import type { Clock } from '../core/clock.ts'
 import { cancelled } from '../core/failure.ts'
+import type { LoopTurns } from './loop-turns.ts'
 import { createGuard } from './policy.ts'
 import { createReadAhead, type Room } from './read-ahead.ts'
 import { createRequestClock } from './request-clock.ts'
@@ -17,6 +18,7 @@ import { createUpstreamReader, type Flying, type LastFrom } from './upstream-rea
 export type Shared = Flying & {
   readonly clock: Clock
   readonly room: Room
+  readonly turns: LoopTurns
   readonly deadlineMs: number
   readonly blockDeadlineMs: number
 }
@@ -26,7 +28,7 @@ export function openSession(
   { signal, account, onlyIfCached = false, noCache = false, client = '', ...policy }: SessionOptions,
   shared: Shared,
 ): Session {
-  const { stack, notFound } = shared
+  const { stack, notFound, turns } = shared
   const clock = createRequestClock({ ...shared, signal })
   const { inTime } = clock
   const upstreams = createUpstreamReader({ clock, account, signal, noCache, client }, shared)
@@ -74,6 +76,8 @@ export function openSession(
   return {
     ...guard,
     async get(cid, around) {
+      const turn = turns.giveWay()
+      if (turn !== undefined) await turn
       if (ended) throw cancelled('the request is over')
       check(cid)
       if (!isProvable(cid)) throw unprovable(cid)
@@ -83,6 +87,7 @@ export function openSession(
     expect(next) {
       if (!ended) ahead.expect(next)
     },
+    giveWay: turns.giveWay,
     has: async (cid) => isIdentity(cid) || stack.has(cid, signal),
     begun: clock.begun,
     end() {

@@ -10,6 +10,7 @@ import { createSearches, type SearchRound } from './absence/searches.ts'
 import { type BlockFlight, flyForBlock } from './fetch/block.ts'
 import { type DagFlight, flyForDag } from './fetch/dag.ts'
 import { dagKey } from './fetch/key.ts'
+import { createLoopTurns } from './loop-turns.ts'
 import { openSession, type Shared } from './open-session.ts'
 import { createRoom } from './read-ahead.ts'
 import type { DagWant, Retrieval } from './session.ts'
@@ -88,6 +89,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     clock,
     notFound,
     searches,
+    turns: createLoopTurns(clock),
     room: createRoom(options.readAheadBytes),
     deadlineMs: options.deadlineMs,
     blockDeadlineMs: options.blockDeadlineMs,

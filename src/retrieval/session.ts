@@ -37,6 +37,11 @@ export interface Session extends Omit<Guard, 'check'> {
   get(cid: CID, around?: DagWant): Promise<Uint8Array>
   /** The next blocks, in order: some are fetched ahead. Blocks of an earlier call that are not in it are dropped. */
   expect(next: Iterable<Expected>): void
+  /**
+   * For a walk with work between its blocks: undefined while the event loop has time for it, otherwise resolves when other
+   * requests had their turn. `get` gives way by itself.
+   */
+  giveWay(): Promise<void> | undefined
   /** Whether a tier has it, without fetching. */
   has(cid: CID): Promise<boolean>
   /** The first byte went out: from here each block has its own deadline, and nothing is remembered as not found. */

@@ -6,6 +6,8 @@ export interface FakeClock extends Clock {
   advance(ms: number): Promise<void>
   /** Time goes by with nothing running, as in a process that was held up: then all that was due runs, late. */
   jump(ms: number): Promise<void>
+  /** Work takes so long: time goes by within one turn of the loop, and no timer runs. */
+  spend(ms: number): void
   readonly timers: number
 }
 
@@ -61,6 +63,9 @@ export function createFakeClock(): FakeClock {
       now += ms
       heldUp += ms
       await clock.advance(0)
+    },
+    spend(ms) {
+      now += ms
     },
     get timers() {
       return timers.length

@@ -23,6 +23,7 @@ export function memorySession(blocks: BlockMap): Session & { readonly asked: Ask
     },
     has: async (cid) => blocks.has(blockKey(cid)),
     expect() {},
+    giveWay: () => undefined,
     begun() {},
     end() {},
   }

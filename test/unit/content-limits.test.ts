@@ -293,6 +293,15 @@ describe('listings', () => {
     assert.equal(entries.filter(({ type }) => type === 'unknown').length, 344)
     assert.ok(looks === 256 && most > 1 && most <= 16, `${looks} looks, ${most} at once`)
   })
+  test('listing gives way at each entry, also where one block holds all of them', async () => {
+    const blocks: BlockMap = new Map()
+    const { entity } = await open(files(300, blocks).toString(), blocks)
+    let turns = 0
+    const giveWay = () => new Promise<void>((resolve) => setImmediate(resolve, turns++))
+    const entries = await Array.fromAsync(listDirectory({ ...memorySession(blocks), giveWay }, entity))
+    assert.equal(entries.length, 300)
+    assert.ok(turns >= 300, `${turns} turns`)
+  })
   test('a tier that is away does not spoil it', async () => {
     const blocks: BlockMap = new Map()
     const { entity } = await open(files(3, blocks).toString(), blocks)

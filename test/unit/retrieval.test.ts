@@ -432,3 +432,19 @@ test('a session gives no block that its policy denies, however it is asked, and 
   )
   reader.end()
 })
+
+test('a walk over blocks in memory gives way to other requests by the clock', async () => {
+  const { clock, stack, session } = make([])
+  for (const { cid, bytes } of file.order) stack.held.set(blockKey(cid), bytes)
+  let turns = 0
+  let isOver = false
+  const others = (): void => {
+    turns++
+    if (!isOver) setImmediate(others)
+  }
+  setImmediate(others)
+  await read(session(), { onBlock: () => clock.spend(5) })
+  isOver = true
+  // 200 ms of work in slices of 10 ms; where no walk gives way it all happens before the first turn.
+  assert.ok(turns >= (leaves * 5) / 10 / 2, `${turns} turns`)
+})

@@ -1,0 +1,47 @@
+// Shares the event loop among walks whose blocks are all in memory: such a walk awaits nothing that takes time, so it
+// would hold up every other request. All walks of a gateway together get one short slice of each turn of the loop.
+import type { Clock } from '../core/clock.ts'
+
+export interface LoopTurns {
+  /** Undefined while this turn of the loop has time left; otherwise resolves in a later one. */
+  giveWay(): Promise<void> | undefined
+}
+
+export const sliceMs = 10
+
+// Walks that are let go on in one turn, one behind the other while its slice lasts.
+const mostReleased = 64
+
+/** `later` runs an action in the next turn of the loop, behind what the sockets brought. */
+export function createLoopTurns(clock: Clock, later: (action: () => void) => void = setImmediate): LoopTurns {
+  const waiting: (() => void)[] = []
+  let isOpen = false
+  let beganAt = 0
+
+  const isOver = (): boolean => clock.monotonic() - beganAt >= sliceMs
+
+  function release(): void {
+    if (!isOver()) waiting.shift()?.()
+  }
+
+  function begin(): void {
+    beganAt = clock.monotonic()
+    isOpen = waiting.length > 0
+    if (!isOpen) return
+    // The first action of the next turn, so that the slice of each turn begins before its walks go on.
+    later(begin)
+    for (let count = Math.min(waiting.length, mostReleased); count > 0; count--) later(release)
+  }
+
+  return {
+    giveWay() {
+      if (!isOpen) {
+        isOpen = true
+        beganAt = clock.monotonic()
+        later(begin)
+      }
+      if (!isOver()) return undefined
+      return new Promise((resolve) => void waiting.push(resolve))
+    },
+  }
+}

@@ -1,0 +1,67 @@
+// The event loop is shared: walks over blocks in memory give way to other requests, by the clock and not by their length.
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { createLoopTurns, sliceMs } from '../../src/retrieval/loop-turns.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
+
+/** Turns of a loop that a test moves on by hand. */
+function madeTurns() {
+  const clock = createFakeClock()
+  const due: (() => void)[] = []
+  const turns = createLoopTurns(clock, (action) => due.push(action))
+  async function next(): Promise<void> {
+    for (const action of due.splice(0)) {
+      action()
+      for (let step = 0; step < 10; step++) await Promise.resolve()
+    }
+  }
+  return { clock, turns, next, due: () => due.length }
+}
+
+test('a walk goes on within its slice, waits behind it, and goes on in a later turn', async () => {
+  const { clock, turns, next, due } = madeTurns()
+  assert.equal(turns.giveWay(), undefined)
+  clock.spend(sliceMs - 1)
+  assert.equal(turns.giveWay(), undefined)
+  clock.spend(1)
+  let went = false
+  const waiting = turns.giveWay()?.then(() => (went = true))
+  assert.ok(waiting)
+  await Promise.resolve()
+  assert.equal(went, false)
+  await next()
+  assert.equal(went, false, 'the sockets come before it')
+  await next()
+  assert.equal(went, true)
+  for (let turn = 0; turn < 3; turn++) await next()
+  assert.equal(due(), 0, 'where no walk waits, nothing runs in each turn')
+})
+
+test('many walks that wait share the slice of one turn, the first first', async () => {
+  const { clock, turns, next } = madeTurns()
+  void turns.giveWay()
+  clock.spend(sliceMs)
+  const went: number[] = []
+  for (let walk = 0; walk < 30; walk++) {
+    void turns.giveWay()?.then(() => {
+      went.push(walk)
+      clock.spend(sliceMs / 5)
+    })
+  }
+  await next()
+  for (let turn = 1; turn <= 6; turn++) {
+    await next()
+    assert.deepEqual(
+      went,
+      Array.from({ length: turn * 5 }, (_, walk) => walk),
+    )
+  }
+})
+
+test('the first turn after an idle loop has all of its slice', async () => {
+  const { clock, turns, next } = madeTurns()
+  void turns.giveWay()
+  await next()
+  clock.spend(1000)
+  assert.equal(turns.giveWay(), undefined)
+})
