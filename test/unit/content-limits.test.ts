@@ -297,7 +297,10 @@ describe('listings', () => {
     const blocks: BlockMap = new Map()
     const { entity } = await open(files(300, blocks).toString(), blocks)
     let turns = 0
-    const giveWay = () => new Promise<void>((resolve) => setImmediate(resolve, turns++))
+    const giveWay = () => {
+      turns++
+      return new Promise<void>((resolve) => setImmediate(resolve))
+    }
     const entries = await Array.fromAsync(listDirectory({ ...memorySession(blocks), giveWay }, entity))
     assert.equal(entries.length, 300)
     assert.ok(turns >= 300, `${turns} turns`)
