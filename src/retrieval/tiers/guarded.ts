@@ -7,7 +7,8 @@ import type { Clock } from '../../core/clock.ts'
 import { withDeadline } from '../../core/deadline.ts'
 import { Failure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
-import { createWatch, silent, type Watch } from './watch.ts'
+import { createWatch, type Watch } from './watch.ts'
+import { silent } from './watched-call.ts'
 
 export type GuardOptions = {
   readonly clock: Clock

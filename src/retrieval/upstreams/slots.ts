@@ -1,9 +1,9 @@
-// The slots at one upstream, and the queue for them: the only queue there is on the way to it, so that time spent in it
-// is never held against the upstream. Readers go first, in the order of fair-queue.ts. Long searches for what may be nowhere have a
-// small share, and more only while no reader wants it.
+// The slots at one upstream, and the queue for them: the only queue there is on the way to it, so that time spent in it is never
+// held against the upstream. Readers go first, in the order of fair-queue.ts; which questions are open is known by open-questions.ts.
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
 import { createFairQueue, type Rank } from './fair-queue.ts'
+import { createOpenQuestions } from './open-questions.ts'
 import type { Window } from './window.ts'
 
 export interface Slot {
@@ -67,15 +67,9 @@ type Waiter = {
   readonly enter: (slot: Slot) => void
   readonly leave: (reason: unknown) => void
 }
-type OpenQuestion = { readonly at: number; readonly controller: AbortController; overtakenBy: number }
 
 const mostQueued = 10_000
-const searchShare = 1 / 8
-const idleSearchShare = 3 / 4
-const enoughOvertook = 2
 const lookAgainMs = 100
-// A question is given up for others only when it is surely a long one: on a busy machine an upstream that is well answers late too.
-const leastBeforeLetGoMs = 2000
 const leastRetryMs = 1000
 const outMs = 60_000
 const typicalWeight = 0.1
@@ -84,86 +78,44 @@ const guessedMs = 300
 export function createSlots(options: SlotsOptions): Slots {
   const { name, most, window, clock, waitMs, lateMs, tooLate, onTaken, onStuck } = options
   const queue = createFairQueue<Waiter>()
-  // All in the order in which they got their slot.
-  const asked = new Set<OpenQuestion>()
-  const searching = new Set<OpenQuestion>()
-  const sending = new Set<OpenQuestion>()
+  const questions = createOpenQuestions({ most, window, clock, lateMs, onStuck, givenUp })
   let answerMs = guessedMs
   let stopTimer: (() => void) | undefined
 
-  const taken = () => asked.size + searching.size + sending.size
-  const share = () => Math.max(1, Math.floor(window.size * searchShare))
-  const hasRoom = () => asked.size < window.size && taken() < most
-  const hasSearchRoom = () =>
-    taken() < most && (searching.size < share() || asked.size + searching.size < window.size * idleSearchShare)
-
   function give(waiter: Waiter, isSearch: boolean): void {
     queue.served(waiter)
-    const held: OpenQuestion = { at: clock.monotonic(), controller: new AbortController(), overtakenBy: 0 }
-    ;(isSearch ? searching : asked).add(held)
-    const forget = () => asked.delete(held) || searching.delete(held) || sending.delete(held)
+    const question = questions.open(isSearch)
     onTaken()
     waiter.enter({
-      at: held.at,
-      wasFull: asked.size >= window.size || queue.readers > 0,
+      at: question.at,
+      wasFull: questions.isWindowFull || queue.readers > 0,
       get isOvertaken() {
-        return searching.has(held) || (held.overtakenBy >= enoughOvertook && clock.monotonic() - held.at >= lateMs())
+        return questions.isOvertaken(question)
       },
-      signal: held.controller.signal,
+      signal: question.controller.signal,
       answered() {
-        answerMs += (clock.monotonic() - held.at - answerMs) * typicalWeight
-        if (!asked.delete(held) && !searching.delete(held)) return
-        sending.add(held)
-        alive(held.at, 1)
+        answerMs += (clock.monotonic() - question.at - answerMs) * typicalWeight
+        if (questions.answered(question)) alive(question.at, 1)
       },
       leave() {
-        if (forget()) look()
+        if (questions.close(question)) look()
       },
     })
   }
 
   function alive(beganAt: number, answers: number): void {
-    for (const held of asked) {
-      if (held.at >= beganAt) break
-      held.overtakenBy += answers
-    }
+    questions.alive(beganAt, answers)
     look()
   }
 
-  /** Whether something was done for a reader that finds no room: a late question is a search, and searches may have to go. */
-  function makeRoom(): boolean {
-    const now = clock.monotonic()
-    const late = lateMs()
-    const [oldest] = asked
-    if (oldest && now - oldest.at >= late) {
-      for (const held of asked) {
-        if (now - held.at < late) break
-        if (held.overtakenBy < enoughOvertook) continue
-        asked.delete(held)
-        searching.add(held)
-        return true
-      }
-      onStuck()
-    }
-    const [search] = searching
-    if (
-      !search ||
-      taken() < most ||
-      searching.size <= Math.floor(most * searchShare) ||
-      now - search.at < Math.max(late, leastBeforeLetGoMs)
-    )
-      return false
-    searching.delete(search)
-    search.controller.abort(givenUp(now - search.at))
-    return true
-  }
-
-  // It may well be there: it had less than its full time.
-  const givenUp = (ms: number) =>
-    new Failure('overloaded', `${name} was let go after ${Math.round(ms)} ms without an answer, because others wait`, {
+  function givenUp(ms: number): Failure {
+    // It may well be there: it had less than its full time.
+    const message = `${name} was let go after ${Math.round(ms)} ms without an answer, because others wait`
+    return new Failure('overloaded', message, {
       source: 'ours',
       retryAfterMs: Math.max(leastRetryMs, expectedWaitMs()),
     })
+  }
 
   function look(): void {
     stopTimer?.()
@@ -173,9 +125,9 @@ export function createSlots(options: SlotsOptions): Slots {
       if (!reader && !searcher) return
       const wait = waitMs()
       if (wait > 0) return again(wait)
-      if (reader && (hasRoom() || makeRoom())) {
-        if (hasRoom()) give(reader, false)
-      } else if (searcher && hasSearchRoom() && (!reader || searching.size < share())) {
+      if (reader && (questions.hasRoom || questions.makeRoom())) {
+        if (questions.hasRoom) give(reader, false)
+      } else if (searcher && questions.hasSearchRoom(reader !== undefined)) {
         give(searcher, true)
       } else return again(lookAgainMs)
     }
@@ -187,7 +139,7 @@ export function createSlots(options: SlotsOptions): Slots {
 
   const expectedWaitMs = () => {
     const wait = waitMs()
-    const crowd = queue.readers > 0 || !hasRoom() ? ((queue.readers + 1) / window.size) * answerMs : 0
+    const crowd = queue.readers > 0 || !questions.hasRoom ? ((queue.readers + 1) / window.size) * answerMs : 0
     return Math.max(crowd, Number.isFinite(wait) ? wait : outMs)
   }
 
@@ -224,10 +176,7 @@ export function createSlots(options: SlotsOptions): Slots {
     },
     look,
     alive,
-    setAside() {
-      for (const held of asked) searching.add(held)
-      asked.clear()
-    },
+    setAside: questions.setAside,
     flush(before, reason) {
       for (const waiter of queue.all()) if (waiter.since <= before) waiter.leave(reason())
     },
@@ -235,7 +184,7 @@ export function createSlots(options: SlotsOptions): Slots {
       return queue.readers + queue.searchers
     },
     get taken() {
-      return taken()
+      return questions.size
     },
   }
 }
