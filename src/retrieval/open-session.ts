@@ -4,6 +4,7 @@ import type { CID } from 'multiformats/cid'
 import { isIdentity, isProvable } from '../core/block.ts'
 import type { Clock } from '../core/clock.ts'
 import { cancelled } from '../core/failure.ts'
+import type { LastFrom } from './followed-answer.ts'
 import type { LoopTurns } from './loop-turns.ts'
 import { createGuard } from './policy.ts'
 import { createReadAhead, type Room } from './read-ahead.ts'
@@ -12,7 +13,7 @@ import type { DagWant, Session, SessionOptions } from './session.ts'
 import { unprovable } from './session-failures.ts'
 import { createTierReader } from './tier-reader.ts'
 import type { TierHit } from './tiers/stack.ts'
-import { createUpstreamReader, type Flying, type LastFrom } from './upstream-reader.ts'
+import { createUpstreamReader, type Flying } from './upstream-reader.ts'
 
 /** The parts that all requests share. */
 export type Shared = Flying & {
