@@ -100,6 +100,8 @@ export interface Provider {
 export interface LocalStore {
   get(cid: CID): Promise<Uint8Array | undefined>
   has(cid: CID): Promise<boolean>
+  /** Whether it surely lacks the block, known without a look at the disk. Absent: only `get` tells. */
+  lacks?(cid: CID): boolean
 }
 
 /** For a provider that keeps bytes on this machine: after a reload two of them work over one folder for a while. */

@@ -15,6 +15,8 @@ export type TierTraits = {
   readonly trusted: boolean
   /** Never loses what it has: no cache of this machine that is asked after it need have it too. */
   readonly keeps?: boolean
+  /** Its owner alone writes to it: what `put` is given goes nowhere. */
+  readonly readOnly?: boolean
 }
 
 /** Options and callbacks of one call. */
@@ -67,6 +69,10 @@ export interface Tier {
   get(cid: CID, signal?: AbortSignal, call?: Call): Promise<Uint8Array | undefined>
   put(cid: CID, bytes: Uint8Array, signal?: AbortSignal, call?: Call): Promise<void>
   has(cid: CID, signal?: AbortSignal, call?: Call): Promise<boolean>
+  /** The same as `get`, at once: for blocks in this process. Absent: only `get` tells. */
+  peek?(cid: CID): Uint8Array | undefined
+  /** Whether it surely lacks the block, known without asking it. False where it may have it. Absent: only `get` tells. */
+  lacks?(cid: CID): boolean
   delete(cid: CID, signal?: AbortSignal, call?: Call): Promise<void>
   /** What a store that instances share keeps besides blocks. Absent: nothing. */
   readonly records?: Records

@@ -35,6 +35,7 @@ function createMemoryTier(name: string, maxBytes: number): Tier {
       signal?.throwIfAborted()
       return blocks.get(blockKey(cid))
     },
+    peek: (cid) => blocks.get(blockKey(cid)),
     async put(cid, bytes, signal) {
       signal?.throwIfAborted()
       const key = blockKey(cid)

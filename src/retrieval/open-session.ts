@@ -33,7 +33,7 @@ export function openSession(
   const clock = createRequestClock({ ...shared, signal })
   const { inTime } = clock
   const upstreams = createUpstreamReader({ clock, account, signal, noCache, client }, shared)
-  const { fromSlowTiers, fetchHeld } = createTierReader({
+  const { fromSlowTiers, withoutLook, fetchHeld } = createTierReader({
     ...{ stack, notFound, inTime, signal, onlyIfCached, fromTier, fromUpstreams },
     onHeld: () => (wasHeld = true),
   })
@@ -56,7 +56,7 @@ export function openSession(
     // The second look, once, on the only way to a flight. Two requests for one block: the first finds it in no tier and is
     // held up; the second flies for it, gets it, and its flight ends with the block in memory. Without this look the first
     // would find no flight to join and start another one.
-    const left = await stack.findFast(cid, signal)
+    const left: TierHit | undefined = await stack.findFast(cid, signal)
     if (left) return fromTier(left)
     const bytes = await upstreams.get(cid, around, lastFrom)
     lastFrom = 'upstream'
@@ -64,15 +64,18 @@ export function openSession(
   }
 
   async function fetch(cid: CID, around: DagWant | undefined): Promise<Uint8Array> {
-    const near = await stack.findFast(cid, signal)
+    const near: TierHit | undefined = await stack.findFast(cid, signal)
     if (near) return fromTier(near)
     signal.throwIfAborted()
-    if (!around || !upstreams.expects(cid)) return fromSlowTiers(cid, around)
+    if (!around || !upstreams.expects(cid)) return fromElsewhere(cid, around)
     const flown = await upstreams.follow(cid, around)
-    if (!flown) return fromSlowTiers(cid, undefined)
+    if (!flown) return fromElsewhere(cid, undefined)
     lastFrom = 'upstream'
     return flown
   }
+
+  const fromElsewhere = (cid: CID, around: DagWant | undefined): Promise<Uint8Array> =>
+    !onlyIfCached && stack.slowLack(cid) ? withoutLook(cid, around) : fromSlowTiers(cid, around)
 
   return {
     ...guard,

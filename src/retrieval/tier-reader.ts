@@ -25,6 +25,8 @@ export type TierReaderOptions = {
 export interface TierReader {
   /** The block, from the upstreams if no tier has it in time. */
   fromSlowTiers(cid: CID, around: DagWant | undefined): Promise<Uint8Array>
+  /** From the upstreams, since no tier has it as far as is known. If no upstream has it either, the tiers are asked after all. */
+  withoutLook(cid: CID, around: DagWant | undefined): Promise<Uint8Array>
   /** From the tiers alone. A request that wants it meanwhile joins the same look. */
   fetchHeld(cid: CID): Promise<Uint8Array>
 }
@@ -77,6 +79,22 @@ export function createTierReader(options: TierReaderOptions): TierReader {
     }
   }
 
+  async function withoutLook(cid: CID, around: DagWant | undefined): Promise<Uint8Array> {
+    try {
+      return await fromUpstreams(cid, around)
+    } catch (error) {
+      if (signal.aborted || isFailure(error, 'cancelled')) throw error
+      const outages = stack.outages
+      const look = stack.look(cid)
+      const held = await fromHere(look).finally(look.leave)
+      if (!held)
+        throw isFailure(error, 'unavailable') && error.facts.alone && stack.outages === outages ? notHere(error) : error
+      onHeld()
+      notFound.forget(cid)
+      return fromTier(held)
+    }
+  }
+
   /** The time is up, but our own disk has not answered yet: wait for it rather than deny a block that is here. */
   async function fromHere(look: Look): Promise<TierHit | undefined> {
     const here = Promise.race([look.found, look.here.then(() => undefined)])
@@ -103,7 +121,7 @@ export function createTierReader(options: TierReaderOptions): TierReader {
     }
   }
 
-  return { fromSlowTiers, fetchHeld }
+  return { fromSlowTiers, withoutLook, fetchHeld }
 }
 
 const nothing = new Error('no tier has it')

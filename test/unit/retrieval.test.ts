@@ -71,6 +71,7 @@ function memoryStack(): TierStack & { readonly held: Map<string, Uint8Array> } {
     has: async (cid: CID) => held.has(blockKey(cid)),
     find: findFast,
     findFast,
+    slowLack: () => false,
     look: () => ({
       found: Promise.resolve(undefined),
       overdue: Promise.resolve(),

@@ -125,6 +125,7 @@ export function createEmbedded(settings: Options, { name, data, folders, clock }
           const key = blockKey(cid)
           return (await mayHave(key)) ? read(key) : undefined
         }),
+      lacks: (cid) => shards.lacks(shardOf(blockKey(cid)), clock.monotonic()),
       has: (cid) =>
         guarded('read', () =>
           orIfGone(

@@ -10,6 +10,8 @@ export interface Shards {
   add(shard: string): void
   /** Exact for what this process wrote; what others put there is seen after a second at most. */
   has(shard: string, now: number): Promise<boolean>
+  /** The same at once: false where the disk has to be asked first. */
+  lacks(shard: string, now: number): boolean
 }
 
 const believedMs = 1000
@@ -25,6 +27,7 @@ export function createShards(root: string): Shards {
   }
 
   return {
+    lacks: (shard, now) => now - listedAt < believedMs && !known.has(basename(shard)),
     add: (shard) => void known.add(basename(shard)),
     async has(shard, now) {
       const name = basename(shard)

@@ -80,6 +80,7 @@ export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
     put: (cid, bytes, signal, call) => writes.run(signal, call, (own, begun) => tier.put(cid, bytes, own, { begun })),
     has: (cid, signal, call) => reads.run(signal, call, (own, begun) => tier.has(cid, own, { begun })),
     delete: (cid, signal, call) => writes.run(signal, call, (own, begun) => tier.delete(cid, own, { begun })),
+    ...(tier.lacks && { lacks: (cid) => tier.lacks?.(cid) ?? false }),
     ...(records && {
       records: {
         read: (key, signal, call) => reads.run(signal, call, (own, begun) => records.read(key, own, { begun })),

@@ -16,6 +16,8 @@ export interface Layers {
   readonly all: readonly Layer[]
   readonly fast: readonly Layer[]
   readonly slow: readonly SlowLayer[]
+  /** The slow ones that new blocks are brought to. */
+  readonly filled: readonly SlowLayer[]
   /** Asks one of them. Rejects only with the reason of `signal`. */
   ask<T>(
     layer: Layer,
@@ -57,10 +59,12 @@ export function createLayers(
     return failure
   }
 
+  const slow = all.filter((layer): layer is SlowLayer => layer.writeBehind !== undefined)
   return {
     all,
     fast: all.filter(({ writeBehind }) => !writeBehind),
-    slow: all.filter((layer): layer is SlowLayer => layer.writeBehind !== undefined),
+    slow,
+    filled: slow.filter(({ tier }) => !tier.traits.readOnly),
     async ask(layer, signal, question, call) {
       let isCounted = false
       const count = (error: unknown) => {

@@ -40,7 +40,7 @@ export function createLooks({ all, slow, ask, hit }: Layers, log: Log): Looks {
   function fillBefore(found: Layer, cid: CID, bytes: Uint8Array): void {
     const onError = (error: unknown) => log('debug', 'tier.fill', { error: String(error) })
     for (const { writeBehind, tier } of all.slice(0, all.indexOf(found)))
-      (writeBehind ? writeBehind.put(cid, bytes) : tier.put(cid, bytes)).catch(onError)
+      if (!tier.traits.readOnly) (writeBehind ? writeBehind.put(cid, bytes) : tier.put(cid, bytes)).catch(onError)
   }
 
   function begin(cid: CID, signal: AbortSignal, isStale: () => boolean, anyway: boolean): Looking {

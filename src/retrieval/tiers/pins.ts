@@ -13,7 +13,7 @@ export function createPinsTier(
 ): Tier {
   return {
     name,
-    traits: { persistent: true, shared: false, trusted: true, keeps },
+    traits: { persistent: true, shared: false, trusted: true, keeps, readOnly: true },
     async get(cid) {
       const bytes = await store.get(cid)
       if (bytes === undefined || proves(cid, bytes)) return bytes
@@ -22,6 +22,7 @@ export function createPinsTier(
       return undefined
     },
     has: (cid) => store.has(cid),
+    lacks: (cid) => store.lacks?.(cid) ?? false,
     put: async () => {},
     delete: async () => {},
     close: async () => {},

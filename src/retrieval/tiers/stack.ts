@@ -8,7 +8,7 @@ import { orAborted } from '../../core/deadline.ts'
 import type { Failure } from '../../core/failure.ts'
 import { type Log, silentLog } from '../../core/log.ts'
 import type { FillStats } from './filling/write-behind.ts'
-import { createFinding } from './finding.ts'
+import { createFinding, type Found } from './finding.ts'
 import type { Layer } from './layer.ts'
 import { createLayers, type TierHit } from './layers.ts'
 import { createLooks, type Look } from './looks.ts'
@@ -27,8 +27,10 @@ export type TierStats = FillStats & {
 }
 
 export type TierStack = Tier & {
-  /** Looks into memory only. Rejects only with the reason of `signal`. */
-  findFast(cid: CID, signal?: AbortSignal): Promise<TierHit | undefined>
+  /** Looks into memory only, at once where all of it can be peeked into. Fails only with the reason of `signal`. */
+  findFast(cid: CID, signal?: AbortSignal): Found
+  /** Whether each slow tier surely lacks it, known without a look. Then this counts as a miss of each. */
+  slowLack(cid: CID): boolean
   /** A look into the slow tiers, shared by all readers of the block meanwhile. A reader that takes it must `leave` it. */
   look(cid: CID): Look
   /** Memory, then a look for as long as it is worth waiting. Rejects only with the reason of `signal`. */
@@ -67,7 +69,7 @@ export type TierStackOptions = {
 export function createTierStack(parts: readonly (Tier | Layer)[], options: TierStackOptions = {}): TierStack {
   const { clock = systemClock, log = silentLog, onOutage, fillBytes, drainMs } = options
   const layers = createLayers(parts, { clock, log, onOutage, fillBytes })
-  const { all, fast, slow, outage } = layers
+  const { all, fast, slow, filled, outage } = layers
   const tiers = all.map(({ tier }) => tier)
   const looks = createLooks(layers, log)
   const finding = createFinding(layers, looks)
@@ -80,8 +82,8 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     const before = deletes
     const own = fast.length > 0 ? await storing.putFast(cid, bytes, signal) : new Uint8Array(bytes)
     // Something was deleted in between; it may have been this.
-    if (deletes !== before) return
-    await orAborted(signal, Promise.all(slow.map(({ writeBehind }) => writeBehind.put(cid, own))))
+    if (deletes !== before || filled.length === 0) return
+    await orAborted(signal, Promise.all(filled.map(({ writeBehind }) => writeBehind.put(cid, own))))
   }
 
   async function remove(cid: CID, signal?: AbortSignal): Promise<void> {
@@ -124,6 +126,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
       trusted: tiers.every(({ traits }) => traits.trusted),
     },
     findFast: finding.findFast,
+    slowLack: finding.slowLack,
     look: (cid) => looks.join(cid),
     find: finding.find,
     findPatiently: looks.alone,

@@ -13,7 +13,7 @@ export interface Storing {
   bring(name: string, cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<void>
 }
 
-export function createStoring({ fast, slow, ask, outage }: Layers): Storing {
+export function createStoring({ fast, slow, filled, ask, outage }: Layers): Storing {
   /** Puts into memory and answers the copy that may be kept: the caller's own buffer is theirs to change. */
   async function putFast(cid: CID, bytes: Uint8Array, signal: AbortSignal | undefined): Promise<Uint8Array> {
     for (const layer of fast) {
@@ -51,7 +51,7 @@ export function createStoring({ fast, slow, ask, outage }: Layers): Storing {
     const own = await putFast(cid, bytes, signal)
     const failed: TierFailure[] = []
     const keeper = await keeperOf(cid, signal)
-    const writes = slow.map(async (layer) => {
+    const writes = filled.map(async (layer) => {
       const { writeBehind, tier } = layer
       const isSpared = keeper !== undefined && slow.indexOf(keeper) < slow.indexOf(layer)
       if (!tier.traits.shared) return isSpared ? undefined : writeBehind.put(cid, own)

@@ -134,6 +134,7 @@ export function createSpools(data: string): Spools {
     store: {
       get: (cid) => read(blockKey(cid)),
       has: async (cid) => offered.has(blockKey(cid)),
+      lacks: (cid) => !offered.has(blockKey(cid)),
     },
     async sweep(keep) {
       const ids = await readdir(root).catch(() => [])
