@@ -1,7 +1,6 @@
 // What every provider that speaks HTTP lets the operator set.
 import { z } from 'zod'
-import { isUnfilled, unfilled } from '../../src/core/secret.ts'
-import { duration } from '../../src/core/units.ts'
+import { duration, isUnfilled, unfilled } from '../../src/core/units.ts'
 import type { ReadBack } from './contract.ts'
 
 export const url = () =>

@@ -1,5 +1,5 @@
-// Durations and sizes as people write them. `250ms`, `5s`, `1h`; `64KiB`, `10GiB`, `5MB`. Inside it is always
-// milliseconds and bytes. Imports nothing of ours, so that backends may use it for their options.
+// Values as people write them: durations and sizes (`250ms`, `5s`, `1h`; `64KiB`, `10GiB`, `5MB`; inside it is always
+// milliseconds and bytes), and secrets that were not filled in. Imports nothing of ours, so that backends may use it.
 import { z } from 'zod'
 
 const millisecondsPer: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
@@ -65,3 +65,8 @@ export const size = () =>
     most: 8192 * 1024 ** 4,
     limit: 'at most 8192TiB',
   })
+
+/** A variable of the environment that was not filled in: the secret would be its name, which everyone can guess. */
+export const isUnfilled = (text: string): boolean => /^\$\(?\w+\)?$/.test(text)
+
+export const unfilled = 'expected the secret itself, or $' + '{NAME} to take it from the environment'

@@ -4,6 +4,7 @@ import { LRUCache } from 'lru-cache'
 import { type Budget, createBudget } from '../core/budget.ts'
 import type { Clock } from '../core/clock.ts'
 import { Failure } from '../core/failure.ts'
+import { upTo } from '../core/lru.ts'
 
 export interface Limits {
   /** Lets a request in, or says why not. It is counted until its response is closed. */
@@ -31,7 +32,7 @@ const mostClients = 100_000
 
 export function createLimits(options: LimitOptions): Limits {
   const { inFlight: most, perClient, addressOf = socketAddress, clock } = options
-  const clients = perClient === 'none' ? undefined : new LRUCache<string, Budget>({ max: mostClients })
+  const clients = perClient === 'none' ? undefined : new LRUCache<string, Budget>(upTo(mostClients))
   let inFlight = 0
   let shed = 0
   let throttled = 0

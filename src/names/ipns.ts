@@ -4,6 +4,7 @@ import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
 import type { Clock } from '../core/clock.ts'
 import { Failure, isFailure } from '../core/failure.ts'
+import { upTo } from '../core/lru.ts'
 import type { Attempt } from '../observe/account.ts'
 import { type IpnsRecord, keyText, newest, provedRecord, signedRecord } from './ipns-record.ts'
 import {
@@ -51,7 +52,7 @@ export type RecordMemory = {
 
 export const createRecordMemory = (most: number): RecordMemory => ({
   lookups: createLookupMemory(most),
-  highest: new LRUCache({ max: most }),
+  highest: new LRUCache(upTo(most)),
 })
 
 export function createIpnsNames(options: {

@@ -5,6 +5,7 @@ import type { Clock } from '../core/clock.ts'
 import { orAborted, withDeadline } from '../core/deadline.ts'
 import { Failure, isFailure } from '../core/failure.ts'
 import { createFlights } from '../core/flights.ts'
+import { upTo } from '../core/lru.ts'
 import type { Account, Attempt } from '../observe/account.ts'
 
 export type LookupRequest = {
@@ -85,8 +86,8 @@ export type LookupMemory<T> = {
 }
 
 export const createLookupMemory = <T>(most: number): LookupMemory<T> => ({
-  held: new LRUCache({ max: most }),
-  failed: new LRUCache({ max: most }),
+  held: new LRUCache(upTo(most)),
+  failed: new LRUCache(upTo(most)),
 })
 
 const staleAfterMs = 1_000 // a client waits until the look-up is this old, then gets the stale result

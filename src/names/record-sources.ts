@@ -5,6 +5,7 @@ import { blockKey } from '../core/block.ts'
 import type { Clock } from '../core/clock.ts'
 import { Failure, isFailure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
+import { upTo } from '../core/lru.ts'
 import type { Attempt } from '../observe/account.ts'
 import type { Member, Pool } from '../retrieval/upstreams/pool.ts'
 import type { RecordSource, Sources } from './ipns.ts'
@@ -15,7 +16,7 @@ const unjudged = new Failure('cancelled', 'a record was asked for, no block', { 
 export function recordSources(options: { readonly pool: Pool; readonly clock: Clock; readonly log: Log }): Sources {
   const { pool, clock, log } = options
   // By key: one record that this gateway cannot read must not cost the upstream all other names.
-  const liars = new LRUCache<string, number>({ max: 10_000 })
+  const liars = new LRUCache<string, number>(upTo(10_000))
 
   const sourceOf = ({ upstream, health }: Member, spentOn: string): RecordSource => ({
     name: upstream.name,

@@ -2,13 +2,14 @@
 import { LRUCache } from 'lru-cache'
 import type { Clock } from '../core/clock.ts'
 import { orAborted } from '../core/deadline.ts'
+import { upTo } from '../core/lru.ts'
 import { isDomain } from './dnslink.ts'
 
 /** False also when no server could say, so that other hosts go on. */
 export type HasLink = (domain: string, signal: AbortSignal) => Promise<boolean>
 
 export type NoLinkMemory = LRUCache<string, true>
-export const createNoLinkMemory = (most: number): NoLinkMemory => new LRUCache({ max: most })
+export const createNoLinkMemory = (most: number): NoLinkMemory => new LRUCache(upTo(most))
 
 const againMs = 250 // a host without a link, or with no answer, waits only this long the next time
 

@@ -1,8 +1,7 @@
 // The `upload:` section.
 import { z } from 'zod'
 import { profiles } from '../../../backends/pinning/contract.ts'
-import { isUnfilled, unfilled } from '../../core/secret.ts'
-import { duration, size } from '../../core/units.ts'
+import { duration, isUnfilled, size, unfilled } from '../../core/units.ts'
 
 const leastCharacters = 16 // fewer could be guessed
 

@@ -6,6 +6,7 @@ import { isJson } from '../../content/json.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
 import { createGate } from '../../core/gate.ts'
+import { upTo } from '../../core/lru.ts'
 
 export interface JsonRule {
   /** Undefined: not judged yet. */
@@ -22,7 +23,7 @@ const waitMs = 5000
 const mostInLine = 10_000
 
 export function createJsonRule({ heldBytes, clock }: { readonly heldBytes: number; readonly clock: Clock }): JsonRule {
-  const verdicts = new LRUCache<string, boolean>({ max: mostRemembered })
+  const verdicts = new LRUCache<string, boolean>(upTo(mostRemembered))
   const gate = createGate({ most: heldBytes, inLine: mostInLine, full: tooMuch, patience: { ms: waitMs, clock } })
 
   const learn = (cid: CID, found: boolean): void => {

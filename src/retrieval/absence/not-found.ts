@@ -5,6 +5,7 @@ import type { CID } from 'multiformats/cid'
 import { blockKey } from '../../core/block.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { Failure } from '../../core/failure.ts'
+import { upTo } from '../../core/lru.ts'
 import type { Attempt } from '../../observe/account.ts'
 
 export type Remembered = {
@@ -38,7 +39,7 @@ export function createNotFoundMemory(options: {
   readonly random?: () => number
 }): NotFoundMemory {
   const { firstMs, mostMs, clock, random = Math.random } = options
-  const roots = new LRUCache<string, Map<string, AbsenceRecord>>({ max: mostRoots })
+  const roots = new LRUCache<string, Map<string, AbsenceRecord>>(upTo(mostRoots))
 
   const answer = (record: AbsenceRecord): Remembered => ({
     failure: record.failure,

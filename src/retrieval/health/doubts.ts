@@ -2,6 +2,7 @@
 // content with the slots that others leave; or another upstream has to answer.
 import { LRUCache } from 'lru-cache'
 import type { Clock } from '../../core/clock.ts'
+import { upTo } from '../../core/lru.ts'
 
 export interface Doubts {
   has(key: string): boolean
@@ -16,7 +17,7 @@ const mostKept = 10_000
 export function createDoubts(clock: Clock, keptMs: number): Doubts {
   // A time of 0 is none to the cache.
   const perf = { now: () => clock.monotonic() + 1 }
-  const keys = new LRUCache<string, true>({ max: mostKept, ttl: keptMs, ttlResolution: 0, perf })
+  const keys = new LRUCache<string, true>({ ...upTo(mostKept), ttl: keptMs, ttlResolution: 0, perf })
   return {
     has: (key) => keys.has(key),
     add(key) {

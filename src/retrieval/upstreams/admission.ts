@@ -2,6 +2,7 @@
 import { LRUCache } from 'lru-cache'
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
+import { upTo } from '../../core/lru.ts'
 import type { Health } from '../health/health.ts'
 import { type Allowance, createAllowance } from './allowance.ts'
 import type { Rank } from './fair-queue.ts'
@@ -58,7 +59,7 @@ const mostRetryMs = 30_000
 export function createAdmission(options: AdmissionOptions): Admission {
   const { name, clock, health, window, connections, perMinute, perCidPerMinute } = options
   const minute = perMinute === undefined ? undefined : createAllowance(perMinute, clock)
-  const cids = perCidPerMinute === undefined ? undefined : new LRUCache<string, Allowance>({ max: mostCids })
+  const cids = perCidPerMinute === undefined ? undefined : new LRUCache<string, Allowance>(upTo(mostCids))
   let tryAt = 0
 
   const slots = createSlots({
