@@ -61,10 +61,15 @@ export interface Upload {
    * them instead of writing them again. Absent: nowhere. The files go when the upload does; a link to one stays.
    */
   files?(): Promise<readonly BlockFile[]>
+  /** Its blocks, each once, where that is known without reading it. */
+  readonly cids?: readonly CID[] | undefined
 }
 
 /** A block that lies as a file of this machine. */
-export type BlockFile = { readonly key: string; readonly file: string }
+export type BlockFile = { readonly key: string; readonly file: string; readonly written?: WrittenFile | undefined }
+
+/** How this process left a file into which it wrote a block that it had hashed: as long as the file is like this, it is whole. */
+export type WrittenFile = { readonly bytes: number; readonly mtimeMs: number; readonly atMs: number }
 
 /** What kind of place a provider is. */
 export type ProviderTraits = {

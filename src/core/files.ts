@@ -1,7 +1,7 @@
 // Files: what errors of the file system mean, and writing that survives a power cut (sync the bytes, rename, sync the
 // folder that holds the name).
 import { randomBytes } from 'node:crypto'
-import { mkdir, open, opendir, rename, rm } from 'node:fs/promises'
+import { type FileHandle, mkdir, open, opendir, rename, rm } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 
 export function codeOf(error: unknown): string | undefined {
@@ -50,10 +50,19 @@ export async function writeDurably(file: string, bytes: Uint8Array): Promise<voi
 
 /** Writes a new file, synced to the disk when this resolves. */
 export async function writeSynced(file: string, bytes: Uint8Array | string): Promise<void> {
+  await writing(file, bytes, async () => {})
+}
+
+/** The same, and its time of change: a file that still has it was not written to since. */
+export const writeStamped = (file: string, bytes: Uint8Array): Promise<number> =>
+  writing(file, bytes, async (handle) => (await handle.stat()).mtimeMs)
+
+async function writing<T>(file: string, bytes: Uint8Array | string, then: (handle: FileHandle) => Promise<T>) {
   const handle = await open(file, 'wx')
   try {
     await handle.writeFile(bytes)
     await handle.sync()
+    return await then(handle)
   } finally {
     await handle.close()
   }

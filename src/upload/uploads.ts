@@ -108,7 +108,7 @@ export function createUploads(options: UploadsOptions): Uploads {
     clock,
     log,
     ...(options.random && { random: options.random }),
-    onConfirmed: (upload, signal) => fillTiers(upload, { retrieval, log, clock }, signal),
+    onConfirmed: (upload, signal, isKept) => fillTiers(upload, { retrieval, log, clock, isKept }, signal),
   })
   const closing = new AbortController()
   const admission = createAdmission({

@@ -1,6 +1,6 @@
 // Blocks as files of the embedded store: linked where they lie on this disk already, written otherwise, and read back. What
 // is there may have rotted, so that it is proved before it counts.
-import { readFile } from 'node:fs/promises'
+import { readFile, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { type Block, blockKey, isIdentity, maxBlockBytes, proves, provesKey } from '../../../src/core/block.ts'
 import { codeOf, orIfGone } from '../../../src/core/files.ts'
@@ -13,14 +13,22 @@ export interface BlockFiles {
   fileOf(key: string): string
   /** Unproved bytes; undefined where there are none, or too many. */
   read(key: string): Promise<Uint8Array | undefined>
-  /** Second names for what already lies on the platter; false where that cannot be done for each of them. */
-  linkAll(files: readonly BlockFile[], keys: Set<string>, signal: AbortSignal): Promise<boolean>
+  /**
+   * Second names for what already lies on the platter; false where that cannot be done for each of them. `proved` gets those
+   * that this process hashed and wrote just now.
+   */
+  linkAll(files: readonly BlockFile[], keys: LinkedKeys, signal: AbortSignal): Promise<boolean>
   writeAll(upload: Upload, keys: Set<string>, signal: AbortSignal): Promise<void>
   /** Whether each of them, read from where it is kept, is what its name says. */
   areWhole(keys: ReadonlySet<string>, signal: AbortSignal): Promise<boolean>
 }
 
+/** What a pin puts here: `all` its blocks, and `proved` those that need not be read back. */
+export type LinkedKeys = { readonly all: Set<string>; readonly proved: Set<string> }
+
 const atOnce = 8
+/** A file that was written longer ago is read before it counts: it may have rotted where it lay. */
+const freshMs = 60_000
 
 export function createBlockFiles(blocks: string, disk: Disk, shards: Pick<Shards, 'add'>): BlockFiles {
   const shardOf = (key: string): string => join(blocks, key.slice(-2))
@@ -31,17 +39,18 @@ export function createBlockFiles(blocks: string, disk: Disk, shards: Pick<Shards
     return bytes && bytes.byteLength <= maxBlockBytes ? bytes : undefined
   }
 
-  async function linkAll(files: readonly BlockFile[], keys: Set<string>, signal: AbortSignal): Promise<boolean> {
+  async function linkAll(files: readonly BlockFile[], keys: LinkedKeys, signal: AbortSignal): Promise<boolean> {
     const rest = [...files]
     let canLink = true
     const work = async () => {
       for (let next = rest.pop(); next && canLink; next = rest.pop()) {
         signal.throwIfAborted()
-        keys.add(next.key)
+        keys.all.add(next.key)
         try {
           // What is there already may have rotted: the new one takes its place, at no cost.
           shards.add(shardOf(next.key))
           await disk.link(next.file, fileOf(next.key))
+          if (await isAsWritten(next)) keys.proved.add(next.key)
         } catch (error) {
           if (!cannotLink.has(codeOf(error) ?? '')) throw error
           canLink = false
@@ -50,6 +59,12 @@ export function createBlockFiles(blocks: string, disk: Disk, shards: Pick<Shards
     }
     await allOrNone(Array.from({ length: atOnce }, work))
     return canLink
+  }
+
+  async function isAsWritten({ key, written }: BlockFile): Promise<boolean> {
+    if (!written || performance.now() - written.atMs > freshMs) return false
+    const { size, mtimeMs } = await stat(fileOf(key))
+    return size === written.bytes && mtimeMs === written.mtimeMs
   }
 
   async function writeAll(upload: Upload, keys: Set<string>, signal: AbortSignal): Promise<void> {

@@ -19,7 +19,7 @@ export type BehindOptions = {
   readonly retries: Retries
   readonly owed: Owed
   readonly log: Log
-  readonly onConfirmed: (upload: Upload, signal: AbortSignal) => Promise<readonly string[]>
+  readonly onConfirmed: (upload: Upload, signal: AbortSignal, isKept: boolean) => Promise<readonly string[]>
   readonly closing: AbortSignal
   readonly track: <T>(work: Promise<T>) => Promise<T>
 }
@@ -83,7 +83,7 @@ export function createBehind(options: BehindOptions): Behind {
       const attempts = await Promise.all(locals.map((one) => retries.askAgain(delivery, one, upload)))
       if (attempts.some(({ isHeld }) => !isHeld)) await delivery.write()
       if (!quorum.isEnough(delivery.entry)) throw quorum.unconfirmed(attempts)
-      const owes = await onConfirmed(upload, closing)
+      const owes = await onConfirmed(upload, closing, quorum.isKeptHere(delivery.entry))
       const before = delivery.entry.owed ?? []
       for (const tier of before) if (!owes.includes(tier)) owed.drop(delivery.entry.id, tier)
       if (owes.length > 0 || before.length > 0) {

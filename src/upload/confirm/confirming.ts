@@ -18,8 +18,11 @@ export type ConfirmingOptions = {
   readonly cleanup: Cleanup
   readonly retries: Retries
   readonly log: Log
-  /** Fills the tiers once enough providers hold it, before the 200. Returns the shared tiers that lack it. Does not reject. */
-  readonly onConfirmed: (upload: Upload, signal: AbortSignal) => Promise<readonly string[]>
+  /**
+   * Fills the tiers once enough providers hold it, before the 200. Returns the shared tiers that lack it. Does not reject.
+   * `isKept`: a store of this machine has it.
+   */
+  readonly onConfirmed: (upload: Upload, signal: AbortSignal, isKept: boolean) => Promise<readonly string[]>
   readonly closing: AbortSignal
   readonly track: <T>(work: Promise<T>) => Promise<T>
 }
@@ -52,7 +55,7 @@ export function createConfirming(options: ConfirmingOptions): Confirming {
   }
 
   async function accept(delivery: Delivery): Promise<void> {
-    const owed = await onConfirmed(delivery.upload, closing)
+    const owed = await onConfirmed(delivery.upload, closing, quorum.isKeptHere(delivery.entry))
     delivery.happened('ready')
     delivery.change({ owed })
     // If all have it, only its final record is written: there would be nothing to resume after a crash.

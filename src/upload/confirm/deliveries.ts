@@ -25,8 +25,11 @@ export type DeliveriesOptions = {
   readonly log: Log
   readonly pinMs: number
   readonly random: () => number
-  /** Fills the tiers once enough providers hold it, before the 200. Returns the shared tiers that lack it. Does not reject. */
-  readonly onConfirmed: (upload: Upload, signal: AbortSignal) => Promise<readonly string[]>
+  /**
+   * Fills the tiers once enough providers hold it, before the 200. Returns the shared tiers that lack it. Does not reject.
+   * `isKept`: a store of this machine has it.
+   */
+  readonly onConfirmed: (upload: Upload, signal: AbortSignal, isKept: boolean) => Promise<readonly string[]>
   readonly owed: Owed
   readonly closing: AbortSignal
   /** Registers work that goes on after the answer; `close` awaits it. */

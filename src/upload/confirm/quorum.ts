@@ -13,6 +13,8 @@ export type QuorumOptions = {
 
 export interface Quorum {
   holders(entry: JournalEntry): Provider[]
+  /** Whether a provider of this machine that is read like a tier holds it. */
+  isKeptHere(entry: JournalEntry): boolean
   /** Whether a provider holds the bytes, so that one that fetches by CID can get them. */
   hasBytes(entry: JournalEntry): boolean
   isEnough(entry: JournalEntry): boolean
@@ -37,6 +39,7 @@ export function createQuorum({ providers, confirm, queue }: QuorumOptions): Quor
 
   return {
     holders,
+    isKeptHere: (entry) => holders(entry).some(({ traits, store }) => traits.local && store !== undefined),
     hasBytes,
     canBeEnough,
     isEnough: (entry) => canBeEnough(entry, 0) && hasBytes(entry),

@@ -4,9 +4,9 @@ import { randomUUID } from 'node:crypto'
 import { readdir, readFile, rename, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
-import type { LocalStore, Profile, Upload } from '../../../backends/pinning/contract.ts'
+import type { LocalStore, Profile, Upload, WrittenFile } from '../../../backends/pinning/contract.ts'
 import { blockKey } from '../../core/block.ts'
-import { isGone, makeFolder, syncFolder, writeSynced } from '../../core/files.ts'
+import { isGone, makeFolder, syncFolder, writeStamped } from '../../core/files.ts'
 import { carHeader, carSectionBytes } from '../../ipld/car.ts'
 import { diskFailure } from '../failures.ts'
 import { blockName, storedUpload } from './stored-upload.ts'
@@ -78,7 +78,9 @@ export function createSpools(data: string): Spools {
       const id = randomUUID()
       inUse.add(id)
       const folder = folderOf(id)
-      const written = new Set<string>()
+      const begun = new Set<string>()
+      const written = new Map<string, WrittenFile>()
+      const cids: CID[] = []
       const counted = new Set<string>()
       let sections = 0
       await makeFolder(folder).catch((error: unknown) => {
@@ -93,18 +95,21 @@ export function createSpools(data: string): Spools {
             sections += carSectionBytes(cid, bytes.byteLength)
           }
           const key = blockKey(cid)
-          if (written.has(key)) return
-          written.add(key)
-          await writeSynced(join(folder, key), bytes).catch((error: unknown) => {
+          if (begun.has(key)) return
+          begun.add(key)
+          cids.push(cid)
+          const size = bytes.byteLength
+          const mtimeMs = await writeStamped(join(folder, key), bytes).catch((error: unknown) => {
             throw diskFailure(error, 'take an upload')
           })
+          written.set(key, { bytes: size, mtimeMs, atMs: performance.now() })
         },
         async finish(cid, profile, bytes) {
           await syncFolder(folder).catch((error: unknown) => {
             throw diskFailure(error, 'take an upload')
           })
           const carBytes = carHeader(cid).byteLength + sections
-          return storedUpload({ cid, profile, bytes, carBytes, folder })
+          return storedUpload({ cid, profile, bytes, carBytes, folder, written, cids })
         },
       }
     },

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { decode as decodePb } from '@ipld/dag-pb'
 import { UnixFS } from 'ipfs-unixfs'
 import type { CID } from 'multiformats/cid'
-import type { LocalStore, Profile, Upload } from '../../../backends/pinning/contract.ts'
+import type { LocalStore, Profile, Upload, WrittenFile } from '../../../backends/pinning/contract.ts'
 import { entityOf } from '../../content/resolve.ts'
 import { type Block, blockKey, isIdentity, proves } from '../../core/block.ts'
 import { codec } from '../../core/cid.ts'
@@ -22,9 +22,22 @@ export type StoredUpload = {
   readonly folder: string
   /** Other places to look for a block that is missing or damaged in the folder. */
   readonly stores?: readonly LocalStore[] | undefined
+  /** What this process wrote into the folder, by block key. */
+  readonly written?: ReadonlyMap<string, WrittenFile>
+  readonly cids?: readonly CID[]
 }
 
-export function storedUpload({ cid: root, profile, bytes, carBytes, folder, stores = [] }: StoredUpload): Upload {
+export function storedUpload({
+  cid: root,
+  profile,
+  bytes,
+  carBytes,
+  folder,
+  stores = [],
+  ...stored
+}: StoredUpload): Upload {
+  const { written, cids } = stored
+
   async function read(cid: CID, signal: AbortSignal): Promise<Uint8Array> {
     signal.throwIfAborted()
     if (isIdentity(cid)) return cid.multihash.digest
@@ -63,7 +76,9 @@ export function storedUpload({ cid: root, profile, bytes, carBytes, folder, stor
     profile,
     bytes,
     carBytes,
-    files: async () => (await readdir(folder)).map((key) => ({ key, file: join(folder, key) })),
+    files: async () =>
+      (await readdir(folder)).map((key) => ({ key, file: join(folder, key), written: written?.get(key) })),
+    cids,
     async *file(signal) {
       if (fileBytesOf({ cid: root, bytes: await read(root, signal) }) === undefined)
         throw noFile(root, 'it is no file, and such a provider takes nothing else')
