@@ -42,9 +42,19 @@ export function createPartWatch(
   let rest: Buffer = Buffer.from('\r\n')
   let where: Where = 'preamble'
 
+  /** What is left of the chunks before and this one. In the middle of a file it is this one alone: nothing is copied. */
+  function joined(chunk: Uint8Array): Buffer {
+    const own = Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength)
+    if (where !== 'headers' && own.byteLength >= delimiter.byteLength) {
+      const seam = Buffer.concat([rest, own.subarray(0, delimiter.byteLength - 1)])
+      if (seam.indexOf(delimiter) === -1) return own
+    }
+    return Buffer.concat([rest, own])
+  }
+
   return (chunk) => {
     if (where === 'epilogue') return undefined
-    let text = Buffer.concat([rest, chunk])
+    let text = joined(chunk)
     for (;;) {
       if (where === 'headers') {
         if (text.byteLength < 2) break
@@ -65,7 +75,8 @@ export function createPartWatch(
       }
       const at = text.indexOf(delimiter)
       if (at === -1) {
-        text = text.subarray(Math.max(0, text.byteLength - delimiter.byteLength + 1))
+        // A copy, because a view would keep the whole chunk.
+        text = Buffer.from(text.subarray(Math.max(0, text.byteLength - delimiter.byteLength + 1)))
         break
       }
       text = text.subarray(at + delimiter.byteLength)
