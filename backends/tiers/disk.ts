@@ -188,4 +188,4 @@ const silent = (name: string, ms: number): Failure =>
   new Failure('timeout', `tier ${name}: the disk did not answer within ${ms} ms`, { source: 'tier' })
 
 const tooMany = (name: string): Failure =>
-  new Failure('overloaded', `tier ${name}: too many files are being read and written`, { source: 'tier' })
+  new Failure('overloaded', `tier ${name}: too many file operations wait for the disk`, { source: 'tier' })

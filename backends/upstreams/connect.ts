@@ -123,6 +123,10 @@ function boundedBy(most: number, connect: buildConnector.connector): buildConnec
     }
     if (open < most) go()
     else if (line.length < mostInLine) line.push(go)
-    else callback(new Failure('overloaded', 'too many connections wait for their turn', { source: 'ours' }), null)
+    else
+      callback(
+        new Failure('overloaded', 'too many connections to upstreams are waiting; retry', { source: 'ours' }),
+        null,
+      )
   }
 }

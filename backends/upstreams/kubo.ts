@@ -95,7 +95,7 @@ function createKubo(settings: z.output<typeof options>, { name, userAgent, clock
           if (!isFailure(error, 'not-found')) throw error
         })
         lied = bytes !== undefined && bytes.byteLength > 0
-        if (lied) throw new Failure('false-bytes', 'it sent bytes for the empty CID', { source: 'upstream' })
+        if (lied) throw new Failure('false-bytes', 'it sent wrong bytes for the empty CID', { source: 'upstream' })
       })
       const report: ProbeReport = { usable: raw, raw, car: false, findings, ms: Math.round(clock.monotonic() - began) }
       return lied ? { ...report, lied } : report

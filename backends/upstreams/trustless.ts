@@ -101,7 +101,7 @@ function createTrustless(settings: z.output<typeof options>, { name, userAgent, 
       const raw = await finding(findings, 'raw blocks', async () => {
         const bytes = await block(probeCid, signal)
         lied = bytes.byteLength > 0
-        if (lied) throw new Failure('false-bytes', 'it sent bytes for the empty CID', { source: 'upstream' })
+        if (lied) throw new Failure('false-bytes', 'it sent wrong bytes for the empty CID', { source: 'upstream' })
       })
       const car = await finding(findings, carQuestion, async () => {
         for await (const _block of dagBlocks({ cid: probeCid, segments: [], scope: 'block' }, signal)) break

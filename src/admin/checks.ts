@@ -59,7 +59,7 @@ export function startChecks(
   if (everyMs > 0) {
     for (const one of looked)
       watch({ everyMs, clock, signal: closing.signal, look: () => look(one) }).catch((error: unknown) => {
-        if (!closing.signal.aborted) log('error', 'check.broke', { part: one.name, error: String(error) })
+        if (!closing.signal.aborted) log('error', 'check.error', { part: one.name, error: String(error) })
       })
   }
   return { list: () => [...last.values()], close: () => closing.abort(cancelled('the gateway is closing')) }

@@ -89,7 +89,7 @@ export async function loadDenylists(
       closing.signal.throwIfAborted()
       const copy = await copyOf(source)
       if (!copy) throw error
-      log('error', 'denylist.unread', { list: source.where, error: whyOf(error), instead: 'the copy of last time' })
+      log('error', 'denylist.unreadable', { list: source.where, error: whyOf(error), instead: 'the copy of last time' })
       take(source, index, copy)
     }
   }
@@ -101,7 +101,7 @@ export async function loadDenylists(
     } catch (error) {
       closing.signal.throwIfAborted()
       if (!(await copyOf(source))) throw error
-      log('error', 'denylist.unread', { list: source.where, error: whyOf(error), instead: 'what was read before' })
+      log('error', 'denylist.unreadable', { list: source.where, error: whyOf(error), instead: 'what was read before' })
     }
   }
 
@@ -117,7 +117,7 @@ export async function loadDenylists(
         const what = whyOf(error)
         if (what === said?.what && clock.monotonic() - said.at < sayAgainMs) continue
         said = { what, at: clock.monotonic() }
-        log('error', 'denylist.unread', { list: source.where, error: what })
+        log('error', 'denylist.unreadable', { list: source.where, error: what })
       }
     }
   }

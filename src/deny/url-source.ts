@@ -24,7 +24,7 @@ export function fromUrl(url: string, { userAgent, folder, log }: Fetching): Deny
       await writeFile(`${copy}.new`, text)
       await rename(`${copy}.new`, copy)
     } catch (error) {
-      log('warn', 'denylist.unkept', { list: where, error: whyOf(error) })
+      log('warn', 'denylist.not-kept', { list: where, error: whyOf(error) })
     }
   }
 

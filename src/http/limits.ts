@@ -83,7 +83,7 @@ export function createLimits(options: LimitOptions): Limits {
       const budget = clients && budgetOf(addressOf(request))
       if (budget && !budget.take()) {
         throttled++
-        return new Failure('throttled', 'too many requests from this address', {
+        return new Failure('throttled', 'too many requests from this address (rate limit); retry later', {
           source: 'client',
           retryAfterMs: budget.waitMs,
         })

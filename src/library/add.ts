@@ -62,7 +62,7 @@ async function begin(
     throw new Failure('unsupported', what, { source: 'client' })
   }
   if (schema !== undefined && !schemas.names.includes(schema))
-    throw malformed(`there is no schema ${JSON.stringify(schema)}; there are ${schemas.names.join(', ')}`)
+    throw malformed(`unknown schema ${JSON.stringify(schema)}; known are ${schemas.names.join(', ')}`)
   const pieces = piecesOf(source)
   const slot = await uploads.enter(client, signal)
   try {
@@ -84,7 +84,7 @@ function piecesOf(source: AddSource): AsyncIterable<Uint8Array> {
     if (Symbol.asyncIterator in source) return source
     if (Symbol.iterator in source) return each(source)
   }
-  throw malformed('nothing can be added of it (expected text, a Uint8Array, a Blob, or an iterable of Uint8Array)')
+  throw malformed('this cannot be added (expected text, a Uint8Array, a Blob, or an iterable of Uint8Array)')
 }
 
 async function* one(bytes: Uint8Array): AsyncGenerator<Uint8Array> {

@@ -144,7 +144,7 @@ type Located = { readonly content: ContentPath; readonly visitNames?: VisitNames
 async function contentOf(path: unknown, names: Names, wants: LookupRequest): Promise<Located> {
   if (typeof path === 'string' && path.startsWith('/ipfs/')) return { content: parsePath(path.slice('/ipfs/'.length)) }
   if (typeof path !== 'string' || !path.startsWith('/ipns/')) {
-    const what = `${JSON.stringify(path)} is no path of content (expected /ipfs/<cid>[/<path>] or /ipns/<name>[/<path>])`
+    const what = `${JSON.stringify(path)} is not a content path (expected /ipfs/<cid>[/<path>] or /ipns/<name>[/<path>])`
     throw new Failure('malformed', what, { source: 'client' })
   }
   const { path: content, visitNames } = await pathOfName(path, names, wants)

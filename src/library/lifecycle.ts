@@ -74,4 +74,4 @@ const notRunning = (what: string): Failure => new Failure('overloaded', what, { 
 const ended = (): Failure => notRunning('this gateway is closed')
 
 /** What is said before a start. */
-export const notStarted = (): Failure => notRunning('this gateway does not run yet: call its start()')
+export const notStarted = (): Failure => notRunning('this gateway is not started: call its start()')

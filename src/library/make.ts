@@ -140,6 +140,6 @@ const failureOf =
     requests.failed(failure)
     const { cause } = failure
     if (failure.kind === 'internal')
-      log('error', 'request.broke', { path: about, error: cause instanceof Error ? cause.stack : String(cause) })
+      log('error', 'request.error', { path: about, error: cause instanceof Error ? cause.stack : String(cause) })
     return failure
   }

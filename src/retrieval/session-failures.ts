@@ -18,7 +18,7 @@ export const outOfTime = (cid: CID, ms: number): Failure =>
 
 /** Earlier blocks used up the time. */
 export const noTimeLeft = (cid: CID): Failure =>
-  new Failure('overloaded', `what comes before ${cid} took the time there was: it was not looked for`, {
+  new Failure('overloaded', `no time left to look for ${cid}: the blocks before it took all of it; retry`, {
     source: 'ours',
   })
 
@@ -27,7 +27,7 @@ export const notHere = ({ message, facts }: Failure): Failure =>
   new Failure('not-found', message, { source: 'tier', facts })
 
 export const notCached = (cid: CID): Failure =>
-  new Failure('not-found', `${cid} is in no tier of this gateway, and only-if-cached was asked for`, {
+  new Failure('not-found', `${cid} is not in the cache, and Cache-Control: only-if-cached asks for nothing else`, {
     source: 'tier',
     facts: { onlyIfCached: true },
   })
@@ -42,4 +42,8 @@ export const unprovable = (cid: CID): Failure =>
   )
 
 export const internal = (error: unknown): Failure =>
-  new Failure('internal', 'retrieval failed in a way it should not', { source: 'ours', cause: error })
+  new Failure(
+    'internal',
+    'internal error in retrieval; the log of this gateway has the details, under the request id',
+    { source: 'ours', cause: error },
+  )

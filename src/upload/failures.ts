@@ -7,10 +7,12 @@ export const malformed = (message: string, cause?: unknown): Failure =>
   new Failure('malformed', message, { source: 'client', cause })
 
 export const tooLarge = (maxBytes: number): Failure =>
-  new Failure('too-large', `an upload may have ${maxBytes} bytes here, and this one has more`, { source: 'client' })
+  new Failure('too-large', `the upload is larger than the ${maxBytes} bytes that are allowed here (upload.maxBytes)`, {
+    source: 'client',
+  })
 
 export const nobodyKeeps = (): Failure =>
-  new Failure('broken', 'this gateway takes no uploads: its operator named no provider to keep them', {
+  new Failure('broken', 'this gateway takes no uploads: its configuration has no provider (pinning.providers)', {
     source: 'provider',
     facts: { outcomes: [] },
   })
@@ -22,12 +24,12 @@ export const busy = (message: string, retryAfterMs = 1000): Failure =>
 export function diskFailure(error: unknown, what: string): Failure {
   if (error instanceof Failure) return error
   return isNoRoom(error)
-    ? new Failure('no-room', `no room to ${what}: make room on the disk of the data folder`, {
+    ? new Failure('no-room', `disk full: no room to ${what}; free space on the disk of the data folder`, {
         source: 'ours',
         cause: error,
         facts: { class: 'quota' },
       })
-    : new Failure('disk', `cannot ${what}: ${codeOf(error) ?? 'an unknown error'}; look at the data folder`, {
+    : new Failure('disk', `cannot ${what}: ${codeOf(error) ?? 'an unknown error'}; check the data folder`, {
         source: 'ours',
         cause: error,
       })

@@ -192,7 +192,7 @@ export function createUploads(options: UploadsOptions): Uploads {
         })
     },
     async close() {
-      closing.abort(busy('this gateway stops before the upload is here; send it again'))
+      closing.abort(busy('this gateway shut down before the upload was complete; send it again'))
       await confirmation.close()
       await resumed.catch(() => {})
       generation.leave()

@@ -22,7 +22,7 @@ export function wirePublic({ config, log, lease }: Whole): Public {
     stalledMs: config.limits.stalled,
     onFailed: requests.failed,
     onError: (error, about) =>
-      log('error', 'request.broke', { ...about, error: error instanceof Error ? error.stack : String(error) }),
+      log('error', 'request.error', { ...about, error: error instanceof Error ? error.stack : String(error) }),
   })
   const forwarded = createForwarded(config.trustedProxies)
   return { respond, requests, forwarded, clientOf: (request) => clientOf(forwarded.addressOf(request)) }

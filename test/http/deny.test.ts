@@ -334,7 +334,7 @@ describe('a list at an address', () => {
       status = 500
       at = await begin()
       assert.equal((await get(`/ipfs/${cid}`)).status, 410)
-      assert.ok(at.log.some(({ event, level }) => event === 'denylist.unread' && level === 'error'))
+      assert.ok(at.log.some(({ event, level }) => event === 'denylist.unreadable' && level === 'error'))
     } finally {
       server.closeAllConnections()
       server.close()

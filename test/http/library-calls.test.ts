@@ -235,7 +235,7 @@ describe('a program without HTTP', () => {
     await own.close()
     await dns.close()
     assert.deepEqual(
-      log.filter(({ event }) => event === 'request.broke'),
+      log.filter(({ event }) => event === 'request.error'),
       [],
     )
   })

@@ -83,7 +83,7 @@ describe("Kubo's own command line", () => {
 
   const refusals: readonly (readonly [what: string, args: readonly string[], says: RegExp])[] = [
     ['a folder', ['-r', 'files'], /directories are not supported/],
-    ['too much', ['files/a', 'files/b', 'files/c', 'files/d'], /an upload may have 67108864 bytes here/],
+    ['too much', ['files/a', 'files/b', 'files/c', 'files/d'], /larger than the 67108864 bytes/],
     ['an option that is not done', ['--trickle', 'files/a'], /trickle=true is not supported/],
   ]
   for (const [what, args, says] of refusals)

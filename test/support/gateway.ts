@@ -70,7 +70,7 @@ export async function startGateway(options: StartOptions = {}): Promise<TestGate
       await closed
       await gateway.close()
       if (options.data === undefined) await rm(data, { recursive: true, force: true })
-      const bugs = lines.filter(({ event }) => event === 'request.broke')
+      const bugs = lines.filter(({ event }) => event === 'request.error')
       if (bugs.length > 0) throw new Error(`the gateway met a bug: ${JSON.stringify(bugs[0]?.facts)}`)
     },
   }

@@ -240,7 +240,7 @@ describe('what an answer may waste', () => {
       },
       () => true,
     )
-    await assert.rejects(endless.next(), /nobody asked for/)
+    await assert.rejects(endless.next(), /were not asked for/)
   })
   test('the same block again and again: it is broken', async () => {
     const { cids, blocks } = leaves(1)
@@ -270,6 +270,6 @@ describe('what an answer may waste', () => {
       },
       () => false,
     )
-    await assert.rejects(foreign.next(), /nobody asked for/)
+    await assert.rejects(foreign.next(), /were not asked for/)
   })
 })

@@ -314,7 +314,7 @@ test('an archive, which has no upstream, has not found what no tier has, and nev
     const failure = await failureOf(session().get(file.cid))
     // What is remembered says when it is forgotten.
     assert.deepEqual([failure.kind, failure.retryAfterMs], ['not-found', undefined])
-    assert.match(failure.message, /no upstream to ask/)
+    assert.match(failure.message, /no upstreams configured/)
   }
   await retrieval.store(file.cid, (file.order[0] as Block).bytes, new AbortController().signal)
   assert.deepEqual(await session().get(file.cid), file.order[0]?.bytes)

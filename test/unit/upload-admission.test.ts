@@ -132,7 +132,7 @@ describe('an upload that brings little', () => {
       gone.map(({ client }) => client),
       ['slow'],
     )
-    assert.match(String(gone[0]?.signal.reason), /1 wait for a slot, and it brought less than 8192 bytes a second/)
+    assert.match(String(gone[0]?.signal.reason), /less than 8192 bytes a second while 1 wait for a slot/)
     assert.equal(gone[0]?.signal.reason.kind, 'slow')
   })
 

@@ -177,7 +177,7 @@ describe('the embedded store', () => {
       const said: string[] = []
       const tier = createPinsTier('pins', store.store, { keeps: true, log: (_level, event) => said.push(event) })
       assert.equal(await tier.get(upload.cid), undefined)
-      assert.deepEqual(said, ['pins.rotten'])
+      assert.deepEqual(said, ['pins.corrupt'])
       await store.pin(how(upload), never)
       assert.equal(Buffer.compare((await tier.get(upload.cid)) as Uint8Array, bytes), 0)
     }

@@ -62,7 +62,7 @@ describe('the clocks of an upload', () => {
     await upload.sends(0, 3)
     const { failure } = await upload.settled
     assert.equal(failure?.kind, 'slow')
-    assert.match(failure?.message ?? '', /nothing came for 30000 ms/)
+    assert.match(failure?.message ?? '', /no data for 30000 ms/)
   })
 
   it('a trickle below the least rate is ended, once it had its time to get going', async () => {

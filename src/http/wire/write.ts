@@ -41,7 +41,7 @@ export async function writeAll(
 }
 
 const notAsPromised = (written: number, size: number): Failure =>
-  new Failure('internal', `${written} bytes came where ${size} were promised`, { source: 'ours' })
+  new Failure('internal', `the body has ${written} bytes, and its Content-Length said ${size}`, { source: 'ours' })
 
 function taken(response: ServerResponse, event: 'drain' | 'finish', { stalledMs, clock }: WriteOptions): Promise<void> {
   return new Promise((resolve, reject) => {

@@ -114,7 +114,7 @@ export function createSearches(options: {
       notFound.hold(cid, path, true)
       search(cid, path, look, running)
         .catch((error: unknown) => {
-          if (!closing.signal.aborted) log('error', 'search.broke', { error: String(error) })
+          if (!closing.signal.aborted) log('error', 'search.error', { error: String(error) })
         })
         .finally(() => {
           searching.delete(key)

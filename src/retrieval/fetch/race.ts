@@ -27,7 +27,8 @@ export const lost: Failure = new Failure('cancelled', 'another upstream was fast
 export async function race<Who, T>(options: RaceOptions<Who, T>): Promise<T> {
   const { steps, signal, clock } = options
   signal.throwIfAborted()
-  if (steps.length === 0) throw new Failure('unavailable', 'there is no upstream to ask', { source: 'ours' })
+  if (steps.length === 0)
+    throw new Failure('unavailable', 'no upstream is configured, or none can be asked', { source: 'ours' })
   const gates = steps.map(() => Promise.withResolvers<void>())
   let started = 0
   let over = false

@@ -197,4 +197,4 @@ const newRunner = (source: Source, now: number, patienceMs: number): Running => 
 })
 
 const stalled = ({ upstream }: Member, ms: number): Failure =>
-  new Failure('timeout', `${upstream.name} sent nothing of use for ${Math.round(ms)} ms`, { source: 'upstream' })
+  new Failure('timeout', `${upstream.name} stalled: no useful block for ${Math.round(ms)} ms`, { source: 'upstream' })

@@ -87,7 +87,7 @@ export function openSource({ member, part, attempts, isExpected, signal, onAsked
     useless++
     uselessBytes += bytes.byteLength
     if (useless <= mostUselessBlocks && uselessBytes <= mostUselessBytes) return
-    throw new Failure('broken', `${upstream.name} keeps sending blocks that nobody asked for`, { source: 'upstream' })
+    throw new Failure('broken', `${upstream.name} keeps sending blocks that were not asked for`, { source: 'upstream' })
   }
 
   /** A source that repeats one block endlessly brings nothing, but a file may repeat a block a few times. */

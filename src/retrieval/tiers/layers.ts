@@ -98,7 +98,7 @@ export function createLayers(
 const isLayer = (part: Tier | Layer | undefined): part is Layer => part !== undefined && 'writeBehind' in part
 
 export const late = (name: string): Failure =>
-  new Failure('timeout', `tier ${name} takes longer than it is waited for`, { source: 'tier' })
+  new Failure('timeout', `tier ${name} timed out: it takes longer than it is waited for`, { source: 'tier' })
 
 const unexpected = (name: string, cause: unknown): Failure =>
-  new Failure('internal', `tier ${name} failed in a way it should not`, { source: 'ours', cause })
+  new Failure('internal', `tier ${name}: internal error; the log has it as tier.unexpected`, { source: 'ours', cause })

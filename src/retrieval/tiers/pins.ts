@@ -18,7 +18,7 @@ export function createPinsTier(
       const bytes = await store.get(cid)
       if (bytes === undefined || proves(cid, bytes)) return bytes
       // A disk rots. The file stays: it is put right when the same upload comes again.
-      log('error', 'pins.rotten', { provider: name, cid: cid.toString() })
+      log('error', 'pins.corrupt', { provider: name, cid: cid.toString() })
       return undefined
     },
     has: (cid) => store.has(cid),

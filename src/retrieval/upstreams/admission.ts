@@ -174,7 +174,7 @@ export function createAdmission(options: AdmissionOptions): Admission {
 }
 
 const overloaded = (name: string, waitMs: number): Failure =>
-  new Failure('overloaded', `${name} has too much to do to be asked in time`, {
+  new Failure('overloaded', `${name} is overloaded: its queue is too long to be asked in time`, {
     source: 'ours',
     retryAfterMs: Math.min(mostRetryMs, waitMs),
   })

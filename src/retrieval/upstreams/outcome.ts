@@ -21,7 +21,7 @@ export function outcomeOf(cid: CID, failures: readonly unknown[], skipped: numbe
     return new Failure('timeout', `no upstream sent ${cid} in time`, { source: 'upstream', facts, cause })
   }
   const alone = failures.length === 0 && skipped === 0
-  const why = alone ? 'it has no upstream to ask' : 'no upstream could be asked for it'
+  const why = alone ? 'it has no upstreams configured' : 'no upstream could be asked for it'
   return new Failure('unavailable', `${cid} is in no tier of this gateway, and ${why}`, {
     source: 'upstream',
     facts: { ...facts, sure: false, alone },
@@ -32,7 +32,7 @@ export function outcomeOf(cid: CID, failures: readonly unknown[], skipped: numbe
 
 /** All upstreams that could be asked are overloaded: the client should retry, and this is never an absence. */
 export function overloaded(cid: CID, failures: readonly Failure[] = []): Failure {
-  return new Failure('overloaded', `no upstream could be asked for ${cid} in time: too much is wanted of them now`, {
+  return new Failure('overloaded', `all upstreams are overloaded: none could be asked for ${cid} in time; retry`, {
     source: 'upstream',
     facts: { sure: false },
     cause: failures[0],

@@ -89,7 +89,7 @@ export function startProbes(options: {
 
   for (const member of pool.members) {
     watch(member).catch((error: unknown) => {
-      if (!closing.signal.aborted) log('error', 'probe.broke', { upstream: member.upstream.name, error: String(error) })
+      if (!closing.signal.aborted) log('error', 'probe.error', { upstream: member.upstream.name, error: String(error) })
     })
   }
   return { close: () => closing.abort(cancelled('the gateway is closing')) }

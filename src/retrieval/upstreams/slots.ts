@@ -110,7 +110,7 @@ export function createSlots(options: SlotsOptions): Slots {
 
   function givenUp(ms: number): Failure {
     // It may well be there: it had less than its full time.
-    const message = `${name} was let go after ${Math.round(ms)} ms without an answer, because others wait`
+    const message = `${name} was let go after ${Math.round(ms)} ms without an answer: other requests need its connections`
     return new Failure('overloaded', message, {
       source: 'ours',
       retryAfterMs: Math.max(leastRetryMs, expectedWaitMs()),

@@ -38,7 +38,7 @@ export async function attemptPin(provider: Provider, upload: Upload, options: At
     if (nameOf(cid) === nameOf(upload.cid)) return { provider: provider.name, isHeld: true, ms: took() }
     throw new Failure(
       'false-bytes',
-      `provider ${provider.name}: says it holds ${cid}, and the upload is ${upload.cid}`,
+      `provider ${provider.name}: answered with the wrong CID ${cid}; the upload is ${upload.cid}`,
       {
         source: 'provider',
         facts: { class: 'content' },

@@ -56,7 +56,7 @@ export function createQuorum({ providers, confirm, queue }: QuorumOptions): Quor
       const waits = attempts.flatMap((attempt) => (attempt.isHeld ? [] : [attempt.retryAfterMs ?? 0]))
       return new Failure(
         isFull ? 'no-room' : 'broken',
-        `${holding} of ${needed} providers hold the upload; nothing of it was kept here. Try again, or look at what they say`,
+        `only ${holding} of ${needed} providers confirmed the upload, and nothing of it was kept; retry, or see the outcome of each provider`,
         {
           source: isFull ? 'ours' : 'provider',
           retryAfterMs: Math.max(0, ...waits) || undefined,

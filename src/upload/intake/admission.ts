@@ -240,7 +240,7 @@ function createRoom(mostBytes: number, { clientOf, forget }: Clients): Pick<Admi
           // A single upload may need all the room, so a client's first upload is not limited by its share.
           const isTooMuch = client !== undefined && client.bytes > own && !mayHave(client.bytes, free)
           if (free < 0 || isTooMuch)
-            throw busy('the uploads being received need all the room there is; come back later', 5000)
+            throw busy('the uploads in progress take all the room (upload.mostBytes); retry in 5 seconds', 5000)
         },
         async *over(source) {
           for await (const piece of source) {
@@ -264,12 +264,12 @@ function createRoom(mostBytes: number, { clientOf, forget }: Clients): Pick<Admi
   }
 }
 
-const full = (most: number): Failure => busy(`${most} uploads are being received; come back in a moment`)
+const full = (most: number): Failure => busy(`too many uploads in progress (${most}); retry in a second`)
 
 const tooSlow = (waiting: number, rate: number): Failure =>
   new Failure(
     'slow',
-    `the upload was ended: ${waiting} wait for a slot, and it brought less than ${rate} bytes a second`,
+    `upload too slow: less than ${rate} bytes a second while ${waiting} wait for a slot; send it again over a faster connection`,
     {
       source: 'client',
       retryAfterMs: 5000,

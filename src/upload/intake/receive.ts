@@ -199,13 +199,20 @@ function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOpt
     cancelTick = clock.after(tickMs, tick)
     const now = clock.monotonic()
     if (pausedAt !== undefined) {
-      if (now - pausedAt > stuckMs) fail(new Failure('broken', 'the upload got stuck here', { source: 'ours' }))
+      if (now - pausedAt > stuckMs)
+        fail(
+          new Failure(
+            'broken',
+            `upload timed out: this gateway processed none of it for ${stuckMs} ms; send it again`,
+            { source: 'ours' },
+          ),
+        )
       return
     }
     const ms = now - began - pausedMs
-    if (idleMs > 0 && now - since > idleMs) fail(slow(`nothing came for ${idleMs} ms`))
+    if (idleMs > 0 && now - since > idleMs) fail(slow(`upload timed out: no data for ${idleMs} ms; send it again`))
     else if (ms > graceMs && received < (minRate * ms) / 1000)
-      fail(slow(`it brought less than ${minRate} bytes a second`))
+      fail(slow(`upload too slow: less than ${minRate} bytes a second; send it again over a faster connection`))
   }
   let cancelTick = clock.after(tickMs, tick)
 
@@ -237,6 +244,6 @@ function decode(decoder: TextDecoder | undefined, piece?: Uint8Array): void {
   }
 }
 
-const misread = (): Failure => malformed('the headers of a part can be read in two ways')
+const misread = (): Failure => malformed('the headers of a part are ambiguous: parsers read them in two ways')
 
-const slow = (why: string): Failure => new Failure('slow', `the upload was ended: ${why}`, { source: 'client' })
+const slow = (why: string): Failure => new Failure('slow', why, { source: 'client' })

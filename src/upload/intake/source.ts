@@ -20,7 +20,7 @@ export type SourceLimits = {
 export async function* bounded(source: AsyncIterable<Uint8Array>, limits: SourceLimits): AsyncGenerator<Uint8Array> {
   const { maxBytes, idleMs, clock, slot } = limits
   const signal = AbortSignal.any([...limits.signals, ...(slot ? [slot.signal] : [])])
-  const late = () => new Failure('timeout', `the upload was ended: nothing came for ${idleMs} ms`, { source: 'client' })
+  const late = () => new Failure('timeout', `upload timed out: no data for ${idleMs} ms`, { source: 'client' })
   const pieces = source[Symbol.asyncIterator]()
   let bytes = 0
   try {
@@ -31,13 +31,13 @@ export async function* bounded(source: AsyncIterable<Uint8Array>, limits: Source
       slot?.rate.turn(false)
       signal.throwIfAborted()
       if (done) break
-      if (!(value instanceof Uint8Array)) throw malformed('a piece of the upload is no Uint8Array')
+      if (!(value instanceof Uint8Array)) throw malformed('a chunk of the upload is not a Uint8Array')
       bytes += value.byteLength
       slot?.rate.received(value.byteLength)
       if (bytes > maxBytes) throw tooLarge(maxBytes)
       if (value.byteLength > 0) yield value
     }
-    if (bytes === 0) throw malformed('there is not one byte to be added')
+    if (bytes === 0) throw malformed('the upload is empty')
   } finally {
     slot?.rate.turn(false)
     // Not awaited: a stuck source would never settle it.

@@ -116,7 +116,7 @@ export function createSpooling(options: SpoolingOptions): Spooling {
         if (Math.max(fileBytes ?? 0, counter.bytes + bytes.byteLength) > limits.maxBytes)
           throw tooLarge(limits.maxBytes)
         if (isIdentity(cid)) continue
-        if (!proves(cid, bytes)) throw malformed(`a block is not what its CID ${cid} says`)
+        if (!proves(cid, bytes)) throw malformed(`the bytes of block ${cid} do not hash to its CID`)
         counter.add(bytes.byteLength)
         await put(cid, bytes)
       }
@@ -127,7 +127,7 @@ export function createSpooling(options: SpoolingOptions): Spooling {
       for await (const _ of spooled.upload.blocks(closing));
     } catch (error) {
       await drop(spooled)
-      throw isFailure(error, 'broken') ? malformed(`not every block below ${root} is there`, error) : error
+      throw isFailure(error, 'broken') ? malformed(`blocks below ${root} are missing`, error) : error
     }
     return spooled
   }

@@ -27,7 +27,7 @@ export function keepText({ maxBytes, check }: TextCheck) {
 }
 
 const tooLong = (maxBytes: number): Failure =>
-  new Failure('too-large', `a document that is checked may have ${maxBytes} bytes, and this one has more`, {
+  new Failure('too-large', `the document is larger than the ${maxBytes} bytes that can be checked against a schema`, {
     source: 'client',
   })
 

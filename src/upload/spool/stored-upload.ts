@@ -127,8 +127,12 @@ const noFile = (cid: CID, why: string): Failure =>
 export const blockName = (cid: CID): string => `${cid.code}:${blockKey(cid)}`
 
 const lost = (cid: CID, cause?: unknown): Failure =>
-  new Failure('broken', `the block ${cid} of an upload that is not done is lost or damaged on this disk`, {
-    source: 'ours',
-    cause,
-    facts: { class: 'content' },
-  })
+  new Failure(
+    'broken',
+    `the block ${cid} of an unfinished upload is lost or damaged on this disk; upload the file again`,
+    {
+      source: 'ours',
+      cause,
+      facts: { class: 'content' },
+    },
+  )

@@ -84,13 +84,13 @@ export function createForwarding(options: {
     const stop = new AbortController()
     const answer = Promise.withResolvers<ReadonlySet<string>>()
     answer.promise.catch(() => {})
-    const stuck = () => failure('transient', `it took nothing for ${stuckMs} ms`)
+    const stuck = () => failure('transient', `it accepted no data for ${stuckMs} ms`)
     const body = createOnward({ stuckMs, clock, late: stuck })
     let hasBegun = false
     const fail = (error: unknown): void => {
       const reason = isFailure(error)
         ? error
-        : failure('transient', 'it cannot be reached or broke off', { cause: error })
+        : failure('transient', 'it cannot be reached, or the connection was lost', { cause: error })
       answer.reject(reason)
       if (!stop.signal.aborted) stop.abort(reason)
     }
@@ -110,7 +110,7 @@ export function createForwarding(options: {
         // Kubo begins its answer after the first part: until all was sent, the time limits of the body apply to it.
         readAnswer(addAbortSignal(stop.signal, response), { isKubo, failure, now: clock.now() }).then((held) => {
           if (body.hasEnded()) answer.resolve(held)
-          else fail(failure('transient', 'it answered before it was sent everything'))
+          else fail(failure('transient', 'it answered before it had the whole upload'))
         }, fail)
       },
     })

@@ -93,4 +93,4 @@ export function createWrites(options: WritesOptions): Writes {
 }
 
 const crowded = (name: string): Failure =>
-  new Failure('overloaded', `tier ${name}: too much is on its way to it`, { source: 'tier' })
+  new Failure('overloaded', `tier ${name}: its write queue is full`, { source: 'tier' })
