@@ -1,0 +1,63 @@
+// For the soak: the gateway as an operator runs it, and what the system says about its process.
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { readdirSync, readFileSync } from 'node:fs'
+import { readdir, stat, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { fileURLToPath } from 'node:url'
+
+const cli = fileURLToPath(new URL('../../src/cli/main.ts', import.meta.url))
+
+export type GatewayProcess = {
+  readonly url: string
+  /** Undefined while it runs. */
+  readonly ended: string | undefined
+  reload(): void
+  stop(): Promise<void>
+  residentMiB(): number
+  handles(): number
+}
+
+export async function startGateway(folder: string, config: object): Promise<GatewayProcess> {
+  const file = join(folder, 'config.json')
+  await writeFile(file, JSON.stringify(config))
+  const child: ChildProcess = spawn(process.execPath, [cli, 'serve', '--config', file], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
+  if (!child.stdout) throw new Error('the gateway has no output')
+  const stopping = once(child, 'exit')
+  let ended: string | undefined
+  void stopping.then(([code, signal]) => {
+    ended = `exit code ${code}, signal ${signal}`
+  })
+  const [line] = (await Promise.race([once(createInterface({ input: child.stdout }), 'line'), stopping])) as [string]
+  const url = /http:\/\/[^\s/]+/.exec(String(line))?.[0]
+  if (url === undefined) throw new Error('the gateway did not start: its words are above')
+  const status = (): string => readFileSync(`/proc/${child.pid}/status`, 'utf8')
+  return {
+    url,
+    get ended() {
+      return ended
+    },
+    reload: () => void child.kill('SIGHUP'),
+    async stop() {
+      if (ended === undefined) child.kill('SIGTERM')
+      await stopping
+    },
+    residentMiB: () => Number(/VmRSS:\s+(\d+)/.exec(status())?.[1]) / 1024,
+    handles: () => readdirSync(`/proc/${child.pid}/fd`).length,
+  }
+}
+
+export async function bytesBelow(folder: string): Promise<number> {
+  let sum = 0
+  for (const entry of await readdir(folder, { recursive: true, withFileTypes: true })) {
+    if (entry.isFile())
+      sum += await stat(join(entry.parentPath, entry.name)).then(
+        ({ size }) => size,
+        () => 0,
+      )
+  }
+  return sum
+}
