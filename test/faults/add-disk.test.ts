@@ -1,5 +1,5 @@
-// The disk under uploads rots, or somebody removes folders from it. A 200 says that the file can be read from here now, and
-// what comes anew puts right what was lost.
+// Fault: the disk under uploads corrupts data, or folders are removed from it. A 200 means that the file can be read from here
+// now, and a repeated upload repairs what was lost.
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { readdir, rm, writeFile } from 'node:fs/promises'
@@ -51,7 +51,7 @@ async function spoil(folder: string): Promise<number> {
 
 describe('damaged embedded pins', () => {
   for (const isRestarted of [false, true])
-    it(`a repeated upload${isRestarted ? ' after a restart' : ''} repairs a damaged pin while a provider is still owed it`, async () => {
+    it(`a repeated upload${isRestarted ? ' after a restart' : ''} repairs a damaged pin that a provider still waits for`, async () => {
       kubo.script = () => ({ status: 503 })
       const body = randomBytes(2_500_000)
       let gateway = await start()

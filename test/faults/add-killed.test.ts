@@ -1,6 +1,6 @@
-// The process is killed with -9 at random moments while uploads come in, and started again. The client keeps the truth: each
-// CID that got a 200 is written down before the next act. In the end every one of them is whole at every provider, nothing
-// is half there, and nothing is left over. CIDGATE_UPLOADS and CIDGATE_KILLS make it as long as one likes.
+// Fault: kill -9 at random moments while uploads come in, and a restart. The client writes down each CID that got a 200; in the
+// end each of them is whole at every provider, and nothing is half there or left over. CIDGATE_UPLOADS and CIDGATE_KILLS set how
+// many.
 import assert from 'node:assert/strict'
 import { type ChildProcess, spawn } from 'node:child_process'
 import { createHash, randomBytes } from 'node:crypto'
@@ -53,7 +53,7 @@ async function fileIn(store: string, root: CID): Promise<Buffer | undefined> {
   return Buffer.concat(parts)
 }
 
-it(`${uploads} uploads, ${kills} kill -9: acknowledged uploads are whole at every provider, others leave nothing`, {
+it(`${uploads} uploads, ${kills} kill -9: acknowledged uploads are whole, others leave nothing`, {
   timeout: 600_000,
 }, async (context) => {
   const data = await mkdtemp(join(tmpdir(), 'cidgate-killed-'))

@@ -1,5 +1,5 @@
-// Providers that are dead, that lie, that break off or hang, in every combination: an upload is answered with 200 where as
-// many as wanted hold it and with 502 where not, and what was accepted gets everywhere in the end.
+// Fault: providers that are down, lie, drop the connection or hang, in every combination. An upload gets 200 where enough
+// providers hold it and 502 where not; what was accepted reaches every provider in the end.
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { mkdtemp, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
@@ -89,7 +89,7 @@ describe('pinning providers during an upload', () => {
     })
   })
 
-  it('a provider that throws an unexpected error has failed, and its words do not reach the client', async () => {
+  it('an unexpected error of a provider is a failure, and its message stays here', async () => {
     await withAdding({ others: [scriptedProvider('odd', 'crashes')], confirm: 'all' }, async (adding) => {
       const { status, body } = await add(adding)
       assert.equal(status, 502)
@@ -97,7 +97,7 @@ describe('pinning providers during an upload', () => {
     })
   })
 
-  it('a provider that fetches by CID is asked once another one holds the upload, and is never alone enough', async () => {
+  it('a provider that fetches by CID is asked after another holds the upload, and never counts alone', async () => {
     const byCid = scriptedProvider('psa', 'holds', { takesBytes: false })
     const first = scriptedProvider('first', 'dead')
     await withAdding({ others: [byCid, first], withoutEmbedded: true, confirm: 1 }, async (adding) => {
@@ -238,7 +238,7 @@ describe('an accepted upload that a provider lacks', () => {
     })
   })
 
-  it('is retried rarely after a failure that only the operator can repair, until the operator gives up', async () => {
+  it('is retried rarely after a failure that only the operator can repair', async () => {
     const clock = createFakeClock()
     const refusing = scriptedProvider('refusing', 'auth')
     await withAdding({ others: [refusing], clock }, async (adding) => {
@@ -350,7 +350,7 @@ describe('an accepted upload that not every provider holds', () => {
     })
   })
 
-  it('uploaded again, goes at once to a provider that failed because its blocks were damaged here', async () => {
+  it('a repeated upload goes at once to a provider that got damaged blocks before', async () => {
     const other = scriptedProvider('other', 'content')
     await withAdding({ data, others: [other] }, async (adding) => {
       assert.equal((await add(adding, 'the same')).status, 200)
@@ -362,7 +362,7 @@ describe('an accepted upload that not every provider holds', () => {
     })
   })
 
-  it('uploaded again right after each answer, never writes into a spool that is being removed', async () => {
+  it('a repeated upload never writes into a spool that is being removed', async () => {
     const real = createSpools(data)
     const removed = new Set<string>()
     const spools: Spools = {

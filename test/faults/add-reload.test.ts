@@ -1,5 +1,5 @@
-// The threat: the configuration is loaded again while uploads come in. What is being received is received, what was
-// acknowledged gets to its providers once, and nothing is left over.
+// Fault: the configuration is reloaded while uploads come in. Uploads in progress are received to the end, acknowledged ones
+// reach their providers once, and nothing is left over.
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { rm } from 'node:fs/promises'

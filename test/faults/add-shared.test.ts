@@ -1,5 +1,5 @@
-// The threat: a shared store is out while uploads come in. They are taken hardly later than without it, and it gets all of
-// them when it is back, so that another instance, which has nothing but that store, reads each one; also after a crash.
+// Fault: a shared store is down while uploads come in. Uploads take hardly longer, and the store gets all of them when it is
+// back, also after a crash, so that an instance with nothing but that store reads each one.
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { cp, rm } from 'node:fs/promises'

@@ -1,5 +1,5 @@
-// The threat: one address opens as many uploads as there are slots and feeds each of them a little at a time. Who uploads in
-// earnest gets in at once, from elsewhere and from the same address.
+// Fault: one address opens as many uploads as there are slots, and sends a little of each at a time. An honest upload gets in at
+// once, from another address and from the same one.
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { request as httpRequest } from 'node:http'

@@ -1,4 +1,4 @@
-// Many uploads that trickle in must not be felt by those who read: the gateway in a process of its own, its clients in this.
+// Fault: many slow uploads at once. Readers do not feel them: the gateway runs in a process of its own, its clients in this.
 import assert from 'node:assert/strict'
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'

@@ -1,4 +1,4 @@
-// The worked examples keep their words: each of them as it is shipped, with a stand-in for whatever it names.
+// Each worked example of config/, as shipped, with a stand-in for the services that it names.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { shipped } from '../../src/config/package.ts'
@@ -72,7 +72,7 @@ describe('cluster.yaml', () => {
 })
 
 describe('second-home.yaml', () => {
-  test('Kubo holds an upload, the service fetches it after the answer, and either can be read from', async () => {
+  test('Kubo holds an upload, the service fetches it later, and both can be read from', async () => {
     const kubo = await started(startStandIn(kuboApi))
     const gateway = await started(startUpstream({ blocks: kubo.blocks }))
     const isAnswered = Promise.withResolvers<void>()

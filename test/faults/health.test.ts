@@ -1,6 +1,6 @@
-// Upstreams that hiccup, flap, queue and search long for what they lack. None of it costs a request that a healthy upstream
-// could have answered, and what there was no time for is 503 with Retry-After and never called absent. The trials are short
-// here; CIDGATE_TEST_LONG=1 runs them at the length of the promise.
+// Fault: upstreams that hiccup, flap, queue, or search long for what they lack. No request fails that a healthy upstream could
+// have answered; what there was no time for is 503 with Retry-After, and never called absent. The trials are short here;
+// CIDGATE_TEST_LONG=1 runs them at full length.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { BlockMap, FileFixture } from '../support/fixtures.ts'
@@ -117,7 +117,7 @@ describe('upstreams that fail for a while', { concurrency: true }, () => {
   })
 
   const chaosMs = isLong ? 100 * second : 4 * second
-  test(`chaos for ${chaosMs / second} s: hiccups, queues and long searches, and 99.9 % of existing files are served`, async () => {
+  test(`${chaosMs / second} s of hiccups, queues and long searches: 99.9 % of existing files are served`, async () => {
     const upstreams = [
       { delayMs: 30, searchMs: 12 * second },
       { delayMs: 60, atOnce: 8, searchMs: 12 * second },
@@ -142,7 +142,7 @@ describe('upstreams that fail for a while', { concurrency: true }, () => {
 
 describe('more requests than the upstreams can answer', () => {
   for (const count of isLong ? [700, 2000] : [300]) {
-    test(`${count} cold files at once from one upstream of 300 ms: 200, or 503 with Retry-After and 200 later`, async () => {
+    test(`${count} cold files at once from a slow upstream: 200, or 503 with Retry-After`, async () => {
       const upstreams = [{ delayMs: 300 }]
       const retrieval = isLong ? {} : { deadline: '2s' }
       await trial({ files: count + 30, upstreams, retrieval }, async ({ cold }) => {
@@ -155,7 +155,7 @@ describe('more requests than the upstreams can answer', () => {
     })
   }
 
-  test('350 cold files of two blocks from an upstream without CAR: begun answers are finished, few ask for CAR', async () => {
+  test('350 cold files from an upstream without CAR: begun answers are finished', async () => {
     const upstreams = [{ delayMs: 200 }]
     await trial({ files: 0, upstreams, retrieval: { deadline: '2s' } }, async ({ at, upstreams }) => {
       const [one] = upstreams as [ProgrammableUpstream]
@@ -175,7 +175,7 @@ describe('more requests than the upstreams can answer', () => {
 
   for (const perSecond of isLong ? [1, 3, 10] : [10]) {
     const ms = isLong ? 60 * second : 2 * second
-    test(`${perSecond} absent CIDs a second that upstreams search for long: existing files are still served`, async () => {
+    test(`${perSecond} absent CIDs a second: existing files are still served`, async () => {
       const upstreams = [
         { delayMs: 40, searchMs: 12 * second },
         { delayMs: 80, searchMs: 12 * second },

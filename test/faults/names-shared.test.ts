@@ -1,6 +1,5 @@
-// Names on several instances that share nothing but a bucket or a Redis: a second one, with an empty disk and nobody to ask,
-// resolves what the first one proved, and only that. The newest record stays, whoever has it, and a store that says nothing
-// holds up no name.
+// Fault: names on several instances that share only a bucket or a Redis. A second one, with an empty disk and no upstream, resolves
+// what the first one proved, and only that. The newest record stays, and a store that is silent holds up no name.
 import assert from 'node:assert/strict'
 import { afterEach, before, beforeEach, describe, test } from 'node:test'
 import { type Fixtures, fixtures } from '../support/fixtures.ts'
@@ -113,7 +112,7 @@ for (const [what, make] of Object.entries(stores)) {
       }
     }
 
-    test('an instance with an empty disk and no upstream resolves a record that another one stored', async () => {
+    test('an instance with an empty disk and no upstream resolves another's record', async () => {
       const record = await hello()
       upstream.records.set(key.name, record)
       assert.ok(isHello(await get(await start(true))))

@@ -1,6 +1,6 @@
-// Names under attack and in bad weather. Upstreams that hold back the newest record, sign it with another key, bring back
-// an old one, answer with a page, never answer, or are all gone; a machine that restarts in the middle of it. What may be
-// believed is what the key signed, the newest of it that was ever seen, and not past its end.
+// Fault: upstreams that hold back the newest IPNS record, sign it with another key, replay an old one, answer with a page, never
+// answer, or are all down; and a restart in the middle. Only a record that the key signed is believed, the newest that was ever
+// seen, and not past its validity.
 import assert from 'node:assert/strict'
 import { readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'

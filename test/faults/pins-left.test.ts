@@ -1,5 +1,5 @@
-// The threat: the configuration names another provider, or another folder, and what was uploaded before lies where it lay.
-// It is read from there for as long as it is there.
+// Fault: the configuration names another provider or another folder, and earlier uploads lie in the old folder. They are read from
+// there for as long as it exists.
 import assert from 'node:assert/strict'
 import { rm } from 'node:fs/promises'
 import { join } from 'node:path'

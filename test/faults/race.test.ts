@@ -1,5 +1,5 @@
-// The race goes on until the answer is out: an upstream that begins and then stalls, drips or knows single blocks only costs
-// milliseconds, in whatever order and with whatever impatience the operator has configured.
+// Fault: an upstream that begins and then stalls, drips or knows single blocks only. It costs milliseconds, in whatever order it is
+// asked and with whatever hedge the operator has configured.
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
 import { addFile, type BlockMap, type FileFixture, noise } from '../support/fixtures.ts'
@@ -130,7 +130,7 @@ describe('a large file from a slow upstream', () => {
       })
 
   for (const readers of [1, 50])
-    test(`from an upstream of 60 ms without CAR, ${readers} readers: blocks are requested in parallel`, async () => {
+    test(`an upstream without CAR, ${readers} readers: blocks are requested in parallel`, async () => {
       const blocks: BlockMap = new Map()
       const size = mibFor(readers) * mib
       const { cid } = await addFile(blocks, noise(size, 5), 'v0')

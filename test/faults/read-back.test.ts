@@ -1,5 +1,5 @@
-// The threat: the machine that took uploads is gone, or forgets, and nobody had written down where they can be read. What a
-// provider holds is read from that provider, by an instance that has nothing but the configuration.
+// Fault: the machine that took uploads is gone, and no upstream is configured for them. An instance with only the configuration
+// reads what a provider holds from that provider.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { multipart, post } from '../support/adding.ts'

@@ -1,5 +1,5 @@
-// The threat: an operator loads the configuration again, and the gateway forgets what it had and what it knew. Whatever did
-// not change goes over as it is, and what changed is made anew, alone.
+// Fault: a reload that makes the gateway forget its caches and counters. What did not change goes over as it is; only what
+// changed is made anew.
 import assert from 'node:assert/strict'
 import { appendFile, readdir, rm, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:http'

@@ -1,5 +1,5 @@
-// The threat: a gateway is loaded again by every deployment, for months, and keeps a little of each that it was before:
-// memory, timers, sockets, a watch that Node goes on measuring for.
+// Fault: a gateway that is reloaded by every deployment for months, and leaks a little each time: memory, timers, sockets, event
+// loop monitors.
 import assert from 'node:assert/strict'
 import { syncBuiltinESMExports } from 'node:module'
 import perf from 'node:perf_hooks'

@@ -1,5 +1,5 @@
-// The threat: an operator changes the configuration of a gateway that is being used, and gets it wrong. Nobody's request
-// may be lost to a reload, whether it is good, bad, or moves the gateway to another address.
+// Fault: an operator changes the configuration of a running gateway, and makes a mistake. No request is lost to a reload, whether it
+// is good, bad, or moves the gateway to another address.
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { Agent, createServer, get, type IncomingMessage, type RequestListener, type ServerResponse } from 'node:http'

@@ -1,5 +1,5 @@
-// A second instance that shares nothing with the first but a bucket or a Redis, with every upstream dead: it serves what
-// the first one read, and only as it was. A store that is out is no outage.
+// Fault: every upstream is down, and a second instance shares only a bucket or a Redis with the first. It serves what the first one
+// read, unchanged. A store that is down is no outage.
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'

@@ -1,5 +1,5 @@
-// A tier that is slow, hangs, drips or fails late must not be felt by who reads or uploads, and is used for what it is worth.
-// Times are generous, for a busy machine; what a tier was asked, and how much at once, is exact. Figures: bench/stores.ts.
+// Fault: a tier that is slow, hangs, drips or fails late. Readers and uploads do not feel it, and it is used for what it is worth.
+// Times are generous, for a busy machine; the calls to a tier, and how many at once, are exact. Figures: bench/stores.ts.
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
 import { eventually } from '../../src/testing/tier.ts'
@@ -173,7 +173,7 @@ describe('uploads beside a slow S3', () => {
 })
 
 describe('a file of 80 blocks and an S3 of 100 ms', () => {
-  test('cold: S3 is asked for little more than the root, gets every block, and serves the next gateway in parallel', async () => {
+  test('a cold file: S3 is asked little, gets every block, and serves the next gateway', async () => {
     const store = await startS3Server()
     store.faults = { slowMs: 100 }
     const first = await start(store)
@@ -196,7 +196,7 @@ describe('a file of 80 blocks and an S3 of 100 ms', () => {
     }
   })
 
-  test('S3 hangs: the file is served within seconds, and the store gets every block once it is back', () =>
+  test('S3 hangs: the file is served, and the store gets every block once it is back', () =>
     withStore(
       (store) => store.silence(),
       async ({ at, store }) => {
@@ -233,7 +233,7 @@ test('an S3 that hung is read from again within seconds after it is back', () =>
     },
   ))
 
-test('a burst of misses with a silent upstream: blocks on the disk are served, and the disk is not skipped', async () => {
+test('a burst of misses with a silent upstream does not make the gateway skip its disk', async () => {
   const at = await startGateway({
     upstreams: [{ name: 'near', url: upstream.url }],
     config: {

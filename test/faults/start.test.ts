@@ -1,5 +1,5 @@
-// The threat: a gateway is asked before it is ready, or says that it is ready and is not. What was acknowledged before is there
-// for whoever comes first; what comes too early waits; a disk that takes no uploads is told.
+// Fault: requests before the gateway is ready, or a gateway that says it is ready and is not. Acknowledged uploads are there for the
+// first request; requests that come too early wait; a disk that takes no uploads is reported.
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
 import { randomBytes } from 'node:crypto'

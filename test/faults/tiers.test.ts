@@ -1,4 +1,4 @@
-// Upstreams all gone, and stores that rot: what was read before is served, and only as it was.
+// Fault: all upstreams are down, and stores corrupt data. What was read before is served, and only unchanged.
 import assert from 'node:assert/strict'
 import { readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'

@@ -1,5 +1,5 @@
-// The threat: a second process is started over the data folder of one that runs, by mistake, by two supervisors, or because
-// the first one seems dead. The second one says so and touches nothing; where the first one is really gone, it takes over.
+// Fault: a second process is started over the data folder of a running one: by mistake, by two supervisors, or because the first one
+// seems dead. The second one says so and touches nothing; where the first one is really dead, it takes over.
 import assert from 'node:assert/strict'
 import { type ChildProcess, spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'

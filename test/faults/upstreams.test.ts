@@ -1,5 +1,5 @@
-// Upstreams that are silent, lie, die and come back. A client always gets the right bytes or an honest error,
-// in time, and the healthy ones are not asked for more than is needed.
+// Fault: upstreams that are silent, lie, die and come back. A client always gets the right bytes or an error that says so, in time,
+// and healthy upstreams are not asked for more than is needed.
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
 import { addFile, type BlockMap, distinctFiles, type Fixtures, fixtures, noise } from '../support/fixtures.ts'
@@ -34,7 +34,7 @@ const gateway = async (
 const most = Number(process.env['CIDGATE_TEST_FILES'] ?? 300)
 
 describe('one healthy upstream of 30 ms, one silent, one that sends false bytes', () => {
-  test('hundreds of files are right, with little more time and requests than the healthy one alone', async () => {
+  test('hundreds of files are right, at little more than the healthy upstream's cost', async () => {
     const blocks: BlockMap = new Map()
     const files = await distinctFiles(blocks, most, 2000)
     const healthy = await upstream(blocks, undefined, 30)
@@ -94,7 +94,7 @@ describe(`200 clients for one cold file of ${mib} MiB`, () => {
     assert.ok(one.asked.length + two.asked.length <= 2, `${one.asked.length} + ${two.asked.length} requests`)
   })
 
-  test('the upstream is killed half way: all get the right bytes, and only the rest is fetched again', async () => {
+  test('the upstream dies half way: all clients get the file, and only the rest is refetched', async () => {
     const blocks: BlockMap = new Map()
     const { cid, bytes } = await addFile(blocks, noise(size, 12), 'v0')
     const one = await upstream(blocks, { kind: 'cut', after: size / 2 })
@@ -150,7 +150,7 @@ describe('a CID that no upstream has', () => {
     assert.ok(empty.asked.length - asked <= 4, `asked ${empty.asked.length - asked} times meanwhile`)
   })
 
-  test('many requests for the same absent block, with or without a background search: each gets its 404', async () => {
+  test('many requests for one absent block: each gets its 404, also during a search', async () => {
     const silent = await upstream(new Map(), { kind: 'silent' })
     const { cid } = await addFile(new Map(), noise(1000, 14))
     for (const keepLooking of ['20s', 0]) {

@@ -34,7 +34,7 @@ describe('POST /add', () => {
     assert.equal(Buffer.from((await adding.embedded.store.get(cid)) ?? []).toString(), hello.body)
   })
 
-  it('answers at once where nobody would keep it', async () => {
+  it('answers 502 at once where no provider is configured', async () => {
     const none = await startAdding({ withoutEmbedded: true })
     try {
       const said = await raw(none.port, (socket) => socket.write(head('Content-Length: 90000\r\n')))
@@ -314,7 +314,7 @@ describe('POST /add', () => {
     assert.match(said, /^HTTP\/1\.1 413 /)
   })
 
-  it('answers 413 by Content-Length before a byte of body, and says Continue only to what it takes', async () => {
+  it('answers 413 by Content-Length before the body, and Continue only to what it takes', async () => {
     const early = await raw(adding.port, (socket) =>
       socket.write(head('Content-Length: 100000000\r\nExpect: 100-continue\r\n')),
     )

@@ -36,7 +36,7 @@ async function until(isTrue: () => Promise<boolean>): Promise<void> {
 const noCache = { hot: { maxBytes: 0 }, tiers: [] }
 
 describe('an upload that fails in web mode', () => {
-  it('is told in JSON, and in a page to who asks for one', async () => {
+  it('is told in JSON, and as a page to a browser', async () => {
     await withGateway({ config: { responses: { types: 'web' } } }, async (at) => {
       for (const [accept, type] of [
         [undefined, 'application/problem+json'],
@@ -137,7 +137,7 @@ describe('thin mode', () => {
       ],
     ]
   for (const [name, through, has] of targets) {
-    it(`${name}: the CID is confirmed there, the bytes are read here, and nothing lies on this disk`, async () => {
+    it(`${name}: pinned there, read here, and nothing on this disk`, async () => {
       const config = {
         upload: { through: through(), auth: { tokens: ['ours-and-long-enough'] } },
         denylists: [list],

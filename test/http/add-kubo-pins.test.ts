@@ -71,7 +71,7 @@ describe("pins of kubo's door", () => {
       assert.deepEqual(await below(join(door.adding.data, 'pins')), [])
     }))
 
-  it('is sent to a provider that takes files as the file it is, and told of one that cannot be', async () => {
+  it('goes as a file to a provider that takes files; what is no file is refused', async () => {
     const there = await startAdding({ maxBytes: 10_000_000 })
     const provider = forwardTo(there.url)
     try {

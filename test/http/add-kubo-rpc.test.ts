@@ -163,7 +163,7 @@ describe("kubo's door", () => {
     assert.deepEqual(await add('?silent=true', [{ fileName: 'a', body: 'x' }]), { status: 200, lines: [] })
   })
 
-  it('says what a file would be with only-hash, and keeps nothing of it', async () => {
+  it('only-hash tells the CID and keeps nothing', async () => {
     const { status, lines } = await add('?n=true', [{ fileName: 'a', body: 'of this nothing is kept' }])
     assert.equal(status, 200)
     const cid = CID.parse(lines[0]?.['Hash'] as string)
@@ -258,7 +258,7 @@ describe("kubo's door", () => {
     assert.equal((await add('', [{ name: 'a', type: 'text/plain\r\nContent-Type: a/b', body: 'x' }])).status, 400)
   })
 
-  it('tells nobody of HTTP/1.0 to continue', async () => {
+  it('sends no Continue to an HTTP/1.0 client', async () => {
     const body = multipart([{ fileName: 'a', body: 'x' }]).toString()
     const ask = (version: string) =>
       raw(Number(new URL(door.url).port), (socket) =>

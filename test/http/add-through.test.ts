@@ -595,7 +595,7 @@ describe('thin mode to something else', () => {
           assert.doesNotMatch(told, /theirs-and-secret|upstairs/)
         })
 
-  it('answers 502 when nobody is there', async () => {
+  it('answers 502 when the service is down', async () => {
     const { server, port } = await listen(() => {})
     server.close()
     const thin = await startThin(`http://127.0.0.1:${port}/add`)

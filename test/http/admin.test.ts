@@ -123,7 +123,7 @@ describe('/readyz', () => {
     assert.equal((await ask('?for=uploads')).status, 503)
   })
 
-  test('one that is about to close says so', async () => {
+  test('a gateway that is about to close says so', async () => {
     at.gateway.drain()
     const { status, body } = (await ask()) as { status: number; body: State }
     assert.equal(status, 503)

@@ -101,7 +101,7 @@ limits: { grace: 2s }
     assert.match(refused.out, /then run doctor again\n$/)
   })
 
-  describe('doctor, where a disk and everybody else hang', () => {
+  describe('doctor with a hung disk and hung services', () => {
     const hung = createServer(() => {})
     let file = ''
     before(async () => {

@@ -108,7 +108,7 @@ describe('what is not read back', () => {
   })
 })
 
-describe('a folder of pins that nobody keeps in', () => {
+describe('a folder of pins without a provider', () => {
   test('is named by check and doctor before, and in the log behind the reload', async () => {
     const running = await start([local])
     await add(running)
@@ -122,7 +122,7 @@ describe('a folder of pins that nobody keeps in', () => {
     assert.deepEqual(lines, [`uploads.left: ${folder}`])
   })
 
-  test('is none of it where the provider is called otherwise', async () => {
+  test('is not reported when only the name of the provider changed', async () => {
     const running = await start([local])
     await add(running)
     const renamed = { ...local, name: 'disk' }
@@ -170,7 +170,7 @@ describe('what only a provider holds that is configured no more', () => {
     assert.deepEqual(await notes('check', [local, remote()]), [])
   })
 
-  test('is nothing where another one holds it, too', async () => {
+  test('is not reported when another provider holds it too', async () => {
     const running = await start([local, remote()], { pinning: { confirm: 'all', providers: [local, remote()] } })
     await add(running)
     await settled()

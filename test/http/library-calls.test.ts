@@ -207,7 +207,7 @@ describe('a program without HTTP', () => {
     await thin.close()
   })
 
-  it('waits for a start that is under way, is cut by close, and says where there is no gateway', async () => {
+  it('waits for a start under way, and fails before a start and after close', async () => {
     const folder = await tempFolder()
     const own = createGateway(said({ data: folder }), { log: silentLog })
     assert.match((await failure(own.get('/ipfs/bafkqaaa'))).message, /call its start\(\)/)

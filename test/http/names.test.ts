@@ -89,7 +89,7 @@ describe('keys', () => {
     assert.equal(recordsAsked(), 1)
   })
 
-  test('a listing, a range, a HEAD and a format are as those of /ipfs, but for how long they hold', async () => {
+  test('a listing, range, HEAD and format are as under /ipfs, except for their max-age', async () => {
     await start()
     await publish(`/ipfs/${all.directory}`)
     const path = `/ipns/${key.name}`
@@ -134,7 +134,7 @@ describe('keys', () => {
     assert.equal(recordsAsked(), 2)
   })
 
-  test('no-cache asks again; only-if-cached asks nobody', async () => {
+  test('no-cache asks again; only-if-cached asks no upstream', async () => {
     await start()
     await publish(`/ipfs/${all.files.hello.cid}`)
     assert.equal((await get(`/ipns/${key.name}`, { 'cache-control': 'only-if-cached' })).status, 412)
@@ -284,7 +284,7 @@ describe('DNSLink', () => {
     assert.equal((await get(`/ipns/${key.name}`)).status, 400)
   })
 
-  test('DNSLink: a domain without one is 404; a dead DNS server is none while a result is cached', async () => {
+  test('DNSLink: a domain without one is 404; a cached result outlives a dead DNS server', async () => {
     await start()
     const answer = await get('/ipns/none.example')
     assert.equal(answer.status, 404)
@@ -357,7 +357,7 @@ describe('names in web mode', () => {
     assert.match(page.body.toString(), new RegExp(`/ipns/${key.name}`))
   })
 
-  test('a name that no upstream can tell of is a bad gateway, one that none has is not there', async () => {
+  test('a name is 502 when upstreams fail, and 404 when none has it', async () => {
     await start(web)
     assert.equal((await get(`/ipns/${key.name}`)).status, 404)
     upstream.fault = { kind: 'status', status: 500, body: 'routing: not found' }
@@ -377,7 +377,7 @@ describe('names in web mode', () => {
     assert.equal(headers.location, 'http://my--docs-example.ipns.example.org/policy.json')
   })
 
-  test('names.sites: a host with a DNSLink is a site; other hosts answer paths, also without DNS', async () => {
+  test('names.sites: a host with a DNSLink is a site; other hosts answer paths', async () => {
     await start({ ...web, names: { dns: [dns.address], sites: true } })
     dns.texts.set('_dnslink.docs.example', [`dnslink=/ipfs/${all.directory}`])
     const site = await get('/policy.json', { host: 'docs.example:8080' })

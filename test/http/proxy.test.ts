@@ -107,7 +107,7 @@ test('proxy: sends X-Forwarded-*, and cookies or Authorization only if configure
   assert.equal(seen[1]?.headers.authorization, 'Bearer x')
 })
 
-test('no header says another path or method than was let in, or gives orders to a server in front', async () => {
+test('headers that override the path or the method, or steer a front server, are dropped', async () => {
   answer = (_request, response) =>
     response.setHeader('X-Accel-Redirect', '/private').setHeader('X-Sendfile', '/etc/passwd').end('fine')
   const other = {
@@ -238,7 +238,7 @@ test('no way out of the path that was opened', async () => {
     assert.equal((await get(`/status/${path}`)).status, 200, path)
 })
 
-test('whose address it is, nobody else says', async () => {
+test('forwarding headers of a client are replaced by the gateway's own', async () => {
   const forged = [
     'X-Forwarded-Host: evil',
     'X-Forwarded-Proto: https',
@@ -288,7 +288,7 @@ test('of a proxy that is trusted, what it says of host and scheme goes on', asyn
   assert.equal(headers['x-forwarded-for'], '192.0.2.1, 127.0.0.1')
 })
 
-test('what a service says of its own connection stays there, and a client keeps its connection', async () => {
+test('connection headers of a service stay there, and the client keeps its connection', async () => {
   answer = (_request, response) => {
     const own = {
       Connection: 'close, X-Secret',

@@ -127,7 +127,7 @@ describe('a request line', () => {
     ['PUT', () => '/openapi.json', 405],
   ]
   for (const [method, path, status] of sending)
-    test(`a ${method} ${path().slice(0, 14)} that is still sending reads its ${status}, and is not read to the end`, async () => {
+    test(`a ${method} ${path().slice(0, 14)} with an unfinished body gets ${status}, and the rest is not read`, async () => {
       const socket = raw(at, `${method} ${path()} HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n`)
       for (let count = 0; count < 64; count++) socket.write(Buffer.alloc(64 * 1024))
       await socket.closed
@@ -305,7 +305,7 @@ describe('too much', () => {
     assert.equal(headers['cache-control'], 'no-store')
   })
 
-  test('20,000 requests in one socket: a bounded number is answered, and others are served meanwhile', async () => {
+  test('20,000 pipelined requests: a bounded number is answered, others are served meanwhile', async () => {
     const path = `/ipfs/${all.files.hello.cid}?pipelined`
     const greedy = raw(at, `GET ${path} HTTP/1.1\r\nHost: a\r\n\r\n`.repeat(20_000))
     const { status, ms } = await fetchAll(`${at.url}/ipfs/${all.files.hello.cid}`)

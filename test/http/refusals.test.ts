@@ -124,7 +124,7 @@ describe('a client gets to read every refusal', () => {
     }
   })
 
-  it('but nobody is read on for ever', async () => {
+  it('but no client is read for ever', async () => {
     const never = 2_000
     const paths = [
       '/add',

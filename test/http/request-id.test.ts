@@ -67,7 +67,7 @@ for (const types of ['api', 'web'] as const) {
         else await answer.arrayBuffer()
       })
 
-    test('an upload has one, and one that is refused', async () => {
+    test('an upload has one, and so has a refused upload', async () => {
       for (const [body, status] of [
         ['hello', 200],
         ['', 400],

@@ -189,7 +189,7 @@ describe('the router below the root', () => {
     }
   })
 
-  test('of an application within another is found there, and leaves HEAD and everything else to both', async () => {
+  test('mounted in an application within another: answers its paths, leaves the rest to both', async () => {
     const { router } = await makeGateway({ responses: { types: 'web' } })
     const inner = express().use('/gw', router)
     inner.get('/gw/mine', (_request, response) => void response.send('inner'))

@@ -60,14 +60,14 @@ const throttle: RequestListener = (_request, response) => {
   response.writeHead(429, { 'retry-after': '600' }).end()
 }
 
-test('one that throttles a look was asked', async () => {
+test('a throttled probe counts as asked', async () => {
   await start(throttle, {}, '1h')
   await untilOut('cooling-down')
   const { asked, throttled } = await counted()
   assert.deepEqual({ asked, throttled }, { asked: 1, throttled: 1 })
 })
 
-test('one that throttles the question for a name was asked', async () => {
+test('a throttled name lookup counts as asked', async () => {
   await start(throttle, {}, 0)
   await fetch(`${at.url}/ipns/k51qzi5uqu5dlvj2baxnqndepeb86cbk3ng7n3i46uzyxzyqj2xjonzllnv0v8`)
   await untilOut('cooling-down')

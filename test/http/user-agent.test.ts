@@ -143,7 +143,7 @@ test('so does Redis, in the words that it has for it', async () => {
   }
 })
 
-test('so does everybody whom the doctor looks at', async (context) => {
+test('so does every service that doctor probes', async (context) => {
   const all = await everybody()
   const { names: _, ...rest } = configOf(all)
   const data = await tempFolder()

@@ -229,7 +229,7 @@ test('nginx: in web mode every client gets its own representation from the cache
   }
 })
 
-test('a service worker is refused, though what it is made of is kept', async () => {
+test('a service worker is refused, although its file is cached', async () => {
   const path = `/ipfs/${all.directory}/readme.txt`
   for (let count = 0; count < 2; count++) assert.equal((await fetchAll(webFront + path)).status, 200)
   const script = await fetchAll(webFront + path, { 'service-worker': 'script' })
@@ -249,7 +249,7 @@ test('a client cannot name another host than it asks, for an answer that is kept
   }
 })
 
-test('the port that a client asked at is kept: in a redirect, and in what an origin of its own links to', async () => {
+test('the port of the request is kept in redirects and in links of a subdomain', async () => {
   const path = `/ipfs/${all.files.hello.cid}`
   const { port } = new URL(webFront)
   for (const host of [`gw.example:${port}`, 'gw.example:8443', 'gw.example']) {
@@ -269,7 +269,7 @@ async function ask(front: string, line: string, host: string): Promise<string> {
   return textOf(socket)
 }
 
-test('a request line that names another host than the header puts nothing under the other one', async () => {
+test('a request line with another host than the Host header does not poison the cache', async () => {
   const path = `/ipfs/${all.files.chunkedV1.cid}`
   const mixed = await ask(webFront, `GET http://bytes.example${path} HTTP/1.1`, 'plain.example')
   assert.match(mixed, /^HTTP\/1\.1 200 /)
@@ -293,7 +293,7 @@ test('each answer has the id that nginx gave the request, and never one of a cli
   }
 })
 
-test('an upload passes, is read back, and one that is too large is told so by cidgate', async () => {
+test('an upload passes and is read back; a too large one gets the 413 of cidgate', async () => {
   const add = (bytes: number) => {
     const form = new FormData()
     form.set('data', new Blob([new Uint8Array(bytes)]), 'file')

@@ -139,7 +139,7 @@ describe('architecture', () => {
     )
   })
 
-  it('names concrete backends in the registries only, and registries in wiring/backends.ts and config/schema.ts only', () => {
+  it('names backends in registries only, and registries in wiring/backends.ts and config/schema.ts', () => {
     const users = ['src/wiring/backends.ts', 'src/config/schema.ts']
     assert.deepEqual(
       broken(({ from, to }) => isRegistry(to) && !users.includes(from)),

@@ -64,7 +64,7 @@ test('a trial whose caller left makes way for another', async () => {
   assert.ok(breaker.enter())
 })
 
-test('breaker: a call counts once; calls in progress when it opened do not lengthen the pause', async () => {
+test('a call counts once; calls in progress when it opened do not lengthen the pause', async () => {
   const { breaker, clock } = make()
   const slow = breaker.enter()
   slow?.failed()

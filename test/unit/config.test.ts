@@ -77,7 +77,7 @@ describe('configuration', () => {
     })
   }
 
-  it('is the shipped default when no file is named, and that spells out the defaults of the schema', () => {
+  it('is the shipped default without a file, with the same defaults as the schema', () => {
     assert.deepEqual(loadConfig(undefined, {}), parseConfig({}))
   })
 
@@ -127,7 +127,7 @@ describe('configuration', () => {
     )
   })
 
-  it('says of each mistake where it is: file, line and column, or the variable that it came from', () => {
+  it('names the position of each mistake: file, line and column, or the variable', () => {
     const file = new URL('places.yaml', casesFolder).pathname
     const places = refused(() => loadConfig(file, { CIDGATE_ADMIN: 'nowhere', LONG: 'a-secret-of-its-reader' }))
       .message.split('\n')
@@ -202,7 +202,7 @@ describe('configuration', () => {
 })
 
 describe('the options of a backend', () => {
-  it('are never those that the list keeps for itself, or they would be undefined when it runs', () => {
+  it('are never names that the list itself uses', () => {
     const kinds = (shape: z.ZodRawShape) => ({ one: { use: 'one', options: z.strictObject(shape) } })
     for (const key of ['use', 'name']) assert.throws(() => entries(kinds({ [key]: z.string() })), /one .+ its own: /)
     assert.throws(() => entriesWith(kinds({ perMinute: z.int() }), { perMinute: z.int() }, 'one'), /perMinute/)

@@ -60,7 +60,7 @@ describe('files', () => {
     const { entity } = await open(cid.toString(), blocks)
     return Buffer.concat(await Array.fromAsync(readFile(memorySession(blocks), entity, ...range)))
   }
-  test('one that declares a pebibyte is refused before its first byte', async () => {
+  test('a file that declares a pebibyte is refused before its first byte', async () => {
     const blocks: BlockMap = new Map()
     const root = addNode(blocks, { Data: file([2n ** 50n]), Links: [link(addBlock(blocks, 0x55, text('x')))] })
     const { entity } = await open(root.toString(), blocks)

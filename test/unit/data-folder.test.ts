@@ -85,7 +85,7 @@ describe('the data folder', () => {
     ;(await open())()
   })
 
-  it('is locked anew when somebody removed it', async () => {
+  it('is locked again after its lock was removed', async () => {
     const clock = createFakeClock()
     const leave = await open(folder, { clock })
     await rm(folder, { recursive: true })
@@ -96,7 +96,7 @@ describe('the data folder', () => {
     assert.equal(clock.timers, 0)
   })
 
-  it('that cannot be written to is named, with the user who cannot', async () => {
+  it('an unwritable folder is named, with the user', async () => {
     await writeFile(join(folder, 'file'), '')
     const path = join(folder, 'file', 'data')
     const expected = new RegExp(`${path} cannot be written to by user ${userInfo().username} .*: (ENOTDIR|EEXIST) `)

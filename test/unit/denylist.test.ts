@@ -105,7 +105,7 @@ describe('rules of a denylist', () => {
     ['/ipns/bad.example/a\n!/ipns/bad.example', 'bad.example', 'a', true],
   ]
   for (const [rule, name, path, denied] of below)
-    test(`${rule.replace(/\s+/g, ' ').slice(0, 60)} ${denied ? 'denies' : 'lets'} what is read below /ipns/${name}/${path}`, () =>
+    test(`${rule.replace(/\s+/g, ' ').slice(0, 60)} ${denied ? 'denies' : 'lets'} /ipns/${name}/${path}`, () =>
       assert.equal(deniesBelow(rule, name, path), denied))
 })
 

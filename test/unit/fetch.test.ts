@@ -35,16 +35,16 @@ const around = (cid: CID): DagWant => ({ cid, segments: [], scope: 'entity' })
 describe('the pace of an answer', () => {
   const quick = (bytes: number) => 60 + bytes / (50 * 1024)
 
-  test('a source that stands still is joined soon, however quick it was, and not before a moment has passed', () => {
+  test('a stalled upstream is hedged soon, however quick it was, but not at once', () => {
     assert.equal(stallAfterMs({ usualMs: 1, rate: 50_000, blockBytes: mib }, quick), leastStallMs)
     assert.ok(stallAfterMs({ usualMs: 5000, rate: 1, blockBytes: mib }, quick) <= 400)
   })
-  test('nobody else who would be quicker: it is given longer', () => {
+  test('without a quicker upstream it is given longer', () => {
     const slow = () => 10_000
     const seen = { usualMs: 80, rate: 3000, blockBytes: 256 * 1024 }
     assert.ok(stallAfterMs(seen, slow) > stallAfterMs(seen, quick))
   })
-  test('a trickle of useful blocks is slow when somebody else would take half the time, and only then', () => {
+  test('a trickle is slow only if another upstream would take half the time', () => {
     assert.equal(isSlow({ usualMs: 20, rate: 256, blockBytes: 4096 }, quick), true)
     assert.equal(isSlow({ usualMs: 20, rate: 256, blockBytes: 4096 }, undefined), false)
     assert.equal(isSlow({ usualMs: 20, rate: 40_000, blockBytes: mib }, quick), false)
@@ -126,7 +126,7 @@ describe('reading ahead', () => {
     assert.ok(most > 4 && most <= 9, `${most} blocks ahead`)
     ahead.end()
   })
-  test('a reader that stops reading keeps one block, and what was not asked for is asked anew', async () => {
+  test('a reader that stops reading keeps one block; skipped blocks are asked for again', async () => {
     const { cids } = leaves(20)
     const { clock, answers, open } = make()
     const ahead = open()
@@ -153,7 +153,7 @@ describe('reading ahead', () => {
     assert.ok(asked.length <= 10 * 4 + 4, `${asked.length} blocks`)
     for (const one of all) one.end()
   })
-  test('what failed before anybody waited for it is asked for again, and is nobody’s failure', async () => {
+  test('a block that failed ahead of its reader is asked for again, without an error', async () => {
     const { cids } = leaves(2)
     const { clock, answers, open } = make()
     const ahead = open()
@@ -163,7 +163,7 @@ describe('reading ahead', () => {
     assert.equal(ahead.take(cids[1] as CID), undefined)
     ahead.end()
   })
-  test('of what the tiers hold much is asked for at once, of them alone; what they lack is asked for when its turn has come', async () => {
+  test('read-ahead asks the tiers for much at once, and upstreams only in turn', async () => {
     const { cids } = leaves(40)
     const { clock, room } = make()
     const held: string[] = []
@@ -262,7 +262,7 @@ describe('what an answer may waste', () => {
     }
     await assert.rejects(readCar(chunks()).next(), /padded without end/)
   })
-  test('tiny blocks that nobody asked for: it is broken after some thousand', async () => {
+  test('an answer of tiny unwanted blocks is broken after some thousand', async () => {
     const { cids, blocks } = leaves(5000)
     const foreign = source(
       async function* () {

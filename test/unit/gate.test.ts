@@ -60,7 +60,7 @@ describe('gate', () => {
     ;(await gate.enter(undefined))()
   })
 
-  test('one that leaves the line makes way for those behind it', async () => {
+  test('a caller that leaves the queue makes way for those behind it', async () => {
     const gate = createGate({ most: 10, inLine: 9, full })
     await gate.enter(undefined, 6)
     const gone = new AbortController()

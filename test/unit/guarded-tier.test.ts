@@ -57,7 +57,7 @@ async function patiently(clock: ReturnType<typeof createFakeClock>, guard: Tier,
   return end
 }
 
-test('one that was quick and falls silent is waited for twice, asked three times, and then passed over', async () => {
+test('a quick tier that falls silent is waited for twice, asked three times, then passed over', async () => {
   const { clock, tier, guard, events } = make()
   tier.held.set(blockKey(cid), bytes)
   for (let turn = 0; turn < 5; turn++) assert.ok(await guard.get(cid))
@@ -70,7 +70,7 @@ test('one that was quick and falls silent is waited for twice, asked three times
   assert.deepEqual(events, ['warn tier.passed-over reads'])
 })
 
-test('one that mostly has nothing is waited for a little, although it is well, and as usual once it has something', async () => {
+test('a tier that mostly misses is waited for briefly, and as usual after a hit', async () => {
   const { clock, tier, guard, events } = make()
   const read = async () => {
     const wells: (boolean | undefined)[] = []
@@ -95,7 +95,7 @@ test('one that mostly has nothing is waited for a little, although it is well, a
   assert.deepEqual(events, [])
 })
 
-test('one that is silent from the start is waited for 100 ms, twice', async () => {
+test('a tier that is silent from the start is waited for 100 ms, twice', async () => {
   const { clock, tier, guard } = make()
   tier.isSilent = true
   for (const ms of [100, 100, 0, 0]) assert.deepEqual(await patiently(clock, guard), { kind: 'overdue', ms })
@@ -103,7 +103,7 @@ test('one that is silent from the start is waited for 100 ms, twice', async () =
   assert.deepEqual(await patiently(clock, guard), { kind: 'unavailable', ms: 0 })
 })
 
-test('hundreds who ask at the same moment are told at the same moment, and a call counts once', async () => {
+test('hundreds of calls at one moment are released together, and count once each', async () => {
   const { clock, tier, guard } = make()
   tier.isSilent = true
   const ends = Promise.all(Array.from({ length: 300 }, () => patiently(clock, guard)))
@@ -113,7 +113,7 @@ test('hundreds who ask at the same moment are told at the same moment, and a cal
   assert.ok(guard.failures <= 300, `${guard.failures} failures of 300 calls`)
 })
 
-test('it comes back by itself, by a trial that nobody waits for', async () => {
+test('it comes back by itself, by a trial that no caller waits for', async () => {
   const { clock, tier, guard, events } = make()
   await guard.put(cid, bytes)
   tier.isDown = true
@@ -129,7 +129,7 @@ test('it comes back by itself, by a trial that nobody waits for', async () => {
   assert.deepEqual(events, ['warn tier.passed-over reads', 'info tier.back reads'])
 })
 
-test('a trial into silence costs nobody anything either, there is one at a time, and the next one ten seconds later at most', async () => {
+test('trials of a silent tier delay no caller, one at a time, at most ten seconds apart', async () => {
   const { clock, tier, guard } = make()
   tier.isDown = true
   for (let turn = 0; turn < 3; turn++) await assert.rejects(guard.get(cid))
@@ -165,7 +165,7 @@ test('a tier that is far but answers is waited for as long as it usually takes',
   assert.equal(guard.patienceMs, 25)
 })
 
-test('one that always takes long is asked beside the others, is not passed over for it, and not waited for', async () => {
+test('an always slow tier is asked beside others, not waited for and not passed over', async () => {
   const { clock, tier, guard } = make()
   tier.held.set(blockKey(cid), bytes)
   tier.slowMs = 350
@@ -196,7 +196,7 @@ test('three slow answers that do come close the breaker again', async () => {
   assert.ok(!guard.isDown)
 })
 
-test('a tier of this machine is not passed over for being slow, only for saying nothing to the end', async () => {
+test('a local tier is passed over for silence, not for slowness', async () => {
   const { clock, tier, guard } = make({}, { shared: false })
   await guard.get(cid)
   tier.isSilent = true
@@ -208,7 +208,7 @@ test('a tier of this machine is not passed over for being slow, only for saying 
   assert.ok(guard.isDown)
 })
 
-test('the time in a line of ours is no time of the tier, and who stands there when it falls silent is let go', async () => {
+test('time in our queue is not held against the tier; silence empties the queue', async () => {
   const { clock, tier, guard } = make({}, { announces: true })
   const begin: (() => void)[] = []
   const get = tier.get
@@ -256,7 +256,7 @@ test('a disk that hangs is passed over, whichever clock gives up on it first', a
   assert.ok(guard.isDown)
 })
 
-test('who has nobody else to ask waits until the deadline', async () => {
+test('a caller without an upstream waits until the deadline', async () => {
   const { clock, tier, guard } = make()
   tier.held.set(blockKey(cid), bytes)
   await guard.get(cid)
@@ -265,7 +265,7 @@ test('who has nobody else to ask waits until the deadline', async () => {
   assert.deepEqual(await timed(clock, guard.get(cid)), { kind: 'hit', ms: 900 })
 })
 
-test('who could ask nobody else asks a tier that is passed over, and its answer is no trial', async () => {
+test('a caller without an upstream asks a tier that is passed over; that is no trial', async () => {
   const { clock, tier, guard } = make()
   tier.held.set(blockKey(cid), bytes)
   tier.isDown = true
@@ -289,7 +289,7 @@ test('a timer of ours that rings late is not held against the tier', async () =>
   for (const read of reads) assert.ok(await read)
 })
 
-test('who waits for a store elsewhere does not wait much longer because we are held up; for a disk it is mostly us', async () => {
+test('while this process is held up, a remote store gets little more time, a disk more', async () => {
   for (const [shared, most] of [
     [true, 200],
     [false, 900],
@@ -306,7 +306,7 @@ test('who waits for a store elsewhere does not wait much longer because we are h
   }
 })
 
-test('a client that leaves is nobody’s fault, and stops the call', async () => {
+test('a client that leaves stops the call, and no failure is counted', async () => {
   const { clock, tier, guard } = make()
   tier.isSilent = true
   for (let turn = 0; turn < 10; turn++) {
@@ -323,7 +323,7 @@ test('a client that leaves is nobody’s fault, and stops the call', async () =>
   assert.equal(clock.timers, 0, 'no clock is left running')
 })
 
-test('a few calls that somebody has waited long enough for go on without him, so that it is learned how long they take', async () => {
+test('a few abandoned calls go on, so that their duration is learned', async () => {
   const { clock, tier, guard } = make({ failures: 100 })
   tier.held.set(blockKey(cid), bytes)
   tier.isSilent = true
@@ -340,7 +340,7 @@ test('a few calls that somebody has waited long enough for go on without him, so
   assert.equal(guard.patienceMs, 280)
 })
 
-test('a write that hangs is waited for 150 ms twice, and is passed over after three; its trial is not waited for', async () => {
+test('hung writes: two are waited for 150 ms, after three the tier is passed over', async () => {
   const { clock, tier, guard } = make()
   tier.isSilent = true
   for (const waits of [150, 150, 0]) {
@@ -357,7 +357,7 @@ test('a write that hangs is waited for 150 ms twice, and is passed over after th
   assert.equal(tier.waiting, 4)
 })
 
-test('one that throws at once, where it should reject, has failed, and nothing of the call is left', async () => {
+test('a tier that throws synchronously has failed, and leaves no timer', async () => {
   const { clock, tier, guard } = make()
   const get = () => {
     throw new TypeError('a bug of the store')
@@ -378,7 +378,7 @@ test('a disk that is full still reads', async () => {
   assert.ok(await guard.get(cid))
 })
 
-test('a probe that fails makes it passed over before anybody has waited for it', async () => {
+test('a failed probe makes a tier passed over before a caller waits for it', async () => {
   const { clock, tier } = make()
   const dead = { ...tier, probe: () => Promise.reject(new Error('nobody there')) }
   const guard = guarded(dead, { clock, log: silentLog })

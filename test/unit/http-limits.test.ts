@@ -27,7 +27,7 @@ describe('requests in flight', () => {
 })
 
 describe('requests of one client', () => {
-  test('a burst, then its rate; nobody else pays for it', async () => {
+  test('a client has a burst, then its rate, and costs no other client', async () => {
     const clock = createFakeClock()
     const limits = createLimits({ inFlight: 100, perClient: { perMinute: 60, burst: 3 }, clock })
     for (let count = 0; count < 3; count++) assert.equal(limits.enter(request('1.2.3.4'), response()), undefined)

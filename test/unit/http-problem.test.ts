@@ -166,7 +166,7 @@ describe('a page', () => {
       assert.equal((await send(evil, context)).headers['content-type'], 'application/problem+json')
     })
   }
-  test('lines of text for who says nothing in web mode', async () => {
+  test('plain text without an Accept header in web mode', async () => {
     const { headers, text } = await send(failure('malformed', { source: 'client' }), { mode: 'web' })
     assert.equal(headers['content-type'], 'text/plain; charset=utf-8')
     assert.match(text, /^400 Malformed\nwhat happened\n/)

@@ -93,7 +93,7 @@ describe('writeAll', () => {
     })
   }
 
-  test('who reads nothing stops the source, and is cut off', async () => {
+  test('a client that reads nothing stops the source, and is cut off', async () => {
     let given = 0
     const { outcome } = await writing(
       function* () {
@@ -105,7 +105,7 @@ describe('writeAll', () => {
     assert.ok(given < more, `${given} bytes were taken from the source`)
   })
 
-  test('who leaves ends the source', async () => {
+  test('a client that leaves ends the source', async () => {
     let ended = false
     const { outcome, socket } = await writing(
       async function* () {

@@ -52,7 +52,7 @@ async function waited(clock: FakeClock, stack: ReturnType<typeof make>['stack'],
 
 const gets = (tier: ScriptedTier): number => tier.calls.filter((call) => call.startsWith('get')).length
 
-test('memory and what is on its way to a slow tier are found without asking anybody', async () => {
+test('blocks in memory or queued for a slow tier are found without asking a tier', async () => {
   const { memory, disk, redis, bucket, stack, clock } = make()
   for (const tier of [disk, redis, bucket]) tier.held.set(key, bytes)
   assert.equal(await stack.findFast(cid), undefined)
@@ -110,7 +110,7 @@ test('tiers that hang cost two readers a moment, and the third nothing', async (
   assert.deepEqual(await waited(clock, stack), { tier: 'none', ms: 0 })
 })
 
-test('a look goes on to the end for who has nobody else, and its end is a miss and no failure', async () => {
+test('without upstreams a look goes on to its end, which is a miss and no failure', async () => {
   const { clock, bucket, stack } = make()
   bucket.isSilent = true
   const look = stack.look(cid)
@@ -124,7 +124,7 @@ test('a look goes on to the end for who has nobody else, and its end is a miss a
   assert.equal(stack.outages, 1)
 })
 
-test('who has one look is not hurt by another who leaves it, and the last one leaving stops it', async () => {
+test('a shared look survives a reader that leaves, and stops with the last one', async () => {
   const { clock, bucket, stack } = make()
   bucket.held.set(key, bytes)
   bucket.isSilent = true
@@ -145,7 +145,7 @@ test('who has one look is not hurt by another who leaves it, and the last one le
   assert.equal(bucket.waiting, 0)
 })
 
-test('a burst that is slow on our own side makes nobody pass over what lies on the disk', async () => {
+test('a burst that slows this process does not make it pass over the disk', async () => {
   const { clock, disk, bucket, guards, stack } = make()
   disk.isSilent = true
   const many = Array.from({ length: 500 }, (_, seed) => block(seed))
@@ -158,7 +158,7 @@ test('a burst that is slow on our own side makes nobody pass over what lies on t
   for (const look of looks) assert.equal((await look.found)?.tier, 'disk')
 })
 
-test('an upload waits 150 ms twice for a store that hangs, and then not; what it owes is named each time', async () => {
+test('uploads wait 150 ms twice for a hung store, then not; each names the missing tier', async () => {
   const { clock, redis, bucket, stack } = make()
   bucket.isSilent = true
   const took: number[] = []

@@ -123,7 +123,7 @@ describe('DNSLink', () => {
   })
 
   // As the DNSLink standard has it for one namespace; of several namespaces a gateway of content means content first.
-  test('of several records the same one is meant every time: the first by the alphabet, spaces cut', async () => {
+  test('of several records the first by the alphabet counts, with spaces cut', async () => {
     const several = {
       'same.example': ['dnslink=/ipfs/bafkqacc', 'v=spf1 -all', 'dnslink= /ipfs/bafkqabb '],
       'mixed.example': ['dnslink=/ipns/a.example', 'dnslink=/ipfs/bafkqacc', 'dnslink=/swarm/aa'],
@@ -139,7 +139,7 @@ describe('DNSLink', () => {
     await links.close()
   })
 
-  test('names of the configuration are asked of nobody', async () => {
+  test('configured names are resolved without DNS', async () => {
     const links = make([dns.address], { 'House.example': '/ipfs/bafkqaaa', 'dot.house.example.': '/ipfs/bafkqabb' })
     assert.equal((await links.resolve('house.EXAMPLE', { signal: signal() })).value, '/ipfs/bafkqaaa')
     for (const name of ['dot.house.example', 'dot.house.example.'])
@@ -168,7 +168,7 @@ describe('DNSLink', () => {
     await links.close()
   })
 
-  test('what is no domain is asked of nobody', async () => {
+  test('an invalid domain is not looked up', async () => {
     const links = make([dns.address])
     for (const name of [
       'nodots',

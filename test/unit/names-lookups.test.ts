@@ -153,7 +153,7 @@ describe('look-ups of names', () => {
     assert.deepEqual(await get(), { value: 'two', freshMs: 60_000, via: 'memory' })
   })
 
-  test('nobody waits past the deadline', async () => {
+  test('no caller waits past the deadline', async () => {
     const { get, state, clock, signals } = make()
     state.look = () => new Promise(() => {})
     const asked = kindOf(get())
@@ -226,7 +226,7 @@ describe('look-ups of names', () => {
     assert.equal(looks.length, 2)
   })
 
-  test('only-if-cached asks nobody', async () => {
+  test('only-if-cached asks no source', async () => {
     const { get, clock, looks } = make()
     const refused = await get('n', { onlyIfCached: true }).catch((error: Failure) => error)
     assert.ok(isFailure(refused, 'not-found'))

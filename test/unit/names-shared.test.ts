@@ -39,7 +39,7 @@ const sequenceOn = async (shelf: TestShelf, key: TestKey): Promise<number | unde
 }
 
 describe('records in tiers that instances share', () => {
-  test('what one instance offers another one is brought, and it is kept until its own end', async () => {
+  test('a record that one instance offers reaches another, and is kept until it expires', async () => {
     const [key, shelf] = [createKey(), createShelf()]
     const one = make([shelf]).shared
     assert.deepEqual(await lookUp(one, key, await recordOf(key, 3, 60_000), true), [])
@@ -120,7 +120,7 @@ describe('records in tiers that instances share', () => {
     await shared.close()
   })
 
-  test('a tier that is out keeps nothing from the others, and gets what it lacks at the next look-up', async () => {
+  test('a tier that is out holds up no other, and gets what it lacks at the next lookup', async () => {
     const key = createKey()
     const [out, well] = [createShelf('out'), createShelf('well')]
     out.before = isOut
@@ -135,7 +135,7 @@ describe('records in tiers that instances share', () => {
     assert.equal(await sequenceOn(out, key), 1)
   })
 
-  test('shared records: a bounded queue keeps the newest of each name; closing is bounded in time', async () => {
+  test('a bounded queue keeps the newest record of each name; closing takes bounded time', async () => {
     const clock = createFakeClock()
     const [key, shelf] = [createKey(), createShelf()]
     const { shared } = make([shelf], clock)

@@ -34,7 +34,7 @@ for (const { name, usual, hedge, expected } of patience) {
   })
 }
 
-test('one that nothing is known of is asked at once beside the best, and is not waited for', () => {
+test('an unknown upstream is asked at once beside the best, and not waited for', () => {
   const steps = order([at('quick', 30, 60), at('slow', 900, 900), { ...at('new', 1000), isUntried: true }], 'auto')
   assert.deepEqual(
     steps.map(({ who, patienceMs }) => [who, patienceMs]),

@@ -61,7 +61,7 @@ for (const [what, rate] of [
   })
 }
 
-test('one that was never asked is to be tried, by one question at a time', async () => {
+test('an unknown upstream is tried, by one question at a time', async () => {
   const { health, serve } = make()
   const one = health()
   assert.equal(one.isUntried('dag'), true)
@@ -101,7 +101,7 @@ test('what is learned of one kind of work says nothing of the other', async () =
   assert.ok(one.load('block') < 500)
 })
 
-test('one that gives out in the middle is not forgiven by its next quick beginning', async () => {
+test('an upstream that stalls mid-answer is not redeemed by a quick beginning', async () => {
   const { health, serve, clock } = make()
   const [bad, honest] = [health(), health()]
   await serve(honest, 60, perMs(50 * mib))
@@ -134,7 +134,7 @@ test('good probes shorten it', async () => {
   assert.ok(one.load('dag') < other.load('dag'))
 })
 
-test('one that is silent to everybody costs at least as much as it has been silent', async () => {
+test('an upstream that is silent to all costs at least the time of its silence', async () => {
   const { clock, health, serve } = make()
   const one = health()
   await serve(one, 20, perMs(50 * mib))
@@ -150,7 +150,7 @@ test('one that is silent to everybody costs at least as much as it has been sile
   early.letGo('enough')
 })
 
-test('a client that was slow is held against nobody', async () => {
+test('a slow client counts against no upstream', async () => {
   const { clock, health } = make()
   const one = health()
   const ask = await enter(one, 'dag', 'a')

@@ -98,7 +98,7 @@ test('an abort from outside stops all of them, and leaves no timer', async () =>
   assert.equal(clock.timers, 0)
 })
 
-test('nobody to ask is a failure, not a race without an end', async () => {
+test('no upstream is a failure, not an endless race', async () => {
   const { result } = run({})
   await assert.rejects(result, (error) => isFailure(error, 'unavailable'))
 })

@@ -128,7 +128,7 @@ test('a probe notices a server that loses what is written', async () => {
   await assert.rejects(tier.probe?.() ?? Promise.resolve(), /lost a value that was just written/)
 })
 
-test('one that was never there: calls fail in time, and closing leaves nothing running', async () => {
+test('a Redis that never answers: calls fail in time, and closing leaves nothing running', async () => {
   const { tier, server } = await make()
   await server.refuse()
   const began = performance.now()

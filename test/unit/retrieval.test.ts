@@ -176,7 +176,7 @@ test('the second read is a hit, without any upstream', async () => {
   assert.equal(one.asked.dags.length, 1)
 })
 
-test('the winner is cut at half: the rest comes from another, from there on, and no reader notices', async () => {
+test('an answer cut half way is continued from there by another upstream', async () => {
   const one = scriptedUpstream('one', file.blocks, { breakAfter: leaves / 2 })
   const two = scriptedUpstream('two', file.blocks)
   const { session } = make([one, two])
@@ -187,7 +187,7 @@ test('the winner is cut at half: the rest comes from another, from there on, and
   assert.deepEqual([one.asked.blocks.length, two.asked.blocks.length], [0, 0])
 })
 
-test('a lie in the middle: quarantined at once, and nobody gets a false byte', async () => {
+test('false bytes in the middle: quarantined at once, and no reader gets them', async () => {
   const one = scriptedUpstream('one', file.blocks, { lieAt: 10 })
   const two = scriptedUpstream('two', file.blocks)
   const { session, pool, stack } = make([one, two])
@@ -253,7 +253,7 @@ test('one leaf lost from the tiers costs one block', async () => {
   assert.equal(one.asked.dags.length, 1)
 })
 
-test('nobody has it: not found at once, then from memory, and asked once a period behind it', async () => {
+test('absent everywhere: not found at once, then from memory, asked once a period', async () => {
   const blocks = new Map<string, Uint8Array>()
   const one = scriptedUpstream('one', blocks)
   const two = scriptedUpstream('two', blocks)
@@ -308,7 +308,7 @@ test('an upload clears the memory', async () => {
   assert.deepEqual(await session().get(file.cid), file.order[0]?.bytes)
 })
 
-test('an archive, which has no upstream, has not found what no tier has, and never remembers it', async () => {
+test('an archive (no upstreams) answers not-found for what no tier has, and never remembers it', async () => {
   const { session, retrieval } = make([])
   for (let count = 0; count < 2; count++) {
     const failure = await failureOf(session().get(file.cid))
@@ -345,7 +345,7 @@ test('below a path, a 404 may mean the path: the root alone is asked for', async
   assert.deepEqual(bytes, file.order[0]?.bytes)
 })
 
-test('one block is all that is wanted: it is asked for as a block, which an upstream need not be able to read', async () => {
+test('a single block is asked for as a block, not as a CAR', async () => {
   const one = scriptedUpstream('one', file.blocks)
   const { session } = make([one])
   assert.deepEqual(
@@ -355,7 +355,7 @@ test('one block is all that is wanted: it is asked for as a block, which an upst
   assert.deepEqual([one.asked.blocks.length, one.asked.dags.length], [1, 0])
 })
 
-test('an answer without its root is no absence: the block is asked for alone before that is said', async () => {
+test('an answer without its root is no absence: the block is asked for alone first', async () => {
   const blocks = new Map(file.blocks)
   const one = scriptedUpstream('one', blocks)
   one.dag = async function* () {}
@@ -389,14 +389,14 @@ test('what is linked to and may come by is kept in little room, however much it 
   reading.end()
 })
 
-test('an identity CID is its own answer; one that cannot be proved is refused', async () => {
+test('an identity CID is its own answer; an unprovable CID is refused', async () => {
   const { session } = make([])
   assert.deepEqual(await session().get(CID.parse('bafkqabtimvwgy3yk')), new TextEncoder().encode('hello\n'))
   const short = CID.decode(new Uint8Array([1, 0x55, 0x12, 1, 0xff]))
   assert.equal((await failureOf(session().get(short))).kind, 'malformed')
 })
 
-test('what lies on this machine is not denied because we were too busy to look before the deadline', async () => {
+test('a block on the disk is not called absent because the process was busy', async () => {
   const { clock, stack, session } = make([scriptedUpstream('silent', new Map(), { silent: true })])
   const looking = Promise.withResolvers<TierHit | undefined>()
   const look = { found: looking.promise, overdue: Promise.resolve(), leave() {} }
@@ -412,7 +412,7 @@ test('what lies on this machine is not denied because we were too busy to look b
   await denied
 })
 
-test('a session gives no block that its policy denies, however it is asked, and asks no upstream for it', async () => {
+test('a session gives no denied block, however it is asked, and asks no upstream', async () => {
   const one = scriptedUpstream('one', file.blocks)
   const [, leaf] = file.order
   assert.ok(leaf)

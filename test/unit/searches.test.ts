@@ -39,7 +39,7 @@ function make({ keepLookingMs = 60 * second } = {}) {
   return { clock, notFound, searches, rounds, round, missed, logged, settle }
 }
 
-test('a look for each period of the memory, until nobody looks any more', async () => {
+test('one round for each period of the memory, until the search ends', async () => {
   const { clock, searches, rounds, round, missed } = make({ keepLookingMs: 60 * second })
   missed()
   searches.begin(cid, '', round)
@@ -98,7 +98,7 @@ test('a round that never ends is let go after half a minute, and none outlives t
   assert.equal(searches.size, 0)
 })
 
-test('an upload makes the search pointless: nobody is asked any more', async () => {
+test('an upload of the content ends its search', async () => {
   const { clock, notFound, searches, rounds, round, missed } = make()
   missed()
   searches.begin(cid, '', round)
@@ -115,7 +115,7 @@ test('while a search is on, its memory answers', async () => {
   assert.ok(notFound.look(cid, ''))
 })
 
-test('nobody is asked where nothing is to be kept looking for', () => {
+test('keepLooking 0: no background search', () => {
   const { searches, rounds, round, missed } = make({ keepLookingMs: 0 })
   missed()
   searches.begin(cid, '', round, round())
@@ -140,7 +140,7 @@ test('closing ends them all, and says nothing', async () => {
   assert.deepEqual([searches.size, logged, clock.timers], [0, [], 0])
 })
 
-test('too much to do and nobody to ask are no absence', () => {
+test('overloaded and unavailable are no absence', () => {
   const kinds: FailureKind[] = ['not-found', 'timeout', 'overloaded', 'unavailable', 'broken']
   assert.deepEqual(
     kinds.map((kind) => isAbsence(failure(kind))),

@@ -76,7 +76,7 @@ describe('the queue', () => {
     assert.deepEqual(entered, ['reader 1', 'reader 2', 'search'])
   })
 
-  test('what has begun is finished first, and one of four slots is for who has not', async () => {
+  test('begun files go first, and one of four slots goes to the others', async () => {
     const { clock, take, entered, latest } = make({ most: 1, lateMs: 60_000 })
     let slot = await take('now')
     entered.length = 0
@@ -106,7 +106,7 @@ describe('the queue', () => {
     assert.deepEqual(entered, ['many', 'single'])
   })
 
-  test('a slot is given up when it comes too late for an answer: the client is told when to come back', async () => {
+  test('a wait that would end too late is given up, with a time to retry', async () => {
     const { clock, take, fill } = make({ most: 1 })
     await fill(1)
     const late = take('late')
@@ -115,7 +115,7 @@ describe('the queue', () => {
     await refused
   })
 
-  test('who leaves the queue takes no slot', async () => {
+  test('a caller that leaves the queue takes no slot', async () => {
     const { slots, take, fill } = make({ most: 1 })
     const [one] = await fill(1)
     const controller = new AbortController()
@@ -128,7 +128,7 @@ describe('the queue', () => {
     assert.equal(slots.taken, 1)
   })
 
-  test('an upstream that goes out sends away those who came before that moment, and no others', async () => {
+  test('a flush turns away callers that came before its moment, and no others', async () => {
     const { clock, slots, take, fill } = make({ most: 1 })
     await fill(1)
     const before = take('before')
@@ -139,7 +139,7 @@ describe('the queue', () => {
     assert.deepEqual([await settled(before), await settled(after)], ['unavailable', 'waits'])
   })
 
-  test('while its budget is used up nobody goes, and all that fit go when it is there again', async () => {
+  test('an empty budget holds all callers; when it refills, all that fit go', async () => {
     const { clock, state, take } = make({ most: 4 })
     state.waitMs = 500
     const both = [take('one'), take('two')]
@@ -153,14 +153,14 @@ describe('the queue', () => {
 })
 
 describe('searches', () => {
-  test('have a share of the slots while readers come, and most of them while nobody does', async () => {
+  test('get a share of the slots while readers come, and most of them otherwise', async () => {
     const { slots, take } = make({ most: 16 })
     for (let count = 0; count < 20; count++) take('search', { rank: 'search' }).catch(() => {})
     assert.equal(slots.taken, 12)
     assert.equal(await settled(take('reader')), 'entered')
   })
 
-  test('a question that takes long while others are answered is a search: its slot is free for readers', async () => {
+  test('a question that others overtake becomes a search, and frees its slot', async () => {
     const { clock, slots, take, fill } = make({ most: 20 })
     await fill(16)
     const waits = take('reader')
@@ -171,7 +171,7 @@ describe('searches', () => {
     assert.equal(slots.taken, 17)
   })
 
-  test('where nobody was answered meanwhile, the upstream is looked at, and no question is taken for a search', async () => {
+  test('without any answer meanwhile the upstream is probed, and no question becomes a search', async () => {
     const { clock, state, take, fill } = make({ most: 2 })
     await fill(2)
     const waits = take('reader')
@@ -190,7 +190,7 @@ describe('searches', () => {
     assert.equal(await settled(waits), 'entered')
   })
 
-  test('a search is let go for a reader after two seconds and no sooner; that is no absence: it had less than its time', async () => {
+  test('a search is let go for a reader after two seconds, as overloaded and not absent', async () => {
     const { clock, take, slots } = make({ most: 4 })
     const searches = await Promise.all([1, 2, 3].map(() => take('search', { rank: 'search' })))
     const fourth = await take('reader')

@@ -86,7 +86,7 @@ test('an outage of one layer, or of all slow ones, is no failure of a read', asy
   )
 })
 
-test('two hundred who want one block cost one look', async () => {
+test('two hundred readers of one block cost one look', async () => {
   const { disk, stack } = make()
   disk.held.set(key, bytes)
   disk.isSilent = true
@@ -98,7 +98,7 @@ test('two hundred who want one block cost one look', async () => {
   assert.equal(disk.calls.filter((call) => call.startsWith('get')).length, 1)
 })
 
-test('the first of many leaves, the others get the block; when all leave, the look is stopped', async () => {
+test('a shared look survives the first reader’s leaving, and stops when all left', async () => {
   const { disk, stack } = make()
   disk.held.set(key, bytes)
   disk.isSilent = true
@@ -158,7 +158,7 @@ test('a delete that one tier could not do is said, and done in the others', asyn
   assert.deepEqual(holders(memory, disk, bucket), ['disk'])
 })
 
-test('store spares a cache behind a tier of this machine that keeps what it has, and nobody else', async () => {
+test('a store skips only a cache behind a persistent local tier', async () => {
   const memory = scriptedTier('memory', { persistent: false, trusted: true })
   const before = scriptedTier('before')
   const pins = scriptedTier('pins', { trusted: true, keeps: true })
@@ -238,7 +238,7 @@ test('a dead tier behind its guard does not slow down or fail anything', async (
   assert.ok(dead.held.size >= 40, `${dead.held.size} of 50 blocks`)
 })
 
-test('a write-behind queue takes so many bytes and blocks and no more, and counts what it drops', async () => {
+test('the write-behind queue is bounded in bytes and blocks, and counts what it drops', async () => {
   const clock = createFakeClock()
   const tier = scriptedTier('bucket')
   tier.isSilent = true
@@ -253,7 +253,7 @@ test('a write-behind queue takes so many bytes and blocks and no more, and count
   assert.deepEqual(writeBehind.stats, { written: 12, dropped: 8, failed: 0, queued: 0, queuedBytes: 0 })
 })
 
-test('one that may wait is let in when there is room, and dropped when there is none in time', async () => {
+test('a write that may wait enters when there is room, and is dropped if there is none in time', async () => {
   const clock = createFakeClock()
   const tier = scriptedTier('disk')
   tier.isSilent = true
@@ -271,7 +271,7 @@ test('one that may wait is let in when there is room, and dropped when there is 
   assert.equal(clock.timers, 0)
 })
 
-test('what comes in for a reader is written when nothing came for a moment, or the line gets full', async () => {
+test('blocks for a reader are written after a quiet moment, or when the queue fills', async () => {
   const clock = createFakeClock()
   const tier = scriptedTier('disk')
   const writeBehind = createWriteBehind({ tier, clock, maxBytes: 2_000_000 })
@@ -308,7 +308,7 @@ test('the same key is written once a second, once however many ask', async () =>
   assert.equal(writes(), 2)
 })
 
-test('a tier that nobody waits for takes by name what it has no room for, and reads it again when its turn has come', async () => {
+test('a full queue keeps blocks by name, and reads them again at their turn', async () => {
   const clock = createFakeClock()
   const tier = scriptedTier('bucket', { shared: true })
   tier.isSilent = true
@@ -326,7 +326,7 @@ test('a tier that nobody waits for takes by name what it has no room for, and re
   assert.deepEqual(writeBehind.stats, { written: 38, dropped: 2, failed: 0, queued: 0, queuedBytes: 0 })
 })
 
-test('a disk on which nothing moves holds up one block for half a second, and the next ones not until something does', async () => {
+test('a stuck disk holds up one block for half a second, and the next ones not at all', async () => {
   const clock = createFakeClock()
   const tier = scriptedTier('disk')
   tier.isSilent = true

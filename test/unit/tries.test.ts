@@ -77,7 +77,7 @@ function make(...names: string[]) {
 
 for (const kind of ['block', 'answer'] as const) {
   describe(`a ${kind}`, () => {
-    test('the only upstream breaks off and is well a second later: it is asked again, and the client has its bytes', async () => {
+    test('the only upstream fails and recovers a second later: it is asked again', async () => {
       const { clock, ill, kinds } = make('one')
       ill.add('one')
       const found = kinds[kind]()
@@ -87,7 +87,7 @@ for (const kind of ['block', 'answer'] as const) {
       assert.equal((await found).upstream, 'one')
     })
 
-    test('one that stays ill is not asked again and again, and the client is told in time', async () => {
+    test('an upstream that stays ill is not asked again and again', async () => {
       const { clock, ill, asked, kinds } = make('one')
       ill.add('one')
       const refused = assert.rejects(kinds[kind](), (error) => isFailure(error, 'unavailable'))
@@ -96,7 +96,7 @@ for (const kind of ['block', 'answer'] as const) {
       assert.ok(asked.length <= 4, `${asked.length} times`)
     })
 
-    test('one that has been out for long is no hope: the client is told at once', async () => {
+    test('an upstream that has been out for long is not waited for', async () => {
       const { clock, ill, kinds } = make('one')
       ill.add('one')
       for (let count = 0; count < 6; count++) {
@@ -108,7 +108,7 @@ for (const kind of ['block', 'answer'] as const) {
       await refused
     })
 
-    test('where one that was asked says no, nobody waits for the other', async () => {
+    test('a no of one upstream ends the wait for a resting one', async () => {
       const { clock, ill, absent, kinds } = make('one', 'two')
       ill.add('one')
       absent.add('two')
@@ -130,7 +130,7 @@ for (const kind of ['block', 'answer'] as const) {
   })
 }
 
-describe('who may be asked again', () => {
+describe('upstreams that may be asked again', () => {
   const hopes: [kind: FailureKind, isHope: boolean][] = [
     ['unavailable', true],
     ['broken', true],

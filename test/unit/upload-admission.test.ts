@@ -72,7 +72,7 @@ describe('slots for uploads', () => {
     for (let turn = 0; turn < 8; turn++) await all.enter('greedy')
   })
 
-  it('who waits gets the next one, whose client has the fewest first, and not for ever', async () => {
+  it('a free slot goes to the waiting client with the fewest; waiting ends in time', async () => {
     const { admission, enter, slots, clock, isIn } = stage({ most: 4, perClient: 4, minRate: 0 })
     for (let turn = 0; turn < 4; turn++) await enter('greedy')
     const greedy = enter('greedy')
@@ -91,7 +91,7 @@ describe('slots for uploads', () => {
     assert.deepEqual([admission.waiting, admission.uploads, clock.timers], [0, 4, 0])
   })
 
-  it('the line ends, and one client has not all of it', async () => {
+  it('the queue is bounded, and no client has all of it', async () => {
     const { admission, enter } = stage({ most: 4, perClient: 4, minRate: 0 })
     for (let turn = 0; turn < 4; turn++) await enter('greedy')
     const outcomes = Array.from({ length: 14 }, () => outcome(enter('greedy')))
@@ -102,7 +102,7 @@ describe('slots for uploads', () => {
     assert.equal(await outcome(enter('another')), 'overloaded')
   })
 
-  it('who leaves the line, and all when the gateway stops, are let go', async () => {
+  it('uploads leave the queue when the client leaves or the gateway stops', async () => {
     const { admission, enter, closing, clock } = stage({ most: 1 })
     await enter('one')
     const left = new AbortController()
@@ -118,7 +118,7 @@ describe('slots for uploads', () => {
 })
 
 describe('an upload that brings little', () => {
-  it('keeps its slot while nobody waits, and leaves it to who does', async () => {
+  it('keeps its slot until another upload waits', async () => {
     const { admission, enter, bring, slots, isIn } = stage()
     const rates = new Map<UploadSlot, number>()
     for (let turn = 0; turn < 6; turn++) rates.set(await enter('slow'), 2 * KiB)
@@ -136,7 +136,7 @@ describe('an upload that brings little', () => {
     assert.equal(gone[0]?.signal.reason.kind, 'slow')
   })
 
-  it('the more wait, the more it has to bring; who has many slots and brings little for each goes first', async () => {
+  it('the more uploads wait, the faster one has to be; the slowest per slot goes first', async () => {
     const { enter, bring, slots, admission } = stage({ perClient: 8 })
     const rates = new Map<UploadSlot, number>()
     for (let turn = 0; turn < 5; turn++) rates.set(await enter('many'), 20 * KiB)
@@ -194,7 +194,7 @@ describe('an upload that brings little', () => {
 })
 
 describe('bytes of uploads', () => {
-  it('one client has three quarters of the room at most, but one upload alone may need all of it', async () => {
+  it('one client gets three quarters of the room at most, a single upload all of it', async () => {
     const { admission, enter } = stage()
     const [one, two, other] = [await enter('greedy'), await enter('greedy'), await enter('other')]
     const [first, second, third] = [one, two, other].map((slot) => admission.count(slot))

@@ -94,7 +94,7 @@ test('a gateway that closes while the same file comes anew waits until its entry
   await assert.rejects(anew)
 })
 
-test('a gateway that closes while it takes up what the last one left has taken it up, or not, when it is closed', async () => {
+test('closing during a resume waits until each upload is resumed or left', async () => {
   const { loading, confirmation, close } = stage([accepted])
   const resumed = confirmation.resume()
   const closing = close()

@@ -124,7 +124,7 @@ describe('the embedded store', () => {
     await store.unpin(other.cid, never)
   })
 
-  it('does not take a file whose bytes are the root of another one for that one', async () => {
+  it('keeps apart a file whose bytes are the root block of another file', async () => {
     const large = await uploadOf(randomBytes(2 * MiB))
     const root = await (async () => {
       for await (const { bytes } of large.blocks(never)) return bytes
@@ -205,7 +205,7 @@ describe('the embedded store', () => {
     }
   })
 
-  it('makes its folders again when somebody removes them', async () => {
+  it('makes its folders again when they were removed', async () => {
     for (const gone of ['pins/tmp', 'pins/blocks', 'pins/roots', 'pins', '.']) {
       const upload = await uploadOf(randomBytes(MiB + 1))
       await store.pin(upload, never)
@@ -243,7 +243,7 @@ describe('the embedded store', () => {
     assert.deepEqual(await below(join(data, 'pins', 'tmp')), [])
   })
 
-  it('leaves alone what another one over the same folder is writing', async () => {
+  it('leaves alone what another store over the same folder is writing', async () => {
     const upload = copied(await uploadOf(randomBytes(MiB + 1)))
     const stops = Promise.withResolvers<void>()
     const goOn = Promise.withResolvers<void>()

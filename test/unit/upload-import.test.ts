@@ -151,7 +151,7 @@ describe('an upload', () => {
     }, /enough/)
   })
 
-  it('gives a raw file whose bytes are the root of another one a CID of its own', async () => {
+  it('gives a file whose bytes are a root block a CID of its own', async () => {
     const { upload: large } = await upload(randomBytes(2 * MiB), 'unixfs-v1-2025')
     let root: Uint8Array | undefined
     for await (const { bytes } of large.blocks(never)) root ??= bytes

@@ -55,7 +55,7 @@ function stage({ most = 100, mostBytes = 1000 } = {}) {
 }
 
 describe('what is owed to a shared tier', () => {
-  it('is tried one at a time while it is away, every 15 s at the latest, and several at once when it is back', async () => {
+  it('a tier that is away is tried alone, every 15 s at most; one that is back, several at once', async () => {
     const { clock, over, asked, tier, owed, debt } = stage()
     tier.isDown = true
     owed.add('first', 's3', debt('first'))

@@ -82,7 +82,7 @@ describe('a delivery', () => {
     return { delivery, written, clock }
   }
 
-  it('writes into the journal that it counts when it does, and nothing any more when it is over', async () => {
+  it('is written to the journal as accepted when it is, and not at all once it is over', async () => {
     const { delivery, written } = await begin()
     await delivery.write()
     delivery.happened('enough')
@@ -99,7 +99,7 @@ describe('a delivery', () => {
     assert.throws(() => delivery.happened('settled'), /settled cannot be settled/)
   })
 
-  it('asks nobody later once it is over', async () => {
+  it('asks no provider once it is over', async () => {
     const { delivery, clock } = await begin(true)
     let asked = 0
     delivery.later('one', 1000, () => asked++)

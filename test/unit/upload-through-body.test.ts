@@ -37,7 +37,7 @@ describe('the body that thin mode sends on', () => {
     await assert.rejects(new Response(open, { headers: { 'content-type': onward.contentType } }).formData())
   })
 
-  it('waits for who reads it, and says so when nothing is taken for too long', async () => {
+  it('waits for its reader, and fails when nothing is read for too long', async () => {
     const { onward, clock } = begin()
     let sent = 0
     const done = (async () => {

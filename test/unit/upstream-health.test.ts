@@ -45,7 +45,7 @@ test('throttling is a cool-down of the full length asked for, 900 s included', a
   assert.equal(state(), 'ready')
 })
 
-test('a Retry-After that nobody can mean is an hour', async () => {
+test('an absurd Retry-After is cut to an hour', async () => {
   const { clock, fail, state } = make()
   await fail('throttled', 10 ** 15)
   await clock.advance(60 * minute + 1)
@@ -61,7 +61,7 @@ test('throttling is no failure: it adds nothing to the load', async () => {
   assert.ok(Math.abs(health.load('block') - before) < 1)
 })
 
-test('64 that fail at once are one failure, and those that began before it add nothing', async () => {
+test('64 simultaneous failures count as one, and earlier questions add nothing', async () => {
   const { clock, enter, state, health } = make({ connections: 64 })
   for (let count = 0; count < 64; count++) {
     const first = await enter()
@@ -118,7 +118,7 @@ test('one good answer ends a rest', async () => {
   assert.deepEqual(logged, ['upstream.resting', 'upstream.recovered'])
 })
 
-test('one that comes and goes is told of once', async () => {
+test('a flapping upstream is logged once', async () => {
   const { clock, failAt, win, logged } = make()
   for (let count = 0; count < 20; count++) {
     await failAt(3)
@@ -152,7 +152,7 @@ test('a rest gets longer while nothing but failures come, up to a minute', async
   assert.deepEqual(lengths, [1, 2, 4, 8, 16, 32, 60, 60, 60])
 })
 
-test('one that rests is looked at soon and often, then less often', async () => {
+test('a resting upstream is probed soon and often, then less often', async () => {
   const { clock, health, failAt } = make()
   let looks = 0
   health.onSuspicion(() => looks++)
@@ -173,7 +173,7 @@ test('one that rests is looked at soon and often, then less often', async () => 
   assert.ok((waits.at(-1) ?? 0) > 4000)
 })
 
-test('a timeout is held against it only if another one has the thing', async () => {
+test('a timeout counts against an upstream only if another one has the block', async () => {
   const { clock, enter, state, health, win } = make()
   await win()
   const before = health.load('block')
@@ -193,7 +193,7 @@ test('a timeout is held against it only if another one has the thing', async () 
   assert.equal(state(), 'resting')
 })
 
-test('timeouts with no answer to anybody ask for a look', async () => {
+test('timeouts without any answer ask for a probe', async () => {
   const { clock, enter, health } = make()
   let wanted = 0
   health.onSuspicion(() => wanted++)
@@ -206,7 +206,7 @@ test('timeouts with no answer to anybody ask for a look', async () => {
   assert.equal(health.lookInMs, Number.POSITIVE_INFINITY)
 })
 
-test('false bytes once are a quarantine, longer each time; those of one moment are one', async () => {
+test('false bytes are a quarantine, longer each time; those of one moment count once', async () => {
   const { clock, enter, fail, state } = make()
   const asks = await Promise.all([enter(), enter(), enter()])
   for (const ask of asks) ask.failed(failure('false-bytes'))
@@ -219,7 +219,7 @@ test('false bytes once are a quarantine, longer each time; those of one moment a
   assert.equal(state('b'), 'quarantined')
 })
 
-test('a liar is out for up to an hour, and one that was true for ten minutes begins anew', async () => {
+test('a liar is out for up to an hour; ten honest minutes reset that', async () => {
   const { clock, health, fail, state } = make()
   const out = async () => {
     await fail('false-bytes')
@@ -235,7 +235,7 @@ test('a liar is out for up to an hour, and one that was true for ten minutes beg
   assert.equal(await out(), 5)
 })
 
-test('what it sent false bytes for is asked of others for a minute, and of it no more', async () => {
+test('a CID with false bytes is asked of others for a minute', async () => {
   const { clock, fail, state } = make()
   await fail('false-bytes')
   await clock.advance(5 * second + 1)
@@ -244,7 +244,7 @@ test('what it sent false bytes for is asked of others for a minute, and of it no
   assert.equal(state('a'), 'ready')
 })
 
-test('a client that left is held against nobody', async () => {
+test('a client that left counts against no upstream', async () => {
   const { health, fail } = make()
   const before = health.load('block')
   for (let count = 0; count < 10; count++) await fail('cancelled')
@@ -265,7 +265,7 @@ test('losing by being slow costs rank, until it is tried again', async () => {
   assert.equal(health.isUntried('block'), true)
 })
 
-test('one that never has what others have ranks behind one that does', async () => {
+test('an upstream that always misses ranks behind one that has the blocks', async () => {
   const has = make()
   const hasNot = make()
   for (let count = 0; count < 30; count++) {
@@ -278,7 +278,7 @@ test('one that never has what others have ranks behind one that does', async () 
   assert.ok(hasNot.health.load('block') > has.health.load('block'))
 })
 
-test('what nobody has says nothing about how often it has what others have', async () => {
+test('a block that no upstream has does not change the hit rate', async () => {
   const { clock, enter, win, health } = make()
   await win()
   const before = health.load('block')
@@ -307,7 +307,7 @@ test('its budget for one CID is waited for, within reason', async () => {
   assert.equal(state('b'), 'ready')
 })
 
-test('who would have to wait too long for a budget asks somebody else', async () => {
+test('a question that would wait too long for a budget is refused', async () => {
   const { enter, state } = make({ perCidPerMinute: 1, patienceMs: 4 * second })
   await enter('a')
   assert.equal(state('a'), 'over-budget')
@@ -315,7 +315,7 @@ test('who would have to wait too long for a budget asks somebody else', async ()
   await assert.rejects(enter('a'), { kind: 'overloaded' })
 })
 
-test('a resting one that nobody looks at may be tried once a second', async () => {
+test('without probes, a resting upstream is tried once a second', async () => {
   const { clock, enter, failAt } = make()
   await failAt(3)
   await clock.advance(second)
@@ -327,7 +327,7 @@ test('a resting one that nobody looks at may be tried once a second', async () =
   await assert.rejects(enter(), { kind: 'unavailable' })
 })
 
-test('who waits for a resting one goes on with the first look that is good', async () => {
+test('a question that waits for a resting upstream goes on with its first good probe', async () => {
   const { clock, health, enter, failAt } = make()
   health.onSuspicion(() => {})
   await failAt(3)
@@ -362,7 +362,7 @@ test('in the first moments of a rest two seconds are waited, later until the nex
   await late
 })
 
-test('with others to be asked, nobody waits for one that has just gone to rest', async () => {
+test('with other upstreams, no question waits for one that has just gone to rest', async () => {
   const { clock, health, enter, failAt } = make({ connections: 1 })
   health.join({ hasOthers: () => true })
   health.onSuspicion(() => {})
@@ -374,7 +374,7 @@ test('with others to be asked, nobody waits for one that has just gone to rest',
   await waits
 })
 
-test('a probe decides about usable, and one that is not usable has no time when it will be', () => {
+test('a probe decides whether an upstream is usable; an unusable one has no retry time', () => {
   const { health, state } = make()
   health.probed({ ...report, usable: false })
   assert.equal(state(), 'unusable')
@@ -383,7 +383,7 @@ test('a probe decides about usable, and one that is not usable has no time when 
   assert.equal(state(), 'ready')
 })
 
-test('one that brought proved bytes is not out because it does not know what a probe asks for, until that is long ago', async () => {
+test('proved bytes lately outweigh a failed probe', async () => {
   const { clock, health, win, fail, state } = make()
   await win()
   await fail('broken')
@@ -394,7 +394,7 @@ test('one that brought proved bytes is not out because it does not know what a p
   assert.equal(state(), 'unusable')
 })
 
-test('while one gateway takes over from another both look, and one that was refused leaves the other as it was', async () => {
+test('a listener for suspicions that was taken back is not called, another one is', async () => {
   const { health, failAt } = make()
   const looks = { old: 0, refused: 0 }
   health.onSuspicion(() => looks.old++)

@@ -51,7 +51,7 @@ test('an upstream that does one thing at a time gets few, and is said to be crow
   assert.equal(window.isCrowded, true)
 })
 
-test('one that does eight at once is kept busy, and little more', async () => {
+test('an upstream that handles eight at once is kept busy, and little more', async () => {
   const window = await crowd(8)
   assert.ok(window.size >= 8 && window.size <= 32, `${window.size}`)
 })

@@ -109,7 +109,7 @@ describe('when the configuration changes', () => {
     ['denylists', { denylists: ['list.deny'] }, ['denylists', 'names', 'hot']],
   ]
   for (const [changed, more, anew] of rows)
-    it(`no more is made anew than has to be: ${changed}`, async () => {
+    it(`a change of ${changed} makes no more anew than it has to`, async () => {
       const kept = createKept()
       const before = await partsOf(kept, {})
       const now = await partsOf(kept, more)
