@@ -112,7 +112,7 @@ for (const [what, make] of Object.entries(stores)) {
       }
     }
 
-    test('an instance with an empty disk and no upstream resolves another's record', async () => {
+    test('an instance with an empty disk and no upstream resolves the record of another', async () => {
       const record = await hello()
       upstream.records.set(key.name, record)
       assert.ok(isHello(await get(await start(true))))

@@ -34,7 +34,7 @@ const gateway = async (
 const most = Number(process.env['CIDGATE_TEST_FILES'] ?? 300)
 
 describe('one healthy upstream of 30 ms, one silent, one that sends false bytes', () => {
-  test('hundreds of files are right, at little more than the healthy upstream's cost', async () => {
+  test('hundreds of files are right, at little more than the cost of the healthy one', async () => {
     const blocks: BlockMap = new Map()
     const files = await distinctFiles(blocks, most, 2000)
     const healthy = await upstream(blocks, undefined, 30)

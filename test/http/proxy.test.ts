@@ -238,7 +238,7 @@ test('no way out of the path that was opened', async () => {
     assert.equal((await get(`/status/${path}`)).status, 200, path)
 })
 
-test('forwarding headers of a client are replaced by the gateway's own', async () => {
+test('forwarding headers of a client are replaced by those of the gateway', async () => {
   const forged = [
     'X-Forwarded-Host: evil',
     'X-Forwarded-Proto: https',
