@@ -1,11 +1,10 @@
 // The JSON rule: UTF-8 that parses, with an object or an array at the top. A byte order mark may stand before it, as some
-// editors write one and `response.json()` passes over it (RFC 8259 §8.1). The bytes stay as they are.
+// editors write one and `response.json()` passes over it (RFC 8259 §8.1). It is judged piece by piece and nothing is made
+// of it: JSON.parse of 8 MiB stopped the loop for a second, and 300 MiB of objects could end the process.
 
-const space: ReadonlySet<number> = new Set([0x20, 0x09, 0x0a, 0x0d])
+const isSpace = (byte: number): boolean => byte === 0x20 || byte === 0x0a || byte === 0x0d || byte === 0x09
 const [openBrace, openBracket] = [0x7b, 0x5b]
 const mark: readonly number[] = [0xef, 0xbb, 0xbf]
-// Takes the mark away.
-const strictUtf8 = new TextDecoder('utf-8', { fatal: true })
 
 /** Whether these first bytes could begin such a document: otherwise the file is not read whole. */
 export function mayBeJson(first: Uint8Array): boolean {
@@ -14,18 +13,251 @@ export function mayBeJson(first: Uint8Array): boolean {
   // Half a mark at the end of these bytes may become a whole one.
   const begins = at === mark.length || at === first.byteLength ? at : 0
   for (const byte of first.subarray(begins)) {
-    if (space.has(byte)) continue
+    if (isSpace(byte)) continue
     return byte === openBrace || byte === openBracket
   }
   return true // nothing but white space so far
 }
 
-export function isJson(bytes: Uint8Array): boolean {
-  if (bytes.byteLength === 0 || !mayBeJson(bytes)) return false
-  try {
-    const value: unknown = JSON.parse(strictUtf8.decode(bytes))
-    return typeof value === 'object' && value !== null
-  } catch {
-    return false
+export interface JsonJudge {
+  /** Takes the next bytes; false: this is no such document, whatever follows. */
+  add(piece: Uint8Array): boolean
+  /** Whether everything so far is such a document. */
+  end(): boolean
+}
+
+// What may come next.
+const beginning = 0
+const value = 1
+const valueOrEnd = 2
+const key = 3
+const keyOrEnd = 4
+const colon = 5
+const commaOrEnd = 6
+const onlySpace = 7
+const inString = 8
+const escaped = 9
+const hexDigit = 10
+const continuation = 11
+const literal = 12
+const minus = 13
+const zero = 14
+const integer = 15
+const point = 16
+const fraction = 17
+const exponent = 18
+const exponentSign = 19
+const exponentDigits = 20
+const markSecond = 21
+const markThird = 22
+const behindMark = 23
+const stringEnd = 24
+const wrong = 25
+
+const literals: Readonly<Record<number, string>> = { 116: 'rue', 102: 'alse', 110: 'ull' }
+const escapes: ReadonlySet<number> = new Set(Buffer.from('"\\/bfnrt'))
+
+const isDigit = (byte: number): boolean => byte >= 0x30 && byte <= 0x39
+const isHex = (byte: number): boolean => isDigit(byte) || ((byte | 0x20) >= 0x61 && (byte | 0x20) <= 0x66)
+
+/** The bytes that follow the first one of a character, and what the next of them may be; none: not UTF-8. */
+function characterOf(first: number): readonly [count: number, least: number, most: number] {
+  if (first >= 0xc2 && first <= 0xdf) return [1, 0x80, 0xbf]
+  if (first === 0xe0) return [2, 0xa0, 0xbf]
+  if (first === 0xed) return [2, 0x80, 0x9f] // no surrogates
+  if (first >= 0xe1 && first <= 0xef) return [2, 0x80, 0xbf]
+  if (first === 0xf0) return [3, 0x90, 0xbf]
+  if (first >= 0xf1 && first <= 0xf3) return [3, 0x80, 0xbf]
+  if (first === 0xf4) return [3, 0x80, 0x8f]
+  return [0, 0, 0]
+}
+
+/** The open objects and arrays, a bit for each: there may be as many as there are bytes. */
+class Nesting {
+  depth = 0
+  /** Of the innermost. */
+  isInObject = false
+  #bits = new Uint8Array(16)
+
+  open(isObject: boolean): void {
+    const at = this.depth++
+    if (at >> 3 >= this.#bits.length) {
+      const larger = new Uint8Array(this.#bits.length * 2)
+      larger.set(this.#bits)
+      this.#bits = larger
+    }
+    const bit = 1 << (at & 7)
+    const byte = this.#bits[at >> 3] as number
+    this.#bits[at >> 3] = isObject ? byte | bit : byte & ~bit
+    this.isInObject = isObject
+  }
+
+  close(): void {
+    const at = --this.depth - 1
+    this.isInObject = at >= 0 && ((this.#bits[at >> 3] as number) & (1 << (at & 7))) !== 0
+  }
+}
+
+/** Undefined: the number ended before this byte. */
+function nextOfNumber(state: number, byte: number): number | undefined {
+  switch (state) {
+    case minus:
+      return byte === 0x30 ? zero : isDigit(byte) ? integer : wrong
+    case point:
+      return isDigit(byte) ? fraction : wrong
+    case exponent:
+      if (byte === 0x2b || byte === 0x2d) return exponentSign
+      return isDigit(byte) ? exponentDigits : wrong
+    case exponentSign:
+      return isDigit(byte) ? exponentDigits : wrong
+  }
+  if (isDigit(byte) && state !== zero) return state
+  if (byte === 0x2e && (state === zero || state === integer)) return point
+  return (byte | 0x20) === 0x65 && state !== exponentDigits ? exponent : undefined
+}
+
+/** What may come next within a string, or `stringEnd`. */
+function createTextReader(): (state: number, byte: number) => number {
+  /** Digits of an escape, or bytes of a character, that are to come; and what the next such byte may be. */
+  let left = 0
+  let least = 0
+  let most = 0
+
+  function plain(byte: number): number {
+    if (byte === 0x22) return stringEnd
+    if (byte === 0x5c) return escaped
+    if (byte < 0x20) return wrong
+    if (byte < 0x80) return inString
+    ;[left, least, most] = characterOf(byte)
+    return left === 0 ? wrong : continuation
+  }
+
+  return (state, byte) => {
+    switch (state) {
+      case inString:
+        return plain(byte)
+      case escaped:
+        left = 4
+        if (byte === 0x75) return hexDigit
+        return escapes.has(byte) ? inString : wrong
+      case hexDigit:
+        if (!isHex(byte)) return wrong
+        return --left === 0 ? inString : hexDigit
+      default:
+        if (byte < least || byte > most) return wrong
+        least = 0x80
+        most = 0xbf
+        return --left === 0 ? inString : continuation
+    }
+  }
+}
+
+export function createJsonJudge(): JsonJudge {
+  const nesting = new Nesting()
+  let state = beginning
+  let isKey = false
+  const text = createTextReader()
+  /** Of a literal, the letters to come. */
+  let letters = ''
+
+  const afterValue = (): number => (nesting.depth === 0 ? onlySpace : commaOrEnd)
+
+  function beginValue(byte: number): number {
+    if (byte === 0x22) {
+      isKey = false
+      return inString
+    }
+    if (byte === openBrace || byte === openBracket) {
+      nesting.open(byte === openBrace)
+      return byte === openBrace ? keyOrEnd : valueOrEnd
+    }
+    if (byte === 0x2d) return minus
+    if (byte === 0x30) return zero
+    if (isDigit(byte)) return integer
+    letters = literals[byte] ?? ''
+    return letters === '' ? wrong : literal
+  }
+
+  function close(isObject: boolean): number {
+    if (nesting.depth === 0 || nesting.isInObject !== isObject) return wrong
+    nesting.close()
+    return afterValue()
+  }
+
+  /** Behind a value, or behind the last digit of a number. */
+  function behind(byte: number): number {
+    if (isSpace(byte)) return afterValue()
+    if (nesting.depth === 0) return wrong
+    if (byte === 0x2c) return nesting.isInObject ? key : value
+    if (byte === 0x7d) return close(true)
+    return byte === 0x5d ? close(false) : wrong
+  }
+
+  function atBeginning(byte: number): number {
+    if (isSpace(byte)) return behindMark
+    if (state === beginning && byte === mark[0]) return markSecond
+    return byte === openBrace || byte === openBracket ? beginValue(byte) : wrong
+  }
+
+  function nextOfLiteral(byte: number): number {
+    if (byte !== letters.charCodeAt(0)) return wrong
+    letters = letters.slice(1)
+    return letters === '' ? afterValue() : literal
+  }
+
+  function next(byte: number): number {
+    switch (state) {
+      case inString:
+      case escaped:
+      case hexDigit:
+      case continuation: {
+        const after = text(state, byte)
+        return after === stringEnd ? (isKey ? colon : afterValue()) : after
+      }
+      case beginning:
+      case behindMark:
+        return atBeginning(byte)
+      case markSecond:
+        return byte === mark[1] ? markThird : wrong
+      case markThird:
+        return byte === mark[2] ? behindMark : wrong
+      case value:
+        return isSpace(byte) ? value : beginValue(byte)
+      case valueOrEnd:
+        if (isSpace(byte)) return valueOrEnd
+        return byte === 0x5d ? close(false) : beginValue(byte)
+      case key:
+        if (isSpace(byte)) return key
+        isKey = true
+        return byte === 0x22 ? inString : wrong
+      case keyOrEnd:
+        if (isSpace(byte)) return keyOrEnd
+        if (byte === 0x7d) return close(true)
+        isKey = true
+        return byte === 0x22 ? inString : wrong
+      case colon:
+        if (isSpace(byte)) return colon
+        return byte === 0x3a ? value : wrong
+      case commaOrEnd:
+      case onlySpace:
+        return behind(byte)
+      case literal:
+        return nextOfLiteral(byte)
+      default:
+        return nextOfNumber(state, byte) ?? behind(byte)
+    }
+  }
+
+  return {
+    add(piece) {
+      const { length } = piece
+      for (let at = 0; at < length && state !== wrong; at++) {
+        const byte = piece[at] as number
+        // Most bytes of most documents are plain characters of strings.
+        if (state !== inString || byte < 0x20 || byte > 0x7f || byte === 0x22 || byte === 0x5c) state = next(byte)
+      }
+      return state !== wrong
+    },
+    end: () => state === onlySpace,
   }
 }

@@ -25,9 +25,6 @@ export type Front = {
   readonly jsonRule: JsonRule
 }
 
-// What may be held at once to see whether it is JSON: a few of the largest documents.
-const leastLookedInto = 64 * 1024 * 1024
-
 export function wireFront(
   { config, clock, lease }: Whole,
   { retrieval, names, hot, denials }: Reading,
@@ -53,9 +50,7 @@ export function wireFront(
   const requestIds = createRequestIds(forwarded)
   const fastPath = createFastPath({ hot, limits, stalledMs: stalled, requestIds, keyOf: hosts.keyOf })
   const jsonMaxBytes = responses.json.maxBytes
-  const jsonRule = lease.take('json rule', [jsonMaxBytes], () =>
-    createJsonRule({ heldBytes: Math.max(leastLookedInto, jsonMaxBytes), clock }),
-  )
+  const jsonRule = lease.take('json rule', [], createJsonRule)
   const { userAgent } = config.retrieval
   const proxied = proxy.length > 0 ? [createProxyRoute(proxy, { respond, userAgent, forwarded })] : []
   const { router, application } = createApp({

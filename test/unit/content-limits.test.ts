@@ -297,9 +297,9 @@ describe('listings', () => {
     const blocks: BlockMap = new Map()
     const { entity } = await open(files(300, blocks).toString(), blocks)
     let turns = 0
-    const giveWay = () => {
+    const giveWay = async () => {
+      await new Promise(setImmediate)
       turns++
-      return new Promise<void>((resolve) => setImmediate(resolve))
     }
     const entries = await Array.fromAsync(listDirectory({ ...memorySession(blocks), giveWay }, entity))
     assert.equal(entries.length, 300)

@@ -3,12 +3,13 @@
 import assert from 'node:assert/strict'
 import { before, describe, test } from 'node:test'
 import * as dagPb from '@ipld/dag-pb'
+import fc from 'fast-check'
 import { UnixFS } from 'ipfs-unixfs'
 import { exporter } from 'ipfs-unixfs-exporter'
 import { CID } from 'multiformats/cid'
 import { listDirectory } from '../../src/content/directory.ts'
 import { readFile, readSmall } from '../../src/content/file.ts'
-import { isJson, mayBeJson } from '../../src/content/json.ts'
+import { createJsonJudge, mayBeJson } from '../../src/content/json.ts'
 import { parsePath } from '../../src/content/path.ts'
 import { resolve, symlinkTarget } from '../../src/content/resolve.ts'
 import { blockKey } from '../../src/core/block.ts'
@@ -318,6 +319,23 @@ describe('directories', () => {
   })
 })
 
+/** Added in pieces of so many bytes, which changes nothing. */
+function isJson(bytes: Uint8Array, pieceBytes = Math.max(1, bytes.byteLength)): boolean {
+  const judge = createJsonJudge()
+  for (let at = 0; at < bytes.byteLength; at += pieceBytes) judge.add(bytes.subarray(at, at + pieceBytes))
+  return judge.end()
+}
+
+/** What the rule means, by the platform's own parser, with no regard for memory and time. */
+function isJsonByParser(bytes: Uint8Array): boolean {
+  try {
+    const parsed: unknown = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(bytes))
+    return typeof parsed === 'object' && parsed !== null
+  } catch {
+    return false
+  }
+}
+
 describe('the JSON rule', () => {
   const cases: [text: string | Uint8Array, expected: boolean][] = [
     ['{}', true],
@@ -344,6 +362,64 @@ describe('the JSON rule', () => {
     const bytes = typeof value === 'string' ? text(value) : value
     test(`${JSON.stringify(Buffer.from(bytes).toString())}: ${expected}`, () => assert.equal(isJson(bytes), expected))
   }
+
+  const documents = [
+    '{"a":[1,-0.5e+3,{"b":null}],"":"\\u00e9\\n é 😀","c":true}',
+    ' [ [ ] , { } , "x" , false , 10 ] ',
+    '\ufeff{"key":{"key":[[[1E9]]]}}',
+    '[0,"\\ud800","\\\\\\"",12.25]',
+  ]
+  test('it judges as JSON.parse does, in pieces of any length: documents, and documents that were changed', () => {
+    const change = fc.tuple(fc.nat(), fc.oneof(fc.nat(255), fc.constantFrom(...Buffer.from('{}[],:"\\\\u0e-.5 tn'))))
+    fc.assert(
+      fc.property(
+        fc.constantFrom(...documents),
+        fc.array(change, { maxLength: 3 }),
+        fc.integer({ min: 1, max: 9 }),
+        (json, changes, piece) => {
+          const bytes = Buffer.from(json)
+          for (const [at, byte] of changes) bytes[at % bytes.byteLength] = byte
+          const expected = isJsonByParser(bytes)
+          assert.equal(isJson(bytes), expected, bytes.toString('latin1'))
+          assert.equal(isJson(bytes, piece), expected, bytes.toString('latin1'))
+        },
+      ),
+      { numRuns: 3000 },
+    )
+  })
+
+  test('it judges any bytes behind a bracket as JSON.parse does', () => {
+    const letters = fc.constantFrom(
+      ...Buffer.from('{}[],:""\\/u0019aF+-.eE \n\ttruefalsn'),
+      0xc3,
+      0xa9,
+      0xed,
+      0xa0,
+      0xf0,
+      0x9f,
+      0x98,
+      0x80,
+      0xff,
+    )
+    fc.assert(
+      fc.property(
+        fc.constantFrom('[', '{', '["', '[-', '{"a":', '\ufeff['),
+        fc.array(letters, { maxLength: 12 }),
+        fc.constantFrom('', ']', '"]', '}'),
+        (begin, middle, end) => {
+          const bytes = Buffer.concat([Buffer.from(begin), Buffer.from(middle), Buffer.from(end)])
+          assert.equal(isJson(bytes), isJsonByParser(bytes), bytes.toString('latin1'))
+        },
+      ),
+      { numRuns: 3000 },
+    )
+  })
+
+  test('as many levels as there are bytes', () => {
+    const levels = 100_000
+    assert.ok(isJson(Buffer.from('['.repeat(levels) + ']'.repeat(levels)), 4096))
+    assert.ok(!isJson(Buffer.from('['.repeat(levels) + ']'.repeat(levels + 1)), 4096))
+  })
 
   test('a byte order mark that is cut by the first piece may still become JSON', () => {
     const whole = text('\ufeff{}')

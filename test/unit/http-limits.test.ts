@@ -4,7 +4,6 @@ import { EventEmitter } from 'node:events'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { describe, test } from 'node:test'
 import { CID } from 'multiformats/cid'
-import { isFailure } from '../../src/core/failure.ts'
 import { createJsonRule } from '../../src/http/content/json-rule.ts'
 import { createForwarded } from '../../src/http/hosts/forwarded.ts'
 import { clientOf, createLimits } from '../../src/http/limits.ts'
@@ -93,52 +92,66 @@ describe('documents that are looked into', () => {
   const cid = (digit: string) => CID.parse(`bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5${digit}`)
   const signal = new AbortController().signal
 
-  test('judged once', () => {
-    const rule = createJsonRule({ heldBytes: 10, clock: createFakeClock() })
+  const reader = (giveWay = (): Promise<void> | undefined => undefined) => ({ session: { giveWay }, signal })
+
+  test('judged once', async () => {
+    const rule = createJsonRule()
     assert.equal(rule.known(cid('e')), undefined)
-    assert.equal(rule.judge(cid('e'), Buffer.from('[1]')), true)
+    assert.equal(await rule.judge(cid('e'), [Buffer.from('[1'), Buffer.from(']')], reader()), true)
     assert.equal(rule.known(cid('e')), true)
-    assert.equal(rule.judge(cid('a'), Buffer.from('[1')), false)
+    assert.equal(await rule.judge(cid('a'), [Buffer.from('[1')], reader()), false)
     assert.equal(rule.known(cid('a')), false)
   })
 
-  test('JSON room: first come, first served within the limit; a larger file goes alone', async () => {
-    const rule = createJsonRule({ heldBytes: 10, clock: createFakeClock() })
-    const entered: number[] = []
-    const enter = async (bytes: number) => {
-      const leave = await rule.room(bytes, signal)
-      entered.push(bytes)
-      return leave
+  test('a large one gives way to other requests while it is judged', async () => {
+    let turns = 0
+    const giveWay = async () => {
+      await new Promise(setImmediate)
+      turns++
     }
-    const six = await enter(6)
-    const twenty = enter(20)
-    const three = enter(3)
-    await Promise.resolve()
-    assert.deepEqual(entered, [6])
-    six()
-    six() // twice is once
-    const leaveTwenty = await twenty
-    assert.deepEqual(entered, [6, 20])
-    leaveTwenty()
-    ;(await three)()
-    assert.deepEqual(entered, [6, 20, 3])
+    const large = Buffer.from(`[${'{},'.repeat(300_000)}{}]`)
+    assert.equal(await createJsonRule().judge(cid('e'), [large], reader(giveWay)), true)
+    assert.ok(turns >= large.byteLength / (64 * 1024), `${turns} turns`)
   })
 
-  test('JSON room: a request that leaves or times out blocks no other and leaves no timer', async () => {
-    const clock = createFakeClock()
-    const rule = createJsonRule({ heldBytes: 10, clock })
-    const leave = await rule.room(8, signal)
+  test('one that is none is read no further than the byte that shows it', async () => {
+    let pieces = 0
+    function* read() {
+      for (;;) yield Buffer.from(++pieces === 3 ? ']]' : '[1,')
+    }
+    assert.equal(await createJsonRule().judge(cid('e'), read(), reader()), false)
+    assert.equal(pieces, 3)
+  })
+
+  test('clients that ask at once wait for one judgment; where its reader fails, the next one judges', async () => {
+    const rule = createJsonRule()
+    let reads = 0
+    const read = async function* (fails: boolean) {
+      reads++
+      await new Promise(setImmediate)
+      if (fails) throw new Error('left')
+      yield Buffer.from('{}')
+    }
+    const first = assert.rejects(rule.judge(cid('e'), read(true), reader()), /left/)
+    const others = Array.from({ length: 5 }, () => rule.judge(cid('e'), read(false), reader()))
+    await first
+    assert.deepEqual(await Promise.all(others), [true, true, true, true, true])
+    assert.equal(reads, 2)
+  })
+
+  test('a client that leaves waits for no judgment', async () => {
+    const rule = createJsonRule()
+    const never = async function* () {
+      await new Promise(() => {})
+      yield Buffer.alloc(0)
+    }
+    void rule.judge(cid('e'), never(), reader())
     const leaver = new AbortController()
-    const gone = assert.rejects(rule.room(9, leaver.signal), /left/)
-    const small = rule.room(2, signal)
+    const gone = assert.rejects(
+      rule.judge(cid('e'), [Buffer.from('{}')], { ...reader(), signal: leaver.signal }),
+      /left/,
+    )
     leaver.abort(new Error('left'))
     await gone
-    ;(await small)()
-    const late = assert.rejects(rule.room(9, signal), (error) => isFailure(error, 'overloaded'))
-    await clock.advance(5000)
-    await late
-    leave()
-    ;(await rule.room(10, signal))()
-    assert.equal(clock.timers, 0)
   })
 })

@@ -59,7 +59,7 @@ async function start(more: Partial<AppDeps> = {}) {
     hosts: createHosts({ table: {}, forwarded }),
     mode: 'api',
     jsonMaxBytes: 1000,
-    jsonRule: createJsonRule({ heldBytes: 1000, clock }),
+    jsonRule: createJsonRule(),
     stalledMs: 60_000,
     denyRevision: () => undefined,
     onEnd: () => {},

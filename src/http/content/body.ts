@@ -1,7 +1,7 @@
 // Answers without a format in `api` mode: files, listings and documents as JSON.
 import { listDirectory } from '../../content/directory.ts'
 import type { Entity, Resolution } from '../../content/entity.ts'
-import { isJson } from '../../content/json.ts'
+import { mayBeJson } from '../../content/json.ts'
 import { etagOf, type Representation } from '../../content/representation.ts'
 import { symlinkTarget } from '../../content/resolve.ts'
 import type { Session } from '../../retrieval/session.ts'
@@ -43,13 +43,18 @@ export async function bodyOf(
     case 'symlink':
       return { ...tags, ...inMemory(symlinkTarget(entity), octets), isPlain: true }
     case 'data':
-      return { ...tags, ...inMemory(entity.block, isJson(entity.block) ? json : octets) }
+      return { ...tags, ...inMemory(entity.block, (await isJson(session, entity, options)) ? json : octets) }
     case 'file': {
       const name = target.query.get('filename') ?? path.segments.at(-1) ?? ''
       const typing = plainTyping(name, entity.size ?? 0, options.jsonMaxBytes)
       return { ...tags, ...(await fileBody(session, entity, typing, options)), isPlain: true }
     }
   }
+}
+
+async function isJson(session: Session, { cid, block }: Entity, { jsonRule, signal }: BodyOptions): Promise<boolean> {
+  if (block.byteLength === 0 || !mayBeJson(block)) return false
+  return jsonRule.known(cid) ?? (await jsonRule.judge(cid, [block], { session, signal }))
 }
 
 export type Content = Omit<Representation, 'etag' | 'cacheControl' | 'varies'>

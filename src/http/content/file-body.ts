@@ -1,5 +1,4 @@
 // The bytes of a file and its media type, decided from as few bytes as possible, and the same for GET, HEAD and ranges.
-import type { CID } from 'multiformats/cid'
 import type { Entity } from '../../content/entity.ts'
 import { readFile } from '../../content/file.ts'
 import { mayBeJson } from '../../content/json.ts'
@@ -30,7 +29,7 @@ export async function fileBody(
   options: BodyOptions,
 ): Promise<Content> {
   const { cid, size = 0 } = entity
-  const { jsonRule, jsonMaxBytes, isPartial } = options
+  const { jsonRule, jsonMaxBytes, isPartial, signal } = options
   const isSmall = size <= Math.max(options.wholeBytes, smallBytes)
   const read = (from: number, to: number) => readFile(session, entity, from, to)
   const streamed = (type: string): Content => ({ type, size, ranges: true, read })
@@ -49,10 +48,10 @@ export async function fileBody(
     const rest = isPartial && start.byteLength < size ? read(start.byteLength, size) : pieces
     if (isSmall) {
       const whole = await joined(start, rest)
-      return inMemory(whole, jsonRule.judge(cid, whole) ? json : type)
+      return inMemory(whole, (await jsonRule.judge(cid, [whole], { session, signal })) ? json : type)
     }
-    // Reads the file once to judge it and again to send it: a slow client would otherwise hold all of it in memory.
-    return streamed((await judgeLarge(cid, size, () => joined(start, rest), options)) ? json : type)
+    // Reads the file once to judge it and again to send it: nothing of it is held in memory meanwhile.
+    return streamed((await jsonRule.judge(cid, behind(start, rest), { session, signal })) ? json : type)
   }
   if (known === undefined) jsonRule.learn(cid, false)
   if (isPartial) {
@@ -61,25 +60,15 @@ export async function fileBody(
   }
   if (isSmall) return inMemory(await joined(start, pieces), type)
   // The bytes read to find the type are the beginning of the answer.
-  const begun = async function* () {
-    yield start
-    yield* pieces
+  return {
+    ...streamed(type),
+    read: (from, to) => (from === 0 && to >= size ? behind(start, pieces) : read(from, to)),
   }
-  return { ...streamed(type), read: (from, to) => (from === 0 && to >= size ? begun() : read(from, to)) }
 }
 
-async function judgeLarge(
-  cid: CID,
-  size: number,
-  readWhole: () => Promise<Uint8Array>,
-  { jsonRule, signal }: BodyOptions,
-): Promise<boolean> {
-  const leave = await jsonRule.room(size, signal)
-  try {
-    return jsonRule.known(cid) ?? jsonRule.judge(cid, await readWhole())
-  } finally {
-    leave()
-  }
+async function* behind(first: Uint8Array, rest: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
+  yield first
+  yield* rest
 }
 
 export function inMemory(whole: Uint8Array, type: string): Content {

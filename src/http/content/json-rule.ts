@@ -1,49 +1,71 @@
-// Remembers by CID which files are JSON: content never changes, so a large document is parsed once and not for every
-// request, range and HEAD. Also bounds the bytes in memory while files are judged.
+// Remembers by CID which files are JSON: content never changes, so a large document is judged once and not for every
+// request, range and HEAD. Clients that ask for one at the same time wait for one judgment.
 import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
-import { isJson } from '../../content/json.ts'
-import type { Clock } from '../../core/clock.ts'
-import { Failure } from '../../core/failure.ts'
-import { createGate } from '../../core/gate.ts'
+import { createJsonJudge } from '../../content/json.ts'
+import { orAborted } from '../../core/deadline.ts'
 import { upTo } from '../../core/lru.ts'
+import type { Session } from '../../retrieval/session.ts'
 
 export interface JsonRule {
   /** Undefined: not judged yet. */
   known(cid: CID): boolean | undefined
   learn(cid: CID, isJson: boolean): void
-  judge(cid: CID, whole: Uint8Array): boolean
-  /** Waits a short time for so much memory; the result gives the memory back. */
-  room(bytes: number, signal: AbortSignal): Promise<() => void>
+  /** Judges the whole file, piece by piece, and gives way to other requests in between. Nothing of it is kept. */
+  judge(cid: CID, pieces: Pieces, reader: Reader): Promise<boolean>
 }
 
+export type Pieces = AsyncIterable<Uint8Array> | Iterable<Uint8Array>
+export type Reader = { readonly session: Pick<Session, 'giveWay'>; readonly signal: AbortSignal }
+
 const mostRemembered = 100_000
-const waitMs = 5000
+// Some milliseconds of work.
+const sliceBytes = 64 * 1024
 
-const mostInLine = 10_000
-
-export function createJsonRule({ heldBytes, clock }: { readonly heldBytes: number; readonly clock: Clock }): JsonRule {
+export function createJsonRule(): JsonRule {
   const verdicts = new LRUCache<string, boolean>(upTo(mostRemembered))
-  const gate = createGate({ most: heldBytes, inLine: mostInLine, full: tooMuch, patience: { ms: waitMs, clock } })
+  const running = new Map<string, Promise<void>>()
 
-  const learn = (cid: CID, found: boolean): void => {
-    verdicts.set(cid.toString(), found)
+  async function judgeAlone(key: string, pieces: Pieces, { session, signal }: Reader): Promise<boolean> {
+    const over = Promise.withResolvers<void>()
+    running.set(key, over.promise)
+    try {
+      const found = await judgeInPieces(pieces, session, signal)
+      verdicts.set(key, found)
+      return found
+    } finally {
+      running.delete(key)
+      over.resolve()
+    }
   }
 
   return {
     known: (cid) => verdicts.get(cid.toString()),
-    learn,
-    judge(cid, whole) {
-      const found = isJson(whole)
-      learn(cid, found)
-      return found
+    learn(cid, isJson) {
+      verdicts.set(cid.toString(), isJson)
     },
-    room: (bytes, signal) => gate.enter(signal, bytes),
+    async judge(cid, pieces, reader) {
+      const key = cid.toString()
+      // A reader that fails judges nothing: the next one that waits takes over.
+      for (let other = running.get(key); other !== undefined; other = running.get(key)) {
+        await orAborted(reader.signal, other)
+        const found = verdicts.get(key)
+        if (found !== undefined) return found
+      }
+      return judgeAlone(key, pieces, reader)
+    },
   }
 }
 
-const tooMuch = (): Failure =>
-  new Failure('overloaded', 'too many large JSON files are being read; retry in a second', {
-    source: 'ours',
-    retryAfterMs: 1000,
-  })
+async function judgeInPieces(pieces: Pieces, session: Reader['session'], signal: AbortSignal): Promise<boolean> {
+  const judge = createJsonJudge()
+  for await (const piece of pieces) {
+    for (let at = 0; at < piece.byteLength; at += sliceBytes) {
+      signal.throwIfAborted()
+      if (!judge.add(piece.subarray(at, at + sliceBytes))) return false
+      const turn = session.giveWay()
+      if (turn !== undefined) await turn
+    }
+  }
+  return judge.end()
+}
