@@ -25,7 +25,10 @@ export type TierReaderOptions = {
 export interface TierReader {
   /** The block, from the upstreams if no tier has it in time. */
   fromSlowTiers(cid: CID, around: DagWant | undefined): Promise<Uint8Array>
-  /** From the upstreams, since no tier has it as far as is known. If no upstream has it either, the tiers are asked after all. */
+  /**
+   * From the upstreams, since no tier has it as far as is known. If no upstream has it either, the tiers are asked
+   * after all.
+   */
   withoutLook(cid: CID, around: DagWant | undefined): Promise<Uint8Array>
   /** From the tiers alone. A request that wants it meanwhile joins the same look. */
   fetchHeld(cid: CID): Promise<Uint8Array>

@@ -18,7 +18,9 @@ export type Remembered = {
 export interface NotFoundMemory {
   look(cid: CID, path: string): Remembered | undefined
   remember(cid: CID, path: string, failure: Failure, attempts: readonly Attempt[]): Remembered
-  /** During a search the memory does not expire: a request must not wait for a CID that is being searched for anyway. */
+  /**
+   * During a search the memory does not expire: a request must not wait for a CID that is being searched for anyway.
+   */
   hold(cid: CID, path: string, held: boolean): void
   /** Forgets all paths below this root. */
   forget(cid: CID): void

@@ -105,7 +105,7 @@ export function createSearches(options: {
 
   return {
     begin(cid, path, look, running) {
-      // Its end does not matter if another search runs, or none is wanted.
+      // The end of this round does not matter if another search runs, or none is wanted.
       running?.done.catch(() => {})
       const key = `${blockKey(cid)}/${path}`
       if (keepLookingMs <= 0 || searching.has(key) || searching.size >= mostSearches || closing.signal.aborted)

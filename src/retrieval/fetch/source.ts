@@ -10,7 +10,7 @@ import { falseBytes } from './block.ts'
 
 export interface Source {
   readonly member: Member
-  /** It waits for its slot at the upstream, which has not been asked yet. */
+  /** The source waits for its slot at the upstream, which has not been asked yet. */
   readonly isQueued: boolean
   /** The next proved block, or undefined at the end of the answer. The account of the question is kept here. */
   next(): Promise<Block | undefined>
@@ -28,7 +28,7 @@ export type SourceOptions = {
   readonly attempts: Attempts
   /** Whether a proved block points at this one, or it is the one that was asked for. */
   readonly isExpected: (block: Block) => boolean
-  /** It has its slot, and is asked from now on. */
+  /** The source has its slot: the upstream is asked from now on. */
   readonly onAsked?: () => void
   /** Aborts when no reader wants any of it any more. */
   readonly signal: AbortSignal
@@ -78,7 +78,7 @@ export function openSource({ member, part, attempts, isExpected, signal, onAsked
       return yield await alone()
     }
     if (seen.size > 0) return
-    // It may lack the root, or have it and not know how to read it; below a path it may also lack the path.
+    // The upstream may lack the root, or have it and not know how to read it; below a path it may also lack the path.
     if (part.segments.length === 0) return yield await alone()
     throw new Failure('not-found', `${upstream.name} sent an answer without ${part.cid}`, { source: 'upstream' })
   }

@@ -5,22 +5,22 @@ import { isFailure } from '../../core/failure.ts'
 import type { Member } from '../upstreams/pool.ts'
 
 export interface Tries {
-  /** It brought nothing, because of this. */
+  /** This upstream brought nothing, because of this error. */
   failed(member: Member, error: unknown): void
-  /** It is not asked again, however its answer ends. */
+  /** This upstream is not asked again, however its answer ends. */
   over(member: Member): void
-  /** Those that are not to be asked now. */
+  /** The upstreams that are not to be asked now. */
   readonly spent: readonly Member[]
-  /** Whether one of them may be asked again in time. */
+  /** Whether one of the spent upstreams may be asked again in time. */
   readonly hasHope: boolean
-  /** Resolves when this one may be asked again, rejects with `error` when there is no hope of that. */
+  /** Resolves when this upstream may be asked again, rejects with `error` when there is no hope of that. */
   untilBack(member: Member, error: unknown, signal: AbortSignal): Promise<void>
 }
 
 type Spent = {
   readonly at: number
   readonly wasAsked: boolean
-  /** It told when to come back; until then its turn waits. */
+  /** The upstream sent a time to retry: it is not asked before. */
   readonly wasThrottled?: boolean
   readonly isFinal: boolean
   readonly tries: number

@@ -4,16 +4,16 @@ import { type Failure, type FailureKind, isFailure } from '../../core/failure.ts
 
 export type Blame = {
   readonly count: (what: 'notFound' | 'throttled' | 'failed' | 'falseBytes') => void
-  /** It gave any answer at all. */
+  /** The upstream gave any answer at all. */
   readonly answered: () => void
   readonly lacks: () => void
   readonly throttled: (failure: Failure) => void
   readonly lied: () => void
-  /** It failed before anything came, or said nothing although another one had it. */
+  /** The upstream failed before anything came, or was silent although another one had the block. */
   readonly failed: (error: unknown) => void
-  /** It failed in the middle. */
+  /** The upstream failed in the middle of its answer. */
   readonly gaveOut: () => void
-  /** It said nothing, for an unknown reason yet. */
+  /** The upstream was silent, and the reason is not known yet. */
   readonly wondered: () => void
 }
 

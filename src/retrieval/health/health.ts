@@ -10,19 +10,19 @@ export interface Health {
   readonly state: HealthState
   /** When that may end by itself; undefined: not before a probe. */
   readonly untilMs: number | undefined
-  /** It brought proved bytes just now, and has not failed since: that says more than a probe. */
+  /** The upstream brought proved bytes just now, and has not failed since: that says more than a probe. */
   readonly isProven: boolean
-  /** For how long it has rested, all in all. */
+  /** For how long the upstream has rested, all in all. */
   readonly outMs: number
-  /** How long until the next look at one that rests. */
+  /** How long until the next probe of an upstream that rests. */
   readonly lookAgainMs: number
-  /** It answered a question that began then. */
+  /** The upstream answered a question that began then. */
   answered(): void
-  /** It failed at a question that began then. */
+  /** The upstream failed at a question that began then. */
   failed(error: unknown, beganAt: number): void
   throttled(error: Failure): void
   lied(): void
-  /** A probe found it usable, or not. */
+  /** A probe found the upstream usable, or not. */
   looked(usable: boolean, findings: readonly string[]): void
   /** A probe got no good answer. */
   unreachable(error: unknown): void
@@ -35,7 +35,7 @@ const looksPerRest = 4
 const mostLookMs = 10_000
 const jitter = 0.25
 const calmMs = 10_000
-// Its bytes are proved, so a liar costs time and nothing else: out for a moment the first time, for long when it goes on.
+// All bytes are proved, so an upstream that lies costs time and nothing else: out for a moment the first time, for long when it goes on.
 const quarantineMs = 5_000
 const mostQuarantineMs = 3_600_000
 const forgiveLiesMs = 600_000
@@ -68,7 +68,7 @@ export function createHealth(options: {
 
   const restMs = () => Math.min(mostRestMs, firstRestMs * 2 ** (rests - 1))
 
-  /** One that was well for a while after a look has put it behind itself. */
+  /** An upstream that was well for a while after a rest has a clean record. */
   function forgive(): void {
     if (wellAt > restedAt && clock.monotonic() - wellAt > calmMs) moments = rests = 0
   }
@@ -157,7 +157,7 @@ export function createHealth(options: {
         log(usable ? 'info' : 'warn', usable ? 'upstream.usable' : 'upstream.unusable', { upstream: name, findings })
       }
       isUnusable = !usable
-      // It may be asked again; how it answers then decides whether it had recovered.
+      // The upstream may be asked again; how it answers then decides whether it had recovered.
       if (!usable) return
       restUntil = 0
       if (wellAt < restedAt) wellAt = clock.monotonic()

@@ -2,11 +2,11 @@
 
 export interface Hits {
   has(): void
-  /** It lacks what another one has. */
+  /** The upstream lacks what another one has. */
   lacks(): void
-  /** It said no, after this long. */
+  /** The upstream said no, after this long. */
   saidNo(ms: number): void
-  /** What its lacking things adds to a question, on average. */
+  /** The time that misses of this upstream add to a question, on average. */
   readonly costMs: number
 }
 

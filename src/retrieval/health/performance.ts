@@ -15,17 +15,20 @@ export interface Performance {
   /** So many more wanted bytes, for which readers waited so long. */
   moved(bytes: number, waitedMs: number): void
   finished(): void
-  /** It began, and then it failed, stalled (weight 1) or fell behind (less). */
+  /** The upstream began to answer, and then it failed, stalled (weight 1) or fell behind (less). */
   gaveOut(weight: number): void
   /** A probe was answered after this long. */
   probed(ms: number): void
-  /** How long it may be waited for without impatience; undefined while nothing is known. */
+  /** How long an answer may be waited for without impatience; undefined while nothing is known. */
   readonly usualMs: number | undefined
   /** Wanted bytes a millisecond while readers wait; undefined while nothing is known. */
   readonly rate: number | undefined
-  /** How long it should take to bring so many bytes; sensible guesses for what is not known. */
+  /** How long the upstream should take to bring so many bytes; sensible guesses for what is not known. */
   expectedMs(bytes: number): number
-  /** What choosing it for so many bytes costs: the same with what has to be feared, and the risk of its giving out. */
+  /**
+   * The cost of choosing this upstream for so many bytes: the expected time, with a pessimistic share and the risk of
+   * a failure.
+   */
   costMs(bytes: number): number
   /** Nothing is known, or nothing new, and no question is under way that would tell. */
   readonly isUntried: boolean

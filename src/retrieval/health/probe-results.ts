@@ -13,7 +13,10 @@ export interface ProbeResults {
   probed(report: ProbeReport): void
   unreachable(error: unknown, beganAt: number): void
   readonly foundWellAt: number
-  /** It is there, and fails at what a probe asks for: only a client's question tells whether it can do its work. */
+  /**
+   * The upstream answers, and fails at what a probe asks for: only a client's question tells whether it can do its
+   * work.
+   */
   readonly failsProbes: boolean
 }
 
@@ -74,7 +77,7 @@ export function createProbeResults(options: {
       }
       judged(() => health.unreachable(error))
       probeSchedule.rested()
-      // It may be back in a moment: a client that came just now waits for the next probe.
+      // The upstream may be back in a moment: a client that came just now waits for the next probe.
       const isBrief = health.outMs < briefRestMs
       admission().turnAway(isBrief ? Math.min(beganAt, clock.monotonic() - briefWaitMs) : beganAt)
     },

@@ -17,11 +17,11 @@ export type UpstreamCount = 'asked' | 'won' | 'notFound' | 'throttled' | 'failed
 export interface Ask {
   /** Aborts when its slot is needed for others, because it has taken long already. */
   readonly signal: AbortSignal
-  /** It takes long, and the upstream has answered others meanwhile. */
+  /** The question takes long, and the upstream has answered others meanwhile. */
   readonly isOvertaken: boolean
   /** Wanted bytes came, for which readers waited this long since the last ones. The first tell how quick it begins. */
   brought(bytes: number, waitedMs: number): void
-  /** It gave all that it was asked for. */
+  /** The upstream gave all that it was asked for. */
   done(): void
   /** Given up without having failed: others brought enough, or it fell behind what it usually does. */
   letGo(why: 'enough' | 'behind'): void
@@ -34,18 +34,18 @@ export interface Ask {
 
 export interface Questions {
   begin(kind: AskKind, key: string, slot: Slot): Ask
-  /** It failed at something that was no question of a race. */
+  /** The upstream failed at something that was no question of a race. */
   brokeOff(error: unknown): void
   readonly pending: number
-  /** When it last answered any client. */
+  /** When the upstream last answered any client. */
   readonly answeredAt: number
-  /** For how long it has owed answers without giving any to any client. */
+  /** For how long the upstream has owed answers without giving any to any client. */
   readonly silentMs: number
   /** Whether this was looked for lately and not found. */
   isDoubted(key: string): boolean
-  /** How long others have to be asked for this, because it sent something else; 0: it may be asked. */
+  /** How long other upstreams have to be asked for this key, because this one sent false bytes; 0: it may be asked. */
   falsifiedMs(key: string): number
-  /** What its lacking things adds to a question, on average. */
+  /** The time that misses of this upstream add to a question, on average. */
   readonly lackCostMs: number
 }
 
@@ -65,7 +65,7 @@ type Deps = {
   readonly suspect: () => void
 }
 
-/** What a question that began then teaches by failing. */
+/** Notes the failure of a question that began then. */
 function blame(
   { work, window, health, counts, judged, suspect }: Deps,
   { kind, at, lacks, answeredAt }: { kind: AskKind; at: number; lacks: () => void; answeredAt: () => number },

@@ -28,31 +28,31 @@ export type Want = {
 }
 
 export interface UpstreamHealth {
-  /** Whether it may be asked for this, and if not, why and when again; undefined: not known. */
+  /** Whether the upstream may be asked for this, and if not, why and when again; undefined: not known. */
   state(key: string): { readonly state: UpstreamState; readonly untilMs: number | undefined }
-  /** It rests since a moment ago only, and is looked at often. */
+  /** The upstream began to rest a moment ago, and is probed often. */
   readonly isRestingBriefly: boolean
-  /** It is well, and has answered a client or a probe since then. */
+  /** The upstream is well, and has answered a client or a probe since then. */
   isBackSince(at: number): boolean
-  /** It asked to be left alone, and for less than a client waits. */
+  /** The upstream is throttling, and for less time than a client waits. */
   readonly coolsInTime: boolean
-  /** It is well, or rests since a moment ago only and is looked at. */
+  /** The upstream is well, or began to rest a moment ago and is probed. */
   readonly mayComeBack: boolean
-  /** What asking it now is expected to cost, for 1 MiB of a DAG or one block: with guesses for the unknown. */
+  /** The expected cost of asking the upstream now, for 1 MiB of a DAG or one block: with guesses for the unknown. */
   load(kind: AskKind): number
-  /** Nothing is known of it in this kind of work, or nothing new. */
+  /** Nothing is known of the upstream in this kind of work, or nothing new. */
   isUntried(kind: AskKind): boolean
-  /** How long it may take to begin without being late; undefined while nothing is known. */
+  /** How long the upstream may take to begin without being late; undefined while nothing is known. */
   usualMs(kind: AskKind): number | undefined
   /** Wanted bytes a millisecond while readers wait; undefined while nothing is known. */
   rate(kind: AskKind): number | undefined
-  /** How long it should take to bring so many bytes if it were asked now: with guesses for the unknown. */
+  /** How long the upstream would take for so many bytes if it were asked now: with guesses for the unknown. */
   expectedMs(kind: AskKind, bytes: number): number
   /** How long a question would wait for its slot now. */
   readonly waitMs: number
-  /** Its answers came late just now: more is asked of it than it can do. */
+  /** Answers of the upstream came late just now: more is asked of it than it can do. */
   readonly isCrowded: boolean
-  /** For how long it has owed answers without giving any to any client. */
+  /** For how long the upstream has owed answers without giving any to any client. */
   readonly silentMs: number
   /** Whether this was looked for lately and not found. */
   isDoubted(key: string): boolean
@@ -61,16 +61,19 @@ export interface UpstreamHealth {
    * the upstream went out meanwhile, or with the reason of `signal`.
    */
   enter(want: Want, signal: AbortSignal): Promise<Ask>
-  /** It failed at something that was no question of a race. */
+  /** The upstream failed at something that was no question of a race. */
   brokeOff(error: unknown): void
   probed(report: ProbeReport): void
   /** A probe that began then did not get through. */
   unreachable(error: unknown, beganAt: number): void
-  /** Whether it should be looked at again before its turn, and when: `look` is called when that may have changed. */
+  /** When the upstream should be probed before its turn: `look` is called when that may have changed. */
   readonly lookInMs: number
-  /** The answer takes `look` back: while one gateway takes over from another, both look. */
+  /** The returned function takes `look` back: while one gateway takes over from another, both probe. */
   onSuspicion(look: () => void): () => void
-  /** It is one of these until the answer is called, and may be one of others as well. The newest say how patient it is. */
+  /**
+   * The upstream is part of this pool until the returned function is called, and may be part of others. The newest
+   * pool sets its patience.
+   */
   join(others: Others): () => void
   readonly counts: Readonly<Record<UpstreamCount, number>>
 }
@@ -132,7 +135,7 @@ export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHe
   const coolsInTime = () => health.state === 'cooling-down' && (health.untilMs ?? 0) < patienceMs()
   const isRestingBriefly = () => health.state === 'resting' && health.outMs < briefRestMs
 
-  /** What its health says of it, and what follows when that is news. */
+  /** Runs `judge`, and acts on a change of the state. */
   function judged(judge: () => void): void {
     const before = health.state
     judge()

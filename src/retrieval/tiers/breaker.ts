@@ -62,7 +62,7 @@ export function createBreaker(options: BreakerOptions): Breaker {
         if (isFailed) return
         isFailed = true
         if (trial === own) return open()
-        // One that began before it opened has nothing to add.
+        // A call that began before the breaker opened has nothing to add.
         if (openUntil === undefined && ++failures >= most) open()
       },
       cancelled() {

@@ -54,7 +54,7 @@ export function askInTurn<T>(all: readonly Asked<T>[], signal: AbortSignal): InT
       (answer) => {
         running.delete(one)
         if (answer !== undefined) end(() => resolve(answer))
-        // Who was late has had its turn; only the last answer of all ends it.
+        // A late tier has had its turn; only the last answer of all ends it.
         else if (!one.isOverdue || next >= all.length) goOn()
       },
       (error: unknown) => end(() => reject(error)),

@@ -41,7 +41,9 @@ export type LayersOptions = {
   readonly fillBytes?: number | undefined
 }
 
-/** Closes tiers that were passed in. It does not close a layer that was passed in, which may be part of another stack. */
+/**
+ * Closes tiers that were passed in. It does not close a layer that was passed in, which may be part of another stack.
+ */
 export function createLayers(
   parts: readonly (Tier | Layer)[],
   { clock, log, onOutage, fillBytes }: LayersOptions,

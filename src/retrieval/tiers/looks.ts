@@ -8,7 +8,10 @@ import { askInTurn, type InTurn } from './in-turn.ts'
 import type { Layer, Layers, TierHit } from './layers.ts'
 
 export interface Look {
-  /** Undefined: no slow tier has it, or none could be asked. Rejects only when all readers left, or the stack was closed. */
+  /**
+   * Undefined: no slow tier has it, or none could be asked. Rejects only when all readers left, or the stack was
+   * closed.
+   */
   readonly found: Promise<TierHit | undefined>
   /** Resolves as soon as it is worth asking an upstream too. The look goes on. */
   readonly overdue: Promise<void>

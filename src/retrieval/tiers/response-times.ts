@@ -1,4 +1,4 @@
-// How long one tier takes, and how long its answer is worth waiting for: as long as it usually takes, at most for so long, less
+// The response times of one tier, and how long its answer is worth waiting for: as long as it usually takes, at most for so long, less
 // where it has mostly had nothing lately, and not at all once it has left two calls in a row unanswered.
 import type { Clock } from '../../core/clock.ts'
 
@@ -10,7 +10,7 @@ export type ResponseTimesOptions = {
   readonly leastMs: number
   /** An answer is due after so many times what it usually takes. */
   readonly factor: number
-  /** Who usually takes longer is not waited for. */
+  /** A tier that usually takes longer is not waited for. */
   readonly mostMs: number
   /** A call that takes longer is given up. */
   readonly deadlineMs: number

@@ -22,7 +22,7 @@ export type TierStats = FillStats & {
   readonly tier: string
   readonly hits: number
   readonly misses: number
-  /** It could not be asked, or not in time. */
+  /** How often the tier could not be asked, or not in time. */
   readonly outages: number
 }
 
@@ -31,7 +31,9 @@ export type TierStack = Tier & {
   findFast(cid: CID, signal?: AbortSignal): Found
   /** Whether each slow tier surely lacks it, known without a look. Then this counts as a miss of each. */
   slowLack(cid: CID): boolean
-  /** A look into the slow tiers, shared by all readers of the block meanwhile. A reader that takes it must `leave` it. */
+  /**
+   * A look into the slow tiers, shared by all readers of the block meanwhile. A reader that takes it must `leave` it.
+   */
   look(cid: CID): Look
   /** Memory, then a look for as long as it is worth waiting. Rejects only with the reason of `signal`. */
   find(cid: CID, signal?: AbortSignal): Promise<TierHit | undefined>
@@ -45,9 +47,9 @@ export type TierStack = Tier & {
    * Rejects only with the reason of `signal`.
    */
   store(cid: CID, bytes: Uint8Array, signal?: AbortSignal): Promise<{ readonly failed: readonly TierFailure[] }>
-  /** Those that other instances see too. */
+  /** The tiers that other instances see too. */
   readonly shared: readonly string[]
-  /** For what one of them lacks: resolves when it has the block, and rejects as it does. */
+  /** For a block that a shared tier lacks: resolves when it has the block, and rejects as it does. */
   bring(tier: string, cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<void>
   /** Looks at every tier once; those that are of no use are named, and passed over from then on. */
   probeAll(signal?: AbortSignal): Promise<readonly TierFailure[]>
@@ -65,7 +67,9 @@ export type TierStackOptions = {
   readonly drainMs?: number
 }
 
-/** Closes tiers that were passed in. It does not close a layer that was passed in, which may be part of another stack. */
+/**
+ * Closes tiers that were passed in. It does not close a layer that was passed in, which may be part of another stack.
+ */
 export function createTierStack(parts: readonly (Tier | Layer)[], options: TierStackOptions = {}): TierStack {
   const { clock = systemClock, log = silentLog, onOutage, fillBytes, drainMs } = options
   const layers = createLayers(parts, { clock, log, onOutage, fillBytes })

@@ -114,7 +114,9 @@ export function startCall<T>(
   return { over, leave }
 }
 
-/** A store of a program's own may throw at once, where it should reject: the clocks of its call have to end then, too. */
+/**
+ * A store of a program's own may throw at once, where it should reject: the clocks of its call have to end then, too.
+ */
 function called<T>(work: Work<T>, signal: AbortSignal, begun: () => void): Promise<T> {
   try {
     return work(signal, begun)

@@ -18,7 +18,7 @@ export type Want = {
 }
 
 export interface Admission {
-  /** How long its budgets make one wait that asks for this. */
+  /** How long the budgets make a question for this key wait. */
   budgetMs(key: string): number
   /** How long a question would wait for its slot now. */
   readonly waitMs: number
@@ -26,11 +26,11 @@ export interface Admission {
   enter(want: Want, signal: AbortSignal): Promise<Slot>
   /** The upstream answered a question, or so many, that began then. */
   alive(beganAt: number, answers: number): void
-  /** Its health has changed. */
+  /** The health of the upstream has changed. */
   look(): void
-  /** It is out: its slots are free for when it is back. */
+  /** The upstream is out: its slots are free for when it is back. */
   setAside(): void
-  /** It is out: who stood in the queue before that moment need not wait for it. */
+  /** The upstream is out: callers queued before that moment need not wait for it. */
   turnAway(before: number): void
 }
 
@@ -44,7 +44,7 @@ export type AdmissionOptions = {
   readonly perCidPerMinute: number | undefined
   readonly patienceMs: () => number
   readonly lateMs: () => number
-  /** Its slots are all held by late questions, and readers wait. */
+  /** All slots are held by late questions, and readers wait. */
   readonly onStuck: () => void
   /** Called when a request waits for it although it rests. */
   readonly onWanted: () => void

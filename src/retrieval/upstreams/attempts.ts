@@ -11,13 +11,15 @@ import type { Member } from './pool.ts'
 /** Why a question is given up although it did not fail: others brought what was wanted, or it fell behind them. */
 export type LetGo = 'enough' | 'behind'
 
-/** One question to one upstream, from the moment it is sent. The first ending counts; what comes after it is ignored. */
+/**
+ * One question to one upstream, from the moment it is sent. The first ending counts; what comes after it is ignored.
+ */
 export interface Question {
   /** Aborts when readers need its slot, because it has looked for long already. To be passed on to the upstream. */
   readonly signal: AbortSignal
   /** A proved block that was wanted came from here. `waitedMs`: how long readers waited for it since the one before. */
   brought(bytes: number, waitedMs: number): void
-  /** It gave all that it was asked for. */
+  /** The upstream gave all that it was asked for. */
   done(): void
   letGo(why: LetGo): void
   failed(error: unknown): void
@@ -41,17 +43,17 @@ export interface Attempts {
 }
 
 const mostKept = 32
-// Who has sent nothing of use for so long stands still, as far as the account is concerned.
+// An upstream that sent nothing of use for so long is called stalled in the account.
 const stalledMs = 1000
-// Who was asked so early in a race, and said nothing, had its full time.
+// An upstream that was asked so early in a race, and said nothing, had its full time.
 const fullShare = 3 / 4
 const waitsForSlot = 'waiting for its turn'
 
-/** For whom it is wanted. */
+/** The client that wants it. */
 export type Asker = {
   /** The address of the first client that asked. */
   readonly client: string
-  /** It has a part of the file already. */
+  /** The client has a part of the file already. */
   readonly hasBegun: boolean
 }
 
@@ -64,11 +66,13 @@ type AttemptRecord = {
   at: number
   bytes: number
   broughtAt: number
-  /** It gave all that it was asked for. */
+  /** The upstream gave all that it was asked for. */
   isWhole: boolean
 }
 
-/** Outcomes that say whether the upstream has the CID, or that it had its time: one that begins was not kept from it. */
+/**
+ * Outcomes that say whether the upstream has the CID, or that it had its time: one that begins was not kept from it.
+ */
 const isAnswer = (outcome: string): boolean =>
   ['not-found', 'refused', 'timeout', 'won'].includes(outcome) || outcome.startsWith('began, ')
 

@@ -10,10 +10,10 @@ export interface FairQueue<Waiter> {
   /** False: it does not stand here any more. */
   delete(waiter: Waiter): boolean
   has(waiter: Waiter): boolean
-  /** Who goes next of those that are no searches, without taking it out of the queue. */
+  /** The next waiter that is no search, without taking it out of the queue. */
   readonly reader: Waiter | undefined
   readonly searcher: Waiter | undefined
-  /** It was given its slot: its client's others have to let the other clients go first. */
+  /** The waiter was given its slot: other clients go before the next waiter of its client. */
   served(waiter: Waiter): void
   readonly readers: number
   readonly searchers: number

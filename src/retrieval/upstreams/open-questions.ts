@@ -13,13 +13,16 @@ export interface OpenQuestions {
   answered(question: OpenQuestion): boolean
   /** False: it was over already. */
   close(question: OpenQuestion): boolean
-  /** It takes long, and the upstream has answered others meanwhile. */
+  /** The question takes long, and the upstream has answered others meanwhile. */
   isOvertaken(question: OpenQuestion): boolean
   /** The upstream answered a question, or so many, that began then. */
   alive(beganAt: number, answers: number): void
   /** All that readers asked take long from now on. */
   setAside(): void
-  /** Whether something was done for a reader that finds no room: a late question is a search, and searches may have to go. */
+  /**
+   * Whether something was done for a reader that finds no room: a late question is a search, and searches may have to
+   * go.
+   */
   makeRoom(): boolean
   hasSearchRoom(isReaderWaiting: boolean): boolean
   readonly hasRoom: boolean

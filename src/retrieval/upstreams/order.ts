@@ -8,7 +8,10 @@ export type Candidate<Who> = {
   readonly load: number
   /** How long it may take to show a first byte without being late, as learned; undefined while nothing is known. */
   readonly usualMs: number | undefined
-  /** Nothing is known of it, or nothing new: it is asked once beside another one, so that no reader waits for the lesson. */
+  /**
+   * Nothing is known of it, or nothing new: it is asked once beside another one, so that no reader waits for the
+   * lesson.
+   */
   readonly isUntried?: boolean
 }
 
@@ -42,7 +45,7 @@ function tryOneBesideTheFirst<Who>(ranked: Candidate<Who>[]): boolean {
   return true
 }
 
-// One that nothing is known of is waited for as long as the quickest could take.
+// An unknown upstream is waited for as long as the quickest could take.
 function patience(usualMs: number | undefined, quickestMs: number | undefined): number {
   const ms = usualMs ?? (quickestMs === undefined ? unknownPatienceMs : quickestMs)
   return Math.min(mostPatienceMs, Math.max(leastPatienceMs, ms))

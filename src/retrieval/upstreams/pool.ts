@@ -26,7 +26,7 @@ export type MemberOptions = {
 
 export type Plan = {
   readonly steps: readonly Step<Member>[]
-  /** Those that may not be asked now, in the words of an account of attempts. */
+  /** The upstreams that may not be asked now, in the words of an account of attempts. */
   readonly skipped: readonly Attempt[]
   /** When the first of the skipped may be asked again. */
   readonly soonestMs: number | undefined
@@ -36,13 +36,21 @@ export interface Pool {
   readonly members: readonly Member[]
   /** How long a question may wait for its slot at an upstream and for the answer: less than clients wait. */
   readonly patienceMs: number
-  /** Who may be asked now, the best first. Has no effect: it may be looked at again and again, also in the middle. */
+  /**
+   * The upstreams that may be asked now, the best first. Has no side effect, and may be called again in the middle of
+   * an answer.
+   */
   plan(kind: AskKind, cid: CID, except?: ReadonlySet<Member>): Plan
   /** Once for each flight: it earns a share of a second question. */
   began(): void
-  /** Whether one more may be asked although none has failed: from the budget, or because one gives no answers at all. */
+  /**
+   * Whether one more upstream may be asked although none has failed: from the budget, or because one gives no answers
+   * at all.
+   */
   mayHedge(): boolean
-  /** Detaches its members, which may go on in another pool, so that they no longer count this pool's other upstreams. */
+  /**
+   * Detaches its members, which may go on in another pool, so that they no longer count this pool's other upstreams.
+   */
   close(): void
 }
 

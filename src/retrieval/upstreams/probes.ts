@@ -7,7 +7,7 @@ import type { Log } from '../../core/log.ts'
 import type { Member, Pool } from './pool.ts'
 
 const mostProbeMs = 10_000
-// One that is suspected of being gone has to answer sooner.
+// An upstream that is suspected of being gone has to answer sooner.
 const leastSuspectedMs = 1_000
 const suspectedTimes = 4
 const firstRetryMs = 5_000

@@ -11,7 +11,7 @@ export interface Slot {
   readonly at: number
   /** Whether the window was full when it got its slot. */
   readonly wasFull: boolean
-  /** It takes long, and the upstream has answered others meanwhile: the thing may be nowhere. */
+  /** The question takes long, and the upstream has answered others meanwhile: the content may be nowhere. */
   readonly isOvertaken: boolean
   /** Aborts when readers need the slot of a search that has had its time. */
   readonly signal: AbortSignal
@@ -21,7 +21,7 @@ export interface Slot {
   leave(): void
 }
 
-/** Who wants it, by its address, and how much it matters. */
+/** The client that wants a slot, by its address, and how urgent the question is. */
 export type Wanted = { readonly rank: Rank; readonly client: string }
 
 export interface Slots {
@@ -32,13 +32,15 @@ export interface Slots {
   take(want: Wanted, giveUpAt: number, signal: AbortSignal): Promise<Slot>
   /** How long one would stand in the queue now. */
   readonly expectedWaitMs: number
-  /** What changes whether slots are given away has changed. */
+  /** Gives slots away, if a change allows that now. */
   look(): void
-  /** The upstream answered a question, or so many, that began then: those that began before it take long by themselves. */
+  /**
+   * The upstream answered a question, or so many, that began then: those that began before it take long by themselves.
+   */
   alive(beganAt: number, answers: number): void
-  /** It is out: what it was asked is most likely lost, and must not be in the way when it is back. */
+  /** The upstream is out: its open questions are most likely lost, and must not be in the way when it is back. */
   setAside(): void
-  /** Sends away who stood in the queue before that moment. */
+  /** Sends away the callers that joined the queue before that moment. */
   flush(before: number, reason: () => Failure): void
   readonly queued: number
   readonly taken: number
@@ -52,9 +54,9 @@ export type SlotsOptions = {
   readonly clock: Clock
   /** Milliseconds until one may be asked, for reasons besides the slots; Infinity: not before `look`. */
   readonly waitMs: () => number
-  /** What takes longer than this is late. */
+  /** A question that takes longer than this is late. */
   readonly lateMs: () => number
-  /** What is said to who found no slot in time, and how long a wait it would have been. */
+  /** The failure of a question that found no slot in time; `waitMs`: how long it would have waited. */
   readonly tooLate: (waitMs: number) => Failure
   /** A slot was given away: it counts against budgets. */
   readonly onTaken: () => void
@@ -109,7 +111,7 @@ export function createSlots(options: SlotsOptions): Slots {
   }
 
   function givenUp(ms: number): Failure {
-    // It may well be there: it had less than its full time.
+    // The content may exist: the search had less than its full time.
     const message = `${name} was let go after ${Math.round(ms)} ms without an answer: other requests need its connections`
     return new Failure('overloaded', message, {
       source: 'ours',

@@ -7,15 +7,15 @@ import { createLatency } from '../health/latency.ts'
 export interface Window {
   /** How many may wait for their first byte at once. */
   readonly size: number
-  /** It has shrunk just now because answers were late. */
+  /** The window has shrunk just now because answers were late. */
   readonly isCrowded: boolean
-  /** One was answered. `wasFull`: it was asked when the window was full. */
+  /** A question was answered. `wasFull`: it was asked when the window was full. */
   answered(ms: number, beganAt: number, wasFull: boolean): void
-  /** It failed at one, or asked for patience. */
+  /** The upstream failed at a question, or throttled it. */
   failed(beganAt: number): void
-  /** It is out: from one question on, anew. */
+  /** The upstream is out: the window grows again from one question. */
   close(): void
-  /** A look found it well. */
+  /** A probe found the upstream well. */
   open(): void
 }
 
@@ -45,7 +45,9 @@ export function createWindow(most: number, clock: Clock): Window {
 
   const isCrowded = () => clock.monotonic() - lateAt < crowdedMs
 
-  /** Some answers take long because of what is asked for; late is an upstream from which no quick ones come any more. */
+  /**
+   * Some answers take long because of what is asked for; late is an upstream from which no quick ones come any more.
+   */
   function isLate(ms: number): boolean {
     const now = clock.monotonic()
     if (now - spellAt > spellMs && !isCrowded()) {

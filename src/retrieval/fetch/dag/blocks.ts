@@ -5,7 +5,7 @@ import { linksOf } from '../../../ipld/block-links.ts'
 import { createCidSet } from '../../../ipld/cid-set.ts'
 
 export interface DagBlocks {
-  /** It belongs to what is wanted, although nothing that came links to it. */
+  /** This block belongs to what is wanted, although nothing that came links to it. */
   expect(cid: CID): void
   isExpected(cid: CID): boolean
   /** Notes a proved block and what it links to; false when it came by before. */

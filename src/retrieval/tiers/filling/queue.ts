@@ -19,7 +19,7 @@ export interface FillQueue {
   clear(): void
   readonly size: number
   readonly bytes: number
-  /** It has not much room left. */
+  /** The queue has not much room left. */
   readonly isFilling: boolean
 }
 

@@ -99,7 +99,7 @@ export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
       .begin(key, job)
       .done.catch((error: unknown) => {
         if (!reread || closed || !isFailure(error, 'unavailable')) return void counts.failed++
-        // It is passed over for now. What waits here goes on waiting.
+        // The tier is passed over for now. What waits here goes on waiting.
         schedule.pause(Math.max(leastPauseMs, error.retryAfterMs ?? 0))
         if (!queue.add(key, job, true)) counts.dropped++
       })
@@ -133,7 +133,7 @@ export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
       queue.take(key)
       const under = writes.get(key)
       const isBehindDelete = !under && serial.isBusy(key)
-      // It was written just now: the key is the hash of the bytes.
+      // This block was written just now: the key is the hash of the bytes.
       if (!under && !isBehindDelete && schedule.notBefore(key) > clock.monotonic()) return
       const one = under ?? writes.begin(key, { cid, bytes })
       const overdue = () => {

@@ -7,7 +7,10 @@ export type WriteScheduleOptions = {
   readonly atOnce: number
   /** The same key is not written again sooner. */
   readonly rewriteMs: number
-  /** What waits has time: a tier elsewhere is brought a little at a time. A tier of this machine is left alone for moments. */
+  /**
+   * What waits has time: a tier elsewhere is brought a little at a time. A tier of this machine is left alone for
+   * moments.
+   */
   readonly hasTime: boolean
 }
 

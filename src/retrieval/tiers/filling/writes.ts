@@ -19,7 +19,7 @@ export interface Writes {
   begin(key: string, job: Job): Writing
   /** Unless it was deleted meanwhile. */
   get(key: string): Writing | undefined
-  /** It is deleted: it goes on, and is not to be read any more. */
+  /** The block was deleted: its write goes on, and is not to be read any more. */
   forget(key: string): void
   /** A write that no caller waits for may go on, up to as many bytes as the queue may hold. */
   letGoOn(one: Writing): void
@@ -34,7 +34,7 @@ export type WritesOptions = {
   /** Counts what was written, and what was to be read again and is gone. */
   readonly counts: { written: number; dropped: number }
   readonly onWritten: (key: string) => void
-  /** It is over, however it went. */
+  /** A write is over, however it went. */
   readonly onOver: () => void
 }
 
