@@ -1,14 +1,15 @@
-// One call to a provider's API: timeouts, a bounded answer, and errors in the four classes that decide what happens
+// Calls to a provider's API: timeouts, a bounded answer, and errors in the four classes that decide what happens
 // next. Each provider has its own sockets: an answer to one must never be read by another.
 import { Readable } from 'node:stream'
 import { Agent, request } from 'undici'
 import type { Clock } from '../../src/core/clock.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { oneOf, parseRetryAfter } from '../../src/core/header.ts'
+import type { ProviderContext } from './contract.ts'
 
 export type FailureClass = 'auth' | 'quota' | 'transient' | 'content'
 
-export type Call = {
+type Call = {
   readonly name: string
   readonly agent: Agent
   readonly clock: Clock
@@ -20,7 +21,7 @@ export type Call = {
   /** Silence longer than this, before or in the middle of the answer, once all was sent. */
   readonly idleMs: number
   /** Statuses that are an answer and no failure, beside 2xx. */
-  readonly accept?: readonly number[]
+  readonly accept?: readonly number[] | undefined
 }
 
 export type Reply = {
@@ -34,7 +35,29 @@ export type Reply = {
 
 const maxReplyBytes = 4 * 1024 * 1024
 
-export const createProviderAgent = (connectMs: number): Agent =>
+export type Ask = (
+  method: Call['method'],
+  url: string | URL,
+  signal: AbortSignal,
+  more?: Pick<Call, 'headers' | 'body' | 'accept'>,
+) => Promise<Reply>
+
+/** The service of one provider: all calls share its sockets, clocks and credentials. */
+export function createService(
+  { name, clock, userAgent }: ProviderContext,
+  { connect, idle }: { readonly connect: number; readonly idle: number },
+  headers: Readonly<Record<string, string>>,
+): { readonly ask: Ask; close(): Promise<void> } {
+  const agent = createAgent(connect)
+  const shared = { ...headers, 'user-agent': userAgent }
+  return {
+    ask: (method, url, signal, more = {}) =>
+      call({ name, agent, clock, signal, method, url, idleMs: idle, ...more, headers: { ...shared, ...more.headers } }),
+    close: () => agent.destroy(),
+  }
+}
+
+const createAgent = (connectMs: number): Agent =>
   new Agent({
     connections: 16,
     pipelining: 1,
@@ -48,7 +71,7 @@ export const createProviderAgent = (connectMs: number): Agent =>
     connect: { timeout: connectMs },
   })
 
-export async function call(options: Call): Promise<Reply> {
+async function call(options: Call): Promise<Reply> {
   const { name, signal, clock, idleMs } = options
   signal.throwIfAborted()
   const own = new AbortController()

@@ -1,7 +1,7 @@
 // IPFS Cluster's REST API: the upload as a CAR of one root, then its status until enough peers say `pinned`.
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
-import { authorization, call, createProviderAgent, failed, type Reply } from './call.ts'
+import { authorization, createService, failed } from './call.ts'
 import type { PinState, Provider, ProviderContext, ProviderKind } from './contract.ts'
 import { fileForm } from './form.ts'
 import { auth, clocks, gateway, readGateway, url } from './options.ts'
@@ -24,30 +24,14 @@ export const cluster: ProviderKind<typeof options> = {
   create: createCluster,
 }
 
-function createCluster(settings: z.output<typeof options>, { name, userAgent, clock }: ProviderContext): Provider {
-  const agent = createProviderAgent(settings.connect)
+function createCluster(settings: z.output<typeof options>, context: ProviderContext): Provider {
+  const { name, clock } = context
+  const { ask, close } = createService(context, settings, authorization(settings.auth))
+  // A slash at the end of a path would be redirected, and a streamed body with it.
   const base = settings.url.replace(/\/+$/, '')
-  const ask = (
-    method: 'GET' | 'POST' | 'DELETE',
-    path: string,
-    signal: AbortSignal,
-    more: Partial<Parameters<typeof call>[0]> = {},
-  ): Promise<Reply> =>
-    call({
-      name,
-      agent,
-      clock,
-      signal,
-      method,
-      // Never a slash at the end: it would be redirected, and a streamed body with it.
-      url: `${base}/${path}`,
-      idleMs: settings.idle,
-      ...more,
-      headers: { ...authorization(settings.auth), 'user-agent': userAgent, ...more.headers },
-    })
 
   async function states(cid: CID, signal: AbortSignal): Promise<string[]> {
-    const { json } = await ask('GET', `pins/${cid}`, signal)
+    const { json } = await ask('GET', `${base}/pins/${cid}`, signal)
     const peers = (json as { peer_map?: Record<string, { status?: string }> } | undefined)?.peer_map ?? {}
     return Object.values(peers).map(({ status }) => status ?? '')
   }
@@ -73,7 +57,7 @@ function createCluster(settings: z.output<typeof options>, { name, userAgent, cl
         bytes: upload.carBytes,
         content: upload.car(signal),
       })
-      const { json } = await ask('POST', 'add?format=car&stream-channels=false', signal, form)
+      const { json } = await ask('POST', `${base}/add?format=car&stream-channels=false`, signal, form)
       const told = (Array.isArray(json) ? json : [json]).at(-1) as { cid?: unknown } | undefined
       if (typeof told?.cid !== 'string') throw failed(name, 'its answer ended without a CID', 'transient')
       const cid = CID.parse(told.cid)
@@ -81,18 +65,18 @@ function createCluster(settings: z.output<typeof options>, { name, userAgent, cl
       return cid
     },
     async unpin(cid, signal) {
-      await ask('DELETE', `pins/${cid}`, signal, { accept: [404] })
+      await ask('DELETE', `${base}/pins/${cid}`, signal, { accept: [404] })
     },
     async status(cid, signal): Promise<PinState> {
-      const { status } = await ask('GET', `allocations/${cid}`, signal, { accept: [404] })
+      const { status } = await ask('GET', `${base}/allocations/${cid}`, signal, { accept: [404] })
       if (status === 404) return 'absent'
       const all = await states(cid, signal)
       if (all.filter((state) => state === 'pinned').length >= settings.peers) return 'pinned'
       return all.some((state) => /error/.test(state)) ? 'failed' : 'queued'
     },
     async probe(signal) {
-      await ask('GET', 'id', signal)
+      await ask('GET', `${base}/id`, signal)
     },
-    close: () => agent.destroy(),
+    close,
   }
 }

@@ -3,7 +3,7 @@
 import type { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { parseCid } from '../../src/core/cid.ts'
-import { call, createProviderAgent, failed } from './call.ts'
+import { createService, failed } from './call.ts'
 import type { PinState, Provider, ProviderContext, ProviderKind, ReadBack } from './contract.ts'
 import { fileForm } from './form.ts'
 import { clocks, gateway, readGateway, token, url } from './options.ts'
@@ -30,16 +30,14 @@ function readBack({
 
 const besideAdd = (add: string): string => new URL('.', add).href
 
-function createForward(settings: z.output<typeof options>, { name, userAgent, clock }: ProviderContext): Provider {
-  const agent = createProviderAgent(settings.connect)
-  const headers = {
+function createForward(settings: z.output<typeof options>, context: ProviderContext): Provider {
+  const { name } = context
+  const { ask, close } = createService(context, settings, {
     ...settings.headers,
-    'user-agent': userAgent,
     ...(settings.token !== undefined && { authorization: `Bearer ${settings.token}` }),
-  }
+  })
   const place = readBack(settings)
   const home = place ? place.options : { url: besideAdd(settings.url) }
-  const shared = { name, agent, clock, idleMs: settings.idle }
 
   return {
     name,
@@ -51,14 +49,8 @@ function createForward(settings: z.output<typeof options>, { name, userAgent, cl
         bytes: upload.bytes,
         content: upload.file(signal),
       })
-      const { json } = await call({
-        ...shared,
-        signal,
-        method: 'POST',
-        url: settings.url,
-        headers: { ...headers, ...(upload.via !== undefined && { 'cdn-loop': upload.via }), ...form.headers },
-        body: form.body,
-      })
+      const loop = upload.via === undefined ? {} : { 'cdn-loop': upload.via }
+      const { json } = await ask('POST', settings.url, signal, { ...form, headers: { ...loop, ...form.headers } })
       const [told] = (json as { cids?: unknown[] } | undefined)?.cids ?? []
       const cid = typeof told === 'string' ? cidIn(told) : undefined
       if (!cid) throw failed(name, 'its answer names no CID', 'transient')
@@ -68,21 +60,15 @@ function createForward(settings: z.output<typeof options>, { name, userAgent, cl
     unpin: async () => {},
     async status(cid, signal): Promise<PinState> {
       const target = `${home.url.replace(/\/+$/, '')}/ipfs/${cid}`
-      const { status } = await call({
-        ...shared,
-        signal,
-        method: 'HEAD',
-        url: target,
-        headers: { ...headers, ...(home['headers'] as Record<string, string> | undefined) },
-        accept: [404, 410, 412],
-      })
+      const headers = { ...(home['headers'] as Record<string, string> | undefined) }
+      const { status } = await ask('HEAD', target, signal, { headers, accept: [404, 410, 412] })
       return status === 200 ? 'pinned' : 'absent'
     },
     async probe(signal) {
       // An upload without a body is refused for what it lacks, or for the token: the second is what we want to know.
-      await call({ ...shared, signal, method: 'POST', url: settings.url, headers, accept: [400, 411, 415] })
+      await ask('POST', settings.url, signal, { accept: [400, 411, 415] })
     },
-    close: () => agent.destroy(),
+    close,
   }
 }
 

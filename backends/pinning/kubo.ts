@@ -2,7 +2,7 @@
 // with every option set. Errors that come after a 200 (a failed pin, a trailer) are found.
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
-import { authorization, call, createProviderAgent, failed, jsonLines, type Reply } from './call.ts'
+import { authorization, createService, failed, jsonLines, type Reply } from './call.ts'
 import {
   addOptionsOfKubo,
   type PinState,
@@ -36,9 +36,9 @@ function readBack(settings: z.output<typeof options>): ReadBack | false | undefi
   return { use: 'kubo', options: { url, headers, connect: `${connect}ms`, offline: true, allowPrivate: true } }
 }
 
-function createKubo(settings: z.output<typeof options>, { name, userAgent, clock }: ProviderContext): Provider {
-  const agent = createProviderAgent(settings.connect)
-  const headers = { ...authorization(settings.auth), 'user-agent': userAgent }
+function createKubo(settings: z.output<typeof options>, context: ProviderContext): Provider {
+  const { name } = context
+  const { ask, close } = createService(context, settings, authorization(settings.auth))
 
   async function rpc(
     command: string,
@@ -50,18 +50,7 @@ function createKubo(settings: z.output<typeof options>, { name, userAgent, clock
     const target = new URL(settings.url)
     target.pathname = `${target.pathname.replace(/\/+$/, '')}/api/v0/${command}`
     for (const [key, value] of Object.entries(query)) target.searchParams.set(key, value)
-    const reply = await call({
-      name,
-      agent,
-      clock,
-      signal,
-      method: 'POST',
-      url: target,
-      headers: { ...headers, ...form?.headers },
-      body: form?.body,
-      idleMs: settings.idle,
-      ...(accept && { accept }),
-    })
+    const reply = await ask('POST', target, signal, { ...form, accept })
     const late = reply.trailer('x-stream-error')
     if (late)
       throw failed(name, `it failed after it had begun to answer (X-Stream-Error): ${late.slice(0, 200)}`, 'transient')
@@ -117,6 +106,6 @@ function createKubo(settings: z.output<typeof options>, { name, userAgent, clock
       // `version` needs no rights; this command needs those of pinning.
       await rpc('pin/ls', { arg: 'bafkqaaa', type: 'recursive' }, signal, undefined, [500])
     },
-    close: () => agent.destroy(),
+    close,
   }
 }

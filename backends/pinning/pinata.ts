@@ -3,7 +3,7 @@ import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { blockKey } from '../../src/core/block.ts'
 import { parseCid } from '../../src/core/cid.ts'
-import { call, createProviderAgent, failed, type Reply } from './call.ts'
+import { createService, failed } from './call.ts'
 import type { PinState, Provider, ProviderContext, ProviderKind, ReadBack, Upload } from './contract.ts'
 import { fileForm } from './form.ts'
 import { clocks, gateway, readGateway, token, url } from './options.ts'
@@ -45,25 +45,9 @@ function readBack({ gateway: said, apiUrl, connect }: z.output<typeof options>):
   return said === undefined && apiUrl === home.api ? publicGateway : readGateway(said, connect)
 }
 
-function createPinata(settings: z.output<typeof options>, { name, userAgent, clock }: ProviderContext): Provider {
-  const agent = createProviderAgent(settings.connect)
-  const ask = (
-    method: Parameters<typeof call>[0]['method'],
-    target: string,
-    signal: AbortSignal,
-    more: Partial<Parameters<typeof call>[0]> = {},
-  ): Promise<Reply> =>
-    call({
-      name,
-      agent,
-      clock,
-      signal,
-      method,
-      url: target,
-      idleMs: settings.idle,
-      ...more,
-      headers: { authorization: `Bearer ${settings.token}`, 'user-agent': userAgent, ...more.headers },
-    })
+function createPinata(settings: z.output<typeof options>, context: ProviderContext): Provider {
+  const { name, clock } = context
+  const { ask, close } = createService(context, settings, { authorization: `Bearer ${settings.token}` })
   const files = `${settings.uploadsUrl.replace(/\/+$/, '')}/v3/files`
   const api = settings.apiUrl.replace(/\/+$/, '')
 
@@ -123,7 +107,7 @@ function createPinata(settings: z.output<typeof options>, { name, userAgent, clo
       await ask('GET', `${api}/data/testAuthentication`, signal)
       await ask('GET', `${api}/v3/files/public?limit=1`, signal)
     },
-    close: () => agent.destroy(),
+    close,
   }
 }
 

@@ -2,7 +2,7 @@
 // be the only provider. A second request would make a second pin, so existing ones are looked for first.
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
-import { call, createProviderAgent, failed, type Reply } from './call.ts'
+import { createService, failed } from './call.ts'
 import type { PinState, Provider, ProviderContext, ProviderKind } from './contract.ts'
 import { clocks, gateway, readGateway, token, url } from './options.ts'
 
@@ -43,42 +43,20 @@ export const psa: ProviderKind<typeof options> = {
   create: createPsa,
 }
 
-function createPsa(settings: z.output<typeof options>, { name, userAgent, clock }: ProviderContext): Provider {
-  const agent = createProviderAgent(settings.connect)
+function createPsa(settings: z.output<typeof options>, context: ProviderContext): Provider {
+  const { name, clock } = context
+  const { ask, close } = createService(context, settings, { authorization: `Bearer ${settings.token}` })
   const base = settings.url.replace(/\/+$/, '')
-  const ask = (
-    method: 'GET' | 'POST' | 'DELETE',
-    path: string,
-    signal: AbortSignal,
-    body?: object,
-    accept?: number[],
-  ): Promise<Reply> =>
-    call({
-      name,
-      agent,
-      clock,
-      signal,
-      method,
-      url: `${base}/${path}`,
-      headers: {
-        authorization: `Bearer ${settings.token}`,
-        'user-agent': userAgent,
-        ...(body && { 'content-type': 'application/json' }),
-      },
-      ...(body && { body: JSON.stringify(body) }),
-      idleMs: settings.idle,
-      ...(accept && { accept }),
-    })
 
   async function known(cid: CID, signal: AbortSignal): Promise<Pin[]> {
-    const { json } = await ask('GET', `pins?cid=${cid}&status=${allStates}&limit=1000`, signal)
+    const { json } = await ask('GET', `${base}/pins?cid=${cid}&status=${allStates}&limit=1000`, signal)
     const results = (json as { results?: unknown[] } | undefined)?.results ?? []
     return results.map(read)
   }
 
   async function remove(pins: readonly Pin[], signal: AbortSignal): Promise<void> {
     for (const { requestid } of pins)
-      await ask('DELETE', `pins/${encodeURIComponent(requestid)}`, signal, undefined, [404])
+      await ask('DELETE', `${base}/pins/${encodeURIComponent(requestid)}`, signal, { accept: [404] })
   }
 
   function read(value: unknown): Pin {
@@ -103,7 +81,9 @@ function createPsa(settings: z.output<typeof options>, { name, userAgent, clock 
       let pin = had.find(({ status }) => status === 'pinned') ?? had.find(({ status }) => status !== 'failed')
       // The service does not retry a failed pin, which would stay beside the new one.
       if (!pin) await remove(had, signal)
-      pin ??= read((await ask('POST', 'pins', signal, { cid: cid.toString(), origins: settings.origins })).json)
+      pin ??= read(
+        (await ask('POST', `${base}/pins`, signal, json({ cid: cid.toString(), origins: settings.origins }))).json,
+      )
       for (let waitMs = firstPollMs; pin.status !== 'pinned'; waitMs = Math.min(mostPollMs, waitMs * 2)) {
         if (pin.status === 'failed')
           throw failed(
@@ -112,7 +92,7 @@ function createPsa(settings: z.output<typeof options>, { name, userAgent, clock 
             'transient',
           )
         await clock.sleep(waitMs * (0.75 + Math.random() / 2), signal)
-        const reply = await ask('GET', `pins/${encodeURIComponent(pin.requestid)}`, signal, undefined, [404])
+        const reply = await ask('GET', `${base}/pins/${encodeURIComponent(pin.requestid)}`, signal, { accept: [404] })
         // Some take a while until they find what they were just asked for; the next try looks for it anew.
         if (reply.status === 404) throw failed(name, 'it does not know the pin that was requested', 'transient')
         pin = read(reply.json)
@@ -130,11 +110,13 @@ function createPsa(settings: z.output<typeof options>, { name, userAgent, clock 
       return all.length > 0 ? 'failed' : 'absent'
     },
     async probe(signal) {
-      await ask('GET', 'pins?limit=1', signal)
+      await ask('GET', `${base}/pins?limit=1`, signal)
     },
-    close: () => agent.destroy(),
+    close,
   }
 }
+
+const json = (body: object) => ({ headers: { 'content-type': 'application/json' }, body: JSON.stringify(body) })
 
 const same = (one: CID, other: CID): boolean =>
   one.code === other.code && Buffer.compare(one.multihash.bytes, other.multihash.bytes) === 0
