@@ -35,6 +35,14 @@ for (const page of pages) {
       for (const [, target = ''] of textOf(page).matchAll(/\]\(([^)#\s]+)(?:#[^)]*)?\)/g))
         if (!/^[a-z]+:/.test(target)) assert.ok(existsSync(new URL(target, new URL(page, root))), target)
     })
+
+    test('names no file of the repository that is not there', () => {
+      const named = textOf(page).matchAll(/`((?:src|backends|test|bench|bin|scripts)\/[\w./-]+)`/g)
+      assert.deepEqual(
+        [...named].map(([, path = '']) => path).filter((path) => !existsSync(new URL(path, root))),
+        [],
+      )
+    })
   })
 }
 
@@ -44,4 +52,18 @@ test('every provider is shown with its configuration', () => {
     return providers.map(({ use }) => use)
   })
   assert.deepEqual(new Set(shown.flat()), new Set(Object.keys(providerKinds)))
+})
+
+test('the tree of docs/architecture.md shows every folder of src, and no other', () => {
+  const [, tree = ''] = /^src\/ .*\n([\s\S]*?)^backends\//m.exec(textOf('docs/architecture.md')) ?? []
+  const above: string[] = []
+  const shown = [...tree.matchAll(/^( +)([\w-]+)\/ /gm)].map(([, indent = '', name = '']) => {
+    above.length = indent.length / 2 - 1
+    above.push(name)
+    return above.join('/')
+  })
+  const folders = readdirSync(new URL('src/', root), { recursive: true, encoding: 'utf8' }).filter(
+    (path) => !path.endsWith('.ts'),
+  )
+  assert.deepEqual(shown.toSorted(), folders.toSorted())
 })
