@@ -121,3 +121,14 @@ test('deploy/cidgate.service starts, checks and reloads with commands that there
   )
   for (const { file } of programs) assert.ok(existsSync(join(root, file)))
 })
+
+describe('what the repository does on a push and on a tag', () => {
+  for (const name of ['ci', 'release'])
+    test(`${name}: every program and file that it names is there`, () => {
+      const text = readFileSync(join(root, `.github/workflows/${name}.yml`), 'utf8')
+      const { jobs } = parse(text) as { jobs: Record<string, { steps: { run?: string }[] }> }
+      assert.ok(Object.values(jobs).every(({ steps }) => steps.length > 0))
+      for (const [file = ''] of text.matchAll(/\.ci\/[\w-]+|deploy\/\w+|CHANGELOG\.md/g))
+        assert.ok(existsSync(join(root, file)), file)
+    })
+})
