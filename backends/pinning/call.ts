@@ -35,7 +35,7 @@ export type Reply = {
 
 const maxReplyBytes = 4 * 1024 * 1024
 
-export type Ask = (
+export type CallService = (
   method: Call['method'],
   url: string | URL,
   signal: AbortSignal,
@@ -47,7 +47,7 @@ export function createService(
   { name, clock, userAgent }: ProviderContext,
   { connect, idle }: { readonly connect: number; readonly idle: number },
   headers: Readonly<Record<string, string>>,
-): { readonly ask: Ask; close(): Promise<void> } {
+): { readonly ask: CallService; close(): Promise<void> } {
   const agent = createAgent(connect)
   const shared = { ...headers, 'user-agent': userAgent }
   return {

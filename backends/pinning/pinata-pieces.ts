@@ -3,7 +3,7 @@
 import { LRUCache } from 'lru-cache'
 import type { Clock } from '../../src/core/clock.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
-import { type Ask, failed, type Reply } from './call.ts'
+import { type CallService, failed, type Reply } from './call.ts'
 import type { Upload } from './contract.ts'
 
 export type PiecesOptions = {
@@ -12,7 +12,7 @@ export type PiecesOptions = {
   readonly files: string
   readonly metadata: Readonly<Record<string, string>>
   readonly pieceBytes: number
-  readonly ask: Ask
+  readonly ask: CallService
 }
 
 /** The offset that the service has, and its CID for the upload once complete. */

@@ -8,7 +8,7 @@ import { Failure, type FailureKind, isFailure } from '../../src/core/failure.ts'
 import { oneOf, parseRetryAfter } from '../../src/core/header.ts'
 import { followed, isOwnSubdomain, mostHops, type Redirects } from './redirects.ts'
 
-export type Question = {
+export type HttpQuestion = {
   readonly name: string
   readonly url: URL
   readonly method?: 'GET' | 'POST'
@@ -36,7 +36,7 @@ export interface UpstreamResponse {
 const maxErrorBytes = 4096
 const redirections: ReadonlySet<number> = new Set([301, 302, 303, 307, 308])
 
-export async function ask(question: Question): Promise<UpstreamResponse> {
+export async function ask(question: HttpQuestion): Promise<UpstreamResponse> {
   try {
     return await askOnce(question)
   } catch (error) {
@@ -46,7 +46,7 @@ export async function ask(question: Question): Promise<UpstreamResponse> {
   }
 }
 
-async function askOnce(question: Question, site = question.url, hops = 0): Promise<UpstreamResponse> {
+async function askOnce(question: HttpQuestion, site = question.url, hops = 0): Promise<UpstreamResponse> {
   const { name, url, agent, signal, clock, redirects = 'site' } = question
   signal.throwIfAborted()
   const own = new AbortController()
@@ -113,7 +113,7 @@ async function askOnce(question: Question, site = question.url, hops = 0): Promi
 }
 
 async function* chunksOf(
-  { name, clock, idleMs, signal }: Question,
+  { name, clock, idleMs, signal }: HttpQuestion,
   body: AsyncIterable<Uint8Array>,
   own: AbortController,
   end: () => void,

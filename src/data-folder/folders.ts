@@ -16,10 +16,10 @@ export interface DataFolders {
   enter(path: string): DataFolder
 }
 
-type Shared = { readonly parts: Map<unknown, object>; users: number }
+type SharedFolder = { readonly parts: Map<unknown, object>; users: number }
 
 export function createDataFolders(): DataFolders {
-  const entered = new Map<string, Shared>()
+  const entered = new Map<string, SharedFolder>()
 
   return {
     enter(path) {

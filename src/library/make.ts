@@ -13,7 +13,7 @@ import { type Front, wireFront } from '../wiring/front.ts'
 import type { Kept } from '../wiring/kept.ts'
 import { tellLeft } from '../wiring/left.ts'
 import { type Public, wirePublic } from '../wiring/public.ts'
-import { type Reading, wireReading } from '../wiring/reading.ts'
+import { type ReadSide, wireReading } from '../wiring/reading.ts'
 import { type Tiers, wireTiers } from '../wiring/tiers.ts'
 import { wireUploads } from '../wiring/uploads.ts'
 import type { Own, Whole } from '../wiring/whole.ts'
@@ -107,7 +107,7 @@ async function putTogether(whole: Whole): Promise<Together> {
 }
 
 type ForGet = {
-  readonly reading: Reading
+  readonly reading: ReadSide
   readonly tiers: Tiers
   readonly front: Front
   readonly shared: Public

@@ -81,7 +81,7 @@ export type LookupOptions<Subject, T> = {
 
 /** Results and failures of look-ups. A reload passes them on. */
 export type LookupMemory<T> = {
-  readonly held: LRUCache<string, Remembered<T>>
+  readonly held: LRUCache<string, RememberedLookup<T>>
   readonly failed: LRUCache<string, Failed>
 }
 
@@ -94,10 +94,10 @@ const staleAfterMs = 1_000 // a client waits until the look-up is this old, then
 const againMs = 10_000 // after serving stale, the next look-up starts after this
 const leastAgeMs = 1_000 // younger than this it is fresh even for `no-cache`
 
-type Remembered<T> = LookupResult<T> & { readonly at: number }
+type RememberedLookup<T> = LookupResult<T> & { readonly at: number }
 type Failed = { readonly error: unknown; readonly at: number; readonly until: number }
 type Work<T> = {
-  readonly done: Promise<Remembered<T>>
+  readonly done: Promise<RememberedLookup<T>>
   /** Resolves when a stale result is available. */
   readonly known: Promise<void>
   readonly attempts: readonly Attempt[]
@@ -130,7 +130,7 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
         any.resolve()
       },
     }
-    const run = async (): Promise<Remembered<T>> => {
+    const run = async (): Promise<RememberedLookup<T>> => {
       try {
         const found = await withDeadline({ ms: deadlineMs, clock, signal, late: () => late(subject) }, (own) =>
           look(subject, known, { ...under, signal: own }),
@@ -222,26 +222,27 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
 function createAnswers<T>(held: LookupMemory<T>['held'], clock: Clock) {
   let served = 0
 
-  const kept = (key: string): Remembered<T> | undefined => {
+  const kept = (key: string): RememberedLookup<T> | undefined => {
     const one = held.get(key)
     if (one && one.endsAt <= clock.now()) held.delete(key)
     return one && one.endsAt > clock.now() ? one : undefined
   }
   const age = ({ at }: { at: number }): number => clock.monotonic() - at
-  const isFresh = (one: Remembered<T>, noCache = false): boolean => age(one) < (noCache ? leastAgeMs : one.freshForMs)
-  const fresh = (one: Remembered<T>, via: string): LookupAnswer<T> => ({
+  const isFresh = (one: RememberedLookup<T>, noCache = false): boolean =>
+    age(one) < (noCache ? leastAgeMs : one.freshForMs)
+  const fresh = (one: RememberedLookup<T>, via: string): LookupAnswer<T> => ({
     value: one.value,
     freshMs: Math.max(0, Math.min(one.freshForMs - age(one), one.endsAt - clock.now())),
     endsAt: one.endsAt,
     via,
   })
-  const stale = (one: Remembered<T>): LookupAnswer<T> => {
+  const stale = (one: RememberedLookup<T>): LookupAnswer<T> => {
     served++
     const { value, endsAt } = one
     return { value, freshMs: Math.min(againMs, endsAt - clock.now()), endsAt, via: 'stale' }
   }
 
-  function keep(key: string, old: Recalled<T> | undefined): Remembered<T> | undefined {
+  function keep(key: string, old: Recalled<T> | undefined): RememberedLookup<T> | undefined {
     if (old && old.endsAt > clock.now() && !kept(key)) held.set(key, { ...old, freshForMs: 0, at: clock.monotonic() })
     return kept(key)
   }

@@ -16,7 +16,7 @@ import type { TierHit } from './tiers/stack.ts'
 import { createUpstreamReader, type Flying } from './upstream-reader.ts'
 
 /** The parts that all requests share. */
-export type Shared = Flying & {
+export type SessionParts = Flying & {
   readonly clock: Clock
   readonly room: Room
   readonly turns: LoopTurns
@@ -27,7 +27,7 @@ export type Shared = Flying & {
 /** Opens the session of one request, until its `end`. */
 export function openSession(
   { signal, account, onlyIfCached = false, noCache = false, client = '', ...policy }: SessionOptions,
-  shared: Shared,
+  shared: SessionParts,
 ): Session {
   const { stack, notFound, turns } = shared
   const clock = createRequestClock({ ...shared, signal })

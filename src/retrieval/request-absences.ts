@@ -13,7 +13,7 @@ import type { Attempts } from './upstreams/attempts.ts'
 import { overloaded } from './upstreams/outcome.ts'
 
 /** The attempts of a flight, and whether too little time was left when the request joined it. */
-export type Questions = { readonly attempts: Attempts; readonly wasLate: boolean }
+export type FlightAttempts = { readonly attempts: Attempts; readonly wasLate: boolean }
 
 export interface RequestAbsences {
   /** Throws a remembered absence. */
@@ -24,7 +24,13 @@ export interface RequestAbsences {
    * The failure to throw for a block that a flight did not bring. Remembers an absence, and begins a background search.
    * `running`: the flight itself, which the search takes over.
    */
-  missed(error: unknown, cid: CID, around: DagWant | undefined, questions: Questions, running?: SearchRound): Failure
+  missed(
+    error: unknown,
+    cid: CID,
+    around: DagWant | undefined,
+    questions: FlightAttempts,
+    running?: SearchRound,
+  ): Failure
 }
 
 export type RequestAbsencesOptions = {

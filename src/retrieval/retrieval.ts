@@ -11,7 +11,7 @@ import { type BlockFlight, flyForBlock } from './fetch/block.ts'
 import { type DagFlight, flyForDag } from './fetch/dag.ts'
 import { dagKey } from './fetch/key.ts'
 import { createLoopTurns } from './loop-turns.ts'
-import { openSession, type Shared } from './open-session.ts'
+import { openSession, type SessionParts } from './open-session.ts'
 import { createRoom } from './read-ahead.ts'
 import type { DagWant, Retrieval } from './session.ts'
 import type { TierStack } from './tiers/stack.ts'
@@ -84,7 +84,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     }
   }
 
-  const shared: Shared = {
+  const shared: SessionParts = {
     stack,
     clock,
     notFound,

@@ -2,10 +2,10 @@
 // its own uploads; only the newest resumes the rest.
 
 export interface Generations {
-  join(): Generation
+  join(): UploadGeneration
 }
 
-export interface Generation {
+export interface UploadGeneration {
   /** No other gateway of this process used the folder when this one started. */
   readonly isFirst: boolean
   /** Resolves when every earlier gateway has closed: true if this one is the newest, false if it was stopped first. */

@@ -13,7 +13,7 @@ import { type Confirmation, createConfirmation } from './confirm/confirm.ts'
 import { type Everywhere, fillTiers } from './confirm/fill-tiers.ts'
 import { busy, diskFailure, nobodyKeeps } from './failures.ts'
 import { createGenerations } from './generations.ts'
-import { type Admission, createAdmission, type UploadSlot } from './intake/admission.ts'
+import { createUploadAdmission, type UploadAdmission, type UploadSlot } from './intake/admission.ts'
 import { type PartName, type ReceiveLimits, type ReceiveOptions, receive } from './intake/receive.ts'
 import { bounded } from './intake/source.ts'
 import { type Added, createSpooling, type SpooledFile } from './intake/spooling.ts'
@@ -75,7 +75,7 @@ export interface Uploads {
   keep(root: CID, blocks: AsyncIterable<Block>, slot?: UploadSlot): Promise<void>
   readonly confirmation: Pick<Confirmation, 'open' | 'giveUp'>
   readonly journal: Pick<Journal, 'record' | 'records'>
-  readonly admission: Pick<Admission, 'uploads' | 'waiting' | 'bytes'>
+  readonly admission: Pick<UploadAdmission, 'uploads' | 'waiting' | 'bytes'>
   /** Resumes the uploads that the last process left. In the first gateway over its folder, new uploads wait for that. */
   ready(): Promise<void>
   /** Resolves when every accepted upload can be read. Does not reject. */
@@ -111,7 +111,7 @@ export function createUploads(options: UploadsOptions): Uploads {
     onConfirmed: (upload, signal, isKept) => fillTiers(upload, { retrieval, log, clock, isKept }, signal),
   })
   const closing = new AbortController()
-  const admission = createAdmission({
+  const admission = createUploadAdmission({
     clock,
     most: options.concurrency,
     mostBytes: options.mostBytes,

@@ -10,7 +10,7 @@ import { createMetrics, type Metrics } from '../observe/metrics.ts'
 import type { Target } from '../upload/thin/forward.ts'
 import { probeTarget } from '../upload/thin/probe.ts'
 import type { Front } from './front.ts'
-import type { Reading } from './reading.ts'
+import type { ReadSide } from './reading.ts'
 import type { Tiers } from './tiers.ts'
 import type { WriteSide } from './uploads.ts'
 import type { Whole } from './whole.ts'
@@ -27,7 +27,7 @@ export function wireAdmin(
   parts: {
     readonly providers: readonly Provider[]
     readonly tiers: Tiers
-    readonly reading: Reading
+    readonly reading: ReadSide
     readonly writing: WriteSide
     readonly front: Front
   },

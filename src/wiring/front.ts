@@ -12,7 +12,7 @@ import { createProxyRoute } from '../http/proxy/proxy.ts'
 import { createRequestIds } from '../http/wire/request-id.ts'
 import type { TierStack } from '../retrieval/tiers/stack.ts'
 import type { Public } from './public.ts'
-import type { Reading } from './reading.ts'
+import type { ReadSide } from './reading.ts'
 import type { Whole } from './whole.ts'
 
 export type Front = {
@@ -27,7 +27,7 @@ export type Front = {
 
 export function wireFront(
   { config, clock, lease }: Whole,
-  { retrieval, names, hot, denials }: Reading,
+  { retrieval, names, hot, denials }: ReadSide,
   {
     routes,
     stack,

@@ -17,7 +17,7 @@ import type { WiredUpstream } from './backends.ts'
 import { type Denials, wireDenials } from './denials.ts'
 import type { Whole } from './whole.ts'
 
-export type Reading = {
+export type ReadSide = {
   readonly pool: Pool
   readonly retrieval: Retrieval
   readonly hot: ResponseCache
@@ -35,7 +35,7 @@ export async function wireReading(
     shelves,
     upstreams,
   }: { readonly stack: TierStack; readonly shelves: readonly Shelf[]; readonly upstreams: readonly WiredUpstream[] },
-): Promise<Reading> {
+): Promise<ReadSide> {
   const { config, clock, log, lease } = whole
   const { deadline, hedge, probeEvery } = config.retrieval
   const patienceMs = deadline * shareOfUpstreams

@@ -17,7 +17,7 @@ import { createThrough, type Through } from '../upload/thin/thin.ts'
 import { createUploads, type Uploads } from '../upload/uploads.ts'
 import { takeEverywhere } from './everywhere.ts'
 import type { Public } from './public.ts'
-import type { Reading } from './reading.ts'
+import type { ReadSide } from './reading.ts'
 import { schemasOf } from './schemas.ts'
 import type { Whole } from './whole.ts'
 
@@ -38,7 +38,7 @@ type Parts = {
   readonly providers: readonly Provider[]
   /** Of earlier configurations. */
   readonly left: readonly Provider[]
-  readonly reading: Pick<Reading, 'retrieval' | 'denials'>
+  readonly reading: Pick<ReadSide, 'retrieval' | 'denials'>
   readonly respond: Respond
   readonly clientOf: Public['clientOf']
 }

@@ -2,16 +2,20 @@
 import assert from 'node:assert/strict'
 import { describe, it } from 'node:test'
 import { isFailure } from '../../src/core/failure.ts'
-import { type AdmissionOptions, createAdmission, type UploadSlot } from '../../src/upload/intake/admission.ts'
+import {
+  createUploadAdmission,
+  type UploadAdmissionOptions,
+  type UploadSlot,
+} from '../../src/upload/intake/admission.ts'
 import { createUploadRate } from '../../src/upload/intake/upload-rate.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 const KiB = 1024
 
-function stage(more: Partial<AdmissionOptions> = {}) {
+function stage(more: Partial<UploadAdmissionOptions> = {}) {
   const clock = createFakeClock()
   const closing = new AbortController()
-  const admission = createAdmission({
+  const admission = createUploadAdmission({
     clock,
     most: 8,
     mostBytes: 1000,

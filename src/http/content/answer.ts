@@ -22,7 +22,7 @@ import type { Respond } from '../wire/respond.ts'
 import { bodyOf, tagsOf } from './body.ts'
 import { matches } from './conditional.ts'
 import type { ContentPlace } from './content-place.ts'
-import { type Delivery, deliver, moved, notModified } from './deliver.ts'
+import { deliver, moved, notModified, type OutgoingAnswer } from './deliver.ts'
 import type { JsonRule } from './json-rule.ts'
 import { type Named, named } from './name.ts'
 import { type Negotiated, negotiate } from './negotiate.ts'
@@ -124,7 +124,7 @@ async function answer(asked: Asked, { negotiated, what }: About): Promise<void> 
   await answerWith(delivery, { ...tags, ...mutable }, async () => ({ ...(await body()), ...mutable }))
 }
 
-async function answerWith(delivery: Delivery, tags: Tags, body: () => Promise<Representation>): Promise<void> {
+async function answerWith(delivery: OutgoingAnswer, tags: Tags, body: () => Promise<Representation>): Promise<void> {
   const { request, status = 200 } = delivery
   const ifNoneMatch = request.headers['if-none-match']
   const isTold = !(tags.onlyByTag && isAny(ifNoneMatch))
@@ -168,7 +168,7 @@ type Tags = Pick<Representation, 'etag' | 'cacheControl' | 'varies'> & {
 type Answerable = {
   readonly kind: 'content'
   readonly tags: Tags
-  readonly delivery: Delivery
+  readonly delivery: OutgoingAnswer
   readonly body: () => Promise<Representation>
 }
 

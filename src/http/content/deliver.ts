@@ -22,7 +22,7 @@ import { parseRange, type Range } from './range.ts'
 import type { ResponseCache } from './response-cache.ts'
 import type { Moved } from './web-body.ts'
 
-export type Delivery = Pick<RequestContext, 'request' | 'response' | 'target'> & {
+export type OutgoingAnswer = Pick<RequestContext, 'request' | 'response' | 'target'> & {
   readonly place: ContentPlace
   readonly session: Session
   readonly account: Account
@@ -44,7 +44,7 @@ const bufferedBytes = 256 * 1024
 const ofBytes: ReadonlySet<string> = new Set(['Content-Type', 'Content-Security-Policy', 'Accept-Ranges'])
 
 export function notModified(
-  delivery: Delivery,
+  delivery: OutgoingAnswer,
   body: Pick<Representation, 'etag' | 'cacheControl' | 'ageSeconds' | 'varies'>,
 ): void {
   const { response } = delivery
@@ -55,7 +55,7 @@ export function notModified(
 }
 
 /** Redirects to another address. */
-export function moved(delivery: Omit<Delivery, 'roots'>, to: Moved): void {
+export function moved(delivery: Omit<OutgoingAnswer, 'roots'>, to: Moved): void {
   const { response, place, account } = delivery
   for (const [name, value] of corsHeaders) response.setHeader(name, value)
   response.setHeader('Location', to.location)
@@ -66,7 +66,7 @@ export function moved(delivery: Omit<Delivery, 'roots'>, to: Moved): void {
   response.writeHead(to.status, { 'Content-Length': '0' }).end()
 }
 
-export async function deliver(delivery: Delivery, body: Representation): Promise<void> {
+export async function deliver(delivery: OutgoingAnswer, body: Representation): Promise<void> {
   if (body.size === undefined) return deliverUnsized(delivery, body)
   const { request, response, session, deps } = delivery
   const { status = 200 } = delivery
@@ -92,7 +92,7 @@ export async function deliver(delivery: Delivery, body: Representation): Promise
 }
 
 /** A small body gets a Content-Length, a large one is sent as it is made; a HEAD makes no body. */
-async function deliverUnsized(delivery: Delivery, body: Representation): Promise<void> {
+async function deliverUnsized(delivery: OutgoingAnswer, body: Representation): Promise<void> {
   const { request, response, session, deps, status = 200 } = delivery
   if (request.method === 'HEAD') return void response.writeHead(status, headersOf(delivery, body).flat()).end()
   const pieces = body.read(0, 0)[Symbol.asyncIterator]()
@@ -130,7 +130,7 @@ async function* behind(
 }
 
 function headersOf(
-  delivery: Delivery,
+  delivery: OutgoingAnswer,
   body: Pick<Representation, 'etag' | 'type' | 'cacheControl' | 'ageSeconds' | 'varies' | 'policy' | 'save' | 'ranges'>,
 ): Headers {
   const { place, target, roots, account, location, deps } = delivery
@@ -178,7 +178,12 @@ function rangeOf({ headers }: IncomingMessage, { etag }: Representation, size: n
 }
 
 /** Keeps answers of plain URLs only: variants of the query could otherwise fill the cache with copies. */
-function keepReady({ deps, place, target, epoch }: Delivery, headers: Headers, whole: Uint8Array, etag: string): void {
+function keepReady(
+  { deps, place, target, epoch }: OutgoingAnswer,
+  headers: Headers,
+  whole: Uint8Array,
+  etag: string,
+): void {
   if (place.cacheKey === undefined || whole.byteLength > deps.hot.maxItem || target.search !== '') return
   const lines = headers.map(([name, value]) => [name, name === 'Cache-Status' ? 'cidgate; hit; detail=hot' : value])
   deps.hot.add(place.cacheKey, { headers: lines.flat(), body: Buffer.from(whole), etag }, epoch)

@@ -8,7 +8,7 @@ import type { Failure } from '../../core/failure.ts'
 import { upTo } from '../../core/lru.ts'
 import type { Attempt } from '../../observe/account.ts'
 
-export type Remembered = {
+export type RememberedAbsence = {
   readonly failure: Failure
   readonly attempts: readonly Attempt[]
   /** How long this memory still holds. */
@@ -16,8 +16,8 @@ export type Remembered = {
 }
 
 export interface NotFoundMemory {
-  look(cid: CID, path: string): Remembered | undefined
-  remember(cid: CID, path: string, failure: Failure, attempts: readonly Attempt[]): Remembered
+  look(cid: CID, path: string): RememberedAbsence | undefined
+  remember(cid: CID, path: string, failure: Failure, attempts: readonly Attempt[]): RememberedAbsence
   /**
    * During a search the memory does not expire: a request must not wait for a CID that is being searched for anyway.
    */
@@ -43,7 +43,7 @@ export function createNotFoundMemory(options: {
   const { firstMs, mostMs, clock, random = Math.random } = options
   const roots = new LRUCache<string, Map<string, AbsenceRecord>>(upTo(mostRoots))
 
-  const answer = (record: AbsenceRecord): Remembered => ({
+  const answer = (record: AbsenceRecord): RememberedAbsence => ({
     failure: record.failure,
     attempts: record.attempts,
     forMs: Math.max(record.held ? heldMs : 0, record.until - clock.monotonic()),

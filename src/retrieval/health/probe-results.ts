@@ -3,7 +3,7 @@
 import type { ProbeReport } from '../../../backends/upstreams/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import { isFailure } from '../../core/failure.ts'
-import type { Admission } from '../upstreams/admission.ts'
+import type { UpstreamAdmission } from '../upstreams/admission.ts'
 import type { Window } from '../upstreams/window.ts'
 import type { Health } from './health.ts'
 import type { Performance } from './performance.ts'
@@ -30,7 +30,7 @@ export function createProbeResults(options: {
   readonly probeSchedule: ProbeSchedule
   readonly window: Window
   readonly work: readonly Performance[]
-  readonly admission: () => Pick<Admission, 'alive' | 'turnAway'>
+  readonly admission: () => Pick<UpstreamAdmission, 'alive' | 'turnAway'>
   readonly counts: { asked: number; falseBytes: number; throttled: number }
   /** Judges its health, and does what follows. */
   readonly judged: (judge: () => void) => void

@@ -3,7 +3,7 @@
 import type { ProbeReport } from '../../../backends/upstreams/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
-import { createAdmission } from '../upstreams/admission.ts'
+import { createUpstreamAdmission } from '../upstreams/admission.ts'
 import type { Rank } from '../upstreams/fair-queue.ts'
 import { createWindow } from '../upstreams/window.ts'
 import { createHealth, type HealthState } from './health.ts'
@@ -16,7 +16,7 @@ export type { Ask, AskKind, UpstreamCount } from './questions.ts'
 
 export type UpstreamState = HealthState | 'over-budget'
 
-export type Want = {
+export type AskRequest = {
   readonly kind: AskKind
   readonly key: string
   /** How much it matters; a search for what may be nowhere gets the slots that others leave. */
@@ -60,7 +60,7 @@ export interface UpstreamHealth {
    * A slot to ask from, as soon as there is one. Rejects: `overloaded` when there is none in time, `unavailable` when
    * the upstream went out meanwhile, or with the reason of `signal`.
    */
-  enter(want: Want, signal: AbortSignal): Promise<Ask>
+  enter(want: AskRequest, signal: AbortSignal): Promise<Ask>
   /** The upstream failed at something that was no question of a race. */
   brokeOff(error: unknown): void
   probed(report: ProbeReport): void
@@ -117,7 +117,7 @@ export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHe
   const { suspect } = probeSchedule
 
   const lateMs = () => Math.max(lateLeastMs, work.dag.usualMs ?? work.block.usualMs ?? lateUnknownMs)
-  const admission = createAdmission({
+  const admission = createUpstreamAdmission({
     name,
     clock,
     health,

@@ -33,10 +33,10 @@ export interface Looks {
 
 type Looking = Omit<Look, 'leave'>
 /** `isStale`: it was deleted meanwhile. */
-type Shared = { readonly looking: Looking; isStale: boolean }
+type SharedLook = { readonly looking: Looking; isStale: boolean }
 
 export function createLooks({ all, slow, ask, hit }: Layers, log: Log): Looks {
-  const flights = createFlights<Shared>()
+  const flights = createFlights<SharedLook>()
   let deletes = 0
 
   /** Fills every tier that is asked before this one. A failed fill is counted there; no reader waits for it. */
@@ -67,7 +67,7 @@ export function createLooks({ all, slow, ask, hit }: Layers, log: Log): Looks {
     join(cid) {
       const key = blockKey(cid)
       const flight = flights.join(key, (signal) => {
-        const shared: Shared = { looking: begin(cid, signal, () => shared.isStale, false), isStale: false }
+        const shared: SharedLook = { looking: begin(cid, signal, () => shared.isStale, false), isStale: false }
         const land = () => flights.land(key, shared)
         shared.looking.found.then(land, land)
         return shared

@@ -9,7 +9,7 @@ import type { Rank } from './fair-queue.ts'
 import { createSlots, type Slot } from './slots.ts'
 import type { Window } from './window.ts'
 
-export type Want = {
+export type AdmissionRequest = {
   readonly key: string
   readonly rank?: Rank
   readonly client?: string
@@ -17,13 +17,13 @@ export type Want = {
   readonly waitedMs?: number
 }
 
-export interface Admission {
+export interface UpstreamAdmission {
   /** How long the budgets make a question for this key wait. */
   budgetMs(key: string): number
   /** How long a question would wait for its slot now. */
   readonly waitMs: number
   readonly queued: number
-  enter(want: Want, signal: AbortSignal): Promise<Slot>
+  enter(want: AdmissionRequest, signal: AbortSignal): Promise<Slot>
   /** The upstream answered a question, or so many, that began then. */
   alive(beganAt: number, answers: number): void
   /** The health of the upstream has changed. */
@@ -34,7 +34,7 @@ export interface Admission {
   turnAway(before: number): void
 }
 
-export type AdmissionOptions = {
+export type UpstreamAdmissionOptions = {
   readonly name: string
   readonly clock: Clock
   readonly health: Health
@@ -56,7 +56,7 @@ const tryEveryMs = 1_000
 const mostCids = 10_000
 const mostRetryMs = 30_000
 
-export function createAdmission(options: AdmissionOptions): Admission {
+export function createUpstreamAdmission(options: UpstreamAdmissionOptions): UpstreamAdmission {
   const { name, clock, health, window, connections, perMinute, perCidPerMinute } = options
   const minute = perMinute === undefined ? undefined : createAllowance(perMinute, clock)
   const cids = perCidPerMinute === undefined ? undefined : new LRUCache<string, Allowance>(upTo(mostCids))

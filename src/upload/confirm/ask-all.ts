@@ -1,7 +1,7 @@
 // Asks every useful provider once, side by side, until enough hold the upload or enough cannot be reached any more.
 import type { Provider } from '../../../backends/pinning/contract.ts'
 import type { JournalEntry } from '../spool/journal.ts'
-import type { Attempt } from './attempt.ts'
+import type { ProviderAttempt } from './attempt.ts'
 import { providerState, type Quorum } from './quorum.ts'
 
 export type AskAllOptions = {
@@ -10,13 +10,19 @@ export type AskAllOptions = {
   /** The journal entry as it is at that moment. */
   readonly entry: () => JournalEntry
   /** Notes the result in the entry. Rejects only when all asking is aborted. */
-  readonly ask: (provider: Provider) => Promise<Attempt>
+  readonly ask: (provider: Provider) => Promise<ProviderAttempt>
   /** Called with each question, also with those that begin after this has resolved. */
   readonly onBegun: (work: Promise<unknown>) => void
 }
 
-export async function askAll({ providers, quorum, entry, ask, onBegun }: AskAllOptions): Promise<readonly Attempt[]> {
-  const attempts: Attempt[] = []
+export async function askAll({
+  providers,
+  quorum,
+  entry,
+  ask,
+  onBegun,
+}: AskAllOptions): Promise<readonly ProviderAttempt[]> {
+  const attempts: ProviderAttempt[] = []
   const waiting = new Set(providers.filter(({ name }) => providerState(entry(), name).state === 'wanted'))
   const broken = Promise.withResolvers<never>()
   const settled = Promise.withResolvers<void>()

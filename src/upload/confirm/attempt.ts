@@ -5,7 +5,7 @@ import { withDeadline } from '../../core/deadline.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import { type FailureClass, nameOf } from '../spool/journal.ts'
 
-export type Attempt =
+export type ProviderAttempt =
   | { readonly provider: string; readonly isHeld: true; readonly ms: number }
   | {
       readonly provider: string
@@ -23,7 +23,11 @@ export type AttemptOptions = { readonly ms: number; readonly clock: Clock; reado
 const slowestBytes = 256 * 1024
 
 /** Rejects only when `signal` aborts: any other failure is a result. */
-export async function attemptPin(provider: Provider, upload: Upload, options: AttemptOptions): Promise<Attempt> {
+export async function attemptPin(
+  provider: Provider,
+  upload: Upload,
+  options: AttemptOptions,
+): Promise<ProviderAttempt> {
   const { clock, signal } = options
   const ms = options.ms + Math.ceil((upload.carBytes / slowestBytes) * 1000)
   const late = () =>
@@ -84,7 +88,11 @@ const most: Readonly<Record<FailureClass, number>> = {
 }
 
 /** Doubles each time, with jitter, and is never shorter than the provider's Retry-After. */
-export function nextTryMs(attempt: Attempt & { readonly isHeld: false }, tries: number, random: () => number): number {
+export function nextTryMs(
+  attempt: ProviderAttempt & { readonly isHeld: false },
+  tries: number,
+  random: () => number,
+): number {
   const { class: kind, retryAfterMs = 0 } = attempt
   const backOff = Math.min(most[kind], first[kind] * 2 ** Math.min(20, tries - 1))
   return Math.round(Math.max(backOff * (0.8 + 0.4 * random()), retryAfterMs * (1 + 0.1 * random())))

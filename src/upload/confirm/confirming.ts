@@ -5,7 +5,7 @@ import { Failure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
 import type { Claim, Claims } from '../claims.ts'
 import { askAll } from './ask-all.ts'
-import type { Attempt } from './attempt.ts'
+import type { ProviderAttempt } from './attempt.ts'
 import type { Cleanup } from './cleanup.ts'
 import type { Delivery } from './delivery.ts'
 import type { Quorum } from './quorum.ts'
@@ -36,7 +36,7 @@ export type Confirming = (delivery: Delivery, others: () => Promise<unknown>) =>
 export function createConfirming(options: ConfirmingOptions): Confirming {
   const { providers, quorum, claims, cleanup, retries, log, onConfirmed, closing, track } = options
 
-  function askOnce(delivery: Delivery): Promise<readonly Attempt[]> {
+  function askOnce(delivery: Delivery): Promise<readonly ProviderAttempt[]> {
     const { stop } = delivery
     return askAll({
       providers,

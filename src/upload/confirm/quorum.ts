@@ -2,7 +2,7 @@
 import type { Provider } from '../../../backends/pinning/contract.ts'
 import { Failure, type Outcome } from '../../core/failure.ts'
 import type { JournalEntry, ProviderState } from '../spool/journal.ts'
-import type { Attempt } from './attempt.ts'
+import type { ProviderAttempt } from './attempt.ts'
 
 export type QuorumOptions = {
   readonly providers: readonly Provider[]
@@ -21,8 +21,8 @@ export interface Quorum {
   /** Whether `more` further holders would be enough. */
   canBeEnough(entry: JournalEntry, more: number): boolean
   /** True if every missing provider may still succeed and every local provider holds it. */
-  canQueue(attempts: readonly Attempt[]): boolean
-  unconfirmed(attempts: readonly Attempt[]): Failure
+  canQueue(attempts: readonly ProviderAttempt[]): boolean
+  unconfirmed(attempts: readonly ProviderAttempt[]): Failure
 }
 
 export const providerState = (entry: JournalEntry, name: string): ProviderState =>
@@ -67,7 +67,7 @@ export function createQuorum({ providers, confirm, queue }: QuorumOptions): Quor
   }
 }
 
-function outcomes(providers: readonly Provider[], attempts: readonly Attempt[]): Outcome[] {
+function outcomes(providers: readonly Provider[], attempts: readonly ProviderAttempt[]): Outcome[] {
   const asked = new Map(attempts.map((attempt) => [attempt.provider, attempt]))
   return providers.map(({ name }) => {
     const attempt = asked.get(name)

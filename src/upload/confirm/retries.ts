@@ -5,7 +5,7 @@ import { Failure } from '../../core/failure.ts'
 import { createGate, type Gate } from '../../core/gate.ts'
 import type { Log } from '../../core/log.ts'
 import { isHeld } from '../spool/journal.ts'
-import { type Attempt, attemptPin, nextTryMs } from './attempt.ts'
+import { attemptPin, nextTryMs, type ProviderAttempt } from './attempt.ts'
 import type { Delivery } from './delivery.ts'
 
 export type RetryOptions = {
@@ -24,9 +24,9 @@ export type RetryOptions = {
 
 export interface Retries {
   /** One attempt. Rejects only when `signal` aborts. */
-  ask(delivery: Delivery, provider: Provider, signal: AbortSignal): Promise<Attempt>
+  ask(delivery: Delivery, provider: Provider, signal: AbortSignal): Promise<ProviderAttempt>
   /** Gives a provider that holds it the bytes again. Rejects only when the gateway stops. */
-  askAgain(delivery: Delivery, provider: Provider, upload: Upload): Promise<Attempt>
+  askAgain(delivery: Delivery, provider: Provider, upload: Upload): Promise<ProviderAttempt>
   /** After the answer: asks each provider that does not hold it yet again when its time has come. */
   goOn(delivery: Delivery): void
 }
@@ -45,19 +45,19 @@ export function createRetries(options: RetryOptions): Retries {
   const { providers, clock, log, random, closing, track, onSettled } = options
   const gates = new Map<string, Gate>(providers.map(({ name }) => [name, gateOf(name)]))
 
-  const attemptOnce = (provider: Provider, upload: Upload, signal: AbortSignal): Promise<Attempt> => {
+  const attemptOnce = (provider: Provider, upload: Upload, signal: AbortSignal): Promise<ProviderAttempt> => {
     const pin = () => attemptPin(provider, upload, { ms: options.pinMs, clock, signal })
     return (gates.get(provider.name) as Gate).run(pin, signal)
   }
 
   /** Plans the next try of a failed attempt. */
-  function wantedStill(delivery: Delivery, attempt: Attempt & { readonly isHeld: false }, tries: number): void {
+  function wantedStill(delivery: Delivery, attempt: ProviderAttempt & { readonly isHeld: false }, tries: number): void {
     const { provider, class: kind, why } = attempt
     const notBefore = clock.now() + nextTryMs(attempt, tries, random)
     delivery.stand(provider, { state: 'wanted', tries, class: kind, why, notBefore })
   }
 
-  async function ask(delivery: Delivery, provider: Provider, signal: AbortSignal): Promise<Attempt> {
+  async function ask(delivery: Delivery, provider: Provider, signal: AbortSignal): Promise<ProviderAttempt> {
     const { name } = provider
     const tries = delivery.standing(name).tries + 1
     delivery.asking.add(name)

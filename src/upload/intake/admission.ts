@@ -6,7 +6,7 @@ import { Failure } from '../../core/failure.ts'
 import { busy } from '../failures.ts'
 import { createUploadRate, type UploadRate } from './upload-rate.ts'
 
-export interface Admission {
+export interface UploadAdmission {
   /** Admits an upload of this client. Rejects with a Failure when no slot is free soon. */
   enter(client: string, signal?: AbortSignal): Promise<UploadSlot>
   /** Counts one part of an upload; without a slot, an upload of the program itself. */
@@ -32,7 +32,7 @@ export interface Counter {
   release(): void
 }
 
-export type AdmissionOptions = {
+export type UploadAdmissionOptions = {
   readonly clock: Clock
   readonly most: number
   readonly mostBytes: number
@@ -56,7 +56,7 @@ const rateForEach = 8
 const share = 3
 const leastLine = 16
 
-export function createAdmission(options: AdmissionOptions): Admission {
+export function createUploadAdmission(options: UploadAdmissionOptions): UploadAdmission {
   const { clock, most, mostBytes, perClient, minRate, closing } = options
   const clients = createClients()
   const { clientOf, forget } = clients
@@ -220,7 +220,7 @@ function inTheWay(
 }
 
 /** Counts the bytes of uploads that were not answered yet. */
-function createRoom(mostBytes: number, { clientOf, forget }: Clients): Pick<Admission, 'count' | 'bytes'> {
+function createRoom(mostBytes: number, { clientOf, forget }: Clients): Pick<UploadAdmission, 'count' | 'bytes'> {
   let bytes = 0
 
   return {

@@ -7,7 +7,7 @@ import type { Log } from '../../core/log.ts'
 import { malformed, tooLarge } from '../failures.ts'
 import type { Spool, Spools } from '../spool/spool.ts'
 import { fileBytesOf } from '../spool/stored-upload.ts'
-import type { Admission, Counter, UploadSlot } from './admission.ts'
+import type { Counter, UploadAdmission, UploadSlot } from './admission.ts'
 import { importFile } from './import.ts'
 import { keepText, type TextCheck } from './text-check.ts'
 
@@ -28,7 +28,7 @@ export type SpooledFile = {
 
 export type SpoolingOptions = {
   readonly spools: Spools
-  readonly admission: Pick<Admission, 'count'>
+  readonly admission: Pick<UploadAdmission, 'count'>
   readonly admit: (cid: CID) => void
   readonly log: Log
   readonly limits: { readonly maxBytes: number }

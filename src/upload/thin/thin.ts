@@ -8,7 +8,7 @@ import type { Clock } from '../../core/clock.ts'
 import { withDeadline } from '../../core/deadline.ts'
 import { Failure } from '../../core/failure.ts'
 import type { Retrieval } from '../../retrieval/session.ts'
-import { createAdmission } from '../intake/admission.ts'
+import { createUploadAdmission } from '../intake/admission.ts'
 import { importFile } from '../intake/import.ts'
 import { type ReceiveLimits, receive } from '../intake/receive.ts'
 import { keepText } from '../intake/text-check.ts'
@@ -39,7 +39,7 @@ export function createThrough(options: ThroughOptions): Through {
   const { limits, retrieval, clock, answerMs } = options
   const forwarding = createForwarding(options)
   const closing = new AbortController()
-  const admission = createAdmission({
+  const admission = createUploadAdmission({
     clock,
     most: options.concurrency,
     mostBytes: Number.POSITIVE_INFINITY,

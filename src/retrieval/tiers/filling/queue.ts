@@ -2,7 +2,7 @@
 // read again when it is their turn. First in, first out.
 import type { CID } from 'multiformats/cid'
 
-export type Job = {
+export type QueuedBlock = {
   readonly cid: CID
   /** Undefined: by name. */
   readonly bytes: Uint8Array | undefined
@@ -10,11 +10,11 @@ export type Job = {
 
 export interface FillQueue {
   has(key: string): boolean
-  get(key: string): Job | undefined
+  get(key: string): QueuedBlock | undefined
   /** False: there is no room for the bytes, nor, where it may wait by name, for another name. */
-  add(key: string, job: Job, mayBeByName: boolean): boolean
+  add(key: string, job: QueuedBlock, mayBeByName: boolean): boolean
   hasRoom(bytes: Uint8Array): boolean
-  take(key: string): Job | undefined
+  take(key: string): QueuedBlock | undefined
   keys(): Iterable<string>
   clear(): void
   readonly size: number
@@ -27,7 +27,7 @@ const mostNames = 16_384
 const fullPart = 0.75
 
 export function createFillQueue({ maxBytes, maxBlocks }: { maxBytes: number; maxBlocks: number }): FillQueue {
-  const jobs = new Map<string, Job>()
+  const jobs = new Map<string, QueuedBlock>()
   let bytes = 0
   let names = 0
 

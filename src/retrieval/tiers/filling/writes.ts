@@ -3,12 +3,12 @@
 import type { CID } from 'multiformats/cid'
 import type { Tier } from '../../../../backends/tiers/contract.ts'
 import { Failure } from '../../../core/failure.ts'
-import type { Job } from './queue.ts'
+import type { QueuedBlock } from './queue.ts'
 import type { Serial } from './serial.ts'
 
 /** A block on its way; `told`: the callers to be told that it is overdue. */
 export type Writing = {
-  readonly job: Job
+  readonly job: QueuedBlock
   readonly stop: AbortController
   readonly told: Set<() => void>
   done: Promise<void>
@@ -16,7 +16,7 @@ export type Writing = {
 }
 
 export interface Writes {
-  begin(key: string, job: Job): Writing
+  begin(key: string, job: QueuedBlock): Writing
   /** Unless it was deleted meanwhile. */
   get(key: string): Writing | undefined
   /** The block was deleted: its write goes on, and is not to be read any more. */
@@ -44,7 +44,12 @@ export function createWrites(options: WritesOptions): Writes {
   /** Those of them that were not deleted meanwhile. */
   const byKey = new Map<string, Writing>()
 
-  async function bring(key: string, { cid, bytes: own }: Job, stop: AbortSignal, overdue: () => void): Promise<void> {
+  async function bring(
+    key: string,
+    { cid, bytes: own }: QueuedBlock,
+    stop: AbortSignal,
+    overdue: () => void,
+  ): Promise<void> {
     const bytes = own ?? (await reread?.(cid))
     if (!bytes) {
       counts.dropped++
