@@ -28,7 +28,9 @@ export interface Denylist {
   ipns(name: SpelledName, segments: readonly string[]): Rule | undefined
 }
 
-const mostHeaderBytes = 1024 * 1024
+// The parser of YAML takes time by the square of the keys: half a mebibyte of them held up the process for a minute.
+const mostHeaderBytes = 16 * 1024
+const mostSearchedBytes = 1024 * 1024
 const mostLineBytes = 2 * 1024 * 1024
 
 export function createDenylist(name: string): Denylist {
@@ -43,8 +45,10 @@ export function createDenylist(name: string): Denylist {
 
   function readHeader(text: string): string {
     headerSeen = true
-    const end = /^---[ \t]*\r?$/m.exec(text.slice(0, mostHeaderBytes))
+    const end = /^---[ \t]*\r?$/m.exec(text.slice(0, mostSearchedBytes))
     if (!end) return text
+    if (end.index > mostHeaderBytes)
+      throw new Error(`the header before its --- is longer than ${mostHeaderBytes} bytes`)
     const header: unknown = parseYaml(text.slice(0, end.index))
     if (header !== null) {
       if (typeof header !== 'object' || Array.isArray(header))

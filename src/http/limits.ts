@@ -11,7 +11,10 @@ export interface Limits {
   enter(request: IncomingMessage, response: ServerResponse): Failure | undefined
   /** Lets in what the program itself asks, which is no client, or throws a Failure. What it gives ends it, once. */
   hold(): () => void
-  /** For the fast path: whether this client is over its rate. If so, the request goes through `enter`. */
+  /** For the fast path: counts an answer that its client has not read, until it is closed. */
+  holdUnread(response: ServerResponse): void
+  /** For the fast path: whether this client is over its rate, or too many hot answers were not
+   * read. If so, the request goes through `enter`. */
   refuses(request: IncomingMessage): boolean
   readonly inFlight: number
   readonly shed: number
@@ -36,8 +39,13 @@ export function createLimits(options: LimitOptions): Limits {
   let inFlight = 0
   let shed = 0
   let throttled = 0
+  let unread = 0
   const leave = () => {
     inFlight--
+  }
+  const leaveUnread = () => {
+    inFlight--
+    unread--
   }
 
   function budgetOf(address: string): Budget | undefined {
@@ -76,7 +84,12 @@ export function createLimits(options: LimitOptions): Limits {
         isHeld = false
       }
     },
-    refuses: (request) => clients !== undefined && isOver(request),
+    holdUnread(response) {
+      inFlight++
+      unread++
+      response.once('close', leaveUnread)
+    },
+    refuses: (request) => unread >= most || (clients !== undefined && isOver(request)),
     enter(request, response) {
       const full = lookForRoom()
       if (full) return full

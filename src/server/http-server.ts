@@ -12,6 +12,7 @@ import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { corsHeaders } from '../http/wire/cors.ts'
 import { requestIdHeader } from '../http/wire/request-id.ts'
+import { createPipelines } from './pipelines.ts'
 
 // A client can pipeline thousands of requests into one socket; this bounds their cost.
 const requestsPerSocket = 1000
@@ -26,7 +27,9 @@ type Numbered = ServerResponse & { readonly maxRequestsOnConnectionReached?: boo
  * client.
  */
 export function createHttpServer(handle: RequestListener, tunnels: (host: string) => boolean = () => false): Server {
+  const pipelines = createPipelines()
   const handler: RequestListener = (request, response) => {
+    if (!pipelines.enter(request, response)) return
     // Node sends `Connection: close` with the last answer, and leaves closing to the client.
     if ((response as Numbered).maxRequestsOnConnectionReached) response.shouldKeepAlive = false
     handle(request, response)

@@ -2,6 +2,8 @@
 import { Failure } from '../core/failure.ts'
 
 export const maxRedirectsBytes = 64 * 1024
+// Clients refuse headers of more than 8 or 16 KiB.
+const mostLocationChars = 8 * 1024
 
 export type RedirectRule = { readonly from: string; readonly to: string; readonly status: number }
 
@@ -70,18 +72,36 @@ export function redirect(rules: readonly RedirectRule[], path: string, query: st
   for (const { from, to, status } of rules) {
     const values = match(from, asked)
     if (!values) continue
-    const target = to.replace(/:[A-Za-z][A-Za-z0-9_]*/g, (name) => values.get(name) ?? name)
+    const target = filled(to, values)
     if (rewrites.has(status) && target.startsWith('/')) {
       return { kind: 'rewrite', path: target.split(/[?#]/)[0] as string, status }
     }
+    const location = headerSafe(withQuery(target, query))
+    if (location.length > mostLocationChars) throw tooLong()
     return {
       kind: 'redirect',
-      location: headerSafe(withQuery(target, query)),
+      location,
       status: rewrites.has(status) ? 302 : status,
     }
   }
   return undefined
 }
+
+/** A rule may name a long part of the path ten thousand times: it ends where no client would read the address. */
+function filled(to: string, values: ReadonlyMap<string, string>): string {
+  let length = to.length
+  return to.replace(/:[A-Za-z][A-Za-z0-9_]*/g, (name) => {
+    const value = values.get(name) ?? name
+    length += value.length - name.length
+    if (length > mostLocationChars) throw tooLong()
+    return value
+  })
+}
+
+const tooLong = (): Failure =>
+  new Failure('malformed', `a rule of _redirects leads to an address of more than ${mostLocationChars} characters`, {
+    source: 'content',
+  })
 
 function match(from: string, asked: readonly string[]): Map<string, string> | undefined {
   const values = new Map<string, string>()

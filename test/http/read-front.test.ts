@@ -34,6 +34,9 @@ after(async () => {
   }
 })
 
+const hotHits = async ({ gateway }: TestGateway): Promise<number> =>
+  Number(/^cidgate_hot_hits_total (\d+)$/m.exec(await metricsOf(gateway))?.[1])
+
 const nobodyHas = 'bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'
 
 type Raw = Socket & { said: string; readonly closed: Promise<void> }
@@ -317,6 +320,60 @@ describe('too much', () => {
     const answered = greedy.said.split('HTTP/1.1 200 ').length - 1
     assert.ok(answered > 0 && answered <= 1000, `${answered} answers`)
     await until(async () => (await inFlight(at)) === 0, 'none is in flight')
+  })
+
+  test('1,000 hot requests in one segment: the first 128 are answered, and the connection is closed', async () => {
+    const path = `/ipfs/${all.files.hello.cid}`
+    await fetchAll(at.url + path)
+    const before = await hotHits(at)
+    const greedy = raw(at, `GET ${path} HTTP/1.1\r\nHost: a\r\n\r\n`.repeat(600))
+    await greedy.closed
+    const answered = greedy.said.split('HTTP/1.1 200 ').length - 1
+    assert.ok(answered >= 128 && answered <= 129, `${answered} answers`)
+    assert.equal((await hotHits(at)) - before, answered)
+    await until(async () => (await inFlight(at)) === 0, 'none is in flight')
+  })
+
+  test('100 hot requests in one segment are all answered, and the connection goes on', async () => {
+    const request = `GET /ipfs/${all.files.hello.cid} HTTP/1.1\r\nHost: a\r\n\r\n`
+    const client = raw(at, request.repeat(100))
+    const answered = () => client.said.split('HTTP/1.1 200 ').length - 1
+    await until(() => answered() === 100, '100 answers')
+    client.write(request)
+    await until(() => answered() === 101, 'one more')
+    client.destroy()
+  })
+
+  test('hot answers that their clients do not read are in flight', async () => {
+    const { cid } = await addFile(upstream.blocks, noise(900_000, 91))
+    const big = await started({ limits: { inFlight: 10 } })
+    const path = `/ipfs/${cid}`
+    await fetchAll(big.url + path)
+    await until(async () => {
+      const answer = await fetchAll(big.url + path)
+      return answer.headers['cache-status'] === 'cidgate; hit; detail=hot'
+    }, 'hot')
+    const greedy = raw(big, '')
+    greedy.pause()
+    greedy.write(`GET ${path} HTTP/1.1\r\nHost: a\r\n\r\n`.repeat(10))
+    await until(async () => (await inFlight(big)) >= 5, 'they are in flight')
+    greedy.destroy()
+    await until(async () => (await inFlight(big)) === 0, 'none is in flight')
+  })
+
+  test('a hot answer is kept for the usual spelling of its path alone', async () => {
+    const path = `${at.url}/ipfs/${all.directory}`
+    for (const [name, isHot] of [
+      ['policy.json', true],
+      ['%70olicy.json', false],
+      ['policy%2Ejson', false],
+      ['policy%2ejson', false],
+    ] as const) {
+      await fetchAll(`${path}/${name}`)
+      const again = await fetchAll(`${path}/${name}`)
+      assert.equal(again.status, 200)
+      assert.equal(again.headers['cache-status'] === 'cidgate; hit; detail=hot', isHot, name)
+    }
   })
 
   test('a client that stops reading is cut off: from the response cache, whole and streamed', async () => {

@@ -138,6 +138,11 @@ describe('a list', () => {
     assert.throws(() => createDenylist('ours').add(`version: 2\n---\n/ipfs/${bad}\n`), /version 2/)
   })
 
+  test('with a header that is too long for the parser of YAML is refused', () => {
+    const header = Array.from({ length: 2000 }, (_, key) => `key${key}: 1`).join('\n')
+    assert.throws(() => createDenylist('ours').add(`${header}\n---\n/ipfs/${bad}\n`), /longer than 16384 bytes/)
+  })
+
   test('the first list with a rule for a thing decides about it', () => {
     const [allowing, denying] = [createDenylist('one'), createDenylist('two')]
     allowing.add(`!/ipfs/${bad}`)

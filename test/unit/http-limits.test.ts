@@ -7,6 +7,7 @@ import { CID } from 'multiformats/cid'
 import { createJsonRule } from '../../src/http/content/json-rule.ts'
 import { createForwarded } from '../../src/http/hosts/forwarded.ts'
 import { clientOf, createLimits } from '../../src/http/limits.ts'
+import { createPipelines, type Pipelines } from '../../src/server/pipelines.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 const request = (remoteAddress: string) => ({ socket: { remoteAddress } }) as IncomingMessage
@@ -85,6 +86,68 @@ describe('the address of a client', () => {
     assert.equal(limits.enter(from('9.9.9.9'), response()), undefined)
     assert.equal(limits.enter(from('8.8.8.8'), response()), undefined)
     assert.equal(limits.enter(from('6.6.6.6, 9.9.9.9'), response())?.kind, 'throttled')
+  })
+})
+
+describe('answers that wait behind others', () => {
+  const socket = () =>
+    Object.assign(new EventEmitter(), {
+      destroyed: false,
+      destroy() {
+        this.destroyed = true
+      },
+    })
+  type Line = ReturnType<typeof socket>
+  const asked = (on: Line, first = false) => {
+    const response = Object.assign(new EventEmitter(), { socket: first ? on : null, shouldKeepAlive: true })
+    return { request: { socket: on } as unknown as IncomingMessage, response: response as unknown as ServerResponse }
+  }
+  const enter = (pipelines: Pipelines, on: Line, first = false) => {
+    const { request, response } = asked(on, first)
+    return { isIn: pipelines.enter(request, response), response }
+  }
+  const bounds = { perSocket: 3, inAll: 10, free: 1 }
+
+  test('one connection may have so many, the last of them closes it', () => {
+    const pipelines = createPipelines(bounds)
+    const on = socket()
+    assert.ok(enter(pipelines, on, true).isIn)
+    const told = [1, 2, 3, 4].map(() => enter(pipelines, on))
+    assert.deepEqual(
+      told.map(({ isIn }) => isIn),
+      [true, true, true, false],
+    )
+    assert.deepEqual(
+      told.map(({ response }) => response.shouldKeepAlive),
+      [true, true, false, true],
+    )
+    assert.equal(on.destroyed, false)
+    on.emit('close')
+    assert.equal(pipelines.size, 0)
+  })
+
+  test('those that were sent wait no more', () => {
+    const pipelines = createPipelines(bounds)
+    const on = socket()
+    for (let count = 0; count < 20; count++) {
+      const { isIn, response } = enter(pipelines, on)
+      assert.ok(isIn)
+      response.emit('finish')
+    }
+    assert.equal(pipelines.size, 0)
+  })
+
+  test('too many behind all connections: those with more than is free are cut, others go on', () => {
+    const pipelines = createPipelines(bounds)
+    const greedy = [1, 2, 3, 4, 5].map(socket)
+    for (const on of greedy) for (let count = 0; count < 3; count++) enter(pipelines, on)
+    assert.deepEqual(
+      greedy.map(({ destroyed }) => destroyed),
+      [false, false, false, true, true],
+    )
+    assert.ok(enter(pipelines, socket()).isIn)
+    for (const on of greedy) on.emit('close')
+    assert.equal(pipelines.size, 1)
   })
 })
 

@@ -118,6 +118,17 @@ test('nothing matches: nothing is said', () => {
   assert.equal(redirect(parseRedirects('/a /b'), '/c', ''), undefined)
 })
 
+test('a rule that leads to an address of thousands of parts of the path is refused before it is made', () => {
+  const rules = parseRedirects(`/a/* /${':splat'.repeat(5000)}\n/b/* /:splat\n/c/* /${':splat'.repeat(5000)} 200`)
+  const long = 'x'.repeat(15_000)
+  for (const path of [`/a/${long}`, `/b/${long}`, `/c/${long}`])
+    assert.throws(
+      () => redirect(rules, path, ''),
+      (error) => isFailure(error, 'malformed') && /8192 characters/.test(error.message),
+    )
+  assert.ok(redirect(rules, '/b/short', ''))
+})
+
 test('what is wrong with a file is said', () => {
   assert.throws(() => parseRedirects('/a /b\n/c /d 301!'), /could not parse _redirects: line 2: 301! is not a status/)
   assert.throws(

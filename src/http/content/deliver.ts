@@ -81,7 +81,7 @@ export async function deliver(delivery: OutgoingAnswer, body: Representation): P
   if (request.method === 'HEAD') return void response.writeHead(code, headers.flat()).end()
   if (body.whole) {
     response.writeHead(code, headers.flat()).end(body.whole.subarray(from, to))
-    return cutWhenStalled(response, deps.stalledMs)
+    return void cutWhenStalled(response, deps.stalledMs)
   }
   // Waits for the first piece before it sends headers: until then a failure can still be an error status.
   const pieces = body.read(from, to)[Symbol.asyncIterator]()
@@ -177,6 +177,13 @@ function rangeOf({ headers }: IncomingMessage, { etag }: Representation, size: n
   })
 }
 
+/**
+ * Whether a path has no character encoded that needs it nowhere (RFC 3986 §6.2.2): `%62` for `b` would give one file as
+ * many keys as its name has spellings.
+ */
+const isUsualSpelling = (path: string): boolean =>
+  !/%(?:2[DE]|3\d|4[1-9A-F]|5[\dAF]|6[1-9A-F]|7[\dAE]|.?[a-f])/.test(path)
+
 /** Keeps answers of plain URLs only: variants of the query could otherwise fill the cache with copies. */
 function keepReady(
   { deps, place, target, epoch }: OutgoingAnswer,
@@ -185,6 +192,7 @@ function keepReady(
   etag: string,
 ): void {
   if (place.cacheKey === undefined || whole.byteLength > deps.hot.maxItem || target.search !== '') return
+  if (!isUsualSpelling(target.path)) return
   const lines = headers.map(([name, value]) => [name, name === 'Cache-Status' ? 'cidgate; hit; detail=hot' : value])
   deps.hot.add(place.cacheKey, { headers: lines.flat(), body: Buffer.from(whole), etag }, epoch)
 }

@@ -91,7 +91,7 @@ export function createFastPath({
       response.writeHead(200, headers)
       if (method === 'HEAD') response.end()
       else response.end(answer.body)
-      cutWhenStalled(response, stalledMs)
+      if (!cutWhenStalled(response, stalledMs)) limits?.holdUnread(response)
       return true
     },
     get hits() {

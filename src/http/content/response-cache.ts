@@ -38,7 +38,12 @@ function ready(answer: CachedAnswer): ReadyAnswer {
   }
 }
 
-const entryBytes = 2048 // headers, key and what the map costs
+// Beside the key, the headers and the body.
+const entryBytes = 1024
+
+/** A client chooses the length of the key, and its path stands in the headers again. */
+const sizeOf = ({ headers, body }: CachedAnswer, key: string): number =>
+  headers.reduce((sum, text) => sum + text.length, key.length + body.byteLength + entryBytes)
 
 export function createResponseCache({
   maxBytes,
@@ -51,7 +56,7 @@ export function createResponseCache({
     maxBytes > 0
       ? new LRUCache<string, ReadyAnswer>({
           maxSize: maxBytes,
-          sizeCalculation: ({ body }) => body.byteLength + entryBytes,
+          sizeCalculation: sizeOf,
         })
       : undefined
   let epoch = 0

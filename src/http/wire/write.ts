@@ -64,13 +64,14 @@ function taken(response: ServerResponse, event: 'drain' | 'finish', { stalledMs,
 
 /**
  * For an answer that was ended with all its bytes: cuts the client off when it does not take them. Costs nothing when
- * the socket took everything.
+ * the socket took everything, which it tells.
  */
-export function cutWhenStalled(response: ServerResponse, stalledMs: number): void {
+export function cutWhenStalled(response: ServerResponse, stalledMs: number): boolean {
   const { socket } = response
-  if (socket !== null && socket.writableLength === 0) return
+  if (socket !== null && socket.writableLength === 0) return true
   // The socket's timer restarts with every byte that the client takes.
   response.setTimeout(stalledMs, () => reset(response))
+  return false
 }
 
 /** After the first byte, only a reset can tell the client that the answer failed. */

@@ -1,0 +1,68 @@
+// Bounds the answers that wait behind others in one connection. A client may send a thousand requests at once and read no
+// answer: Node reads them all, and each waits in memory, hot ones too, which nothing else counts.
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { Socket } from 'node:net'
+
+export type PipelineLimits = {
+  /** Behind one connection. The last one closes it, and what comes later is not answered. */
+  readonly perSocket: number
+  /** Behind all connections together. Beyond that, a connection with more than `free` of them is cut. */
+  readonly inAll: number
+  readonly free: number
+}
+
+// Some kibibytes each. Programs that pipeline send a few dozen at once.
+const usual: PipelineLimits = { perSocket: 128, inAll: 4096, free: 8 }
+
+export interface Pipelines {
+  /** Counts a request. False: it is not to be answered, because its connection has enough to read. */
+  enter(request: IncomingMessage, response: ServerResponse): boolean
+  /** How many answers wait behind others. */
+  readonly size: number
+}
+
+export function createPipelines({ perSocket, inAll, free } = usual): Pipelines {
+  const waiting = new WeakMap<Socket, { count: number; isFull: boolean }>()
+  let total = 0
+
+  function lineOf(socket: Socket): { count: number; isFull: boolean } {
+    let line = waiting.get(socket)
+    if (!line) {
+      line = { count: 0, isFull: false }
+      waiting.set(socket, line)
+      const ended = line
+      // Node says nothing of answers that wait when the connection closes.
+      socket.once('close', () => {
+        total -= ended.count
+        ended.count = 0
+      })
+    }
+    return line
+  }
+
+  return {
+    enter({ socket }, response) {
+      // An answer that need not wait has its socket already: the usual one costs nothing here.
+      if (response.socket !== null) return true
+      if (socket.destroyed) return false
+      const line = lineOf(socket)
+      line.count++
+      total++
+      if (total > inAll && line.count > free) socket.destroy()
+      if (line.isFull || socket.destroyed) return false
+      response.once('finish', () => {
+        if (line.count === 0) return
+        line.count--
+        total--
+      })
+      if (line.count >= perSocket) {
+        line.isFull = true
+        response.shouldKeepAlive = false
+      }
+      return true
+    },
+    get size() {
+      return total
+    },
+  }
+}
