@@ -3,6 +3,7 @@
 import type { CID } from 'multiformats/cid'
 import type { z } from 'zod'
 import type { Clock } from '../../src/core/clock.ts'
+import type { AtHand, AtHandOptions } from '../../src/core/disk/at-hand.ts'
 import type { Log } from '../../src/core/log.ts'
 
 /** What kind of place a tier is. */
@@ -67,6 +68,11 @@ export interface Tier {
   /** It says when a call has `begun`. Otherwise a call begins when it is made. */
   readonly announces?: boolean
   get(cid: CID, signal?: AbortSignal, call?: Call): Promise<Uint8Array | undefined>
+  /**
+   * The block, or a part of it, where it can be had at once from a file that is in the page cache. Undefined says nothing: `get`
+   * knows. Never throws. Absent: nothing is at hand.
+   */
+  atHand?(cid: CID, options?: AtHandOptions): AtHand | undefined
   put(cid: CID, bytes: Uint8Array, signal?: AbortSignal, call?: Call): Promise<void>
   has(cid: CID, signal?: AbortSignal, call?: Call): Promise<boolean>
   /** The same as `get`, at once: for blocks in this process. Absent: only `get` tells. */

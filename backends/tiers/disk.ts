@@ -7,6 +7,7 @@ import { z } from 'zod'
 import { blockKey, maxBlockBytes } from '../../src/core/block.ts'
 import type { Clock } from '../../src/core/clock.ts'
 import { withDeadline } from '../../src/core/deadline.ts'
+import { createFilesAtHand } from '../../src/core/disk/at-hand.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { isGone, orIfGone } from '../../src/core/files.ts'
 import { createGate } from '../../src/core/gate.ts'
@@ -45,6 +46,7 @@ function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
   const reading = { ms: readMs, gate: gateOf(filesAtOnce.reads) }
   const writing = { ms: writeMs, gate: gateOf(filesAtOnce.writes) }
   const fileOf = (key: string): string => join(path, shardOf(key), key)
+  const files = createFilesAtHand(path, clock)
 
   /**
    * Its time begins when it leaves our line. A stuck disk cannot be aborted: the caller is let go, and the gate holds the
@@ -57,6 +59,7 @@ function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
     work: (own: AbortSignal) => Promise<T>,
   ): Promise<T> {
     const leave = await gate.enter(signal)
+    const ended = files.began()
     told?.begun?.()
     let over: Promise<T> | undefined
     try {
@@ -68,11 +71,16 @@ function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
       if (error instanceof Failure || signal?.aborted) throw error
       throw outage(name, path, error)
     } finally {
-      Promise.resolve(over).then(leave, leave)
+      const end = () => {
+        ended()
+        leave()
+      }
+      Promise.resolve(over).then(end, end)
     }
   }
 
-  async function read(file: string): Promise<Uint8Array | undefined> {
+  async function read(key: string): Promise<Uint8Array | undefined> {
+    const file = fileOf(key)
     const handle = await open(file, 'r')
     try {
       const { size: bytes, mtimeMs } = await handle.stat()
@@ -81,7 +89,8 @@ function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
         return undefined
       }
       const block = await fill(handle, Buffer.allocUnsafeSlow(bytes))
-      await touch(mtimeMs, (now) => handle.utimes(now, now))
+      const usedMs = await touch(mtimeMs, (now) => handle.utimes(now, now))
+      files.note(key, block.byteLength, usedMs)
       return block
     } finally {
       await handle.close()
@@ -89,9 +98,20 @@ function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
   }
 
   /** Its time of change is its time of last use, noted now and then; a disk that is read-only still reads. */
-  async function touch(usedMs: number, note: (now: Date) => Promise<void>): Promise<void> {
+  async function touch(usedMs: number, note: (now: Date) => Promise<void>): Promise<number> {
     const now = clock.now()
-    if (now - usedMs > room.touchAfterMs) await note(new Date(now)).catch(() => {})
+    if (now - usedMs <= room.touchAfterMs) return usedMs
+    await note(new Date(now)).catch(() => {})
+    return now
+  }
+
+  /** Of a file that was read at once: the reader does not wait until it is noted. */
+  function noteUse(key: string, bytes: number): void {
+    const usedMs = files.usedMs(key)
+    if (usedMs === undefined || clock.now() - usedMs <= room.touchAfterMs) return
+    files.note(key, bytes, clock.now())
+    const file = fileOf(key)
+    call(writing, undefined, undefined, () => touch(usedMs, (now) => utimes(file, now, now))).catch(() => {})
   }
 
   async function write(key: string, bytes: Uint8Array, signal: AbortSignal): Promise<void> {
@@ -100,7 +120,7 @@ function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
     if (there?.isFile() && there.size === bytes.byteLength) {
       // It is looked at: what rotted here may not have been read since.
       if ((await orIfGone(readFile(file), undefined))?.equals(bytes))
-        return touch(there.mtimeMs, (now) => utimes(file, now, now))
+        return void (await touch(there.mtimeMs, (now) => utimes(file, now, now)))
       return writeWhole(file, bytes, signal)
     }
     const reservation = await room.reserve(shardOf(key), bytes.byteLength)
@@ -109,6 +129,7 @@ function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
     try {
       await writeWhole(file, bytes, signal)
       kept = true
+      files.note(key, bytes.byteLength, clock.now())
     } finally {
       reservation.landed(kept)
     }
@@ -119,24 +140,33 @@ function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
     traits: { persistent: true, shared: false, trusted: false },
     deadlineMs: readMs,
     announces: true,
-    get: (cid, signal, told) => call(reading, signal, told, () => orIfGone(read(fileOf(blockKey(cid))), undefined)),
+    get: (cid, signal, told) => call(reading, signal, told, () => orIfGone(read(blockKey(cid)), undefined)),
+    atHand(cid, options) {
+      const key = blockKey(cid)
+      const held = files.read(key, fileOf(key), options)
+      if (held) noteUse(key, held.size)
+      return held
+    },
     put: (cid, bytes, signal, told) => call(writing, signal, told, (own) => write(blockKey(cid), bytes, own)),
-    has: (cid, signal, told) =>
-      call(reading, signal, told, async () => {
-        const found = await orIfGone(stat(fileOf(blockKey(cid))), undefined)
-        return found?.isFile() ?? false
+    has: (cid, signal, told) => call(reading, signal, told, () => isFile(fileOf(blockKey(cid)))),
+    delete: (cid, signal, told) =>
+      call(writing, signal, told, () => {
+        files.forget(blockKey(cid))
+        return rm(fileOf(blockKey(cid)), { force: true })
       }),
-    delete: (cid, signal, told) => call(writing, signal, told, () => rm(fileOf(blockKey(cid)), { force: true })),
-    probe: (signal) =>
-      call(writing, signal, undefined, async (own) => {
-        const file = join(path, `probe-${randomBytes(6).toString('hex')}`)
-        try {
-          await writeWhole(file, Buffer.alloc(1), own)
-        } finally {
-          await rm(file, { force: true })
-        }
-      }),
+    probe: (signal) => call(writing, signal, undefined, (own) => tryWriting(path, own)),
     close: () => room.close(),
+  }
+}
+
+const isFile = async (file: string): Promise<boolean> => (await orIfGone(stat(file), undefined))?.isFile() ?? false
+
+async function tryWriting(folder: string, signal: AbortSignal): Promise<void> {
+  const file = join(folder, `probe-${randomBytes(6).toString('hex')}`)
+  try {
+    await writeWhole(file, Buffer.alloc(1), signal)
+  } finally {
+    await rm(file, { force: true })
   }
 }
 

@@ -22,6 +22,8 @@ export type Entity = {
   readonly kind: EntityKind
   /** Bytes of the root block (identity CIDs: of the CID itself). */
   readonly block: Uint8Array
+  /** The block is lent: once the reader and everything it passed it on to are done with it, its memory may be used again. */
+  readonly release?: (() => void) | undefined
   /** Bytes of the file, of the symlink's target or of the document; undefined for a directory. */
   readonly size: number | undefined
   /** UnixFS 1.5 modification time in seconds, where the content carries one. */

@@ -2,6 +2,7 @@
 // that lies about its size ends in a failure, never in a short answer.
 import type { CID } from 'multiformats/cid'
 import { codec } from '../core/cid.ts'
+import type { AtHand } from '../core/disk/at-hand.ts'
 import { Failure } from '../core/failure.ts'
 import { declaredSize, readNode, wrongContent } from '../ipld/unixfs.ts'
 import type { DagWant, Expected, Session } from '../retrieval/session.ts'
@@ -30,14 +31,14 @@ type FilePart = {
 
 /**
  * Bytes `from` up to, not including, `to`, of a file, a document or a symlink's target. Pieces are views of blocks in a
- * tier: callers must not change them. Throws early where it can, so that a failure can still be a status.
+ * tier: callers must not change them. `lends`: a piece is valid until the next one is asked for. Throws early where it can, so that a failure can still be a status.
  */
 export function readFile(
   session: Session,
   entity: Entity,
   from = 0,
   to = entity.size ?? 0,
-  most = mostFileBytes,
+  { most = mostFileBytes, lends = false }: { readonly most?: number; readonly lends?: boolean } = {},
 ): AsyncGenerator<Uint8Array> {
   const { cid, kind, block, size = 0 } = entity
   if (size > most) {
@@ -48,7 +49,7 @@ export function readFile(
   const end = Math.min(to, size)
   switch (kind) {
     case 'file':
-      return readParts(session, entity, from, end)
+      return readParts(session, entity, from, end, lends)
     case 'data':
       return onePiece(block.subarray(from, Math.max(from, end)))
     case 'symlink':
@@ -62,13 +63,21 @@ async function* onePiece(piece: Uint8Array): AsyncGenerator<Uint8Array> {
   if (piece.byteLength > 0) yield piece
 }
 
-async function* readParts(session: Session, entity: Entity, from: number, end: number): AsyncGenerator<Uint8Array> {
+async function* readParts(
+  session: Session,
+  entity: Entity,
+  from: number,
+  end: number,
+  lends: boolean,
+): AsyncGenerator<Uint8Array> {
   const { cid: root, block, size = 0 } = entity
   if (from >= end) return
   const pending = createPending<FilePart>()
   pending.push([{ cid: root, block, size, start: 0, depth: 0 }], 0)
   let blocks = 0
   let sent = 0
+  // What is at hand need not be read ahead: it is asked for when a block is not.
+  let isExpected = false
 
   const wantOf = (part: FilePart): DagWant => ({
     cid: root,
@@ -76,11 +85,19 @@ async function* readParts(session: Session, entity: Entity, from: number, end: n
     scope: 'entity',
     range: { from: Math.max(from, part.start), to: end - 1 },
   })
+  /** The bytes of a leaf that are wanted, where they can be had at once. */
+  const leafAtHand = ({ cid, size: bytes, start, block: here }: FilePart): AtHand | undefined => {
+    if (here || cid.code !== codec.raw) return undefined
+    const wanted = { from: Math.max(0, from - start), to: Math.min(bytes, end - start) }
+    const held = session.atHand(cid, { lends, ...(wanted.to - wanted.from < bytes && { part: wanted }) })
+    if (held && held.size !== bytes) throw unlikeDeclared(cid, held.size, bytes)
+    return held
+  }
   const fetch = (part: FilePart): Promise<Uint8Array> =>
     part.block ? Promise.resolve(part.block) : session.get(part.cid, wantOf(part))
   /** The next blocks, up to the first node: its parts come before its siblings. */
-  function* upcoming(): Generator<Expected> {
-    for (const part of pending.upcoming()) {
+  function* upcoming(first: readonly FilePart[] = []): Generator<Expected> {
+    for (const part of both(first, pending.upcoming())) {
       if (part.block) continue
       const isLeaf = part.cid.code === codec.raw
       yield { cid: part.cid, around: wantOf(part), bytes: isLeaf ? part.size : Math.min(part.size, mostNodeBytes) }
@@ -91,13 +108,24 @@ async function* readParts(session: Session, entity: Entity, from: number, end: n
   for (let part = pending.pop(); part; part = pending.pop()) {
     if (++blocks > freeBlocks + (end - from) / leastBytesPerBlock)
       throw wrongContent(root, 'it is made of too many empty blocks')
+    const held = leafAtHand(part)
+    if (held) {
+      sent += held.bytes.byteLength
+      yield held.bytes
+      // Not where the reader left: what it wrote last may still be on its way.
+      held.release?.()
+      isExpected = false
+      continue
+    }
+    if (!isExpected) session.expect(upcoming([part]))
     const bytes = await fetch(part)
     const { own, children } = split(part, bytes)
     pending.push(
       children.filter((child) => child.size > 0 && child.start < end && child.start + child.size > from),
       bytes.byteLength,
     )
-    session.expect(upcoming())
+    isExpected = children.length === 0
+    if (isExpected) session.expect(upcoming())
     const piece = own.subarray(Math.max(0, from - part.start), Math.max(0, end - part.start))
     if (piece.byteLength > 0) {
       sent += piece.byteLength
@@ -111,8 +139,7 @@ async function* readParts(session: Session, entity: Entity, from: number, end: n
 function split(part: FilePart, bytes: Uint8Array): { own: Uint8Array; children: FilePart[] } {
   const { cid, size, start, depth } = part
   const own = (content: Uint8Array): { own: Uint8Array; children: FilePart[] } => {
-    if (content.byteLength !== size)
-      throw wrongContent(cid, `it holds ${content.byteLength} bytes where ${size} are declared`)
+    if (content.byteLength !== size) throw unlikeDeclared(cid, content.byteLength, size)
     return { own: content, children: [] }
   }
   if (cid.code === codec.raw) return own(bytes)
@@ -132,6 +159,14 @@ function split(part: FilePart, bytes: Uint8Array): { own: Uint8Array; children: 
   })
   return { own: data, children }
 }
+
+function* both<T>(first: Iterable<T>, then: Iterable<T>): Generator<T> {
+  yield* first
+  yield* then
+}
+
+const unlikeDeclared = (cid: CID, bytes: number, declared: number): Failure =>
+  wrongContent(cid, `it holds ${bytes} bytes where ${declared} are declared`)
 
 /** The whole of a small file in one piece, or undefined when it is larger than `most`. */
 export async function readSmall(session: Session, entity: Entity, most: number): Promise<Uint8Array | undefined> {

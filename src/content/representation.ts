@@ -17,11 +17,16 @@ export type Representation = {
   readonly ranges: boolean
   /** All bytes, when they are in memory already. */
   readonly whole?: Uint8Array | undefined
+  /** To be called when `whole` was sent: its memory is lent. */
+  readonly release?: (() => void) | undefined
   /** The answer does not depend on Accept: the response cache may keep it. */
   readonly isPlain?: boolean
   /** Content-Disposition, when the request does not say. */
   readonly save?: { readonly kind: 'inline' | 'attachment'; readonly filename: string }
-  /** Bytes `from` up to, not including, `to`; all of it where there are no ranges. Nothing is fetched before it is read. */
+  /**
+   * Bytes `from` up to, not including, `to`; all of it where there are no ranges. Nothing is fetched before it is read. Where the
+   * reader said that it `lends`, a piece is valid until the next one is asked for.
+   */
   readonly read: (from: number, to: number) => AsyncIterable<Uint8Array>
 }
 

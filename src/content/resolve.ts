@@ -17,6 +17,8 @@ export type ResolveOptions = {
   readonly scope?: DagWant['scope']
   /** The last block is wanted as it is, even if malformed (raw, CAR): the entity is `data`. */
   readonly opaque?: boolean
+  /** The reader may be lent the last block, if it is a leaf: it calls the entity's `release`. */
+  readonly lends?: boolean
 }
 
 export async function resolve(session: Session, path: ContentPath, options: ResolveOptions = {}): Promise<Resolution> {
@@ -52,9 +54,13 @@ export async function* walkPath(
     roots.push(cid)
     if (rest.length === 0) visitRenamed(rest)
     const around: DagWant = { cid, segments: rest, scope, range: options.range }
-    const bytes = await session.get(cid, around)
+    const held = options.lends && rest.length === 0 && cid.code === codec.raw ? session.atHand(cid, leaf) : undefined
+    const bytes = held?.bytes ?? (await session.get(cid, around))
     yield { cid, bytes }
-    if (at === path.segments.length) return { path, entity: read(cid, bytes), roots, remainder: [], way }
+    if (at === path.segments.length) {
+      const entity = read(cid, bytes)
+      return { path, entity: held?.release ? { ...entity, release: held.release } : entity, roots, remainder: [], way }
+    }
     const step = await next(session, { cid, bytes }, { path, at, around })
     if (step === undefined) throw noLink(path, at)
     yield* step.way
@@ -69,6 +75,8 @@ export async function* walkPath(
     at = step.at
   }
 }
+
+const leaf = { lends: true } as const
 
 type PathStep = {
   readonly cid: CID | undefined

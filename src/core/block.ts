@@ -1,5 +1,5 @@
 // A block: bytes and the CID that they hash to. `proves` verifies every block of the gateway.
-import { createHash } from 'node:crypto'
+import { hash as digestOf } from 'node:crypto'
 import { blake2b } from '@noble/hashes/blake2.js'
 import { blake3 } from '@noble/hashes/blake3.js'
 import { base32 } from 'multiformats/bases/base32'
@@ -19,8 +19,8 @@ type HashFunction = { readonly length: number; readonly digest: (bytes: Uint8Arr
 
 // Only cryptographic hashes, and only at full length: a short digest can be forged.
 const functions: ReadonlyMap<number, HashFunction> = new Map<number, HashFunction>([
-  [hash.sha256, { length: 32, digest: (bytes) => createHash('sha256').update(bytes).digest() }],
-  [hash.sha512, { length: 64, digest: (bytes) => createHash('sha512').update(bytes).digest() }],
+  [hash.sha256, { length: 32, digest: (bytes) => digestOf('sha256', bytes, 'buffer') }],
+  [hash.sha512, { length: 64, digest: (bytes) => digestOf('sha512', bytes, 'buffer') }],
   [hash.blake2b256, { length: 32, digest: (bytes) => blake2b(bytes, { dkLen: 32 }) }],
   [hash.blake3, { length: 32, digest: (bytes) => blake3(bytes) }],
 ])

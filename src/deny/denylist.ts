@@ -150,6 +150,7 @@ export function createDenylists(lists: () => readonly Denylist[]) {
   return {
     /** A CID with the path below it, or one resolved component with nothing below. */
     path(cid: CID, segments: readonly string[]) {
+      if (lists().length === 0) return undefined
       const spelled = spelling.cid(cid)
       return decide((list) => list.path(spelled, segments))
     },

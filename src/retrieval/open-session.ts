@@ -3,6 +3,7 @@
 import type { CID } from 'multiformats/cid'
 import { isIdentity, isProvable } from '../core/block.ts'
 import type { Clock } from '../core/clock.ts'
+import type { AtHand, AtHandOptions } from '../core/disk/at-hand.ts'
 import { cancelled } from '../core/failure.ts'
 import type { LastFrom } from './followed-answer.ts'
 import type { LoopTurns } from './loop-turns.ts'
@@ -63,6 +64,15 @@ export function openSession(
     return bytes
   }
 
+  function atHand(cid: CID, options?: AtHandOptions): AtHand | undefined {
+    signal.throwIfAborted()
+    const held = stack.atHand(cid, options)
+    if (!held) return undefined
+    wasHeld ||= !held.isMemory
+    fromTier(held)
+    return held
+  }
+
   async function fetch(cid: CID, around: DagWant | undefined): Promise<Uint8Array> {
     const near: TierHit | undefined = await stack.findFast(cid, signal)
     if (near) return fromTier(near)
@@ -86,7 +96,12 @@ export function openSession(
       check(cid)
       if (!isProvable(cid)) throw unprovable(cid)
       if (isIdentity(cid)) return cid.multihash.digest
-      return ahead.take(cid) ?? fetch(cid, around)
+      return ahead.take(cid) ?? atHand(cid)?.bytes ?? fetch(cid, around)
+    },
+    atHand(cid, options) {
+      check(cid)
+      const isElsewhere = ended || isIdentity(cid) || !isProvable(cid) || ahead.has(cid)
+      return isElsewhere ? undefined : atHand(cid, options)
     },
     expect(next) {
       if (!ended) ahead.expect(next)

@@ -18,6 +18,8 @@ export interface Room {
 export interface ReadAhead {
   /** The next blocks, in order, as far as known; blocks no longer in it are dropped. */
   expect(next: Iterable<Expected>): void
+  /** Whether it was asked for ahead. */
+  has(cid: CID): boolean
   /** The block, if it was asked for ahead. */
   take(cid: CID): Promise<Uint8Array> | undefined
   end(): void
@@ -163,6 +165,7 @@ export function createReadAhead(options: {
       for (const [key, entry] of ahead) if (!known.has(key)) drop(key, entry)
       restart()
     },
+    has: (cid) => ahead.size > 0 && ahead.has(keyOf(cid)),
     take(cid) {
       if (ahead.size === 0) return undefined
       const key = keyOf(cid)

@@ -2,6 +2,7 @@
 // block comes from the tiers, or from a shared flight that races the upstreams.
 import type { CID } from 'multiformats/cid'
 import type { DagWant } from '../../backends/upstreams/contract.ts'
+import type { AtHand, AtHandOptions } from '../core/disk/at-hand.ts'
 import type { Account } from '../observe/account.ts'
 import type { Guard, Policy } from './policy.ts'
 
@@ -35,6 +36,8 @@ export interface Session extends Omit<Guard, 'check'> {
    * Rejects with a Failure: denied, not-found, timeout, unavailable, malformed (unprovable), cancelled.
    */
   get(cid: CID, around?: DagWant): Promise<Uint8Array>
+  /** The same, or a part of a block, proved, where no wait is needed for it. Undefined: `get` brings it. Throws what may not be read. */
+  atHand(cid: CID, options?: AtHandOptions): AtHand | undefined
   /** The next blocks, in order: some are fetched ahead. Blocks of an earlier call that are not in it are dropped. */
   expect(next: Iterable<Expected>): void
   /**

@@ -7,6 +7,7 @@ import { createApp } from '../http/app.ts'
 import { createFastPath, type FastPath } from '../http/content/fast-path.ts'
 import { createJsonRule, type JsonRule } from '../http/content/json-rule.ts'
 import { createHosts } from '../http/hosts/hosts.ts'
+import { createLeafLane } from '../http/lanes/leaf-lane.ts'
 import { createLimits, type Limits } from '../http/limits.ts'
 import { createProxyRoute } from '../http/proxy/proxy.ts'
 import { createRequestIds } from '../http/wire/request-id.ts'
@@ -35,7 +36,7 @@ export function wireFront(
     requests,
     forwarded,
     clientOf,
-  }: Public & { readonly routes: readonly Route[]; readonly stack: Pick<TierStack, 'stats'> },
+  }: Public & { readonly routes: readonly Route[]; readonly stack: Pick<TierStack, 'stats' | 'atHand'> },
 ): Front {
   const { responses, proxy } = config
   const { inFlight, perClient, stalled } = config.limits
@@ -53,7 +54,7 @@ export function wireFront(
   const jsonRule = lease.take('json rule', [], createJsonRule)
   const { userAgent } = config.retrieval
   const proxied = proxy.length > 0 ? [createProxyRoute(proxy, { respond, userAgent, forwarded })] : []
-  const { router, application } = createApp({
+  const answering = {
     retrieval,
     names,
     hot,
@@ -71,11 +72,13 @@ export function wireFront(
     respond,
     requestIds,
     clientOf,
-  })
+  }
+  const { router, application } = createApp(answering)
+  const leafLane = createLeafLane({ ...answering, atHand: stack.atHand, visit: denials.visit, keyOf: hosts.keyOf })
   return {
     router,
     handler: (request: IncomingMessage, response: ServerResponse) => {
-      if (!fastPath.take(request, response)) application(request, response)
+      if (!fastPath.take(request, response) && !leafLane.take(request, response)) application(request, response)
     },
     serves: hosts.serves,
     limits,

@@ -17,7 +17,7 @@ import { systemClock } from '../../src/core/clock.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { guarded } from '../../src/retrieval/tiers/guarded.ts'
-import { proved } from '../../src/retrieval/tiers/proved.ts'
+import { proved } from '../../src/retrieval/tiers/proof/proved.ts'
 import { createTierStack } from '../../src/retrieval/tiers/stack.ts'
 import {
   bytesOf,

@@ -4,7 +4,8 @@ import { rm } from 'node:fs/promises'
 import { test } from 'node:test'
 import * as dagPb from '@ipld/dag-pb'
 import { blockKey } from '../../src/core/block.ts'
-import { fixtures } from '../support/fixtures.ts'
+import { eventually } from '../../src/testing/tier.ts'
+import { addFile, fixtures, text } from '../support/fixtures.ts'
 import { fetchAll, startGateway, tempFolder } from '../support/gateway.ts'
 import { startUpstream } from '../support/upstream.ts'
 
@@ -44,5 +45,40 @@ test('a path that begins on the disk and ends in memory came from the disk', asy
   } finally {
     await upstream.close()
     await rm(data, { recursive: true, force: true })
+  }
+})
+
+test('a leaf at hand is answered as any other file, without a session: the same headers, limits, lists and bytes', async () => {
+  const { blocks, files } = await fixtures()
+  const document = await addFile(blocks, text('{"a":1}'), 'v1')
+  const upstream = await startUpstream({ blocks })
+  const at = await startGateway({
+    upstreams: [{ name: 'one', url: upstream.url }],
+    config: { cache: { hot: { maxBytes: 0 }, tiers: [{ use: 'disk', maxBytes: '64MiB' }] } },
+  })
+  try {
+    for (const { cid, bytes } of [files.hello, { cid: document.cid, bytes: text('{"a":1}') }]) {
+      const path = `${at.url}/ipfs/${cid}`
+      const usual = async () => {
+        const { status, headers, body } = await fetchAll(path, { Range: 'bytes=0-999999999' })
+        const { 'content-range': _, ...rest } = headers
+        return { status, headers: rest, body }
+      }
+      await fetchAll(path)
+      const isHit = async () => (await usual()).headers['cache-status'] === 'cidgate; hit; detail=disk'
+      await eventually('it is on the disk', isHit)
+      for (let time = 0; time < 3; time++) {
+        const straight = await fetchAll(path)
+        assert.equal(straight.status, 200)
+        assert.ok(straight.body.equals(bytes))
+        const [{ headers: one }, { headers: other }] = [straight, await usual()]
+        assert.ok(one['x-request-id'])
+        for (const headers of [one, other]) for (const name of ['x-request-id', 'date']) delete headers[name]
+        assert.deepEqual(one, other)
+      }
+    }
+  } finally {
+    await at.close()
+    await upstream.close()
   }
 })

@@ -158,17 +158,18 @@ describe('denied content', () => {
     assert.equal((await post(noise(1024 * 1024, 6))).status, 200)
   })
 
-  test('is denied as soon as a list says so, though it is hot', async () => {
+  test('is denied as soon as a list says so, though it is hot or at hand', async () => {
     const { cid } = all.files.hello
-    await writeFile(list, '# nothing yet\n')
-    at = await startGateway({ upstreams: [{ name: 'one', url: upstream.url }], config: { denylists: [list] } })
+    const leaf = await addFile(all.blocks, noise(2000, 5), 'v1')
+    await start('# nothing yet', { cache: { hot: { maxItem: 1000 } } })
+    for (let turn = 0; turn < 2; turn++) assert.equal((await get(`/ipfs/${leaf.cid}`)).status, 200)
     for (let turn = 0; turn < 2; turn++) assert.equal((await get(`/ipfs/${cid}`)).status, 200)
     assert.match(String((await get(`/ipfs/${cid}`)).headers['cache-status']), /hot/)
-    await writeFile(list, `/ipfs/${cid} reason=since-now\n`)
+    await writeFile(list, `/ipfs/${cid} reason=since-now\n/ipfs/${leaf.cid}\n`)
     for (const until = Date.now() + 20_000; (await get(`/ipfs/${cid}`)).status === 200; )
       assert.ok(Date.now() < until, 'the list was not read again')
-    assert.equal((await get(`/ipfs/${cid}`)).status, 410)
-    assert.match(await metricsOf(at.gateway), /^cidgate_denylist_rules 1$/m)
+    for (const one of [cid, leaf.cid]) assert.equal((await get(`/ipfs/${one}`)).status, 410)
+    assert.match(await metricsOf(at.gateway), /^cidgate_denylist_rules 2$/m)
   })
 })
 

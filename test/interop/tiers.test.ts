@@ -8,7 +8,7 @@ import { tierKinds } from '../../backends/tiers/index.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { guarded } from '../../src/retrieval/tiers/guarded.ts'
-import { proved } from '../../src/retrieval/tiers/proved.ts'
+import { proved } from '../../src/retrieval/tiers/proof/proved.ts'
 import { bytesOf, cidOf, type TierUnderTest as Store, tierContract } from '../../src/testing/tier.ts'
 import { startRedis, startS3 } from './support/stores.ts'
 

@@ -21,6 +21,7 @@ export function memorySession(blocks: BlockMap): Session & { readonly asked: Ask
       if (!bytes) throw new Failure('not-found', `nobody has ${cid}`, { source: 'upstream' })
       return bytes
     },
+    atHand: () => undefined,
     has: async (cid) => blocks.has(blockKey(cid)),
     expect() {},
     giveWay: () => undefined,

@@ -68,7 +68,7 @@ describe('files', () => {
   })
   test('the cap is the caller’s to set', async () => {
     const { entity } = await open(all.files.deepV0.cid.toString())
-    assert.throws(() => readFile(memorySession(all.blocks), entity, 0, 10, 1000), is('too-large'))
+    assert.throws(() => readFile(memorySession(all.blocks), entity, 0, 10, { most: 1000 }), is('too-large'))
   })
   test('a part that holds more than was said above it sends nothing of it', async () => {
     const blocks: BlockMap = new Map()

@@ -11,6 +11,8 @@ import { disk } from '../../backends/tiers/disk.ts'
 import { createRoom, shardOf } from '../../backends/tiers/disk-room.ts'
 import { blockKey, proves } from '../../src/core/block.ts'
 import { systemClock } from '../../src/core/clock.ts'
+import { createFilesAtHand } from '../../src/core/disk/at-hand.ts'
+import { createBuffers } from '../../src/core/disk/buffers.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { bytesOf, cidOf, eventually } from '../../src/testing/tier.ts'
@@ -211,4 +213,106 @@ test('kill -9 while writing leaves whole blocks and leftovers, and nothing that 
   const tier = open(path, '64MiB')
   await tier.put(block(1).cid, block(1).bytes)
   assert.ok(await tier.get(block(1).cid))
+})
+
+test('a block that was written or read is at hand, whole and in part, until it is deleted', async () => {
+  const path = await tempFolder()
+  const tier = open(path)
+  const { cid, bytes, key } = block(1)
+  await tier.put(cid, bytes)
+  await eventually('it is at hand', () => tier.atHand?.(cid) !== undefined)
+  assert.deepEqual(tier.atHand?.(cid)?.bytes, Buffer.from(bytes))
+  const part = tier.atHand?.(cid, { part: { from: 100, to: 300 } })
+  assert.deepEqual([part?.bytes, part?.size], [Buffer.from(bytes.subarray(100, 300)), bytes.byteLength])
+  const again = open(path)
+  assert.equal(again.atHand?.(cid), undefined, 'what this process has not read is left to a thread')
+  await again.get(cid)
+  await eventually('it is at hand there, too', () => again.atHand?.(cid) !== undefined)
+  await truncate(fileOf(path, key), 10)
+  assert.equal(again.atHand?.(cid), undefined, 'what is shorter than it was')
+  await tier.delete(cid)
+  assert.equal(tier.atHand?.(cid), undefined)
+})
+
+/** A file that is known to be at hand, on a clock that moves with each look at it. */
+async function atHand() {
+  const path = await tempFolder()
+  const file = join(path, 'file')
+  await writeFile(file, 'content')
+  const time = { now: 1_000_000, step: 0 }
+  const files = createFilesAtHand(path, { ...systemClock, monotonic: () => (time.now += time.step) })
+  files.note('key', 7, 0)
+  const read = () => files.read('key', file)?.bytes.toString()
+  await eventually('it is at hand', () => read() === 'content')
+  return { files, time, read, file }
+}
+
+test('after a read that took long files are left to threads for a while, and longer if that happens again', async () => {
+  const { time, read } = await atHand()
+  const slow = () => {
+    time.step = 400
+    const said = read()
+    time.step = 0
+    return said
+  }
+  const pausedFor = () => {
+    const since = time.now
+    while (read() === undefined) time.now += 50
+    return time.now - since
+  }
+  assert.equal(slow(), 'content')
+  assert.equal(read(), undefined)
+  const first = pausedFor()
+  assert.equal(slow(), 'content')
+  assert.ok(pausedFor() > first)
+  for (let count = 0; count < 20; count++) {
+    slow()
+    pausedFor()
+  }
+  assert.equal(slow(), 'content')
+  assert.ok(pausedFor() <= 60_000)
+})
+
+test('while a thread waits for the disk nothing is at hand', async () => {
+  const { files, time, read } = await atHand()
+  const ended = files.began()
+  assert.equal(read(), 'content')
+  time.now += 1000
+  assert.equal(read(), undefined)
+  ended()
+  assert.equal(read(), 'content')
+})
+
+test('what was not read for long is no longer taken to be in the page cache', async () => {
+  const { time, read, files, file } = await atHand()
+  time.now += 250_000
+  assert.equal(read(), 'content')
+  time.now += 1_000_000
+  files.note('other', 1, 0)
+  assert.equal(files.read('key', file), undefined)
+})
+
+test('where files may lie on another machine, nothing is at hand', { skip: process.platform !== 'linux' }, async () => {
+  const files = createFilesAtHand('/proc', systemClock)
+  files.note('key', 1, 0)
+  await new Promise((resolve) => setTimeout(resolve, 20))
+  assert.equal(files.read('key', '/proc/self/stat'), undefined)
+})
+
+test('lent memory is used again when it was given back, and by one reader at a time', () => {
+  const buffers = createBuffers(1 << 20)
+  const one = buffers.lend(20_000)
+  const other = buffers.lend(20_000)
+  assert.notEqual(one.bytes.buffer, other.bytes.buffer)
+  one.release()
+  one.release()
+  const [third, fourth] = [buffers.lend(30_000), buffers.lend(30_000)]
+  assert.equal(third.bytes.buffer, one.bytes.buffer)
+  assert.notEqual(fourth.bytes.buffer, one.bytes.buffer, 'given back twice is given back once')
+  const large = Array.from({ length: 3 }, () => buffers.lend(1 << 20))
+  for (const { release } of large) release()
+  const kept = Array.from({ length: 3 }, () => buffers.lend(1 << 20)).filter(({ bytes }) =>
+    large.some((before) => before.bytes.buffer === bytes.buffer),
+  )
+  assert.equal(kept.length, 1, 'no more is kept than may lie idle')
 })

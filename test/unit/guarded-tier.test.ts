@@ -3,10 +3,11 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { Call, Tier } from '../../backends/tiers/contract.ts'
 import { blockKey } from '../../src/core/block.ts'
+import { partOf } from '../../src/core/disk/at-hand.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { type GuardOptions, guarded } from '../../src/retrieval/tiers/guarded.ts'
-import { proved } from '../../src/retrieval/tiers/proved.ts'
+import { proved } from '../../src/retrieval/tiers/proof/proved.ts'
 import { bytesOf, cidOf } from '../../src/testing/tier.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { scriptedTier } from '../support/scripted-tier.ts'
@@ -415,4 +416,48 @@ test('false bytes are a miss although they cannot be deleted, and an outage stay
   assert.equal(await honest.get(cid), undefined)
   tier.isDown = true
   await assert.rejects(honest.get(cid), (error) => isFailure(error, 'broken'))
+})
+
+test('what is at hand is proved, whole and in part: a flipped byte is not handed out, and `get` finds and deletes it', async () => {
+  const large = bytesOf(200_000, 9)
+  const of = cidOf(large)
+  const tier = scriptedTier('bucket')
+  let asked: unknown[] = []
+  const honest = proved(
+    {
+      ...tier,
+      atHand(_cid, options) {
+        asked.push(options?.part)
+        const held = tier.held.get(blockKey(of))
+        return held && { ...partOf(held, options?.part), size: held.byteLength }
+      },
+    },
+    { log: silentLog },
+  )
+  const flipped = (at: number) => Uint8Array.from(large, (byte, index) => (index === at ? byte ^ 1 : byte))
+  const hold = (bytes: Uint8Array) => tier.held.set(blockKey(of), bytes)
+  const part = { from: 70_000, to: 71_000 }
+  const read = () => honest.atHand?.(of, { part })?.bytes
+  hold(flipped(199_999))
+  assert.equal(read(), undefined, 'nothing is known of its chunks yet: all of it has to be right')
+  hold(large)
+  assert.deepEqual(honest.atHand?.(of)?.bytes, large)
+  assert.deepEqual(read(), large.subarray(70_000, 71_000))
+  asked = []
+  assert.deepEqual(read(), large.subarray(70_000, 71_000))
+  assert.deepEqual(asked, [{ from: 65_536, to: 81_920 }], 'no more is read than its chunks')
+  assert.deepEqual(honest.atHand?.(of, { part: { from: 199_000, to: 200_000 } })?.bytes, large.subarray(199_000))
+  for (const at of [70_500, 65_536, 81_919]) {
+    hold(flipped(at))
+    assert.equal(read(), undefined, `byte ${at}`)
+    assert.equal(honest.atHand?.(of), undefined)
+    hold(large)
+    assert.ok(read())
+  }
+  hold(large.subarray(0, 80_000))
+  assert.equal(read(), undefined, 'cut short')
+  hold(flipped(70_500))
+  assert.equal(await honest.get(of), undefined)
+  assert.equal(tier.held.size, 0)
+  assert.equal(honest.corrupt, 1)
 })

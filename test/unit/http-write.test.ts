@@ -46,6 +46,10 @@ const soon = async <T>(promise: Promise<T>): Promise<T> => {
   return Promise.race([promise, late]).finally(() => timer.abort())
 }
 
+const arrived = async (socket: Socket & { said: string }, bytes: number): Promise<void> => {
+  while (socket.said.length < bytes) await once(socket, 'data')
+}
+
 /** What writeAll makes of a source, and whether the client saw a whole answer. */
 async function writing(
   pieces: (response: ServerResponse) => AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
@@ -92,6 +96,27 @@ describe('writeAll', () => {
       assert.ok(body.length < size, body)
     })
   }
+
+  test('the memory of a piece is not touched any more when the next one is asked for', async () => {
+    const piece = Buffer.alloc(3_000_000)
+    const { outcome, socket } = await writing(
+      function* () {
+        for (let value = 1; value <= 4; value++) {
+          piece.fill(value)
+          yield piece
+        }
+      },
+      { size: 12_000_000 },
+    )
+    assert.equal(await outcome, 12_000_000)
+    await soon(arrived(socket, 12_000_000))
+    const body = Buffer.from(socket.said.slice(-12_000_000), 'latin1')
+    const wrong = [1, 2, 3, 4].filter((value, index) => {
+      const part = body.subarray(index * 3_000_000, (index + 1) * 3_000_000)
+      return !part.equals(Buffer.alloc(3_000_000, value))
+    })
+    assert.deepEqual(wrong, [])
+  })
 
   test('a client that reads nothing stops the source, and is cut off', async () => {
     let given = 0

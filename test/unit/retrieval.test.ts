@@ -70,6 +70,7 @@ function memoryStack(): TierStack & { readonly held: Map<string, Uint8Array> } {
     get: async (cid: CID) => held.get(blockKey(cid)),
     has: async (cid: CID) => held.has(blockKey(cid)),
     find: findFast,
+    atHand: () => undefined,
     findFast,
     slowLack: () => false,
     look: () => ({

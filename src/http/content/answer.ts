@@ -181,8 +181,8 @@ async function find(asked: Asked, path: ContentPath, negotiated: Negotiated): Pr
   const revision = exported.has(negotiated.as) ? deps.denyRevision() : undefined
   const wanted = { query: target.query, parameters: negotiated.parameters, revision }
   const { jsonRule, jsonMaxBytes, hot } = deps
-  const resolving = { range: bytesWanted(asked), ...format?.wants(wanted) }
-  const options = { jsonRule, jsonMaxBytes, wholeBytes: hot.maxItem, isPartial: isPartial(asked), signal }
+  const resolving = { range: bytesWanted(asked), lends: true, ...format?.wants(wanted) }
+  const options = { jsonRule, jsonMaxBytes, wholeBytes: hot.maxItem, isPartial: isPartial(asked), lends: true, signal }
   const { accept, host } = request.headers
   const web =
     deps.mode === 'web' && forBrowsers.has(negotiated.as)

@@ -17,6 +17,8 @@ export type BodyOptions = {
   readonly wholeBytes: number
   /** Only some of the bytes are wanted, or none (HEAD): no more are read than the type needs. */
   readonly isPartial: boolean
+  /** What is read may be lent: its reader asks for the next piece when the last one was sent, and calls `release`. */
+  readonly lends?: boolean
   readonly signal: AbortSignal
 }
 

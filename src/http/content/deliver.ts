@@ -13,8 +13,9 @@ import { corsHeaders, corsRequests } from '../wire/cors.ts'
 import type { Mode } from '../wire/problem.ts'
 import { HttpRefusal } from '../wire/refusal.ts'
 import type { RequestContext } from '../wire/request-context.ts'
+import { requestIdHeader } from '../wire/request-id.ts'
 import type { RequestTarget } from '../wire/request-target.ts'
-import { cutWhenStalled, writeAll } from '../wire/write.ts'
+import { cutWhenStalled, onceSent, writeAll } from '../wire/write.ts'
 import { rangeApplies } from './conditional.ts'
 import type { ContentPlace } from './content-place.ts'
 import { contentHeaders, disposition, headerSafe, programsOnly } from './headers.ts'
@@ -24,11 +25,13 @@ import type { Moved } from './web-body.ts'
 
 export type OutgoingAnswer = Pick<RequestContext, 'request' | 'response' | 'target'> & {
   readonly place: ContentPlace
-  readonly session: Session
+  readonly session: Pick<Session, 'begun'>
   readonly account: Account
   /** The epoch of the response cache when the request began. */
   readonly epoch: number
-  readonly roots: readonly CID[]
+  readonly roots: readonly (CID | string)[]
+  /** Where it is no header of the response yet: one header of its own makes Node treat all others one by one. */
+  readonly requestId?: string
   /** The URL that gives this representation without an Accept header (Content-Location). */
   readonly location?: string | undefined
   /** The status of an error page of a site (`_redirects`). */
@@ -77,10 +80,12 @@ export async function deliver(delivery: OutgoingAnswer, body: Representation): P
   headers.push(['Content-Length', String(to - from)])
   if (range) headers.push(['Content-Range', `bytes ${range.from}-${range.to}/${body.size}`])
   if (!range && status === 200 && body.whole && body.isPlain) keepReady(delivery, headers, body.whole, body.etag)
+  if (delivery.requestId !== undefined) headers.push([requestIdHeader, delivery.requestId])
   const code = range ? 206 : status
   if (request.method === 'HEAD') return void response.writeHead(code, headers.flat()).end()
   if (body.whole) {
     response.writeHead(code, headers.flat()).end(body.whole.subarray(from, to))
+    if (body.release) onceSent(response, body.release)
     return void cutWhenStalled(response, deps.stalledMs)
   }
   // Waits for the first piece before it sends headers: until then a failure can still be an error status.

@@ -1,6 +1,7 @@
 // The fast path: an answer from the response cache is written before Express sees the request. One look at the raw
 // headers decides whether the request wants anything but the plain answer; then Express gets it.
 import type { IncomingMessage, ServerResponse } from 'node:http'
+import { plainRequest } from '../lanes/plain-request.ts'
 import type { Limits } from '../limits.ts'
 import type { RequestIds } from '../wire/request-id.ts'
 import { cutWhenStalled } from '../wire/write.ts'
@@ -48,42 +49,12 @@ export function createFastPath({
       const key = keyOf(request)
       const answer = key === undefined ? undefined : hot.get(key)
       if (!answer) return false
-      const { rawHeaders } = request
-      let ifNoneMatch: string | undefined
-      let hosts = 0
-      for (let index = 0; index < rawHeaders.length; index += 2) {
-        const name = rawHeaders[index] as string
-        // Compares lengths first: most headers of most clients are none of these.
-        switch (name.length) {
-          case 4:
-            if (name.toLowerCase() === 'host') hosts++
-            break
-          case 5:
-            if (name.toLowerCase() === 'range') return false
-            break
-          case 6:
-            if (name.toLowerCase() === 'accept' && representation(rawHeaders[index + 1] as string) !== 'file')
-              return false
-            break
-          case 13: {
-            const lower = name.toLowerCase()
-            if (lower === 'if-none-match') ifNoneMatch = rawHeaders[index + 1]
-            else if (lower === 'cache-control' && (rawHeaders[index + 1] as string).includes('no-cache')) return false
-            break
-          }
-          case 14:
-            if (/^(content-length|service-worker)$/i.test(name)) return false
-            break
-          case 17:
-            if (name.toLowerCase() === 'transfer-encoding') return false
-            break
-        }
-      }
-      if (hosts !== 1 || limits?.refuses(request)) return false
+      const plain = plainRequest(request.rawHeaders, representation)
+      if (!plain || limits?.refuses(request)) return false
       hits++
       // Used at once: the next request reuses this list.
       const headers = answer.headersFor(requestIds.next(request))
-      if (ifNoneMatch !== undefined && matches(ifNoneMatch, answer.etag)) {
+      if (plain.ifNoneMatch !== undefined && matches(plain.ifNoneMatch, answer.etag)) {
         response.writeHead(304, notModified(headers))
         response.end()
         return true

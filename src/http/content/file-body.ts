@@ -32,8 +32,10 @@ export async function fileBody(
   const { jsonRule, jsonMaxBytes, isPartial, signal } = options
   const isSmall = size <= Math.max(options.wholeBytes, smallBytes)
   const read = (from: number, to: number) => readFile(session, entity, from, to)
-  const streamed = (type: string): Content => ({ type, size, ranges: true, read })
+  const lent = (from: number, to: number) => readFile(session, entity, from, to, options)
+  const streamed = (type: string): Content => ({ type, size, ranges: true, read: lent })
   const { byName, byBytes, otherwise } = typing
+  const whole = (bytes: Uint8Array, type: string): Content => ({ ...inMemory(bytes, type), release: entity.release })
   if (size === 0) return inMemory(new Uint8Array(), byName ?? byBytes(new Uint8Array(), 0))
   if (byName !== undefined && (isPartial || !isSmall)) return streamed(byName)
   const known = byName === undefined && typing.mayBeJson && size <= jsonMaxBytes ? jsonRule.known(cid) : false
@@ -47,8 +49,8 @@ export async function fileBody(
   if (known !== false && mayBeJson(start)) {
     const rest = isPartial && start.byteLength < size ? read(start.byteLength, size) : pieces
     if (isSmall) {
-      const whole = await joined(start, rest)
-      return inMemory(whole, (await jsonRule.judge(cid, [whole], { session, signal })) ? json : type)
+      const bytes = await joined(start, rest)
+      return whole(bytes, (await jsonRule.judge(cid, [bytes], { session, signal })) ? json : type)
     }
     // Reads the file once to judge it and again to send it: nothing of it is held in memory meanwhile.
     return streamed((await jsonRule.judge(cid, behind(start, rest), { session, signal })) ? json : type)
@@ -58,7 +60,7 @@ export async function fileBody(
     await pieces.return(undefined)
     return streamed(type)
   }
-  if (isSmall) return inMemory(await joined(start, pieces), type)
+  if (isSmall) return whole(await joined(start, pieces), type)
   // The bytes read to find the type are the beginning of the answer.
   return {
     ...streamed(type),

@@ -8,7 +8,7 @@ export type ContentHeaders = {
   readonly etag: string
   readonly type: string
   readonly path: string
-  readonly roots: readonly CID[]
+  readonly roots: readonly (CID | string)[]
   readonly cacheControl?: string
   readonly acceptsRanges: boolean
   readonly disposition?: string | undefined

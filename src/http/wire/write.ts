@@ -1,6 +1,7 @@
 // Writes to a client at the client's pace. A client that stops reading stops the upstreams behind it, and is cut off
 // after a while: an answer that it does not take still holds a connection.
 import type { ServerResponse } from 'node:http'
+import { setImmediate } from 'node:timers/promises'
 import type { Clock } from '../../core/clock.ts'
 import { cancelled, Failure } from '../../core/failure.ts'
 
@@ -14,8 +15,12 @@ export type WriteOptions = {
 // The stall clock runs for each slice: a slow line could not take a block of 2 MiB in time.
 const sliceBytes = 64 * 1024
 
+// A source that never waits would keep every other request waiting.
+const turnBytes = 1024 * 1024
+
 /**
- * Writes all pieces and ends the answer. Rejects when the source fails, does not keep its size, or the client leaves;
+ * Writes all pieces and ends the answer. Asks for a piece when the system has taken all of the one before, whose memory may
+ * be lent. Rejects when the source fails, does not keep its size, or the client leaves;
  * the caller resets the connection.
  */
 export async function writeAll(
@@ -25,29 +30,54 @@ export async function writeAll(
 ): Promise<number> {
   const { size } = options
   let written = 0
+  let sinceTurn = 0
   for await (const piece of pieces) {
     if (size !== undefined && written + piece.byteLength > size) throw notAsPromised(written + piece.byteLength, size)
     for (let at = 0; at < piece.byteLength; at += sliceBytes) {
       if (response.destroyed) throw cancelled()
-      if (!response.write(piece.subarray(at, at + sliceBytes))) await taken(response, 'drain', options)
+      const isLast = at + sliceBytes >= piece.byteLength
+      const taken = isLast ? writeLast(response, piece.subarray(at)) : undefined
+      const isFull = !taken && !response.write(piece.subarray(at, at + sliceBytes))
+      if ((taken || isFull) && response.writableLength > 0) {
+        await until(response, taken ?? 'drain', options)
+        sinceTurn = 0
+      }
     }
     written += piece.byteLength
+    sinceTurn += piece.byteLength
+    if (sinceTurn >= turnBytes) {
+      await setImmediate()
+      sinceTurn = 0
+    }
   }
   if (size !== undefined && written !== size) throw notAsPromised(written, size)
   if (response.destroyed) throw cancelled()
   response.end()
-  if (!response.writableFinished) await taken(response, 'finish', options)
+  if (!response.writableFinished) await until(response, 'finish', options)
   return written
 }
 
 const notAsPromised = (written: number, size: number): Failure =>
   new Failure('internal', `the body has ${written} bytes, and its Content-Length said ${size}`, { source: 'ours' })
 
-function taken(response: ServerResponse, event: 'drain' | 'finish', { stalledMs, clock }: WriteOptions): Promise<void> {
+/** Tells its listener, once there is one, that the system has taken the piece and all before it. */
+type Taken = { on?: () => void }
+
+function writeLast(response: ServerResponse, piece: Uint8Array): Taken {
+  const taken: Taken = {}
+  response.write(piece, () => taken.on?.())
+  return taken
+}
+
+function until(
+  response: ServerResponse,
+  what: 'drain' | 'finish' | Taken,
+  { stalledMs, clock }: WriteOptions,
+): Promise<void> {
   return new Promise((resolve, reject) => {
     const settle = (then: () => void) => {
       stop()
-      response.off(event, onTaken)
+      if (typeof what === 'string') response.off(what, onTaken)
       response.off('close', onClose)
       then()
     }
@@ -56,10 +86,17 @@ function taken(response: ServerResponse, event: 'drain' | 'finish', { stalledMs,
     const stop = clock.after(stalledMs, () =>
       settle(() => reject(new Failure('timeout', `the client read nothing for ${stalledMs} ms`, { source: 'client' }))),
     )
-    response.on(event, onTaken)
+    if (typeof what === 'string') response.on(what, onTaken)
+    else what.on = onTaken
     response.on('close', onClose)
     if (response.destroyed) onClose()
   })
+}
+
+/** Calls `release` when the system has taken the whole answer, which was ended; not at all where it never does. */
+export function onceSent(response: ServerResponse, release: () => void): void {
+  if (response.writableFinished) release()
+  else response.once('finish', release)
 }
 
 /**

@@ -2,16 +2,23 @@
 // ones for as long as that is worth waiting for.
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../../core/block.ts'
+import { codec } from '../../core/cid.ts'
 import { orAborted } from '../../core/deadline.ts'
+import { type AtHand, type AtHandOptions, partOf } from '../../core/disk/at-hand.ts'
 import type { InTurn } from './in-turn.ts'
-import type { Layers, TierHit } from './layers.ts'
+import type { Layer, Layers, TierHit } from './layers.ts'
 import type { Looks } from './looks.ts'
 
 /** At once, where all tiers in memory can be peeked into: a reader then has seen what was there in that very moment. */
 export type Found = TierHit | undefined | Promise<TierHit | undefined>
 
+/** A block, or a part of it, that was had at once. */
+export type HitAtHand = AtHand & { readonly tier: string; readonly isMemory: boolean }
+
 /** Each rejects only with the reason of `signal`. */
 export interface Finding {
+  /** Looks for it where it costs no wait. Undefined: it may be in a tier all the same. */
+  atHand(cid: CID, options?: AtHandOptions): HitAtHand | undefined
   /** Looks into memory only. */
   findFast(cid: CID, signal?: AbortSignal): Found
   /** Whether each slow tier surely lacks it, known without a look. Then this counts as a miss of each. */
@@ -20,7 +27,7 @@ export interface Finding {
   has(cid: CID, signal?: AbortSignal): Promise<boolean>
 }
 
-export function createFinding({ fast, slow, filled, ask, hit }: Layers, looks: Looks): Finding {
+export function createFinding({ fast, slow, filled, ask, hit, outage }: Layers, looks: Looks): Finding {
   const canPeek = fast.every(({ tier }) => tier.peek)
 
   function findFast(cid: CID, signal?: AbortSignal): Found {
@@ -59,6 +66,36 @@ export function createFinding({ fast, slow, filled, ask, hit }: Layers, looks: L
     return true
   }
 
+  function atHand(cid: CID, options?: AtHandOptions): HitAtHand | undefined {
+    for (const layer of fast) {
+      const bytes = layer.tier.peek?.(cid)
+      if (bytes) return noted(layer, partOf(bytes, options?.part))
+    }
+    const key = filled.length > 0 ? blockKey(cid) : ''
+    for (const layer of filled) {
+      const bytes = layer.writeBehind.waiting(key)
+      if (bytes) return noted(layer, partOf(bytes, options?.part))
+    }
+    for (const layer of slow) {
+      const held = layer.tier.atHand?.(cid, options)
+      if (!held) continue
+      for (const before of fast) before.misses++
+      if (cid.code !== codec.raw && !options?.part) bringToMemory(cid, held.bytes)
+      return noted(layer, held)
+    }
+    return undefined
+  }
+
+  const noted = (layer: Layer, held: AtHand): HitAtHand => {
+    layer.hits++
+    return { ...held, tier: layer.tier.name, isMemory: !layer.writeBehind }
+  }
+
+  /** What links to other blocks is read by each reader of them. A leaf is at hand for a hash of it, and has no need of memory. */
+  function bringToMemory(cid: CID, bytes: Uint8Array): void {
+    for (const layer of fast) layer.tier.put(cid, bytes).catch((error: unknown) => outage(layer, error))
+  }
+
   async function find(cid: CID, signal?: AbortSignal): Promise<TierHit | undefined> {
     const near: TierHit | undefined = await findFast(cid, signal)
     if (near || slow.length === 0) return near
@@ -91,5 +128,5 @@ export function createFinding({ fast, slow, filled, ask, hit }: Layers, looks: L
     }
   }
 
-  return { findFast, slowLack, find, has }
+  return { atHand, findFast, slowLack, find, has }
 }

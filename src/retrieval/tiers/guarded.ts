@@ -43,7 +43,7 @@ const isSomething = (bytes: Uint8Array | undefined): boolean => bytes !== undefi
 
 export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
   const { clock, log, failures, firstMs } = options
-  const { records } = tier
+  const { records, atHand } = tier
   const deadlineMs = options.deadlineMs ?? tier.deadlineMs ?? usualDeadlineMs
   const writeDeadlineMs = options.writeDeadlineMs ?? deadlineMs * writesTake
   const breaker = {
@@ -77,6 +77,7 @@ export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
     traits: tier.traits,
     deadlineMs,
     get: (cid, signal, call) => reads.run(signal, call, (own, begun) => tier.get(cid, own, { begun }), hadIt),
+    ...(atHand && { atHand: (cid, how) => (reads.isOpen ? undefined : atHand(cid, how)) }),
     put: (cid, bytes, signal, call) => writes.run(signal, call, (own, begun) => tier.put(cid, bytes, own, { begun })),
     has: (cid, signal, call) => reads.run(signal, call, (own, begun) => tier.has(cid, own, { begun })),
     delete: (cid, signal, call) => writes.run(signal, call, (own, begun) => tier.delete(cid, own, { begun })),

@@ -5,15 +5,17 @@ import type { CID } from 'multiformats/cid'
 import type { Tier } from '../../../backends/tiers/contract.ts'
 import { type Clock, systemClock } from '../../core/clock.ts'
 import { orAborted } from '../../core/deadline.ts'
+import type { AtHandOptions } from '../../core/disk/at-hand.ts'
 import type { Failure } from '../../core/failure.ts'
 import { type Log, silentLog } from '../../core/log.ts'
 import type { FillStats } from './filling/write-behind.ts'
-import { createFinding, type Found } from './finding.ts'
+import { createFinding, type Found, type HitAtHand } from './finding.ts'
 import type { Layer } from './layer.ts'
 import { createLayers, type TierHit } from './layers.ts'
 import { createLooks, type Look } from './looks.ts'
 import { createStoring, type TierFailure } from './storing.ts'
 
+export type { HitAtHand } from './finding.ts'
 export type { TierHit } from './layers.ts'
 export type { Look } from './looks.ts'
 export type { TierFailure } from './storing.ts'
@@ -26,7 +28,9 @@ export type TierStats = FillStats & {
   readonly outages: number
 }
 
-export type TierStack = Tier & {
+export type TierStack = Omit<Tier, 'atHand'> & {
+  /** Looks where it costs no wait: in memory, in what waits to be written, in files that are in the page cache. */
+  atHand(cid: CID, options?: AtHandOptions): HitAtHand | undefined
   /** Looks into memory only, at once where all of it can be peeked into. Fails only with the reason of `signal`. */
   findFast(cid: CID, signal?: AbortSignal): Found
   /** Whether each slow tier surely lacks it, known without a look. Then this counts as a miss of each. */
@@ -129,6 +133,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
       shared: tiers.some(({ traits }) => traits.shared),
       trusted: tiers.every(({ traits }) => traits.trusted),
     },
+    atHand: finding.atHand,
     findFast: finding.findFast,
     slowLack: finding.slowLack,
     look: (cid) => looks.join(cid),

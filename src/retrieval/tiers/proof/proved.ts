@@ -1,10 +1,12 @@
 // Wraps a tier that other programs may write to: every block read from it is hashed. Bytes that do not match their CID are a
 // miss, and are deleted before the miss is reported, so that the right ones can replace them.
 import type { CID } from 'multiformats/cid'
-import type { Call, Tier } from '../../../backends/tiers/contract.ts'
-import { blockKey, proves } from '../../core/block.ts'
-import { orAborted } from '../../core/deadline.ts'
-import type { Log } from '../../core/log.ts'
+import type { Call, Tier } from '../../../../backends/tiers/contract.ts'
+import { blockKey, proves } from '../../../core/block.ts'
+import { orAborted } from '../../../core/deadline.ts'
+import type { AtHand, AtHandOptions, Part } from '../../../core/disk/at-hand.ts'
+import type { Log } from '../../../core/log.ts'
+import { createChunkProofs } from './chunk-proofs.ts'
 
 export type ProvedTier = Tier & {
   /** Blocks that were not what their key says. */
@@ -17,6 +19,7 @@ export type ProvedOptions = {
 }
 
 export function proved(tier: Tier, { log, onCorrupt }: ProvedOptions): ProvedTier {
+  const proofs = createChunkProofs()
   let corrupt = 0
   // What a read under way finds corrupt is deleted, and must not take with it what is written meanwhile.
   const reading = new Map<string, Promise<unknown>>()
@@ -55,12 +58,40 @@ export function proved(tier: Tier, { log, onCorrupt }: ProvedOptions): ProvedTie
     return undefined
   }
 
+  /** What does not match is left to `get`, which reads it again, and deletes and counts what is corrupt. */
+  function wholeAtHand(cid: CID, options: AtHandOptions | undefined): AtHand | undefined {
+    const held = tier.atHand?.(cid, options)
+    if (!held || proves(cid, held.bytes)) return held
+    held.release?.()
+    return undefined
+  }
+
+  function partAtHand(cid: CID, part: Part, lends: boolean | undefined): AtHand | undefined {
+    const key = blockKey(cid)
+    const chunks = proofs.around(key, part)
+    const held = chunks ? tier.atHand?.(cid, { part: chunks, lends }) : wholeAtHand(cid, { lends })
+    if (!held) return undefined
+    if (chunks && !proofs.prove(key, held.bytes, chunks.from, held.size)) {
+      proofs.forget(key)
+      held.release?.()
+      return undefined
+    }
+    // For most of a block once, its chunks would cost as much as the block.
+    if (!chunks && part.to - part.from <= held.size / 2) proofs.learn(key, held.bytes)
+    const start = part.from - (chunks?.from ?? 0)
+    return { ...held, bytes: held.bytes.subarray(start, start + part.to - part.from) }
+  }
+
   return {
     name: tier.name,
     traits: { ...tier.traits, trusted: true },
     ...(tier.deadlineMs !== undefined && { deadlineMs: tier.deadlineMs }),
     ...(tier.announces !== undefined && { announces: tier.announces }),
     get: (cid, signal, call) => noted(blockKey(cid), read(cid, signal, call)),
+    ...(tier.atHand && {
+      atHand: (cid, options) =>
+        options?.part ? partAtHand(cid, options.part, options.lends) : wholeAtHand(cid, options),
+    }),
     async put(cid, bytes, signal, call) {
       await orAborted(signal, Promise.resolve(reading.get(blockKey(cid))))
       return tier.put(cid, bytes, signal, call)

@@ -1,0 +1,44 @@
+// Buffers that are used again. A new one of 1 MiB costs more than to read a file into it: the system hands out its pages one
+// by one, and the collector takes them back.
+
+/** Memory that is lent. A reader that never gives it back costs a new buffer, and nothing else. */
+export type Lent = {
+  readonly bytes: Buffer
+  /** The reader, and everything it passed the bytes on to, is done with them. */
+  readonly release: () => void
+}
+
+export interface Buffers {
+  lend(bytes: number): Lent
+}
+
+const leastBytes = 4096
+
+/** Keeps at most so many bytes of buffers that no reader has. */
+export function createBuffers(mostIdleBytes: number): Buffers {
+  // By their size, a power of two.
+  const idle = new Map<number, Buffer[]>()
+  let idleBytes = 0
+
+  return {
+    lend(bytes) {
+      const size = 2 ** Math.ceil(Math.log2(Math.max(leastBytes, bytes)))
+      let free = idle.get(size)
+      if (!free) idle.set(size, (free = []))
+      const known = free.pop()
+      if (known) idleBytes -= size
+      const whole = known ?? Buffer.allocUnsafeSlow(size)
+      let isLent = true
+      return {
+        bytes: whole.subarray(0, bytes),
+        release() {
+          if (!isLent) return
+          isLent = false
+          if (idleBytes + size > mostIdleBytes) return
+          idleBytes += size
+          free.push(whole)
+        },
+      }
+    },
+  }
+}

@@ -1,0 +1,107 @@
+// A lane for the plain GET of a leaf that is at hand: in `api` mode its answer follows from its CID and its bytes alone, so that it
+// needs no session, no router and no promise. It asks the limits and the denylists as the others do, and leaves to them
+// whatever is not as plain as that.
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { CID } from 'multiformats/cid'
+import { mayBeJson } from '../../content/json.ts'
+import { parseLeaf } from '../../core/cid.ts'
+import type { AtHandOptions } from '../../core/disk/at-hand.ts'
+import { createAccount } from '../../observe/account.ts'
+import type { HitAtHand } from '../../retrieval/tiers/stack.ts'
+import type { AnswerDeps } from '../content/answer.ts'
+import { sharedPlace } from '../content/content-place.ts'
+import { deliver } from '../content/deliver.ts'
+import { inMemory, json, octets } from '../content/file-body.ts'
+import { createAccepts } from '../content/negotiate.ts'
+import type { Limits } from '../limits.ts'
+import { type RequestIds, requestIdHeader } from '../wire/request-id.ts'
+import { plainRequest } from './plain-request.ts'
+
+export interface LeafLane {
+  /** True: answered. */
+  take(request: IncomingMessage, response: ServerResponse): boolean
+}
+
+export type LeafLaneDeps = Pick<
+  AnswerDeps,
+  'hot' | 'tiers' | 'clock' | 'mode' | 'jsonMaxBytes' | 'jsonRule' | 'stalledMs' | 'onEnd' | 'respond'
+> & {
+  readonly atHand: (cid: CID, options: AtHandOptions) => HitAtHand | undefined
+  /** Throws for what the operator denies. */
+  readonly visit: (cid: CID, rest: readonly string[]) => void
+  readonly limits: Limits
+  readonly requestIds: RequestIds
+  readonly keyOf: (request: IncomingMessage) => string | undefined
+}
+
+type Leaf = { readonly text: string; readonly type: string; readonly held: HitAtHand }
+
+const prefix = '/ipfs/'
+const lent: AtHandOptions = { lends: true }
+
+export function createLeafLane(deps: LeafLaneDeps): LeafLane {
+  const { hot, limits, requestIds, jsonRule, respond } = deps
+  const representation = createAccepts()
+  const query = new URLSearchParams()
+  const session = { begun() {} }
+
+  /** Undefined: the request is answered as any other one. */
+  function find({ url = '', rawHeaders }: IncomingMessage): Leaf | undefined {
+    if (!url.startsWith(prefix)) return undefined
+    const text = url.slice(prefix.length)
+    const cid = parseLeaf(text)
+    const plain = cid && plainRequest(rawHeaders, representation)
+    if (!plain || plain.ifNoneMatch !== undefined) return undefined
+    try {
+      deps.visit(cid, [])
+    } catch {
+      return undefined
+    }
+    const held = deps.atHand(cid, lent)
+    const type = held && typeOf(cid, held.bytes)
+    if (held && type !== undefined) return { text, type, held }
+    held?.release?.()
+    return undefined
+  }
+
+  /** Undefined: that has to be found out. */
+  function typeOf(cid: CID, bytes: Uint8Array): string | undefined {
+    if (bytes.byteLength > deps.jsonMaxBytes || !mayBeJson(bytes)) return octets
+    const isJson = jsonRule.known(cid)
+    return isJson === undefined ? undefined : isJson ? json : octets
+  }
+
+  return {
+    take(request, response) {
+      const { url, method } = request
+      if (method !== 'GET' || deps.mode !== 'api' || deps.keyOf(request) !== url) return false
+      const found = find(request)
+      if (!found || url === undefined) return false
+      const { text, type, held } = found
+      const requestId = requestIds.next(request)
+      const refused = limits.enter(request, response)
+      if (refused) {
+        held.release?.()
+        response.setHeader(requestIdHeader, requestId)
+        respond.failed(request, response, refused)
+        return true
+      }
+      const account = createAccount(deps.tiers)
+      account.tierHit(held.tier)
+      const target = { path: url, query, search: '' }
+      const place = sharedPlace(target, '', url)
+      if (!place) return false
+      const body = {
+        ...inMemory(held.bytes, type),
+        etag: `"${text}"`,
+        isPlain: true,
+        release: held.release,
+      }
+      const about = { request, response, target, place, account, roots: [text], epoch: hot.epoch, requestId }
+      deliver({ ...about, session, deps }, body)
+        .catch((error: unknown) => respond.failed(request, response, error, { account }))
+        .finally(() => deps.onEnd(response, account))
+      return true
+    },
+  }
+}

@@ -1,0 +1,42 @@
+// Whether a GET asks for nothing but the plain answer: one look at its raw headers, before anything else of it is read.
+import type { FormatChoice } from '../content/negotiate.ts'
+
+export type PlainRequest = { readonly ifNoneMatch: string | undefined }
+
+/** Undefined: it asks for another answer, or has what only a whole reading may accept. */
+export function plainRequest(
+  rawHeaders: readonly string[],
+  representation: (accept: string) => FormatChoice,
+): PlainRequest | undefined {
+  let ifNoneMatch: string | undefined
+  let hosts = 0
+  for (let index = 0; index < rawHeaders.length; index += 2) {
+    const name = rawHeaders[index] as string
+    // Compares lengths first: most headers of most clients are none of these.
+    switch (name.length) {
+      case 4:
+        if (name.toLowerCase() === 'host') hosts++
+        break
+      case 5:
+        if (name.toLowerCase() === 'range') return undefined
+        break
+      case 6:
+        if (name.toLowerCase() === 'accept' && representation(rawHeaders[index + 1] as string) !== 'file')
+          return undefined
+        break
+      case 13: {
+        const lower = name.toLowerCase()
+        if (lower === 'if-none-match') ifNoneMatch = rawHeaders[index + 1]
+        else if (lower === 'cache-control' && (rawHeaders[index + 1] as string).includes('no-cache')) return undefined
+        break
+      }
+      case 14:
+        if (/^(content-length|service-worker)$/i.test(name)) return undefined
+        break
+      case 17:
+        if (name.toLowerCase() === 'transfer-encoding') return undefined
+        break
+    }
+  }
+  return hosts === 1 ? { ifNoneMatch } : undefined
+}
