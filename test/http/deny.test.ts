@@ -161,7 +161,7 @@ describe('denied content', () => {
   test('is denied as soon as a list says so, though it is hot or at hand', async () => {
     const { cid } = all.files.hello
     const leaf = await addFile(all.blocks, noise(2000, 5), 'v1')
-    await start('# nothing yet', { cache: { hot: { maxItem: 1000 } } })
+    await start('# nothing yet', { cache: { hot: { maxItem: '1KiB' } } })
     for (let turn = 0; turn < 2; turn++) assert.equal((await get(`/ipfs/${leaf.cid}`)).status, 200)
     for (let turn = 0; turn < 2; turn++) assert.equal((await get(`/ipfs/${cid}`)).status, 200)
     assert.match(String((await get(`/ipfs/${cid}`)).headers['cache-status']), /hot/)

@@ -7,6 +7,7 @@ import { base32 } from 'multiformats/bases/base32'
 import { CID } from 'multiformats/cid'
 import { create } from 'multiformats/hashes/digest'
 import { blockKey } from '../../src/core/block.ts'
+import { parseCid, parseLeaf } from '../../src/core/cid.ts'
 import { noise } from '../support/fixtures.ts'
 
 const cidOf = (digest: Uint8Array): CID => CID.createV1(0x55, create(0x12, digest))
@@ -34,4 +35,28 @@ test('a key takes hardly more memory than its letters', () => {
   const each = (process.memoryUsage().heapUsed - before) / most
   assert.equal(keys.size, most)
   assert.ok(each < 300, `${each.toFixed(0)} bytes a key`)
+})
+
+test('the quick way to read the CID of a leaf knows what the other one knows, and nothing else', () => {
+  for (let seed = 0; seed < 200; seed++) {
+    const text = cidOf(noise(32, seed)).toString()
+    const [quick, usual] = [parseLeaf(text), parseCid(text)]
+    assert.ok(quick && usual?.equals(quick))
+    assert.deepEqual([quick.toString(), blockKey(quick)], [text, blockKey(usual as CID)])
+    for (const other of [
+      text.slice(0, -1),
+      `${text}a`,
+      text.toUpperCase(),
+      text.replace(/.$/, '1'),
+      `${text.slice(0, 30)}é${text.slice(31)}`,
+    ])
+      assert.equal(parseLeaf(other), undefined, other)
+    // The last letter holds two bits that mean nothing: they have one spelling.
+    const last = 'abcdefghijklmnopqrstuvwxyz234567'.indexOf(text.slice(-1))
+    const odd = text.slice(0, -1) + 'abcdefghijklmnopqrstuvwxyz234567'[last | 1]
+    assert.equal(parseLeaf(odd), undefined)
+    assert.equal(parseCid(odd), undefined)
+  }
+  for (const cid of [CID.createV1(0x70, create(0x12, noise(32, 1))), CID.createV1(0x55, create(0x13, noise(64, 1)))])
+    assert.equal(parseLeaf(cid.toString()), undefined)
 })
