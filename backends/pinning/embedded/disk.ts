@@ -3,7 +3,7 @@
 import { randomBytes } from 'node:crypto'
 import { link, readdir, rename, rm } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
-import { isGone, makeFolder, syncFolder, writeSynced } from '../../../src/core/files.ts'
+import { codeOf, isGone, makeFolder, syncFolder, writeSynced } from '../../../src/core/files.ts'
 
 export interface Disk {
   /** Makes a folder that lasts. */
@@ -45,19 +45,32 @@ export function createDisk(root: string): Disk {
       await make(beside)
       await folder(dirname(file))
       await rename(beside, file)
-    } finally {
-      // Renaming a name of a file over another name of it does nothing, and leaves both.
+    } catch (error) {
       await rm(beside, { force: true }).catch(() => {})
+      throw error
     }
   }
 
-  async function placeAnyhow(file: string, make: (beside: string) => Promise<void>): Promise<void> {
+  async function placeLink(source: string, file: string): Promise<void> {
+    await folder(dirname(file))
     try {
-      await place(file, make)
+      await link(source, file)
+    } catch (error) {
+      if (codeOf(error) !== 'EEXIST') throw error
+      let name = ''
+      await place(file, (beside) => link(source, (name = beside)))
+      // Renaming a name of a file over another name of it does nothing, and leaves both.
+      await rm(name, { force: true })
+    }
+  }
+
+  async function againIfGone(work: () => Promise<void>): Promise<void> {
+    try {
+      await work()
     } catch (error) {
       if (!isGone(error)) throw error
       made.clear()
-      await place(file, make)
+      await work()
     }
   }
 
@@ -93,7 +106,7 @@ export function createDisk(root: string): Disk {
       return tidied
     },
     sync,
-    write: (file, bytes) => placeAnyhow(file, (beside) => writeSynced(beside, bytes)),
-    link: (source, file) => placeAnyhow(file, (beside) => link(source, beside)),
+    write: (file, bytes) => againIfGone(() => place(file, (beside) => writeSynced(beside, bytes))),
+    link: (source, file) => againIfGone(() => placeLink(source, file)),
   }
 }

@@ -100,6 +100,7 @@ export async function receive<T>(
       if (dataBytes > options.maxBytes) throw tooLarge(options.maxBytes)
       decode(decoder, piece)
       yield piece
+      giveBack(piece)
     }
     stop.signal.throwIfAborted()
     decode(decoder)
@@ -234,6 +235,15 @@ function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOpt
     request.off('error', onGone)
     request.pause()
   }
+}
+
+/**
+ * Frees what arrived as soon as it was copied into a block. Otherwise it lies there until V8 looks at the whole heap, which it
+ * does the more often the more such memory there is: half of the processor time of a large upload. Only a piece that is all of
+ * its buffer: no other part of the body lies in that.
+ */
+function giveBack({ buffer, byteLength }: Uint8Array): void {
+  if (buffer instanceof ArrayBuffer && buffer.byteLength === byteLength) buffer.transfer(0)
 }
 
 function decode(decoder: TextDecoder | undefined, piece?: Uint8Array): void {
