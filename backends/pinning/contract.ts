@@ -58,9 +58,9 @@ export interface Upload {
   blocks(signal: AbortSignal): AsyncIterable<Block>
   /**
    * Where every block already lies as a file of this machine, whole and on the platter, by block key: a local provider links
-   * them instead of writing them again. Absent: nowhere. The files go when the upload does; a link to one stays.
+   * them instead of writing them again. Absent or undefined: nowhere. The files go when the upload does; a link to one stays.
    */
-  files?(): Promise<readonly BlockFile[]>
+  files?(): Promise<readonly BlockFile[] | undefined>
   /** Its blocks, each once, where that is known without reading it. */
   readonly cids?: readonly CID[] | undefined
 }

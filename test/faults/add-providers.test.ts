@@ -496,7 +496,7 @@ describe('an upload still arriving when the gateway closes', () => {
       }
       const answer = post(`${adding.url}/add`, slowly())
       const spools = () => readdir(join(adding.data, 'uploads')).catch(() => [])
-      await until(async () => (await spools()).length === 1)
+      await until(() => adding.uploads.admission.bytes > 0)
       await adding.uploads.close()
       const { status, headers } = await answer
       goOn.resolve()

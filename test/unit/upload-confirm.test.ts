@@ -34,7 +34,14 @@ function stage(lying: readonly JournalEntry[]) {
     finish: ({ id }) => wait(`finish ${id}`),
   }
   const upload = { cid, profile: 'unixfs-v1-2025', bytes: 1, carBytes: 100 }
-  const spools = { open: () => upload, drop: async () => {}, offer: async () => {}, sweep: async () => {} }
+  const spools = {
+    open: () => upload,
+    drop: async () => {},
+    persist: async () => {},
+    isHere: async () => true,
+    offer: async () => {},
+    sweep: async () => {},
+  }
   const confirmation = createConfirmation({
     providers: [scriptedProvider('kubo', 'dead')],
     stores: [],

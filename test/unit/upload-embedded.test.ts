@@ -88,7 +88,7 @@ describe('the embedded store', () => {
       {},
       { name: 'local', userAgent: 'test', data, folders: createDataFolders(), log: silentLog, clock },
     )
-    const upload = await uploadOf(randomBytes(100))
+    const upload = await uploadOf(randomBytes(100_000))
     assert.equal(await pins.store.get(upload.cid), undefined)
     const [file] = (await upload.files?.()) ?? []
     assert.ok(file)
@@ -100,12 +100,34 @@ describe('the embedded store', () => {
   })
 
   it('writes nothing twice where it can link', async () => {
-    const upload = await uploadOf(randomBytes(100))
+    const upload = await uploadOf(randomBytes(100_000))
     await store.pin(upload, never)
     assert.equal((await stat(fileOf(blockKey(upload.cid)))).nlink, 2)
     assert.deepEqual(await below(join(data, 'pins', 'tmp')), [])
     await store.pin(upload, never)
     assert.deepEqual(await below(join(data, 'pins', 'tmp')), [], 'a name over a name of the same file leaves none')
+  })
+
+  it('takes a small upload from memory, whose spool reaches the disk before it is accepted only', async () => {
+    const spools = createSpools(data)
+    const spool = await spools.begin()
+    const bytes = randomBytes(1000)
+    const source = (async function* () {
+      yield bytes
+    })()
+    const { cid } = await importFile(source, shapes['unixfs-v1-2025'], spool.put)
+    const upload = await spool.finish(cid, 'unixfs-v1-2025', bytes.byteLength)
+    await store.pin(upload, never)
+    assert.ok(Buffer.from((await store.store.get(cid)) as Uint8Array).equals(bytes))
+    assert.deepEqual(await below(join(data, 'uploads')), [])
+    assert.equal(await spools.isHere(spool.id), true)
+    await spools.persist(spool.id)
+    const { carBytes, profile } = upload
+    const again = createSpools(data).open({ id: spool.id, cid, profile, bytes: bytes.byteLength, carBytes })
+    for await (const block of again.blocks(never)) assert.ok(Buffer.from(block.bytes).equals(bytes))
+    await spools.drop(spool.id)
+    assert.deepEqual(await below(join(data, 'uploads')), [])
+    assert.equal(await spools.isHere(spool.id), false)
   })
 
   it('frees on unpin what no other pin needs', async () => {

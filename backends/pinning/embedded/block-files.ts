@@ -18,7 +18,8 @@ export interface BlockFiles {
    * that this process hashed and wrote just now.
    */
   linkAll(files: readonly BlockFile[], keys: LinkedKeys, signal: AbortSignal): Promise<boolean>
-  writeAll(upload: Upload, keys: Set<string>, signal: AbortSignal): Promise<void>
+  /** `proved` gets what was hashed and written here, and what was there already and whole. */
+  writeAll(upload: Upload, keys: LinkedKeys, signal: AbortSignal): Promise<void>
   /** Whether each of them, read from where it is kept, is what its name says. */
   areWhole(keys: ReadonlySet<string>, signal: AbortSignal): Promise<boolean>
 }
@@ -67,7 +68,7 @@ export function createBlockFiles(blocks: string, disk: Disk, shards: Pick<Shards
     return size === written.bytes && mtimeMs === written.mtimeMs
   }
 
-  async function writeAll(upload: Upload, keys: Set<string>, signal: AbortSignal): Promise<void> {
+  async function writeAll(upload: Upload, keys: LinkedKeys, signal: AbortSignal): Promise<void> {
     const writing = new Set<Promise<void>>()
     const done = new Set<string>()
     try {
@@ -76,8 +77,8 @@ export function createBlockFiles(blocks: string, disk: Disk, shards: Pick<Shards
         const key = blockKey(block.cid)
         if (isIdentity(block.cid) || done.has(key)) continue
         done.add(key)
-        keys.add(key)
-        const write = placed(key, block).finally(() => writing.delete(write))
+        keys.all.add(key)
+        const write = placed(key, block, keys).finally(() => writing.delete(write))
         writing.add(write)
         write.catch(() => {})
         if (writing.size >= atOnce) await Promise.race(writing)
@@ -87,10 +88,14 @@ export function createBlockFiles(blocks: string, disk: Disk, shards: Pick<Shards
     }
   }
 
-  async function placed(key: string, { cid, bytes }: Block): Promise<void> {
+  async function placed(key: string, { cid, bytes }: Block, { proved }: LinkedKeys): Promise<void> {
     shards.add(shardOf(key))
     const there = await read(key)
-    if (!there || !proves(cid, there)) await disk.write(fileOf(key), bytes)
+    if (!there || !proves(cid, there)) {
+      if (!proves(cid, bytes)) return
+      await disk.write(fileOf(key), bytes)
+    }
+    proved.add(key)
   }
 
   async function areWhole(keys: ReadonlySet<string>, signal: AbortSignal): Promise<boolean> {

@@ -52,11 +52,13 @@ export function createEmbedded(settings: Options, { name, data, folders, clock }
   async function keep(upload: Upload, signal: AbortSignal, keys: Set<string>): Promise<CID> {
     const files = await upload.files?.()
     const proved = new Set<string>()
-    const isLinked = files !== undefined && (await linkAll(files, { all: keys, proved }, signal))
+    const linked = { all: keys, proved }
+    const areAllWhole = () => areWhole(new Set([...keys].filter((key) => !proved.has(key))), signal)
+    const isLinked = files !== undefined && (await linkAll(files, linked, signal))
     // A linked file may have rotted.
-    if (!isLinked || !(await areWhole(new Set([...keys].filter((key) => !proved.has(key))), signal))) {
-      await writeAll(upload, keys, signal)
-      if (!(await areWhole(keys, signal))) throw unlike(name, root)
+    if (!isLinked || !(await areAllWhole())) {
+      await writeAll(upload, linked, signal)
+      if (!(await areAllWhole())) throw unlike(name, root)
     }
     await Promise.all([...new Set([...keys].map(shardOf))].map(disk.sync))
     signal.throwIfAborted()

@@ -27,6 +27,8 @@ export interface Cleanup {
   /** Serves it from its spool, unless a local provider holds it. */
   offer(delivery: Delivery): Promise<void>
   isHeldHere(delivery: Delivery): boolean
+  /** Its blocks are on the disk when this resolves: a crash from now on loses none. */
+  persist(delivery: Delivery): Promise<void>
   /** Its blocks, from its spool or the local stores. */
   blocks(delivery: Delivery, signal: AbortSignal): AsyncIterable<Block>
   /** Drops its spool if a local provider holds it. */
@@ -46,6 +48,8 @@ export function createCleanup(options: CleanupOptions): Cleanup {
   const offer = async (delivery: Delivery): Promise<void> => {
     if (!isHeldHere(delivery)) await spools.offer(delivery.entry.id)
   }
+
+  const persist = (delivery: Delivery): Promise<void> => spools.persist(delivery.entry.id)
 
   const shed = async (delivery: Delivery): Promise<void> => {
     if (isHeldHere(delivery)) await spools.drop(delivery.entry.id)
@@ -100,5 +104,5 @@ export function createCleanup(options: CleanupOptions): Cleanup {
 
   const blocks = ({ entry }: Delivery, signal: AbortSignal) => spools.open(recordOf(entry), stores).blocks(signal)
 
-  return { offer, isHeldHere, blocks, shed, heldLocally, undo, end }
+  return { offer, persist, isHeldHere, blocks, shed, heldLocally, undo, end }
 }

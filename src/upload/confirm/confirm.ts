@@ -53,7 +53,7 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
   const { mostOwed: most, mostOwedBytes: mostBytes } = options
   const owed = createOwed({ retrieval, clock, log, random, closing, track, most, mostBytes })
   const deliveries = createDeliveries({ ...options, quorum, owed, random, closing, track })
-  const { join, takeUp } = createJoining({ ...options, deliveries, quorum, closing, track })
+  const { join, takeUp, isLost } = createJoining({ ...options, deliveries, quorum, closing, track })
   const { all: onTheirWay, behind } = deliveries
 
   const said =
@@ -91,7 +91,12 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
         await spools.sweep(loaded.ids)
         return loaded.entries
       })
-      const takenUp = entries.map((entry) => ({ isAccepted: entry.accepted, done: takeUp(entry) }))
+      const lost = new Set<JournalEntry>()
+      for (const entry of entries) if (await isLost(entry)) lost.add(entry)
+      const letGo = (entry: JournalEntry) => track(journal.remove(entry)).catch(said('journal.remove', entry))
+      const takenUp = entries.map((entry) => {
+        return { isAccepted: entry.accepted, done: lost.has(entry) ? letGo(entry) : takeUp(entry) }
+      })
       // Readers wait only for accepted uploads: the clients of the others got no 200.
       await Promise.all(takenUp.filter(({ isAccepted }) => isAccepted).map(({ done }) => done))
     },

@@ -60,7 +60,10 @@ export function createConfirming(options: ConfirmingOptions): Confirming {
     delivery.change({ owed })
     // If all have it, only its final record is written: there would be nothing to resume after a crash.
     const isEverywhere = quorum.holders(delivery.entry).length === providers.length && owed.length === 0
-    if (!isEverywhere) await delivery.write()
+    if (!isEverywhere) {
+      await cleanup.persist(delivery)
+      await delivery.write()
+    }
     delivery.happened('written')
   }
 

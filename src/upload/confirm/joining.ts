@@ -4,7 +4,7 @@ import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
 import type { Claims } from '../claims.ts'
 import { diskFailure } from '../failures.ts'
-import { type Journal, type JournalEntry, nameOf, recordOf } from '../spool/journal.ts'
+import { cidOf, type Journal, type JournalEntry, nameOf, recordOf } from '../spool/journal.ts'
 import type { Spools } from '../spool/spool.ts'
 import type { SpooledUpload } from './behind.ts'
 import { OtherFailed } from './confirming.ts'
@@ -34,6 +34,8 @@ export interface Joining {
   join(spooled: SpooledUpload, others: Companions): Joined
   /** Resumes an upload that another process, or the gateway before this one, left. */
   takeUp(entry: JournalEntry): Promise<void>
+  /** A small upload that was in memory when the last process died, that no store has, and that no client was told of. */
+  isLost(entry: JournalEntry): Promise<boolean>
 }
 
 export function createJoining(options: JoiningOptions): Joining {
@@ -81,6 +83,7 @@ export function createJoining(options: JoiningOptions): Joining {
     const entry = { ...old.entry, id }
     claims.begin(id)
     try {
+      await spools.persist(id)
       await journal.write(entry)
     } catch (error) {
       claims.end(id)
@@ -97,17 +100,25 @@ export function createJoining(options: JoiningOptions): Joining {
     return delivery
   }
 
+  async function isLost(entry: JournalEntry): Promise<boolean> {
+    if (entry.accepted || (await spools.isHere(entry.id))) return false
+    const found = await Promise.all(stores.map((store) => store.has(cidOf(entry)).catch(() => true)))
+    return !found.includes(true)
+  }
+
   return {
     join,
+    isLost,
     takeUp(entry) {
       const goesOn = () => begin(spools.open(recordOf(entry), stores), entry).confirmed.catch(() => {})
+      const said = (error: unknown) => {
+        if (!closing.aborted) log('error', 'journal.take-up', { cid: entry.cid, error: String(error) })
+      }
       const running = all.get(entry.cid)
       if (!running) return goesOn()
       // A newer upload of the same file is under way; once accepted, it is brought to every provider.
       const forget = () => journal.remove(entry).then(() => spools.drop(entry.id))
-      return track(running.confirmed.then(forget, goesOn)).catch((error: unknown) => {
-        if (!closing.aborted) log('error', 'journal.take-up', { cid: entry.cid, error: String(error) })
-      })
+      return track(running.confirmed.then(forget, goesOn)).catch(said)
     },
   }
 }

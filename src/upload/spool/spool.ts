@@ -1,11 +1,12 @@
 // The spool: keeps an upload until every provider holds it, in a folder with one file per block, each synced to the disk when
-// its `put` resolves. The embedded store links the same files, so nothing is written twice.
+// its `put` resolves. The embedded store links the same files, so nothing is written twice. An upload of one small block stays
+// in memory until `persist`: mostly a provider of this machine writes it a moment later, and nothing else would ever read it here.
 import { randomUUID } from 'node:crypto'
 import { readdir, readFile, rename, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import type { LocalStore, Profile, Upload, WrittenFile } from '../../../backends/pinning/contract.ts'
-import { blockKey } from '../../core/block.ts'
+import { type Block, blockKey } from '../../core/block.ts'
 import { isGone, makeFolder, syncFolder, writeStamped } from '../../core/files.ts'
 import { carHeader, carSectionBytes } from '../../ipld/car.ts'
 import { diskFailure } from '../failures.ts'
@@ -31,6 +32,10 @@ export interface Spools {
   /** Opens a finished upload. `stores`: other places to look for its blocks. */
   open(record: SpoolRecord, stores?: readonly LocalStore[]): Upload
   drop(id: string): Promise<void>
+  /** What was in memory is in its folder, synced to the disk, when this resolves. Before that, an upload must not be accepted. */
+  persist(id: string): Promise<void>
+  /** Whether its blocks are in memory or in its folder: after a crash, not those of a small upload that was not accepted. */
+  isHere(id: string): Promise<boolean>
   /** Replaces the blocks of `id`, if it still exists, by the same blocks of `by`. */
   replace(id: string, by: string): Promise<void>
   /** Serves its blocks through `store` until it is dropped. Does not reject. */
@@ -41,6 +46,11 @@ export interface Spools {
   sweep(keep: ReadonlySet<string>): Promise<void>
 }
 
+/** `persisting`: on its way to the disk. */
+type InMemory = { readonly block: Block; readonly write: () => Promise<void>; persisting: Promise<void> | undefined }
+
+const mostInMemory = 64 * 1024
+
 export const spoolFolder = (data: string): string => join(data, 'uploads')
 
 /** The spools of a data folder. All gateways over it share them: an upload that one offers, the next one serves. */
@@ -48,9 +58,25 @@ export function createSpools(data: string): Spools {
   const root = spoolFolder(data)
   const folderOf = (id: string): string => join(root, id)
   const inUse = new Set<string>()
+  const inMemory = new Map<string, InMemory>()
   /** The spools that have a block, by block key; below, the keys of each spool. */
   const offered = new Map<string, Set<string>>()
   const keysOf = new Map<string, readonly string[]>()
+
+  const blockIn = (id: string) => () => inMemory.get(id)?.block
+
+  async function persist(id: string): Promise<void> {
+    const small = inMemory.get(id)
+    if (!small) return
+    small.persisting ??= small.write()
+    try {
+      await small.persisting
+    } catch (error) {
+      small.persisting = undefined
+      throw diskFailure(error, 'take an upload')
+    }
+    inMemory.delete(id)
+  }
 
   function withdraw(id: string): void {
     for (const key of keysOf.get(id) ?? []) {
@@ -83,9 +109,21 @@ export function createSpools(data: string): Spools {
       const cids: CID[] = []
       const counted = new Set<string>()
       let sections = 0
-      await makeFolder(folder).catch((error: unknown) => {
-        throw diskFailure(error, 'take an upload')
-      })
+      let only: Block | undefined
+      let made: Promise<void> | undefined
+
+      async function write(key: string, bytes: Uint8Array): Promise<void> {
+        // The importer may change the bytes once this resolves.
+        const size = bytes.byteLength
+        try {
+          await (made ??= makeFolder(folder))
+          const mtimeMs = await writeStamped(join(folder, key), bytes)
+          written.set(key, { bytes: size, mtimeMs, atMs: performance.now() })
+        } catch (error) {
+          throw diskFailure(error, 'take an upload')
+        }
+      }
+
       return {
         id,
         async put(cid, bytes) {
@@ -98,29 +136,49 @@ export function createSpools(data: string): Spools {
           if (begun.has(key)) return
           begun.add(key)
           cids.push(cid)
-          const size = bytes.byteLength
-          const mtimeMs = await writeStamped(join(folder, key), bytes).catch((error: unknown) => {
-            throw diskFailure(error, 'take an upload')
-          })
-          written.set(key, { bytes: size, mtimeMs, atMs: performance.now() })
+          if (cids.length === 1 && bytes.byteLength <= mostInMemory) {
+            only = { cid, bytes: Uint8Array.from(bytes) }
+            return
+          }
+          const first = only
+          only = undefined
+          if (first) await write(blockKey(first.cid), first.bytes)
+          await write(key, bytes)
         },
         async finish(cid, profile, bytes) {
+          const carBytes = carHeader(cid).byteLength + sections
+          const stored = { cid, profile, bytes, carBytes, folder, written, cids }
+          if (only) {
+            const block = only
+            const writeAll = () => write(blockKey(block.cid), block.bytes).then(() => syncFolder(folder))
+            inMemory.set(id, { block, write: writeAll, persisting: undefined })
+            return storedUpload({ ...stored, inMemory: blockIn(id) })
+          }
           await syncFolder(folder).catch((error: unknown) => {
             throw diskFailure(error, 'take an upload')
           })
-          const carBytes = carHeader(cid).byteLength + sections
-          return storedUpload({ cid, profile, bytes, carBytes, folder, written, cids })
+          return storedUpload(stored)
         },
       }
     },
     open: ({ id, cid, profile, bytes, carBytes }, stores) =>
-      storedUpload({ cid, profile, bytes, carBytes, folder: folderOf(id), stores }),
-    drop(id) {
+      storedUpload({
+        ...{ cid, profile, bytes, carBytes, folder: folderOf(id), stores },
+        ...(inMemory.has(id) && { inMemory: blockIn(id) }),
+      }),
+    persist,
+    isHere: async (id) => inMemory.has(id) || (await readdir(folderOf(id)).catch(() => [])).length > 0,
+    async drop(id) {
+      const small = inMemory.get(id)
+      inMemory.delete(id)
       withdraw(id)
       inUse.delete(id)
-      return rm(folderOf(id), { recursive: true, force: true })
+      if (small && !small.persisting) return
+      await small?.persisting?.catch(() => {})
+      await rm(folderOf(id), { recursive: true, force: true })
     },
     async replace(id, by) {
+      await Promise.all([persist(by), persist(id)])
       try {
         for (const key of await readdir(folderOf(by))) await rename(join(folderOf(by), key), join(folderOf(id), key))
         await syncFolder(folderOf(id))
@@ -132,6 +190,7 @@ export function createSpools(data: string): Spools {
     async offer(id) {
       // The set of keys never changes, so readers are not disturbed.
       if (keysOf.has(id)) return
+      await persist(id).catch(() => {})
       const keys = await readdir(folderOf(id)).catch(() => [])
       keysOf.set(id, keys)
       for (const key of keys) offered.set(key, (offered.get(key) ?? new Set()).add(id))

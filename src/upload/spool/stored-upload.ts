@@ -5,11 +5,12 @@ import { join } from 'node:path'
 import { decode as decodePb } from '@ipld/dag-pb'
 import { UnixFS } from 'ipfs-unixfs'
 import type { CID } from 'multiformats/cid'
-import type { LocalStore, Profile, Upload, WrittenFile } from '../../../backends/pinning/contract.ts'
+import type { BlockFile, LocalStore, Profile, Upload, WrittenFile } from '../../../backends/pinning/contract.ts'
 import { entityOf } from '../../content/resolve.ts'
 import { type Block, blockKey, isIdentity, proves } from '../../core/block.ts'
 import { codec } from '../../core/cid.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
+import { orIfGone } from '../../core/files.ts'
 import { linksOf } from '../../ipld/block-links.ts'
 import { writeCar } from '../../ipld/car.ts'
 
@@ -25,6 +26,8 @@ export type StoredUpload = {
   /** What this process wrote into the folder, by block key. */
   readonly written?: ReadonlyMap<string, WrittenFile>
   readonly cids?: readonly CID[]
+  /** Its only block while that is in memory and in no folder. */
+  readonly inMemory?: () => Block | undefined
 }
 
 export function storedUpload({
@@ -36,11 +39,13 @@ export function storedUpload({
   stores = [],
   ...stored
 }: StoredUpload): Upload {
-  const { written, cids } = stored
+  const { written, cids, inMemory } = stored
 
   async function read(cid: CID, signal: AbortSignal): Promise<Uint8Array> {
     signal.throwIfAborted()
     if (isIdentity(cid)) return cid.multihash.digest
+    const only = inMemory?.()
+    if (only && blockKey(only.cid) === blockKey(cid)) return only.bytes
     let cause: unknown
     const block = await readFile(join(folder, blockKey(cid)), { signal }).catch((error: unknown) => {
       cause = error
@@ -71,13 +76,17 @@ export function storedUpload({
     }
   }
 
+  async function files(): Promise<BlockFile[] | undefined> {
+    const keys = await orIfGone(readdir(folder), undefined)
+    return keys?.map((key) => ({ key, file: join(folder, key), written: written?.get(key) }))
+  }
+
   return {
     cid: root,
     profile,
     bytes,
     carBytes,
-    files: async () =>
-      (await readdir(folder)).map((key) => ({ key, file: join(folder, key), written: written?.get(key) })),
+    ...(!inMemory && { files }),
     cids,
     async *file(signal) {
       if (fileBytesOf({ cid: root, bytes: await read(root, signal) }) === undefined)
