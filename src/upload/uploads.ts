@@ -153,7 +153,7 @@ export function createUploads(options: UploadsOptions): Uploads {
       const spooled: SpooledFile[] = []
       try {
         const { parts, slot } = own
-        const receiving = { ...limits, clock, signal: closing.signal, slot, ...(parts && { parts }) }
+        const receiving = { ...limits, clock, isCopied: true, signal: closing.signal, slot, ...(parts && { parts }) }
         // No provider gets anything before the whole body has arrived and is well formed.
         const all = await receive(request, receiving, async (bytes, _signal, part) => {
           own.look?.(part)

@@ -193,7 +193,7 @@ describe('thin mode to a service like this one', () => {
     assert.equal((json['cids'] as string[]).length, 2)
     await idle(there)
     for (const key of there.tiers.keys()) assert.ok(thin.tiers.has(key))
-    assert.equal(there.tiers.size, 5)
+    assert.equal(thin.tiers.size, 5)
   })
 
   it('keeps its own limits and tokens, and the service then has nothing', async () => {

@@ -25,6 +25,8 @@ export type ReceiveOptions = ReceiveLimits & {
   readonly clock: Clock
   /** `data`: parts of that name. `every`: parts of any name, empty ones too, and text need not be UTF-8. */
   readonly parts?: 'data' | 'every'
+  /** `take` has copied each piece by the time it asks for the next one, so that the memory of the piece may be freed. */
+  readonly isCopied?: boolean
   /** Ends it from outside. */
   readonly signal?: AbortSignal
   /** Measures how fast the upload arrives, and may end it. */
@@ -100,7 +102,7 @@ export async function receive<T>(
       if (dataBytes > options.maxBytes) throw tooLarge(options.maxBytes)
       decode(decoder, piece)
       yield piece
-      giveBack(piece)
+      if (options.isCopied) giveBack(piece)
     }
     stop.signal.throwIfAborted()
     decode(decoder)
