@@ -3,9 +3,11 @@ import express, { type Express } from 'express'
 import { CID } from 'multiformats/cid'
 import type { Metrics } from '../observe/metrics.ts'
 import type { Confirmation } from '../upload/confirm/confirm.ts'
+import { type AdminAccess, createAdminAccess } from './access.ts'
 import type { Readiness } from './readiness.ts'
 
 export type AdminDeps = {
+  readonly access: AdminAccess
   readonly metrics: Metrics
   readonly ready: () => Readiness
   /** None in thin mode. */
@@ -14,7 +16,7 @@ export type AdminDeps = {
 
 const mostListed = 1000
 
-export function createAdmin({ metrics, ready, uploads }: AdminDeps): Express {
+export function createAdmin({ access, metrics, ready, uploads }: AdminDeps): Express {
   const app = express()
   app.disable('x-powered-by')
   app.disable('etag')
@@ -22,6 +24,7 @@ export function createAdmin({ metrics, ready, uploads }: AdminDeps): Express {
     response.set('Cache-Control', 'no-store')
     next()
   })
+  app.use(createAdminAccess(access))
   app.get('/healthz', (_request, response) => {
     response.json({ status: 'alive' })
   })

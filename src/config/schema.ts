@@ -13,6 +13,7 @@ import { refuseBesideThrough } from './sections/thin.ts'
 import { upload } from './sections/upload.ts'
 import { address, refuseOneAddressTwice } from './values/address.ts'
 import { ranges } from './values/ranges.ts'
+import { token } from './values/token.ts'
 
 const count = (least = 1) => z.int().min(least)
 
@@ -198,6 +199,23 @@ const everything = (beside: Beside) =>
       .union([z.literal(false), address()])
       .prefault('127.0.0.1:8081')
       .describe('Health, readiness and metrics. false: none.'),
+    adminAccess: z
+      .strictObject({
+        hosts: z
+          .array(z.string().min(1))
+          .default([])
+          .describe(
+            'Names under which the admin address is asked for. Addresses, names without a dot, and names under .local, .internal, .localhost and .svc need not be listed.',
+          ),
+        tokens: z
+          .array(token())
+          .default([])
+          .describe(
+            'Clients on other machines send one as `Authorization: Bearer …`. Without tokens they get /healthz, /readyz and /metrics alone.',
+          ),
+      })
+      .prefault({})
+      .describe('Which clients the admin address answers. A client on this machine needs no token.'),
     data: z
       .string()
       .min(1)

@@ -65,6 +65,7 @@ export function wireAdmin(
   const { through } = config.upload
   let draining = false
   const handler = createAdmin({
+    access: config.adminAccess,
     metrics,
     uploads: writing.confirmation,
     ready: () =>

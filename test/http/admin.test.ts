@@ -1,6 +1,6 @@
 // The admin address: what it says of the parts a gateway stands on, and whether one should be sent here.
 import assert from 'node:assert/strict'
-import { createServer } from 'node:http'
+import { createServer, type RequestListener } from 'node:http'
 import { after, before, describe, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import supertest from 'supertest'
@@ -18,6 +18,80 @@ async function nobody(): Promise<string> {
   await new Promise((resolve) => server.close(resolve))
   return `http://127.0.0.1:${typeof address === 'object' && address ? address.port : 0}`
 }
+
+describe('which clients the admin address answers', () => {
+  const token = 'a token of the operator'.replaceAll(' ', '-')
+  let at: TestGateway
+  let open: TestGateway
+  before(async () => {
+    at = await startGateway({ config: { adminAccess: { hosts: ['admin.example'], tokens: [token] } } })
+    open = await startGateway()
+  })
+  after(async () => {
+    await at.close()
+    await open.close()
+  })
+  /** As from another machine: what the handler reads of the connection is its address alone. */
+  const elsewhere =
+    (gateway: TestGateway): RequestListener =>
+    (request, response) => {
+      Object.defineProperty(request.socket, 'remoteAddress', { value: '192.0.2.7', configurable: true })
+      gateway.gateway.admin(request, response)
+    }
+  const rows: [string, method: 'get' | 'delete', path: string, headers: Record<string, string>, status: number][] = [
+    ['a name of a stranger (DNS rebinding)', 'delete', '/uploads/x/y?losing=true', { Host: 'evil.example' }, 403],
+    ['the same, reading', 'get', '/uploads', { Host: 'evil.example:8081' }, 403],
+    ['the same, metrics', 'get', '/metrics', { Host: 'evil.example' }, 403],
+    ['a probe under any name', 'get', '/readyz', { Host: 'evil.example' }, 200],
+    ['an address', 'get', '/uploads', { Host: '192.0.2.1:8081' }, 200],
+    ['an address of IPv6', 'get', '/uploads', { Host: '[2001:db8::1]:8081' }, 200],
+    ['localhost', 'get', '/uploads', { Host: 'localhost:8081' }, 200],
+    ['a service in a cluster', 'get', '/metrics', { Host: 'cidgate.apps.svc' }, 200],
+    ['a configured name', 'get', '/uploads', { Host: 'ADMIN.example.' }, 200],
+    [
+      'a stranger’s name with the token',
+      'get',
+      '/uploads',
+      { Host: 'evil.example', Authorization: `Bearer ${token}` },
+      200,
+    ],
+    [
+      'a page of another origin',
+      'delete',
+      '/uploads/x/y',
+      { Host: 'localhost:8081', Origin: 'https://evil.example' },
+      403,
+    ],
+    ['a sandboxed page', 'get', '/uploads', { Host: 'localhost:8081', Origin: 'null' }, 403],
+    ['a page that sends no Origin', 'get', '/uploads', { Host: 'localhost:8081', 'Sec-Fetch-Site': 'cross-site' }, 403],
+    ['a page of its own', 'get', '/uploads', { Host: 'localhost:8081', Origin: 'http://localhost:8081' }, 200],
+  ]
+  for (const [name, method, path, headers, status] of rows)
+    test(`${name}: ${status}`, async () => {
+      assert.equal((await supertest(at.gateway.admin)[method](path).set(headers)).status, status)
+    })
+  test('from another machine: probes alone without a token, everything with it', async () => {
+    const far = supertest(elsewhere(at))
+    for (const [path, status] of [
+      ['/readyz', 200],
+      ['/metrics', 401],
+      ['/uploads', 401],
+    ] as const)
+      assert.equal((await far.get(path)).status, status, path)
+    assert.equal((await far.delete('/uploads/x/y')).status, 401)
+    for (const wrong of ['Bearer no', `Basic ${token}`])
+      assert.equal((await far.get('/uploads').set({ Authorization: wrong })).status, 401)
+    assert.equal((await far.get('/uploads').set({ Authorization: `Bearer ${token}` })).status, 200)
+    assert.equal((await far.delete('/uploads/x/y').set({ Authorization: `Bearer ${token}` })).status, 404)
+  })
+  test('from another machine, where no token is configured: metrics are read, uploads are not', async () => {
+    const far = supertest(elsewhere(open))
+    assert.equal((await far.get('/metrics')).status, 200)
+    const refused = await far.get('/uploads')
+    assert.equal(refused.status, 401)
+    assert.match(refused.body.detail, /adminAccess\.tokens/)
+  })
+})
 
 type State = { ready: boolean; draining: boolean; uploads?: boolean; checks: Check[] }
 

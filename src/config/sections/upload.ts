@@ -2,16 +2,7 @@
 import { z } from 'zod'
 import { profiles } from '../../../backends/pinning/contract.ts'
 import { duration, isUnfilled, size, unfilled } from '../../core/units.ts'
-
-const leastCharacters = 16 // fewer could be guessed
-
-// Clients send it in a header: a token with a space would never match.
-const token = () =>
-  z
-    .string()
-    .refine((text) => !isUnfilled(text), { error: unfilled, abort: true })
-    .refine((text) => /^[\x21-\x7e]*$/.test(text), 'expected a token without spaces or other than ASCII characters')
-    .refine((text) => text.length >= leastCharacters, `expected a token of at least ${leastCharacters} characters`)
+import { token } from '../values/token.ts'
 
 const authorization = () =>
   z

@@ -1,0 +1,79 @@
+// Which requests the admin address answers. A web page can send requests to addresses that only its visitor reaches, and
+// by a name of its own that it points there (DNS rebinding) it can read the answers: so the Host and the Origin are
+// checked. A client on another machine needs a token for what tells of uploads or changes them.
+import { createHash, timingSafeEqual } from 'node:crypto'
+import type { IncomingMessage } from 'node:http'
+import { isIP } from 'node:net'
+import type { NextFunction, Request, Response } from 'express'
+
+export type AdminAccess = {
+  /** Names of the admin address, beside addresses and names that no stranger can own. */
+  readonly hosts: readonly string[]
+  readonly tokens: readonly string[]
+}
+
+type Refusal = { readonly status: 401 | 403; readonly detail: string }
+
+const probes: ReadonlySet<string> = new Set(['/healthz', '/readyz'])
+
+// Not for sale: RFC 6761, RFC 6762, ICANN's private-use domain, and what Kubernetes calls its services.
+const privateName = /^[^.]+$|\.(?:localhost|local|internal|svc)$/
+
+export function createAdminAccess({ hosts, tokens }: AdminAccess) {
+  const names = new Set(hosts.map((name) => name.toLowerCase()))
+  const known = tokens.map(digest)
+
+  function hasToken({ headers }: IncomingMessage): boolean {
+    const shown = /^Bearer +(\S+) *$/i.exec(headers.authorization ?? '')?.[1]
+    if (shown === undefined) return false
+    let found = false
+    for (const token of known) if (timingSafeEqual(token, digest(shown))) found = true
+    return found
+  }
+
+  const isOurs = (name: string): boolean => isIP(name) !== 0 || privateName.test(name) || names.has(name)
+
+  function refusalOf(request: Request): Refusal | undefined {
+    if (probes.has(request.path) || hasToken(request)) return undefined
+    const host = request.headers.host ?? ''
+    const name = nameIn(host)
+    if (!isOurs(name)) {
+      const detail = `${JSON.stringify(name)} is not a name of this admin address; if it is one, name it in adminAccess.hosts`
+      return { status: 403, detail }
+    }
+    if (isFromElsewhere(request, host)) {
+      return { status: 403, detail: 'a page of another origin may not ask the admin address' }
+    }
+    const isOpen = request.path === '/metrics' && known.length === 0
+    if (isOpen || isLoopback(request.socket.remoteAddress)) return undefined
+    const how = known.length === 0 ? 'configure adminAccess.tokens and send one' : 'send one of adminAccess.tokens'
+    return { status: 401, detail: `from another machine this needs a token: ${how} as Authorization: Bearer …` }
+  }
+
+  return (request: Request, response: Response, next: NextFunction): void => {
+    const refusal = refusalOf(request)
+    if (!refusal) return next()
+    if (refusal.status === 401) response.set('WWW-Authenticate', 'Bearer')
+    response.status(refusal.status).json(refusal)
+  }
+}
+
+const digest = (token: string): Buffer => createHash('sha256').update(token).digest()
+
+/** Without its port, the brackets of IPv6, and the dot of a full name. */
+const nameIn = (host: string): string =>
+  host
+    .toLowerCase()
+    .replace(/:\d*$/, '')
+    .replace(/^\[(.*)\]$/, '$1')
+    .replace(/\.$/, '')
+
+/** A browser tells it in both headers; other clients send neither. */
+function isFromElsewhere({ headers }: IncomingMessage, host: string): boolean {
+  const site = headers['sec-fetch-site']
+  if (site === 'cross-site' || site === 'same-site') return true
+  const { origin } = headers
+  return origin !== undefined && origin.replace(/^https?:\/\//, '').toLowerCase() !== host.toLowerCase()
+}
+
+const isLoopback = (address = ''): boolean => /^(?:::ffff:)?127\.|^::1$/.test(address)
