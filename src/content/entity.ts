@@ -1,5 +1,6 @@
 // The types of this area: the path that a client asks for, and the entity that it leads to.
 import type { CID } from 'multiformats/cid'
+import type { Node } from '../ipld/unixfs.ts'
 import type { Way } from './way.ts'
 
 /** `/ipfs/<cid>[/<segment>…]`, decoded and checked, in the order asked. */
@@ -22,6 +23,8 @@ export type Entity = {
   readonly kind: EntityKind
   /** Bytes of the root block (identity CIDs: of the CID itself). */
   readonly block: Uint8Array
+  /** The block of a file, where it was decoded. */
+  readonly node?: Node
   /** The block is lent: once the reader and everything it passed it on to are done with it, its memory may be used again. */
   readonly release?: (() => void) | undefined
   /** Bytes of the file, of the symlink's target or of the document; undefined for a directory. */

@@ -4,7 +4,7 @@ import type { CID } from 'multiformats/cid'
 import { codec } from '../core/cid.ts'
 import type { AtHand } from '../core/disk/at-hand.ts'
 import { Failure } from '../core/failure.ts'
-import { declaredSize, readNode, wrongContent } from '../ipld/unixfs.ts'
+import { declaredSize, type Node, readNode, wrongContent } from '../ipld/unixfs.ts'
 import type { DagWant, Expected, Session } from '../retrieval/session.ts'
 import { createPending } from './dag/pending.ts'
 import type { Entity } from './entity.ts'
@@ -24,6 +24,7 @@ export const mostFileBytes = 1024 ** 4
 type FilePart = {
   readonly cid: CID
   readonly block?: Uint8Array | undefined
+  readonly node?: Node | undefined
   readonly size: number
   readonly start: number
   readonly depth: number
@@ -70,10 +71,10 @@ async function* readParts(
   end: number,
   lends: boolean,
 ): AsyncGenerator<Uint8Array> {
-  const { cid: root, block, size = 0 } = entity
+  const { cid: root, block, node, size = 0 } = entity
   if (from >= end) return
   const pending = createPending<FilePart>()
-  pending.push([{ cid: root, block, size, start: 0, depth: 0 }], 0)
+  pending.push([{ cid: root, block, node, size, start: 0, depth: 0 }], 0)
   let blocks = 0
   let sent = 0
   // What is at hand need not be read ahead: it is asked for when a block is not.
@@ -144,7 +145,7 @@ function split(part: FilePart, bytes: Uint8Array): { own: Uint8Array; children: 
   }
   if (cid.code === codec.raw) return own(bytes)
   if (cid.code !== codec.dagPb) throw wrongContent(cid, 'a part of a file cannot have its codec')
-  const node = readNode(cid, bytes)
+  const node = part.node ?? readNode(cid, bytes)
   const type = node.unixfs?.type
   if (type !== 'file' && type !== 'raw') throw wrongContent(cid, 'it is no part of a file')
   const data = node.unixfs?.data ?? new Uint8Array()

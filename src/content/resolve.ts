@@ -133,7 +133,7 @@ export function entityOf(cid: CID, block: Uint8Array): Entity {
   switch (node.unixfs?.type) {
     case 'file':
     case 'raw':
-      return { cid, kind: 'file', block, size: declaredSize(cid, node), mtime }
+      return { cid, kind: 'file', block, node, size: declaredSize(cid, node), mtime }
     case 'directory':
     case 'hamt-sharded-directory':
       return { cid, kind: 'directory', block, size: undefined, mtime }

@@ -66,7 +66,7 @@ test('a leaf at hand is answered as any other file, without a session: the same 
       }
       await fetchAll(path)
       const isHit = async () => (await usual()).headers['cache-status'] === 'cidgate; hit; detail=disk'
-      await eventually('it is on the disk', isHit)
+      await eventually('it is on the disk', isHit, 20_000)
       for (let time = 0; time < 3; time++) {
         const straight = await fetchAll(path)
         assert.equal(straight.status, 200)

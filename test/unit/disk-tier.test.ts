@@ -220,14 +220,14 @@ test('a block that was written or read is at hand, whole and in part, until it i
   const tier = open(path)
   const { cid, bytes, key } = block(1)
   await tier.put(cid, bytes)
-  await eventually('it is at hand', () => tier.atHand?.(cid) !== undefined)
+  await eventually('it is at hand', () => tier.atHand?.(cid) !== undefined, 20_000)
   assert.deepEqual(tier.atHand?.(cid)?.bytes, Buffer.from(bytes))
   const part = tier.atHand?.(cid, { part: { from: 100, to: 300 } })
   assert.deepEqual([part?.bytes, part?.size], [Buffer.from(bytes.subarray(100, 300)), bytes.byteLength])
   const again = open(path)
   assert.equal(again.atHand?.(cid), undefined, 'what this process has not read is left to a thread')
   await again.get(cid)
-  await eventually('it is at hand there, too', () => again.atHand?.(cid) !== undefined)
+  await eventually('it is at hand there, too', () => again.atHand?.(cid) !== undefined, 20_000)
   await truncate(fileOf(path, key), 10)
   assert.equal(again.atHand?.(cid), undefined, 'what is shorter than it was')
   await tier.delete(cid)
@@ -243,7 +243,7 @@ async function atHand() {
   const files = createFilesAtHand(path, { ...systemClock, monotonic: () => (time.now += time.step) })
   files.note('key', 7, 0)
   const read = () => files.read('key', file)?.bytes.toString()
-  await eventually('it is at hand', () => read() === 'content')
+  await eventually('it is at hand', () => read() === 'content', 20_000)
   return { files, time, read, file }
 }
 

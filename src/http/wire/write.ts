@@ -38,6 +38,8 @@ export async function writeAll(
       const isLast = at + sliceBytes >= piece.byteLength
       const taken = isLast ? writeLast(response, piece.subarray(at)) : undefined
       const isFull = !taken && !response.write(piece.subarray(at, at + sliceBytes))
+      // Node holds it back until the end of this turn: the system mostly takes it at once, and then nothing has to be waited for.
+      response.socket?.uncork()
       if ((taken || isFull) && response.writableLength > 0) {
         await until(response, taken ?? 'drain', options)
         sinceTurn = 0
