@@ -147,9 +147,9 @@ cache: { tiers: [{ use: s3, bucket: b, region: r, endpoint: ${url}, forcePathSty
   })
 
   const questions: { args: string[]; code: number; out?: RegExp; err?: RegExp }[] = [
-    { args: ['--help'], code: 0, out: /^cidgate: .+\n\n {2}cidgate \[serve\]/ },
+    { args: ['--help'], code: 0, out: /^cidgate: .+\n\n {2}cidgate serve/ },
     { args: ['--version'], code: 0, out: /^\d+\.\d+\.\d+\n$/ },
-    { args: ['serv'], code: 2, err: /^cidgate: unknown command serv \(see cidgate --help\)\n$/ },
+    { args: ['serv'], code: 2, err: /^cidgate: unknown command serv; did you mean serve\? \(see cidgate --help\)\n$/ },
     { args: ['--prot', '80'], code: 2, err: /^cidgate: Unknown option '--prot' \(see cidgate --help\)\n$/ },
     {
       args: ['serve', 'my.yaml'],

@@ -1,0 +1,99 @@
+// The gateway that a command asks: which one it is, and requests to it that end.
+import { Agent, type Dispatcher, request } from 'undici'
+import { type Config, loadConfig } from '../../config/load.ts'
+import type { Given } from '../command.ts'
+import { UsageError } from '../usage.ts'
+
+/** A gateway answers a miss within its own deadline, and an upload when providers have it. */
+const headersMs = 330_000
+/** Nothing comes for so long: the connection is given up. */
+const silenceMs = 60_000
+
+export type Answer = Dispatcher.ResponseData & { readonly path: string }
+export interface Connection {
+  readonly url: URL
+  /** Rejects where nobody answers; a status is for the caller. */
+  ask(path: string, options?: Asking): Promise<Answer>
+  close(): Promise<void>
+}
+export type Asking = Partial<Pick<Dispatcher.RequestOptions, 'method' | 'headers' | 'body'>>
+
+type Address = 'listen' | 'admin'
+const variable = { listen: 'CIDGATE_GATEWAY', admin: 'CIDGATE_ADMIN_URL' } as const
+const option = { listen: 'gateway', admin: 'admin' } as const
+
+export function connect({ values, io }: Given, to: Address = 'listen'): Connection {
+  const named = values[option[to]] ?? (io.environment[variable[to]] || undefined)
+  const url = typeof named === 'string' ? urlOf(named) : fromConfig(loadConfig(configOf(values), io.environment), to)
+  const agent = new Agent({ headersTimeout: headersMs, bodyTimeout: silenceMs, connect: { timeout: 10_000 } })
+  return {
+    url,
+    async ask(path, { method = 'GET', headers = {}, body = null } = {}) {
+      try {
+        const answer = await request(new URL(url.pathname.replace(/\/$/, '') + path, url), {
+          dispatcher: agent,
+          method,
+          headers,
+          body,
+        })
+        return Object.assign(answer, { path })
+      } catch (error) {
+        const why = error instanceof Error ? error.message || (error as NodeJS.ErrnoException).code : String(error)
+        throw new Error(`no answer from ${url.origin}: ${why}; is the gateway running, and is --${option[to]} right?`)
+      }
+    },
+    close: () => agent.destroy(),
+  }
+}
+
+const configOf = ({ config }: Given['values']): string | undefined => (typeof config === 'string' ? config : undefined)
+
+function urlOf(text: string): URL {
+  const url = URL.parse(text)
+  if (!url || !/^https?:$/.test(url.protocol))
+    throw new UsageError(`${text} is no URL; expected one such as http://127.0.0.1:8080`)
+  return url
+}
+
+/** An address for all interfaces is asked by loopback. */
+function fromConfig(config: Config, to: Address): URL {
+  const address = config[to]
+  if (!address) throw new UsageError('the configuration has no admin address; name it with --admin')
+  const { host, port } = address
+  const near = host === '0.0.0.0' ? '127.0.0.1' : host === '::' ? '::1' : host
+  return new URL(`http://${near.includes(':') ? `[${near}]` : near}:${port}`)
+}
+
+/** `ipfs://…`, a CID or a path, as the path of a URL. What is not a path yet is encoded. */
+export function pathOf(text: string): string {
+  const scheme = /^(ipfs|ipns):\/\//.exec(text)
+  const path = scheme
+    ? `/${scheme[1]}/${text.slice(scheme[0].length)}`
+    : /^\/ip[fn]s\//.test(text)
+      ? text
+      : `/ipfs/${text}`
+  return path.replaceAll(/[^\w\-.~!$&'()*+,;=:@/%]/gu, (letter) => encodeURIComponent(letter))
+}
+
+export type Problem = {
+  readonly title?: string
+  readonly detail?: string
+  readonly requestId?: string
+  readonly attempts?: readonly { readonly upstream: string; readonly outcome: string; readonly ms: number }[]
+}
+
+/** What a gateway says with a status from 400 on. Other servers say it in words of their own. */
+export async function problemOf({ body }: Answer): Promise<Problem> {
+  const text = (await body.text()).slice(0, 20_000)
+  try {
+    const said: unknown = JSON.parse(text)
+    if (typeof said === 'object' && said !== null) return said as Problem
+  } catch {
+    // no JSON
+  }
+  return { detail: text.trim().slice(0, 300) }
+}
+
+export function wordsOf(status: number, { title, detail }: Problem): string {
+  return [String(status), title, detail].filter((one) => one !== undefined && one !== '').join(': ')
+}

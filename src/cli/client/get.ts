@@ -1,0 +1,45 @@
+// `cidgate get` and `cidgate export`: a file, or the blocks below a path, into a file or to the standard output.
+import { createWriteStream } from 'node:fs'
+import { rename, rm } from 'node:fs/promises'
+import type { Readable } from 'node:stream'
+import { pipeline } from 'node:stream/promises'
+import type { Given } from '../command.ts'
+import { connect, pathOf, problemOf, wordsOf } from './connection.ts'
+import { createProgress, type Progress } from './progress.ts'
+
+export async function getCommand(given: Given, named: string, format?: 'car'): Promise<number> {
+  const { values, io } = given
+  const connection = connect(given)
+  const progress = createProgress(io.stderr)
+  try {
+    const path = pathOf(named)
+    const answer = await connection.ask(format ? `${path}${path.includes('?') ? '&' : '?'}format=${format}` : path)
+    const { statusCode, headers, body } = answer
+    if (statusCode !== 200) throw new Error(`${path}: ${wordsOf(statusCode, await problemOf(answer))}`)
+    const to = values['output']
+    progress.of(Number(headers['content-length']) || undefined)
+    if (typeof to === 'string') await intoFile(body, to, progress)
+    else await pipeline(body, progress.counting, io.stdout, { end: false }).catch(ifReaderIsThere)
+    return 0
+  } finally {
+    progress.end()
+    await connection.close()
+  }
+}
+
+/** A program that reads our output may stop in the middle, as `head` does. */
+function ifReaderIsThere(error: NodeJS.ErrnoException): void {
+  if (error.code !== 'EPIPE') throw error
+}
+
+/** Under its name when it is whole, so that nobody takes a part for all of it. */
+async function intoFile(body: Readable, file: string, progress: Progress): Promise<void> {
+  const part = `${file}.part-${process.pid}`
+  try {
+    await pipeline(body, progress.counting, createWriteStream(part))
+    await rename(part, file)
+  } catch (error) {
+    await rm(part, { force: true })
+    throw error
+  }
+}

@@ -1,0 +1,159 @@
+// Every command: what it takes, what it says of itself, and where its code is. The code is imported when it is run, so that
+// `--help` does not load the gateway.
+import type { Command, Options } from './command.ts'
+import { noneOf, oneFile, onlyOne, UsageError } from './usage.ts'
+
+/** Of commands that ask a gateway which runs already. */
+const toGateway = {
+  gateway: {
+    type: 'string',
+    value: 'URL',
+    what: 'the gateway (otherwise CIDGATE_GATEWAY, or the address `listen` of the configuration)',
+  },
+  json: { type: 'boolean', what: 'answer in JSON, one object a line' },
+} as const satisfies Options
+const output = {
+  type: 'string',
+  short: 'o',
+  value: 'FILE',
+  what: 'write into this file, which appears when it is whole',
+} as const
+
+const textOf = (value: string | boolean | undefined): string | undefined =>
+  typeof value === 'string' ? value : undefined
+const tokenHint = 'Where uploads need a token, CIDGATE_TOKEN holds it.'
+
+export const commands: readonly Command[] = [
+  {
+    name: 'serve',
+    takes: '',
+    what: 'run the gateway',
+    more: `SIGHUP reads the configuration again. SIGTERM and SIGINT answer the requests in progress and stop; a second one stops
+at once. CIDGATE_LISTEN, CIDGATE_ADMIN and CIDGATE_DATA win over the file.`,
+    options: {},
+    examples: ['cidgate serve', 'cidgate --config my.yaml'],
+    async run({ values, positionals }) {
+      if (positionals.length > 0)
+        throw new UsageError(`serve takes no ${positionals[0]}; a configuration is named with --config`)
+      return (await import('./serve.ts')).serveCommand(textOf(values['config']))
+    },
+  },
+  {
+    name: 'check',
+    takes: 'FILE',
+    what: 'say what is wrong with a configuration, and where',
+    options: {},
+    examples: ['cidgate check my.yaml'],
+    async run({ values, positionals }) {
+      const file = oneFile('check', positionals, textOf(values['config']))
+      if (file === undefined) throw new UsageError('check takes one file')
+      return (await import('./check.ts')).checkCommand(file)
+    },
+  },
+  {
+    name: 'doctor',
+    takes: '[FILE]',
+    what: 'check its folder, providers, tiers and upstreams, and say what to fix',
+    options: {},
+    examples: ['cidgate doctor -c my.yaml'],
+    async run({ values, positionals }) {
+      return (await import('./doctor.ts')).doctorCommand(oneFile('doctor', positionals, textOf(values['config'])))
+    },
+  },
+  {
+    name: 'status',
+    takes: '',
+    what: 'say how a running gateway is: tiers, upstreams, providers, uploads that wait',
+    more: 'It asks the admin address. The exit code is 0 when the gateway is ready, and 1 otherwise.',
+    options: {
+      admin: { type: 'string', value: 'URL', what: 'the admin address (otherwise that of the configuration)' },
+      json: toGateway.json,
+    },
+    examples: ['cidgate status', 'cidgate status --admin http://10.0.0.7:8081 --json'],
+    async run(given) {
+      noneOf('status', given.positionals)
+      return (await import('./client/status.ts')).statusCommand(given)
+    },
+  },
+  {
+    name: 'add',
+    takes: 'FILE|FOLDER…',
+    what: 'upload files and folders; prints the path of each',
+    more: `A folder becomes one directory with everything below it; what begins with a dot is left out. - is the standard input.
+${tokenHint}`,
+    options: { ...toGateway, hidden: { type: 'boolean', what: 'take what begins with a dot, too' } },
+    examples: ['cidgate add policy.json', 'cidgate add dist/', 'echo hello | cidgate add -'],
+    async run(given) {
+      if (given.positionals.length === 0) throw new UsageError('add takes a file or a folder')
+      return (await import('./client/add.ts')).addCommand(given)
+    },
+  },
+  {
+    name: 'get',
+    takes: 'PATH',
+    what: 'read a file: a CID, /ipfs/<cid>/<path>, ipfs://<cid>/<path> or /ipns/<name>',
+    options: { gateway: toGateway.gateway, output },
+    examples: [
+      'cidgate get bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e',
+      'cidgate get /ipfs/<cid>/video.mp4 -o video.mp4',
+    ],
+    async run(given) {
+      const path = onlyOne('get', 'path', given.positionals)
+      return (await import('./client/get.ts')).getCommand(given, path)
+    },
+  },
+  {
+    name: 'export',
+    takes: 'PATH',
+    what: 'read everything below a path as a CAR, which proves itself',
+    options: { gateway: toGateway.gateway, output },
+    examples: ['cidgate export /ipfs/<cid> -o site.car'],
+    async run(given) {
+      const path = onlyOne('export', 'path', given.positionals)
+      return (await import('./client/get.ts')).getCommand(given, path, 'car')
+    },
+  },
+  {
+    name: 'why',
+    takes: 'PATH',
+    what: 'say where an answer comes from, or who was asked and what each one said',
+    options: toGateway,
+    examples: ['cidgate why /ipfs/<cid>/index.html'],
+    async run(given) {
+      const path = onlyOne('why', 'path', given.positionals)
+      return (await import('./client/why.ts')).whyCommand(given, path)
+    },
+  },
+  {
+    name: 'warm',
+    takes: 'PATH…',
+    what: 'bring everything below each path into the tiers',
+    more: 'With --done it can be stopped at any time and started again: it goes on with what that file does not name.',
+    options: {
+      ...toGateway,
+      list: { type: 'string', value: 'FILE', what: 'a file with a path or CID on each line' },
+      done: {
+        type: 'string',
+        value: 'FILE',
+        what: 'write each path that is done into this file, and leave those out that it names',
+      },
+      'at-once': { type: 'string', value: 'N', what: 'so many at a time (4)' },
+    },
+    examples: ['cidgate warm bafybei…', 'cidgate warm --list cids.txt --done cids.done'],
+    async run(given) {
+      return (await import('./client/warm.ts')).warmCommand(given)
+    },
+  },
+  {
+    name: 'completion',
+    takes: 'bash|zsh|fish',
+    what: 'print what makes a shell complete commands and options',
+    options: {},
+    examples: ['source <(cidgate completion bash)', 'cidgate completion fish >~/.config/fish/completions/cidgate.fish'],
+    async run({ positionals, io }) {
+      const shell = onlyOne('completion', 'shell', positionals)
+      io.stdout.write((await import('./completion.ts')).completionFor(shell, commands))
+      return 0
+    },
+  },
+]

@@ -1,0 +1,195 @@
+// The commands that ask a running gateway, against a real one: what they print, write and end with.
+import assert from 'node:assert/strict'
+import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { PassThrough, Readable } from 'node:stream'
+import { after, before, beforeEach, describe, test } from 'node:test'
+import { commands } from '../../src/cli/commands.ts'
+import { run } from '../../src/cli/run.ts'
+import { type Fixtures, fixtures } from '../support/fixtures.ts'
+import { type Served, startServed } from '../support/served.ts'
+import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+
+let all: Fixtures
+let upstream: ProgrammableUpstream
+let served: Served
+let folder = ''
+before(async () => {
+  all = await fixtures()
+  upstream = await startUpstream({ blocks: all.blocks })
+  served = await startServed({
+    retrieval: { deadline: '2s', upstreams: [{ name: 'near', url: upstream.url }] },
+    pinning: { providers: [{ name: 'local', use: 'embedded' }] },
+    upload: { auth: { tokens: ['a-token-that-is-long-enough-for-this'] } },
+  })
+  folder = await mkdtemp(join(tmpdir(), 'cidgate-client-'))
+})
+after(async () => {
+  await served.close()
+  await upstream.close()
+  await rm(folder, { recursive: true })
+})
+beforeEach(() => {
+  upstream.fault = undefined
+})
+
+type Ended = { readonly code: number; readonly out: Buffer; readonly err: string }
+
+async function cidgate(args: readonly string[], { stdin = '', token = '' } = {}): Promise<Ended> {
+  const [out, err] = [new PassThrough(), new PassThrough()]
+  const chunks: Buffer[] = []
+  let said = ''
+  out.on('data', (chunk: Buffer) => chunks.push(chunk))
+  err.on('data', (chunk: Buffer) => {
+    said += chunk
+  })
+  const environment = {
+    CIDGATE_GATEWAY: served.url,
+    CIDGATE_ADMIN_URL: `http://${served.serving.admin}`,
+    CIDGATE_TOKEN: token,
+  }
+  const code = await run(args, { stdin: Readable.from([stdin]), stdout: out, stderr: err, environment })
+  await new Promise((resolve) => setImmediate(resolve))
+  return { code, out: Buffer.concat(chunks), err: said }
+}
+const token = 'a-token-that-is-long-enough-for-this'
+
+describe('cidgate get', () => {
+  test('a CID, a path and an ipfs:// address are read to the standard output', async () => {
+    const { cid, bytes } = all.files.hello
+    for (const path of [`${cid}`, `/ipfs/${cid}`, `ipfs://${cid}`]) {
+      const { code, out, err } = await cidgate(['get', path])
+      assert.equal(code, 0, err)
+      assert.ok(out.equals(bytes))
+    }
+  })
+
+  test('a file appears when it is whole, and not when its upstream stops in the middle', async () => {
+    const { cid, bytes } = all.files.chunkedV1
+    const to = join(folder, 'whole')
+    assert.equal((await cidgate(['get', `${cid}`, '-o', to])).code, 0)
+    assert.ok((await readFile(to)).equals(bytes))
+    const other = all.files.chunkedV0
+    upstream.fault = { kind: 'stall', after: 300_000 }
+    const { code, err } = await cidgate(['get', `${other.cid}`, '--output', join(folder, 'part')])
+    assert.equal(code, 1)
+    assert.match(err, /^cidgate: /)
+    assert.deepEqual(
+      (await readdir(folder)).filter((name) => name.startsWith('part')),
+      [],
+    )
+  })
+
+  test('an absent path is told with what the gateway says of it', async () => {
+    upstream.fault = { kind: 'notFound' }
+    const { code, err } = await cidgate(['get', `/ipfs/${all.directory}/nothing-here`])
+    assert.equal(code, 1)
+    assert.match(err, /404/)
+  })
+})
+
+test('cidgate export writes a CAR that begins with its header', async () => {
+  const to = join(folder, 'a.car')
+  assert.equal((await cidgate(['export', `${all.files.chunkedV1.cid}`, '-o', to])).code, 0)
+  const car = await readFile(to)
+  assert.ok(car.length > all.files.chunkedV1.bytes.length)
+  assert.match(car.subarray(0, 40).toString('latin1'), /roots/)
+})
+
+describe('cidgate why', () => {
+  test('says where an answer comes from', async () => {
+    const { code, out } = await cidgate(['why', `${all.files.hello.cid}`])
+    assert.equal(code, 0)
+    assert.match(out.toString(), /: 200 after \d+ ms\n[^]*cache-status: cidgate; hit/)
+  })
+
+  test('names who was asked, what each said, and the request', async () => {
+    upstream.fault = { kind: 'notFound' }
+    const path = `${all.files.json.cid}`
+    const { code, out } = await cidgate(['why', path])
+    assert.equal(code, 1)
+    assert.match(out.toString(), /: 404 after[^]*near: not-found, after \d+ ms[^]*request /)
+    const { out: json } = await cidgate(['why', path, '--json'])
+    const said = JSON.parse(json.toString()) as { status: number; problem: { attempts?: object[] } }
+    assert.equal(said.status, 404)
+  })
+})
+
+describe('cidgate add', () => {
+  test('files and the standard input, with the token of the environment', async () => {
+    const file = join(folder, 'policy.json')
+    await writeFile(file, '{"a":1}')
+    assert.match((await cidgate(['add', file])).err, /401/)
+    const { code, out, err } = await cidgate(['add', file, '-'], { token, stdin: 'hello' })
+    assert.equal(code, 0, err)
+    const lines = out.toString().trim().split('\n')
+    assert.match(lines[0] ?? '', /^\/ipfs\/\w+ {2}.*policy\.json$/)
+    assert.match(lines[1] ?? '', /^\/ipfs\/\w+ {2}-$/)
+    const [path = ''] = (lines[0] ?? '').split(' ')
+    assert.equal((await cidgate(['get', path])).out.toString(), '{"a":1}')
+  })
+
+  test('an empty folder and a link are refused before anything is sent', async () => {
+    const empty = join(folder, 'empty')
+    await mkdir(empty)
+    assert.match((await cidgate(['add', empty], { token })).err, /has no file in it/)
+    assert.match((await cidgate(['add', join(folder, 'not-there')], { token })).err, /ENOENT/)
+  })
+})
+
+test('cidgate warm brings what a list names into the tiers, and goes on where it stopped', async () => {
+  const [list, done] = [join(folder, 'list'), join(folder, 'done')]
+  const cids = [all.files.deepV0.cid, all.files.smallV0.cid].map(String)
+  await writeFile(list, `${cids.join('\n')}\n`)
+  const first = await cidgate(['warm', '--list', list, '--done', done, '--json'])
+  assert.equal(first.code, 0, first.err)
+  assert.equal(first.out.toString().trim().split('\n').length, 2)
+  upstream.fault = { kind: 'refuse' }
+  const again = await cidgate(['warm', '--list', list, '--done', done])
+  assert.deepEqual([again.code, again.out.length], [0, 0])
+  for (const cid of cids) assert.equal((await cidgate(['get', cid])).code, 0)
+})
+
+test('cidgate status says whether it is ready, and how each part is', async () => {
+  const { code, out } = await cidgate(['status'])
+  assert.equal(code, 0)
+  assert.match(out.toString(), /: ready; [^]*upstream near/)
+  const { out: json } = await cidgate(['status', '--json'])
+  assert.equal((JSON.parse(json.toString()) as { ready: boolean }).ready, true)
+})
+
+describe('what a person gets wrong', () => {
+  const wrong: readonly (readonly [args: readonly string[], said: RegExp])[] = [
+    [['stat'], /unknown command stat; did you mean status\?/],
+    [['frobnicate'], /unknown command frobnicate \(/],
+    [['get'], /get takes one path/],
+    [['get', 'a', 'b'], /get takes one path/],
+    [['add'], /add takes a file or a folder/],
+    [['warm', 'a', '--at-once', 'x'], /--at-once takes a number/],
+    [['get', 'a', '--gateway', 'nonsense'], /nonsense is no URL/],
+    [['completion', 'tcsh'], /bash, zsh and fish/],
+  ]
+  for (const [args, said] of wrong)
+    test(`${args.join(' ')}: exit code 2, and what is expected`, async () => {
+      const { code, err } = await cidgate(args)
+      assert.equal(code, 2)
+      assert.match(err, said)
+    })
+
+  test('a gateway that does not run is named, with what to look at', async () => {
+    const { code, err } = await cidgate(['get', 'a', '--gateway', 'http://127.0.0.1:9'])
+    assert.equal(code, 1)
+    assert.match(err, /no answer from http:\/\/127\.0\.0\.1:9: .*is the gateway running/)
+  })
+})
+
+test('every command has a help of its own with an example, and is completed by the shells', async () => {
+  const { out } = await cidgate(['--help'])
+  for (const { name } of commands) {
+    assert.ok(out.toString().includes(`cidgate ${name}`), name)
+    assert.match((await cidgate([name, '--help'])).out.toString(), /\n {2}\$ .*cidgate/)
+  }
+  for (const shell of ['bash', 'zsh', 'fish'])
+    assert.match((await cidgate(['completion', shell])).out.toString(), /warm/)
+})
