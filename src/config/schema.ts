@@ -166,6 +166,11 @@ const limits = z.strictObject({
     .describe('How long an idle connection is kept; longer than your load balancer does.'),
   stalled: duration().prefault('60s').describe('A client that reads nothing for this long is cut off.'),
   grace: duration().prefault('30s').describe('How long requests may go on after a stop or a reload.'),
+  lameDuck: duration()
+    .prefault(0)
+    .describe(
+      'After a stop: how long connections are still accepted while /readyz says 503, so that a load balancer sees it first. Longer than the time between its probes.',
+    ),
 })
 
 const hosts = z

@@ -1,9 +1,11 @@
 // The server: two listening sockets in front of one gateway, which SIGHUP replaces. It starts in this order: open the
 // sockets, make the gateway, answer the requests that waited; a second process on the address fails before it makes a
-// gateway. It stops: no new connections, answer open requests, close the gateway.
+// gateway. It stops: tell it at /readyz, wait until load balancers have seen it, take no new connections, answer open
+// requests, close the gateway.
 import type { RequestListener, Server } from 'node:http'
 import type { Config } from '../config/load.ts'
 import { type Address, addressText } from '../config/values/address.ts'
+import { type Clock, systemClock } from '../core/clock.ts'
 import { Failure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import { createStarting } from '../http/starting.ts'
@@ -16,6 +18,7 @@ export type ServeOptions<Running extends Replaceable> = {
   /** Makes and starts a gateway. `previous`: the gateway that it replaces. */
   readonly create: (config: Config, options: { readonly previous?: Running | undefined }) => Promise<Running>
   readonly log: Log
+  readonly clock?: Clock | undefined
 }
 
 export interface Serving {
@@ -28,7 +31,7 @@ export interface Serving {
 }
 
 export async function serve<Running extends Replaceable>(options: ServeOptions<Running>): Promise<Serving> {
-  const { config: first, create, log } = options
+  const { config: first, create, log, clock = systemClock } = options
   const starting = createStarting({
     mode: first.responses.types,
     stalledMs: first.limits.stalled,
@@ -97,6 +100,9 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
     async close() {
       closing = true
       gateways.current.drain()
+      // Clients that a load balancer sends meanwhile are answered, and their connections end with the answer.
+      const { lameDuck } = config.limits
+      if (lameDuck > 0) await clock.sleep(lameDuck)
       const { listen, admin } = sockets
       const closed = [stop(listen)]
       await gateways.close(config.limits.grace)

@@ -6,6 +6,7 @@ import { Agent, createServer, get, type IncomingMessage, type RequestListener, t
 import type { AddressInfo } from 'node:net'
 import { afterEach, describe, it } from 'node:test'
 import { parseConfig } from '../../src/config/load.ts'
+import { systemClock } from '../../src/core/clock.ts'
 import type { Log } from '../../src/core/log.ts'
 import type { Replaceable } from '../../src/server/generations.ts'
 import { type Serving, serve } from '../../src/server/serve.ts'
@@ -23,6 +24,7 @@ function createStage() {
   const closed: number[] = []
   const misused: number[] = []
   let made = 0
+  let drains = 0
   const create = async (): Promise<Replaceable> => {
     const number = ++made
     const handler: RequestListener = (request, response) => {
@@ -34,7 +36,7 @@ function createStage() {
       handler,
       admin: (_request, response) => response.end(`admin ${number}`),
       serves: () => false,
-      drain: () => {},
+      drain: () => void (drains += 1),
       close: async () => {
         closed.push(number)
       },
@@ -47,6 +49,7 @@ function createStage() {
     closed,
     misused,
     create,
+    drained: () => drains > 0,
     letGo() {
       for (const response of held.splice(0)) response.end('slow')
     },
@@ -180,6 +183,26 @@ describe('reload of the configuration', () => {
     assert.equal(await slow, 'slow')
     await stopped
     assert.deepEqual(stage.closed, [1])
+  })
+
+  it('a gateway that stops takes connections for limits.lameDuck, ends each with its answer, and then takes none', async () => {
+    const stage = createStage()
+    const over = Promise.withResolvers<void>()
+    const clock = { ...systemClock, sleep: () => over.promise }
+    const own = await serve({ config: configOf({ limits: { lameDuck: '1h' } }), ...stage, clock })
+    const address = own.listen
+    const agent = new Agent({ keepAlive: true })
+    const kept = () => read(`http://${address}/`, agent)
+    assert.equal(await kept(), '1')
+    const stopped = own.close()
+    assert.equal(stage.drained(), true)
+    assert.equal(await kept(), '1', 'on a connection that was open before')
+    assert.equal(await read(`http://${address}/`), '1', 'on a new one')
+    assert.deepEqual(Object.keys(agent.freeSockets), [], 'an answer ends its connection')
+    over.resolve()
+    await stopped
+    await assert.rejects(read(`http://${address}/`), { code: 'ECONNREFUSED' })
+    agent.destroy()
   })
 
   it('cuts off requests not answered within the grace period', async () => {

@@ -44,6 +44,7 @@ export async function startServed(more: Said, { clock }: { readonly clock?: Cloc
   const serving = await serve<Gateway>({
     config: configOf(more),
     log: note,
+    clock,
     async create(config, { previous }) {
       const gateway = createGateway(config, { log: note, previous, clock })
       await gateway.start()
