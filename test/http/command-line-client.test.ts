@@ -101,7 +101,7 @@ describe('cidgate why', () => {
   test('says where an answer comes from', async () => {
     const { code, out } = await cidgate(['why', `${all.files.hello.cid}`])
     assert.equal(code, 0)
-    assert.match(out.toString(), /: 200 after \d+ ms\n[^]*cache-status: cidgate; hit/)
+    assert.match(out.toString(), /: 200 after \d+ ms\n[\s\S]*cache-status: cidgate; hit/)
   })
 
   test('names who was asked, what each said, and the request', async () => {
@@ -109,7 +109,7 @@ describe('cidgate why', () => {
     const path = `${all.files.json.cid}`
     const { code, out } = await cidgate(['why', path])
     assert.equal(code, 1)
-    assert.match(out.toString(), /: 404 after[^]*near: not-found, after \d+ ms[^]*request /)
+    assert.match(out.toString(), /: 404 after[\s\S]*near: not-found, after \d+ ms[\s\S]*request /)
     const { out: json } = await cidgate(['why', path, '--json'])
     const said = JSON.parse(json.toString()) as { status: number; problem: { attempts?: object[] } }
     assert.equal(said.status, 404)
@@ -154,7 +154,7 @@ test('cidgate warm brings what a list names into the tiers, and goes on where it
 test('cidgate status says whether it is ready, and how each part is', async () => {
   const { code, out } = await cidgate(['status'])
   assert.equal(code, 0)
-  assert.match(out.toString(), /: ready; [^]*upstream near/)
+  assert.match(out.toString(), /: ready; [\s\S]*upstream near/)
   const { out: json } = await cidgate(['status', '--json'])
   assert.equal((JSON.parse(json.toString()) as { ready: boolean }).ready, true)
 })
