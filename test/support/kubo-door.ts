@@ -3,6 +3,7 @@ import { once } from 'node:events'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import express from 'express'
+import type { LocalStore } from '../../backends/pinning/contract.ts'
 import { tierKinds } from '../../backends/tiers/index.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
@@ -13,6 +14,7 @@ import { createRespond } from '../../src/http/wire/respond.ts'
 import { createNotFoundMemory } from '../../src/retrieval/absence/not-found.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import type { Retrieval } from '../../src/retrieval/session.ts'
+import { createPinsTier } from '../../src/retrieval/tiers/pins.ts'
 import { createTierStack } from '../../src/retrieval/tiers/stack.ts'
 import { createPool } from '../../src/retrieval/upstreams/pool.ts'
 import { type Adding, type AddingOptions, startAdding } from './adding.ts'
@@ -35,8 +37,13 @@ export async function startKuboDoor(tokens?: readonly string[], options: AddingO
     log,
     clock,
   })
-  const retrieval = createRetrieval({
-    stack: createTierStack([tier], { clock, log }),
+  // As in a gateway, what the embedded provider keeps is read from there. It is made below, of the retrieval.
+  const store: LocalStore = {
+    get: (cid) => adding.embedded.store.get(cid),
+    has: (cid) => adding.embedded.store.has(cid),
+  }
+  const retrieval: Retrieval = createRetrieval({
+    stack: createTierStack([tier, createPinsTier('embedded', store, { keeps: true, log })], { clock, log }),
     pool: createPool({ members: [], hedge: 'auto', clock, log }),
     clock,
     log,
@@ -46,7 +53,7 @@ export async function startKuboDoor(tokens?: readonly string[], options: AddingO
     readAheadBytes: 64 * 1024 * 1024,
     notFound: createNotFoundMemory({ firstMs: 1, mostMs: 1, clock }),
   })
-  const adding = await startAdding({ retrieval, maxBytes: 20_000_000, ...options })
+  const adding: Adding = await startAdding({ retrieval, maxBytes: 20_000_000, ...options })
   const app = express()
   const route = createKuboRoute({
     uploads: adding.uploads,
