@@ -4,7 +4,8 @@ import type { CID } from 'multiformats/cid'
 import { codec } from '../core/cid.ts'
 import type { AtHand } from '../core/disk/at-hand.ts'
 import { Failure } from '../core/failure.ts'
-import { declaredSize, type Node, readNode, wrongContent } from '../ipld/unixfs.ts'
+import type { ReadNode } from '../ipld/node-memory.ts'
+import { declaredSize, type Node, wrongContent } from '../ipld/unixfs.ts'
 import type { DagWant, Expected, Session } from '../retrieval/session.ts'
 import { createPending } from './dag/pending.ts'
 import type { Entity } from './entity.ts'
@@ -120,7 +121,7 @@ async function* readParts(
     }
     if (!isExpected) session.expect(upcoming([part]))
     const bytes = await fetch(part)
-    const { own, children } = split(part, bytes)
+    const { own, children } = split(part, bytes, session.readNode)
     pending.push(
       children.filter((child) => child.size > 0 && child.start < end && child.start + child.size > from),
       bytes.byteLength,
@@ -137,7 +138,7 @@ async function* readParts(
 }
 
 /** The part's own bytes and its children, with their positions; throws when its parent declared something else. */
-function split(part: FilePart, bytes: Uint8Array): { own: Uint8Array; children: FilePart[] } {
+function split(part: FilePart, bytes: Uint8Array, read: ReadNode): { own: Uint8Array; children: FilePart[] } {
   const { cid, size, start, depth } = part
   const own = (content: Uint8Array): { own: Uint8Array; children: FilePart[] } => {
     if (content.byteLength !== size) throw unlikeDeclared(cid, content.byteLength, size)
@@ -145,7 +146,7 @@ function split(part: FilePart, bytes: Uint8Array): { own: Uint8Array; children: 
   }
   if (cid.code === codec.raw) return own(bytes)
   if (cid.code !== codec.dagPb) throw wrongContent(cid, 'a part of a file cannot have its codec')
-  const node = part.node ?? readNode(cid, bytes)
+  const node = part.node ?? read(cid, bytes)
   const type = node.unixfs?.type
   if (type !== 'file' && type !== 'raw') throw wrongContent(cid, 'it is no part of a file')
   const data = node.unixfs?.data ?? new Uint8Array()

@@ -5,6 +5,7 @@ import { type Block, isProvable } from '../core/block.ts'
 import { codec } from '../core/cid.ts'
 import { Failure } from '../core/failure.ts'
 import { readDocument } from '../ipld/dag-links.ts'
+import type { ReadNode } from '../ipld/node-memory.ts'
 import { declaredSize, readNode, wrongContent } from '../ipld/unixfs.ts'
 import type { DagWant, Session } from '../retrieval/session.ts'
 import { findInShards, type ShardMatch } from './dag/hamt.ts'
@@ -35,7 +36,7 @@ export async function* walkPath(
   path: ContentPath,
   options: ResolveOptions = {},
 ): AsyncGenerator<Block, Resolution> {
-  const read = options.opaque ? opaqueEntity : entityOf
+  const read = options.opaque ? opaqueEntity : (at: CID, block: Uint8Array) => entityOf(at, block, session.readNode)
   const scope = options.scope ?? 'entity'
   const roots: CID[] = []
   let cid = path.cid
@@ -93,7 +94,7 @@ async function next(session: Session, block: Block, { path, at, around }: PathPo
     case codec.raw:
       return undefined
     case codec.dagPb: {
-      const node = readNode(cid, bytes)
+      const node = session.readNode(cid, bytes)
       const lookUp = async (name: string): Promise<ShardMatch | undefined> => {
         if (node.unixfs?.type === 'hamt-sharded-directory') return findInShards(session, block, name, around)
         if (node.unixfs !== undefined && node.unixfs.type !== 'directory') return undefined
@@ -125,10 +126,10 @@ function intoDocument(cid: CID, block: Uint8Array, segments: readonly string[], 
   return { cid: undefined, at: from, way: [] }
 }
 
-export function entityOf(cid: CID, block: Uint8Array): Entity {
+export function entityOf(cid: CID, block: Uint8Array, read: ReadNode = readNode): Entity {
   if (cid.code === codec.raw) return { cid, kind: 'file', block, size: block.byteLength }
   if (cid.code !== codec.dagPb) return opaqueEntity(cid, block)
-  const node = readNode(cid, block)
+  const node = read(cid, block)
   const mtime = node.unixfs?.mtime && Number(node.unixfs.mtime.secs)
   switch (node.unixfs?.type) {
     case 'file':

@@ -5,6 +5,7 @@ import { isIdentity, isProvable } from '../core/block.ts'
 import type { Clock } from '../core/clock.ts'
 import type { AtHand, AtHandOptions } from '../core/disk/at-hand.ts'
 import { cancelled } from '../core/failure.ts'
+import type { ReadNode } from '../ipld/node-memory.ts'
 import type { LastFrom } from './followed-answer.ts'
 import type { LoopTurns } from './loop-turns.ts'
 import { createGuard } from './policy.ts'
@@ -20,6 +21,7 @@ import { createUpstreamReader, type Flying } from './upstream-reader.ts'
 export type SessionParts = Flying & {
   readonly clock: Clock
   readonly room: Room
+  readonly readNode: ReadNode
   readonly turns: LoopTurns
   readonly deadlineMs: number
   readonly blockDeadlineMs: number
@@ -89,6 +91,7 @@ export function openSession(
 
   return {
     ...guard,
+    readNode: shared.readNode,
     async get(cid, around) {
       const turn = turns.giveWay()
       if (turn !== undefined) await turn

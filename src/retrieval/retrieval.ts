@@ -5,6 +5,7 @@ import { blockKey } from '../core/block.ts'
 import type { Clock } from '../core/clock.ts'
 import { createFlights, type Flight } from '../core/flights.ts'
 import type { Log } from '../core/log.ts'
+import { createNodeMemory } from '../ipld/node-memory.ts'
 import type { NotFoundMemory } from './absence/not-found.ts'
 import { createSearches, type SearchRound } from './absence/searches.ts'
 import { type BlockFlight, flyForBlock } from './fetch/block.ts'
@@ -91,6 +92,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     searches,
     turns: createLoopTurns(clock),
     room: createRoom(options.readAheadBytes),
+    readNode: createNodeMemory(),
     deadlineMs: options.deadlineMs,
     blockDeadlineMs: options.blockDeadlineMs,
     joinBlock,

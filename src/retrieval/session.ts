@@ -3,6 +3,7 @@
 import type { CID } from 'multiformats/cid'
 import type { DagWant } from '../../backends/upstreams/contract.ts'
 import type { AtHand, AtHandOptions } from '../core/disk/at-hand.ts'
+import type { ReadNode } from '../ipld/node-memory.ts'
 import type { Account } from '../observe/account.ts'
 import type { Guard, Policy } from './policy.ts'
 
@@ -38,6 +39,8 @@ export interface Session extends Omit<Guard, 'check'> {
   get(cid: CID, around?: DagWant): Promise<Uint8Array>
   /** The same, or a part of a block, proved, where no wait is needed for it. Undefined: `get` brings it. Throws what may not be read. */
   atHand(cid: CID, options?: AtHandOptions): AtHand | undefined
+  /** Decodes a dag-pb block that this session gave, or finds what it was decoded to. Throws for what is none. */
+  readonly readNode: ReadNode
   /** The next blocks, in order: some are fetched ahead. Blocks of an earlier call that are not in it are dropped. */
   expect(next: Iterable<Expected>): void
   /**

@@ -2,6 +2,7 @@
 import type { CID } from 'multiformats/cid'
 import { blockKey, isIdentity } from '../../src/core/block.ts'
 import { Failure } from '../../src/core/failure.ts'
+import { readNode } from '../../src/ipld/unixfs.ts'
 import { createGuard } from '../../src/retrieval/policy.ts'
 import type { DagWant, Session } from '../../src/retrieval/session.ts'
 import type { BlockMap } from './fixtures.ts'
@@ -22,6 +23,7 @@ export function memorySession(blocks: BlockMap): Session & { readonly asked: Ask
       return bytes
     },
     atHand: () => undefined,
+    readNode,
     has: async (cid) => blocks.has(blockKey(cid)),
     expect() {},
     giveWay: () => undefined,

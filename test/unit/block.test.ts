@@ -8,7 +8,8 @@ import { CID } from 'multiformats/cid'
 import { create } from 'multiformats/hashes/digest'
 import { blockKey } from '../../src/core/block.ts'
 import { parseCid, parseLeaf } from '../../src/core/cid.ts'
-import { noise } from '../support/fixtures.ts'
+import { createNodeMemory } from '../../src/ipld/node-memory.ts'
+import { addDirectory, type BlockMap, noise, text } from '../support/fixtures.ts'
 
 const cidOf = (digest: Uint8Array): CID => CID.createV1(0x55, create(0x12, digest))
 
@@ -59,4 +60,22 @@ test('the quick way to read the CID of a leaf knows what the other one knows, an
   }
   for (const cid of [CID.createV1(0x70, create(0x12, noise(32, 1))), CID.createV1(0x55, create(0x13, noise(64, 1)))])
     assert.equal(parseLeaf(cid.toString()), undefined)
+})
+
+test('a node with many links is decoded once, what is none is refused each time, and no larger buffer is kept', async () => {
+  const blocks: BlockMap = new Map()
+  const names = Object.fromEntries(
+    Array.from({ length: 50 }, (_, index) => [`file ${index}`, text(`content ${index}`)]),
+  )
+  const cid = await addDirectory(blocks, names)
+  const bytes = blocks.get(blockKey(cid)) ?? assert.fail()
+  const readNode = createNodeMemory()
+  const large = new Uint8Array(100_000)
+  large.set(bytes)
+  const node = readNode(cid, large.subarray(0, bytes.byteLength))
+  assert.equal(node.links.length, 50)
+  assert.ok((node.links[0]?.Hash.bytes.buffer.byteLength ?? 0) < large.byteLength)
+  assert.equal(readNode(cid, bytes), node)
+  const other = cidOf(noise(32, 1))
+  for (let turn = 0; turn < 2; turn++) assert.throws(() => readNode(other, noise(2000, 1)), /not a dag-pb block/)
 })

@@ -1,0 +1,33 @@
+// Decoded nodes with many links, remembered: each range of a large file and each path through a large folder decodes the same
+// ones again, which takes longer than to read and prove them. They are named by what they hash to, so that they stay right.
+import { LRUCache } from 'lru-cache'
+import type { CID } from 'multiformats/cid'
+import { blockKey } from '../core/block.ts'
+import { type Node, readNode } from './unixfs.ts'
+
+/** Decodes a proved block, or finds what it was decoded to. Throws as `readNode` does. */
+export type ReadNode = (cid: CID, block: Uint8Array) => Node
+
+const mostBytes = 8 * 1024 * 1024
+// A link with its CID as objects, besides the bytes that they are views of.
+const linkBytes = 400
+const leastBlockBytes = 1024
+
+export function createNodeMemory(): ReadNode {
+  const nodes = new LRUCache<string, { readonly node: Node; readonly bytes: number }>({
+    maxSize: mostBytes,
+    sizeCalculation: ({ node, bytes }) => bytes + node.links.length * linkBytes,
+  })
+  return (cid, block) => {
+    if (block.byteLength < leastBlockBytes) return readNode(cid, block)
+    const key = blockKey(cid)
+    const known = nodes.get(key)
+    if (known) return known.node
+    // Links are views of the block, and a block may be a view of a larger buffer.
+    const own = block.byteLength === block.buffer.byteLength ? block : new Uint8Array(block)
+    const node = readNode(cid, own)
+    // A file in one block is mostly bytes, which are decoded at no cost.
+    if (node.links.length > 0) nodes.set(key, { node, bytes: block.byteLength })
+    return node
+  }
+}
