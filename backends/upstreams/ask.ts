@@ -151,11 +151,22 @@ function translate(name: string, error: unknown, own: AbortSignal, outer: AbortS
   if (own.aborted && isFailure(own.reason) && own.reason.kind === 'timeout') return own.reason
   if (isFailure(error)) return error
   const code = codeOf(error)
+  if (code !== undefined && ourShortage.has(code)) return noSocket(name, code, error)
   if (code === 'UND_ERR_CONNECT_TIMEOUT') return failure('timeout', `${name}: connection timed out`, error)
   const inner = (error as { cause?: unknown } | null)?.cause
   if (isFailure(inner)) return inner
   return failure('broken', `${name}: connection failed (${code ?? 'no reason given'})`, error)
 }
+
+// Of this process or machine: they say nothing of the upstream.
+const ourShortage: ReadonlySet<string> = new Set(['EMFILE', 'ENFILE', 'EADDRNOTAVAIL', 'ENOBUFS'])
+
+const noSocket = (name: string, code: string, cause: unknown): Failure =>
+  new Failure(
+    'overloaded',
+    `this gateway has no socket left to ask ${name} (${code}): raise its limit of open files (ulimit -n)`,
+    { source: 'ours', cause, retryAfterMs: 1000 },
+  )
 
 const codeOf = (error: unknown): string | undefined => {
   const code = (error as { code?: unknown } | null)?.code

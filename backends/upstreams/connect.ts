@@ -25,9 +25,11 @@ function innerNetworks(): BlockList {
     networks.addSubnet(net, prefix, 'ipv4')
   }
   for (const [net, prefix] of [
-    ['::', 128],
-    ['::1', 128],
+    // With IPv4 addresses in them, which a gateway of the network would reach: compatible ones, NAT64 and 6to4.
+    ['::', 96],
     ['64:ff9b::', 96],
+    ['64:ff9b:1::', 48],
+    ['2002::', 16],
     ['fc00::', 7],
     ['fe80::', 10],
     ['ff00::', 8],

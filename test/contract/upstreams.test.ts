@@ -5,6 +5,8 @@ import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { after, afterEach, before, describe, test } from 'node:test'
 import { CID } from 'multiformats/cid'
+import { Agent } from 'undici'
+import { ask } from '../../backends/upstreams/ask.ts'
 import { isInside } from '../../backends/upstreams/connect.ts'
 import type { DagWant, Upstream, UpstreamContext } from '../../backends/upstreams/contract.ts'
 import { upstreamKinds } from '../../backends/upstreams/index.ts'
@@ -271,6 +273,23 @@ describe('trustless', () => {
     assert.equal((await failure(upstream.probe(signal()))).kind, 'broken')
   })
 
+  test('where this process has no file left for a socket, the gateway is overloaded and the upstream is not blamed', async () => {
+    server = await startUpstream({ blocks: all.blocks })
+    for (const code of ['EMFILE', 'ENFILE']) {
+      const agent = new Agent({
+        connect: (_options, done) => done(Object.assign(new Error('connect'), { code }), null),
+      })
+      const asked = ask({
+        ...{ name: 'one', url: new URL('http://one.example'), headers: {}, expects: undefined, agent },
+        ...{ signal: signal(), clock: systemClock, firstByteMs: 10_000, idleMs: 10_000 },
+      })
+      const { kind, source, message } = await failure(asked)
+      assert.deepEqual([kind, source], ['overloaded', 'ours'])
+      assert.match(message, new RegExp(`${code}.*ulimit`))
+      await agent.destroy()
+    }
+  })
+
   test('a name that resolves into this network is refused, unless it is meant', async () => {
     server = await startUpstream({ blocks: all.blocks })
     const { port } = new URL(server.url)
@@ -287,6 +306,12 @@ describe('trustless', () => {
       'fd00::1',
       '::ffff:127.0.0.1',
       '0.0.0.0',
+      '::',
+      '::1',
+      '::7f00:1',
+      '64:ff9b::7f00:1',
+      '64:ff9b:1::a00:1',
+      '2002:7f00:1::1',
     ]) {
       assert.ok(isInside(address), address)
     }

@@ -244,6 +244,15 @@ test('a CID with false bytes is asked of others for a minute', async () => {
   assert.equal(state('a'), 'ready')
 })
 
+test('what this gateway had no means to ask counts against no upstream', async () => {
+  const { health, failAt, logged } = make()
+  const before = health.load('block')
+  await failAt(10, 'overloaded')
+  assert.equal(health.load('block'), before)
+  assert.equal(health.state('a').state, 'ready')
+  assert.deepEqual(logged, [])
+})
+
 test('a client that left counts against no upstream', async () => {
   const { health, fail } = make()
   const before = health.load('block')

@@ -24,6 +24,7 @@ export function blameFor(error: unknown, isBegun: boolean, blame: Blame): (() =>
   const kind = kindOf(error)
   switch (kind) {
     case 'cancelled':
+    case 'overloaded': // this gateway had no means to ask
       return undefined
     case 'not-found':
     case 'refused':

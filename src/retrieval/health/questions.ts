@@ -160,7 +160,7 @@ export function createQuestions(deps: Deps): Questions {
         if (!isBegun && (what === 'not-found' || what === 'timeout' || isLetGo)) doubts.add(key)
         if (what === 'false-bytes') falsified.add(key)
         if (what === 'not-found') hits.saidNo(ms)
-        if (what !== 'timeout' && what !== 'cancelled' && !isLetGo) answered()
+        if (what !== 'timeout' && what !== 'cancelled' && what !== 'overloaded' && !isLetGo) answered()
         if (what === 'not-found' || what === 'refused') slot.answered()
         if (isLetGo) {
           counts.lost++
