@@ -40,7 +40,9 @@ export const cidOf = (bytes: Uint8Array, codec = 0x55): CID =>
 
 /** Distinct, reproducible bytes with every value in them, most of them no UTF-8. */
 export function bytesOf(length: number, seed = 0): Uint8Array {
-  return Uint8Array.from({ length }, (_, index) => (index * 167 + (index >> 8) * 59 + seed * 101 + 13) & 255)
+  const bytes = new Uint8Array(length)
+  for (let index = 0; index < length; index++) bytes[index] = index * 167 + (index >> 8) * 59 + seed * 101 + 13
+  return bytes
 }
 
 const same = (one: Uint8Array | undefined, other: Uint8Array): boolean =>

@@ -70,9 +70,11 @@ describe(`an honest upstream of 60 ms beside a misbehaving one, ${most} files of
   const blocks: BlockMap = new Map()
   let all: FileFixture[]
   let honest: ProgrammableUpstream
+  let base: number[]
   before(async () => {
     all = await files(blocks, most, 1000)
     honest = await upstream(blocks, undefined, 60)
+    base = await readAll(await gateway({ honest }), all.slice(0, 5))
   })
 
   for (const [name, fault] of Object.entries(nasty))
@@ -80,8 +82,6 @@ describe(`an honest upstream of 60 ms beside a misbehaving one, ${most} files of
       for (const first of ['nasty', 'honest'])
         test(`${name}, ${first} first, hedge: ${hedge}`, async () => {
           const bad = await upstream(blocks, fault)
-          const alone = await gateway({ honest })
-          const base = await readAll(alone, all.slice(0, 5))
           const before = honest.asked.length
           const at = await gateway(first === 'nasty' ? { bad, honest } : { honest, bad }, { hedge })
           const [firstTime, ...times] = await readAll(at, all)

@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { after, before, beforeEach, describe, test } from 'node:test'
 import { type Fixtures, fixtures } from '../support/fixtures.ts'
 import { fetchAll, startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
+import { patientClock } from '../support/shifted-clock.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 
 let all: Fixtures
@@ -30,7 +31,7 @@ const tiers = {
   },
 }
 const start = (): Promise<TestGateway> =>
-  startGateway({ data, config: tiers, upstreams: [{ name: 'one', url: upstream.url }] })
+  startGateway({ data, clock: patientClock, config: tiers, upstreams: [{ name: 'one', url: upstream.url }] })
 const paths = () => [
   ...Object.values(all.files).map(({ cid, bytes }) => ({ path: `/ipfs/${cid}`, bytes })),
   { path: `/ipfs/${all.directory}/sub/big.bin`, bytes: all.names['sub/big.bin'] },

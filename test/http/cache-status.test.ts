@@ -7,6 +7,7 @@ import { blockKey } from '../../src/core/block.ts'
 import { eventually } from '../../src/testing/tier.ts'
 import { addFile, fixtures, text } from '../support/fixtures.ts'
 import { fetchAll, startGateway, tempFolder } from '../support/gateway.ts'
+import { patientClock } from '../support/shifted-clock.ts'
 import { startUpstream } from '../support/upstream.ts'
 
 test('a path that begins on the disk and ends in memory came from the disk', async () => {
@@ -18,6 +19,7 @@ test('a path that begins on the disk and ends in memory came from the disk', asy
   const start = () =>
     startGateway({
       data,
+      clock: patientClock,
       upstreams: [{ name: 'one', url: upstream.url }],
       config: {
         cache: {

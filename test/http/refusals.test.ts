@@ -7,7 +7,8 @@ import { after, before, describe, it } from 'node:test'
 import { boundary } from '../support/adding.ts'
 import { startGateway, type TestGateway } from '../support/gateway.ts'
 
-const megabytes = 40
+/** More than the buffers of both sockets hold, so that a client that is not read gets stuck. */
+const megabytes = 16
 const piece = Buffer.alloc(1_000_000, 'x')
 
 type Heard = { readonly answer: string; readonly trouble: string | undefined; readonly sent: number }

@@ -16,6 +16,7 @@ import { createBuffers } from '../../src/core/disk/buffers.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { bytesOf, cidOf, eventually } from '../../src/testing/tier.ts'
+import { patientClock } from '../support/shifted-clock.ts'
 
 const folders: string[] = []
 const tiers: Tier[] = []
@@ -165,11 +166,9 @@ test('disk tier: an outage names cause and remedy, and a probe finds it first', 
   await fine.probe?.()
 })
 
-const patient = { ...systemClock, after: (ms: number, action: () => void) => systemClock.after(ms * 30, action) }
-
 test('thousands of calls at once open few files, and end', async () => {
   // Their time is that of a busy machine: what counts here is how many there are.
-  const tier = open(await tempFolder(), '8MiB', patient)
+  const tier = open(await tempFolder(), '8MiB', patientClock)
   const { cid, bytes } = block(1, 1000)
   await tier.put(cid, bytes)
   const open64 = async () => (await readdir('/proc/self/fd').catch(() => [])).length
