@@ -87,11 +87,13 @@ export interface Uploads {
 
 /** Each costs a small file and a little memory. */
 const mostOwed = 100_000
+const mostLookMs = 2000
 
 export function createUploads(options: UploadsOptions): Uploads {
   const { folder, limits, providers, confirm, queue, pinMs, retrieval, clock, log, admit = () => {} } = options
   const { path: data } = folder
   const spools = folder.part(createSpools)
+  const disk = createDiskLook(data, clock)
   const journal = createJournal(journalFolder(data), log)
   const confirmation = createConfirmation({
     providers,
@@ -185,17 +187,37 @@ export function createUploads(options: UploadsOptions): Uploads {
     admission,
     ready: () => resumed,
     open: open.catch(() => {}),
-    async probe() {
-      for (const folder of [spoolFolder(data), journalFolder(data)])
-        await tryToWrite(folder).catch((error: unknown) => {
-          throw diskFailure(error, `write to ${folder}`)
-        })
-    },
+    probe: disk.look,
     async close() {
       closing.abort(busy('this gateway shut down before the upload was complete; send it again'))
       await confirmation.close()
       await resumed.catch(() => {})
+      await disk.ended()
       generation.leave()
+    },
+  }
+}
+
+/** Looks whether this disk takes uploads, by writing into its folders. */
+function createDiskLook(data: string, clock: Clock) {
+  let last: Promise<unknown> = Promise.resolve()
+  const write = async () => {
+    for (const folder of [spoolFolder(data), journalFolder(data)])
+      await tryToWrite(folder).catch((error: unknown) => {
+        throw diskFailure(error, `write to ${folder}`)
+      })
+  }
+  return {
+    look() {
+      const looking = write()
+      last = looking.catch(() => {})
+      return looking
+    },
+    /** Nothing of the last look is left. A disk that hangs is not waited for. */
+    async ended() {
+      const waited = new AbortController()
+      await Promise.race([last, clock.sleep(mostLookMs, waited.signal)])
+      waited.abort()
     },
   }
 }

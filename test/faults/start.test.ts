@@ -14,7 +14,7 @@ import { parseConfig } from '../../src/config/load.ts'
 import { silentLog } from '../../src/core/log.ts'
 import type { Replaceable } from '../../src/server/generations.ts'
 import { serve } from '../../src/server/serve.ts'
-import { multipart, post } from '../support/adding.ts'
+import { below, multipart, post } from '../support/adding.ts'
 import { fetchAll, startGateway, tempFolder } from '../support/gateway.ts'
 import { kuboApi, startStandIn, token } from '../support/providers.ts'
 
@@ -38,6 +38,16 @@ beforeEach(async () => {
 afterEach(() => rm(data, { recursive: true, force: true }))
 
 describe('start of a gateway', () => {
+  it('closed at once leaves no file of its look at the disk behind', async () => {
+    for (let turn = 0; turn < 10; turn++) {
+      const at = await startGateway({ data })
+      await at.close()
+      const left = (await below(data)).filter((name) => name.endsWith('.tmp'))
+      assert.deepEqual(left, [])
+      await rm(data, { recursive: true, force: true })
+    }
+  })
+
   it('serves every upload that waits for a provider from the first answer on', async () => {
     const kubo = await startStandIn(kuboApi)
     kubo.script = () => ({ status: 503 })
