@@ -12,7 +12,7 @@ export const profiles = ['unixfs-v1-2025', 'unixfs-v0-2015'] as const
 /** The name of one: it decides which CID a file gets. */
 export type Profile = (typeof profiles)[number]
 
-/** How a file becomes blocks, and so which CID comes out: balanced, in leaves of one size. */
+/** How files and directories become blocks, and so which CID comes out: balanced, in leaves of one size. */
 export type Shape = {
   readonly cidVersion: 0 | 1
   /** Leaves are bare bytes, and no UnixFS nodes. */
@@ -20,11 +20,13 @@ export type Shape = {
   readonly chunkBytes: number
   /** Links of a node above the leaves. */
   readonly width: number
+  /** What is compared with 256 KiB to decide whether a directory is sharded: its names and CIDs, or its whole block. */
+  readonly directorySize: 'links' | 'block'
 }
 
 export const shapes: Readonly<Record<Profile, Shape>> = {
-  'unixfs-v1-2025': { cidVersion: 1, isRaw: true, chunkBytes: 1024 * 1024, width: 1024 },
-  'unixfs-v0-2015': { cidVersion: 0, isRaw: false, chunkBytes: 256 * 1024, width: 174 },
+  'unixfs-v1-2025': { cidVersion: 1, isRaw: true, chunkBytes: 1024 * 1024, width: 1024, directorySize: 'block' },
+  'unixfs-v0-2015': { cidVersion: 0, isRaw: false, chunkBytes: 256 * 1024, width: 174, directorySize: 'links' },
 }
 
 /** What Kubo's `add` is told to give a file the same CID, whatever is set there, and to pin it. */

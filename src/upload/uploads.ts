@@ -2,7 +2,7 @@
 // tiers before the client gets its 200. The only HTTP it knows is the multipart body that it parses.
 import type { IncomingMessage } from 'node:http'
 import type { CID } from 'multiformats/cid'
-import type { LocalStore, Profile, Provider, Shape } from '../../backends/pinning/contract.ts'
+import type { LocalStore, Profile, Provider } from '../../backends/pinning/contract.ts'
 import type { Block } from '../core/block.ts'
 import type { Clock } from '../core/clock.ts'
 import { tryToWrite } from '../core/files.ts'
@@ -14,10 +14,10 @@ import { type Everywhere, fillTiers } from './confirm/fill-tiers.ts'
 import { busy, diskFailure, nobodyKeeps } from './failures.ts'
 import { createGenerations } from './generations.ts'
 import { createUploadAdmission, type UploadAdmission, type UploadSlot } from './intake/admission.ts'
-import { type PartName, type ReceiveLimits, type ReceiveOptions, receive } from './intake/receive.ts'
+import { type IncomingOptions, receiveIncoming, type UploadKind } from './intake/incoming.ts'
+import type { ReceiveLimits } from './intake/receive.ts'
 import { bounded } from './intake/source.ts'
 import { type Added, createSpooling, type SpooledFile } from './intake/spooling.ts'
-import type { TextCheck } from './intake/text-check.ts'
 import { createJournal, type Journal, journalFolder } from './spool/journal.ts'
 import { createSpools, spoolFolder } from './spool/spool.ts'
 
@@ -46,28 +46,20 @@ export type UploadsOptions = {
 
 export type { Added } from './intake/spooling.ts'
 
-export type AddOptions = {
-  /** Replaces the shape of the profile. */
-  readonly shape?: Shape
-  readonly check?: TextCheck | undefined
-  readonly parts?: ReceiveOptions['parts']
-  /** Sees the name of a part before its first byte is read; throws a Failure to refuse it. */
-  readonly look?: (part: PartName) => void
+export type AddOptions = IncomingOptions & {
   /** Only computes the CID; keeps nothing. */
   readonly isOnlyHashed?: boolean
-  /** The slot that `enter` gave it. */
-  readonly slot?: UploadSlot
   /** Ends an upload whose bytes do not come from a request. */
   readonly signal?: AbortSignal
-  /** The gateways that it came through (CDN-Loop), for thin mode, which forwards it. */
-  readonly via?: string
 }
 
 export interface Uploads {
   readonly maxBytes: number
   /** Admits an upload of this client, or rejects with the reason. Call it before reading a byte, and leave the slot after. */
   enter(client: string, signal?: AbortSignal): Promise<UploadSlot>
-  /** One result for each `data` part, in order, each held by enough providers. */
+  /** The kinds of uploads that `receive` takes. */
+  readonly kinds: readonly UploadKind[]
+  /** One result for each `data` part, in order, and one for the directory that they make; all held by enough providers. */
   receive(request: IncomingMessage, options?: AddOptions): Promise<Added[]>
   /** The same for bytes that do not come from a request. */
   add(bytes: AsyncIterable<Uint8Array>, options?: AddOptions): Promise<Added>
@@ -121,7 +113,7 @@ export function createUploads(options: UploadsOptions): Uploads {
     minRate: limits.minRate,
     closing: closing.signal,
   })
-  const { spoolFile, spoolDag, drop } = createSpooling({
+  const spooling = createSpooling({
     ...{ spools, admission, admit, log, limits, profile: options.profile, closing: closing.signal },
   })
   const generation = folder.part(createGenerations).join()
@@ -135,10 +127,9 @@ export function createUploads(options: UploadsOptions): Uploads {
   }
 
   /** Confirms all of them, or none. */
-  async function confirmed(spooled: readonly SpooledFile[]): Promise<Added[]> {
+  async function confirmed(spooled: readonly SpooledFile[]): Promise<void> {
     try {
       await confirmation.confirm(spooled)
-      return spooled.map(({ added }) => added)
     } finally {
       for (const { counter } of spooled) counter.release()
     }
@@ -146,40 +137,31 @@ export function createUploads(options: UploadsOptions): Uploads {
 
   return {
     maxBytes: limits.maxBytes,
+    kinds: ['files', 'directory'],
     async enter(client, signal) {
       if (providers.length === 0) throw nobodyKeeps()
       return admission.enter(client, signal)
     },
     async receive(request, own = {}) {
       await open
-      const spooled: SpooledFile[] = []
-      try {
-        const { parts, slot } = own
-        const receiving = { ...limits, clock, isCopied: true, signal: closing.signal, slot, ...(parts && { parts }) }
-        // No provider gets anything before the whole body has arrived and is well formed.
-        const all = await receive(request, receiving, async (bytes, _signal, part) => {
-          own.look?.(part)
-          const one = await spoolFile(bytes, own, part.fileName)
-          spooled.push(one)
-          return one
-        })
-        if (own.isOnlyHashed) return all.map(({ added }) => added)
-        spooled.length = 0
-        return await confirmed(all)
-      } finally {
-        await Promise.all(spooled.map(drop))
-      }
+      const receiving = { ...limits, clock, isCopied: true, signal: closing.signal, slot: own.slot }
+      // No provider gets anything before the whole body has arrived and is well formed.
+      const { added, spooled } = await receiveIncoming(request, receiving, own, spooling)
+      if (own.isOnlyHashed) await Promise.all(spooled.map(spooling.drop))
+      else await confirmed(spooled)
+      return [...added]
     },
     async add(bytes, own = {}) {
       await open
       const signals = [closing.signal, ...(own.signal ? [own.signal] : [])]
       const source = bounded(bytes, { ...limits, clock, signals, slot: own.slot })
-      const [added] = await confirmed([await spoolFile(source, own)])
-      return added as Added
+      const spooled = await spooling.spoolFile(source, own)
+      await confirmed([spooled])
+      return spooled.added
     },
     async keep(root, blocks, slot) {
       await open
-      const spooled = await spoolDag(root, blocks, slot)
+      const spooled = await spooling.spoolDag(root, blocks, slot)
       await confirmed([spooled])
     },
     confirmation,

@@ -50,7 +50,7 @@ export async function findInShards(
   name: string,
   around: DagWant | undefined,
 ): Promise<ShardMatch | undefined> {
-  const hash = await hashBits(name)
+  const hash = await placeOf(name)
   const way: Block[] = []
   let { cid, bytes } = root
   let at = 0
@@ -119,8 +119,8 @@ export async function* listShards(
   }
 }
 
-/** The first 64 bits of murmur3 x64 128, in the byte order that directories use. */
-async function hashBits(name: string): Promise<Uint8Array> {
+/** Where a HAMT has a name: the first 64 bits of murmur3 x64 128, in the byte order that directories use. */
+export async function placeOf(name: string): Promise<Uint8Array> {
   return murmur364.encode(new TextEncoder().encode(name))
 }
 

@@ -4,6 +4,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import { type Failure, isFailure } from '../../core/failure.ts'
 import type { SchemaChecks } from '../../schemas/checks.ts'
 import { malformed, tooLarge } from '../../upload/failures.ts'
+import { mostPartsOf } from '../../upload/intake/incoming.ts'
 import { boundaryOf } from '../../upload/intake/part-watch.ts'
 import { aroundBytes } from '../../upload/intake/receive.ts'
 import type { Uploads } from '../../upload/uploads.ts'
@@ -15,10 +16,11 @@ import { hasBody } from '../wire/request-target.ts'
 import type { Respond } from '../wire/respond.ts'
 import { cutWhenStalled } from '../wire/write.ts'
 import { createVia, type Via } from './cdn-loop.ts'
+import { type AddQuery, readAddQuery } from './query.ts'
 import type { Tokens } from './tokens.ts'
 
 export type AddDeps = {
-  readonly uploads: Pick<Uploads, 'maxBytes' | 'enter' | 'receive'>
+  readonly uploads: Pick<Uploads, 'maxBytes' | 'kinds' | 'enter' | 'receive'>
   readonly tokens: Tokens
   readonly schemas: SchemaChecks
   readonly respond: Respond
@@ -60,14 +62,15 @@ async function answerAdd(context: RequestContext, deps: AddDeps & { readonly via
   const { uploads, schemas, respond } = deps
   let leave = () => {}
   try {
-    const check = lookAhead(context, deps)
+    const { kind, schema } = lookAhead(context, deps)
     const via = deps.via(request.headers)
     const slot = await uploads.enter(deps.clientOf(request), signal)
     leave = slot.leave
     // A client that sent `Expect: 100-continue` begins to send the body only now.
     if (request.headers.expect !== undefined && request.httpVersion !== '1.0') response.writeContinue()
     const added = await uploads.receive(request, {
-      check: check === undefined ? undefined : schemas.check(check),
+      kind,
+      check: schema === undefined ? undefined : schemas.check(schema),
       via,
       slot,
     })
@@ -99,19 +102,17 @@ const challenge = ({ facts: { service } }: Failure): string =>
 /** Programs upload: in every mode they get JSON, unless the client asks for a page. */
 const readsJson = ({ headers }: IncomingMessage): string => headers.accept ?? 'application/json'
 
-/** Checks the headers; answers the name of the schema, if the client asks for one. */
-function lookAhead({ request, target }: RequestContext, { uploads, tokens, schemas }: AddDeps): string | undefined {
+/** Checks what is known before the body, and answers what the client asks for. */
+function lookAhead({ request, target }: RequestContext, { uploads, tokens, schemas }: AddDeps): AddQuery {
   tokens.check(request.headers)
   boundaryOf(request.headers['content-type'])
   const encoding = request.headers['content-encoding'] ?? 'identity'
   if (encoding.toLowerCase() !== 'identity')
     throw malformed('an upload with a Content-Encoding is not supported: send the bytes unencoded')
+  const wanted = readAddQuery(target.query, { schemas: schemas.names, kinds: uploads.kinds })
   const length = Number(request.headers['content-length'] ?? 0)
-  if (length > uploads.maxBytes + aroundBytes) throw tooLarge(uploads.maxBytes)
-  const schema = target.query.get('schema') ?? undefined
-  if (schema !== undefined && !schemas.names.includes(schema))
-    throw malformed(`unknown schema ${JSON.stringify(schema)}; known are ${schemas.names.join(', ')}`)
-  return schema
+  if (length > uploads.maxBytes + aroundBytes(mostPartsOf(wanted.kind))) throw tooLarge(uploads.maxBytes)
+  return wanted
 }
 
 function sendCids(response: ServerResponse, cids: readonly string[], stalledMs: number): void {

@@ -10,7 +10,8 @@ import { readAddQuery } from './options.ts'
 export async function addFiles({ request, response, query, signal, deps }: Call): Promise<void> {
   const { uploads } = deps
   boundaryOf(request.headers['content-type'])
-  if (Number(request.headers['content-length'] ?? 0) > uploads.maxBytes + aroundBytes) throw tooLarge(uploads.maxBytes)
+  if (Number(request.headers['content-length'] ?? 0) > uploads.maxBytes + aroundBytes())
+    throw tooLarge(uploads.maxBytes)
   const { shape, isOnlyHashed, isUpgraded, isSilent } = readAddQuery(query)
   const slot = await uploads.enter(deps.clientOf(request), signal)
   try {

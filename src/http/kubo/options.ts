@@ -87,6 +87,7 @@ function shapeOf(given: GivenOptions): Shape | undefined {
     isRaw: isOn(given, 'raw-leaves', cidVersion === 1),
     chunkBytes: chunker ? chunkBytesOf(chunker) : kubos.chunkBytes,
     width,
+    directorySize: kubos.directorySize,
   }
 }
 

@@ -11,6 +11,13 @@ export const parametersWith = (schemas: readonly string[]): Json => ({
       'Checks the content against this schema first: 400 names each wrong field, and nothing is kept. Without it nothing is checked.',
     schema: { type: 'string', enum: schemas },
   },
+  wrap: {
+    name: 'wrap',
+    in: 'query',
+    description:
+      'The file names are relative paths, and all files become one directory: its CID is the last. Without it file names mean nothing.',
+    schema: { type: 'boolean', default: false },
+  },
   format: { ...format, schema: { type: 'string', enum: [...formats].filter((name) => name !== 'ipns-record') } },
   nameFormat: { ...format, schema: { type: 'string', enum: [...formats] } },
   'dag-scope': {

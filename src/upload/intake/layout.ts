@@ -45,10 +45,14 @@ export function balancedLayout(layout: Layout): FileLayout {
 
 async function putParent(parts: readonly Part[], { cidVersion, put }: Layout): Promise<Part> {
   const { block, ...sizes } = parentOf(parts)
-  const digest = createDigest(hash.sha256, createHash('sha256').update(block).digest())
-  const cid = cidVersion === 0 ? CID.createV0(digest) : CID.createV1(codec.dagPb, digest)
+  const cid = cidOfNode(block, cidVersion)
   await put(cid, block)
   return { cid, ...sizes }
+}
+
+export function cidOfNode(block: Uint8Array, cidVersion: 0 | 1): CID {
+  const digest = createDigest(hash.sha256, createHash('sha256').update(block).digest())
+  return cidVersion === 0 ? CID.createV0(digest) : CID.createV1(codec.dagPb, digest)
 }
 
 export function parentOf(parts: readonly Part[]): { block: Uint8Array; fileBytes: number; dagBytes: number } {
@@ -60,7 +64,7 @@ export function parentOf(parts: readonly Part[]): { block: Uint8Array; fileBytes
 }
 
 /** UnixFS `Data`: field 1 is the type (2: a file), 3 the size of the file, 4 the bytes below each link. */
-function field(number: number, value: number): number[] {
+export function field(number: number, value: number): number[] {
   const bytes = new Uint8Array(varint.encodingLength(value))
   varint.encodeTo(value, bytes)
   return [number << 3, ...bytes]

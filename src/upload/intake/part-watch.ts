@@ -26,10 +26,15 @@ export type PartWatchOptions = {
   readonly headerBytes: number
   readonly headerPairs: number
   /** The parts whose contents are kept: the content headers of other parts are not checked. */
-  readonly parts: 'data' | 'every'
+  readonly parts: KeptParts
   /** Called for each part, before the parser has seen the end of its headers. */
-  readonly onPart: (isData: boolean) => void
+  readonly onPart: (part: SeenPart) => void
 }
+
+/** `data`: parts of that name. `paths`: the same, as files of a directory. `every`: parts of any name. */
+export type KeptParts = 'data' | 'paths' | 'every'
+
+export type SeenPart = { readonly isData: boolean; readonly path: string | undefined }
 
 /** The returned function checks each chunk and says what is wrong with it, or undefined. */
 export function createPartWatch(
@@ -110,12 +115,14 @@ function problemOf(block: string, { headerPairs, parts, onPart }: PartWatchOptio
   const part = twice.has('content-disposition') ? undefined : partNameOf(disposition)
   if (part === undefined) return 'with a Content-Disposition whose `name` can be read in two ways'
   const isData = part.name === 'data'
-  onPart(isData)
-  if (!isData && parts === 'data') return undefined
+  onPart({ isData, path: part.path })
+  if (!isData && parts !== 'every') return undefined
+  if (parts === 'paths' && part.path === undefined)
+    return 'without a file name that can be read in one way only: each file of a directory needs one, in UTF-8'
   for (const key of twice) return `with ${key} in them twice`
   const type = values.get('content-type') ?? ''
   if (/^multipart\//i.test(type)) return 'of a multipart within a multipart, which is not done here'
-  return parts === 'every' || part.isFile || isUtf8(type) ? undefined : 'of a text that is not UTF-8'
+  return parts !== 'data' || part.isFile || isUtf8(type) ? undefined : 'of a text that is not UTF-8'
 }
 
 /** A type without a charset counts as UTF-8. */

@@ -8,7 +8,7 @@ import type { Clock } from '../../core/clock.ts'
 import { cancelled, Failure } from '../../core/failure.ts'
 import { malformed, tooLarge } from '../failures.ts'
 import type { UploadSlot } from './admission.ts'
-import { boundaryOf, createPartWatch } from './part-watch.ts'
+import { boundaryOf, createPartWatch, type KeptParts, type SeenPart } from './part-watch.ts'
 
 export type ReceiveLimits = {
   /** Of all `data` parts together. */
@@ -23,8 +23,9 @@ export type ReceiveLimits = {
 
 export type ReceiveOptions = ReceiveLimits & {
   readonly clock: Clock
-  /** `data`: parts of that name. `every`: parts of any name, empty ones too, and text need not be UTF-8. */
-  readonly parts?: 'data' | 'every'
+  /** By default `data`. Of the others, parts may be empty, and text need not be UTF-8. */
+  readonly parts?: KeptParts
+  readonly mostParts?: number
   /** `take` has copied each piece by the time it asks for the next one, so that the memory of the piece may be freed. */
   readonly isCopied?: boolean
   /** Ends it from outside. */
@@ -33,18 +34,25 @@ export type ReceiveOptions = ReceiveLimits & {
   readonly slot?: Pick<UploadSlot, 'rate' | 'signal'> | undefined
 }
 
-export type PartName = { readonly fileName: string | undefined; readonly type: string }
+export type PartName = {
+  readonly fileName: string | undefined
+  readonly type: string
+  /** Its place in a directory, unchecked: undefined if parsers could read it in different ways. */
+  readonly path: string | undefined
+}
 
-const mostParts = 128
+const usualParts = 128
 const mostFields = 64
 const mostHeaderPairs = 20
 const headerBytes = 16 * 1024
 const fieldBytes = 64 * 1024
 const tickMs = 500
 const stuckMs = 60_000
+/** Parts that are taken at once; the client waits where more have come. */
+const mostOpen = 64
 
 /** Bytes that a body may have besides its data: boundaries, headers, other parts. */
-export const aroundBytes = 64 * 1024
+export const aroundBytes = (mostParts = usualParts): number => 64 * 1024 + Math.max(0, mostParts - usualParts) * 1024
 
 /**
  * Calls `take` for each `data` part, in order, with its bytes as they come; resolves with the results. When anything fails,
@@ -57,14 +65,18 @@ export async function receive<T>(
   take: (bytes: AsyncIterable<Uint8Array>, signal: AbortSignal, part: PartName) => Promise<T>,
 ): Promise<T[]> {
   const boundary = boundaryOf(request.headers['content-type'])
-  const every = options.parts === 'every'
+  const { parts = 'data', mostParts = usualParts } = options
+  const every = parts === 'every'
   // Parts that the part watch has seen and the parser has not. Both must agree on which of them are `data`.
-  const found: boolean[] = []
+  const found: SeenPart[] = []
+  let path: string | undefined
   const parser = new Busboy({
     headers: { 'content-type': `multipart/form-data; boundary="${boundary}"` },
     // Every `data` part is read as a file, with or without a file name: the parser would hold a field in memory.
     isPartAFile: (name, _type, fileName) => {
-      if (found.shift() !== (name === 'data')) fail(misread())
+      const seen = found.shift()
+      if (seen?.isData !== (name === 'data')) fail(misread())
+      path = seen?.path
       return every || name === 'data' || fileName !== undefined
     },
     // With `every`, names matter: keep the folders in them.
@@ -106,16 +118,18 @@ export async function receive<T>(
     }
     stop.signal.throwIfAborted()
     decode(decoder)
-    if (bytes === 0 && !every) throw malformed('the part `data` is empty')
+    if (bytes === 0 && parts === 'data') throw malformed('the part `data` is empty')
   }
 
   parser.on('file', (name, file, fileName, _encoding, type) => {
     file.on('error', () => {})
     if (stop.signal.aborted || (name !== 'data' && !every)) return void file.resume()
     open.add(file)
-    const taken = take(counted(file, fileName === undefined && !every), stop.signal, { fileName, type }).finally(() =>
-      open.delete(file),
-    )
+    const bytes = counted(file, fileName === undefined && parts === 'data')
+    const taken = take(bytes, stop.signal, { fileName, type, path }).finally(() => {
+      open.delete(file)
+      pumping?.goOn()
+    })
     taken.catch(fail)
     takes.push(taken)
   })
@@ -131,10 +145,11 @@ export async function receive<T>(
   const watch = createPartWatch(boundary, {
     headerBytes,
     headerPairs: mostHeaderPairs,
-    parts: every ? 'every' : 'data',
-    onPart: (isData) => found.push(isData),
+    parts,
+    onPart: (part) => found.push(part),
   })
-  const unplug = pump(request, parser, { ...options, look: watch, fail })
+  const isCrowded = () => open.size > mostOpen
+  const pumping: Pumping = pump(request, parser, { ...options, mostParts, look: watch, fail, isCrowded })
   const signals = [options.signal, options.slot?.signal].filter((signal) => signal !== undefined)
   const onAbort = () => fail(signals.find(({ aborted }) => aborted)?.reason)
   for (const signal of signals) signal.addEventListener('abort', onAbort, { once: true })
@@ -148,7 +163,7 @@ export async function receive<T>(
     fail(error)
     throw stop.signal.reason
   } finally {
-    unplug()
+    pumping.end()
     for (const signal of signals) signal.removeEventListener('abort', onAbort)
     await Promise.allSettled(takes)
   }
@@ -157,33 +172,48 @@ export async function receive<T>(
 type PumpOptions = ReceiveOptions & {
   readonly look: (chunk: Uint8Array) => Failure | undefined
   readonly fail: (error: unknown) => void
+  /** More parts are being taken than should be at once. */
+  readonly isCrowded: () => boolean
+}
+
+type Pumping = {
+  /** Call it when the body may go on. */
+  goOn(): void
+  end(): void
 }
 
 /** Pumps the request into the parser as fast as it takes it, and times the client: waits that the gateway causes do not count. */
-function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOptions): () => void {
-  const { clock, fail, look, maxBytes, idleMs, minRate, graceMs } = options
+function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOptions): Pumping {
+  const { clock, fail, look, isCrowded, maxBytes, mostParts, idleMs, minRate, graceMs } = options
   const rate = options.slot?.rate
   const began = clock.monotonic()
   let received = 0
   let since = began
   let pausedAt: number | undefined
   let pausedMs = 0
+  let isFull = false
 
   const onData = (chunk: Buffer): void => {
     received += chunk.byteLength
     rate?.received(chunk.byteLength)
     since = clock.monotonic()
-    if (received > maxBytes + aroundBytes) return fail(tooLarge(maxBytes))
+    if (received > maxBytes + aroundBytes(mostParts)) return fail(tooLarge(maxBytes))
     const wrong = look(chunk)
     if (wrong) return fail(wrong)
-    if (parser.write(chunk)) return
+    isFull = !parser.write(chunk)
+    if (!isFull && !isCrowded()) return
     request.pause()
     rate?.turn(false)
     pausedAt = since
   }
   const onDrain = (): void => {
+    isFull = false
+    goOn()
+  }
+  const goOn = (): void => {
+    if (pausedAt === undefined || isFull || isCrowded()) return
     const now = clock.monotonic()
-    if (pausedAt !== undefined) pausedMs += now - pausedAt
+    pausedMs += now - pausedAt
     pausedAt = undefined
     since = now
     rate?.turn(true)
@@ -226,7 +256,7 @@ function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOpt
   request.on('error', onGone)
   request.on('close', onGone)
   if (request.destroyed) onGone()
-  return () => {
+  const end = (): void => {
     cancelTick()
     rate?.turn(false)
     parser.off('drain', onDrain)
@@ -235,8 +265,10 @@ function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOpt
     request.off('close', onGone)
     request.on('error', () => {})
     request.off('error', onGone)
+    pausedAt = undefined
     request.pause()
   }
+  return { goOn, end }
 }
 
 /**

@@ -1,10 +1,13 @@
-// Writes a file or a DAG into a spool of its own, counted and checked as it arrives. A failed upload leaves nothing behind.
+// Writes a file, a directory or a DAG into a spool of its own, counted and checked as it arrives. A failed upload leaves nothing behind.
 import type { CID } from 'multiformats/cid'
 import { type Profile, type Shape, shapes, type Upload } from '../../../backends/pinning/contract.ts'
 import { type Block, isIdentity, proves } from '../../core/block.ts'
 import { isFailure } from '../../core/failure.ts'
+import { createGate } from '../../core/gate.ts'
 import type { Log } from '../../core/log.ts'
-import { malformed, tooLarge } from '../failures.ts'
+import { createTree, mostEntries } from '../directory/paths.ts'
+import { putTree } from '../directory/write.ts'
+import { busy, malformed, tooLarge } from '../failures.ts'
 import type { Spool, Spools } from '../spool/spool.ts'
 import { fileBytesOf } from '../spool/stored-upload.ts'
 import type { Counter, UploadAdmission, UploadSlot } from './admission.ts'
@@ -37,19 +40,43 @@ export type SpoolingOptions = {
 }
 
 export type FileOptions = {
+  /** Replaces the shape of the profile. */
   readonly shape?: Shape
   readonly check?: TextCheck | undefined
+  /** The slot that `enter` gave it. */
   readonly slot?: UploadSlot
+  /** The gateways that it came through (CDN-Loop), for a provider that is a gateway, and for thin mode. */
   readonly via?: string
 }
 
+/** A directory of files, which is one upload. */
+export type SpooledDirectory = SpooledFile & {
+  /** In the order in which they came. */
+  readonly files: readonly Added[]
+  /** Those below first; the last is the whole. */
+  readonly folders: readonly Added[]
+}
+
+/** Takes the entries of a directory. Throws a Failure for a path that cannot be in it. */
+export type DirectoryIntake = {
+  file(path: string, source: AsyncIterable<Uint8Array>): Promise<Added>
+  /** A directory below, which may stay empty. */
+  folder(path: string): void
+}
+
+export type DirectoryOptions = Pick<FileOptions, 'shape' | 'slot'>
+
 export interface Spooling {
   spoolFile(source: AsyncIterable<Uint8Array>, own: FileOptions, fileName?: string): Promise<SpooledFile>
+  /** `bring` adds the files of the directory. */
+  spoolDirectory(own: DirectoryOptions, bring: (intake: DirectoryIntake) => Promise<Added[]>): Promise<SpooledDirectory>
   /** Takes every proved block of the DAG, in any order. */
   spoolDag(root: CID, blocks: AsyncIterable<Block>, slot: UploadSlot | undefined): Promise<SpooledFile>
   /** Does not reject. */
   drop(spooled: Pick<SpooledFile, 'id' | 'counter'>): Promise<void>
 }
+
+const importsAtOnce = 8
 
 /** The profile that keeps the CID's version, for a DAG that no profile made. */
 const spelledBy = ({ version }: CID): Profile => (version === 0 ? 'unixfs-v0-2015' : 'unixfs-v1-2025')
@@ -107,6 +134,40 @@ export function createSpooling(options: SpoolingOptions): Spooling {
     return own.via === undefined ? spooled : { ...spooled, upload: { ...spooled.upload, via: own.via } }
   }
 
+  async function spoolDirectory(
+    own: DirectoryOptions,
+    bring: (intake: DirectoryIntake) => Promise<Added[]>,
+  ): Promise<SpooledDirectory> {
+    const profile = own.shape === undefined ? ownProfile : undefined
+    const shape = own.shape ?? shapes[ownProfile]
+    const tree = createTree()
+    // Each import holds a chunk in memory, and many small files arrive at once.
+    const gate = createGate({ most: importsAtOnce, inLine: mostEntries, full: () => busy('too many files at once') })
+    let files: Added[] = []
+    let folders: Added[] = []
+    const spooled = await spool(profile, own.slot, async (put, counter) => {
+      files = await bring({
+        folder: tree.folder,
+        async file(path, source) {
+          const file = tree.file(path)
+          const imported = await gate.run(() => importFile(counter.over(source), shape, put), closing)
+          file.entry = imported
+          return { ...imported, fileName: path }
+        },
+      })
+      const written = await putTree(tree.root, {
+        ...shape,
+        put(cid, bytes) {
+          counter.add(bytes.byteLength)
+          return put(cid, bytes)
+        },
+      })
+      folders = written.map(({ path, ...node }) => ({ ...node, fileName: path }))
+      return folders.at(-1) as Added
+    })
+    return { ...spooled, files, folders }
+  }
+
   async function spoolDag(root: CID, blocks: AsyncIterable<Block>, slot: UploadSlot | undefined): Promise<SpooledFile> {
     const spooled = await spool(undefined, slot, async (put, counter) => {
       let fileBytes: number | undefined
@@ -132,5 +193,5 @@ export function createSpooling(options: SpoolingOptions): Spooling {
     return spooled
   }
 
-  return { spoolFile, spoolDag, drop }
+  return { spoolFile, spoolDirectory, spoolDag, drop }
 }

@@ -31,7 +31,7 @@ export type ThroughOptions = {
   readonly clock: Clock
 }
 
-export type Through = Pick<Uploads, 'maxBytes' | 'enter' | 'receive'> & { close(): Promise<void> }
+export type Through = Pick<Uploads, 'maxBytes' | 'kinds' | 'enter' | 'receive'> & { close(): Promise<void> }
 
 const storeMs = 10_000
 
@@ -69,6 +69,7 @@ export function createThrough(options: ThroughOptions): Through {
 
   return {
     maxBytes: limits.maxBytes,
+    kinds: ['files'],
     enter: admission.enter,
     async receive(request: IncomingMessage, own = {}) {
       closing.signal.throwIfAborted()

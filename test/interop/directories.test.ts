@@ -1,0 +1,56 @@
+// Directories against Kubo: each shape gets the CID that Kubo gives it under the same profile.
+import assert from 'node:assert/strict'
+import { after, before, describe, test } from 'node:test'
+import { profiles } from '../../backends/pinning/contract.ts'
+import { multipart, post } from '../support/adding.ts'
+import { directoryRows, partsOf } from '../support/directory-shapes.ts'
+import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
+import { type Kubo, startKubo } from './support/kubo.ts'
+
+/** Kubo reads a file name as a part of a URL. */
+const escaped = (name: string): string => name.split('/').map(encodeURIComponent).join('/')
+
+for (const profile of profiles) {
+  describe(`a directory under ${profile}`, () => {
+    let node: Kubo
+    let at: TestGateway
+    before(async () => {
+      node = await startKubo({ profile })
+      const providers = [
+        { name: 'local', use: 'embedded' },
+        { name: 'kubo', use: 'kubo', url: node.rpc },
+      ]
+      at = await startGateway({ config: { upload: { profile }, pinning: { confirm: 'all', providers } } })
+    })
+    after(async () => {
+      await at?.close()
+      await node?.stop()
+    })
+
+    for (const { what, files, cids } of directoryRows) {
+      test(`Kubo gives ${what} the CID that is written down`, async () => {
+        const parts = [...partsOf(files())].map((part) => ({ ...part, fileName: escaped(part.fileName ?? '') }))
+        const query = 'only-hash=true&wrap-with-directory=true&progress=false'
+        const { status, body } = await post(`${node.rpc}/api/v0/add?${query}`, multipart(parts))
+        assert.equal(status, 200, body)
+        const lines = body.trim().split('\n')
+        const { Name, Hash } = JSON.parse(lines.at(-1) ?? '') as { Name: string; Hash: string }
+        assert.deepEqual([Name, Hash], ['', cids[profile]])
+      })
+
+      test(`${what}: uploaded here it has the same CID, and the Kubo that holds it reads each file`, async () => {
+        const { status, json, body } = await post(`${at.url}/add?wrap=true`, multipart([...partsOf(files())]))
+        assert.equal(status, 200, body)
+        const told = (json['cids'] as string[]).map((path) => path.slice('/ipfs/'.length))
+        assert.equal(told.at(-1), cids[profile])
+        const sent = files().filter(([path]) => !path.endsWith('/'))
+        assert.equal(told.length, sent.length + 1)
+        const [path, bytes] = sent.at(-1) as [string, number]
+        const { body: here } = await fetchAll(`${at.url}/ipfs/${cids[profile]}/${escaped(path)}`)
+        assert.equal(here.byteLength, bytes)
+        assert.equal(node.ipfs(['cat', `/ipfs/${cids[profile]}/${path}`]).length, here.toString().length)
+        assert.match(node.ipfs(['pin', 'ls', '--type=recursive', cids[profile]]), /recursive/)
+      })
+    }
+  })
+}
