@@ -103,63 +103,7 @@ export function createSpools(data: string): Spools {
     async begin() {
       const id = randomUUID()
       inUse.add(id)
-      const folder = folderOf(id)
-      const begun = new Set<string>()
-      const written = new Map<string, WrittenFile>()
-      const cids: CID[] = []
-      const counted = new Set<string>()
-      let sections = 0
-      let only: Block | undefined
-      let made: Promise<void> | undefined
-
-      async function write(key: string, bytes: Uint8Array): Promise<void> {
-        // The importer may change the bytes once this resolves.
-        const size = bytes.byteLength
-        try {
-          await (made ??= makeFolder(folder))
-          const mtimeMs = await writeStamped(join(folder, key), bytes)
-          written.set(key, { bytes: size, mtimeMs, atMs: performance.now() })
-        } catch (error) {
-          throw diskFailure(error, 'take an upload')
-        }
-      }
-
-      return {
-        id,
-        async put(cid, bytes) {
-          const name = blockName(cid)
-          if (!counted.has(name)) {
-            counted.add(name)
-            sections += carSectionBytes(cid, bytes.byteLength)
-          }
-          const key = blockKey(cid)
-          if (begun.has(key)) return
-          begun.add(key)
-          cids.push(cid)
-          if (cids.length === 1 && bytes.byteLength <= mostInMemory) {
-            only = { cid, bytes: Uint8Array.from(bytes) }
-            return
-          }
-          const first = only
-          only = undefined
-          if (first) await write(blockKey(first.cid), first.bytes)
-          await write(key, bytes)
-        },
-        async finish(cid, profile, bytes) {
-          const carBytes = carHeader(cid).byteLength + sections
-          const stored = { cid, profile, bytes, carBytes, folder, written, cids }
-          if (only) {
-            const block = only
-            const writeAll = () => write(blockKey(block.cid), block.bytes).then(() => syncFolder(folder))
-            inMemory.set(id, { block, write: writeAll, persisting: undefined })
-            return storedUpload({ ...stored, inMemory: blockIn(id) })
-          }
-          await syncFolder(folder).catch((error: unknown) => {
-            throw diskFailure(error, 'take an upload')
-          })
-          return storedUpload(stored)
-        },
-      }
+      return beginSpool(id, folderOf(id), inMemory)
     },
     open: ({ id, cid, profile, bytes, carBytes }, stores) =>
       storedUpload({
@@ -204,6 +148,66 @@ export function createSpools(data: string): Spools {
       const ids = await readdir(root).catch(() => [])
       for (const id of ids)
         if (!keep.has(id) && !inUse.has(id)) await rm(folderOf(id), { recursive: true, force: true })
+    },
+  }
+}
+
+/** The spool of one upload while its blocks come in. A single small block waits in memory. */
+function beginSpool(id: string, folder: string, inMemory: Map<string, InMemory>): Spool {
+  const begun = new Set<string>()
+  const written = new Map<string, WrittenFile>()
+  const cids: CID[] = []
+  const counted = new Set<string>()
+  let sections = 0
+  let only: Block | undefined
+  let made: Promise<void> | undefined
+
+  async function write(key: string, bytes: Uint8Array): Promise<void> {
+    // The importer may change the bytes once this resolves.
+    const size = bytes.byteLength
+    try {
+      await (made ??= makeFolder(folder))
+      const mtimeMs = await writeStamped(join(folder, key), bytes)
+      written.set(key, { bytes: size, mtimeMs, atMs: performance.now() })
+    } catch (error) {
+      throw diskFailure(error, 'take an upload')
+    }
+  }
+
+  return {
+    id,
+    async put(cid, bytes) {
+      const name = blockName(cid)
+      if (!counted.has(name)) {
+        counted.add(name)
+        sections += carSectionBytes(cid, bytes.byteLength)
+      }
+      const key = blockKey(cid)
+      if (begun.has(key)) return
+      begun.add(key)
+      cids.push(cid)
+      if (cids.length === 1 && bytes.byteLength <= mostInMemory) {
+        only = { cid, bytes: Uint8Array.from(bytes) }
+        return
+      }
+      const first = only
+      only = undefined
+      if (first) await write(blockKey(first.cid), first.bytes)
+      await write(key, bytes)
+    },
+    async finish(cid, profile, bytes) {
+      const carBytes = carHeader(cid).byteLength + sections
+      const stored = { cid, profile, bytes, carBytes, folder, written, cids }
+      if (only) {
+        const block = only
+        const writeAll = () => write(blockKey(block.cid), block.bytes).then(() => syncFolder(folder))
+        inMemory.set(id, { block, write: writeAll, persisting: undefined })
+        return storedUpload({ ...stored, inMemory: () => inMemory.get(id)?.block })
+      }
+      await syncFolder(folder).catch((error: unknown) => {
+        throw diskFailure(error, 'take an upload')
+      })
+      return storedUpload(stored)
     },
   }
 }
