@@ -18,7 +18,7 @@ const execArgv = ['--max-semi-space-size=32', '--min-semi-space-size=16', '--sin
 
 const alone = new Set(['test/faults/reload-leaks.test.ts', 'test/http/add-fuzz.test.ts'])
 /** Those that take longest come first, so that all processes end at about the same time. */
-const folders = ['faults', 'http', 'contract', 'unit']
+const folders = ['faults', 'contract', 'http', 'unit']
 
 const all = folders.flatMap((folder) => globSync(`test/${folder}/**/*.test.ts`, { cwd: root }).sort())
 const named = process.argv.slice(2)

@@ -94,7 +94,7 @@ describe('a second process over a data folder in use', { timeout: 120_000 }, () 
       while (!isOver) {
         const body = randomBytes(100 + Math.floor(Math.random() * 5000))
         added.set(await add(url, body), body)
-        await sleep(10)
+        await sleep(40)
       }
     })
     try {
