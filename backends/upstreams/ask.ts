@@ -34,7 +34,7 @@ export interface UpstreamResponse {
 }
 
 const maxErrorBytes = 4096
-const redirections: ReadonlySet<number> = new Set([301, 302, 303, 307, 308])
+export const redirections: ReadonlySet<number> = new Set([301, 302, 303, 307, 308])
 
 export async function ask(question: HttpQuestion): Promise<UpstreamResponse> {
   try {
@@ -84,19 +84,10 @@ async function askOnce(question: HttpQuestion, site = question.url, hops = 0): P
       stop()
       throw refusal(name, statusCode, oneOf(headers['retry-after']), said, clock.now())
     }
-    const type = oneOf(headers['content-type'])?.split(';')[0]?.trim().toLowerCase()
-    const encoding = oneOf(headers['content-encoding'])
-    if (encoding && encoding !== 'identity') {
+    const wrong = unlikeAsked(question, headers)
+    if (wrong) {
       stop()
-      throw failure('broken', `${name} sent a body with Content-Encoding ${encoding}, which is not supported`)
-    }
-    if (question.expects === undefined ? type === 'text/html' : type !== question.expects) {
-      stop()
-      throw new Failure(
-        'broken',
-        `${name} answered with Content-Type ${type ?? 'none'}, expected ${question.expects ?? 'a file'}`,
-        { source: 'upstream', facts: refusesFormat },
-      )
+      throw wrong
     }
     const length = oneOf(headers['content-length'])
     stopClock()
@@ -138,17 +129,39 @@ async function* chunksOf(
   }
 }
 
+/** What makes the answer none to the question, by its headers. */
+export function unlikeAsked(
+  { name, expects }: Pick<Question, 'name' | 'expects'>,
+  headers: Readonly<Record<string, string | string[] | undefined>>,
+): Failure | undefined {
+  const encoding = oneOf(headers['content-encoding'])
+  if (encoding && encoding !== 'identity')
+    return failure('broken', `${name} sent a body with Content-Encoding ${encoding}, which is not supported`)
+  const said = oneOf(headers['content-type'])
+  if (said !== undefined && said === expects) return undefined
+  const type = said?.split(';')[0]?.trim().toLowerCase()
+  if (expects === undefined ? type !== 'text/html' : type === expects) return undefined
+  return new Failure(
+    'broken',
+    `${name} answered with Content-Type ${type ?? 'none'}, expected ${expects ?? 'a file'}`,
+    {
+      source: 'upstream',
+      facts: refusesFormat,
+    },
+  )
+}
+
 /** The upstream may have the content in another format. */
 const refusesFormat = { refuses: 'format' } as const
 
 const failure = (kind: FailureKind, message: string, cause?: unknown) =>
   new Failure(kind, message, { source: 'upstream', cause })
-const late = (name: string, what: string, ms: number) =>
+export const late = (name: string, what: string, ms: number) =>
   failure('timeout', `${name} timed out: it did not ${what} within ${ms} ms`)
 
-function translate(name: string, error: unknown, own: AbortSignal, outer: AbortSignal): unknown {
+export function translate(name: string, error: unknown, own: AbortSignal | undefined, outer: AbortSignal): unknown {
   if (outer.aborted) return outer.reason
-  if (own.aborted && isFailure(own.reason) && own.reason.kind === 'timeout') return own.reason
+  if (own?.aborted && isFailure(own.reason) && own.reason.kind === 'timeout') return own.reason
   if (isFailure(error)) return error
   const code = codeOf(error)
   if (code !== undefined && ourShortage.has(code)) return noSocket(name, code, error)
@@ -173,7 +186,7 @@ const codeOf = (error: unknown): string | undefined => {
   return typeof code === 'string' ? code : undefined
 }
 
-function isStaleSocket(error: unknown): boolean {
+export function isStaleSocket(error: unknown): boolean {
   if (!isFailure(error, 'broken')) return false
   const cause = error.cause as { code?: string; socket?: { bytesRead?: number; bytesWritten?: number } } | undefined
   // undici counts per socket: a reused one has read an earlier answer. What breaks in the middle of a body does not get
@@ -181,7 +194,7 @@ function isStaleSocket(error: unknown): boolean {
   return (cause?.code === 'UND_ERR_SOCKET' || cause?.code === 'ECONNRESET') && (cause.socket?.bytesRead ?? 0) > 0
 }
 
-function elsewhere(name: string, status: number, location: string | undefined, site: URL): Failure {
+export function elsewhere(name: string, status: number, location: string | undefined, site: URL): Failure {
   const isOwn =
     location !== undefined && URL.canParse(location, site.href) && isOwnSubdomain(new URL(location, site), site)
   const what = isOwn
@@ -208,7 +221,13 @@ async function beginning(body: AsyncIterable<Uint8Array>): Promise<string> {
 /** What gateways say to a form of the content that they do not give. */
 const noFormat: ReadonlySet<number> = new Set([400, 405, 406, 415, 422, 501])
 
-function refusal(name: string, status: number, retryAfter: string | undefined, said: string, now: number): Failure {
+export function refusal(
+  name: string,
+  status: number,
+  retryAfter: string | undefined,
+  said: string,
+  now: number,
+): Failure {
   const retryAfterMs = parseRetryAfter(retryAfter, now)
   const isThrottled = status === 429 || (status === 503 && retryAfterMs !== undefined)
   if (isThrottled)

@@ -49,6 +49,15 @@ export function contentUrl(
   return url
 }
 
+/** The same for many CIDs and no names, as text: the URL is put together once. */
+export function contentUrls(base: string, query: Readonly<Record<string, string>>): (cid: CID) => string {
+  const place = 'the-cid'
+  const { href } = contentUrl(base, place, [], query)
+  const at = href.indexOf(`/ipfs/${place}`, new URL(base).pathname.replace(/\/+$/, '').length) + '/ipfs/'.length
+  const [before, after] = [href.slice(0, at), href.slice(at + place.length)]
+  return (cid) => before + cid.toString() + after
+}
+
 /** A key as every gateway spells it, so that none of them redirects. */
 export const keyText = ({ multihash }: CID): string => CID.createV1(codec.libp2pKey, multihash).toString(base36)
 

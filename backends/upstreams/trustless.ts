@@ -5,6 +5,7 @@ import { z } from 'zod'
 import { type Block, isIdentity, maxBlockBytes, proves } from '../../src/core/block.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { ask, type UpstreamResponse } from './ask.ts'
+import { askWhole, tooLarge } from './ask-whole.ts'
 import { readCar } from './car-stream.ts'
 import { createAgent } from './connect.ts'
 import {
@@ -15,7 +16,7 @@ import {
   type UpstreamContext,
   type UpstreamKind,
 } from './contract.ts'
-import { contentUrl, gatewayOptions, recordUrl } from './options.ts'
+import { contentUrl, contentUrls, gatewayOptions, recordUrl } from './options.ts'
 
 const options = z.strictObject(gatewayOptions)
 
@@ -39,6 +40,8 @@ export const trustless: UpstreamKind<typeof options> = {
 function createTrustless(settings: z.output<typeof options>, { name, userAgent, clock }: UpstreamContext): Upstream {
   const { url, headers, firstByte, idle, redirects } = settings
   const agent = createAgent({ ...settings, connectMs: settings.connect })
+  const rawUrl = contentUrls(url, { format: 'raw' })
+  const rawHeaders = { ...headers, accept: rawType, 'user-agent': userAgent }
   let dag = true
   let refusals = 0
 
@@ -57,8 +60,21 @@ function createTrustless(settings: z.output<typeof options>, { name, userAgent, 
     })
 
   async function block(cid: CID, signal: AbortSignal): Promise<Uint8Array> {
-    const answer = await get(contentUrl(url, cid.toString(), [], { format: 'raw' }), rawType, rawType, signal)
-    return readOne(name, answer, cid)
+    const { bytes, contentLength } = await askWhole({
+      name,
+      url: rawUrl(cid),
+      headers: rawHeaders,
+      expects: rawType,
+      mostBytes: maxBlockBytes,
+      agent,
+      redirects,
+      signal,
+      clock,
+      firstByteMs: firstByte,
+      idleMs: idle,
+    })
+    if (contentLength === undefined && !isIdentity(cid) && !proves(cid, bytes)) throw notAll(name, cid, bytes)
+    return bytes
   }
 
   async function* dagBlocks(want: DagWant, signal: AbortSignal): AsyncGenerator<Block> {
@@ -147,10 +163,13 @@ function entityBytes({ scope, range }: DagWant): { 'entity-bytes'?: string } {
 export async function readOne(name: string, answer: UpstreamResponse, cid: CID): Promise<Uint8Array> {
   const bytes = await readBlock(name, answer)
   if (answer.contentLength !== undefined || isIdentity(cid) || proves(cid, bytes)) return bytes
-  throw new Failure('broken', `${name} sent ${bytes.byteLength} bytes that are not ${cid}, or not all of it`, {
+  throw notAll(name, cid, bytes)
+}
+
+const notAll = (name: string, cid: CID, bytes: Uint8Array): Failure =>
+  new Failure('broken', `${name} sent ${bytes.byteLength} bytes that are not ${cid}, or not all of it`, {
     source: 'upstream',
   })
-}
 
 /** The whole body, if it is no larger than what was asked for may be. */
 export async function readBlock(
@@ -158,16 +177,15 @@ export async function readBlock(
   answer: UpstreamResponse,
   mostBytes = maxBlockBytes,
 ): Promise<Uint8Array> {
-  const tooLarge = () => new Failure('too-large', `${name} sent more than ${mostBytes} bytes`, { source: 'upstream' })
   if (answer.contentLength !== undefined && answer.contentLength > mostBytes) {
     answer.stop()
-    throw tooLarge()
+    throw tooLarge(name, mostBytes)
   }
   const pieces: Uint8Array[] = []
   let bytes = 0
   for await (const piece of answer.chunks) {
     bytes += piece.byteLength
-    if (bytes > mostBytes) throw tooLarge()
+    if (bytes > mostBytes) throw tooLarge(name, mostBytes)
     pieces.push(piece)
   }
   if (answer.contentLength !== undefined && bytes !== answer.contentLength) {

@@ -24,7 +24,7 @@ export function recordSources(options: { readonly pool: Pool; readonly clock: Cl
       if (!upstream.record) throw new Failure('not-found', `${upstream.name} has no records`, { source: 'upstream' })
       const ask = await health.enter({ kind: 'block', key: spentOn }, signal)
       try {
-        return await upstream.record(key, AbortSignal.any([signal, ask.signal]))
+        return await upstream.record(key, AbortSignal.any([signal, ask.letGoBy.signal]))
       } catch (error) {
         if (isFailure(error, 'throttled')) health.brokeOff(error)
         throw error

@@ -1,7 +1,7 @@
 // The deadlines of one request: one for everything until its first byte goes out, then one for each block.
 import type { CID } from 'multiformats/cid'
 import type { Clock } from '../core/clock.ts'
-import { cancelled, isFailure } from '../core/failure.ts'
+import { cancelled, type Failure, isFailure } from '../core/failure.ts'
 import { noTimeLeft, outOfTime } from './session-failures.ts'
 
 // With less than this share of the time left, an upstream is not really asked, so the answer is no proof of absence.
@@ -10,6 +10,8 @@ const leastShare = 1 / 8
 export interface RequestClock {
   /** Runs `work` until the request is out of time or its client has left; then the work's own signal aborts. */
   inTime<T>(cid: CID, work: (own: AbortSignal) => Promise<T>): Promise<T>
+  /** The same for work that goes on without this request. */
+  within<T>(cid: CID, work: Promise<T>): Promise<T>
   begun(): void
   /** Less than half of the time is left: a 404 from here on is no proof of absence. */
   readonly isLate: boolean
@@ -25,6 +27,15 @@ export function createRequestClock(options: {
   const { clock, signal } = options
   const deadlineAt = clock.monotonic() + options.deadlineMs
   let hasBegun = false
+
+  const left = (): Failure => (isFailure(signal.reason) ? signal.reason : cancelled())
+
+  function whenLate(cid: CID, tell: (late: Failure) => void): () => void {
+    const ms = hasBegun ? options.blockDeadlineMs : Math.max(0, deadlineAt - clock.monotonic())
+    const isTooLate = !hasBegun && ms < options.deadlineMs * leastShare
+    return clock.after(ms, () => tell(isTooLate ? noTimeLeft(cid) : outOfTime(cid, ms)))
+  }
+
   return {
     get hasBegun() {
       return hasBegun
@@ -35,19 +46,34 @@ export function createRequestClock(options: {
     get isLate() {
       return deadlineAt - clock.monotonic() < options.deadlineMs / 2
     },
+    within(cid, work) {
+      return new Promise((resolve, reject) => {
+        const leave = () => end(() => reject(left()))
+        const stop = whenLate(cid, (late) => end(() => reject(late)))
+        const end = (settle: () => void) => {
+          stop()
+          signal.removeEventListener('abort', leave)
+          settle()
+        }
+        signal.addEventListener('abort', leave, { once: true })
+        work.then(
+          (value) => end(() => resolve(value)),
+          (error: unknown) => end(() => reject(error)),
+        )
+        if (signal.aborted) leave()
+      })
+    },
     async inTime(cid, work) {
       const own = new AbortController()
-      const leave = () => own.abort(isFailure(signal.reason) ? signal.reason : cancelled())
-      const ms = hasBegun ? options.blockDeadlineMs : Math.max(0, deadlineAt - clock.monotonic())
-      const isTooLate = !hasBegun && ms < options.deadlineMs * leastShare
-      const stop = clock.after(ms, () => own.abort(isTooLate ? noTimeLeft(cid) : outOfTime(cid, ms)))
+      const leave = () => own.abort(left())
+      const stop = whenLate(cid, (late) => own.abort(late))
       if (signal.aborted) leave()
       signal.addEventListener('abort', leave, { once: true })
-      const left = Promise.withResolvers<never>()
-      own.signal.addEventListener('abort', () => left.reject(own.signal.reason), { once: true })
+      const ended = Promise.withResolvers<never>()
+      own.signal.addEventListener('abort', () => ended.reject(own.signal.reason), { once: true })
       try {
         own.signal.throwIfAborted()
-        return await Promise.race([work(own.signal), left.promise])
+        return await Promise.race([work(own.signal), ended.promise])
       } finally {
         stop()
         signal.removeEventListener('abort', leave)

@@ -50,7 +50,8 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     const key = blockKey(cid)
     return blockFlights.join(key, (signal) => {
       const work = flyForBlock(cid, signal, { pool, clock, keep, asker })
-      work.found.catch(() => {}).finally(() => blockFlights.land(key, work))
+      const land = () => blockFlights.land(key, work)
+      work.found.then(land, land)
       return work
     })
   }

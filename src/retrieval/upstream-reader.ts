@@ -96,7 +96,7 @@ export function createUpstreamReader(
     const { isLate: wasLate } = clock
     let isKept = false
     try {
-      const { bytes, upstream } = await clock.inTime(cid, () => work.found)
+      const { bytes, upstream } = await clock.within(cid, work.found)
       account.fetched(upstream)
       return bytes
     } catch (error) {

@@ -73,12 +73,12 @@ export function wireFront(
     requestIds,
     clientOf,
   }
-  const { router, application } = createApp(answering)
+  const { router, handler } = createApp(answering)
   const leafLane = createLeafLane({ ...answering, atHand: stack.atHand, visit: denials.visit, keyOf: hosts.keyOf })
   return {
     router,
     handler: (request: IncomingMessage, response: ServerResponse) => {
-      if (!fastPath.take(request, response) && !leafLane.take(request, response)) application(request, response)
+      if (!fastPath.take(request, response) && !leafLane.take(request, response)) handler(request, response)
     },
     serves: hosts.serves,
     limits,

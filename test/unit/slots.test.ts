@@ -196,16 +196,16 @@ describe('searches', () => {
     const fourth = await take('reader')
     const reader = take('reader')
     await clock.advance(1_900)
-    assert.ok(searches.every(({ signal }) => !signal.aborted))
+    assert.ok(searches.every(({ letGo }) => !letGo.isStopped))
     slots.alive(clock.monotonic(), 2)
     await clock.advance(200)
-    const gone = searches.filter(({ signal }) => signal.aborted)
+    const gone = searches.filter(({ letGo }) => letGo.isStopped)
     assert.ok(gone.length > 0)
-    for (const { signal } of gone) {
+    for (const { signal } of gone.map(({ letGo }) => letGo)) {
       assert.ok(isFailure(signal.reason, 'overloaded'))
       assert.ok((signal.reason.retryAfterMs ?? 0) >= 1_000)
     }
-    assert.equal(fourth.signal.aborted, false)
+    assert.equal(fourth.letGo.isStopped, false)
     assert.equal(await settled(reader), 'entered')
   })
 })

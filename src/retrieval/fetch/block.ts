@@ -32,8 +32,12 @@ export function flyForBlock(cid: CID, signal: AbortSignal, deps: BlockFlightDeps
   async function askOnce(member: Member, own: AbortSignal): Promise<FetchedBlock> {
     const { upstream } = member
     const question = await attempts.ask(member, 'block', cid, own)
+    const stop = new AbortController()
+    const leave = () => stop.abort(own.reason)
+    own.addEventListener('abort', leave, { once: true })
+    question.onLetGo((reason) => stop.abort(reason))
     try {
-      const bytes = await upstream.block(cid, AbortSignal.any([own, question.signal]))
+      const bytes = await upstream.block(cid, stop.signal)
       if (!proves(cid, bytes)) throw falseBytes(upstream.name, cid)
       question.brought(bytes.byteLength, 0)
       question.done()
@@ -42,6 +46,8 @@ export function flyForBlock(cid: CID, signal: AbortSignal, deps: BlockFlightDeps
       if (error === lost) question.letGo('enough')
       else question.failed(error)
       throw error
+    } finally {
+      own.removeEventListener('abort', leave)
     }
   }
 

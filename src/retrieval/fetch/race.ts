@@ -1,6 +1,6 @@
 // Upstreams start one after another; the first that answers with something proved wins, the others are aborted.
 // A failure starts the next one at once and is no hedge; only impatience draws on the hedge budget.
-import pAny from 'p-any'
+import pAny, { AggregateError as AllFailed } from 'p-any'
 import type { Clock } from '../../core/clock.ts'
 import { cancelled, Failure, isFailure } from '../../core/failure.ts'
 import type { Step } from '../upstreams/order.ts'
@@ -29,6 +29,8 @@ export async function race<Who, T>(options: RaceOptions<Who, T>): Promise<T> {
   signal.throwIfAborted()
   if (steps.length === 0)
     throw new Failure('unavailable', 'no upstream is configured, or none can be asked', { source: 'ours' })
+  const [only] = steps
+  if (only && steps.length === 1) return alone(only.who, options)
   const gates = steps.map(() => Promise.withResolvers<void>())
   let started = 0
   let over = false
@@ -87,5 +89,15 @@ export async function race<Who, T>(options: RaceOptions<Who, T>): Promise<T> {
     over = true
     stopTimer()
     signal.removeEventListener('abort', abandon)
+  }
+}
+
+/** The only one there is to ask: nothing has to be started, or let go. */
+async function alone<Who, T>(who: Who, { attempt, signal }: RaceOptions<Who, T>): Promise<T> {
+  try {
+    return await attempt(who, signal, () => {})
+  } catch (error) {
+    signal.throwIfAborted()
+    throw new AllFailed([error instanceof Error ? error : new Error(String(error))])
   }
 }

@@ -59,7 +59,7 @@ export function openSource({ member, part, attempts, isExpected, signal, onAsked
     isQueued = true
     try {
       const asked = await attempts.ask(member, 'dag', part.cid, own.signal)
-      asked.signal.addEventListener('abort', () => own.abort(asked.signal.reason), { once: true })
+      asked.onLetGo((reason) => own.abort(reason))
       onAsked?.()
       return asked
     } finally {

@@ -1,6 +1,7 @@
 // How long one upstream takes to show a first proved byte: an estimate that jumps up at once and sinks with the answers,
 // and what is usual among the last of them.
 import type { Clock } from '../../core/clock.ts'
+import { createLastFew } from '../../core/last-few.ts'
 
 const kept = 64
 const sinkMs = 10_000 // an old bad moment has lost two thirds of its weight after this long
@@ -21,21 +22,14 @@ export interface Latency {
 }
 
 export function createLatency(clock: Clock): Latency {
-  const last: number[] = []
-  let sorted: number[] | undefined
+  const { add, quantile } = createLastFew(kept)
   let cost: number | undefined
   let at = clock.monotonic()
-
-  const quantile = (share: number): number | undefined => {
-    sorted ??= [...last].sort((one, other) => one - other)
-    return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))]
-  }
 
   return {
     note(ms) {
       const now = clock.monotonic()
-      if (last.push(ms) > kept) last.shift()
-      sorted = undefined
+      add(ms)
       // Peak EWMA: worse news is believed at once, better news by the time that has passed (and a tenth per answer).
       const weight = Math.max(0.1, 1 - Math.exp(-(now - at) / sinkMs))
       cost = cost === undefined || ms > cost ? ms : cost + (ms - cost) * weight

@@ -1,6 +1,7 @@
 // The questions that are under way at one upstream, and what it teaches how each of them ends: how quick it is, whether it
 // has what it is asked for, and whether it is well.
 import type { Clock } from '../../core/clock.ts'
+import type { Stop } from '../../core/stop.ts'
 import type { Slot } from '../upstreams/slots.ts'
 import type { Window } from '../upstreams/window.ts'
 import { type Blame, blameFor, kindOf } from './blame.ts'
@@ -15,8 +16,8 @@ export type UpstreamCount = 'asked' | 'won' | 'notFound' | 'throttled' | 'failed
 
 /** One question under way; exactly one of the endings is called. */
 export interface Ask {
-  /** Aborts when its slot is needed for others, because it has taken long already. */
-  readonly signal: AbortSignal
+  /** Stopped when its slot is needed for others, because it has taken long already. */
+  readonly letGoBy: Stop
   /** The question takes long, and the upstream has answered others meanwhile. */
   readonly isOvertaken: boolean
   /** Wanted bytes came, for which readers waited this long since the last ones. The first tell how quick it begins. */
@@ -124,7 +125,7 @@ export function createQuestions(deps: Deps): Questions {
       slot.leave()
     }
     return {
-      signal: slot.signal,
+      letGoBy: slot.letGo,
       get isOvertaken() {
         return slot.isOvertaken
       },
@@ -156,7 +157,7 @@ export function createQuestions(deps: Deps): Questions {
       failed(error) {
         const ms = clock.monotonic() - at
         const what = kindOf(error)
-        const isLetGo = slot.signal.aborted
+        const isLetGo = slot.letGo.isStopped
         if (!isBegun && (what === 'not-found' || what === 'timeout' || isLetGo)) doubts.add(key)
         if (what === 'false-bytes') falsified.add(key)
         if (what === 'not-found') hits.saidNo(ms)

@@ -1,6 +1,7 @@
 // The response times of one tier, and how long its answer is worth waiting for: as long as it usually takes, at most for so long, less
 // where it has mostly had nothing lately, and not at all once it has left two calls in a row unanswered.
 import type { Clock } from '../../core/clock.ts'
+import { createLastFew } from '../../core/last-few.ts'
 
 export type ResponseTimesOptions = {
   readonly clock: Clock
@@ -46,7 +47,7 @@ export function createResponseTimes({
   mostMs,
   deadlineMs,
 }: ResponseTimesOptions): ResponseTimes {
-  let last: number[] = []
+  const last = createLastFew(kept)
   let usualMs: number | undefined
   let at = clock.monotonic()
   let overdueInRow = 0
@@ -60,7 +61,7 @@ export function createResponseTimes({
 
   function due(): number {
     if (usualMs !== undefined && clock.monotonic() - at > forgetMs) {
-      last = []
+      last.clear()
       usualMs = undefined
     }
     return Math.min(deadlineMs, usualMs === undefined ? firstMs : Math.max(leastMs, usualMs * factor))
@@ -71,9 +72,9 @@ export function createResponseTimes({
       if (had !== undefined) hadShare = hadShare * shareKept + (had ? 1 - shareKept : 0)
       overdueInRow = 0
       at = clock.monotonic()
-      if (last.push(ms) > kept) last.shift()
+      last.add(ms)
       // 90 of 100 came within this.
-      usualMs = [...last].sort((one, other) => one - other)[Math.floor(last.length * 0.9)]
+      usualMs = last.quantile(0.9)
     },
     overdue() {
       overdueInRow++

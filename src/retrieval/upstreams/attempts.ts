@@ -15,8 +15,8 @@ export type LetGo = 'enough' | 'behind'
  * One question to one upstream, from the moment it is sent. The first ending counts; what comes after it is ignored.
  */
 export interface Question {
-  /** Aborts when readers need its slot, because it has looked for long already. To be passed on to the upstream. */
-  readonly signal: AbortSignal
+  /** Calls when readers need its slot, because it has looked for long already. To be passed on to the upstream. */
+  onLetGo(tell: (reason: unknown) => void): void
   /** A proved block that was wanted came from here. `waitedMs`: how long readers waited for it since the one before. */
   brought(bytes: number, waitedMs: number): void
   /** The upstream gave all that it was asked for. */
@@ -154,7 +154,7 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
         return true
       }
       return {
-        signal: asked.signal,
+        onLetGo: (tell) => asked.letGoBy.onStop(tell),
         brought(bytes, waitedMs) {
           if (record.outcome !== undefined) return
           record.bytes += bytes
@@ -178,7 +178,7 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
           const kind = isFailure(error) ? error.kind : 'internal'
           const word = kind === 'timeout' ? 'stalled' : kind
           if (!end(record.bytes === 0 ? kind : `began, then ${word}`)) return
-          if (kind === 'not-found' || kind === 'timeout' || asked.signal.aborted) isDoubted = true
+          if (kind === 'not-found' || kind === 'timeout' || asked.letGoBy.isStopped) isDoubted = true
           const hold = asked.failed(error)
           if (isThere) hold?.()
           else if (hold && heldBack.length < mostKept) heldBack.push(hold)

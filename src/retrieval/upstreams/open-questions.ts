@@ -2,10 +2,11 @@
 // answering with bytes. Searches have a small share, and more only while no reader wants it.
 import type { Clock } from '../../core/clock.ts'
 import type { Failure } from '../../core/failure.ts'
+import { Stop } from '../../core/stop.ts'
 import type { Window } from './window.ts'
 
 /** `overtakenBy`: how many later questions were answered before it. */
-export type OpenQuestion = { readonly at: number; readonly controller: AbortController; overtakenBy: number }
+export type OpenQuestion = { readonly at: number; readonly letGo: Stop; overtakenBy: number }
 
 export interface OpenQuestions {
   open(isSearch: boolean): OpenQuestion
@@ -76,13 +77,13 @@ export function createOpenQuestions(options: OpenQuestionsOptions): OpenQuestion
     if (!search || size() < most || searching.size <= Math.floor(most * searchShare)) return false
     if (now - search.at < Math.max(late, leastBeforeLetGoMs)) return false
     searching.delete(search)
-    search.controller.abort(givenUp(now - search.at))
+    search.letGo.stop(givenUp(now - search.at))
     return true
   }
 
   return {
     open(isSearch) {
-      const question = { at: clock.monotonic(), controller: new AbortController(), overtakenBy: 0 }
+      const question = { at: clock.monotonic(), letGo: new Stop(), overtakenBy: 0 }
       ;(isSearch ? searching : asked).add(question)
       return question
     },

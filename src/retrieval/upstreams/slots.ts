@@ -2,6 +2,7 @@
 // held against the upstream. Readers go first, in the order of fair-queue.ts; which questions are open is known by open-questions.ts.
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
+import type { Stop } from '../../core/stop.ts'
 import { createFairQueue, type Rank } from './fair-queue.ts'
 import { createOpenQuestions } from './open-questions.ts'
 import type { Window } from './window.ts'
@@ -13,8 +14,8 @@ export interface Slot {
   readonly wasFull: boolean
   /** The question takes long, and the upstream has answered others meanwhile: the content may be nowhere. */
   readonly isOvertaken: boolean
-  /** Aborts when readers need the slot of a search that has had its time. */
-  readonly signal: AbortSignal
+  /** Stopped when readers need the slot of a search that has had its time. */
+  readonly letGo: Stop
   /** The upstream answered: with bytes (it goes on) or in words. */
   answered(): void
   /** The question is over. */
@@ -94,7 +95,7 @@ export function createSlots(options: SlotsOptions): Slots {
       get isOvertaken() {
         return questions.isOvertaken(question)
       },
-      signal: question.controller.signal,
+      letGo: question.letGo,
       answered() {
         answerMs += (clock.monotonic() - question.at - answerMs) * typicalWeight
         if (questions.answered(question)) alive(question.at, 1)
