@@ -40,7 +40,8 @@ const readMethods = 'GET, HEAD, OPTIONS'
 export function createApp(deps: AppDeps): App {
   const { limits, hosts, respond } = deps
   const contextOf = createContexts()
-  const entered = new WeakSet<ServerResponse>()
+  const entered = Symbol('entered')
+  const hasEntered = (response: ServerResponse & { [entered]?: boolean }): boolean => response[entered] === true
 
   const refuse = (request: IncomingMessage, response: ServerResponse, error: unknown, headers = {}): void => {
     const before = () => {
@@ -51,7 +52,7 @@ export function createApp(deps: AppDeps): App {
 
   /** Counts one of our requests, once, and checks its form. Undefined: it was refused and answered. */
   function enter(request: IncomingMessage, response: ServerResponse): RequestContext | undefined {
-    if (entered.has(response)) return contextOf(request, response)
+    if (hasEntered(response)) return contextOf(request, response)
     response.setHeader(requestIdHeader, deps.requestIds.next(request))
     // Node would read the unused body of a GET to its end before the next request: close the connection instead.
     if (readOnly.has(request.method ?? '') && hasBody(request)) closeAfter(request, response)
@@ -61,7 +62,7 @@ export function createApp(deps: AppDeps): App {
       const { path, search } = contextOf(request, response).target
       // Where the client sent a whole URL, only its path goes on: Express reads nothing else.
       if (!request.url?.startsWith('/')) request.url = search === '' ? path : `${path}?${search}`
-      entered.add(response)
+      Object.assign(response, { [entered]: true })
       return contextOf(request, response)
     } catch (error) {
       refuse(request, response, error)

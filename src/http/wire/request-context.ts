@@ -21,14 +21,18 @@ export function readContext(request: IncomingMessage, response: ServerResponse):
   return { request, response, target, signal: left.signal }
 }
 
-/** The contexts of the requests in progress. One is read again only where its URL was changed. */
+/**
+ * The contexts of the requests in progress. One is read again only where its URL was changed. It hangs on the response itself: what
+ * a WeakMap holds outlives every collection of young memory where it leads back to its key, and with it all of the request.
+ */
 export function createContexts(): (request: IncomingMessage, response: ServerResponse) => RequestContext {
-  const read = new WeakMap<ServerResponse, { readonly url: string | undefined; readonly context: RequestContext }>()
-  return (request, response) => {
-    const known = read.get(response)
+  const key = Symbol('context')
+  type Read = { readonly url: string | undefined; readonly context: RequestContext }
+  return (request, response: ServerResponse & { [key]?: Read }) => {
+    const known = response[key]
     if (known && known.url === request.url) return known.context
     const context = readContext(request, response)
-    read.set(response, { url: request.url, context })
+    response[key] = { url: request.url, context }
     return context
   }
 }

@@ -1,7 +1,7 @@
 // How long one upstream takes to show a first proved byte: an estimate that jumps up at once and sinks with the answers,
 // and what is usual among the last of them.
 import type { Clock } from '../../core/clock.ts'
-import { createLastFew } from '../../core/last-few.ts'
+import { createLastFew } from '../last-few.ts'
 
 const kept = 64
 const sinkMs = 10_000 // an old bad moment has lost two thirds of its weight after this long

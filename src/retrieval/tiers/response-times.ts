@@ -1,7 +1,7 @@
 // The response times of one tier, and how long its answer is worth waiting for: as long as it usually takes, at most for so long, less
 // where it has mostly had nothing lately, and not at all once it has left two calls in a row unanswered.
 import type { Clock } from '../../core/clock.ts'
-import { createLastFew } from '../../core/last-few.ts'
+import { createLastFew } from '../last-few.ts'
 
 export type ResponseTimesOptions = {
   readonly clock: Clock

@@ -2,7 +2,7 @@
 // answering with bytes. Searches have a small share, and more only while no reader wants it.
 import type { Clock } from '../../core/clock.ts'
 import type { Failure } from '../../core/failure.ts'
-import { Stop } from '../../core/stop.ts'
+import { Stop } from './stop.ts'
 import type { Window } from './window.ts'
 
 /** `overtakenBy`: how many later questions were answered before it. */
