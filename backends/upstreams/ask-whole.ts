@@ -4,12 +4,21 @@ import type { Dispatcher } from 'undici'
 import { onceLate } from '../../src/core/deadline.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { oneOf } from '../../src/core/header.ts'
-import { elsewhere, isStaleSocket, late, type Question, redirections, refusal, translate, unlikeAsked } from './ask.ts'
+import {
+  elsewhere,
+  type HttpQuestion,
+  isStaleSocket,
+  late,
+  redirections,
+  refusal,
+  translate,
+  unlikeAsked,
+} from './ask.ts'
 import { followed, mostHops } from './redirects.ts'
 
 export type WholeAnswer = { readonly bytes: Uint8Array; readonly contentLength: number | undefined }
 
-export type WholeQuestion = Omit<Question, 'url' | 'method'> & { readonly url: string; readonly mostBytes: number }
+export type WholeQuestion = Omit<HttpQuestion, 'url' | 'method'> & { readonly url: string; readonly mostBytes: number }
 
 const maxErrorBytes = 4096
 const nothing = Buffer.alloc(0)

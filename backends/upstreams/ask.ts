@@ -131,7 +131,7 @@ async function* chunksOf(
 
 /** What makes the answer none to the question, by its headers. */
 export function unlikeAsked(
-  { name, expects }: Pick<Question, 'name' | 'expects'>,
+  { name, expects }: Pick<HttpQuestion, 'name' | 'expects'>,
   headers: Readonly<Record<string, string | string[] | undefined>>,
 ): Failure | undefined {
   const encoding = oneOf(headers['content-encoding'])

@@ -1,8 +1,8 @@
 // The questions that are under way at one upstream, and what it teaches how each of them ends: how quick it is, whether it
 // has what it is asked for, and whether it is well.
 import type { Clock } from '../../core/clock.ts'
-import type { Stop } from '../upstreams/stop.ts'
 import type { Slot } from '../upstreams/slots.ts'
+import type { Stop } from '../upstreams/stop.ts'
 import type { Window } from '../upstreams/window.ts'
 import { type Blame, blameFor, kindOf } from './blame.ts'
 import { createDoubts } from './doubts.ts'

@@ -2,9 +2,9 @@
 // held against the upstream. Readers go first, in the order of fair-queue.ts; which questions are open is known by open-questions.ts.
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
-import type { Stop } from './stop.ts'
 import { createFairQueue, type Rank } from './fair-queue.ts'
 import { createOpenQuestions } from './open-questions.ts'
+import type { Stop } from './stop.ts'
 import type { Window } from './window.ts'
 
 export interface Slot {
