@@ -51,6 +51,8 @@ export function readFile(
   const end = Math.min(to, size)
   switch (kind) {
     case 'file':
+      // Nothing follows that could be asked for ahead.
+      if (cid.code === codec.raw && block.byteLength === size) return onePiece(block.subarray(from, Math.max(from, end)))
       return readParts(session, entity, from, end, lends)
     case 'data':
       return onePiece(block.subarray(from, Math.max(from, end)))

@@ -41,7 +41,6 @@ export function createApp(deps: AppDeps): App {
   const { limits, hosts, respond } = deps
   const contextOf = createContexts()
   const entered = Symbol('entered')
-  const hasEntered = (response: ServerResponse & { [entered]?: boolean }): boolean => response[entered] === true
 
   const refuse = (request: IncomingMessage, response: ServerResponse, error: unknown, headers = {}): void => {
     const before = () => {
@@ -52,7 +51,7 @@ export function createApp(deps: AppDeps): App {
 
   /** Counts one of our requests, once, and checks its form. Undefined: it was refused and answered. */
   function enter(request: IncomingMessage, response: ServerResponse): RequestContext | undefined {
-    if (hasEntered(response)) return contextOf(request, response)
+    if (entered in response) return contextOf(request, response)
     response.setHeader(requestIdHeader, deps.requestIds.next(request))
     // Node would read the unused body of a GET to its end before the next request: close the connection instead.
     if (readOnly.has(request.method ?? '') && hasBody(request)) closeAfter(request, response)
@@ -149,13 +148,14 @@ export function createApp(deps: AppDeps): App {
   router.use(broke)
   const application = plain().use(letIn, router, nothing, broke)
 
-  const broken = (request: IncomingMessage, response: ServerResponse) => (error?: unknown) =>
-    error === undefined ? nothing(request, response) : refuse(request, response, error)
   const handler: RequestListener = (request, response) => {
     const context = isContent(request, deps.routes) ? enter(request, response) : 'routed'
     if (context === undefined) return
     if (context === 'routed' || hosts.claims(request, context.target) !== 'no') application(request, response)
-    else byPath(request, response, broken(request, response))
+    else
+      byPath(request, response, (error?: unknown) =>
+        error === undefined ? nothing(request, response) : refuse(request, response, error),
+      )
   }
   return { router, application, handler }
 }
