@@ -52,7 +52,8 @@ export function readFile(
   switch (kind) {
     case 'file':
       // Nothing follows that could be asked for ahead.
-      if (cid.code === codec.raw && block.byteLength === size) return onePiece(block.subarray(from, Math.max(from, end)))
+      if (cid.code === codec.raw && block.byteLength === size)
+        return onePiece(block.subarray(from, Math.max(from, end)))
       return readParts(session, entity, from, end, lends)
     case 'data':
       return onePiece(block.subarray(from, Math.max(from, end)))

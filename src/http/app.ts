@@ -137,8 +137,8 @@ export function createApp(deps: AppDeps): App {
     refuse(request, response, new Failure('no-link', what, { source: 'client' }))
   }
 
-  function broke(error: unknown, request: IncomingMessage, response: ServerResponse, _next: NextFunction): void {
-    refuse(request, response, error)
+  function broke(error: unknown, request: IncomingMessage, response: ServerResponse, _next?: NextFunction): void {
+    return error === undefined ? nothing(request, response) : refuse(request, response, error)
   }
 
   const router = express.Router({ caseSensitive: true, strict: true })
@@ -150,13 +150,11 @@ export function createApp(deps: AppDeps): App {
 
   const handler: RequestListener = (request, response) => {
     const context = isContent(request, deps.routes) ? enter(request, response) : 'routed'
-    if (context === undefined) return
-    if (context === 'routed' || hosts.claims(request, context.target) !== 'no') application(request, response)
-    else
-      byPath(request, response, (error?: unknown) =>
-        error === undefined ? nothing(request, response) : refuse(request, response, error),
-      )
+    if (context === 'routed') return application(request, response)
+    if (context && hosts.claims(request, context.target) !== 'no') application(request, response)
+    else if (context) byPath(request, response, (error?: unknown) => broke(error, request, response))
   }
+
   return { router, application, handler }
 }
 
