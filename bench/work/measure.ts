@@ -53,7 +53,8 @@ export async function measure(row: Row, scale: Scale): Promise<Measured> {
   }
 }
 
-async function once({ name, server, load, before }: Contender, round: number, row: Row, folder: string) {
+/** One round of one contender. */
+export async function once({ name, server, load, before }: Contender, round: number, row: Row, folder: string) {
   await before?.(round)
   const file = join(folder, `${name}-${round}.json`)
   const asked: Load = { url: server.url, ...load(round) }

@@ -18,7 +18,9 @@ export const pinned = (core: number, command: string, args: readonly string[]): 
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const bin = fileURLToPath(new URL('../../bin/cidgate.mjs', import.meta.url))
-export const isInstalled = (command: string): boolean => spawnSync('sh', ['-c', `command -v ${command}`]).status === 0
+/** `CIDGATE_BENCH_PEERS=none`: only those that are part of this repository. */
+export const isInstalled = (command: string): boolean =>
+  process.env['CIDGATE_BENCH_PEERS'] !== 'none' && spawnSync('sh', ['-c', `command -v ${command}`]).status === 0
 
 export async function tempFolder(): Promise<string> {
   return mkdtemp(join(tmpdir(), 'cidgate-bench-'))
@@ -43,7 +45,9 @@ export async function startCidgate(config: object): Promise<Server> {
   const path = join(data, 'config.yaml')
   const own = { listen: '127.0.0.1:0', admin: false, data: join(data, 'data'), log: { level: 'error' }, ...config }
   await writeFile(path, JSON.stringify(own))
-  const child = start(...pinned(0, process.execPath, [bin, 'serve', '-c', path]))
+  const profiles = process.env['CIDGATE_BENCH_PROFILE']
+  const flags = profiles === undefined ? [] : ['--cpu-prof', `--cpu-prof-dir=${profiles}`]
+  const child = start(...pinned(0, process.execPath, [...flags, bin, 'serve', '-c', path]))
   const line = await child.line
   return {
     ...child,

@@ -80,6 +80,29 @@ export async function syncFolder(path: string): Promise<void> {
   }
 }
 
+/** Syncs folders. A sync that began before a rename may not include it: callers that come meanwhile share the next one. */
+export function createFolderSync(): (path: string) => Promise<void> {
+  const syncing = new Map<string, { running: Promise<void>; next: Promise<void> | undefined }>()
+
+  return function sync(path: string): Promise<void> {
+    const current = syncing.get(path)
+    if (!current) {
+      const running = syncFolder(path).finally(() => {
+        if (syncing.get(path)?.running === running) syncing.delete(path)
+      })
+      syncing.set(path, { running, next: undefined })
+      return running
+    }
+    current.next ??= current.running
+      .catch(() => {})
+      .then(() => {
+        syncing.delete(path)
+        return sync(path)
+      })
+    return current.next
+  }
+}
+
 /** Makes the folder and its missing parents, durably. */
 export async function makeFolder(path: string): Promise<void> {
   const first = await mkdir(path, { recursive: true })

@@ -3,7 +3,7 @@
 import { randomBytes } from 'node:crypto'
 import { link, readdir, rename, rm } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
-import { codeOf, isGone, makeFolder, syncFolder, writeSynced } from '../../../src/core/files.ts'
+import { codeOf, createFolderSync, isGone, makeFolder, writeSynced } from '../../../src/core/files.ts'
 
 export interface Disk {
   /** Makes a folder that lasts. */
@@ -23,7 +23,7 @@ const ours = randomBytes(6).toString('hex')
 export function createDisk(root: string): Disk {
   const temporaries = join(root, 'tmp')
   const made = new Map<string, Promise<void>>()
-  const syncing = new Map<string, { running: Promise<void>; next: Promise<void> | undefined }>()
+  const sync = createFolderSync()
   let tidied: Promise<void> | undefined
 
   function folder(path: string): Promise<void> {
@@ -78,25 +78,6 @@ export function createDisk(root: string): Disk {
     const names = await readdir(temporaries).catch(() => [])
     for (const name of names)
       if (!name.startsWith(`${ours}-`)) await rm(join(temporaries, name), { force: true }).catch(() => {})
-  }
-
-  /** A sync that began before a rename may not include it: callers that come meanwhile share the next one. */
-  function sync(path: string): Promise<void> {
-    const current = syncing.get(path)
-    if (!current) {
-      const running = syncFolder(path).finally(() => {
-        if (syncing.get(path)?.running === running) syncing.delete(path)
-      })
-      syncing.set(path, { running, next: undefined })
-      return running
-    }
-    current.next ??= current.running
-      .catch(() => {})
-      .then(() => {
-        syncing.delete(path)
-        return sync(path)
-      })
-    return current.next
   }
 
   return {

@@ -6,7 +6,7 @@ import { CID } from 'multiformats/cid'
 import { type Profile, profiles } from '../../../backends/pinning/contract.ts'
 import { codec, hash } from '../../core/cid.ts'
 import type { Facts } from '../../core/failure.ts'
-import { isLeftOver, makeFolder, namesIn, orIfGone, syncFolder, writeDurably } from '../../core/files.ts'
+import { createFolderSync, isGone, isLeftOver, makeFolder, namesIn, orIfGone, writeDurably } from '../../core/files.ts'
 import type { Log } from '../../core/log.ts'
 import type { SpoolRecord } from './spool.ts'
 
@@ -64,8 +64,20 @@ const readsAtOnce = 32
 export function createJournal(root: string, log: Log): Journal {
   const open = join(root, 'open')
   const done = join(root, 'done')
+  const syncOnce = createFolderSync()
   const fileOf = (id: string): string => join(open, `${id}.json`)
   const recordOf = (name: string): string => join(done, name.slice(-2), `${name}.json`)
+
+  /** Makes the folder only where it is missing: mostly it is there. */
+  async function inFolder(folder: string, work: () => Promise<void>): Promise<void> {
+    try {
+      await work()
+    } catch (error) {
+      if (!isGone(error)) throw error
+      await makeFolder(folder)
+      await work()
+    }
+  }
 
   async function parse(file: string): Promise<JournalEntry | undefined> {
     const text = await orIfGone(readFile(file, 'utf8'), undefined)
@@ -96,19 +108,17 @@ export function createJournal(root: string, log: Log): Journal {
       return { entries: entries.sort((one, other) => one.at.localeCompare(other.at)), ids }
     },
     async write(entry) {
-      await makeFolder(open)
-      await writeDurably(fileOf(entry.id), Buffer.from(JSON.stringify(entry)))
-      await syncFolder(open)
+      await inFolder(open, () => writeDurably(fileOf(entry.id), Buffer.from(JSON.stringify(entry))))
+      await syncOnce(open)
     },
     async finish(entry) {
       const record = recordOf(entry.cid)
-      await makeFolder(dirname(record))
       await writeDurably(fileOf(entry.id), Buffer.from(JSON.stringify(entry)))
-      await rename(fileOf(entry.id), record)
+      await inFolder(dirname(record), () => rename(fileOf(entry.id), record))
     },
     async remove(entry) {
       await rm(fileOf(entry.id), { force: true })
-      await syncFolder(open)
+      await syncOnce(open)
     },
     record: (cid) => parse(recordOf(nameOf(cid))),
     async *records() {
