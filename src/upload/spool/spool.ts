@@ -204,9 +204,12 @@ function beginSpool(id: string, folder: string, inMemory: Map<string, InMemory>)
         inMemory.set(id, { block, write: writeAll, persisting: undefined })
         return storedUpload({ ...stored, inMemory: () => inMemory.get(id)?.block })
       }
-      await syncFolder(folder).catch((error: unknown) => {
+      try {
+        await (made ??= makeFolder(folder))
+        await syncFolder(folder)
+      } catch (error) {
         throw diskFailure(error, 'take an upload')
-      })
+      }
       return storedUpload(stored)
     },
   }
