@@ -30,6 +30,13 @@ export type Call = {
   readonly overdue?: (isWell?: boolean) => void
 }
 
+/** `bytes` and `blocks` are undefined where they are not known. */
+export type TierUsage = {
+  readonly bytes?: number | undefined
+  readonly blocks?: number | undefined
+  readonly limitBytes: number
+}
+
 /** A record as it was read. `tag`: how the store itself tells it from any other, where it does. */
 export type StoredRecord = { readonly bytes: Uint8Array; readonly tag?: string | undefined }
 
@@ -80,6 +87,8 @@ export interface Tier {
   /** Whether it surely lacks the block, known without asking it. False where it may have it. Absent: only `get` tells. */
   lacks?(cid: CID): boolean
   delete(cid: CID, signal?: AbortSignal, call?: Call): Promise<void>
+  /** How full it is, where it has a limit of its own and knows. */
+  usage?(): TierUsage
   /** What a store that instances share keeps besides blocks. Absent: nothing. */
   readonly records?: Records
   /** Checks credentials, reachability and room once. Rejects with a Failure that says what to fix. */

@@ -12,6 +12,8 @@ export interface DiskRoom {
   reserve(shard: string, bytes: number): Promise<Reservation | undefined>
   /** A use is noted on the file when the last noted one is older than this. */
   readonly touchAfterMs: number
+  /** What lies in the groups that were read: all of it after some writes. */
+  readonly bytes: number
   close(): Promise<void>
 }
 
@@ -132,6 +134,9 @@ export function createRoom(options: {
     },
     get touchAfterMs() {
       return touchAfterMs
+    },
+    get bytes() {
+      return groups.reduce((sum, group) => sum + used(group), 0)
     },
     async close() {
       closed = true

@@ -155,6 +155,7 @@ function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
         return rm(fileOf(blockKey(cid)), { force: true })
       }),
     probe: (signal) => call(writing, signal, undefined, (own) => tryWriting(path, own)),
+    usage: () => ({ bytes: room.bytes, limitBytes: maxBytes }),
     close: () => room.close(),
   }
 }

@@ -33,8 +33,8 @@ export function createAdmin({ access, metrics, ready, uploads }: AdminDeps): Exp
     const isWanted = state.ready && (request.query['for'] !== 'uploads' || state.uploads !== false)
     response.status(isWanted ? 200 : 503).json(state)
   })
-  app.get('/metrics', (_request, response) => {
-    response.type('text/plain; version=0.0.4').send(metrics.render())
+  app.get('/metrics', async (_request, response) => {
+    response.type('text/plain; version=0.0.4').send(await metrics.render())
   })
   if (!uploads) return app
   app.get('/uploads', (_request, response) => {

@@ -12,6 +12,8 @@ import { fromUrl } from './url-source.ts'
 
 export interface LoadedDenylists extends Denylists {
   readonly rules: number
+  /** `checkedAt`: when it was last read or found unchanged, since the epoch; 0: not yet, a copy is in force. */
+  lists(): readonly { readonly where: string; readonly checkedAt: number }[]
   /** A hash of all lists in their order: equal wherever the lists are. Undefined without lists. */
   readonly revision: string | undefined
   /** Reads every list again now. Rejects where one cannot be read and no copy of it is there; those before it stay. */
@@ -39,6 +41,7 @@ export async function loadDenylists(
   const lists: Denylist[] = []
   const digests: string[] = []
   const turns: Promise<void>[] = []
+  const checkedAt: number[] = []
   let revision: string | undefined
 
   function take({ where }: DenylistSource, index: number, { list, digest, faults, faultCount }: ReadList): void {
@@ -54,7 +57,7 @@ export async function loadDenylists(
   /** One at a time for each list, so that an older text never takes the place of a newer one. */
   function read(source: DenylistSource, index: number, anew = false): Promise<void> {
     const turn = (turns[index] ?? Promise.resolve()).then(() => readNow(source, index, anew))
-    turns[index] = turn.catch(() => {})
+    turns[index] = turn.then(() => void (checkedAt[index] = clock.now())).catch(() => {})
     return turn
   }
 
@@ -135,6 +138,7 @@ export async function loadDenylists(
     get revision() {
       return revision
     },
+    lists: () => all.map(({ where }, index) => ({ where, checkedAt: checkedAt[index] ?? 0 })),
     refresh: async () => void (await Promise.all(all.map(again))),
     close: () => closing.abort(cancelled('the gateway is closing')),
   }

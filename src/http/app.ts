@@ -10,6 +10,7 @@ import type { Hosts } from './hosts/hosts.ts'
 import type { Limits } from './limits.ts'
 import { closeAfter } from './wire/close-after-answer.ts'
 import { corsHeaders, preflight } from './wire/cors.ts'
+import type { Exchange } from './wire/exchange.ts'
 import { HttpRefusal } from './wire/refusal.ts'
 import { createContexts, type RequestContext } from './wire/request-context.ts'
 import { type RequestIds, requestIdHeader } from './wire/request-id.ts'
@@ -21,6 +22,8 @@ export type AppDeps = AnswerDeps & {
   /** Routes that come with uploads, names and pages. */
   readonly routes?: readonly Route[]
   readonly requestIds: RequestIds
+  /** Notes what becomes of a request. */
+  readonly watch: (request: IncomingMessage, response: ServerResponse) => Exchange
 }
 
 export type App = {
@@ -52,6 +55,7 @@ export function createApp(deps: AppDeps): App {
   /** Counts one of our requests, once, and checks its form. Undefined: it was refused and answered. */
   function enter(request: IncomingMessage, response: ServerResponse): RequestContext | undefined {
     if (entered in response) return contextOf(request, response)
+    deps.watch(request, response)
     response.setHeader(requestIdHeader, deps.requestIds.next(request))
     // Node would read the unused body of a GET to its end before the next request: close the connection instead.
     if (readOnly.has(request.method ?? '') && hasBody(request)) closeAfter(request, response)
@@ -71,8 +75,9 @@ export function createApp(deps: AppDeps): App {
 
   /** Gives a route the request context. */
   const routed =
-    ({ answer }: Route) =>
+    ({ name, answer }: Route) =>
     (request: IncomingMessage, response: ServerResponse, next: NextFunction): void => {
+      deps.watch(request, response).route = name
       const context = enter(request, response)
       if (context) answer(context, next)
     }
@@ -96,6 +101,7 @@ export function createApp(deps: AppDeps): App {
 
   function content(context: RequestContext, place: ContentPlace, next: NextFunction): void {
     const { request, response } = context
+    deps.watch(request, response).route = place.namespace
     read(request, response, () => {
       if (!place.own && request.headers['service-worker'] !== undefined)
         return refuse(request, response, noServiceWorker())

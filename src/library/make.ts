@@ -83,8 +83,9 @@ async function putTogether(whole: Whole): Promise<Together> {
   const tiers = wireTiers(whole, bare, { providers, left, spools: folder.part(createSpools) })
   const reading = await wireReading(whole, { ...tiers, upstreams })
   const shared = wirePublic(whole)
-  const writing = wireUploads(whole, { folder, providers, left, reading, ...shared })
-  const front = wireFront(whole, reading, { ...shared, routes: writing.routes, stack: tiers.stack })
+  const tierNames = tiers.stack.stats().map(({ tier }) => tier)
+  const writing = wireUploads(whole, { folder, providers, left, reading, tiers: tierNames, ...shared })
+  const front = wireFront(whole, reading, { ...shared, routes: writing.routes, tiers: tierNames, stack: tiers.stack })
   const { handler: admin, drain, begin } = wireAdmin(whole, { providers, tiers, reading, writing, front })
   // An acknowledged upload is never 404, not even for the first client after a start.
   await writing.open

@@ -1,31 +1,58 @@
-// Counters and gauges in the Prometheus text format. A counter on a fast path is one property of one object: labelled
-// counts stay where they are counted, and are read at each scrape.
+// Counters, gauges and histograms in the Prometheus text format. A counter on a fast path is one property of one object:
+// labelled counts stay where they are counted, and are read at each scrape.
+import type { Histogram } from './histogram.ts'
 
-export type Sample = { readonly labels?: Readonly<Record<string, string>>; readonly value: number }
+export type Labels = Readonly<Record<string, string>>
+export type Sample = { readonly labels?: Labels; readonly value: number }
+export type HistogramSample = { readonly labels?: Labels; readonly histogram: Histogram }
+
+type About = { readonly name: string; readonly help: string }
+
+/** One family of series, and how it is read. */
+export type Reading =
+  | (About & { readonly kind: 'counter'; readonly read: () => number | Iterable<Sample> })
+  | (About & { readonly kind: 'gauge'; readonly read: () => number | Iterable<Sample> | Promise<Iterable<Sample>> })
+  | (About & { readonly kind: 'histogram'; readonly read: () => Iterable<HistogramSample> })
 
 export interface Metrics {
   /** Registers a reading: `read` is called at each scrape. */
-  add(name: string, kind: 'counter' | 'gauge', help: string, read: () => number | Iterable<Sample>): void
-  render(): string
-  /** The values of all counters, by name and labels. */
+  add(...readings: readonly Reading[]): void
+  render(): Promise<string>
+  /** The values of all counters and histograms, by name and labels. */
   totals(): ReadonlyMap<string, number>
   /** Continues the counters of a gateway that this one replaces, so that none goes back. */
   goOnFrom(before: Metrics): void
+  readonly readings: readonly Reading[]
 }
 
 const escapeLabel = (value: string): string =>
   value.replace(/[\\"\n]/g, (char) => (char === '\n' ? '\\n' : `\\${char}`))
 
-function seriesOf(name: string, labels: Sample['labels'] = {}): string {
+function seriesOf(name: string, labels: Labels = {}): string {
   const pairs = Object.entries(labels).map(([key, text]) => `${key}="${escapeLabel(text)}"`)
   return pairs.length > 0 ? `${name}{${pairs.join(',')}}` : name
 }
 
-type Reading = {
-  readonly name: string
-  readonly kind: 'counter' | 'gauge'
-  readonly help: string
-  readonly read: () => number | Iterable<Sample>
+/** As OpenMetrics has states: one series for each state, of which one is 1. */
+export const stateset = (label: string, states: readonly string[], now: string, labels: Labels = {}): Sample[] =>
+  states.map((state) => ({ labels: { ...labels, [label]: state }, value: state === now ? 1 : 0 }))
+
+type Series = Iterable<readonly [series: string, value: number]>
+
+function* seriesOfSamples(name: string, read: number | Iterable<Sample>): Series {
+  for (const { labels, value } of typeof read === 'number' ? [{ value: read } as Sample] : read)
+    yield [seriesOf(name, labels), value]
+}
+
+function* seriesOfHistogram(name: string, { labels, histogram }: HistogramSample): Series {
+  const { bounds, counts, sum } = histogram
+  let below = 0
+  for (const [at, count] of counts.entries()) {
+    below += count
+    yield [seriesOf(`${name}_bucket`, { ...labels, le: String(bounds[at] ?? '+Inf') }), below]
+  }
+  yield [seriesOf(`${name}_sum`, labels), sum]
+  yield [seriesOf(`${name}_count`, labels), below]
 }
 
 export function createMetrics(): Metrics {
@@ -33,24 +60,26 @@ export function createMetrics(): Metrics {
   /** The value of each counter when this gateway began to count. */
   const before = new Map<string, number>()
 
-  function* samples({ name, kind, read }: Reading): Iterable<readonly [series: string, value: number]> {
-    const value = read()
-    for (const one of typeof value === 'number' ? [{ value }] : value) {
-      const series = seriesOf(name, one.labels)
-      yield [series, kind === 'counter' ? one.value + (before.get(series) ?? 0) : one.value]
-    }
+  function* counted(reading: Reading): Series {
+    if (reading.kind === 'counter') yield* seriesOfSamples(reading.name, reading.read())
+    if (reading.kind === 'histogram') for (const one of reading.read()) yield* seriesOfHistogram(reading.name, one)
   }
 
-  function totals(): Map<string, number> {
-    const counters = readings.filter(({ kind }) => kind === 'counter')
-    // Counters without a reading keep their values: an upstream of that name may come back.
-    return new Map([...before, ...counters.flatMap((reading) => [...samples(reading)])])
+  function* countedOn(reading: Reading): Series {
+    for (const [series, value] of counted(reading)) yield [series, value + (before.get(series) ?? 0)]
   }
+
+  // Counters without a reading keep their values: an upstream of that name may come back.
+  const totals = () => new Map([...before, ...readings.flatMap((reading) => [...countedOn(reading)])])
 
   return {
-    add(name, kind, help, read) {
-      if (readings.some((reading) => reading.name === name)) throw new Error(`metric ${name} is registered twice`)
-      readings.push({ name, kind, help, read })
+    readings,
+    add(...more) {
+      for (const reading of more) {
+        if (readings.some(({ name }) => name === reading.name))
+          throw new Error(`metric ${reading.name} is registered twice`)
+        readings.push(reading)
+      }
     },
     totals,
     goOnFrom(other) {
@@ -58,14 +87,13 @@ export function createMetrics(): Metrics {
       const here = totals()
       for (const [series, value] of other.totals()) before.set(series, value - (here.get(series) ?? 0))
     },
-    render() {
-      let text = ''
-      for (const reading of readings) {
+    async render() {
+      const texts = readings.map(async (reading) => {
         const { name, kind, help } = reading
-        text += `# HELP ${name} ${help}\n# TYPE ${name} ${kind}\n`
-        for (const [series, value] of samples(reading)) text += `${series} ${value}\n`
-      }
-      return text
+        const all = kind === 'gauge' ? seriesOfSamples(name, await reading.read()) : countedOn(reading)
+        return `# HELP ${name} ${help}\n# TYPE ${name} ${kind}\n${[...all].map(([series, value]) => `${series} ${value}\n`).join('')}`
+      })
+      return (await Promise.all(texts)).join('')
     },
   }
 }

@@ -3,11 +3,15 @@
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import { ConfigError } from '../config/complaints.ts'
 import type { Log } from '../core/log.ts'
+import { noteReload } from '../wiring/admin.ts'
+import type { Kept } from '../wiring/kept.ts'
 
 export interface Replaceable {
   readonly handler: RequestListener
   readonly admin: RequestListener
   serves(host: string): boolean
+  /** What goes over to the one that replaces it. */
+  readonly kept?: Kept
   drain(): void
   close(): Promise<void>
 }
@@ -73,9 +77,11 @@ export function createReload<Running extends Replaceable>(first: Running, log: L
       const retired = retire(old, graceMs)
       retiring.add(retired)
       void retired.finally(() => retiring.delete(retired))
+      if (running.kept) noteReload(running.kept, true)
       log('info', 'config.reloaded')
       return true
     } catch (error) {
+      if (newest.running.kept) noteReload(newest.running.kept, false)
       const lines = error instanceof ConfigError ? error.message.split('\n') : [String(error)]
       for (const line of lines) log('error', 'config.refused', { why: line })
       return false

@@ -9,6 +9,7 @@ import { tryToWrite } from '../core/files.ts'
 import type { Log } from '../core/log.ts'
 import type { DataFolder } from '../data-folder/folders.ts'
 import { createClaims } from './claims.ts'
+import type { ProviderAttempt } from './confirm/attempt.ts'
 import { type Confirmation, createConfirmation } from './confirm/confirm.ts'
 import { type Everywhere, fillTiers } from './confirm/fill-tiers.ts'
 import { busy, diskFailure, nobodyKeeps } from './failures.ts'
@@ -42,6 +43,8 @@ export type UploadsOptions = {
   readonly clock: Clock
   readonly log: Log
   readonly random?: () => number
+  /** Called with each answer of a provider. */
+  readonly onAttempt?: (attempt: ProviderAttempt) => void
 }
 
 export type { Added } from './intake/spooling.ts'
@@ -102,6 +105,7 @@ export function createUploads(options: UploadsOptions): Uploads {
     clock,
     log,
     ...(options.random && { random: options.random }),
+    onAttempt: options.onAttempt,
     onConfirmed: (upload, signal, isKept) => fillTiers(upload, { retrieval, log, clock, isKept }, signal),
   })
   const closing = new AbortController()

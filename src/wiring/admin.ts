@@ -3,13 +3,17 @@ import type { RequestListener } from 'node:http'
 import type { Provider } from '../../backends/pinning/contract.ts'
 import { createAdmin } from '../admin/admin.ts'
 import { type Checks, type Looked, startChecks } from '../admin/checks.ts'
+import type { ReloadCounts } from '../admin/metrics/gateway.ts'
 import { diskCheck, readiness } from '../admin/readiness.ts'
-import { describeGateway } from '../admin/readings.ts'
-import { watchLoop } from '../observe/loop.ts'
+import { readingsOf } from '../admin/readings.ts'
+import { version } from '../config/package.ts'
+import { roomAt } from '../data-folder/room.ts'
 import { createMetrics, type Metrics } from '../observe/metrics.ts'
+import { watchProcess } from '../observe/process.ts'
 import type { Target } from '../upload/thin/forward.ts'
 import { probeTarget } from '../upload/thin/probe.ts'
 import type { Front } from './front.ts'
+import type { Kept, Lease } from './kept.ts'
 import type { ReadSide } from './reading.ts'
 import type { Tiers } from './tiers.ts'
 import type { WriteSide } from './uploads.ts'
@@ -35,32 +39,33 @@ export function wireAdmin(
   const { config } = whole
   const { providers, tiers, reading, writing, front } = parts
   const { pool, hot, retrieval, names, denials } = reading
-  const { requests, fastPath, limits } = front
-  const { stack, guards, corrupt } = tiers
-  const loop = takeLoop(whole)
-  const metrics = createMetrics()
-  const denylists = denials.lists
-  const { log } = whole
-  describeGateway(metrics, {
-    requests,
-    hot,
-    fastPath,
-    limits,
-    pool,
-    stack,
-    retrieval,
-    names,
-    corrupt,
-    denylists,
-    loop,
-    log,
-  })
+  const { requests, limits } = front
+  const { guards } = tiers
+  const { clock, log } = whole
   const checks = config.upload.through
     ? [checkThrough(whole, config.upload.through)]
     : [
         ...providers.map((one) => checkProvider(whole, one)),
         ...(providers.length > 0 ? [checkDisk(whole, writing)] : []),
       ]
+  const list = () => checks.flatMap((one) => one.list())
+  const metrics = createMetrics()
+  metrics.add(
+    ...readingsOf({
+      http: { requests, limits, hot },
+      upstreams: { pool, retrieval, names },
+      tiers,
+      uploads: {
+        uploads: writing.counts,
+        open: () => writing.confirmation?.open() ?? [],
+        checks: list,
+        disk: () => roomAt(config.data, clock),
+        clock,
+      },
+      gateway: { version, reloads: takeReloads(whole), denylists: denials.lists, log },
+      process: takeProcess(whole),
+    }),
+  )
   const { confirm, queue } = config.pinning
   const { through } = config.upload
   let draining = false
@@ -74,7 +79,7 @@ export function wireAdmin(
         providers: through ? 1 : providers.length,
         confirm: through ? 1 : confirm,
         queue: !through && queue,
-        checks: { list: () => checks.flatMap((one) => one.list()) },
+        checks: { list },
         tiers: guards,
         upstreams: pool.members.map(({ upstream: { name }, health }) => ({ name, state: health.state('').state })),
       }),
@@ -93,7 +98,7 @@ export function wireAdmin(
 }
 
 /** Taken apart from `wireAdmin`: what outlives this gateway must not hold what was wired beside it. */
-const takeLoop = ({ lease }: Whole) => lease.take('loop', [], watchLoop, (watch) => watch.close())
+const takeProcess = ({ lease }: Whole) => lease.take('process', [], watchProcess, (watch) => watch.close())
 
 const checkProvider = (whole: Whole, provider: Provider): Checks =>
   takeChecks(whole, provider, { name: `provider ${provider.name}`, look: (signal) => provider.probe(signal) })
@@ -118,4 +123,20 @@ function takeChecks({ config, clock, log, lease }: Whole, of: object, looked: Lo
     () => startChecks([looked], { everyMs: probeEvery, clock, log }),
     (checks) => checks.close(),
   )
+}
+
+/** How often the configuration was read again: counted by what reads it, and told by the gateway that is there then. */
+const takeReloads = ({ lease }: { readonly lease: Lease }): ReloadCounts =>
+  lease.take('reloads', [], () => ({ taken: 0, refused: 0, lastTakenAt: Date.now(), wasLastTaken: true }))
+
+/** The gateway that runs holds the counts; they outlive this call. */
+export function noteReload(kept: Kept, isTaken: boolean): void {
+  const lease = kept.lease()
+  const counts = takeReloads({ lease })
+  counts.wasLastTaken = isTaken
+  if (isTaken) {
+    counts.taken++
+    counts.lastTakenAt = Date.now()
+  } else counts.refused++
+  void lease.end()
 }

@@ -1,16 +1,16 @@
 // What stands between a socket and everything else: limits, hosts, the fast path, and the routes of the public address.
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import type { Router } from 'express'
-import type { RequestCounts } from '../admin/readings.ts'
 import type { Route } from '../http/add/add.ts'
 import { createApp } from '../http/app.ts'
-import { createFastPath, type FastPath } from '../http/content/fast-path.ts'
+import { createFastPath } from '../http/content/fast-path.ts'
 import { createJsonRule, type JsonRule } from '../http/content/json-rule.ts'
 import { createHosts } from '../http/hosts/hosts.ts'
 import { createLeafLane } from '../http/lanes/leaf-lane.ts'
 import { createLimits, type Limits } from '../http/limits.ts'
 import { createProxyRoute } from '../http/proxy/proxy.ts'
 import { createRequestIds } from '../http/wire/request-id.ts'
+import type { RequestCounts } from '../observe/requests.ts'
 import type { TierStack } from '../retrieval/tiers/stack.ts'
 import type { Public } from './public.ts'
 import type { ReadSide } from './reading.ts'
@@ -21,7 +21,6 @@ export type Front = {
   readonly handler: RequestListener
   readonly serves: (host: string) => boolean
   readonly limits: Limits
-  readonly fastPath: FastPath
   readonly requests: RequestCounts
   readonly jsonRule: JsonRule
 }
@@ -31,12 +30,18 @@ export function wireFront(
   { retrieval, names, hot, denials }: ReadSide,
   {
     routes,
+    tiers,
     stack,
     respond,
     requests,
     forwarded,
     clientOf,
-  }: Public & { readonly routes: readonly Route[]; readonly stack: Pick<TierStack, 'stats' | 'atHand'> },
+    watch,
+  }: Public & {
+    readonly routes: readonly Route[]
+    readonly tiers: readonly string[]
+    readonly stack: Pick<TierStack, 'atHand'>
+  },
 ): Front {
   const { responses, proxy } = config
   const { inFlight, perClient, stalled } = config.limits
@@ -49,7 +54,14 @@ export function wireFront(
     forwarded,
   })
   const requestIds = createRequestIds(forwarded)
-  const fastPath = createFastPath({ hot, limits, stalledMs: stalled, requestIds, keyOf: hosts.keyOf })
+  const fastPath = createFastPath({
+    hot,
+    limits,
+    stalledMs: stalled,
+    requestIds,
+    keyOf: hosts.keyOf,
+    counts: requests.hot,
+  })
   const jsonMaxBytes = responses.json.maxBytes
   const jsonRule = lease.take('json rule', [], createJsonRule)
   const { userAgent } = config.retrieval
@@ -58,7 +70,7 @@ export function wireFront(
     retrieval,
     names,
     hot,
-    tiers: stack.stats().map(({ tier }) => tier),
+    tiers,
     clock,
     limits,
     hosts,
@@ -68,10 +80,10 @@ export function wireFront(
     stalledMs: stalled,
     denyRevision: () => denials.lists.revision,
     routes: [...routes, ...proxied],
-    onEnd: requests.ended,
     respond,
     requestIds,
     clientOf,
+    watch,
   }
   const { router, handler } = createApp(answering)
   const leafLane = createLeafLane({ ...answering, atHand: stack.atHand, visit: denials.visit, keyOf: hosts.keyOf })
@@ -82,7 +94,6 @@ export function wireFront(
     },
     serves: hosts.serves,
     limits,
-    fastPath,
     requests,
     jsonRule,
   }

@@ -1,10 +1,11 @@
 // Shared by every route of the public address: how a failed request is answered, counted and logged, and which proxies are
 // trusted to name the client.
-import type { IncomingMessage } from 'node:http'
-import { createRequestCounts, type RequestCounts } from '../admin/readings.ts'
+import type { IncomingMessage, ServerResponse } from 'node:http'
 import { createForwarded, type Forwarded } from '../http/hosts/forwarded.ts'
 import { clientOf } from '../http/limits.ts'
+import { type Exchange, watchExchange } from '../http/wire/exchange.ts'
 import { createRespond, type Respond } from '../http/wire/respond.ts'
+import { type Answered, createRequestCounts, type RequestCounts, sourceOf } from '../observe/requests.ts'
 import type { Whole } from './whole.ts'
 
 export type Public = {
@@ -13,9 +14,11 @@ export type Public = {
   readonly forwarded: Forwarded
   /** Whose request it is, as far as limits go. */
   readonly clientOf: (request: IncomingMessage) => string
+  /** Notes what becomes of a request. */
+  readonly watch: (request: IncomingMessage, response: ServerResponse) => Exchange
 }
 
-export function wirePublic({ config, log, lease }: Whole): Public {
+export function wirePublic({ config, clock, log, lease }: Whole): Public {
   const requests = lease.take('requests', [], createRequestCounts)
   const respond = createRespond({
     mode: config.responses.types,
@@ -25,5 +28,31 @@ export function wirePublic({ config, log, lease }: Whole): Public {
       log('error', 'request.error', { ...about, error: error instanceof Error ? error.stack : String(error) }),
   })
   const forwarded = createForwarded(config.trustedProxies)
-  return { respond, requests, forwarded, clientOf: (request) => clientOf(forwarded.addressOf(request)) }
+  const now = () => clock.monotonic()
+  const over = (exchange: Exchange) => requests.answered(answeredOf(exchange, now()))
+  return {
+    respond,
+    requests,
+    forwarded,
+    clientOf: (request) => clientOf(forwarded.addressOf(request)),
+    watch: (request, response) => watchExchange(request, response, now, over),
+  }
+}
+
+/** As nginx says it: the client left before there was an answer. */
+const clientLeft = 499
+
+function answeredOf({ request, response, began, ...noted }: Exchange, now: number): Answered {
+  const { route, account, answeredAt, bytesIn, bytesOut } = noted
+  return {
+    route,
+    method: request.method ?? '',
+    status: response.headersSent ? response.statusCode : clientLeft,
+    source: sourceOf(account),
+    isWhole: response.writableFinished,
+    firstByteSeconds: answeredAt === undefined ? undefined : (answeredAt - began) / 1000,
+    seconds: (now - began) / 1000,
+    bytesIn,
+    bytesOut,
+  }
 }

@@ -1,6 +1,6 @@
 // The tiers in the order in which they are asked, as one stack: what is configured, and what lies on this machine anyway.
 import type { LocalStore, Provider } from '../../backends/pinning/contract.ts'
-import type { Tier } from '../../backends/tiers/contract.ts'
+import type { Tier, TierUsage } from '../../backends/tiers/contract.ts'
 import type { Shelf } from '../names/shared-records.ts'
 import { type GuardedTier, guarded } from '../retrieval/tiers/guarded.ts'
 import { createLayer, type Layer } from '../retrieval/tiers/layer.ts'
@@ -18,6 +18,8 @@ export type Tiers = {
   readonly shelves: readonly Shelf[]
   /** Blocks that were not what they should be, by tier. */
   readonly corrupt: ReadonlyMap<string, number>
+  /** How full those are that know. */
+  readonly usage: () => readonly { readonly tier: string; readonly usage: TierUsage }[]
 }
 
 // What is pinned here may be nowhere else, and a disk that is busy with uploads can be slow.
@@ -67,6 +69,7 @@ export function wireTiers(
     guards,
     shelves: guards.filter((guard): guard is GuardedTier & Shelf => guard.records !== undefined),
     corrupt,
+    usage: () => bare.flatMap((tier) => (tier.usage ? [{ tier: tier.name, usage: tier.usage() }] : [])),
   }
 }
 

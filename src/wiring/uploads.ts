@@ -9,6 +9,7 @@ import { createTokens } from '../http/add/tokens.ts'
 import { createKuboRoute } from '../http/kubo/rpc.ts'
 import { createOpenApiRoute } from '../http/openapi/route.ts'
 import type { Respond } from '../http/wire/respond.ts'
+import { createUploadCounts, type UploadCounts } from '../observe/uploads.ts'
 import type { SchemaChecks } from '../schemas/checks.ts'
 import type { Everywhere } from '../upload/confirm/fill-tiers.ts'
 import type { ReceiveLimits } from '../upload/intake/receive.ts'
@@ -22,6 +23,7 @@ import { schemasOf } from './schemas.ts'
 import type { Whole } from './whole.ts'
 
 export type WriteSide = {
+  readonly counts: UploadCounts
   readonly routes: readonly Route[]
   /** What is on its way to providers; in thin mode nothing is. */
   readonly confirmation: Uploads['confirmation'] | undefined
@@ -41,6 +43,8 @@ type Parts = {
   readonly reading: Pick<ReadSide, 'retrieval' | 'denials'>
   readonly respond: Respond
   readonly clientOf: Public['clientOf']
+  /** By name, the fastest first. */
+  readonly tiers: readonly string[]
 }
 
 type Stores = Pick<Parts, 'folder' | 'providers' | 'left'> & {
@@ -57,8 +61,9 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
   const tokens = createTokens(upload.auth)
   const schemas = lease.take('schemas', [upload.schemas, responses.json.maxBytes], () => schemasOf(config))
   const stores = { ...parts, everywhere: takeEverywhere(whole, retrieval), admit: denials.admit }
-  const uploads = takeUploads(whole, stores)
-  const through = upload.through && takeThrough(whole, upload.through, stores)
+  const counts = lease.take('upload counts', [], createUploadCounts)
+  const uploads = counted(takeUploads(whole, stores), counts)
+  const through = upload.through && countedThrough(takeThrough(whole, upload.through, stores), counts)
   const add = createAddRoute({ uploads: through ?? uploads, tokens, schemas, respond, clientOf })
   const description = createOpenApiRoute({
     schemas: schemas.all,
@@ -74,6 +79,7 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
           retrieval,
           tokens,
           version,
+          tiers: parts.tiers,
           stalledMs: respond.stalledMs,
           clock,
           respond,
@@ -83,8 +89,37 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
     : []
   const { probe, open } = uploads
   const confirmation = through ? undefined : uploads.confirmation
-  return { routes: [description, add, ...kubo], confirmation, probe, open, uploads, schemas }
+  return { counts, routes: [description, add, ...kubo], confirmation, probe, open, uploads, schemas }
 }
+
+/** The part itself may go over to another gateway, and counts nothing twice. */
+const counted = (uploads: Uploads, counts: UploadCounts): Uploads => ({
+  ...uploads,
+  ...countedThrough(uploads, counts),
+  add: (bytes, own) =>
+    counts.over(
+      () => uploads.add(bytes, own),
+      (added) => [added],
+    ),
+  keep: (root, blocks, slot) => counts.over(() => uploads.keep(root, blocks, slot)),
+})
+
+const countedThrough = <Side extends Pick<Through, 'enter' | 'receive'>>(side: Side, counts: UploadCounts): Side => ({
+  ...side,
+  enter: (client, signal) =>
+    side.enter(client, signal).catch((error: unknown) => {
+      counts.refused(error)
+      throw error
+    }),
+  // Only computes a CID: that is no upload.
+  receive: (request, own) =>
+    own?.isOnlyHashed
+      ? side.receive(request, own)
+      : counts.over(
+          () => side.receive(request, own),
+          (added) => added,
+        ),
+})
 
 const limitsOf = ({ maxBytes, idle, minRate }: Config['upload']): ReceiveLimits => ({
   maxBytes,
@@ -100,6 +135,7 @@ function takeUploads({ config, clock, log, lease }: Whole, parts: Stores): Uploa
   const { data, pinning, upload } = config
   const { confirm, queue, timeout: pinMs } = pinning
   const { profile, concurrency, perClient, mostBytes } = upload
+  const counts = lease.take('upload counts', [], createUploadCounts)
   const limits = limitsOf(upload)
   return lease.take(
     'uploads',
@@ -121,6 +157,7 @@ function takeUploads({ config, clock, log, lease }: Whole, parts: Stores): Uploa
         admit,
         clock,
         log,
+        onAttempt: counts.attempt,
       }),
     (uploads) => uploads.close(),
   )

@@ -99,7 +99,8 @@ describe('a reload: blocks in memory', () => {
 })
 
 describe('a reload: the response cache', () => {
-  const hotHits = async ({ counters }: Served) => (await counters()).get('cidgate_hot_hits_total')
+  const hotHits = async ({ counters }: Served) =>
+    (await counters()).get('cidgate_http_requests_total{route="ipfs",method="GET",status="200",source="hot"}')
 
   test('cached answers stay cached', async () => {
     const one = await start()

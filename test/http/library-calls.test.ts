@@ -97,8 +97,8 @@ describe('a program without HTTP', () => {
       assert.equal(await kindOf(gateway.get(path)), 'malformed', JSON.stringify(path))
     const metrics = await metricsOf(gateway)
     assert.match(metrics, /cidgate_failures_total\{kind="denied"\} 1\n/)
-    assert.match(metrics, /cidgate_answers_total\{from="upstream"\} [1-9]/)
-    assert.match(metrics, /ipfs_http_gw_concurrent_requests 0\n/)
+    assert.match(metrics, /cidgate_program_reads_total\{source="upstream"\} [1-9]/)
+    assert.match(metrics, /cidgate_http_requests_in_progress 0\n/)
   })
 
   it('ends with the reason of its signal, before and in the middle', async () => {
@@ -136,7 +136,7 @@ describe('a program without HTTP', () => {
       await clock.advance(1001)
       const late = await failure(Array.fromAsync(stalled.bytes))
       assert.deepEqual([late.kind, /read nothing for 1000 ms/.test(late.message)], ['timeout', true])
-      assert.match(await metricsOf(own), /ipfs_http_gw_concurrent_requests 0\n/)
+      assert.match(await metricsOf(own), /cidgate_http_requests_in_progress 0\n/)
     } finally {
       await own.close()
       await rm(folder, { recursive: true })

@@ -67,7 +67,7 @@ async function until(isSo: () => boolean | Promise<boolean>, what: string): Prom
 }
 
 const inFlight = async ({ gateway }: TestGateway): Promise<number> =>
-  Number(/^ipfs_http_gw_concurrent_requests (\d+)$/m.exec(await metricsOf(gateway))?.[1])
+  Number(/^cidgate_http_requests_in_progress (\d+)$/m.exec(await metricsOf(gateway))?.[1])
 
 describe('a request line', () => {
   const rows: [name: string, lines: (path: string) => string, status: number][] = [

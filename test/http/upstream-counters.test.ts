@@ -30,8 +30,12 @@ async function start(answer: RequestListener, upstream: Record<string, unknown>,
 
 async function counted(): Promise<Record<string, number>> {
   const { text } = await supertest(at.gateway.admin).get('/metrics')
-  const lines = text.matchAll(/^cidgate_upstream_requests_total\{upstream="one",outcome="(\w+)"\} (\d+)$/gm)
-  return Object.fromEntries([...lines].map(([, outcome, value]) => [outcome, Number(value)]))
+  const lines = text.matchAll(/^cidgate_upstream_outcomes_total\{upstream="one",outcome="(\w+)"\} (\d+)$/gm)
+  const [, asked] = /^cidgate_upstream_requests_total\{upstream="one"\} (\d+)$/m.exec(text) ?? []
+  return {
+    ...Object.fromEntries([...lines].map(([, outcome, value]) => [outcome, Number(value)])),
+    asked: Number(asked),
+  }
 }
 
 async function untilOut(state: string): Promise<void> {
@@ -52,8 +56,8 @@ for (const use of ['trustless', 'kubo'])
   test(`${use}: an upstream that lies to a look has sent false bytes`, async () => {
     await start(lie, { use }, '1h')
     await untilOut('unusable')
-    const { asked, falseBytes } = await counted()
-    assert.deepEqual({ asked, falseBytes }, { asked: 1, falseBytes: 1 })
+    const { asked, false_bytes } = await counted()
+    assert.deepEqual({ asked, false_bytes }, { asked: 1, false_bytes: 1 })
   })
 
 const throttle: RequestListener = (_request, response) => {

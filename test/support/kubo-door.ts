@@ -61,6 +61,7 @@ export async function startKuboDoor(tokens?: readonly string[], options: AddingO
     tokens: createTokens(tokens ? { tokens } : 'none'),
     clientOf: () => '',
     version: '0.0.0',
+    tiers: [],
     stalledMs: 1000,
     clock,
     respond: createRespond({

@@ -52,7 +52,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   upload: ['content', 'data-folder', 'ipld', 'retrieval'],
   schemas: ['content', 'upload'],
   http: ['content', 'ipld', 'names', 'observe', 'retrieval', 'schemas', 'upload', 'web'],
-  admin: ['observe', 'upload'],
+  admin: ['names', 'observe', 'retrieval', 'upload'],
   wiring: [
     ...['admin', 'config', 'data-folder', 'deny', 'http', 'names', 'observe'],
     ...['retrieval', 'schemas', 'upload'],

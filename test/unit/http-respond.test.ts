@@ -12,6 +12,7 @@ import { createResponseCache } from '../../src/http/content/response-cache.ts'
 import { createForwarded } from '../../src/http/hosts/forwarded.ts'
 import { createHosts } from '../../src/http/hosts/hosts.ts'
 import { createLimits } from '../../src/http/limits.ts'
+import { watchExchange } from '../../src/http/wire/exchange.ts'
 import { createRequestIds } from '../../src/http/wire/request-id.ts'
 import { createRespond, type RequestFacts } from '../../src/http/wire/respond.ts'
 import { createHttpServer } from '../../src/server/http-server.ts'
@@ -62,7 +63,7 @@ async function start(more: Partial<AppDeps> = {}) {
     jsonRule: createJsonRule(),
     stalledMs: 60_000,
     denyRevision: () => undefined,
-    onEnd: () => {},
+    watch: (request, response) => watchExchange(request, response, clock.monotonic, () => {}),
     respond,
     requestIds: createRequestIds(forwarded),
     clientOf: () => '',
@@ -105,7 +106,7 @@ describe('a bug', () => {
 
   test('in a route is logged and counted as well', async () => {
     const at = await start({
-      routes: [{ at: /^\/mine$/, answer: (_context, next) => next(new TypeError('a bug of ours')) }],
+      routes: [{ name: 'add', at: /^\/mine$/, answer: (_context, next) => next(new TypeError('a bug of ours')) }],
     })
     await isTold(at.url, at, '/mine')
   })

@@ -10,6 +10,7 @@ import { aroundBytes } from '../../upload/intake/receive.ts'
 import type { Uploads } from '../../upload/uploads.ts'
 import { closeAfter, lingerAfter } from '../wire/close-after-answer.ts'
 import { corsHeaders, preflight } from '../wire/cors.ts'
+import type { RouteName } from '../wire/exchange.ts'
 import { HttpRefusal } from '../wire/refusal.ts'
 import type { RequestContext } from '../wire/request-context.ts'
 import { hasBody } from '../wire/request-target.ts'
@@ -32,6 +33,7 @@ export type Next = (error?: unknown) => void
 
 /** One or more public paths. `at` is matched against the raw path, since a decoded one could look like another path. */
 export type Route = {
+  readonly name: RouteName
   readonly at: RegExp
   readonly answer: (context: RequestContext, next: Next) => void
 }
@@ -54,7 +56,7 @@ export function createAddRoute(deps: AddDeps): Route {
     }
     answerAdd(context, { ...deps, via }).catch(next)
   }
-  return { at: /^\/add$/, answer }
+  return { name: 'add', at: /^\/add$/, answer }
 }
 
 async function answerAdd(context: RequestContext, deps: AddDeps & { readonly via: Via }): Promise<void> {

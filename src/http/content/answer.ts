@@ -1,7 +1,7 @@
 // One GET or HEAD of content, from the request to its representation. The order saves work: a wrong path costs nothing,
 // a copy that the client has costs no body, a range costs only its blocks.
 
-import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { IncomingMessage } from 'node:http'
 import type { ContentPath } from '../../content/entity.ts'
 import { refuseRemainder } from '../../content/formats/format.ts'
 import { formats } from '../../content/formats/formats.ts'
@@ -14,6 +14,7 @@ import { Failure } from '../../core/failure.ts'
 import type { LookupRequest, Names } from '../../names/names.ts'
 import { type Account, createAccount } from '../../observe/account.ts'
 import type { Retrieval, Session } from '../../retrieval/session.ts'
+import { exchangeOf } from '../wire/exchange.ts'
 import type { Mode } from '../wire/problem.ts'
 import { HttpRefusal } from '../wire/refusal.ts'
 import type { RequestContext } from '../wire/request-context.ts'
@@ -45,8 +46,6 @@ export type AnswerDeps = {
   readonly clientOf: (request: IncomingMessage) => string
   /** Changes with the operator's denylists; undefined where there are none. */
   readonly denyRevision: () => string | undefined
-  /** Called when the request is over, however it ended. */
-  readonly onEnd: (response: ServerResponse, account: Account) => void
   readonly respond: Respond
 }
 
@@ -54,6 +53,8 @@ export async function answerContent(context: RequestContext, place: ContentPlace
   const { request, response, signal } = context
   const { epoch } = deps.hot
   const account = createAccount(deps.tiers)
+  const exchange = exchangeOf(response)
+  if (exchange) exchange.account = account
   let session: Session | undefined
   try {
     const wishes = { signal, account, client: deps.clientOf(request), ...cacheWishes(request.headers['cache-control']) }
@@ -66,7 +67,6 @@ export async function answerContent(context: RequestContext, place: ContentPlace
     deps.respond.failed(request, response, error, { account, headers: rangeHeaders(error) })
   } finally {
     session?.end()
-    deps.onEnd(response, account)
   }
 }
 

@@ -1,6 +1,7 @@
 // The fast path: an answer from the response cache is written before Express sees the request. One look at the raw
 // headers decides whether the request wants anything but the plain answer; then Express gets it.
 import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { HotCounts } from '../../observe/requests.ts'
 import { plainRequest } from '../lanes/plain-request.ts'
 import type { Limits } from '../limits.ts'
 import type { RequestIds } from '../wire/request-id.ts'
@@ -12,7 +13,6 @@ import type { ResponseCache } from './response-cache.ts'
 export interface FastPath {
   /** True: answered. */
   take(request: IncomingMessage, response: ServerResponse): boolean
-  readonly hits: number
 }
 
 const notModifiedHeaders: ReadonlySet<string> = new Set([
@@ -33,15 +33,16 @@ export function createFastPath({
   stalledMs,
   requestIds,
   keyOf,
+  counts,
 }: {
   readonly hot: ResponseCache
   readonly limits: Limits | undefined
   readonly stalledMs: number
   readonly requestIds: RequestIds
   readonly keyOf: (request: IncomingMessage) => string | undefined
+  readonly counts: HotCounts
 }): FastPath {
   const representation = createAccepts()
-  let hits = 0
   return {
     take(request, response) {
       const { method } = request
@@ -51,22 +52,26 @@ export function createFastPath({
       if (!answer) return false
       const plain = plainRequest(request.rawHeaders, representation)
       if (!plain || limits?.refuses(request)) return false
-      hits++
       // Used at once: the next request reuses this list.
       const headers = answer.headersFor(requestIds.next(request))
       if (plain.ifNoneMatch !== undefined && matches(plain.ifNoneMatch, answer.etag)) {
         response.writeHead(304, notModified(headers))
         response.end()
+        if (method === 'GET') counts.getUnchanged++
+        else counts.headUnchanged++
         return true
       }
       response.writeHead(200, headers)
-      if (method === 'HEAD') response.end()
-      else response.end(answer.body)
+      if (method === 'GET') {
+        counts.get++
+        counts.bytes += answer.body.byteLength
+        response.end(answer.body)
+      } else {
+        counts.head++
+        response.end()
+      }
       if (!cutWhenStalled(response, stalledMs)) limits?.holdUnread(response)
       return true
-    },
-    get hits() {
-      return hits
     },
   }
 }

@@ -23,6 +23,7 @@ export interface ResponseCache {
   /** Rises with each `clear`. */
   readonly epoch: number
   readonly maxItem: number
+  readonly maxBytes: number
   readonly bytes: number
   readonly items: number
 }
@@ -73,6 +74,7 @@ export function createResponseCache({
     get epoch() {
       return epoch
     },
+    maxBytes,
     maxItem: maxBytes > 0 ? Math.min(maxItem, maxBytes - entryBytes) : 0,
     get bytes() {
       return answers?.calculatedSize ?? 0

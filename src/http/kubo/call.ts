@@ -13,6 +13,8 @@ export type KuboDeps = WriteOptions & {
   readonly retrieval: Retrieval
   readonly tokens: Tokens
   readonly version: string
+  /** By name, the fastest first. */
+  readonly tiers: readonly string[]
   readonly clientOf: (request: IncomingMessage) => string
   readonly respond: Respond
 }

@@ -4,6 +4,7 @@ import { type Failure, isFailure } from '../../core/failure.ts'
 import { createAccount } from '../../observe/account.ts'
 import type { Route } from '../add/add.ts'
 import { closeAfter } from '../wire/close-after-answer.ts'
+import { exchangeOf } from '../wire/exchange.ts'
 import { statusOf } from '../wire/problem.ts'
 import type { RequestContext } from '../wire/request-context.ts'
 import { hasBody } from '../wire/request-target.ts'
@@ -27,6 +28,7 @@ const commands: Readonly<Record<string, (call: Call) => Promise<void>>> = {
 
 export function createKuboRoute(deps: KuboDeps): Route {
   return {
+    name: 'rpc',
     at: /^\/api\/v0\//,
     answer: (context, next) => void answerCall(context, deps).catch(next),
   }
@@ -36,7 +38,10 @@ async function answerCall(context: RequestContext, deps: KuboDeps): Promise<void
   const { request, response, target, signal } = context
   const to = { request, response, deps }
   const { path, query } = target
-  const session = deps.retrieval.session({ signal, account: createAccount() })
+  const account = createAccount(deps.tiers)
+  const exchange = exchangeOf(response)
+  if (exchange) exchange.account = account
+  const session = deps.retrieval.session({ signal, account })
   try {
     const command = commands[path.slice(prefix.length).replace(/\/$/, '')]
     if (!command) return sendText(to, 404, '404 page not found')

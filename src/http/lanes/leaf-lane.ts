@@ -14,6 +14,7 @@ import { deliver } from '../content/deliver.ts'
 import { inMemory, json, octets } from '../content/file-body.ts'
 import { createAccepts } from '../content/negotiate.ts'
 import type { Limits } from '../limits.ts'
+import type { Exchange } from '../wire/exchange.ts'
 import { type RequestIds, requestIdHeader } from '../wire/request-id.ts'
 import { plainRequest } from './plain-request.ts'
 
@@ -24,12 +25,14 @@ export interface LeafLane {
 
 export type LeafLaneDeps = Pick<
   AnswerDeps,
-  'hot' | 'tiers' | 'clock' | 'mode' | 'jsonMaxBytes' | 'jsonRule' | 'stalledMs' | 'onEnd' | 'respond'
+  'hot' | 'tiers' | 'clock' | 'mode' | 'jsonMaxBytes' | 'jsonRule' | 'stalledMs' | 'respond'
 > & {
   readonly atHand: (cid: CID, options: AtHandOptions) => HitAtHand | undefined
   /** Throws for what the operator denies. */
   readonly visit: (cid: CID, rest: readonly string[]) => void
   readonly limits: Limits
+  /** Notes what becomes of a request. */
+  readonly watch: (request: IncomingMessage, response: ServerResponse) => Exchange
   readonly requestIds: RequestIds
   readonly keyOf: (request: IncomingMessage) => string | undefined
 }
@@ -78,6 +81,8 @@ export function createLeafLane(deps: LeafLaneDeps): LeafLane {
       const found = find(request)
       if (!found || url === undefined) return false
       const { text, type, held } = found
+      const exchange = deps.watch(request, response)
+      exchange.route = 'ipfs'
       const requestId = requestIds.next(request)
       const refused = limits.enter(request, response)
       if (refused) {
@@ -88,6 +93,7 @@ export function createLeafLane(deps: LeafLaneDeps): LeafLane {
       }
       const account = createAccount(deps.tiers)
       account.tierHit(held.tier)
+      exchange.account = account
       const target = { path: url, query, search: '' }
       const place = sharedPlace(target, '', url)
       if (!place) return false
@@ -98,9 +104,9 @@ export function createLeafLane(deps: LeafLaneDeps): LeafLane {
         release: held.release,
       }
       const about = { request, response, target, place, account, roots: [text], epoch: hot.epoch, requestId }
-      deliver({ ...about, session, deps }, body)
-        .catch((error: unknown) => respond.failed(request, response, error, { account }))
-        .finally(() => deps.onEnd(response, account))
+      deliver({ ...about, session, deps }, body).catch((error: unknown) =>
+        respond.failed(request, response, error, { account }),
+      )
       return true
     },
   }

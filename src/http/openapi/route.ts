@@ -53,7 +53,7 @@ export function createOpenApiRoute(options: {
     response.writeHead(200).end(head ? undefined : body)
     cutWhenStalled(response, options.respond.stalledMs)
   }
-  return { at: /^\/openapi\.json$/, answer }
+  return { name: 'openapi', at: /^\/openapi\.json$/, answer }
 }
 
 type Made = { readonly body: Buffer; readonly etag: string }

@@ -72,7 +72,7 @@ export function createProxyRoute(
       .catch(next)
   }
   const paths = table.map(({ entry }) => entry.path.replace(/[\\^$.*+?()[\]{}|]/g, '\\$&'))
-  return { at: new RegExp(`^(?:${paths.join('|')})(?:/|$)`), answer }
+  return { name: 'proxy', at: new RegExp(`^(?:${paths.join('|')})(?:/|$)`), answer }
 }
 
 const pathThere = ({ to }: ProxyEntry): string => new URL(to).pathname.replace(/\/$/, '')

@@ -3,6 +3,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Failure } from '../../core/failure.ts'
 import type { Account } from '../../observe/account.ts'
+import { exchangeOf } from './exchange.ts'
 import { asFailure, type Mode, sendProblem } from './problem.ts'
 import { requestIdOf } from './request-id.ts'
 import { reset } from './write.ts'
@@ -41,6 +42,8 @@ export function createRespond({ mode, stalledMs, onError, onFailed }: RespondOpt
     failed(request, response, error, how = {}) {
       const failure = asFailure(error)
       onFailed?.(failure)
+      const exchange = exchangeOf(response)
+      if (exchange) exchange.failure = failure
       if (failure.kind === 'internal') onError(failure.cause ?? failure, aboutOf(request, response))
       if (response.headersSent) reset(response)
       else if (failure.kind === 'cancelled' || response.destroyed) response.destroy()

@@ -4,7 +4,8 @@ import type { Clock } from '../../core/clock.ts'
 import type { Failure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
 
-export type HealthState = 'ready' | 'cooling-down' | 'resting' | 'quarantined' | 'unusable'
+export const healthStates = ['ready', 'cooling-down', 'resting', 'quarantined', 'unusable'] as const
+export type HealthState = (typeof healthStates)[number]
 
 export interface Health {
   readonly state: HealthState

@@ -1,6 +1,7 @@
 // The questions that are under way at one upstream, and what it teaches how each of them ends: how quick it is, whether it
 // has what it is asked for, and whether it is well.
 import type { Clock } from '../../core/clock.ts'
+import { createHistogram, type Histogram } from '../../observe/histogram.ts'
 import type { Slot } from '../upstreams/slots.ts'
 import type { Stop } from '../upstreams/stop.ts'
 import type { Window } from '../upstreams/window.ts'
@@ -13,6 +14,15 @@ import type { Performance } from './performance.ts'
 export type AskKind = 'block' | 'dag'
 
 export type UpstreamCount = 'asked' | 'won' | 'notFound' | 'throttled' | 'failed' | 'falseBytes' | 'lost'
+
+/** For the metrics alone. */
+export type UpstreamMeasured = { readonly firstByte: Histogram; readonly duration: Histogram; bytes: number }
+
+export const createMeasured = (): UpstreamMeasured => ({
+  firstByte: createHistogram(),
+  duration: createHistogram(),
+  bytes: 0,
+})
 
 /** One question under way; exactly one of the endings is called. */
 export interface Ask {
@@ -61,6 +71,7 @@ type Deps = {
   readonly window: Window
   readonly health: Health
   readonly counts: Record<UpstreamCount, number>
+  readonly measured: UpstreamMeasured
   /** Tells its health something, and acts on what follows. */
   readonly judged: (judge: () => void) => void
   readonly suspect: () => void
@@ -93,7 +104,7 @@ function blame(
 }
 
 export function createQuestions(deps: Deps): Questions {
-  const { clock, work, window, health, counts, judged } = deps
+  const { clock, work, window, health, counts, measured, judged } = deps
   const hits = createHits()
   const doubts = createDoubts(clock, doubtedMs)
   // Of these it sent something else: another one has to answer.
@@ -120,6 +131,7 @@ export function createQuestions(deps: Deps): Questions {
     }
     const end = () => {
       pending--
+      measured.duration.observe((clock.monotonic() - at) / 1000)
       unanswered.delete(question)
       performance.ended()
       slot.leave()
@@ -130,6 +142,7 @@ export function createQuestions(deps: Deps): Questions {
         return slot.isOvertaken
       },
       brought(bytes, waitedMs) {
+        measured.bytes += bytes
         if (isBegun) return performance.moved(bytes, waitedMs)
         if (bytes === 0) return
         isBegun = true
@@ -137,6 +150,7 @@ export function createQuestions(deps: Deps): Questions {
         slot.answered()
         const ms = answeredAt - at
         performance.began(ms)
+        measured.firstByte.observe(ms / 1000)
         window.answered(ms, at, slot.wasFull)
         judged(health.answered)
         hits.has()

@@ -6,15 +6,23 @@ import type { Log } from '../../core/log.ts'
 import { createUpstreamAdmission } from '../upstreams/admission.ts'
 import type { Rank } from '../upstreams/fair-queue.ts'
 import { createWindow } from '../upstreams/window.ts'
-import { createHealth, type HealthState } from './health.ts'
+import { createHealth, healthStates } from './health.ts'
 import { createPerformance } from './performance.ts'
 import { briefRestMs, createProbeResults } from './probe-results.ts'
 import { createProbeSchedule } from './probe-schedule.ts'
-import { type Ask, type AskKind, createQuestions, type UpstreamCount } from './questions.ts'
+import {
+  type Ask,
+  type AskKind,
+  createMeasured,
+  createQuestions,
+  type UpstreamCount,
+  type UpstreamMeasured,
+} from './questions.ts'
 
-export type { Ask, AskKind, UpstreamCount } from './questions.ts'
+export type { Ask, AskKind, UpstreamCount, UpstreamMeasured } from './questions.ts'
 
-export type UpstreamState = HealthState | 'over-budget'
+export const upstreamStates = [...healthStates, 'over-budget'] as const
+export type UpstreamState = (typeof upstreamStates)[number]
 
 export type AskRequest = {
   readonly kind: AskKind
@@ -76,6 +84,8 @@ export interface UpstreamHealth {
    */
   join(others: Others): () => void
   readonly counts: Readonly<Record<UpstreamCount, number>>
+  /** How long its questions took, and how many proved bytes they brought. */
+  readonly measured: UpstreamMeasured
 }
 
 export type Others = {
@@ -113,6 +123,7 @@ export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHe
   const health = createHealth({ name, clock, log, random: options.random })
   const window = createWindow(connections, clock)
   const counts = { asked: 0, won: 0, notFound: 0, throttled: 0, failed: 0, falseBytes: 0, lost: 0 }
+  const measured = createMeasured()
   const probeSchedule = createProbeSchedule({ clock, health, isWaitedFor: () => admission.queued > 0 })
   const { suspect } = probeSchedule
 
@@ -157,10 +168,11 @@ export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHe
     work: Object.values(work),
     admission: () => admission,
   })
-  const questions = createQuestions({ clock, work, window, health, counts, judged, suspect })
+  const questions = createQuestions({ clock, work, window, health, counts, measured, judged, suspect })
 
   return {
     counts,
+    measured,
     state(key) {
       const { state, untilMs } = health
       if (state !== 'ready') return { state, untilMs }

@@ -7,6 +7,7 @@ import type { Clock } from '../../core/clock.ts'
 import { withDeadline } from '../../core/deadline.ts'
 import { Failure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
+import { createHistogram, type Histogram } from '../../observe/histogram.ts'
 import { createWatch, type Watch } from './watch.ts'
 import { silent } from './watched-call.ts'
 
@@ -27,6 +28,8 @@ export type GuardedTier = Tier & {
   /** Calls that failed or took too long. */
   readonly failures: number
   readonly patienceMs: number
+  /** How long its answers took. */
+  readonly took: { readonly reads: Histogram; readonly writes: Histogram }
 }
 
 const usualDeadlineMs = 1000
@@ -53,12 +56,14 @@ export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
   }
   // This machine's own disk is waited for also where it has mostly had nothing.
   const hadIt = tier.traits.shared ? isSomething : undefined
+  const took = { reads: createHistogram(), writes: createHistogram() }
   const reads = watch('reads', { ...(tier.traits.shared ? readTimes : localTimes), deadlineMs })
   const writes = watch('writes', { ...writeTimes, deadlineMs: writeDeadlineMs })
 
   function watch(what: 'reads' | 'writes', times: Record<keyof typeof readTimes | 'deadlineMs', number>): Watch {
     return createWatch({
       ...times,
+      onAnswered: (ms) => took[what].observe(ms / 1000),
       clock,
       name: tier.name,
       announces: tier.announces ?? false,
@@ -103,6 +108,7 @@ export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
       }
     },
     close: () => tier.close(),
+    took,
     get isDown() {
       return reads.isOpen
     },

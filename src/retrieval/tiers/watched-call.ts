@@ -17,6 +17,8 @@ export type CallOptions = {
   /** A call that fails quickly says nothing about the next one. */
   readonly silenceOnly?: boolean | undefined
   readonly deadlineMs: number
+  /** Called with how long each answer took. */
+  readonly onAnswered?: ((ms: number) => void) | undefined
   /** How long a caller waits while its call is in a queue of this process. */
   readonly lineMs: number
 }
@@ -93,7 +95,11 @@ export function startCall<T>(
     .then(
       (answer) => {
         const { beganAt } = timers
-        if (beganAt !== undefined) times.answered(clock.monotonic() - beganAt, hadIt?.(answer))
+        if (beganAt !== undefined) {
+          const ms = clock.monotonic() - beganAt
+          times.answered(ms, hadIt?.(answer))
+          options.onAnswered?.(ms)
+        }
         permit.succeeded()
         return answer
       },

@@ -5,6 +5,7 @@ import type { Log } from '../../core/log.ts'
 import type { Claims } from '../claims.ts'
 import type { Journal, JournalEntry } from '../spool/journal.ts'
 import type { Spools } from '../spool/spool.ts'
+import type { ProviderAttempt } from './attempt.ts'
 import { type Behind, createBehind } from './behind.ts'
 import { createCleanup } from './cleanup.ts'
 import { createConfirming } from './confirming.ts'
@@ -31,6 +32,8 @@ export type DeliveriesOptions = {
    */
   readonly onConfirmed: (upload: Upload, signal: AbortSignal, isKept: boolean) => Promise<readonly string[]>
   readonly owed: Owed
+  /** Called with each answer of a provider. */
+  readonly onAttempt?: ((attempt: ProviderAttempt) => void) | undefined
   readonly closing: AbortSignal
   /** Registers work that goes on after the answer; `close` awaits it. */
   readonly track: <T>(work: Promise<T>) => Promise<T>

@@ -20,6 +20,8 @@ export type RetryOptions = {
   readonly track: <T>(work: Promise<T>) => Promise<T>
   /** Called when every provider holds the upload or was given up on, and at least one holds it. */
   readonly onSettled: (delivery: Delivery) => void
+  /** Called with each answer of a provider. */
+  readonly onAttempt?: ((attempt: ProviderAttempt) => void) | undefined
 }
 
 export interface Retries {
@@ -45,9 +47,11 @@ export function createRetries(options: RetryOptions): Retries {
   const { providers, clock, log, random, closing, track, onSettled } = options
   const gates = new Map<string, Gate>(providers.map(({ name }) => [name, gateOf(name)]))
 
-  const attemptOnce = (provider: Provider, upload: Upload, signal: AbortSignal): Promise<ProviderAttempt> => {
+  const attemptOnce = async (provider: Provider, upload: Upload, signal: AbortSignal): Promise<ProviderAttempt> => {
     const pin = () => attemptPin(provider, upload, { ms: options.pinMs, clock, signal })
-    return (gates.get(provider.name) as Gate).run(pin, signal)
+    const attempt = await (gates.get(provider.name) as Gate).run(pin, signal)
+    options.onAttempt?.(attempt)
+    return attempt
   }
 
   /** Plans the next try of a failed attempt. */

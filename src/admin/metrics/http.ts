@@ -1,0 +1,86 @@
+// The metrics of what clients asked, and what they were answered.
+import type { Reading } from '../../observe/metrics.ts'
+import type { RequestCounts } from '../../observe/requests.ts'
+
+export type HttpParts = {
+  readonly requests: RequestCounts
+  readonly limits: { readonly inFlight: number; readonly shed: number; readonly throttled: number }
+  readonly hot: { readonly bytes: number; readonly items: number; readonly maxBytes: number }
+}
+
+export const httpMetrics = ({ requests, limits, hot }: HttpParts): readonly Reading[] => [
+  {
+    name: 'cidgate_http_requests_total',
+    kind: 'counter',
+    help: 'Requests by the route that answered, method, status (499: the client left before) and source of the bytes: hot, a tier, upstream or none.',
+    read: requests.requests,
+  },
+  {
+    name: 'cidgate_http_requests_in_progress',
+    kind: 'gauge',
+    help: 'Requests being answered.',
+    read: () => limits.inFlight,
+  },
+  {
+    name: 'cidgate_http_answers_cut_total',
+    kind: 'counter',
+    help: 'Requests whose client did not get the whole answer: it left, stood still, or the bytes could not be had.',
+    read: requests.cut,
+  },
+  {
+    name: 'cidgate_http_time_to_first_byte_seconds',
+    kind: 'histogram',
+    help: 'From the request to the status of its answer. Without hot answers, which are written at once.',
+    read: requests.firstByte,
+  },
+  {
+    name: 'cidgate_http_request_duration_seconds',
+    kind: 'histogram',
+    help: 'From the request to the end of its answer, at the pace of the client. Without hot answers.',
+    read: requests.duration,
+  },
+  {
+    name: 'cidgate_http_request_body_bytes_total',
+    kind: 'counter',
+    help: 'Bytes of request bodies that arrived.',
+    read: requests.bytesIn,
+  },
+  {
+    name: 'cidgate_http_response_body_bytes_total',
+    kind: 'counter',
+    help: 'Bytes of response bodies that were written, without headers.',
+    read: requests.bytesOut,
+  },
+  {
+    name: 'cidgate_failures_total',
+    kind: 'counter',
+    help: 'Requests that failed, those of programs included, by kind of failure.',
+    read: requests.failures,
+  },
+  {
+    name: 'cidgate_shed_total',
+    kind: 'counter',
+    help: 'Requests answered with 503 because limits.inFlight was reached.',
+    read: () => limits.shed,
+  },
+  {
+    name: 'cidgate_throttled_total',
+    kind: 'counter',
+    help: 'Requests answered with 429 because their client was over limits.perClient.',
+    read: () => limits.throttled,
+  },
+  {
+    name: 'cidgate_program_reads_total',
+    kind: 'counter',
+    help: 'What a program read with get(), by source.',
+    read: requests.programReads,
+  },
+  { name: 'cidgate_hot_bytes', kind: 'gauge', help: 'Bytes of complete answers in memory.', read: () => hot.bytes },
+  {
+    name: 'cidgate_hot_limit_bytes',
+    kind: 'gauge',
+    help: 'The most that complete answers may take (cache.hot.maxBytes).',
+    read: () => hot.maxBytes,
+  },
+  { name: 'cidgate_hot_items', kind: 'gauge', help: 'Complete answers in memory.', read: () => hot.items },
+]

@@ -1,0 +1,102 @@
+// The metrics of uploads, of providers, and of what is on its way to them.
+import type { Clock } from '../../core/clock.ts'
+import type { Reading } from '../../observe/metrics.ts'
+import type { UploadCounts } from '../../observe/uploads.ts'
+import type { JournalEntry } from '../../upload/spool/journal.ts'
+import type { Check } from '../checks.ts'
+
+export type UploadParts = {
+  readonly uploads: UploadCounts
+  /** What is in the journal. */
+  readonly open: () => readonly JournalEntry[]
+  readonly checks: () => readonly Check[]
+  readonly disk: () => Promise<{ readonly freeBytes: number; readonly bytes: number } | undefined>
+  readonly clock: Clock
+}
+
+export function uploadMetrics({ uploads, open, checks, disk, clock }: UploadParts): readonly Reading[] {
+  return [
+    {
+      name: 'cidgate_uploads_total',
+      kind: 'counter',
+      help: 'Uploads by outcome: accepted, or the kind of the failure. One with a wrong token or a wrong form is in cidgate_http_requests_total alone.',
+      read: uploads.outcomes,
+    },
+    {
+      name: 'cidgate_uploaded_files_total',
+      kind: 'counter',
+      help: 'Files and DAGs of accepted uploads.',
+      read: uploads.files,
+    },
+    {
+      name: 'cidgate_uploaded_bytes_total',
+      kind: 'counter',
+      help: 'Bytes of their blocks.',
+      read: uploads.bytes,
+    },
+    {
+      name: 'cidgate_provider_requests_total',
+      kind: 'counter',
+      help: 'Requests to keep an upload, by provider and outcome: held, or the class of the failure.',
+      read: uploads.attempts,
+    },
+    {
+      name: 'cidgate_provider_request_duration_seconds',
+      kind: 'histogram',
+      help: 'How long a provider took to answer them.',
+      read: () => uploads.took.read(),
+    },
+    {
+      name: 'cidgate_provider_up',
+      kind: 'gauge',
+      help: 'Whether the last check of a provider went well: 1, or 0.',
+      read: () =>
+        checks().flatMap(({ name, ok }) => {
+          const [, provider] = /^(?:provider|through) (.+)$/.exec(name) ?? []
+          return provider === undefined ? [] : [{ labels: { provider }, value: ok ? 1 : 0 }]
+        }),
+    },
+    {
+      name: 'cidgate_journal_uploads',
+      kind: 'gauge',
+      help: 'Uploads that some provider or shared tier lacks.',
+      read: () => open().length,
+    },
+    {
+      name: 'cidgate_journal_bytes',
+      kind: 'gauge',
+      help: 'Their bytes.',
+      read: () => open().reduce((sum, { bytes }) => sum + bytes, 0),
+    },
+    {
+      name: 'cidgate_journal_waiting_uploads',
+      kind: 'gauge',
+      help: 'Uploads that a provider is still to get.',
+      read: () => {
+        const waiting = new Map<string, number>()
+        for (const { providers } of open())
+          for (const [name, { state }] of Object.entries(providers))
+            waiting.set(name, (waiting.get(name) ?? 0) + (state === 'wanted' ? 1 : 0))
+        return [...waiting].map(([provider, value]) => ({ labels: { provider }, value }))
+      },
+    },
+    {
+      name: 'cidgate_journal_oldest_seconds',
+      kind: 'gauge',
+      help: 'The age of the oldest upload in the journal; 0: it is empty.',
+      read: () => open().reduce((oldest, { at }) => Math.max(oldest, (clock.now() - Date.parse(at)) / 1000), 0),
+    },
+    {
+      name: 'cidgate_data_free_bytes',
+      kind: 'gauge',
+      help: 'Room for this user on the disk of the data folder.',
+      read: async () => (await disk().then((one) => one && [{ value: one.freeBytes }])) ?? [],
+    },
+    {
+      name: 'cidgate_data_size_bytes',
+      kind: 'gauge',
+      help: 'The size of that disk.',
+      read: async () => (await disk().then((one) => one && [{ value: one.bytes }])) ?? [],
+    },
+  ]
+}

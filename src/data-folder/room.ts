@@ -1,0 +1,21 @@
+// How much room there is on the disk of a folder.
+import { statfs } from 'node:fs/promises'
+import type { Clock } from '../core/clock.ts'
+import { withDeadline } from '../core/deadline.ts'
+import { Failure } from '../core/failure.ts'
+
+const patienceMs = 1000
+
+/** Undefined: the disk does not say, or not in time. */
+export async function roomAt(
+  folder: string,
+  clock: Clock,
+): Promise<{ readonly freeBytes: number; readonly bytes: number } | undefined> {
+  const late = () => new Failure('timeout', `${folder} did not answer in time`, { source: 'ours' })
+  try {
+    const { bavail, blocks, bsize } = await withDeadline({ ms: patienceMs, clock, late }, () => statfs(folder))
+    return { freeBytes: bavail * bsize, bytes: blocks * bsize }
+  } catch {
+    return undefined
+  }
+}

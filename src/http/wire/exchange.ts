@@ -1,0 +1,111 @@
+// What is noted of one request and its answer, once, for the metrics and the access log. The fast path has none of it: it
+// counts in plain numbers.
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { Failure } from '../../core/failure.ts'
+import type { Account } from '../../observe/account.ts'
+import { hasBody } from './request-target.ts'
+
+/** What answered a request; `none`: nothing of this gateway's. */
+export type RouteName = 'ipfs' | 'ipns' | 'add' | 'rpc' | 'openapi' | 'proxy' | 'none'
+
+export type Exchange = {
+  readonly request: IncomingMessage
+  readonly response: ServerResponse
+  readonly now: () => number
+  readonly over: (exchange: Exchange) => void
+  readonly began: number
+  route: RouteName
+  /** What was read for it, where that is content. */
+  account: Account | undefined
+  failure: Failure | undefined
+  /** When its status went out; undefined: it has not. */
+  answeredAt: number | undefined
+  /** Of the bodies. */
+  bytesIn: number
+  bytesOut: number
+}
+
+const key = Symbol('exchange')
+type Noted = ServerResponse & { [key]?: Exchange }
+
+/** Watches a request from now on, once; `over` is called when its answer has gone, or its client has. */
+export function watchExchange(
+  request: IncomingMessage,
+  response: Noted,
+  now: () => number,
+  over: (exchange: Exchange) => void,
+): Exchange {
+  const known = response[key]
+  if (known) return known
+  const exchange: Exchange = {
+    request,
+    response,
+    now,
+    over,
+    began: now(),
+    answeredAt: undefined,
+    route: 'none',
+    account: undefined,
+    failure: undefined,
+    bytesIn: 0,
+    bytesOut: 0,
+  }
+  response[key] = exchange
+  if (hasBody(request)) countBody(request, exchange)
+  watchAnswer(response)
+  response.once('close', isOver)
+  return exchange
+}
+
+function isOver(this: Noted): void {
+  const exchange = this[key]
+  exchange?.over(exchange)
+}
+
+/** The exchange that this answer is of; undefined: it is not watched. */
+export const exchangeOf = (response: Noted): Exchange | undefined => response[key]
+
+/** Where nobody reads a body, its bytes are counted as they arrive all the same. */
+function countBody(request: IncomingMessage, exchange: Exchange): void {
+  exchange.bytesIn = request.readableLength
+  const push = request.push.bind(request)
+  request.push = (piece: unknown, encoding) => {
+    if (piece instanceof Uint8Array) exchange.bytesIn += piece.byteLength
+    return push(piece, encoding)
+  }
+}
+
+/**
+ * Node has no event for the first byte, and no count of a body: each way in which a handler writes is looked at. Functions for
+ * all answers: a closure for each would cost more than the counting.
+ */
+function watchAnswer(response: ServerResponse): void {
+  response.writeHead = writeHead
+  response.write = write as ServerResponse['write']
+  response.end = end as ServerResponse['end']
+}
+
+/** What the response would do of itself, or what Express has made of it. */
+const own = (response: ServerResponse): ServerResponse => Object.getPrototypeOf(response) as ServerResponse
+
+function writeHead(this: Noted, ...args: unknown[]): Noted {
+  const exchange = this[key]
+  if (exchange) exchange.answeredAt ??= exchange.now()
+  return Reflect.apply(own(this).writeHead, this, args) as Noted
+}
+
+function write(this: Noted, ...args: unknown[]): boolean {
+  count(this, args[0])
+  return Reflect.apply(own(this).write, this, args) as boolean
+}
+
+function end(this: Noted, ...args: unknown[]): Noted {
+  count(this, args[0])
+  return Reflect.apply(own(this).end, this, args) as Noted
+}
+
+function count({ [key]: exchange }: Noted, piece: unknown): void {
+  if (!exchange || exchange.request.method === 'HEAD') return
+  if (typeof piece === 'string') exchange.bytesOut += Buffer.byteLength(piece)
+  else if (piece instanceof Uint8Array) exchange.bytesOut += piece.byteLength
+}

@@ -1,0 +1,148 @@
+// The counts of requests: by what answered, method, status, and where the bytes came from. One for all gateways that follow
+// one another.
+import type { Failure } from '../core/failure.ts'
+import type { Account } from './account.ts'
+import { createHistogram, type Histogram } from './histogram.ts'
+import type { HistogramSample, Sample } from './metrics.ts'
+
+/** An answer that is over. */
+export type Answered = {
+  readonly route: string
+  readonly method: string
+  readonly status: number
+  /** `hot`, a tier, `upstream`, or `none`: no block was needed. */
+  readonly source: string
+  /** The client got all of it. */
+  readonly isWhole: boolean
+  /** Undefined where no status went out. */
+  readonly firstByteSeconds: number | undefined
+  readonly seconds: number
+  readonly bytesIn: number
+  readonly bytesOut: number
+}
+
+/** Of the fast path: a request must cost it no more than additions. */
+export type HotCounts = { get: number; getUnchanged: number; head: number; headUnchanged: number; bytes: number }
+
+export interface RequestCounts {
+  readonly hot: HotCounts
+  answered(answer: Answered): void
+  /** What a program read without HTTP, which has no status. */
+  read(account: Account): void
+  failed(failure: Failure): void
+  requests(): Iterable<Sample>
+  cut(): Iterable<Sample>
+  bytesIn(): Iterable<Sample>
+  bytesOut(): Iterable<Sample>
+  programReads(): Iterable<Sample>
+  failures(): Iterable<Sample>
+  firstByte(): Iterable<HistogramSample>
+  duration(): Iterable<HistogramSample>
+}
+
+/** The slowest place that bytes were needed from. */
+export const sourceOf = (account: Account | undefined): string =>
+  account === undefined ? 'none' : account.fetches > 0 ? 'upstream' : (account.tier ?? 'none')
+
+/** By route and source. */
+type Place = {
+  readonly labels: Readonly<Record<string, string>>
+  bytesOut: number
+  readonly firstByte: Histogram
+  readonly duration: Histogram
+}
+
+/** By method and status too: one look-up for each request finds all that it is counted in. */
+type Cell = { readonly place: Place; readonly labels: Readonly<Record<string, string>>; value: number }
+
+const methods: ReadonlySet<string> = new Set(['GET', 'HEAD', 'POST', 'OPTIONS', 'PUT', 'DELETE', 'PATCH'])
+
+export function createRequestCounts(): RequestCounts {
+  const hot: HotCounts = { get: 0, getUnchanged: 0, head: 0, headUnchanged: 0, bytes: 0 }
+  const cells = new Map<string, Cell>()
+  const places = new Map<string, Place>()
+  const cut = createTally()
+  const bytesIn = createTally()
+  const programReads = createTally()
+  const failures = createTally()
+
+  function cellOf({ route, method: given, status, source }: Answered): Cell {
+    // A client may send any word as its method: a series for each would have no end.
+    const method = methods.has(given) ? given : 'other'
+    const key = `${route} ${method} ${status} ${source}`
+    const known = cells.get(key)
+    if (known) return known
+    const placeKey = `${route} ${source}`
+    const place: Place = places.get(placeKey) ?? {
+      labels: { route, source },
+      bytesOut: 0,
+      firstByte: createHistogram(),
+      duration: createHistogram(),
+    }
+    places.set(placeKey, place)
+    const cell = { place, labels: { route, method, status: String(status), source }, value: 0 }
+    cells.set(key, cell)
+    return cell
+  }
+
+  function* ofHot(): Iterable<Sample> {
+    const sample = (method: string, status: string, value: number) => ({
+      labels: { route: 'ipfs', method, status, source: 'hot' },
+      value,
+    })
+    if (hot.get > 0) yield sample('GET', '200', hot.get)
+    if (hot.getUnchanged > 0) yield sample('GET', '304', hot.getUnchanged)
+    if (hot.head > 0) yield sample('HEAD', '200', hot.head)
+    if (hot.headUnchanged > 0) yield sample('HEAD', '304', hot.headUnchanged)
+  }
+
+  return {
+    hot,
+    answered(answer) {
+      const cell = cellOf(answer)
+      const { place } = cell
+      cell.value++
+      place.bytesOut += answer.bytesOut
+      if (answer.firstByteSeconds !== undefined) place.firstByte.observe(answer.firstByteSeconds)
+      place.duration.observe(answer.seconds)
+      if (!answer.isWhole) cut.add(1, { route: answer.route })
+      if (answer.bytesIn > 0) bytesIn.add(answer.bytesIn, { route: answer.route })
+    },
+    read: (account) => programReads.add(1, { source: sourceOf(account) }),
+    failed: ({ kind }) => failures.add(1, { kind }),
+    *requests() {
+      yield* ofHot()
+      yield* cells.values()
+    },
+    cut: cut.read,
+    bytesIn: bytesIn.read,
+    *bytesOut() {
+      if (hot.bytes > 0) yield { labels: { route: 'ipfs', source: 'hot' }, value: hot.bytes }
+      for (const { labels, bytesOut } of places.values()) if (bytesOut > 0) yield { labels, value: bytesOut }
+    },
+    programReads: programReads.read,
+    failures: failures.read,
+    *firstByte() {
+      for (const { labels, firstByte } of places.values()) yield { labels, histogram: firstByte }
+    },
+    *duration() {
+      for (const { labels, duration } of places.values()) yield { labels, histogram: duration }
+    },
+  }
+}
+
+/** Sums by labels. */
+export type Tally = { add(value: number, labels: Readonly<Record<string, string>>): void; read(): Iterable<Sample> }
+
+export function createTally(): Tally {
+  const all = new Map<string, { readonly labels: Readonly<Record<string, string>>; value: number }>()
+  return {
+    add(value, labels) {
+      const key = Object.values(labels).join('\n')
+      const one = all.get(key)
+      if (one) one.value += value
+      else all.set(key, { labels, value })
+    },
+    read: () => all.values(),
+  }
+}
