@@ -35,7 +35,11 @@ after(async () => {
 })
 
 const hotHits = async ({ gateway }: TestGateway): Promise<number> =>
-  Number(/^cidgate_hot_hits_total (\d+)$/m.exec(await metricsOf(gateway))?.[1])
+  Number(
+    /^cidgate_http_requests_total\{route="ipfs",method="GET",status="200",source="hot"\} (\d+)$/m.exec(
+      await metricsOf(gateway),
+    )?.[1] ?? 0,
+  )
 
 const nobodyHas = 'bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'
 
