@@ -4,9 +4,9 @@ import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { type Block, isIdentity, maxBlockBytes, proves } from '../../src/core/block.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
+import { readCar } from '../../src/core/wire/car-stream.ts'
 import { ask, type UpstreamResponse } from './ask.ts'
 import { askWhole, tooLarge } from './ask-whole.ts'
-import { readCar } from './car-stream.ts'
 import { createAgent } from './connect.ts'
 import {
   type DagWant,

@@ -141,7 +141,7 @@ export function createUploads(options: UploadsOptions): Uploads {
 
   return {
     maxBytes: limits.maxBytes,
-    kinds: ['files', 'directory'],
+    kinds: ['files', 'directory', 'cars'],
     async enter(client, signal) {
       if (providers.length === 0) throw nobodyKeeps()
       return admission.enter(client, signal)

@@ -172,7 +172,7 @@ describe('the upload of a directory', () => {
     ],
     ['a directory with content', 400, multipart([{ ...file('a'), type: 'application/x-directory' }]), /has content/],
     ['too many bytes', 413, multipart([file('a', randomBytes(60_000)), file('b', randomBytes(60_000))]), /larger/],
-    ['a schema', 400, multipart([file('a', '{}')]), /leave out wrap or schema/, 'wrap=true&schema=evidence'],
+    ['a schema', 400, multipart([file('a', '{}')]), /leave out schema/, 'wrap=true&schema=evidence'],
     ['wrap=maybe', 400, multipart([file('a')]), /wrap=maybe is not true or false/, 'wrap=maybe'],
     ['wrap said twice', 400, multipart([file('a')]), /given twice/, 'wrap=true&wrap=false'],
     ['no part', 400, multipart([{ name: 'other', fileName: 'a', body: 'x' }]), /no part named `data`/],

@@ -1,4 +1,4 @@
-// Directories against Kubo: each shape gets the CID that Kubo gives it under the same profile.
+// Directories against Kubo: each shape gets the CID that Kubo gives it under the same profile, and CARs go from one to the other.
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
 import { profiles } from '../../backends/pinning/contract.ts'
@@ -52,5 +52,24 @@ for (const profile of profiles) {
         assert.match(node.ipfs(['pin', 'ls', '--type=recursive', cids[profile]]), /recursive/)
       })
     }
+
+    test('what Kubo exports as a CAR is taken as it is, and read from here', async () => {
+      const alone = await startGateway({
+        config: { pinning: { providers: [{ name: 'local', use: 'embedded' }] } },
+      })
+      try {
+        for (const { what, files, cids } of directoryRows) {
+          const exported = await fetch(`${node.rpc}/api/v0/dag/export?arg=${cids[profile]}`, { method: 'POST' })
+          const car = new Uint8Array(await exported.arrayBuffer())
+          const { json, body } = await post(`${alone.url}/add?format=car`, multipart([{ fileName: 'a', body: car }]))
+          assert.deepEqual(json['cids'], [`/ipfs/${cids[profile]}`], `${what}: ${body}`)
+          const [path, bytes] = files().at(-1) as [string, number]
+          const { body: read } = await fetchAll(`${alone.url}/ipfs/${cids[profile]}/${escaped(path)}`)
+          assert.equal(read.byteLength, bytes, what)
+        }
+      } finally {
+        await alone.close()
+      }
+    })
   })
 }

@@ -13,15 +13,25 @@ export function readAddQuery(
   query: URLSearchParams,
   known: { readonly schemas: readonly string[]; readonly kinds: readonly UploadKind[] },
 ): AddQuery {
-  const kind: UploadKind = isOn(query, 'wrap') ? 'directory' : 'files'
+  const kind = kindOf(query)
   if (!known.kinds.includes(kind))
-    throw malformed('wrap=true is not supported in thin mode: this gateway passes files on, one by one')
+    throw malformed('wrap and format=car are not supported in thin mode: this gateway passes files on, one by one')
   const schema = query.get('schema') ?? undefined
   if (schema === undefined) return { kind, schema }
   if (!known.schemas.includes(schema))
     throw malformed(`unknown schema ${JSON.stringify(schema)}; known are ${known.schemas.join(', ')}`)
-  if (kind !== 'files') throw malformed('a schema is for documents, and not for a directory: leave out wrap or schema')
+  if (kind !== 'files') throw malformed('a schema is for documents: leave out schema, or wrap and format')
   return { kind, schema }
+}
+
+function kindOf(query: URLSearchParams): UploadKind {
+  const isWrapped = isOn(query, 'wrap')
+  const [format, ...more] = query.getAll('format')
+  if (format === undefined) return isWrapped ? 'directory' : 'files'
+  if (more.length > 0) throw malformed('format is given twice')
+  if (format !== 'car') throw malformed(`format=${format} is not supported: it is car, or left out for files`)
+  if (isWrapped) throw malformed('wrap is for files, and a CAR has its directories in itself: leave out wrap or format')
+  return 'cars'
 }
 
 function isOn(query: URLSearchParams, name: string): boolean {

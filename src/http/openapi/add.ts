@@ -23,7 +23,7 @@ export const addOperation = (documents: readonly PublishedDocument[], hasTokens:
   summary: 'Adds files and answers their CIDs once enough providers hold them',
   operationId: 'uploadToIpfs',
   ...(hasTokens && { security: [{ bearer: [] }, { token: [] }] }),
-  parameters: [ref('parameters', 'wrap'), ref('parameters', 'schema')],
+  parameters: [ref('parameters', 'wrap'), ref('parameters', 'addFormat'), ref('parameters', 'schema')],
   requestBody: {
     required: true,
     content: {
@@ -38,7 +38,7 @@ export const addOperation = (documents: readonly PublishedDocument[], hasTokens:
   responses: {
     200: {
       description:
-        'Held by as many providers as were wanted, and readable here: one CID for each `data`, in order, and with `wrap` that of the directory behind them.',
+        'Held by as many providers as were wanted, and readable here: one CID for each `data`, in order, and with `wrap` that of the directory behind them; of CARs each root.',
       headers: headersOf(['Access-Control-Allow-Origin', 'Cache-Control', 'X-Content-Type-Options']),
       content: {
         'application/json': {

@@ -18,6 +18,13 @@ export const parametersWith = (schemas: readonly string[]): Json => ({
       'The file names are relative paths, and all files become one directory: its CID is the last. Without it file names mean nothing.',
     schema: { type: 'boolean', default: false },
   },
+  addFormat: {
+    name: 'format',
+    in: 'query',
+    description:
+      'With `car` each `data` is a CAR (version 1), whose blocks are kept as they are. Each of its roots has to be whole: 400 names what is missing. Blocks that no root leads to are dropped.',
+    schema: { type: 'string', enum: ['car'] },
+  },
   format: { ...format, schema: { type: 'string', enum: [...formats].filter((name) => name !== 'ipns-record') } },
   nameFormat: { ...format, schema: { type: 'string', enum: [...formats] } },
   'dag-scope': {

@@ -1,4 +1,4 @@
-// What a request brings, spooled: files one by one, or all of them as one directory. Nothing of a body that fails is left.
+// What a request brings, spooled: files one by one, all of them as one directory, or CARs. Nothing of a body that fails is left.
 import type { IncomingMessage } from 'node:http'
 import { mostEntries } from '../directory/paths.ts'
 import { malformed } from '../failures.ts'
@@ -6,8 +6,8 @@ import type { KeptParts } from './part-watch.ts'
 import { type PartName, type ReceiveOptions, receive } from './receive.ts'
 import type { Added, FileOptions, SpooledFile, Spooling } from './spooling.ts'
 
-/** What the parts of a request are: a file each, or the files of one directory. */
-export type UploadKind = 'files' | 'directory'
+/** What the parts of a request are: a file each, the files of one directory, or a CAR each. */
+export type UploadKind = 'files' | 'directory' | 'cars'
 
 export type IncomingOptions = FileOptions & {
   readonly kind?: UploadKind
@@ -33,26 +33,34 @@ export function receiveIncoming(
   own: IncomingOptions,
   spooling: Spooling,
 ): Promise<Incoming> {
-  return own.kind === 'directory'
-    ? receiveDirectory(request, receiving, own, spooling)
-    : receiveFiles(request, receiving, own, spooling)
+  if (own.kind === 'directory') return receiveDirectory(request, receiving, own, spooling)
+  if (own.kind === 'cars') return receiveParts(request, receiving, (bytes) => spooling.spoolCar(bytes, own), spooling)
+  const { parts } = own
+  const options = { ...receiving, ...(parts && { parts }) }
+  const take: TakePart = async (bytes, part) => {
+    own.look?.(part)
+    return [await spooling.spoolFile(bytes, own, part.fileName)]
+  }
+  return receiveParts(request, options, take, spooling)
 }
 
-async function receiveFiles(
+/** Makes uploads of one part. */
+type TakePart = (bytes: AsyncIterable<Uint8Array>, part: PartName) => Promise<readonly SpooledFile[]>
+
+async function receiveParts(
   request: IncomingMessage,
   receiving: ReceiveOptions,
-  own: IncomingOptions,
-  { spoolFile, drop }: Spooling,
+  take: TakePart,
+  { drop }: Pick<Spooling, 'drop'>,
 ): Promise<Incoming> {
-  const { parts } = own
   const begun: SpooledFile[] = []
   try {
-    const spooled = await receive(request, { ...receiving, ...(parts && { parts }) }, async (bytes, _signal, part) => {
-      own.look?.(part)
-      const one = await spoolFile(bytes, own, part.fileName)
-      begun.push(one)
-      return one
+    const taken = await receive(request, receiving, async (bytes, _signal, part) => {
+      const uploads = await take(bytes, part)
+      begun.push(...uploads)
+      return uploads
     })
+    const spooled = taken.flat()
     return { added: spooled.map(({ added }) => added), spooled }
   } catch (error) {
     await Promise.all(begun.map(drop))

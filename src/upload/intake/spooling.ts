@@ -11,6 +11,7 @@ import { busy, malformed, tooLarge } from '../failures.ts'
 import type { Spool, Spools } from '../spool/spool.ts'
 import { fileBytesOf } from '../spool/stored-upload.ts'
 import type { Counter, UploadAdmission, UploadSlot } from './admission.ts'
+import { spelledBy, spoolCar } from './car.ts'
 import { importFile } from './import.ts'
 import { keepText, type TextCheck } from './text-check.ts'
 
@@ -72,14 +73,13 @@ export interface Spooling {
   spoolDirectory(own: DirectoryOptions, bring: (intake: DirectoryIntake) => Promise<Added[]>): Promise<SpooledDirectory>
   /** Takes every proved block of the DAG, in any order. */
   spoolDag(root: CID, blocks: AsyncIterable<Block>, slot: UploadSlot | undefined): Promise<SpooledFile>
+  /** An upload for each root of a CAR, each of them whole. */
+  spoolCar(source: AsyncIterable<Uint8Array>, own: FileOptions): Promise<SpooledFile[]>
   /** Does not reject. */
   drop(spooled: Pick<SpooledFile, 'id' | 'counter'>): Promise<void>
 }
 
 const importsAtOnce = 8
-
-/** The profile that keeps the CID's version, for a DAG that no profile made. */
-const spelledBy = ({ version }: CID): Profile => (version === 0 ? 'unixfs-v0-2015' : 'unixfs-v1-2025')
 
 export function createSpooling(options: SpoolingOptions): Spooling {
   const { spools, admission, admit, log, limits, profile: ownProfile, closing } = options
@@ -193,5 +193,8 @@ export function createSpooling(options: SpoolingOptions): Spooling {
     return spooled
   }
 
-  return { spoolFile, spoolDirectory, spoolDag, drop }
+  return {
+    ...{ spoolFile, spoolDirectory, spoolDag, drop },
+    spoolCar: (source, own) => spoolCar(source, own, { spools, admission, admit, limits, closing, drop }),
+  }
 }

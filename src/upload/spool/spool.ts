@@ -5,16 +5,15 @@ import { randomUUID } from 'node:crypto'
 import { readdir, readFile, rename, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
-import type { LocalStore, Profile, Upload, WrittenFile } from '../../../backends/pinning/contract.ts'
-import { type Block, blockKey } from '../../core/block.ts'
-import { isGone, makeFolder, syncFolder, writeStamped } from '../../core/files.ts'
-import { carHeader, carSectionBytes } from '../../ipld/car.ts'
+import type { LocalStore, Profile, Upload } from '../../../backends/pinning/contract.ts'
+import { blockKey } from '../../core/block.ts'
+import { isGone, syncFolder } from '../../core/files.ts'
 import { diskFailure } from '../failures.ts'
-import { blockName, storedUpload } from './stored-upload.ts'
+import { createFilling, type Filling, type OnlyBlock } from './filling.ts'
+import { storedUpload } from './stored-upload.ts'
 
-export interface Spool {
+export interface Spool extends Omit<Filling, 'finish'> {
   readonly id: string
-  put(cid: CID, bytes: Uint8Array): Promise<void>
   /** Call it when every block is here: from now on the upload can be read. */
   finish(root: CID, profile: Profile, bytes: number): Promise<Upload>
 }
@@ -47,9 +46,7 @@ export interface Spools {
 }
 
 /** `persisting`: on its way to the disk. */
-type InMemory = { readonly block: Block; readonly write: () => Promise<void>; persisting: Promise<void> | undefined }
-
-const mostInMemory = 64 * 1024
+type InMemory = OnlyBlock & { persisting: Promise<void> | undefined }
 
 export const spoolFolder = (data: string): string => join(data, 'uploads')
 
@@ -103,7 +100,17 @@ export function createSpools(data: string): Spools {
     async begin() {
       const id = randomUUID()
       inUse.add(id)
-      return beginSpool(id, folderOf(id), inMemory)
+      const filling = createFilling(folderOf(id))
+      return {
+        ...filling,
+        id,
+        async finish(cid, profile, bytes) {
+          const { stored, only } = await filling.finish(cid, profile, bytes)
+          if (!only) return storedUpload(stored)
+          inMemory.set(id, { ...only, persisting: undefined })
+          return storedUpload({ ...stored, inMemory: blockIn(id) })
+        },
+      }
     },
     open: ({ id, cid, profile, bytes, carBytes }, stores) =>
       storedUpload({
@@ -148,69 +155,6 @@ export function createSpools(data: string): Spools {
       const ids = await readdir(root).catch(() => [])
       for (const id of ids)
         if (!keep.has(id) && !inUse.has(id)) await rm(folderOf(id), { recursive: true, force: true })
-    },
-  }
-}
-
-/** The spool of one upload while its blocks come in. A single small block waits in memory. */
-function beginSpool(id: string, folder: string, inMemory: Map<string, InMemory>): Spool {
-  const begun = new Set<string>()
-  const written = new Map<string, WrittenFile>()
-  const cids: CID[] = []
-  const counted = new Set<string>()
-  let sections = 0
-  let only: Block | undefined
-  let made: Promise<void> | undefined
-
-  async function write(key: string, bytes: Uint8Array): Promise<void> {
-    // The importer may change the bytes once this resolves.
-    const size = bytes.byteLength
-    try {
-      await (made ??= makeFolder(folder))
-      const mtimeMs = await writeStamped(join(folder, key), bytes)
-      written.set(key, { bytes: size, mtimeMs, atMs: performance.now() })
-    } catch (error) {
-      throw diskFailure(error, 'take an upload')
-    }
-  }
-
-  return {
-    id,
-    async put(cid, bytes) {
-      const name = blockName(cid)
-      if (!counted.has(name)) {
-        counted.add(name)
-        sections += carSectionBytes(cid, bytes.byteLength)
-      }
-      const key = blockKey(cid)
-      if (begun.has(key)) return
-      begun.add(key)
-      cids.push(cid)
-      if (cids.length === 1 && bytes.byteLength <= mostInMemory) {
-        only = { cid, bytes: Uint8Array.from(bytes) }
-        return
-      }
-      const first = only
-      only = undefined
-      if (first) await write(blockKey(first.cid), first.bytes)
-      await write(key, bytes)
-    },
-    async finish(cid, profile, bytes) {
-      const carBytes = carHeader(cid).byteLength + sections
-      const stored = { cid, profile, bytes, carBytes, folder, written, cids }
-      if (only) {
-        const block = only
-        const writeAll = () => write(blockKey(block.cid), block.bytes).then(() => syncFolder(folder))
-        inMemory.set(id, { block, write: writeAll, persisting: undefined })
-        return storedUpload({ ...stored, inMemory: () => inMemory.get(id)?.block })
-      }
-      try {
-        await (made ??= makeFolder(folder))
-        await syncFolder(folder)
-      } catch (error) {
-        throw diskFailure(error, 'take an upload')
-      }
-      return storedUpload(stored)
     },
   }
 }

@@ -1,9 +1,9 @@
-// CARv1 as it comes off the network, one block at a time, with a bound on everything that has a length. The blocks are
-// not proved here.
+// CARv1 as it comes off the network, from an upstream or a client: one block at a time, with a bound on everything that has
+// a length. The blocks are not proved here.
 import { decode as decodeCbor } from '@ipld/dag-cbor'
 import { CID } from 'multiformats/cid'
-import { type Block, maxBlockBytes } from '../../src/core/block.ts'
-import { Failure } from '../../src/core/failure.ts'
+import { type Block, maxBlockBytes } from '../block.ts'
+import { Failure } from '../failure.ts'
 
 const maxHeaderBytes = 1024 * 1024
 const maxCidBytes = 512
@@ -11,17 +11,30 @@ const maxVarintBytes = 8
 // Sections of no bytes: some writers align their blocks with them.
 const mostPadding = 4096
 
-const broken = (what: string, cause?: unknown): Failure =>
-  new Failure('broken', `the CAR ${what}`, { source: 'upstream', cause })
+/** Makes the Failure for a CAR that is not in order. */
+type Fault = (what: string, cause?: unknown) => Failure
+
+export type CarOptions = {
+  /** By default the sender is an upstream, which is broken. */
+  readonly broken?: Fault
+  /** Gets the roots before the first block comes. */
+  readonly onRoots?: (roots: readonly CID[]) => void
+}
+
+const ofUpstream: Fault = (what, cause) => new Failure('broken', `the CAR ${what}`, { source: 'upstream', cause })
 
 /** Yields blocks in the order sent; ends normally only where a section ends and the stream does too. */
-export async function* readCar(chunks: AsyncIterable<Uint8Array>): AsyncGenerator<Block> {
-  const reader = createReader(chunks)
+export async function* readCar(
+  chunks: AsyncIterable<Uint8Array>,
+  { broken = ofUpstream, onRoots }: CarOptions = {},
+): AsyncGenerator<Block> {
+  const reader = createReader(chunks, broken)
   try {
     const headerBytes = await reader.varint()
     if (headerBytes === undefined) throw broken('is empty')
     if (headerBytes > maxHeaderBytes) throw broken('has a header larger than it may be')
-    checkHeader(await reader.take(headerBytes))
+    const roots = rootsIn(await reader.take(headerBytes), broken)
+    onRoots?.(roots)
     for (let padding = 0; ; ) {
       const length = await reader.varint()
       if (length === undefined) return
@@ -29,26 +42,28 @@ export async function* readCar(chunks: AsyncIterable<Uint8Array>): AsyncGenerato
         if (++padding > mostPadding) throw broken('is padded without end')
         continue
       }
-      if (length > maxBlockBytes + maxCidBytes)
-        throw new Failure('too-large', 'the CAR has a block larger than it may be', { source: 'upstream' })
-      yield splitSection(await reader.take(length))
+      if (length > maxBlockBytes + maxCidBytes) throw broken('has a block larger than it may be')
+      yield splitSection(await reader.take(length), broken)
     }
   } finally {
     await reader.close()
   }
 }
 
-function checkHeader(bytes: Uint8Array): void {
+function rootsIn(bytes: Uint8Array, broken: Fault): readonly CID[] {
   let header: unknown
   try {
     header = decodeCbor(bytes)
   } catch (cause) {
     throw broken('has a header that does not decode', cause)
   }
-  if ((header as { version?: unknown } | null)?.version !== 1) throw broken('is not of version 1')
+  const { version, roots } = (header ?? {}) as { version?: unknown; roots?: unknown }
+  if (version !== 1) throw broken('is not of version 1')
+  const cids = (Array.isArray(roots) ? roots : []).map((root) => CID.asCID(root))
+  return cids.filter((cid) => cid !== null)
 }
 
-function splitSection(section: Uint8Array): Block {
+function splitSection(section: Uint8Array, broken: Fault): Block {
   try {
     const [cid, bytes] = CID.decodeFirst(section)
     return { cid, bytes }
@@ -57,7 +72,7 @@ function splitSection(section: Uint8Array): Block {
   }
 }
 
-function createReader(chunks: AsyncIterable<Uint8Array>) {
+function createReader(chunks: AsyncIterable<Uint8Array>, broken: Fault) {
   const iterator = chunks[Symbol.asyncIterator]()
   let held: Uint8Array = new Uint8Array()
 

@@ -1,0 +1,143 @@
+// CARs that clients bring: every block is proved as it arrives, and each root has to be whole. What no root leads to is dropped.
+import type { CID } from 'multiformats/cid'
+import type { Profile } from '../../../backends/pinning/contract.ts'
+import { createPending } from '../../content/dag/pending.ts'
+import { type Block, isIdentity, proves } from '../../core/block.ts'
+import { codec } from '../../core/cid.ts'
+import { type Failure, isFailure } from '../../core/failure.ts'
+import { readCar } from '../../core/wire/car-stream.ts'
+import { linksInOrder } from '../../ipld/dag-links.ts'
+import { putBlocks } from '../confirm/fill-tiers.ts'
+import { malformed, tooLarge } from '../failures.ts'
+import type { Spool } from '../spool/spool.ts'
+import { blockName, fileBytesOf } from '../spool/stored-upload.ts'
+import type { FileOptions, SpooledFile, SpoolingOptions } from './spooling.ts'
+
+const mostRoots = 128
+/** Each block is a file while the upload is received: so many, and more where uploads may be larger. */
+const mostBlocks = (maxBytes: number): number => 65_536 + Math.floor(maxBytes / 16_384)
+
+/** Missing blocks that a refusal names. */
+const mostNamed = 8
+
+/** Blocks of these have no links. */
+const leaves: ReadonlySet<number> = new Set([codec.raw, codec.cbor, codec.json])
+const codecs: ReadonlySet<number> = new Set([...leaves, codec.dagPb, codec.dagCbor, codec.dagJson])
+
+/** The profile that keeps the CID's version, for a DAG that no profile made. */
+export const spelledBy = ({ version }: CID): Profile => (version === 0 ? 'unixfs-v0-2015' : 'unixfs-v1-2025')
+
+export type CarSpooling = Pick<SpoolingOptions, 'spools' | 'admission' | 'admit' | 'limits' | 'closing'> & {
+  readonly drop: (spooled: Pick<SpooledFile, 'id' | 'counter'>) => Promise<void>
+}
+
+/** An upload for each root, in the order of the header. */
+export async function spoolCar(
+  source: AsyncIterable<Uint8Array>,
+  own: FileOptions,
+  spooling: CarSpooling,
+): Promise<SpooledFile[]> {
+  const { spools, admission, drop, limits, closing } = spooling
+  const counter = admission.count(own.slot)
+  const spooled: SpooledFile[] = []
+  const all = await spools.begin()
+  try {
+    let roots: readonly CID[] = []
+    const onRoots = (named: readonly CID[]) => {
+      roots = rootsOf(named)
+    }
+    const blocks = () => provedBlocks(counter.over(source), onRoots, mostBlocks(limits.maxBytes))
+    await putBlocks(blocks, all.put, closing)
+    for (const root of roots) {
+      // The blocks of all roots are those of the CAR, which count once.
+      const counted = spooled.length === 0 ? counter : admission.count(own.slot)
+      spooled.push({ ...(await takeRoot(root, all, own, spooling)), counter: counted })
+    }
+    return spooled
+  } catch (error) {
+    counter.release()
+    await Promise.all(spooled.map(drop))
+    throw error
+  } finally {
+    await drop({ id: all.id, counter: admission.count() })
+  }
+}
+
+function rootsOf(named: readonly CID[]): CID[] {
+  const roots = [...new Map(named.map((root) => [root.toString(), root])).values()]
+  if (roots.length === 0) throw malformed('the CAR names no root in its header: there is nothing to keep')
+  if (roots.length > mostRoots) throw malformed(`the CAR has more than ${mostRoots} roots`)
+  return roots
+}
+
+async function* provedBlocks(
+  source: AsyncIterable<Uint8Array>,
+  onRoots: (roots: readonly CID[]) => void,
+  most: number,
+): AsyncGenerator<Block> {
+  let count = 0
+  for await (const { cid, bytes } of readCar(source, { broken, onRoots })) {
+    if (++count > most) throw malformed(`the CAR has more than ${most} blocks`)
+    if (isIdentity(cid)) continue
+    if (!proves(cid, bytes)) throw malformed(`the bytes of block ${cid} in the CAR do not hash to its CID`)
+    yield { cid, bytes }
+  }
+}
+
+const broken = (what: string, cause?: unknown): Failure => malformed(`the CAR ${what}`, cause)
+
+async function takeRoot(
+  root: CID,
+  all: Spool,
+  { via }: FileOptions,
+  { spools, admit, limits }: CarSpooling,
+): Promise<Omit<SpooledFile, 'counter'>> {
+  if (isIdentity(root)) throw malformed(`the root ${root} holds its content in itself: there is nothing to keep`)
+  const spool = await spools.begin()
+  try {
+    let dagBytes = 0
+    for await (const cid of wholeDag(root, all)) {
+      admit(cid)
+      dagBytes += await spool.adopt(cid, all)
+    }
+    // A few repeated blocks can make a file of any size.
+    const fileBytes = fileBytesOf({ cid: root, bytes: await all.read(root) })
+    if (fileBytes !== undefined && fileBytes > limits.maxBytes) throw tooLarge(limits.maxBytes)
+    const upload = await spool.finish(root, spelledBy(root), fileBytes ?? dagBytes)
+    const added = { cid: root, dagBytes, fileName: undefined }
+    return { upload: via === undefined ? upload : { ...upload, via }, id: spool.id, added }
+  } catch (error) {
+    await spools.drop(spool.id)
+    throw error
+  }
+}
+
+/** Every block below a root, each once, parents first. Throws a Failure that names what is missing. */
+async function* wholeDag(root: CID, all: Spool): AsyncGenerator<CID> {
+  const seen = new Set<string>()
+  const missing: CID[] = []
+  const pending = createPending<CID>()
+  pending.push([root], 0)
+  for (let cid = pending.pop(); cid && missing.length < mostNamed; cid = pending.pop()) {
+    const name = blockName(cid)
+    if (seen.has(name)) continue
+    seen.add(name)
+    if (!codecs.has(cid.code)) throw malformed(`the CAR has a block of another codec, whose links are unknown: ${cid}`)
+    const isHere = isIdentity(cid) || all.has(cid)
+    if (!isHere) missing.push(cid)
+    else if (!isIdentity(cid)) yield cid
+    if (!isHere || leaves.has(cid.code)) continue
+    const bytes = isIdentity(cid) ? cid.multihash.digest : await all.read(cid)
+    pending.push(linksIn({ cid, bytes }), bytes.byteLength)
+  }
+  if (missing.length > 0)
+    throw malformed(`the CAR is not complete: below its root ${root} it lacks ${missing.join(', ')}`)
+}
+
+function linksIn(block: Block): CID[] {
+  try {
+    return linksInOrder(block)
+  } catch (error) {
+    throw isFailure(error, 'malformed') ? malformed(`the CAR has a malformed block: ${error.message}`, error) : error
+  }
+}
