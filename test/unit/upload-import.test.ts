@@ -137,6 +137,7 @@ describe('an upload', () => {
 
   it('never gives a provider what rotted on the disk', async () => {
     const { upload: made, id } = await upload(randomBytes(1000), 'unixfs-v1-2025')
+    await spools.persist(id)
     await writeFile(join(spoolFolder(folder), id, blockKey(made.cid)), randomBytes(1000))
     await assert.rejects(whole(made.car(never)), /lost or damaged/)
     await rm(join(spoolFolder(folder), id, blockKey(made.cid)))
