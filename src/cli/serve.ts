@@ -3,7 +3,7 @@
 import { type Config, loadConfig } from '../config/load.ts'
 import { systemClock } from '../core/clock.ts'
 import type { Log } from '../core/log.ts'
-import { createLog, createLogSink, survive } from '../core/log.ts'
+import { createLog, createLogSink, formatFor, survive } from '../core/log.ts'
 import { createGateway, type Gateway, type GatewayOptions } from '../gateway.ts'
 import { type Serving, serve } from '../server/serve.ts'
 
@@ -11,12 +11,12 @@ export async function serveCommand(file: string | undefined): Promise<number> {
   const config = loadConfig(file)
   const sink = createLogSink()
   survive(process.stdout)
-  const logs = { newest: createLog(config.log.level, sink) }
+  const logs = { newest: createLog(config.log.level, sink, formatFor(config.log.format)) }
   const log: Log = (...line) => logs.newest(...line)
   crashOnTheUnexpected(log)
   const signals = listenForSignals()
   const create = async (next: Config, { previous }: GatewayOptions): Promise<Gateway> => {
-    const own = createLog(next.log.level, sink)
+    const own = createLog(next.log.level, sink, formatFor(next.log.format))
     const gateway = createGateway(next, { log: own, previous })
     await gateway.start()
     logs.newest = own

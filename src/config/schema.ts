@@ -4,6 +4,7 @@ import { z } from 'zod'
 import { type ProviderKinds, providerKinds } from '../../backends/pinning/index.ts'
 import { type TierKinds, tierKinds } from '../../backends/tiers/index.ts'
 import { type UpstreamKinds, upstreamKinds } from '../../backends/upstreams/index.ts'
+import { accessModes } from '../core/log.ts'
 import { duration, size } from '../core/units.ts'
 import { entries, entriesWith } from './entries.ts'
 import { version } from './package.ts'
@@ -246,9 +247,19 @@ const everything = (beside: Beside) =>
     log: z
       .strictObject({
         level: z.enum(['debug', 'info', 'warn', 'error']).default('info').describe('The least that is worth a line.'),
+        access: z
+          .enum(accessModes)
+          .default('off')
+          .describe(
+            'The requests that get a line, `http.request`. errors: statuses from 400 on, and answers that were cut. sampled: those, and one of 100 others. all: each one.',
+          ),
+        format: z
+          .enum(['auto', 'json', 'text'])
+          .default('auto')
+          .describe('text: for people. auto: that on a terminal, json elsewhere.'),
       })
       .prefault({})
-      .describe('One line of JSON per event, on standard error.'),
+      .describe('One line per event, on standard error.'),
   })
 
 export const configSchemaBeside = (beside: Beside) =>

@@ -1,9 +1,16 @@
-// One line of JSON per event on standard error. Never a secret: callers pass named facts, not objects of libraries.
+// One line per event on standard error, of JSON or for people. Never a secret: callers pass named facts, not objects of libraries.
 // Imports nothing of ours.
 import type { Writable } from 'node:stream'
 
 /** How much a line of the log matters. */
 export type LogLevel = 'debug' | 'info' | 'warn' | 'error'
+/** `errors`: statuses from 400 on, and answers that were cut. `sampled`: those, and one of 100 others. */
+export const accessModes = ['off', 'errors', 'sampled', 'all'] as const
+export type AccessMode = (typeof accessModes)[number]
+
+/** How a line is written. */
+export type LogFormat = 'json' | 'text'
+
 /** Takes one event and its facts. It must not throw, and callers do not wait for it. */
 export type Log = {
   (level: LogLevel, event: string, facts?: Readonly<Record<string, unknown>>): void
@@ -12,7 +19,7 @@ export type Log = {
 }
 
 /** Where lines go. Its failures never reach the caller that writes a line. */
-export type LogSink = { write(line: string): void; readonly lost: () => number }
+export type LogSink = { write(line: string, format?: LogFormat): void; readonly lost: () => number }
 
 const rank = { debug: 0, info: 1, warn: 2, error: 3 } as const
 /** The limit of unread lines in memory, for a reader that has stopped reading. */
@@ -20,9 +27,9 @@ const mostWaiting = 1024 * 1024
 
 export const silentLog: Log = () => {}
 
-export function createLog(least: LogLevel, sink: LogSink = createLogSink()): Log {
+export function createLog(least: LogLevel, sink: LogSink = createLogSink(), format: LogFormat = 'json'): Log {
   const log = (level: LogLevel, event: string, facts?: Readonly<Record<string, unknown>>): void => {
-    if (rank[level] >= rank[least]) sink.write(lineOf(level, event, facts))
+    if (rank[level] >= rank[least]) sink.write(lines[format](level, event, facts), format)
   }
   return Object.assign(log, { lost: sink.lost })
 }
@@ -36,13 +43,13 @@ export function createLogSink(stream: Writable = process.stderr): LogSink {
   let told = 0
   survive(stream)
   return {
-    write(line) {
+    write(line, format = 'json') {
       const missing = lost - told
       if (stream.writableLength > mostWaiting) {
         lost++
         return
       }
-      const text = missing === 0 ? line : `${lineOf('warn', 'log.lost', { lines: missing })}${line}`
+      const text = missing === 0 ? line : `${lines[format]('warn', 'log.lost', { lines: missing })}${line}`
       told += missing
       stream.write(text, (error) => {
         if (!error) return
@@ -61,5 +68,31 @@ export function survive(stream: Writable): void {
 
 const nothing = (): void => {}
 
-const lineOf = (level: LogLevel, event: string, facts?: Readonly<Record<string, unknown>>): string =>
+type Line = (level: LogLevel, event: string, facts?: Readonly<Record<string, unknown>>) => string
+
+const asJson: Line = (level, event, facts) =>
   `${JSON.stringify({ time: new Date().toISOString(), level, event, ...facts })}\n`
+
+const asText: Line = (level, event, facts) => {
+  const said = Object.entries(facts ?? {}).flatMap(([name, value]) =>
+    value === undefined ? [] : `${name}=${worded(value)}`,
+  )
+  return `${[new Date().toISOString(), level.toUpperCase().padEnd(5), event, ...said].join(' ')}\n`
+}
+
+const lines: Readonly<Record<LogFormat, Line>> = { json: asJson, text: asText }
+
+/** A client's words must not write to the operator's terminal: what is not plain is quoted, and what a terminal obeys is escaped. */
+function worded(value: unknown): string {
+  if (typeof value === 'string' && /^[\w./:@%+,*~-]+$/.test(value)) return value
+  return (JSON.stringify(value) ?? String(value)).replace(
+    /[\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g,
+    (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, '0')}`,
+  )
+}
+
+/** `auto`: for people on a terminal, and JSON for programs elsewhere. */
+export const formatFor = (
+  wanted: LogFormat | 'auto',
+  stream: { readonly isTTY?: boolean } = process.stderr,
+): LogFormat => (wanted !== 'auto' ? wanted : stream.isTTY ? 'text' : 'json')

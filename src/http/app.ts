@@ -15,6 +15,7 @@ import { HttpRefusal } from './wire/refusal.ts'
 import { createContexts, type RequestContext } from './wire/request-context.ts'
 import { type RequestIds, requestIdHeader } from './wire/request-id.ts'
 import { baseOf, hasBody, type RequestTarget } from './wire/request-target.ts'
+import type { Respond } from './wire/respond.ts'
 
 export type AppDeps = AnswerDeps & {
   readonly limits: Limits
@@ -45,12 +46,7 @@ export function createApp(deps: AppDeps): App {
   const contextOf = createContexts()
   const entered = Symbol('entered')
 
-  const refuse = (request: IncomingMessage, response: ServerResponse, error: unknown, headers = {}): void => {
-    const before = () => {
-      if (hasBody(request)) closeAfter(request, response)
-    }
-    respond.failed(request, response, error, { before, headers })
-  }
+  const refuse = refusing(respond)
 
   /** Counts one of our requests, once, and checks its form. Undefined: it was refused and answered. */
   function enter(request: IncomingMessage, response: ServerResponse): RequestContext | undefined {
@@ -173,6 +169,16 @@ function isContent({ url = '' }: IncomingMessage, routes: readonly Route[] = [])
 }
 
 const contentUrl = /^\/ip[fn]s\//
+
+/** Answers with an error; a body that was not read ends the connection. */
+const refusing =
+  (respond: Respond) =>
+  (request: IncomingMessage, response: ServerResponse, error: unknown, headers = {}): void => {
+    const before = () => {
+      if (hasBody(request)) closeAfter(request, response)
+    }
+    respond.failed(request, response, error, { before, headers })
+  }
 
 /** An application that adds nothing to an answer. */
 const plain = (): Express => express().disable('x-powered-by').disable('etag').enable('case sensitive routing')

@@ -1,7 +1,7 @@
 // The parts of a gateway put together, in the order in which they may be refused.
 import type { Config } from '../config/load.ts'
 import type { Clock } from '../core/clock.ts'
-import { createLog, type Log } from '../core/log.ts'
+import { createLog, formatFor, type Log } from '../core/log.ts'
 import { processFolders } from '../data-folder/process.ts'
 import type { Inside } from '../http/doors.ts'
 import { asFailure } from '../http/wire/problem.ts'
@@ -37,7 +37,7 @@ export type MakeOptions = {
 
 /** Rejects with a ConfigError or a Failure, and leaves nothing behind that goes on working. */
 export async function makeGateway({ config, log, clock, kept, own }: MakeOptions): Promise<Made> {
-  const latest = log ?? createLog(config.log.level)
+  const latest = log ?? createLog(config.log.level, undefined, formatFor(config.log.format))
   const lease = kept.lease()
   const logs = lease.take('log', [], () => createLogOfNewest(latest))
   try {

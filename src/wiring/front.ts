@@ -37,6 +37,7 @@ export function wireFront(
     forwarded,
     clientOf,
     watch,
+    access,
   }: Public & {
     readonly routes: readonly Route[]
     readonly tiers: readonly string[]
@@ -61,6 +62,7 @@ export function wireFront(
     requestIds,
     keyOf: hosts.keyOf,
     counts: requests.hot,
+    access,
   })
   const jsonMaxBytes = responses.json.maxBytes
   const jsonRule = lease.take('json rule', [], createJsonRule)

@@ -3,6 +3,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { createForwarded, type Forwarded } from '../http/hosts/forwarded.ts'
 import { clientOf } from '../http/limits.ts'
+import { type AccessLog, createAccessLog } from '../http/wire/access-log.ts'
 import { type Exchange, watchExchange } from '../http/wire/exchange.ts'
 import { createRespond, type Respond } from '../http/wire/respond.ts'
 import { type Answered, createRequestCounts, type RequestCounts, sourceOf } from '../observe/requests.ts'
@@ -14,6 +15,7 @@ export type Public = {
   readonly forwarded: Forwarded
   /** Whose request it is, as far as limits go. */
   readonly clientOf: (request: IncomingMessage) => string
+  readonly access: AccessLog | undefined
   /** Notes what becomes of a request. */
   readonly watch: (request: IncomingMessage, response: ServerResponse) => Exchange
 }
@@ -29,13 +31,23 @@ export function wirePublic({ config, clock, log, lease }: Whole): Public {
   })
   const forwarded = createForwarded(config.trustedProxies)
   const now = () => clock.monotonic()
-  const over = (exchange: Exchange) => requests.answered(answeredOf(exchange, now()))
+  const access = createAccessLog({ mode: config.log.access, log, addressOf: forwarded.addressOf })
+  const over = (exchange: Exchange) => {
+    const answered = answeredOf(exchange, now())
+    requests.answered(answered)
+    access?.over(exchange, answered)
+  }
   return {
     respond,
     requests,
     forwarded,
     clientOf: (request) => clientOf(forwarded.addressOf(request)),
-    watch: (request, response) => watchExchange(request, response, now, over),
+    access,
+    watch(request, response) {
+      const exchange = watchExchange(request, response, now, over)
+      if (access) exchange.client ??= forwarded.addressOf(request)
+      return exchange
+    },
   }
 }
 

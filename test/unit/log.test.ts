@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { Writable } from 'node:stream'
 import { describe, it } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
-import { createLog, createLogSink, survive } from '../../src/core/log.ts'
+import { createLog, createLogSink, formatFor, survive } from '../../src/core/log.ts'
 
 type Reader = { readonly stream: Writable; readonly lines: string[]; state: 'reads' | 'gone' | 'stands still' }
 
@@ -77,5 +77,24 @@ describe('the log', () => {
     const { stream } = createReader()
     for (let count = 0; count < 30; count++) survive(stream)
     assert.equal(stream.listenerCount('error'), 1)
+  })
+})
+
+describe('a line for people', () => {
+  it('has the facts in words, and nothing that a terminal obeys', () => {
+    const reader = createReader()
+    const log = createLog('info', createLogSink(reader.stream), 'text')
+    log('warn', 'a.b', { path: '/ipfs/x', why: 'two words', bad: '\u001b[2J\u009b\u202e\n', none: undefined, ms: 1.5 })
+    assert.equal(reader.lines.length, 1)
+    assert.match(
+      reader.lines[0] ?? '',
+      /^\d{4}-\S+Z WARN {2}a\.b path=\/ipfs\/x why="two words" bad="\\u001b\[2J\\u009b\\u202e\\n" ms=1\.5$/,
+    )
+  })
+
+  it('is what a terminal gets, and JSON what everything else gets', () => {
+    assert.equal(formatFor('auto', { isTTY: true }), 'text')
+    assert.equal(formatFor('auto', {}), 'json')
+    assert.equal(formatFor('json', { isTTY: true }), 'json')
   })
 })

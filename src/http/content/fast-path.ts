@@ -4,6 +4,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { HotCounts } from '../../observe/requests.ts'
 import { plainRequest } from '../lanes/plain-request.ts'
 import type { Limits } from '../limits.ts'
+import type { AccessLog } from '../wire/access-log.ts'
 import type { RequestIds } from '../wire/request-id.ts'
 import { cutWhenStalled } from '../wire/write.ts'
 import { matches } from './conditional.ts'
@@ -34,6 +35,7 @@ export function createFastPath({
   requestIds,
   keyOf,
   counts,
+  access,
 }: {
   readonly hot: ResponseCache
   readonly limits: Limits | undefined
@@ -41,8 +43,18 @@ export function createFastPath({
   readonly requestIds: RequestIds
   readonly keyOf: (request: IncomingMessage) => string | undefined
   readonly counts: HotCounts
+  readonly access?: Pick<AccessLog, 'hot' | 'hotEvery'> | undefined
 }): FastPath {
   const representation = createAccepts()
+  const hotEvery = access?.hotEvery ?? 0
+  let unnoted = 0
+
+  function note(request: IncomingMessage, requestId: string, status: number, bytes: number): void {
+    if (++unnoted < hotEvery) return
+    unnoted = 0
+    access?.hot(request, requestId, status, bytes)
+  }
+
   return {
     take(request, response) {
       const { method } = request
@@ -52,13 +64,15 @@ export function createFastPath({
       if (!answer) return false
       const plain = plainRequest(request.rawHeaders, representation)
       if (!plain || limits?.refuses(request)) return false
+      const requestId = requestIds.next(request)
       // Used at once: the next request reuses this list.
-      const headers = answer.headersFor(requestIds.next(request))
+      const headers = answer.headersFor(requestId)
       if (plain.ifNoneMatch !== undefined && matches(plain.ifNoneMatch, answer.etag)) {
         response.writeHead(304, notModified(headers))
         response.end()
         if (method === 'GET') counts.getUnchanged++
         else counts.headUnchanged++
+        if (hotEvery > 0) note(request, requestId, 304, 0)
         return true
       }
       response.writeHead(200, headers)
@@ -71,6 +85,7 @@ export function createFastPath({
         response.end()
       }
       if (!cutWhenStalled(response, stalledMs)) limits?.holdUnread(response)
+      if (hotEvery > 0) note(request, requestId, 200, method === 'GET' ? answer.body.byteLength : 0)
       return true
     },
   }

@@ -11,6 +11,10 @@ export type RouteName = 'ipfs' | 'ipns' | 'add' | 'rpc' | 'openapi' | 'proxy' | 
 export type Exchange = {
   readonly request: IncomingMessage
   readonly response: ServerResponse
+  /** As it was sent: routers write over that of the request. */
+  readonly url: string
+  /** The client's address; a socket that is gone does not know it. */
+  client: string | undefined
   readonly now: () => number
   readonly over: (exchange: Exchange) => void
   readonly began: number
@@ -40,6 +44,8 @@ export function watchExchange(
   const exchange: Exchange = {
     request,
     response,
+    url: request.url ?? '',
+    client: undefined,
     now,
     over,
     began: now(),

@@ -1,0 +1,68 @@
+// The access log: one event for each request that is over. No query, no header but the agent's name: what may be secret is not
+// there. It writes to the log, which keeps a bounded number of lines for a slow reader and never waits for it.
+import type { IncomingMessage } from 'node:http'
+import type { AccessMode, Log } from '../../core/log.ts'
+import type { Answered } from '../../observe/requests.ts'
+import type { Exchange } from './exchange.ts'
+import { requestIdOf } from './request-id.ts'
+
+export interface AccessLog {
+  over(exchange: Exchange, answered: Answered): void
+  /** Notes one of so many hot answers; 0: none. */
+  readonly hotEvery: number
+  hot(request: IncomingMessage, requestId: string, status: number, bytes: number): void
+}
+
+const sample = 100
+const longest = { path: 1024, host: 255, agent: 200 } as const
+
+export function createAccessLog(options: {
+  readonly mode: AccessMode
+  readonly log: Log
+  readonly addressOf: (request: IncomingMessage) => string
+}): AccessLog | undefined {
+  const { mode, log, addressOf } = options
+  if (mode === 'off') return undefined
+  let others = 0
+
+  function isWanted({ status, isWhole }: Answered): boolean {
+    if (mode === 'all' || status >= 400 || !isWhole) return true
+    return mode === 'sampled' && others++ % sample === 0
+  }
+
+  return {
+    hotEvery: mode === 'all' ? 1 : mode === 'sampled' ? sample : 0,
+    hot(request, requestId, status, bytes) {
+      const { method = '', url = '' } = request
+      const client = addressOf(request)
+      log('info', 'http.request', {
+        ...{ request: requestId, client, method, ...placeOf(request, url) },
+        ...{ route: 'ipfs', status, source: 'hot', bytes },
+      })
+    },
+    over({ request, response, url, client, failure, account }, answered) {
+      if (!isWanted(answered)) return
+      const { method, route, status, source, seconds, firstByteSeconds, bytesIn, bytesOut, isWhole } = answered
+      const isOurs = status >= 500
+      log(isOurs ? 'warn' : 'info', 'http.request', {
+        ...{ request: requestIdOf(response), client, method, ...placeOf(request, url), route, status, source },
+        ms: inMs(seconds),
+        ...(firstByteSeconds !== undefined && { firstByteMs: inMs(firstByteSeconds) }),
+        bytes: bytesOut,
+        ...(bytesIn > 0 && { bytesIn }),
+        ...(!isWhole && { cut: true }),
+        ...(failure && { kind: failure.kind, why: failure.message }),
+        ...(failure && account && account.attempts.length > 0 && { attempts: account.attempts }),
+      })
+    },
+  }
+}
+
+/** Without the query, and without what a whole URL may say before its path. */
+const placeOf = ({ headers }: IncomingMessage, url: string) => ({
+  host: headers.host?.slice(0, longest.host),
+  path: (url.split('?', 1)[0] ?? '').replace(/^https?:\/\/[^/]*/i, '').slice(0, longest.path),
+  agent: headers['user-agent']?.slice(0, longest.agent),
+})
+
+const inMs = (seconds: number): number => Math.round(seconds * 10_000) / 10

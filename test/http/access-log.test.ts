@@ -1,0 +1,109 @@
+// The access log: which requests get a line, what it says, and what it never says.
+import assert from 'node:assert/strict'
+import { after, before, describe, test } from 'node:test'
+import { setImmediate } from 'node:timers/promises'
+import { type Fixtures, fixtures } from '../support/fixtures.ts'
+import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
+import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+
+let all: Fixtures
+let upstream: ProgrammableUpstream
+before(async () => {
+  all = await fixtures()
+  upstream = await startUpstream({ blocks: all.blocks })
+})
+after(() => upstream.close())
+
+const linesOf = ({ log }: TestGateway) => log.filter(({ event }) => event === 'http.request')
+
+/** A line comes after its answer. */
+async function lines(at: TestGateway, count: number): Promise<ReturnType<typeof linesOf>> {
+  for (let tries = 0; linesOf(at).length < count; tries++) {
+    assert.ok(tries < 100_000, `${linesOf(at).length} lines of ${count}`)
+    await setImmediate()
+  }
+  return linesOf(at)
+}
+
+async function start(access: string): Promise<TestGateway> {
+  return startGateway({ upstreams: [{ name: 'one', url: upstream.url }], config: { log: { access } } })
+}
+
+describe('the access log', () => {
+  test('all: each request has a line with its id, client, path, status, source and bytes, and without its query', async () => {
+    const at = await start('all')
+    try {
+      const path = `/ipfs/${all.files.hello.cid}`
+      const first = await fetchAll(`${at.url}${path}?token=secret`, {
+        authorization: 'Bearer secret',
+        cookie: 'a=secret',
+      })
+      const [miss] = await lines(at, 1)
+      const size = all.files.hello.bytes.byteLength
+      const { ms, firstByteMs, ...facts } = miss?.facts ?? {}
+      assert.ok(Number(ms) >= Number(firstByteMs))
+      assert.deepEqual(facts, {
+        request: first.headers['x-request-id'],
+        client: '127.0.0.1',
+        method: 'GET',
+        host: new URL(at.url).host,
+        path,
+        agent: undefined,
+        route: 'ipfs',
+        status: 200,
+        source: 'upstream',
+        bytes: size,
+      })
+      await fetchAll(at.url + path)
+      await lines(at, 2)
+      const hot = await fetchAll(at.url + path)
+      const found = (await lines(at, 3))[2]?.facts ?? {}
+      assert.deepEqual(
+        [found['request'], found['source'], found['bytes'], found['path']],
+        [hot.headers['x-request-id'], 'hot', size, path],
+      )
+      assert.doesNotMatch(JSON.stringify(at.log), /secret/)
+    } finally {
+      await at.close()
+    }
+  })
+
+  test('errors: a 404 says why and who was asked, and a good answer says nothing', async () => {
+    const at = await start('errors')
+    try {
+      await fetchAll(`${at.url}/ipfs/${all.files.hello.cid}`)
+      await fetchAll(`${at.url}/ipfs/bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e`)
+      const [line, ...more] = await lines(at, 1)
+      assert.deepEqual(more, [])
+      assert.equal(line?.facts['status'], 404)
+      assert.equal(line.facts['kind'], 'not-found')
+      assert.match(JSON.stringify(line.facts['attempts']), /"upstream":"one","outcome":"not-found"/)
+    } finally {
+      await at.close()
+    }
+  })
+
+  test('sampled: one of 100 hot answers has a line', async () => {
+    const at = await start('sampled')
+    try {
+      const path = `/ipfs/${all.files.hello.cid}`
+      await fetchAll(at.url + path) // the first of the others
+      for (let count = 0; count < 200; count++) await fetchAll(at.url + path)
+      const sources = (await lines(at, 3)).map(({ facts }) => facts['source'])
+      assert.deepEqual(sources, ['upstream', 'hot', 'hot'])
+    } finally {
+      await at.close()
+    }
+  })
+
+  test('off, as it is unless it is said otherwise: no request has a line', async () => {
+    const at = await start('off')
+    try {
+      await fetchAll(`${at.url}/ipfs/nonsense`)
+      await setImmediate()
+      assert.deepEqual(linesOf(at), [])
+    } finally {
+      await at.close()
+    }
+  })
+})
