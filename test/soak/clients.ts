@@ -56,8 +56,8 @@ export function createClients(options: {
     return new Promise((resolve) => {
       const sent = request(options.url() + path, { method, headers, agent, timeout: 60_000 })
       const none = { status: 0, headers: {}, sha256: '', bytes: 0, isWhole: false, problem: '' }
-      sent.on('timeout', () => sent.destroy())
-      sent.on('error', () => resolve(none))
+      sent.on('timeout', () => sent.destroy(new Error('nothing came for a minute')))
+      sent.on('error', (error) => resolve({ ...none, problem: String(error) }))
       sent.on('response', (response) => {
         const hash = createHash('sha256')
         let bytes = 0
