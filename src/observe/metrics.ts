@@ -6,7 +6,12 @@ export type Labels = Readonly<Record<string, string>>
 export type Sample = { readonly labels?: Labels; readonly value: number }
 export type HistogramSample = { readonly labels?: Labels; readonly histogram: Histogram }
 
-type About = { readonly name: string; readonly help: string }
+type About = {
+  readonly name: string
+  readonly help: string
+  /** The names of its labels, for the page that lists all metrics. */
+  readonly labels?: readonly string[]
+}
 
 /** One family of series, and how it is read. */
 export type Reading =

@@ -35,7 +35,13 @@ export function watchProcess(): ProcessWatch {
     readings: [
       ...ofProcess(startedAt),
       ...ofHeap,
-      { name: 'nodejs_gc_duration_seconds', kind: 'histogram', help: 'Garbage collections, by kind.', read: gc.read },
+      {
+        name: 'nodejs_gc_duration_seconds',
+        labels: ['kind'],
+        kind: 'histogram',
+        help: 'Garbage collections, by kind.',
+        read: gc.read,
+      },
       ...ofLoop(lag),
     ],
     close() {
@@ -109,6 +115,7 @@ const ofHeap: readonly Reading[] = [
   },
   {
     name: 'nodejs_heap_space_size_used_bytes',
+    labels: ['space'],
     kind: 'gauge',
     help: 'What is used of each space of the heap.',
     read: () =>
@@ -119,6 +126,7 @@ const ofHeap: readonly Reading[] = [
   },
   {
     name: 'nodejs_active_resources',
+    labels: ['type'],
     kind: 'gauge',
     help: 'What keeps the event loop going, by type: sockets, timers, requests to the disk.',
     read: () => {
@@ -129,6 +137,7 @@ const ofHeap: readonly Reading[] = [
   },
   {
     name: 'nodejs_version_info',
+    labels: ['version'],
     kind: 'gauge',
     help: 'The version of Node.',
     read: () => [{ labels: { version: process.version }, value: 1 }],

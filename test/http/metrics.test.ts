@@ -1,6 +1,7 @@
 // /metrics: that each request is counted once where an operator looks for it, and that names, types and units are those that
 // Prometheus and its tools expect.
 import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
 import { after, before, describe, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import { multipart, post } from '../support/adding.ts'
@@ -170,6 +171,21 @@ describe('the page follows the conventions of Prometheus', () => {
       assert.ok(Number.isFinite(Number(value)), line)
       for (const [, label] of labels.matchAll(/(\w+)="/g)) assert.match(label ?? '', /^[a-z]+(_[a-z]+)*$/, line)
     }
+  })
+
+  test('docs/observe.md names the labels that the series have', () => {
+    const page = readFileSync(new URL('../../docs/observe.md', import.meta.url), 'utf8')
+    const rows = page.matchAll(/^\| `(\w+)` \| (?:counter|gauge|histogram) \| (.*?) \|/gm)
+    const told = new Map([...rows].map(([, name, labels = '']) => [name, labels.replaceAll('`', '')]))
+    assert.deepEqual(
+      [...told.keys()],
+      families.map(({ name }) => name),
+    )
+    for (const { name, series } of families)
+      for (const line of series) {
+        const labels = [...line.matchAll(/(\w+)="/g)].map(([, label]) => label).filter((label) => label !== 'le')
+        assert.equal(labels.join(', '), told.get(name), line)
+      }
   })
 
   test('buckets rise to +Inf, which is the count', () => {

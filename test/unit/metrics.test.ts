@@ -1,5 +1,7 @@
 import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
 import { test } from 'node:test'
+import { observe } from '../../scripts/observe.ts'
 import { createHistograms } from '../../src/observe/histogram.ts'
 import { createMetrics } from '../../src/observe/metrics.ts'
 
@@ -92,4 +94,8 @@ test('a histogram counts each observation once, at or below its bound, and goes 
       '',
     ].join('\n'),
   )
+})
+
+test('the page of all metrics and log events is up to date (npm run schema)', () => {
+  assert.equal(readFileSync(new URL('../../docs/observe.md', import.meta.url), 'utf8'), observe())
 })

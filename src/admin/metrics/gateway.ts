@@ -17,12 +17,14 @@ export type ReloadCounts = { taken: number; refused: number; lastTakenAt: number
 export const gatewayMetrics = ({ version, reloads, denylists, log }: GatewayParts): readonly Reading[] => [
   {
     name: 'cidgate_build_info',
+    labels: ['version'],
     kind: 'gauge',
     help: 'The version of cidgate; always 1.',
     read: () => [{ labels: { version }, value: 1 }],
   },
   {
     name: 'cidgate_config_reloads_total',
+    labels: ['outcome'],
     kind: 'counter',
     help: 'Reloads of the configuration, by outcome: taken, or refused (the log says why).',
     read: () => [
@@ -45,6 +47,7 @@ export const gatewayMetrics = ({ version, reloads, denylists, log }: GatewayPart
   { name: 'cidgate_denylist_rules', kind: 'gauge', help: 'Rules of all denylists.', read: () => denylists.rules },
   {
     name: 'cidgate_denylist_last_success_timestamp_seconds',
+    labels: ['list'],
     kind: 'gauge',
     help: 'When a denylist was last read or found unchanged, since the epoch; 0: a copy of an earlier process is in force.',
     read: () => denylists.lists().map(({ where, checkedAt }) => ({ labels: { list: where }, value: checkedAt / 1000 })),

@@ -11,6 +11,7 @@ export type HttpParts = {
 export const httpMetrics = ({ requests, limits, hot }: HttpParts): readonly Reading[] => [
   {
     name: 'cidgate_http_requests_total',
+    labels: ['route', 'method', 'status', 'source'],
     kind: 'counter',
     help: 'Requests by the route that answered, method, status (499: the client left before) and source of the bytes: hot, a tier, upstream or none.',
     read: requests.requests,
@@ -23,36 +24,42 @@ export const httpMetrics = ({ requests, limits, hot }: HttpParts): readonly Read
   },
   {
     name: 'cidgate_http_answers_cut_total',
+    labels: ['route'],
     kind: 'counter',
     help: 'Requests whose client did not get the whole answer: it left, stood still, or the bytes could not be had.',
     read: requests.cut,
   },
   {
     name: 'cidgate_http_time_to_first_byte_seconds',
+    labels: ['route', 'source'],
     kind: 'histogram',
     help: 'From the request to the status of its answer. Without hot answers, which are written at once.',
     read: requests.firstByte,
   },
   {
     name: 'cidgate_http_request_duration_seconds',
+    labels: ['route', 'source'],
     kind: 'histogram',
     help: 'From the request to the end of its answer, at the pace of the client. Without hot answers.',
     read: requests.duration,
   },
   {
     name: 'cidgate_http_request_body_bytes_total',
+    labels: ['route'],
     kind: 'counter',
     help: 'Bytes of request bodies that arrived.',
     read: requests.bytesIn,
   },
   {
     name: 'cidgate_http_response_body_bytes_total',
+    labels: ['route', 'source'],
     kind: 'counter',
     help: 'Bytes of response bodies that were written, without headers.',
     read: requests.bytesOut,
   },
   {
     name: 'cidgate_failures_total',
+    labels: ['kind'],
     kind: 'counter',
     help: 'Requests that failed, those of programs included, by kind of failure.',
     read: requests.failures,
@@ -71,6 +78,7 @@ export const httpMetrics = ({ requests, limits, hot }: HttpParts): readonly Read
   },
   {
     name: 'cidgate_program_reads_total',
+    labels: ['source'],
     kind: 'counter',
     help: 'What a program read with get(), by source.',
     read: requests.programReads,

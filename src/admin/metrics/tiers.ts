@@ -26,6 +26,7 @@ export function tierMetrics({ stack, guards, usage, corrupt }: TierParts): reado
   return [
     {
       name: 'cidgate_tier_lookups_total',
+      labels: ['tier', 'result'],
       kind: 'counter',
       help: 'Looks into a tier, by result: hit, miss, or outage (it could not be asked, or not in time).',
       read: () =>
@@ -38,6 +39,7 @@ export function tierMetrics({ stack, guards, usage, corrupt }: TierParts): reado
     },
     {
       name: 'cidgate_tier_fills_total',
+      labels: ['tier', 'outcome'],
       kind: 'counter',
       help: 'Blocks for a slow tier, by outcome: written, dropped (no room to wait) or failed.',
       read: () =>
@@ -50,54 +52,63 @@ export function tierMetrics({ stack, guards, usage, corrupt }: TierParts): reado
     },
     {
       name: 'cidgate_tier_fill_queue',
+      labels: ['tier'],
       kind: 'gauge',
       help: 'Blocks that wait to be written to a slow tier.',
       read: () => stack.stats().map(({ tier, queued }) => ({ labels: { tier }, value: queued })),
     },
     {
       name: 'cidgate_tier_fill_queue_bytes',
+      labels: ['tier'],
       kind: 'gauge',
       help: 'Their bytes; cache.fillBytes is the most.',
       read: () => stack.stats().map(({ tier, queuedBytes }) => ({ labels: { tier }, value: queuedBytes })),
     },
     {
       name: 'cidgate_tier_corrupt_blocks_total',
+      labels: ['tier'],
       kind: 'counter',
       help: 'Blocks in a tier that did not match their CID.',
       read: () => [...corrupt].map(([tier, value]) => ({ labels: { tier }, value })),
     },
     {
       name: 'cidgate_tier_bytes',
+      labels: ['tier'],
       kind: 'gauge',
       help: 'What lies in a tier of this machine. Of a disk: what this process wrote, and what it has read of the folder, which is all of it after some writes.',
       read: used('bytes'),
     },
     {
       name: 'cidgate_tier_limit_bytes',
+      labels: ['tier'],
       kind: 'gauge',
       help: 'The most that may lie in it (maxBytes).',
       read: used('limitBytes'),
     },
     {
       name: 'cidgate_tier_blocks',
+      labels: ['tier'],
       kind: 'gauge',
       help: 'Blocks in a tier, where it counts them.',
       read: used('blocks'),
     },
     {
       name: 'cidgate_tier_passed_over',
+      labels: ['tier'],
       kind: 'gauge',
       help: '1 while a tier is passed over because its last calls failed.',
       read: () => guards.map(({ name, isDown }) => ({ labels: { tier: name }, value: isDown ? 1 : 0 })),
     },
     {
       name: 'cidgate_tier_read_duration_seconds',
+      labels: ['tier'],
       kind: 'histogram',
       help: 'How long the answers of a slow tier to reads took.',
       read: took('reads'),
     },
     {
       name: 'cidgate_tier_write_duration_seconds',
+      labels: ['tier'],
       kind: 'histogram',
       help: 'How long the answers of a slow tier to writes took.',
       read: took('writes'),

@@ -18,6 +18,7 @@ export function uploadMetrics({ uploads, open, checks, disk, clock }: UploadPart
   return [
     {
       name: 'cidgate_uploads_total',
+      labels: ['outcome'],
       kind: 'counter',
       help: 'Uploads by outcome: accepted, or the kind of the failure. One with a wrong token or a wrong form is in cidgate_http_requests_total alone.',
       read: uploads.outcomes,
@@ -36,18 +37,21 @@ export function uploadMetrics({ uploads, open, checks, disk, clock }: UploadPart
     },
     {
       name: 'cidgate_provider_requests_total',
+      labels: ['provider', 'outcome'],
       kind: 'counter',
       help: 'Requests to keep an upload, by provider and outcome: held, or the class of the failure.',
       read: uploads.attempts,
     },
     {
       name: 'cidgate_provider_request_duration_seconds',
+      labels: ['provider'],
       kind: 'histogram',
       help: 'How long a provider took to answer them.',
       read: () => uploads.took.read(),
     },
     {
       name: 'cidgate_provider_up',
+      labels: ['provider'],
       kind: 'gauge',
       help: 'Whether the last check of a provider went well: 1, or 0.',
       read: () =>
@@ -70,6 +74,7 @@ export function uploadMetrics({ uploads, open, checks, disk, clock }: UploadPart
     },
     {
       name: 'cidgate_journal_waiting_uploads',
+      labels: ['provider'],
       kind: 'gauge',
       help: 'Uploads that a provider is still to get.',
       read: () => {

@@ -33,12 +33,14 @@ export function upstreamMetrics({ pool, retrieval, names }: UpstreamParts): read
   return [
     {
       name: 'cidgate_upstream_requests_total',
+      labels: ['upstream'],
       kind: 'counter',
       help: 'Questions that an upstream was asked.',
       read: () => byUpstream(({ health }) => health.counts['asked'] ?? 0),
     },
     {
       name: 'cidgate_upstream_outcomes_total',
+      labels: ['upstream', 'outcome'],
       kind: 'counter',
       help: 'What became of them: won, lost (another was faster), not_found, throttled, failed or false_bytes.',
       read: () =>
@@ -50,24 +52,28 @@ export function upstreamMetrics({ pool, retrieval, names }: UpstreamParts): read
     },
     {
       name: 'cidgate_upstream_received_bytes_total',
+      labels: ['upstream'],
       kind: 'counter',
       help: 'Bytes that an upstream brought and that proved right.',
       read: () => byUpstream(({ health }) => health.measured.bytes),
     },
     {
       name: 'cidgate_upstream_time_to_first_byte_seconds',
+      labels: ['upstream'],
       kind: 'histogram',
       help: 'From a question to the first proved bytes.',
       read: histograms('firstByte'),
     },
     {
       name: 'cidgate_upstream_request_duration_seconds',
+      labels: ['upstream'],
       kind: 'histogram',
       help: 'From a question to its end, however it ended.',
       read: histograms('duration'),
     },
     {
       name: 'cidgate_upstream_state',
+      labels: ['upstream', 'state'],
       kind: 'gauge',
       help: 'A state set: 1 for the state that an upstream is in, 0 for the others (docs/upstream-health.md).',
       read: () =>
@@ -77,6 +83,7 @@ export function upstreamMetrics({ pool, retrieval, names }: UpstreamParts): read
     },
     {
       name: 'cidgate_retrieval_flights',
+      labels: ['kind'],
       kind: 'gauge',
       help: 'Fetches from upstreams in progress, by kind: block or dag (a whole answer).',
       read: () => {
@@ -101,6 +108,7 @@ export function upstreamMetrics({ pool, retrieval, names }: UpstreamParts): read
     },
     {
       name: 'cidgate_names_known',
+      labels: ['kind'],
       kind: 'gauge',
       help: 'Names that are known, by kind: records (IPNS) or links (DNSLink).',
       read: () => {

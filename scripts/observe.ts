@@ -1,0 +1,119 @@
+// The page with every metric and every event of the log, docs/observe.md, made from the sources: `npm run schema` writes it, and
+// a test fails when the two differ.
+import { readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { type MetricParts, readingsOf } from '../src/admin/readings.ts'
+import type { Reading } from '../src/observe/metrics.ts'
+import { watchProcess } from '../src/observe/process.ts'
+
+const opening = `# Metrics and log events
+
+Made from the sources (\`npm run schema\`): what is here is there, and nothing else is.
+
+## Where to look
+
+| question | answer |
+|---|---|
+| why was this 404 at that time | \`log.access: errors\`, and the line \`http.request\` with the \`X-Request-Id\` of the answer: \`why\`, and \`attempts\` with each upstream that was asked |
+| how much of the traffic is a hit | \`cidgate_http_requests_total\` by \`source\`: \`hot\`, a tier, or \`upstream\` |
+| which upstream is slow | \`cidgate_upstream_time_to_first_byte_seconds\` |
+| which upstream lies | \`cidgate_upstream_outcomes_total{outcome="false_bytes"}\`, and \`upstream.quarantined\` in the log |
+| how full is each tier | \`cidgate_tier_bytes\` against \`cidgate_tier_limit_bytes\`; the disk: \`cidgate_data_free_bytes\` |
+| what is not yet at a provider | \`cidgate_journal_waiting_uploads\`, \`cidgate_journal_oldest_seconds\`; each upload by name: \`/uploads\` on the admin address |
+| was the reload taken | \`cidgate_config_last_reload_successful\`, and \`config.refused\` in the log |
+
+## Metrics
+
+\`GET /metrics\` on the admin address, in the text format of Prometheus. Counters do not go back at a reload. Labels have values of the configuration and of
+fixed lists only: no client can make a series. A hot answer is in the counts and not in the histograms: it is written in the moment in which it is asked for.
+`
+
+const ofLog = `## Log events
+
+One line each on standard error: \`time\`, \`level\`, \`event\`, and the facts of that event. JSON, or on a terminal words (\`log.format\`). \`log.level\` is the least that
+is written. Up to 1 MiB of lines waits for a reader that stands still; what is lost then is counted (\`cidgate_log_lines_lost_total\`, \`log.lost\`). A proxy in front
+(\`trustedProxies\`) may name the request with \`X-Request-Id\`: up to 128 letters, digits and \`. : + / = - _\`.
+
+\`http.request\` (\`log.access\`) has \`request\` (its id), \`client\`, \`method\`, \`host\`, \`path\` without its query, \`agent\`, \`route\`, \`status\`, \`source\`, \`ms\`, \`firstByteMs\`, \`bytes\`,
+\`bytesIn\`, \`cut\` where the client did not get the whole answer, and of a failure its \`kind\`, \`why\` and \`attempts\`. It is \`warn\` from 500 on. A path of \`proxy\` is logged as it
+is: a service that takes secrets in its path should not be behind it.
+`
+
+export function observe(): string {
+  const watch = watchProcess()
+  watch.close()
+  // Only their names are asked for: nothing is read.
+  const nothing = { requests: {}, limits: {}, hot: {}, pool: {}, uploads: {} }
+  const parts = {
+    http: nothing,
+    upstreams: nothing,
+    tiers: nothing,
+    uploads: nothing,
+    gateway: nothing,
+    process: watch,
+  }
+  const readings = readingsOf(parts as unknown as MetricParts)
+  return `${[opening, metricTable(readings), ofLog, eventTable()].join('\n')}`
+}
+
+function metricTable(readings: readonly Reading[]): string {
+  const rows = readings.map(
+    ({ name, kind, help, labels = [] }) =>
+      `| \`${name}\` | ${kind} | ${labels.map((label) => `\`${label}\``).join(', ')} | ${help} |`,
+  )
+  return `| metric | type | labels | |\n|---|---|---|---|\n${rows.join('\n')}\n`
+}
+
+type Event = { readonly name: string; readonly levels: Set<string>; readonly facts: Set<string> }
+
+/** Every word with a dot in a call that writes to the log, with the level and the facts of that call. */
+function eventTable(): string {
+  const events = new Map<string, Event>()
+  const root = join(import.meta.dirname, '..')
+  for (const area of ['src', 'backends'])
+    for (const file of readdirSync(join(root, area), { recursive: true, encoding: 'utf8' }).sort())
+      if (file.endsWith('.ts')) note(events, readFileSync(join(root, area, file), 'utf8'))
+  const rows = [...events.values()]
+    .sort((one, other) => (one.name < other.name ? -1 : 1))
+    .map(
+      ({ name, levels, facts }) =>
+        `| \`${name}\` | ${[...levels].join(', ')} | ${[...facts].map((fact) => `\`${fact}\``).join(', ')} |`,
+    )
+  return `| event | level | facts |\n|---|---|---|\n${rows.join('\n')}\n`
+}
+
+const isEvent = /'([a-z][a-z-]*\.[a-z][a-z-]*)'/g
+const isLevel = /'(debug|info|warn|error)'/g
+
+function note(events: Map<string, Event>, text: string): void {
+  for (const { index, 0: opens } of text.matchAll(/\b(?:log|latest|said|crash|lines\[format\])\(/g)) {
+    const call = callAt(text, index + opens.length)
+    const [head = '', ...rest] = call.split(', {')
+    const levels = [...head.matchAll(isLevel)].map(([, level = '']) => level)
+    // `said` and `crash` write what they are given, as errors.
+    const shown = levels.length > 0 ? levels : ['error']
+    const facts = [...rest.join(', {').matchAll(/(?:^|[{,]|\.\.\.\()\s*(\w+)(?=\s*[:,}]|$)/g)].map(
+      ([, fact = '']) => fact,
+    )
+    for (const [, name = ''] of head.matchAll(isEvent)) {
+      const event = events.get(name) ?? { name, levels: new Set(), facts: new Set() }
+      for (const level of shown) event.levels.add(level)
+      for (const fact of facts) event.facts.add(fact)
+      if (levels.length === 0) event.facts.add('error')
+      events.set(name, event)
+    }
+  }
+}
+
+/** The arguments of a call, up to its own parenthesis. */
+function callAt(text: string, from: number): string {
+  let depth = 1
+  let at = from
+  for (; at < text.length && depth > 0; at++) {
+    if (text[at] === '(') depth++
+    if (text[at] === ')') depth--
+  }
+  return text.slice(from, at - 1)
+}
+
+if (process.argv[1] === import.meta.filename) process.stdout.write(observe())
