@@ -8,6 +8,7 @@ import { CID } from 'multiformats/cid'
 import { sha256 } from 'multiformats/hashes/sha2'
 import { profiles } from '../../backends/pinning/contract.ts'
 import { boundary, idle, multipart, type Part, post, raw } from '../support/adding.ts'
+import { directoryRows, partsOf } from '../support/directory-shapes.ts'
 import { type KuboDoor, startKuboDoor } from '../support/kubo-door.ts'
 import { kuboShapes } from '../support/kubo-shapes.ts'
 import { made } from '../support/made.ts'
@@ -54,9 +55,10 @@ describe("kubo's door", () => {
 
   const refused = [
     ...[
-      'wrap-with-directory=true',
-      'wrap-with-directory',
-      'w=true',
+      'wrap-with-directory=maybe',
+      'w=maybe',
+      'max-directory-links=10',
+      'max-hamt-fanout=1024',
       'trickle=1',
       't=TRUE',
       'inline=true',
@@ -89,6 +91,40 @@ describe("kubo's door", () => {
       assert.ok(lines[0]?.['Message']?.includes(name ?? (query.split('=')[0] as string)), lines[0]?.['Message'])
     })
   }
+
+  it('adds a directory, in one around it or as the one that is sent, and says each directory below', async () => {
+    const rows = directoryRows.filter((row) => row.files().length < 100 && row.what !== 'sixty-four levels')
+    for (const { what, files, cids } of rows) {
+      const parts = [...partsOf(files())].map((part) => ({
+        ...part,
+        fileName: encodeURIComponent(part.fileName ?? ''),
+      }))
+      const wrapped = await add('?w=true', parts)
+      assert.equal(wrapped.status, 200, JSON.stringify(wrapped.lines))
+      assert.deepEqual([wrapped.lines.at(-1)?.['Name'], wrapped.lines.at(-1)?.['Hash']], ['', cids[profiles[0]]], what)
+      const below = parts.map((part) => ({ ...part, name: 'any', fileName: `dir%2F${part.fileName}` }))
+      const bare = await add('?recursive=true&only-hash=true', below)
+      assert.deepEqual([bare.lines.at(-1)?.['Name'], bare.lines.at(-1)?.['Hash']], ['dir', cids[profiles[0]]], what)
+      assert.equal(bare.lines.at(-1)?.['Size'], wrapped.lines.at(-1)?.['Size'])
+    }
+  })
+
+  it('refuses several directories without one around them, and paths that lead out', async () => {
+    const several = [
+      { fileName: 'a%2Fb', body: 'x' },
+      { fileName: 'c%2Fd', body: 'x' },
+    ]
+    for (const [query, parts] of [
+      ['?r=true', several],
+      ['?w=true', [{ fileName: 'a%2F..%2F..%2Fb', body: 'x' }]],
+      ['?w=true', [{ fileName: 'a', type: 'application/symlink', body: 'b' }]],
+      ['?w=true', [{ body: 'x' }]],
+    ] as const) {
+      const { status, lines } = await add(query, parts)
+      assert.equal(status, 400)
+      assert.equal(lines[0]?.['Type'], 'error')
+    }
+  })
 
   // Whatever the operator's own profile is: what is said of the shape, and what is not, is as Kubo has it.
   for (const profile of profiles)

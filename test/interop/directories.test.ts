@@ -20,7 +20,7 @@ for (const profile of profiles) {
         { name: 'local', use: 'embedded' },
         { name: 'kubo', use: 'kubo', url: node.rpc },
       ]
-      at = await startGateway({ config: { upload: { profile }, pinning: { confirm: 'all', providers } } })
+      at = await startGateway({ config: { upload: { profile, rpc: true }, pinning: { confirm: 'all', providers } } })
     })
     after(async () => {
       await at?.close()
@@ -52,6 +52,31 @@ for (const profile of profiles) {
         assert.match(node.ipfs(['pin', 'ls', '--type=recursive', cids[profile]]), /recursive/)
       })
     }
+
+    test("`add -r` says the same as Kubo's, each directory with its size, with one around it and without", async () => {
+      for (const { what, files } of directoryRows.filter(
+        (row) => row.what !== 'sixty-four levels' && row.files().length < 1100,
+      )) {
+        const parts = [...partsOf(files())].map((part) => ({ ...part, fileName: escaped(part.fileName ?? '') }))
+        const below = parts.map((part) => ({ ...part, fileName: `dir%2F${part.fileName}` }))
+        for (const [query, sent] of [
+          ['wrap-with-directory=true', parts],
+          // What is not said is there as it is set, and here as in a Kubo without settings.
+          ...(profile === 'unixfs-v0-2015'
+            ? ([['wrap-with-directory=true&cid-version=1&raw-leaves=false', parts]] as const)
+            : []),
+          ['recursive=true', below],
+        ] as const) {
+          const say = async (rpc: string) => {
+            const url = `${rpc}/api/v0/add?only-hash=true&progress=false&${query}`
+            const { status, body } = await post(url, multipart(sent))
+            assert.equal(status, 200, body)
+            return body.trim().split('\n').sort()
+          }
+          assert.deepEqual(await say(at.url), await say(node.rpc), `${what}: ${query}`)
+        }
+      }
+    })
 
     test('what Kubo exports as a CAR is taken as it is, and read from here', async () => {
       const alone = await startGateway({

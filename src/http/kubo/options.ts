@@ -10,6 +10,8 @@ export type AddQuery = {
   /** CIDs are answered as v1. */
   readonly isUpgraded: boolean
   readonly isSilent: boolean
+  /** All parts are files and directories of one directory: `around` them, or the `only` one among them. */
+  readonly directory: 'around' | 'only' | undefined
 }
 
 /** The profile of a Kubo with default settings: the old one. */
@@ -25,6 +27,7 @@ const mostLinks = 8192
 const aliases: Readonly<Record<string, string>> = {
   n: 'only-hash',
   w: 'wrap-with-directory',
+  r: 'recursive',
   s: 'chunker',
   t: 'trickle',
   enc: 'encoding',
@@ -32,7 +35,6 @@ const aliases: Readonly<Record<string, string>> = {
 
 /** Booleans of which only false is supported. */
 const off: Readonly<Record<string, string>> = {
-  'wrap-with-directory': 'files are added without a directory around them',
   trickle: 'files are laid out balanced',
   inline: 'small blocks are stored as any other',
   nocopy: 'files are kept here, not where they came from',
@@ -54,6 +56,8 @@ const only: Readonly<Record<string, readonly string[]>> = {
   hash: ['sha2-256'],
   encoding: ['json'],
   'cid-base': ['base32'],
+  'max-directory-links': ['0'],
+  'max-hamt-fanout': ['256'],
 }
 
 export function readAddQuery(query: URLSearchParams): AddQuery {
@@ -70,6 +74,11 @@ export function readAddQuery(query: URLSearchParams): AddQuery {
     isOnlyHashed: isOn(given, 'only-hash', false),
     isUpgraded: Boolean(given.get('cid-base')) || isOn(given, 'upgrade-cidv0-in-output', false),
     isSilent: isOn(given, 'silent', false),
+    directory: isOn(given, 'wrap-with-directory', false)
+      ? 'around'
+      : isOn(given, 'recursive', false)
+        ? 'only'
+        : undefined,
   }
 }
 

@@ -22,6 +22,12 @@ export interface Tree {
   folder(path: string): void
 }
 
+/** What stands alone in a tree; undefined where there is more. */
+export function onlyEntry({ entries }: Folder): Folder | File | undefined {
+  const [first, ...more] = entries.values()
+  return more.length === 0 ? first : undefined
+}
+
 export function createTree(): Tree {
   const root: Folder = { path: '', entries: new Map() }
   let count = 0

@@ -12,8 +12,17 @@ export type UploadKind = 'files' | 'directory' | 'cars'
 export type IncomingOptions = FileOptions & {
   readonly kind?: UploadKind
   readonly parts?: KeptParts
+  /** How a directory is made; by default as `POST /add?wrap=true` has it. */
+  readonly directory?: DirectoryRules
   /** Sees the name of a part before its first byte is read; throws a Failure to refuse it. */
   readonly look?: (part: PartName) => void
+}
+
+export type DirectoryRules = {
+  /** The path of a part, which may have any name. */
+  readonly pathOf: (part: PartName) => string
+  /** The upload is the one directory or file that was sent, and not a directory around that. */
+  readonly isBare: boolean
 }
 
 export type Incoming = {
@@ -74,17 +83,23 @@ async function receiveDirectory(
   own: IncomingOptions,
   { spoolDirectory }: Spooling,
 ): Promise<Incoming> {
-  const options: ReceiveOptions = { ...receiving, parts: 'paths', mostParts: mostEntries }
-  const spooled = await spoolDirectory(own, async (intake) => {
+  const { directory, ...file } = own
+  const pathOf = directory?.pathOf ?? (({ path }: PartName) => path as string)
+  const parts = directory ? 'every' : 'paths'
+  const options: ReceiveOptions = { ...receiving, parts, mostParts: mostEntries }
+  const spooled = await spoolDirectory({ ...file, isBare: directory?.isBare ?? false }, async (intake) => {
     const files = await receive(request, options, async (bytes, _signal, part) => {
-      const path = part.path as string
+      own.look?.(part)
+      const path = pathOf(part)
       if (!isFolder(part)) return intake.file(path, bytes)
       for await (const _ of bytes) throw malformed(`the directory ${JSON.stringify(path)} has content`)
       return void intake.folder(path)
     })
     return files.filter((file) => file !== undefined)
   })
-  return { added: [...spooled.files, spooled.added], spooled: [spooled] }
+  // The rules of another door are those of a client that wants to know each directory.
+  const folders = directory ? spooled.folders : [spooled.added]
+  return { added: [...spooled.files, ...folders], spooled: [spooled] }
 }
 
 /** As clients of Kubo say it. */

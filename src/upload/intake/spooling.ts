@@ -5,7 +5,7 @@ import { type Block, isIdentity, proves } from '../../core/block.ts'
 import { isFailure } from '../../core/failure.ts'
 import { createGate } from '../../core/gate.ts'
 import type { Log } from '../../core/log.ts'
-import { createTree, mostEntries } from '../directory/paths.ts'
+import { createTree, mostEntries, onlyEntry } from '../directory/paths.ts'
 import { putTree } from '../directory/write.ts'
 import { busy, malformed, tooLarge } from '../failures.ts'
 import type { Spool, Spools } from '../spool/spool.ts'
@@ -65,7 +65,10 @@ export type DirectoryIntake = {
   folder(path: string): void
 }
 
-export type DirectoryOptions = Pick<FileOptions, 'shape' | 'slot'>
+export type DirectoryOptions = Pick<FileOptions, 'shape' | 'slot'> & {
+  /** The upload is the one directory or file that was sent, and not a directory around that. */
+  readonly isBare?: boolean
+}
 
 export interface Spooling {
   spoolFile(source: AsyncIterable<Uint8Array>, own: FileOptions, fileName?: string): Promise<SpooledFile>
@@ -155,7 +158,10 @@ export function createSpooling(options: SpoolingOptions): Spooling {
           return { ...imported, fileName: path }
         },
       })
-      const written = await putTree(tree.root, {
+      const root = own.isBare ? onlyEntry(tree.root) : tree.root
+      if (!root) throw malformed('an upload of several files and directories needs a directory around them')
+      if (!('entries' in root)) return files[0] as Added
+      const written = await putTree(root, {
         ...shape,
         put(cid, bytes) {
           counter.add(bytes.byteLength)
