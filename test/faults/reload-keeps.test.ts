@@ -392,12 +392,16 @@ describe('a reload: uploads', () => {
   }
 
   /** It has come as far as the spool, and waits there for its end. */
+  // The first blocks are written together, when ten of 256 KiB are here.
+  const upload = { profile: 'unixfs-v0-2015' }
+  const [begunBytes, wholeBytes] = [3_000_000, 3_200_000]
+
   async function beginUpload(url: string, whole: Buffer) {
     const end = Promise.withResolvers<void>()
     const slowly = async function* () {
-      yield whole.subarray(0, 2_000_000)
+      yield whole.subarray(0, begunBytes)
       await end.promise
-      yield whole.subarray(2_000_000)
+      yield whole.subarray(begunBytes)
     }
     const underWay = post(`${url}/add`, slowly())
     while ((await spooled()).length === 0) await sleep(5)
@@ -414,10 +418,17 @@ describe('a reload: uploads', () => {
     test(`uploads under way are readable once acknowledged, when a reload changes ${what}`, async () => {
       takesOnly()
       const pinning = { providers: [remote()] }
-      const { url, get, reload } = await start({ pinning, retrieval: { upstreams: [] } })
-      const { underWay, goOn } = await beginUpload(url, body(2_500_000, 77))
+      const { url, get, reload } = await start({ pinning, upload, retrieval: { upstreams: [] } })
+      const { underWay, goOn } = await beginUpload(url, body(wholeBytes, 77))
       assert.equal(
-        await reload(withUpstream({ pinning, ...more, retrieval: { upstreams: [], ...(more['retrieval'] as Said) } })),
+        await reload(
+          withUpstream({
+            pinning,
+            ...more,
+            upload: { ...upload, ...(more['upload'] as Said) },
+            retrieval: { upstreams: [], ...(more['retrieval'] as Said) },
+          }),
+        ),
         true,
       )
       goOn()
@@ -428,16 +439,16 @@ describe('a reload: uploads', () => {
       const [path] = json['cids'] as [string]
       const answer = await get(path)
       assert.equal(answer.status, 200, answer.body.toString(undefined, 0, 300))
-      assert.ok(answer.body.equals(noise(2_500_000, 77)))
+      assert.ok(answer.body.equals(noise(wholeBytes, 77)))
     })
 
   test('uploads under way are checked against the denylist of the new configuration', async () => {
     const pinning = { providers: [local] }
-    const { url, get, reload } = await start({ pinning })
-    const { underWay, goOn } = await beginUpload(url, body(2_500_000, 78))
-    const known = await post(`${url}/add`, body(2_500_000, 78))
+    const { url, get, reload } = await start({ pinning, upload })
+    const { underWay, goOn } = await beginUpload(url, body(wholeBytes, 78))
+    const known = await post(`${url}/add`, body(wholeBytes, 78))
     const [path] = known.json['cids'] as [string]
-    assert.equal(await reload(withUpstream({ pinning, denylists: [await denylist(`${path}\n`)] })), true)
+    assert.equal(await reload(withUpstream({ pinning, upload, denylists: [await denylist(`${path}\n`)] })), true)
     goOn()
     assert.equal((await underWay).status, 410)
     assert.equal((await get(path)).status, 410)
