@@ -2,7 +2,7 @@
 // bytes back through a reader that is not ours.
 import assert from 'node:assert/strict'
 import { createHash, randomBytes } from 'node:crypto'
-import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
+import { mkdir, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, describe, it } from 'node:test'
@@ -142,6 +142,15 @@ describe('an upload', () => {
     await assert.rejects(whole(made.car(never)), /lost or damaged/)
     await rm(join(spoolFolder(folder), id, blockKey(made.cid)))
     await assert.rejects(whole(made.file(never)), /lost or damaged/)
+  })
+
+  it('lies in no file where a crash left its folder without a block', async () => {
+    const { upload: made, id } = await upload(randomBytes(1000), 'unixfs-v1-2025')
+    await mkdir(join(spoolFolder(folder), id), { recursive: true })
+    const { cid, profile, bytes, carBytes } = made
+    const opened = createSpools(folder).open({ id, cid, profile, bytes, carBytes })
+    assert.equal(await opened.files?.(), undefined)
+    await spools.drop(id)
   })
 
   it('stops being read when its reader is told to', async () => {

@@ -54,7 +54,7 @@ export function createEmbedded(settings: Options, { name, data, folders, clock }
     const proved = new Set<string>()
     const linked = { all: keys, proved }
     const areAllWhole = () => areWhole(new Set([...keys].filter((key) => !proved.has(key))), signal)
-    const isLinked = files !== undefined && (await linkAll(files, linked, signal))
+    const isLinked = files !== undefined && (await linkAll(files, linked, signal)) && keys.has(blockKey(upload.cid))
     // A linked file may have rotted.
     if (!isLinked || !(await areAllWhole())) {
       await writeAll(upload, linked, signal)

@@ -77,8 +77,10 @@ export function storedUpload({
   }
 
   async function files(): Promise<BlockFile[] | undefined> {
-    const keys = await orIfGone(readdir(folder), undefined)
-    return keys?.map((key) => ({ key, file: join(folder, key), written: written?.get(key) }))
+    const keys = await orIfGone(readdir(folder), [])
+    // A crash may have left the folder without its block.
+    if (keys.length === 0) return undefined
+    return keys.map((key) => ({ key, file: join(folder, key), written: written?.get(key) }))
   }
 
   return {
@@ -86,7 +88,8 @@ export function storedUpload({
     profile,
     bytes,
     carBytes,
-    ...(!inMemory && { files }),
+    // What another process left may be cut: linked, it would take the place of a good copy.
+    ...(!inMemory && written && { files }),
     cids,
     async *file(signal) {
       if (fileBytesOf({ cid: root, bytes: await read(root, signal) }) === undefined)
