@@ -130,6 +130,19 @@ describe('cidgate add', () => {
     assert.equal((await cidgate(['get', path])).out.toString(), '{"a":1}')
   })
 
+  test('a folder is one path, below which its files lie; what begins with a dot is left out', async () => {
+    const site = join(folder, 'site')
+    await mkdir(join(site, 'docs'), { recursive: true })
+    await writeFile(join(site, 'index.html'), '<h1>hello</h1>')
+    await writeFile(join(site, 'docs', 'a b.txt'), 'a text')
+    await writeFile(join(site, '.env'), 'a secret')
+    const { code, out, err } = await cidgate(['add', site, '--json'], { token })
+    assert.equal(code, 0, err)
+    const { path } = JSON.parse(out.toString()) as { path: string }
+    assert.equal((await cidgate(['get', `${path}/docs/a b.txt`])).out.toString(), 'a text')
+    assert.equal((await cidgate(['get', `${path}/.env`])).code, 1)
+  })
+
   test('an empty folder and a link are refused before anything is sent', async () => {
     const empty = join(folder, 'empty')
     await mkdir(empty)

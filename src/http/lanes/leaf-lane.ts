@@ -81,6 +81,12 @@ export function createLeafLane(deps: LeafLaneDeps): LeafLane {
       const found = find(request)
       if (!found || url === undefined) return false
       const { text, type, held } = found
+      const target = { path: url, query, search: '' }
+      const place = sharedPlace(target, '', url)
+      if (!place) {
+        held.release?.()
+        return false
+      }
       const exchange = deps.watch(request, response)
       exchange.route = 'ipfs'
       const requestId = requestIds.next(request)
@@ -94,9 +100,6 @@ export function createLeafLane(deps: LeafLaneDeps): LeafLane {
       const account = createAccount(deps.tiers)
       account.tierHit(held.tier)
       exchange.account = account
-      const target = { path: url, query, search: '' }
-      const place = sharedPlace(target, '', url)
-      if (!place) return false
       const body = {
         ...inMemory(held.bytes, type),
         etag: `"${text}"`,
