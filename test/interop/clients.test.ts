@@ -11,7 +11,7 @@ import { after, before, describe, test } from 'node:test'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import { type Fixtures, fixtures, noise } from '../support/fixtures.ts'
-import { startGateway, type TestGateway } from '../support/gateway.ts'
+import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 import { runOnce, tempFolder } from './support/processes.ts'
 
@@ -81,19 +81,36 @@ describe("Kubo's own command line", () => {
   })
   const env = () => ({ IPFS_PATH: join(folder.path, 'repo'), IPFS_TELEMETRY: 'off' })
 
+  const command = async (...args: string[]): Promise<string> => {
+    const api = `/ip4/127.0.0.1/tcp/${new URL(at.url).port}`
+    const { stdout } = await promisify(execFile)('ipfs', ['--api', api, ...args], {
+      cwd: folder.path,
+      env: { ...process.env, ...env() },
+    })
+    return stdout.trim()
+  }
+
+  test('adds a folder, whose files are read by their paths', async () => {
+    await mkdir(join(folder.path, 'site', 'docs'), { recursive: true })
+    await writeFile(join(folder.path, 'site', 'index.html'), '<h1>hello</h1>')
+    await writeFile(join(folder.path, 'site', 'docs', 'a.txt'), 'a text')
+    const cid = await command('add', '-Q', '-r', 'site')
+    const answer = await fetchAll(`${at.url}/ipfs/${cid}/docs/a.txt`)
+    assert.deepEqual([answer.status, answer.body.toString()], [200, 'a text'])
+  })
+
   const refusals: readonly (readonly [what: string, args: readonly string[], says: RegExp])[] = [
-    ['a folder', ['-r', 'files'], /directories are not supported/],
+    ['a folder that is too large', ['-r', 'files'], /larger than the 67108864 bytes/],
     ['too much', ['files/a', 'files/b', 'files/c', 'files/d'], /larger than the 67108864 bytes/],
     ['an option that is not done', ['--trickle', 'files/a'], /trickle=true is not supported/],
   ]
   for (const [what, args, says] of refusals)
     test(`is told why ${what} is refused, every time`, async () => {
-      const api = `/ip4/127.0.0.1/tcp/${new URL(at.url).port}`
       for (let tries = 0; tries < 20; tries++) {
-        const failed = await promisify(execFile)('ipfs', ['--api', api, 'add', '--progress=false', ...args], {
-          cwd: folder.path,
-          env: { ...process.env, ...env() },
-        }).then(() => assert.fail('it was not refused'), String)
+        const failed = await command('add', '--progress=false', ...args).then(
+          () => assert.fail('it was not refused'),
+          String,
+        )
         assert.match(failed, says)
       }
     })

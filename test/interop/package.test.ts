@@ -87,7 +87,8 @@ describe('the package', { timeout: 180_000 }, () => {
   it('holds no source, test or secret of its making', async () => {
     const { stdout } = await execute('npm', ['pack', '--dry-run', '--json', '--ignore-scripts'], { cwd: root })
     const [{ files }] = JSON.parse(stdout) as [{ files: { path: string }[] }]
-    const expected = /^(bin|config|dist)\/|^(package\.json|README\.md|CHANGELOG\.md|LICENSE-(APACHE|MIT))$/
+    const expected =
+      /^(bin|config|deploy|dist|docs)\/|^(package\.json|(README|CHANGELOG|SECURITY)\.md|LICENSE-(APACHE|MIT))$/
     assert.deepEqual(
       files.map(({ path }) => path).filter((path) => !expected.test(path)),
       [],
