@@ -11,6 +11,8 @@ export interface Limits {
   enter(request: IncomingMessage, response: ServerResponse): Failure | undefined
   /** Lets in what the program itself asks, which is no client, or throws a Failure. What it gives ends it, once. */
   hold(): () => void
+  /** Whether `enter` would refuse this one; takes nothing from the client's budget. */
+  wouldRefuse(request: IncomingMessage): boolean
   /** For the fast path: counts an answer that its client has not read, until it is closed. */
   holdUnread(response: ServerResponse): void
   /** For the fast path: whether this client is over its rate, or too many hot answers were not
@@ -90,6 +92,8 @@ export function createLimits(options: LimitOptions): Limits {
       response.once('close', leaveUnread)
     },
     refuses: (request) => unread >= most || (clients !== undefined && isOver(request)),
+    wouldRefuse: (request) =>
+      inFlight >= most || (clients !== undefined && (budgetOf(addressOf(request))?.waitMs ?? 0) > 0),
     enter(request, response) {
       const full = lookForRoom()
       if (full) return full

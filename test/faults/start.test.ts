@@ -118,6 +118,18 @@ describe('start of a gateway', () => {
 })
 
 describe('/readyz?for=uploads', () => {
+  /** The gateway's next look may have made the folder again in between. */
+  async function putFile(path: string): Promise<void> {
+    for (;;) {
+      try {
+        return await writeFile(path, '')
+      } catch (error) {
+        if ((error as NodeJS.ErrnoException).code !== 'EISDIR') throw error
+        await rm(path, { recursive: true, force: true })
+      }
+    }
+  }
+
   for (const folder of ['uploads', 'journal'])
     it(`is 503 when the disk takes no uploads: ${folder} is a file`, async () => {
       const gateway = await startGateway({ data, config: { pinning: { probeEvery: '20ms' } } })
@@ -133,7 +145,7 @@ describe('/readyz?for=uploads', () => {
         }
         await becomes(200)
         await rename(join(data, folder), join(data, 'away'))
-        await writeFile(join(data, folder), '')
+        await putFile(join(data, folder))
         assert.match(await becomes(503), new RegExp(`cannot write to ${join(data, folder)}.*: (ENOTDIR|EEXIST)`))
         await rm(join(data, folder))
         await becomes(200)

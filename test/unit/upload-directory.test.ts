@@ -89,6 +89,8 @@ describe('the paths of a directory', () => {
     [/an empty name/, ''],
     [/an empty name/, './'],
     [/backslash/, 'a\\b'],
+    [/a control character/, '..\0/x'],
+    [/a control character/, 'a\u001b[2J'],
     [/more than 64 levels/, 'a/'.repeat(64).concat('a')],
     [/longer than 4096 bytes/, 'ä'.repeat(2049)],
     [/a name in it has more than 255 bytes/, 'ä'.repeat(128)],

@@ -44,6 +44,7 @@ async function filesBelow(folder: string, withHidden: boolean): Promise<Part[]> 
     const file = join(entry.parentPath, entry.name)
     const name = relative(resolve(folder), resolve(file)).split(sep).join('/')
     if (!withHidden && name.split('/').some((one) => one.startsWith('.'))) continue
+    if (/["\r\n]/.test(name)) throw new Error(`${file}: a name with a quote or a line break cannot be sent as it is`)
     if (entry.isFile()) parts.push({ name, content: await openAsBlob(file) })
     else if (!entry.isDirectory()) throw new Error(`${file} is neither a file nor a folder; links are not followed`)
   }

@@ -11,8 +11,8 @@ export async function statusCommand(given: Given): Promise<number> {
   try {
     const ready = await read<Readiness>(await connection.ask('/readyz'), [200, 503])
     // Thin mode has no uploads of its own.
-    const waiting = await read<Waiting>(await connection.ask('/uploads'), [200, 404])
-    if (values['json']) io.stdout.write(`${JSON.stringify({ ...ready, waiting: waiting.open ?? 0 })}\n`)
+    const waiting = await read<Waiting>(await connection.ask('/uploads'), [200, 401, 404])
+    if (values['json']) io.stdout.write(`${JSON.stringify({ ...ready, waiting: waiting.open })}\n`)
     else io.stdout.write(`${linesOf(connection.url, ready, waiting).join('\n')}\n`)
     return ready.ready ? 0 : 1
   } finally {
@@ -27,16 +27,16 @@ async function read<Said>(answer: Answer, statuses: readonly number[]): Promise<
   try {
     return JSON.parse(text) as Said
   } catch {
-    if (answer.statusCode === 404) return {} as Said
+    if (answer.statusCode === 404 || answer.statusCode === 401) return {} as Said
     throw new Error(`${answer.path} is not what a gateway says; is that its admin address?`)
   }
 }
 
-function linesOf(url: URL, { ready, draining, uploads, checks }: Readiness, { open = 0 }: Partial<Waiting>): string[] {
+function linesOf(url: URL, { ready, draining, uploads, checks }: Readiness, { open }: Partial<Waiting>): string[] {
   const state = draining ? 'stopping' : ready ? 'ready' : 'not ready'
   const taken = uploads === undefined ? 'not known yet' : uploads ? 'yes' : 'no'
   return [
-    `${url.host}: ${state}; uploads can be confirmed: ${taken}; ${open} wait for a provider`,
+    `${url.host}: ${state}; uploads can be confirmed: ${taken}; ${open ?? 'not told how many'} wait for a provider`,
     ...checks.map(({ name, ok, why }) => `  ${ok ? 'ok ' : 'BAD'} ${name}${ok || why === undefined ? '' : `: ${why}`}`),
   ]
 }

@@ -49,12 +49,15 @@ export function createLeafLane(deps: LeafLaneDeps): LeafLane {
   const session = { begun() {} }
 
   /** Undefined: the request is answered as any other one. */
-  function find({ url = '', rawHeaders }: IncomingMessage): Leaf | undefined {
+  function find(request: IncomingMessage): Leaf | undefined {
+    const { url = '', rawHeaders } = request
     if (!url.startsWith(prefix)) return undefined
     const text = url.slice(prefix.length)
     const cid = parseLeaf(text)
     const plain = cid && plainRequest(rawHeaders, representation)
     if (!plain || plain.ifNoneMatch !== undefined) return undefined
+    // To read and prove a leaf costs more than to refuse it.
+    if (limits.wouldRefuse(request)) return undefined
     try {
       deps.visit(cid, [])
     } catch {

@@ -70,12 +70,15 @@ function namesIn(path: string): string[] {
   for (const name of names) {
     if (name === '') throw refused(path, 'it is not relative, or has an empty name in it')
     if (name === '.' || name === '..') throw refused(path, `it has ${name} in it`)
+    if (hasControls(name)) throw refused(path, 'it has a control character in it')
     if (name.includes('\\')) throw refused(path, 'it has a backslash in it; directories are parted by /')
     if (Buffer.byteLength(name) > mostNameBytes)
       throw refused(path, `a name in it has more than ${mostNameBytes} bytes`)
   }
   return names
 }
+
+const hasControls = (name: string): boolean => [...name].some((one) => one < ' ' || one === '\u007f')
 
 const mostShown = 200
 

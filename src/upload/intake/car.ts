@@ -27,6 +27,14 @@ const codecs: ReadonlySet<number> = new Set([...leaves, codec.dagPb, codec.dagCb
 /** The profile that keeps the CID's version, for a DAG that no profile made. */
 export const spelledBy = ({ version }: CID): Profile => (version === 0 ? 'unixfs-v0-2015' : 'unixfs-v1-2025')
 
+/** Blocks that the roots of all CARs of a request may still be made of. One block below many roots counts for each. */
+export type CarBudget = { left: number; readonly most: number }
+
+export function carBudget(maxBytes: number): CarBudget {
+  const most = mostBlocks(maxBytes)
+  return { left: most, most }
+}
+
 export type CarSpooling = Pick<SpoolingOptions, 'spools' | 'admission' | 'admit' | 'limits' | 'closing'> & {
   readonly drop: (spooled: Pick<SpooledFile, 'id' | 'counter'>) => Promise<void>
 }
@@ -35,9 +43,10 @@ export type CarSpooling = Pick<SpoolingOptions, 'spools' | 'admission' | 'admit'
 export async function spoolCar(
   source: AsyncIterable<Uint8Array>,
   own: FileOptions,
+  budget: CarBudget,
   spooling: CarSpooling,
 ): Promise<SpooledFile[]> {
-  const { spools, admission, drop, limits, closing } = spooling
+  const { spools, admission, drop, closing } = spooling
   const counter = admission.count(own.slot)
   const spooled: SpooledFile[] = []
   const all = await spools.begin()
@@ -46,12 +55,12 @@ export async function spoolCar(
     const onRoots = (named: readonly CID[]) => {
       roots = rootsOf(named)
     }
-    const blocks = () => provedBlocks(counter.over(source), onRoots, mostBlocks(limits.maxBytes))
+    const blocks = () => provedBlocks(counter.over(source), onRoots, budget.most)
     await putBlocks(blocks, all.put, closing)
     for (const root of roots) {
       // The blocks of all roots are those of the CAR, which count once.
       const counted = spooled.length === 0 ? counter : admission.count(own.slot)
-      spooled.push({ ...(await takeRoot(root, all, own, spooling)), counter: counted })
+      spooled.push({ ...(await takeRoot(root, all, { own, budget, spooling })), counter: counted })
     }
     return spooled
   } catch (error) {
@@ -89,14 +98,18 @@ const broken = (what: string, cause?: unknown): Failure => malformed(`the CAR ${
 async function takeRoot(
   root: CID,
   all: Spool,
-  { via }: FileOptions,
-  { spools, admit, limits }: CarSpooling,
+  { own: { via, slot }, budget, spooling }: { own: FileOptions; budget: CarBudget; spooling: CarSpooling },
 ): Promise<Omit<SpooledFile, 'counter'>> {
+  const { spools, admit, limits, closing } = spooling
   if (isIdentity(root)) throw malformed(`the root ${root} holds its content in itself: there is nothing to keep`)
   const spool = await spools.begin()
   try {
     let dagBytes = 0
     for await (const cid of wholeDag(root, all)) {
+      closing.throwIfAborted()
+      slot?.signal.throwIfAborted()
+      if (--budget.left < 0)
+        throw malformed(`the roots of the upload are made of more than ${budget.most} blocks together`)
       admit(cid)
       dagBytes += await spool.adopt(cid, all)
     }

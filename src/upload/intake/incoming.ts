@@ -43,7 +43,10 @@ export function receiveIncoming(
   spooling: Spooling,
 ): Promise<Incoming> {
   if (own.kind === 'directory') return receiveDirectory(request, receiving, own, spooling)
-  if (own.kind === 'cars') return receiveParts(request, receiving, (bytes) => spooling.spoolCar(bytes, own), spooling)
+  if (own.kind === 'cars') {
+    const budget = spooling.carBudget()
+    return receiveParts(request, receiving, (bytes) => spooling.spoolCar(bytes, own, budget), spooling)
+  }
   const { parts } = own
   const options = { ...receiving, ...(parts && { parts }) }
   const take: TakePart = async (bytes, part) => {

@@ -11,7 +11,7 @@ import { busy, malformed, tooLarge } from '../failures.ts'
 import type { Spool, Spools } from '../spool/spool.ts'
 import { fileBytesOf } from '../spool/stored-upload.ts'
 import type { Counter, UploadAdmission, UploadSlot } from './admission.ts'
-import { spelledBy, spoolCar } from './car.ts'
+import { type CarBudget, carBudget, spelledBy, spoolCar } from './car.ts'
 import { importFile } from './import.ts'
 import { keepText, type TextCheck } from './text-check.ts'
 
@@ -77,7 +77,9 @@ export interface Spooling {
   /** Takes every proved block of the DAG, in any order. */
   spoolDag(root: CID, blocks: AsyncIterable<Block>, slot: UploadSlot | undefined): Promise<SpooledFile>
   /** An upload for each root of a CAR, each of them whole. */
-  spoolCar(source: AsyncIterable<Uint8Array>, own: FileOptions): Promise<SpooledFile[]>
+  spoolCar(source: AsyncIterable<Uint8Array>, own: FileOptions, budget: CarBudget): Promise<SpooledFile[]>
+  /** For one request. */
+  carBudget(): CarBudget
   /** Does not reject. */
   drop(spooled: Pick<SpooledFile, 'id' | 'counter'>): Promise<void>
 }
@@ -200,7 +202,7 @@ export function createSpooling(options: SpoolingOptions): Spooling {
   }
 
   return {
-    ...{ spoolFile, spoolDirectory, spoolDag, drop },
-    spoolCar: (source, own) => spoolCar(source, own, { spools, admission, admit, limits, closing, drop }),
+    ...{ spoolFile, spoolDirectory, spoolDag, drop, carBudget: () => carBudget(limits.maxBytes) },
+    spoolCar: (source, own, budget) => spoolCar(source, own, budget, { ...options, drop }),
   }
 }

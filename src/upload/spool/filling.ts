@@ -1,6 +1,6 @@
 // One spool while it is filled: each block a file, synced to the disk when its `put` resolves. A first block that is small stays
 // in memory: where it is the only one, mostly a provider of this machine writes it a moment later.
-import { link, readFile } from 'node:fs/promises'
+import { link, readFile, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import type { Profile, WrittenFile } from '../../../backends/pinning/contract.ts'
@@ -40,9 +40,15 @@ export function createFilling(folder: string): Filling {
   let only: Block | undefined
   let made: Promise<void> | undefined
 
+  // So that the next write tries it again.
+  const notMade = (error: unknown): never => {
+    made = undefined
+    throw error
+  }
+
   async function onDisk<T>(work: () => Promise<T>): Promise<T> {
     try {
-      await (made ??= makeFolder(folder))
+      await (made ??= makeFolder(folder).catch(notMade))
       return await work()
     } catch (error) {
       throw diskFailure(error, 'take an upload')
@@ -52,7 +58,14 @@ export function createFilling(folder: string): Filling {
   async function write(key: string, bytes: Uint8Array): Promise<void> {
     // The importer may change the bytes once this resolves.
     const size = bytes.byteLength
-    const mtimeMs = await onDisk(() => writeStamped(join(folder, key), bytes))
+    const file = join(folder, key)
+    const mtimeMs = await onDisk(() =>
+      writeStamped(file, bytes).catch(async (error: unknown) => {
+        // A part of it would be in the way of another try.
+        await rm(file, { force: true }).catch(() => {})
+        throw error
+      }),
+    )
     written.set(key, { bytes: size, mtimeMs, atMs: performance.now() })
   }
 

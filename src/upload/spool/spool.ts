@@ -45,10 +45,13 @@ export interface Spools {
   sweep(keep: ReadonlySet<string>): Promise<void>
 }
 
-/** `persisting`: on its way to the disk. */
-type InMemory = OnlyBlock & { persisting: Promise<void> | undefined }
+/** `persisting`: on its way to the disk. `isTried`: its folder may be there, also after a failure. */
+type InMemory = OnlyBlock & { persisting: Promise<void> | undefined; isTried: boolean }
 
 export const spoolFolder = (data: string): string => join(data, 'uploads')
+
+const yes = (): boolean => true
+const no = (): boolean => false
 
 /** The spools of a data folder. All gateways over it share them: an upload that one offers, the next one serves. */
 export function createSpools(data: string): Spools {
@@ -65,6 +68,7 @@ export function createSpools(data: string): Spools {
   async function persist(id: string): Promise<void> {
     const small = inMemory.get(id)
     if (!small) return
+    small.isTried = true
     small.persisting ??= small.write()
     try {
       await small.persisting
@@ -107,7 +111,7 @@ export function createSpools(data: string): Spools {
         async finish(cid, profile, bytes) {
           const { stored, only } = await filling.finish(cid, profile, bytes)
           if (!only) return storedUpload(stored)
-          inMemory.set(id, { ...only, persisting: undefined })
+          inMemory.set(id, { ...only, persisting: undefined, isTried: false })
           return storedUpload({ ...stored, inMemory: blockIn(id) })
         },
       }
@@ -124,7 +128,7 @@ export function createSpools(data: string): Spools {
       inMemory.delete(id)
       withdraw(id)
       inUse.delete(id)
-      if (small && !small.persisting) return
+      if (small && !small.isTried) return
       await small?.persisting?.catch(() => {})
       await rm(folderOf(id), { recursive: true, force: true })
     },
@@ -141,7 +145,8 @@ export function createSpools(data: string): Spools {
     async offer(id) {
       // The set of keys never changes, so readers are not disturbed.
       if (keysOf.has(id)) return
-      await persist(id).catch(() => {})
+      // What could not be written is offered when it could be.
+      if (!(await persist(id).then(yes, no))) return
       const keys = await readdir(folderOf(id)).catch(() => [])
       keysOf.set(id, keys)
       for (const key of keys) offered.set(key, (offered.get(key) ?? new Set()).add(id))

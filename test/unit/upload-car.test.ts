@@ -1,0 +1,62 @@
+// A CAR whose roots share their blocks, without HTTP: what it may cost beside its own size.
+import assert from 'node:assert/strict'
+import { mkdtemp, readdir, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import * as dagCbor from '@ipld/dag-cbor'
+import { CID } from 'multiformats/cid'
+import { sha256 } from 'multiformats/hashes/sha2'
+import type { Block } from '../../src/core/block.ts'
+import { isFailure } from '../../src/core/failure.ts'
+import { carSection } from '../../src/ipld/car.ts'
+import { type CarSpooling, spoolCar } from '../../src/upload/intake/car.ts'
+import { createSpools, spoolFolder } from '../../src/upload/spool/spool.ts'
+
+async function node(value: unknown): Promise<Block> {
+  const bytes = dagCbor.encode(value)
+  return { cid: CID.createV1(0x71, await sha256.digest(bytes)), bytes }
+}
+
+test('a block below many roots counts for each of them; beyond the bound the upload is refused and leaves nothing', async () => {
+  const data = await mkdtemp(join(tmpdir(), 'cidgate-car-'))
+  try {
+    const leaves = await Promise.all(Array.from({ length: 5 }, (_, index) => node({ index })))
+    const shared = leaves.map(({ cid }) => cid)
+    const roots = await Promise.all(Array.from({ length: 4 }, (_, root) => node({ root, shared })))
+    const header = dagCbor.encode({ version: 1, roots: roots.map(({ cid }) => cid) })
+    const body = Buffer.concat([
+      Uint8Array.of((header.byteLength % 128) | 128, header.byteLength >> 7),
+      header,
+      ...[...roots, ...leaves].flatMap((one) => [...carSection(one)]),
+    ])
+    const spools = createSpools(data)
+    const counter = { over: (source: AsyncIterable<Uint8Array>) => source, release() {}, add() {}, bytes: 0 }
+    const spooling = {
+      spools,
+      admission: { count: () => counter },
+      admit() {},
+      limits: { maxBytes: 1_000_000 },
+      closing: new AbortController().signal,
+      drop: ({ id }: { id: string }) => spools.drop(id),
+    } as unknown as CarSpooling
+    const take = (left: number) =>
+      spoolCar(
+        (async function* () {
+          yield body
+        })(),
+        { shape: undefined, slot: undefined } as never,
+        { left, most: 24 },
+        spooling,
+      )
+
+    await assert.rejects(
+      take(23),
+      (error) => isFailure(error, 'malformed') && /more than 24 blocks together/.test(error.message),
+    )
+    assert.deepEqual(await readdir(spoolFolder(data)).catch(() => []), [])
+    assert.equal((await take(24)).length, 4)
+  } finally {
+    await rm(data, { recursive: true, force: true })
+  }
+})
