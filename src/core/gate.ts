@@ -5,11 +5,9 @@ import type { Failure } from './failure.ts'
 
 export interface Gate {
   run<T>(work: () => Promise<T>, signal: AbortSignal): Promise<T>
-  /** Resolves with a function that gives the place back. `weight`: how much of `most` it takes; 1 by default. */
-  enter(signal: AbortSignal | undefined, weight?: number): Promise<() => void>
+  /** Resolves with a function that gives the place back. */
+  enter(signal: AbortSignal | undefined): Promise<() => void>
 }
-
-type Waiting = { readonly weight: number; readonly goIn: () => void }
 
 export function createGate(options: {
   readonly most: number
@@ -20,39 +18,33 @@ export function createGate(options: {
   readonly patience?: { readonly ms: number; readonly clock: Clock }
 }): Gate {
   const { most, patience } = options
-  const line = new Set<Waiting>()
+  const line = new Set<() => void>()
   let inside = 0
 
-  /** Work heavier than the whole limit runs alone. */
-  const fits = (weight: number): boolean => inside === 0 || inside + weight <= most
-
-  /** First come, first served: heavy work is not overtaken for ever. */
+  /** First come, first served. */
   function admit(): void {
-    for (const first of line) {
-      if (!fits(first.weight)) return
-      line.delete(first)
-      inside += first.weight
-      first.goIn()
+    for (const goIn of line) {
+      if (inside >= most) return
+      line.delete(goIn)
+      inside++
+      goIn()
     }
   }
 
-  async function turn(weight: number, signal: AbortSignal | undefined): Promise<void> {
-    if (line.size === 0 && fits(weight)) {
-      inside += weight
+  async function turn(signal: AbortSignal | undefined): Promise<void> {
+    if (line.size === 0 && inside < most) {
+      inside++
       return
     }
     if (line.size >= options.inLine) throw options.full()
     const { promise, resolve, reject } = Promise.withResolvers<void>()
-    const waiting: Waiting = { weight, goIn: resolve }
     // A caller that was let in already leaves by itself.
     const leave = (reason: unknown) => {
-      if (!line.delete(waiting)) return
-      reject(reason)
-      admit()
+      if (line.delete(resolve)) reject(reason)
     }
     const onAbort = () => leave(signal?.reason)
     const cancel = patience?.clock.after(patience.ms, () => leave(options.full()))
-    line.add(waiting)
+    line.add(resolve)
     signal?.addEventListener('abort', onAbort, { once: true })
     try {
       await promise
@@ -62,14 +54,14 @@ export function createGate(options: {
     }
   }
 
-  async function enter(signal: AbortSignal | undefined, weight = 1): Promise<() => void> {
+  async function enter(signal: AbortSignal | undefined): Promise<() => void> {
     signal?.throwIfAborted()
-    await turn(weight, signal)
+    await turn(signal)
     let isIn = true
     const leave = () => {
       if (!isIn) return
       isIn = false
-      inside -= weight
+      inside--
       admit()
     }
     if (signal?.aborted) leave()

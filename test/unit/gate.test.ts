@@ -27,27 +27,6 @@ describe('gate', () => {
     assert.deepEqual(entered, [0, 1, 2])
   })
 
-  test('weighs: heavy work is not overtaken, and work heavier than the limit runs alone', async () => {
-    const gate = createGate({ most: 10, inLine: 9, full })
-    const entered: string[] = []
-    const enter = (name: string, weight: number) =>
-      gate.enter(undefined, weight).then((leave) => {
-        entered.push(name)
-        return leave
-      })
-    const first = await enter('first', 6)
-    const giant = enter('giant', 50)
-    const light = enter('light', 1)
-    await settle()
-    assert.deepEqual(entered, ['first'])
-    first()
-    await settle()
-    assert.deepEqual(entered, ['first', 'giant'])
-    ;(await giant)()
-    await light
-    assert.deepEqual(entered, ['first', 'giant', 'light'])
-  })
-
   test('refuses callers when the queue is full, and those that waited too long', async () => {
     const clock = createFakeClock()
     const gate = createGate({ most: 1, inLine: 1, full, patience: { ms: 100, clock } })
@@ -61,14 +40,15 @@ describe('gate', () => {
   })
 
   test('a caller that leaves the queue makes way for those behind it', async () => {
-    const gate = createGate({ most: 10, inLine: 9, full })
-    await gate.enter(undefined, 6)
+    const gate = createGate({ most: 1, inLine: 2, full })
+    const leave = await gate.enter(undefined)
     const gone = new AbortController()
-    const heavy = assert.rejects(gate.enter(gone.signal, 8), /gone/)
-    const light = gate.enter(undefined, 4)
+    const left = assert.rejects(gate.enter(gone.signal), /gone/)
+    const behind = gate.enter(undefined)
     gone.abort(new Error('gone'))
-    await heavy
-    await light
+    await left
+    leave()
+    ;(await behind)()
   })
 
   test('a caller that stopped waiting does not let in more work of its kind', async () => {

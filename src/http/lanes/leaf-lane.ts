@@ -15,7 +15,7 @@ import { inMemory, json, octets } from '../content/file-body.ts'
 import { createAccepts } from '../content/negotiate.ts'
 import type { Limits } from '../limits.ts'
 import type { Exchange } from '../wire/exchange.ts'
-import { type RequestIds, requestIdHeader } from '../wire/request-id.ts'
+import type { RequestIds } from '../wire/request-id.ts'
 import { plainRequest } from './plain-request.ts'
 
 export interface LeafLane {
@@ -93,13 +93,7 @@ export function createLeafLane(deps: LeafLaneDeps): LeafLane {
       const exchange = deps.watch(request, response)
       exchange.route = 'ipfs'
       const requestId = requestIds.next(request)
-      const refused = limits.enter(request, response)
-      if (refused) {
-        held.release?.()
-        response.setHeader(requestIdHeader, requestId)
-        respond.failed(request, response, refused)
-        return true
-      }
+      limits.enter(request, response) // which does not refuse it: it was asked in this very turn
       const account = createAccount(deps.tiers)
       account.tierHit(held.tier)
       exchange.account = account
