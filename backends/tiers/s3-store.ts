@@ -46,6 +46,8 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
   readonly #isForBlocks: boolean
   #loading: Promise<LoadedS3> | undefined
   #conditional = true
+  /** Whether the write of a block that is on its way succeeds. */
+  readonly #writing = new Map<string, Promise<boolean>>()
   #missing403: { readonly is: boolean; readonly until: number } | undefined
   #deciding: Promise<boolean> | undefined
 
@@ -90,8 +92,27 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
     await client.send(new sdk.PutObjectCommand({ ...object, ...condition }), callWith(signal))
   }
 
-  /** Writes what is not there yet. */
+  /**
+   * One write of a block at a time: the callers behind it find it written, or write it themselves. Stores exist that spoil an
+   * object which two requests write at once, and each write that is not needed costs money.
+   */
   async #putOnce(key: string, bytes: Uint8Array, signal: AbortSignal | undefined): Promise<void> {
+    for (let before = this.#writing.get(key); before; before = this.#writing.get(key)) if (await before) return
+    signal?.throwIfAborted()
+    const { promise, resolve } = Promise.withResolvers<boolean>()
+    this.#writing.set(key, promise)
+    let done = false
+    try {
+      await this.#putNew(key, bytes, signal)
+      done = true
+    } finally {
+      this.#writing.delete(key)
+      resolve(done)
+    }
+  }
+
+  /** Writes what is not there yet. */
+  async #putNew(key: string, bytes: Uint8Array, signal: AbortSignal | undefined): Promise<void> {
     for (let turn = 1; this.#conditional; turn++) {
       try {
         return await this.#put(key, bytes, signal, { IfNoneMatch: '*' })

@@ -6,7 +6,7 @@ import { s3 } from '../../backends/tiers/s3.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { type FailureKind, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { bytesOf, cidOf } from '../../src/testing/tier.ts'
+import { bytesOf, cidOf, eventually } from '../../src/testing/tier.ts'
 import { type S3Faults, type S3Server, startS3Server } from '../support/s3-server.ts'
 
 const bytes = bytesOf(5000)
@@ -68,6 +68,25 @@ test('a store that does not know conditional writes is asked once', async () => 
   for (let seed = 0; seed < 5; seed++) await tier.put(cidOf(bytesOf(10, seed)), bytesOf(10, seed))
   // The SDK tries a 5xx twice.
   assert.ok(server.requests.filter(({ status }) => status === 501).length <= 2)
+})
+
+test('many writers of one block ask the store once, and the next writes it when the first leaves', async () => {
+  const { tier, server } = await make({ conditional: 'ignored', slowMs: 20 })
+  await Promise.all(Array.from({ length: 8 }, () => tier.put(cid, bytes)))
+  assert.equal(server.asked.get('PUT'), 1)
+
+  await tier.delete(cid)
+  const leaves = new AbortController()
+  server.faults = { hangs: 'PUT' }
+  const first = tier.put(cid, bytes, leaves.signal)
+  const second = tier.put(cid, bytes)
+  await eventually('the first is on its way', () => server.asked.get('PUT') === 2)
+  server.faults = {}
+  leaves.abort(new Error('left'))
+  await assert.rejects(first, /left/)
+  await second
+  assert.equal(server.asked.get('PUT'), 3)
+  assert.equal(await tier.has(cid), true)
 })
 
 test('where 403 means missing is found out once, not for each miss', async () => {

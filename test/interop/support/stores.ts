@@ -68,7 +68,8 @@ export async function startS3(program: keyof typeof s3Programs = 'versitygw') {
   const credentials = { accessKeyId: 'interop', secretAccessKey: 'interop-secret' }
   const { accessKeyId: key, secretAccessKey: secret } = credentials
   const bucket = 'blocks'
-  await mkdir(join(folder.path, bucket))
+  // With the folder of the prefix: rclone loses objects when two requests make their folder at the same time.
+  await mkdir(join(folder.path, bucket, 'blocks'), { recursive: true })
   const server = {
     ...s3Programs[program]({ port, folder: folder.path, key, secret }),
     isReady: () => accepts(port),
