@@ -40,7 +40,8 @@ async function makeKeyv(): Promise<Store> {
 
 const makeS3 = (program: Parameters<typeof startS3>[0]) => async (): Promise<Store> => {
   const { bucket, endpoint, region, accessKeyId, secretAccessKey, ...server } = await startS3(program)
-  const settings = { bucket, endpoint, region, accessKeyId, secretAccessKey, forcePathStyle: true, prefix: 'blocks/' }
+  const at = { bucket, endpoint, region, accessKeyId, secretAccessKey, forcePathStyle: true, prefix: 'blocks/' }
+  const settings = { ...at, timeout: '3s' } // a store that shares a busy machine is late at times
   // rclone does not look at conditions.
   return as({ ...server, ...(program !== 'rclone' && { compares: true }) }, () => create('s3', settings))
 }
