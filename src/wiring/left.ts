@@ -56,10 +56,8 @@ export async function leftWith(old: Config, { data, pinning }: Config): Promise<
   const waiting = await countWaiting(old.data)
   const moved = `data was ${old.data} and is ${data}`
   return [
-    ...stores.map(({ place }) => `${moved}: ${place} holds uploads, and it is not read any more`),
-    ...(waiting === 0
-      ? []
-      : [`${moved}: uploads that wait there for providers (${waiting}) are brought to no provider`]),
+    ...stores.map(({ place }) => `${moved}: ${place} holds uploads, and cidgate no longer reads them`),
+    ...(waiting === 0 ? [] : [`${moved}: ${waiting} uploads that wait there are no longer brought to their providers`]),
   ]
 }
 
@@ -70,13 +68,15 @@ function notReadBack({ pinning }: Config): string[] {
     const found = readBackOf(entry)
     if (found === 'by itself' || found === false) return []
     if (found === undefined)
-      return [`${where}: what it holds is not read back from it (expected its \`gateway\`, or false)`]
-    return found.lacks === undefined ? [] : [`${where}: what is not read back from it: ${found.lacks}`]
+      return [
+        `${where}: cidgate cannot read back what this provider holds; set its \`gateway\`, or set \`gateway: false\``,
+      ]
+    return found.lacks === undefined ? [] : [`${where}: cidgate does not read back from it: ${found.lacks}`]
   })
 }
 
 const readAnyway = (place: string): string =>
-  `${place} holds uploads, and no provider keeps any there: it is read for as long as it is there`
+  `${place} holds uploads of an earlier configuration, and no provider writes there now: cidgate reads from it until it is removed`
 
 function lookFrom(
   { data }: Config,

@@ -98,10 +98,10 @@ describe('what is not read back', () => {
       { name: 'known', use: 'psa', url: 'https://psa.example.org', token: 't', gateway: 'https://gateway.example.org' },
       { name: 'wanted', use: 'psa', url: 'https://psa.example.org', token: 't', gateway: false },
     ])
-    const nowhere = 'what it holds is not read back from it (expected its `gateway`, or false)'
+    const nowhere = 'cidgate cannot read back what this provider holds; set its `gateway`, or set `gateway: false`'
     assert.deepEqual(told, [
       `note: pinning.providers[2] (cluster): ${nowhere}`,
-      'note: pinning.providers[3] (pinata): what is not read back from it: files of more than 2 MiB: name a gateway that gives blocks or CARs',
+      'note: pinning.providers[3] (pinata): cidgate does not read back from it: files of more than 2 MiB: name a gateway that gives blocks or CARs',
       `note: pinning.providers[5] (elsewhere): ${nowhere}`,
       `note: pinning.providers[7] (home): ${nowhere}`,
     ])
@@ -113,7 +113,7 @@ describe('a folder of pins without a provider', () => {
     const running = await start([local])
     await add(running)
     assert.deepEqual(await notes('check', [local]), [])
-    const folder = `the folder ${join(data, 'pins')} holds uploads, and no provider keeps any there: it is read for as long as it is there`
+    const folder = `the folder ${join(data, 'pins')} holds uploads of an earlier configuration, and no provider writes there now: cidgate reads from it until it is removed`
     assert.deepEqual(await notes('check', [remote()]), [`note: ${folder}`])
     assert.deepEqual(await notes('doctor', [remote()]), [`note ${folder}`])
     assert.ok(await reload(running, [remote()]))
@@ -219,7 +219,7 @@ test('a reload with another data folder says what stays in the one before', asyn
     await add(running)
     assert.ok(await reload(running, [local], { data: other }))
     await until(
-      /^data\.left-behind: data was .+ and is .+: the folder .+pins holds uploads, and it is not read any more$/m,
+      /^data\.left-behind: data was .+ and is .+: the folder .+pins holds uploads, and cidgate no longer reads them$/m,
     )
     await serving?.close()
     serving = undefined
