@@ -39,7 +39,9 @@ const server = createServer((request, response) => {
   response.write(carHeader(root))
   const pieces = dag(root)
   const more = (): void => {
-    for (const piece of pieces) if (!response.write(piece)) return void response.once('drain', more)
+    // Not by `for … of`, which ends a generator that it leaves: the CAR would stop after its first block.
+    for (let next = pieces.next(); !next.done; next = pieces.next())
+      if (!response.write(next.value)) return void response.once('drain', more)
     response.end()
   }
   more()
