@@ -8,6 +8,7 @@ import { accessModes } from '../core/log.ts'
 import { duration, size } from '../core/units.ts'
 import { entries, entriesWith } from './entries.ts'
 import { version } from './package.ts'
+import { contact, root } from './sections/front.ts'
 import { names } from './sections/names.ts'
 import { proxy } from './sections/proxy.ts'
 import { refuseBesideThrough } from './sections/thin.ts'
@@ -229,6 +230,8 @@ const everything = (beside: Beside) =>
       .describe(
         'The folder of the embedded stores; relative to where it is started. One process to a folder: a second one is refused.',
       ),
+    root,
+    contact,
     upload: upload.prefault({}).describe('POST /add.'),
     pinning: pinning(beside).prefault({}).describe('Where uploads are kept.'),
     retrieval: retrieval.prefault({}).describe('How content is found that is not here.'),

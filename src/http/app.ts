@@ -7,6 +7,7 @@ import type { Route } from './add/add.ts'
 import { type AnswerDeps, answerContent } from './content/answer.ts'
 import { type ContentPlace, sharedPlace } from './content/content-place.ts'
 import type { Hosts } from './hosts/hosts.ts'
+import { meantPath } from './hosts/meant-path.ts'
 import type { Limits } from './limits.ts'
 import { closeAfter } from './wire/close-after-answer.ts'
 import { corsHeaders, preflight } from './wire/cors.ts'
@@ -14,7 +15,7 @@ import type { Exchange } from './wire/exchange.ts'
 import { HttpRefusal } from './wire/refusal.ts'
 import { createContexts, type RequestContext } from './wire/request-context.ts'
 import { type RequestIds, requestIdHeader } from './wire/request-id.ts'
-import { baseOf, hasBody, type RequestTarget } from './wire/request-target.ts'
+import { baseOf, hasBody } from './wire/request-target.ts'
 import type { Respond } from './wire/respond.ts'
 
 export type AppDeps = AnswerDeps & {
@@ -22,6 +23,8 @@ export type AppDeps = AnswerDeps & {
   readonly hosts: Hosts
   /** Routes that come with uploads, names and pages. */
   readonly routes?: readonly Route[]
+  /** Routes of a server of its own alone: in another application these paths belong to it. */
+  readonly ownRoutes?: readonly Route[]
   readonly requestIds: RequestIds
   /** Notes what becomes of a request. */
   readonly watch: (request: IncomingMessage, response: ServerResponse) => Exchange
@@ -148,7 +151,9 @@ export function createApp(deps: AppDeps): App {
   for (const route of deps.routes ?? []) router.all(route.at, routed(route))
   router.all(/^\/ip[fn]s\//, byPath)
   router.use(broke)
-  const application = plain().use(letIn, router, nothing, broke)
+  const own = express.Router({ caseSensitive: true, strict: true })
+  for (const route of deps.ownRoutes ?? []) own.all(route.at, routed(route))
+  const application = plain().use(letIn, router, own, nothing, broke)
 
   const handler: RequestListener = (request, response) => {
     const context = isContent(request, deps.routes) ? enter(request, response) : 'routed'
@@ -204,15 +209,6 @@ const noServiceWorker = (): Failure =>
   new Failure('malformed', 'a service worker needs an origin of its own; this one is shared by all content', {
     source: 'client',
   })
-
-/** The path that a link means which is written otherwise: one /ipfs too many, or a whole ipfs:// address as `uri`. */
-function meantPath({ path, query, search }: RequestTarget): string | undefined {
-  const twice = /^\/ip[fn]s(\/ip[fn]s\/.+)$/.exec(path)?.[1]
-  if (twice !== undefined) return search === '' ? twice : `${twice}?${search}`
-  if (path !== '/ipfs/' && path !== '/ipns/') return undefined
-  const [, scheme, rest] = /^(ipfs|ipns):\/\/([^/?#].*)$/.exec(query.get('uri') ?? '') ?? []
-  return rest === undefined ? undefined : `/${scheme}/${rest.replace(/[^\x21-\x7e]/gu, encodeURIComponent)}`
-}
 
 function moved(response: ServerResponse, to: string): void {
   for (const [name, value] of corsHeaders) response.setHeader(name, value)

@@ -85,7 +85,8 @@ async function putTogether(whole: Whole): Promise<Together> {
   const shared = wirePublic(whole)
   const tierNames = tiers.stack.stats().map(({ tier }) => tier)
   const writing = wireUploads(whole, { folder, providers, left, reading, tiers: tierNames, ...shared })
-  const front = wireFront(whole, reading, { ...shared, routes: writing.routes, tiers: tierNames, stack: tiers.stack })
+  const { routes, offered } = writing
+  const front = wireFront(whole, reading, { ...shared, routes, uploads: offered, tiers: tierNames, stack: tiers.stack })
   const { handler: admin, drain, begin } = wireAdmin(whole, { providers, tiers, reading, writing, front })
   // An acknowledged upload is never 404, not even for the first client after a start.
   await writing.open

@@ -31,14 +31,17 @@ td+td{width:8rem;color:var(--dim)}td+td+td{width:6rem;text-align:right;white-spa
 .d td:first-child::after{content:"/";color:var(--dim)}
 @media(max-width:36rem){tr{display:grid;grid-template-columns:1fr auto;border-top:1px solid var(--line);padding:.35rem 0}td{border:0;padding:.15rem .25rem}td:first-child{grid-column:1/3}td+td,td+td+td{width:auto}}`
 
-const styleHash = createHash('sha256').update(style).digest('base64')
+/** How a policy names a style or script that is written in the page. */
+export const sourceHash = (text: string): string => `'sha256-${createHash('sha256').update(text).digest('base64')}'`
+
+export const styleSource = sourceHash(style)
 
 /** Allows only the style above: injected markup could still do nothing. */
-export const pagePolicy = `default-src 'none'; style-src 'sha256-${styleHash}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'`
+export const pagePolicy = `default-src 'none'; style-src ${styleSource}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'`
 
-/** `title` is text; what follows is markup. */
-export const pageTop = (title: string): string =>
-  `<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1"><title>${shown(title)}</title><style>${style}</style></head><body>\n`
+/** `title` is text; `head` and what follows are markup. */
+export const pageTop = (title: string, head = ''): string =>
+  `<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1"><title>${shown(title)}</title><style>${style}</style>${head}</head><body>\n`
 
 export const pageEnd = '</body></html>\n'
 

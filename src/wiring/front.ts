@@ -1,10 +1,12 @@
 // What stands between a socket and everything else: limits, hosts, the fast path, and the routes of the public address.
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import type { Router } from 'express'
+import { version } from '../config/package.ts'
 import type { Route } from '../http/add/add.ts'
 import { createApp } from '../http/app.ts'
 import { createFastPath } from '../http/content/fast-path.ts'
 import { createJsonRule, type JsonRule } from '../http/content/json-rule.ts'
+import { createFrontRoutes } from '../http/front.ts'
 import { createHosts } from '../http/hosts/hosts.ts'
 import { createLeafLane } from '../http/lanes/leaf-lane.ts'
 import { createLimits, type Limits } from '../http/limits.ts'
@@ -14,6 +16,7 @@ import type { RequestCounts } from '../observe/requests.ts'
 import type { TierStack } from '../retrieval/tiers/stack.ts'
 import type { Public } from './public.ts'
 import type { ReadSide } from './reading.ts'
+import type { WriteSide } from './uploads.ts'
 import type { Whole } from './whole.ts'
 
 export type Front = {
@@ -38,7 +41,9 @@ export function wireFront(
     clientOf,
     watch,
     access,
+    uploads,
   }: Public & {
+    readonly uploads: WriteSide['offered']
     readonly routes: readonly Route[]
     readonly tiers: readonly string[]
     readonly stack: Pick<TierStack, 'atHand'>
@@ -82,6 +87,14 @@ export function wireFront(
     stalledMs: stalled,
     denyRevision: () => denials.lists.revision,
     routes: [...routes, ...proxied],
+    ownRoutes: createFrontRoutes({
+      version,
+      root: config.root,
+      contact: config.contact,
+      ...uploads,
+      subdomainHosts: Object.entries(config.hosts).flatMap(([host, one]) => (one.subdomains ? [host] : [])),
+      respond,
+    }),
     respond,
     requestIds,
     clientOf,

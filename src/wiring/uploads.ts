@@ -25,6 +25,12 @@ import type { Whole } from './whole.ts'
 export type WriteSide = {
   readonly counts: UploadCounts
   readonly routes: readonly Route[]
+  /** What the first page says of uploads. */
+  readonly offered: {
+    readonly uploads: 'open' | 'token' | 'closed'
+    readonly takesFolders: boolean
+    readonly mostBytes: number
+  }
   /** What is on its way to providers; in thin mode nothing is. */
   readonly confirmation: Uploads['confirmation'] | undefined
   readonly probe: Uploads['probe']
@@ -89,7 +95,13 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
     : []
   const { probe, open } = uploads
   const confirmation = through ? undefined : uploads.confirmation
-  return { counts, routes: [description, add, ...kubo], confirmation, probe, open, uploads, schemas }
+  const isTaken = through !== undefined || parts.providers.length > 0
+  const offered = {
+    uploads: !isTaken ? 'closed' : upload.auth === 'none' ? 'open' : 'token',
+    takesFolders: (through ?? uploads).kinds.includes('directory'),
+    mostBytes: upload.maxBytes,
+  } as const
+  return { counts, routes: [description, add, ...kubo], offered, confirmation, probe, open, uploads, schemas }
 }
 
 /** The part itself may go over to another gateway, and counts nothing twice. */

@@ -1,8 +1,8 @@
 // The `names:` section: which DNS servers are asked for DNSLinks, and how long answers are kept.
 import { isIP } from 'node:net'
 import { z } from 'zod'
-import { parseCid, parseKey } from '../../core/cid.ts'
 import { duration } from '../../core/units.ts'
+import { contentPath, domain } from '../values/content-path.ts'
 
 const dnsServer = z.string().refine(isDnsServer, {
   error:
@@ -19,24 +19,8 @@ function isDnsServer(text: string): boolean {
   return isIP(bracketed ?? plain ?? '') !== 0 && Number(port ?? 53) <= 65_535
 }
 
-const domain = /^[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?$/
-
-/** Checked as the gateway reads it: the operator learns of a mistake at start, not the clients later. */
-function isContentPath(text: string): boolean {
-  const [namespace, root = '', ...rest] = text.split('/').filter((part) => part !== '')
-  if (rest.some((part) => part === '.' || part === '..')) return false
-  if (namespace === 'ipfs') return parseCid(root) !== undefined
-  return parseKey(root) !== undefined || domain.test(root)
-}
-
 const links = z
-  .record(
-    z.string().regex(domain, { error: 'expected a domain such as docs.house.example' }),
-    z
-      .string()
-      .regex(/^\/ip[fn]s\/[^/]/, { error: 'expected /ipfs/<cid>[/<path>] or /ipns/<name>', abort: true })
-      .refine(isContentPath, { error: 'expected /ipfs/<cid>[/<path>] or /ipns/<name>' }),
-  )
+  .record(z.string().regex(domain, { error: 'expected a domain such as docs.house.example' }), contentPath())
   .superRefine((all, context) => {
     const spelled = new Set<string>()
     for (const name of Object.keys(all)) {

@@ -6,7 +6,7 @@ import type { Account } from '../../observe/account.ts'
 import { hasBody } from './request-target.ts'
 
 /** What answered a request; `none`: nothing of this gateway's. */
-export type RouteName = 'ipfs' | 'ipns' | 'add' | 'rpc' | 'openapi' | 'proxy' | 'none'
+export type RouteName = 'ipfs' | 'ipns' | 'add' | 'rpc' | 'openapi' | 'proxy' | 'front' | 'none'
 
 export type Exchange = {
   readonly request: IncomingMessage

@@ -1,0 +1,26 @@
+// What a visitor finds who asks for no content: `root:`, the first page, and `contact:`, who answers for this gateway.
+import { z } from 'zod'
+import { contentPath } from '../values/content-path.ts'
+
+const expected = 'expected page, none, /ipfs/<cid>[/<path>], /ipns/<name>, or an http(s) address'
+
+function isRoot(text: string): boolean {
+  if (text === 'page' || text === 'none') return true
+  const isAddress = /^https?:\/\//.test(text) && URL.canParse(text) && !/[^\x21-\x7e]/.test(text)
+  return isAddress || contentPath().safeParse(text).success
+}
+
+export const root = z
+  .string({ error: expected })
+  .refine(isRoot, expected)
+  .default('page')
+  .describe(
+    'What GET / answers. page: a small page, or JSON for programs. none: 404. A content path or an http(s) address: a redirect to it.',
+  )
+
+export const contact = z
+  .union([z.email(), z.url({ protocol: /^(https?|mailto)$/ })], {
+    error: 'expected an e-mail address, or an address of a page such as https://gw.example/abuse',
+  })
+  .optional()
+  .describe('Who answers for this gateway: an e-mail address or the address of a page, shown on its pages.')

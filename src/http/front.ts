@@ -1,0 +1,101 @@
+// What a server of its own answers besides content: `/`, its icon, and `/robots.txt`. In another application these paths are that
+// application's.
+import { contactHref, type FrontFacts, frontPage, frontPolicy, icon } from '../web/front-page.ts'
+import type { Route } from './add/add.ts'
+import { qualityOf } from './content/negotiate.ts'
+import { closeAfter } from './wire/close-after-answer.ts'
+import { corsHeaders, preflight } from './wire/cors.ts'
+import { HttpRefusal } from './wire/refusal.ts'
+import type { RequestContext } from './wire/request-context.ts'
+import { baseOf, hasBody } from './wire/request-target.ts'
+import type { Respond } from './wire/respond.ts'
+import { cutWhenStalled } from './wire/write.ts'
+
+export type FrontOptions = Omit<FrontFacts, 'base'> & {
+  /** `page`, `none`, or where `/` leads to. */
+  readonly root: string
+  /** Hosts whose content has origins of its own. */
+  readonly subdomainHosts: readonly string[]
+  readonly respond: Respond
+}
+
+const methods = 'GET, HEAD, OPTIONS'
+
+type Text = { readonly type: string; readonly text: string; readonly maxAge: number }
+
+// A crawler that walks other people's content costs the upstreams as much as all visitors do.
+const robots: Text = {
+  type: 'text/plain; charset=utf-8',
+  text: 'User-agent: *\nDisallow: /ipfs/\nDisallow: /ipns/\nDisallow: /add\nDisallow: /api/\n',
+  maxAge: 3600,
+}
+const favicon: Text = { type: 'image/svg+xml', text: icon, maxAge: 86_400 }
+
+export function createFrontRoutes(options: FrontOptions): readonly Route[] {
+  const forms = options.subdomainHosts.flatMap((host) => [`*.ipfs.${host}:*`, `*.ipns.${host}:*`])
+  const policy = frontPolicy(forms)
+  const { root } = options
+
+  function first(context: RequestContext): void {
+    const { request, response } = context
+    if (root !== 'page') {
+      response.setHeader('Location', root.startsWith('/') ? baseOf(request) + encoded(root) : root)
+      return send(context, { type: 'text/plain; charset=utf-8', text: '', maxAge: 60 }, 302)
+    }
+    const { accept } = request.headers
+    response.setHeader('Vary', 'Accept')
+    const asPage = qualityOf(accept, 'text/html') > qualityOf(accept, 'application/json')
+    if (!asPage) return send(context, { type: 'application/json', text: described(options), maxAge: 60 })
+    response.setHeader('Content-Security-Policy', policy)
+    response.setHeader('Referrer-Policy', 'no-referrer')
+    const text = frontPage({ ...options, base: baseOf(request) })
+    send(context, { type: 'text/html; charset=utf-8', text, maxAge: 60 })
+  }
+
+  function send({ request, response }: RequestContext, { type, text, maxAge }: Text, status = 200): void {
+    const body = Buffer.from(text)
+    for (const [name, value] of corsHeaders) response.setHeader(name, value)
+    response.setHeader('Cache-Control', `public, max-age=${maxAge}`)
+    response.setHeader('X-Content-Type-Options', 'nosniff')
+    response.setHeader('Content-Type', type)
+    response.setHeader('Content-Length', body.byteLength)
+    response.writeHead(status).end(request.method === 'HEAD' ? undefined : body)
+    cutWhenStalled(response, options.respond.stalledMs)
+  }
+
+  const route = (at: RegExp, give: (context: RequestContext) => void): Route => ({
+    name: 'front',
+    at,
+    answer(context) {
+      const { request, response } = context
+      const { method = '' } = request
+      if (method === 'OPTIONS') return preflight(request, response, methods)
+      if (method === 'GET' || method === 'HEAD') return give(context)
+      if (hasBody(request)) closeAfter(request, response)
+      const said = `method ${method} is not allowed: this page is read with GET`
+      const failure = new HttpRefusal('unsupported', said, { source: 'client', status: 405 })
+      options.respond.failed(request, response, failure, { headers: { Allow: methods } })
+    },
+  })
+
+  return [
+    ...(root === 'none' ? [] : [route(/^\/$/, first)]),
+    route(/^\/favicon\.(?:ico|svg)$/, (context) => send(context, favicon)),
+    route(/^\/robots\.txt$/, (context) => send(context, robots)),
+  ]
+}
+
+/** For programs: where everything is. */
+function described({ version, uploads, contact }: FrontOptions): string {
+  const about = {
+    name: 'cidgate',
+    version,
+    content: ['/ipfs/{cid}', '/ipns/{name}'],
+    openapi: '/openapi.json',
+    ...(uploads === 'closed' ? {} : { uploads: { path: '/add', needsToken: uploads === 'token' } }),
+    ...(contact === undefined ? {} : { contact: contactHref(contact) }),
+  }
+  return `${JSON.stringify(about, null, 2)}\n`
+}
+
+const encoded = (path: string): string => path.replace(/[^\x21-\x7e]/gu, encodeURIComponent)

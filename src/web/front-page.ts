@@ -1,0 +1,68 @@
+// The first page: what this is, a field for an address of content, and, where everybody may upload, a place for files.
+// Everything stands in the page itself, and its policy names each part by its hash.
+import { frontScript } from './front-script.ts'
+import { inUnits } from './listing.ts'
+import { escaped, pageEnd, pageTop, sourceHash, styleSource } from './page.ts'
+
+export type FrontFacts = {
+  readonly version: string
+  /** The path under which an application mounted the gateway; empty at the root. */
+  readonly base: string
+  /** `closed`: this gateway takes none. */
+  readonly uploads: 'open' | 'token' | 'closed'
+  readonly takesFolders: boolean
+  readonly mostBytes: number
+  readonly contact: string | undefined
+}
+
+const style = `form{margin:.75rem 0}label{display:block;margin-bottom:.25rem}
+input[type=text],button,.pick{font:inherit;color:inherit;background:var(--paper);border:1px solid var(--dim);border-radius:.35rem;padding:.45rem .6rem}
+input[type=text]{width:100%;max-width:40rem;margin:0 .5rem .5rem 0}button,.pick{cursor:pointer}button:hover,.pick:hover{background:var(--hover)}
+:focus-visible,.pick:focus-within{outline:2px solid var(--link);outline-offset:2px}
+#upload{border:2px dashed var(--line);border-radius:.5rem;padding:1rem}#upload.over{border-color:var(--link)}
+.pick{display:inline-block;margin:0 .5rem .5rem 0}.pick input{position:absolute;opacity:0;width:1px;height:1px}
+progress{width:100%}[hidden]{display:none!important}ul{padding-left:1.25rem}`
+
+/** `forms`: hosts besides this one that the field may lead to, since browsers hold the policy against redirects as well. */
+export const frontPolicy = (forms: readonly string[]): string =>
+  `default-src 'none'; style-src ${styleSource} ${sourceHash(style)}; script-src ${sourceHash(frontScript)}; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action ${["'self'", ...forms].join(' ')}; frame-ancestors 'none'`
+
+export const contactHref = (contact: string): string =>
+  /^(https?|mailto):/i.test(contact) ? contact : `mailto:${contact}`
+
+/** A link to the operator; the text without what only a browser reads. */
+export const contactLink = (contact: string): string =>
+  `<a href="${escaped(contactHref(contact))}">${escaped(contact.replace(/^mailto:/i, ''))}</a>`
+
+export function frontPage(facts: FrontFacts): string {
+  const { version, base, uploads, contact } = facts
+  const head = `<link rel="icon" href="${escaped(base)}/favicon.svg"><style>${style}</style>`
+  const said = contact === undefined ? '' : `<li>Who answers for this gateway: ${contactLink(contact)}</li>\n`
+  return `${pageTop('IPFS gateway', head)}<main><h1>IPFS gateway</h1>
+<p>Files here are addressed by what is in them: a CID is made of the bytes. Every byte is checked against the CID that you asked for before you get it.</p>
+<form action="${escaped(base)}/ipfs/" method="get"><label for="uri">A CID, an ipfs:// address, or a name</label>
+<input type="text" id="uri" name="uri" required autocomplete="off" autocapitalize="none" spellcheck="false" placeholder="ipfs://bafy…"><button>Open</button></form>
+${uploads === 'open' ? uploadArea(facts) : ''}${uploads === 'token' ? '<p>Uploads need a token of the operator here.</p>\n' : ''}<h2>More</h2>
+<ul><li><a href="${escaped(base)}/openapi.json">The description of the API</a>, for programs</li>
+<li><a href="https://docs.ipfs.tech/concepts/what-is-ipfs/" rel="noreferrer">What IPFS is</a></li>
+${said}</ul></main>
+<footer>cidgate ${escaped(version)}</footer>
+${uploads === 'open' ? `<script>${frontScript}</script>\n` : ''}${pageEnd}`
+}
+
+function uploadArea({ base, takesFolders, mostBytes }: FrontFacts): string {
+  const folder = takesFolders
+    ? '<label class="pick scripted" hidden>A folder<input type="file" webkitdirectory></label>'
+    : ''
+  return `<h2>Upload</h2>
+<form id="upload" action="${escaped(base)}/add" method="post" enctype="multipart/form-data">
+<p>Drop files${takesFolders ? ' or a folder' : ''} here, or choose them. Up to ${inUnits(mostBytes)}. What is uploaded can be read by everybody who knows its CID.</p>
+<label class="pick">Files<input type="file" name="data" multiple required></label>${folder}<button type="submit">Upload</button>
+<progress max="1" value="0" hidden aria-label="Upload"></progress></form>
+<div id="result" role="status"></div>
+`
+}
+
+/** A hexagon, as CIDs are drawn. */
+export const icon = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><path d="M16 2 28 9v14l-12 7-12-7V9z" fill="#0b5cad"/><path d="M16 9v14M10 12.500l12 7M22 12.500l-12 7" stroke="#fff" stroke-width="2.500" stroke-linecap="round"/></svg>
+`

@@ -1,0 +1,127 @@
+// What a server of its own answers besides content: the first page for people and programs, its icon, and robots.txt.
+import assert from 'node:assert/strict'
+import { createHash } from 'node:crypto'
+import { after, before, describe, test } from 'node:test'
+import { Script } from 'node:vm'
+import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
+
+const cid = 'bafkqaaa'
+const people = { accept: 'text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8' }
+
+let open: TestGateway
+let closed: TestGateway
+let elsewhere: TestGateway
+before(async () => {
+  const contact = 'abuse@gw.example'
+  open = await startGateway({ config: { contact, hosts: { 'gw.example': { subdomains: true } } } })
+  closed = await startGateway({ config: { root: 'none', upload: { auth: { tokens: ['0123456789abcdef'] } } } })
+  elsewhere = await startGateway({ config: { root: `/ipfs/${cid}`, pinning: { providers: [] } } })
+})
+after(() => Promise.all([open, closed, elsewhere].map((one) => one.close())))
+
+const hashOf = (text: string): string => `'sha256-${createHash('sha256').update(text).digest('base64')}'`
+
+describe('the first page', () => {
+  test('is JSON for programs and a page for people', async () => {
+    const described = await fetchAll(`${open.url}/`)
+    assert.equal(described.headers['content-type'], 'application/json')
+    assert.equal(described.headers.vary, 'Accept')
+    const { name, content, uploads, contact } = JSON.parse(described.body.toString())
+    assert.deepEqual(
+      { name, content, uploads, contact },
+      {
+        name: 'cidgate',
+        content: ['/ipfs/{cid}', '/ipns/{name}'],
+        uploads: { path: '/add', needsToken: false },
+        contact: 'mailto:abuse@gw.example',
+      },
+    )
+    const page = await fetchAll(`${open.url}/`, people)
+    assert.deepEqual([page.status, page.headers['content-type']], [200, 'text/html; charset=utf-8'])
+    assert.match(page.body.toString(), /<a href="mailto:abuse@gw\.example">abuse@gw\.example<\/a>/)
+    const json = await fetchAll(`${open.url}/`, { accept: 'text/html;q=0.5, application/json' })
+    assert.equal(json.headers['content-type'], 'application/json')
+  })
+
+  test('allows what is written in it by hash, and nothing from another host', async () => {
+    const { headers, body } = await fetchAll(`${open.url}/`, people)
+    const html = body.toString()
+    const policy = String(headers['content-security-policy'])
+    assert.doesNotMatch(policy, /unsafe|https?:/)
+    for (const [, , text = ''] of html.matchAll(/<(style|script)>(.*?)<\/\1>/gs))
+      assert.ok(policy.includes(hashOf(text)), text.slice(0, 40))
+    assert.doesNotMatch(html, /<(script|style)\s|\son\w+="|\sstyle="|src="/)
+    for (const [, href = ''] of html.matchAll(/<link[^>]*href="([^"]*)"/g)) assert.ok(href.startsWith('/'), href)
+    // The field leads to another origin here, and a browser holds the policy against the redirect, too.
+    assert.match(policy, /form-action 'self' \*\.ipfs\.gw\.example:\* \*\.ipns\.gw\.example:\*;/)
+    const [script] = [...html.matchAll(/<script>(.*?)<\/script>/gs)].map(([, text = '']) => text)
+    assert.doesNotThrow(() => new Script(script ?? ''))
+  })
+
+  test('has a place for files only where everybody may upload', async () => {
+    const page = async ({ url }: TestGateway) => (await fetchAll(`${url}/`, people)).body.toString()
+    assert.match(await page(open), /<form id="upload" action="\/add" method="post" enctype="multipart\/form-data">/)
+    const guarded = await startGateway({ config: { upload: { auth: { tokens: ['0123456789abcdef'] } } } })
+    const html = await page(guarded)
+    const { uploads } = JSON.parse((await fetchAll(`${guarded.url}/`)).body.toString())
+    await guarded.close()
+    assert.deepEqual(uploads, { path: '/add', needsToken: true })
+    assert.match(html, /Uploads need a token/)
+    assert.doesNotMatch(html, /<script|id="upload"/)
+  })
+
+  test('is `root` of the configuration: nothing, or a redirect', async () => {
+    assert.equal((await fetchAll(`${closed.url}/`)).status, 404)
+    const moved = await fetchAll(`${elsewhere.url}/`)
+    assert.deepEqual([moved.status, moved.headers.location], [302, `/ipfs/${cid}`])
+  })
+
+  test('is not that of a site on its own origin', async () => {
+    const { status, headers } = await fetchAll(`${open.url}/`, { ...people, host: `${cid}.ipfs.gw.example` })
+    assert.deepEqual([status, headers['x-ipfs-path']], [200, `/ipfs/${cid}/`])
+  })
+
+  test('is read, and nothing else', async () => {
+    const head = await fetch(`${open.url}/`, { method: 'HEAD', headers: people })
+    assert.deepEqual([head.status, await head.text()], [200, ''])
+    assert.ok(Number(head.headers.get('content-length')) > 1000)
+    const posted = await fetch(`${open.url}/`, { method: 'POST', body: 'x' })
+    assert.deepEqual([posted.status, posted.headers.get('allow')], [405, 'GET, HEAD, OPTIONS'])
+    const asked = await fetch(`${open.url}/`, { method: 'OPTIONS' })
+    assert.deepEqual([asked.status, asked.headers.get('access-control-allow-origin')], [204, '*'])
+  })
+
+  test('comes with an icon, and asks crawlers to stay away from content', async () => {
+    for (const path of ['/favicon.ico', '/favicon.svg'])
+      assert.equal((await fetchAll(open.url + path)).headers['content-type'], 'image/svg+xml')
+    assert.match((await fetchAll(`${closed.url}/robots.txt`)).body.toString(), /^User-agent: \*\nDisallow: \/ipfs\/\n/)
+  })
+})
+
+describe('its field', () => {
+  const key = 'k51qzi5uqu5dhjvgwnqkvrhaslwhpcgj8lnzs6l4wcxlpnn8hlrp4wx4y8nk7e'
+  for (const [typed, location] of [
+    [cid, `/ipfs/${cid}`],
+    [` ${cid}/a b?x=1 `, `/ipfs/${cid}/a%20b?x=1`],
+    [`ipfs://${cid}/a`, `/ipfs/${cid}/a`],
+    [`IPFS://${cid}`, `/ipfs/${cid}`],
+    [`/ipfs/${cid}/a`, `/ipfs/${cid}/a`],
+    [`https://ipfs.io/ipfs/${cid}/ü`, `/ipfs/${cid}/%C3%BC`],
+    [`https://${cid}.ipfs.dweb.link/a`, `/ipfs/${cid}/a`],
+    ['docs.ipfs.tech', '/ipns/docs.ipfs.tech'],
+    [key, `/ipns/${key}`],
+    [
+      '12D3KooWRBy97UB99e3J6hiPesre1MZeuNQvfan4gBziswrRJsNK',
+      '/ipns/12D3KooWRBy97UB99e3J6hiPesre1MZeuNQvfan4gBziswrRJsNK',
+    ],
+    ['https://evil.example/', undefined],
+    ['//evil.example', undefined],
+    ['nonsense', undefined],
+  ] as const) {
+    test(`${JSON.stringify(typed)} leads ${location === undefined ? 'nowhere else' : `to ${location}`}`, async () => {
+      const { status, headers } = await fetchAll(`${open.url}/ipfs/?uri=${encodeURIComponent(typed)}`)
+      if (location !== undefined) assert.deepEqual([status, headers.location], [301, location])
+      else assert.deepEqual([status, headers.location], [400, undefined])
+    })
+  }
+})
