@@ -32,6 +32,8 @@ export type FailureSource = 'client' | 'upstream' | 'tier' | 'provider' | 'conte
 export type Facts = {
   /** Every upstream there is was asked and said no: the absence is proved, as far as it can be. */
   readonly sure: boolean
+  /** An upstream answered later questions first: it searches for this one. */
+  readonly isSearching: boolean
   /** There is no upstream: what the tiers say is all there is to know. */
   readonly alone: boolean
   /** The request asked for nothing but what is here. */
@@ -70,7 +72,7 @@ type OfProviders = 'class' | 'outcomes' | 'service'
 
 type Names = {
   readonly 'not-found': 'sure' | 'alone' | 'onlyIfCached'
-  readonly timeout: 'sure'
+  readonly timeout: 'sure' | 'isSearching'
   readonly unavailable: 'sure' | 'alone'
   readonly overloaded: 'sure'
   readonly broken: 'refuses' | 'isIll' | 'unreachable'

@@ -177,8 +177,8 @@ describe('more requests than the upstreams can answer', () => {
     const ms = isLong ? 60 * second : 2 * second
     test(`${perSecond} absent CIDs a second: existing files are still served`, async () => {
       const upstreams = [
-        { delayMs: 40, searchMs: 12 * second },
-        { delayMs: 80, searchMs: 12 * second },
+        { delayMs: 40, searchMs: 30 * second },
+        { delayMs: 80, searchMs: 30 * second },
       ]
       const absent = (perSecond * ms) / second + 40
       const retrieval = isLong ? {} : { deadline: '2s' }
@@ -187,7 +187,10 @@ describe('more requests than the upstreams can answer', () => {
         const before = Array.from({ length: isLong ? 0 : 30 }, () => ask(absent()))
         const [reads, searches] = await Promise.all([steadily(5, ms, cold), steadily(perSecond, ms, absent)])
         allHad(reads)
-        assert.ok([...searches, ...(await Promise.all(before))].every(({ status }) => [404, 503].includes(status)))
+        const all = [...searches, ...(await Promise.all(before))]
+        assert.ok(all.every(({ status }) => [404, 503].includes(status)))
+        // In the short trial the deadline comes first.
+        if (isLong) assert.ok(all.filter(({ status }) => status === 404).length >= all.length * 0.9, statusesOf(all))
       })
     })
   }

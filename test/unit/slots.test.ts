@@ -190,22 +190,30 @@ describe('searches', () => {
     assert.equal(await settled(waits), 'entered')
   })
 
-  test('a search is let go for a reader after two seconds, as overloaded and not absent', async () => {
-    const { clock, take, slots } = make({ most: 4 })
-    const searches = await Promise.all([1, 2, 3].map(() => take('search', { rank: 'search' })))
-    const fourth = await take('reader')
-    const reader = take('reader')
-    await clock.advance(1_900)
-    assert.ok(searches.every(({ letGo }) => !letGo.isStopped))
-    slots.alive(clock.monotonic(), 2)
-    await clock.advance(200)
-    const gone = searches.filter(({ letGo }) => letGo.isStopped)
-    assert.ok(gone.length > 0)
-    for (const { signal } of gone.map(({ letGo }) => letGo)) {
-      assert.ok(isFailure(signal.reason, 'overloaded'))
-      assert.ok((signal.reason.retryAfterMs ?? 0) >= 1_000)
-    }
-    assert.equal(fourth.letGo.isStopped, false)
-    assert.equal(await settled(reader), 'entered')
-  })
+  const letGo = [
+    { what: 'answered others meanwhile: it had its time', answers: 2, isOut: false, kind: 'timeout' },
+    { what: 'answered one other: it is no absence', answers: 1, isOut: false, kind: 'overloaded' },
+    { what: 'was out meanwhile: it is no absence', answers: 2, isOut: true, kind: 'overloaded' },
+  ] as const
+  for (const { what, answers, isOut, kind } of letGo) {
+    test(`a search is let go for a reader after two seconds, and the upstream ${what}`, async () => {
+      const { clock, take, slots } = make({ most: 4 })
+      const searches = await Promise.all([1, 2, 3].map(() => take('search', { rank: 'search' })))
+      const fourth = await take('reader')
+      const reader = take('reader')
+      await clock.advance(1_900)
+      assert.ok(searches.every(({ letGo }) => !letGo.isStopped))
+      if (isOut) slots.setAside()
+      slots.alive(clock.monotonic(), answers)
+      await clock.advance(200)
+      const gone = searches.filter(({ letGo }) => letGo.isStopped)
+      assert.ok(gone.length > 0)
+      for (const { signal } of gone.map(({ letGo }) => letGo)) {
+        assert.ok(isFailure(signal.reason, kind))
+        if (kind === 'overloaded') assert.ok((signal.reason.retryAfterMs ?? 0) >= 1_000)
+      }
+      assert.equal(fourth.letGo.isStopped, false)
+      assert.equal(await settled(reader), 'entered')
+    })
+  }
 })

@@ -153,4 +153,13 @@ describe('upstreams that may be asked again', () => {
       assert.deepEqual(tries.spent, kind === 'throttled' ? [] : [member])
     })
   }
+
+  test('one that searches while it answers others: no', () => {
+    const { clock, pool } = make('one')
+    const [member] = pool.members
+    assert.ok(member)
+    const tries = createTries({ clock, patienceMs: second })
+    tries.failed(member, new Failure('timeout', 'it searches', { source: 'upstream', facts: { isSearching: true } }))
+    assert.equal(tries.hasHope, false)
+  })
 })

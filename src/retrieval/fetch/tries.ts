@@ -56,7 +56,8 @@ export function createTries({ clock, patienceMs }: { readonly clock: Clock; read
       const tries = (spent.get(member)?.tries ?? 0) + 1
       const wasAsked = !isFailure(error, 'unavailable')
       const wasThrottled = isFailure(error, 'throttled')
-      const mayPass = wasThrottled || isFailure(error, 'broken') || isFailure(error, 'timeout')
+      const wasSilent = isFailure(error, 'timeout') && error.facts.isSearching !== true
+      const mayPass = wasThrottled || isFailure(error, 'broken') || wasSilent
       const isFinal = tries >= mostTries || (wasAsked && !mayPass)
       if (isFailure(error, 'not-found')) {
         isDenied = true

@@ -5,8 +5,8 @@ import type { Failure } from '../../core/failure.ts'
 import { Stop } from './stop.ts'
 import type { Window } from './window.ts'
 
-/** `overtakenBy`: how many later questions were answered before it. */
-export type OpenQuestion = { readonly at: number; readonly letGo: Stop; overtakenBy: number }
+/** `overtakenBy`: how many later questions were answered before it. `isLost`: the upstream went out before it answered. */
+export type OpenQuestion = { readonly at: number; readonly letGo: Stop; overtakenBy: number; isLost: boolean }
 
 export interface OpenQuestions {
   open(isSearch: boolean): OpenQuestion
@@ -39,8 +39,8 @@ export type OpenQuestionsOptions = {
   readonly lateMs: () => number
   /** All slots are held by questions that are late. */
   readonly onStuck: () => void
-  /** The reason of a search that is given up after so long. */
-  readonly givenUp: (ms: number) => Failure
+  /** The reason of a search that is given up after so long. `hadTime`: the upstream is well, and answered others meanwhile. */
+  readonly givenUp: (ms: number, hadTime: boolean) => Failure
 }
 
 const searchShare = 1 / 8
@@ -77,13 +77,14 @@ export function createOpenQuestions(options: OpenQuestionsOptions): OpenQuestion
     if (!search || size() < most || searching.size <= Math.floor(most * searchShare)) return false
     if (now - search.at < Math.max(late, leastBeforeLetGoMs)) return false
     searching.delete(search)
-    search.letGo.stop(givenUp(now - search.at))
+    const hadTime = search.overtakenBy >= enoughOvertook && !search.isLost && !window.isCrowded
+    search.letGo.stop(givenUp(now - search.at, hadTime))
     return true
   }
 
   return {
     open(isSearch) {
-      const question = { at: clock.monotonic(), letGo: new Stop(), overtakenBy: 0 }
+      const question = { at: clock.monotonic(), letGo: new Stop(), overtakenBy: 0, isLost: false }
       ;(isSearch ? searching : asked).add(question)
       return question
     },
@@ -97,13 +98,12 @@ export function createOpenQuestions(options: OpenQuestionsOptions): OpenQuestion
       searching.has(question) ||
       (question.overtakenBy >= enoughOvertook && clock.monotonic() - question.at >= lateMs()),
     alive(beganAt, answers) {
-      for (const question of asked) {
-        if (question.at >= beganAt) break
-        question.overtakenBy += answers
-      }
+      for (const questions of [asked, searching])
+        for (const question of questions) if (question.at < beganAt) question.overtakenBy += answers
     },
     setAside() {
       for (const question of asked) searching.add(question)
+      for (const question of searching) question.isLost = true
       asked.clear()
     },
     makeRoom() {

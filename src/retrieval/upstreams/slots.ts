@@ -111,10 +111,15 @@ export function createSlots(options: SlotsOptions): Slots {
     look()
   }
 
-  function givenUp(ms: number): Failure {
-    // The content may exist: the search had less than its full time.
-    const message = `${name} was let go after ${Math.round(ms)} ms without an answer: other requests need its connections`
-    return new Failure('overloaded', message, {
+  function givenUp(ms: number, hadTime: boolean): Failure {
+    const what = `${name} was let go after ${Math.round(ms)} ms without an answer`
+    // An upstream that answered later questions first is searching: it had its time for what it has.
+    if (hadTime)
+      return new Failure('timeout', `${what}, while it answered others`, {
+        source: 'upstream',
+        facts: { isSearching: true },
+      })
+    return new Failure('overloaded', `${what}: other requests need its connections`, {
       source: 'ours',
       retryAfterMs: Math.max(leastRetryMs, expectedWaitMs()),
     })
