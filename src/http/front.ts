@@ -1,6 +1,7 @@
 // What a server of its own answers besides content: `/`, its icon, and `/robots.txt`. In another application these paths are that
 // application's.
-import { contactHref, type FrontFacts, frontPage, frontPolicy, icon } from '../web/front-page.ts'
+import { contactHref } from '../web/contact.ts'
+import { type FrontFacts, frontPage, frontPolicy, icon } from '../web/front-page.ts'
 import type { Route } from './add/add.ts'
 import { qualityOf } from './content/negotiate.ts'
 import { closeAfter } from './wire/close-after-answer.ts'

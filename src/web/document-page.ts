@@ -34,8 +34,8 @@ export function documentPage(at: Whereabouts, { cid, block }: Entity): Uint8Arra
 }
 
 const top = (cid: string, codec: string): string => `${pageTop(`${codec} ${cid}`)}<h1>A ${codec} document</h1>
-<p class="dim"><code translate="no">${cid}</code></p>
-<p class="dim"><a href="?format=${codec}">${codec}</a><a href="?format=raw">raw block</a><a href="?format=car">CAR</a></p>
+<p>CID <code class="whole" translate="no">${cid}</code></p>
+<p class="dim"><a href="?format=${codec}">View as ${codec}</a><a href="?format=raw">Download the block</a><a href="?format=car">Download as .car</a></p>
 <pre translate="no">`
 
 const bottom = (bytes: number, isWhole: boolean): string =>

@@ -1,5 +1,6 @@
 // The first page: what this is, a field for an address of content, and, where everybody may upload, a place for files.
 // Everything stands in the page itself, and its policy names each part by its hash.
+import { contactLink } from './contact.ts'
 import { frontScript } from './front-script.ts'
 import { inUnits } from './listing.ts'
 import { escaped, pageEnd, pageTop, sourceHash, styleSource } from './page.ts'
@@ -26,13 +27,6 @@ progress{width:100%}[hidden]{display:none!important}ul{padding-left:1.25rem}`
 /** `forms`: hosts besides this one that the field may lead to, since browsers hold the policy against redirects as well. */
 export const frontPolicy = (forms: readonly string[]): string =>
   `default-src 'none'; style-src ${styleSource} ${sourceHash(style)}; script-src ${sourceHash(frontScript)}; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action ${["'self'", ...forms].join(' ')}; frame-ancestors 'none'`
-
-export const contactHref = (contact: string): string =>
-  /^(https?|mailto):/i.test(contact) ? contact : `mailto:${contact}`
-
-/** A link to the operator; the text without what only a browser reads. */
-export const contactLink = (contact: string): string =>
-  `<a href="${escaped(contactHref(contact))}">${escaped(contact.replace(/^mailto:/i, ''))}</a>`
 
 export function frontPage(facts: FrontFacts): string {
   const { version, base, uploads, contact } = facts

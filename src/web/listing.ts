@@ -2,6 +2,7 @@
 // in stored order, with nothing kept.
 import { CID } from 'multiformats/cid'
 import type { DirectoryEntry } from '../content/entity.ts'
+import { typeByName } from './media-types.ts'
 import { escaped, pageEnd, pageTop, shown, templateHash } from './page.ts'
 import { breadcrumbs, cidLink, directoryUrl, encodeName, isLinkable, shortCid, type Whereabouts } from './urls.ts'
 
@@ -67,10 +68,10 @@ const top = (at: Whereabouts, cid: CID): string => {
     at.segments.length > 0
       ? `<tr><td><a href="${escaped(directoryUrl(at))}..">..</a></td><td></td><td></td></tr>\n`
       : ''
-  return `${pageTop(`Index of ${path}`)}<h1>Index of ${breadcrumbs(at)}</h1>
-<p class="dim"><code translate="no">${cid}</code></p>
-<p class="dim"><a href="?format=tar&amp;download=true">tar</a><a href="?format=car">CAR</a><a href="?format=json">JSON</a></p>
-<table>
+  return `${pageTop(`Index of ${path}`)}<h1${at.namespace === 'ipfs' ? ' class="cut"' : ''}>Index of ${breadcrumbs(at)}</h1>
+<p>CID <code class="whole" translate="no">${cid}</code></p>
+<p class="dim"><a href="?format=tar&amp;download=true">Download as .tar</a><a href="?format=car">Download as .car</a><a href="?format=json">View as JSON</a></p>
+<table><thead><tr><th scope="col">Name</th><th scope="col">CID</th><th scope="col">Size</th></tr></thead><tbody>
 ${up}`
 }
 
@@ -79,11 +80,18 @@ function row(at: Whereabouts, { name, cid, size, type }: DirectoryEntry): string
   const link = isLinkable(name) ? `<a href="${escaped(directoryUrl(at) + encodeName(name))}">${label}</a>` : label
   const text = cid.toString()
   const hash = `<a class="ipfs-hash" translate="no" ${cidLink(at, text, name)}>${shortCid(text)}</a>`
-  return `<tr${type === 'directory' ? ' class="d"' : ''}><td>${link}</td><td>${hash}</td><td>${size === undefined ? '' : inUnits(size)}</td></tr>\n`
+  const kind = type === 'directory' ? 'd' : kindOf(name)
+  return `<tr${kind === undefined ? '' : ` class="${kind}"`}><td>${link}</td><td>${hash}</td><td>${size === undefined ? '' : inUnits(size)}</td></tr>\n`
+}
+
+/** The class of its mark: what the name says that it is. */
+function kindOf(name: string): 'image' | 'video' | 'audio' | undefined {
+  const kind = typeByName(name)?.split('/', 1)[0]
+  return kind === 'image' || kind === 'video' || kind === 'audio' ? kind : undefined
 }
 
 const bottom = (count: number, bytes: number): string =>
-  `</table>\n<footer>${count} ${count === 1 ? 'entry' : 'entries'}, ${inUnits(bytes)}</footer>\n${pageEnd}`
+  `</tbody></table>\n<footer>${count} ${count === 1 ? 'entry' : 'entries'}, ${inUnits(bytes)}</footer>\n${pageEnd}`
 
 const units: readonly string[] = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB']
 

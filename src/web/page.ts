@@ -28,8 +28,11 @@ code,.ipfs-hash,pre{font-family:ui-monospace,monospace;font-size:.85em}pre{white
 table{width:100%;border-collapse:collapse;table-layout:fixed;margin:1rem 0}
 td{padding:.5rem .25rem;border-top:1px solid var(--line);vertical-align:top}tr:hover td{background:var(--hover)}
 td+td{width:8rem;color:var(--dim)}td+td+td{width:6rem;text-align:right;white-space:nowrap}
+th{padding:.25rem;text-align:left;font-size:.875rem;font-weight:600;color:var(--dim)}th+th{width:8rem}th+th+th{width:6rem;text-align:right}
+.whole{user-select:all}.cut a:first-child{display:inline-block;max-width:14ch;overflow:hidden;text-overflow:ellipsis;white-space:nowrap;vertical-align:bottom}
+tbody td:first-child::before{content:"";display:inline-block;width:1.5em;color:var(--dim)}.d td:first-child::before{content:"\\25B8"/"Folder"}.image td:first-child::before{content:"\\25A3"/"Image"}.video td:first-child::before{content:"\\25B6\\FE0E"/"Video"}.audio td:first-child::before{content:"\\266A"/"Audio"}
 .d td:first-child::after{content:"/";color:var(--dim)}
-@media(max-width:36rem){tr{display:grid;grid-template-columns:1fr auto;border-top:1px solid var(--line);padding:.35rem 0}td{border:0;padding:.15rem .25rem}td:first-child{grid-column:1/3}td+td,td+td+td{width:auto}}`
+@media(max-width:36rem){thead{position:absolute;clip-path:inset(50%)}tr{display:grid;grid-template-columns:1fr auto;border-top:1px solid var(--line);padding:.35rem 0}td{border:0;padding:.15rem .25rem}td:first-child{grid-column:1/3}td+td,td+td+td{width:auto}}`
 
 /** How a policy names a style or script that is written in the page. */
 export const sourceHash = (text: string): string => `'sha256-${createHash('sha256').update(text).digest('base64')}'`

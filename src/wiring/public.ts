@@ -25,6 +25,7 @@ export function wirePublic({ config, clock, log, lease }: Whole): Public {
   const respond = createRespond({
     mode: config.responses.types,
     stalledMs: config.limits.stalled,
+    contact: config.contact,
     onFailed: requests.failed,
     onError: (error, about) =>
       log('error', 'request.error', { ...about, error: error instanceof Error ? error.stack : String(error) }),

@@ -466,7 +466,7 @@ describe('errors', () => {
       const answer = await get(`/ipfs/${cid}`, asBrowser)
       assert.ok([502, 504].includes(answer.status), `${answer.status}`)
       assert.equal(answer.headers['cache-control'], 'no-store')
-      assert.match(body(answer), /Upstreams that were asked/)
+      assert.match(body(answer), /Servers that were asked/)
     } finally {
       upstream.fault = undefined
     }

@@ -152,7 +152,7 @@ describe('a page', () => {
     assert.match(String(headers['content-security-policy']), /default-src 'none'/)
     assert.match(String(headers.vary), /Accept/)
     assert.match(text, /&lt;script&gt;alert\(&quot;1&quot;\)/)
-    assert.match(text, /&lt;b&gt;one<\/td><td>timeout<\/td><td>13 ms/)
+    assert.match(text, /&lt;b&gt;one<\/td><td>Did not answer in time<\/td><td>13 ms/)
     assert.doesNotMatch(text, /<script|<b>/)
   })
   const others: [name: string, context: Omit<ProblemContext, 'stalledMs'>][] = [

@@ -61,6 +61,24 @@ describe('a listing', () => {
       html.includes(`<a class="ipfs-hash" translate="no" href="/ipfs/${file}?filename=file-%25C5%25BA%25C5%2582.txt">`),
     )
   })
+  test('shows its CID once to copy, names its columns and its downloads, and marks kinds', async () => {
+    const files = [entry('a', { type: 'directory' }), entry('b.png'), entry('c.mp4'), entry('d.mp3'), entry('e.txt')]
+    const html = await page(files)
+    assert.equal(html.split(`<code class="whole" translate="no">${root}</code>`).length, 2)
+    for (const head of ['Name', 'CID', 'Size']) assert.ok(html.includes(`<th scope="col">${head}</th>`), head)
+    assert.match(html, />Download as \.tar<.*>Download as \.car<.*>View as JSON</)
+    const kinds = [...html.matchAll(/<tr(?: class="(\w+)")?><td><a href="[^"]*">([^<.]+)/g)]
+    assert.deepEqual(
+      kinds.map(([, kind, name]) => [name, kind]),
+      [
+        ['a', 'd'],
+        ['b', 'image'],
+        ['c', 'video'],
+        ['d', 'audio'],
+        ['e', undefined],
+      ],
+    )
+  })
   test('links to the gateway beside it from an origin of its own', async () => {
     const html = await page([entry('hello')], own)
     assert.ok(html.includes('<a href="/%C4%85/%C4%99/hello">hello</a>'))
@@ -217,11 +235,34 @@ describe('a problem', () => {
       detail: 'nobody has <script>',
       attempts,
     })
-    assert.match(html, /<h1>404 Not found<\/h1>/)
-    assert.match(html, /nobody has &lt;script&gt;/)
-    assert.match(html, /&lt;b&gt;one&lt;\/b&gt;<\/td><td>timeout<\/td><td>12 ms/)
+    assert.match(html, /<h1>404 Not found<\/h1>\n<p>No server that was asked has this content\.<\/p>/)
+    assert.match(html, /Nobody has &lt;script&gt;\./)
+    assert.match(html, /&lt;b&gt;one&lt;\/b&gt;<\/td><td>Did not answer in time<\/td><td>12 ms/)
     assert.match(html, /What you can do/)
     assert.doesNotMatch(html, /<script|<b>/)
+  })
+  const problem = { title: 'Title', detail: 'what happened', requestId: 'id<1' }
+  test('says when to try again, and links to that', () => {
+    for (const [retryAfter, words] of [
+      [1, 'a second'],
+      [30, '30 seconds'],
+      [600, '10 minutes'],
+      [86_400, '24 hours'],
+    ] as const) {
+      const html = problemPage({ ...problem, status: 503, kind: 'overloaded', retryAfter })
+      assert.ok(html.includes(`<p>Try again in ${words}. <a href="">Try again</a></p>`), words)
+    }
+    const never = problemPage({ ...problem, status: 404, kind: 'no-link', retryAfter: 5 })
+    assert.doesNotMatch(never, /try again/i)
+  })
+  test('names its request, and the operator where the operator can help', () => {
+    const page = (status: number, kind: 'denied' | 'malformed') =>
+      problemPage({ ...problem, status, kind, contact: 'abuse@gw.example' })
+    assert.ok(page(410, 'denied').includes('Request <code>id&lt;1</code>'))
+    assert.ok(page(451, 'denied').includes('<a href="mailto:abuse@gw.example">abuse@gw.example</a>'))
+    assert.doesNotMatch(page(400, 'malformed'), /abuse/)
+    const hostile = problemPage({ ...problem, status: 410, kind: 'denied', contact: 'https://a.example/"><b>' })
+    assert.doesNotMatch(hostile, /<b>/)
   })
   test('allows nothing but the style of the page', () => {
     assert.match(pagePolicy, /^default-src 'none'; style-src 'sha256-[^']+';/)

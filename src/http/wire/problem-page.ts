@@ -2,6 +2,7 @@
 // escaped.
 import type { FailureKind } from '../../core/failure.ts'
 import type { Attempt } from '../../observe/account.ts'
+import { contactLink } from '../../web/contact.ts'
 import { escaped, pageEnd, pagePolicy, pageTop, shown } from '../../web/page.ts'
 
 export type Problem = {
@@ -9,8 +10,12 @@ export type Problem = {
   readonly status: number
   readonly kind: FailureKind
   readonly detail: string
+  /** The seconds of `Retry-After`, where the answer has one. */
+  readonly retryAfter?: number | undefined
   readonly attempts?: readonly Attempt[] | undefined
   readonly requestId?: string | undefined
+  /** The operator's address. */
+  readonly contact?: string | undefined
 }
 
 export const pageHeaders: readonly (readonly [name: string, value: string])[] = [
@@ -18,48 +23,103 @@ export const pageHeaders: readonly (readonly [name: string, value: string])[] = 
   ['Content-Security-Policy', pagePolicy],
 ]
 
+/** What it means for the visitor; the detail below it is for whoever is told of it. */
+const meanings: Readonly<Partial<Record<FailureKind, string>>> = {
+  'not-found': 'No server that was asked has this content.',
+  'no-link': 'There is nothing at this address.',
+  timeout: 'This content was not found in the time that a visitor waits.',
+  unavailable: 'None of the servers that may have this content could be reached.',
+  throttled: 'There were too many requests from your network.',
+  refused: 'This gateway does not know you.',
+  broken: 'A server that this gateway needs has failed.',
+  'false-bytes': 'What the servers sent is not what this address stands for, so it is not shown.',
+  denied: 'The operator of this gateway does not serve this content.',
+  overloaded: 'This gateway has too much to do at the moment.',
+  internal: 'Something went wrong in this gateway.',
+}
+
+const hasNot = 'This gateway does not have this content.'
+
 const nextSteps: Readonly<Record<number, string>> = {
   400: 'Check the address: a letter may be missing at its beginning or end.',
   401: 'Ask the operator of this gateway for access.',
-  404: 'Check the address. New content may take a minute to be found: this gateway goes on searching, so try again soon.',
+  404: 'Check the address. New content may take a minute to be found.',
   406: 'Ask for it without a format, or for its blocks with ?format=raw or ?format=car.',
   410: 'Another address on this gateway will not help. The operator can say why.',
   412: 'Ask again without Cache-Control: only-if-cached.',
-  429: 'Wait a moment, then try again.',
   451: 'Another address on this gateway will not help. The operator can say why.',
   500: 'If this happens again, tell the operator of this gateway.',
-  502: 'The services that may have this content cannot be reached now. Try again later.',
-  503: 'Try again in a second.',
-  504: 'It may exist and be slow to find: this gateway goes on searching, so try again soon.',
+  504: 'It may exist and be slow to find.',
 }
 
-const nextStep = ({ kind, status }: Problem): string | undefined => {
-  // A path that is proved not to exist will not appear later.
+/** Statuses that the operator can do something about, or is asked about. */
+const forOperator: ReadonlySet<number> = new Set([401, 410, 451, 500, 502])
+
+// A path that is proved not to exist will not appear later.
+const mayComeLater = ({ kind, retryAfter }: Problem): boolean => kind !== 'no-link' && retryAfter !== undefined
+
+function nextStep(problem: Problem): string | undefined {
+  const { kind, status, retryAfter = 0, attempts = [] } = problem
   if (kind === 'no-link') return 'Check the address: this path is proved not to exist.'
   if (kind === 'malformed' && status === 500)
     return 'The content was published with this mistake: only its author can fix it.'
-  return nextSteps[status]
+  const again = mayComeLater(problem) ? `Try again in ${inWords(retryAfter)}.` : undefined
+  const searches = [404, 504].includes(status) && attempts.length > 0 ? 'This gateway goes on searching.' : undefined
+  return [nextSteps[status], searches, again].filter((text) => text !== undefined).join(' ') || undefined
 }
+
+function inWords(seconds: number): string {
+  if (seconds < 90) return seconds === 1 ? 'a second' : `${seconds} seconds`
+  const minutes = Math.ceil(seconds / 60)
+  return minutes < 90 ? `${minutes} minutes` : `${Math.ceil(minutes / 60)} hours`
+}
+
+/** Words for what an upstream did; what is not here is said as it is. */
+const outcomes: Readonly<Record<string, string>> = {
+  'not-found': 'Does not have it',
+  timeout: 'Did not answer in time',
+  unavailable: 'Cannot be reached',
+  throttled: 'Takes no more requests now',
+  refused: 'Refused',
+  broken: 'Failed',
+  'false-bytes': 'Sent something else',
+  cancelled: 'No longer needed',
+  lost: 'Another was faster',
+  won: 'Sent it',
+}
+
+/** A CID or a name at the beginning stays as it is. */
+const capital = (text: string): string =>
+  /^[a-z]{1,15}(?:[ ,:-]|$)/.test(text) ? text.charAt(0).toUpperCase() + text.slice(1) : text
+const asSentence = (text: string): string => (/[.!?:…]$/.test(text) ? capital(text) : `${capital(text)}.`)
+const outcomeText = (outcome: string): string => outcomes[outcome] ?? capital(outcome)
 
 export function problemPage(problem: Problem): string {
-  const { title, status, detail, attempts = [], requestId } = problem
+  const { title, status, kind, detail, attempts = [], requestId, contact } = problem
   const rows = attempts.map(
     ({ upstream, outcome, ms }) =>
-      `<tr><td>${shown(upstream)}</td><td>${shown(outcome)}</td><td>${Math.round(ms)} ms</td></tr>\n`,
+      `<tr><td>${shown(upstream)}</td><td>${shown(outcomeText(outcome))}</td><td>${Math.round(ms)} ms</td></tr>\n`,
   )
-  const asked = rows.length > 0 ? `<h2>Upstreams that were asked</h2>\n<table>\n${rows.join('')}</table>\n` : ''
+  const heads =
+    '<thead><tr><th scope="col">Server</th><th scope="col">Result</th><th scope="col">Time</th></tr></thead>'
+  const asked = rows.length > 0 ? `<h2>Servers that were asked</h2>\n<table>${heads}\n${rows.join('')}</table>\n` : ''
+  const meaning = kind === 'not-found' && attempts.length === 0 ? hasNot : meanings[kind]
   const next = nextStep(problem)
-  const request = requestId === undefined ? '' : `<p>Request ${shown(requestId)}</p>\n`
+  const again = mayComeLater(problem) ? ' <a href="">Try again</a>' : ''
+  const request = requestId === undefined ? '' : `<p class="dim">Request <code>${shown(requestId)}</code></p>\n`
+  const operator = contact !== undefined && forOperator.has(status) ? ` ${contactLink(contact)}` : ''
+  const details = `<p${meaning === undefined ? '' : ' class="dim"'}>${shown(asSentence(detail))}</p>\n`
   return `${pageTop(`${status} ${title}`)}<h1>${status} ${escaped(title)}</h1>
-<p>${shown(detail)}</p>
-${next === undefined ? '' : `<h2>What you can do</h2>\n<p>${escaped(next)}</p>\n`}${asked}${request}${pageEnd}`
+${meaning === undefined ? '' : `<p>${escaped(meaning)}</p>\n`}${details}${next === undefined ? '' : `<h2>What you can do</h2>\n<p>${escaped(next)}${operator}${again}</p>\n`}${asked}${request}${pageEnd}`
 }
 
-/** The same as plain text. */
+/** The same as plain text: what failed is told as programs know it, the conformance suite among them. */
 export function problemText(problem: Problem): string {
-  const { title, status, detail, attempts = [], requestId } = problem
+  const { title, status, detail, attempts = [], requestId, contact } = problem
   const next = nextStep(problem)
   const asked = attempts.map(({ upstream, outcome, ms }) => `${upstream}: ${outcome}, ${Math.round(ms)} ms`)
   const request = requestId === undefined ? [] : [`Request ${requestId}`]
-  return `${[`${status} ${title}`, detail, ...(next === undefined ? [] : [next]), ...asked, ...request].join('\n')}\n`
+  const operator = contact !== undefined && forOperator.has(status) ? [contact] : []
+  const lines = [`${status} ${title}`, detail, ...(next === undefined ? [] : [next]), ...operator]
+  return `${[...lines, ...asked, ...request].join('\n')}\n`
 }

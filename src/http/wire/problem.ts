@@ -76,12 +76,14 @@ export type ProblemContext = {
   /** Further headers of this answer, such as Content-Range with 416. */
   readonly headers?: Readonly<Record<string, string>> | undefined
   readonly head?: boolean
+  /** The operator's address, for pages. */
+  readonly contact?: string | undefined
   /** What the client accepts: in `web` mode a browser gets a page. */
   readonly accept?: string | undefined
 }
 
 export function sendProblem(response: ServerResponse, failure: Failure, context: ProblemContext): void {
-  const { mode, stalledMs, account, headers = {}, head = false, accept } = context
+  const { mode, stalledMs, account, headers = {}, head = false, accept, contact } = context
   const status = statusOf(failure, mode)
   const detail = failure.message
   const title = status === 412 ? 'Not in the cache' : table[failure.kind].title
@@ -99,7 +101,10 @@ export function sendProblem(response: ServerResponse, failure: Failure, context:
   if (attempts) body['attempts'] = attempts
   if (failure.facts.outcomes) body['outcomes'] = failure.facts.outcomes
   if (failure.facts.errors) body['errors'] = failure.facts.errors
-  const problem = { title, status, kind: failure.kind, detail, attempts, requestId }
+  // In thin mode, the other service says when its limit ends.
+  const isLater = retryableStatuses.has(status) || (status === 413 && failure.retryAfterMs !== undefined)
+  const retryAfter = isLater ? seconds(failure.retryAfterMs ?? defaultRetryMs) : undefined
+  const problem = { title, status, kind: failure.kind, detail, retryAfter, attempts, requestId, contact }
   const text = Buffer.from(form.write?.(problem) ?? `${JSON.stringify(body)}\n`)
   for (const [name, value] of corsHeaders) response.setHeader(name, value)
   for (const [name, value] of form.headers) response.setHeader(name, value)
@@ -108,9 +113,7 @@ export function sendProblem(response: ServerResponse, failure: Failure, context:
   response.setHeader('X-Content-Type-Options', 'nosniff')
   response.setHeader('Cache-Control', cacheControl(failure, status))
   if (account) response.setHeader('Cache-Status', cacheStatus(account))
-  // In thin mode, the other service says when its limit ends.
-  if (retryableStatuses.has(status) || (status === 413 && failure.retryAfterMs !== undefined))
-    response.setHeader('Retry-After', seconds(failure.retryAfterMs ?? defaultRetryMs))
+  if (retryAfter !== undefined) response.setHeader('Retry-After', String(retryAfter))
   for (const [name, value] of Object.entries(headers)) response.setHeader(name, value)
   if (status === 400) response.setHeader('Connection', 'close')
   response.writeHead(status)
@@ -134,7 +137,7 @@ function formFor(mode: Mode, accept: string | undefined): Form {
   return /\btext\/html\b/i.test(accept) ? asPage : asJson
 }
 
-const seconds = (ms: number): string => String(Math.max(1, Math.ceil(ms / 1000)))
+const seconds = (ms: number): number => Math.max(1, Math.ceil(ms / 1000))
 
 /** Caches downstream may keep a 404 for as long as this gateway remembers it; every other error is not stored. */
 function cacheControl({ kind, retryAfterMs }: Failure, status: number): string {

@@ -15,6 +15,8 @@ export type RespondOptions = {
   readonly mode: Mode
   /** How long a client may read nothing of an answer. */
   readonly stalledMs: number
+  /** The operator's address, for pages. */
+  readonly contact?: string | undefined
   /** Called for a bug of the gateway. */
   readonly onError: (error: unknown, about: RequestFacts) => void
   readonly onFailed?: (failure: Failure) => void
@@ -36,7 +38,7 @@ export interface Respond {
   failed(request: IncomingMessage, response: ServerResponse, error: unknown, how?: How): Failure
 }
 
-export function createRespond({ mode, stalledMs, onError, onFailed }: RespondOptions): Respond {
+export function createRespond({ mode, stalledMs, contact, onError, onFailed }: RespondOptions): Respond {
   return {
     stalledMs,
     failed(request, response, error, how = {}) {
@@ -53,7 +55,7 @@ export function createRespond({ mode, stalledMs, onError, onFailed }: RespondOpt
         const accept = 'accept' in how ? how.accept : request.headers.accept
         const head = request.method === 'HEAD'
         if (write) write(failure)
-        else sendProblem(response, failure, { mode, stalledMs, account, head, accept, headers })
+        else sendProblem(response, failure, { mode, stalledMs, account, head, accept, headers, contact })
       }
       return failure
     },

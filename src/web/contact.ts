@@ -1,0 +1,9 @@
+// The operator's address as a link.
+import { escaped } from './page.ts'
+
+export const contactHref = (contact: string): string =>
+  /^(https?|mailto):/i.test(contact) ? contact : `mailto:${contact}`
+
+/** What is read leaves out what is for the browser alone. */
+export const contactLink = (contact: string): string =>
+  `<a href="${escaped(contactHref(contact))}">${escaped(contact.replace(/^mailto:/i, ''))}</a>`
