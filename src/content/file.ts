@@ -4,6 +4,7 @@ import type { CID } from 'multiformats/cid'
 import { codec } from '../core/cid.ts'
 import type { AtHand } from '../core/disk/at-hand.ts'
 import { Failure } from '../core/failure.ts'
+import type { LazyLink } from '../ipld/dag-links.ts'
 import type { ReadNode } from '../ipld/node-memory.ts'
 import { declaredSize, type Node, wrongContent } from '../ipld/unixfs.ts'
 import type { DagWant, Expected, Session } from '../retrieval/session.ts'
@@ -23,7 +24,7 @@ const mostNodeBytes = 2 * 1024 * 1024
 export const mostFileBytes = 1024 ** 4
 
 type FilePart = {
-  readonly cid: CID
+  readonly link: LazyLink
   readonly block?: Uint8Array | undefined
   readonly node?: Node | undefined
   readonly size: number
@@ -78,7 +79,7 @@ async function* readParts(
   const { cid: root, block, node, size = 0 } = entity
   if (from >= end) return
   const pending = createPending<FilePart>()
-  pending.push([{ cid: root, block, node, size, start: 0, depth: 0 }], 0)
+  pending.push([{ link: { Hash: root }, block, node, size, start: 0, depth: 0 }], 0)
   let blocks = 0
   let sent = 0
   // What is at hand need not be read ahead: it is asked for when a block is not.
@@ -91,7 +92,8 @@ async function* readParts(
     range: { from: Math.max(from, part.start), to: end - 1 },
   })
   /** The bytes of a leaf that are wanted, where they can be had at once. */
-  const leafAtHand = ({ cid, size: bytes, start, block: here }: FilePart): AtHand | undefined => {
+  const leafAtHand = ({ link, size: bytes, start, block: here }: FilePart): AtHand | undefined => {
+    const { Hash: cid } = link
     if (here || cid.code !== codec.raw) return undefined
     const wanted = { from: Math.max(0, from - start), to: Math.min(bytes, end - start) }
     const held = session.atHand(cid, { lends, ...(wanted.to - wanted.from < bytes && { part: wanted }) })
@@ -99,13 +101,14 @@ async function* readParts(
     return held
   }
   const fetch = (part: FilePart): Promise<Uint8Array> =>
-    part.block ? Promise.resolve(part.block) : session.get(part.cid, wantOf(part))
+    part.block ? Promise.resolve(part.block) : session.get(part.link.Hash, wantOf(part))
   /** The next blocks, up to the first node: its parts come before its siblings. */
   function* upcoming(first: readonly FilePart[] = []): Generator<Expected> {
     for (const part of both(first, pending.upcoming())) {
       if (part.block) continue
-      const isLeaf = part.cid.code === codec.raw
-      yield { cid: part.cid, around: wantOf(part), bytes: isLeaf ? part.size : Math.min(part.size, mostNodeBytes) }
+      const { Hash: cid } = part.link
+      const isLeaf = cid.code === codec.raw
+      yield { cid, around: wantOf(part), bytes: isLeaf ? part.size : Math.min(part.size, mostNodeBytes) }
       if (!isLeaf && part.size > mostNodeBytes) return
     }
   }
@@ -142,7 +145,8 @@ async function* readParts(
 
 /** The part's own bytes and its children, with their positions; throws when its parent declared something else. */
 function split(part: FilePart, bytes: Uint8Array, read: ReadNode): { own: Uint8Array; children: FilePart[] } {
-  const { cid, size, start, depth } = part
+  const { size, start, depth } = part
+  const { Hash: cid } = part.link
   const own = (content: Uint8Array): { own: Uint8Array; children: FilePart[] } => {
     if (content.byteLength !== size) throw unlikeDeclared(cid, content.byteLength, size)
     return { own: content, children: [] }
@@ -157,8 +161,8 @@ function split(part: FilePart, bytes: Uint8Array, read: ReadNode): { own: Uint8A
   if (depth >= mostDepth) throw wrongContent(cid, `the file is nested more than ${mostDepth} levels deep`)
   if (declaredSize(cid, node) !== size) throw wrongContent(cid, 'its size is not the one declared above it')
   let offset = start + data.byteLength
-  const children = node.links.map(({ Hash }, index): FilePart => {
-    const child = { cid: Hash, size: Number(node.unixfs?.blockSizes[index] ?? 0n), start: offset, depth: depth + 1 }
+  const children = node.links.map((link, index): FilePart => {
+    const child = { link, size: Number(node.unixfs?.blockSizes[index] ?? 0n), start: offset, depth: depth + 1 }
     offset += child.size
     return child
   })

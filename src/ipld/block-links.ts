@@ -1,16 +1,17 @@
 // The CIDs that a verified block links to: the CIDs that a DAG's next blocks may have.
 import * as dagCbor from '@ipld/dag-cbor'
 import * as dagJson from '@ipld/dag-json'
-import * as dagPb from '@ipld/dag-pb'
 import { decode, type Token, Type } from 'cborg'
 import { Tokenizer } from 'cborg/json'
 import { CID } from 'multiformats/cid'
 import type { Block } from '../core/block.ts'
+import { codec } from '../core/cid.ts'
+import { decodePb } from './dag-pb.ts'
 
 /** Empty for a leaf, and for a block that does not decode: its reader reports that. */
 export function linksOf(block: Block): CID[] {
   try {
-    if (block.cid.code === dagPb.code) return dagPb.decode(block.bytes).Links.map((link) => link.Hash)
+    if (block.cid.code === codec.dagPb) return decodePb(block.bytes).Links.map((link) => link.Hash)
     return linksInDocument(block)
   } catch {
     return []

@@ -5,6 +5,8 @@ import type { CID } from 'multiformats/cid'
 
 export interface CidSet {
   add(cid: CID): void
+  /** The same for a CID that is not made yet, whose digest of eight bytes at least ends there in `bytes`. */
+  addEnding(bytes: Uint8Array, end: number): void
   has(cid: CID): boolean
   readonly size: number
 }
@@ -22,12 +24,14 @@ function mixed(value: number): number {
 }
 
 /** The end of the hash, never 0, which marks an empty slot. */
-function mark({ multihash: { digest } }: CID): number {
+const mark = ({ multihash: { digest } }: CID): number => markOf(digest, digest.byteLength)
+
+function markOf(bytes: Uint8Array, end: number): number {
   let high = 0
   let low = 0
-  for (let at = Math.max(0, digest.byteLength - 8); at < digest.byteLength; at++) {
+  for (let at = Math.max(0, end - 8); at < end; at++) {
     high = ((high << 8) | (low >>> 24)) >>> 0
-    low = ((low << 8) | (digest[at] as number)) >>> 0
+    low = ((low << 8) | (bytes[at] as number)) >>> 0
   }
   return (high & 0x1fffff) * two32 + low || 1
 }
@@ -52,17 +56,19 @@ export function createCidSet(): CidSet {
     for (const one of held) if (one !== 0) places[placeOf(one)] = one
   }
 
+  function add(wanted: number): void {
+    if (places[placeOf(wanted)] !== 0) return
+    if (size >= places.length / 2) grow()
+    places[placeOf(wanted)] = wanted
+    size++
+  }
+
   return {
     get size() {
       return size
     },
     has: (cid) => places[placeOf(mark(cid))] !== 0,
-    add(cid) {
-      const wanted = mark(cid)
-      if (places[placeOf(wanted)] !== 0) return
-      if (size >= places.length / 2) grow()
-      places[placeOf(wanted)] = wanted
-      size++
-    },
+    add: (cid) => add(mark(cid)),
+    addEnding: (bytes, end) => add(markOf(bytes, end)),
   }
 }

@@ -8,10 +8,15 @@ import { codec } from '../core/cid.ts'
 import { linksInDocument } from './block-links.ts'
 import { readNode, wrongContent } from './unixfs.ts'
 
-export function linksInOrder({ cid, bytes }: Block): CID[] {
-  if (cid.code === codec.dagPb) return readNode(cid, bytes).links.map((link) => link.Hash)
-  return readable(cid, () => linksInDocument({ cid, bytes }))
+export const linksInOrder = (block: Block): CID[] => lazyLinksInOrder(block).map(({ Hash }) => Hash)
+
+/** The same, with CIDs that are made when they are asked for: a block may have a quarter of a million links. */
+export function lazyLinksInOrder({ cid, bytes }: Block): readonly LazyLink[] {
+  if (cid.code === codec.dagPb) return readNode(cid, bytes).links
+  return readable(cid, () => linksInDocument({ cid, bytes })).map((Hash) => ({ Hash }))
 }
+
+export type LazyLink = { readonly Hash: CID }
 
 /** Undefined for a codec whose documents have no links: nothing leads further. */
 export function readDocument(cid: CID, bytes: Uint8Array): unknown {

@@ -1,13 +1,13 @@
 // Reads a dag-pb block as UnixFS, with limits so that a small block cannot cost much. No other file knows the libraries
-// for dag-pb and UnixFS.
-import { decode, type PBLink } from '@ipld/dag-pb'
+// for UnixFS.
 import { UnixFS } from 'ipfs-unixfs'
 import type { CID } from 'multiformats/cid'
 import { maxBlockBytes } from '../core/block.ts'
 import { Failure } from '../core/failure.ts'
+import { decodePb, type PbLink } from './dag-pb.ts'
 
 export type Node = {
-  readonly links: readonly PBLink[]
+  readonly links: readonly PbLink[]
   /** Undefined for dag-pb that is not UnixFS. */
   readonly unixfs: UnixFS | undefined
   /** The message `unixfs` was read from. */
@@ -20,11 +20,22 @@ export const wrongContent = (cid: CID, what: string, cause?: unknown): Failure =
 export function readNode(cid: CID, block: Uint8Array): Node {
   if (block.byteLength > maxBlockBytes) throw wrongContent(cid, 'it is larger than a block may be')
   try {
-    const { Data, Links } = decode(block)
-    return { links: Links, unixfs: Data && readUnixfs(Data), data: Data }
+    const { Data, Links } = decodePb(block)
+    const isUnixfs = Data && !hasMoreSizes(Data, Math.max(Links.length, freeSizes))
+    return { links: Links, unixfs: isUnixfs ? readUnixfs(Data) : undefined, data: Data }
   } catch (cause) {
     throw wrongContent(cid, 'it is not a dag-pb block', cause)
   }
+}
+
+// A million sizes in one block, each of which becomes a number of its own, took a tenth of a second.
+const freeSizes = 4096
+
+function hasMoreSizes(message: Uint8Array, most: number): boolean {
+  if (message.byteLength < 2 * most) return false
+  let count = 0
+  eachField(message, (field) => void (field === blockSizesField && count++))
+  return count > most
 }
 
 function readUnixfs(data: Uint8Array): UnixFS | undefined {
@@ -44,12 +55,21 @@ export function declaredSize(cid: CID, { unixfs, links }: Node): number {
   return Number(size)
 }
 
+const blockSizesField = 4
 const hashTypeField = 5
 
-/** The hash that a HAMT places its names by, which the library does not tell: a walk over the fields of the message. */
+/** The hash that a HAMT places its names by, which the library does not tell. */
 export function hashTypeOf(message: Uint8Array): number | undefined {
-  let at = 0
   let found: number | undefined
+  eachField(message, (field, value) => {
+    if (field === hashTypeField) found = value
+  })
+  return found
+}
+
+/** A walk over the fields of a message; `value` is that of a number. */
+function eachField(message: Uint8Array, each: (field: number, value: number | undefined) => void): void {
+  let at = 0
   const varint = (): number => {
     let value = 0
     for (let factor = 1; at < message.length; factor *= 128) {
@@ -63,12 +83,11 @@ export function hashTypeOf(message: Uint8Array): number | undefined {
     const tag = varint()
     const wire = tag & 7
     if (wire === 0) {
-      const value = varint()
-      if (tag >> 3 === hashTypeField) found = value
+      each(tag >> 3, varint())
     } else {
       const length = wire === 2 ? varint() : wire === 1 ? 8 : wire === 5 ? 4 : message.length
       at += length
+      each(tag >> 3, undefined)
     }
   }
-  return found
 }

@@ -4,6 +4,7 @@ import { murmur364 } from '@multiformats/murmur3'
 import type { CID } from 'multiformats/cid'
 import { type Block, blockKey } from '../../core/block.ts'
 import { codec, hash } from '../../core/cid.ts'
+import type { PbLink } from '../../ipld/dag-pb.ts'
 import { hashTypeOf, type Node, readNode, wrongContent } from '../../ipld/unixfs.ts'
 import type { DagWant, Expected, Session } from '../../retrieval/session.ts'
 import { createMemoryBound } from './pending.ts'
@@ -39,9 +40,9 @@ export function namesInShard(cid: CID, node: Node): ((name: string) => string) |
 export type ShardMatch = { readonly cid: CID; readonly way: readonly Block[] }
 
 /** The shards right below this one. */
-export function shardLinksOf(cid: CID, node: Node): CID[] {
+export function shardLinksOf(cid: CID, node: Node): PbLink[] {
   const { digits } = shape(cid, node)
-  return node.links.filter((link) => link.Name?.length === digits).map((link) => link.Hash)
+  return node.links.filter((link) => link.Name?.length === digits)
 }
 
 export async function findInShards(

@@ -4,7 +4,7 @@ import type { CID } from 'multiformats/cid'
 import type { Block } from '../../core/block.ts'
 import { codec } from '../../core/cid.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
-import { linksInOrder } from '../../ipld/dag-links.ts'
+import { type LazyLink, lazyLinksInOrder } from '../../ipld/dag-links.ts'
 import { declaredSize, type Node, readNode, wrongContent } from '../../ipld/unixfs.ts'
 import type { DagWant, Expected, Session } from '../../retrieval/session.ts'
 import { mostFileBytes } from '../file.ts'
@@ -30,7 +30,7 @@ const mostSeen = 262_144
 const guessedBytes = 1024 * 1024
 
 type PendingBlock = {
-  readonly cid: CID
+  readonly link: LazyLink
   readonly bytes?: Uint8Array | undefined
   readonly depth: number
   /** Its bytes of the file; undefined without a range. */
@@ -45,7 +45,7 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
   const seen = createSeen()
   const pending = createPending<PendingBlock>()
   const span = range && { from: 0, to: Number.MAX_SAFE_INTEGER }
-  pending.push([{ ...root, depth: 0, span, way }], 0)
+  pending.push([{ link: { Hash: root.cid }, bytes: root.bytes, depth: 0, span, way }], 0)
   let sentBytes = 0
 
   const wantOf = ({ span }: PendingBlock): DagWant => ({
@@ -57,14 +57,15 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
   const fetch = async (part: PendingBlock): Promise<Uint8Array> => {
     if (part.bytes) return part.bytes
     if (part.way) visitBelow(session, part.way)
-    return session.get(part.cid, wantOf(part))
+    return session.get(part.link.Hash, wantOf(part))
   }
   const isKnown = (cid: CID) => !dups && seen.look(cid) === 'whole'
   /** The next blocks, up to the first one that may have links: its children come before its siblings. */
   function* upcoming(): Generator<Expected> {
     for (const part of pending.upcoming()) {
-      if (part.bytes || isKnown(part.cid)) continue
-      const { cid, span, way } = part
+      const { span, way } = part
+      const { Hash: cid } = part.link
+      if (part.bytes || isKnown(cid)) continue
       const visit = way && (() => visitBelow(session, way))
       yield {
         cid,
@@ -77,7 +78,8 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
   }
 
   for (let part = pending.pop(); part; part = pending.pop()) {
-    const { cid, depth } = part
+    const { depth } = part
+    const { Hash: cid } = part.link
     if (isKnown(cid)) continue
     if (depth > mostDepth) throw wrongContent(root.cid, `it is nested more than ${mostDepth} levels deep`)
     const bytes = await fetch(part)
@@ -97,10 +99,8 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
 }
 
 function childrenOf(block: Block, part: PendingBlock, { scope, range }: WalkOptions): PendingBlock[] | Failure {
-  const depth = part.depth + 1
   try {
-    const children = scope === 'all' ? everything(block, part) : ofEntity(block, part, range)
-    return children.map((child) => ({ ...child, depth }))
+    return scope === 'all' ? everything(block, part) : ofEntity(block, part, range)
   } catch (error) {
     if (isFailure(error, 'malformed')) return error
     throw error
@@ -120,26 +120,24 @@ function createSeen() {
   }
 }
 
-type Child = Pick<PendingBlock, 'cid' | 'span' | 'way'>
-
 const isWhole = (span: Span | undefined, range: Span | undefined): boolean =>
   !range || !span || (span.from >= range.from && span.to <= range.to)
 
-function everything(block: Block, { way }: PendingBlock): Child[] {
-  if (way && block.cid.code === codec.dagPb) return named(block, way)
-  return linksInOrder(block).map((cid) => ({ cid, span: undefined }))
+function everything(block: Block, part: PendingBlock): PendingBlock[] {
+  if (part.way && block.cid.code === codec.dagPb) return named(block, part.way, part.depth + 1)
+  return lazyLinksInOrder(block).map((link) => ({ link, span: undefined, depth: part.depth + 1 }))
 }
 
 /**
  * The children of a directory with their names. A shard keeps the name of its directory; parts of a file have no name.
  */
-function named({ cid, bytes }: Block, way: Way): Child[] {
+function named({ cid, bytes }: Block, way: Way, depth: number): PendingBlock[] {
   const node = readNode(cid, bytes)
   const nameOf = namesIn(cid, node)
-  return node.links.map(({ Hash, Name }) => {
-    const name = nameOf?.(Name ?? '')
-    if (name === undefined) return { cid: Hash, span: undefined }
-    return { cid: Hash, span: undefined, way: name === '' ? way : { cid: Hash, names: [name], above: way } }
+  return node.links.map((link) => {
+    const name = nameOf?.(link.Name ?? '')
+    if (name === undefined) return { link, span: undefined, depth }
+    return { link, span: undefined, depth, way: name === '' ? way : { cid: link.Hash, names: [name], above: way } }
   })
 }
 
@@ -156,26 +154,27 @@ function namesIn(cid: CID, node: Node): ((name: string) => string) | undefined {
 }
 
 /** The children that belong to the entity: parts of a file, shards of a directory, nothing otherwise. */
-function ofEntity(block: Block, part: PendingBlock, range: Span | undefined): Child[] {
+function ofEntity(block: Block, part: PendingBlock, range: Span | undefined): PendingBlock[] {
   const { cid, bytes } = block
+  const depth = part.depth + 1
   if (cid.code !== codec.dagPb) return []
   const node = readNode(cid, bytes)
   switch (node.unixfs?.type) {
     case 'hamt-sharded-directory':
-      return shardLinksOf(cid, node).map((link) => ({ cid: link, span: undefined }))
+      return shardLinksOf(cid, node).map((link) => ({ link, span: undefined, depth }))
     case 'file':
     case 'raw': {
-      if (!range || !part.span) return node.links.map(({ Hash }) => ({ cid: Hash, span: undefined }))
+      if (!range || !part.span) return node.links.map((link) => ({ link, span: undefined, depth }))
       const size = declaredSize(cid, node)
       if (part.depth > 0 && size !== part.span.to - part.span.from) {
         throw wrongContent(cid, 'its size is not the one declared above it')
       }
       let from = part.span.from + (node.unixfs.data?.byteLength ?? 0)
       return node.links
-        .map(({ Hash }, index) => {
+        .map((link, index) => {
           const span = { from, to: from + Number(node.unixfs?.blockSizes[index] ?? 0n) }
           from = span.to
-          return { cid: Hash, span }
+          return { link, span, depth }
         })
         .filter(({ span }) => span.to > span.from && span.from < range.to && span.to > range.from)
     }

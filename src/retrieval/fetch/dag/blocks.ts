@@ -1,8 +1,10 @@
 // Which blocks of a DAG are known to belong to it, because one that came links to them, and which of them came by.
 import type { CID } from 'multiformats/cid'
 import { type Block, isIdentity } from '../../../core/block.ts'
+import { codec } from '../../../core/cid.ts'
 import { linksOf } from '../../../ipld/block-links.ts'
-import { createCidSet } from '../../../ipld/cid-set.ts'
+import { type CidSet, createCidSet } from '../../../ipld/cid-set.ts'
+import { eachHashEnd } from '../../../ipld/dag-pb.ts'
 
 export interface DagBlocks {
   /** This block belongs to what is wanted, although nothing that came links to it. */
@@ -26,7 +28,7 @@ export function createDagBlocks(): DagBlocks {
     add(block) {
       if (delivered.has(block.cid)) return false
       delivered.add(block.cid)
-      for (const link of linksOf(block)) if (!isIdentity(link)) expected.add(link)
+      expectLinksOf(block, expected)
       bytes += block.bytes.byteLength
       return true
     },
@@ -37,5 +39,18 @@ export function createDagBlocks(): DagBlocks {
     get bytes() {
       return bytes
     },
+  }
+}
+
+/** Without a CID for each link: a block may have a quarter of a million. */
+function expectLinksOf(block: Block, expected: CidSet): void {
+  if (block.cid.code !== codec.dagPb) {
+    for (const link of linksOf(block)) if (!isIdentity(link)) expected.add(link)
+    return
+  }
+  try {
+    eachHashEnd(block.bytes, (end) => expected.addEnding(block.bytes, end))
+  } catch {
+    // The reader of the block reports that it does not decode.
   }
 }

@@ -1,0 +1,84 @@
+// The decoder of dag-pb: the same as that of the ecosystem for every block, whole or broken, and it makes no CID that is
+// not asked for.
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import * as dagPb from '@ipld/dag-pb'
+import fc from 'fast-check'
+import { UnixFS } from 'ipfs-unixfs'
+import { CID } from 'multiformats/cid'
+import { create } from 'multiformats/hashes/digest'
+import { decodePb } from '../../src/ipld/dag-pb.ts'
+import { readNode } from '../../src/ipld/unixfs.ts'
+
+const digest = (length: number) => fc.uint8Array({ minLength: length, maxLength: length })
+const cids = fc.oneof(
+  digest(32).map((bytes) => CID.createV1(0x55, create(0x12, bytes))),
+  digest(32).map((bytes) => CID.createV0(create(0x12, bytes))),
+  digest(64).map((bytes) => CID.createV1(0x0129, create(0x13, bytes))),
+  digest(3).map((bytes) => CID.createV1(0x70, create(0, bytes))),
+)
+const links = fc.array(
+  fc.record({ Hash: cids, Name: fc.option(fc.string({ unit: 'binary' }), { nil: undefined }), Tsize: fc.nat() }),
+  { maxLength: 5 },
+)
+const blocks = fc
+  .record({ Data: fc.option(fc.uint8Array({ maxLength: 20 }), { nil: undefined }), Links: links })
+  .map(({ Data, Links }) => dagPb.encode(dagPb.prepare({ ...(Data && { Data }), Links })))
+const changes = fc.array(fc.record({ at: fc.nat(), to: fc.nat(255), kind: fc.constantFrom('set', 'cut', 'insert') }), {
+  maxLength: 3,
+})
+
+type Change = { readonly at: number; readonly to: number; readonly kind: string }
+
+function changed(block: Uint8Array, { at: anywhere, to, kind }: Change): Uint8Array {
+  const at = anywhere % (block.byteLength + 1)
+  const rest = kind === 'insert' ? at : at + 1
+  return Buffer.concat([block.subarray(0, at), kind === 'cut' ? Buffer.of() : Buffer.of(to), block.subarray(rest)])
+}
+
+type Decoded = { readonly Data?: Uint8Array | undefined; readonly Links: readonly dagPb.PBLink[] }
+
+function outcome(decode: (block: Uint8Array) => Decoded, block: Uint8Array): unknown {
+  try {
+    const { Data, Links } = decode(block)
+    const plain = Links.map(({ Hash, Name, Tsize }) => [Hash.version, Hash.code, [...Hash.bytes], Name, Tsize])
+    return { data: Data && [...Data], links: plain }
+  } catch {
+    return 'no dag-pb'
+  }
+}
+
+test('every block, also one with bytes changed, cut out or put in, is read as @ipld/dag-pb reads it', () => {
+  fc.assert(
+    fc.property(blocks, changes, (whole, made) => {
+      const block = made.reduce(changed, whole)
+      assert.deepEqual(
+        outcome((bytes) => decodePb(bytes) as Decoded, block),
+        outcome(dagPb.decode, block),
+      )
+    }),
+    { numRuns: 1500 },
+  )
+})
+
+test('a directory of many links costs no CID until one is asked for, and each is made once', (t) => {
+  const Data = new UnixFS({ type: 'directory' }).marshal()
+  const Hash = CID.parse('bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku')
+  const Links = Array.from({ length: 3000 }, (_, at) => ({ Name: String(at).padStart(4, '0'), Hash, Tsize: 1 }))
+  const block = dagPb.encode({ Data, Links })
+  const made = t.mock.method(CID, 'decode')
+  const { links } = readNode(Hash, block)
+  assert.equal(made.mock.callCount(), 0)
+  const found = links.find(({ Name }) => Name === '2999')
+  assert.ok(found?.Hash.equals(Hash) && found.Hash.equals(Hash))
+  assert.equal(made.mock.callCount(), 1)
+})
+
+test('a block with far more sizes than links is no UnixFS, and no number is made of each size', (t) => {
+  const big = t.mock.method(UnixFS, 'unmarshal')
+  const sizes = Buffer.alloc(20_000).fill(Buffer.of(0x20, 1))
+  const cid = CID.parse('bafybeihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku')
+  const block = dagPb.encode({ Data: Buffer.concat([Buffer.of(8, 2), sizes]), Links: [] })
+  assert.equal(readNode(cid, block).unixfs, undefined)
+  assert.equal(big.mock.callCount(), 0)
+})
