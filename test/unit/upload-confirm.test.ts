@@ -1,7 +1,9 @@
-// Uploads on their way when the gateway goes: what it still writes is written before it says that it is closed.
+// Uploads on their way when the gateway goes: what it still writes is written before it says that it is closed, and what a
+// client was told is in the journal before it is told.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
+import type { LocalStore, Provider } from '../../backends/pinning/contract.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createClaims } from '../../src/upload/claims.ts'
 import { createConfirmation } from '../../src/upload/confirm/confirm.ts'
@@ -111,4 +113,81 @@ test('closing during a resume waits until each upload is resumed or left', async
   await resumed
   await turns()
   assert.ok(closing.isOver)
+})
+
+/** A gateway over `entries`, the journal's open files. No record that it makes reaches the disk. */
+function killable(entries: Map<string, string>, providers: readonly Provider[], store: LocalStore[] = []) {
+  const records: JournalEntry[] = []
+  const journal: Pick<Journal, 'load' | 'write' | 'remove' | 'finish'> = {
+    async load() {
+      const lying = [...entries.values()].map((text) => JSON.parse(text) as JournalEntry)
+      return { entries: lying, ids: new Set(entries.keys()) }
+    },
+    write: async (entry) => void entries.set(entry.id, JSON.stringify(entry)),
+    remove: async ({ id }) => void entries.delete(id),
+    async finish(entry) {
+      records.push(entry)
+    },
+  }
+  const upload = {
+    ...{ cid, profile: 'unixfs-v1-2025', bytes: 1, carBytes: 100 },
+    async *file() {
+      yield new Uint8Array([1])
+    },
+  }
+  // The block was in memory, and is gone with the process.
+  const spools = {
+    open: () => upload,
+    drop: async () => {},
+    persist: async () => {},
+    isHere: async () => false,
+    offer: async () => {},
+    sweep: async () => {},
+  }
+  const confirmation = createConfirmation({
+    ...{ providers, stores: store, confirm: 'all', queue: false, pinMs: 1000, mostOwed: 10, mostOwedBytes: 1000 },
+    journal: journal as Journal,
+    spools: spools as unknown as Spools,
+    claims: createClaims(),
+    clock: createFakeClock(),
+    log: silentLog,
+    retrieval: { sharedTiers: [], bring: async () => {} },
+    onConfirmed: async () => [],
+  })
+  return { confirmation, records, upload: upload as never }
+}
+
+test('killed between its 200 and its record, an upload that every provider holds becomes a record', async () => {
+  const entries = new Map<string, string>()
+  const remote = scriptedProvider('remote')
+  const { confirmation, upload } = killable(entries, [remote])
+  await confirmation.confirm([{ upload, id: 'one' }])
+  const next = killable(entries, [remote])
+  await next.confirmation.resume()
+  await turns()
+  assert.deepEqual(
+    next.records.map(({ id, accepted, providers }) => ({ id, accepted, state: providers['remote']?.state })),
+    [{ id: 'one', accepted: true, state: 'held' }],
+  )
+})
+
+test('killed between its 200 and its record, an upload keeps its pins although a provider fails at the restart', async () => {
+  const entries = new Map<string, string>()
+  const locals = [
+    scriptedProvider('one', 'holds', { local: true }),
+    scriptedProvider('two', 'holds', { local: true }),
+  ] as const
+  const { confirmation, upload } = killable(entries, locals)
+  await confirmation.confirm([{ upload, id: 'one' }])
+  locals[1].behaviour = 'dead'
+  const store: LocalStore = { get: async () => new Uint8Array([1]), has: async () => true }
+  const next = killable(entries, locals, [store])
+  await next.confirmation.resume()
+  await turns()
+  assert.deepEqual([...locals[0].unpins, ...locals[1].unpins], [])
+  assert.deepEqual([locals[0].held.size, locals[1].held.size], [1, 1])
+  assert.deepEqual(
+    next.records.map(({ id }) => id),
+    ['one'],
+  )
 })

@@ -53,7 +53,7 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
   const { mostOwed: most, mostOwedBytes: mostBytes } = options
   const owed = createOwed({ retrieval, clock, log, random, closing, track, most, mostBytes })
   const deliveries = createDeliveries({ ...options, quorum, owed, random, closing, track })
-  const { join, takeUp, isLost } = createJoining({ ...options, deliveries, quorum, closing, track })
+  const { join, takeUp, isOver } = createJoining({ ...options, deliveries, quorum, closing, track })
   const { all: onTheirWay, behind } = deliveries
 
   const said =
@@ -91,11 +91,17 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
         await spools.sweep(loaded.ids)
         return loaded.entries
       })
-      const lost = new Set<JournalEntry>()
-      for (const entry of entries) if (await isLost(entry)) lost.add(entry)
-      const letGo = (entry: JournalEntry) => track(journal.remove(entry)).catch(said('journal.remove', entry))
+      const over = new Map<JournalEntry, 'lost' | 'held'>()
+      for (const entry of entries) {
+        const how = await isOver(entry)
+        if (how) over.set(entry, how)
+      }
+      const letGo = (entry: JournalEntry) =>
+        over.get(entry) === 'held'
+          ? track(journal.finish(entry)).catch(said('journal.finish', entry))
+          : track(journal.remove(entry)).catch(said('journal.remove', entry))
       const takenUp = entries.map((entry) => {
-        return { isAccepted: entry.accepted, done: lost.has(entry) ? letGo(entry) : takeUp(entry) }
+        return { isAccepted: entry.accepted, done: over.has(entry) ? letGo(entry) : takeUp(entry) }
       })
       // Readers wait only for accepted uploads: the clients of the others got no 200.
       await Promise.all(takenUp.filter(({ isAccepted }) => isAccepted).map(({ done }) => done))

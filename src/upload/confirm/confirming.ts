@@ -58,12 +58,11 @@ export function createConfirming(options: ConfirmingOptions): Confirming {
     const owed = await onConfirmed(delivery.upload, closing, quorum.isKeptHere(delivery.entry))
     delivery.happened('ready')
     delivery.change({ owed })
-    // If all have it, only its final record is written: there would be nothing to resume after a crash.
     const isEverywhere = quorum.holders(delivery.entry).length === providers.length && owed.length === 0
-    if (!isEverywhere) {
-      await cleanup.persist(delivery)
-      await delivery.write()
-    }
+    if (!isEverywhere) await cleanup.persist(delivery)
+    // Also if every provider has it: a process that finds an entry which does not count asks them again, and undoes the upload
+    // when one of them fails then.
+    await delivery.write()
     delivery.happened('written')
   }
 

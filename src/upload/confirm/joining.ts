@@ -4,7 +4,7 @@ import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
 import type { Claims } from '../claims.ts'
 import { diskFailure } from '../failures.ts'
-import { cidOf, type Journal, type JournalEntry, nameOf, recordOf } from '../spool/journal.ts'
+import { cidOf, isHeld, type Journal, type JournalEntry, nameOf, recordOf } from '../spool/journal.ts'
 import type { Spools } from '../spool/spool.ts'
 import type { SpooledUpload } from './behind.ts'
 import { OtherFailed } from './confirming.ts'
@@ -34,8 +34,11 @@ export interface Joining {
   join(spooled: SpooledUpload, others: Companions): Joined
   /** Resumes an upload that another process, or the gateway before this one, left. */
   takeUp(entry: JournalEntry): Promise<void>
-  /** A small upload that was in memory when the last process died, that no store has, and that no client was told of. */
-  isLost(entry: JournalEntry): Promise<boolean>
+  /**
+   * Ends an entry whose blocks are not on this machine, where nothing waits for them: a small upload that was in memory when
+   * the last process died, or one that every provider holds already. False if it has to be taken up.
+   */
+  isOver(entry: JournalEntry): Promise<'lost' | 'held' | false>
 }
 
 export function createJoining(options: JoiningOptions): Joining {
@@ -100,15 +103,18 @@ export function createJoining(options: JoiningOptions): Joining {
     return delivery
   }
 
-  async function isLost(entry: JournalEntry): Promise<boolean> {
-    if (entry.accepted || (await spools.isHere(entry.id))) return false
+  async function isOver(entry: JournalEntry): Promise<'lost' | 'held' | false> {
+    const isWanted = Object.values(entry.providers).some(({ state }) => state === 'wanted')
+    if (entry.accepted && (isWanted || entry.owed?.length || !isHeld(entry))) return false
+    if (await spools.isHere(entry.id)) return false
     const found = await Promise.all(stores.map((store) => store.has(cidOf(entry)).catch(() => true)))
-    return !found.includes(true)
+    if (found.includes(true)) return false
+    return entry.accepted ? 'held' : 'lost'
   }
 
   return {
     join,
-    isLost,
+    isOver,
     takeUp(entry) {
       const goesOn = () => begin(spools.open(recordOf(entry), stores), entry).confirmed.catch(() => {})
       const said = (error: unknown) => {

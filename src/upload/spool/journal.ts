@@ -50,6 +50,7 @@ export interface Journal {
   load(): Promise<Loaded>
   /** Resolves when the entry is synced to the disk. */
   write(entry: JournalEntry): Promise<void>
+  /** Makes a record of the entry; writes it again only if it changed since the last `write`. */
   finish(entry: JournalEntry): Promise<void>
   remove(entry: JournalEntry): Promise<void>
   /** The record of an upload that every provider held. */
@@ -65,6 +66,8 @@ export function createJournal(root: string, log: Log): Journal {
   const open = join(root, 'open')
   const done = join(root, 'done')
   const syncOnce = createFolderSync()
+  /** As they lie in their files, synced. An entry is never changed, only replaced. */
+  const written = new WeakSet<JournalEntry>()
   const fileOf = (id: string): string => join(open, `${id}.json`)
   const recordOf = (name: string): string => join(done, name.slice(-2), `${name}.json`)
 
@@ -110,10 +113,11 @@ export function createJournal(root: string, log: Log): Journal {
     async write(entry) {
       await inFolder(open, () => writeDurably(fileOf(entry.id), Buffer.from(JSON.stringify(entry))))
       await syncOnce(open)
+      written.add(entry)
     },
     async finish(entry) {
       const record = recordOf(entry.cid)
-      await writeDurably(fileOf(entry.id), Buffer.from(JSON.stringify(entry)))
+      if (!written.has(entry)) await writeDurably(fileOf(entry.id), Buffer.from(JSON.stringify(entry)))
       await inFolder(dirname(record), () => rename(fileOf(entry.id), record))
     },
     async remove(entry) {
