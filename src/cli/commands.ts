@@ -89,6 +89,18 @@ ${tokenHint}`,
     },
   },
   {
+    name: 'import',
+    takes: 'CAR…',
+    what: 'upload CARs under the CIDs of their roots; prints the path of each root',
+    more: `Each root has to be whole in its CAR. ${tokenHint}`,
+    options: toGateway,
+    examples: ['cidgate import site.car'],
+    async run(given) {
+      if (given.positionals.length === 0) throw new UsageError('import takes a CAR')
+      return (await import('./client/import.ts')).importCommand(given)
+    },
+  },
+  {
     name: 'get',
     takes: 'PATH',
     what: 'read a file: a CID, /ipfs/<cid>/<path>, ipfs://<cid>/<path> or /ipns/<name>',

@@ -97,6 +97,24 @@ test('cidgate export writes a CAR that begins with its header', async () => {
   assert.match(car.subarray(0, 40).toString('latin1'), /roots/)
 })
 
+test('cidgate import brings an exported CAR back under its CID, and says what a cut one lacks', async () => {
+  const { cid } = all.files.chunkedV1
+  const to = join(folder, 'brought.car')
+  assert.equal((await cidgate(['export', `${cid}`, '-o', to])).code, 0)
+  const { code, out, err } = await cidgate(['import', to], { token })
+  assert.equal(code, 0, err)
+  assert.equal(out.toString(), `/ipfs/${cid}  ${to}\n`)
+  const said = await cidgate(['import', to, '--json'], { token })
+  assert.deepEqual(JSON.parse(said.out.toString()), { name: to, path: `/ipfs/${cid}` })
+
+  const cut = join(folder, 'cut.car')
+  await writeFile(cut, (await readFile(to)).subarray(0, -10))
+  const refused = await cidgate(['import', cut], { token })
+  assert.equal(refused.code, 1)
+  assert.match(refused.err, /cut\.car: .*(ends|cut|short)/)
+  assert.equal((await cidgate(['import'])).code, 2)
+})
+
 describe('cidgate why', () => {
   test('says where an answer comes from', async () => {
     const { code, out } = await cidgate(['why', `${all.files.hello.cid}`])

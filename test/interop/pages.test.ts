@@ -1,0 +1,118 @@
+// The commands that pages of the documentation show, run as they are printed, beside a gateway and a real Kubo.
+import assert from 'node:assert/strict'
+import { execFile } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
+import { chmod, mkdir, readFile, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { after, before, test } from 'node:test'
+import { fileURLToPath } from 'node:url'
+import { promisify } from 'node:util'
+import { type Served, startServed } from '../support/served.ts'
+import { startKubo } from './support/kubo.ts'
+import { tempFolder } from './support/processes.ts'
+
+const root = fileURLToPath(new URL('../../', import.meta.url))
+const execute = promisify(execFile)
+
+let folder: Awaited<ReturnType<typeof tempFolder>>
+let served: Served
+before(async () => {
+  folder = await tempFolder()
+  served = await startServed({ pinning: { providers: [{ name: 'local', use: 'embedded' }] } })
+  // The package as it is in this clone, in the place of the one that npx would fetch.
+  const npx = join(folder.path, 'npx')
+  await writeFile(npx, `#!/bin/sh\nshift\nexec "${process.execPath}" "${root}bin/cidgate.mjs" "$@"\n`)
+  await chmod(npx, 0o755)
+  await writeFile(join(folder.path, 'cidgate.json'), JSON.stringify({ retrieval: { upstreams: [] } }))
+})
+after(async () => {
+  await served?.close()
+  await folder?.remove()
+})
+
+/** The shell commands of a page, in order. */
+async function commandsOf(page: string): Promise<string[]> {
+  const text = await readFile(join(root, 'docs', page), 'utf8')
+  return [...text.matchAll(/^```sh\n([\s\S]*?)^```$/gm)].map(([, block = '']) => block)
+}
+
+async function run(commands: string | undefined, variables: Record<string, string> = {}): Promise<string> {
+  assert.ok(commands, 'the page has fewer commands')
+  const text = commands
+    .replaceAll('http://127.0.0.1:8080', served.url)
+    .replaceAll('http://127.0.0.1:8081', `http://${served.serving.admin}`)
+  const env = {
+    ...process.env,
+    PATH: `${folder.path}:${process.env['PATH']}`,
+    CIDGATE_GATEWAY: served.url,
+    CIDGATE_ADMIN_URL: `http://${served.serving.admin}`,
+    CIDGATE_CONFIG: join(folder.path, 'cidgate.json'),
+    ...variables,
+  }
+  const { stdout } = await execute('bash', ['-euo', 'pipefail', '-c', text], { cwd: folder.path, env, timeout: 60_000 })
+  return stdout
+}
+
+async function upload(bytes: Uint8Array<ArrayBuffer>): Promise<string> {
+  const form = new FormData()
+  form.append('data', new Blob([bytes]))
+  const answer = await fetch(`${served.url}/add`, { method: 'POST', body: form })
+  const { cids } = (await answer.json()) as { cids: [string] }
+  return cids[0]
+}
+
+test('backup.md: a copy made while uploads go on, restored, has every upload from before', async () => {
+  const [copy, restore] = await commandsOf('backup.md')
+  const files = new Map<string, Uint8Array>()
+  for (let count = 0; count < 30; count++) {
+    const bytes = randomBytes(count % 10 === 0 ? 3_000_000 : 2000)
+    files.set(await upload(bytes), bytes)
+  }
+  const paths = { DATA: served.data, BACKUP: join(folder.path, 'backup'), RESTORED: join(folder.path, 'restored') }
+  await mkdir(paths.RESTORED)
+  let isCopied = false
+  const meanwhile = (async () => {
+    while (!isCopied) await upload(randomBytes(2000))
+  })()
+  await run(copy, paths).finally(() => {
+    isCopied = true
+  })
+  await meanwhile
+  assert.match(await run(restore, paths), /local/)
+
+  const again = await startServed({
+    data: paths.RESTORED,
+    pinning: { providers: [{ name: 'local', use: 'embedded' }] },
+  })
+  try {
+    for (const [path, bytes] of files) assert.ok(Buffer.from(bytes).equals((await again.get(path)).body), path)
+  } finally {
+    await again.close()
+  }
+})
+
+test('troubleshoot.md: the commands say where an upload is', async () => {
+  const CID = (await upload(randomBytes(100))).replace('/ipfs/', '')
+  const [why, ask, state] = await commandsOf('troubleshoot.md')
+  assert.match(await run(why, { CID }), /200/)
+  assert.match(await run(ask, { CID }), /HTTP\/1\.1 200[\s\S]*cache-status/i)
+  assert.match(await run(state, { CID }), /ready[\s\S]*"open"/)
+})
+
+test('from-kubo.md: every pin of a Kubo comes over, and is read from here', async () => {
+  const kubo = await startKubo()
+  try {
+    const files = new Map<string, Uint8Array>()
+    for (const bytes of [randomBytes(10), randomBytes(600_000), randomBytes(3_000_000)]) {
+      files.set(kubo.ipfs(['add', '--quiet'], bytes).trim(), bytes)
+    }
+    const [bring, warm] = await commandsOf('from-kubo.md')
+    await run(bring, { IPFS_PATH: kubo.repo })
+    for (const [cid, bytes] of files) assert.ok(Buffer.from(bytes).equals((await served.get(`/ipfs/${cid}`)).body), cid)
+    await run(warm, { IPFS_PATH: kubo.repo })
+    const done = await readFile(join(folder.path, 'cids.done'), 'utf8')
+    for (const cid of files.keys()) assert.ok(done.includes(cid))
+  } finally {
+    await kubo.stop()
+  }
+})
