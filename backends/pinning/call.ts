@@ -1,17 +1,18 @@
 // Calls to a provider's API: timeouts, a bounded answer, and errors in the four classes that decide what happens
 // next. Each provider has its own sockets: an answer to one must never be read by another.
 import { Readable } from 'node:stream'
-import { Agent, request } from 'undici'
+import { Agent, type Dispatcher, request } from 'undici'
 import type { Clock } from '../../src/core/clock.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { oneOf, parseRetryAfter } from '../../src/core/header.ts'
+import { withTrace } from '../../src/core/wire/trace.ts'
 import type { ProviderContext } from './contract.ts'
 
 export type FailureClass = 'auth' | 'quota' | 'transient' | 'content'
 
 type Call = {
   readonly name: string
-  readonly agent: Agent
+  readonly agent: Dispatcher
   readonly clock: Clock
   readonly signal: AbortSignal
   readonly method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE' | 'HEAD'
@@ -44,11 +45,11 @@ export type CallService = (
 
 /** The service of one provider: all calls share its sockets, clocks and credentials. */
 export function createService(
-  { name, clock, userAgent }: ProviderContext,
+  { name, clock, userAgent, trace }: ProviderContext,
   { connect, idle }: { readonly connect: number; readonly idle: number },
   headers: Readonly<Record<string, string>>,
 ): { readonly ask: CallService; close(): Promise<void> } {
-  const agent = createAgent(connect)
+  const agent = createAgent(connect).compose(withTrace(trace))
   const shared = { ...headers, 'user-agent': userAgent }
   return {
     ask: (method, url, signal, more = {}) =>

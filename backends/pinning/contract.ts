@@ -6,6 +6,7 @@ import type { z } from 'zod'
 import type { Block } from '../../src/core/block.ts'
 import type { Clock } from '../../src/core/clock.ts'
 import type { Log } from '../../src/core/log.ts'
+import type { Trace } from '../../src/core/wire/trace.ts'
 
 /** IPIP-499 names. */
 export const profiles = ['unixfs-v1-2025', 'unixfs-v0-2015'] as const
@@ -120,6 +121,8 @@ export interface ProviderFolders {
 export type ProviderContext = {
   readonly name: string
   readonly userAgent: string
+  /** Of the request that is being answered; what is asked for it carries its `traceparent`. */
+  readonly trace?: Trace | undefined
   /** The gateway's data folder (absolute). */
   readonly data: string
   readonly folders: ProviderFolders

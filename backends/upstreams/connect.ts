@@ -2,8 +2,9 @@
 // unless the operator named it. The address is looked at for each connection, so a name that moves is caught too.
 import { lookup as dnsLookup } from 'node:dns'
 import { BlockList, isIP, type LookupFunction } from 'node:net'
-import { Agent, buildConnector, Pool } from 'undici'
+import { Agent, buildConnector, type Dispatcher, Pool } from 'undici'
 import { Failure } from '../../src/core/failure.ts'
+import { type Trace, withTrace } from '../../src/core/wire/trace.ts'
 
 const inside: Pick<BlockList, 'check'> = innerNetworks()
 
@@ -69,9 +70,10 @@ export type PoolOptions = {
   readonly connectMs: number
   readonly connections: number
   readonly allowPrivate: boolean
+  readonly trace?: Trace | undefined
 }
 
-export function createAgent({ url, connectMs, connections, allowPrivate }: PoolOptions): Agent {
+export function createAgent({ url, connectMs, connections, allowPrivate, trace }: PoolOptions): Dispatcher {
   const { hostname } = new URL(url)
   // An address or localhost in the operator's own words is the operator's wish.
   const isNamed =
@@ -83,7 +85,7 @@ export function createAgent({ url, connectMs, connections, allowPrivate }: PoolO
     ...(isNamed || allowPrivate ? { lookup: local } : { lookup: refusing }),
   })
   const elsewhere = boundedBy(connections + spareConnections, connect)
-  return new Agent({
+  const agent = new Agent({
     connections: connections + spareConnections,
     // A subdomain is for one CID: its connections are not kept, and there are no more of them than of those to the host.
     factory: (origin, options) =>
@@ -99,6 +101,7 @@ export function createAgent({ url, connectMs, connections, allowPrivate }: PoolO
     maxHeaderSize: 16 * 1024,
     allowH2: false,
   })
+  return agent.compose(withTrace(trace))
 }
 
 /** Names below localhost are this machine (RFC 6761), whether or not a resolver knows it. */

@@ -5,6 +5,7 @@ import type { z } from 'zod'
 import type { Block } from '../../src/core/block.ts'
 import type { Clock } from '../../src/core/clock.ts'
 import type { Log } from '../../src/core/log.ts'
+import type { Trace } from '../../src/core/wire/trace.ts'
 
 /** A piece of a DAG, as IPIP-402 words it. */
 export type DagWant = {
@@ -63,6 +64,8 @@ export interface Upstream {
 export type UpstreamContext = {
   readonly name: string
   readonly userAgent: string
+  /** Of the request that is being answered; what is asked for it carries its `traceparent`. */
+  readonly trace?: Trace | undefined
   readonly log: Log
   readonly clock: Clock
 }

@@ -27,8 +27,8 @@ const emptyCid = CID.parse('bafkqaaa')
 
 export const kubo: UpstreamKind<typeof options> = { use: 'kubo', options, create: createKubo }
 
-function createKubo(settings: z.output<typeof options>, { name, userAgent, clock }: UpstreamContext): Upstream {
-  const agent = createAgent({ ...settings, connectMs: settings.connect })
+function createKubo(settings: z.output<typeof options>, { name, userAgent, clock, trace }: UpstreamContext): Upstream {
+  const agent = createAgent({ ...settings, connectMs: settings.connect, trace })
 
   const call = (
     command: string,

@@ -31,9 +31,9 @@ const habits = [
 
 export const plain: UpstreamKind<typeof options> = { use: 'plain', options, create: createPlain }
 
-function createPlain(settings: z.output<typeof options>, { name, userAgent, clock }: UpstreamContext): Upstream {
+function createPlain(settings: z.output<typeof options>, { name, userAgent, clock, trace }: UpstreamContext): Upstream {
   const { url, headers, firstByte, idle, redirects } = settings
-  const agent = createAgent({ ...settings, connectMs: settings.connect })
+  const agent = createAgent({ ...settings, connectMs: settings.connect, trace })
   // The leaves of a file that was built again are asked for next; a few are kept until then.
   const rebuilt = new LRUCache<string, Uint8Array>({
     maxSize: rebuiltBytes,

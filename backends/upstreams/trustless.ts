@@ -37,9 +37,12 @@ export const trustless: UpstreamKind<typeof options> = {
   create: createTrustless,
 }
 
-function createTrustless(settings: z.output<typeof options>, { name, userAgent, clock }: UpstreamContext): Upstream {
+function createTrustless(
+  settings: z.output<typeof options>,
+  { name, userAgent, clock, trace }: UpstreamContext,
+): Upstream {
   const { url, headers, firstByte, idle, redirects } = settings
-  const agent = createAgent({ ...settings, connectMs: settings.connect })
+  const agent = createAgent({ ...settings, connectMs: settings.connect, trace })
   const rawUrl = contentUrls(url, { format: 'raw' })
   const rawHeaders = { ...headers, accept: rawType, 'user-agent': userAgent }
   let dag = true

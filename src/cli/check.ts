@@ -5,6 +5,7 @@ import { type Config, loadWithPositions, located } from '../config/load.ts'
 import { codeOf } from '../config/substitute.ts'
 import { systemClock } from '../core/clock.ts'
 import { silentLog } from '../core/log.ts'
+import { createTrace } from '../core/wire/trace.ts'
 import { processFolders } from '../data-folder/process.ts'
 import { createKept } from '../wiring/kept.ts'
 import { notesOn } from '../wiring/left.ts'
@@ -37,6 +38,7 @@ async function notes(config: Config): Promise<string[]> {
       lease,
       folders: processFolders,
       own: nothingOfItsOwn,
+      trace: createTrace(),
     })
   } finally {
     await lease.end()

@@ -9,6 +9,7 @@ import { type Clock, systemClock } from '../core/clock.ts'
 import { withDeadline } from '../core/deadline.ts'
 import { Failure } from '../core/failure.ts'
 import { silentLog } from '../core/log.ts'
+import { createTrace } from '../core/wire/trace.ts'
 import { processFolders } from '../data-folder/process.ts'
 import { loadDenylists } from '../deny/load.ts'
 import { probeTarget } from '../upload/thin/probe.ts'
@@ -22,7 +23,15 @@ export async function lookAtAll(config: Config): Promise<number> {
   const clock = systemClock
   const { through } = config.upload
   const lease = createKept().lease()
-  const whole = { config, clock, log: silentLog, lease, folders: processFolders, own: nothingOfItsOwn }
+  const whole = {
+    config,
+    clock,
+    log: silentLog,
+    lease,
+    folders: processFolders,
+    own: nothingOfItsOwn,
+    trace: createTrace(),
+  }
   const { providers, tiers, upstreams: wired } = wireBackends(whole)
   const must: Looked[] = [
     { name: `data ${config.data}`, look: () => isWritable(config.data) },

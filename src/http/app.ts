@@ -3,6 +3,7 @@
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import express, { type Express, type NextFunction, type Router } from 'express'
 import { Failure } from '../core/failure.ts'
+import { readTraceParent, type Trace } from '../core/wire/trace.ts'
 import type { Route } from './add/add.ts'
 import { type AnswerDeps, answerContent } from './content/answer.ts'
 import { type ContentPlace, sharedPlace } from './content/content-place.ts'
@@ -26,6 +27,7 @@ export type AppDeps = AnswerDeps & {
   /** Routes of a server of its own alone: in another application these paths belong to it. */
   readonly ownRoutes?: readonly Route[]
   readonly requestIds: RequestIds
+  readonly trace: Trace
   /** Notes what becomes of a request. */
   readonly watch: (request: IncomingMessage, response: ServerResponse) => Exchange
 }
@@ -80,6 +82,14 @@ export function createApp(deps: AppDeps): App {
       const context = enter(request, response)
       if (context) answer(context, next)
     }
+
+  /** What is asked for a request carries on the trace that its client began. */
+  function within(request: IncomingMessage, go: () => void): void {
+    const { traceparent } = request.headers
+    const parent = traceparent === undefined ? undefined : readTraceParent(traceparent)
+    if (parent) deps.trace.run(parent, go)
+    else go()
+  }
 
   function letIn(request: IncomingMessage, response: ServerResponse, next: NextFunction): void {
     if (enter(request, response)) next()
@@ -147,6 +157,7 @@ export function createApp(deps: AppDeps): App {
   }
 
   const router = express.Router({ caseSensitive: true, strict: true })
+  router.use((request, _response, next) => within(request, next))
   router.use(byHost)
   for (const route of deps.routes ?? []) router.all(route.at, routed(route))
   router.all(/^\/ip[fn]s\//, byPath)
@@ -159,7 +170,8 @@ export function createApp(deps: AppDeps): App {
     const context = isContent(request, deps.routes) ? enter(request, response) : 'routed'
     if (context === 'routed') return application(request, response)
     if (context && hosts.claims(request, context.target) !== 'no') application(request, response)
-    else if (context) byPath(request, response, (error?: unknown) => broke(error, request, response))
+    else if (context)
+      within(request, () => byPath(request, response, (error?: unknown) => broke(error, request, response)))
   }
 
   return { router, application, handler }

@@ -2,6 +2,7 @@
 import type { Config } from '../config/load.ts'
 import type { Clock } from '../core/clock.ts'
 import { createLog, formatFor, type Log } from '../core/log.ts'
+import { createTrace } from '../core/wire/trace.ts'
 import { processFolders } from '../data-folder/process.ts'
 import type { Inside } from '../http/doors.ts'
 import { asFailure } from '../http/wire/problem.ts'
@@ -41,7 +42,8 @@ export async function makeGateway({ config, log, clock, kept, own }: MakeOptions
   const lease = kept.lease()
   const logs = lease.take('log', [], () => createLogOfNewest(latest))
   try {
-    const whole = { config, clock, lease, own, folders: processFolders, log: logs.log }
+    const trace = lease.take('trace', [], createTrace)
+    const whole = { config, clock, lease, own, folders: processFolders, log: logs.log, trace }
     const { begin, reader, ...parts } = await putTogether(whole)
     logs.follow(latest)
     begin()

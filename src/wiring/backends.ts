@@ -44,7 +44,7 @@ export function wireBackends(whole: Whole): Backends {
 type ConfiguredBackend = { readonly use: string; readonly name: string; readonly options: unknown }
 
 function takeProvider(
-  { config, clock, log, lease, folders }: Whole,
+  { config, clock, log, lease, folders, trace }: Whole,
   { use, name, options }: ConfiguredBackend,
 ): Provider {
   const { data, retrieval } = config
@@ -52,7 +52,7 @@ function takeProvider(
   return lease.take(
     'provider',
     [use, name, options, data, userAgent],
-    () => kindOf(providerKinds, use).create(options, { name, userAgent, data, folders, log, clock }),
+    () => kindOf(providerKinds, use).create(options, { name, userAgent, data, folders, log, clock, trace }),
     (provider) => provider.close(),
   )
 }
@@ -70,14 +70,14 @@ function takeTier({ config, clock, log, lease }: Whole, { use, name, options }: 
 
 /** With what is known of it: how quick it is, what it may be asked, when again. */
 function takeUpstream(whole: Whole, entry: UpstreamEntry & { readonly of: string | undefined }): WiredUpstream {
-  const { config, clock, log, lease } = whole
+  const { config, clock, log, lease, trace } = whole
   const { use, name, options, perMinute, perCidPerMinute, of } = entry
   const { userAgent } = config.retrieval
   return lease.take(
     'upstream',
     [use, name, options, perMinute, perCidPerMinute, of, userAgent],
     () => {
-      const upstream = kindOf(upstreamKinds, use).create(options, { name, userAgent, log, clock })
+      const upstream = kindOf(upstreamKinds, use).create(options, { name, userAgent, log, clock, trace })
       return wireUpstream(whole, upstream, { perMinute, perCidPerMinute, of })
     },
     ({ upstream }) => upstream.close(),

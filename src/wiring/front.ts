@@ -29,7 +29,7 @@ export type Front = {
 }
 
 export function wireFront(
-  { config, clock, lease }: Whole,
+  { config, clock, lease, trace }: Whole,
   { retrieval, names, hot, denials }: ReadSide,
   {
     routes,
@@ -97,6 +97,7 @@ export function wireFront(
     }),
     respond,
     requestIds,
+    trace,
     clientOf,
     watch,
   }

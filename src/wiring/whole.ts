@@ -5,6 +5,7 @@ import type { Upstream } from '../../backends/upstreams/contract.ts'
 import type { Config } from '../config/load.ts'
 import type { Clock } from '../core/clock.ts'
 import type { Log } from '../core/log.ts'
+import type { Trace } from '../core/wire/trace.ts'
 import type { DataFolders } from '../data-folder/folders.ts'
 import type { Lease } from './kept.ts'
 
@@ -26,4 +27,5 @@ export type Whole = {
   /** Of this process, so that no two of its gateways work against each other in one. */
   readonly folders: DataFolders
   readonly own: Own
+  readonly trace: Trace
 }

@@ -1,7 +1,10 @@
 // The access log: which requests get a line, what it says, and what it never says.
 import assert from 'node:assert/strict'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { after, before, describe, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
+import { multipart, post } from '../support/adding.ts'
 import { type Fixtures, fixtures } from '../support/fixtures.ts'
 import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
@@ -30,6 +33,52 @@ async function start(access: string): Promise<TestGateway> {
 }
 
 describe('the access log', () => {
+  test('a traceparent of the client is in its line, its problem, and what is asked for it', async () => {
+    const traceId = '4bf92f3577b34da6a3ce929d0e0e4736'
+    const parentId = '00f067aa0ba902b7'
+    const heard: (string | undefined)[] = []
+    const service = createServer((request, response) => {
+      if (request.method === 'POST') heard.push(request.headers.traceparent as string | undefined)
+      request.resume().on('end', () => response.writeHead(500).end())
+    })
+    await new Promise<void>((resolve) => service.listen(0, '127.0.0.1', resolve))
+    const url = `http://127.0.0.1:${(service.address() as AddressInfo).port}/add`
+    const at = await startGateway({
+      upstreams: [{ name: 'one', url: upstream.url }],
+      config: {
+        log: { access: 'all' },
+        pinning: { providers: [{ name: 'there', use: 'forward', url }], probeEvery: 0 },
+      },
+    })
+    try {
+      const missing = `${at.url}/ipfs/bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy`
+      const before = upstream.seen.length
+      const { body } = await fetchAll(missing, { traceparent: `00-${traceId}-${parentId}-01` })
+      assert.equal(JSON.parse(body.toString()).traceId, traceId)
+      const [line] = await lines(at, 1)
+      assert.equal(line?.facts['trace'], traceId)
+      const asked = upstream.seen.slice(before).map(({ headers }) => headers['traceparent'])
+      assert.ok(asked.length > 0)
+      for (const one of asked) {
+        assert.match(String(one), new RegExp(`^00-${traceId}-[0-9a-f]{16}-01$`))
+        assert.doesNotMatch(String(one), new RegExp(parentId))
+      }
+      await post(`${at.url}/add`, multipart([{ body: 'hello' }]), { traceparent: `00-${traceId}-${parentId}-00` })
+      assert.match(String(heard[0]), new RegExp(`^00-${traceId}-[0-9a-f]{16}-00$`))
+      for (const wrong of [
+        `00-${traceId}-${parentId}`,
+        `ff-${traceId}-${parentId}-01`,
+        `00-${'0'.repeat(32)}-${parentId}-01`,
+      ])
+        assert.equal(JSON.parse((await fetchAll(missing, { traceparent: wrong })).body.toString()).traceId, undefined)
+      assert.equal((await lines(at, 5))[4]?.facts['trace'], undefined)
+    } finally {
+      await at.close()
+      service.closeAllConnections()
+      service.close()
+    }
+  })
+
   test('all: each request has a line with its id, client, path, status, source and bytes, and without its query', async () => {
     const at = await start('all')
     try {

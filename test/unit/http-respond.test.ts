@@ -6,6 +6,7 @@ import { afterEach, describe, test } from 'node:test'
 import express from 'express'
 import { systemClock } from '../../src/core/clock.ts'
 import { Failure } from '../../src/core/failure.ts'
+import { createTrace } from '../../src/core/wire/trace.ts'
 import { type AppDeps, createApp } from '../../src/http/app.ts'
 import { createJsonRule } from '../../src/http/content/json-rule.ts'
 import { createResponseCache } from '../../src/http/content/response-cache.ts'
@@ -66,6 +67,7 @@ async function start(more: Partial<AppDeps> = {}) {
     watch: (request, response) => watchExchange(request, response, clock.monotonic, () => {}),
     respond,
     requestIds: createRequestIds(forwarded),
+    trace: createTrace(),
     clientOf: () => '',
     ...more,
   }

@@ -5,6 +5,7 @@ import { afterEach, describe, test } from 'node:test'
 import { parseConfig } from '../../src/config/load.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
+import { createTrace } from '../../src/core/wire/trace.ts'
 import { processFolders } from '../../src/data-folder/process.ts'
 import { wireBackends } from '../../src/wiring/backends.ts'
 import { createKept, type Lease } from '../../src/wiring/kept.ts'
@@ -29,6 +30,7 @@ function membersOf(providers: Entries, upstreams: Entries = []) {
     lease,
     folders: processFolders,
     own: nothingOfItsOwn,
+    trace: createTrace(),
   })
   return wired.map(({ upstream, of, perMinute }) => [upstream.name, of, perMinute])
 }

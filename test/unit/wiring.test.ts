@@ -6,6 +6,7 @@ import { after, afterEach, before, describe, it } from 'node:test'
 import { parseConfig } from '../../src/config/load.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
+import { createTrace } from '../../src/core/wire/trace.ts'
 import { createDataFolders } from '../../src/data-folder/folders.ts'
 import { createSpools } from '../../src/upload/spool/spool.ts'
 import { wireBackends } from '../../src/wiring/backends.ts'
@@ -38,7 +39,15 @@ async function partsOf(kept: Kept, more: Record<string, unknown>) {
   const config = parseConfig({ data, ...base, ...rest, denylists: denylists.map((list) => join(data, list)) })
   const lease = kept.lease()
   leases.push(lease)
-  const whole = { config, clock: systemClock, log: silentLog, lease, folders, own: nothingOfItsOwn }
+  const whole = {
+    config,
+    clock: systemClock,
+    log: silentLog,
+    lease,
+    folders,
+    own: nothingOfItsOwn,
+    trace: createTrace(),
+  }
   const folder = folders.enter(data)
   const { providers, tiers: bare, upstreams } = wireBackends(whole)
   const tiers = wireTiers(whole, bare, { providers, left: [], spools: folder.part(createSpools) })

@@ -139,6 +139,7 @@ export const problemSchema: Json = {
     detail: { type: 'string' },
     message: { type: 'string', description: 'The same text as `detail`.' },
     requestId: { type: 'string', description: 'As in `X-Request-Id`; the log of the gateway has it, too.' },
+    traceId: { type: 'string', description: 'Of the `traceparent` that the client sent (W3C Trace Context).' },
     attempts: {
       ...outcome('upstream'),
       description: 'The upstreams that were asked for the content, and what each answered.',

@@ -2,6 +2,7 @@
 // there. It writes to the log, which keeps a bounded number of lines for a slow reader and never waits for it.
 import type { IncomingMessage } from 'node:http'
 import type { AccessMode, Log } from '../../core/log.ts'
+import { readTraceParent } from '../../core/wire/trace.ts'
 import type { Answered } from '../../observe/requests.ts'
 import type { Exchange } from './exchange.ts'
 import { requestIdOf } from './request-id.ts'
@@ -63,6 +64,12 @@ const placeOf = ({ headers }: IncomingMessage, url: string) => ({
   host: headers.host?.slice(0, longest.host),
   path: (url.split('?', 1)[0] ?? '').replace(/^https?:\/\/[^/]*/i, '').slice(0, longest.path),
   agent: headers['user-agent']?.slice(0, longest.agent),
+  ...traceOf(headers.traceparent),
 })
+
+function traceOf(header: string | string[] | undefined): { readonly trace?: string } {
+  const parent = header === undefined ? undefined : readTraceParent(header)
+  return parent ? { trace: parent.traceId } : {}
+}
 
 const inMs = (seconds: number): number => Math.round(seconds * 10_000) / 10

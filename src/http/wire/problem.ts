@@ -76,6 +76,8 @@ export type ProblemContext = {
   /** Further headers of this answer, such as Content-Range with 416. */
   readonly headers?: Readonly<Record<string, string>> | undefined
   readonly head?: boolean
+  /** Of the trace that the client began. */
+  readonly traceId?: string | undefined
   /** The operator's address, for pages. */
   readonly contact?: string | undefined
   /** What the client accepts: in `web` mode a browser gets a page. */
@@ -98,6 +100,7 @@ export function sendProblem(response: ServerResponse, failure: Failure, context:
   }
   const requestId = requestIdOf(response)
   if (requestId !== undefined) body['requestId'] = requestId
+  if (context.traceId !== undefined) body['traceId'] = context.traceId
   if (attempts) body['attempts'] = attempts
   if (failure.facts.outcomes) body['outcomes'] = failure.facts.outcomes
   if (failure.facts.errors) body['errors'] = failure.facts.errors

@@ -2,6 +2,7 @@
 // and is written as a problem; after the first byte the connection is reset instead.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Failure } from '../../core/failure.ts'
+import { readTraceParent } from '../../core/wire/trace.ts'
 import type { Account } from '../../observe/account.ts'
 import { exchangeOf } from './exchange.ts'
 import { asFailure, type Mode, sendProblem } from './problem.ts'
@@ -54,8 +55,9 @@ export function createRespond({ mode, stalledMs, contact, onError, onFailed }: R
         const { account, headers, write } = how
         const accept = 'accept' in how ? how.accept : request.headers.accept
         const head = request.method === 'HEAD'
+        const traceId = readTraceParent(request.headers.traceparent)?.traceId
         if (write) write(failure)
-        else sendProblem(response, failure, { mode, stalledMs, account, head, accept, headers, contact })
+        else sendProblem(response, failure, { mode, stalledMs, account, head, accept, headers, contact, traceId })
       }
       return failure
     },
