@@ -162,6 +162,17 @@ const limits = z.strictObject({
     .describe(
       'Requests a minute from one address (IPv6: from one /64), and how many may come at once; then 429. Behind proxies see `trustedProxies`.',
     ),
+  connections: count()
+    .default(8192)
+    .describe(
+      'Connections of clients at once, and three quarters of the files that this process may open at most. The longest idle one makes room for the next; where none is idle, the next is answered with 503.',
+    ),
+  connectionsPerClient: z
+    .union([z.literal('auto'), count()])
+    .default('auto')
+    .describe(
+      'Of these, those of one address (IPv6: of one /64). auto: half of them. Addresses of `trustedProxies` are not counted.',
+    ),
   headers: duration().prefault('10s').describe('A request must have sent its headers by then.'),
   keepAlive: duration()
     .prefault('75s')

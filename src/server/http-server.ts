@@ -12,6 +12,7 @@ import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { corsHeaders } from '../http/wire/cors.ts'
 import { requestIdHeader } from '../http/wire/request-id.ts'
+import type { Connections } from './connections.ts'
 import { createPipelines } from './pipelines.ts'
 
 // A client can pipeline thousands of requests into one socket; this bounds their cost.
@@ -26,7 +27,11 @@ type Numbered = ServerResponse & { readonly maxRequestsOnConnectionReached?: boo
  * `tunnels`: the hosts that a client may CONNECT to. Tunnels end here: the gateway never connects anywhere for a
  * client.
  */
-export function createHttpServer(handle: RequestListener, tunnels: (host: string) => boolean = () => false): Server {
+export function createHttpServer(
+  handle: RequestListener,
+  tunnels: (host: string) => boolean = () => false,
+  connections?: Pick<Connections, 'admit'>,
+): Server {
   const pipelines = createPipelines()
   const handler: RequestListener = (request, response) => {
     if (!pipelines.enter(request, response)) return
@@ -50,6 +55,9 @@ export function createHttpServer(handle: RequestListener, tunnels: (host: string
   )
   server.on('clientError', answerParser)
   const inTunnel = new WeakSet<Duplex>()
+  server.on('connection', (socket: Socket) => {
+    if (connections && !inTunnel.has(socket) && !connections.admit(socket)) turnAway(socket)
+  })
   server.on('connect', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
     const { url: host = '' } = request
     // An answer now would be taken for that of an earlier request.
@@ -86,9 +94,28 @@ function answerParser(error: NodeJS.ErrnoException, socket: Socket): void {
 }
 
 function refuse(socket: Duplex, status: number, detail: string): void {
+  socket.end(problemText(status, 'malformed', detail))
+  // Closing at once would reset a client that is still sending, and take the answer with it.
+  const timer = setTimeout(() => socket.destroy(), lingerMs)
+  timer.unref()
+  socket.once('close', () => clearTimeout(timer))
+}
+
+/** Answers a connection that there is no room for, and frees its descriptor at once. */
+function turnAway(socket: Socket): void {
+  const detail = 'too many connections (limits.connections); retry in a second'
+  socket.end(problemText(503, 'overloaded', detail, [['Retry-After', '1']]), () => socket.destroy())
+}
+
+function problemText(
+  status: number,
+  kind: string,
+  detail: string,
+  more: readonly (readonly [string, string])[] = [],
+): string {
   const requestId = randomUUID()
   const body = JSON.stringify({
-    type: 'urn:problem-type:cidgate:malformed',
+    type: `urn:problem-type:cidgate:${kind}`,
     title: STATUS_CODES[status],
     status,
     detail,
@@ -103,13 +130,10 @@ function refuse(socket: Duplex, status: number, detail: string): void {
     [requestIdHeader, requestId],
     ['X-Content-Type-Options', 'nosniff'],
     ['Connection', 'close'],
+    ...more,
   ]
   const lines = headers.map(([name, value]) => `${name}: ${value}\r\n`).join('')
-  socket.end(`HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines}\r\n${body}`)
-  // Closing at once would reset a client that is still sending, and take the answer with it.
-  const timer = setTimeout(() => socket.destroy(), lingerMs)
-  timer.unref()
-  socket.once('close', () => clearTimeout(timer))
+  return `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines}\r\n${body}`
 }
 
 /** Whether it is the address that the client is connected to. */
@@ -121,6 +145,9 @@ function isHere(host: string, { localAddress = '', localPort }: Socket): boolean
 type Answering = { readonly headersSent: boolean; readonly req?: IncomingMessage }
 
 const answering = (socket: Socket): Answering | undefined => Reflect.get(socket, '_httpMessage') ?? undefined
+
+/** Whether a connection is at work for its client: it waits for an answer, or has not read all of it. */
+export const isAnswering = (socket: Socket): boolean => answering(socket) !== undefined || socket.writableLength > 0
 
 /** Whether an answer now would be read as part of another answer, or as that of a valid request. */
 function isTaken(socket: Socket): boolean {

@@ -8,10 +8,13 @@ import { type Address, addressText } from '../config/values/address.ts'
 import { type Clock, systemClock } from '../core/clock.ts'
 import { Failure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
+import { createForwarded } from '../http/hosts/forwarded.ts'
+import { clientOf } from '../http/limits.ts'
 import { createStarting } from '../http/starting.ts'
 import { leftWith } from '../wiring/left.ts'
+import { type ConnectionLimits, type Connections, connectionsWithin, createConnections } from './connections.ts'
 import { createReload, type Replaceable } from './generations.ts'
-import { createHttpServer } from './http-server.ts'
+import { createHttpServer, isAnswering } from './http-server.ts'
 
 export type ServeOptions<Running extends Replaceable> = {
   readonly config: Config
@@ -50,7 +53,13 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
       if (closing) response.shouldKeepAlive = false
       answering[which](request, response)
     }
-  const handlers = { listen: front('listen'), admin: front('admin'), tunnels: (host: string) => serves(host) }
+  const connections = createConnections(connectionLimits(first), isAnswering)
+  const handlers = {
+    listen: front('listen'),
+    admin: front('admin'),
+    tunnels: (host: string) => serves(host),
+    connections: tellFull(connections, log, clock),
+  }
 
   let sockets = await openSockets(first, handlers)
   const running = await create(first, {}).catch(async (error: unknown) => {
@@ -93,6 +102,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
         sockets = opened
         config = next
         setClocks(sockets, next)
+        connections.set(connectionLimits(next))
         void stopOthers(old, sockets)
         return running
       }, config.limits.grace)
@@ -119,6 +129,37 @@ type Handlers = {
   readonly listen: RequestListener
   readonly admin: RequestListener
   readonly tunnels: (host: string) => boolean
+  readonly connections: Pick<Connections, 'admit'>
+}
+
+function connectionLimits({ limits, trustedProxies }: Config): ConnectionLimits {
+  const most = connectionsWithin(limits.connections)
+  const { connectionsPerClient } = limits
+  const forwarded = createForwarded(trustedProxies)
+  return {
+    most,
+    perClient: connectionsPerClient === 'auto' ? Math.max(1, Math.floor(most / 2)) : connectionsPerClient,
+    clientOf: (address) => (forwarded.isProxy(address) ? undefined : clientOf(address)),
+  }
+}
+
+const tellFullEveryMs = 60_000
+
+/** The same connections, with a line in the log while there are too many. */
+function tellFull(connections: Connections, log: Log, clock: Clock): Pick<Connections, 'admit'> {
+  let toldAt = Number.NEGATIVE_INFINITY
+  return {
+    admit(socket) {
+      const before = connections.ended + connections.refused
+      const isIn = connections.admit(socket)
+      const { size: open, ended, refused } = connections
+      if (ended + refused > before && clock.monotonic() - toldAt >= tellFullEveryMs) {
+        toldAt = clock.monotonic()
+        log('warn', 'connections.full', { open, ended, refused })
+      }
+      return isIn
+    },
+  }
 }
 
 /** Keeps sockets whose address is the same, and opens the others. All of them, or none. */
@@ -129,7 +170,7 @@ async function openSockets(
 ): Promise<Sockets> {
   const kept = (key: 'listen' | 'admin') =>
     open && isSame(config[key], open.config[key]) ? open.sockets[key] : undefined
-  const listen = kept('listen') ?? (await listenOn(config.listen, handlers.listen, 'listen', handlers.tunnels))
+  const listen = kept('listen') ?? (await listenOn(config.listen, handlers.listen, 'listen', handlers))
   try {
     const admin = config.admin ? (kept('admin') ?? (await listenOn(config.admin, handlers.admin, 'admin'))) : undefined
     const sockets = { listen, admin }
@@ -145,9 +186,9 @@ function listenOn(
   address: Address,
   handler: RequestListener,
   key: string,
-  tunnels?: Handlers['tunnels'],
+  of: Partial<Pick<Handlers, 'tunnels' | 'connections'>> = {},
 ): Promise<Server> {
-  const server = createHttpServer(handler, tunnels)
+  const server = createHttpServer(handler, of.tunnels, of.connections)
   return new Promise((resolve, reject) => {
     server.once('error', (error: NodeJS.ErrnoException) => {
       const message = `${key}: ${addressText(address)} cannot be listened on: ${error.code}`

@@ -10,6 +10,8 @@ export interface Forwarded {
   schemeOf(request: IncomingMessage): 'http' | 'https'
   /** The client's address: the last one in the chain that is not one of the operator's proxies. */
   addressOf(request: IncomingMessage): string
+  /** Whether a connection from this address is from one of the operator's proxies. */
+  isProxy(address: string): boolean
   /** Undefined where no proxy of the operator sent one. */
   requestIdOf(request: IncomingMessage): string | undefined
 }
@@ -24,7 +26,8 @@ export function createForwarded(proxies: readonly string[]): Forwarded {
     else known.addSubnet(address, Number(bits), family)
   }
 
-  const isKnown = (address: string): boolean => known.check(address, isIPv6(address) ? 'ipv6' : 'ipv4')
+  const isKnown = (address: string): boolean =>
+    proxies.length > 0 && known.check(address, isIPv6(address) ? 'ipv6' : 'ipv4')
 
   function forwardedHeader({ headers, socket }: IncomingMessage, name: keyof IncomingHttpHeaders): string | undefined {
     const value = headers[name]
@@ -42,6 +45,7 @@ export function createForwarded(proxies: readonly string[]): Forwarded {
       if (scheme === 'https' || scheme === 'http') return scheme
       return (request.socket as TLSSocket).encrypted ? 'https' : 'http'
     },
+    isProxy: isKnown,
     requestIdOf: (request) => forwardedHeader(request, 'x-request-id'),
     addressOf({ headers, socket: { remoteAddress = '' } }) {
       if (proxies.length === 0 || remoteAddress === '' || !isKnown(remoteAddress)) return remoteAddress

@@ -1,0 +1,103 @@
+// Connections are bounded: idle ones make room, the greedy client's first, and busy ones are never ended.
+import assert from 'node:assert/strict'
+import { EventEmitter, once } from 'node:events'
+import { get, type ServerResponse } from 'node:http'
+import { type AddressInfo, connect, type Socket } from 'node:net'
+import { test } from 'node:test'
+import { type ConnectionLimits, connectionsWithin, createConnections } from '../../src/server/connections.ts'
+import { createHttpServer, isAnswering } from '../../src/server/http-server.ts'
+
+type Made = Socket & { busy: boolean; gone: boolean }
+
+function madeSocket(remoteAddress: string, busy = false): Made {
+  const socket = Object.assign(new EventEmitter(), { remoteAddress, busy, gone: false })
+  const destroy = () => {
+    socket.gone = true
+    socket.emit('close')
+  }
+  return Object.assign(socket, { destroy }) as unknown as Made
+}
+
+const limitsOf = (most: number, perClient = most): ConnectionLimits => ({
+  most,
+  perClient,
+  clientOf: (address) => (address === 'proxy' ? undefined : address),
+})
+const connectionsOf = (limits: ConnectionLimits) => createConnections(limits, (socket) => (socket as Made).busy)
+
+test('thousands of idle connections of one client shut nobody out, and cost no connection of another client', () => {
+  const connections = connectionsOf(limitsOf(1000))
+  const honest = Array.from({ length: 20 }, (_, at) => madeSocket(`10.0.0.${at}`))
+  for (const socket of honest) assert.ok(connections.admit(socket))
+  for (let count = 0; count < 5000; count++) assert.ok(connections.admit(madeSocket('attacker')))
+  for (let at = 0; at < 200; at++) assert.ok(connections.admit(madeSocket(`10.0.1.${at}`)))
+  assert.equal(connections.size, 1000)
+  assert.deepEqual([honest.filter(({ gone }) => gone).length, connections.refused], [0, 0])
+})
+
+test('busy connections are kept: where all are busy, the next one is refused until one closes', () => {
+  const connections = connectionsOf(limitsOf(100))
+  const busy = Array.from({ length: 100 }, (_, at) => madeSocket(`10.0.0.${at % 7}`, true))
+  for (const socket of busy) assert.ok(connections.admit(socket))
+  assert.equal(connections.admit(madeSocket('late')), false)
+  assert.deepEqual([connections.size, connections.refused, connections.ended], [100, 1, 0])
+  busy[3]?.destroy()
+  assert.ok(connections.admit(madeSocket('late')))
+  // Idle ones behind many that are busy are found after some looks.
+  for (const socket of busy.slice(90)) socket.busy = false
+  let isIn = false
+  for (let tries = 0; tries < 3 && !isIn; tries++) isIn = connections.admit(madeSocket('later', true))
+  assert.ok(isIn)
+  assert.equal(busy.slice(0, 90).filter(({ gone, busy }) => gone && busy).length, 1, 'the one that the test closed')
+})
+
+test('one client has its own bound, which the operator changes and a proxy of the operator does not have', () => {
+  const connections = connectionsOf(limitsOf(10, 2))
+  const first = madeSocket('a')
+  assert.ok(connections.admit(first) && connections.admit(madeSocket('a')) && connections.admit(madeSocket('a')))
+  assert.deepEqual([connections.size, first.gone], [2, true], 'the oldest makes room')
+  for (let count = 0; count < 6; count++) assert.ok(connections.admit(madeSocket('proxy', true)))
+  assert.equal(connections.size, 8)
+  connections.set(limitsOf(10, 4))
+  assert.ok(connections.admit(madeSocket('a')) && connections.admit(madeSocket('a')))
+  assert.equal(connections.size, 10)
+  for (let count = 0; count < 100; count++) assert.ok(connections.admit(madeSocket('b')))
+  assert.equal(connections.size, 10)
+})
+
+test('files and stores keep a quarter of the descriptors', () => {
+  assert.deepEqual(
+    [connectionsWithin(8192, 1024), connectionsWithin(500, 1024), connectionsWithin(9, Infinity)],
+    [768, 500, 9],
+  )
+  assert.ok(connectionsWithin(1_000_000_000) > 0)
+})
+
+test('over HTTP: an idle connection is closed for the next client, and with all of them busy that is 503', async (t) => {
+  const held: ServerResponse[] = []
+  const connections = createConnections(limitsOf(2), isAnswering)
+  const server = createHttpServer((_request, response) => void held.push(response), undefined, connections)
+  t.after(() => {
+    server.closeAllConnections()
+    server.close()
+  })
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = server.address() as AddressInfo
+  const idle = connect(port, '127.0.0.1').resume()
+  t.after(() => idle.destroy())
+  await once(server, 'connection')
+  const ask = () => get({ port, host: '127.0.0.1', agent: false })
+  const answers = [once(ask(), 'response'), once(ask(), 'response')]
+  await once(idle, 'close')
+  while (held.length < 2) await once(server, 'request')
+  const [refused] = await once(ask(), 'response')
+  assert.deepEqual([refused.statusCode, refused.headers['retry-after']], [503, '1'])
+  refused.resume()
+  for (const response of held) response.end('here')
+  for (const [answer] of await Promise.all(answers)) {
+    assert.equal(answer.statusCode, 200)
+    answer.resume()
+  }
+  assert.equal(connections.ended, 1)
+})
