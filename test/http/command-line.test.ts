@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict'
 import { type ChildProcessWithoutNullStreams, execFile, execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
+import { readFileSync } from 'node:fs'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -21,6 +22,14 @@ const run = (...args: string[]): Promise<Outcome> =>
       resolve({ code: error ? Number(error.code) : 0, out, err }),
     )
   })
+
+/** What a process took of the processors: however busy the machine is with other things. Linux alone says it. */
+function processorMs({ pid }: ChildProcessWithoutNullStreams): number | undefined {
+  if (process.platform !== 'linux') return undefined
+  const behindName = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ').at(-1)?.split(' ') ?? []
+  const [user, system] = [Number(behindName[11]), Number(behindName[12])]
+  return (user + system) * 10 // a tick is 10 ms
+}
 
 describe('the command line', () => {
   let folder = ''
@@ -69,7 +78,12 @@ limits: { grace: 2s }
       })
       child.once('exit', () => reject(new Error(`it ended: ${said.err}`)))
     })
-    return { child, said, startMs: performance.now() - began, url: /http:\/\/[^ \n]+/.exec(said.out)?.[0] ?? '' }
+    return {
+      child,
+      said,
+      startMs: processorMs(child) ?? performance.now() - began,
+      url: /http:\/\/[^ \n]+/.exec(said.out)?.[0] ?? '',
+    }
   }
 
   it('doctor touches everything once, and says what is bad', async () => {
@@ -246,19 +260,9 @@ cache: { tiers: [{ use: s3, bucket: b, region: r, endpoint: ${url}, forcePathSty
 
   it('serves within two seconds of its start, reloads on SIGHUP, and ends with 0 on SIGTERM', async () => {
     const file = await configFile('serve.yaml', offline())
-    let started = await start(file)
-    // A machine that is busy with other things says nothing about us: it is as late with what does hardly anything.
-    let mostMs = 2000
-    if (started.startMs >= mostMs) {
-      started.child.kill('SIGKILL')
-      started = await start(file)
-      const began = performance.now()
-      await run('--version')
-      mostMs = Math.max(mostMs, 12 * (performance.now() - began))
-    }
-    const { child, said, startMs, url } = started
+    const { child, said, startMs, url } = await start(file)
     assert.match(said.out, /^cidgate \(pid \d+\): http:\/\/127\.0\.0\.1:\d+ \(admin: http:\/\/127\.0\.0\.1:\d+\)\n$/)
-    assert.ok(startMs < mostMs, `it took ${Math.round(startMs)} ms, of ${Math.round(mostMs)}`)
+    assert.ok(startMs < 2000, `it took ${Math.round(startMs)} ms`)
     assert.equal((await fetch(`${url}/ipfs/nonsense`)).status, 400)
 
     await writeFile(file, 'listen: nowhere\n')
