@@ -83,29 +83,16 @@ export function createApp(deps: AppDeps): App {
       if (context) answer(context, next)
     }
 
-  /** What is asked for a request carries on the trace that its client began. */
-  function within(request: IncomingMessage, go: () => void): void {
-    const { traceparent } = request.headers
-    const parent = traceparent === undefined ? undefined : readTraceParent(traceparent)
-    if (parent) deps.trace.run(parent, go)
-    else go()
-  }
-
   function letIn(request: IncomingMessage, response: ServerResponse, next: NextFunction): void {
     if (enter(request, response)) next()
   }
 
   /** The methods for content and for redirects to it: browsers refuse a preflight that is redirected. */
   function read(request: IncomingMessage, response: ServerResponse, answer: () => void): void {
-    switch (request.method) {
-      case 'GET':
-      case 'HEAD':
-        return answer()
-      case 'OPTIONS':
-        return preflight(request, response, readMethods)
-      default:
-        refuse(request, response, notAllowed(request.method ?? ''), { Allow: readMethods })
-    }
+    const { method = '' } = request
+    if (method === 'GET' || method === 'HEAD') return answer()
+    if (method === 'OPTIONS') return preflight(request, response, readMethods)
+    refuse(request, response, notAllowed(method), { Allow: readMethods })
   }
 
   function content(context: RequestContext, place: ContentPlace, next: NextFunction): void {
@@ -147,17 +134,18 @@ export function createApp(deps: AppDeps): App {
     else moved(response, place.base + meant)
   }
 
-  function nothing(request: IncomingMessage, response: ServerResponse): void {
-    const what = `no such path: ${JSON.stringify(request.url?.split('?')[0])}; content is at /ipfs/<cid>`
-    refuse(request, response, new Failure('no-link', what, { source: 'client' }))
-  }
+  const nothing = (request: IncomingMessage, response: ServerResponse): void =>
+    refuse(request, response, noSuchPath(request))
 
-  function broke(error: unknown, request: IncomingMessage, response: ServerResponse, _next?: NextFunction): void {
-    return error === undefined ? nothing(request, response) : refuse(request, response, error)
-  }
+  // Express knows a handler of errors by its four parameters.
+  const broke = (error: unknown, request: IncomingMessage, response: ServerResponse, _next?: NextFunction): void =>
+    refuse(request, response, error ?? noSuchPath(request))
+
+  const brokenFor = (request: IncomingMessage, response: ServerResponse) => (error?: unknown) =>
+    broke(error, request, response)
 
   const router = express.Router({ caseSensitive: true, strict: true })
-  router.use((request, _response, next) => within(request, next))
+  router.use((request, _response, next) => within(deps.trace, request, next))
   router.use(byHost)
   for (const route of deps.routes ?? []) router.all(route.at, routed(route))
   router.all(/^\/ip[fn]s\//, byPath)
@@ -170,11 +158,17 @@ export function createApp(deps: AppDeps): App {
     const context = isContent(request, deps.routes) ? enter(request, response) : 'routed'
     if (context === 'routed') return application(request, response)
     if (context && hosts.claims(request, context.target) !== 'no') application(request, response)
-    else if (context)
-      within(request, () => byPath(request, response, (error?: unknown) => broke(error, request, response)))
+    else if (context) within(deps.trace, request, () => byPath(request, response, brokenFor(request, response)))
   }
 
   return { router, application, handler }
+}
+
+/** What is asked for a request carries on the trace that its client began. */
+function within(trace: Trace, { headers: { traceparent } }: IncomingMessage, go: () => void): void {
+  const parent = traceparent === undefined ? undefined : readTraceParent(traceparent)
+  if (parent) trace.run(parent, go)
+  else go()
 }
 
 /** Most requests are plain paths of content: Express would ask each route, and cost as much as a tenth of a miss. */
@@ -215,6 +209,11 @@ const notAllowed = (method: string): Failure =>
   new HttpRefusal('unsupported', `method ${method} is not allowed: content is read with GET`, {
     source: 'client',
     status: 405,
+  })
+
+const noSuchPath = ({ url }: IncomingMessage): Failure =>
+  new Failure('no-link', `no such path: ${JSON.stringify(url?.split('?')[0])}; content is at /ipfs/<cid>`, {
+    source: 'client',
   })
 
 const noServiceWorker = (): Failure =>
