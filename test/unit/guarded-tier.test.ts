@@ -71,30 +71,53 @@ test('a quick tier that falls silent is waited for twice, asked three times, the
   assert.deepEqual(events, ['warn tier.passed-over reads'])
 })
 
-test('a tier that mostly misses is waited for briefly, and as usual after a hit', async () => {
-  const { clock, tier, guard, events } = make()
-  const read = async () => {
-    const wells: (boolean | undefined)[] = []
+for (const { usualMs, waited } of [
+  { usualMs: 20, waited: 25 },
+  { usualMs: 80, waited: 0 },
+]) {
+  test(`a tier of ${usualMs} ms that mostly misses is waited for ${waited} ms, and as usual after a hit`, async () => {
+    const { clock, tier, guard, events } = make()
+    const read = async (takesMs = usualMs) => {
+      const wells: (boolean | undefined)[] = []
+      tier.isSilent = true
+      const under = guard.get(cid, undefined, { overdue: (isWell) => wells.push(isWell) })
+      const began = clock.monotonic()
+      for (let ms = 0; ms < takesMs && wells.length === 0; ms++) await clock.advance(1)
+      const waited = clock.monotonic() - began
+      for (let ms = waited; ms < takesMs; ms++) await clock.advance(1)
+      tier.isSilent = false
+      await tier.release()
+      await under
+      return wells.length > 0 ? { waited, isWell: wells[0] } : 'as usual'
+    }
+    for (let turn = 0; turn < 8; turn++) await read()
+    assert.deepEqual(await read(usualMs + 6), { waited, isWell: true })
+    tier.held.set(blockKey(cid), bytes)
+    await read()
+    await read()
+    assert.equal(await read(), 'as usual')
+    assert.equal(guard.failures, 0)
+    assert.deepEqual(events, [])
+  })
+}
+
+for (const { usualMs, waits } of [
+  { usualMs: 20, waits: [25, 25, 0, 0] },
+  { usualMs: 80, waits: [0, 0, 0, 0] },
+]) {
+  test(`a tier of ${usualMs} ms that mostly missed and falls silent: reads wait ${waits.join(', ')} ms`, async () => {
+    const { clock, tier, guard } = make()
+    tier.clock = clock
+    tier.slowMs = usualMs
+    for (let turn = 0; turn < 8; turn++) await timed(clock, guard.get(cid))
     tier.isSilent = true
-    const under = guard.get(cid, undefined, { overdue: (isWell) => wells.push(isWell) })
-    const began = clock.monotonic()
-    for (let ms = 0; ms < 80 && wells.length === 0; ms++) await clock.advance(1)
-    const waited = clock.monotonic() - began
-    for (let ms = waited; ms < 80; ms++) await clock.advance(1)
-    tier.isSilent = false
-    await tier.release()
-    await under
-    return wells.length > 0 ? { waited, isWell: wells[0] } : 'as usual'
-  }
-  for (let turn = 0; turn < 8; turn++) await read()
-  assert.deepEqual(await read(), { waited: 25, isWell: true })
-  tier.held.set(blockKey(cid), bytes)
-  await read()
-  await read()
-  assert.equal(await read(), 'as usual')
-  assert.equal(guard.failures, 0)
-  assert.deepEqual(events, [])
-})
+    for (const ms of waits) {
+      assert.deepEqual(await patiently(clock, guard), { kind: 'overdue', ms })
+      // An upstream answers meanwhile.
+      await clock.advance(10)
+    }
+  })
+}
 
 test('a tier that is silent from the start is waited for 100 ms, twice', async () => {
   const { clock, tier, guard } = make()

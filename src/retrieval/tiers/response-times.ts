@@ -1,5 +1,5 @@
 // The response times of one tier, and how long its answer is worth waiting for: as long as it usually takes, at most for so long, less
-// where it has mostly had nothing lately, and not at all once it has left two calls in a row unanswered.
+// where it has mostly had nothing lately, and not at all once two callers in a row went on without its answer and one call is late.
 import type { Clock } from '../../core/clock.ts'
 import { createLastFew } from '../last-few.ts'
 
@@ -20,6 +20,8 @@ export type ResponseTimesOptions = {
 export interface ResponseTimes {
   /** An answer, so long after its call had begun. `had`: whether it had what was asked, where that is the question. */
   answered(ms: number, had?: boolean): void
+  /** A caller goes on without the answer, which is not due yet. */
+  leftEarly(): void
   /** A call that has had `dueMs` and no answer. */
   overdue(): void
   /** An answer is due after this. */
@@ -49,14 +51,17 @@ export function createResponseTimes({
 }: ResponseTimesOptions): ResponseTimes {
   const last = createLastFew(kept)
   let usualMs: number | undefined
+  let quickMs = 0
   let at = clock.monotonic()
   let overdueInRow = 0
+  let leftInRow = 0
   /** How many of the last reads found something, the latest counting most. */
   let hadShare = 1
 
   function patience(): number {
     const ms = due()
-    return overdueInRow >= mostOverdue || ms > mostMs ? 0 : ms
+    const isSilent = overdueInRow >= mostOverdue || (overdueInRow > 0 && leftInRow >= mostOverdue)
+    return isSilent || ms > mostMs ? 0 : ms
   }
 
   function due(): number {
@@ -70,11 +75,15 @@ export function createResponseTimes({
   return {
     answered(ms, had) {
       if (had !== undefined) hadShare = hadShare * shareKept + (had ? 1 - shareKept : 0)
-      overdueInRow = 0
+      overdueInRow = leftInRow = 0
       at = clock.monotonic()
       last.add(ms)
       // 90 of 100 came within this.
       usualMs = last.quantile(0.9)
+      quickMs = last.quantile(0.1) ?? 0
+    },
+    leftEarly() {
+      leftInRow++
     },
     overdue() {
       overdueInRow++
@@ -89,7 +98,9 @@ export function createResponseTimes({
       return patience()
     },
     get readPatienceMs() {
-      return Math.min(patience(), Math.max(leastMs, due() * hadShare))
+      const ms = Math.max(leastMs, due() * hadShare)
+      // To wait for less than its quickest answers take would only delay the caller.
+      return ms < quickMs ? 0 : Math.min(patience(), ms)
     },
   }
 }

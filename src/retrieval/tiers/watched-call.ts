@@ -140,6 +140,11 @@ function createTimers({ options, times, live, blame }: CallsShared, call: LiveCa
   let stop = announces ? clock.after(lineMs, () => call.tell()) : () => {}
   let stopEarly = () => {}
 
+  function leaveEarly(): void {
+    times.leftEarly()
+    call.tell(true)
+  }
+
   function due(dueMs: number, slowMs: number): void {
     times.overdue()
     call.tell()
@@ -169,7 +174,8 @@ function createTimers({ options, times, live, blame }: CallsShared, call: LiveCa
       const { patienceMs, readPatienceMs, dueMs, slowMs } = times
       // A tier that usually takes longer than is worth waiting for is not waited for at all.
       if (patienceMs === 0) call.tell()
-      else if (isRead && readPatienceMs < patienceMs) stopEarly = clock.after(readPatienceMs, () => call.tell(true))
+      else if (isRead && readPatienceMs === 0) leaveEarly()
+      else if (isRead && readPatienceMs < patienceMs) stopEarly = clock.after(readPatienceMs, leaveEarly)
       const late = () => {
         if (clock.monotonic() - since > dueMs + mostHeldUpMs) call.tell()
       }
