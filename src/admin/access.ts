@@ -5,6 +5,7 @@ import { createHash, timingSafeEqual } from 'node:crypto'
 import type { IncomingMessage } from 'node:http'
 import { isIP } from 'node:net'
 import type { NextFunction, Request, Response } from 'express'
+import { isOfThePage } from './dashboard/dashboard.ts'
 
 export type AdminAccess = {
   /** Names of the admin address, beside addresses and names that no stranger can own. */
@@ -41,6 +42,8 @@ export function createAdminAccess({ hosts, tokens }: AdminAccess) {
       const detail = `${JSON.stringify(name)} is not a name of this admin address; if it is one, name it in adminAccess.hosts`
       return { status: 403, detail }
     }
+    // A link from another page may lead to the dashboard; what the page then asks is asked by itself.
+    if (isOfThePage(request.path) && request.method === 'GET') return undefined
     if (isFromElsewhere(request, host)) {
       return { status: 403, detail: 'a page of another origin may not ask the admin address' }
     }

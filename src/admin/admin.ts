@@ -1,5 +1,5 @@
 // The admin address: liveness, readiness, metrics, and uploads in progress. Never mounted on the public address.
-import express, { type Express } from 'express'
+import express, { type Express, type Router } from 'express'
 import { CID } from 'multiformats/cid'
 import type { Metrics } from '../observe/metrics.ts'
 import type { Confirmation } from '../upload/confirm/confirm.ts'
@@ -10,13 +10,14 @@ export type AdminDeps = {
   readonly access: AdminAccess
   readonly metrics: Metrics
   readonly ready: () => Readiness
+  readonly dashboard: Router
   /** None in thin mode. */
   readonly uploads?: Pick<Confirmation, 'open' | 'giveUp'> | undefined
 }
 
 const mostListed = 1000
 
-export function createAdmin({ access, metrics, ready, uploads }: AdminDeps): Express {
+export function createAdmin({ access, metrics, ready, dashboard, uploads }: AdminDeps): Express {
   const app = express()
   app.disable('x-powered-by')
   app.disable('etag')
@@ -25,6 +26,7 @@ export function createAdmin({ access, metrics, ready, uploads }: AdminDeps): Exp
     next()
   })
   app.use(createAdminAccess(access))
+  app.use(dashboard)
   app.get('/healthz', (_request, response) => {
     response.json({ status: 'alive' })
   })

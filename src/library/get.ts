@@ -141,7 +141,7 @@ function letIn({ limits, failed }: GetDeps, path: string): () => void {
 
 type Located = { readonly content: ContentPath; readonly visitNames?: VisitNames }
 
-async function contentOf(path: unknown, names: Names, wants: LookupRequest): Promise<Located> {
+export async function contentOf(path: unknown, names: Names, wants: LookupRequest): Promise<Located> {
   if (typeof path === 'string' && path.startsWith('/ipfs/')) return { content: parsePath(path.slice('/ipfs/'.length)) }
   if (typeof path !== 'string' || !path.startsWith('/ipns/')) {
     const what = `${JSON.stringify(path)} is not a content path (expected /ipfs/<cid>[/<path>] or /ipns/<name>[/<path>])`
@@ -152,7 +152,7 @@ async function contentOf(path: unknown, names: Names, wants: LookupRequest): Pro
 }
 
 /** As `api` mode answers it, but that in `web` mode a file has the type that a browser would be told. */
-function bodyFor(
+export function bodyFor(
   session: Session,
   resolution: Resolution,
   path: string,

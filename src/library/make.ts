@@ -20,6 +20,7 @@ import { wireUploads } from '../wiring/uploads.ts'
 import type { Own, Whole } from '../wiring/whole.ts'
 import { createAdd } from './add.ts'
 import { createReader, type GetDeps, type Reader } from './get.ts'
+import { createWhy, type WhyDeps } from './why.ts'
 
 export type Made = Inside & {
   readonly get: Reader['get']
@@ -89,7 +90,9 @@ async function putTogether(whole: Whole): Promise<Together> {
   const writing = wireUploads(whole, { folder, providers, left, reading, tiers: tierNames, ...shared })
   const { routes, offered } = writing
   const front = wireFront(whole, reading, { ...shared, routes, uploads: offered, tiers: tierNames, stack: tiers.stack })
-  const { handler: admin, drain, begin } = wireAdmin(whole, { providers, tiers, reading, writing, front })
+  const why = createWhy(lookOf(whole, { reading, tiers, front }))
+  const side = { providers, tiers, reading, writing, front, failures: shared.failures, why }
+  const { handler: admin, drain, begin } = wireAdmin(whole, side)
   // An acknowledged upload is never 404, not even for the first client after a start.
   await writing.open
   const { router, handler } = front
@@ -118,10 +121,15 @@ type ForGet = {
   readonly failed: GetDeps['failed']
 }
 
-function readerOf({ config, clock }: Whole, { reading, tiers, front, shared, failed }: ForGet): Reader {
+function readerOf(whole: Whole, { shared, failed, ...parts }: ForGet): Reader {
+  return createReader({ ...lookOf(whole, parts), onEnd: shared.requests.read, failed })
+}
+
+/** What a path is read with, and as a GET reads it. */
+function lookOf({ config, clock }: Whole, { reading, tiers, front }: Omit<ForGet, 'shared' | 'failed'>): WhyDeps {
   const { retrieval, names } = reading
   const { limits, jsonRule } = front
-  return createReader({
+  return {
     retrieval,
     names,
     limits,
@@ -131,9 +139,7 @@ function readerOf({ config, clock }: Whole, { reading, tiers, front, shared, fai
     stalledMs: config.limits.stalled,
     tiers: tiers.stack.stats().map(({ tier }) => tier),
     clock,
-    onEnd: shared.requests.read,
-    failed,
-  })
+  }
 }
 
 /** The Failure that a program gets for an error: counted, and logged if it was unexpected. */

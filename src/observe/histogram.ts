@@ -32,6 +32,23 @@ export function createHistogram(bounds: readonly number[] = secondsBounds): Hist
   }
 }
 
+/** A guess at the value that such a share of 1 is not larger than; undefined where nothing was observed. */
+export function quantileOf(bounds: readonly number[], counts: ArrayLike<number>, share: number): number | undefined {
+  let all = 0
+  for (let at = 0; at < counts.length; at++) all += counts[at] ?? 0
+  if (all === 0) return undefined
+  let below = 0
+  for (const [at, bound] of bounds.entries()) {
+    const count = counts[at] ?? 0
+    if (count > 0 && below + count >= share * all) {
+      const from = bounds[at - 1] ?? 0
+      return from + ((bound - from) * (share * all - below)) / count
+    }
+    below += count
+  }
+  return bounds.at(-1)
+}
+
 /** Several of one kind, by a key that is made of their labels. */
 export interface Histograms<Labels extends Readonly<Record<string, string>>> {
   observe(labels: Labels, value: number): void

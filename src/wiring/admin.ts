@@ -3,13 +3,18 @@ import type { RequestListener } from 'node:http'
 import type { Provider } from '../../backends/pinning/contract.ts'
 import { createAdmin } from '../admin/admin.ts'
 import { type Checks, type Looked, startChecks } from '../admin/checks.ts'
+import { createDashboard, type DashboardDeps } from '../admin/dashboard/dashboard.ts'
+import { readStatus } from '../admin/dashboard/status.ts'
 import type { ReloadCounts } from '../admin/metrics/gateway.ts'
 import { diskCheck, readiness } from '../admin/readiness.ts'
 import { readingsOf } from '../admin/readings.ts'
-import { version } from '../config/package.ts'
+import { shipped, version } from '../config/package.ts'
 import { roomAt } from '../data-folder/room.ts'
+import { createHistory } from '../observe/history.ts'
 import { createMetrics, type Metrics } from '../observe/metrics.ts'
 import { watchProcess } from '../observe/process.ts'
+import type { RecentFailures } from '../observe/recent-failures.ts'
+import type { RequestCounts } from '../observe/requests.ts'
 import type { Target } from '../upload/thin/forward.ts'
 import { probeTarget } from '../upload/thin/probe.ts'
 import type { Front } from './front.ts'
@@ -34,10 +39,12 @@ export function wireAdmin(
     readonly reading: ReadSide
     readonly writing: WriteSide
     readonly front: Front
+    readonly failures: RecentFailures
+    readonly why: DashboardDeps['why']
   },
 ): Admin {
   const { config } = whole
-  const { providers, tiers, reading, writing, front } = parts
+  const { providers, tiers, reading, writing, front, failures, why } = parts
   const { pool, hot, retrieval, names, denials } = reading
   const { requests, limits } = front
   const { guards } = tiers
@@ -50,18 +57,20 @@ export function wireAdmin(
       ]
   const list = () => checks.flatMap((one) => one.list())
   const metrics = createMetrics()
+  const http = { requests, limits, hot }
+  const uploads = {
+    uploads: writing.counts,
+    open: () => writing.confirmation?.open() ?? [],
+    checks: list,
+    disk: () => roomAt(config.data, clock),
+    clock,
+  }
   metrics.add(
     ...readingsOf({
-      http: { requests, limits, hot },
+      http,
       upstreams: { pool, retrieval, names },
       tiers,
-      uploads: {
-        uploads: writing.counts,
-        open: () => writing.confirmation?.open() ?? [],
-        checks: list,
-        disk: () => roomAt(config.data, clock),
-        clock,
-      },
+      uploads,
       gateway: { version, reloads: takeReloads(whole), denylists: denials.lists, log },
       process: takeProcess(whole),
     }),
@@ -69,20 +78,33 @@ export function wireAdmin(
   const { confirm, queue } = config.pinning
   const { through } = config.upload
   let draining = false
+  const ready = () =>
+    readiness({
+      draining,
+      providers: through ? 1 : providers.length,
+      confirm: through ? 1 : confirm,
+      queue: !through && queue,
+      checks: { list },
+      tiers: guards,
+      upstreams: pool.members.map(({ upstream: { name }, health }) => ({ name, state: health.state('').state })),
+    })
+  const history = takeHistory(whole, requests)
+  const startedAt = takeStart(whole).at
+  const providerNames = through ? [new URL(through.url).host] : providers.map(({ name }) => name)
   const handler = createAdmin({
     access: config.adminAccess,
     metrics,
     uploads: writing.confirmation,
-    ready: () =>
-      readiness({
-        draining,
-        providers: through ? 1 : providers.length,
-        confirm: through ? 1 : confirm,
-        queue: !through && queue,
-        checks: { list },
-        tiers: guards,
-        upstreams: pool.members.map(({ upstream: { name }, health }) => ({ name, state: health.state('').state })),
-      }),
+    ready,
+    dashboard: createDashboard({
+      folder: shipped('src/admin/dashboard/page/'),
+      why,
+      status: () =>
+        readStatus({
+          ...{ version, startedAt, clock, ready, history, failures },
+          ...{ http, pool, tiers, uploads, providers: providerNames },
+        }),
+    }),
   })
   return {
     handler,
@@ -99,6 +121,16 @@ export function wireAdmin(
 
 /** Taken apart from `wireAdmin`: what outlives this gateway must not hold what was wired beside it. */
 const takeProcess = ({ lease }: Whole) => lease.take('process', [], watchProcess, (watch) => watch.close())
+
+const takeStart = ({ lease, clock }: Whole) => lease.take('start', [], () => ({ at: clock.now() }))
+
+const takeHistory = ({ lease, clock }: Whole, requests: RequestCounts) =>
+  lease.take(
+    'history',
+    [requests],
+    () => createHistory(requests, clock),
+    (history) => history.close(),
+  )
 
 const checkProvider = (whole: Whole, provider: Provider): Checks =>
   takeChecks(whole, provider, { name: `provider ${provider.name}`, look: (signal) => provider.probe(signal) })

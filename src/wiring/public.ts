@@ -3,15 +3,18 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { createForwarded, type Forwarded } from '../http/hosts/forwarded.ts'
 import { clientOf } from '../http/limits.ts'
-import { type AccessLog, createAccessLog } from '../http/wire/access-log.ts'
+import { type AccessLog, createAccessLog, placeOf } from '../http/wire/access-log.ts'
 import { type Exchange, watchExchange } from '../http/wire/exchange.ts'
+import { requestIdOf } from '../http/wire/request-id.ts'
 import { createRespond, type Respond } from '../http/wire/respond.ts'
+import { createRecentFailures, type FailedRequest, type RecentFailures } from '../observe/recent-failures.ts'
 import { type Answered, createRequestCounts, type RequestCounts, sourceOf } from '../observe/requests.ts'
 import type { Whole } from './whole.ts'
 
 export type Public = {
   readonly respond: Respond
   readonly requests: RequestCounts
+  readonly failures: RecentFailures
   readonly forwarded: Forwarded
   /** Whose request it is, as far as limits go. */
   readonly clientOf: (request: IncomingMessage) => string
@@ -22,6 +25,7 @@ export type Public = {
 
 export function wirePublic({ config, clock, log, lease }: Whole): Public {
   const requests = lease.take('requests', [], createRequestCounts)
+  const failures = lease.take('recent failures', [], createRecentFailures)
   const respond = createRespond({
     mode: config.responses.types,
     stalledMs: config.limits.stalled,
@@ -37,10 +41,12 @@ export function wirePublic({ config, clock, log, lease }: Whole): Public {
     const answered = answeredOf(exchange, now())
     requests.answered(answered)
     access?.over(exchange, answered)
+    if (answered.status >= 400 || !answered.isWhole) failures.note(failedOf(exchange, answered, clock.now()))
   }
   return {
     respond,
     requests,
+    failures,
     forwarded,
     clientOf: (request) => clientOf(forwarded.addressOf(request)),
     access,
@@ -68,4 +74,22 @@ function answeredOf({ request, response, began, ...noted }: Exchange, now: numbe
     bytesIn,
     bytesOut,
   }
+}
+
+function failedOf({ request, response, url, client, failure, account }: Exchange, over: Answered, at: number) {
+  const { route, method, status, seconds, isWhole } = over
+  const failed: FailedRequest = {
+    at,
+    request: requestIdOf(response),
+    client,
+    method,
+    path: placeOf(request, url).path,
+    route,
+    status,
+    isCut: !isWhole,
+    ms: Math.round(seconds * 1000),
+    ...(failure && { kind: failure.kind, why: failure.message }),
+    ...(failure && account && account.attempts.length > 0 && { attempts: account.attempts }),
+  }
+  return failed
 }

@@ -2,8 +2,12 @@ import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import { test } from 'node:test'
 import { observe } from '../../scripts/observe.ts'
-import { createHistograms } from '../../src/observe/histogram.ts'
+import { createHistograms, quantileOf } from '../../src/observe/histogram.ts'
+import { createHistory } from '../../src/observe/history.ts'
 import { createMetrics } from '../../src/observe/metrics.ts'
+import { createRecentFailures, type FailedRequest } from '../../src/observe/recent-failures.ts'
+import { type Answered, createRequestCounts } from '../../src/observe/requests.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
 
 test('what is read is what is shown, labels escaped', async () => {
   const metrics = createMetrics()
@@ -98,4 +102,53 @@ test('a histogram counts each observation once, at or below its bound, and goes 
 
 test('the page of all metrics and log events is up to date (npm run schema)', () => {
   assert.equal(readFileSync(new URL('../../docs/observe.md', import.meta.url), 'utf8'), observe())
+})
+
+test('a share of a histogram is guessed within the bounds where it lies', () => {
+  const bounds = [1, 2, 4]
+  assert.equal(quantileOf(bounds, [0, 0, 0, 0], 0.5), undefined)
+  assert.equal(quantileOf(bounds, [], 0.5), undefined)
+  assert.equal(quantileOf(bounds, [10, 0, 0, 0], 0.5), 0.5)
+  assert.equal(quantileOf(bounds, [5, 0, 5, 0], 0.5), 1)
+  assert.equal(quantileOf(bounds, [5, 0, 10, 0], 0.5), 2.5)
+  assert.equal(quantileOf(bounds, [0, 0, 0, 3], 0.5), 4, 'above all bounds it is at least the last')
+})
+
+test('of the failures the last hundred are kept, the newest first, and none of their words has no end', () => {
+  const failures = createRecentFailures()
+  const failed = (at: number): FailedRequest => ({
+    ...{ at, request: undefined, client: undefined, method: 'GET', path: '/', route: 'ipfs', status: 404 },
+    ...{ isCut: false, ms: 1, why: 'x'.repeat(10_000) },
+  })
+  for (let at = 0; at < 250; at++) failures.note(failed(at))
+  const list = failures.list()
+  assert.deepEqual(
+    list.map(({ at }) => at),
+    Array.from({ length: 100 }, (_, at) => 249 - at),
+  )
+  assert.equal(list[0]?.why?.length, 500)
+})
+
+test('the history has what happened in each span of five seconds, for ten minutes', async () => {
+  const clock = createFakeClock()
+  const counts = createRequestCounts()
+  const history = createHistory(counts, clock)
+  const answer = (status: number, firstByteSeconds: number): Answered => ({
+    ...{ route: 'ipfs', method: 'GET', status, source: 'upstream', isWhole: true },
+    ...{ firstByteSeconds, seconds: 1, bytesIn: 0, bytesOut: 0 },
+  })
+  for (let at = 0; at < 10; at++) counts.answered(answer(at === 0 ? 404 : at === 1 ? 502 : 200, 0.05))
+  await clock.advance(5_000)
+  await clock.advance(5_000)
+  const [busy, idle] = history.list()
+  assert.deepEqual(
+    [busy?.requests, busy?.refused, busy?.failed, busy?.seconds, busy?.at],
+    [10, 2, 1, 5, clock.now() - 5_000],
+  )
+  assert.ok((busy?.p50Ms ?? 0) > 25 && (busy?.p50Ms ?? 0) <= 50)
+  assert.deepEqual([idle?.requests, idle?.p50Ms], [0, undefined])
+  await clock.advance(3_600_000)
+  assert.equal(history.list().length, 120)
+  history.close()
+  assert.equal(clock.timers, 0)
 })

@@ -60,7 +60,7 @@ export function createAccessLog(options: {
 }
 
 /** Without the query, and without what a whole URL may say before its path. */
-const placeOf = ({ headers }: IncomingMessage, url: string) => ({
+export const placeOf = ({ headers }: IncomingMessage, url: string) => ({
   host: headers.host?.slice(0, longest.host),
   path: (url.split('?', 1)[0] ?? '').replace(/^https?:\/\/[^/]*/i, '').slice(0, longest.path),
   agent: headers['user-agent']?.slice(0, longest.agent),

@@ -2,6 +2,7 @@
 // has what it is asked for, and whether it is well.
 import type { Clock } from '../../core/clock.ts'
 import { createHistogram, type Histogram } from '../../observe/histogram.ts'
+import { createLastFew, type LastFew } from '../last-few.ts'
 import type { Slot } from '../upstreams/slots.ts'
 import type { Stop } from '../upstreams/stop.ts'
 import type { Window } from '../upstreams/window.ts'
@@ -15,12 +16,20 @@ export type AskKind = 'block' | 'dag'
 
 export type UpstreamCount = 'asked' | 'won' | 'notFound' | 'throttled' | 'failed' | 'falseBytes' | 'lost'
 
-/** For the metrics alone. */
-export type UpstreamMeasured = { readonly firstByte: Histogram; readonly duration: Histogram; bytes: number }
+/** For the operator alone. `recent`: milliseconds to the first byte of the last answers. */
+export type UpstreamMeasured = {
+  readonly firstByte: Histogram
+  readonly duration: Histogram
+  readonly recent: LastFew
+  bytes: number
+}
+
+const recentAnswers = 64
 
 export const createMeasured = (): UpstreamMeasured => ({
   firstByte: createHistogram(),
   duration: createHistogram(),
+  recent: createLastFew(recentAnswers),
   bytes: 0,
 })
 
@@ -151,6 +160,7 @@ export function createQuestions(deps: Deps): Questions {
         const ms = answeredAt - at
         performance.began(ms)
         measured.firstByte.observe(ms / 1000)
+        measured.recent.add(ms)
         window.answered(ms, at, slot.wasFull)
         judged(health.answered)
         hits.has()

@@ -3,10 +3,10 @@
 import type { ProbeReport } from '../../../backends/upstreams/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
-import { createUpstreamAdmission } from '../upstreams/admission.ts'
+import { createUpstreamAdmission, type UpstreamAdmission } from '../upstreams/admission.ts'
 import type { Rank } from '../upstreams/fair-queue.ts'
 import { createWindow } from '../upstreams/window.ts'
-import { createHealth, healthStates } from './health.ts'
+import { createHealth, healthStates, type Trouble } from './health.ts'
 import { createPerformance } from './performance.ts'
 import { briefRestMs, createProbeResults } from './probe-results.ts'
 import { createProbeSchedule } from './probe-schedule.ts'
@@ -86,6 +86,11 @@ export interface UpstreamHealth {
   readonly counts: Readonly<Record<UpstreamCount, number>>
   /** How long its questions took, and how many proved bytes they brought. */
   readonly measured: UpstreamMeasured
+  /** What it is out for, or was last, and what it last did wrong: for the operator. */
+  readonly told: { readonly why: string | undefined; readonly lastTrouble: Trouble | undefined }
+  /** The questions that it has not answered yet. */
+  readonly pending: number
+  readonly budget: UpstreamAdmission['budget']
 }
 
 export type Others = {
@@ -173,6 +178,13 @@ export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHe
   return {
     counts,
     measured,
+    told: health,
+    get pending() {
+      return questions.pending
+    },
+    get budget() {
+      return admission.budget
+    },
     state(key) {
       const { state, untilMs } = health
       if (state !== 'ready') return { state, untilMs }

@@ -23,6 +23,8 @@ export interface UpstreamAdmission {
   /** How long a question would wait for its slot now. */
   readonly waitMs: number
   readonly queued: number
+  /** What the operator allows it a minute, and how much of that went; undefined: there is no such limit. */
+  readonly budget: { readonly perMinute: number; readonly used: number } | undefined
   enter(want: AdmissionRequest, signal: AbortSignal): Promise<Slot>
   /** The upstream answered a question, or so many, that began then. */
   alive(beganAt: number, answers: number): void
@@ -153,6 +155,9 @@ export function createUpstreamAdmission(options: UpstreamAdmissionOptions): Upst
     },
     get queued() {
       return slots.queued
+    },
+    get budget() {
+      return minute && perMinute !== undefined ? { perMinute, used: minute.used } : undefined
     },
     async enter({ key, rank = 'first', client = '', waitedMs = 0 }, signal) {
       signal.throwIfAborted()

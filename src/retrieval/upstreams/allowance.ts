@@ -7,6 +7,8 @@ export interface Allowance {
   readonly waitMs: number
   /** One goes now, whether or not it was its turn. */
   take(): void
+  /** How many went in the last minute. */
+  readonly used: number
 }
 
 const minuteMs = 60_000
@@ -36,6 +38,10 @@ export function createAllowance(perMinute: number, clock: Clock): Allowance {
       if (left <= 0 && oldest) return oldest.from + slotMs + minuteMs - now
       if (left * 2 > perMinute) return 0
       return Math.max(0, Math.ceil(lastAt + minuteMs / (haste * left) - now))
+    },
+    get used() {
+      forget(clock.monotonic())
+      return used
     },
     take() {
       const now = clock.monotonic()

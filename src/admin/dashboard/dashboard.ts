@@ -1,0 +1,83 @@
+// The dashboard: its page, what the page asks again and again (GET /status), and why a path is answered as it is (GET /why).
+import { createHash } from 'node:crypto'
+import { readFileSync } from 'node:fs'
+import { type Response, Router } from 'express'
+import type { Status, Why } from './shape.ts'
+
+export type DashboardDeps = {
+  /** Where the files of the page lie. */
+  readonly folder: URL
+  readonly status: () => Promise<Status>
+  readonly why: (path: string, signal: AbortSignal) => Promise<Why>
+}
+
+const types = {
+  'index.html': 'text/html; charset=utf-8',
+  'style.css': 'text/css; charset=utf-8',
+  'icon.svg': 'image/svg+xml',
+  'main.js': 'text/javascript; charset=utf-8',
+  'client.js': 'text/javascript; charset=utf-8',
+  'sections.js': 'text/javascript; charset=utf-8',
+  'why.js': 'text/javascript; charset=utf-8',
+  'elements.js': 'text/javascript; charset=utf-8',
+  'plot.js': 'text/javascript; charset=utf-8',
+  'words.js': 'text/javascript; charset=utf-8',
+} as const
+
+/** What the page is made of tells nothing of this gateway: it is given without a token, which it then asks for. */
+export const isOfThePage = (path: string): boolean => path === '/' || path.startsWith(prefix)
+
+const prefix = '/dashboard/'
+const longestPath = 4096
+const policy = [
+  "default-src 'none'",
+  "script-src 'self'",
+  "style-src 'self'",
+  "connect-src 'self'",
+  "img-src 'self' data:",
+  "base-uri 'none'",
+  "form-action 'none'",
+  "frame-ancestors 'none'",
+].join('; ')
+
+export function createDashboard({ folder, status, why }: DashboardDeps): Router {
+  const router = Router({ strict: true })
+  for (const [name, type] of Object.entries(types)) {
+    const bytes = readFileSync(new URL(name, folder))
+    router.get(name === 'index.html' ? '/' : prefix + name, (_request, response) => {
+      response.set(pageHeaders).set('Content-Type', type).send(bytes)
+    })
+  }
+  // Asked each second: where nothing happened, nothing is sent.
+  router.get('/status', async (request, response) => {
+    const text = JSON.stringify(await status())
+    const tag = `"${createHash('sha256').update(text).digest('base64url').slice(0, 22)}"`
+    response.set('ETag', tag)
+    if (request.headers['if-none-match'] === tag) return void response.status(304).end()
+    response.type('application/json').send(text)
+  })
+  router.get('/why', async (request, response) => {
+    const { path } = request.query
+    if (typeof path !== 'string' || path === '' || path.length > longestPath) {
+      const detail = `name one path, as in /why?path=/ipfs/bafk… (at most ${longestPath} characters)`
+      return void response.status(400).json({ status: 400, detail })
+    }
+    response.json(await why(path, leaving(response)))
+  })
+  return router
+}
+
+const pageHeaders: Readonly<Record<string, string>> = {
+  'Content-Security-Policy': policy,
+  'X-Content-Type-Options': 'nosniff',
+  'Referrer-Policy': 'no-referrer',
+  'Cross-Origin-Opener-Policy': 'same-origin',
+  'Cross-Origin-Resource-Policy': 'same-origin',
+}
+
+/** Aborts when the client does not wait for the answer any more. */
+function leaving(response: Response): AbortSignal {
+  const left = new AbortController()
+  response.once('close', () => left.abort(new Error('the client left')))
+  return left.signal
+}

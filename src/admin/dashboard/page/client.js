@@ -1,0 +1,76 @@
+// Asks the admin address this page came from: its status each second, and what the operator wants done. Where a token is
+// needed, it is kept for as long as the tab is open.
+
+const key = 'cidgate-admin-token'
+const everyMs = 1_000
+const patienceMs = 15_000
+/** A read waits for the gateway's own deadline, and an action for the disk. */
+const actionMs = 120_000
+
+/** @param {string} path @param {RequestInit} [options] @param {number} [most] */
+export function ask(path, options = {}, most = actionMs) {
+  const headers = new Headers(options.headers)
+  const token = sessionStorage.getItem(key)
+  if (token) headers.set('Authorization', `Bearer ${token}`)
+  return fetch(path, { cache: 'no-store', ...options, headers, signal: AbortSignal.timeout(most) })
+}
+
+/** @param {string} token */
+export const useToken = (token) => sessionStorage.setItem(key, token)
+
+/** What an answer that is no success says. @param {Response} answer */
+export async function said(answer) {
+  const text = await answer.text()
+  try {
+    return String(JSON.parse(text).detail ?? text)
+  } catch {
+    return text.slice(0, 300) || `status ${answer.status}`
+  }
+}
+
+/**
+ * @param {{
+ *   readonly onStatus: (status: import('../shape.ts').Status, serverAt: number) => void,
+ *   readonly onRefused: (why: string) => void,
+ *   readonly onSilent: (why: string) => void,
+ * }} to
+ * @returns {() => Promise<void>} asks at once
+ */
+export function watchStatus({ onStatus, onRefused, onSilent }) {
+  /** @type {import('../shape.ts').Status | undefined} */
+  let last
+  let tag = ''
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let timer
+  let isAsking = false
+
+  async function look() {
+    const answer = await ask('/status', tag === '' ? {} : { headers: { 'If-None-Match': tag } }, patienceMs)
+    if (answer.status === 401 || answer.status === 403) return onRefused(await said(answer))
+    if (answer.status === 304 && last) return onStatus(last, serverTime(answer))
+    if (!answer.ok) return onSilent(await said(answer))
+    tag = answer.headers.get('ETag') ?? ''
+    last = await answer.json()
+    if (last) onStatus(last, serverTime(answer))
+  }
+
+  async function again() {
+    clearTimeout(timer)
+    if (isAsking || document.hidden) return
+    isAsking = true
+    try {
+      await look()
+    } catch (error) {
+      onSilent(error instanceof Error ? error.message : String(error))
+    }
+    isAsking = false
+    timer = setTimeout(again, everyMs)
+  }
+  // A page that is in the background asks nothing.
+  document.addEventListener('visibilitychange', again)
+  void again()
+  return again
+}
+
+/** The clock of the gateway may differ from that of this machine. @param {Response} answer */
+const serverTime = (answer) => Date.parse(answer.headers.get('Date') ?? '') || Date.now()

@@ -1,0 +1,136 @@
+// The page: draws each status that comes, and does what the operator asks for.
+import { ask, said, useToken, watchStatus } from './client.js'
+import { badge, el, show } from './elements.js'
+import { failuresOf, requestsOf, tiersOf, uploadsOf, upstreamsOf } from './sections.js'
+import { pathOf, whyOf } from './why.js'
+import { span } from './words.js'
+
+/** @import { Status, Why } from '../shape.ts' */
+
+/** @param {string} id @returns {HTMLElement} */
+function at(id) {
+  const element = document.getElementById(id)
+  if (!element) throw new Error(`the page has no ${id}`)
+  return element
+}
+
+const tokenSection = at('token')
+const state = at('state')
+/** Totals of the last seconds, for what is going on now. @type {{ at: number, total: number }[]} */
+const totals = []
+const keptTotals = 6
+
+/** @param {Status} status @param {number} now of the gateway's clock */
+function draw(status, now) {
+  tokenSection.hidden = true
+  const isWell =
+    status.ready && status.upstreams.every((one) => one.state === 'ready') && status.tiers.every((one) => !one.isDown)
+  const words = status.draining
+    ? 'stopping'
+    : status.ready
+      ? isWell
+        ? 'all well'
+        : 'ready, with trouble'
+      : 'not ready'
+  const kind = status.ready ? (isWell ? 'good' : 'warn') : 'bad'
+  show(state, badge(kind, words), ` version ${status.version}, up for ${span(now - status.startedAt)}`)
+  show(at('requests-body'), ...requestsOf(status, perSecond(status.requests.total)))
+  show(at('upstreams-body'), ...upstreamsOf(status, now))
+  show(at('tiers-body'), ...tiersOf(status))
+  show(at('uploads-body'), ...uploadsOf(status, now))
+  show(at('failures-body'), ...failuresOf(status, now))
+}
+
+/** @param {number} total */
+function perSecond(total) {
+  totals.push({ at: performance.now(), total })
+  if (totals.length > keptTotals) totals.shift()
+  const [first] = totals
+  const last = totals.at(-1)
+  if (!first || !last || last.at === first.at) return 0
+  return Math.max(0, ((last.total - first.total) * 1000) / (last.at - first.at))
+}
+
+const lookNow = watchStatus({
+  onStatus: draw,
+  onRefused(why) {
+    show(state, badge('bad', 'a token is needed'))
+    show(at('token-why'), why)
+    tokenSection.hidden = false
+  },
+  onSilent(why) {
+    show(state, badge('bad', 'no answer'), ` from the gateway: ${why}. What is below is what it said last.`)
+  },
+})
+
+at('token-form').addEventListener('submit', (event) => {
+  event.preventDefault()
+  const field = /** @type {HTMLInputElement} */ (at('token-field'))
+  useToken(field.value.trim())
+  field.value = ''
+  void lookNow()
+})
+
+/** @param {string} text */
+async function why(text) {
+  const body = at('why-body')
+  show(body, 'Reading …')
+  try {
+    const answer = await ask(`/why?path=${encodeURIComponent(pathOf(text))}`)
+    if (!answer.ok) return show(body, el('p', {}, await said(answer)))
+    /** @type {Why} */
+    const told = await answer.json()
+    show(body, ...whyOf(told))
+  } catch (error) {
+    show(body, el('p', {}, `No answer: ${error instanceof Error ? error.message : String(error)}`))
+  }
+}
+
+const whyField = /** @type {HTMLInputElement} */ (at('why-field'))
+
+at('why-form').addEventListener('submit', (event) => {
+  event.preventDefault()
+  void why(whyField.value)
+})
+
+at('failures-body').addEventListener('click', (event) => {
+  const path = event.target instanceof HTMLElement ? event.target.dataset['why'] : undefined
+  if (path === undefined) return
+  whyField.value = path
+  whyField.focus()
+  void why(path)
+})
+
+/** @param {string} text @param {string} yes @returns {Promise<boolean>} */
+function confirmed(text, yes) {
+  const dialog = /** @type {HTMLDialogElement} */ (at('ask'))
+  show(at('ask-text'), text)
+  show(at('ask-yes'), yes)
+  dialog.returnValue = 'no'
+  dialog.showModal()
+  return new Promise((resolve) => {
+    dialog.addEventListener('close', () => resolve(dialog.returnValue === 'yes'), { once: true })
+  })
+}
+
+at('uploads-body').addEventListener('click', (event) => {
+  const { cid, name } = event.target instanceof HTMLElement ? event.target.dataset : {}
+  if (cid !== undefined && name !== undefined) void giveUp(cid, name)
+})
+
+/** @param {string} cid @param {string} name */
+async function giveUp(cid, name) {
+  if (!(await confirmed(`${name} will not get ${cid} any more.`, 'Give up'))) return
+  const address = `/uploads/${encodeURIComponent(cid)}/${encodeURIComponent(name)}`
+  try {
+    const answer = await ask(address, { method: 'DELETE' })
+    if (answer.status === 409) {
+      if (!(await confirmed(`Only this gateway holds ${cid}: its bytes are lost then.`, 'Give up and lose it'))) return
+      const second = await ask(`${address}?losing=true`, { method: 'DELETE' })
+      if (!second.ok) await confirmed(await said(second), 'Good')
+    } else if (!answer.ok) await confirmed(await said(answer), 'Good')
+  } catch (error) {
+    await confirmed(`No answer: ${error instanceof Error ? error.message : String(error)}`, 'Good')
+  }
+  void lookNow()
+}

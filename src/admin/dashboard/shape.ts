@@ -1,0 +1,174 @@
+// What the admin address says of a gateway that runs: the answer of GET /status, which the dashboard draws and programs read.
+// Imports nothing, so that the scripts of the page can be checked against it. Times are milliseconds since the epoch.
+
+/** Milliseconds; undefined where nothing was measured. */
+export type Times = { readonly p50Ms?: number; readonly p95Ms?: number }
+
+export type Status = {
+  readonly version: string
+  readonly startedAt: number
+  readonly ready: boolean
+  readonly draining: boolean
+  /** Whether uploads can be confirmed; undefined: not known yet. */
+  readonly uploads?: boolean | undefined
+  readonly checks: readonly Check[]
+  readonly requests: Requests
+  /** The last ten minutes, the oldest first. */
+  readonly history: readonly HistorySpan[]
+  readonly upstreams: readonly Upstream[]
+  readonly tiers: readonly Tier[]
+  readonly hot: { readonly bytes: number; readonly limitBytes: number; readonly items: number }
+  readonly providers: readonly Provider[]
+  readonly journal: Journal
+  readonly disk?: { readonly freeBytes: number; readonly bytes: number } | undefined
+  /** The newest first. */
+  readonly failures: readonly FailedRequest[]
+}
+
+export type Check = { readonly name: string; readonly ok: boolean; readonly why?: string; readonly ms?: number }
+
+export type Requests = {
+  readonly total: number
+  readonly inProgress: number
+  /** Refused because limits.inFlight, or limits.perClient, was reached. */
+  readonly shed: number
+  readonly throttled: number
+  /** `2xx`, `4xx` … */
+  readonly byStatus: Readonly<Record<string, number>>
+  /** Content that was answered well, by where its bytes came from: `hot`, a tier, `upstream`, or `none`. */
+  readonly bySource: Readonly<Record<string, number>>
+  readonly bytesOut: number
+  readonly bytesIn: number
+}
+
+export type HistorySpan = Times & {
+  readonly at: number
+  readonly seconds: number
+  readonly requests: number
+  readonly refused: number
+  readonly failed: number
+}
+
+export type Upstream = {
+  readonly name: string
+  /** `ready`, `cooling-down`, `resting`, `quarantined`, `unusable` or `over-budget`. */
+  readonly state: string
+  /** Why it is not ready. */
+  readonly why?: string | undefined
+  /** When that may end by itself. */
+  readonly until?: number | undefined
+  readonly asked: number
+  readonly won: number
+  readonly lost: number
+  readonly notFound: number
+  readonly throttled: number
+  readonly failed: number
+  readonly falseBytes: number
+  readonly pending: number
+  readonly bytes: number
+  /** To the first proved bytes of its last answers. */
+  readonly firstByte: Times
+  /** What it may be asked a minute, and how much of that it was. */
+  readonly budget?: { readonly perMinute: number; readonly used: number } | undefined
+  readonly lastTrouble?: { readonly at: number; readonly why: string } | undefined
+}
+
+export type Tier = {
+  readonly name: string
+  readonly bytes?: number | undefined
+  readonly limitBytes?: number | undefined
+  readonly blocks?: number | undefined
+  readonly hits: number
+  readonly misses: number
+  readonly outages: number
+  /** Blocks that wait to be written to it. */
+  readonly queued: number
+  readonly dropped: number
+  readonly failedWrites: number
+  readonly corrupt: number
+  /** Its breaker is open: reads pass it over. */
+  readonly isDown: boolean
+  readonly reads: Times
+}
+
+export type Provider = {
+  readonly name: string
+  /** How its last check went; undefined: it was not checked yet. */
+  readonly ok?: boolean | undefined
+  readonly why?: string | undefined
+  readonly held: number
+  /** By the class of the failure. */
+  readonly failed: Readonly<Record<string, number>>
+  /** Uploads that it is still to get. */
+  readonly waiting: number
+  readonly took: Times
+}
+
+export type Journal = {
+  readonly open: number
+  readonly bytes: number
+  readonly oldestAt?: number | undefined
+  /** The oldest first; not more than a page shows. */
+  readonly uploads: readonly Upload[]
+}
+
+export type Upload = {
+  readonly cid: string
+  readonly at: string
+  readonly bytes: number
+  readonly providers: Readonly<Record<string, UploadState>>
+  /** Shared tiers that lack blocks of it. */
+  readonly owed?: readonly string[]
+}
+
+export type UploadState = {
+  readonly state: 'wanted' | 'held' | 'given-up'
+  readonly tries: number
+  readonly why?: string
+  readonly notBefore?: number
+}
+
+export type Attempt = { readonly upstream: string; readonly outcome: string; readonly ms: number }
+
+export type FailedRequest = {
+  readonly at: number
+  readonly request: string | undefined
+  readonly client: string | undefined
+  readonly method: string
+  readonly path: string
+  readonly route: string
+  readonly status: number
+  readonly isCut: boolean
+  readonly ms: number
+  readonly kind?: string
+  readonly why?: string
+  readonly attempts?: readonly Attempt[]
+}
+
+/** The answer of GET /why: what became of a path that was read now. */
+export type Why = {
+  readonly path: string
+  /** As a client would be told. */
+  readonly status: number
+  readonly ms: number
+  /** Every block that the path was resolved by, the root's first. */
+  readonly steps: readonly Step[]
+  readonly found?: {
+    readonly cid: string
+    readonly kind: string
+    readonly type: string
+    readonly bytes?: number | undefined
+  }
+  readonly failure?: { readonly kind: string; readonly why: string; readonly retryAfterMs?: number | undefined }
+  readonly attempts: readonly Attempt[]
+}
+
+export type Step = {
+  readonly cid: string
+  readonly bytes: number
+  readonly ms: number
+  /** A tier, or an upstream; undefined: it took none, or was at hand. */
+  readonly from?: string | undefined
+  /** Whether an upstream had to be asked. */
+  readonly isFetched: boolean
+}

@@ -1,0 +1,167 @@
+// Reads what GET /status says: from the same counters as the metrics, and in the words of an operator.
+import type { Clock } from '../../core/clock.ts'
+import { type Histogram, quantileOf } from '../../observe/histogram.ts'
+import type { History } from '../../observe/history.ts'
+import type { Labels, Sample } from '../../observe/metrics.ts'
+import type { RecentFailures } from '../../observe/recent-failures.ts'
+import type { UpstreamHealth } from '../../retrieval/health/upstream-health.ts'
+import type { HttpParts } from '../metrics/http.ts'
+import type { TierParts } from '../metrics/tiers.ts'
+import type { UploadParts } from '../metrics/uploads.ts'
+import type { Readiness } from '../readiness.ts'
+import type { Journal, Provider, Requests, Status, Tier, Times, Upstream } from './shape.ts'
+
+type Member = {
+  readonly upstream: { readonly name: string }
+  readonly health: Pick<UpstreamHealth, 'state' | 'counts' | 'measured' | 'told' | 'pending' | 'budget'>
+}
+
+export type StatusParts = {
+  readonly version: string
+  readonly startedAt: number
+  readonly clock: Clock
+  readonly ready: () => Readiness
+  readonly http: HttpParts
+  readonly pool: { readonly members: readonly Member[] }
+  readonly tiers: TierParts
+  readonly uploads: UploadParts
+  /** By name. */
+  readonly providers: readonly string[]
+  readonly history: History
+  readonly failures: RecentFailures
+}
+
+const mostUploads = 50
+// Times that are told again each second should not change by themselves: who asks whether anything changed is told no.
+const roundMs = 1_000
+const roundBytes = 1024 * 1024
+
+export async function readStatus(parts: StatusParts): Promise<Status> {
+  const { http, uploads, tiers, clock } = parts
+  const { ready, draining, uploads: taken, checks } = parts.ready()
+  const { hot } = http
+  const disk = await uploads.disk()
+  return {
+    version: parts.version,
+    startedAt: Math.round(parts.startedAt),
+    ready,
+    draining,
+    uploads: taken,
+    checks,
+    requests: requestsOf(http),
+    history: parts.history.list(),
+    upstreams: parts.pool.members.map((member) => upstreamOf(member, clock)),
+    tiers: tiersOf(tiers),
+    hot: { bytes: hot.bytes, limitBytes: hot.maxBytes, items: hot.items },
+    providers: providersOf(parts.providers, uploads),
+    journal: journalOf(uploads),
+    disk: disk && { ...disk, freeBytes: disk.freeBytes - (disk.freeBytes % roundBytes) },
+    failures: parts.failures.list(),
+  }
+}
+
+function requestsOf({ requests, limits }: HttpParts): Requests {
+  const byStatus: Record<string, number> = {}
+  const bySource: Record<string, number> = {}
+  let total = 0
+  for (const { labels = {}, value } of requests.requests()) {
+    const { route, source = 'none', status = '' } = labels
+    total += value
+    count(byStatus, `${status[0]}xx`, value)
+    if ((route === 'ipfs' || route === 'ipns') && Number(status) < 400) count(bySource, source, value)
+  }
+  return {
+    ...{ total, byStatus, bySource },
+    ...{ inProgress: limits.inFlight, shed: limits.shed, throttled: limits.throttled },
+    bytesOut: sum(requests.bytesOut()),
+    bytesIn: sum(requests.bytesIn()),
+  }
+}
+
+function upstreamOf({ upstream: { name }, health }: Member, clock: Clock): Upstream {
+  const { state, untilMs } = health.state('')
+  const { counts, measured, told, pending, budget } = health
+  const [p50Ms, p95Ms] = [measured.recent.quantile(0.5), measured.recent.quantile(0.95)]
+  const isOut = state !== 'ready'
+  return {
+    name,
+    state,
+    ...(isOut && { why: state === 'over-budget' ? 'its budget of this minute is used up' : told.why }),
+    ...(isOut && untilMs !== undefined && { until: Math.ceil((clock.now() + untilMs) / roundMs) * roundMs }),
+    ...(counts as Record<keyof typeof counts, number>),
+    pending,
+    bytes: measured.bytes,
+    firstByte: { ...(p50Ms !== undefined && { p50Ms }), ...(p95Ms !== undefined && { p95Ms }) },
+    budget,
+    lastTrouble: told.lastTrouble,
+  }
+}
+
+function tiersOf({ stack, guards, usage, corrupt }: TierParts): Tier[] {
+  const used = new Map(usage().map(({ tier, usage: one }) => [tier, one]))
+  return stack.stats().map(({ tier: name, hits, misses, outages, queued, dropped, failed }) => {
+    const guard = guards.find((one) => one.name === name)
+    return {
+      ...{ name, hits, misses, outages, queued, dropped, failedWrites: failed },
+      ...used.get(name),
+      corrupt: corrupt.get(name) ?? 0,
+      isDown: guard?.isDown ?? false,
+      reads: guard ? timesOf(guard.took.reads) : {},
+    }
+  })
+}
+
+function providersOf(names: readonly string[], { uploads, open, checks }: UploadParts): Provider[] {
+  const seen = checks()
+  const attempts = [...uploads.attempts()]
+  const took = [...uploads.took.read()]
+  return names.map((name) => {
+    const check = seen.find((one) => one.name === `provider ${name}` || one.name === `through ${name}`)
+    const own = attempts.filter(({ labels }) => labels?.['provider'] === name)
+    const failed: Record<string, number> = {}
+    for (const { labels, value } of own) if (outcomeOf(labels) !== 'held') count(failed, outcomeOf(labels), value)
+    const times = took.find(({ labels }) => labels.provider === name)
+    return {
+      name,
+      ok: check?.ok,
+      why: check?.why,
+      held: sum(own.filter(({ labels }) => outcomeOf(labels) === 'held')),
+      failed,
+      waiting: open().filter(({ providers }) => providers[name]?.state === 'wanted').length,
+      took: times ? timesOf(times.histogram) : {},
+    }
+  })
+}
+
+function journalOf({ open }: UploadParts): Journal {
+  const entries = open()
+  const oldest = entries.reduce<number | undefined>(
+    (at, entry) => Math.min(at ?? Infinity, Date.parse(entry.at)),
+    undefined,
+  )
+  return {
+    open: entries.length,
+    bytes: entries.reduce((all, { bytes }) => all + bytes, 0),
+    oldestAt: oldest,
+    uploads: entries
+      .slice(0, mostUploads)
+      .map(({ cid, at, bytes, providers, owed }) => ({ cid, at, bytes, providers, ...(owed && { owed }) })),
+  }
+}
+
+function timesOf({ bounds, counts }: Histogram): Times {
+  const [p50, p95] = [quantileOf(bounds, counts, 0.5), quantileOf(bounds, counts, 0.95)]
+  return { ...(p50 !== undefined && { p50Ms: p50 * 1000 }), ...(p95 !== undefined && { p95Ms: p95 * 1000 }) }
+}
+
+const outcomeOf = (labels: Labels = {}): string => labels['outcome'] ?? ''
+
+function count(all: Record<string, number>, key: string, value: number): void {
+  all[key] = (all[key] ?? 0) + value
+}
+
+function sum(samples: Iterable<Sample>): number {
+  let all = 0
+  for (const { value } of samples) all += value
+  return all
+}

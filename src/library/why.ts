@@ -1,0 +1,127 @@
+// Why a path is answered as it is: reads it as a GET would, as far as the first bytes, and tells of each block on the way where
+// it came from and how long that took. For the operator: it is not counted as a request.
+import { refuseRemainder } from '../content/formats/format.ts'
+import { walkPath } from '../content/resolve.ts'
+import type { Failure } from '../core/failure.ts'
+import { asFailure, statusOf } from '../http/wire/problem.ts'
+import { type Account, createAccount } from '../observe/account.ts'
+import type { Session } from '../retrieval/session.ts'
+import { bodyFor, contentOf, type GetDeps } from './get.ts'
+
+export type WhyStep = {
+  readonly cid: string
+  readonly bytes: number
+  readonly ms: number
+  /** The tier or the upstream; undefined: it is in the CID, or was brought with a block before it. */
+  readonly from: string | undefined
+  readonly isFetched: boolean
+}
+
+export type WhyAnswer = {
+  readonly path: string
+  readonly status: number
+  readonly ms: number
+  readonly steps: readonly WhyStep[]
+  readonly found?: {
+    readonly cid: string
+    readonly kind: string
+    readonly type: string
+    readonly bytes: number | undefined
+  }
+  readonly failure?: { readonly kind: string; readonly why: string; readonly retryAfterMs: number | undefined }
+  readonly attempts: Account['attempts']
+}
+
+export type WhyDeps = Omit<GetDeps, 'onEnd' | 'failed'>
+
+// A directory with millions of names is found by its shards, and a path may have hundreds of names: the first ones tell.
+const mostSteps = 256
+const wholeBytes = 256 * 1024
+
+export function createWhy(deps: WhyDeps): (path: string, signal: AbortSignal) => Promise<WhyAnswer> {
+  const { retrieval, names, limits, clock, mode } = deps
+  return async (path, signal) => {
+    const began = clock.monotonic()
+    const account = createTellingAccount(deps.tiers)
+    const steps: WhyStep[] = []
+    let session: Session | undefined
+    let leave: (() => void) | undefined
+    const told = (rest: Pick<WhyAnswer, 'status' | 'found' | 'failure'>): WhyAnswer => ({
+      path,
+      ms: Math.round(clock.monotonic() - began),
+      steps,
+      attempts: account.attempts,
+      ...rest,
+    })
+    try {
+      leave = limits.hold()
+      const wants = { signal, account }
+      const { content, visitNames } = await contentOf(path, names, wants)
+      session = retrieval.session({ ...wants, visitNames })
+      const walk = walkPath(session, content)
+      for (;;) {
+        const from = clock.monotonic()
+        const { value, done } = await walk.next()
+        if (!done) {
+          const ms = Math.round((clock.monotonic() - from) * 10) / 10
+          if (steps.length < mostSteps)
+            steps.push({ cid: value.cid.toString(), bytes: value.bytes.byteLength, ms, ...account.since() })
+          continue
+        }
+        refuseRemainder(value)
+        const body = await bodyFor(session, value, path, { ...deps, wholeBytes, isPartial: false, signal })
+        if (!body.whole) await firstOf(body.read(0, body.size ?? 0))
+        const { entity } = value
+        const found = { cid: entity.cid.toString(), kind: entity.kind, type: body.type, bytes: body.size }
+        return told({ status: 200, found })
+      }
+    } catch (error) {
+      const failure: Failure = asFailure(error)
+      const { kind, message, retryAfterMs } = failure
+      return told({ status: statusOf(failure, mode), failure: { kind, why: message, retryAfterMs } })
+    } finally {
+      session?.end()
+      leave?.()
+    }
+  }
+}
+
+async function firstOf(pieces: AsyncIterable<unknown>): Promise<void> {
+  for await (const _piece of pieces) return
+}
+
+/** Also says where what was read since the last time came from. */
+function createTellingAccount(tiers: readonly string[]) {
+  const account = createAccount(tiers)
+  let from: string | undefined
+  let isFetched = false
+  const telling: Account & { since(): Pick<WhyStep, 'from' | 'isFetched'> } = {
+    tierHit(tier) {
+      from = tier
+      account.tierHit(tier)
+    },
+    fetched(upstream) {
+      from = upstream
+      isFetched = true
+      account.fetched(upstream)
+    },
+    attempt: account.attempt,
+    get fetches() {
+      return account.fetches
+    },
+    get tier() {
+      return account.tier
+    },
+    get winner() {
+      return account.winner
+    },
+    attempts: account.attempts,
+    since() {
+      const said = { from, isFetched }
+      from = undefined
+      isFetched = false
+      return said
+    },
+  }
+  return telling
+}

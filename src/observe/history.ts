@@ -1,0 +1,80 @@
+// What the gateway did in the last ten minutes, five seconds at a time, for the plots of the dashboard: a page that is opened
+// now shows the minutes before.
+import type { Clock } from '../core/clock.ts'
+import { quantileOf } from './histogram.ts'
+import type { RequestCounts } from './requests.ts'
+
+/** One span of time. Times are undefined where nothing was measured. */
+export type Span = {
+  /** Its end, in milliseconds since the epoch. */
+  readonly at: number
+  readonly seconds: number
+  readonly requests: number
+  /** Answered with a status from 400 on; those from 500 on among them. */
+  readonly refused: number
+  readonly failed: number
+  /** To the first byte of content, without hot answers. */
+  readonly p50Ms?: number
+  readonly p95Ms?: number
+}
+
+export interface History {
+  /** The oldest first. */
+  list(): readonly Span[]
+  close(): void
+}
+
+const everyMs = 5_000
+const mostSpans = 120
+const content: ReadonlySet<string | undefined> = new Set(['ipfs', 'ipns'])
+
+export function createHistory(counts: RequestCounts, clock: Clock): History {
+  const spans: Span[] = []
+  let before = readAll(counts)
+  let takenAt = clock.monotonic()
+
+  function take(): void {
+    const now = readAll(counts)
+    const at = clock.monotonic()
+    const firstByte = now.firstByte.map((count, index) => count - (before.firstByte[index] ?? 0))
+    const [p50, p95] = [quantileOf(now.bounds, firstByte, 0.5), quantileOf(now.bounds, firstByte, 0.95)]
+    spans.push({
+      at: clock.now(),
+      seconds: (at - takenAt) / 1000,
+      requests: now.requests - before.requests,
+      refused: now.refused - before.refused,
+      failed: now.failed - before.failed,
+      ...(p50 !== undefined && { p50Ms: p50 * 1000 }),
+      ...(p95 !== undefined && { p95Ms: p95 * 1000 }),
+    })
+    if (spans.length > mostSpans) spans.shift()
+    before = now
+    takenAt = at
+  }
+
+  const again = (): (() => void) =>
+    clock.after(everyMs, () => {
+      take()
+      cancel = again()
+    })
+  let cancel = again()
+  return { list: () => spans, close: () => cancel() }
+}
+
+function readAll(counts: RequestCounts) {
+  let [requests, refused, failed] = [0, 0, 0]
+  for (const { labels, value } of counts.requests()) {
+    const status = Number(labels?.['status'])
+    requests += value
+    if (status >= 400) refused += value
+    if (status >= 500) failed += value
+  }
+  let bounds: readonly number[] = []
+  const firstByte: number[] = []
+  for (const { labels, histogram } of counts.firstByte()) {
+    if (!content.has(labels?.['route'])) continue
+    bounds = histogram.bounds
+    for (const [index, count] of histogram.counts.entries()) firstByte[index] = (firstByte[index] ?? 0) + count
+  }
+  return { requests, refused, failed, bounds, firstByte }
+}
