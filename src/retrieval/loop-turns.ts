@@ -5,6 +5,8 @@ import type { Clock } from '../core/clock.ts'
 export interface LoopTurns {
   /** Undefined while this turn of the loop has time left; otherwise resolves in a later one. */
   giveWay(): Promise<void> | undefined
+  /** Resolves in a later turn that has time left, for work that may come due thousands of times in one turn. */
+  inLine(): Promise<void>
 }
 
 export const sliceMs = 10
@@ -33,15 +35,23 @@ export function createLoopTurns(clock: Clock, later: (action: () => void) => voi
     for (let count = Math.min(waiting.length, mostReleased); count > 0; count--) later(release)
   }
 
+  function open(): void {
+    if (isOpen) return
+    isOpen = true
+    beganAt = clock.monotonic()
+    later(begin)
+  }
+
+  const inLine = (): Promise<void> => {
+    open()
+    return new Promise((resolve) => void waiting.push(resolve))
+  }
+
   return {
+    inLine,
     giveWay() {
-      if (!isOpen) {
-        isOpen = true
-        beganAt = clock.monotonic()
-        later(begin)
-      }
-      if (!isOver()) return undefined
-      return new Promise((resolve) => void waiting.push(resolve))
+      open()
+      return isOver() ? inLine() : undefined
     },
   }
 }

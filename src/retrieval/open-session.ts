@@ -86,6 +86,12 @@ export function openSession(
     return flown
   }
 
+  // Thousands of requests that wait in vain come to their deadline in one turn of the loop: their answers take many turns.
+  async function afterOthers(error: unknown): Promise<never> {
+    await turns.inLine()
+    throw error
+  }
+
   const fromElsewhere = (cid: CID, around: DagWant | undefined): Promise<Uint8Array> =>
     !onlyIfCached && stack.slowLack(cid) ? withoutLook(cid, around) : fromSlowTiers(cid, around)
 
@@ -99,7 +105,8 @@ export function openSession(
       check(cid)
       if (!isProvable(cid)) throw unprovable(cid)
       if (isIdentity(cid)) return cid.multihash.digest
-      return ahead.take(cid) ?? atHand(cid)?.bytes ?? fetch(cid, around)
+      const here = ahead.take(cid) ?? atHand(cid)?.bytes
+      return here ?? fetch(cid, around).catch(afterOthers)
     },
     atHand(cid, options) {
       check(cid)

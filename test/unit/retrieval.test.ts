@@ -13,6 +13,7 @@ import { Failure, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createAccount } from '../../src/observe/account.ts'
 import { createNotFoundMemory } from '../../src/retrieval/absence/not-found.ts'
+import { sliceMs } from '../../src/retrieval/loop-turns.ts'
 import type { Visit } from '../../src/retrieval/policy.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import type { Retrieval, Session } from '../../src/retrieval/session.ts'
@@ -290,6 +291,30 @@ test('a silent upstream: not found at the deadline, in memory at once, found lat
   assert.equal((await waiting).kind, 'timeout')
   assert.equal((await failureOf(session().get(file.cid))).kind, 'timeout')
   assert.equal(one.asked.dags.length, 1)
+})
+
+test('requests that wait in vain for one answer are told in many turns of the loop, so that others get in between', async () => {
+  const { session, clock } = make([scriptedUpstream('one', new Map())])
+  let turn = 0
+  let isOver = false
+  const next = (): void => {
+    turn++
+    if (!isOver) setImmediate(next)
+  }
+  setImmediate(next)
+  const toldIn: number[] = []
+  const told = () => {
+    clock.spend(sliceMs)
+    toldIn.push(turn)
+  }
+  await Promise.all(Array.from({ length: 50 }, () => session().get(nobodys).catch(told)))
+  isOver = true
+  const most = Math.max(
+    ...Map.groupBy(toldIn, (turn) => turn)
+      .values()
+      .map((all) => all.length),
+  )
+  assert.ok(most <= 2, `${most} in one turn`)
 })
 
 test('no-cache forgets what was not found', async () => {
