@@ -3,12 +3,10 @@
 import type { Clock } from '../../core/clock.ts'
 import type { Failure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
+import { createTelling, type Told, wordsOf } from './trouble.ts'
 
 export const healthStates = ['ready', 'cooling-down', 'resting', 'quarantined', 'unusable'] as const
 export type HealthState = (typeof healthStates)[number]
-
-/** `at`: milliseconds since the epoch. */
-export type Trouble = { readonly at: number; readonly why: string }
 
 export interface Health {
   readonly state: HealthState
@@ -20,10 +18,7 @@ export interface Health {
   readonly outMs: number
   /** How long until the next probe of an upstream that rests. */
   readonly lookAgainMs: number
-  /** Why it is out, or was last; undefined: it never was. */
-  readonly why: string | undefined
-  /** What it last did wrong. */
-  readonly lastTrouble: Trouble | undefined
+  readonly told: Told
   /** The upstream answered a question that began then. */
   answered(): void
   /** The upstream failed at a question that began then. */
@@ -52,10 +47,7 @@ const trustedMs = 600_000
 const provenMs = 30_000
 // A Retry-After above this is taken for a mistake and cut to it.
 const mostThrottleMs = 3_600_000
-const longestWhy = 500
 const lie = 'it sent bytes that do not hash to their CID'
-
-const wordsOf = (error: unknown): string => (error instanceof Error ? error.message : String(error))
 
 export function createHealth(options: {
   readonly name: string
@@ -77,13 +69,7 @@ export function createHealth(options: {
   let isUnusable = false
   let broughtAt = Number.NEGATIVE_INFINITY // what was proved
   let isTold = false
-  let why: string | undefined
-  let lastTrouble: Trouble | undefined
-
-  const noteTrouble = (what: string) => {
-    lastTrouble = { at: clock.now(), why: what.slice(0, longestWhy) }
-    return lastTrouble.why
-  }
+  const telling = createTelling(clock)
   const restMs = () => Math.min(mostRestMs, firstRestMs * 2 ** (rests - 1))
 
   /** An upstream that was well for a while after a rest has a clean record. */
@@ -97,7 +83,7 @@ export function createHealth(options: {
     restedAt = clock.monotonic()
     if (rests === 1 || wellAt > outSince) outSince = restedAt
     restUntil = restedAt + restMs() * (1 + jitter * random())
-    why = wordsOf(error)
+    telling.out(error)
     if (isTold) return
     isTold = true
     log('warn', 'upstream.resting', { upstream: name, why: wordsOf(error) })
@@ -139,15 +125,10 @@ export function createHealth(options: {
       const ms = Math.min(mostLookMs, restMs() / looksPerRest)
       return Math.max(firstRestMs / looksPerRest, ms) * (1 + jitter * (2 * random() - 1))
     },
-    get why() {
-      return why
-    },
-    get lastTrouble() {
-      return lastTrouble
-    },
+    told: telling,
     answered,
     failed(error, beganAt) {
-      noteTrouble(wordsOf(error))
+      telling.noted(error)
       // What was under way when it last failed, or went to rest, fails of the same cause.
       if (beganAt < failedAt || beganAt < restedAt) return
       forgive()
@@ -156,7 +137,7 @@ export function createHealth(options: {
       if (moments >= momentsToRest) rest(error)
     },
     throttled(error) {
-      why = noteTrouble(wordsOf(error))
+      telling.out(error)
       const ms = Math.min(mostThrottleMs, error.retryAfterMs ?? throttleDefaultMs)
       const now = clock.monotonic()
       const isNew = coolUntil <= now
@@ -164,7 +145,7 @@ export function createHealth(options: {
       if (isNew) log('warn', 'upstream.cooling-down', { upstream: name, forMs: ms })
     },
     lied() {
-      why = noteTrouble(lie)
+      telling.out(lie)
       const now = clock.monotonic()
       // Several false answers under way at once are one lie.
       if (quarantineUntil > now) return
@@ -172,28 +153,19 @@ export function createHealth(options: {
       const ms = Math.min(mostQuarantineMs, quarantineMs * 2 ** lies)
       lies++
       quarantineUntil = now + ms
-      log('error', 'upstream.quarantined', {
-        upstream: name,
-        forMs: ms,
-        why: lie,
-      })
+      log('error', 'upstream.quarantined', { upstream: name, forMs: ms, why: lie })
     },
     looked(isProbeHappy, findings) {
       // What it has just brought says more than a probe: some do not know the empty block that a probe asks for.
       const usable = isProbeHappy || clock.monotonic() - broughtAt < trustedMs
-      if (isUnusable !== !usable) {
+      if (isUnusable !== !usable)
         log(usable ? 'info' : 'warn', usable ? 'upstream.usable' : 'upstream.unusable', { upstream: name, findings })
-      }
       isUnusable = !usable
-      if (!usable) why = noteTrouble(findings.join('; ') || 'a probe found it unusable')
       // The upstream may be asked again; how it answers then decides whether it had recovered.
-      if (!usable) return
+      if (!usable) return telling.out(findings.join('; ') || 'a probe found it unusable')
       restUntil = 0
       if (wellAt < restedAt) wellAt = clock.monotonic()
     },
-    unreachable(error) {
-      noteTrouble(wordsOf(error))
-      rest(error)
-    },
+    unreachable: rest,
   }
 }

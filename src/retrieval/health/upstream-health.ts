@@ -6,7 +6,7 @@ import type { Log } from '../../core/log.ts'
 import { createUpstreamAdmission, type UpstreamAdmission } from '../upstreams/admission.ts'
 import type { Rank } from '../upstreams/fair-queue.ts'
 import { createWindow } from '../upstreams/window.ts'
-import { createHealth, healthStates, type Trouble } from './health.ts'
+import { createHealth, healthStates } from './health.ts'
 import { createPerformance } from './performance.ts'
 import { briefRestMs, createProbeResults } from './probe-results.ts'
 import { createProbeSchedule } from './probe-schedule.ts'
@@ -18,6 +18,7 @@ import {
   type UpstreamCount,
   type UpstreamMeasured,
 } from './questions.ts'
+import type { Told } from './trouble.ts'
 
 export type { Ask, AskKind, UpstreamCount, UpstreamMeasured } from './questions.ts'
 
@@ -87,7 +88,7 @@ export interface UpstreamHealth {
   /** How long its questions took, and how many proved bytes they brought. */
   readonly measured: UpstreamMeasured
   /** What it is out for, or was last, and what it last did wrong: for the operator. */
-  readonly told: { readonly why: string | undefined; readonly lastTrouble: Trouble | undefined }
+  readonly told: Told
   /** The questions that it has not answered yet. */
   readonly pending: number
   readonly budget: UpstreamAdmission['budget']
@@ -178,7 +179,7 @@ export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHe
   return {
     counts,
     measured,
-    told: health,
+    told: health.told,
     get pending() {
       return questions.pending
     },
