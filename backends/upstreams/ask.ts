@@ -1,11 +1,13 @@
 // One question to an upstream over HTTP: clocks for the first byte and for silence in the middle, statuses as Failures,
 // no redirect off the site, and a body that is what was asked for. Used by every upstream that speaks HTTP.
+import type { Readable } from 'node:stream'
 import type { Dispatcher } from 'undici'
 import { request } from 'undici'
 import type { Clock } from '../../src/core/clock.ts'
 import { onceLate } from '../../src/core/deadline.ts'
 import { Failure, type FailureKind, isFailure } from '../../src/core/failure.ts'
 import { oneOf, parseRetryAfter } from '../../src/core/header.ts'
+import { piecesOf } from './body.ts'
 import { followed, isOwnSubdomain, mostHops, type Redirects } from './redirects.ts'
 
 export type HttpQuestion = {
@@ -25,7 +27,7 @@ export type HttpQuestion = {
 }
 
 export interface UpstreamResponse {
-  /** Each chunk arrives within the idle timeout, which runs only while a reader waits. */
+  /** Each chunk arrives within the idle timeout, which runs only while a reader waits. It is the reader's own. */
   readonly chunks: AsyncIterable<Uint8Array>
   readonly trailers: () => Readonly<Record<string, string | string[] | undefined>>
   readonly contentLength: number | undefined
@@ -105,11 +107,11 @@ async function askOnce(question: HttpQuestion, site = question.url, hops = 0): P
 
 async function* chunksOf(
   { name, clock, idleMs, signal }: HttpQuestion,
-  body: AsyncIterable<Uint8Array>,
+  body: Readable,
   own: AbortController,
   end: () => void,
 ): AsyncGenerator<Uint8Array> {
-  const iterator = body[Symbol.asyncIterator]()
+  const iterator = piecesOf(body)
   let isDone = false
   try {
     for (;;) {

@@ -96,7 +96,7 @@ function createTrustless(
       throw error
     })
     refusals = 0
-    yield* readCar(answer.chunks)
+    yield* readCar(answer.chunks, { ownsChunks: true })
   }
 
   return {

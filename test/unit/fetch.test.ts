@@ -3,9 +3,10 @@ import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import * as dagCbor from '@ipld/dag-cbor'
 import { CID } from 'multiformats/cid'
-import { blockKey, isProvable } from '../../src/core/block.ts'
+import { blockKey, isProvable, proves } from '../../src/core/block.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { readCar } from '../../src/core/wire/car-stream.ts'
+import { carSection } from '../../src/ipld/car.ts'
 import { isSlow, leastStallMs, stallAfterMs } from '../../src/retrieval/fetch/hedging.ts'
 import { createProgress } from '../../src/retrieval/fetch/progress.ts'
 import { createReaders } from '../../src/retrieval/fetch/readers.ts'
@@ -253,6 +254,33 @@ describe('what an answer may waste', () => {
     )
     assert.ok(await endless.next())
     await assert.rejects(endless.next(), /the same blocks/)
+  })
+  test('a CAR is read however it is cut; a chunk that is all of its memory is freed as soon as it is copied', async () => {
+    const { cids, blocks } = leaves(3, 700)
+    const head = dagCbor.encode({ version: 1, roots: cids.slice(0, 1) })
+    const car = Buffer.concat([
+      Uint8Array.of(head.byteLength, ...head),
+      ...cids.flatMap((cid) => [...carSection({ cid, bytes: blocks.get(blockKey(cid)) as Uint8Array })]),
+    ])
+    for (const size of [1, 7, 64, 500, car.byteLength]) {
+      const chunks: Uint8Array[] = []
+      for (let at = 0; at < car.byteLength; at += size) chunks.push(new Uint8Array(car.subarray(at, at + size)))
+      const shared = new Uint8Array([...car, 0]).subarray(0, car.byteLength)
+      for (const sent of [chunks, [shared]]) {
+        const found: string[] = []
+        const source = (async function* () {
+          yield* sent
+        })()
+        for await (const { cid, bytes } of readCar(source, { ownsChunks: true })) {
+          assert.ok(proves(cid, bytes))
+          assert.equal(bytes.byteLength, bytes.buffer.byteLength)
+          found.push(blockKey(cid))
+        }
+        assert.deepEqual(found, cids.map(blockKey))
+      }
+      assert.ok(chunks.every(({ byteLength }) => byteLength === 0))
+      assert.equal(shared.byteLength, car.byteLength)
+    }
   })
   test('padding without end: it is broken', async () => {
     const head = dagCbor.encode({ version: 1, roots: [identity] })

@@ -52,6 +52,24 @@ test('a new block is in memory at once and in the slow tiers soon', async () => 
   assert.deepEqual(holders(memory, disk, bucket), ['memory', 'disk', 'bucket'])
 })
 
+test('a block that is all of its memory reaches the slow tiers without a copy, and a part of one is copied', async () => {
+  const { disk, stack } = make()
+  const whole = new Uint8Array(bytes)
+  const part = new Uint8Array(bytes.byteLength + 1).subarray(1)
+  part.set(bytes)
+  for (const [given, isKept] of [
+    [whole, true],
+    [part, false],
+  ] as const) {
+    await stack.put(cid, given)
+    await settle()
+    const held = disk.held.get(key)
+    assert.deepEqual(held, given)
+    assert.equal(held === given, isKept)
+    await stack.delete(cid)
+  }
+})
+
 test('a hit is the first in order and fills those before it, and only those', async () => {
   for (const [from, filled] of [
     ['bucket', ['memory', 'disk', 'bucket']],

@@ -19,6 +19,8 @@ export type CarOptions = {
   readonly broken?: Fault
   /** Gets the roots before the first block comes. */
   readonly onRoots?: (roots: readonly CID[]) => void
+  /** No other reader has the chunks: each is freed as soon as it was copied into its blocks. */
+  readonly ownsChunks?: boolean
 }
 
 const ofUpstream: Fault = (what, cause) => new Failure('broken', `the CAR ${what}`, { source: 'upstream', cause })
@@ -26,9 +28,9 @@ const ofUpstream: Fault = (what, cause) => new Failure('broken', `the CAR ${what
 /** Yields blocks in the order sent; ends normally only where a section ends and the stream does too. */
 export async function* readCar(
   chunks: AsyncIterable<Uint8Array>,
-  { broken = ofUpstream, onRoots }: CarOptions = {},
+  { broken = ofUpstream, onRoots, ownsChunks = false }: CarOptions = {},
 ): AsyncGenerator<Block> {
-  const reader = createReader(chunks, broken)
+  const reader = createReader(chunks, broken, ownsChunks)
   try {
     const headerBytes = await reader.varint()
     if (headerBytes === undefined) throw broken('is empty')
@@ -43,7 +45,7 @@ export async function* readCar(
         continue
       }
       if (length > maxBlockBytes + maxCidBytes) throw broken('has a block larger than it may be')
-      yield splitSection(await reader.take(length), broken)
+      yield await section(reader, length, broken)
     }
   } finally {
     await reader.close()
@@ -63,26 +65,71 @@ function rootsIn(bytes: Uint8Array, broken: Fault): readonly CID[] {
   return cids.filter((cid) => cid !== null)
 }
 
-function splitSection(section: Uint8Array, broken: Fault): Block {
+// A CID with a digest of 64 bytes and codes of any length fits in.
+const usualCidBytes = 96
+
+/** The bytes lie in a memory of their own: the memory tier keeps them as they are. */
+async function section(reader: Reader, length: number, broken: Fault): Promise<Block> {
+  let head = await reader.take(Math.min(length, usualCidBytes))
+  const size = measured(head, broken)
+  if (size > length) throw broken('has a section without a CID')
+  if (size > head.byteLength) head = Buffer.concat([head, await reader.take(size - head.byteLength)])
+  const bytes = Buffer.allocUnsafeSlow(length - size)
+  bytes.set(head.subarray(size))
+  await reader.fill(bytes, head.byteLength - size)
+  return { cid: cidIn(head.subarray(0, size), broken), bytes }
+}
+
+function measured(head: Uint8Array, broken: Fault): number {
   try {
-    const [cid, bytes] = CID.decodeFirst(section)
-    return { cid, bytes }
+    return CID.inspectBytes(head).size
   } catch (cause) {
     throw broken('has a section without a CID', cause)
   }
 }
 
-function createReader(chunks: AsyncIterable<Uint8Array>, broken: Fault) {
+function cidIn(bytes: Uint8Array, broken: Fault): CID {
+  try {
+    return CID.decode(new Uint8Array(bytes))
+  } catch (cause) {
+    throw broken('has a section without a CID', cause)
+  }
+}
+
+/**
+ * Frees what arrived. Otherwise it lies there until V8 looks at the whole heap, which it does the more often the more such
+ * memory there is. Only a chunk that is all of its buffer: nothing else lies in that.
+ */
+function free({ buffer, byteLength }: Uint8Array): void {
+  if (buffer instanceof ArrayBuffer && buffer.byteLength === byteLength) buffer.transfer(0)
+}
+
+type Reader = ReturnType<typeof createReader>
+
+function createReader(chunks: AsyncIterable<Uint8Array>, broken: Fault, ownsChunks: boolean) {
   const iterator = chunks[Symbol.asyncIterator]()
+  let chunk: Uint8Array | undefined
   let held: Uint8Array = new Uint8Array()
 
   async function more(): Promise<boolean> {
+    if (chunk && ownsChunks) free(chunk)
+    chunk = undefined
     for (;;) {
       const { value, done } = await iterator.next()
       if (done) return false
       if (value.byteLength === 0) continue
-      held = value
+      held = chunk = value
       return true
+    }
+  }
+
+  async function fill(piece: Uint8Array, from: number): Promise<void> {
+    for (let filled = from; filled < piece.byteLength; ) {
+      if (held.byteLength === 0 && !(await more())) throw broken('ends in the middle of a block')
+      const part = held.subarray(0, piece.byteLength - filled)
+      piece.set(part, filled)
+      filled += part.byteLength
+      held = held.subarray(part.byteLength)
     }
   }
 
@@ -108,16 +155,10 @@ function createReader(chunks: AsyncIterable<Uint8Array>, broken: Fault) {
     /** A piece of its own: it does not keep the network's buffers alive. */
     async take(length: number): Promise<Uint8Array> {
       const piece = Buffer.allocUnsafeSlow(length)
-      let filled = 0
-      while (filled < length) {
-        if (held.byteLength === 0 && !(await more())) throw broken('ends in the middle of a block')
-        const part = held.subarray(0, length - filled)
-        piece.set(part, filled)
-        filled += part.byteLength
-        held = held.subarray(part.byteLength)
-      }
+      await fill(piece, 0)
       return piece
     },
+    fill,
     close: async () => {
       await iterator.return?.()
     },

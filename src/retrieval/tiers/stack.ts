@@ -13,7 +13,7 @@ import { createFinding, type Found, type HitAtHand } from './finding.ts'
 import type { Layer } from './layer.ts'
 import { createLayers, type TierHit } from './layers.ts'
 import { createLooks, type Look } from './looks.ts'
-import { createStoring, type TierFailure } from './storing.ts'
+import { createStoring, keepable, type TierFailure } from './storing.ts'
 
 export type { HitAtHand } from './finding.ts'
 export type { TierHit } from './layers.ts'
@@ -88,7 +88,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
   async function put(cid: CID, bytes: Uint8Array, signal?: AbortSignal): Promise<void> {
     signal?.throwIfAborted()
     const before = deletes
-    const own = fast.length > 0 ? await storing.putFast(cid, bytes, signal) : new Uint8Array(bytes)
+    const own = fast.length > 0 ? await storing.putFast(cid, bytes, signal) : keepable(bytes)
     // Something was deleted in between; it may have been this.
     if (deletes !== before || filled.length === 0) return
     await orAborted(signal, Promise.all(filled.map(({ writeBehind }) => writeBehind.put(cid, own))))

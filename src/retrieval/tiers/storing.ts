@@ -13,8 +13,12 @@ export interface Storing {
   bring(name: string, cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<void>
 }
 
+/** A block that is all of its buffer never changes (`Tier`); a part of one is the caller's to write over. */
+export const keepable = (bytes: Uint8Array): Uint8Array =>
+  bytes.byteLength === bytes.buffer.byteLength ? bytes : new Uint8Array(bytes)
+
 export function createStoring({ fast, slow, filled, ask, outage }: Layers): Storing {
-  /** Puts into memory and answers the copy that may be kept: the caller's own buffer is theirs to change. */
+  /** Puts into memory and answers the buffer that may be kept. */
   async function putFast(cid: CID, bytes: Uint8Array, signal: AbortSignal | undefined): Promise<Uint8Array> {
     for (const layer of fast) {
       const kept = await ask(layer, signal, async () => {
@@ -23,7 +27,7 @@ export function createStoring({ fast, slow, filled, ask, outage }: Layers): Stor
       })
       if (kept && kept !== bytes) return kept
     }
-    return new Uint8Array(bytes)
+    return keepable(bytes)
   }
 
   /** A tier of this machine that has it for good. */
