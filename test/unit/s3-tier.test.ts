@@ -21,7 +21,7 @@ async function make(faults: S3Faults = {}, more: object = {}): Promise<{ tier: T
   const server = await startS3Server()
   server.faults = faults
   const { bucket, endpoint, accessKeyId, secretAccessKey } = server
-  const options = s3.options.parse({ bucket, endpoint, accessKeyId, secretAccessKey, timeout: '500ms', ...more })
+  const options = s3.options.parse({ bucket, endpoint, accessKeyId, secretAccessKey, timeout: '10s', ...more })
   const tier = s3.create(options, {
     name: 's3',
     userAgent: 'cidgate/test',
@@ -109,7 +109,6 @@ const outages: readonly {
     kind: 'throttled',
     says: /rate limited/,
     faults: { slowDown: true },
-    options: { timeout: '3s' },
   },
   { name: 'a wrong key', kind: 'refused', says: /keys and permissions/, options: { accessKeyId: 'somebody' } },
   {
@@ -119,8 +118,20 @@ const outages: readonly {
     options: { accessKeyId: 'x', missing403: true },
   },
   { name: 'a bucket that is not there', kind: 'refused', says: /create the bucket/, options: { bucket: 'other' } },
-  { name: 'an answer that stalls half way', kind: 'timeout', says: /within 500 ms/, faults: { stallsBody: true } },
-  { name: 'an answer after two seconds', kind: 'timeout', says: /within 500 ms/, faults: { slowMs: 2000 } },
+  {
+    name: 'an answer that stalls half way',
+    kind: 'timeout',
+    says: /within 200 ms/,
+    faults: { stallsBody: true },
+    options: { timeout: '200ms' },
+  },
+  {
+    name: 'an answer after two seconds',
+    kind: 'timeout',
+    says: /within 200 ms/,
+    faults: { slowMs: 2000 },
+    options: { timeout: '200ms' },
+  },
 ]
 for (const { name, kind, says, faults, options } of outages) {
   test(`${name} is an outage (${kind}), not a miss, and holds no secret`, async () => {
