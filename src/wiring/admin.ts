@@ -8,7 +8,7 @@ import { readStatus } from '../admin/dashboard/status.ts'
 import type { ReloadCounts } from '../admin/metrics/gateway.ts'
 import { diskCheck, readiness } from '../admin/readiness.ts'
 import { readingsOf } from '../admin/readings.ts'
-import { shipped, version } from '../config/package.ts'
+import { version } from '../config/package.ts'
 import { roomAt } from '../data-folder/room.ts'
 import { createHistory } from '../observe/history.ts'
 import { createMetrics, type Metrics } from '../observe/metrics.ts'
@@ -97,7 +97,6 @@ export function wireAdmin(
     uploads: writing.confirmation,
     ready,
     dashboard: createDashboard({
-      folder: shipped('src/admin/dashboard/page/'),
       why,
       status: () =>
         readStatus({

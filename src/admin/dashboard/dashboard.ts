@@ -5,8 +5,6 @@ import { type Response, Router } from 'express'
 import type { Status, Why } from './shape.ts'
 
 export type DashboardDeps = {
-  /** Where the files of the page lie. */
-  readonly folder: URL
   readonly status: () => Promise<Status>
   readonly why: (path: string, signal: AbortSignal) => Promise<Why>
 }
@@ -27,6 +25,8 @@ const types = {
 /** What the page is made of tells nothing of this gateway: it is given without a token, which it then asks for. */
 export const isOfThePage = (path: string): boolean => path === '/' || path.startsWith(prefix)
 
+/** Beside this file: in a clone as in what is compiled, where the build puts them. */
+const folder = new URL('page/', import.meta.url)
 const prefix = '/dashboard/'
 const longestPath = 4096
 const policy = [
@@ -40,7 +40,7 @@ const policy = [
   "frame-ancestors 'none'",
 ].join('; ')
 
-export function createDashboard({ folder, status, why }: DashboardDeps): Router {
+export function createDashboard({ status, why }: DashboardDeps): Router {
   const router = Router({ strict: true })
   for (const [name, type] of Object.entries(types)) {
     const bytes = readFileSync(new URL(name, folder))
