@@ -1,9 +1,11 @@
-// The admin address: liveness, readiness, metrics, and uploads in progress. Never mounted on the public address.
+// The admin address: liveness, readiness, metrics, uploads in progress, pins, and the dashboard. Never mounted on the public address.
 import express, { type Express, type Router } from 'express'
 import { CID } from 'multiformats/cid'
 import type { Metrics } from '../observe/metrics.ts'
 import type { Confirmation } from '../upload/confirm/confirm.ts'
+import type { Pins } from '../upload/pins/pins.ts'
 import { type AdminAccess, createAdminAccess } from './access.ts'
+import { createPinRoutes } from './pins.ts'
 import type { Readiness } from './readiness.ts'
 
 export type AdminDeps = {
@@ -13,11 +15,13 @@ export type AdminDeps = {
   readonly dashboard: Router
   /** None in thin mode. */
   readonly uploads?: Pick<Confirmation, 'open' | 'giveUp'> | undefined
+  /** None in thin mode. */
+  readonly pins?: Pins | undefined
 }
 
 const mostListed = 1000
 
-export function createAdmin({ access, metrics, ready, dashboard, uploads }: AdminDeps): Express {
+export function createAdmin({ access, metrics, ready, dashboard, uploads, pins }: AdminDeps): Express {
   const app = express()
   app.disable('x-powered-by')
   app.disable('etag')
@@ -38,6 +42,7 @@ export function createAdmin({ access, metrics, ready, dashboard, uploads }: Admi
   app.get('/metrics', async (_request, response) => {
     response.type('text/plain; version=0.0.4').send(await metrics.render())
   })
+  if (pins) app.use(createPinRoutes(pins))
   if (!uploads) return app
   app.get('/uploads', (_request, response) => {
     const open = uploads.open()

@@ -19,6 +19,7 @@ import { type IncomingOptions, receiveIncoming, type UploadKind } from './intake
 import type { ReceiveLimits } from './intake/receive.ts'
 import { bounded } from './intake/source.ts'
 import { type Added, createSpooling, type SpooledFile } from './intake/spooling.ts'
+import { createPins, type Pins } from './pins/pins.ts'
 import { createJournal, type Journal, journalFolder } from './spool/journal.ts'
 import { createSpools, spoolFolder } from './spool/spool.ts'
 
@@ -70,6 +71,8 @@ export interface Uploads {
   keep(root: CID, blocks: AsyncIterable<Block>, slot?: UploadSlot): Promise<void>
   readonly confirmation: Pick<Confirmation, 'open' | 'giveUp'>
   readonly journal: Pick<Journal, 'record' | 'records'>
+  /** What was accepted: listed, deleted, verified, brought to other providers. */
+  readonly pins: Pins
   readonly admission: Pick<UploadAdmission, 'uploads' | 'waiting' | 'bytes'>
   /** Resumes the uploads that the last process left. In the first gateway over its folder, new uploads wait for that. */
   ready(): Promise<void>
@@ -90,9 +93,11 @@ export function createUploads(options: UploadsOptions): Uploads {
   const spools = folder.part(createSpools)
   const disk = createDiskLook(data, clock)
   const journal = createJournal(journalFolder(data), log)
+  const claims = folder.part(createClaims)
+  const stores = options.stores ?? providers.flatMap(({ store }) => store ?? [])
   const confirmation = createConfirmation({
     providers,
-    stores: options.stores ?? providers.flatMap(({ store }) => store ?? []),
+    stores,
     retrieval,
     mostOwed,
     mostOwedBytes: options.mostBytes,
@@ -101,7 +106,7 @@ export function createUploads(options: UploadsOptions): Uploads {
     pinMs,
     journal,
     spools,
-    claims: folder.part(createClaims),
+    claims,
     clock,
     log,
     ...(options.random && { random: options.random }),
@@ -109,6 +114,7 @@ export function createUploads(options: UploadsOptions): Uploads {
     onConfirmed: (upload, signal, isKept) => fillTiers(upload, { retrieval, log, clock, isKept }, signal),
   })
   const closing = new AbortController()
+  const pins = createPins({ providers, stores, journal, confirmation, claims, clock, closing: closing.signal })
   const admission = createUploadAdmission({
     clock,
     most: options.concurrency,
@@ -170,12 +176,14 @@ export function createUploads(options: UploadsOptions): Uploads {
     },
     confirmation,
     journal,
+    pins,
     admission,
     ready: () => resumed,
     open: open.catch(() => {}),
     probe: disk.look,
     async close() {
       closing.abort(busy('this gateway shut down before the upload was complete; send it again'))
+      await pins.ended()
       await confirmation.close()
       await resumed.catch(() => {})
       await disk.ended()

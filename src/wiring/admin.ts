@@ -95,6 +95,7 @@ export function wireAdmin(
     access: config.adminAccess,
     metrics,
     uploads: writing.confirmation,
+    pins: writing.pins,
     ready,
     dashboard: createDashboard({
       why,

@@ -33,6 +33,7 @@ export type WriteSide = {
   }
   /** What is on its way to providers; in thin mode nothing is. */
   readonly confirmation: Uploads['confirmation'] | undefined
+  readonly pins: Uploads['pins'] | undefined
   readonly probe: Uploads['probe']
   /** What was accepted and waits for a provider can be read. */
   readonly open: Uploads['open']
@@ -95,13 +96,14 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
     : []
   const { probe, open } = uploads
   const confirmation = through ? undefined : uploads.confirmation
+  const pins = through ? undefined : uploads.pins
   const isTaken = through !== undefined || parts.providers.length > 0
   const offered = {
     uploads: !isTaken ? 'closed' : upload.auth === 'none' ? 'open' : 'token',
     takesFolders: (through ?? uploads).kinds.includes('directory'),
     mostBytes: upload.maxBytes,
   } as const
-  return { counts, routes: [description, add, ...kubo], offered, confirmation, probe, open, uploads, schemas }
+  return { counts, routes: [description, add, ...kubo], offered, confirmation, pins, probe, open, uploads, schemas }
 }
 
 /** The part itself may go over to another gateway, and counts nothing twice. */

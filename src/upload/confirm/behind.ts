@@ -1,6 +1,7 @@
 // The work on an upload after its 200: bring it to providers that do not hold it yet and to shared tiers that lack it, repair
 // it when a client sends the same file again, and end it.
 import type { LocalStore, Provider, Upload } from '../../../backends/pinning/contract.ts'
+import { Failure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
 import { isHeld } from '../spool/journal.ts'
 import type { Spools } from '../spool/spool.ts'
@@ -40,6 +41,8 @@ export interface Behind {
   replaced(delivery: Delivery): void
   /** An operator gave up on its last copy. */
   lost(delivery: Delivery): Promise<void>
+  /** An operator deletes it: no provider and no tier is asked any more when this resolves. */
+  drop(delivery: Delivery): Promise<void>
 }
 
 export function createBehind(options: BehindOptions): Behind {
@@ -131,6 +134,13 @@ export function createBehind(options: BehindOptions): Behind {
       const isWanted = providers.some(({ name }) => delivery.standing(name).state === 'wanted')
       if (delivery.state !== 'accepted' || isWanted || isHeld(delivery.entry)) return
       delivery.happened('dropped')
+      await cleanup.end(delivery)
+    },
+    async drop(delivery) {
+      delivery.happened('dropped')
+      for (const tier of delivery.entry.owed ?? []) owed.drop(delivery.entry.id, tier)
+      delivery.stop.abort(new Failure('cancelled', 'an operator deletes this upload', { source: 'ours' }))
+      await Promise.allSettled(delivery.asks)
       await cleanup.end(delivery)
     },
   }

@@ -3,7 +3,7 @@
 import type { CID } from 'multiformats/cid'
 import { Failure } from '../../core/failure.ts'
 import { diskFailure } from '../failures.ts'
-import { isHeld, type JournalEntry, nameOf } from '../spool/journal.ts'
+import { isHeld, type JournalEntry, nameOf, recordOf } from '../spool/journal.ts'
 import type { SpooledUpload } from './behind.ts'
 import { OtherFailed } from './confirming.ts'
 import { createDeliveries, type DeliveriesOptions } from './deliveries.ts'
@@ -34,6 +34,10 @@ export interface Confirmation {
    * upload goes only with `losing`.
    */
   giveUp(cid: CID, name: string, losing?: boolean): Promise<'given-up' | 'unknown' | 'only-copy'>
+  /** Ends what goes on behind an accepted upload. False while a client waits for its answer. */
+  drop(cid: CID): Promise<boolean>
+  /** Brings an upload to the providers that its record does not name, behind everything else. Resolves when the journal has it. */
+  bring(record: JournalEntry): Promise<void>
   /** Stops asking providers, and writes nothing more once it resolves. Open uploads stay in the journal. */
   close(): Promise<void>
 }
@@ -53,7 +57,7 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
   const { mostOwed: most, mostOwedBytes: mostBytes } = options
   const owed = createOwed({ retrieval, clock, log, random, closing, track, most, mostBytes })
   const deliveries = createDeliveries({ ...options, quorum, owed, random, closing, track })
-  const { join, takeUp, isOver } = createJoining({ ...options, deliveries, quorum, closing, track })
+  const { join, takeUpAll } = createJoining({ ...options, deliveries, quorum, closing, track })
   const { all: onTheirWay, behind } = deliveries
 
   const said =
@@ -91,20 +95,7 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
         await spools.sweep(loaded.ids)
         return loaded.entries
       })
-      const over = new Map<JournalEntry, 'lost' | 'held'>()
-      for (const entry of entries) {
-        const how = await isOver(entry)
-        if (how) over.set(entry, how)
-      }
-      const letGo = (entry: JournalEntry) =>
-        over.get(entry) === 'held'
-          ? track(journal.finish(entry)).catch(said('journal.finish', entry))
-          : track(journal.remove(entry)).catch(said('journal.remove', entry))
-      const takenUp = entries.map((entry) => {
-        return { isAccepted: entry.accepted, done: over.has(entry) ? letGo(entry) : takeUp(entry) }
-      })
-      // Readers wait only for accepted uploads: the clients of the others got no 200.
-      await Promise.all(takenUp.filter(({ isAccepted }) => isAccepted).map(({ done }) => done))
+      await takeUpAll(entries)
     },
     open: () => [...onTheirWay.values()].map(({ entry }) => entry),
     async giveUp(cid, name, losing = false) {
@@ -127,6 +118,18 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
       else await behind.lost(delivery)
       return 'given-up'
     },
+    async drop(cid) {
+      const delivery = onTheirWay.get(nameOf(cid))
+      if (!delivery || delivery.isOver) return true
+      if (delivery.state !== 'accepted') return false
+      await behind.drop(delivery)
+      return true
+    },
+    async bring(record) {
+      if (onTheirWay.has(record.cid)) return
+      const entry = { ...record, accepted: true, owed: [] }
+      await deliveries.begin(spools.open(recordOf(entry), options.stores), entry).write()
+    },
     async close() {
       controller.abort(new Failure('cancelled', 'this gateway stops', { source: 'ours' }))
       for (const delivery of onTheirWay.values()) delivery.rest()
@@ -146,6 +149,8 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
     confirm: (uploads) => track(confirmation.confirm(uploads)),
     resume: () => track(confirmation.resume()),
     giveUp: (cid, name, losing) => track(confirmation.giveUp(cid, name, losing)),
+    drop: (cid) => track(confirmation.drop(cid)),
+    bring: (record) => track(confirmation.bring(record)),
   }
 }
 

@@ -50,7 +50,7 @@ export function createConfirming(options: ConfirmingOptions): Confirming {
         }
         return attempt
       },
-      onBegun: (work) => delivery.asks.push(track(work)),
+      onBegun: (work) => void delivery.asks.add(track(work)),
     })
   }
 

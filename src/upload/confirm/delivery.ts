@@ -19,10 +19,10 @@ export interface Delivery {
   readonly confirmed: Promise<void>
   /** Resolves when enough providers hold it, even if another upload of the request fails. Rejects like `confirmed`. */
   readonly enough: Promise<void>
-  /** Aborts the questions to providers that the client waits for. */
+  /** Aborts the questions to providers. */
   readonly stop: AbortController
-  /** The questions to providers that the client waits for. */
-  readonly asks: Promise<unknown>[]
+  /** The questions to providers that are under way, and those that the client waited for. */
+  readonly asks: Set<Promise<unknown>>
   /** Names of the providers being asked now. */
   readonly asking: Set<string>
   /** Throws if its state does not allow this event. */
@@ -91,7 +91,7 @@ export function createDelivery(options: DeliveryOptions): Delivery {
     confirmed: Promise.resolve().then(() => options.confirm(delivery)),
     enough: enough.promise,
     stop: new AbortController(),
-    asks: [],
+    asks: new Set(),
     asking: new Set(),
     happened(what) {
       state = next(state, what)

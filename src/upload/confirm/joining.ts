@@ -32,13 +32,8 @@ type Joined = { enough: Promise<void>; confirmed: Promise<void> }
 export interface Joining {
   /** Joins an upload of a request with others. `enough` resolves when enough providers hold it. */
   join(spooled: SpooledUpload, others: Companions): Joined
-  /** Resumes an upload that another process, or the gateway before this one, left. */
-  takeUp(entry: JournalEntry): Promise<void>
-  /**
-   * Ends an entry whose blocks are not on this machine, where nothing waits for them: a small upload that was in memory when
-   * the last process died, or one that every provider holds already. False if it has to be taken up.
-   */
-  isOver(entry: JournalEntry): Promise<'lost' | 'held' | false>
+  /** Resumes uploads that another process, or the gateway before this one, left. Resolves when accepted ones can be read. */
+  takeUpAll(entries: readonly JournalEntry[]): Promise<void>
 }
 
 export function createJoining(options: JoiningOptions): Joining {
@@ -103,6 +98,10 @@ export function createJoining(options: JoiningOptions): Joining {
     return delivery
   }
 
+  /**
+   * Whether an entry ends whose blocks are not on this machine, since nothing waits for them: a small upload that was in memory
+   * when the last process died, or one that every provider holds already.
+   */
   async function isOver(entry: JournalEntry): Promise<'lost' | 'held' | false> {
     const isWanted = Object.values(entry.providers).some(({ state }) => state === 'wanted')
     if (entry.accepted && (isWanted || entry.owed?.length || !isHeld(entry))) return false
@@ -112,19 +111,38 @@ export function createJoining(options: JoiningOptions): Joining {
     return entry.accepted ? 'held' : 'lost'
   }
 
+  const said =
+    (event: string, { cid }: JournalEntry) =>
+    (error: unknown) => {
+      if (!closing.aborted) log('error', event, { cid, error: String(error) })
+    }
+
+  function takeUp(entry: JournalEntry): Promise<void> {
+    const goesOn = () => begin(spools.open(recordOf(entry), stores), entry).confirmed.catch(() => {})
+    const running = all.get(entry.cid)
+    if (!running) return goesOn()
+    // A newer upload of the same file is under way; once accepted, it is brought to every provider.
+    const forget = () => journal.remove(entry).then(() => spools.drop(entry.id))
+    return track(running.confirmed.then(forget, goesOn)).catch(said('journal.take-up', entry))
+  }
+
   return {
     join,
-    isOver,
-    takeUp(entry) {
-      const goesOn = () => begin(spools.open(recordOf(entry), stores), entry).confirmed.catch(() => {})
-      const said = (error: unknown) => {
-        if (!closing.aborted) log('error', 'journal.take-up', { cid: entry.cid, error: String(error) })
+    async takeUpAll(entries) {
+      const over = new Map<JournalEntry, 'lost' | 'held'>()
+      for (const entry of entries) {
+        const how = await isOver(entry)
+        if (how) over.set(entry, how)
       }
-      const running = all.get(entry.cid)
-      if (!running) return goesOn()
-      // A newer upload of the same file is under way; once accepted, it is brought to every provider.
-      const forget = () => journal.remove(entry).then(() => spools.drop(entry.id))
-      return track(running.confirmed.then(forget, goesOn)).catch(said)
+      const letGo = (entry: JournalEntry) =>
+        over.get(entry) === 'held'
+          ? track(journal.finish(entry)).catch(said('journal.finish', entry))
+          : track(journal.remove(entry)).catch(said('journal.remove', entry))
+      const takenUp = entries.map((entry) => {
+        return { isAccepted: entry.accepted, done: over.has(entry) ? letGo(entry) : takeUp(entry) }
+      })
+      // Readers wait only for accepted uploads: the clients of the others got no 200.
+      await Promise.all(takenUp.filter(({ isAccepted }) => isAccepted).map(({ done }) => done))
     },
   }
 }

@@ -94,9 +94,13 @@ export function createRetries(options: RetryOptions): Retries {
     const { notBefore = 0 } = delivery.standing(name)
     delivery.later(name, Math.max(0, notBefore - clock.now()), () => {
       if (closing.aborted || delivery.isOver || delivery.standing(name).state !== 'wanted') return
-      track(ask(delivery, provider, closing)).catch((error: unknown) => {
-        if (!closing.aborted) log('error', 'upload.retry', { cid: delivery.entry.cid, error: String(error) })
-      })
+      const signal = AbortSignal.any([closing, delivery.stop.signal])
+      const asked = track(ask(delivery, provider, signal))
+        .catch((error: unknown) => {
+          if (!signal.aborted) log('error', 'upload.retry', { cid: delivery.entry.cid, error: String(error) })
+        })
+        .finally(() => delivery.asks.delete(asked))
+      delivery.asks.add(asked)
     })
   }
 

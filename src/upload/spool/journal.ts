@@ -56,6 +56,10 @@ export interface Journal {
   /** The record of an upload that every provider held. */
   record(cid: CID): Promise<JournalEntry | undefined>
   records(): AsyncIterable<JournalEntry>
+  /** The names of the records after this one, in the order of `inOrder`. Only one folder of names is in memory. */
+  names(after?: string): AsyncIterable<string>
+  /** Writes a record whose providers changed; without any it is removed. */
+  amend(entry: JournalEntry): Promise<void>
 }
 
 export const journalFolder = (data: string): string => join(data, 'journal')
@@ -132,7 +136,30 @@ export function createJournal(root: string, log: Log): Journal {
           if (entry) yield entry
         }
     },
+    async *names(after = '') {
+      const shards = await orIfGone(readdir(done), [])
+      for (const shard of shards.sort()) {
+        if (shard < after.slice(-2)) continue
+        const files = await orIfGone(readdir(join(done, shard)), [])
+        const names = files.flatMap((file) => (file.endsWith('.json') ? [file.slice(0, -'.json'.length)] : []))
+        for (const name of names.sort(inOrder)) if (inOrder(after, name) < 0) yield name
+      }
+    },
+    async amend(entry) {
+      const record = recordOf(entry.cid)
+      if (Object.keys(entry.providers).length === 0) await rm(record, { force: true })
+      else await inFolder(dirname(record), () => writeDurably(record, Buffer.from(JSON.stringify(entry))))
+      await syncOnce(dirname(record)).catch((error: unknown) => {
+        if (!isGone(error)) throw error
+      })
+    },
   }
+}
+
+/** The order of records by the names of their files: the folder first, which the last two letters name. */
+export function inOrder(one: string, other: string): number {
+  const [a, b] = [one.slice(-2) + one, other.slice(-2) + other]
+  return a < b ? -1 : a > b ? 1 : 0
 }
 
 const standings: ReadonlySet<string> = new Set(['wanted', 'held', 'given-up'])

@@ -1,0 +1,117 @@
+// Pins on the admin address: listed page by page, deleted, verified, and brought to providers that lack them.
+import { type Request, type Response, Router } from 'express'
+import type { CID } from 'multiformats/cid'
+import { parseCid } from '../core/cid.ts'
+import { isFailure } from '../core/failure.ts'
+import { size } from '../core/units.ts'
+import type { Asked, Standing } from '../upload/pins/list.ts'
+import type { Pins } from '../upload/pins/pins.ts'
+
+const usualPage = 100
+const mostOnPage = 1000
+const standings: ReadonlySet<string> = new Set<Standing>(['held', 'wanted', 'given-up', 'absent'])
+
+class Wrong extends Error {}
+
+export function createPinRoutes(pins: Pins): Router {
+  const router = Router()
+
+  router.get('/pins', async (request, response) => {
+    const page = await pins.list(askedBy(request), signalOf(response))
+    response.json(page)
+  })
+  router.get('/pins/:cid', async (request, response) => {
+    const pin = await pins.find(cidIn(request))
+    if (pin) response.json(pin)
+    else unknown(request, response)
+  })
+  router.delete('/pins/:cid', async (request, response) => {
+    const removal = await pins.remove(cidIn(request))
+    if (removal === 'unknown') return unknown(request, response)
+    if (removal !== 'busy') return void response.json(removal)
+    response.set('Retry-After', '1')
+    refuse(response, 409, `${request.params['cid']} is being uploaded now; delete it when its client has an answer`)
+  })
+  router.post('/pins/:cid/verify', async (request, response) => {
+    const verification = await pins.verify(cidIn(request), signalOf(response))
+    if (verification === 'unknown') unknown(request, response)
+    else response.json(verification)
+  })
+  router.post('/pins/:cid/sync', async (request, response) => {
+    const brought = await pins.bring(cidIn(request))
+    if (brought === 'unknown') return unknown(request, response)
+    if (brought !== 'not-here') return void response.status(brought.to.length > 0 ? 202 : 200).json(brought)
+    refuse(
+      response,
+      409,
+      `the blocks of ${request.params['cid']} are not on this machine, so they cannot be sent from it`,
+    )
+  })
+  router.use((error: unknown, _request: Request, response: Response, next: (error: unknown) => void) => {
+    if (response.headersSent) return next(error)
+    if (error instanceof Wrong) return refuse(response, 400, error.message)
+    if (!isFailure(error)) return next(error)
+    if (error.retryAfterMs !== undefined) response.set('Retry-After', String(Math.ceil(error.retryAfterMs / 1000)))
+    refuse(response, error.kind === 'overloaded' || error.kind === 'cancelled' ? 503 : 502, error.message)
+  })
+  return router
+}
+
+const refuse = (response: Response, status: number, detail: string): void => {
+  response.status(status).json({ status, detail })
+}
+
+const unknown = ({ params }: Request, response: Response): void =>
+  refuse(response, 404, `${params['cid']} is not pinned; GET /pins lists what is`)
+
+function cidIn({ params }: Request): CID {
+  const text = String(params['cid'])
+  const cid = parseCid(text)
+  if (!cid) throw new Wrong(`${text.slice(0, 100)} is not a CID`)
+  return cid
+}
+
+/** A client that leaves ends what was begun for it. */
+function signalOf(response: Response): AbortSignal {
+  const left = new AbortController()
+  response.once('close', () => left.abort(new Wrong('the client left')))
+  return left.signal
+}
+
+function askedBy({ query }: Request): Asked {
+  const text = (name: string): string | undefined => {
+    const value = query[name]
+    if (value === undefined || value === '') return undefined
+    if (typeof value !== 'string') throw new Wrong(`${name} is there twice`)
+    return value
+  }
+  const read = <T>(name: string, expected: string, parse: (value: string) => T | undefined): T | undefined => {
+    const value = text(name)
+    if (value === undefined) return undefined
+    const parsed = parse(value)
+    if (parsed === undefined) throw new Wrong(`${name}=${value.slice(0, 100)} is not ${expected}`)
+    return parsed
+  }
+  const time = (value: string) => (Number.isNaN(Date.parse(value)) ? undefined : Date.parse(value))
+  const count = (value: string) =>
+    /^[1-9]\d{0,3}$/.test(value) && Number(value) <= mostOnPage ? Number(value) : undefined
+  const after = (value: string) => parseCid(value)?.toV1().toString()
+  const odd = Object.keys(query).find((name) => !asked.has(name))
+  if (odd !== undefined) throw new Wrong(`${odd.slice(0, 100)} is not one of ${[...asked].join(', ')}`)
+  return {
+    limit: read('limit', `a number from 1 to ${mostOnPage}`, count) ?? usualPage,
+    after: read('after', 'the `next` of a page', after),
+    provider: text('provider'),
+    state: read('state', `one of ${[...standings].join(', ')}`, (one) =>
+      standings.has(one) ? (one as Standing) : undefined,
+    ),
+    since: read('since', 'a time such as 2026-01-31', time),
+    until: read('until', 'a time such as 2026-01-31', time),
+    minBytes: read('min', 'a size such as 10MiB', bytesOf),
+    maxBytes: read('max', 'a size such as 10MiB', bytesOf),
+  }
+}
+
+const bytesOf = (text: string): number | undefined => (/^\d+$/.test(text) ? Number(text) : size().safeParse(text).data)
+
+const asked: ReadonlySet<string> = new Set(['limit', 'after', 'provider', 'state', 'since', 'until', 'min', 'max'])

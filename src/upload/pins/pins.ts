@@ -1,0 +1,109 @@
+// The life of a pin after its upload: listed, deleted, looked after, and brought to providers that came later. A pin is an
+// accepted upload: its record in the journal, or its open entry while some provider is still to get it.
+import type { CID } from 'multiformats/cid'
+import type { LocalStore, Provider } from '../../../backends/pinning/contract.ts'
+import type { Clock } from '../../core/clock.ts'
+import { Failure } from '../../core/failure.ts'
+import type { Claims } from '../claims.ts'
+import type { Confirmation } from '../confirm/confirm.ts'
+import { cidOf, type Journal, type JournalEntry, nameOf } from '../spool/journal.ts'
+import { type Asked, listPins, type Page, type Pin, pinOf } from './list.ts'
+import { createInTime } from './provider-calls.ts'
+import { createRemove, type Removal } from './remove.ts'
+import { createVerify, type Verification } from './verify.ts'
+
+export type Brought = { readonly cid: string; readonly to: readonly string[] }
+
+export interface Pins {
+  list(asked: Asked, signal: AbortSignal): Promise<Page>
+  find(cid: CID): Promise<Pin | undefined>
+  /** Deletes it at every provider that has it, also one that no record names. `busy`: it is being uploaded now. */
+  remove(cid: CID): Promise<Removal | 'busy' | 'unknown'>
+  /** Hashes what lies here and asks the other providers. The record does not name those any more that lost it. */
+  verify(cid: CID, signal: AbortSignal): Promise<Verification | 'unknown'>
+  /** Brings it to configured providers that lack it. `not-here`: its blocks are not on this machine. */
+  bring(cid: CID): Promise<Brought | 'unknown' | 'not-here'>
+}
+
+export type PinsOptions = {
+  readonly providers: readonly Provider[]
+  readonly stores: readonly LocalStore[]
+  readonly journal: Journal
+  readonly confirmation: Pick<Confirmation, 'open' | 'drop' | 'bring'>
+  readonly claims: Claims
+  readonly clock: Clock
+  readonly closing: AbortSignal
+}
+
+/** What is brought behind waits in memory. */
+const mostBrought = 1000
+
+/** `ended` resolves when nothing is written any more; call it once `closing` is aborted. */
+export function createPins(options: PinsOptions): Pins & { ended(): Promise<unknown> } {
+  const { providers, stores, journal, confirmation, claims, clock, closing } = options
+  const names = providers.map(({ name }) => name)
+  const working = new Set<Promise<unknown>>()
+
+  function track<T>(work: Promise<T>): Promise<T> {
+    const settled = work.catch(() => {}).finally(() => working.delete(settled))
+    working.add(settled)
+    return work
+  }
+
+  const openOf = (cid: CID): JournalEntry | undefined =>
+    confirmation.open().find((entry) => entry.accepted && entry.cid === nameOf(cid))
+  const isOpen = (cid: CID): boolean => openOf(cid) !== undefined
+  const find = async (cid: CID): Promise<JournalEntry | undefined> => openOf(cid) ?? journal.record(cid)
+  const inTime = createInTime(clock)
+  const removeNow = createRemove({ providers, journal, confirmation, inTime, find, closing })
+  const verifyNow = createVerify({ providers, journal, inTime, isOpen })
+
+  /** For an upload of the same file that comes meanwhile, and must not undo what was here before. */
+  async function heldLocally(cid: CID): Promise<string[]> {
+    const locals = providers.filter(({ traits }) => traits.local)
+    const states = await Promise.all(locals.map((one) => one.status(cid, closing).catch(() => 'pinned')))
+    return locals.filter((_, index) => states[index] === 'pinned').map(({ name }) => name)
+  }
+
+  async function remove(cid: CID): Promise<Removal | 'busy' | 'unknown'> {
+    const claim = await claims.claim(nameOf(cid), () => heldLocally(cid))
+    // Not run where an upload of the same file counts on what lies here.
+    let removal: Removal | 'busy' | 'unknown' = 'busy'
+    await claim.leave(async () => {
+      removal = await removeNow(cid)
+    })
+    return removal
+  }
+
+  async function bring(cid: CID): Promise<Brought | 'unknown' | 'not-here'> {
+    const open = openOf(cid)
+    const entry = open ?? (await journal.record(cid))
+    if (!entry) return 'unknown'
+    const to = names.filter((name) => (entry.providers[name]?.state ?? 'wanted') === 'wanted')
+    if (to.length === 0 || open) return { cid: cidOf(entry).toString(), to }
+    if (confirmation.open().length >= mostBrought)
+      throw new Failure('overloaded', `${mostBrought} uploads are on their way to providers; try again soon`, {
+        source: 'ours',
+        retryAfterMs: 1000,
+      })
+    const here = await Promise.all(stores.map((store) => store.has(cidOf(entry)).catch(() => false)))
+    if (!here.includes(true)) return 'not-here'
+    await confirmation.bring(entry)
+    return { cid: cidOf(entry).toString(), to }
+  }
+
+  return {
+    list: (asked, signal) => listPins(asked, { journal, open: confirmation.open, names, signal }),
+    async find(cid) {
+      const entry = await find(cid)
+      return entry && pinOf(entry, names, isOpen(cid))
+    },
+    remove: (cid) => track(remove(cid)),
+    async verify(cid, signal) {
+      const entry = await find(cid)
+      return entry ? track(verifyNow(entry, AbortSignal.any([signal, closing]))) : 'unknown'
+    },
+    bring: (cid) => track(bring(cid)),
+    ended: () => Promise.all(working),
+  }
+}

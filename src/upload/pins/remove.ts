@@ -1,0 +1,64 @@
+// Deletes a pin: at every provider that has it, also one that no record names, and in the journal.
+import type { CID } from 'multiformats/cid'
+import type { Provider } from '../../../backends/pinning/contract.ts'
+import type { Confirmation } from '../confirm/confirm.ts'
+import { cidOf, type Journal, type JournalEntry } from '../spool/journal.ts'
+import { type InTime, notConfigured, whyOf } from './provider-calls.ts'
+
+/** `still-held`: it was asked, and has it all the same. `not-asked`: no provider of that name is configured. */
+export type Removed = {
+  readonly provider: string
+  readonly outcome: 'removed' | 'absent' | 'still-held' | 'failed' | 'not-asked'
+  readonly why?: string
+}
+/** `isGone`: no provider has it any more, as far as they say. */
+export type Removal = { readonly cid: string; readonly isGone: boolean; readonly providers: readonly Removed[] }
+
+export type RemoveOptions = {
+  readonly providers: readonly Provider[]
+  readonly journal: Pick<Journal, 'amend'>
+  readonly confirmation: Pick<Confirmation, 'drop'>
+  readonly inTime: InTime
+  readonly find: (cid: CID) => Promise<JournalEntry | undefined>
+  readonly closing: AbortSignal
+}
+
+/** `busy`: it is being uploaded now. */
+export function createRemove(options: RemoveOptions): (cid: CID) => Promise<Removal | 'busy' | 'unknown'> {
+  const { providers, journal, confirmation, inTime, find, closing } = options
+
+  async function removeAt(provider: Provider, cid: CID): Promise<Removed> {
+    const { name } = provider
+    const status = () => inTime(provider, closing, (own) => provider.status(cid, own))
+    try {
+      if ((await status()) === 'absent') return { provider: name, outcome: 'absent' }
+      await inTime(provider, closing, (own) => provider.unpin(cid, own))
+      if ((await status()) !== 'pinned') return { provider: name, outcome: 'removed' }
+      return { provider: name, outcome: 'still-held', why: 'it was asked to delete it, and says that it holds it' }
+    } catch (error) {
+      closing.throwIfAborted()
+      return { provider: name, outcome: 'failed', why: whyOf(error) }
+    }
+  }
+
+  return async (cid) => {
+    const entry = await find(cid)
+    if (!(await confirmation.drop(cid))) return 'busy'
+    const root = entry ? cidOf(entry) : cid
+    const asked = await Promise.all(providers.map((one) => removeAt(one, root)))
+    if (!entry && asked.every(({ outcome }) => outcome === 'absent')) return 'unknown'
+    const isHeldBy = (name: string): boolean => entry?.providers[name]?.state === 'held'
+    const isConfigured = (name: string): boolean => providers.some((one) => one.name === name)
+    const others = Object.keys(entry?.providers ?? {}).filter((name) => isHeldBy(name) && !isConfigured(name))
+    const left = asked.flatMap(({ provider, outcome }) =>
+      outcome === 'still-held' || (outcome === 'failed' && isHeldBy(provider)) ? [provider] : [],
+    )
+    if (entry) {
+      const kept = [...left, ...others].map((name) => [name, { state: 'held', tries: 0 }])
+      await journal.amend({ ...entry, owed: [], providers: Object.fromEntries(kept) as JournalEntry['providers'] })
+    }
+    const isGone = others.length === 0 && asked.every(({ outcome }) => outcome === 'removed' || outcome === 'absent')
+    const untold = others.map((provider) => ({ provider, outcome: 'not-asked' as const, why: notConfigured }))
+    return { cid: root.toString(), isGone, providers: [...asked, ...untold] }
+  }
+}

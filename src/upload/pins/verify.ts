@@ -1,0 +1,70 @@
+// Looks after a pin: hashes what lies on this machine, and asks the other providers whether they still hold it.
+
+import type { CID } from 'multiformats/cid'
+import type { Provider } from '../../../backends/pinning/contract.ts'
+import { cidOf, type Journal, type JournalEntry } from '../spool/journal.ts'
+import { type InTime, notConfigured, whyOf } from './provider-calls.ts'
+import { rehash } from './rehash.ts'
+
+export type Verified = {
+  readonly provider: string
+  readonly state: 'held' | 'damaged' | 'absent' | 'queued' | 'failed' | 'not-asked' | 'unknown'
+  /** Of a provider of this machine: what was read and hashed. */
+  readonly blocks?: number
+  readonly bytes?: number
+  /** Blocks that are missing or not what they should be, the first of them. */
+  readonly damaged?: readonly string[]
+  readonly why?: string
+}
+export type Verification = { readonly cid: string; readonly isWell: boolean; readonly providers: readonly Verified[] }
+
+export type VerifyOptions = {
+  readonly providers: readonly Provider[]
+  readonly journal: Pick<Journal, 'amend'>
+  readonly inTime: InTime
+  readonly isOpen: (cid: CID) => boolean
+}
+
+export function createVerify(options: VerifyOptions) {
+  const { providers, journal, inTime, isOpen } = options
+
+  async function verifyAt(provider: Provider, cid: CID, signal: AbortSignal): Promise<Verified> {
+    const { name, store } = provider
+    try {
+      const state = await inTime(provider, signal, (own) => provider.status(cid, own))
+      if (!store || state !== 'pinned') return { provider: name, state: state === 'pinned' ? 'held' : state }
+      const { blocks, bytes, damaged } = await rehash(cid, store, signal)
+      if (damaged.length === 0) return { provider: name, state: 'held', blocks, bytes }
+      return { provider: name, state: 'damaged', blocks, bytes, damaged }
+    } catch (error) {
+      signal.throwIfAborted()
+      return { provider: name, state: 'unknown', why: whyOf(error) }
+    }
+  }
+
+  /** A record must not say that a provider holds what it lost: `sync` looks there. */
+  async function note(entry: JournalEntry, found: readonly Verified[]): Promise<void> {
+    const lost = found.flatMap(({ provider, state }) => {
+      const isLost = (state === 'absent' || state === 'damaged') && entry.providers[provider]?.state === 'held'
+      return isLost ? [[provider, { state: 'wanted', tries: 0, why: `${state} when it was verified` }]] : []
+    })
+    // An open entry is written by its delivery alone.
+    if (lost.length === 0 || isOpen(cidOf(entry))) return
+    const changed = Object.fromEntries(lost) as JournalEntry['providers']
+    await journal.amend({ ...entry, providers: { ...entry.providers, ...changed } })
+  }
+
+  return async (entry: JournalEntry, signal: AbortSignal): Promise<Verification> => {
+    const found = await Promise.all(providers.map((one) => verifyAt(one, cidOf(entry), signal)))
+    await note(entry, found)
+    const isHeldBy = (name: string): boolean => entry.providers[name]?.state === 'held'
+    const others = Object.keys(entry.providers).filter(
+      (name) => isHeldBy(name) && providers.every((one) => one.name !== name),
+    )
+    const isSound = ({ provider, state }: Verified): boolean =>
+      state === 'held' || (state !== 'damaged' && !isHeldBy(provider))
+    const isWell = found.some(({ state }) => state === 'held') && found.every(isSound)
+    const untold = others.map((provider) => ({ provider, state: 'not-asked' as const, why: notConfigured }))
+    return { cid: cidOf(entry).toString(), isWell, providers: [...found, ...untold] }
+  }
+}

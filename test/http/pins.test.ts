@@ -1,0 +1,226 @@
+// The life of a pin on the admin address: listed page by page, deleted, verified, and brought to a provider that came later.
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import { readFile, rm, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { after, before, describe, test } from 'node:test'
+import { setImmediate } from 'node:timers/promises'
+import { CID } from 'multiformats/cid'
+import supertest from 'supertest'
+import { blockKey } from '../../src/core/block.ts'
+import type { Page, Pin } from '../../src/upload/pins/list.ts'
+import type { Removal } from '../../src/upload/pins/remove.ts'
+import type { Verification } from '../../src/upload/pins/verify.ts'
+import { below, multipart, type Part, post } from '../support/adding.ts'
+import { startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
+
+const local = { name: 'local', use: 'embedded' }
+
+async function add(at: TestGateway, parts: readonly Part[], query = ''): Promise<string> {
+  const { status, json, body } = await post(
+    `${at.url}/add${query}`,
+    multipart(parts.map((part) => ({ fileName: 'a', ...part }))),
+  )
+  assert.equal(status, 200, body)
+  return String((json['cids'] as string[]).at(-1)).slice('/ipfs/'.length)
+}
+
+const fileOf = (folder: string, cid: string): string => {
+  const key = blockKey(CID.parse(cid))
+  return join(folder, 'blocks', key.slice(-2), key)
+}
+
+async function settled(at: TestGateway): Promise<void> {
+  const ask = supertest(at.gateway.admin)
+  for (let tries = 0; tries < 5000; tries++) {
+    if (((await ask.get('/uploads')).body as { open: number }).open === 0) return
+    await setImmediate()
+  }
+  assert.fail('uploads are still open')
+}
+
+describe('GET /pins', () => {
+  let at: TestGateway
+  const cids: string[] = []
+  before(async () => {
+    at = await startGateway({ config: { pinning: { providers: [local] } } })
+    for (let index = 0; index < 40; index++) cids.push(await add(at, [{ body: randomBytes(100 + index) }]))
+    await settled(at)
+  })
+  after(() => at.close())
+  const page = async (query: string): Promise<Page> => {
+    const { status, body } = await supertest(at.gateway.admin).get(`/pins${query}`)
+    assert.equal(status, 200, JSON.stringify(body))
+    return body as Page
+  }
+
+  test('each pin is on one page', async () => {
+    const seen: string[] = []
+    let pages = 0
+    for (let after: string | undefined = ''; after !== undefined; pages++) {
+      const { pins, next }: Page = await page(`?limit=9&after=${after}`)
+      assert.ok(pins.length <= 9)
+      seen.push(...pins.map(({ cid }) => cid))
+      after = next
+    }
+    assert.deepEqual([...seen].sort(), [...cids].sort())
+    assert.equal(pages, 5)
+  })
+
+  test('by size, by time, by provider and state', async () => {
+    assert.equal((await page('?min=120&max=129')).pins.length, 10)
+    assert.equal((await page('?min=1KiB')).pins.length, 0)
+    assert.equal((await page('?since=2000-01-01')).pins.length, 40)
+    assert.equal((await page('?until=2000-01-01')).pins.length, 0)
+    assert.equal((await page('?provider=local')).pins.length, 40)
+    assert.equal((await page('?provider=other')).pins.length, 0)
+    assert.equal((await page('?state=absent')).pins.length, 0)
+  })
+
+  test('a query that makes no sense is 400 and says why', async () => {
+    for (const query of [
+      'limit=0',
+      'limit=1001',
+      'state=lost',
+      'since=soon',
+      'min=big',
+      'after=x',
+      'sort=size',
+      'state=held&state=held',
+    ]) {
+      const { status, body } = await supertest(at.gateway.admin).get(`/pins?${query}`)
+      assert.equal(status, 400, query)
+      assert.match((body as { detail: string }).detail, /is not|twice/)
+    }
+  })
+
+  test('one pin by its CID', async () => {
+    const { body } = await supertest(at.gateway.admin).get(`/pins/${cids[0]}`)
+    const { cid, bytes, isOpen, providers } = body as Pin
+    assert.deepEqual([cid, bytes, isOpen, providers['local']?.state], [cids[0], 100, false, 'held'])
+    const other = 'bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy'
+    for (const [path, status] of [
+      [`/pins/${other}`, 404],
+      ['/pins/nonsense', 400],
+    ] as const)
+      assert.equal((await supertest(at.gateway.admin).get(path)).status, status)
+    assert.equal((await fetch(`${at.url}/pins`)).status, 404, 'not on the public address')
+  })
+})
+
+describe('DELETE /pins/<cid>', () => {
+  test('a pin goes with its blocks, but for those of other pins', async () => {
+    const at = await startGateway({ config: { pinning: { providers: [local] } } })
+    const ask = supertest(at.gateway.admin)
+    try {
+      const [shared, own] = [randomBytes(3000), randomBytes(2000)]
+      const parts = [
+        { fileName: 'a', body: shared },
+        { fileName: 'b', body: own },
+      ]
+      const directory = await add(at, parts, '?wrap=true')
+      const file = await add(at, [{ body: shared }])
+      await settled(at)
+      const removal = (await ask.delete(`/pins/${directory}`)).body as Removal
+      assert.deepEqual(removal, {
+        cid: directory,
+        isGone: true,
+        providers: [{ provider: 'local', outcome: 'removed' }],
+      })
+      assert.equal((await ask.delete(`/pins/${directory}`)).status, 404)
+      assert.deepEqual(await below(join(at.data, 'pins', 'blocks')), [blockKey(CID.parse(file))])
+      const { pins } = (await ask.get('/pins')).body as Page
+      assert.deepEqual(
+        pins.map(({ cid }) => cid),
+        [file],
+      )
+      const { isWell } = (await ask.post(`/pins/${file}/verify`)).body as Verification
+      assert.ok(isWell)
+    } finally {
+      await at.close()
+    }
+  })
+
+  test('what is on its way to a provider is deleted, and brought there no more', async () => {
+    const gone = { name: 'gone', use: 'kubo', url: 'http://127.0.0.1:1', gateway: false }
+    const at = await startGateway({ config: { pinning: { providers: [local, gone] } } })
+    const ask = supertest(at.gateway.admin)
+    try {
+      const cid = await add(at, [{ body: randomBytes(2000) }])
+      const { isOpen, providers } = (await ask.get(`/pins/${cid}`)).body as Pin
+      assert.deepEqual([isOpen, providers['local']?.state, providers['gone']?.state], [true, 'held', 'wanted'])
+      assert.equal(((await ask.get('/pins?provider=gone&state=wanted')).body as Page).pins.length, 1)
+      const removal = (await ask.delete(`/pins/${cid}`)).body as Removal
+      assert.equal(removal.isGone, false, 'the provider that could not be asked may have it')
+      assert.deepEqual(
+        removal.providers.map(({ outcome }) => outcome),
+        ['removed', 'failed'],
+      )
+      assert.match(String(removal.providers[1]?.why), /gone/)
+      assert.deepEqual((await ask.get('/uploads')).body, { open: 0, uploads: [] })
+      for (const folder of ['pins/blocks', 'pins/roots', 'uploads', 'journal/open', 'journal/done'])
+        assert.deepEqual(await below(join(at.data, folder)), [], folder)
+    } finally {
+      await at.close()
+    }
+  })
+})
+
+describe('a pin and a second provider', () => {
+  let data: string
+  before(async () => {
+    data = await tempFolder()
+  })
+  after(() => rm(data, { recursive: true, force: true }))
+
+  test('what was uploaded before the provider came is brought there, and mended where it rotted', async () => {
+    const first = await startGateway({ data, config: { pinning: { providers: [local] } } })
+    const body = randomBytes(2_500_000)
+    const cid = await add(first, [{ body }])
+    await settled(first)
+    await first.close()
+
+    const path = join(data, 'second')
+    const second = { name: 'second', use: 'embedded', path }
+    const at = await startGateway({ data, config: { pinning: { providers: [local, second] } } })
+    const ask = supertest(at.gateway.admin)
+    const verified = async () => (await ask.post(`/pins/${cid}/verify`)).body as Verification
+    try {
+      const before = await verified()
+      assert.equal(before.isWell, true, 'a provider that never had it has not lost it')
+      assert.deepEqual(
+        before.providers.map(({ provider, state, blocks }) => [provider, state, blocks]),
+        [
+          ['local', 'held', 4],
+          ['second', 'absent', undefined],
+        ],
+      )
+      const brought = await ask.post(`/pins/${cid}/sync`)
+      assert.equal(brought.status, 202)
+      assert.deepEqual(brought.body, { cid, to: ['second'] })
+      await settled(at)
+      assert.deepEqual((await ask.post(`/pins/${cid}/sync`)).body, { cid, to: [] })
+      assert.ok((await verified()).isWell)
+
+      const file = fileOf(join(data, 'pins'), cid)
+      const whole = await readFile(file)
+      await writeFile(file, randomBytes(whole.byteLength))
+      const rotten = await verified()
+      assert.equal(rotten.isWell, false)
+      assert.deepEqual(
+        rotten.providers.map(({ state, damaged }) => [state, damaged]),
+        [
+          ['damaged', [cid]],
+          ['held', undefined],
+        ],
+      )
+      assert.equal(((await ask.get('/pins?state=wanted')).body as Page).pins[0]?.cid, cid)
+      assert.deepEqual((await ask.post(`/pins/${cid}/sync`)).body, { cid, to: ['local'] })
+      await settled(at)
+      assert.ok((await readFile(file)).equals(whole))
+      assert.ok((await verified()).isWell)
+    } finally {
+      await at.close()
+    }
+  })
+})
