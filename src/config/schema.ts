@@ -156,6 +156,11 @@ const responses = z.strictObject({
 
 const limits = z.strictObject({
   inFlight: count().default(4096).describe('Requests being answered at once; the next is answered with 503.'),
+  loopDelay: duration()
+    .prefault('100ms')
+    .describe(
+      'While the event loop is later than this and more than 128 requests are in progress, fewer requests are let in, and the others answered with 503, so that answers from memory go on. 0: never.',
+    ),
   perClient: z
     .union([z.literal('none'), z.strictObject({ perMinute: count(), burst: count().optional() })])
     .default('none')

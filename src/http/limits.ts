@@ -5,13 +5,15 @@ import { type Budget, createBudget } from '../core/budget.ts'
 import type { Clock } from '../core/clock.ts'
 import { Failure } from '../core/failure.ts'
 import { upTo } from '../core/lru.ts'
+import { createLearnedRoom } from './learned-room.ts'
 
 export interface Limits {
-  /** Lets a request in, or says why not. It is counted until its response is closed. */
-  enter(request: IncomingMessage, response: ServerResponse): Failure | undefined
+  /** Lets a request in, or says why not. It is counted until its response is closed. `atHand`: its answer costs next to
+   * nothing, so that a late event loop is no reason to refuse it. */
+  enter(request: IncomingMessage, response: ServerResponse, atHand?: boolean): Failure | undefined
   /** Lets in what the program itself asks, which is no client, or throws a Failure. What it gives ends it, once. */
   hold(): () => void
-  /** Whether `enter` would refuse this one; takes nothing from the client's budget. */
+  /** Whether `enter` would refuse this one, whose answer is at hand; takes nothing from the client's budget. */
   wouldRefuse(request: IncomingMessage): boolean
   /** For the fast path: counts an answer that its client has not read, until it is closed. */
   holdUnread(response: ServerResponse): void
@@ -19,12 +21,16 @@ export interface Limits {
    * read. If so, the request goes through `enter`. */
   refuses(request: IncomingMessage): boolean
   readonly inFlight: number
+  /** The most that may be in progress now: fewer than the operator said while the event loop is late. */
+  readonly room: number
   readonly shed: number
   readonly throttled: number
 }
 
 export type LimitOptions = {
   readonly inFlight: number
+  /** How late the event loop may be before fewer requests are let in. 0: as late as it likes. */
+  readonly loopDelay?: number
   readonly perClient: 'none' | { readonly perMinute: number; readonly burst?: number | undefined }
   /** The client's address, also behind the operator's own proxies. */
   readonly addressOf?: (request: IncomingMessage) => string
@@ -36,7 +42,8 @@ const socketAddress = ({ socket }: IncomingMessage): string => socket.remoteAddr
 const mostClients = 100_000
 
 export function createLimits(options: LimitOptions): Limits {
-  const { inFlight: most, perClient, addressOf = socketAddress, clock } = options
+  const { inFlight: most, loopDelay = 0, perClient, addressOf = socketAddress, clock } = options
+  const learned = createLearnedRoom({ most, lateMs: loopDelay, clock })
   const clients = perClient === 'none' ? undefined : new LRUCache<string, Budget>(upTo(mostClients))
   let inFlight = 0
   let shed = 0
@@ -66,13 +73,13 @@ export function createLimits(options: LimitOptions): Limits {
     return budget !== undefined && !budget.take()
   }
 
-  function lookForRoom(): Failure | undefined {
-    if (inFlight < most) return undefined
+  function lookForRoom(atHand = false): Failure | undefined {
+    const room = atHand ? most : learned.most(inFlight)
+    if (inFlight < room) return undefined
     shed++
-    return new Failure('overloaded', `too many requests in progress (${most}); retry in a second`, {
-      source: 'ours',
-      retryAfterMs: 1000,
-    })
+    const why =
+      room < most ? `this gateway keeps up with ${room} requests at a time` : `too many requests in progress (${most})`
+    return new Failure('overloaded', `${why}; retry in a second`, { source: 'ours', retryAfterMs: 1000 })
   }
 
   return {
@@ -94,8 +101,8 @@ export function createLimits(options: LimitOptions): Limits {
     refuses: (request) => unread >= most || (clients !== undefined && isOver(request)),
     wouldRefuse: (request) =>
       inFlight >= most || (clients !== undefined && (budgetOf(addressOf(request))?.waitMs ?? 0) > 0),
-    enter(request, response) {
-      const full = lookForRoom()
+    enter(request, response, atHand) {
+      const full = lookForRoom(atHand)
       if (full) return full
       const budget = clients && budgetOf(addressOf(request))
       if (budget && !budget.take()) {
@@ -111,6 +118,9 @@ export function createLimits(options: LimitOptions): Limits {
     },
     get inFlight() {
       return inFlight
+    },
+    get room() {
+      return learned.most(inFlight)
     },
     get shed() {
       return shed

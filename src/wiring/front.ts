@@ -50,9 +50,9 @@ export function wireFront(
   },
 ): Front {
   const { responses, proxy } = config
-  const { inFlight, perClient, stalled } = config.limits
-  const limits = lease.take('limits', [inFlight, perClient, config.trustedProxies], () =>
-    createLimits({ inFlight, perClient, addressOf: forwarded.addressOf, clock }),
+  const { inFlight, loopDelay, perClient, stalled } = config.limits
+  const limits = lease.take('limits', [inFlight, loopDelay, perClient, config.trustedProxies], () =>
+    createLimits({ inFlight, loopDelay, perClient, addressOf: forwarded.addressOf, clock }),
   )
   const hosts = createHosts({
     table: config.hosts,

@@ -39,12 +39,14 @@ export async function startGateway(options: StartOptions = {}): Promise<TestGate
   const data = options.data ?? (await tempFolder())
   const lines: LogLine[] = []
   const log: Log = (level, event, facts = {}) => lines.push({ level, event, facts })
-  const { retrieval, cache, ...more } = (options.config ?? {}) as Record<string, Record<string, unknown>>
+  const { retrieval, cache, limits, ...more } = (options.config ?? {}) as Record<string, Record<string, unknown>>
   const gateway = await startedGateway(
     parseConfig({
       data,
       admin: false,
       ...more,
+      // A test that shares its processor with others is late for no fault of the gateway.
+      limits: { loopDelay: 0, ...limits },
       retrieval: { probeEvery: 0, upstreams: options.upstreams ?? [], ...retrieval },
       cache: { tiers: [{ use: 'memory', maxBytes: '64MiB' }], ...cache },
     }),

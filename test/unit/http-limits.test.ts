@@ -6,7 +6,8 @@ import { describe, test } from 'node:test'
 import { CID } from 'multiformats/cid'
 import { createJsonRule } from '../../src/http/content/json-rule.ts'
 import { createForwarded } from '../../src/http/hosts/forwarded.ts'
-import { clientOf, createLimits } from '../../src/http/limits.ts'
+import { leastRoom } from '../../src/http/learned-room.ts'
+import { clientOf, createLimits, type Limits } from '../../src/http/limits.ts'
 import { createPipelines, type Pipelines } from '../../src/server/pipelines.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
@@ -23,6 +24,60 @@ describe('requests in flight', () => {
     assert.deepEqual([refused?.kind, refused?.retryAfterMs, limits.inFlight, limits.shed], ['overloaded', 1000, 2, 1])
     first.emit('close')
     assert.equal(limits.enter(request('b'), response()), undefined)
+  })
+})
+
+describe('an event loop that is late', () => {
+  const enter = (limits: Limits, atHand = false) => {
+    const one = response()
+    return limits.enter(request('a'), one, atHand) === undefined ? one : undefined
+  }
+  const busy = async () => {
+    const clock = createFakeClock()
+    const limits = createLimits({ inFlight: 1000, loopDelay: 100, perClient: 'none', clock })
+    const open = Array.from({ length: 500 }, () => enter(limits))
+    /** Turns of the loop that take so long. */
+    const turns = async (count: number, ms: number) => {
+      for (let turn = 0; turn < count; turn++) await clock.jump(ms)
+    }
+    return { clock, limits, open, turns }
+  }
+
+  test('lets fewer in, but for what is at hand; a single long turn changes nothing', async () => {
+    const { limits, turns } = await busy()
+    await turns(1, 5000)
+    await turns(5, 50)
+    assert.ok(enter(limits))
+    await turns(20, 200)
+    assert.equal(enter(limits), undefined)
+    assert.deepEqual([limits.shed, limits.room], [1, leastRoom])
+    assert.ok(enter(limits, true))
+  })
+
+  test('lets more in again, step by step, when it is in time; then no timer is left', async () => {
+    const { clock, limits, open, turns } = await busy()
+    await turns(20, 200)
+    for (const one of open) one?.emit('close')
+    assert.equal(limits.room, leastRoom)
+    const rooms: number[] = []
+    for (let step = 0; step < 8; step++) {
+      await clock.advance(1000)
+      rooms.push(limits.room)
+    }
+    assert.deepEqual(
+      rooms,
+      rooms.toSorted((one, other) => one - other),
+    )
+    assert.ok((rooms[0] as number) < 500)
+    assert.deepEqual([rooms.at(-1), clock.timers], [1000, 0])
+  })
+
+  test('few requests are let in however late it is', async () => {
+    const clock = createFakeClock()
+    const limits = createLimits({ inFlight: 1000, loopDelay: 100, perClient: 'none', clock })
+    for (let count = 0; count < leastRoom - 1; count++) assert.ok(enter(limits))
+    for (let turn = 0; turn < 20; turn++) await clock.jump(1000)
+    assert.ok(enter(limits))
   })
 })
 

@@ -4,7 +4,12 @@ import type { RequestCounts } from '../../observe/requests.ts'
 
 export type HttpParts = {
   readonly requests: RequestCounts
-  readonly limits: { readonly inFlight: number; readonly shed: number; readonly throttled: number }
+  readonly limits: {
+    readonly inFlight: number
+    readonly room: number
+    readonly shed: number
+    readonly throttled: number
+  }
   readonly hot: { readonly bytes: number; readonly items: number; readonly maxBytes: number }
 }
 
@@ -21,6 +26,12 @@ export const httpMetrics = ({ requests, limits, hot }: HttpParts): readonly Read
     kind: 'gauge',
     help: 'Requests being answered.',
     read: () => limits.inFlight,
+  },
+  {
+    name: 'cidgate_http_requests_room',
+    kind: 'gauge',
+    help: 'The most requests that may be in progress now: limits.inFlight, or fewer while the event loop is late (limits.loopDelay).',
+    read: () => limits.room,
   },
   {
     name: 'cidgate_http_answers_cut_total',
@@ -67,7 +78,7 @@ export const httpMetrics = ({ requests, limits, hot }: HttpParts): readonly Read
   {
     name: 'cidgate_shed_total',
     kind: 'counter',
-    help: 'Requests answered with 503 because limits.inFlight was reached.',
+    help: 'Requests answered with 503 because limits.inFlight was reached, or the event loop was late.',
     read: () => limits.shed,
   },
   {

@@ -93,7 +93,7 @@ export function createLeafLane(deps: LeafLaneDeps): LeafLane {
       const exchange = deps.watch(request, response)
       exchange.route = 'ipfs'
       const requestId = requestIds.next(request)
-      limits.enter(request, response) // which does not refuse it: it was asked in this very turn
+      limits.enter(request, response, true) // which does not refuse it: it was asked in this very turn
       const account = createAccount(deps.tiers)
       account.tierHit(held.tier)
       exchange.account = account
