@@ -29,7 +29,7 @@ export const commands: readonly Command[] = [
     takes: '',
     what: 'run the gateway',
     more: `SIGHUP reads the configuration again. SIGTERM and SIGINT answer the requests in progress and stop; a second one stops
-at once. CIDGATE_LISTEN, CIDGATE_ADMIN and CIDGATE_DATA win over the file.`,
+at once. CIDGATE_LISTEN, CIDGATE_ADMIN, CIDGATE_DATA and CIDGATE_UPLOAD_AUTH (none, open, or tokens) win over the file.`,
     options: {},
     examples: ['cidgate serve', 'cidgate --config my.yaml'],
     async run({ values, positionals }) {

@@ -4,6 +4,7 @@ import { resolve } from 'node:path'
 import { ConfigError, complaints, knownKeys, type PositionOf } from './complaints.ts'
 import { shipped } from './package.ts'
 import { type Beside, type Config, configSchema, configSchemaBeside } from './schema.ts'
+import { openUploads } from './sections/open-uploads.ts'
 import { type Environment, substitute } from './substitute.ts'
 import { readYaml } from './yaml.ts'
 
@@ -21,10 +22,16 @@ export function loadWithPositions(
   const named = file ?? (environment.CIDGATE_CONFIG || undefined)
   const read = readYaml(named ?? shipped('config/default.yaml'))
   const positionOf: PositionOf = (path) => {
-    const outside = fromOutside.find(({ key, name }) => key === path[0] && environment[name])
+    const outside = fromOutside.find(({ key, name }) => key.every((part, at) => part === path[at]) && environment[name])
     return outside?.name ?? read.positionOf(path)
   }
-  return { config: located(() => parseConfig(read.tree, environment), positionOf), positionOf }
+  return { config: located(() => guarded(parseConfig(read.tree, environment)), positionOf), positionOf }
+}
+
+function guarded(config: Config): Config {
+  const found = openUploads(config)
+  if (found.length > 0) throw new ConfigError(found)
+  return config
 }
 
 /** Adds positions to the mistakes that `work` reports. */
@@ -98,18 +105,28 @@ const isMapping = (value: unknown): value is Record<string, unknown> =>
   typeof value === 'object' && value !== null && !Array.isArray(value)
 
 const fromOutside = [
-  { key: 'listen', name: 'CIDGATE_LISTEN' },
-  { key: 'admin', name: 'CIDGATE_ADMIN' },
-  { key: 'data', name: 'CIDGATE_DATA' },
+  { key: ['listen'], name: 'CIDGATE_LISTEN', read: (text: string) => text },
+  { key: ['admin'], name: 'CIDGATE_ADMIN', read: (text: string) => (text === 'false' ? false : text) },
+  { key: ['data'], name: 'CIDGATE_DATA', read: (text: string) => text },
+  {
+    key: ['upload', 'auth'],
+    name: 'CIDGATE_UPLOAD_AUTH',
+    read: (text: string) => (text === 'none' || text === 'open' ? text : { tokens: text.split(',') }),
+  },
 ] as const
 
 /** Variables of the environment win over the file. */
 function withEnvironment(tree: unknown, environment: Environment): unknown {
-  const outside = fromOutside.flatMap(({ key, name }) => {
+  return fromOutside.reduce((found, { key, name, read }) => {
     const value = environment[name]
-    return value ? [[key, key === 'admin' && value === 'false' ? false : value]] : []
-  })
-  return isMapping(tree) ? { ...tree, ...Object.fromEntries(outside) } : tree
+    return value ? placed(found, key, read(value)) : found
+  }, tree)
+}
+
+function placed(tree: unknown, [key, ...below]: readonly string[], value: unknown): unknown {
+  if (key === undefined) return value
+  if (tree !== undefined && !isMapping(tree)) return tree
+  return { ...tree, [key]: placed(tree?.[key], below, value) }
 }
 
 /** Public gateways change: they are data in a file, not part of the program. */

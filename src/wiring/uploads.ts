@@ -50,6 +50,7 @@ type Parts = {
   readonly reading: Pick<ReadSide, 'retrieval' | 'denials'>
   readonly respond: Respond
   readonly clientOf: Public['clientOf']
+  readonly forwarded: Public['forwarded']
   /** By name, the fastest first. */
   readonly tiers: readonly string[]
 }
@@ -65,16 +66,17 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
   const { retrieval, denials } = parts.reading
   const { respond, clientOf } = parts
   // What may be refused comes before what begins to work.
-  const tokens = createTokens(upload.auth)
+  const tokens = createTokens(upload.auth, () => clock.now())
+  const pages = { isForThisMachine: upload.auth === 'none', addressOf: parts.forwarded.addressOf }
   const schemas = lease.take('schemas', [upload.schemas, responses.json.maxBytes], () => schemasOf(config))
   const stores = { ...parts, everywhere: takeEverywhere(whole, retrieval), admit: denials.admit }
   const counts = lease.take('upload counts', [], createUploadCounts)
   const uploads = counted(takeUploads(whole, stores), counts)
   const through = upload.through && countedThrough(takeThrough(whole, upload.through, stores), counts)
-  const add = createAddRoute({ uploads: through ?? uploads, tokens, schemas, respond, clientOf })
+  const add = createAddRoute({ uploads: through ?? uploads, tokens, pages, schemas, respond, clientOf })
   const description = createOpenApiRoute({
     schemas: schemas.all,
-    hasTokens: upload.auth !== 'none',
+    hasTokens: typeof upload.auth !== 'string',
     hasRpc: upload.rpc,
     mode: responses.types,
     respond,
@@ -99,7 +101,7 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
   const pins = through ? undefined : uploads.pins
   const isTaken = through !== undefined || parts.providers.length > 0
   const offered = {
-    uploads: !isTaken ? 'closed' : upload.auth === 'none' ? 'open' : 'token',
+    uploads: !isTaken ? 'closed' : typeof upload.auth === 'string' ? 'open' : 'token',
     takesFolders: (through ?? uploads).kinds.includes('directory'),
     mostBytes: upload.maxBytes,
   } as const

@@ -12,6 +12,7 @@ import { closingAfterEach } from '../support/started.ts'
 import { startUpstream } from '../support/upstream.ts'
 
 const started = closingAfterEach()
+const uploadToken = 'a-token-of-the-operator'
 
 /** As it is shipped, but for the addresses and secrets of the operator; and without the public upstreams. */
 function example(name: string, replaced: Readonly<Record<string, string>>): Record<string, unknown> {
@@ -29,7 +30,13 @@ const instance = (config: Record<string, unknown>): Promise<TestGateway> =>
   started(startGateway({ config: { ...config, pinning: { ...(config['pinning'] as object), probeEvery: 0 } } }))
 
 async function add({ url }: TestGateway, body: Uint8Array): Promise<string> {
-  const { status, json, body: text } = await post(`${url}/add`, multipart([{ fileName: 'a', body }]))
+  const {
+    status,
+    json,
+    body: text,
+  } = await post(`${url}/add`, multipart([{ fileName: 'a', body }]), {
+    authorization: `Bearer ${uploadToken}`,
+  })
   assert.equal(status, 200, text)
   return (json['cids'] as [string])[0]
 }
@@ -58,6 +65,7 @@ describe('cluster.yaml', () => {
       }
     }
     const config = example('cluster', {
+      '${UPLOAD_TOKEN}': uploadToken,
       'http://cluster.example.org:9094': cluster.url,
       'http://cluster.example.org:8080': gateway.url,
       '{"basic":"cidgate:${CLUSTER_PASSWORD}"}': JSON.stringify({ bearer: token }),
@@ -117,6 +125,7 @@ describe('redis.yaml', () => {
     await started({ close: () => redis.stop() })
     const kubo = await started(startStandIn(kuboApi))
     const config = example('redis', {
+      '${UPLOAD_TOKEN}': uploadToken,
       '${REDIS_URL}': redis.url,
       'http://kubo.example.org:5001': kubo.url,
       '${KUBO_TOKEN}': token,

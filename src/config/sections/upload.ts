@@ -2,7 +2,7 @@
 import { z } from 'zod'
 import { profiles } from '../../../backends/pinning/contract.ts'
 import { duration, isUnfilled, size, unfilled } from '../../core/units.ts'
-import { token } from '../values/token.ts'
+import { namedToken } from '../values/token.ts'
 
 const authorization = () =>
   z
@@ -18,9 +18,11 @@ export const upload = z
       .default('unixfs-v1-2025')
       .describe('How a file becomes blocks, and so its CID (IPIP-499). Change it, and the same file gets another CID.'),
     auth: z
-      .union([z.literal('none'), z.strictObject({ tokens: z.array(token()).min(1) })])
+      .union([z.enum(['none', 'open']), z.strictObject({ tokens: z.array(namedToken()).min(1) })])
       .default('none')
-      .describe('Which clients may upload: all, or those that send one of these as `Authorization: Bearer …`.'),
+      .describe(
+        'Which clients may upload: those that send one of these as `Authorization: Bearer …`. none: all clients of this machine; refused where `listen` is another address than loopback. open: all clients.',
+      ),
     concurrency: z
       .int()
       .min(1)

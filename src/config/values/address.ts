@@ -22,6 +22,9 @@ export const address = () =>
 export const addressText = ({ host, port }: Address): string =>
   host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`
 
+/** Reached from this machine alone. */
+export const isLoopback = ({ host }: Address): boolean => /^(?:127\.|::1$|localhost$)/i.test(host)
+
 const isEvery = ({ host }: Address): boolean => host === '::' || host === '0.0.0.0'
 
 /** Two servers cannot listen on one address. Port 0 is any free port. */

@@ -4,9 +4,48 @@ import { isUnfilled, unfilled } from '../../core/units.ts'
 
 const leastCharacters = 16
 
+/** Each rule for itself, so that a union with this tells which rule was broken. */
 export const token = () =>
   z
     .string()
-    .refine((text) => !isUnfilled(text), { error: unfilled, abort: true })
+    .refine((text) => !isUnfilled(text), unfilled)
     .refine((text) => /^[\x21-\x7e]*$/.test(text), 'expected a token without spaces or other than ASCII characters')
-    .refine((text) => text.length >= leastCharacters, `expected a token of at least ${leastCharacters} characters`)
+    .refine(
+      (text) => isUnfilled(text) || text.length >= leastCharacters,
+      `expected a token of at least ${leastCharacters} characters`,
+    )
+
+const expected = 'expected a date such as 2027-01-31, or a time such as 2027-01-31T12:00:00Z'
+
+/** The moment at which a token is no longer taken, since the epoch. A date alone: the beginning of that day (UTC). */
+const moment = z.string({ error: expected }).transform((text, context) => {
+  const isForm = /^\d{4}-\d{2}-\d{2}(T\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:\d{2}))?$/.test(text)
+  const at = isForm ? Date.parse(text) : Number.NaN
+  if (!Number.isNaN(at)) return at
+  context.addIssue({ code: 'custom', message: expected })
+  return z.NEVER
+})
+
+/** A token by itself, or one that has a name, that is written as its hash, or that ends. */
+export const namedToken = () =>
+  z.union([
+    token(),
+    z
+      .strictObject({
+        name: z
+          .string()
+          .regex(/^[\w.@-]{1,64}$/, 'expected up to 64 letters, digits and . _ - @')
+          .optional()
+          .describe('Who has it: told in the access log.'),
+        token: token().optional().describe('The token itself; or'),
+        sha256: z
+          .string()
+          .regex(/^[0-9a-f]{64}$/, 'expected the SHA-256 of the token, 64 hexadecimal digits in lower case')
+          .optional()
+          .describe('its SHA-256, so that the file holds no secret: `printf %s "$TOKEN" | sha256sum`.'),
+        expires: moment.optional().describe('From then on it is refused: 2027-01-31, or 2027-01-31T12:00:00Z.'),
+      })
+      .refine(({ token, sha256 }) => (token === undefined) !== (sha256 === undefined), {
+        error: 'expected one of `token` and `sha256`',
+      }),
+  ])

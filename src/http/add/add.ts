@@ -10,19 +10,21 @@ import { aroundBytes } from '../../upload/intake/receive.ts'
 import type { Uploads } from '../../upload/uploads.ts'
 import { closeAfter, lingerAfter } from '../wire/close-after-answer.ts'
 import { corsHeaders, preflight } from '../wire/cors.ts'
-import type { RouteName } from '../wire/exchange.ts'
+import { noteToken, type RouteName } from '../wire/exchange.ts'
 import { HttpRefusal } from '../wire/refusal.ts'
 import type { RequestContext } from '../wire/request-context.ts'
 import { hasBody } from '../wire/request-target.ts'
 import type { Respond } from '../wire/respond.ts'
 import { cutWhenStalled } from '../wire/write.ts'
 import { createVia, type Via } from './cdn-loop.ts'
+import { type PageRules, refuseForeignPage } from './foreign-page.ts'
 import { type AddQuery, readAddQuery } from './query.ts'
 import type { Tokens } from './tokens.ts'
 
 export type AddDeps = {
   readonly uploads: Pick<Uploads, 'maxBytes' | 'kinds' | 'enter' | 'receive'>
   readonly tokens: Tokens
+  readonly pages: PageRules
   readonly schemas: SchemaChecks
   readonly respond: Respond
   /** The client that the limits count the upload for. */
@@ -105,8 +107,10 @@ const challenge = ({ facts: { service } }: Failure): string =>
 const readsJson = ({ headers }: IncomingMessage): string => headers.accept ?? 'application/json'
 
 /** Checks what is known before the body, and answers what the client asks for. */
-function lookAhead({ request, target }: RequestContext, { uploads, tokens, schemas }: AddDeps): AddQuery {
-  tokens.check(request.headers)
+function lookAhead({ request, response, target }: RequestContext, deps: AddDeps): AddQuery {
+  const { uploads, tokens, pages, schemas } = deps
+  refuseForeignPage(request, pages)
+  noteToken(response, tokens.check(request.headers))
   boundaryOf(request.headers['content-type'])
   const encoding = request.headers['content-encoding'] ?? 'identity'
   if (encoding.toLowerCase() !== 'identity')

@@ -4,26 +4,51 @@ import { createHash, timingSafeEqual } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
 import { Failure } from '../../core/failure.ts'
 
+export type Token =
+  | string
+  | {
+      readonly name?: string | undefined
+      readonly token?: string | undefined
+      readonly sha256?: string | undefined
+      /** Since the epoch. */
+      readonly expires?: number | undefined
+    }
+
+/** `none` and `open` let every client upload; they differ in who reaches the address. */
+export type UploadAuth = 'none' | 'open' | { readonly tokens: readonly Token[] }
+
 export interface Tokens {
-  /** Throws a Failure when the client sends none of the tokens. */
-  check(headers: IncomingHttpHeaders): void
+  /** The name of the token that the client sent, if it has one. Throws a Failure when the client sends none of the tokens. */
+  check(headers: IncomingHttpHeaders): string | undefined
 }
 
-export function createTokens(auth: 'none' | { readonly tokens: readonly string[] }): Tokens {
-  if (auth === 'none') return { check: () => {} }
-  const known = auth.tokens.map(digest)
+type Known = { readonly digest: Buffer; readonly name: string | undefined; readonly expires: number }
+
+export function createTokens(auth: UploadAuth, now: () => number = Date.now): Tokens {
+  if (typeof auth === 'string') return { check: () => undefined }
+  const known = auth.tokens.map(knownOf)
   return {
     check(headers) {
       const shown = shownBy(headers)
-      if (shown === undefined || !isKnown(known, digest(shown))) throw refused()
+      const token = shown === undefined ? undefined : find(known, digest(shown))
+      if (!token) throw refused('uploads need a token here: send it as Authorization: Bearer …')
+      if (token.expires <= now())
+        throw refused(`this token ended at ${new Date(token.expires).toISOString()}: ask the operator for another one`)
+      return token.name
     },
   }
 }
 
+function knownOf(token: Token): Known {
+  if (typeof token === 'string') return { digest: digest(token), name: undefined, expires: Number.POSITIVE_INFINITY }
+  const { name, sha256, expires = Number.POSITIVE_INFINITY } = token
+  return { digest: sha256 === undefined ? digest(token.token ?? '') : Buffer.from(sha256, 'hex'), name, expires }
+}
+
 /** Compares with every token, so that the time does not tell which one matched. */
-function isKnown(known: readonly Buffer[], shown: Buffer): boolean {
-  let found = false
-  for (const token of known) if (timingSafeEqual(token, shown)) found = true
+function find(known: readonly Known[], shown: Buffer): Known | undefined {
+  let found: Known | undefined
+  for (const token of known) if (timingSafeEqual(token.digest, shown)) found = token
   return found
 }
 
@@ -35,5 +60,4 @@ function shownBy(headers: IncomingHttpHeaders): string | undefined {
 
 const digest = (token: string): Buffer => createHash('sha256').update(token).digest()
 
-const refused = (): Failure =>
-  new Failure('refused', 'uploads need a token here: send it as Authorization: Bearer …', { source: 'client' })
+const refused = (message: string): Failure => new Failure('refused', message, { source: 'client' })

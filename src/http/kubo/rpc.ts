@@ -4,7 +4,7 @@ import { type Failure, isFailure } from '../../core/failure.ts'
 import { createAccount } from '../../observe/account.ts'
 import type { Route } from '../add/add.ts'
 import { closeAfter } from '../wire/close-after-answer.ts'
-import { exchangeOf } from '../wire/exchange.ts'
+import { exchangeOf, noteToken } from '../wire/exchange.ts'
 import { statusOf } from '../wire/problem.ts'
 import type { RequestContext } from '../wire/request-context.ts'
 import { hasBody } from '../wire/request-target.ts'
@@ -49,7 +49,7 @@ async function answerCall(context: RequestContext, deps: KuboDeps): Promise<void
     // A page of another origin could post here with the browser's network position.
     if (request.headers.origin !== undefined || request.headers.referer !== undefined)
       return sendText(to, 403, '403 - Forbidden')
-    deps.tokens.check(request.headers)
+    noteToken(response, deps.tokens.check(request.headers))
     // The other commands read only the query; a body that comes along may have no end.
     if (command !== addFiles && hasBody(request)) closeAfter(request, response)
     await command({ ...context, query, session, deps })

@@ -16,6 +16,7 @@ const problemOf = (status: number, title: string, detail: string, more: Json = {
 const meanings: Readonly<Record<number, string>> = {
   400: 'The request is malformed; `errors` names each field that a schema wants otherwise.',
   401: 'A token is wanted, as `Authorization: Bearer …`.',
+  403: 'A page of another origin may not upload to a gateway that is for its own machine.',
   404: 'No upstream has the content, or no upstream could be reached. The search goes on: retry after `Retry-After`.',
   405: 'This path does not take this method; `Allow` names those that it takes.',
   406: 'The content is not available in this format.',
@@ -44,7 +45,7 @@ export const failures = (statuses: readonly number[]): Json =>
 /** Statuses that any route may answer. */
 export const anyStatuses = [400, 405, 408, 413, 417, 429, 431, 500, 503] as const
 export const readStatuses = [...anyStatuses, 404, 406, 410, 412, 416, 422, 451, 501, 502, 504] as const
-export const addStatuses = [...anyStatuses, 401, 410, 451, 502, 507, 508] as const
+export const addStatuses = [...anyStatuses, 401, 403, 410, 451, 502, 507, 508] as const
 
 const retried: ReadonlySet<number> = new Set([404, 429, 502, 503, 504])
 

@@ -41,7 +41,7 @@ export function createAccessLog(options: {
         ...{ route: 'ipfs', status, source: 'hot', bytes },
       })
     },
-    over({ request, response, url, client, failure, account }, answered) {
+    over({ request, response, url, client, failure, token, account }, answered) {
       if (!isWanted(answered)) return
       const { method, route, status, source, seconds, firstByteSeconds, bytesIn, bytesOut, isWhole } = answered
       const isOurs = status >= 500
@@ -51,6 +51,7 @@ export function createAccessLog(options: {
         ...(firstByteSeconds !== undefined && { firstByteMs: inMs(firstByteSeconds) }),
         bytes: bytesOut,
         ...(bytesIn > 0 && { bytesIn }),
+        ...(token !== undefined && { token }),
         ...(!isWhole && { cut: true }),
         ...(failure && { kind: failure.kind, why: failure.message }),
         ...(failure && account && account.attempts.length > 0 && { attempts: account.attempts }),

@@ -22,6 +22,8 @@ export type Exchange = {
   /** What was read for it, where that is content. */
   account: Account | undefined
   failure: Failure | undefined
+  /** The name of the token that the client sent. */
+  token: string | undefined
   /** When its status went out; undefined: it has not. */
   answeredAt: number | undefined
   /** Of the bodies. */
@@ -53,6 +55,7 @@ export function watchExchange(
     route: 'none',
     account: undefined,
     failure: undefined,
+    token: undefined,
     bytesIn: 0,
     bytesOut: 0,
   }
@@ -66,6 +69,11 @@ export function watchExchange(
 function isOver(this: Noted): void {
   const exchange = this[key]
   exchange?.over(exchange)
+}
+
+export function noteToken(response: Noted, name: string | undefined): void {
+  const exchange = response[key]
+  if (exchange) exchange.token = name
 }
 
 /** The exchange that this answer is of; undefined: it is not watched. */

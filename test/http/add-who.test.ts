@@ -1,0 +1,85 @@
+// Which clients may upload: pages of strangers in a browser on this machine, and tokens with names, hashes and ends.
+import assert from 'node:assert/strict'
+import { createHash } from 'node:crypto'
+import { after, before, describe, test } from 'node:test'
+import { setImmediate } from 'node:timers/promises'
+import { multipart, post } from '../support/adding.ts'
+import { startGateway, type TestGateway } from '../support/gateway.ts'
+
+const upload = ({ url }: TestGateway, headers: Record<string, string> = {}) =>
+  post(`${url}/add`, multipart([{ body: 'hello' }]), headers)
+
+describe('a page that uploads without a token', () => {
+  let own: TestGateway
+  let open: TestGateway
+  let behind: TestGateway
+  before(async () => {
+    own = await startGateway()
+    open = await startGateway({ config: { upload: { auth: 'open' } } })
+    behind = await startGateway({ config: { trustedProxies: ['127.0.0.1'] } })
+  })
+  after(() => Promise.all([own, open, behind].map((one) => one.close())))
+
+  for (const [origin, status] of [
+    ['https://evil.example', 403],
+    ['null', 403],
+    ['http://bafkqaaa.ipfs.localhost:8080', 403],
+    ['http://localhost.evil.example', 403],
+    ['http://127.0.0.1.evil.example', 403],
+    ['http://localhost:3000', 200],
+    ['http://127.0.0.1:8080', 200],
+    ['http://[::1]:8080', 200],
+  ] as const)
+    test(`of ${origin} is answered with ${status} on this machine`, async () => {
+      const answer = await upload(own, { origin })
+      assert.equal(answer.status, status, answer.body)
+      // Where it is refused, its script is told why.
+      assert.equal(answer.headers['access-control-allow-origin'], '*')
+      if (status === 403)
+        assert.match(String(answer.json['detail']), /may not upload here without a token.*upload\.auth/)
+    })
+
+  test('of a stranger may, where the operator says that uploads are open', async () => {
+    assert.equal((await upload(open, { origin: 'https://evil.example' })).status, 200)
+  })
+
+  test('of a stranger may, on a machine that only a proxy of the operator leads to', async () => {
+    const origin = 'https://evil.example'
+    assert.equal((await upload(behind, { origin, 'x-forwarded-for': '203.0.113.9' })).status, 200)
+    assert.equal((await upload(behind, { origin })).status, 403)
+  })
+
+  test('gets its preflight answered as before', async () => {
+    const headers = { origin: 'https://evil.example', 'access-control-request-method': 'POST' }
+    const { status, headers: said } = await fetch(`${own.url}/add`, { method: 'OPTIONS', headers })
+    assert.deepEqual([status, said.get('access-control-allow-methods')], [204, 'POST, OPTIONS'])
+  })
+})
+
+test('tokens have names, are known by their hash, and end', async () => {
+  const [plain, hashed, ended] = ['plain-plain-plain', 'hashed-hashed-hashed', 'ended-ended-ended-ended']
+  const sha256 = createHash('sha256').update(hashed).digest('hex')
+  const tokens = [
+    plain,
+    { name: 'ci', sha256, expires: '2999-01-01' },
+    { name: 'old', token: ended, expires: '2020-01-01T00:00:00Z' },
+  ]
+  const at = await startGateway({ config: { upload: { auth: { tokens } }, log: { access: 'all' } } })
+  try {
+    const as = (token: string) => upload(at, { authorization: `Bearer ${token}`, origin: 'https://page.example' })
+    assert.equal((await as(plain)).status, 200)
+    assert.equal((await as(hashed)).status, 200)
+    assert.equal((await as(sha256)).status, 401)
+    const late = await as(ended)
+    assert.equal(late.status, 401)
+    assert.match(String(late.json['detail']), /^this token ended at 2020-01-01T00:00:00\.000Z/)
+    const lines = () => at.log.filter(({ event }) => event === 'http.request')
+    while (lines().length < 4) await setImmediate()
+    assert.deepEqual(
+      lines().map(({ facts }) => facts['token']),
+      [undefined, 'ci', undefined, undefined],
+    )
+  } finally {
+    await at.close()
+  }
+})
