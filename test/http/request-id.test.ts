@@ -93,7 +93,7 @@ for (const types of ['api', 'web'] as const) {
     test('a page and a text tell it to people', async () => {
       if (types === 'api') return
       const page = await fetch(`${at.url}/ipfs/nonsense`, { headers: { accept: 'text/html' } })
-      assert.ok((await page.text()).includes(`Request ${page.headers.get('x-request-id')}`))
+      assert.ok((await page.text()).includes(`Request <code>${page.headers.get('x-request-id')}</code>`))
       const silent = await fetchAll(`${at.url}/ipfs/nonsense`)
       assert.ok(silent.body.toString().includes(`Request ${silent.headers['x-request-id']}`))
     })
