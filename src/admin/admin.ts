@@ -7,6 +7,7 @@ import type { Pins } from '../upload/pins/pins.ts'
 import { type AdminAccess, createAdminAccess } from './access.ts'
 import { createPinRoutes } from './pins.ts'
 import type { Readiness } from './readiness.ts'
+import { createTakedownRoute, type Takedown } from './takedown.ts'
 
 export type AdminDeps = {
   readonly access: AdminAccess
@@ -15,13 +16,14 @@ export type AdminDeps = {
   readonly dashboard: Router
   /** None in thin mode. */
   readonly uploads?: Pick<Confirmation, 'open' | 'giveUp'> | undefined
+  readonly takedown: Takedown
   /** None in thin mode. */
   readonly pins?: Pins | undefined
 }
 
 const mostListed = 1000
 
-export function createAdmin({ access, metrics, ready, dashboard, uploads, pins }: AdminDeps): Express {
+export function createAdmin({ access, metrics, ready, dashboard, takedown, uploads, pins }: AdminDeps): Express {
   const app = express()
   app.disable('x-powered-by')
   app.disable('etag')
@@ -42,6 +44,7 @@ export function createAdmin({ access, metrics, ready, dashboard, uploads, pins }
   app.get('/metrics', async (_request, response) => {
     response.type('text/plain; version=0.0.4').send(await metrics.render())
   })
+  app.use(createTakedownRoute(takedown))
   if (pins) app.use(createPinRoutes(pins))
   if (!uploads) return app
   app.get('/uploads', (_request, response) => {

@@ -1,17 +1,14 @@
 // Pins on the admin address: listed page by page, deleted, verified, and brought to providers that lack them.
 import { type Request, type Response, Router } from 'express'
-import type { CID } from 'multiformats/cid'
 import { parseCid } from '../core/cid.ts'
-import { isFailure } from '../core/failure.ts'
 import { size } from '../core/units.ts'
 import type { Asked, Standing } from '../upload/pins/list.ts'
 import type { Pins } from '../upload/pins/pins.ts'
+import { answerFailures, cidIn, refuse, Wrong } from './requests.ts'
 
 const usualPage = 100
 const mostOnPage = 1000
 const standings: ReadonlySet<string> = new Set<Standing>(['held', 'wanted', 'given-up', 'absent'])
-
-class Wrong extends Error {}
 
 export function createPinRoutes(pins: Pins): Router {
   const router = Router()
@@ -47,29 +44,12 @@ export function createPinRoutes(pins: Pins): Router {
       `the blocks of ${request.params['cid']} are not on this machine, so they cannot be sent from it`,
     )
   })
-  router.use((error: unknown, _request: Request, response: Response, next: (error: unknown) => void) => {
-    if (response.headersSent) return next(error)
-    if (error instanceof Wrong) return refuse(response, 400, error.message)
-    if (!isFailure(error)) return next(error)
-    if (error.retryAfterMs !== undefined) response.set('Retry-After', String(Math.ceil(error.retryAfterMs / 1000)))
-    refuse(response, error.kind === 'overloaded' || error.kind === 'cancelled' ? 503 : 502, error.message)
-  })
+  router.use(answerFailures)
   return router
-}
-
-const refuse = (response: Response, status: number, detail: string): void => {
-  response.status(status).json({ status, detail })
 }
 
 const unknown = ({ params }: Request, response: Response): void =>
   refuse(response, 404, `${params['cid']} is not pinned; GET /pins lists what is`)
-
-function cidIn({ params }: Request): CID {
-  const text = String(params['cid'])
-  const cid = parseCid(text)
-  if (!cid) throw new Wrong(`${text.slice(0, 100)} is not a CID`)
-  return cid
-}
 
 /** A client that leaves ends what was begun for it. */
 function signalOf(response: Response): AbortSignal {

@@ -8,6 +8,7 @@ import { readStatus } from '../admin/dashboard/status.ts'
 import type { ReloadCounts } from '../admin/metrics/gateway.ts'
 import { diskCheck, readiness } from '../admin/readiness.ts'
 import { readingsOf } from '../admin/readings.ts'
+import { createTakedown, type Takedown } from '../admin/takedown.ts'
 import { version } from '../config/package.ts'
 import { roomAt } from '../data-folder/room.ts'
 import { createHistory } from '../observe/history.ts'
@@ -15,6 +16,7 @@ import { createMetrics, type Metrics } from '../observe/metrics.ts'
 import { watchProcess } from '../observe/process.ts'
 import type { RecentFailures } from '../observe/recent-failures.ts'
 import type { RequestCounts } from '../observe/requests.ts'
+import { belowIn, purge } from '../retrieval/tiers/purge.ts'
 import type { Target } from '../upload/thin/forward.ts'
 import { probeTarget } from '../upload/thin/probe.ts'
 import type { Front } from './front.ts'
@@ -96,6 +98,7 @@ export function wireAdmin(
     metrics,
     uploads: writing.confirmation,
     pins: writing.pins,
+    takedown: takedownOf(tiers, reading, writing),
     ready,
     dashboard: createDashboard({
       why,
@@ -118,6 +121,18 @@ export function wireAdmin(
     },
   }
 }
+
+/** The CID is denied, deleted at every provider, and purged from the tiers and from complete answers in memory. */
+const takedownOf = ({ stack }: Tiers, { denials, hot }: ReadSide, { pins }: WriteSide): Takedown =>
+  createTakedown({
+    deny: denials.takeDown,
+    below: (cid, signal) => belowIn(stack, cid, signal),
+    async purge(cids, signal) {
+      hot.clear()
+      return purge(stack, cids, signal)
+    },
+    remove: pins?.remove,
+  })
 
 /** Taken apart from `wireAdmin`: what outlives this gateway must not hold what was wired beside it. */
 const takeProcess = ({ lease }: Whole) => lease.take('process', [], watchProcess, (watch) => watch.close())

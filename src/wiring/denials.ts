@@ -3,18 +3,21 @@ import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { ConfigError } from '../config/complaints.ts'
 import { Failure } from '../core/failure.ts'
-import { type LoadedDenylists, loadDenylists } from '../deny/load.ts'
+import { loadDenylists } from '../deny/load.ts'
+import { type DenylistsWithTakedowns, withTakedowns } from '../deny/takedowns.ts'
 import type { ResponseCache } from '../http/content/response-cache.ts'
 import type { Whole } from './whole.ts'
 
 export type Denials = {
-  readonly lists: LoadedDenylists
+  readonly lists: DenylistsWithTakedowns
   /** Throws a Failure `denied` for a CID and path that this gateway must not keep or serve. */
   readonly visit: (cid: CID, rest: readonly string[]) => void
   /** The same for a path below a name. */
   readonly visitName: (name: string, rest: readonly string[]) => void
   /** Asks the newest gateway's denylists about a block to keep, also for an upload that began before that gateway. */
   readonly admit: (cid: CID) => void
+  /** Denies a CID from now on, in the list of takedowns. Nothing happens where a list denies it already. */
+  takeDown(cid: CID, hints: { readonly legal: boolean; readonly reason: string | undefined }): Promise<void>
   /** From now on this is the newest gateway. */
   begin(): void
 }
@@ -30,7 +33,7 @@ export async function wireDenials(whole: Whole): Promise<Denials> {
     .catch((error: unknown) => {
       throw new ConfigError([`denylists: ${error instanceof Error ? error.message : error}`])
     })
-  const refuse = (denial: ReturnType<LoadedDenylists['path']>): void => {
+  const refuse = (denial: ReturnType<DenylistsWithTakedowns['path']>): void => {
     if (denial) throw denied(denial)
   }
   const visit: Denials['visit'] = (cid, rest) => refuse(loaded.path(cid, rest))
@@ -40,13 +43,18 @@ export async function wireDenials(whole: Whole): Promise<Denials> {
     visit,
     visitName: (name, rest) => refuse(loaded.belowName(name, rest)),
     admit: (cid) => newest.visit(cid, []),
+    async takeDown(cid, { legal, reason }) {
+      if (loaded.path(cid, [])) return
+      const hints = [...(legal ? ['status=451'] : []), ...(reason === undefined ? [] : [`reason=${reason}`])]
+      await loaded.takeDown([`/ipfs/${cid}`, ...hints].join(' '))
+    },
     begin() {
       newest.visit = visit
     },
   }
 }
 
-function takeLists({ config, clock, log, lease }: Whole): { lists: Promise<LoadedDenylists>; isNew: boolean } {
+function takeLists({ config, clock, log, lease }: Whole): { lists: Promise<DenylistsWithTakedowns>; isNew: boolean } {
   const { denylists, data, retrieval } = config
   const { userAgent } = retrieval
   const hots = lease.take('every hot', [], () => new Set<ResponseCache>())
@@ -60,7 +68,13 @@ function takeLists({ config, clock, log, lease }: Whole): { lists: Promise<Loade
       const onChange = () => {
         for (const hot of hots) hot.clear()
       }
-      return loadDenylists(denylists, { clock, log, userAgent, folder, onChange })
+      const file = join(folder, 'takedowns.deny')
+      return loadDenylists(denylists, { clock, log, userAgent, folder, onChange }).then((loaded) =>
+        withTakedowns(loaded, { file, onChange }).catch((error: unknown) => {
+          loaded.close()
+          throw error
+        }),
+      )
     },
     (loading) =>
       loading.then(

@@ -1,4 +1,5 @@
-// The life of a pin on the admin address: listed page by page, deleted, verified, and brought to a provider that came later.
+// The life of a pin on the admin address: listed page by page, deleted, verified, brought to a provider that came later, and taken
+// down.
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { readFile, rm, writeFile } from 'node:fs/promises'
@@ -7,6 +8,7 @@ import { after, before, describe, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import { CID } from 'multiformats/cid'
 import supertest from 'supertest'
+import type { TakenDown } from '../../src/admin/takedown.ts'
 import { blockKey } from '../../src/core/block.ts'
 import type { Page, Pin } from '../../src/upload/pins/list.ts'
 import type { Removal } from '../../src/upload/pins/remove.ts'
@@ -221,6 +223,55 @@ describe('a pin and a second provider', () => {
       assert.ok((await verified()).isWell)
     } finally {
       await at.close()
+    }
+  })
+})
+
+describe('POST /deny/<cid>', () => {
+  test('what is taken down is denied from then on, deleted and purged, also after a restart', async () => {
+    const data = await tempFolder()
+    const cache = {
+      tiers: [
+        { use: 'memory', maxBytes: '64MiB' },
+        { use: 'disk', maxBytes: '64MiB' },
+      ],
+    }
+    const config = { pinning: { providers: [local] }, cache }
+    let at = await startGateway({ data, config })
+    const deny = (path: string) => supertest(at.gateway.admin).post(path)
+    const status = async (cid: string) => (await fetch(`${at.url}/ipfs/${cid}`)).status
+    try {
+      const body = randomBytes(2_500_000)
+      const [cid, other] = [await add(at, [{ body }]), await add(at, [{ body: randomBytes(900) }])]
+      await settled(at)
+      for (const one of [cid, cid, other]) assert.equal(await status(one), 200)
+      for (const query of ['reason=two%20words', 'status=404', 'reason=a&reason=b'])
+        assert.equal((await deny(`/deny/${cid}?${query}`)).status, 400, query)
+      assert.equal((await deny('/deny/nonsense')).status, 400)
+      assert.equal(await status(cid), 200)
+
+      const answer = await deny(`/deny/${cid}?status=451&reason=court-order`)
+      assert.equal(answer.status, 200, answer.text)
+      const { isGone, blocks, pins, failures } = answer.body as TakenDown
+      assert.deepEqual(
+        [isGone, blocks, pins?.providers, failures],
+        [true, 4, [{ provider: 'local', outcome: 'removed' }], []],
+      )
+      assert.equal(await status(cid), 451)
+      assert.equal(await status(other), 200)
+      const left = [...(await below(join(data, 'pins', 'blocks'))), ...(await below(join(data, 'cache')))]
+      assert.deepEqual(new Set(left.filter((name) => name.length > 20)), new Set([blockKey(CID.parse(other))]))
+      assert.equal((await post(`${at.url}/add`, multipart([{ fileName: 'a', body }]))).status, 451)
+      const again = await deny(`/deny/${cid}`)
+      assert.equal((again.body as TakenDown).pins, null)
+
+      await at.close()
+      at = await startGateway({ data, config })
+      assert.equal(await status(cid), 451)
+      assert.equal((await readFile(join(data, 'denylists', 'takedowns.deny'), 'utf8')).match(/ipfs/g)?.length, 1)
+    } finally {
+      await at.close()
+      await rm(data, { recursive: true, force: true })
     }
   })
 })

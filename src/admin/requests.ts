@@ -1,0 +1,32 @@
+// What the routes of the admin address have in common: reading a CID, and saying what is wrong.
+import type { Request, Response } from 'express'
+import type { CID } from 'multiformats/cid'
+import { parseCid } from '../core/cid.ts'
+import { isFailure } from '../core/failure.ts'
+
+/** The request makes no sense: 400. */
+export class Wrong extends Error {}
+
+export const refuse = (response: Response, status: number, detail: string): void => {
+  response.status(status).json({ status, detail })
+}
+
+export function cidIn({ params }: Request): CID {
+  const text = String(params['cid'])
+  const cid = parseCid(text)
+  if (!cid) throw new Wrong(`${text.slice(0, 100)} is not a CID`)
+  return cid
+}
+
+export function answerFailures(
+  error: unknown,
+  _request: Request,
+  response: Response,
+  next: (error: unknown) => void,
+): void {
+  if (response.headersSent) return next(error)
+  if (error instanceof Wrong) return refuse(response, 400, error.message)
+  if (!isFailure(error)) return next(error)
+  if (error.retryAfterMs !== undefined) response.set('Retry-After', String(Math.ceil(error.retryAfterMs / 1000)))
+  refuse(response, error.kind === 'overloaded' || error.kind === 'cancelled' ? 503 : 502, error.message)
+}

@@ -1,0 +1,68 @@
+// `POST /deny/<cid>` on the admin address. Denied first, so that no reader and no upload brings it back meanwhile.
+import { Router } from 'express'
+import type { CID } from 'multiformats/cid'
+import type { Pins } from '../upload/pins/pins.ts'
+import type { Removal } from '../upload/pins/remove.ts'
+import { answerFailures, cidIn, refuse, Wrong } from './requests.ts'
+
+/** `isGone`: neither a provider nor a tier is known to have it. `pins`: what each provider said; null: no provider had it. */
+export type TakenDown = {
+  readonly cid: string
+  readonly isGone: boolean
+  readonly pins: Removal | null
+  readonly blocks: number
+  /** What could not be purged, and why. */
+  readonly failures: readonly string[]
+}
+
+export type Takedown = (cid: CID, why: Why, signal: AbortSignal) => Promise<TakenDown | 'busy'>
+type Why = { readonly legal: boolean; readonly reason: string | undefined }
+
+export type TakedownDeps = {
+  readonly deny: (cid: CID, why: Why) => Promise<void>
+  /** What lies below it in the tiers. */
+  readonly below: (cid: CID, signal: AbortSignal) => Promise<readonly CID[]>
+  /** Resolves with what could not be deleted. */
+  readonly purge: (cids: readonly CID[], signal: AbortSignal) => Promise<readonly string[]>
+  /** None in thin mode. */
+  readonly remove: Pins['remove'] | undefined
+}
+
+export const createTakedown =
+  ({ deny, below, purge, remove }: TakedownDeps): Takedown =>
+  async (cid, why, signal) => {
+    await deny(cid, why)
+    const cids = await below(cid, signal)
+    const removal = (await remove?.(cid)) ?? 'unknown'
+    if (removal === 'busy') return 'busy'
+    const failures = await purge(cids, signal)
+    const pins = removal === 'unknown' ? null : removal
+    return {
+      cid: cid.toString(),
+      isGone: pins?.isGone !== false && failures.length === 0,
+      pins,
+      blocks: cids.length,
+      failures,
+    }
+  }
+
+/** A purge of a large DAG in a slow store takes its time, and does not end with its client. */
+const mostMs = 600_000
+
+export function createTakedownRoute(takedown: Takedown): Router {
+  const router = Router()
+  router.post('/deny/:cid', async (request, response) => {
+    const cid = cidIn(request)
+    const { status = '410', reason } = request.query
+    if (status !== '410' && status !== '451') throw new Wrong('status is 410, or 451 where the reason is legal')
+    // A list takes words apart at spaces.
+    if (reason !== undefined && !(typeof reason === 'string' && /^[\w.:/-]{1,200}$/.test(reason)))
+      throw new Wrong('reason is one word of letters, digits and . : / - _, such as malware')
+    const done = await takedown(cid, { legal: status === '451', reason }, AbortSignal.timeout(mostMs))
+    if (done !== 'busy') return void response.json(done)
+    response.set('Retry-After', '1')
+    refuse(response, 409, `${cid} is denied now; it was being uploaded, so repeat this to delete it`)
+  })
+  router.use(answerFailures)
+  return router
+}
