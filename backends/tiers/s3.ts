@@ -5,9 +5,9 @@ import { Failure } from '../../src/core/failure.ts'
 import { duration } from '../../src/core/units.ts'
 import type { TierKind } from './contract.ts'
 import { createKeyvTier } from './keyv-tier.ts'
-import { atOnce, statusOf } from './s3-client.ts'
-import { s3Records } from './s3-records.ts'
-import { S3Store } from './s3-store.ts'
+import { atOnce, statusOf } from './s3/client.ts'
+import { s3Records } from './s3/records.ts'
+import { S3Store } from './s3/store.ts'
 
 const options = z
   .strictObject({

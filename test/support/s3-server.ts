@@ -21,6 +21,8 @@ export type S3Faults = {
   pageSize?: number
   /** Headers and half of the body, then nothing. */
   stallsBody?: boolean
+  /** So many answers with a body break off half way. */
+  cutsBodies?: number
   /** So many bytes of the body at a time, and so long between them. */
   drips?: { readonly bytes: number; readonly everyMs: number }
   /** 500, and that only after so long. */
@@ -85,7 +87,10 @@ export async function startS3Server(): Promise<S3Server> {
       requests.push({ method, key, status })
       response.writeHead(status, { 'Content-Length': String(content.byteLength), ETag: etagOf(content), ...headers })
       if (faults.stallsBody && method === 'GET') response.write(content.subarray(0, content.byteLength >> 1))
-      else if (faults.drips && method === 'GET') drip(response, content, faults.drips)
+      else if (faults.cutsBodies && method === 'GET') {
+        faults.cutsBodies--
+        response.write(content.subarray(0, content.byteLength >> 1), () => response.destroy())
+      } else if (faults.drips && method === 'GET') drip(response, content, faults.drips)
       else response.end(method === 'HEAD' ? undefined : content)
     }
     const fail = (status: number, code: string) => {

@@ -156,6 +156,21 @@ test('an object over 2 MiB is refused before it is read, and deleted', async () 
   assert.equal(server.objects.size, 0)
 })
 
+test('an answer that breaks off half way is asked for again', async () => {
+  const { tier, server } = await make({}, { timeout: '10s' })
+  await tier.put(cid, bytes)
+  server.faults = { cutsBodies: 1 }
+  assert.deepEqual(Buffer.from((await tier.get(cid)) ?? []), Buffer.from(bytes))
+  assert.equal(server.faults.cutsBodies, 0)
+})
+
+test('a block has memory of its own, of just its size', async () => {
+  const { tier } = await make()
+  await tier.put(cid, bytes)
+  const held = await tier.get(cid)
+  assert.deepEqual([held?.byteLength, held?.buffer.byteLength], [bytes.byteLength, bytes.byteLength])
+})
+
 test('a call that is given up frees its connection', async () => {
   const { tier, server } = await make({ slowMs: 10_000 })
   const controller = new AbortController()

@@ -1,6 +1,6 @@
 // The AWS SDK's S3 client, set up for what the compatible stores really do, and what their errors mean.
-import type { Readable } from 'node:stream'
 import type { S3Client } from '@aws-sdk/client-s3'
+import { createS3Http, WholeBody } from './http.ts'
 
 export type S3Connection = {
   readonly region?: string | undefined
@@ -13,6 +13,8 @@ export type S3Connection = {
   /** How we call ourselves. By default as the SDK does, with what it runs on. */
   readonly userAgent?: string | undefined
   readonly requestMs?: number | undefined
+  /** Of a longer answer nothing is kept. */
+  readonly mostBytes?: number | undefined
 }
 
 type Sdk = typeof import('@aws-sdk/client-s3')
@@ -29,8 +31,7 @@ export const usualRequestMs = 10_000
 export async function loadS3(connection: S3Connection): Promise<LoadedS3> {
   const sdk = await import('@aws-sdk/client-s3')
   const { region, endpoint, forcePathStyle, accessKeyId, secretAccessKey } = connection
-  const { connectMs = usualConnectMs, requestMs = usualRequestMs } = connection
-  const agent = { keepAlive: true, maxSockets: mostSockets }
+  const { connectMs = usualConnectMs, requestMs = usualRequestMs, mostBytes = Number.POSITIVE_INFINITY } = connection
   const client = new sdk.S3Client({
     ...(region !== undefined || endpoint !== undefined ? { region: region ?? 'us-east-1' } : {}),
     ...(endpoint === undefined ? {} : { endpoint }),
@@ -42,14 +43,8 @@ export async function loadS3(connection: S3Connection): Promise<LoadedS3> {
     // Several stores do not know the checksum headers.
     requestChecksumCalculation: 'WHEN_REQUIRED',
     responseChecksumValidation: 'WHEN_REQUIRED',
-    requestHandler: {
-      connectionTimeout: connectMs,
-      requestTimeout: requestMs,
-      socketTimeout: requestMs,
-      throwOnRequestTimeout: true, // otherwise it only warns
-      httpAgent: agent,
-      httpsAgent: agent,
-    },
+    expectContinueHeader: false,
+    requestHandler: createS3Http({ connectMs, requestMs, connections: mostSockets, mostBytes }),
     logger: { trace() {}, debug() {}, info() {}, warn() {}, error() {} },
   })
   client.middlewareStack.remove('loggerMiddleware') // it copies each call for a log that is switched off
@@ -71,46 +66,11 @@ function callOurselves(client: S3Client, userAgent: string): void {
 export const callWith = (abortSignal: AbortSignal | undefined): { abortSignal?: AbortSignal } =>
   abortSignal ? { abortSignal } : {}
 
-/**
- * In one piece, made at once where the store says how long it is. Undefined when there is more than `most`. The SDK's signal
- * ends with the headers, so the body has its own.
- */
-export async function readUpTo(
-  most: number,
-  { Body, ContentLength: said }: { readonly Body?: unknown; readonly ContentLength?: number | undefined },
-  signal: AbortSignal | undefined,
-): Promise<Buffer | undefined> {
-  if (!Body) return Buffer.alloc(0)
-  const body = Body as Readable
-  if (said !== undefined && said > most) {
-    body.destroy()
-    return undefined
-  }
-  const { promise, resolve, reject } = Promise.withResolvers<Buffer | undefined>()
-  const whole = said === undefined ? undefined : Buffer.allocUnsafeSlow(said)
-  const chunks: Uint8Array[] = []
-  let total = 0
-  const stop = () => body.destroy()
-  signal?.addEventListener('abort', stop, { once: true })
-  // Listeners and no iterator: that costs as much again as the bytes themselves.
-  body.on('data', (chunk: Uint8Array) => {
-    const from = total
-    total += chunk.byteLength
-    if (total > (said ?? most)) {
-      resolve(undefined)
-      body.destroy()
-    } else if (whole) whole.set(chunk, from)
-    else chunks.push(chunk)
-  })
-  body.on('error', reject)
-  body.on('end', () => resolve(whole ? whole.subarray(0, total) : Buffer.concat(chunks, total)))
-  body.on('close', () => reject(new Error('the answer of the store was cut')))
-  if (signal?.aborted) stop()
-  try {
-    return await promise
-  } finally {
-    signal?.removeEventListener('abort', stop)
-  }
+/** The bytes of an answer; undefined when there are more than `most`. */
+export function bytesOf({ Body }: { readonly Body?: unknown }, most: number): Buffer | undefined {
+  if (!(Body instanceof WholeBody)) return Buffer.alloc(0)
+  const { bytes } = Body
+  return bytes && bytes.byteLength <= most ? bytes : undefined
 }
 
 export function statusOf(error: unknown): number | undefined {

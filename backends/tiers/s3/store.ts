@@ -4,18 +4,18 @@
 import { randomBytes } from 'node:crypto'
 import { EventEmitter } from 'node:events'
 import type { KeyvStoreAdapter, StoredData } from 'keyv'
-import { maxBlockBytes } from '../../src/core/block.ts'
+import { maxBlockBytes } from '../../../src/core/block.ts'
 import {
+  bytesOf,
   callWith,
   isBadKey,
   isMissing,
   type LoadedS3,
   loadS3,
-  readUpTo,
   type S3Connection,
   statusOf,
   usualRequestMs,
-} from './s3-client.ts'
+} from './client.ts'
 
 export type S3StoreOptions = S3Connection & {
   readonly bucket: string
@@ -71,7 +71,7 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
     )
     if (!answer) return undefined
     const most = this.#isForBlocks ? maxBlockBytes : Number.POSITIVE_INFINITY
-    const bytes = await readUpTo(most, answer, this.#signal())
+    const bytes = bytesOf(answer, most)
     if (bytes) return bytes
     await this.#remove(key, this.#signal())
     return undefined
@@ -196,10 +196,12 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
 
   /** A failed load is not remembered. */
   load(): Promise<LoadedS3> {
-    this.#loading ??= loadS3(this.#options).catch((error: unknown) => {
-      this.#loading = undefined
-      throw error
-    })
+    this.#loading ??= loadS3({ ...this.#options, mostBytes: this.#isForBlocks ? maxBlockBytes : undefined }).catch(
+      (error: unknown) => {
+        this.#loading = undefined
+        throw error
+      },
+    )
     return this.#loading
   }
 

@@ -1,10 +1,10 @@
 // Records as objects in the blocks' bucket. S3 compares and writes in one step: the writer names the ETag that it read.
 // With a store that does not know this, the record is read, then written.
 import type Keyv from 'keyv'
-import type { StoredRecord } from './contract.ts'
-import { isSame, type RecordSteps } from './keyv-records.ts'
-import { isMissing, readUpTo, statusOf } from './s3-client.ts'
-import type { S3Store } from './s3-store.ts'
+import type { StoredRecord } from '../contract.ts'
+import { isSame, type RecordSteps } from '../keyv-records.ts'
+import { bytesOf, isMissing, statusOf } from './client.ts'
+import type { S3Store } from './store.ts'
 
 const mostBytes = 64 * 1024
 
@@ -17,7 +17,7 @@ export function s3Records(): RecordSteps {
     const { sdk, client } = await store.load()
     const answer = await store.orMissing(() => client.send(new sdk.GetObjectCommand(store.at(key)), { abortSignal }))
     if (!answer?.Body) return undefined
-    const bytes = await readUpTo(mostBytes, answer, abortSignal)
+    const bytes = bytesOf(answer, mostBytes)
     // What is too large for a record is none, and is written over like one that proves nothing.
     return { bytes: bytes ?? new Uint8Array(), tag: answer.ETag }
   }
