@@ -54,8 +54,10 @@ export function createRoom(options: {
   readonly path: string
   readonly maxBytes: number
   readonly clock: Clock
+  /** Files of these shards were taken away. */
+  readonly onEvicted: (shards: readonly string[]) => void
 }): DiskRoom {
-  const { path, clock } = options
+  const { path, clock, onEvicted } = options
   const groups = dealGroups(options.maxBytes)
   const groupBytes = options.maxBytes / groups.length
   const groupOf = new Map(groups.flatMap((group) => group.shards.map((shard) => [shard, group] as const)))
@@ -92,6 +94,7 @@ export function createRoom(options: {
         last = file
       }
       // Where blocks live less than an hour, noting their use once an hour would make this first in, first out.
+      if (last) onEvicted(group.shards)
       if (last) touchAfterMs = Math.min(hourMs, Math.max(1000, (clock.now() - last.usedMs) / 4))
     }
     group.bytes = total + group.landed

@@ -1,13 +1,15 @@
 // Blocks as plain files, `<path>/<shard>/<key>`: nothing to rebuild at start, readable with ls. A file appears by rename,
 // whole or not at all; it is not synced, because what a power cut spoils does not hash to its name and is dropped on read.
 import { randomBytes } from 'node:crypto'
-import { type FileHandle, mkdir, open, readFile, rename, rm, stat, utimes, writeFile } from 'node:fs/promises'
+import { type FileHandle, mkdir, open, readFile, rename, rm, stat, utimes } from 'node:fs/promises'
 import { dirname, join, resolve } from 'node:path'
 import { z } from 'zod'
 import { blockKey, maxBlockBytes } from '../../src/core/block.ts'
 import type { Clock } from '../../src/core/clock.ts'
 import { withDeadline } from '../../src/core/deadline.ts'
 import { createFilesAtHand } from '../../src/core/disk/at-hand.ts'
+import { createKnownNames } from '../../src/core/disk/known-names.ts'
+import { writeNew } from '../../src/core/disk/write-new.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { isGone, orIfGone } from '../../src/core/files.ts'
 import { createGate } from '../../src/core/gate.ts'
@@ -40,7 +42,8 @@ export const disk: TierKind<typeof options> = {
 type DiskOptions = { readonly name: string; readonly path: string; readonly maxBytes: number; readonly clock: Clock }
 
 function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
-  const room = createRoom({ path, maxBytes, clock })
+  const names = createKnownNames(path, shardOf, clock)
+  const room = createRoom({ path, maxBytes, clock, onEvicted: names.forget })
   const patience = { ms: lineMs, clock }
   const gateOf = (most: number) => createGate({ most, inLine: filesInLine, full: () => tooMany(name), patience })
   const reading = { ms: readMs, gate: gateOf(filesAtOnce.reads) }
@@ -116,18 +119,16 @@ function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
 
   async function write(key: string, bytes: Uint8Array, signal: AbortSignal): Promise<void> {
     const file = fileOf(key)
-    const there = await orIfGone(stat(file), undefined)
-    if (there?.isFile() && there.size === bytes.byteLength) {
-      // It is looked at: what rotted here may not have been read since.
-      if ((await orIfGone(readFile(file), undefined))?.equals(bytes))
-        return void (await touch(there.mtimeMs, (now) => utimes(file, now, now)))
-      return writeWhole(file, bytes, signal)
-    }
+    const there = names.lacks(key) ? undefined : await like(file, bytes)
+    if (there?.isRotten) return writeWhole(file, bytes, signal)
+    if (there) return void (await touch(there.usedMs, (now) => utimes(file, now, now)))
     const reservation = await room.reserve(shardOf(key), bytes.byteLength)
     if (!reservation) return
     let kept = false
     try {
+      names.add(key)
       await writeWhole(file, bytes, signal)
+      names.add(key)
       kept = true
       files.note(key, bytes.byteLength, clock.now())
     } finally {
@@ -147,6 +148,7 @@ function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
       if (held) noteUse(key, held.size)
       return held
     },
+    lacks: (cid) => names.lacks(blockKey(cid)),
     put: (cid, bytes, signal, told) => call(writing, signal, told, (own) => write(blockKey(cid), bytes, own)),
     has: (cid, signal, told) => call(reading, signal, told, () => isFile(fileOf(blockKey(cid)))),
     delete: (cid, signal, told) =>
@@ -158,6 +160,13 @@ function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
     usage: () => ({ bytes: room.bytes, limitBytes: maxBytes }),
     close: () => room.close(),
   }
+}
+
+/** A file of this size. What rotted there may not have been read since, so it is looked at. */
+async function like(file: string, bytes: Uint8Array): Promise<{ usedMs: number; isRotten: boolean } | undefined> {
+  const there = await orIfGone(stat(file), undefined)
+  if (!there?.isFile() || there.size !== bytes.byteLength) return undefined
+  return { usedMs: there.mtimeMs, isRotten: !(await orIfGone(readFile(file), undefined))?.equals(bytes) }
 }
 
 const isFile = async (file: string): Promise<boolean> => (await orIfGone(stat(file), undefined))?.isFile() ?? false
@@ -184,10 +193,10 @@ async function fill(handle: FileHandle, block: Buffer): Promise<Buffer> {
 async function writeWhole(file: string, bytes: Uint8Array, signal: AbortSignal): Promise<void> {
   const temporary = `${file}.${randomBytes(6).toString('hex')}${temporarySuffix}`
   try {
-    await writeFile(temporary, bytes, { flag: 'wx', signal }).catch(async (error: unknown) => {
+    await writeNew(temporary, bytes, signal).catch(async (error: unknown) => {
       if (!isGone(error)) throw error
       await mkdir(dirname(file), { recursive: true })
-      await writeFile(temporary, bytes, { flag: 'wx', signal })
+      await writeNew(temporary, bytes, signal)
     })
     await rename(temporary, file)
   } catch (error) {

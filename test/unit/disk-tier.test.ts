@@ -111,7 +111,7 @@ test('a budget that was lowered is reached by writing, from a new process too', 
 
 test('disk tier: unwritten groups are read in turn, and old leftovers of a crash are removed', async () => {
   const path = await tempFolder()
-  const room = createRoom({ path, maxBytes: 256 * 1024 * 1024, clock: systemClock })
+  const room = createRoom({ path, maxBytes: 256 * 1024 * 1024, clock: systemClock, onEvicted: () => {} })
   const leftovers = ['aa', 'bc', 'zz', '77'].map((shard) => join(path, shard, 'key.0123.tmp'))
   for (const file of leftovers) {
     await mkdir(dirname(file))
@@ -127,6 +127,44 @@ test('disk tier: unwritten groups are read in turn, and old leftovers of a crash
   })
   assert.equal(await readFile(fresh, 'utf8'), 'being written')
   await room.close()
+})
+
+test('what the folder lacks is soon known without a look, and what it has or is given is never said to be absent', async () => {
+  const path = await tempFolder()
+  const before = open(path)
+  const [old, given, foreign] = [block(1), block(2), block(3)]
+  await before.put(old.cid, old.bytes)
+  await before.close()
+  const tier = open(path)
+  const lacks = ({ cid }: { cid: typeof old.cid }) => tier.lacks?.(cid)
+  assert.equal(lacks(old), false, 'the folder was not read yet')
+  // In the shard of the old one too, which has to be read first.
+  const others = Array.from({ length: 4000 }, (_, index) => block(index + 10, 64))
+  const sameShard = others.filter(({ key }) => shardOf(key) === shardOf(old.key))
+  assert.ok(sameShard.length > 0)
+  await eventually('all others are known to be absent', () => others.every(lacks))
+  assert.equal(lacks(old), false)
+  await tier.put(given.cid, given.bytes)
+  assert.equal(lacks(given), false)
+  await tier.delete(given.cid)
+  await tier.put(given.cid, given.bytes)
+  assert.ok(await tier.get(given.cid))
+  // Even of what it has not seen, `get` finds what is there.
+  await mkdir(dirname(fileOf(path, foreign.key)), { recursive: true })
+  await writeFile(fileOf(path, foreign.key), foreign.bytes)
+  assert.ok(await tier.get(foreign.cid))
+})
+
+test('after files were evicted, their shards are read again', async () => {
+  const path = await tempFolder()
+  const tier = open(path, '1MiB')
+  const blocks = Array.from({ length: 40 }, (_, seed) => block(seed))
+  for (const { cid, bytes } of blocks) await tier.put(cid, bytes)
+  const held = await Promise.all(blocks.map(({ cid }) => tier.has(cid)))
+  assert.ok(held.includes(false) && held.includes(true))
+  await eventually('what was evicted is known to be absent, and the rest is not', () =>
+    blocks.every(({ cid }, index) => tier.lacks?.(cid) === !held[index]),
+  )
 })
 
 test('a file over 2 MiB is refused unread and deleted', async () => {
