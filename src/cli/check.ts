@@ -17,8 +17,9 @@ export async function checkCommand(file: string): Promise<number> {
   const { config, positionOf } = loadWithPositions(file)
   located(() => schemasOf(config), positionOf)
   const missing = config.denylists.flatMap((list, index) => {
-    const why = /^https?:/.test(list) ? undefined : whyUnreadable(list)
-    const what = `${list} cannot be read: ${why} (expected a file or a URL)`
+    const file = typeof list === 'object' ? list.copy : /^https?:/.test(list) ? undefined : list
+    const why = file === undefined ? undefined : whyUnreadable(file)
+    const what = `${file} cannot be read: ${why} (expected a file or a URL)`
     return why === undefined ? [] : [{ path: ['denylists', index], what }]
   })
   if (missing.length > 0) throw new ConfigError(missing, positionOf)

@@ -91,9 +91,14 @@ const lineOf = ({ name, ok, why, ms }: Check): string =>
   `${ok ? 'ok  ' : 'bad '} ${name} (${ms} ms)${ok ? '' : `: ${why}`}`
 
 /** As at a start: a list that cannot be read may have a copy. */
-async function isReadable(list: string, { data, retrieval: { userAgent } }: Config, clock: Clock): Promise<void> {
+async function isReadable(
+  list: Config['denylists'][number],
+  { data, retrieval: { userAgent } }: Config,
+  clock: Clock,
+): Promise<void> {
   const folder = join(data, 'denylists')
-  const lists = await loadDenylists([list], { clock, log: silentLog, userAgent, folder, onChange: () => {} })
+  const entry = typeof list === 'object' ? { ...list, required: true } : list
+  const lists = await loadDenylists([entry], { clock, log: silentLog, userAgent, folder, onChange: () => {} })
   lists.close()
 }
 

@@ -8,6 +8,7 @@ import { accessModes } from '../core/log.ts'
 import { duration, size } from '../core/units.ts'
 import { entries, entriesWith } from './entries.ts'
 import { version } from './package.ts'
+import { denylists } from './sections/denylists.ts'
 import { contact, root } from './sections/front.ts'
 import { names } from './sections/names.ts'
 import { proxy } from './sections/proxy.ts'
@@ -262,7 +263,7 @@ const everything = (beside: Beside) =>
     responses: responses.prefault({}).describe('What answers look like.'),
     limits: limits.prefault({}).describe('What one client, and all of them, may ask of this machine.'),
     proxy: proxy.describe('Paths that are passed on to services of your own, unproved. Longest first.'),
-    denylists: z.array(z.string().min(1)).default([]).describe('Files or URLs of compact denylists (IPIP-383).'),
+    denylists,
     log: z
       .strictObject({
         level: z.enum(['debug', 'info', 'warn', 'error']).default('info').describe('The least that is worth a line.'),

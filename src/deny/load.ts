@@ -7,7 +7,7 @@ import type { Log } from '../core/log.ts'
 import { createDenylists, type Denylist, type Denylists } from './denylist.ts'
 import { fromFile } from './file-source.ts'
 import { objection, type ReadList, readList } from './read-list.ts'
-import { type DenylistSource, whyOf } from './source.ts'
+import { type DenylistEntry, type DenylistSource, whyOf } from './source.ts'
 import { fromUrl } from './url-source.ts'
 
 export interface LoadedDenylists extends Denylists {
@@ -21,22 +21,24 @@ export interface LoadedDenylists extends Denylists {
   close(): void
 }
 
+/** A list that is not there yet is asked for more often. */
+const missingMs = 30_000
+
 /** A list is checked every two seconds; the same error is not logged more often than this. */
 const sayAgainMs = 300_000
 
-export async function loadDenylists(
-  sources: readonly string[],
-  options: {
-    readonly clock: Clock
-    readonly log: Log
-    readonly userAgent: string
-    /** Keeps the last copy of each list that was fetched. */
-    readonly folder: string
-    /** Called when a list changed: earlier decisions may be wrong now. */
-    readonly onChange: () => void
-  },
-): Promise<LoadedDenylists> {
-  const { clock, log, userAgent, folder, onChange } = options
+type LoadOptions = {
+  readonly clock: Clock
+  readonly log: Log
+  readonly userAgent: string
+  /** Keeps the last copy of each list that was fetched. */
+  readonly folder: string
+  /** Called when a list changed: earlier decisions may be wrong now. */
+  readonly onChange: () => void
+}
+
+export async function loadDenylists(entries: readonly DenylistEntry[], options: LoadOptions): Promise<LoadedDenylists> {
+  const { clock, log, onChange } = options
   const closing = new AbortController()
   const lists: Denylist[] = []
   const digests: string[] = []
@@ -91,9 +93,11 @@ export async function loadDenylists(
     } catch (error) {
       closing.signal.throwIfAborted()
       const copy = await copyOf(source)
-      if (!copy) throw error
-      log('error', 'denylist.unreadable', { list: source.where, error: whyOf(error), instead: 'the copy of last time' })
-      take(source, index, copy)
+      const instead = copy ? 'the copy of last time' : 'nothing: it is not required'
+      if (!copy && isRequired(index)) throw error
+      log('error', 'denylist.unreadable', { list: source.where, error: whyOf(error), instead })
+      if (copy) take(source, index, copy)
+      else lists[index] = (await readList(source.name, '')).list
     }
   }
 
@@ -103,7 +107,7 @@ export async function loadDenylists(
       await read(source, index, true)
     } catch (error) {
       closing.signal.throwIfAborted()
-      if (!(await copyOf(source))) throw error
+      if (isRequired(index) && !(await copyOf(source))) throw error
       log('error', 'denylist.unreadable', { list: source.where, error: whyOf(error), instead: 'what was read before' })
     }
   }
@@ -111,7 +115,8 @@ export async function loadDenylists(
   async function watch(source: DenylistSource, index: number): Promise<void> {
     let said: { readonly what: string; readonly at: number } | undefined
     for (;;) {
-      await clock.sleep(source.everyMs, closing.signal)
+      const isThere = digests[index] !== undefined
+      await clock.sleep(isThere ? source.everyMs : Math.min(missingMs, source.everyMs), closing.signal)
       try {
         await read(source, index)
         said = undefined
@@ -125,9 +130,8 @@ export async function loadDenylists(
     }
   }
 
-  const all = sources.map((source) =>
-    /^https?:\/\//.test(source) ? fromUrl(source, { userAgent, folder, log }) : fromFile(source),
-  )
+  const isRequired = (index: number): boolean => requires(entries[index])
+  const all = entries.map((entry) => sourceOf(entry, options))
   await Promise.all(all.map(begin))
   for (const [index, source] of all.entries()) watch(source, index).catch(() => {}) // ends when it is closed
   return {
@@ -142,6 +146,13 @@ export async function loadDenylists(
     refresh: async () => void (await Promise.all(all.map(again))),
     close: () => closing.abort(cancelled('the gateway is closing')),
   }
+}
+
+const requires = (entry: DenylistEntry | undefined): boolean => typeof entry !== 'object' || entry.required
+
+function sourceOf(entry: DenylistEntry, { userAgent, folder, log }: LoadOptions): DenylistSource {
+  const { url, copy } = typeof entry === 'string' ? { url: entry, copy: undefined } : entry
+  return /^https?:\/\//.test(url) ? fromUrl(url, { userAgent, folder, log, shipped: copy }) : fromFile(url)
 }
 
 async function copyOf(source: DenylistSource): Promise<ReadList | undefined> {

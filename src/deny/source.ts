@@ -1,6 +1,17 @@
 // The source of a denylist's text, and its name: the operator sees its address without what may be a secret, clients
 // only its name.
 
+/** A file or an address, as the operator names it. */
+export type DenylistEntry =
+  | string
+  | {
+      readonly url: string
+      /** False: the gateway starts without the list while it cannot be had. */
+      readonly required: boolean
+      /** A file with an earlier text of the list, for a start at which the address gives none. */
+      readonly copy?: string | undefined
+    }
+
 export type ListText = {
   readonly text: string
   /** Called when the text was accepted as a list. */

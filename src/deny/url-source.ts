@@ -10,9 +10,15 @@ import { type DenylistSource, mostBytes, whyOf } from './source.ts'
 const everyMs = 300_000
 const fetchMs = 30_000
 
-export type Fetching = { readonly userAgent: string; readonly folder: string; readonly log: Log }
+export type Fetching = {
+  readonly userAgent: string
+  readonly folder: string
+  readonly log: Log
+  /** A file that the operator brings, for a first start at which the address gives nothing. */
+  readonly shipped: string | undefined
+}
 
-export function fromUrl(url: string, { userAgent, folder, log }: Fetching): DenylistSource {
+export function fromUrl(url: string, { userAgent, folder, log, shipped }: Fetching): DenylistSource {
   const { host, pathname } = new URL(url)
   const where = `${host}${pathname}`
   const copy = join(folder, `${createHash('sha256').update(url).digest('hex').slice(0, 32)}.deny`)
@@ -67,6 +73,9 @@ export function fromUrl(url: string, { userAgent, folder, log }: Fetching): Deny
         },
       }
     },
-    lastCopy: () => readFile(copy, 'utf8').catch(() => undefined),
+    lastCopy: () =>
+      readFile(copy, 'utf8')
+        .catch(() => (shipped === undefined ? undefined : readFile(shipped, 'utf8')))
+        .catch(() => undefined),
   }
 }

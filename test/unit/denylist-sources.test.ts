@@ -12,6 +12,7 @@ import { setImmediate } from 'node:timers/promises'
 import { CID } from 'multiformats/cid'
 import { create } from 'multiformats/hashes/digest'
 import { type LoadedDenylists, loadDenylists } from '../../src/deny/load.ts'
+import type { DenylistEntry } from '../../src/deny/source.ts'
 import { createFakeClock, type FakeClock } from '../support/fake-clock.ts'
 
 const cidOf = (text: string): CID => CID.createV1(0x55, create(0x12, createHash('sha256').update(text).digest()))
@@ -50,7 +51,7 @@ afterEach(async () => {
 })
 
 const copies = join('data', 'denylists')
-async function load(...sources: string[]): Promise<LoadedDenylists> {
+async function load(...sources: DenylistEntry[]): Promise<LoadedDenylists> {
   lists?.close()
   lists = await loadDenylists(sources, {
     clock,
@@ -94,6 +95,37 @@ test('the revision depends on the texts alone', async () => {
   answer = { text: `${good}# more\n` }
   await again(300_000)
   assert.notEqual(held.revision, revision)
+})
+
+describe('an address that gives nothing at the first start', () => {
+  test('is no reason not to start, where it is not required; it is in force as soon as it can be had', async () => {
+    answer = { status: 503 }
+    const held = await load({ url, required: false })
+    assert.equal(held.path(bad, []), undefined)
+    assert.deepEqual([held.rules, held.revision, held.lists()[0]?.checkedAt], [0, undefined, 0])
+    assert.match(String(lines.find(({ level }) => level === 'error')?.facts['instead']), /not required/)
+    await held.refresh()
+    answer = { text: good }
+    await again(30_000)
+    assert.ok(held.path(bad, []), 'it is asked for every half minute, and not every five')
+    assert.equal(await copy(), good)
+  })
+
+  test('has a copy that the operator brought', async () => {
+    answer = { status: 503 }
+    const brought = join(folder, 'brought.deny')
+    await writeFile(brought, good)
+    for (const required of [true, false]) {
+      const held = await load({ url, required, copy: brought })
+      assert.ok(held.path(bad, []))
+    }
+    await assert.rejects(load({ url, required: true, copy: join(folder, 'none') }), /cannot be read/)
+    answer = { text: `/ipfs/${cidOf('other')}\n` }
+    const newer = await load({ url, required: true, copy: brought })
+    assert.equal(newer.path(bad, []), undefined, 'what the address gives is in force')
+    answer = { status: 503 }
+    assert.equal((await load({ url, required: true, copy: brought })).path(bad, []), undefined, 'and its copy')
+  })
 })
 
 describe('an address that answers with', () => {
