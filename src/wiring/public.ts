@@ -41,7 +41,8 @@ export function wirePublic({ config, clock, log, lease }: Whole): Public {
     const answered = answeredOf(exchange, now())
     requests.answered(answered)
     access?.over(exchange, answered)
-    if (answered.status >= 400 || !answered.isWhole) failures.note(failedOf(exchange, answered, clock.now()))
+    if (answered.status >= 400 || !answered.isWhole)
+      failures.note(failedOf(exchange, answered, { at: clock.now(), addressOf: forwarded.addressOf }))
   }
   return {
     respond,
@@ -76,13 +77,17 @@ function answeredOf({ request, response, began, ...noted }: Exchange, now: numbe
   }
 }
 
-function failedOf({ request, response, url, client, failure, account }: Exchange, over: Answered, at: number) {
-  const { route, method, status, seconds, isWhole } = over
-  const failed: FailedRequest = {
+type Noting = { readonly at: number; readonly addressOf: (request: IncomingMessage) => string }
+
+function failedOf(exchange: Exchange, answered: Answered, { at, addressOf }: Noting): FailedRequest {
+  const { request, response, url, client, failure, account } = exchange
+  const { route, method, status, seconds, isWhole } = answered
+  return {
     at,
     request: requestIdOf(response),
-    client,
-    method,
+    // A socket that is gone does not know it.
+    client: client || addressOf(request) || undefined,
+    method: method.slice(0, longestMethod),
     path: placeOf(request, url).path,
     route,
     status,
@@ -91,5 +96,7 @@ function failedOf({ request, response, url, client, failure, account }: Exchange
     ...(failure && { kind: failure.kind, why: failure.message }),
     ...(failure && account && account.attempts.length > 0 && { attempts: account.attempts }),
   }
-  return failed
 }
+
+/** A client may send any word. */
+const longestMethod = 20

@@ -190,6 +190,7 @@ describe('/status', () => {
     assert.equal(failed?.status, 404)
     assert.equal(failed.path, `/ipfs/${lacking}`)
     assert.equal(failed.method, 'GET')
+    assert.equal(failed.client, '127.0.0.1')
     assert.equal(failed.kind, 'not-found')
     assert.match(failed.why ?? '', /no upstream has/)
     assert.ok(failed.attempts?.some(({ upstream, outcome }) => upstream === 'good' && outcome === 'not-found'))

@@ -8,6 +8,11 @@ const height = 120
 /** @param {number} at */
 const seriesOf = (at) => `s${(at % 6) + 1}`
 
+/** Red is for what is bad, and a tier is not. */
+const calm = [1, 4, 3, 5, 6]
+/** @param {number} at */
+const calmOf = (at) => `s${calm[at % calm.length]}`
+
 /** @typedef {{ readonly name: string, readonly values: readonly (number | undefined)[] }} Series */
 
 /**
@@ -36,7 +41,7 @@ export function plot(title, series, { write, span }) {
       ...series.map(({ values }, at) => el('polyline', { class: seriesOf(at), points: pointsOf(values, most || 1) })),
     ),
     el('div', { class: 'ends' }, el('span', {}, span), el('span', {}, 'now')),
-    legend(said),
+    legend(said, seriesOf),
   )
 }
 
@@ -51,8 +56,8 @@ function pointsOf(values, most) {
     .join(' ')
 }
 
-/** @param {readonly string[]} said */
-const legend = (said) =>
+/** @param {readonly string[]} said @param {(at: number) => string} colour */
+const legend = (said, colour) =>
   el(
     'ul',
     { class: 'legend' },
@@ -63,7 +68,7 @@ const legend = (said) =>
         el(
           'svg',
           { viewBox: '0 0 10 10', 'aria-hidden': 'true' },
-          el('rect', { class: seriesOf(at), width: 10, height: 10 }),
+          el('rect', { class: colour(at), width: 10, height: 10 }),
         ),
         text,
       ),
@@ -91,9 +96,9 @@ export function shares(title, parts) {
       ...parts.map(([, value], at) => {
         const part = (100 * value) / (all || 1)
         from += part
-        return el('rect', { class: seriesOf(at), x: (from - part).toFixed(2), width: part.toFixed(2), height: 10 })
+        return el('rect', { class: calmOf(at), x: (from - part).toFixed(2), width: part.toFixed(2), height: 10 })
       }),
     ),
-    legend(said),
+    legend(said, calmOf),
   )
 }

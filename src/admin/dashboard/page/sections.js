@@ -3,7 +3,7 @@ import { badge, both, detail, el, table, whole } from './elements.js'
 import { plot, shares } from './plot.js'
 import { count, moment, ms, rate, share, size, span, times } from './words.js'
 
-/** @import { Status, Upstream, Tier, Provider, Upload, FailedRequest } from '../shape.ts' */
+/** @import { Status, Upstream, Tier, Provider, Upload, FailedRequest, Attempt } from '../shape.ts' */
 /** @import { Child } from './elements.js' */
 
 /** @param {readonly (readonly [name: string, value: string])[]} facts */
@@ -235,6 +235,10 @@ function journalTable(uploads, now) {
 
 const mostAttempts = 4
 
+/** @param {Attempt} tried */
+const attemptOf = ({ upstream, outcome, ms: took }) =>
+  `${upstream}: ${outcome}${outcome.startsWith('skipped') ? '' : `, ${ms(took)}`}`
+
 /** @param {Status} status @param {number} now @returns {Child[]} */
 export function failuresOf({ failures }, now) {
   if (failures.length === 0) return ['No request has failed since the start.']
@@ -252,7 +256,7 @@ export function failuresOf({ failures }, now) {
     ),
     both(
       one.why ?? (one.status === 499 ? 'the client left' : '–'),
-      ...attempts.slice(0, mostAttempts).map((tried) => detail(`${tried.upstream}: ${tried.outcome}, ${ms(tried.ms)}`)),
+      ...attempts.slice(0, mostAttempts).map((tried) => detail(attemptOf(tried))),
       detail(attempts.length > mostAttempts ? `and ${attempts.length - mostAttempts} more, in the log` : undefined),
     ),
     whole(ms(one.ms)),
