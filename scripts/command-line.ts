@@ -8,7 +8,7 @@ process.stdout.write(`# The command line
 Made from \`src/cli/commands.ts\` by \`npm run schema\`. In a clone it is \`node bin/cidgate.mjs\`, in an installed package \`npx cidgate\`.
 
 The exit code is 0 when it worked, 1 when it failed, and 2 when it was called wrongly. Commands that ask a running gateway find it by \`--gateway\`, \`CIDGATE_GATEWAY\` or the
-configuration; \`status\` by \`--admin\`, \`CIDGATE_ADMIN_URL\` or the configuration. They believe the gateway that they ask: \`export\` brings the blocks, which prove themselves.
+configuration; \`status\`, \`pins\` and \`deny\` by \`--admin\`, \`CIDGATE_ADMIN_URL\` or the configuration. They believe the gateway that they ask: \`export\` brings the blocks, which prove themselves.
 Progress is shown on a terminal alone. Completion: \`source <(cidgate completion bash)\`.
 
 ${parts.join('\n\n')}

@@ -12,6 +12,11 @@ const toGateway = {
   },
   json: { type: 'boolean', what: 'answer in JSON, one object a line' },
 } as const satisfies Options
+const toAdmin = {
+  admin: { type: 'string', value: 'URL', what: 'the admin address (otherwise that of the configuration)' },
+  json: toGateway.json,
+} as const satisfies Options
+const adminHint = 'From another machine CIDGATE_ADMIN_TOKEN holds one of adminAccess.tokens.'
 const output = {
   type: 'string',
   short: 'o',
@@ -65,10 +70,7 @@ at once. CIDGATE_LISTEN, CIDGATE_ADMIN, CIDGATE_DATA and CIDGATE_UPLOAD_AUTH (no
     takes: '',
     what: 'say how a running gateway is: tiers, upstreams, providers, uploads that wait',
     more: 'It asks the admin address. The exit code is 0 when the gateway is ready, and 1 otherwise.',
-    options: {
-      admin: { type: 'string', value: 'URL', what: 'the admin address (otherwise that of the configuration)' },
-      json: toGateway.json,
-    },
+    options: toAdmin,
     examples: ['cidgate status', 'cidgate status --admin http://10.0.0.7:8081 --json'],
     async run(given) {
       noneOf('status', given.positionals)
@@ -154,6 +156,57 @@ ${tokenHint}`,
     examples: ['cidgate warm bafybei…', 'cidgate warm --list cids.txt --done cids.done'],
     async run(given) {
       return (await import('./client/warm.ts')).warmCommand(given)
+    },
+  },
+  {
+    name: 'pins',
+    takes: '[ls|rm|verify|sync] [CID…]',
+    what: 'say what is pinned and who holds it; delete, verify, bring to providers that lack it',
+    more: `ls lists them (all that the options choose, or those that are named). rm deletes at every provider. verify hashes what lies at
+the gateway and asks the other providers; it prints what is not well. sync brings what was uploaded before a provider was
+added, and what a provider lost. verify and sync do all that the options choose where none is named. The exit code is 1 where a
+pin needs a look. ${adminHint}`,
+    options: {
+      ...toAdmin,
+      provider: { type: 'string', value: 'NAME', what: 'those that it holds, or that are in --state there' },
+      state: { type: 'string', value: 'STATE', what: 'held, wanted, given-up or absent at a provider' },
+      since: { type: 'string', value: 'TIME', what: 'uploaded from then on, such as 2026-01-31' },
+      until: { type: 'string', value: 'TIME', what: 'uploaded until then' },
+      min: { type: 'string', value: 'SIZE', what: 'of this size at least, such as 10MiB' },
+      max: { type: 'string', value: 'SIZE', what: 'of this size at most' },
+    },
+    examples: [
+      'cidgate pins',
+      'cidgate pins verify',
+      'cidgate pins sync --provider kubo --state absent',
+      'cidgate pins rm bafy…',
+    ],
+    async run(given) {
+      return (await import('./client/pins.ts')).pinsCommand(given)
+    },
+  },
+  {
+    name: 'deny',
+    takes: 'CID…',
+    what: 'take down: deny, delete at every provider, purge from tiers and memory',
+    more: `The exit code is 1 where an instance or a provider still has it; it can be repeated. ${adminHint}`,
+    options: {
+      json: toAdmin.json,
+      admin: {
+        ...toAdmin.admin,
+        value: 'URL,…',
+        what: 'the admin addresses of all instances (otherwise that of the configuration)',
+      },
+      reason: { type: 'string', value: 'WORD', what: 'what readers are told, such as malware' },
+      legal: { type: 'boolean', what: 'the reason is legal: 451 and not 410' },
+    },
+    examples: [
+      'cidgate deny bafy… --reason malware',
+      'cidgate deny bafy… --legal --admin http://10.0.0.7:8081,http://10.0.0.8:8081',
+    ],
+    async run(given) {
+      if (given.positionals.length === 0) throw new UsageError('deny takes a CID')
+      return (await import('./client/deny.ts')).denyCommand(given)
     },
   },
   {

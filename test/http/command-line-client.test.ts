@@ -190,12 +190,62 @@ test('cidgate status says whether it is ready, and how each part is', async () =
   assert.equal((JSON.parse(json.toString()) as { ready: boolean }).ready, true)
 })
 
+describe('cidgate pins and deny', () => {
+  const lines = (out: Buffer) =>
+    out
+      .toString()
+      .trim()
+      .split('\n')
+      .filter((line) => line !== '')
+  const added = async (stdin: string) => {
+    const { out, err, code } = await cidgate(['add', '-', '--json'], { stdin, token })
+    assert.equal(code, 0, err)
+    return (JSON.parse(out.toString()) as { path: string }).path
+  }
+
+  test('a pin is listed, verified, synced and deleted', async () => {
+    const path = await added('a pin that lives for a moment')
+    const cid = path.slice('/ipfs/'.length)
+    const { out: text } = await cidgate(['pins'])
+    assert.match(text.toString(), new RegExp(`^${cid}  29  \\S+  local held$`, 'm'))
+    const listed = lines((await cidgate(['pins', 'ls', '--provider', 'local', '--max', '29', '--json'])).out)
+    assert.ok(listed.some((line) => (JSON.parse(line) as { cid: string }).cid === cid))
+    const { code, out, err } = await cidgate(['pins', 'verify'])
+    assert.deepEqual([code, out.length], [0, 0], err)
+    const [verified] = lines((await cidgate(['pins', 'verify', path, '--json'])).out)
+    assert.equal((JSON.parse(verified as string) as { isWell: boolean }).isWell, true)
+    const [synced] = lines((await cidgate(['pins', 'sync', cid, '--json'])).out)
+    assert.deepEqual(JSON.parse(synced as string), { cid, to: [] })
+    const removed = await cidgate(['pins', 'rm', cid])
+    assert.deepEqual([removed.code, removed.out.toString()], [0, `${cid}  local removed\n`])
+    const again = await cidgate(['pins', 'rm', cid, '--json'])
+    assert.equal(again.code, 1)
+    assert.match(again.out.toString(), /is not pinned/)
+    assert.equal((await cidgate(['pins', 'ls', cid])).code, 1)
+  })
+
+  test('a takedown is one command', async () => {
+    const path = await added('what nobody may read')
+    assert.equal((await cidgate(['get', path])).code, 0)
+    const { code, out } = await cidgate(['deny', path, '--legal', '--reason', 'court-order'])
+    assert.equal(code, 0)
+    assert.match(out.toString(), /denied, local removed, 1 blocks purged/)
+    const { code: refused, err } = await cidgate(['get', path])
+    assert.equal(refused, 1)
+    assert.match(err, /451/)
+    assert.equal((await cidgate(['deny', 'nonsense'])).code, 1)
+  })
+})
+
 describe('what a person gets wrong', () => {
   const wrong: readonly (readonly [args: readonly string[], said: RegExp])[] = [
     [['stat'], /unknown command stat; did you mean status\?/],
     [['frobnicate'], /unknown command frobnicate \(/],
     [['get'], /get takes one path/],
     [['get', 'a', 'b'], /get takes one path/],
+    [['pins', 'lose'], /pins takes ls, rm, verify or sync, not lose/],
+    [['pins', 'rm'], /pins rm takes a CID/],
+    [['deny'], /deny takes a CID/],
     [['add'], /add takes a file or a folder/],
     [['warm', 'a', '--at-once', 'x'], /--at-once takes a number/],
     [['get', 'a', '--gateway', 'nonsense'], /nonsense is no URL/],

@@ -143,6 +143,21 @@ describe('DELETE /pins/<cid>', () => {
     }
   })
 
+  test('what is deleted right after its upload leaves no record', async () => {
+    const at = await startGateway({ config: { pinning: { providers: [local] } } })
+    try {
+      for (let turn = 0; turn < 10; turn++) {
+        const cid = await add(at, [{ body: randomBytes(500) }])
+        assert.equal((await supertest(at.gateway.admin).delete(`/pins/${cid}`)).status, 200)
+      }
+      await settled(at)
+      for (const folder of ['pins/blocks', 'pins/roots', 'journal/open', 'journal/done'])
+        assert.deepEqual(await below(join(at.data, folder)), [], folder)
+    } finally {
+      await at.close()
+    }
+  })
+
   test('what is on its way to a provider is deleted, and brought there no more', async () => {
     const gone = { name: 'gone', use: 'kubo', url: 'http://127.0.0.1:1', gateway: false }
     const at = await startGateway({ config: { pinning: { providers: [local, gone] } } })

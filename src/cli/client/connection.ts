@@ -25,6 +25,7 @@ const option = { listen: 'gateway', admin: 'admin' } as const
 export function connect({ values, io }: Given, to: Address = 'listen'): Connection {
   const named = values[option[to]] ?? (io.environment[variable[to]] || undefined)
   const url = typeof named === 'string' ? urlOf(named) : fromConfig(loadConfig(configOf(values), io.environment), to)
+  const token = to === 'admin' ? io.environment['CIDGATE_ADMIN_TOKEN'] : undefined
   const agent = new Agent({ headersTimeout: headersMs, bodyTimeout: silenceMs, connect: { timeout: 10_000 } })
   return {
     url,
@@ -33,7 +34,7 @@ export function connect({ values, io }: Given, to: Address = 'listen'): Connecti
         const answer = await request(new URL(url.pathname.replace(/\/$/, '') + path, url), {
           dispatcher: agent,
           method,
-          headers,
+          headers: token ? { authorization: `Bearer ${token}`, ...(headers as Record<string, string>) } : headers,
           body,
         })
         return Object.assign(answer, { path })

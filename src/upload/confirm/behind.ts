@@ -119,7 +119,8 @@ export function createBehind(options: BehindOptions): Behind {
         return
       }
       delivery.happened('settled')
-      void track(cleanup.end(delivery)).catch(said('journal.finish', delivery))
+      const ended = track(cleanup.end(delivery)).catch(said('journal.finish', delivery))
+      delivery.asks.add(ended)
     },
     mend,
     writeOff,

@@ -120,6 +120,8 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
     },
     async drop(cid) {
       const delivery = onTheirWay.get(nameOf(cid))
+      // Its record may be on its way to the disk, and must not appear afterwards.
+      if (delivery?.isOver) await Promise.allSettled(delivery.asks)
       if (!delivery || delivery.isOver) return true
       if (delivery.state !== 'accepted') return false
       await behind.drop(delivery)

@@ -21,7 +21,7 @@ export interface Delivery {
   readonly enough: Promise<void>
   /** Aborts the questions to providers. */
   readonly stop: AbortController
-  /** The questions to providers that are under way, and those that the client waited for. */
+  /** What is under way: questions to providers, and its end. */
   readonly asks: Set<Promise<unknown>>
   /** Names of the providers being asked now. */
   readonly asking: Set<string>
