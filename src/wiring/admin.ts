@@ -63,6 +63,7 @@ export function wireAdmin(
   const uploads = {
     uploads: writing.counts,
     open: () => writing.confirmation?.open() ?? [],
+    pins: () => writing.pins?.count(),
     checks: list,
     disk: () => roomAt(config.data, clock),
     clock,

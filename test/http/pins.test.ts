@@ -96,6 +96,16 @@ describe('GET /pins', () => {
     }
   })
 
+  test('the metrics count them', async () => {
+    const ask = supertest(at.gateway.admin)
+    let text = ''
+    for (let tries = 0; tries < 2000 && !text.includes('\ncidgate_pins '); tries++, await setImmediate())
+      text = (await ask.get('/metrics')).text
+    assert.match(text, /^cidgate_pins 40$/m)
+    assert.match(text, /^cidgate_pins_bytes 4780$/m)
+    assert.match(text, /^cidgate_provider_pins\{provider="local"\} 40$/m)
+  })
+
   test('one pin by its CID', async () => {
     const { body } = await supertest(at.gateway.admin).get(`/pins/${cids[0]}`)
     const { cid, bytes, isOpen, providers } = body as Pin

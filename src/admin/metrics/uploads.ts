@@ -2,6 +2,7 @@
 import type { Clock } from '../../core/clock.ts'
 import type { Reading } from '../../observe/metrics.ts'
 import type { UploadCounts } from '../../observe/uploads.ts'
+import type { PinCount } from '../../upload/pins/count.ts'
 import type { JournalEntry } from '../../upload/spool/journal.ts'
 import type { Check } from '../checks.ts'
 
@@ -9,12 +10,13 @@ export type UploadParts = {
   readonly uploads: UploadCounts
   /** What is in the journal. */
   readonly open: () => readonly JournalEntry[]
+  readonly pins: () => PinCount | undefined
   readonly checks: () => readonly Check[]
   readonly disk: () => Promise<{ readonly freeBytes: number; readonly bytes: number } | undefined>
   readonly clock: Clock
 }
 
-export function uploadMetrics({ uploads, open, checks, disk, clock }: UploadParts): readonly Reading[] {
+export function uploadMetrics({ uploads, open, pins, checks, disk, clock }: UploadParts): readonly Reading[] {
   return [
     {
       name: 'cidgate_uploads_total',
@@ -92,6 +94,25 @@ export function uploadMetrics({ uploads, open, checks, disk, clock }: UploadPart
       read: () => open().reduce((oldest, { at }) => Math.max(oldest, (clock.now() - Date.parse(at)) / 1000), 0),
     },
     {
+      name: 'cidgate_pins',
+      kind: 'gauge',
+      help: 'Pins, by the last count. Many are counted rarely, behind the scrapes; absent until the first count is over.',
+      read: () => gauge(pins()?.pins),
+    },
+    {
+      name: 'cidgate_pins_bytes',
+      kind: 'gauge',
+      help: 'Their bytes. What several pins have in common counts for each.',
+      read: () => gauge(pins()?.bytes),
+    },
+    {
+      name: 'cidgate_provider_pins',
+      labels: ['provider'],
+      kind: 'gauge',
+      help: 'Those of them that a provider holds.',
+      read: () => [...(pins()?.held ?? [])].map(([provider, value]) => ({ labels: { provider }, value })),
+    },
+    {
       name: 'cidgate_data_free_bytes',
       kind: 'gauge',
       help: 'Room for this user on the disk of the data folder.',
@@ -105,3 +126,5 @@ export function uploadMetrics({ uploads, open, checks, disk, clock }: UploadPart
     },
   ]
 }
+
+const gauge = (value: number | undefined) => (value === undefined ? [] : [{ value }])

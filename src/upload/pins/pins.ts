@@ -7,6 +7,7 @@ import { Failure } from '../../core/failure.ts'
 import type { Claims } from '../claims.ts'
 import type { Confirmation } from '../confirm/confirm.ts'
 import { cidOf, type Journal, type JournalEntry, nameOf } from '../spool/journal.ts'
+import { createPinCount, type PinCount } from './count.ts'
 import { type Asked, listPins, type Page, type Pin, pinOf } from './list.ts'
 import { createInTime } from './provider-calls.ts'
 import { createRemove, type Removal } from './remove.ts'
@@ -23,6 +24,8 @@ export interface Pins {
   verify(cid: CID, signal: AbortSignal): Promise<Verification | 'unknown'>
   /** Brings it to configured providers that lack it. `not-here`: its blocks are not on this machine. */
   bring(cid: CID): Promise<Brought | 'unknown' | 'not-here'>
+  /** The last count; undefined before the first one is over. */
+  count(): PinCount | undefined
 }
 
 export type PinsOptions = {
@@ -92,8 +95,11 @@ export function createPins(options: PinsOptions): Pins & { ended(): Promise<unkn
     return { cid: cidOf(entry).toString(), to }
   }
 
+  const list: Pins['list'] = (asked, signal) => listPins(asked, { journal, open: confirmation.open, names, signal })
+
   return {
-    list: (asked, signal) => listPins(asked, { journal, open: confirmation.open, names, signal }),
+    list,
+    count: createPinCount({ list, clock, closing, track }),
     async find(cid) {
       const entry = await find(cid)
       return entry && pinOf(entry, names, isOpen(cid))
