@@ -142,7 +142,7 @@ test('what the folder lacks is soon known without a look, and what it has or is 
   const others = Array.from({ length: 4000 }, (_, index) => block(index + 10, 64))
   const sameShard = others.filter(({ key }) => shardOf(key) === shardOf(old.key))
   assert.ok(sameShard.length > 0)
-  await eventually('all others are known to be absent', () => others.every(lacks))
+  await eventually('all others are known to be absent', () => others.every(lacks), 20_000)
   assert.equal(lacks(old), false)
   await tier.put(given.cid, given.bytes)
   assert.equal(lacks(given), false)
@@ -162,8 +162,10 @@ test('after files were evicted, their shards are read again', async () => {
   for (const { cid, bytes } of blocks) await tier.put(cid, bytes)
   const held = await Promise.all(blocks.map(({ cid }) => tier.has(cid)))
   assert.ok(held.includes(false) && held.includes(true))
-  await eventually('what was evicted is known to be absent, and the rest is not', () =>
-    blocks.every(({ cid }, index) => tier.lacks?.(cid) === !held[index]),
+  await eventually(
+    'what was evicted is known to be absent, and the rest is not',
+    () => blocks.every(({ cid }, index) => tier.lacks?.(cid) === !held[index]),
+    20_000,
   )
 })
 
