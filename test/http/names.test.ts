@@ -28,7 +28,7 @@ before(async () => {
 after(() => dns.close())
 beforeEach(async () => {
   key = createKey()
-  clock = createShiftedClock()
+  clock = createShiftedClock({ still: true })
   dns.texts.clear()
   dns.asked.length = 0
   dns.ttl = 60
@@ -221,6 +221,8 @@ describe('records', () => {
   })
 
   test('are no longer kept than they hold', async () => {
+    // The end of a record is a date of this machine's clock.
+    clock = createShiftedClock()
     await start()
     await publish(`/ipfs/${all.files.hello.cid}`, { ttlMs: 1_800_000, lifetimeMs: 20_000 })
     for (const query of ['?format=ipns-record', '']) {

@@ -1,8 +1,9 @@
 // A DNS server for TXT records, over UDP and TCP on the same port and over HTTPS' wire format on plain HTTP, that says
 // what a test wants. It writes down what it was asked.
-import { createSocket } from 'node:dgram'
+import { createSocket, type Socket as UdpSocket } from 'node:dgram'
+import { once } from 'node:events'
 import { createServer } from 'node:http'
-import { type AddressInfo, createServer as createTcpServer, type Socket } from 'node:net'
+import { type AddressInfo, createServer as createTcpServer, type Server, type Socket } from 'node:net'
 import { type Answer, type DecodedPacket, decode, encode, type Packet } from 'dns-packet'
 
 export type DnsFault = 'silent' | 'servfail' | 'truncate' | 'foreign' | 'garbage'
@@ -62,14 +63,12 @@ export async function startDnsServer(): Promise<DnsServer> {
       setImmediate(() => socket.write(reply.subarray(5)))
     })
   })
-  await new Promise<void>((resolve) => tcp.listen(0, '127.0.0.1', resolve))
+  const udp = await bothListen(tcp)
   const { port } = tcp.address() as AddressInfo
-  const udp = createSocket('udp4')
   udp.on('message', (bytes, from) => {
     const reply = answer(bytes, 'udp')
     if (reply) udp.send(reply, from.port, from.address)
   })
-  await new Promise<void>((resolve) => udp.bind(port, '127.0.0.1', resolve))
   const http = createServer((request, response) => {
     const pieces: Buffer[] = []
     request.on('data', (piece: Buffer) => pieces.push(piece))
@@ -103,4 +102,21 @@ export async function startDnsServer(): Promise<DnsServer> {
     },
   }
   return server
+}
+
+/** On one port over TCP and UDP. One that is free for TCP may be taken for UDP: by a client of a test beside this one. */
+async function bothListen(tcp: Server): Promise<UdpSocket> {
+  for (let tries = 0; ; tries++) {
+    await once(tcp.listen(0, '127.0.0.1'), 'listening')
+    const udp = createSocket('udp4')
+    try {
+      udp.bind((tcp.address() as AddressInfo).port, '127.0.0.1')
+      await once(udp, 'listening')
+      return udp
+    } catch (error) {
+      udp.close()
+      await new Promise((resolve) => tcp.close(resolve))
+      if (tries === 9) throw error
+    }
+  }
 }

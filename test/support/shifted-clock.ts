@@ -10,11 +10,13 @@ export interface ShiftedClock extends Clock {
   shift(ms: number): void
 }
 
-export function createShiftedClock(): ShiftedClock {
+/** With `still`, dates stand where they are but for `shift`: seconds of a busy machine do not show in a `max-age`. */
+export function createShiftedClock({ still = false } = {}): ShiftedClock {
   let ahead = 0
+  const began = systemClock.now()
   return {
     ...systemClock,
-    now: () => systemClock.now() + ahead,
+    now: () => (still ? began : systemClock.now()) + ahead,
     monotonic: () => systemClock.monotonic() + ahead,
     shift(ms) {
       ahead += ms
