@@ -65,6 +65,7 @@ const start = (store: Store, timeout = '10s'): Promise<TestGateway> =>
   startGateway({
     upstreams: [{ name: 'one', url: upstream.url }],
     config: {
+      retrieval: { deadline: '30s' },
       cache: {
         hot: { maxBytes: 0 },
         fillBytes: '128MiB',
