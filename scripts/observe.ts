@@ -35,7 +35,8 @@ is written. Up to 1 MiB of lines waits for a reader that stands still; what is l
 (\`trustedProxies\`) may name the request with \`X-Request-Id\`: up to 128 letters, digits and \`. : + / = - _\`.
 
 \`http.request\` (\`log.access\`) has \`request\` (its id), \`client\`, \`method\`, \`host\`, \`path\` without its query, \`agent\`, \`token\` (the name of the client's), \`route\`, \`status\`, \`source\`, \`ms\`, \`firstByteMs\`, \`bytes\`,
-\`bytesIn\`, \`trace\` (the trace id of the client's \`traceparent\`), \`cut\` where the client did not get the whole answer, and of a failure its \`kind\`, \`why\` and \`attempts\`. It is \`warn\` from 500 on. A path of \`proxy\` is logged as it
+\`bytesIn\`, \`trace\` (the trace id of the client's \`traceparent\`), \`cut\` where the client did not get the whole answer, and of a failure its \`kind\`, \`why\` and \`attempts\`. A hot answer has no \`ms\` and no \`firstByteMs\`: it is written in
+the moment in which it is asked for. It is \`warn\` from 500 on. A path of \`proxy\` is logged as it
 is: a service that takes secrets in its path should not be behind it.
 `
 

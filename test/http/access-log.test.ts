@@ -117,6 +117,24 @@ describe('the access log', () => {
     }
   })
 
+  test('all: an answer of one leaf from memory names the id that the client was told', async () => {
+    const at = await startGateway({
+      upstreams: [{ name: 'one', url: upstream.url }],
+      config: { log: { access: 'all' }, cache: { hot: { maxBytes: 0 } } },
+    })
+    try {
+      const url = `${at.url}/ipfs/${all.files.hello.cid}`
+      await fetchAll(url)
+      for (let turn = 1; turn < 4; turn++) {
+        const { headers } = await fetchAll(url)
+        const { facts } = (await lines(at, turn + 1))[turn] as ReturnType<typeof linesOf>[number]
+        assert.deepEqual([facts['source'], facts['request']], ['memory', headers['x-request-id']])
+      }
+    } finally {
+      await at.close()
+    }
+  })
+
   test('errors: a 404 says why and who was asked, and a good answer says nothing', async () => {
     const at = await start('errors')
     try {

@@ -93,6 +93,7 @@ export function createLeafLane(deps: LeafLaneDeps): LeafLane {
       const exchange = deps.watch(request, response)
       exchange.route = 'ipfs'
       const requestId = requestIds.next(request)
+      exchange.requestId = requestId
       limits.enter(request, response, true) // which does not refuse it: it was asked in this very turn
       const account = createAccount(deps.tiers)
       account.tierHit(held.tier)

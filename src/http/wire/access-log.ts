@@ -41,12 +41,12 @@ export function createAccessLog(options: {
         ...{ route: 'ipfs', status, source: 'hot', bytes },
       })
     },
-    over({ request, response, url, client, failure, token, account }, answered) {
+    over({ request, response, requestId, url, client, failure, token, account }, answered) {
       if (!isWanted(answered)) return
       const { method, route, status, source, seconds, firstByteSeconds, bytesIn, bytesOut, isWhole } = answered
       const isOurs = status >= 500
       log(isOurs ? 'warn' : 'info', 'http.request', {
-        ...{ request: requestIdOf(response), client, method, ...placeOf(request, url), route, status, source },
+        ...{ request: requestId ?? requestIdOf(response), client, method, ...placeOf(request, url), route, status, source },
         ms: inMs(seconds),
         ...(firstByteSeconds !== undefined && { firstByteMs: inMs(firstByteSeconds) }),
         bytes: bytesOut,

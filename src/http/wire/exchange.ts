@@ -13,6 +13,8 @@ export type Exchange = {
   readonly response: ServerResponse
   /** As it was sent: routers write over that of the request. */
   readonly url: string
+  /** What the client is told as `X-Request-Id`, where the response has no header of its own before it is written. */
+  requestId: string | undefined
   /** The client's address; a socket that is gone does not know it. */
   client: string | undefined
   readonly now: () => number
@@ -47,6 +49,7 @@ export function watchExchange(
     request,
     response,
     url: request.url ?? '',
+    requestId: undefined,
     client: undefined,
     now,
     over,
