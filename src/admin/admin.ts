@@ -1,6 +1,7 @@
 // The admin address: liveness, readiness, metrics, uploads in progress, pins, and the dashboard. Never mounted on the public address.
-import express, { type Express, type Router } from 'express'
+import express, { type Express, type NextFunction, type Request, type Response, type Router } from 'express'
 import { CID } from 'multiformats/cid'
+import type { Log } from '../core/log.ts'
 import type { Metrics } from '../observe/metrics.ts'
 import type { Confirmation } from '../upload/confirm/confirm.ts'
 import type { Pins } from '../upload/pins/pins.ts'
@@ -10,6 +11,7 @@ import type { Readiness } from './readiness.ts'
 import { createTakedownRoute, type Takedown } from './takedown.ts'
 
 export type AdminDeps = {
+  readonly log: Log
   readonly access: AdminAccess
   readonly metrics: Metrics
   readonly ready: () => Readiness
@@ -23,7 +25,7 @@ export type AdminDeps = {
 
 const mostListed = 1000
 
-export function createAdmin({ access, metrics, ready, dashboard, takedown, uploads, pins }: AdminDeps): Express {
+export function createAdmin({ log, access, metrics, ready, dashboard, takedown, uploads, pins }: AdminDeps): Express {
   const app = express()
   app.disable('x-powered-by')
   app.disable('etag')
@@ -46,7 +48,30 @@ export function createAdmin({ access, metrics, ready, dashboard, takedown, uploa
   })
   app.use(createTakedownRoute(takedown))
   if (pins) app.use(createPinRoutes(pins))
-  if (!uploads) return app
+  if (uploads) addUploadRoutes(app, uploads)
+  app.use((_request, response) => {
+    response.status(404).json({ status: 404, detail: 'there is nothing here; the dashboard is at /' })
+  })
+  app.use(failing(log))
+  return app
+}
+
+/** Of what failed, and of a path that cannot be decoded: Express would answer with a page that shows the sources. */
+const failing =
+  (log: Log) =>
+  (error: unknown, request: Request, response: Response, next: NextFunction): void => {
+    const isClients = (error as { readonly status?: unknown }).status === 400
+    if (!isClients) {
+      const { method, path } = request
+      log('error', 'request.error', { method, path, error: error instanceof Error ? error.stack : String(error) })
+    }
+    if (response.headersSent) return next(error)
+    const status = isClients ? 400 : 500
+    const detail = isClients ? 'this path cannot be decoded' : 'the gateway failed at this; its log says why'
+    response.status(status).json({ status, detail })
+  }
+
+function addUploadRoutes(app: Express, uploads: NonNullable<AdminDeps['uploads']>): void {
   app.get('/uploads', (_request, response) => {
     const open = uploads.open()
     response.json({ open: open.length, uploads: open.slice(0, mostListed) })
@@ -65,5 +90,4 @@ export function createAdmin({ access, metrics, ready, dashboard, takedown, uploa
       .status(404)
       .json({ status: 404, detail: `no upload ${cid} waits for a provider ${provider}; see /uploads` })
   })
-  return app
 }

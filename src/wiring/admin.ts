@@ -95,6 +95,7 @@ export function wireAdmin(
   const startedAt = takeStart(whole).at
   const providerNames = through ? [new URL(through.url).host] : providers.map(({ name }) => name)
   const handler = createAdmin({
+    log,
     access: config.adminAccess,
     metrics,
     uploads: writing.confirmation,

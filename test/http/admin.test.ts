@@ -3,9 +3,13 @@ import assert from 'node:assert/strict'
 import { createServer, type RequestListener } from 'node:http'
 import { after, before, describe, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
+import express from 'express'
 import supertest from 'supertest'
+import { createAdmin } from '../../src/admin/admin.ts'
 import type { Check } from '../../src/admin/checks.ts'
 import { readiness } from '../../src/admin/readiness.ts'
+import type { Takedown } from '../../src/admin/takedown.ts'
+import { createMetrics } from '../../src/observe/metrics.ts'
 import type { JournalEntry } from '../../src/upload/spool/journal.ts'
 import { multipart, post } from '../support/adding.ts'
 import { startGateway, type TestGateway } from '../support/gateway.ts'
@@ -91,6 +95,38 @@ describe('which clients the admin address answers', () => {
     assert.equal(refused.status, 401)
     assert.match(refused.body.detail, /adminAccess\.tokens/)
   })
+})
+
+test('what is not there, or cannot be decoded, is said in JSON', async () => {
+  const at = await startGateway()
+  try {
+    const nothing = await supertest(at.gateway.admin).get('/nothing-is-here')
+    assert.equal(nothing.status, 404)
+    assert.match((nothing.body as { detail: string }).detail, /dashboard is at \//)
+    const garbled = await supertest(at.gateway.admin).delete('/uploads/%zz/local')
+    assert.equal(garbled.status, 400)
+    assert.match((garbled.body as { detail: string }).detail, /decoded/)
+  } finally {
+    await at.close()
+  }
+})
+
+test('a bug is 500 without a word of the sources, and a line of the log with them', async () => {
+  const lines: string[] = []
+  const admin = createAdmin({
+    log: (level, event, facts) => lines.push(`${level} ${event} ${JSON.stringify(facts)}`),
+    access: { hosts: [], tokens: [] },
+    metrics: createMetrics(),
+    dashboard: express.Router(),
+    takedown: {} as Takedown,
+    ready: () => {
+      throw new Error('a bug')
+    },
+  })
+  const { status, text } = await supertest(admin).get('/readyz')
+  assert.equal(status, 500)
+  assert.doesNotMatch(text, /a bug|admin\.ts/)
+  assert.match(lines.join(), /^error request\.error .*\/readyz.*a bug/)
 })
 
 type State = { ready: boolean; draining: boolean; uploads?: boolean; checks: Check[] }

@@ -106,10 +106,18 @@ function confirmed(text, yes) {
   const dialog = /** @type {HTMLDialogElement} */ (at('ask'))
   show(at('ask-text'), text)
   show(at('ask-yes'), yes)
-  dialog.returnValue = 'no'
   dialog.showModal()
+  // Not by its `close`, which comes a moment later and may be that of a question before.
   return new Promise((resolve) => {
-    dialog.addEventListener('close', () => resolve(dialog.returnValue === 'yes'), { once: true })
+    const over = new AbortController()
+    const answer = (/** @type {boolean} */ isYes) => {
+      over.abort()
+      resolve(isYes)
+    }
+    const { signal } = over
+    const isYes = (/** @type {SubmitEvent} */ { submitter }) => submitter === at('ask-yes')
+    at('ask-form').addEventListener('submit', (event) => answer(isYes(event)), { signal })
+    dialog.addEventListener('cancel', () => answer(false), { signal })
   })
 }
 
