@@ -46,7 +46,15 @@ export function createAccessLog(options: {
       const { method, route, status, source, seconds, firstByteSeconds, bytesIn, bytesOut, isWhole } = answered
       const isOurs = status >= 500
       log(isOurs ? 'warn' : 'info', 'http.request', {
-        ...{ request: requestId ?? requestIdOf(response), client, method, ...placeOf(request, url), route, status, source },
+        ...{
+          request: requestId ?? requestIdOf(response),
+          client,
+          method,
+          ...placeOf(request, url),
+          route,
+          status,
+          source,
+        },
         ms: inMs(seconds),
         ...(firstByteSeconds !== undefined && { firstByteMs: inMs(firstByteSeconds) }),
         bytes: bytesOut,
