@@ -11,9 +11,10 @@ import { createKept } from '../wiring/kept.ts'
 import { notesOn } from '../wiring/left.ts'
 import { schemasOf } from '../wiring/schemas.ts'
 import { nothingOfItsOwn } from '../wiring/whole.ts'
+import { effective } from './effective.ts'
 
 /** Throws a ConfigError. */
-export async function checkCommand(file: string): Promise<number> {
+export async function checkCommand(file: string, isEffective = false): Promise<number> {
   const { config, positionOf } = loadWithPositions(file)
   located(() => schemasOf(config), positionOf)
   const missing = config.denylists.flatMap((list, index) => {
@@ -23,6 +24,10 @@ export async function checkCommand(file: string): Promise<number> {
     return why === undefined ? [] : [{ path: ['denylists', index], what }]
   })
   if (missing.length > 0) throw new ConfigError(missing, positionOf)
+  if (isEffective) {
+    process.stdout.write(effective(file))
+    return 0
+  }
   process.stdout.write(`${file}: valid\n`)
   for (const note of await notes(config)) process.stdout.write(`note: ${note}\n`)
   return 0

@@ -1,11 +1,12 @@
 // `cidgate serve`: prints one line when it answers, then waits for signals.
 
-import { type Config, loadConfig } from '../config/load.ts'
+import { type Config, configFile, loadConfig } from '../config/load.ts'
 import { systemClock } from '../core/clock.ts'
 import type { Log } from '../core/log.ts'
 import { createLog, createLogSink, formatFor, survive } from '../core/log.ts'
 import { createGateway, type Gateway, type GatewayOptions } from '../gateway.ts'
 import { type Serving, serve } from '../server/serve.ts'
+import { banner } from './banner.ts'
 
 export async function serveCommand(file: string | undefined): Promise<number> {
   const config = loadConfig(file)
@@ -25,6 +26,7 @@ export async function serveCommand(file: string | undefined): Promise<number> {
   const serving = await serve({ config, log, create })
   const admin = serving.admin ? ` (admin: http://${serving.admin})` : ''
   process.stdout.write(`cidgate (pid ${process.pid}): http://${serving.listen}${admin}\n`)
+  if (process.stdout.isTTY) process.stdout.write(banner(configFile(file), config))
   await untilStopped(serving, file, signals)
   return 0
 }

@@ -131,7 +131,7 @@ function describeValue(tree: unknown, path: Path): string {
   return isSecret(path, value) ? 'is not valid' : `${JSON.stringify(value)} is not valid`
 }
 
-const isSecret = (path: Path, value: unknown): boolean => {
+export const isSecret = (path: Path, value: unknown): boolean => {
   const text = String(value)
   return (
     text.length > 80 ||

@@ -1,6 +1,7 @@
 // Turns a YAML file, the environment and the defaults into one frozen Config, or a ConfigError with every mistake. It
 // reads only the files named in it; whether addresses and stores answer is checked later.
 import { resolve } from 'node:path'
+import { fileURLToPath } from 'node:url'
 import { ConfigError, complaints, knownKeys, type PositionOf } from './complaints.ts'
 import { shipped } from './package.ts'
 import { type Beside, type Config, configSchema, configSchemaBeside } from './schema.ts'
@@ -14,18 +15,24 @@ export type { Config, ConfigInput, Parsed } from './schema.ts'
 export const loadConfig = (file: string | undefined, environment: Environment = process.env): Config =>
   loadWithPositions(file, environment).config
 
-/** The same, with the positions of values, for mistakes that are found later. */
+/** The file that is read. */
+export const configFile = (file: string | undefined, environment: Environment = process.env): string =>
+  file ?? (environment.CIDGATE_CONFIG || fileURLToPath(shipped('config/default.yaml')))
+
+/** The same, with what the file says, and the positions of its values. */
 export function loadWithPositions(
   file: string | undefined,
   environment: Environment = process.env,
-): { readonly config: Config; readonly positionOf: PositionOf } {
-  const named = file ?? (environment.CIDGATE_CONFIG || undefined)
-  const read = readYaml(named ?? shipped('config/default.yaml'))
+): { readonly config: Config; readonly positionOf: PositionOf; readonly said: unknown } {
+  const read = readYaml(configFile(file, environment))
   const positionOf: PositionOf = (path) => {
-    const outside = fromOutside.find(({ key, name }) => key.every((part, at) => part === path[at]) && environment[name])
-    return outside?.name ?? read.positionOf(path)
+    return variableOf(path, environment) ?? read.positionOf(path)
   }
-  return { config: located(() => guarded(parseConfig(read.tree, environment)), positionOf), positionOf }
+  return {
+    config: located(() => guarded(parseConfig(read.tree, environment)), positionOf),
+    positionOf,
+    said: read.tree,
+  }
 }
 
 function guarded(config: Config): Config {
@@ -33,6 +40,10 @@ function guarded(config: Config): Config {
   if (found.length > 0) throw new ConfigError(found)
   return config
 }
+
+/** The variable of the environment that gave a value. */
+export const variableOf = (path: readonly PropertyKey[], environment: Environment = process.env): string | undefined =>
+  fromOutside.find(({ key, name }) => environment[name] && key.every((part, at) => part === path[at]))?.name
 
 /** Adds positions to the mistakes that `work` reports. */
 export function located<T>(work: () => T, positionOf: PositionOf): T {

@@ -109,17 +109,23 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
     },
     async close() {
       closing = true
+      const began = clock.monotonic()
+      const { grace: graceMs, lameDuck: lameDuckMs } = config.limits
+      log('info', 'server.stopping', { connections: connections.size, lameDuckMs, graceMs })
       gateways.current.drain()
       // Clients that a load balancer sends meanwhile are answered, and their connections end with the answer.
-      const { lameDuck } = config.limits
-      if (lameDuck > 0) await clock.sleep(lameDuck)
+      if (lameDuckMs > 0) await clock.sleep(lameDuckMs)
       const { listen, admin } = sockets
       const closed = [stop(listen)]
-      await gateways.close(config.limits.grace)
+      // Idle ones are closed by now: those that are left are being answered.
+      await new Promise((resolve) => setImmediate(resolve))
+      if (connections.size > 0) log('info', 'server.waiting', { connections: connections.size, graceMs })
+      await gateways.close(graceMs)
       // Closed last: until then /readyz says that the gateway is stopping.
       if (admin) closed.push(stop(admin))
       for (const server of all(sockets)) server.closeAllConnections()
       await Promise.all(closed)
+      log('info', 'server.stopped', { ms: Math.round(clock.monotonic() - began) })
     },
   }
 }

@@ -229,6 +229,20 @@ cache: { tiers: [{ use: s3, bucket: b, region: r, endpoint: ${url}, forcePathSty
     assert.ok(err.startsWith(fileURLToPath(new URL('../../node_modules/.cache/cidgate/', import.meta.url))), err)
   })
 
+  it('check --effective: every value, where it comes from, and no secret', async () => {
+    const said = `listen: 127.0.0.1:0
+retrieval: { deadline: 9s, upstreams: [{ url: "https://user:hush@one.example?key=hush" }] }
+upload: { auth: { tokens: [hush-hush-hush-hush] } }
+`
+    const file = await configFile('effective.yaml', said.replace('user:hush@', ''))
+    const { code, out } = await run('check', file, '--effective')
+    assert.equal(code, 0)
+    assert.match(out, new RegExp(`^retrieval\\.deadline = "9s" +# ${file}:2:14$`, 'm'))
+    assert.match(out, /^retrieval\.probeEvery = 600000 +# default$/m)
+    assert.match(out, new RegExp(`^upload\\.auth\\.tokens\\[0\\] = \\*\\*\\* +# ${file}:3:`, 'm'))
+    assert.doesNotMatch(out, /hush/)
+  })
+
   it('checks a configuration: one line for each mistake and 2, or one line and 0', async () => {
     const bad = await configFile('bad.yaml', 'retreival: {}\nlisten: 80\n')
     const outcome = await run('check', bad)

@@ -121,6 +121,8 @@ log: { level: info }
       assert.ok((await asked).status >= 400)
       await until(() => child.exitCode !== null, 'it does not end')
       assert.equal(child.exitCode, 0)
+      await until(() => said.err.includes('server.stopped'), said.err)
+      for (const event of ['server.stopping', 'server.waiting']) assert.ok(said.err.includes(event), said.err)
     })
   }
 

@@ -1,0 +1,27 @@
+// What a person at a terminal wants to know at a start: which configuration, where the data is, what it stands on, who may upload.
+import type { Config } from '../config/load.ts'
+import { version } from '../config/package.ts'
+
+export function banner(file: string, config: Config): string {
+  const { data, cache, retrieval } = config
+  const lines: readonly (readonly [what: string, said: string])[] = [
+    ['version', `${version}, Node ${process.versions.node}`],
+    ['configuration', file],
+    ['data', data],
+    ['tiers', listed(cache.tiers)],
+    ['upstreams', listed(retrieval.upstreams)],
+    ['providers', config.upload.through ? 'none: uploads go on to another service' : listed(config.pinning.providers)],
+    ['uploads', whoMayUpload(config)],
+  ]
+  return lines.map(([what, said]) => `  ${what.padEnd(14)} ${said}\n`).join('')
+}
+
+const listed = (entries: readonly { readonly name: string }[]): string =>
+  entries.length === 0 ? 'none' : entries.map(({ name }) => name).join(', ')
+
+function whoMayUpload({ upload: { auth, through }, pinning }: Config): string {
+  if (!through && pinning.providers.length === 0) return 'nobody: there is no provider'
+  if (auth === 'none') return 'every client of this machine, without a token'
+  if (auth === 'open') return 'every client, without a token'
+  return `clients with a token (${auth.tokens.length} of them)`
+}
