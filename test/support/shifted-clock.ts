@@ -10,14 +10,14 @@ export interface ShiftedClock extends Clock {
   shift(ms: number): void
 }
 
-/** With `still`, dates stand where they are but for `shift`: seconds of a busy machine do not show in a `max-age`. */
+/** With `still`, dates stand but for `shift`, and ages hardly grow: seconds of a busy machine do not show in a `max-age`. */
 export function createShiftedClock({ still = false } = {}): ShiftedClock {
   let ahead = 0
   const began = systemClock.now()
   return {
     ...systemClock,
     now: () => (still ? began : systemClock.now()) + ahead,
-    monotonic: () => systemClock.monotonic() + ahead,
+    monotonic: () => systemClock.monotonic() / (still ? slower : 1) + ahead,
     shift(ms) {
       ahead += ms
     },
