@@ -14,7 +14,7 @@ const second = 1000
 const pause = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms))
 
 // Above this share a trial says nothing of the gateway.
-const starved = 0.5
+const starved = 0.3
 
 /** The share of the time in which this process had work and no processor. */
 function watchStarving(): () => number {
