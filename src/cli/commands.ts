@@ -83,7 +83,8 @@ at once. CIDGATE_LISTEN, CIDGATE_ADMIN, CIDGATE_DATA and CIDGATE_UPLOAD_AUTH (no
     name: 'add',
     takes: 'FILE|FOLDER…',
     what: 'upload files and folders; prints the path of each',
-    more: `A folder becomes one directory with everything below it; what begins with a dot is left out. - is the standard input.
+    more: `A folder becomes one directory with everything below it, empty folders too; what begins with a dot is left out. - is the
+standard input.
 ${tokenHint}`,
     options: { ...toGateway, hidden: { type: 'boolean', what: 'take what begins with a dot, too' } },
     examples: ['cidgate add policy.json', 'cidgate add dist/', 'echo hello | cidgate add -'],

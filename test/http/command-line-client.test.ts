@@ -154,17 +154,20 @@ describe('cidgate add', () => {
     await writeFile(join(site, 'index.html'), '<h1>hello</h1>')
     await writeFile(join(site, 'docs', 'a b.txt'), 'a text')
     await writeFile(join(site, '.env'), 'a secret')
+    await mkdir(join(site, 'empty', 'within'), { recursive: true })
     const { code, out, err } = await cidgate(['add', site, '--json'], { token })
     assert.equal(code, 0, err)
     const { path } = JSON.parse(out.toString()) as { path: string }
     assert.equal((await cidgate(['get', `${path}/docs/a b.txt`])).out.toString(), 'a text')
     assert.equal((await cidgate(['get', `${path}/.env`])).code, 1)
+    // A folder without a file is in it, as it is for `ipfs add -r`.
+    assert.equal((await cidgate(['export', `${path}/empty/within`])).code, 0)
   })
 
   test('an empty folder and a link are refused before anything is sent', async () => {
     const empty = join(folder, 'empty')
     await mkdir(empty)
-    assert.match((await cidgate(['add', empty], { token })).err, /has no file in it/)
+    assert.match((await cidgate(['add', empty], { token })).err, /has nothing in it/)
     assert.match((await cidgate(['add', join(folder, 'not-there')], { token })).err, /ENOENT/)
   })
 })

@@ -1,7 +1,7 @@
 // `cidgate add`: files, folders and the standard input to `POST /add` of a running gateway.
 import { openAsBlob } from 'node:fs'
 import { readdir, stat } from 'node:fs/promises'
-import { basename, join, relative, resolve, sep } from 'node:path'
+import { basename, join, posix, relative, resolve, sep } from 'node:path'
 import { blob } from 'node:stream/consumers'
 import type { Given } from '../command.ts'
 import { connect } from './connection.ts'
@@ -19,7 +19,8 @@ export async function addCommand(given: Given): Promise<number> {
       token: io.environment['CIDGATE_TOKEN'],
       as: isFolder ? 'wrap=true' : '',
     })
-    if (paths.length !== files.length + (isFolder ? 1 : 0))
+    const expected = files.filter(({ content }) => content.type !== folderType).length + (isFolder ? 1 : 0)
+    if (paths.length !== expected)
       throw new Error(
         `${name}: the gateway answered ${paths.length} paths${isFolder ? '; it may be too old for folders' : ''}`,
       )
@@ -42,18 +43,24 @@ export async function addCommand(given: Given): Promise<number> {
   }
 }
 
-/** Files are read while they are sent, not before. */
+const folderType = 'application/x-directory'
+
+/** Files are read while they are sent, not before. A folder is named where no file's path does it. */
 async function filesBelow(folder: string, withHidden: boolean): Promise<FileToSend[]> {
   const entries = await readdir(folder, { recursive: true, withFileTypes: true })
   const parts: FileToSend[] = []
+  const folders: string[] = []
   for (const entry of entries) {
     const file = join(entry.parentPath, entry.name)
     const name = relative(resolve(folder), resolve(file)).split(sep).join('/')
     if (!withHidden && name.split('/').some((one) => one.startsWith('.'))) continue
     if (/["\r\n]/.test(name)) throw new Error(`${file}: a name with a quote or a line break cannot be sent as it is`)
     if (entry.isFile()) parts.push({ name, content: await openAsBlob(file) })
-    else if (!entry.isDirectory()) throw new Error(`${file} is neither a file nor a folder; links are not followed`)
+    else if (entry.isDirectory()) folders.push(name)
+    else throw new Error(`${file} is neither a file nor a folder; links are not followed`)
   }
-  if (parts.length === 0) throw new Error(`${folder} has no file in it`)
+  const named = new Set([...parts.map(({ name }) => name), ...folders].map((name) => posix.dirname(name)))
+  for (const name of folders) if (!named.has(name)) parts.push({ name, content: new Blob([], { type: folderType }) })
+  if (parts.length === 0) throw new Error(`${folder} has nothing in it`)
   return parts.sort((a, b) => (a.name < b.name ? -1 : 1))
 }
