@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
-import { chmod, mkdir, readFile, writeFile } from 'node:fs/promises'
+import { chmod, cp, mkdir, readdir, readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import { fileURLToPath } from 'node:url'
@@ -32,7 +32,7 @@ after(async () => {
 
 /** The shell commands of a page, in order. */
 async function commandsOf(page: string): Promise<string[]> {
-  const text = await readFile(join(root, 'docs', page), 'utf8')
+  const text = await readFile(join(root, page), 'utf8')
   return [...text.matchAll(/^```sh\n([\s\S]*?)^```$/gm)].map(([, block = '']) => block)
 }
 
@@ -61,8 +61,28 @@ async function upload(bytes: Uint8Array<ArrayBuffer>): Promise<string> {
   return cids[0]
 }
 
+test('README.md: its first commands, in an empty folder with what they name', async () => {
+  for (const name of ['package.json', 'LICENSE-MIT', 'docs'])
+    await cp(join(root, name), join(folder.path, name), { recursive: true })
+  const [first] = await commandsOf('README.md')
+  const said = await run(first)
+  assert.match(said, /^\{"cids":\["\/ipfs\/\w+"\]\}/)
+  assert.match(said, /HTTP\/1\.1 200 OK[\s\S]*"name": "cidgate"/)
+  assert.match(said, /# Architecture|architecture/)
+  assert.match(said, /HTTP\/1\.1 304 Not Modified/)
+  assert.match(said, /"cids":\[("\/ipfs\/\w+",?){3}\]/, 'a directory of two files')
+  assert.match(said, /"status":400[\s\S]*"name"/)
+  assert.match(said, /"ready":true[\s\S]*cidgate_http_requests_total/)
+  const written = await readdir(folder.path)
+  for (const ending of ['.bin', '.car', '.tar'])
+    assert.ok(
+      written.some((name) => name.endsWith(ending)),
+      ending,
+    )
+})
+
 test('backup.md: a copy made while uploads go on, restored, has every upload from before', async () => {
-  const [copy, restore] = await commandsOf('backup.md')
+  const [copy, restore] = await commandsOf('docs/backup.md')
   const files = new Map<string, Uint8Array>()
   for (let count = 0; count < 30; count++) {
     const bytes = randomBytes(count % 10 === 0 ? 3_000_000 : 2000)
@@ -93,7 +113,7 @@ test('backup.md: a copy made while uploads go on, restored, has every upload fro
 
 test('troubleshoot.md: the commands say where an upload is', async () => {
   const CID = (await upload(randomBytes(100))).replace('/ipfs/', '')
-  const [why, ask, state] = await commandsOf('troubleshoot.md')
+  const [why, ask, state] = await commandsOf('docs/troubleshoot.md')
   assert.match(await run(why, { CID }), /200/)
   assert.match(await run(ask, { CID }), /HTTP\/1\.1 200[\s\S]*cache-status/i)
   assert.match(await run(state, { CID }), /ready[\s\S]*"open"/)
@@ -106,7 +126,7 @@ test('from-kubo.md: every pin of a Kubo comes over, and is read from here', asyn
     for (const bytes of [randomBytes(10), randomBytes(600_000), randomBytes(3_000_000)]) {
       files.set(kubo.ipfs(['add', '--quiet'], bytes).trim(), bytes)
     }
-    const [bring, warm] = await commandsOf('from-kubo.md')
+    const [bring, warm] = await commandsOf('docs/from-kubo.md')
     await run(bring, { IPFS_PATH: kubo.repo })
     for (const [cid, bytes] of files) assert.ok(Buffer.from(bytes).equals((await served.get(`/ipfs/${cid}`)).body), cid)
     await run(warm, { IPFS_PATH: kubo.repo })
