@@ -1,11 +1,16 @@
 // What a browser makes of the gateway: a site on an origin of its own runs and keeps its storage to itself; a page on the
-// origin that all content shares runs nothing. Needs `chromium` in PATH.
+// origin that all content shares runs nothing; and the dashboard, as an operator uses it. Needs `chromium` in PATH.
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
-import { createServer } from 'node:http'
+import { readFileSync } from 'node:fs'
+import { createServer, type RequestListener, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { after, before, describe, test } from 'node:test'
+import { multipart, post } from '../support/adding.ts'
+import { distinctFiles, type FileFixture, fixtures } from '../support/fixtures.ts'
 import { startGateway, type TestGateway } from '../support/gateway.ts'
+import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+import { type Browser, type Page, startChromium } from './support/chromium.ts'
 import { require, tempFolder } from './support/processes.ts'
 
 // Each page tries to leave a secret and to read what is there, says so, and goes on to the page it was told.
@@ -121,5 +126,162 @@ describe('in a browser', () => {
 
   test('a path under a gateway with subdomains leads to the origin of its own', async () => {
     assert.equal(await said(`http://localhost:${port}/ipfs/${cids['one']}`), 'one found nothing')
+  })
+})
+
+describe('the dashboard', { timeout: 300_000 }, () => {
+  const token = 'a-token-of-the-operator'
+  const servers: Server[] = []
+  let browser: Browser
+  let page: Page
+  let own: TestGateway
+  let honest: ProgrammableUpstream
+  let liar: ProgrammableUpstream
+  let files: FileFixture[]
+  let admin: string
+
+  async function listen(handler: RequestListener): Promise<string> {
+    const server = createServer(handler)
+    servers.push(server)
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+  }
+
+  before(async () => {
+    const { blocks } = await fixtures()
+    files = await distinctFiles(blocks, 4, 3000)
+    liar = await startUpstream({ blocks })
+    liar.fault = { kind: 'wrongBytes', block: 0 }
+    // It waits until the other has lied: which of two is quicker is luck.
+    honest = await startUpstream({ blocks })
+    honest.fault = () => (liar.asked.length === 0 ? { kind: 'silent' } : undefined)
+    const closed = createServer()
+    await new Promise<void>((resolve) => closed.listen(0, '127.0.0.1', resolve))
+    const { port: nobody } = closed.address() as AddressInfo
+    await new Promise((resolve) => closed.close(resolve))
+    own = await startGateway({
+      upstreams: [
+        { name: 'liar', url: liar.url },
+        { name: 'honest', url: honest.url },
+      ],
+      config: {
+        retrieval: { hedge: 0, deadline: '30s' },
+        adminAccess: { tokens: [token] },
+        pinning: {
+          providers: [
+            { name: 'local', use: 'embedded' },
+            { name: 'gone', use: 'kubo', url: `http://127.0.0.1:${nobody}` },
+          ],
+        },
+      },
+    })
+    admin = await listen(own.gateway.admin)
+    browser = await startChromium()
+    page = await browser.page()
+    await page.look({ width: 1280, height: 900 })
+    await page.open(`${admin}/`)
+  })
+  after(async () => {
+    await browser?.stop()
+    for (const server of servers) {
+      server.closeAllConnections()
+      server.close()
+    }
+    await own?.close()
+    await honest?.close()
+    await liar?.close()
+  })
+
+  const textOf = (selector: string) => `(document.querySelector(${JSON.stringify(selector)})?.innerText ?? '')`
+  const tile = (name: string) =>
+    `[...document.querySelectorAll('dt')].find((one) => one.innerText === ${JSON.stringify(name)})?.nextSibling.innerText`
+
+  test('what clients ask shows without a reload', async () => {
+    await page.until(`${tile('Since the start')} === '0'`)
+    await page.evaluate('globalThis.isTheSame = true')
+    assert.equal((await fetch(`${own.url}/ipfs/nonsense`)).status, 400)
+    await page.until(`${tile('Since the start')} === '1' && ${tile('4xx')} === '1'`)
+    await page.until(`${textOf('#failures')}.includes('not a CID')`)
+    assert.equal(await page.evaluate('globalThis.isTheSame'), true)
+  })
+
+  test('an upstream that lies turns red, with its reason', async () => {
+    for (const { cid } of files) await (await fetch(`${own.url}/ipfs/${cid}`)).arrayBuffer()
+    const row = `[...document.querySelectorAll('#upstreams tbody tr')].find((one) => one.innerText.startsWith('liar'))`
+    await page.until(`${row}?.querySelector('.bad') && ${row}.innerText.includes('do not hash to their CID')`)
+    const red = await page.evaluate<string>(`getComputedStyle(${row}.querySelector('.bad')).color`)
+    assert.equal(red, 'rgb(164, 22, 26)')
+  })
+
+  test('why a path is answered is told to one who has a keyboard alone', async () => {
+    await page.evaluate(`document.querySelector('#why-field').focus()`)
+    await page.evaluate(`document.querySelector('#why-field').value = '/ipfs/${files.at(-1)?.cid}'`)
+    await page.press('Enter')
+    await page.until(`${textOf('#why-body')}.includes('memory')`)
+    assert.match(await page.evaluate<string>(textOf('#why-body')), /^200 /)
+    await page.evaluate(`document.querySelector('#failures button').focus()`)
+    await page.press('Enter')
+    await page.until(`${textOf('#why-body')}.includes('malformed')`)
+    assert.equal(await page.evaluate('document.activeElement.id'), 'why-field')
+  })
+
+  test('an upload that a provider lacks is given up, when the operator has said so twice', async () => {
+    assert.equal((await post(`${own.url}/add`, multipart([{ body: 'on its way' }]))).status, 200)
+    await page.until(`document.querySelector('#uploads [data-name=gone]')`)
+    await page.evaluate(`document.querySelector('#uploads [data-name=gone]').click()`)
+    await page.until(`document.querySelector('#ask').open`)
+    assert.equal(await page.evaluate('document.activeElement.value'), 'no')
+    await page.press('Enter')
+    await page.until(`!document.querySelector('#ask').open`)
+    // The answer to one question, which the browser tells of a moment later, is none to the next.
+    await page.evaluate(`(async () => {
+      const ask = () => document.querySelector('#uploads [data-name=gone]').click()
+      ask()
+      document.querySelector('#ask button[value=no]').click()
+      ask()
+      await new Promise((resolve) => setTimeout(resolve, 100))
+      document.querySelector('#ask-yes').click()
+    })()`)
+    await page.until(`!document.querySelector('#uploads [data-name=gone]')`)
+  })
+
+  test('axe finds nothing serious, on a phone and on a desk, by day and by night; nothing is wider than a phone', async () => {
+    const axe = readFileSync(new URL('clients/node_modules/axe-core/axe.min.js', import.meta.url), 'utf8')
+    await page.evaluate(`${axe}; undefined`)
+    for (const isDark of [false, true])
+      for (const width of [360, 1280]) {
+        await page.look({ width, height: 900, isDark })
+        const found = await page.evaluate<string>(
+          `axe.run().then(({ violations }) => JSON.stringify(violations.filter(({ impact }) => /serious|critical/.test(impact)), null, 1))`,
+        )
+        assert.equal(found, '[]', `${width} px`)
+        const wide = await page.evaluate<number>('document.documentElement.scrollWidth')
+        assert.ok(wide <= width, `${wide} px on ${width}`)
+      }
+  })
+
+  test('on another machine it asks for a token, and goes on with it', async () => {
+    const far = await listen((request, response) => {
+      Object.defineProperty(request.socket, 'remoteAddress', { value: '192.0.2.7', configurable: true })
+      own.gateway.admin(request, response)
+    })
+    const other = await browser.page()
+    await other.open(`${far}/`)
+    await other.until(`!document.querySelector('#token').hidden`)
+    assert.match(await other.evaluate<string>(textOf('#token')), /adminAccess\.tokens/)
+    await other.evaluate(`document.querySelector('#token-field').value = '${token}'`)
+    await other.evaluate(`document.querySelector('#token-form').requestSubmit()`)
+    await other.until(`document.querySelector('#token').hidden && document.querySelector('#upstreams table')`)
+    await other.open(`${far}/`)
+    await other.until(`document.querySelector('#upstreams table')`)
+  })
+
+  test('nothing was asked of another host, and the console is empty', () => {
+    assert.deepEqual(
+      page.requests.filter((url) => !url.startsWith(`${admin}/`)),
+      [],
+    )
+    assert.ok(page.requests.length > 10)
+    assert.deepEqual(page.complaints, [])
   })
 })

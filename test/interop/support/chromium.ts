@@ -1,4 +1,5 @@
 // Drives Debian's Chromium by its own protocol: a page that lives on, what it logs and whom it asks, and pictures of it.
+import { rm } from 'node:fs/promises'
 import { type Running, run, tempFolder } from './processes.ts'
 
 export type Size = { readonly width: number; readonly height: number; readonly isDark?: boolean }
@@ -54,15 +55,19 @@ export async function startChromium(): Promise<Browser> {
       async stop() {
         close()
         await stop()
-        await profile.remove()
+        await forget(profile.path)
       },
     }
   } catch (error) {
     await process?.stop()
-    await profile.remove()
+    await forget(profile.path)
     throw error
   }
 }
+
+/** Its children write for a moment longer than it lives; what they leave is no failure of a test. */
+const forget = (folder: string): Promise<void> =>
+  rm(folder, { recursive: true, force: true, maxRetries: 10, retryDelay: 100 }).catch(() => {})
 
 async function connect(address: string) {
   const socket = new WebSocket(address)
