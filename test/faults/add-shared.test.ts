@@ -56,8 +56,9 @@ async function close(gateway: TestGateway): Promise<void> {
 
 type Added = { readonly path: string; readonly body: Buffer; readonly ms: number }
 
-async function add(gateway: TestGateway, bytes = 2000): Promise<Added> {
-  const body = randomBytes(bytes)
+const add = (gateway: TestGateway, bytes = 2000): Promise<Added> => addThis(gateway, randomBytes(bytes))
+
+async function addThis(gateway: TestGateway, body: Buffer): Promise<Added> {
   const began = performance.now()
   const answer = await post(`${gateway.url}/add`, multipart([{ fileName: 'a', body }]))
   assert.equal(answer.status, 200, answer.body)
@@ -182,5 +183,44 @@ describe('a shared tier (S3) that is down during uploads', () => {
     )
     assert.equal((await admin.delete(`/uploads/${cid}/s3`)).status, 204)
     await becomesEmpty('journal/open')
+  })
+})
+
+describe('a shared tier (S3) that loses what it was given', () => {
+  const becomes = async (what: string, is: () => boolean | Promise<boolean>) => {
+    for (const until = Date.now() + 30_000; !(await is()); await sleep(20)) assert.ok(Date.now() < until, what)
+  }
+
+  // What this gateway itself remembers to lack is no matter here.
+  const read = (from: TestGateway, path: string) => fetchAll(from.url + path, { 'Cache-Control': 'no-cache' })
+
+  it('has it again after the same upload, for an instance that found it spoilt and for an empty bucket', async () => {
+    const gateway = await start(data)
+    const elsewhere = await tempFolder()
+    const other = await start(elsewhere, [])
+    try {
+      const { path, body } = await add(gateway)
+      // A store that is late on a busy machine is brought it a moment after the 200.
+      const isThere = () => [...s3.objects.values()].some((bytes) => bytes.equals(body))
+      await becomes('the store has the upload', isThere)
+      const [key = ''] = s3.objects.keys()
+      s3.objects.set(key, randomBytes(2000))
+      await becomes('the instance that reads it spoilt deletes it', async () => {
+        assert.equal((await read(other, path)).status, 404)
+        return s3.objects.size === 0
+      })
+      await addThis(gateway, body)
+      await becomes('the store has it again', isThere)
+      await becomes('the other instance, too', async () => {
+        const answer = await read(other, path)
+        return answer.status === 200 && answer.body.equals(body)
+      })
+      s3.objects.clear()
+      await addThis(gateway, body)
+      await becomes('the bucket that was emptied has it', isThere)
+    } finally {
+      await close(other)
+      await rm(elsewhere, { recursive: true, force: true })
+    }
   })
 })

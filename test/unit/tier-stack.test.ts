@@ -311,6 +311,8 @@ test('blocks for a reader are written after a quiet moment, or when the queue fi
   assert.deepEqual(full.stats.dropped, 0, 'a full line waits for no quiet')
 })
 
+const kind = (call: string): string | undefined => call.split(' ')[0]
+
 test('the same key is written once a second, once however many ask', async () => {
   const clock = createFakeClock()
   const tier = scriptedTier('bucket')
@@ -324,6 +326,21 @@ test('the same key is written once a second, once however many ask', async () =>
   assert.equal(writes(), 1)
   await clock.advance(1)
   assert.equal(writes(), 2)
+})
+
+test('an upload that comes again within that second is written again only where the tier lost it', async () => {
+  const clock = createFakeClock()
+  const tier = scriptedTier('bucket')
+  const writeBehind = createWriteBehind({ tier, clock, rewriteMs: 1000 })
+  for (let turn = 0; turn < 3; turn++) await writeBehind.write(cid, bytes)
+  assert.deepEqual(tier.calls.map(kind), ['put', 'has', 'has'])
+  // As another instance does that reads it spoilt.
+  tier.held.clear()
+  await Promise.all([writeBehind.write(cid, bytes), writeBehind.write(cid, bytes)])
+  assert.deepEqual(tier.calls.map(kind), ['put', 'has', 'has', 'has', 'has', 'put'])
+  assert.equal(tier.held.size, 1)
+  tier.isDown = true
+  await assert.rejects(writeBehind.write(cid, bytes), { kind: 'broken' }, 'a tier that cannot say so is owed it')
 })
 
 test('a full queue keeps blocks by name, and reads them again at their turn', async () => {

@@ -43,8 +43,9 @@ export interface WriteBehind {
   /** Takes a block whose buffer no caller changes any more. Resolves when it is queued or dropped; never rejects. */
   put(cid: CID, bytes: Uint8Array): Promise<void>
   /**
-   * Writes at once, after running work on this key; rejects as the tier does. A caller that was told that it is overdue need
-   * not wait: the write goes on in the background, within bounds.
+   * Writes at once, after running work on this key; rejects as the tier does. What was written just now is written again only
+   * if the tier says that it lost it. A caller that was told that it is overdue need not wait: the write goes on in the
+   * background, within bounds.
    */
   write(cid: CID, bytes: Uint8Array, call?: Call): Promise<void>
   /** Forgets what waits for this key, then deletes it from the tier. */
@@ -70,8 +71,7 @@ export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
   let onIdle: (() => void) | undefined
   const serial = createSerial(() => pump())
   const room = createQueueRoom({ queue, clock, waitMs, maxBytes, maxBlocks, isClosed: () => closed })
-  const { written: onWritten } = schedule
-  const { moved: onOver } = room
+  const [onWritten, onOver] = [schedule.written, room.moved]
   const writes = createWrites({ tier, serial, maxBytes, reread, counts, onWritten, onOver })
 
   function pump(): void {
@@ -128,13 +128,14 @@ export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
       }
     },
     async write(cid, bytes, call) {
-      if (closed) throw closing(tier.name)
       const key = blockKey(cid)
+      const isNew = !closed && !serial.isBusy(key) && schedule.notBefore(key) > clock.monotonic()
+      // Written just now. Another instance may have found it spoilt since, and deleted it.
+      if (isNew && (await tier.has(cid, undefined, call))) return
+      if (closed) throw closing(tier.name)
       queue.take(key)
       const under = writes.get(key)
       const isBehindDelete = !under && serial.isBusy(key)
-      // This block was written just now: the key is the hash of the bytes.
-      if (!under && !isBehindDelete && schedule.notBefore(key) > clock.monotonic()) return
       const one = under ?? writes.begin(key, { cid, bytes })
       const overdue = () => {
         if (one !== under) writes.letGoOn(one)
