@@ -1,7 +1,7 @@
 // Blocks as plain files, `<path>/<shard>/<key>`: nothing to rebuild at start, readable with ls. A file appears by rename,
 // whole or not at all; it is not synced, because what a power cut spoils does not hash to its name and is dropped on read.
 import { randomBytes } from 'node:crypto'
-import { type FileHandle, mkdir, open, readFile, rename, rm, stat, utimes } from 'node:fs/promises'
+import { mkdir, rm, utimes } from 'node:fs/promises'
 import { dirname, join, resolve } from 'node:path'
 import { z } from 'zod'
 import { blockKey, maxBlockBytes } from '../../src/core/block.ts'
@@ -9,6 +9,7 @@ import type { Clock } from '../../src/core/clock.ts'
 import { withDeadline } from '../../src/core/deadline.ts'
 import { createFilesAtHand } from '../../src/core/disk/at-hand.ts'
 import { createKnownNames } from '../../src/core/disk/known-names.ts'
+import { openRegular, readOpened, readRegular, renameOver, statRegular } from '../../src/core/disk/regular.ts'
 import { writeNew } from '../../src/core/disk/write-new.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { isGone, orIfGone } from '../../src/core/files.ts'
@@ -84,14 +85,14 @@ function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
 
   async function read(key: string): Promise<Uint8Array | undefined> {
     const file = fileOf(key)
-    const handle = await open(file, 'r')
+    const opened = await openRegular(file, maxBlockBytes)
+    if (!opened) {
+      await rm(file, { recursive: true, force: true })
+      return undefined
+    }
+    const { handle, bytes, mtimeMs } = opened
     try {
-      const { size: bytes, mtimeMs } = await handle.stat()
-      if (bytes > maxBlockBytes) {
-        await rm(file, { force: true })
-        return undefined
-      }
-      const block = await fill(handle, Buffer.allocUnsafeSlow(bytes))
+      const block = await readOpened(handle, bytes)
       const usedMs = await touch(mtimeMs, (now) => handle.utimes(now, now))
       files.note(key, block.byteLength, usedMs)
       return block
@@ -150,11 +151,11 @@ function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
     },
     lacks: (cid) => names.lacks(blockKey(cid)),
     put: (cid, bytes, signal, told) => call(writing, signal, told, (own) => write(blockKey(cid), bytes, own)),
-    has: (cid, signal, told) => call(reading, signal, told, () => isFile(fileOf(blockKey(cid)))),
+    has: (cid, signal, told) => call(reading, signal, told, () => isBlock(fileOf(blockKey(cid)))),
     delete: (cid, signal, told) =>
       call(writing, signal, told, () => {
         files.forget(blockKey(cid))
-        return rm(fileOf(blockKey(cid)), { force: true })
+        return rm(fileOf(blockKey(cid)), { recursive: true, force: true })
       }),
     probe: (signal) => call(writing, signal, undefined, (own) => tryWriting(path, own)),
     usage: () => ({ bytes: room.bytes, limitBytes: maxBytes }),
@@ -164,12 +165,13 @@ function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
 
 /** A file of this size. What rotted there may not have been read since, so it is looked at. */
 async function like(file: string, bytes: Uint8Array): Promise<{ usedMs: number; isRotten: boolean } | undefined> {
-  const there = await orIfGone(stat(file), undefined)
-  if (!there?.isFile() || there.size !== bytes.byteLength) return undefined
-  return { usedMs: there.mtimeMs, isRotten: !(await orIfGone(readFile(file), undefined))?.equals(bytes) }
+  const there = await orIfGone(statRegular(file, bytes.byteLength), undefined)
+  if (there?.size !== bytes.byteLength) return undefined
+  return { usedMs: there.mtimeMs, isRotten: !(await orIfGone(readRegular(file, there.size), undefined))?.equals(bytes) }
 }
 
-const isFile = async (file: string): Promise<boolean> => (await orIfGone(stat(file), undefined))?.isFile() ?? false
+const isBlock = async (file: string): Promise<boolean> =>
+  (await orIfGone(statRegular(file, maxBlockBytes), undefined)) !== undefined
 
 async function tryWriting(folder: string, signal: AbortSignal): Promise<void> {
   const file = join(folder, `probe-${randomBytes(6).toString('hex')}`)
@@ -180,16 +182,6 @@ async function tryWriting(folder: string, signal: AbortSignal): Promise<void> {
   }
 }
 
-async function fill(handle: FileHandle, block: Buffer): Promise<Buffer> {
-  let at = 0
-  while (at < block.byteLength) {
-    const { bytesRead } = await handle.read(block, at, block.byteLength - at, at)
-    if (bytesRead === 0) break
-    at += bytesRead
-  }
-  return block.subarray(0, at)
-}
-
 async function writeWhole(file: string, bytes: Uint8Array, signal: AbortSignal): Promise<void> {
   const temporary = `${file}.${randomBytes(6).toString('hex')}${temporarySuffix}`
   try {
@@ -198,7 +190,7 @@ async function writeWhole(file: string, bytes: Uint8Array, signal: AbortSignal):
       await mkdir(dirname(file), { recursive: true })
       await writeNew(temporary, bytes, signal)
     })
-    await rename(temporary, file)
+    await renameOver(temporary, file)
   } catch (error) {
     await rm(temporary, { force: true }).catch(() => {})
     throw error

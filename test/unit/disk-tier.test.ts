@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdir, mkdtemp, readdir, readFile, rm, stat, truncate, utimes, writeFile } from 'node:fs/promises'
+import { mkdir, mkdtemp, readdir, readFile, rm, stat, symlink, truncate, utimes, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterEach, test } from 'node:test'
@@ -178,6 +178,25 @@ test('a file over 2 MiB is refused unread and deleted', async () => {
   assert.equal(await tier.get(cid), undefined)
   assert.equal((await filesIn(path)).length, 0)
 })
+
+for (const [what, place] of [
+  ['a folder', (file) => mkdir(join(file, 'a'), { recursive: true })],
+  ['a link to a device', (file) => symlink('/dev/zero', file)],
+] satisfies [string, (file: string) => Promise<unknown>][])
+  test(`${what} in the place of a block is a miss, and a block takes its place`, async () => {
+    const path = await tempFolder()
+    const tier = open(path)
+    const { cid, bytes, key } = block(1)
+    for (const isReadBefore of [true, false]) {
+      await tier.put(cid, bytes)
+      await rm(fileOf(path, key))
+      await place(fileOf(path, key))
+      assert.equal(await tier.has(cid), false)
+      if (isReadBefore) assert.equal(await tier.get(cid), undefined)
+      await tier.put(cid, bytes)
+      assert.ok(Buffer.from(bytes).equals((await tier.get(cid)) ?? Buffer.alloc(0)))
+    }
+  })
 
 test('disk tier: a removed folder is made again; a block larger than maxBytes is not kept', async () => {
   const path = await tempFolder()

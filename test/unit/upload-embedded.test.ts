@@ -1,7 +1,20 @@
 // The embedded store: what is pinned is whole and stays, what no pin needs goes, and a disk that is full or gone says so.
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
-import { copyFile, type FileHandle, mkdir, mkdtemp, open as openFile, rm, stat, writeFile } from 'node:fs/promises'
+import {
+  copyFile,
+  type FileHandle,
+  lstat,
+  mkdir,
+  mkdtemp,
+  open as openFile,
+  rename,
+  rm,
+  stat,
+  symlink,
+  truncate,
+  writeFile,
+} from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterEach, beforeEach, describe, it } from 'node:test'
@@ -203,6 +216,41 @@ describe('the embedded store', () => {
       await store.pin(how(upload), never)
       assert.equal(Buffer.compare((await tier.get(upload.cid)) as Uint8Array, bytes), 0)
     }
+  })
+
+  const others: readonly (readonly [what: string, put: (file: string) => Promise<unknown>])[] = [
+    ['a folder that is not empty', (file) => mkdir(file).then(() => writeFile(join(file, 'a'), 'a'))],
+    ['a file of 3 GiB', (file) => writeFile(file, '').then(() => truncate(file, 3072 * MiB))],
+    ['a link to a device', (file) => symlink('/dev/zero', file)],
+    ['a link to itself', (file) => symlink(file, file)],
+  ]
+  for (const [what, put] of others)
+    it(`does not read ${what} in the place of a block, and puts it right when the block comes again`, async () => {
+      const upload = await uploadOf(randomBytes(100_000))
+      const file = fileOf(blockKey(upload.cid))
+      for (const how of [(one: Upload) => one, copied]) {
+        await store.pin(how(upload), never)
+        await rm(file)
+        await put(file)
+        assert.equal(await store.store.get(upload.cid), undefined)
+        assert.equal(await store.store.has(upload.cid), false)
+        await store.pin(how(upload), never)
+        assert.ok((await lstat(file)).isFile())
+        assert.equal((await store.store.get(upload.cid))?.byteLength, 100_000)
+      }
+      await rm(file)
+      await put(file)
+      await store.unpin(upload.cid, never)
+      assert.deepEqual(await blocks(), [])
+    })
+
+  it('reads a block that an operator keeps behind a link', async () => {
+    const upload = await uploadOf(randomBytes(100_000))
+    await store.pin(upload, never)
+    const file = fileOf(blockKey(upload.cid))
+    await rename(file, join(data, 'elsewhere'))
+    await symlink(join(data, 'elsewhere'), file)
+    assert.equal((await store.store.get(upload.cid))?.byteLength, 100_000)
   })
 
   it('does not say that it holds what rotted before it was linked', async () => {

@@ -1,8 +1,9 @@
 // Blocks as files of the embedded store: linked where they lie on this disk already, written otherwise, and read back. What
 // is there may have rotted, so that it is proved before it counts.
-import { readFile, stat } from 'node:fs/promises'
+import { stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { type Block, blockKey, isIdentity, maxBlockBytes, proves, provesKey } from '../../../src/core/block.ts'
+import { readRegular, statRegular } from '../../../src/core/disk/regular.ts'
 import { codeOf, orIfGone } from '../../../src/core/files.ts'
 import type { BlockFile, Upload } from '../contract.ts'
 import type { Disk } from './disk.ts'
@@ -11,8 +12,10 @@ import type { Shards } from './shards.ts'
 export interface BlockFiles {
   shardOf(key: string): string
   fileOf(key: string): string
-  /** Unproved bytes; undefined where there are none, or too many. */
+  /** Unproved bytes; undefined where there are none, too many, or no file. */
   read(key: string): Promise<Uint8Array | undefined>
+  /** Whether `read` would find something. */
+  has(key: string): Promise<boolean>
   /**
    * Second names for what already lies on the platter; false where that cannot be done for each of them. `proved` gets those
    * that this process hashed and wrote just now.
@@ -35,10 +38,11 @@ export function createBlockFiles(blocks: string, disk: Disk, shards: Pick<Shards
   const shardOf = (key: string): string => join(blocks, key.slice(-2))
   const fileOf = (key: string): string => join(shardOf(key), key)
 
-  async function read(key: string): Promise<Uint8Array | undefined> {
-    const bytes = await orIfGone(readFile(fileOf(key)), undefined)
-    return bytes && bytes.byteLength <= maxBlockBytes ? bytes : undefined
-  }
+  const read = (key: string): Promise<Uint8Array | undefined> =>
+    orIfGone(readRegular(fileOf(key), maxBlockBytes), undefined)
+
+  const has = async (key: string): Promise<boolean> =>
+    (await orIfGone(statRegular(fileOf(key), maxBlockBytes), undefined)) !== undefined
 
   async function linkAll(files: readonly BlockFile[], keys: LinkedKeys, signal: AbortSignal): Promise<boolean> {
     const rest = [...files]
@@ -112,7 +116,7 @@ export function createBlockFiles(blocks: string, disk: Disk, shards: Pick<Shards
     return isWhole
   }
 
-  return { shardOf, fileOf, read, linkAll, writeAll, areWhole }
+  return { shardOf, fileOf, read, has, linkAll, writeAll, areWhole }
 }
 
 const cannotLink: ReadonlySet<string> = new Set([

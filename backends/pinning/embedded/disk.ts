@@ -1,8 +1,9 @@
 // The embedded store's way to the disk: new files are written in one folder and renamed into place once they are on the
 // platter. Syncs of a folder that come at the same time are one. A folder that was removed meanwhile is made again.
 import { randomBytes } from 'node:crypto'
-import { link, readdir, rename, rm } from 'node:fs/promises'
+import { link, readdir, rm } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
+import { renameOver } from '../../../src/core/disk/regular.ts'
 import { codeOf, createFolderSync, isGone, makeFolder, writeSynced } from '../../../src/core/files.ts'
 
 export interface Disk {
@@ -44,7 +45,7 @@ export function createDisk(root: string): Disk {
       await folder(temporaries)
       await make(beside)
       await folder(dirname(file))
-      await rename(beside, file)
+      await renameOver(beside, file)
     } catch (error) {
       await rm(beside, { force: true }).catch(() => {})
       throw error

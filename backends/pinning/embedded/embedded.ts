@@ -1,13 +1,13 @@
 // Our own disk as a provider: blocks as plain files, on the platter before they count, never evicted. A pin is one small
 // file that lists its blocks; unpinning frees those that no other pin lists.
 import { randomBytes } from 'node:crypto'
-import { access, rm, statfs, unlink } from 'node:fs/promises'
+import { rm, statfs, unlink } from 'node:fs/promises'
 import { join, resolve } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { blockKey } from '../../../src/core/block.ts'
 import { Failure } from '../../../src/core/failure.ts'
-import { codeOf, orIfGone } from '../../../src/core/files.ts'
+import { codeOf } from '../../../src/core/files.ts'
 import type { LeftStore, LocalStore, Provider, ProviderContext, ProviderKind, Upload } from '../contract.ts'
 import { createBlockFiles } from './block-files.ts'
 import { createDisk } from './disk.ts'
@@ -46,7 +46,7 @@ export function createEmbedded(settings: Options, { name, data, folders, clock }
   const pinLock = folder.part(createPinLock)
 
   const shards = folder.part(createShards)
-  const { shardOf, fileOf, read, linkAll, writeAll, areWhole } = createBlockFiles(blocks, disk, shards)
+  const { shardOf, fileOf, read, has, linkAll, writeAll, areWhole } = createBlockFiles(blocks, disk, shards)
   const mayHave = (key: string): Promise<boolean> => shards.has(shardOf(key), clock.monotonic())
 
   async function keep(upload: Upload, signal: AbortSignal, keys: Set<string>): Promise<CID> {
@@ -79,7 +79,7 @@ export function createEmbedded(settings: Options, { name, data, folders, clock }
   /** Removes the blocks that no pin lists. */
   async function drop(keys: Set<string>): Promise<void> {
     for await (const { blocks: needed } of pins.all()) for (const key of needed) keys.delete(key)
-    for (const key of keys) await rm(fileOf(key), { force: true })
+    for (const key of keys) await rm(fileOf(key), { recursive: true, force: true })
   }
 
   async function pin(upload: Upload, signal: AbortSignal): Promise<CID> {
@@ -129,13 +129,7 @@ export function createEmbedded(settings: Options, { name, data, folders, clock }
           return (await mayHave(key)) ? read(key) : undefined
         }),
       lacks: (cid) => shards.lacks(shardOf(blockKey(cid)), clock.monotonic()),
-      has: (cid) =>
-        guarded('read', () =>
-          orIfGone(
-            access(fileOf(blockKey(cid))).then(() => true),
-            false,
-          ),
-        ),
+      has: (cid) => guarded('read', () => has(blockKey(cid))),
     },
     close: () => pinLock.alone(async () => folder.leave()),
   }

@@ -8,6 +8,7 @@ import type { Clock } from '../clock.ts'
 import { codeOf } from '../files.ts'
 import { createBuffers } from './buffers.ts'
 import { createRecentFiles } from './recent-files.ts'
+import { asRegular } from './regular.ts'
 
 /** A part of a block: the bytes `from` up to, not including, `to`. */
 export type Part = { readonly from: number; readonly to: number }
@@ -73,7 +74,7 @@ export function createFilesAtHand(folder: string, clock: Clock): FilesAtHand {
   const recent = createRecentFiles(clock)
   let isLocal: boolean | undefined
   // Without a line in the file's inode for each read. Refused for files that another user made.
-  let flags = constants.O_RDONLY | (constants.O_NOATIME ?? 0)
+  let flags = constants.O_RDONLY | asRegular | (constants.O_NOATIME ?? 0)
   const running = new Map<object, number>()
   let pausedUntil = Number.NEGATIVE_INFINITY
   let pauseMs = firstPauseMs
@@ -107,7 +108,7 @@ export function createFilesAtHand(folder: string, clock: Clock): FilesAtHand {
     try {
       return openSync(file, flags)
     } catch (error) {
-      if (codeOf(error) === 'EPERM') flags = constants.O_RDONLY
+      if (codeOf(error) === 'EPERM') flags = constants.O_RDONLY | asRegular
       return undefined
     }
   }

@@ -2,11 +2,12 @@
 // its `put` resolves. The embedded store links the same files, so nothing is written twice. An upload of one small block stays
 // in memory until `persist`: mostly a provider of this machine writes it a moment later, and nothing else would ever read it here.
 import { randomUUID } from 'node:crypto'
-import { readdir, readFile, rename, rm } from 'node:fs/promises'
+import { readdir, rename, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import type { LocalStore, Profile, Upload } from '../../../backends/pinning/contract.ts'
-import { blockKey } from '../../core/block.ts'
+import { blockKey, maxBlockBytes } from '../../core/block.ts'
+import { readRegular } from '../../core/disk/regular.ts'
 import { isGone, syncFolder } from '../../core/files.ts'
 import { diskFailure } from '../failures.ts'
 import { createFilling, type Filling, type OnlyBlock } from './filling.ts'
@@ -90,7 +91,7 @@ export function createSpools(data: string): Spools {
 
   async function read(key: string): Promise<Uint8Array | undefined> {
     for (const id of offered.get(key) ?? []) {
-      const bytes = await readFile(join(folderOf(id), key)).catch((error: unknown) => {
+      const bytes = await readRegular(join(folderOf(id), key), maxBlockBytes).catch((error: unknown) => {
         // Another call dropped it just now: the providers that it waited for hold it.
         if (isGone(error)) return undefined
         throw diskFailure(error, 'read an upload')

@@ -1,14 +1,15 @@
 // A stored upload, read from its block files as a file, a CAR or blocks, as often as needed. Every block read from the disk
 // is hashed again: a provider must never get damaged bytes.
-import { readdir, readFile } from 'node:fs/promises'
+import { readdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { decode as decodePb } from '@ipld/dag-pb'
 import { UnixFS } from 'ipfs-unixfs'
 import type { CID } from 'multiformats/cid'
 import type { BlockFile, LocalStore, Profile, Upload, WrittenFile } from '../../../backends/pinning/contract.ts'
 import { entityOf } from '../../content/resolve.ts'
-import { type Block, blockKey, isIdentity, proves } from '../../core/block.ts'
+import { type Block, blockKey, isIdentity, maxBlockBytes, proves } from '../../core/block.ts'
 import { codec } from '../../core/cid.ts'
+import { readRegular } from '../../core/disk/regular.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import { orIfGone } from '../../core/files.ts'
 import { linksOf } from '../../ipld/block-links.ts'
@@ -47,7 +48,7 @@ export function storedUpload({
     const only = inMemory?.()
     if (only && blockKey(only.cid) === blockKey(cid)) return only.bytes
     let cause: unknown
-    const block = await readFile(join(folder, blockKey(cid)), { signal }).catch((error: unknown) => {
+    const block = await readRegular(join(folder, blockKey(cid)), maxBlockBytes).catch((error: unknown) => {
       cause = error
     })
     signal.throwIfAborted()
