@@ -6,16 +6,15 @@ import { dirname, join, resolve } from 'node:path'
 import { z } from 'zod'
 import { blockKey, maxBlockBytes } from '../../src/core/block.ts'
 import type { Clock } from '../../src/core/clock.ts'
-import { withDeadline } from '../../src/core/deadline.ts'
 import { createFilesAtHand } from '../../src/core/disk/at-hand.ts'
 import { createKnownNames } from '../../src/core/disk/known-names.ts'
 import { openRegular, readOpened, readRegular, renameOver, statRegular } from '../../src/core/disk/regular.ts'
 import { writeNew } from '../../src/core/disk/write-new.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { isGone, orIfGone } from '../../src/core/files.ts'
-import { createGate } from '../../src/core/gate.ts'
 import { size } from '../../src/core/units.ts'
-import type { Call, Tier, TierKind } from './contract.ts'
+import type { Tier, TierKind } from './contract.ts'
+import { createDiskCalls, diskReadMs } from './disk-calls.ts'
 import { createRoom, shardOf, temporarySuffix } from './disk-room.ts'
 
 const options = z.strictObject({
@@ -25,13 +24,6 @@ const options = z.strictObject({
     .describe('Room on the disk. What was used longest ago goes first. One process to a folder.'),
   path: z.string().min(1).optional().describe('The folder. By default `cache` in the data folder.'),
 })
-
-const readMs = 3000
-const writeMs = 10_000
-// More would only stand in a line of the runtime's, before its few threads.
-const filesAtOnce = { reads: 16, writes: 16 } as const
-const filesInLine = 8192
-const lineMs = 5000
 
 export const disk: TierKind<typeof options> = {
   use: 'disk',
@@ -45,43 +37,9 @@ type DiskOptions = { readonly name: string; readonly path: string; readonly maxB
 function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
   const names = createKnownNames(path, shardOf, clock)
   const room = createRoom({ path, maxBytes, clock, onEvicted: names.forget })
-  const patience = { ms: lineMs, clock }
-  const gateOf = (most: number) => createGate({ most, inLine: filesInLine, full: () => tooMany(name), patience })
-  const reading = { ms: readMs, gate: gateOf(filesAtOnce.reads) }
-  const writing = { ms: writeMs, gate: gateOf(filesAtOnce.writes) }
   const fileOf = (key: string): string => join(path, shardOf(key), key)
   const files = createFilesAtHand(path, clock)
-
-  /**
-   * Its time begins when it leaves our line. A stuck disk cannot be aborted: the caller is let go, and the gate holds the
-   * slot until the call comes back.
-   */
-  async function call<T>(
-    { ms, gate }: typeof reading,
-    signal: AbortSignal | undefined,
-    told: Call | undefined,
-    work: (own: AbortSignal) => Promise<T>,
-  ): Promise<T> {
-    const leave = await gate.enter(signal)
-    const ended = files.began()
-    told?.begun?.()
-    let over: Promise<T> | undefined
-    try {
-      return await withDeadline({ ms, clock, signal, late: () => silent(name, ms) }, (own) => {
-        over = work(own)
-        return over
-      })
-    } catch (error) {
-      if (error instanceof Failure || signal?.aborted) throw error
-      throw outage(name, path, error)
-    } finally {
-      const end = () => {
-        ended()
-        leave()
-      }
-      Promise.resolve(over).then(end, end)
-    }
-  }
+  const calls = createDiskCalls({ name, clock, began: files.began, outage: (error) => outage(name, path, error) })
 
   async function read(key: string): Promise<Uint8Array | undefined> {
     const file = fileOf(key)
@@ -115,7 +73,7 @@ function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
     if (usedMs === undefined || clock.now() - usedMs <= room.touchAfterMs) return
     files.note(key, bytes, clock.now())
     const file = fileOf(key)
-    call(writing, undefined, undefined, () => touch(usedMs, (now) => utimes(file, now, now))).catch(() => {})
+    calls.write(undefined, undefined, () => touch(usedMs, (now) => utimes(file, now, now))).catch(() => {})
   }
 
   async function write(key: string, bytes: Uint8Array, signal: AbortSignal): Promise<void> {
@@ -140,9 +98,9 @@ function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
   return {
     name,
     traits: { persistent: true, shared: false, trusted: false },
-    deadlineMs: readMs,
+    deadlineMs: diskReadMs,
     announces: true,
-    get: (cid, signal, told) => call(reading, signal, told, () => orIfGone(read(blockKey(cid)), undefined)),
+    get: (cid, signal, told) => calls.read(signal, told, () => orIfGone(read(blockKey(cid)), undefined)),
     atHand(cid, options) {
       const key = blockKey(cid)
       const held = files.read(key, fileOf(key), options)
@@ -150,16 +108,19 @@ function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
       return held
     },
     lacks: (cid) => names.lacks(blockKey(cid)),
-    put: (cid, bytes, signal, told) => call(writing, signal, told, (own) => write(blockKey(cid), bytes, own)),
-    has: (cid, signal, told) => call(reading, signal, told, () => isBlock(fileOf(blockKey(cid)))),
+    put: (cid, bytes, signal, told) => calls.write(signal, told, (own) => write(blockKey(cid), bytes, own)),
+    has: (cid, signal, told) => calls.read(signal, told, () => isBlock(fileOf(blockKey(cid)))),
     delete: (cid, signal, told) =>
-      call(writing, signal, told, () => {
+      calls.write(signal, told, () => {
         files.forget(blockKey(cid))
         return rm(fileOf(blockKey(cid)), { recursive: true, force: true })
       }),
-    probe: (signal) => call(writing, signal, undefined, (own) => tryWriting(path, own)),
+    probe: (signal) => calls.write(signal, undefined, (own) => tryWriting(path, own)),
     usage: () => ({ bytes: room.bytes, limitBytes: maxBytes }),
-    close: () => room.close(),
+    async close() {
+      await room.close()
+      await calls.end()
+    },
   }
 }
 
@@ -215,9 +176,3 @@ function outage(name: string, path: string, cause: unknown): Failure {
     cause,
   })
 }
-
-const silent = (name: string, ms: number): Failure =>
-  new Failure('timeout', `tier ${name}: the disk did not answer within ${ms} ms`, { source: 'tier' })
-
-const tooMany = (name: string): Failure =>
-  new Failure('overloaded', `tier ${name}: too many file operations wait for the disk`, { source: 'tier' })

@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto'
 import { appendFile, readFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
-import { makeFolder, orIfGone, syncFolder } from '../core/files.ts'
+import { codeOf, isGone, makeFolder, syncFolder } from '../core/files.ts'
 import { createDenylist, createDenylists } from './denylist.ts'
 import type { LoadedDenylists } from './load.ts'
 import { readList } from './read-list.ts'
@@ -11,6 +11,13 @@ export interface DenylistsWithTakedowns extends LoadedDenylists {
   /** Adds a rule. It is on the platter and holds when this resolves. */
   takeDown(rule: string): Promise<void>
 }
+
+/** None where there is no such folder either: that says more of `data` than of takedowns. */
+const textOf = (file: string): Promise<string> =>
+  readFile(file, 'utf8').catch((error: unknown) => {
+    if (isGone(error) || codeOf(error) === 'ENOTDIR') return ''
+    throw error
+  })
 
 const head = 'version: 1\nname: takedowns\n---\n'
 
@@ -24,7 +31,7 @@ export async function withTakedowns(
   let last: Promise<unknown> = Promise.resolve()
 
   async function read(): Promise<void> {
-    const given = await readList('takedowns', await orIfGone(readFile(file, 'utf8'), ''))
+    const given = await readList('takedowns', await textOf(file))
     if (given.digest === digest) return
     digest = given.digest
     own = given.list
@@ -33,7 +40,7 @@ export async function withTakedowns(
 
   async function add(rule: string): Promise<void> {
     await makeFolder(dirname(file))
-    const before = await orIfGone(readFile(file, 'utf8'), '')
+    const before = await textOf(file)
     // A full disk may have cut the line before.
     const start = before === '' ? head : before.endsWith('\n') ? '' : '\n'
     await appendFile(file, `${start}${rule}\n`, { flush: true })

@@ -1,6 +1,8 @@
 // The tiers in the order in which they are asked, as one stack: what is configured, and what lies on this machine anyway.
 import type { LocalStore, Provider } from '../../backends/pinning/contract.ts'
 import type { Tier, TierUsage } from '../../backends/tiers/contract.ts'
+import { cancelled } from '../core/failure.ts'
+import type { Log } from '../core/log.ts'
 import type { Shelf } from '../names/shared-records.ts'
 import { type GuardedTier, guarded } from '../retrieval/tiers/guarded.ts'
 import { createLayer, type Layer } from '../retrieval/tiers/layer.ts'
@@ -59,13 +61,20 @@ export function wireTiers(
   const isMemory = ({ traits }: Tier) => !traits.persistent
   const order = [...tiers.filter(isMemory), ...pins, ...tiers.filter((tier) => !isMemory(tier))]
   const layers = order.map((tier) => takeLayer(whole, tier))
+  const stack = lease.take(
+    'stack',
+    layers,
+    () => createTierStack(layers, { clock, log }),
+    (stack) => stack.close(),
+  )
+  lease.take(
+    'first look',
+    [stack],
+    () => lookOnce(stack, log),
+    (look) => look.end(),
+  )
   return {
-    stack: lease.take(
-      'stack',
-      layers,
-      () => stackOf(layers, { clock, log }),
-      (stack) => stack.close(),
-    ),
+    stack,
     guards,
     shelves: guards.filter((guard): guard is GuardedTier & Shelf => guard.records !== undefined),
     corrupt,
@@ -92,14 +101,19 @@ function takeLayer({ config, clock, lease }: Whole, tier: Tier): Layer {
   )
 }
 
-function stackOf(layers: readonly Layer[], { clock, log }: Pick<Whole, 'clock' | 'log'>): TierStack {
-  const stack = createTierStack(layers, { clock, log })
-  // What a store answers now is worth a line in the log, and no reason not to start: it may come back.
-  stack.probeAll().then(
+/** What a store answers now is worth a line in the log, and no reason not to start: it may come back. */
+function lookOnce(stack: TierStack, log: Log): { end(): Promise<void> } {
+  const ending = new AbortController()
+  const look = stack.probeAll(ending.signal).then(
     (failures) => {
       for (const { tier, failure } of failures) log('warn', 'tier.unusable', { tier, why: failure.message })
     },
     () => {},
   )
-  return stack
+  return {
+    end() {
+      ending.abort(cancelled('the gateway is closing'))
+      return look
+    },
+  }
 }
