@@ -4,6 +4,7 @@ import { randomBytes } from 'node:crypto'
 import { after, before, describe, it } from 'node:test'
 import * as dagCbor from '@ipld/dag-cbor'
 import * as dagPb from '@ipld/dag-pb'
+import { UnixFS } from 'ipfs-unixfs'
 import { varint } from 'multiformats'
 import { CID } from 'multiformats/cid'
 import { identity } from 'multiformats/hashes/identity'
@@ -223,14 +224,36 @@ describe('a CAR that is uploaded', () => {
     assert.equal((await send(car([good.cid], [bad, good]))).status, 200)
   })
 
-  it('is refused where a few blocks stand for more bytes than an upload may have', async () => {
+  /** A file of `count` times the same child. */
+  async function repeated(child: Block, bytes: bigint, count: number): Promise<Block & { size: bigint }> {
+    const blockSizes = Array.from({ length: count }, () => bytes)
+    const Links = blockSizes.map(() => ({ Name: '', Hash: child.cid, Tsize: 1 }))
+    const node = dagPb.encode({ Data: new UnixFS({ type: 'file', blockSizes }).marshal(), Links })
+    return {
+      cid: CID.createV1(0x70, await sha256.digest(node)),
+      bytes: node,
+      size: bytes * BigInt(count),
+    }
+  }
+
+  it('is refused where a few blocks stand for more bytes than an upload may have, whatever is above them', async () => {
     const leaf = await raw(Buffer.alloc(1000))
-    const fields = [8, 2, 24, ...[0x80, 0x89, 0x7a], ...Array.from({ length: 2000 }, () => [32, 0xe8, 7]).flat()]
-    const Links = Array.from({ length: 2000 }, () => ({ Name: '', Hash: leaf.cid, Tsize: 1000 }))
-    const bytes = dagPb.encode({ Data: Uint8Array.from(fields), Links })
-    const root = { cid: CID.createV1(0x70, await sha256.digest(bytes)), bytes }
-    const { status, body } = await send(car([root.cid], [root, leaf]))
-    assert.equal(status, 413, body)
+    let file = await repeated(leaf, 1000n, 200)
+    const blocks: Block[] = [leaf, file]
+    assert.equal((await send(car([file.cid], blocks))).status, 200, 'as many as it may have')
+    await idle(adding)
+    const before = (await below(adding.data)).length
+    while (file.size < 2n ** 62n) {
+      file = await repeated(file, file.size, 200)
+      blocks.push(file)
+      const above = [await directory({ file: file.cid }), await node({ deep: [file.cid] })] as const
+      for (const root of [file, ...above]) {
+        const { status, body } = await send(car([root.cid], [...blocks, ...above]))
+        assert.equal(status, 413, `${file.size} bytes: ${body}`)
+      }
+    }
+    await idle(adding)
+    assert.equal((await below(adding.data)).length, before)
   })
 
   it('is refused with other options', async () => {

@@ -61,12 +61,18 @@ describe("pins of kubo's door", () => {
       // One block, over and over.
       const repeated: BlockMap = new Map()
       const leaf = addBlock(repeated, 0x55, noise(50_000))
-      const data = new UnixFS({ type: 'file', blockSizes: [50_000n, 50_000n, 50_000n] }).marshal()
-      const root = addNode(
-        repeated,
-        dagPb.prepare({ Data: data, Links: [1, 2, 3].map(() => ({ Hash: leaf, Tsize: 50_000, Name: '' })) }),
-      )
-      assert.equal((await pin(door, repeated, root)).status, 413)
+      for (const size of [50_000n, 2n ** 60n]) {
+        const data = new UnixFS({ type: 'file', blockSizes: [size, size, size] }).marshal()
+        const Links = [1, 2, 3].map(() => ({ Hash: leaf, Tsize: 50_000, Name: '' }))
+        const root = addNode(repeated, dagPb.prepare({ Data: data, Links }))
+        assert.equal((await pin(door, repeated, root)).status, 413, `${size}`)
+        const above = {
+          Data: new UnixFS({ type: 'directory' }).marshal(),
+          Links: [{ Hash: root, Tsize: 1, Name: 'a' }],
+        }
+        const folder = addNode(repeated, dagPb.prepare(above))
+        assert.equal((await pin(door, repeated, folder)).status, 413, `${size}, in a directory`)
+      }
       await idle(door.adding)
       assert.deepEqual(await below(join(door.adding.data, 'pins')), [])
     }))

@@ -10,7 +10,7 @@ import { linksInOrder } from '../../ipld/dag-links.ts'
 import { putBlocks } from '../confirm/fill-tiers.ts'
 import { malformed, tooLarge } from '../failures.ts'
 import type { Spool } from '../spool/spool.ts'
-import { blockName, fileBytesOf } from '../spool/stored-upload.ts'
+import { blockName, declaresMore, fileBytesOf } from '../spool/stored-upload.ts'
 import type { FileOptions, SpooledFile, SpoolingOptions } from './spooling.ts'
 
 const mostRoots = 128
@@ -105,7 +105,7 @@ async function takeRoot(
   const spool = await spools.begin()
   try {
     let dagBytes = 0
-    for await (const cid of wholeDag(root, all)) {
+    for await (const cid of wholeDag(root, all, limits.maxBytes)) {
       closing.throwIfAborted()
       slot?.signal.throwIfAborted()
       if (--budget.left < 0)
@@ -113,9 +113,7 @@ async function takeRoot(
       admit(cid)
       dagBytes += await spool.adopt(cid, all)
     }
-    // A few repeated blocks can make a file of any size.
     const fileBytes = fileBytesOf({ cid: root, bytes: await all.read(root) })
-    if (fileBytes !== undefined && fileBytes > limits.maxBytes) throw tooLarge(limits.maxBytes)
     const upload = await spool.finish(root, spelledBy(root), fileBytes ?? dagBytes)
     const added = { cid: root, dagBytes, fileName: undefined }
     return { upload: via === undefined ? upload : { ...upload, via }, id: spool.id, added }
@@ -125,8 +123,11 @@ async function takeRoot(
   }
 }
 
-/** Every block below a root, each once, parents first. Throws a Failure that names what is missing. */
-async function* wholeDag(root: CID, all: Spool): AsyncGenerator<CID> {
+/**
+ * Every block below a root, each once, parents first. Throws a Failure that names what is missing, and for a file of more than
+ * `maxBytes` anywhere in it.
+ */
+async function* wholeDag(root: CID, all: Spool, maxBytes: number): AsyncGenerator<CID> {
   const seen = new Set<string>()
   const missing: CID[] = []
   const pending = createPending<CID>()
@@ -142,6 +143,7 @@ async function* wholeDag(root: CID, all: Spool): AsyncGenerator<CID> {
     if (!isHere || leaves.has(cid.code)) continue
     const bytes = isIdentity(cid) ? cid.multihash.digest : await all.read(cid)
     pending.push(linksIn({ cid, bytes }), bytes.byteLength)
+    if (declaresMore({ cid, bytes }, maxBytes)) throw tooLarge(maxBytes)
   }
   if (missing.length > 0)
     throw malformed(`the CAR is not complete: below its root ${root} it lacks ${missing.join(', ')}`)

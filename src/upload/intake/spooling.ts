@@ -9,7 +9,7 @@ import { createTree, mostEntries, onlyEntry } from '../directory/paths.ts'
 import { putTree } from '../directory/write.ts'
 import { busy, malformed, tooLarge } from '../failures.ts'
 import type { Spool, Spools } from '../spool/spool.ts'
-import { fileBytesOf } from '../spool/stored-upload.ts'
+import { declaresMore, fileBytesOf } from '../spool/stored-upload.ts'
 import type { Counter, UploadAdmission, UploadSlot } from './admission.ts'
 import { type CarBudget, carBudget, spelledBy, spoolCar } from './car.ts'
 import { importFile } from './import.ts'
@@ -181,8 +181,7 @@ export function createSpooling(options: SpoolingOptions): Spooling {
       let fileBytes: number | undefined
       for await (const { cid, bytes } of blocks) {
         if (cid.equals(root)) fileBytes = fileBytesOf({ cid, bytes })
-        // A few repeated blocks can make a file of any size.
-        if (Math.max(fileBytes ?? 0, counter.bytes + bytes.byteLength) > limits.maxBytes)
+        if (counter.bytes + bytes.byteLength > limits.maxBytes || declaresMore({ cid, bytes }, limits.maxBytes))
           throw tooLarge(limits.maxBytes)
         if (isIdentity(cid)) continue
         if (!proves(cid, bytes)) throw malformed(`the bytes of block ${cid} do not hash to its CID`)

@@ -14,6 +14,7 @@ import { Failure, isFailure } from '../../core/failure.ts'
 import { orIfGone } from '../../core/files.ts'
 import { linksOf } from '../../ipld/block-links.ts'
 import { writeCar } from '../../ipld/car.ts'
+import { readNode } from '../../ipld/unixfs.ts'
 
 export type StoredUpload = {
   readonly cid: CID
@@ -126,6 +127,20 @@ export function fileBytesOf({ cid, bytes }: Block): number | undefined {
     return kind === 'file' ? size : undefined
   } catch (error) {
     if (isFailure(error, 'malformed')) return undefined
+    throw error
+  }
+}
+
+/**
+ * Whether this block is the root of a file, or of a part of one, that declares more bytes than `most` or than a number can
+ * count: a few blocks that are repeated can stand for any number of bytes.
+ */
+export function declaresMore({ cid, bytes }: Block, most: number): boolean {
+  if (cid.code !== codec.dagPb) return false
+  try {
+    return (readNode(cid, bytes).unixfs?.fileSize() ?? 0n) > Math.min(most, Number.MAX_SAFE_INTEGER)
+  } catch (error) {
+    if (isFailure(error, 'malformed')) return false
     throw error
   }
 }
