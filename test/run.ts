@@ -9,8 +9,8 @@ import { spec } from 'node:test/reporters'
 import { fileURLToPath } from 'node:url'
 
 const root = fileURLToPath(new URL('../', import.meta.url))
-/** One more than the processors of a small machine: some tests wait. */
-const lanes = 3
+/** More than the processors of a small machine: most of what a file takes is waiting. */
+const lanes = 5
 const timeout = 60_000
 // Files of a lane make garbage by the hundred megabytes. With a large nursery most of it is never copied, and one thread for it
 // does not take turns with those of the other lanes: a fifth less processor time. Without the last two, V8 marks the whole

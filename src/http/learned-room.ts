@@ -3,12 +3,14 @@
 import type { Clock } from '../core/clock.ts'
 
 export interface LearnedRoom {
-  /** The most requests in progress now. `inFlight`: how many there are. */
-  most(inFlight: number): number
+  /** The most requests in progress now. */
+  most(): number
 }
 
 export type LearnedRoomOptions = {
   readonly most: number
+  /** How many requests are in progress. */
+  readonly inFlight: () => number
   /** How late the loop may be. 0: as late as it likes. */
   readonly lateMs: number
   readonly clock: Clock
@@ -23,21 +25,21 @@ const lateLooks = 3
 const shrink = 0.7
 const grow = 1.03
 
-export function createLearnedRoom({ most, lateMs, clock }: LearnedRoomOptions): LearnedRoom {
+export function createLearnedRoom({ most, inFlight, lateMs, clock }: LearnedRoomOptions): LearnedRoom {
   const least = Math.min(most, leastRoom)
   let room = most
-  let inFlight = 0
   let isWatched = false
   let late = 0
 
   function look(dueAt: number): void {
     if (clock.monotonic() - dueAt >= lateMs) {
-      if (++late >= lateLooks) room = Math.max(least, Math.floor(Math.min(room, inFlight) * shrink))
+      if (++late >= lateLooks) room = Math.max(least, Math.floor(Math.min(room, inFlight()) * shrink))
     } else {
       late = 0
       room = Math.min(most, Math.ceil(room * grow))
     }
-    if (room < most || inFlight >= least) watch()
+    // No timer runs while there is little to do and the room is as large as it was.
+    if (room < most || inFlight() >= least) watch()
     else isWatched = false
   }
 
@@ -48,10 +50,8 @@ export function createLearnedRoom({ most, lateMs, clock }: LearnedRoomOptions): 
   }
 
   return {
-    most(now) {
-      inFlight = now
-      // No timer runs while there is little to do.
-      if (now >= least && !isWatched && lateMs > 0) {
+    most() {
+      if (!isWatched && lateMs > 0 && inFlight() >= least) {
         late = 0
         watch()
       }

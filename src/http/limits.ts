@@ -43,7 +43,7 @@ const mostClients = 100_000
 
 export function createLimits(options: LimitOptions): Limits {
   const { inFlight: most, loopDelay = 0, perClient, addressOf = socketAddress, clock } = options
-  const learned = createLearnedRoom({ most, lateMs: loopDelay, clock })
+  const learned = createLearnedRoom({ most, inFlight: () => inFlight, lateMs: loopDelay, clock })
   const clients = perClient === 'none' ? undefined : new LRUCache<string, Budget>(upTo(mostClients))
   let inFlight = 0
   let shed = 0
@@ -74,7 +74,7 @@ export function createLimits(options: LimitOptions): Limits {
   }
 
   function lookForRoom(atHand = false): Failure | undefined {
-    const room = atHand ? most : learned.most(inFlight)
+    const room = atHand ? most : learned.most()
     if (inFlight < room) return undefined
     shed++
     const why =
@@ -120,7 +120,7 @@ export function createLimits(options: LimitOptions): Limits {
       return inFlight
     },
     get room() {
-      return learned.most(inFlight)
+      return learned.most()
     },
     get shed() {
       return shed

@@ -72,6 +72,14 @@ describe('an event loop that is late', () => {
     assert.deepEqual([rooms.at(-1), clock.timers], [1000, 0])
   })
 
+  test('has no timer when the burst is over, whether or not it was late', async () => {
+    const { clock, open } = await busy()
+    assert.equal(clock.timers, 1)
+    for (const one of open) one?.emit('close')
+    await clock.advance(1000)
+    assert.equal(clock.timers, 0)
+  })
+
   test('few requests are let in however late it is', async () => {
     const clock = createFakeClock()
     const limits = createLimits({ inFlight: 1000, loopDelay: 100, perClient: 'none', clock })
