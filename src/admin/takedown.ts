@@ -1,6 +1,7 @@
 // `POST /deny/<cid>` on the admin address. Denied first, so that no reader and no upload brings it back meanwhile.
 import { Router } from 'express'
 import type { CID } from 'multiformats/cid'
+import type { Below } from '../retrieval/tiers/purge.ts'
 import type { Pins } from '../upload/pins/pins.ts'
 import type { Removal } from '../upload/pins/remove.ts'
 import { answerFailures, cidIn, refuse, Wrong } from './requests.ts'
@@ -11,7 +12,7 @@ export type TakenDown = {
   readonly isGone: boolean
   readonly pins: Removal | null
   readonly blocks: number
-  /** What could not be purged, and why. */
+  /** What could not be looked for or purged, and why. */
   readonly failures: readonly string[]
 }
 
@@ -20,8 +21,8 @@ type Why = { readonly legal: boolean; readonly reason: string | undefined }
 
 export type TakedownDeps = {
   readonly deny: (cid: CID, why: Why) => Promise<void>
-  /** What lies below it in the tiers. */
-  readonly below: (cid: CID, signal: AbortSignal) => Promise<readonly CID[]>
+  /** What lies below it in the tiers, and what of that could not be read. */
+  readonly below: (cid: CID, signal: AbortSignal) => Promise<Below>
   /** Resolves with what could not be deleted. */
   readonly purge: (cids: readonly CID[], signal: AbortSignal) => Promise<readonly string[]>
   /** None in thin mode. */
@@ -32,10 +33,10 @@ export const createTakedown =
   ({ deny, below, purge, remove }: TakedownDeps): Takedown =>
   async (cid, why, signal) => {
     await deny(cid, why)
-    const cids = await below(cid, signal)
+    const { cids, failures: unread } = await below(cid, signal)
     const removal = (await remove?.(cid)) ?? 'unknown'
     if (removal === 'busy') return 'busy'
-    const failures = await purge(cids, signal)
+    const failures = [...unread, ...(await purge(cids, signal))]
     const pins = removal === 'unknown' ? null : removal
     return {
       cid: cid.toString(),

@@ -123,3 +123,6 @@ export const isFailure = <Kind extends FailureKind = FailureKind>(
 
 /** The reason to abort with when the caller is gone. */
 export const cancelled = (what = 'the client left'): Failure => new Failure('cancelled', what, { source: 'client' })
+
+/** What an error says, for a log or an operator. */
+export const wordsOf = (error: unknown): string => (error instanceof Error ? error.message : String(error))

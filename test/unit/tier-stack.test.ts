@@ -1,12 +1,14 @@
 // The stack and its fillers: what is found where, what is filled from what, and in which order things reach a slow tier.
 import assert from 'node:assert/strict'
-import { test } from 'node:test'
+import { describe, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
-import type { CID } from 'multiformats/cid'
+import * as dagCbor from '@ipld/dag-cbor'
+import { CID } from 'multiformats/cid'
 import { blockKey } from '../../src/core/block.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createWriteBehind } from '../../src/retrieval/tiers/filling/write-behind.ts'
 import { guarded } from '../../src/retrieval/tiers/guarded.ts'
+import { belowIn } from '../../src/retrieval/tiers/purge.ts'
 import { createTierStack } from '../../src/retrieval/tiers/stack.ts'
 import { bytesOf, cidOf } from '../../src/testing/tier.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
@@ -416,4 +418,53 @@ test('what hangs behind uploads is bounded in bytes', async () => {
   assert.ok(bucket.waiting <= 10 + 8, `${bucket.waiting} writes`)
   await bucket.release()
   await Promise.all(writes)
+})
+
+describe('what lies below a CID', () => {
+  const leaves = [1, 2].map((seed) => bytesOf(50, seed))
+  const inner = dagCbor.encode(leaves.map(cidOf))
+  const innerCid = CID.createV1(dagCbor.code, cidOf(inner).multihash)
+  const top = dagCbor.encode([innerCid])
+  const topCid = CID.createV1(dagCbor.code, cidOf(top).multihash)
+  const all = [top, inner, ...leaves]
+
+  function make() {
+    const clock = createFakeClock()
+    const bucket = Object.assign(scriptedTier('bucket', { shared: true }), { clock })
+    for (const one of all) bucket.held.set(blockKey(cidOf(one)), one)
+    const stack = createTierStack(
+      [scriptedTier('memory', { persistent: false }), guarded(bucket, { clock, log: silentLog })],
+      { clock },
+    )
+    const below = async () => {
+      const walk = belowIn(stack, topCid, new AbortController().signal)
+      let isOver = false
+      walk.then(
+        () => (isOver = true),
+        () => (isOver = true),
+      )
+      for (let turn = 0; turn < 500 && !isOver; turn++) await clock.advance(100)
+      return walk
+    }
+    return { bucket, below }
+  }
+
+  test('is found in a store that takes longer than a reader waits', async () => {
+    const { bucket, below } = make()
+    bucket.slowMs = 900
+    const { cids, failures } = await below()
+    assert.deepEqual(failures, [])
+    assert.deepEqual(new Set(cids.map(blockKey)), new Set(all.map((one) => blockKey(cidOf(one)))))
+  })
+
+  test('is said to be unknown where a store does not answer', async () => {
+    const { bucket, below } = make()
+    bucket.isSilent = true
+    const { cids, failures } = await below()
+    assert.equal(cids.length, 1)
+    assert.match(failures.join(), /not known: tier bucket/)
+    bucket.isSilent = false
+    bucket.held.clear()
+    assert.deepEqual((await below()).failures, [], 'what no tier has is not a failure')
+  })
 })

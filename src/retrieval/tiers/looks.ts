@@ -22,14 +22,16 @@ export interface Look {
 
 export interface Looks {
   join(cid: CID): Look
-  /** A look that is not shared, and also asks tiers that failed lately. */
-  alone(cid: CID, signal: AbortSignal): Promise<TierHit | undefined>
+  /** A look that is not shared, and also asks tiers that failed lately. `failed`: called for each tier that could not say. */
+  alone(cid: CID, signal: AbortSignal, failed?: TierFailed): Promise<TierHit | undefined>
   /** Whether a slow tier has it, as far as they say so soon. */
   has(cid: CID, signal: AbortSignal): InTurn<true>
   /** The block was deleted: a running look fills no tier with it, and later readers begin a new look. */
   forget(cid: CID): void
   close(): void
 }
+
+export type TierFailed = (tier: string, error: unknown) => void
 
 type Looking = Omit<Look, 'leave'>
 /** `isStale`: it was deleted meanwhile. */
@@ -46,14 +48,20 @@ export function createLooks({ all, slow, ask, hit }: Layers, log: Log): Looks {
       if (!tier.traits.readOnly) (writeBehind ? writeBehind.put(cid, bytes) : tier.put(cid, bytes)).catch(onError)
   }
 
-  function begin(cid: CID, signal: AbortSignal, isStale: () => boolean, anyway: boolean): Looking {
+  type How = { readonly isStale: () => boolean; readonly anyway: boolean; readonly failed?: TierFailed | undefined }
+
+  function begin(cid: CID, signal: AbortSignal, { isStale, anyway, failed }: How): Looking {
     const here = Promise.withResolvers<void>()
     let left = slow.filter(isHere).length
     const over = (layer: Layer): undefined => {
       if (isHere(layer) && --left === 0) here.resolve()
     }
     const asked = slow.map((layer) => async (own: AbortSignal, call: Call) => {
-      const get = (told: Call) => layer.tier.get(cid, own, told)
+      const get = (told: Call) =>
+        layer.tier.get(cid, own, told).catch((error: unknown) => {
+          failed?.(layer.tier.name, error)
+          throw error
+        })
       const bytes = await ask(layer, own, get, { ...call, anyway })
       if (!bytes) return over(layer)
       if (!isStale()) fillBefore(layer, cid, bytes)
@@ -67,16 +75,19 @@ export function createLooks({ all, slow, ask, hit }: Layers, log: Log): Looks {
     join(cid) {
       const key = blockKey(cid)
       const flight = flights.join(key, (signal) => {
-        const shared: SharedLook = { looking: begin(cid, signal, () => shared.isStale, false), isStale: false }
+        const shared: SharedLook = {
+          looking: begin(cid, signal, { isStale: () => shared.isStale, anyway: false }),
+          isStale: false,
+        }
         const land = () => flights.land(key, shared)
         shared.looking.found.then(land, land)
         return shared
       })
       return { ...flight.work.looking, leave: () => flight.leave() }
     },
-    alone(cid, signal) {
+    alone(cid, signal, failed) {
       const before = deletes
-      return begin(cid, signal, () => deletes !== before, true).found
+      return begin(cid, signal, { isStale: () => deletes !== before, anyway: true, failed }).found
     },
     has(cid, signal) {
       const asked = slow.map(

@@ -12,7 +12,7 @@ import type { FillStats } from './filling/write-behind.ts'
 import { createFinding, type Found, type HitAtHand } from './finding.ts'
 import type { Layer } from './layer.ts'
 import { createLayers, type TierHit } from './layers.ts'
-import { createLooks, type Look } from './looks.ts'
+import { createLooks, type Look, type TierFailed } from './looks.ts'
 import { createStoring, keepable, type TierFailure } from './storing.ts'
 
 export type { HitAtHand } from './finding.ts'
@@ -41,8 +41,11 @@ export type TierStack = Omit<Tier, 'atHand'> & {
   look(cid: CID): Look
   /** Memory, then a look for as long as it is worth waiting. Rejects only with the reason of `signal`. */
   find(cid: CID, signal?: AbortSignal): Promise<TierHit | undefined>
-  /** When no upstream has it: asks the slow tiers once more, also those that failed lately. */
-  findPatiently(cid: CID, signal: AbortSignal): Promise<TierHit | undefined>
+  /**
+   * When no upstream has it: asks the slow tiers once more, also those that failed lately, and waits for all of them. `failed`:
+   * called for each that could not say whether it has it.
+   */
+  findPatiently(cid: CID, signal: AbortSignal, failed?: TierFailed): Promise<TierHit | undefined>
   /** How often a tier could not be asked, or not in time. */
   readonly outages: number
   /**
