@@ -11,6 +11,7 @@ import {
 import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { corsHeaders } from '../http/wire/cors.ts'
+import { markOwn } from '../http/wire/own-server.ts'
 import { requestIdHeader } from '../http/wire/request-id.ts'
 import type { Connections } from './connections.ts'
 import { createPipelines } from './pipelines.ts'
@@ -56,6 +57,7 @@ export function createHttpServer(
   server.on('clientError', answerParser)
   const inTunnel = new WeakSet<Duplex>()
   server.on('connection', (socket: Socket) => {
+    markOwn(socket)
     if (connections && !inTunnel.has(socket) && !connections.admit(socket)) turnAway(socket)
   })
   server.on('connect', (request: IncomingMessage, socket: Duplex, head: Buffer) => {

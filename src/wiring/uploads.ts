@@ -67,13 +67,13 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
   const { respond, clientOf } = parts
   // What may be refused comes before what begins to work.
   const tokens = createTokens(upload.auth, () => clock.now())
-  const pages = { isForThisMachine: upload.auth === 'none', addressOf: parts.forwarded.addressOf }
+  const reach = { isForThisMachine: upload.auth === 'none', addressOf: parts.forwarded.addressOf }
   const schemas = lease.take('schemas', [upload.schemas, responses.json.maxBytes], () => schemasOf(config))
   const stores = { ...parts, everywhere: takeEverywhere(whole, retrieval), admit: denials.admit }
   const counts = lease.take('upload counts', [], createUploadCounts)
   const uploads = counted(takeUploads(whole, stores), counts)
   const through = upload.through && countedThrough(takeThrough(whole, upload.through, stores), counts)
-  const add = createAddRoute({ uploads: through ?? uploads, tokens, pages, schemas, respond, clientOf })
+  const add = createAddRoute({ uploads: through ?? uploads, tokens, reach, schemas, respond, clientOf })
   const description = createOpenApiRoute({
     schemas: schemas.all,
     hasTokens: typeof upload.auth !== 'string',
@@ -87,6 +87,7 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
           uploads,
           retrieval,
           tokens,
+          reach,
           version,
           tiers: parts.tiers,
           stalledMs: respond.stalledMs,

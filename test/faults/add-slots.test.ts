@@ -45,7 +45,9 @@ async function add(url: string, client: string): Promise<number> {
 }
 
 async function withDrips(work: (gateway: TestGateway) => Promise<void>): Promise<void> {
-  const gateway = await startGateway({ config: { trustedProxies: ['127.0.0.1'], upload: { concurrency: slots } } })
+  const gateway = await startGateway({
+    config: { trustedProxies: ['127.0.0.1'], upload: { concurrency: slots, auth: 'open' } },
+  })
   let isOver = false
   const drips = Array.from({ length: slots }, () => drip(gateway.url, '203.0.113.1', () => isOver))
   try {

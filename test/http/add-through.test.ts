@@ -74,7 +74,7 @@ async function startThin(
   const route = createAddRoute({
     uploads: through,
     tokens: createTokens({ tokens: ['ours'] }),
-    pages: { isForThisMachine: false, addressOf: () => '' },
+    reach: { isForThisMachine: false, addressOf: () => '' },
     schemas,
     clientOf: () => '',
     respond: createRespond({ mode: 'api', stalledMs: 60_000, onError: assert.ifError }),

@@ -1,6 +1,8 @@
 // Which clients may upload: pages of strangers in a browser on this machine, and tokens with names, hashes and ends.
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { after, before, describe, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import { multipart, post } from '../support/adding.ts'
@@ -43,16 +45,57 @@ describe('a page that uploads without a token', () => {
     assert.equal((await upload(open, { origin: 'https://evil.example' })).status, 200)
   })
 
-  test('of a stranger may, on a machine that only a proxy of the operator leads to', async () => {
-    const origin = 'https://evil.example'
-    assert.equal((await upload(behind, { origin, 'x-forwarded-for': '203.0.113.9' })).status, 200)
-    assert.equal((await upload(behind, { origin })).status, 403)
+  test('is refused behind a proxy on this machine as well', async () => {
+    assert.equal((await upload(behind, { origin: 'https://evil.example' })).status, 403)
   })
 
   test('gets its preflight answered as before', async () => {
     const headers = { origin: 'https://evil.example', 'access-control-request-method': 'POST' }
     const { status, headers: said } = await fetch(`${own.url}/add`, { method: 'OPTIONS', headers })
     assert.deepEqual([status, said.get('access-control-allow-methods')], [204, 'POST, OPTIONS'])
+  })
+})
+
+describe('a client of another machine, of which a trusted proxy tells', () => {
+  const stranger = { 'x-forwarded-for': '203.0.113.9' }
+  const trustedProxies = ['127.0.0.1']
+  const path = '/add'
+  const rpc = '/api/v0/add'
+
+  for (const [what, upload, to, sent, status] of [
+    ['is refused without a token', {}, path, stranger, 403],
+    ['is refused with a page, too', {}, path, { ...stranger, origin: 'http://localhost:3000' }, 403],
+    ["is refused at Kubo's door", { rpc: true }, rpc, stranger, 403],
+    ['is refused in thin mode', { through: 'http://127.0.0.1:9/add' }, path, stranger, 403],
+    ['uploads where uploads are open', { auth: 'open', rpc: true }, rpc, stranger, 200],
+    ['is one of this machine where the proxy says so', { rpc: true }, rpc, { 'x-forwarded-for': '127.0.0.1' }, 200],
+    ['is one of this machine by IPv6, too', {}, path, { 'x-forwarded-for': '::1' }, 200],
+  ] as const)
+    test(what, async () => {
+      const at = await startGateway({ config: { trustedProxies, upload } })
+      try {
+        const answer = await post(at.url + to, multipart([{ fileName: 'a', body: 'hello' }]), sent)
+        assert.equal(answer.status, status, answer.body)
+        if (status === 403)
+          assert.match(answer.body, /for the machine of the gateway.*upload\.auth to tokens, or to open/)
+      } finally {
+        await at.close()
+      }
+    })
+
+  test('is let in by a program that opens its own address', async () => {
+    const at = await startGateway({ config: { trustedProxies } })
+    const server = createServer(at.gateway.handler)
+    try {
+      await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+      const { port } = server.address() as AddressInfo
+      const own = `http://127.0.0.1:${port}${path}`
+      assert.equal((await post(own, multipart([{ body: 'hello' }]), stranger)).status, 200)
+    } finally {
+      server.closeAllConnections()
+      server.close()
+      await at.close()
+    }
   })
 })
 

@@ -82,7 +82,7 @@ export async function startAdding(options: AddingOptions = {}): Promise<Adding> 
   const route = createAddRoute({
     uploads,
     tokens: createTokens(options.tokens ? { tokens: options.tokens } : 'none'),
-    pages: { isForThisMachine: false, addressOf: () => '' },
+    reach: { isForThisMachine: false, addressOf: () => '' },
     schemas: createSchemaChecks({ maxBytes: 8 * 1024 * 1024 }),
     // A client says who it is.
     clientOf: ({ headers }) => String(headers['x-client'] ?? ''),

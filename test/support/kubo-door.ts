@@ -59,6 +59,7 @@ export async function startKuboDoor(tokens?: readonly string[], options: AddingO
     uploads: adding.uploads,
     retrieval,
     tokens: createTokens(tokens ? { tokens } : 'none'),
+    reach: { isForThisMachine: false, addressOf: () => '' },
     clientOf: () => '',
     version: '0.0.0',
     tiers: [],

@@ -17,14 +17,14 @@ import { hasBody } from '../wire/request-target.ts'
 import type { Respond } from '../wire/respond.ts'
 import { cutWhenStalled } from '../wire/write.ts'
 import { createVia, type Via } from './cdn-loop.ts'
-import { type PageRules, refuseForeignPage } from './foreign-page.ts'
 import { type AddQuery, readAddQuery } from './query.ts'
+import { type Reach, refuseForeignPage, refuseStranger } from './this-machine.ts'
 import type { Tokens } from './tokens.ts'
 
 export type AddDeps = {
   readonly uploads: Pick<Uploads, 'maxBytes' | 'kinds' | 'enter' | 'receive'>
   readonly tokens: Tokens
-  readonly pages: PageRules
+  readonly reach: Reach
   readonly schemas: SchemaChecks
   readonly respond: Respond
   /** The client that the limits count the upload for. */
@@ -108,8 +108,9 @@ const readsJson = ({ headers }: IncomingMessage): string => headers.accept ?? 'a
 
 /** Checks what is known before the body, and answers what the client asks for. */
 function lookAhead({ request, response, target }: RequestContext, deps: AddDeps): AddQuery {
-  const { uploads, tokens, pages, schemas } = deps
-  refuseForeignPage(request, pages)
+  const { uploads, tokens, reach, schemas } = deps
+  refuseStranger(request, reach)
+  refuseForeignPage(request, reach)
   noteToken(response, tokens.check(request.headers))
   boundaryOf(request.headers['content-type'])
   const encoding = request.headers['content-encoding'] ?? 'identity'

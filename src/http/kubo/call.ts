@@ -3,6 +3,7 @@ import type { IncomingMessage } from 'node:http'
 import { Failure } from '../../core/failure.ts'
 import type { Retrieval, Session } from '../../retrieval/session.ts'
 import type { Uploads } from '../../upload/uploads.ts'
+import type { Reach } from '../add/this-machine.ts'
 import type { Tokens } from '../add/tokens.ts'
 import type { RequestContext } from '../wire/request-context.ts'
 import type { Respond } from '../wire/respond.ts'
@@ -12,6 +13,7 @@ export type KuboDeps = WriteOptions & {
   readonly uploads: Uploads
   readonly retrieval: Retrieval
   readonly tokens: Tokens
+  readonly reach: Reach
   readonly version: string
   /** By name, the fastest first. */
   readonly tiers: readonly string[]

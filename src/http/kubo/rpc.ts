@@ -3,9 +3,11 @@
 import { type Failure, isFailure } from '../../core/failure.ts'
 import { createAccount } from '../../observe/account.ts'
 import type { Route } from '../add/add.ts'
+import { refuseStranger } from '../add/this-machine.ts'
 import { closeAfter } from '../wire/close-after-answer.ts'
 import { exchangeOf, noteToken } from '../wire/exchange.ts'
 import { statusOf } from '../wire/problem.ts'
+import { HttpRefusal } from '../wire/refusal.ts'
 import type { RequestContext } from '../wire/request-context.ts'
 import { hasBody } from '../wire/request-target.ts'
 import { cutWhenStalled } from '../wire/write.ts'
@@ -49,6 +51,7 @@ async function answerCall(context: RequestContext, deps: KuboDeps): Promise<void
     // A page of another origin could post here with the browser's network position.
     if (request.headers.origin !== undefined || request.headers.referer !== undefined)
       return sendText(to, 403, '403 - Forbidden')
+    refuseStranger(request, deps.reach)
     noteToken(response, deps.tokens.check(request.headers))
     // The other commands read only the query; a body that comes along may have no end.
     if (command !== addFiles && hasBody(request)) closeAfter(request, response)
@@ -65,7 +68,8 @@ async function answerCall(context: RequestContext, deps: KuboDeps): Promise<void
  * statuses.
  */
 function sendError(to: To, failure: Failure): void {
-  if (failure.kind === 'refused') return sendText(to, 403, '403 - Forbidden')
+  if (failure.kind === 'refused')
+    return sendText(to, 403, failure instanceof HttpRefusal ? `403 - Forbidden: ${failure.message}` : '403 - Forbidden')
   const own = statusOf(failure, 'api')
   const isClients = isFailure(failure, 'malformed') && failure.source === 'client'
   const status = isClients ? 400 : failure.kind === 'denied' || [413, 429, 503].includes(own) ? own : 500

@@ -16,7 +16,7 @@ const problemOf = (status: number, title: string, detail: string, more: Json = {
 const meanings: Readonly<Record<number, string>> = {
   400: 'The request is malformed; `errors` names each field that a schema wants otherwise.',
   401: 'A token is wanted, as `Authorization: Bearer …`.',
-  403: 'A page of another origin may not upload to a gateway that is for its own machine.',
+  403: 'Neither clients of other machines nor pages of other origins may upload to a gateway that is for its own machine.',
   404: 'No upstream has the content, or no upstream could be reached. The search goes on: retry after `Retry-After`.',
   405: 'This path does not take this method; `Allow` names those that it takes.',
   406: 'The content is not available in this format.',
