@@ -2,14 +2,15 @@
 import { createHash } from 'node:crypto'
 import { appendFile, readFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
+import type { CID } from 'multiformats/cid'
 import { codeOf, isGone, makeFolder, syncFolder } from '../core/files.ts'
 import { createDenylist, createDenylists } from './denylist.ts'
 import type { LoadedDenylists } from './load.ts'
 import { readList } from './read-list.ts'
 
 export interface DenylistsWithTakedowns extends LoadedDenylists {
-  /** Adds a rule. It is on the platter and holds when this resolves. */
-  takeDown(rule: string): Promise<void>
+  /** Adds a rule, unless it is there. It is on the platter and holds when this resolves, whatever becomes of other lists. */
+  takeDown(cid: CID, hints: { readonly legal: boolean; readonly reason: string | undefined }): Promise<void>
 }
 
 /** None where there is no such folder either: that says more of `data` than of takedowns. */
@@ -73,7 +74,15 @@ export async function withTakedowns(
     async refresh() {
       await Promise.all([loaded.refresh(), inTurn(read)])
     },
-    takeDown: (rule) => inTurn(() => add(rule)),
+    takeDown: (cid, { legal, reason }) =>
+      inTurn(async () => {
+        // The operator may have edited it.
+        await read()
+        const denial = takedowns.path(cid, [])
+        if (denial && denial.legal === legal && denial.reason === reason) return
+        const hints = [...(legal ? ['status=451'] : []), ...(reason === undefined ? [] : [`reason=${reason}`])]
+        await add([`/ipfs/${cid}`, ...hints].join(' '))
+      }),
     close: loaded.close,
   }
 }

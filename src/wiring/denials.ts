@@ -16,8 +16,8 @@ export type Denials = {
   readonly visitName: (name: string, rest: readonly string[]) => void
   /** Asks the newest gateway's denylists about a block to keep, also for an upload that began before that gateway. */
   readonly admit: (cid: CID) => void
-  /** Denies a CID from now on, in the list of takedowns. Nothing happens where a list denies it already. */
-  takeDown(cid: CID, hints: { readonly legal: boolean; readonly reason: string | undefined }): Promise<void>
+  /** Denies a CID from now on, in the list of takedowns, also where another list denies it now. */
+  readonly takeDown: DenylistsWithTakedowns['takeDown']
   /** From now on this is the newest gateway. */
   begin(): void
 }
@@ -43,11 +43,7 @@ export async function wireDenials(whole: Whole): Promise<Denials> {
     visit,
     visitName: (name, rest) => refuse(loaded.belowName(name, rest)),
     admit: (cid) => newest.visit(cid, []),
-    async takeDown(cid, { legal, reason }) {
-      if (loaded.path(cid, [])) return
-      const hints = [...(legal ? ['status=451'] : []), ...(reason === undefined ? [] : [`reason=${reason}`])]
-      await loaded.takeDown([`/ipfs/${cid}`, ...hints].join(' '))
-    },
+    takeDown: loaded.takeDown,
     begin() {
       newest.visit = visit
     },

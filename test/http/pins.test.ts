@@ -10,6 +10,7 @@ import { CID } from 'multiformats/cid'
 import supertest from 'supertest'
 import type { TakenDown } from '../../src/admin/takedown.ts'
 import { blockKey } from '../../src/core/block.ts'
+import { cidOf } from '../../src/testing/tier.ts'
 import type { Page, Pin } from '../../src/upload/pins/list.ts'
 import type { Removal } from '../../src/upload/pins/remove.ts'
 import type { Verification } from '../../src/upload/pins/verify.ts'
@@ -287,13 +288,34 @@ describe('POST /deny/<cid>', () => {
       const left = [...(await below(join(data, 'pins', 'blocks'))), ...(await below(join(data, 'cache')))]
       assert.deepEqual(new Set(left.filter((name) => name.length > 20)), new Set([blockKey(CID.parse(other))]))
       assert.equal((await post(`${at.url}/add`, multipart([{ fileName: 'a', body }]))).status, 451)
-      const again = await deny(`/deny/${cid}`)
+      const again = await deny(`/deny/${cid}?status=451&reason=court-order`)
       assert.equal((again.body as TakenDown).pins, null)
 
       await at.close()
       at = await startGateway({ data, config })
       assert.equal(await status(cid), 451)
       assert.equal((await readFile(join(data, 'denylists', 'takedowns.deny'), 'utf8')).match(/ipfs/g)?.length, 1)
+    } finally {
+      await at.close()
+      await rm(data, { recursive: true, force: true })
+    }
+  })
+
+  test('what another list denies is denied by the takedown too, and stays so when that list drops it', async () => {
+    const data = await tempFolder()
+    const list = join(data, 'bad.deny')
+    const body = randomBytes(300)
+    const cid = cidOf(body).toString()
+    await writeFile(list, `/ipfs/${cid}\n`)
+    const config = { pinning: { providers: [local] } }
+    let at = await startGateway({ data, config: { ...config, denylists: [list] } })
+    try {
+      assert.equal((await supertest(at.gateway.admin).post(`/deny/${cid}?status=451`)).status, 200)
+      await at.close()
+      at = await startGateway({ data, config })
+      assert.equal((await post(`${at.url}/add`, multipart([{ fileName: 'a', body }]))).status, 451)
+      assert.equal((await supertest(at.gateway.admin).post(`/deny/${cid}`)).status, 200)
+      assert.equal((await fetch(`${at.url}/ipfs/${cid}`)).status, 410, 'the last takedown says why')
     } finally {
       await at.close()
       await rm(data, { recursive: true, force: true })
