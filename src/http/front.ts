@@ -1,5 +1,6 @@
 // What a server of its own answers besides content: `/`, its icon, and `/robots.txt`. In another application these paths are that
 // application's.
+import type { IncomingMessage } from 'node:http'
 import { contactHref } from '../web/contact.ts'
 import { type FrontFacts, frontPage, frontPolicy, icon } from '../web/front-page.ts'
 import type { Route } from './add/add.ts'
@@ -12,7 +13,10 @@ import { baseOf, hasBody } from './wire/request-target.ts'
 import type { Respond } from './wire/respond.ts'
 import { cutWhenStalled } from './wire/write.ts'
 
-export type FrontOptions = Omit<FrontFacts, 'base'> & {
+export type FrontOptions = Omit<FrontFacts, 'base' | 'uploads'> & {
+  readonly uploadsFor: (request: IncomingMessage, to: 'page' | 'program') => FrontFacts['uploads']
+  /** Whether caches may give one client the first page of another one. */
+  readonly isSameForAll: boolean
   /** `page`, `none`, or where `/` leads to. */
   readonly root: string
   /** Hosts whose content has origins of its own. */
@@ -22,7 +26,7 @@ export type FrontOptions = Omit<FrontFacts, 'base'> & {
 
 const methods = 'GET, HEAD, OPTIONS'
 
-type Text = { readonly type: string; readonly text: string; readonly maxAge: number }
+type Text = { readonly type: string; readonly text: string; readonly maxAge: number; readonly isPrivate?: boolean }
 
 // A crawler that walks other people's content costs the upstreams as much as all visitors do.
 const robots: Text = {
@@ -36,6 +40,7 @@ export function createFrontRoutes(options: FrontOptions): readonly Route[] {
   const forms = options.subdomainHosts.flatMap((host) => [`*.ipfs.${host}:*`, `*.ipns.${host}:*`])
   const policy = frontPolicy(forms)
   const { root } = options
+  const kept = { maxAge: 60, isPrivate: !options.isSameForAll }
 
   function first(context: RequestContext): void {
     const { request, response } = context
@@ -46,17 +51,17 @@ export function createFrontRoutes(options: FrontOptions): readonly Route[] {
     const { accept } = request.headers
     response.setHeader('Vary', 'Accept')
     const asPage = qualityOf(accept, 'text/html') > qualityOf(accept, 'application/json')
-    if (!asPage) return send(context, { type: 'application/json', text: described(options), maxAge: 60 })
+    if (!asPage) return send(context, { type: 'application/json', text: described(options, request), ...kept })
     response.setHeader('Content-Security-Policy', policy)
     response.setHeader('Referrer-Policy', 'no-referrer')
-    const text = frontPage({ ...options, base: baseOf(request) })
-    send(context, { type: 'text/html; charset=utf-8', text, maxAge: 60 })
+    const text = frontPage({ ...options, base: baseOf(request), uploads: options.uploadsFor(request, 'page') })
+    send(context, { type: 'text/html; charset=utf-8', text, ...kept })
   }
 
-  function send({ request, response }: RequestContext, { type, text, maxAge }: Text, status = 200): void {
+  function send({ request, response }: RequestContext, { type, text, maxAge, isPrivate }: Text, status = 200): void {
     const body = Buffer.from(text)
     for (const [name, value] of corsHeaders) response.setHeader(name, value)
-    response.setHeader('Cache-Control', `public, max-age=${maxAge}`)
+    response.setHeader('Cache-Control', `${isPrivate ? 'private' : 'public'}, max-age=${maxAge}`)
     response.setHeader('X-Content-Type-Options', 'nosniff')
     response.setHeader('Content-Type', type)
     response.setHeader('Content-Length', body.byteLength)
@@ -87,7 +92,8 @@ export function createFrontRoutes(options: FrontOptions): readonly Route[] {
 }
 
 /** For programs: where everything is. */
-function described({ version, uploads, contact }: FrontOptions): string {
+function described({ version, uploadsFor, contact }: FrontOptions, request: IncomingMessage): string {
+  const uploads = uploadsFor(request, 'program')
   const about = {
     name: 'cidgate',
     version,

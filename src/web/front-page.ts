@@ -1,4 +1,4 @@
-// The first page: what this is, a field for an address of content, and, where everybody may upload, a place for files.
+// The first page: what this is, a field for an address of content, and, where this client may upload, a place for files.
 // Everything stands in the page itself, and its policy names each part by its hash.
 import { contactLink } from './contact.ts'
 import { frontScript } from './front-script.ts'
@@ -9,7 +9,7 @@ export type FrontFacts = {
   readonly version: string
   /** The path under which an application mounted the gateway; empty at the root. */
   readonly base: string
-  /** `closed`: this gateway takes none. */
+  /** `closed`: this gateway takes none of this client. */
   readonly uploads: 'open' | 'token' | 'closed'
   readonly takesFolders: boolean
   readonly mostBytes: number

@@ -1,10 +1,12 @@
 // The write side put together: POST /add, to configured providers or on to another service (thin mode), and Kubo's RPC.
+import type { IncomingMessage } from 'node:http'
 import type { CID } from 'multiformats/cid'
 import type { Provider } from '../../backends/pinning/contract.ts'
 import type { Config } from '../config/load.ts'
 import { version } from '../config/package.ts'
 import type { DataFolder } from '../data-folder/folders.ts'
 import { createAddRoute, type Route } from '../http/add/add.ts'
+import { mayUpload } from '../http/add/this-machine.ts'
 import { createTokens } from '../http/add/tokens.ts'
 import { createKuboRoute } from '../http/kubo/rpc.ts'
 import { createOpenApiRoute } from '../http/openapi/route.ts'
@@ -27,7 +29,10 @@ export type WriteSide = {
   readonly routes: readonly Route[]
   /** What the first page says of uploads. */
   readonly offered: {
-    readonly uploads: 'open' | 'token' | 'closed'
+    /** To this client: on a page of this address, or to a program. */
+    readonly uploadsFor: (request: IncomingMessage, to: 'page' | 'program') => 'open' | 'token' | 'closed'
+    /** Whether caches may give one client what another one was told. */
+    readonly isSameForAll: boolean
     readonly takesFolders: boolean
     readonly mostBytes: number
   }
@@ -102,7 +107,13 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
   const pins = through ? undefined : uploads.pins
   const isTaken = through !== undefined || parts.providers.length > 0
   const offered = {
-    uploads: !isTaken ? 'closed' : typeof upload.auth === 'string' ? 'open' : 'token',
+    uploadsFor(request: IncomingMessage, to: 'page' | 'program') {
+      if (!isTaken) return 'closed'
+      if (typeof upload.auth !== 'string') return 'token'
+      const origin = to === 'page' ? `http://${parts.forwarded.hostOf(request)}` : undefined
+      return mayUpload(request, origin, reach) ? 'open' : 'closed'
+    },
+    isSameForAll: !reach.isForThisMachine,
     takesFolders: (through ?? uploads).kinds.includes('directory'),
     mostBytes: upload.maxBytes,
   } as const

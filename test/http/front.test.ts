@@ -70,6 +70,27 @@ describe('the first page', () => {
     assert.doesNotMatch(html, /<script|id="upload"/)
   })
 
+  test('has that place only where an upload of this client, from this page, would be taken', async () => {
+    const at = await startGateway({ config: { trustedProxies: ['127.0.0.1'] } })
+    const all = await startGateway({ config: { trustedProxies: ['127.0.0.1'], upload: { auth: 'open' } } })
+    const offers = async ({ url }: TestGateway, headers: Record<string, string>) => {
+      const page = await fetchAll(`${url}/`, { ...people, ...headers })
+      const { uploads } = JSON.parse((await fetchAll(`${url}/`, headers)).body.toString())
+      const isKept = /^public/.test(String(page.headers['cache-control']))
+      return [/id="upload"/.test(page.body.toString()), uploads !== undefined, isKept ? 'for all' : 'for one']
+    }
+    const elsewhere = { 'x-forwarded-for': '203.0.113.9', 'x-forwarded-host': 'gw.example' }
+    try {
+      assert.deepEqual(await offers(at, {}), [true, true, 'for one'])
+      assert.deepEqual(await offers(at, elsewhere), [false, false, 'for one'])
+      // A page of that name is foreign to the machine; a program sends no origin.
+      assert.deepEqual(await offers(at, { host: 'gw.example' }), [false, true, 'for one'])
+      assert.deepEqual(await offers(all, elsewhere), [true, true, 'for all'])
+    } finally {
+      await Promise.all([at, all].map((one) => one.close()))
+    }
+  })
+
   test('is `root` of the configuration: nothing, or a redirect', async () => {
     assert.equal((await fetchAll(`${closed.url}/`)).status, 404)
     const moved = await fetchAll(`${elsewhere.url}/`)

@@ -21,12 +21,19 @@ export function refuseStranger(request: IncomingMessage, reach: Reach): void {
 }
 
 /** Throws for an upload of a foreign page. A page of this machine (a development server, the first page) may upload. */
-export function refuseForeignPage(request: IncomingMessage, { isForThisMachine, addressOf }: Reach): void {
+export function refuseForeignPage(request: IncomingMessage, reach: Reach): void {
   const { origin } = request.headers
-  if (!isForThisMachine || origin === undefined || isOfThisMachine(origin) || !isLoopback(addressOf(request))) return
+  if (!isForeignPage(request, origin, reach)) return
   const said = `a page of ${JSON.stringify(origin)} may not upload here without a token; the operator can set upload.auth to open, or to tokens`
   throw new HttpRefusal('refused', said, { source: 'client', status: 403 })
 }
+
+/** Whether an upload of this client would be taken, from a page of `origin` if it is one. */
+export const mayUpload = (request: IncomingMessage, origin: string | undefined, reach: Reach): boolean =>
+  !isStranger(request, reach) && !isForeignPage(request, origin, reach)
+
+const isForeignPage = (request: IncomingMessage, origin: string | undefined, reach: Reach): boolean =>
+  reach.isForThisMachine && origin !== undefined && !isOfThisMachine(origin) && isLoopback(reach.addressOf(request))
 
 /** A socket without an address is one of this machine. */
 function isStranger(request: IncomingMessage, { isForThisMachine, addressOf }: Reach): boolean {
