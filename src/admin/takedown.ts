@@ -16,12 +16,12 @@ export type TakenDown = {
   readonly failures: readonly string[]
 }
 
-export type Takedown = (cid: CID, why: Why, signal: AbortSignal) => Promise<TakenDown | 'busy'>
+export type Takedown = (cid: CID, why: Why) => Promise<TakenDown | 'busy'>
 type Why = { readonly legal: boolean; readonly reason: string | undefined }
 
 export type TakedownDeps = {
   readonly deny: (cid: CID, why: Why) => Promise<void>
-  /** What lies below it in the tiers, and what of that could not be read. */
+  /** What lies below it in the tiers, and what of that could not be read. Does not reject. */
   readonly below: (cid: CID, signal: AbortSignal) => Promise<Below>
   /** Resolves with what could not be deleted. */
   readonly purge: (cids: readonly CID[], signal: AbortSignal) => Promise<readonly string[]>
@@ -29,14 +29,18 @@ export type TakedownDeps = {
   readonly remove: Pins['remove'] | undefined
 }
 
+/** Each of the walk and the purge. A large DAG in a slow store takes its time, and does not end with its client. */
+const mostMs = 300_000
+
 export const createTakedown =
   ({ deny, below, purge, remove }: TakedownDeps): Takedown =>
-  async (cid, why, signal) => {
+  async (cid, why) => {
     await deny(cid, why)
-    const { cids, failures: unread } = await below(cid, signal)
+    // The pins go in any case, and what is left of the tiers has its own time.
+    const { cids, failures: unread } = await below(cid, AbortSignal.timeout(mostMs))
     const removal = (await remove?.(cid)) ?? 'unknown'
     if (removal === 'busy') return 'busy'
-    const failures = [...unread, ...(await purge(cids, signal))]
+    const failures = [...unread, ...(await purge(cids, AbortSignal.timeout(mostMs)))]
     const pins = removal === 'unknown' ? null : removal
     return {
       cid: cid.toString(),
@@ -47,9 +51,6 @@ export const createTakedown =
     }
   }
 
-/** A purge of a large DAG in a slow store takes its time, and does not end with its client. */
-const mostMs = 600_000
-
 export function createTakedownRoute(takedown: Takedown): Router {
   const router = Router()
   router.post('/deny/:cid', async (request, response) => {
@@ -59,7 +60,7 @@ export function createTakedownRoute(takedown: Takedown): Router {
     // A list takes words apart at spaces.
     if (reason !== undefined && !(typeof reason === 'string' && /^[\w.:/-]{1,200}$/.test(reason)))
       throw new Wrong('reason is one word of letters, digits and . : / - _, such as malware')
-    const done = await takedown(cid, { legal: status === '451', reason }, AbortSignal.timeout(mostMs))
+    const done = await takedown(cid, { legal: status === '451', reason })
     if (done !== 'busy') return void response.json(done)
     response.set('Retry-After', '1')
     refuse(response, 409, `${cid} is denied now; it was being uploaded, so repeat this to delete it`)

@@ -8,7 +8,7 @@ import { blockKey } from '../../src/core/block.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createWriteBehind } from '../../src/retrieval/tiers/filling/write-behind.ts'
 import { guarded } from '../../src/retrieval/tiers/guarded.ts'
-import { belowIn } from '../../src/retrieval/tiers/purge.ts'
+import { belowIn, purge } from '../../src/retrieval/tiers/purge.ts'
 import { createTierStack } from '../../src/retrieval/tiers/stack.ts'
 import { bytesOf, cidOf } from '../../src/testing/tier.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
@@ -40,6 +40,7 @@ function make() {
   })
   return { clock, memory, disk, bucket, stack, outages }
 }
+const gets = ({ calls }: ScriptedTier) => calls.filter((call) => call.startsWith('get')).length
 const holders = (...tiers: ScriptedTier[]) => tiers.filter(({ held }) => held.has(key)).map(({ name }) => name)
 
 test('a new block is in memory at once and in the slow tiers soon', async () => {
@@ -436,8 +437,8 @@ describe('what lies below a CID', () => {
       [scriptedTier('memory', { persistent: false }), guarded(bucket, { clock, log: silentLog })],
       { clock },
     )
-    const below = async () => {
-      const walk = belowIn(stack, topCid, new AbortController().signal)
+    const below = async (signal = new AbortController().signal, most?: number) => {
+      const walk = belowIn(stack, topCid, signal, most)
       let isOver = false
       walk.then(
         () => (isOver = true),
@@ -446,7 +447,7 @@ describe('what lies below a CID', () => {
       for (let turn = 0; turn < 500 && !isOver; turn++) await clock.advance(100)
       return walk
     }
-    return { bucket, below }
+    return { bucket, stack, below }
   }
 
   test('is found in a store that takes longer than a reader waits', async () => {
@@ -466,5 +467,49 @@ describe('what lies below a CID', () => {
     bucket.isSilent = false
     bucket.held.clear()
     assert.deepEqual((await below()).failures, [], 'what no tier has is not a failure')
+  })
+
+  test('is told as far as it was read, and that there is more', async () => {
+    const { bucket, below } = make()
+    const most = await below(undefined, 3)
+    assert.equal(most.cids.length, 3)
+    assert.match(most.failures.join(), /more than 3 blocks/)
+    assert.deepEqual((await below(undefined, 4)).failures, [])
+    bucket.isSilent = true
+    const late = await below(AbortSignal.abort(new Error('its time is over')))
+    assert.match(late.failures.join(), /not read to its end: its time is over/)
+    const leaving = new AbortController()
+    const other = make()
+    other.bucket.isSilent = true
+    const walk = other.below(leaving.signal)
+    await settle()
+    leaving.abort(new Error('its time is over'))
+    assert.deepEqual((await walk).cids, [topCid])
+  })
+
+  test('is read side by side', async () => {
+    const { bucket, stack } = make()
+    const boxes = Array.from({ length: 16 }, (_, seed) => dagCbor.encode([seed]))
+    for (const box of boxes) bucket.held.set(blockKey(cidOf(box)), box)
+    const many = dagCbor.encode(boxes.map((box) => CID.createV1(dagCbor.code, cidOf(box).multihash)))
+    bucket.held.set(blockKey(cidOf(many)), many)
+    const root = CID.createV1(dagCbor.code, cidOf(many).multihash)
+    await stack.put(root, many)
+    bucket.isSilent = true
+    const leaving = new AbortController()
+    const walk = belowIn(stack, root, leaving.signal)
+    for (let turn = 0; turn < 1000 && gets(bucket) < 16; turn++) await setImmediate()
+    assert.equal(gets(bucket), 16)
+    leaving.abort(new Error('enough'))
+    await walk
+  })
+
+  test('a purge that may not end says so', async () => {
+    const { bucket, stack } = make()
+    bucket.isSilent = true
+    const leaving = new AbortController()
+    const work = purge(stack, [topCid], leaving.signal)
+    leaving.abort(new Error('its time is over'))
+    assert.match((await work).join(), /not all of it was deleted: its time is over/)
   })
 })
