@@ -80,6 +80,8 @@ describe('deploy/Dockerfile, step by step', { timeout: 180_000 }, () => {
 })
 
 describe('deploy/two-instances', { timeout: 180_000 }, () => {
+  const token = 'a-token-of-32-characters-or-more!'
+  const own = { authorization: `Bearer ${token}` }
   async function startBoth(kubo: Kubo): Promise<[Instance, Instance]> {
     const [redis, s3] = [await startRedis(), await startS3()]
     closing.push(redis.stop, s3.stop)
@@ -102,6 +104,7 @@ describe('deploy/two-instances', { timeout: 180_000 }, () => {
       return startInstance([join(root, 'bin/cidgate.mjs'), 'serve', '--config', 'cidgate.json'], at, {
         ...process.env,
         CIDGATE_DATA: join(at, 'data'),
+        UPLOAD_TOKEN: token,
         S3_ACCESS_KEY_ID: s3.accessKeyId,
         S3_SECRET_ACCESS_KEY: s3.secretAccessKey,
       })
@@ -146,7 +149,7 @@ ${text}}`,
     const paths: string[] = []
     for (let index = 0; index < 20; index++) {
       const body = noise(2000 + index * 20_000, 100 + index)
-      const { status, body: said, json } = await post(`${a.url}/add`, multipart([{ fileName: 'a', body }]))
+      const { status, body: said, json } = await post(`${a.url}/add`, multipart([{ fileName: 'a', body }]), own)
       assert.equal(status, 200, said)
       const [path] = json['cids'] as [string]
       paths.push(path)
@@ -167,7 +170,7 @@ ${text}}`,
     assert.equal(statusesOf(later), '200: 200')
     const body = noise(5000, 7)
     const uploads = await Promise.all(
-      Array.from({ length: 4 }, () => post(`${front}/add`, multipart([{ fileName: 'a', body }]))),
+      Array.from({ length: 4 }, () => post(`${front}/add`, multipart([{ fileName: 'a', body }]), own)),
     )
     assert.deepEqual(
       uploads.map(({ status }) => status),

@@ -52,6 +52,19 @@ for (const file of ['compose.yaml', 'compose.kubo.yaml', 'two-instances/compose.
         }
       })
 
+    // A port that is published to one machine is open to every web page in a browser there.
+    test('uploads need a token', () => {
+      const gateways = Object.values(services).filter(({ build }) => build)
+      assert.ok(gateways.length > 0)
+      for (const { volumes: mounts = [], environment = {} } of gateways) {
+        const mount = mounts.map((one) => one.split(':')).find(([, to]) => to?.startsWith('/etc/cidgate/'))
+        const config = mount?.[0] ? parse(readFileSync(resolve(folder, mount[0]), 'utf8')) : {}
+        const own = interpolated(environment)
+        const { auth } = parseConfig(config, { ...own, CIDGATE_LISTEN: '0.0.0.0:8080' }).upload
+        assert.deepEqual(auth, { tokens: [secrets.UPLOAD_TOKEN] })
+      }
+    })
+
     test('every configuration is valid, and names services that are there', () => {
       for (const { command = [], volumes: mounts = [], environment = {} } of Object.values(services)) {
         const target = command[command.indexOf('--config') + 1]
@@ -59,12 +72,24 @@ for (const file of ['compose.yaml', 'compose.kubo.yaml', 'two-instances/compose.
         const mount = mounts.map((one) => one.split(':')).find(([, to]) => to === target)
         assert.ok(mount?.[0], `${target} is mounted`)
         const text = readFileSync(resolve(folder, mount[0]), 'utf8')
-        parseConfig(parse(text), { ...secrets, ...environment })
+        parseConfig(parse(text), { ...secrets, ...interpolated(environment) })
         for (const [, host] of text.matchAll(/(?:http|redis):\/\/([\w-]+):\d+/g))
           assert.ok(host && host in services, host)
       }
     })
   })
+
+/** As compose does it. A variable that has to be set is one that the operator is told to make. */
+const interpolated = (environment: Readonly<Record<string, string>>): Record<string, string> =>
+  Object.fromEntries(
+    Object.entries(environment).map(([name, value]) => [
+      name,
+      value.replace(/\$\{(\w+):\?([^}]*)\}/, (_all, variable: string, told: string) => {
+        assert.match(told, /openssl rand/)
+        return secrets[variable as keyof typeof secrets] ?? assert.fail(`${variable} is not known here`)
+      }),
+    ]),
+  )
 
 const dependencies = ({ depends_on: on = [] }: Service): readonly string[] =>
   Array.isArray(on) ? (on as readonly string[]) : Object.keys(on)
