@@ -4,6 +4,7 @@ import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { Readable } from 'node:stream'
 import { after, before, describe, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import { CID } from 'multiformats/cid'
@@ -14,8 +15,9 @@ import { cidOf } from '../../src/testing/tier.ts'
 import type { Page, Pin } from '../../src/upload/pins/list.ts'
 import type { Removal } from '../../src/upload/pins/remove.ts'
 import type { Verification } from '../../src/upload/pins/verify.ts'
-import { below, multipart, type Part, post } from '../support/adding.ts'
+import { type AddingOptions, below, multipart, type Part, post, startAdding } from '../support/adding.ts'
 import { startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
+import { scriptedProvider } from '../support/scripted-provider.ts'
 
 const local = { name: 'local', use: 'embedded' }
 
@@ -319,6 +321,37 @@ describe('POST /deny/<cid>', () => {
     } finally {
       await at.close()
       await rm(data, { recursive: true, force: true })
+    }
+  })
+})
+
+describe('two things at once with one pin', () => {
+  async function stage(own: AddingOptions = {}) {
+    const far = scriptedProvider('far')
+    const adding = await startAdding({ others: [far], confirm: 'all', ...own })
+    const { uploads } = adding
+    const cid = CID.parse((await uploads.add(Readable.from([randomBytes(300)]))).cid.toString())
+    for (let tries = 0; tries < 5000 && uploads.confirmation.open().length > 0; tries++) await setImmediate()
+    assert.deepEqual(uploads.confirmation.open(), [])
+    return { adding, uploads, far, cid }
+  }
+  const signal = new AbortController().signal
+
+  test('what is deleted while it is verified stays deleted', async () => {
+    const { adding, uploads, far, cid } = await stage()
+    try {
+      const answer = Promise.withResolvers<'absent'>()
+      const { status } = far
+      let asked = 0
+      Object.assign(far, { status: (one: CID) => (asked++ === 0 ? answer.promise : status(one, signal)) })
+      const verifying = uploads.pins.verify(cid, signal)
+      for (let tries = 0; tries < 5000 && asked === 0; tries++) await setImmediate()
+      assert.equal(((await uploads.pins.remove(cid)) as Removal).isGone, true)
+      answer.resolve('absent')
+      await verifying
+      assert.equal(await uploads.pins.find(cid), undefined)
+    } finally {
+      await adding.close()
     }
   })
 })

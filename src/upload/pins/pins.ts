@@ -59,7 +59,7 @@ export function createPins(options: PinsOptions): Pins & { ended(): Promise<unkn
   const find = async (cid: CID): Promise<JournalEntry | undefined> => openOf(cid) ?? journal.record(cid)
   const inTime = createInTime(clock)
   const removeNow = createRemove({ providers, journal, confirmation, inTime, find, closing })
-  const verifyNow = createVerify({ providers, journal, inTime, isOpen })
+  const verifyNow = createVerify({ providers, journal, inTime, isOpen, alone })
 
   /** For an upload of the same file that comes meanwhile, and must not undo what was here before. */
   async function heldLocally(cid: CID): Promise<string[]> {
@@ -68,14 +68,17 @@ export function createPins(options: PinsOptions): Pins & { ended(): Promise<unkn
     return locals.filter((_, index) => states[index] === 'pinned').map(({ name }) => name)
   }
 
-  async function remove(cid: CID): Promise<Removal | 'busy' | 'unknown'> {
+  /**
+   * Not run where an upload of the same file counts on what lies here; then `busy`. No upload of it begins meanwhile, and no other
+   * work of this kind.
+   */
+  async function alone<T>(cid: CID, work: () => Promise<T>): Promise<T | 'busy'> {
     const claim = await claims.claim(nameOf(cid), () => heldLocally(cid))
-    // Not run where an upload of the same file counts on what lies here.
-    let removal: Removal | 'busy' | 'unknown' = 'busy'
+    let done: T | 'busy' = 'busy'
     await claim.leave(async () => {
-      removal = await removeNow(cid)
+      done = await work()
     })
-    return removal
+    return done
   }
 
   async function bring(cid: CID): Promise<Brought | 'unknown' | 'not-here'> {
@@ -104,7 +107,7 @@ export function createPins(options: PinsOptions): Pins & { ended(): Promise<unkn
       const entry = await find(cid)
       return entry && pinOf(entry, names, isOpen(cid))
     },
-    remove: (cid) => track(remove(cid)),
+    remove: (cid) => track(alone(cid, () => removeNow(cid))),
     async verify(cid, signal) {
       const entry = await find(cid)
       return entry ? track(verifyNow(entry, AbortSignal.any([signal, closing]))) : 'unknown'

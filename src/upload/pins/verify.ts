@@ -20,13 +20,15 @@ export type Verification = { readonly cid: string; readonly isWell: boolean; rea
 
 export type VerifyOptions = {
   readonly providers: readonly Provider[]
-  readonly journal: Pick<Journal, 'amend'>
+  readonly journal: Pick<Journal, 'record' | 'amend'>
   readonly inTime: InTime
   readonly isOpen: (cid: CID) => boolean
+  /** Runs this while no other work changes the pin, or not at all. */
+  readonly alone: (cid: CID, work: () => Promise<void>) => Promise<unknown>
 }
 
 export function createVerify(options: VerifyOptions) {
-  const { providers, journal, inTime, isOpen } = options
+  const { providers, journal, inTime, isOpen, alone } = options
 
   async function verifyAt(provider: Provider, cid: CID, signal: AbortSignal): Promise<Verified> {
     const { name, store } = provider
@@ -44,14 +46,25 @@ export function createVerify(options: VerifyOptions) {
 
   /** A record must not say that a provider holds what it lost: `sync` looks there. */
   async function note(entry: JournalEntry, found: readonly Verified[]): Promise<void> {
-    const lost = found.flatMap(({ provider, state }) => {
-      const isLost = (state === 'absent' || state === 'damaged') && entry.providers[provider]?.state === 'held'
-      return isLost ? [[provider, { state: 'wanted', tries: 0, why: `${state} when it was verified` }]] : []
+    const cid = cidOf(entry)
+    const isHeldIn = ({ providers }: JournalEntry, name: string): boolean => providers[name]?.state === 'held'
+    const lost = found.filter(
+      ({ provider, state }) => (state === 'absent' || state === 'damaged') && isHeldIn(entry, provider),
+    )
+    if (lost.length === 0) return
+    await alone(cid, async () => {
+      // An open entry is written by its delivery alone. One that was deleted meanwhile stays so.
+      const now = isOpen(cid) ? undefined : await journal.record(cid)
+      if (!now) return
+      const changed = lost.flatMap(({ provider, state }) =>
+        isHeldIn(now, provider)
+          ? [[provider, { state: 'wanted', tries: 0, why: `${state} when it was verified` }]]
+          : [],
+      )
+      if (changed.length === 0) return
+      const providers = { ...now.providers, ...(Object.fromEntries(changed) as JournalEntry['providers']) }
+      await journal.amend({ ...now, providers })
     })
-    // An open entry is written by its delivery alone.
-    if (lost.length === 0 || isOpen(cidOf(entry))) return
-    const changed = Object.fromEntries(lost) as JournalEntry['providers']
-    await journal.amend({ ...entry, providers: { ...entry.providers, ...changed } })
   }
 
   return async (entry: JournalEntry, signal: AbortSignal): Promise<Verification> => {
