@@ -40,12 +40,15 @@ function leaves(value: unknown, path: Path): [Path, unknown][] {
   return inner.flatMap(([key, one]) => leaves(one, [...path, key]))
 }
 
+/** What a token is called and when it ends: the operator wants to see it, and it opens nothing. */
+const isAboutToken = (path: Path): boolean => /^upload\.auth\.tokens\[\d+\]\.(?:name|expires)$/.test(keyPath(path))
+
 /** What the file takes from elsewhere is shown as the file has it. */
 function show(path: Path, value: unknown, own: unknown): string {
   if (typeof own === 'string' && own.includes('${')) return JSON.stringify(own)
   if (typeof value === 'object') return JSON.stringify(value)
   const isWord = value === 'none' || value === 'open' || typeof value === 'boolean'
-  if (!isWord && isSecret(path, value)) return '***'
+  if (!isWord && !isAboutToken(path) && isSecret(path, value)) return '***'
   const written = variableOf(path) === undefined && typeof own === 'string' ? own : value
   const bare =
     typeof written === 'string' ? written.replace(/\/\/[^/?#@]*@/, '//***@').replace(/\?.*$/, '?***') : written
