@@ -28,12 +28,15 @@ const methods = 'GET, HEAD, OPTIONS'
 
 type Text = { readonly type: string; readonly text: string; readonly maxAge: number; readonly isPrivate?: boolean }
 
-// A crawler that walks other people's content costs the upstreams as much as all visitors do.
-const robots: Text = {
+// A crawler that walks other people's content costs the upstreams as much as all visitors do. Where `/` leads to content, that is
+// a website of the operator, which is meant to be found.
+const robots = (root: string): Text => ({
   type: 'text/plain; charset=utf-8',
-  text: 'User-agent: *\nDisallow: /ipfs/\nDisallow: /ipns/\nDisallow: /add\nDisallow: /api/\n',
+  text: root.startsWith('/')
+    ? 'User-agent: *\nDisallow:\n'
+    : 'User-agent: *\nDisallow: /ipfs/\nDisallow: /ipns/\nDisallow: /add\nDisallow: /api/\n',
   maxAge: 3600,
-}
+})
 const favicon: Text = { type: 'image/svg+xml', text: icon, maxAge: 86_400 }
 
 export function createFrontRoutes(options: FrontOptions): readonly Route[] {
@@ -87,7 +90,7 @@ export function createFrontRoutes(options: FrontOptions): readonly Route[] {
   return [
     ...(root === 'none' ? [] : [route(/^\/$/, first)]),
     route(/^\/favicon\.(?:ico|svg)$/, (context) => send(context, favicon)),
-    route(/^\/robots\.txt$/, (context) => send(context, robots)),
+    route(/^\/robots\.txt$/, (context) => send(context, robots(root))),
   ]
 }
 

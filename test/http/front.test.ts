@@ -117,6 +117,11 @@ describe('the first page', () => {
       assert.equal((await fetchAll(open.url + path)).headers['content-type'], 'image/svg+xml')
     assert.match((await fetchAll(`${closed.url}/robots.txt`)).body.toString(), /^User-agent: \*\nDisallow: \/ipfs\/\n/)
   })
+
+  test('asks crawlers to stay away from nothing where it leads to a website in content', async () => {
+    const { status, body } = await fetchAll(`${elsewhere.url}/robots.txt`)
+    assert.deepEqual([status, body.toString()], [200, 'User-agent: *\nDisallow:\n'])
+  })
 })
 
 describe('its field', () => {
