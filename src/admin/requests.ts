@@ -28,5 +28,6 @@ export function answerFailures(
   if (error instanceof Wrong) return refuse(response, 400, error.message)
   if (!isFailure(error)) return next(error)
   if (error.retryAfterMs !== undefined) response.set('Retry-After', String(Math.ceil(error.retryAfterMs / 1000)))
+  if (error.kind === 'denied') return refuse(response, 409, error.message)
   refuse(response, error.kind === 'overloaded' || error.kind === 'cancelled' ? 503 : 502, error.message)
 }

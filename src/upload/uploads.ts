@@ -104,6 +104,7 @@ export function createUploads(options: UploadsOptions): Uploads {
     confirm,
     queue,
     pinMs,
+    admit,
     journal,
     spools,
     claims,
@@ -114,7 +115,7 @@ export function createUploads(options: UploadsOptions): Uploads {
     onConfirmed: (upload, signal, isKept) => fillTiers(upload, { retrieval, log, clock, isKept }, signal),
   })
   const closing = new AbortController()
-  const pins = createPins({ providers, stores, journal, confirmation, claims, clock, closing: closing.signal })
+  const pins = createPins({ providers, stores, journal, confirmation, admit, claims, clock, closing: closing.signal })
   const admission = createUploadAdmission({
     clock,
     most: options.concurrency,

@@ -6,13 +6,17 @@ import { readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { Readable } from 'node:stream'
 import { after, before, describe, test } from 'node:test'
-import { setImmediate } from 'node:timers/promises'
+import { setImmediate, setTimeout as sleep } from 'node:timers/promises'
 import { CID } from 'multiformats/cid'
 import supertest from 'supertest'
+import type { Provider } from '../../backends/pinning/contract.ts'
 import type { TakenDown } from '../../src/admin/takedown.ts'
 import { blockKey } from '../../src/core/block.ts'
+import { type Clock, systemClock } from '../../src/core/clock.ts'
+import { Failure } from '../../src/core/failure.ts'
 import { cidOf } from '../../src/testing/tier.ts'
 import type { Page, Pin } from '../../src/upload/pins/list.ts'
+import type { Brought } from '../../src/upload/pins/pins.ts'
 import type { Removal } from '../../src/upload/pins/remove.ts'
 import type { Verification } from '../../src/upload/pins/verify.ts'
 import { type AddingOptions, below, multipart, type Part, post, startAdding } from '../support/adding.ts'
@@ -352,6 +356,70 @@ describe('two things at once with one pin', () => {
       assert.equal(await uploads.pins.find(cid), undefined)
     } finally {
       await adding.close()
+    }
+  })
+
+  test('what is denied is not brought to other providers, also when it is resumed', async () => {
+    const data = await tempFolder()
+    let isDenied = false
+    const admit = () => {
+      if (isDenied) throw new Failure('denied', 'a list denies it', { source: 'ours', facts: { legal: false } })
+    }
+    const open = async (far: Provider, clock: Clock = systemClock) => startAdding({ data, others: [far], admit, clock })
+    let adding = await open(scriptedProvider('far', 'dead'))
+    try {
+      const cid = CID.parse((await adding.uploads.add(Readable.from([randomBytes(300)]))).cid.toString())
+      await adding.close()
+      isDenied = true
+      const far = scriptedProvider('far')
+      // Its next try is due by now.
+      adding = await open(far, { ...systemClock, now: () => Date.now() + 60_000 })
+      await adding.uploads.ready()
+      const why = async () => (await adding.uploads.pins.find(cid))?.providers['far']?.why ?? ''
+      for (let tries = 0; tries < 5000 && !/denies/.test(await why()); tries++) await setImmediate()
+      assert.match(await why(), /denies/)
+      assert.equal(far.pins, 0)
+      await assert.rejects(adding.uploads.pins.bring(cid), /denies/)
+      assert.equal(((await adding.uploads.pins.remove(cid)) as Removal).isGone, true)
+      assert.equal(await adding.uploads.pins.find(cid), undefined)
+    } finally {
+      await adding.close()
+      await rm(data, { recursive: true, force: true })
+    }
+  })
+
+  test('what is deleted while it is to be brought elsewhere stays deleted', async () => {
+    const data = await tempFolder()
+    let adding = await startAdding({ data })
+    try {
+      const cid = CID.parse((await adding.uploads.add(Readable.from([randomBytes(300)]))).cid.toString())
+      for (let tries = 0; tries < 5000 && adding.uploads.confirmation.open().length > 0; tries++) await setImmediate()
+      await adding.close()
+      const far = scriptedProvider('far')
+      adding = await startAdding({ data, others: [far] })
+      const { uploads, embedded } = adding
+      await uploads.ready()
+      const looked = Promise.withResolvers<boolean>()
+      let looks = 0
+      const has = () => {
+        looks++
+        return looked.promise
+      }
+      Object.assign(embedded.store, { has })
+      const bringing = uploads.pins.bring(cid)
+      for (let tries = 0; tries < 5000 && looks === 0; tries++) await setImmediate()
+      const removing = uploads.pins.remove(cid)
+      // Time enough for a deletion that does not wait.
+      await Promise.race([removing, sleep(100)])
+      looked.resolve(true)
+      assert.deepEqual((await bringing) as Brought, { cid: cid.toString(), to: ['far'] })
+      assert.equal(((await removing) as Removal).isGone, true)
+      for (let tries = 0; tries < 200; tries++) await setImmediate()
+      assert.equal(await uploads.pins.find(cid), undefined)
+      assert.equal(far.held.size, 0)
+    } finally {
+      await adding.close()
+      await rm(data, { recursive: true, force: true })
     }
   })
 })

@@ -1,4 +1,5 @@
 // Asks one provider once, and classes its answer. A provider that names another CID than ours has failed.
+import type { CID } from 'multiformats/cid'
 import type { Provider, Upload } from '../../../backends/pinning/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import { withDeadline } from '../../core/deadline.ts'
@@ -17,7 +18,13 @@ export type ProviderAttempt =
       readonly isNoRoom: boolean
     }
 
-export type AttemptOptions = { readonly ms: number; readonly clock: Clock; readonly signal: AbortSignal }
+export type AttemptOptions = {
+  readonly ms: number
+  readonly clock: Clock
+  readonly signal: AbortSignal
+  /** Throws a Failure for a CID that must not be kept: then the provider is not asked. */
+  readonly admit: (cid: CID) => void
+}
 
 // Bytes a second of the slowest provider that is worth waiting for.
 const slowestBytes = 256 * 1024
@@ -38,6 +45,7 @@ export async function attemptPin(
   const began = clock.monotonic()
   const took = () => Math.round(clock.monotonic() - began)
   try {
+    options.admit(upload.cid)
     const cid = await withDeadline({ ms, clock, signal, late }, (own) => provider.pin(upload, own))
     if (nameOf(cid) === nameOf(upload.cid)) return { provider: provider.name, isHeld: true, ms: took() }
     throw new Failure(

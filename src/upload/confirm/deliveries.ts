@@ -1,4 +1,5 @@
 // The deliveries under way, by CID: begins each one and connects its parts.
+import type { CID } from 'multiformats/cid'
 import type { LocalStore, Provider, Upload } from '../../../backends/pinning/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
@@ -25,6 +26,7 @@ export type DeliveriesOptions = {
   readonly clock: Clock
   readonly log: Log
   readonly pinMs: number
+  readonly admit: (cid: CID) => void
   readonly random: () => number
   /**
    * Fills the tiers once enough providers hold it, before the 200. Returns the shared tiers that lack it. Does not reject.

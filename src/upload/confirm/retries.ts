@@ -1,4 +1,5 @@
 // Asks providers to pin uploads, and asks again after a failure: each provider on its own schedule, a few uploads at once.
+import type { CID } from 'multiformats/cid'
 import type { Provider, Upload } from '../../../backends/pinning/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
@@ -14,6 +15,8 @@ export type RetryOptions = {
   readonly log: Log
   /** Deadline of one attempt at one provider; larger uploads get more. */
   readonly pinMs: number
+  /** Throws a Failure for a CID that this gateway must not keep, now: an upload on its way may be denied later. */
+  readonly admit: (cid: CID) => void
   readonly random: () => number
   readonly closing: AbortSignal
   /** Registers background work; `close` awaits it. */
@@ -44,11 +47,11 @@ const gateOf = (name: string): Gate =>
   })
 
 export function createRetries(options: RetryOptions): Retries {
-  const { providers, clock, log, random, closing, track, onSettled } = options
+  const { providers, clock, log, admit, random, closing, track, onSettled } = options
   const gates = new Map<string, Gate>(providers.map(({ name }) => [name, gateOf(name)]))
 
   const attemptOnce = async (provider: Provider, upload: Upload, signal: AbortSignal): Promise<ProviderAttempt> => {
-    const pin = () => attemptPin(provider, upload, { ms: options.pinMs, clock, signal })
+    const pin = () => attemptPin(provider, upload, { ms: options.pinMs, clock, signal, admit })
     const attempt = await (gates.get(provider.name) as Gate).run(pin, signal)
     options.onAttempt?.(attempt)
     return attempt

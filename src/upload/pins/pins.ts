@@ -33,6 +33,8 @@ export type PinsOptions = {
   readonly stores: readonly LocalStore[]
   readonly journal: Journal
   readonly confirmation: Pick<Confirmation, 'open' | 'drop' | 'bring'>
+  /** Throws a Failure for a CID that this gateway must not keep. */
+  readonly admit: (cid: CID) => void
   readonly claims: Claims
   readonly clock: Clock
   readonly closing: AbortSignal
@@ -41,9 +43,11 @@ export type PinsOptions = {
 /** What is brought behind waits in memory. */
 const mostBrought = 1000
 
+const later = (why: string): Failure => new Failure('overloaded', why, { source: 'ours', retryAfterMs: 1000 })
+
 /** `ended` resolves when nothing is written any more; call it once `closing` is aborted. */
 export function createPins(options: PinsOptions): Pins & { ended(): Promise<unknown> } {
-  const { providers, stores, journal, confirmation, claims, clock, closing } = options
+  const { providers, stores, journal, confirmation, admit, claims, clock, closing } = options
   const names = providers.map(({ name }) => name)
   const working = new Set<Promise<unknown>>()
 
@@ -81,21 +85,25 @@ export function createPins(options: PinsOptions): Pins & { ended(): Promise<unkn
     return done
   }
 
-  async function bring(cid: CID): Promise<Brought | 'unknown' | 'not-here'> {
+  async function bringNow(cid: CID): Promise<Brought | 'unknown' | 'not-here'> {
     const open = openOf(cid)
     const entry = open ?? (await journal.record(cid))
     if (!entry) return 'unknown'
+    admit(cid)
     const to = names.filter((name) => (entry.providers[name]?.state ?? 'wanted') === 'wanted')
     if (to.length === 0 || open) return { cid: cidOf(entry).toString(), to }
     if (confirmation.open().length >= mostBrought)
-      throw new Failure('overloaded', `${mostBrought} uploads are on their way to providers; try again soon`, {
-        source: 'ours',
-        retryAfterMs: 1000,
-      })
+      throw later(`${mostBrought} uploads are on their way to providers; try again soon`)
     const here = await Promise.all(stores.map((store) => store.has(cidOf(entry)).catch(() => false)))
     if (!here.includes(true)) return 'not-here'
     await confirmation.bring(entry)
     return { cid: cidOf(entry).toString(), to }
+  }
+
+  async function bring(cid: CID): Promise<Brought | 'unknown' | 'not-here'> {
+    const brought = await alone(cid, () => bringNow(cid))
+    if (brought === 'busy') throw later(`${cid} is being uploaded or deleted now; try again soon`)
+    return brought
   }
 
   const list: Pins['list'] = (asked, signal) => listPins(asked, { journal, open: confirmation.open, names, signal })
