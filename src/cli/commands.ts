@@ -148,7 +148,7 @@ ${tokenHint}`,
     more: 'With --done it can be stopped at any time and started again: it goes on with what that file does not name.',
     options: {
       ...toGateway,
-      list: { type: 'string', value: 'FILE', what: 'a file with a path or CID on each line' },
+      list: { type: 'string', value: 'FILE', what: 'a file with a path or CID on each line; # begins a comment' },
       done: {
         type: 'string',
         value: 'FILE',

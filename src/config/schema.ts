@@ -239,7 +239,7 @@ const everything = (beside: Beside) =>
           ),
       })
       .prefault({})
-      .describe('Which clients the admin address answers. A client on this machine needs no token.'),
+      .describe('Which clients the admin address answers. A client that comes from a loopback address needs no token.'),
     data: z
       .string()
       .min(1)

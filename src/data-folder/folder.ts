@@ -40,12 +40,13 @@ function taken(path: string, record: OwnerRecord | undefined): Failure {
   )
 }
 
-const unwritable = (path: string, cause: Error): Failure =>
-  new Failure(
-    'refused',
-    `${path} cannot be written to by ${user()}: ${codeOf(cause) ?? cause.message} (expected a folder of that user, or another folder)`,
-    { source: 'ours', cause },
-  )
+function unwritable(path: string, cause: Error): Failure {
+  const code = codeOf(cause) ?? cause.message
+  const said = ['EEXIST', 'ENOTDIR'].includes(code)
+    ? `${path} is not a folder: a file is in its place, or in the place of one above it (expected a folder, or a path where one can be made)`
+    : `${path} cannot be written to by ${user()}: ${code} (expected a folder of that user, or another folder)`
+  return new Failure('refused', said, { source: 'ours', cause })
+}
 
 /** In a container the user may be a number without a name. */
 function user(): string {

@@ -7,6 +7,7 @@ import * as dagPb from '@ipld/dag-pb'
 import { UnixFS } from 'ipfs-unixfs'
 import { varint } from 'multiformats'
 import { CID } from 'multiformats/cid'
+import { create as createDigest } from 'multiformats/hashes/digest'
 import { identity } from 'multiformats/hashes/identity'
 import { sha256 } from 'multiformats/hashes/sha2'
 import { shapes } from '../../backends/pinning/contract.ts'
@@ -171,6 +172,14 @@ describe('a CAR that is uploaded', () => {
       async () => {
         const one = await raw()
         return [car([one.cid], [{ ...one, bytes: randomBytes(50) }]), /do not hash to its CID/]
+      },
+    ],
+    [
+      'has a block of a hash function that is not known here',
+      async () => {
+        const one = await raw()
+        const sha3 = CID.createV1(0x55, createDigest(0x16, randomBytes(32)))
+        return [car([one.cid], [one, { cid: sha3, bytes: randomBytes(50) }]), /a hash function that is not known here/]
       },
     ],
     ['has no root', async () => [car([], [await raw()]), /names no root/]],

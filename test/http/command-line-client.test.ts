@@ -169,13 +169,14 @@ describe('cidgate add', () => {
     await mkdir(empty)
     assert.match((await cidgate(['add', empty], { token })).err, /has nothing in it/)
     assert.match((await cidgate(['add', join(folder, 'not-there')], { token })).err, /ENOENT/)
+    assert.match((await cidgate(['add', '/dev/null'], { token })).err, /neither a file nor a folder/)
   })
 })
 
 test('cidgate warm brings what a list names into the tiers, and goes on where it stopped', async () => {
   const [list, done] = [join(folder, 'list'), join(folder, 'done')]
   const cids = [all.files.deepV0.cid, all.files.smallV0.cid].map(String)
-  await writeFile(list, `${cids.join('\n')}\n`)
+  await writeFile(list, `# what the front page needs\n${cids.join('\n')}\n`)
   const first = await cidgate(['warm', '--list', list, '--done', done, '--json'])
   assert.equal(first.code, 0, first.err)
   assert.equal(first.out.toString().trim().split('\n').length, 2)

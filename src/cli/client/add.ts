@@ -32,8 +32,7 @@ export async function addCommand(given: Given): Promise<number> {
     for (const name of positionals) {
       progress.say(`${name} is on its way`)
       if (name === '-') await send('-', [{ name: 'stdin', content: await blob(io.stdin) }], false)
-      else if ((await stat(name)).isDirectory())
-        await send(name, await filesBelow(name, values['hidden'] === true), true)
+      else if (!(await stat(name)).isFile()) await send(name, await filesBelow(name, values['hidden'] === true), true)
       else await send(name, [{ name: basename(name), content: await openAsBlob(name) }], false)
     }
     return 0
@@ -47,6 +46,8 @@ const folderType = 'application/x-directory'
 
 /** Files are read while they are sent, not before. A folder is named where no file's path does it. */
 async function filesBelow(folder: string, withHidden: boolean): Promise<FileToSend[]> {
+  if (!(await stat(folder)).isDirectory())
+    throw new Error(`${folder} is neither a file nor a folder; - stands for the standard input`)
   const entries = await readdir(folder, { recursive: true, withFileTypes: true })
   const parts: FileToSend[] = []
   const folders: string[] = []

@@ -49,8 +49,10 @@ export async function warmCommand(given: Given): Promise<number> {
 }
 
 async function pathsOf({ values, positionals }: Given, done: string | undefined): Promise<string[]> {
-  const linesOf = async (file: string): Promise<string[]> =>
-    (await readFile(file, 'utf8')).split('\n').flatMap((line) => (line.trim() === '' ? [] : [line.trim()]))
+  const linesOf = async (file: string): Promise<string[]> => {
+    const lines = (await readFile(file, 'utf8')).split('\n').map((line) => line.trim())
+    return lines.filter((line) => line !== '' && !line.startsWith('#'))
+  }
   const listed = typeof values['list'] === 'string' ? await linesOf(values['list']) : []
   const all = [...positionals, ...listed].map(pathOf)
   if (all.length === 0) throw new UsageError('warm takes a path, or --list')

@@ -2,7 +2,7 @@
 import type { CID } from 'multiformats/cid'
 import type { Profile } from '../../../backends/pinning/contract.ts'
 import { createPending } from '../../content/dag/pending.ts'
-import { type Block, isIdentity, proves } from '../../core/block.ts'
+import { type Block, isIdentity, isProvable, proves } from '../../core/block.ts'
 import { codec } from '../../core/cid.ts'
 import { type Failure, isFailure } from '../../core/failure.ts'
 import { readCar } from '../../core/wire/car-stream.ts'
@@ -88,6 +88,8 @@ async function* provedBlocks(
   for await (const { cid, bytes } of readCar(source, { broken, onRoots })) {
     if (++count > most) throw malformed(`the CAR has more than ${most} blocks`)
     if (isIdentity(cid)) continue
+    if (!isProvable(cid))
+      throw malformed(`block ${cid} in the CAR has a hash function that is not known here, or a digest that was cut`)
     if (!proves(cid, bytes)) throw malformed(`the bytes of block ${cid} in the CAR do not hash to its CID`)
     yield { cid, bytes }
   }
