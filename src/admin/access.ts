@@ -5,6 +5,7 @@ import { createHash, timingSafeEqual } from 'node:crypto'
 import type { IncomingMessage } from 'node:http'
 import { isIP } from 'node:net'
 import type { NextFunction, Request, Response } from 'express'
+import { isLoopback } from '../core/wire/loopback.ts'
 import { isOfThePage } from './dashboard/dashboard.ts'
 
 export type AdminAccess = {
@@ -78,5 +79,3 @@ function isFromElsewhere({ headers }: IncomingMessage, host: string): boolean {
   const { origin } = headers
   return origin !== undefined && origin.replace(/^https?:\/\//, '').toLowerCase() !== host.toLowerCase()
 }
-
-const isLoopback = (address = ''): boolean => /^(?:::ffff:)?127\.|^::1$/.test(address)

@@ -1,7 +1,7 @@
 // Uploads that everybody may make are refused where everybody can reach them, unless the operator says that this is meant: what is
 // uploaded is kept for good.
 import type { Complaint } from '../complaints.ts'
-import { type Address, addressText, isLoopback } from '../values/address.ts'
+import { type Address, addressText, listensOnLoopback } from '../values/address.ts'
 
 type Sections = {
   readonly listen: Address
@@ -12,7 +12,7 @@ type Sections = {
 /** For a gateway that listens itself: a program that mounts the router decides who reaches it. */
 export function openUploads({ listen, upload, pinning }: Sections): Complaint[] {
   const takesUploads = upload.through !== undefined || pinning.providers.length > 0
-  if (upload.auth !== 'none' || !takesUploads || isLoopback(listen)) return []
+  if (upload.auth !== 'none' || !takesUploads || listensOnLoopback(listen)) return []
   const what = `every client that reaches ${addressText(listen)} could upload, and fill the disk (expected { tokens: [...] }, or open if that is meant)`
   return [{ path: ['upload', 'auth'], what }]
 }

@@ -23,7 +23,7 @@ export const addressText = ({ host, port }: Address): string =>
   host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`
 
 /** Reached from this machine alone. */
-export const isLoopback = ({ host }: Address): boolean => /^(?:127\.|::1$|localhost$)/i.test(host)
+export const listensOnLoopback = ({ host }: Address): boolean => /^(?:127\.|::1$|localhost$)/i.test(host)
 
 const isEvery = ({ host }: Address): boolean => host === '::' || host === '0.0.0.0'
 
