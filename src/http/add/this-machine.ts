@@ -12,7 +12,7 @@ export type Reach = {
   readonly addressOf: (request: IncomingMessage) => string
 }
 
-/** Throws for an upload of a client of another machine. The gateway of a program that opens its own address is asked by whom that lets in. */
+/** Throws for an upload of a client of another machine. A program that opens its own address decides itself which clients reach it. */
 export function refuseStranger(request: IncomingMessage, reach: Reach): void {
   if (!isStranger(request, reach)) return
   const said =
