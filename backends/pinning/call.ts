@@ -10,7 +10,7 @@ import type { ProviderContext } from './contract.ts'
 
 export type FailureClass = 'auth' | 'quota' | 'transient' | 'content'
 
-type Call = {
+type ServiceCall = {
   readonly name: string
   readonly agent: Dispatcher
   readonly clock: Clock
@@ -37,10 +37,10 @@ export type Reply = {
 const maxReplyBytes = 4 * 1024 * 1024
 
 export type CallService = (
-  method: Call['method'],
+  method: ServiceCall['method'],
   url: string | URL,
   signal: AbortSignal,
-  more?: Pick<Call, 'headers' | 'body' | 'accept'>,
+  more?: Pick<ServiceCall, 'headers' | 'body' | 'accept'>,
 ) => Promise<Reply>
 
 /** The service of one provider: all calls share its sockets, clocks and credentials. */
@@ -72,7 +72,7 @@ const createAgent = (connectMs: number): Agent =>
     connect: { timeout: connectMs },
   })
 
-async function call(options: Call): Promise<Reply> {
+async function call(options: ServiceCall): Promise<Reply> {
   const { name, signal, clock, idleMs } = options
   signal.throwIfAborted()
   const own = new AbortController()

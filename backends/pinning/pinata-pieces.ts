@@ -57,7 +57,7 @@ export function createPieces({ name, clock, files, metadata, pieceBytes, ask }: 
   async function patch(
     place: string,
     from: number,
-    reader: Reader,
+    reader: PieceReader,
     total: number,
     signal: AbortSignal,
   ): Promise<UploadedSoFar> {
@@ -131,7 +131,7 @@ export function createPieces({ name, clock, files, metadata, pieceBytes, ask }: 
   }
 }
 
-type Reader = ReturnType<typeof createReader>
+type PieceReader = ReturnType<typeof createReader>
 
 /** The CAR from any of its bytes on: without a jump it is read on, with one it is read again from the beginning. */
 function createReader(upload: Upload, signal: AbortSignal) {

@@ -28,7 +28,7 @@ const firstPollMs = 500
 const mostPollMs = 10_000
 const allStates = 'queued,pinning,pinned,failed'
 
-type Pin = {
+type ServicePin = {
   readonly requestid: string
   readonly status: string
   readonly cid: string | undefined
@@ -48,18 +48,18 @@ function createPsa(settings: z.output<typeof options>, context: ProviderContext)
   const { ask, close } = createService(context, settings, { authorization: `Bearer ${settings.token}` })
   const base = settings.url.replace(/\/+$/, '')
 
-  async function known(cid: CID, signal: AbortSignal): Promise<Pin[]> {
+  async function known(cid: CID, signal: AbortSignal): Promise<ServicePin[]> {
     const { json } = await ask('GET', `${base}/pins?cid=${cid}&status=${allStates}&limit=1000`, signal)
     const results = (json as { results?: unknown[] } | undefined)?.results ?? []
     return results.map(read)
   }
 
-  async function remove(pins: readonly Pin[], signal: AbortSignal): Promise<void> {
+  async function remove(pins: readonly ServicePin[], signal: AbortSignal): Promise<void> {
     for (const { requestid } of pins)
       await ask('DELETE', `${base}/pins/${encodeURIComponent(requestid)}`, signal, { accept: [404] })
   }
 
-  function read(value: unknown): Pin {
+  function read(value: unknown): ServicePin {
     const { requestid, status, pin, info } = (value ?? {}) as Record<string, unknown>
     if (typeof requestid !== 'string' || typeof status !== 'string')
       throw failed(name, 'its answer is not a pin', 'transient')

@@ -32,7 +32,7 @@ type Group = {
   reading: Promise<void> | undefined
 }
 
-type File = { readonly path: string; readonly bytes: number; readonly usedMs: number }
+type RoomFile = { readonly path: string; readonly bytes: number; readonly usedMs: number }
 
 const letters: readonly string[] = [...'abcdefghijklmnopqrstuvwxyz234567']
 const allShards = letters.flatMap((one) => letters.map((other) => one + other))
@@ -78,7 +78,7 @@ export function createRoom(options: {
 
   async function readAndTrim(group: Group, wanted: number): Promise<void> {
     group.landed = 0
-    const files: File[] = []
+    const files: RoomFile[] = []
     const made = new Set(await orIfGone(readdir(path), []))
     for (const shard of group.shards)
       if (made.has(shard)) files.push(...(await filesOf(join(path, shard), clock.now())))
@@ -86,7 +86,7 @@ export function createRoom(options: {
     if (total + group.reserved + wanted > groupBytes) {
       files.sort((one, other) => one.usedMs - other.usedMs)
       const target = Math.max(0, Math.min(groupBytes * lowWater, groupBytes - wanted - group.reserved))
-      let last: File | undefined
+      let last: RoomFile | undefined
       for (const file of files) {
         if (total <= target) break
         await rm(file.path, { force: true })
@@ -161,9 +161,9 @@ function dealGroups(maxBytes: number): Group[] {
   }))
 }
 
-async function filesOf(folder: string, now: number): Promise<File[]> {
+async function filesOf(folder: string, now: number): Promise<RoomFile[]> {
   const names = await orIfGone(readdir(folder), [])
-  const files: File[] = []
+  const files: RoomFile[] = []
   for (let at = 0; at < names.length; at += statsAtOnce) {
     const some = names.slice(at, at + statsAtOnce).map((name) => look(join(folder, name), now))
     for (const file of await Promise.all(some)) if (file) files.push(file)
@@ -171,7 +171,7 @@ async function filesOf(folder: string, now: number): Promise<File[]> {
   return files
 }
 
-async function look(path: string, now: number): Promise<File | undefined> {
+async function look(path: string, now: number): Promise<RoomFile | undefined> {
   const found = await orIfGone(stat(path), undefined)
   if (!found?.isFile()) return undefined
   const file = { path, bytes: costOf(found.size), usedMs: found.mtimeMs }

@@ -47,9 +47,9 @@ async function follow(question: WholeQuestion): Promise<WholeAnswer> {
   }
 }
 
-type Moved = { readonly location: string | undefined; readonly status: number }
+type RedirectAnswer = { readonly location: string | undefined; readonly status: number }
 
-function askOnce(question: WholeQuestion, url: string): Promise<WholeAnswer | Moved> {
+function askOnce(question: WholeQuestion, url: string): Promise<WholeAnswer | RedirectAnswer> {
   const { signal, agent, headers } = question
   signal.throwIfAborted()
   return new Promise((resolve, reject) => {
@@ -75,7 +75,7 @@ type Headers = Parameters<NonNullable<Dispatcher.DispatchHandler['onResponseStar
 
 function createCollector(
   question: WholeQuestion,
-  resolve: (answer: WholeAnswer | Moved) => void,
+  resolve: (answer: WholeAnswer | RedirectAnswer) => void,
   reject: (error: unknown) => void,
 ) {
   const { name, signal, clock, firstByteMs, idleMs, mostBytes } = question

@@ -12,7 +12,7 @@ export type BackendInput<All extends Kinds, Shared = unknown, Assumed extends st
     Shared & { name?: string | undefined } & (Use extends Assumed ? { use?: Use | undefined } : { use: Use })
 }[keyof All & string]
 
-type Parsed = { readonly use?: string; readonly name?: string } & Readonly<Record<string, unknown>>
+type ParsedEntry = { readonly use?: string; readonly name?: string } & Readonly<Record<string, unknown>>
 
 const nameOf = () =>
   z
@@ -66,7 +66,7 @@ export function entriesWith<All extends Kinds, Shared extends z.ZodRawShape, Ass
 function listOf(kinds: Kinds, shared: z.ZodRawShape, assume: string | undefined) {
   const all = Object.values(kinds).map((kind) => one(kind, shared, kind.use === assume))
   const union = z.discriminatedUnion('use', all as unknown as [z.ZodObject<{ use: z.ZodLiteral<string> }>])
-  return z.array(union as unknown as z.ZodType<Parsed, Parsed>).transform((list, context) => {
+  return z.array(union as unknown as z.ZodType<ParsedEntry, ParsedEntry>).transform((list, context) => {
     const named = list.map((entry) => ({ ...entry, name: entry.name ?? usualName(entry, assume) }))
     const seen = new Set<string>()
     for (const [index, { name }] of named.entries()) {
@@ -74,11 +74,11 @@ function listOf(kinds: Kinds, shared: z.ZodRawShape, assume: string | undefined)
       if (seen.has(name)) context.addIssue({ code: 'custom', path: [index, 'name'], message })
       seen.add(name)
     }
-    return named as (Parsed & { readonly name: string })[]
+    return named as (ParsedEntry & { readonly name: string })[]
   })
 }
 
-function usualName({ use, url }: Parsed, assume: string | undefined): string {
+function usualName({ use, url }: ParsedEntry, assume: string | undefined): string {
   const host = assume !== undefined && typeof url === 'string' && URL.canParse(url) ? new URL(url).host : ''
   return host || (use ?? assume ?? '')
 }

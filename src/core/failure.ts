@@ -70,7 +70,7 @@ export type Outcome = {
 /** Any of these kinds may come from a provider. */
 type OfProviders = 'class' | 'outcomes' | 'service'
 
-type Names = {
+type FactNames = {
   readonly 'not-found': 'sure' | 'alone' | 'onlyIfCached'
   readonly timeout: 'sure' | 'isSearching'
   readonly unavailable: 'sure' | 'alone'
@@ -84,7 +84,7 @@ type Names = {
 
 /** The facts that a Failure of this kind may have. */
 export type FactsOf<Kind extends FailureKind> = Partial<
-  Pick<Facts, OfProviders | (Kind extends keyof Names ? Names[Kind] : never)>
+  Pick<Facts, OfProviders | (Kind extends keyof FactNames ? FactNames[Kind] : never)>
 >
 
 export type FailureOptions<Kind extends FailureKind = FailureKind> = {

@@ -42,7 +42,7 @@ export type DoorsOptions = StartingOptions & {
   readonly why: Failure
 }
 
-type State = { readonly inside: Inside } | { readonly why: Failure } | 'starting'
+type DoorState = { readonly inside: Inside } | { readonly why: Failure } | 'starting'
 
 export function createDoors(options: DoorsOptions): Doors {
   const starting = createStarting(options)
@@ -50,7 +50,7 @@ export function createDoors(options: DoorsOptions): Doors {
   const requestIds = createRequestIds(forwarded)
   const hasLink = options.sites ? async () => false : undefined
   const hosts = createHosts({ table: options.hosts, hasLink, forwarded })
-  let state: State = { why: options.why }
+  let state: DoorState = { why: options.why }
 
   /** Whether the gateway will answer this request, as far as that is known before it runs. */
   function isOurs(request: IncomingMessage): boolean {

@@ -61,13 +61,13 @@ export type GetDeps = {
 // Read whole, where it is not more: its session can end before its reader begins.
 const wholeBytes = 256 * 1024
 
-export interface Reader {
+export interface LibraryReader {
   get(path: string, options?: GetOptions): Promise<Got>
   /** Cuts what is being read. */
   close(): void
 }
 
-export function createReader(deps: GetDeps): Reader {
+export function createLibraryReader(deps: GetDeps): LibraryReader {
   const open = new Set<AbortController>()
 
   async function get(path: string, { signal }: GetOptions = {}): Promise<Got> {

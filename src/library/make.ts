@@ -19,11 +19,11 @@ import { type Tiers, wireTiers } from '../wiring/tiers.ts'
 import { wireUploads } from '../wiring/uploads.ts'
 import type { Own, Whole } from '../wiring/whole.ts'
 import { createAdd } from './add.ts'
-import { createReader, type GetDeps, type Reader } from './get.ts'
+import { createLibraryReader, type GetDeps, type LibraryReader } from './get.ts'
 import { createWhy, type WhyDeps } from './why.ts'
 
-export type Made = Inside & {
-  readonly get: Reader['get']
+export type LibraryInside = Inside & {
+  readonly get: LibraryReader['get']
   readonly add: ReturnType<typeof createAdd>
   drain(): void
   close(): Promise<void>
@@ -38,7 +38,7 @@ export type MakeOptions = {
 }
 
 /** Rejects with a ConfigError or a Failure, and leaves nothing behind that goes on working. */
-export async function makeGateway({ config, log, clock, kept, own }: MakeOptions): Promise<Made> {
+export async function makeGateway({ config, log, clock, kept, own }: MakeOptions): Promise<LibraryInside> {
   const latest = log ?? createLog(config.log.level, undefined, formatFor(config.log.format))
   const lease = kept.lease()
   const logs = lease.take('log', [], () => createLogOfNewest(latest))
@@ -77,7 +77,7 @@ function createLogOfNewest(first: Log): { readonly log: Log; follow(latest: Log)
   }
 }
 
-type Together = Omit<Made, 'close' | 'get'> & Pick<Admin, 'begin'> & { readonly reader: Reader }
+type Together = Omit<LibraryInside, 'close' | 'get'> & Pick<Admin, 'begin'> & { readonly reader: LibraryReader }
 
 async function putTogether(whole: Whole): Promise<Together> {
   const folder = await ownDataFolder(whole)
@@ -121,8 +121,8 @@ type ForGet = {
   readonly failed: GetDeps['failed']
 }
 
-function readerOf(whole: Whole, { shared, failed, ...parts }: ForGet): Reader {
-  return createReader({ ...lookOf(whole, parts), onEnd: shared.requests.read, failed })
+function readerOf(whole: Whole, { shared, failed, ...parts }: ForGet): LibraryReader {
+  return createLibraryReader({ ...lookOf(whole, parts), onEnd: shared.requests.read, failed })
 }
 
 /** What a path is read with, and as a GET reads it. */

@@ -96,7 +96,7 @@ const leastAgeMs = 1_000 // younger than this it is fresh even for `no-cache`
 
 type RememberedLookup<T> = LookupResult<T> & { readonly at: number }
 type Failed = { readonly error: unknown; readonly at: number; readonly until: number }
-type Work<T> = {
+type LookupInFlight<T> = {
   readonly done: Promise<RememberedLookup<T>>
   /** Resolves when a stale result is available. */
   readonly known: Promise<void>
@@ -107,7 +107,7 @@ type Work<T> = {
 export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): Lookups<Subject, T> {
   const { look, restore, recall, takesBack, late, deadlineMs, notFoundMs, unavailableMs = 0, most, clock } = options
   const { held, failed } = options.memory ?? createLookupMemory<T>(most)
-  const flights = createFlights<Work<T>>()
+  const flights = createFlights<LookupInFlight<T>>()
   const answers = createAnswers(held, clock)
   const { age, kept, keep, isFresh, fresh, stale } = answers
 
@@ -119,7 +119,7 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
     failed.set(key, { error, at: clock.monotonic(), until: clock.monotonic() + ms })
   }
 
-  function start(key: string, subject: Subject, known: T | undefined, signal: AbortSignal): Work<T> {
+  function start(key: string, subject: Subject, known: T | undefined, signal: AbortSignal): LookupInFlight<T> {
     const attempts: Attempt[] = []
     const any = Promise.withResolvers<void>()
     if (known !== undefined) any.resolve()
@@ -147,7 +147,12 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
       }
     }
     // Starts in a later microtask, so that the flight is registered before it can end.
-    const work: Work<T> = { done: Promise.resolve().then(run), known: any.promise, attempts, at: clock.monotonic() }
+    const work: LookupInFlight<T> = {
+      done: Promise.resolve().then(run),
+      known: any.promise,
+      attempts,
+      at: clock.monotonic(),
+    }
     work.done.catch(() => {})
     return work
   }

@@ -45,7 +45,7 @@ export const sourceOf = (account: Account | undefined): string =>
   account === undefined ? 'none' : account.fetches > 0 ? 'upstream' : (account.tier ?? 'none')
 
 /** By route and source. */
-type Place = {
+type RouteCounts = {
   readonly labels: Readonly<Record<string, string>>
   bytesOut: number
   readonly firstByte: Histogram
@@ -53,14 +53,14 @@ type Place = {
 }
 
 /** By method and status too: one look-up for each request finds all that it is counted in. */
-type Cell = { readonly place: Place; readonly labels: Readonly<Record<string, string>>; value: number }
+type Cell = { readonly place: RouteCounts; readonly labels: Readonly<Record<string, string>>; value: number }
 
 const methods: ReadonlySet<string> = new Set(['GET', 'HEAD', 'POST', 'OPTIONS', 'PUT', 'DELETE', 'PATCH'])
 
 export function createRequestCounts(): RequestCounts {
   const hot: HotCounts = { get: 0, getUnchanged: 0, head: 0, headUnchanged: 0, bytes: 0 }
   const cells = new Map<string, Cell>()
-  const places = new Map<string, Place>()
+  const places = new Map<string, RouteCounts>()
   const cut = createTally()
   const bytesIn = createTally()
   const programReads = createTally()
@@ -73,7 +73,7 @@ export function createRequestCounts(): RequestCounts {
     const known = cells.get(key)
     if (known) return known
     const placeKey = `${route} ${source}`
-    const place: Place = places.get(placeKey) ?? {
+    const place: RouteCounts = places.get(placeKey) ?? {
       labels: { route, source },
       bytesOut: 0,
       firstByte: createHistogram(),

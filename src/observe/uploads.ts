@@ -5,14 +5,19 @@ import type { Sample } from './metrics.ts'
 import { createTally } from './requests.ts'
 
 /** What the counts see of an upload side: the same in thin mode. */
-type Added = { readonly dagBytes: number }
-type Attempt = { readonly provider: string; readonly isHeld: boolean; readonly ms: number; readonly class?: string }
+type CountedUpload = { readonly dagBytes: number }
+type ProviderAttempt = {
+  readonly provider: string
+  readonly isHeld: boolean
+  readonly ms: number
+  readonly class?: string
+}
 
 export interface UploadCounts {
   /** Counts what becomes of an upload; the answer is that of `work`. */
-  over<Answer>(work: () => Promise<Answer>, addedOf?: (answer: Answer) => readonly Added[]): Promise<Answer>
+  over<Answer>(work: () => Promise<Answer>, addedOf?: (answer: Answer) => readonly CountedUpload[]): Promise<Answer>
   refused(error: unknown): void
-  attempt(attempt: Attempt): void
+  attempt(attempt: ProviderAttempt): void
   readonly outcomes: () => Iterable<Sample>
   readonly files: () => number
   readonly bytes: () => number

@@ -18,7 +18,7 @@ import { createUploadAdmission, type UploadAdmission, type UploadSlot } from './
 import { type IncomingOptions, receiveIncoming, type UploadKind } from './intake/incoming.ts'
 import type { ReceiveLimits } from './intake/receive.ts'
 import { bounded } from './intake/source.ts'
-import { type Added, createSpooling, type SpooledFile } from './intake/spooling.ts'
+import { createSpooling, type SpooledFile, type SpooledUpload } from './intake/spooling.ts'
 import { createPins, type Pins } from './pins/pins.ts'
 import { createJournal, type Journal, journalFolder } from './spool/journal.ts'
 import { createSpools, spoolFolder } from './spool/spool.ts'
@@ -48,7 +48,7 @@ export type UploadsOptions = {
   readonly onAttempt?: (attempt: ProviderAttempt) => void
 }
 
-export type { Added } from './intake/spooling.ts'
+export type { SpooledUpload } from './intake/spooling.ts'
 
 export type AddOptions = IncomingOptions & {
   /** Only computes the CID; keeps nothing. */
@@ -64,9 +64,9 @@ export interface Uploads {
   /** The kinds of uploads that `receive` takes. */
   readonly kinds: readonly UploadKind[]
   /** One result for each `data` part, in order, and one for the directory that they make; all held by enough providers. */
-  receive(request: IncomingMessage, options?: AddOptions): Promise<Added[]>
+  receive(request: IncomingMessage, options?: AddOptions): Promise<SpooledUpload[]>
   /** The same for bytes that do not come from a request. */
-  add(bytes: AsyncIterable<Uint8Array>, options?: AddOptions): Promise<Added>
+  add(bytes: AsyncIterable<Uint8Array>, options?: AddOptions): Promise<SpooledUpload>
   /** The same for a DAG that exists already: every proved block of it, in any order. */
   keep(root: CID, blocks: AsyncIterable<Block>, slot?: UploadSlot): Promise<void>
   readonly confirmation: Pick<Confirmation, 'open' | 'giveUp'>

@@ -28,7 +28,7 @@ type KeptPart = { readonly kind: string; readonly part: object; readonly close: 
 
 export function createKept(): Kept {
   const parts = new Map<string, KeptPart>()
-  const { spell, number } = createSpelling()
+  const { spell, number } = createValueSpelling()
 
   return {
     lease() {
@@ -93,13 +93,13 @@ function runs(parts: readonly KeptPart[]): KeptPart[][] {
   return all
 }
 
-type Spelling = {
+type ValueSpelling = {
   /** One text for equal values, in any order of their keys; a part is represented by a number. */
   spell(value: unknown): string
   number(part: object): void
 }
 
-function createSpelling(): Spelling {
+function createValueSpelling(): ValueSpelling {
   const numbers = new WeakMap<object, number>()
   let count = 0
 

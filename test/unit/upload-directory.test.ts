@@ -5,7 +5,7 @@ import type { CID } from 'multiformats/cid'
 import { profiles, type Shape, shapes } from '../../backends/pinning/contract.ts'
 import { blockKey } from '../../src/core/block.ts'
 import { isFailure } from '../../src/core/failure.ts'
-import { type Node, putDirectory } from '../../src/upload/directory/nodes.ts'
+import { type DirectoryNode, putDirectory } from '../../src/upload/directory/nodes.ts'
 import { createTree, mostEntries } from '../../src/upload/directory/paths.ts'
 import { putTree } from '../../src/upload/directory/write.ts'
 import { importFile } from '../../src/upload/intake/import.ts'
@@ -19,7 +19,7 @@ async function* each(bytes: number): AsyncGenerator<Uint8Array> {
 }
 
 async function rootOf(files: DirectoryFiles, shape: Shape): Promise<CID | undefined> {
-  const imports = new Map<number, Promise<Node>>()
+  const imports = new Map<number, Promise<DirectoryNode>>()
   const tree = createTree()
   for (const [path, bytes] of files) {
     if (path.endsWith('/')) tree.folder(path.slice(0, -1))

@@ -4,7 +4,14 @@ import { readFileSync } from 'node:fs'
 import { describe, it } from 'node:test'
 import { memoryUpload } from '../../src/testing/upload.ts'
 import { createDelivery, type Delivery } from '../../src/upload/confirm/delivery.ts'
-import { firstState, type Happening, meanings, next, type State, transitions } from '../../src/upload/confirm/states.ts'
+import {
+  firstState,
+  type Happening,
+  meanings,
+  next,
+  type PinState,
+  transitions,
+} from '../../src/upload/confirm/states.ts'
 import type { JournalEntry } from '../../src/upload/spool/journal.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
@@ -12,14 +19,14 @@ const happenings: readonly Happening[] = [
   ...(['enough', 'ready', 'written', 'failed', 'undone'] as const),
   ...(['settled', 'dropped', 'replaced', 'stopped'] as const),
 ]
-const states = Object.keys(transitions) as State[]
+const states = Object.keys(transitions) as PinState[]
 const rows = states.flatMap((from) => happenings.map((what) => ({ from, what, to: transitions[from][what] })))
 
 /** Every way from the first states on, to wherever nothing happens any more. */
-function waysFrom(from: State, gone: readonly State[] = []): State[][] {
+function waysFrom(from: PinState, gone: readonly PinState[] = []): PinState[][] {
   const further = rows.filter((row) => row.from === from && row.to && row.to !== from && !gone.includes(row.to))
   if (further.length === 0) return [[...gone, from]]
-  return further.flatMap(({ to }) => waysFrom(to as State, [...gone, from]))
+  return further.flatMap(({ to }) => waysFrom(to as PinState, [...gone, from]))
 }
 
 describe('the states of an upload', () => {
@@ -35,7 +42,7 @@ describe('the states of an upload', () => {
     )
     assert.deepEqual([...new Set(ways.flat())].sort(), [...states].sort())
     for (const way of ways) {
-      const end = meanings[way.at(-1) as State]
+      const end = meanings[way.at(-1) as PinState]
       assert.ok(end.isOver && !end.isAwaited && end.journal, way.join())
     }
   })

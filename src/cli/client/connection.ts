@@ -18,11 +18,11 @@ export interface Connection {
 }
 export type Asking = Partial<Pick<Dispatcher.RequestOptions, 'method' | 'headers' | 'body'>>
 
-type Address = 'listen' | 'admin'
+type AddressName = 'listen' | 'admin'
 const variable = { listen: 'CIDGATE_GATEWAY', admin: 'CIDGATE_ADMIN_URL' } as const
 const option = { listen: 'gateway', admin: 'admin' } as const
 
-export function connect({ values, io }: Given, to: Address = 'listen'): Connection {
+export function connect({ values, io }: Given, to: AddressName = 'listen'): Connection {
   const named = values[option[to]] ?? (io.environment[variable[to]] || undefined)
   const url = typeof named === 'string' ? urlOf(named) : fromConfig(loadConfig(configOf(values), io.environment), to)
   const token = to === 'admin' ? io.environment['CIDGATE_ADMIN_TOKEN'] : undefined
@@ -57,7 +57,7 @@ function urlOf(text: string): URL {
 }
 
 /** An address for all interfaces is asked by loopback. */
-function fromConfig(config: Config, to: Address): URL {
+function fromConfig(config: Config, to: AddressName): URL {
   const address = config[to]
   if (!address) throw new UsageError('the configuration has no admin address; name it with --admin')
   const { host, port } = address
@@ -76,7 +76,7 @@ export function pathOf(text: string): string {
   return path.replaceAll(/[^\w\-.~!$&'()*+,;=:@/%]/gu, (letter) => encodeURIComponent(letter))
 }
 
-export type Problem = {
+export type ProblemBody = {
   readonly title?: string
   readonly detail?: string
   readonly requestId?: string
@@ -84,17 +84,17 @@ export type Problem = {
 }
 
 /** What a gateway says with a status from 400 on. Other servers say it in words of their own. */
-export async function problemOf({ body }: Answer): Promise<Problem> {
+export async function problemOf({ body }: Answer): Promise<ProblemBody> {
   const text = (await body.text()).slice(0, 20_000)
   try {
     const said: unknown = JSON.parse(text)
-    if (typeof said === 'object' && said !== null) return said as Problem
+    if (typeof said === 'object' && said !== null) return said as ProblemBody
   } catch {
     // no JSON
   }
   return { detail: text.trim().slice(0, 300) }
 }
 
-export function wordsOf(status: number, { title, detail }: Problem): string {
+export function wordsOf(status: number, { title, detail }: ProblemBody): string {
   return [String(status), title, detail].filter((one) => one !== undefined && one !== '').join(': ')
 }

@@ -5,7 +5,7 @@ import type { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import type { Given } from '../command.ts'
 import { connect, pathOf, problemOf, wordsOf } from './connection.ts'
-import { createProgress, type Progress } from './progress.ts'
+import { createProgress, type ProgressLine } from './progress.ts'
 
 export async function getCommand(given: Given, named: string, format?: 'car'): Promise<number> {
   const { values, io } = given
@@ -33,7 +33,7 @@ function ifReaderIsThere(error: NodeJS.ErrnoException): void {
 }
 
 /** Under its name when it is whole, so that nobody takes a part for all of it. */
-async function intoFile(body: Readable, file: string, progress: Progress): Promise<void> {
+async function intoFile(body: Readable, file: string, progress: ProgressLine): Promise<void> {
   const part = `${file}.part-${process.pid}`
   try {
     await pipeline(body, progress.counting, createWriteStream(part))

@@ -1,7 +1,7 @@
 // One line on a terminal that says how far it is, written over and over; nothing where nobody looks on.
 import type { Writable } from 'node:stream'
 
-export type Progress = {
+export type ProgressLine = {
   /** So many bytes will come. */
   of(bytes: number | undefined): void
   /** Passes bytes on, and counts them. */
@@ -13,7 +13,7 @@ export type Progress = {
 
 const everyMs = 200
 
-export function createProgress(stream: Writable & { readonly isTTY?: boolean }): Progress {
+export function createProgress(stream: Writable & { readonly isTTY?: boolean }): ProgressLine {
   let all: number | undefined
   let came = 0
   let saidAt = 0

@@ -11,11 +11,11 @@ import { createRecentFiles } from './recent-files.ts'
 import { asRegular } from './regular.ts'
 
 /** A part of a block: the bytes `from` up to, not including, `to`. */
-export type Part = { readonly from: number; readonly to: number }
+export type ByteSpan = { readonly from: number; readonly to: number }
 
 export type AtHandOptions = {
   /** Absent: the whole block. */
-  readonly part?: Part | undefined
+  readonly part?: ByteSpan | undefined
   /** The reader may `release` the bytes, so that their memory is used again. Otherwise they are its own. */
   readonly lends?: boolean | undefined
 }
@@ -30,7 +30,7 @@ export type AtHand = {
 }
 
 /** A block that is in memory, or a part of it. */
-export const partOf = (bytes: Uint8Array, part: Part | undefined): AtHand => ({
+export const partOf = (bytes: Uint8Array, part: ByteSpan | undefined): AtHand => ({
   bytes: part ? bytes.subarray(part.from, part.to) : bytes,
   size: bytes.byteLength,
 })

@@ -80,7 +80,7 @@ function cacheWishes(header: string | undefined): { onlyIfCached: boolean; noCac
 const rangeHeaders = (error: unknown): Record<string, string> =>
   error instanceof HttpRefusal && error.size !== undefined ? { 'Content-Range': `bytes */${error.size}` } : {}
 
-type Asked = RequestContext & {
+type AskedContent = RequestContext & {
   readonly deps: AnswerDeps
   readonly place: ContentPlace
   readonly session: Session
@@ -106,7 +106,7 @@ async function aboutOf(
   return { negotiated, what: await named(place, target, negotiated, deps, wishes) }
 }
 
-async function answer(asked: Asked, { negotiated, what }: About): Promise<void> {
+async function answer(asked: AskedContent, { negotiated, what }: About): Promise<void> {
   const { request, deps } = asked
   if (what.kind === 'moved') return moved(asked, what)
   if (what.kind === 'record') return answerWith({ ...asked, roots: [] }, what.body, async () => what.body)
@@ -172,7 +172,7 @@ type Answerable = {
   readonly body: () => Promise<Representation>
 }
 
-async function find(asked: Asked, path: ContentPath, negotiated: Negotiated): Promise<Answerable | Moved> {
+async function find(asked: AskedContent, path: ContentPath, negotiated: Negotiated): Promise<Answerable | Moved> {
   const { request, deps, place, session, target, signal } = asked
   if (negotiated.as === 'ipns-record') {
     throw new Failure('malformed', 'content has no IPNS record; keys do: /ipns/<key>', { source: 'client' })
@@ -211,10 +211,11 @@ async function find(asked: Asked, path: ContentPath, negotiated: Negotiated): Pr
   }
 }
 
-const isPartial = ({ request: { method, headers } }: Asked): boolean => method === 'HEAD' || headers.range !== undefined
+const isPartial = ({ request: { method, headers } }: AskedContent): boolean =>
+  method === 'HEAD' || headers.range !== undefined
 
 /** The bytes to ask upstreams for along with the path: none for a client that has a copy or sends HEAD. */
-function bytesWanted({ request: { method, headers } }: Asked): { from: number; to?: number } | undefined {
+function bytesWanted({ request: { method, headers } }: AskedContent): { from: number; to?: number } | undefined {
   return method === 'HEAD' || headers['if-none-match'] !== undefined ? { from: 0, to: 0 } : rangeHint(headers.range)
 }
 

@@ -12,11 +12,11 @@ export interface JsonRule {
   known(cid: CID): boolean | undefined
   learn(cid: CID, isJson: boolean): void
   /** Judges the whole file, piece by piece, and gives way to other requests in between. Nothing of it is kept. */
-  judge(cid: CID, pieces: Pieces, reader: Reader): Promise<boolean>
+  judge(cid: CID, pieces: Pieces, reader: JudgingRequest): Promise<boolean>
 }
 
 export type Pieces = AsyncIterable<Uint8Array> | Iterable<Uint8Array>
-export type Reader = { readonly session: Pick<Session, 'giveWay'>; readonly signal: AbortSignal }
+export type JudgingRequest = { readonly session: Pick<Session, 'giveWay'>; readonly signal: AbortSignal }
 
 const mostRemembered = 100_000
 // Some milliseconds of work.
@@ -26,7 +26,7 @@ export function createJsonRule(): JsonRule {
   const verdicts = new LRUCache<string, boolean>(upTo(mostRemembered))
   const running = new Map<string, Promise<void>>()
 
-  async function judgeAlone(key: string, pieces: Pieces, { session, signal }: Reader): Promise<boolean> {
+  async function judgeAlone(key: string, pieces: Pieces, { session, signal }: JudgingRequest): Promise<boolean> {
     const over = Promise.withResolvers<void>()
     running.set(key, over.promise)
     try {
@@ -57,7 +57,11 @@ export function createJsonRule(): JsonRule {
   }
 }
 
-async function judgeInPieces(pieces: Pieces, session: Reader['session'], signal: AbortSignal): Promise<boolean> {
+async function judgeInPieces(
+  pieces: Pieces,
+  session: JudgingRequest['session'],
+  signal: AbortSignal,
+): Promise<boolean> {
   const judge = createJsonJudge()
   for await (const piece of pieces) {
     for (let at = 0; at < piece.byteLength; at += sliceBytes) {

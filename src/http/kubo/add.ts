@@ -5,10 +5,10 @@ import { tooLarge } from '../../upload/failures.ts'
 import { mostPartsOf } from '../../upload/intake/incoming.ts'
 import { boundaryOf } from '../../upload/intake/part-watch.ts'
 import { aroundBytes, type PartName } from '../../upload/intake/receive.ts'
-import { badCall, type Call, sendJson } from './call.ts'
+import { badCall, type KuboCall, sendJson } from './call.ts'
 import { readAddQuery } from './options.ts'
 
-export async function addFiles({ request, response, query, signal, deps }: Call): Promise<void> {
+export async function addFiles({ request, response, query, signal, deps }: KuboCall): Promise<void> {
   const { uploads } = deps
   boundaryOf(request.headers['content-type'])
   const { shape, isOnlyHashed, isUpgraded, isSilent, directory } = readAddQuery(query)

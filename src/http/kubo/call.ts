@@ -21,13 +21,13 @@ export type KuboDeps = WriteOptions & {
   readonly respond: Respond
 }
 
-export type Call = Pick<RequestContext, 'request' | 'response' | 'signal'> & {
+export type KuboCall = Pick<RequestContext, 'request' | 'response' | 'signal'> & {
   readonly query: URLSearchParams
   readonly session: Session
   readonly deps: KuboDeps
 }
 
-export function sendJson({ response, deps }: Pick<Call, 'response' | 'deps'>, ...lines: readonly unknown[]): void {
+export function sendJson({ response, deps }: Pick<KuboCall, 'response' | 'deps'>, ...lines: readonly unknown[]): void {
   response.setHeader('Content-Type', 'application/json')
   response.writeHead(200)
   response.end(lines.map((line) => `${JSON.stringify(line)}\n`).join(''))

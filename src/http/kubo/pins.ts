@@ -6,9 +6,9 @@ import { wayFrom } from '../../content/way.ts'
 import { Failure } from '../../core/failure.ts'
 import { cidOf, nameOf } from '../../upload/spool/journal.ts'
 import { writeAll } from '../wire/write.ts'
-import { argOf, badCall, type Call, isOn, optionsIn, sendJson } from './call.ts'
+import { argOf, badCall, isOn, type KuboCall, optionsIn, sendJson } from './call.ts'
 
-export async function addPin({ request, query, session, signal, response, deps }: Call): Promise<void> {
+export async function addPin({ request, query, session, signal, response, deps }: KuboCall): Promise<void> {
   const given = optionsIn(query, { r: 'recursive', n: 'name' })
   if (!isOn(given, 'recursive', true))
     throw badCall('recursive=false is not supported: a DAG is pinned whole. Leave it out')
@@ -27,7 +27,7 @@ export async function addPin({ request, query, session, signal, response, deps }
   }
 }
 
-export async function listPins(call: Call): Promise<void> {
+export async function listPins(call: KuboCall): Promise<void> {
   const { query, response, deps } = call
   const given = optionsIn(query, { t: 'type', s: 'stream', n: 'name', q: 'quiet' })
   if (given.get('name')) throw badCall('pin names are not supported: leave name out')
@@ -58,7 +58,7 @@ export async function listPins(call: Call): Promise<void> {
 
 const mostListed = 100_000
 
-async function* pinned({ deps }: Call, cids: readonly CID[]): AsyncGenerator<string> {
+async function* pinned({ deps }: KuboCall, cids: readonly CID[]): AsyncGenerator<string> {
   for (const cid of cids) {
     const isOpen = deps.uploads.confirmation.open().some((entry) => entry.accepted && entry.cid === nameOf(cid))
     if (!isOpen && !(await deps.uploads.journal.record(cid)))
@@ -67,7 +67,7 @@ async function* pinned({ deps }: Call, cids: readonly CID[]): AsyncGenerator<str
   }
 }
 
-async function* everything({ deps }: Call): AsyncGenerator<string> {
+async function* everything({ deps }: KuboCall): AsyncGenerator<string> {
   for (const entry of deps.uploads.confirmation.open()) if (entry.accepted) yield cidOf(entry).toString()
   for await (const record of deps.uploads.journal.records()) yield cidOf(record).toString()
 }

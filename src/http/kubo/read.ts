@@ -6,9 +6,9 @@ import { resolve } from '../../content/resolve.ts'
 import { wayFrom } from '../../content/way.ts'
 import { writeCar } from '../../ipld/car.ts'
 import { writeAll } from '../wire/write.ts'
-import { argOf, badCall, type Call, type GivenOptions, optionsIn } from './call.ts'
+import { argOf, badCall, type GivenOptions, type KuboCall, optionsIn } from './call.ts'
 
-export async function readPath({ query, session, response, deps }: Call): Promise<void> {
+export async function readPath({ query, session, response, deps }: KuboCall): Promise<void> {
   const { entity } = await resolve(session, parsePath(escaped(argOf(query))))
   if (entity.kind === 'directory') throw badCall('this dag node is a directory')
   const given = optionsIn(query, { o: 'offset', l: 'length' })
@@ -27,7 +27,7 @@ export async function readPath({ query, session, response, deps }: Call): Promis
   await send({ response, session, deps }, bytes)
 }
 
-export async function getBlock({ query, session, response, deps }: Call): Promise<void> {
+export async function getBlock({ query, session, response, deps }: KuboCall): Promise<void> {
   const cid = parseRoot(argOf(query))
   const bytes = await session.get(cid)
   response.setHeader('Content-Type', 'application/vnd.ipld.raw')
@@ -35,7 +35,7 @@ export async function getBlock({ query, session, response, deps }: Call): Promis
   await send({ response, session, deps }, [bytes])
 }
 
-export async function exportDag({ query, session, response, deps }: Call): Promise<void> {
+export async function exportDag({ query, session, response, deps }: KuboCall): Promise<void> {
   const cid = parseRoot(argOf(query))
   const bytes = await session.get(cid, { cid, segments: [], scope: 'all' })
   const blocks = walkDag(session, { cid, bytes }, { scope: 'all', dups: false, way: wayFrom(cid) })
@@ -46,7 +46,7 @@ export async function exportDag({ query, session, response, deps }: Call): Promi
 
 /** The first piece is read before the headers go out: until then a failure can still be an error status. */
 async function send(
-  { response, session, deps }: Pick<Call, 'response' | 'session' | 'deps'>,
+  { response, session, deps }: Pick<KuboCall, 'response' | 'session' | 'deps'>,
   pieces: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
 ): Promise<void> {
   async function* begun() {

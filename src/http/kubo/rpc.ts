@@ -12,13 +12,13 @@ import type { RequestContext } from '../wire/request-context.ts'
 import { hasBody } from '../wire/request-target.ts'
 import { cutWhenStalled } from '../wire/write.ts'
 import { addFiles } from './add.ts'
-import { type Call, type KuboDeps, sendJson } from './call.ts'
+import { type KuboCall, type KuboDeps, sendJson } from './call.ts'
 import { addPin, listPins } from './pins.ts'
 import { exportDag, getBlock, readPath } from './read.ts'
 
 const prefix = '/api/v0/'
 
-const commands: Readonly<Record<string, (call: Call) => Promise<void>>> = {
+const commands: Readonly<Record<string, (call: KuboCall) => Promise<void>>> = {
   add: addFiles,
   cat: readPath,
   'block/get': getBlock,
@@ -86,7 +86,7 @@ function messageOf({ message, facts }: Failure): string {
 
 const sendText = (to: To, status: number, text: string): void => send(to, status, `${text}\n`, 'text/plain')
 
-type To = Pick<Call, 'request' | 'response' | 'deps'>
+type To = Pick<KuboCall, 'request' | 'response' | 'deps'>
 
 function send({ request, response, deps }: To, status: number, text: string, type: string): void {
   if (!request.complete) closeAfter(request, response)

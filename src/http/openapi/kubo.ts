@@ -2,7 +2,7 @@
 import { anyStatuses, failures } from './problems.ts'
 import { aCid, type Json, ref } from './words.ts'
 
-type Command = {
+type KuboCommand = {
   readonly summary: string
   /** Of `arg`; without it the command takes none. */
   readonly arg?: string
@@ -16,7 +16,7 @@ const bytes: Json = { type: 'string', format: 'binary' }
 const path = 'A CID or `/ipfs/<cid>[/<path>]`.'
 const cid = 'A CID.'
 
-const commands: Readonly<Record<string, Command>> = {
+const commands: Readonly<Record<string, KuboCommand>> = {
   add: {
     summary: 'Adds files; each part of the body is one',
     options: [
@@ -85,7 +85,7 @@ const statuses: Json = {
   503: { description: 'Overloaded; retry later.', content: problem },
 }
 
-const operation = (name: string, command: Command, hasTokens: boolean): Json => ({
+const operation = (name: string, command: KuboCommand, hasTokens: boolean): Json => ({
   tags: ['kubo'],
   summary: command.summary,
   operationId: `kubo${name.replaceAll(/(?:^|\/)(.)/g, (_all, first: string) => first.toUpperCase())}`,

@@ -23,8 +23,8 @@ export function createOpenApiRoute(options: {
   readonly mode: Mode
   readonly respond: Respond
 }): Route {
-  const made = new LRUCache<string, Made>({ max: mostMade })
-  const madeFor = (base: string): Made => {
+  const made = new LRUCache<string, MadeDescription>({ max: mostMade })
+  const madeFor = (base: string): MadeDescription => {
     const known = made.get(base) ?? make(openApiDocument({ ...options, base }))
     made.set(base, known)
     return known
@@ -56,12 +56,12 @@ export function createOpenApiRoute(options: {
   return { name: 'openapi', at: /^\/openapi\.json$/, answer }
 }
 
-type Made = { readonly body: Buffer; readonly etag: string }
+type MadeDescription = { readonly body: Buffer; readonly etag: string }
 
 // A router mounted with a pattern sees as many mount paths as clients try.
 const mostMade = 8
 
-function make(document: object): Made {
+function make(document: object): MadeDescription {
   const body = Buffer.from(`${JSON.stringify(document)}\n`)
   return { body, etag: `"${createHash('sha256').update(body).digest('base64url').slice(0, 22)}"` }
 }

@@ -12,13 +12,13 @@ import { cutWhenStalled } from './write.ts'
 
 export type Mode = 'api' | 'web'
 
-type Row = { readonly title: string; readonly api: number; readonly web: number }
+type ProblemTitle = { readonly title: string; readonly api: number; readonly web: number }
 
 /**
  * In `api` mode every "not available now" is 404, whatever the reason: its clients poll, and read 404 as "not here
  * yet".
  */
-export const table: Readonly<Record<FailureKind, Row>> = {
+export const table: Readonly<Record<FailureKind, ProblemTitle>> = {
   'not-found': { title: 'Not found', api: 404, web: 404 },
   'no-link': { title: 'No such path', api: 404, web: 404 },
   slow: { title: 'Upload too slow', api: 408, web: 408 },
@@ -124,17 +124,17 @@ export function sendProblem(response: ServerResponse, failure: Failure, context:
   cutWhenStalled(response, stalledMs)
 }
 
-type Form = {
+type ProblemForm = {
   readonly headers: readonly (readonly [name: string, value: string])[]
   readonly write?: (problem: Problem) => string
 }
 
-const asJson: Form = { headers: [['Content-Type', 'application/problem+json']] }
-const asPage: Form = { headers: pageHeaders, write: problemPage }
-const asText: Form = { headers: [['Content-Type', 'text/plain; charset=utf-8']], write: problemText }
+const asJson: ProblemForm = { headers: [['Content-Type', 'application/problem+json']] }
+const asPage: ProblemForm = { headers: pageHeaders, write: problemPage }
+const asText: ProblemForm = { headers: [['Content-Type', 'text/plain; charset=utf-8']], write: problemText }
 
 /** In `web` mode a client without an Accept header gets plain text. */
-function formFor(mode: Mode, accept: string | undefined): Form {
+function formFor(mode: Mode, accept: string | undefined): ProblemForm {
   if (mode === 'api') return asJson
   if (accept === undefined) return asText
   return /\btext\/html\b/i.test(accept) ? asPage : asJson

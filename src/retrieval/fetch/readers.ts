@@ -20,7 +20,7 @@ export interface Readers {
   furthestBehind(): DagWant | undefined
 }
 
-type Reader = {
+type DagReader = {
   readonly around: DagWant
   passedBlocks: number
   passedBytes: number
@@ -33,7 +33,7 @@ const mostPassedBlocks = 256
 const mostPassedBytes = 32 * 1024 * 1024
 
 export function createReaders(onChange: (size: number) => void): Readers {
-  const waiting = new Map<string, Set<Reader>>()
+  const waiting = new Map<string, Set<DagReader>>()
   let size = 0
 
   function changed(by: number): void {
@@ -41,16 +41,16 @@ export function createReaders(onChange: (size: number) => void): Readers {
     onChange(size)
   }
 
-  function remove(key: string, reader: Reader): void {
+  function remove(key: string, reader: DagReader): void {
     const set = waiting.get(key)
     if (!set?.delete(reader)) return
     if (set.size === 0) waiting.delete(key)
     changed(-1)
   }
 
-  const all = (): Reader[] => [...waiting.values()].flatMap((set) => [...set])
+  const all = (): DagReader[] => [...waiting.values()].flatMap((set) => [...set])
 
-  function clear(): Reader[] {
+  function clear(): DagReader[] {
     const left = all()
     waiting.clear()
     changed(-left.length)
@@ -75,7 +75,7 @@ export function createReaders(onChange: (size: number) => void): Readers {
             signal.removeEventListener('abort', leave)
             then(value)
           }
-        const reader: Reader = {
+        const reader: DagReader = {
           around,
           passedBlocks: 0,
           passedBytes: 0,

@@ -51,7 +51,7 @@ export type RunnersOptions = {
   readonly onEnd: (how: 'ended' | 'failed') => void
 }
 
-type Running = Runner & {
+type RunningFetch = Runner & {
   startedAt: number
   isPulling: boolean
   /** Up to where the readers' waiting has been told to its account. */
@@ -67,16 +67,16 @@ const leftBehindBytes = 256 * 1024
 
 export function createRunners(options: RunnersOptions): Runners {
   const { attempts, progress, tries, signal, isExpected, isWanted, take, onEnd } = options
-  const running = new Set<Running>()
-  const all = (): Running[] => [...running]
+  const running = new Set<RunningFetch>()
+  const all = (): RunningFetch[] => [...running]
 
-  function tell(runner: Running, bytes: number): void {
+  function tell(runner: RunningFetch, bytes: number): void {
     const { now } = progress
     runner.source.brought(bytes, now - runner.toldAt)
     runner.toldAt = now
   }
 
-  function pull(runner: Running): void {
+  function pull(runner: RunningFetch): void {
     if (runner.isPulling) return
     runner.isPulling = true
     const run = async () => {
@@ -95,7 +95,7 @@ export function createRunners(options: RunnersOptions): Runners {
       })
   }
 
-  async function bring(runner: Running, block: Block): Promise<void> {
+  async function bring(runner: RunningFetch, block: Block): Promise<void> {
     const bytes = block.bytes.byteLength
     tell(runner, bytes)
     runner.hasBegun = true
@@ -103,7 +103,7 @@ export function createRunners(options: RunnersOptions): Runners {
     else runner.isFollowing = true
   }
 
-  function leaveOthersBehind(leader: Running, bytes: number): void {
+  function leaveOthersBehind(leader: RunningFetch, bytes: number): void {
     leader.missedBlocks = 0
     leader.missedBytes = 0
     leader.isFollowing = false
@@ -116,14 +116,14 @@ export function createRunners(options: RunnersOptions): Runners {
     }
   }
 
-  function letGo(runner: Running, why: 'enough' | 'behind'): void {
+  function letGo(runner: RunningFetch, why: 'enough' | 'behind'): void {
     running.delete(runner)
     tell(runner, 0)
     if (why === 'behind') tries.over(runner.source.member)
     runner.source.letGo(why, lost)
   }
 
-  function end(runner: Running, how: 'ended' | 'failed', error?: unknown): void {
+  function end(runner: RunningFetch, how: 'ended' | 'failed', error?: unknown): void {
     if (!running.delete(runner)) return
     const { member } = runner.source
     if (how === 'ended' || runner.hasBegun) tries.over(member)
@@ -184,7 +184,7 @@ export function createRunners(options: RunnersOptions): Runners {
   }
 }
 
-const newRunner = (source: Source, now: number, patienceMs: number): Running => ({
+const newRunner = (source: Source, now: number, patienceMs: number): RunningFetch => ({
   source,
   startedAt: now,
   patienceMs,

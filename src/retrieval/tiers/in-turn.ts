@@ -3,7 +3,7 @@
 import type { Call } from '../../../backends/tiers/contract.ts'
 
 /** Undefined: it has nothing, or could not be asked. Rejects only with the reason of `signal`. */
-export type Asked<T> = (signal: AbortSignal, call: Call) => Promise<T | undefined>
+export type TierCall<T> = (signal: AbortSignal, call: Call) => Promise<T | undefined>
 
 export interface InTurn<T> {
   readonly found: Promise<T | undefined>
@@ -14,12 +14,12 @@ export interface InTurn<T> {
 // Made once: it says nothing of where it is thrown, and finding that out is dear.
 const elsewhere = Object.freeze(new DOMException('another tier has it', 'AbortError'))
 
-type Running = { isOverdue: boolean }
+type RunningCall = { isOverdue: boolean }
 
-export function askInTurn<T>(all: readonly Asked<T>[], signal: AbortSignal): InTurn<T> {
+export function askInTurn<T>(all: readonly TierCall<T>[], signal: AbortSignal): InTurn<T> {
   const { promise: found, resolve, reject } = Promise.withResolvers<T | undefined>()
   const overdue = Promise.withResolvers<void>()
-  const running = new Set<Running>()
+  const running = new Set<RunningCall>()
   const others = new AbortController()
   let next = 0
   let isOver = false
@@ -42,8 +42,8 @@ export function askInTurn<T>(all: readonly Asked<T>[], signal: AbortSignal): InT
     else if ([...running].every(({ isOverdue }) => isOverdue)) overdue.resolve()
   }
 
-  function askOne(ask: Asked<T>): void {
-    const one: Running = { isOverdue: false }
+  function askOne(ask: TierCall<T>): void {
+    const one: RunningCall = { isOverdue: false }
     running.add(one)
     const told = () => {
       if (one.isOverdue || !running.has(one)) return

@@ -5,7 +5,7 @@ import { orAborted } from '../../core/deadline.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import { type Breaker, createBreaker, type Permit } from './breaker.ts'
 import { createResponseTimes, type ResponseTimesOptions } from './response-times.ts'
-import { type CallOptions, type CallsShared, type LiveCall, startCall, type Work } from './watched-call.ts'
+import { type CallOptions, type CallsShared, type LiveCall, startCall, type TierWork } from './watched-call.ts'
 
 export type WatchOptions = CallOptions &
   ResponseTimesOptions & {
@@ -18,7 +18,7 @@ export interface Watch {
   run<T>(
     signal: AbortSignal | undefined,
     call: Call | undefined,
-    work: Work<T>,
+    work: TierWork<T>,
     hadIt?: (answer: T) => boolean,
   ): Promise<T>
   /** Something else has found out that the tier is no use. */

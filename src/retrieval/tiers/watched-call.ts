@@ -42,7 +42,7 @@ export interface LiveCall {
 }
 
 /** A call, as the tier makes it. */
-export type Work<T> = (signal: AbortSignal, begun: () => void) => Promise<T>
+export type TierWork<T> = (signal: AbortSignal, begun: () => void) => Promise<T>
 
 const mostStrays = 8
 const lateMs = 10
@@ -54,7 +54,7 @@ export function startCall<T>(
   shared: CallsShared,
   permit: Permit,
   overdue: Call['overdue'],
-  work: Work<T>,
+  work: TierWork<T>,
   hadIt?: (answer: T) => boolean,
 ): { readonly over: Promise<T>; leave(why: unknown): void } {
   const { options, times, live, strays, blame } = shared
@@ -123,7 +123,7 @@ export function startCall<T>(
 /**
  * A store of a program's own may throw at once, where it should reject: the clocks of its call have to end then, too.
  */
-function called<T>(work: Work<T>, signal: AbortSignal, begun: () => void): Promise<T> {
+function called<T>(work: TierWork<T>, signal: AbortSignal, begun: () => void): Promise<T> {
   try {
     return work(signal, begun)
   } catch (error) {

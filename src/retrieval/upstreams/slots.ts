@@ -65,7 +65,7 @@ export type SlotsOptions = {
   readonly onStuck: () => void
 }
 
-type Waiter = {
+type SlotWaiter = {
   readonly since: number
   readonly enter: (slot: Slot) => void
   readonly leave: (reason: unknown) => void
@@ -80,12 +80,12 @@ const guessedMs = 300
 
 export function createSlots(options: SlotsOptions): Slots {
   const { name, most, window, clock, waitMs, lateMs, tooLate, onTaken, onStuck } = options
-  const queue = createFairQueue<Waiter>()
+  const queue = createFairQueue<SlotWaiter>()
   const questions = createOpenQuestions({ most, window, clock, lateMs, onStuck, givenUp })
   let answerMs = guessedMs
   let stopTimer: (() => void) | undefined
 
-  function give(waiter: Waiter, isSearch: boolean): void {
+  function give(waiter: SlotWaiter, isSearch: boolean): void {
     queue.served(waiter)
     const question = questions.open(isSearch)
     onTaken()
@@ -156,7 +156,7 @@ export function createSlots(options: SlotsOptions): Slots {
       signal.throwIfAborted()
       if ((rank === 'search' ? queue.searchers : queue.readers) >= mostQueued) throw tooLate(expectedWaitMs())
       const { promise, resolve, reject } = Promise.withResolvers<Slot>()
-      const waiter: Waiter = {
+      const waiter: SlotWaiter = {
         since: clock.monotonic(),
         enter: resolve,
         leave(reason) {

@@ -6,13 +6,13 @@ import type { Log } from '../../core/log.ts'
 import { diskFailure } from '../failures.ts'
 import type { Journal, JournalEntry, ProviderState } from '../spool/journal.ts'
 import { providerState } from './quorum.ts'
-import { firstState, type Happening, meanings, next, type State } from './states.ts'
+import { firstState, type Happening, meanings, next, type PinState } from './states.ts'
 
 export interface Delivery {
   readonly upload: Upload
   /** The journal entry, written or about to be written. */
   readonly entry: JournalEntry
-  readonly state: State
+  readonly state: PinState
   readonly isAwaited: boolean
   readonly isOver: boolean
   /** Resolves when the client may get its 200, or at once when no client waits. */

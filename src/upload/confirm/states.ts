@@ -1,7 +1,7 @@
 // The states of an upload from the moment when it is whole here to its end: the whole table, drawn in docs/uploads.md. Only
 // delivery.ts changes a state.
 
-export type State =
+export type PinState =
   | 'asking' // providers are asked; the client waits
   | 'enough' // enough providers hold it; it waits for the others of its request, and the tiers are filled
   | 'accepting' // it is confirmed; the journal entry is being written
@@ -25,9 +25,9 @@ export type Happening =
   | 'replaced'
   | 'stopped'
 
-type Row = Readonly<Partial<Record<Happening, State>>>
+type Transitions = Readonly<Partial<Record<Happening, PinState>>>
 
-export const transitions: Readonly<Record<State, Row>> = {
+export const transitions: Readonly<Record<PinState, Transitions>> = {
   asking: { enough: 'enough', failed: 'undoing', stopped: 'left' },
   enough: { ready: 'accepting', failed: 'undoing', stopped: 'left' },
   accepting: { written: 'accepted', failed: 'undoing', stopped: 'left' },
@@ -43,12 +43,12 @@ export const transitions: Readonly<Record<State, Row>> = {
 }
 
 /** The first state of an upload just received, or left by an earlier process; `isAsked`: a client waits for it. */
-export const firstState = (isAccepted: boolean, isAsked: boolean): State => {
+export const firstState = (isAccepted: boolean, isAsked: boolean): PinState => {
   if (!isAccepted) return 'asking'
   return isAsked ? 'repeating' : 'accepted'
 }
 
-export function next(state: State, happening: Happening): State {
+export function next(state: PinState, happening: Happening): PinState {
   const to = transitions[state][happening]
   if (!to) throw new Error(`an upload that is ${state} cannot be ${happening}`)
   return to
@@ -68,7 +68,7 @@ type Meaning = {
 const awaited: Meaning = { isAwaited: true, counts: false, isOver: false }
 const over: Meaning = { isAwaited: false, counts: false, isOver: true }
 
-export const meanings: Readonly<Record<State, Meaning>> = {
+export const meanings: Readonly<Record<PinState, Meaning>> = {
   asking: awaited,
   enough: awaited,
   accepting: { ...awaited, counts: true },

@@ -11,7 +11,7 @@ import { cidOfNode, field } from '../intake/layout.ts'
 
 /** `dagBytes`: bytes of all blocks below it; a block that occurs twice counts twice. */
 export type Entry = { readonly name: string; readonly cid: CID; readonly dagBytes: number }
-export type Node = Omit<Entry, 'name'>
+export type DirectoryNode = Omit<Entry, 'name'>
 
 export type Rules = Pick<Shape, 'cidVersion' | 'directorySize'> & {
   readonly put: (cid: CID, bytes: Uint8Array) => Promise<unknown>
@@ -26,7 +26,7 @@ const type = { directory: 1, shard: 5 } as const
 /** Field 2 of the message, with a length: which places of a shard are taken. */
 const bitsTag = 0x12
 
-export async function putDirectory(entries: readonly Entry[], rules: Rules): Promise<Node> {
+export async function putDirectory(entries: readonly Entry[], rules: Rules): Promise<DirectoryNode> {
   const links = entries.map(({ name, cid, dagBytes }) => ({ Name: name, Hash: cid, Tsize: dagBytes }))
   const bytes = entries.reduce((sum, { name, cid }) => sum + Buffer.byteLength(name) + cid.bytes.byteLength, 0)
   if (bytes <= mostBytes) {
@@ -44,7 +44,7 @@ export async function putDirectory(entries: readonly Entry[], rules: Rules): Pro
 type Placed = Entry & { readonly place: Uint8Array }
 
 /** One level of the HAMT takes one byte of the hash: a place of its own for a single name, a shard below for several. */
-async function putShard(entries: readonly Placed[], depth: number, rules: Rules): Promise<Node> {
+async function putShard(entries: readonly Placed[], depth: number, rules: Rules): Promise<DirectoryNode> {
   const at = Map.groupBy(entries, ({ place }) => place[depth])
   const taken = Buffer.alloc(fanout / 8)
   const links: Entry[] = []
@@ -69,7 +69,11 @@ async function putShard(entries: readonly Placed[], depth: number, rules: Rules)
   return putNode(encode(prepare({ Data: Uint8Array.from(data), Links })), links, rules)
 }
 
-async function putNode(block: Uint8Array, links: readonly Node[], { cidVersion, put }: Rules): Promise<Node> {
+async function putNode(
+  block: Uint8Array,
+  links: readonly DirectoryNode[],
+  { cidVersion, put }: Rules,
+): Promise<DirectoryNode> {
   const cid = cidOfNode(block, cidVersion)
   await put(cid, block)
   return { cid, dagBytes: links.reduce((sum, { dagBytes }) => sum + dagBytes, block.byteLength) }

@@ -10,20 +10,20 @@ const mostPathBytes = 4096
 /** What file systems take: a directory that was uploaded can be saved again. */
 const mostNameBytes = 255
 
-export type Folder = { readonly path: string; readonly entries: Map<string, Folder | File> }
+export type Folder = { readonly path: string; readonly entries: Map<string, Folder | FileInTree> }
 /** Its entry is set once its bytes have become blocks. */
-export type File = { entry: Omit<Entry, 'name'> | undefined }
+export type FileInTree = { entry: Omit<Entry, 'name'> | undefined }
 
 export interface Tree {
   readonly root: Folder
   /** Reserves the path of a file. Throws a Failure for a path that cannot be taken. */
-  file(path: string): File
+  file(path: string): FileInTree
   /** A directory of its own, which may stay empty. */
   folder(path: string): void
 }
 
 /** What stands alone in a tree; undefined where there is more. */
-export function onlyEntry({ entries }: Folder): Folder | File | undefined {
+export function onlyEntry({ entries }: Folder): Folder | FileInTree | undefined {
   const [first, ...more] = entries.values()
   return more.length === 0 ? first : undefined
 }
@@ -32,7 +32,7 @@ export function createTree(): Tree {
   const root: Folder = { path: '', entries: new Map() }
   let count = 0
 
-  function add<Node extends Folder | File>(to: Folder, name: string, node: Node): Node {
+  function add<Node extends Folder | FileInTree>(to: Folder, name: string, node: Node): Node {
     if (++count > mostEntries) throw malformed(`more than ${mostEntries} files and directories in one upload`)
     to.entries.set(name, node)
     return node

@@ -1,8 +1,8 @@
 // Writes the directories of a tree as blocks, those below first: a link needs the CID of what it leads to.
-import { type Node, putDirectory, type Rules } from './nodes.ts'
+import { type DirectoryNode, putDirectory, type Rules } from './nodes.ts'
 import type { Folder } from './paths.ts'
 
-export type WrittenFolder = Node & { readonly path: string }
+export type WrittenFolder = DirectoryNode & { readonly path: string }
 
 const writesAtOnce = 8
 
@@ -21,7 +21,7 @@ export async function putTree(root: Folder, rules: Rules): Promise<WrittenFolder
     if (writing.size >= writesAtOnce) await Promise.race(writing)
   }
   const written: WrittenFolder[] = []
-  async function putFolder({ path, entries }: Folder): Promise<Node> {
+  async function putFolder({ path, entries }: Folder): Promise<DirectoryNode> {
     const links = []
     for (const [name, below] of entries) {
       const node = 'entries' in below ? await putFolder(below) : below.entry

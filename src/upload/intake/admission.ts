@@ -45,8 +45,8 @@ export type UploadAdmissionOptions = {
 }
 
 type Client = { slots: number; waiting: number; bytes: number }
-type Inside = UploadSlot & { readonly rate: UploadRate; readonly stop: AbortController }
-type Waiter = { readonly client: string; readonly enter: () => void }
+type AdmittedUpload = UploadSlot & { readonly rate: UploadRate; readonly stop: AbortController }
+type WaitingUpload = { readonly client: string; readonly enter: () => void }
 
 const patienceMs = 5000
 const lookMs = 500
@@ -61,8 +61,8 @@ export function createUploadAdmission(options: UploadAdmissionOptions): UploadAd
   const clients = createClients()
   const { clientOf, forget } = clients
   const room = createRoom(mostBytes, clients)
-  const inside = new Set<Inside>()
-  const line = new Set<Waiter>()
+  const inside = new Set<AdmittedUpload>()
+  const line = new Set<WaitingUpload>()
   let cancelLook: (() => void) | undefined
 
   function fits(name: string): boolean {
@@ -75,7 +75,7 @@ export function createUploadAdmission(options: UploadAdmissionOptions): UploadAd
     const stop = new AbortController()
     const rate = createUploadRate(clock)
     let left = false
-    const slot: Inside = {
+    const slot: AdmittedUpload = {
       client: name,
       rate,
       stop,
@@ -116,7 +116,7 @@ export function createUploadAdmission(options: UploadAdmissionOptions): UploadAd
 
   function waitFor(name: string, signal: AbortSignal | undefined): Promise<UploadSlot> {
     const { promise, resolve, reject } = Promise.withResolvers<UploadSlot>()
-    const waiter: Waiter = {
+    const waiter: WaitingUpload = {
       client: name,
       enter() {
         end()
@@ -201,10 +201,10 @@ function createClients(): Clients {
 
 /** The slow uploads to end: one for each waiting upload, less those that are already ending. */
 function inTheWay(
-  inside: ReadonlySet<Inside>,
-  line: ReadonlySet<Waiter>,
+  inside: ReadonlySet<AdmittedUpload>,
+  line: ReadonlySet<WaitingUpload>,
   { least, isFull, clients }: { readonly least: number; readonly isFull: boolean; readonly clients: Clients },
-): Inside[] {
+): AdmittedUpload[] {
   const leaving = [...inside].filter(({ stop }) => stop.signal.aborted).length
   const slow = [...inside]
     .filter(

@@ -4,7 +4,7 @@ import { mostEntries } from '../directory/paths.ts'
 import { malformed } from '../failures.ts'
 import type { KeptParts } from './part-watch.ts'
 import { type PartName, type ReceiveOptions, receive } from './receive.ts'
-import type { Added, FileOptions, SpooledFile, Spooling } from './spooling.ts'
+import type { FileOptions, SpooledFile, SpooledUpload, Spooling } from './spooling.ts'
 
 /** What the parts of a request are: a file each, the files of one directory, or a CAR each. */
 export type UploadKind = 'files' | 'directory' | 'cars'
@@ -27,7 +27,7 @@ export type DirectoryRules = {
 
 export type Incoming = {
   /** What the client is told, in order. */
-  readonly added: readonly Added[]
+  readonly added: readonly SpooledUpload[]
   /** What providers are given. */
   readonly spooled: readonly SpooledFile[]
 }

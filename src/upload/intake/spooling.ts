@@ -15,7 +15,7 @@ import { type CarBudget, carBudget, spelledBy, spoolCar } from './car.ts'
 import { importFile } from './import.ts'
 import { keepText, type TextCheck } from './text-check.ts'
 
-export type Added = {
+export type SpooledUpload = {
   readonly cid: CID
   /** Bytes of all its blocks; a block that occurs twice counts twice. */
   readonly dagBytes: number
@@ -27,7 +27,7 @@ export type SpooledFile = {
   readonly upload: Upload
   readonly id: string
   readonly counter: Counter
-  readonly added: Added
+  readonly added: SpooledUpload
 }
 
 export type SpoolingOptions = {
@@ -53,14 +53,14 @@ export type FileOptions = {
 /** A directory of files, which is one upload. */
 export type SpooledDirectory = SpooledFile & {
   /** In the order in which they came. */
-  readonly files: readonly Added[]
+  readonly files: readonly SpooledUpload[]
   /** Those below first; the last is the whole. */
-  readonly folders: readonly Added[]
+  readonly folders: readonly SpooledUpload[]
 }
 
 /** Takes the entries of a directory. Throws a Failure for a path that cannot be in it. */
 export type DirectoryIntake = {
-  file(path: string, source: AsyncIterable<Uint8Array>): Promise<Added>
+  file(path: string, source: AsyncIterable<Uint8Array>): Promise<SpooledUpload>
   /** A directory below, which may stay empty. */
   folder(path: string): void
 }
@@ -73,7 +73,10 @@ export type DirectoryOptions = Pick<FileOptions, 'shape' | 'slot'> & {
 export interface Spooling {
   spoolFile(source: AsyncIterable<Uint8Array>, own: FileOptions, fileName?: string): Promise<SpooledFile>
   /** `bring` adds the files of the directory. */
-  spoolDirectory(own: DirectoryOptions, bring: (intake: DirectoryIntake) => Promise<Added[]>): Promise<SpooledDirectory>
+  spoolDirectory(
+    own: DirectoryOptions,
+    bring: (intake: DirectoryIntake) => Promise<SpooledUpload[]>,
+  ): Promise<SpooledDirectory>
   /** Takes every proved block of the DAG, in any order. */
   spoolDag(root: CID, blocks: AsyncIterable<Block>, slot: UploadSlot | undefined): Promise<SpooledFile>
   /** An upload for each root of a CAR, each of them whole. */
@@ -93,7 +96,7 @@ export function createSpooling(options: SpoolingOptions): Spooling {
   async function spool(
     profile: Profile | undefined,
     slot: UploadSlot | undefined,
-    fill: (put: Spool['put'], counter: Counter) => Promise<Added & { readonly fileBytes?: number | undefined }>,
+    fill: (put: Spool['put'], counter: Counter) => Promise<SpooledUpload & { readonly fileBytes?: number | undefined }>,
   ): Promise<SpooledFile> {
     const spooling = await spools.begin()
     const counter = admission.count(slot)
@@ -141,15 +144,15 @@ export function createSpooling(options: SpoolingOptions): Spooling {
 
   async function spoolDirectory(
     own: DirectoryOptions,
-    bring: (intake: DirectoryIntake) => Promise<Added[]>,
+    bring: (intake: DirectoryIntake) => Promise<SpooledUpload[]>,
   ): Promise<SpooledDirectory> {
     const profile = own.shape === undefined ? ownProfile : undefined
     const shape = own.shape ?? shapes[ownProfile]
     const tree = createTree()
     // Each import holds a chunk in memory, and many small files arrive at once.
     const gate = createGate({ most: importsAtOnce, inLine: mostEntries, full: () => busy('too many files at once') })
-    let files: Added[] = []
-    let folders: Added[] = []
+    let files: SpooledUpload[] = []
+    let folders: SpooledUpload[] = []
     const spooled = await spool(profile, own.slot, async (put, counter) => {
       files = await bring({
         folder: tree.folder,
@@ -162,7 +165,7 @@ export function createSpooling(options: SpoolingOptions): Spooling {
       })
       const root = own.isBare ? onlyEntry(tree.root) : tree.root
       if (!root) throw malformed('an upload of several files and directories needs a directory around them')
-      if (!('entries' in root)) return files[0] as Added
+      if (!('entries' in root)) return files[0] as SpooledUpload
       const written = await putTree(root, {
         ...shape,
         put(cid, bytes) {
@@ -171,7 +174,7 @@ export function createSpooling(options: SpoolingOptions): Spooling {
         },
       })
       folders = written.map(({ path, ...node }) => ({ ...node, fileName: path }))
-      return folders.at(-1) as Added
+      return folders.at(-1) as SpooledUpload
     })
     return { ...spooled, files, folders }
   }

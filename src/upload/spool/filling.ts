@@ -18,12 +18,12 @@ export interface Filling {
   /** Takes a block that another spool has, by a second name for its file; resolves with its size. */
   adopt(cid: CID, from: Pick<Filling, 'place'>): Promise<number>
   /** Where a block lies. */
-  place(cid: CID): Place
+  place(cid: CID): BlockPlace
   /** `only`: the one block, where it is not on the disk yet. */
   finish(root: CID, profile: Profile, bytes: number): Promise<{ stored: StoredUpload; only: OnlyBlock | undefined }>
 }
 
-type Place =
+type BlockPlace =
   | { readonly bytes: Uint8Array; readonly file?: undefined }
   | { readonly file: string; readonly written: WrittenFile }
 
@@ -89,7 +89,7 @@ export function createFilling(folder: string): Filling {
     if (first) await write(blockKey(first.cid), first.bytes)
   }
 
-  function place(cid: CID): Place {
+  function place(cid: CID): BlockPlace {
     const key = blockKey(cid)
     if (only && blockKey(only.cid) === key) return only
     const file = written.get(key)

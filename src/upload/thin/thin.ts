@@ -13,7 +13,7 @@ import { importFile } from '../intake/import.ts'
 import { type ReceiveLimits, receive } from '../intake/receive.ts'
 import { keepText } from '../intake/text-check.ts'
 import { nameOf } from '../spool/journal.ts'
-import type { Added, AddOptions, Uploads } from '../uploads.ts'
+import type { AddOptions, SpooledUpload, Uploads } from '../uploads.ts'
 import { createForwarding, type Target } from './forward.ts'
 
 export type ThroughOptions = {
@@ -55,7 +55,11 @@ export function createThrough(options: ThroughOptions): Through {
     await withDeadline({ ms: storeMs, clock, signal, late }, store).catch(() => signal.throwIfAborted())
   }
 
-  async function importPart(source: AsyncIterable<Uint8Array>, own: AddOptions, signal: AbortSignal): Promise<Added> {
+  async function importPart(
+    source: AsyncIterable<Uint8Array>,
+    own: AddOptions,
+    signal: AbortSignal,
+  ): Promise<SpooledUpload> {
     const text = own.check && keepText(own.check)
     const bytes = text ? text.over(source) : source
     // A refusal cuts the body: the service has not got the end of this part.
@@ -78,7 +82,7 @@ export function createThrough(options: ThroughOptions): Through {
       closing.signal.addEventListener('abort', onClose, { once: true })
       let before: Promise<unknown> = Promise.resolve()
       // One after the other, so that a part ends there only when it was found in order.
-      const take = (bytes: AsyncIterable<Uint8Array>, signal: AbortSignal): Promise<Added> => {
+      const take = (bytes: AsyncIterable<Uint8Array>, signal: AbortSignal): Promise<SpooledUpload> => {
         const added = before.then(() => importPart(forward.part(bytes, signal), own, signal))
         before = added
         return added

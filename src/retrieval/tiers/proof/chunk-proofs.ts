@@ -2,13 +2,13 @@
 // bytes and kept in this process; a part is read as whole chunks, and each has to match its digest.
 import { hash } from 'node:crypto'
 import { LRUCache } from 'lru-cache'
-import type { Part } from '../../../core/disk/at-hand.ts'
+import type { ByteSpan } from '../../../core/disk/at-hand.ts'
 
 export interface ChunkProofs {
   /** Of a block that has just been proved. */
   learn(key: string, block: Uint8Array): void
   /** The chunks that a part lies in. Undefined: the block has to be proved first. */
-  around(key: string, part: Part): Part | undefined
+  around(key: string, part: ByteSpan): ByteSpan | undefined
   /** Whether these are the chunks that `around` told, of a block of this size. */
   prove(key: string, chunks: Uint8Array, from: number, size: number): boolean
   forget(key: string): void

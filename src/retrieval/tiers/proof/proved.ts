@@ -4,7 +4,7 @@ import type { CID } from 'multiformats/cid'
 import type { Call, Tier } from '../../../../backends/tiers/contract.ts'
 import { blockKey, proves } from '../../../core/block.ts'
 import { orAborted } from '../../../core/deadline.ts'
-import type { AtHand, AtHandOptions, Part } from '../../../core/disk/at-hand.ts'
+import type { AtHand, AtHandOptions, ByteSpan } from '../../../core/disk/at-hand.ts'
 import type { Log } from '../../../core/log.ts'
 import { createChunkProofs } from './chunk-proofs.ts'
 
@@ -66,7 +66,7 @@ export function proved(tier: Tier, { log, onCorrupt }: ProvedOptions): ProvedTie
     return undefined
   }
 
-  function partAtHand(cid: CID, part: Part, lends: boolean | undefined): AtHand | undefined {
+  function partAtHand(cid: CID, part: ByteSpan, lends: boolean | undefined): AtHand | undefined {
     const key = blockKey(cid)
     const chunks = proofs.around(key, part)
     const held = chunks ? tier.atHand?.(cid, { part: chunks, lends }) : wholeAtHand(cid, { lends })
