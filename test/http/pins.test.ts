@@ -106,7 +106,7 @@ describe('GET /pins', () => {
   test('the metrics count them', async () => {
     const ask = supertest(at.gateway.admin)
     let text = ''
-    for (let tries = 0; tries < 2000 && !text.includes('\ncidgate_pins '); tries++, await setImmediate())
+    for (let tries = 0; tries < 2000 && !text.includes('\ncidgate_pins '); tries++, await sleep(5))
       text = (await ask.get('/metrics')).text
     assert.match(text, /^cidgate_pins 40$/m)
     assert.match(text, /^cidgate_pins_bytes 4780$/m)
