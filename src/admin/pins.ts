@@ -4,7 +4,7 @@ import { parseCid } from '../core/cid.ts'
 import { size } from '../core/units.ts'
 import type { Asked, Standing } from '../upload/pins/list.ts'
 import type { Pins } from '../upload/pins/pins.ts'
-import { answerFailures, cidIn, refuse, Wrong } from './requests.ts'
+import { answerFailures, cidIn, refuse, untilLeft, Wrong } from './requests.ts'
 
 const usualPage = 100
 const mostOnPage = 1000
@@ -14,7 +14,7 @@ export function createPinRoutes(pins: Pins): Router {
   const router = Router()
 
   router.get('/pins', async (request, response) => {
-    const page = await pins.list(askedBy(request), signalOf(response))
+    const page = await pins.list(askedBy(request), untilLeft(response))
     response.json(page)
   })
   router.get('/pins/:cid', async (request, response) => {
@@ -30,7 +30,7 @@ export function createPinRoutes(pins: Pins): Router {
     refuse(response, 409, `${request.params['cid']} is being uploaded now; delete it when its client has an answer`)
   })
   router.post('/pins/:cid/verify', async (request, response) => {
-    const verification = await pins.verify(cidIn(request), signalOf(response))
+    const verification = await pins.verify(cidIn(request), untilLeft(response))
     if (verification === 'unknown') unknown(request, response)
     else response.json(verification)
   })
@@ -50,13 +50,6 @@ export function createPinRoutes(pins: Pins): Router {
 
 const unknown = ({ params }: Request, response: Response): void =>
   refuse(response, 404, `${params['cid']} is not pinned; GET /pins lists what is`)
-
-/** A client that leaves ends what was begun for it. */
-function signalOf(response: Response): AbortSignal {
-  const left = new AbortController()
-  response.once('close', () => left.abort(new Wrong('the client left')))
-  return left.signal
-}
 
 function askedBy({ query }: Request): Asked {
   const text = (name: string): string | undefined => {

@@ -2,7 +2,7 @@
 import type { Request, Response } from 'express'
 import type { CID } from 'multiformats/cid'
 import { parseCid } from '../core/cid.ts'
-import { isFailure } from '../core/failure.ts'
+import { cancelled, isFailure } from '../core/failure.ts'
 
 /** The request makes no sense: 400. */
 export class Wrong extends Error {}
@@ -16,6 +16,13 @@ export function cidIn({ params }: Request): CID {
   const cid = parseCid(text)
   if (!cid) throw new Wrong(`${text.slice(0, 100)} is not a CID`)
   return cid
+}
+
+/** A client that leaves ends what was begun for it. */
+export function untilLeft(response: Response): AbortSignal {
+  const left = new AbortController()
+  response.once('close', () => left.abort(cancelled()))
+  return left.signal
 }
 
 export function answerFailures(

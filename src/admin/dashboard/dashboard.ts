@@ -1,7 +1,8 @@
 // The dashboard: its page, what the page asks again and again (GET /status), and why a path is answered as it is (GET /why).
 import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
-import { type Response, Router } from 'express'
+import { Router } from 'express'
+import { untilLeft } from '../requests.ts'
 import type { Status, Why } from './shape.ts'
 
 export type DashboardDeps = {
@@ -62,7 +63,7 @@ export function createDashboard({ status, why }: DashboardDeps): Router {
       const detail = `name one path, as in /why?path=/ipfs/bafk… (at most ${longestPath} characters)`
       return void response.status(400).json({ status: 400, detail })
     }
-    response.json(await why(path, leaving(response)))
+    response.json(await why(path, untilLeft(response)))
   })
   return router
 }
@@ -73,11 +74,4 @@ const pageHeaders: Readonly<Record<string, string>> = {
   'Referrer-Policy': 'no-referrer',
   'Cross-Origin-Opener-Policy': 'same-origin',
   'Cross-Origin-Resource-Policy': 'same-origin',
-}
-
-/** Aborts when the client does not wait for the answer any more. */
-function leaving(response: Response): AbortSignal {
-  const left = new AbortController()
-  response.once('close', () => left.abort(new Error('the client left')))
-  return left.signal
 }

@@ -2,8 +2,9 @@
 // well again: failures of one moment are one failure, and a rest ends with the first good answer or probe.
 import type { Clock } from '../../core/clock.ts'
 import type { Failure } from '../../core/failure.ts'
+import { wordsOf } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
-import { createTelling, type Told, wordsOf } from './trouble.ts'
+import { createTelling, type Told } from './trouble.ts'
 
 export const healthStates = ['ready', 'cooling-down', 'resting', 'quarantined', 'unusable'] as const
 export type HealthState = (typeof healthStates)[number]

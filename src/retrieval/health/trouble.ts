@@ -1,5 +1,6 @@
 // What an upstream is out for, and what it last did wrong, in words for the operator.
 import type { Clock } from '../../core/clock.ts'
+import { wordsOf } from '../../core/failure.ts'
 
 /** `at`: milliseconds since the epoch. */
 export type Trouble = { readonly at: number; readonly why: string }
@@ -18,8 +19,6 @@ export interface Telling extends Told {
 }
 
 const longestWhy = 500
-
-export const wordsOf = (error: unknown): string => (error instanceof Error ? error.message : String(error))
 
 export function createTelling(clock: Clock): Telling {
   let why: string | undefined

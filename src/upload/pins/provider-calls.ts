@@ -16,6 +16,4 @@ export const createInTime =
     return withDeadline({ ms: askMs, clock, signal, late }, work)
   }
 
-export const whyOf = (error: unknown): string => (error instanceof Error ? error.message : String(error))
-
 export const notConfigured = 'no provider of that name is configured'

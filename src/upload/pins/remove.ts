@@ -1,9 +1,10 @@
 // Deletes a pin: at every provider that has it, also one that no record names, and in the journal.
 import type { CID } from 'multiformats/cid'
 import type { Provider } from '../../../backends/pinning/contract.ts'
+import { wordsOf } from '../../core/failure.ts'
 import type { Confirmation } from '../confirm/confirm.ts'
 import { cidOf, type Journal, type JournalEntry } from '../spool/journal.ts'
-import { type InTime, notConfigured, whyOf } from './provider-calls.ts'
+import { type InTime, notConfigured } from './provider-calls.ts'
 
 /** `still-held`: it was asked, and has it all the same. `not-asked`: no provider of that name is configured. */
 export type Removed = {
@@ -37,7 +38,7 @@ export function createRemove(options: RemoveOptions): (cid: CID) => Promise<Remo
       return { provider: name, outcome: 'still-held', why: 'it was asked to delete it, and says that it holds it' }
     } catch (error) {
       closing.throwIfAborted()
-      return { provider: name, outcome: 'failed', why: whyOf(error) }
+      return { provider: name, outcome: 'failed', why: wordsOf(error) }
     }
   }
 

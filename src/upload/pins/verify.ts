@@ -2,8 +2,9 @@
 
 import type { CID } from 'multiformats/cid'
 import type { Provider } from '../../../backends/pinning/contract.ts'
+import { wordsOf } from '../../core/failure.ts'
 import { cidOf, type Journal, type JournalEntry } from '../spool/journal.ts'
-import { type InTime, notConfigured, whyOf } from './provider-calls.ts'
+import { type InTime, notConfigured } from './provider-calls.ts'
 import { rehash } from './rehash.ts'
 
 export type Verified = {
@@ -40,7 +41,7 @@ export function createVerify(options: VerifyOptions) {
       return { provider: name, state: 'damaged', blocks, bytes, damaged }
     } catch (error) {
       signal.throwIfAborted()
-      return { provider: name, state: 'unknown', why: whyOf(error) }
+      return { provider: name, state: 'unknown', why: wordsOf(error) }
     }
   }
 
