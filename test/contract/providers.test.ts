@@ -226,7 +226,7 @@ for (const [name, set] of Object.entries(sets)) {
       const began = performance.now()
       controller.abort(reason)
       assert.equal(await work, reason)
-      assert.ok(performance.now() - began < 150)
+      assert.ok(performance.now() - began < 1500)
       const until = Date.now() + 2000
       while (service.sockets > 0 && Date.now() < until) await sleep(5)
       assert.equal(service.sockets, 0)

@@ -7,7 +7,7 @@ import { CID } from 'multiformats/cid'
 import { blockKey } from '../../src/core/block.ts'
 import { createSchemaChecks } from '../../src/schemas/checks.ts'
 import { type Adding, below, boundary, idle, multipart, post, raw, startAdding } from '../support/adding.ts'
-import { workMs } from '../support/work.ts'
+import { calmestWorkMs } from '../support/work.ts'
 
 const head = (headers: string) =>
   `POST /add HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=${boundary}\r\n${headers}\r\n`
@@ -489,7 +489,7 @@ describe('POST /add with a schema', () => {
     assert.match(String(tooLong.json['detail']), /the document is larger than the 1048576 bytes/)
     const { check } = createSchemaChecks({ maxBytes: 8_000_000 }).check('dispute-template')
     for (const text of [many(300_000), many(9_990), `${'['.repeat(500_000)}${']'.repeat(500_000)}`]) {
-      const ms = workMs(() => assert.throws(() => check(text)))
+      const ms = calmestWorkMs(() => assert.throws(() => check(text)))
       assert.ok(ms < 200, `${ms} ms`)
     }
   })
