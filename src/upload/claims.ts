@@ -15,6 +15,8 @@ export interface Claims {
   claim(name: string, before: () => Promise<readonly string[]>): Promise<Claim>
   /** A gateway works on this journal entry. */
   begin(id: string): void
+  /** The same if no gateway works on it; otherwise false. */
+  tryToBegin(id: string): boolean
   end(id: string): void
   /** The entries from `load` that no gateway works on, or worked on while they were loaded. */
   abandoned<T extends { readonly id: string }>(load: () => Promise<readonly T[]>): Promise<T[]>
@@ -31,6 +33,11 @@ export function createClaims(): Claims {
   const claimed = new Map<string, SharedClaim>()
   const begun = new Set<string>()
   const loads = new Set<Set<string>>()
+
+  function begin(id: string): void {
+    begun.add(id)
+    for (const seen of loads) seen.add(id)
+  }
 
   return {
     async claim(name, before) {
@@ -62,9 +69,11 @@ export function createClaims(): Claims {
         throw error
       }
     },
-    begin(id) {
-      begun.add(id)
-      for (const seen of loads) seen.add(id)
+    begin,
+    tryToBegin(id) {
+      if (begun.has(id)) return false
+      begin(id)
+      return true
     },
     end: (id) => void begun.delete(id),
     async abandoned(load) {

@@ -19,6 +19,7 @@ import { type IncomingOptions, receiveIncoming, type UploadKind } from './intake
 import type { ReceiveLimits } from './intake/receive.ts'
 import { bounded } from './intake/source.ts'
 import { createSpooling, type SpooledFile, type SpooledUpload } from './intake/spooling.ts'
+import { createOnTheirWay } from './pins/on-their-way.ts'
 import { createPins, type Pins } from './pins/pins.ts'
 import { createJournal, type Journal, journalFolder } from './spool/journal.ts'
 import { createSpools, spoolFolder } from './spool/spool.ts'
@@ -115,7 +116,6 @@ export function createUploads(options: UploadsOptions): Uploads {
     onConfirmed: (upload, signal, isKept) => fillTiers(upload, { retrieval, log, clock, isKept }, signal),
   })
   const closing = new AbortController()
-  const pins = createPins({ providers, stores, journal, confirmation, admit, claims, clock, closing: closing.signal })
   const admission = createUploadAdmission({
     clock,
     most: options.concurrency,
@@ -127,14 +127,24 @@ export function createUploads(options: UploadsOptions): Uploads {
   const spooling = createSpooling({
     ...{ spools, admission, admit, log, limits, profile: options.profile, closing: closing.signal },
   })
-  const generation = folder.part(createGenerations).join()
+  const generation = folder.part(createGenerations).join(confirmation)
+  let isTakenUp = false
+  const onTheirWay = createOnTheirWay({
+    ...{ journal, spools, claims, all: generation.all },
+    mayBeLeft: () => !isTakenUp || generation.all().length > 1,
+  })
+  const pins = createPins({
+    ...{ providers, stores, journal, confirmation, onTheirWay, admit, claims, clock, closing: closing.signal },
+  })
   const resumed = takeUp()
   /** New uploads wait until the leftovers of a crash are resumed, but not for an older gateway that is closing. */
   const open = generation.isFirst ? resumed : Promise.resolve()
   resumed.catch((error: unknown) => log('error', 'journal.load', { error: String(error) }))
 
   async function takeUp(): Promise<void> {
-    if (await generation.turn(closing.signal)) await confirmation.resume()
+    if (!(await generation.turn(closing.signal))) return
+    await confirmation.resume()
+    isTakenUp = true
   }
 
   /** Confirms all of them, or none. */

@@ -13,7 +13,7 @@ import type { Provider } from '../../backends/pinning/contract.ts'
 import type { TakenDown } from '../../src/admin/takedown.ts'
 import { blockKey } from '../../src/core/block.ts'
 import { type Clock, systemClock } from '../../src/core/clock.ts'
-import { Failure } from '../../src/core/failure.ts'
+import { Failure, isFailure } from '../../src/core/failure.ts'
 import { cidOf } from '../../src/testing/tier.ts'
 import type { Page, Pin } from '../../src/upload/pins/list.ts'
 import type { Brought } from '../../src/upload/pins/pins.ts'
@@ -426,6 +426,72 @@ describe('two things at once with one pin', () => {
       assert.equal(far.held.size, 0)
     } finally {
       await adding.close()
+      await rm(data, { recursive: true, force: true })
+    }
+  })
+
+  test('what a gateway before a reload still brings to providers is deleted by the newest, and stays so', async () => {
+    const data = await tempFolder()
+    const far = scriptedProvider('far', 'dead')
+    const older = await startAdding({ data, others: [far] })
+    const middle = await startAdding({ data, others: [far] })
+    const newest = await startAdding({ data, others: [far] })
+    const upload = async () => CID.parse((await older.uploads.add(Readable.from([randomBytes(300)]))).cid.toString())
+    const { pins } = newest.uploads
+    const removed = async (cid: CID) => {
+      assert.equal((await pins.find(cid))?.providers['far']?.state, 'wanted')
+      // The older gateway may have other providers, so that what it brings is not on its way to those of the newest.
+      await assert.rejects(pins.bring(cid), (error) => isFailure(error, 'overloaded') && error.retryAfterMs === 1000)
+      assert.equal(((await pins.remove(cid)) as Removal).isGone, true)
+      assert.equal(await pins.find(cid), undefined)
+    }
+    try {
+      const [running, left] = [await upload(), await upload()]
+      await removed(running)
+      assert.equal(older.uploads.confirmation.open().length, 1)
+      // Nobody works on this one until the gateway in the middle has ended, too.
+      await older.close()
+      await removed(left)
+      await middle.close()
+      await newest.uploads.ready()
+      assert.deepEqual(newest.uploads.confirmation.open(), [])
+      assert.deepEqual([await below(join(data, 'journal')), await below(join(data, 'uploads'))], [[], []])
+    } finally {
+      for (const one of [older, middle, newest]) await one.close().catch(() => {})
+      await rm(data, { recursive: true, force: true })
+    }
+  })
+
+  test('what is deleted after a start, before it was taken up from the journal, stays deleted', async () => {
+    const data = await tempFolder()
+    const far = scriptedProvider('far', 'dead')
+    let adding = await startAdding({ data, others: [far] })
+    try {
+      const cid = CID.parse((await adding.uploads.add(Readable.from([randomBytes(300)]))).cid.toString())
+      const [entry] = adding.uploads.confirmation.open()
+      await adding.close()
+      // What comes behind it in the journal is looked for in a store that takes its time.
+      const slow = { ...entry, id: 'slow', cid: cidOf(randomBytes(9)).toString(), accepted: false, at: '9999' }
+      await writeFile(join(data, 'journal', 'open', 'slow.json'), JSON.stringify(slow))
+      const asked = Promise.withResolvers<void>()
+      const looked = Promise.withResolvers<boolean>()
+      const has = () => {
+        asked.resolve()
+        return looked.promise
+      }
+      adding = await startAdding({ data, others: [far], stores: [{ has, get: async () => undefined }] })
+      await asked.promise
+      assert.equal(((await adding.uploads.pins.remove(cid)) as Removal).isGone, true)
+      looked.resolve(false)
+      await adding.uploads.ready()
+      assert.equal(
+        adding.uploads.confirmation.open().find((one) => one.cid === cid.toString()),
+        undefined,
+      )
+      await adding.close()
+      assert.deepEqual([await below(join(data, 'journal')), await below(join(data, 'uploads'))], [[], []])
+    } finally {
+      await adding.close().catch(() => {})
       await rm(data, { recursive: true, force: true })
     }
   })

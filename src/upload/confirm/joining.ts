@@ -118,7 +118,11 @@ export function createJoining(options: JoiningOptions): Joining {
     }
 
   function takeUp(entry: JournalEntry): Promise<void> {
-    const goesOn = () => begin(spools.open(recordOf(entry), stores), entry).confirmed.catch(() => {})
+    const goesOn = async () => {
+      // It may have been deleted since it was loaded.
+      if (!claims.tryToBegin(entry.id)) return
+      await begin(spools.open(recordOf(entry), stores), entry).confirmed.catch(() => {})
+    }
     const running = all.get(entry.cid)
     if (!running) return goesOn()
     // A newer upload of the same file is under way; once accepted, it is brought to every provider.
@@ -134,10 +138,12 @@ export function createJoining(options: JoiningOptions): Joining {
         const how = await isOver(entry)
         if (how) over.set(entry, how)
       }
-      const letGo = (entry: JournalEntry) =>
-        over.get(entry) === 'held'
-          ? track(journal.finish(entry)).catch(said('journal.finish', entry))
-          : track(journal.remove(entry)).catch(said('journal.remove', entry))
+      const letGo = async (entry: JournalEntry) => {
+        if (!claims.tryToBegin(entry.id)) return
+        const work = over.get(entry) === 'held' ? 'finish' : 'remove'
+        await track(journal[work](entry)).catch(said(`journal.${work}`, entry))
+        claims.end(entry.id)
+      }
       const takenUp = entries.map((entry) => {
         return { isAccepted: entry.accepted, done: over.has(entry) ? letGo(entry) : takeUp(entry) }
       })

@@ -9,6 +9,7 @@ import type { Confirmation } from '../confirm/confirm.ts'
 import { cidOf, type Journal, type JournalEntry, nameOf } from '../spool/journal.ts'
 import { createPinCount, type PinCount } from './count.ts'
 import { type Asked, listPins, type Page, type Pin, pinOf } from './list.ts'
+import type { UploadsOnTheirWay } from './on-their-way.ts'
 import { createInTime } from './provider-calls.ts'
 import { createRemove, type Removal } from './remove.ts'
 import { createVerify, type Verification } from './verify.ts'
@@ -32,7 +33,8 @@ export type PinsOptions = {
   readonly providers: readonly Provider[]
   readonly stores: readonly LocalStore[]
   readonly journal: Journal
-  readonly confirmation: Pick<Confirmation, 'open' | 'drop' | 'bring'>
+  readonly confirmation: Pick<Confirmation, 'open' | 'bring'>
+  readonly onTheirWay: UploadsOnTheirWay
   /** Throws a Failure for a CID that this gateway must not keep. */
   readonly admit: (cid: CID) => void
   readonly claims: Claims
@@ -47,7 +49,7 @@ const later = (why: string): Failure => new Failure('overloaded', why, { source:
 
 /** `ended` resolves when nothing is written any more; call it once `closing` is aborted. */
 export function createPins(options: PinsOptions): Pins & { ended(): Promise<unknown> } {
-  const { providers, stores, journal, confirmation, admit, claims, clock, closing } = options
+  const { providers, stores, journal, confirmation, onTheirWay, admit, claims, clock, closing } = options
   const names = providers.map(({ name }) => name)
   const working = new Set<Promise<unknown>>()
 
@@ -57,12 +59,11 @@ export function createPins(options: PinsOptions): Pins & { ended(): Promise<unkn
     return work
   }
 
-  const openOf = (cid: CID): JournalEntry | undefined =>
-    confirmation.open().find((entry) => entry.accepted && entry.cid === nameOf(cid))
-  const isOpen = (cid: CID): boolean => openOf(cid) !== undefined
-  const find = async (cid: CID): Promise<JournalEntry | undefined> => openOf(cid) ?? journal.record(cid)
+  const isOpen = (cid: CID): boolean => onTheirWay.openOf(cid) !== undefined
+  const find = async (cid: CID): Promise<JournalEntry | undefined> =>
+    (await onTheirWay.find(cid)) ?? (await journal.record(cid))
   const inTime = createInTime(clock)
-  const removeNow = createRemove({ providers, journal, confirmation, inTime, find, closing })
+  const removeNow = createRemove({ providers, journal, onTheirWay, inTime, find, closing })
   const verifyNow = createVerify({ providers, journal, inTime, isOpen, alone })
 
   /** For an upload of the same file that comes meanwhile, and must not undo what was here before. */
@@ -86,10 +87,13 @@ export function createPins(options: PinsOptions): Pins & { ended(): Promise<unkn
   }
 
   async function bringNow(cid: CID): Promise<Brought | 'unknown' | 'not-here'> {
-    const open = openOf(cid)
+    const open = await onTheirWay.find(cid)
     const entry = open ?? (await journal.record(cid))
     if (!entry) return 'unknown'
     admit(cid)
+    // Which may have other providers, and none brings it to those of this one until it is taken over.
+    if (open && !confirmation.open().some(({ id }) => id === open.id))
+      throw later(`${cid} is still with the gateway before the last reload; try again soon`)
     const to = names.filter((name) => (entry.providers[name]?.state ?? 'wanted') === 'wanted')
     if (to.length === 0 || open) return { cid: cidOf(entry).toString(), to }
     if (confirmation.open().length >= mostBrought)
@@ -106,7 +110,7 @@ export function createPins(options: PinsOptions): Pins & { ended(): Promise<unkn
     return brought
   }
 
-  const list: Pins['list'] = (asked, signal) => listPins(asked, { journal, open: confirmation.open, names, signal })
+  const list: Pins['list'] = (asked, signal) => listPins(asked, { journal, open: onTheirWay.open, names, signal })
 
   return {
     list,

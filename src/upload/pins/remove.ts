@@ -2,8 +2,8 @@
 import type { CID } from 'multiformats/cid'
 import type { Provider } from '../../../backends/pinning/contract.ts'
 import { wordsOf } from '../../core/failure.ts'
-import type { Confirmation } from '../confirm/confirm.ts'
 import { cidOf, type Journal, type JournalEntry } from '../spool/journal.ts'
+import type { UploadsOnTheirWay } from './on-their-way.ts'
 import { type InTime, notConfigured } from './provider-calls.ts'
 
 /** `still-held`: it was asked, and has it all the same. `not-asked`: no provider of that name is configured. */
@@ -18,7 +18,7 @@ export type Removal = { readonly cid: string; readonly isGone: boolean; readonly
 export type RemoveOptions = {
   readonly providers: readonly Provider[]
   readonly journal: Pick<Journal, 'amend'>
-  readonly confirmation: Pick<Confirmation, 'drop'>
+  readonly onTheirWay: Pick<UploadsOnTheirWay, 'drop'>
   readonly inTime: InTime
   readonly find: (cid: CID) => Promise<JournalEntry | undefined>
   readonly closing: AbortSignal
@@ -26,7 +26,7 @@ export type RemoveOptions = {
 
 /** `busy`: it is being uploaded now. */
 export function createRemove(options: RemoveOptions): (cid: CID) => Promise<Removal | 'busy' | 'unknown'> {
-  const { providers, journal, confirmation, inTime, find, closing } = options
+  const { providers, journal, onTheirWay, inTime, find, closing } = options
 
   async function removeAt(provider: Provider, cid: CID): Promise<Removed> {
     const { name } = provider
@@ -44,7 +44,7 @@ export function createRemove(options: RemoveOptions): (cid: CID) => Promise<Remo
 
   return async (cid) => {
     const entry = await find(cid)
-    if (!(await confirmation.drop(cid))) return 'busy'
+    if (!(await onTheirWay.drop(cid))) return 'busy'
     const root = entry ? cidOf(entry) : cid
     const asked = await Promise.all(providers.map((one) => removeAt(one, root)))
     if (!entry && asked.every(({ outcome }) => outcome === 'absent')) return 'unknown'

@@ -48,6 +48,8 @@ export type Loaded = {
 
 export interface Journal {
   load(): Promise<Loaded>
+  /** The open entries of this upload. */
+  openOf(cid: CID): Promise<readonly JournalEntry[]>
   /** Resolves when the entry is synced to the disk. */
   write(entry: JournalEntry): Promise<void>
   /** Makes a record of the entry; writes it again only if it changed since the last `write`. */
@@ -94,25 +96,34 @@ export function createJournal(root: string, log: Log): Journal {
     return entry
   }
 
+  async function readAll(ids: Iterable<string>): Promise<JournalEntry[]> {
+    const entries: JournalEntry[] = []
+    const rest = [...ids]
+    const read = async () => {
+      for (let id = rest.pop(); id !== undefined; id = rest.pop()) {
+        const entry = await parse(fileOf(id))
+        if (entry?.id === id) entries.push(entry)
+      }
+    }
+    await Promise.all(Array.from({ length: readsAtOnce }, read))
+    return entries
+  }
+
   return {
     async load() {
-      const entries: JournalEntry[] = []
       const ids = new Set<string>()
       await makeFolder(open)
       const files = await readdir(open)
       for (const file of files) {
         if (isLeftOver(file)) await rm(join(open, file), { force: true })
-        if (file.endsWith('.json')) ids.add(file.slice(0, -'.json'.length))
+        for (const id of idIn(file)) ids.add(id)
       }
-      const rest = [...ids]
-      const read = async () => {
-        for (let id = rest.pop(); id !== undefined; id = rest.pop()) {
-          const entry = await parse(fileOf(id))
-          if (entry?.id === id) entries.push(entry)
-        }
-      }
-      await Promise.all(Array.from({ length: readsAtOnce }, read))
+      const entries = await readAll(ids)
       return { entries: entries.sort((one, other) => one.at.localeCompare(other.at)), ids }
+    },
+    async openOf(cid) {
+      const entries = await readAll((await orIfGone(readdir(open), [])).flatMap(idIn))
+      return entries.filter((entry) => entry.cid === nameOf(cid))
     },
     async write(entry) {
       await inFolder(open, () => writeDurably(fileOf(entry.id), Buffer.from(JSON.stringify(entry))))
@@ -141,7 +152,7 @@ export function createJournal(root: string, log: Log): Journal {
       for (const shard of shards.sort()) {
         if (shard < after.slice(-2)) continue
         const files = await orIfGone(readdir(join(done, shard)), [])
-        const names = files.flatMap((file) => (file.endsWith('.json') ? [file.slice(0, -'.json'.length)] : []))
+        const names = files.flatMap(idIn)
         for (const name of names.sort(inOrder)) if (inOrder(after, name) < 0) yield name
       }
     },
@@ -161,6 +172,9 @@ export function inOrder(one: string, other: string): number {
   const [a, b] = [one.slice(-2) + one, other.slice(-2) + other]
   return a < b ? -1 : a > b ? 1 : 0
 }
+
+/** None in a file that is not an entry. */
+const idIn = (file: string): string[] => (file.endsWith('.json') ? [file.slice(0, -'.json'.length)] : [])
 
 const standings: ReadonlySet<string> = new Set(['wanted', 'held', 'given-up'])
 const isCount = (value: unknown): boolean => Number.isSafeInteger(value) && (value as number) >= 0
