@@ -63,6 +63,7 @@ export function createApp(deps: AppDeps): App {
     try {
       const refused = limits.enter(request, response)
       if (refused) throw refused
+      refuseExpectation(request, response)
       const { path, search } = contextOf(request, response).target
       // Where the client sent a whole URL, only its path goes on: Express reads nothing else.
       if (!request.url?.startsWith('/')) request.url = search === '' ? path : `${path}?${search}`
@@ -210,6 +211,18 @@ const notAllowed = (method: string): Failure =>
     source: 'client',
     status: 405,
   })
+
+/** What it expects may decide whether it sends its body: the connection cannot be reused. */
+function refuseExpectation(request: IncomingMessage, response: ServerResponse): void {
+  const { expect } = request.headers
+  if (expect === undefined || request.httpVersion === '1.0' || continues.test(expect)) return
+  closeAfter(request, response)
+  const said = 'the only Expect that is supported is 100-continue'
+  throw new HttpRefusal('unsupported', said, { source: 'client', status: 417 })
+}
+
+// As Node reads it.
+const continues = /(?:^|\W)100-continue(?:$|\W)/i
 
 const noSuchPath = ({ url }: IncomingMessage): Failure =>
   new Failure('no-link', `no such path: ${JSON.stringify(url?.split('?')[0])}; content is at /ipfs/<cid>`, {

@@ -51,9 +51,8 @@ export function createHttpServer(
   )
   // The upload routes send `100 Continue` themselves, after checking size and token; other routes need none.
   server.on('checkContinue', handler)
-  server.on('checkExpectation', (_request: IncomingMessage, response: ServerResponse) =>
-    refuse(response.socket as Socket, 417, 'the only Expect that is supported is 100-continue'),
-  )
+  // The gateway refuses it as any other request: behind an answer that is not out, there is no socket yet to refuse it at.
+  server.on('checkExpectation', handler)
   server.on('clientError', answerParser)
   const inTunnel = new WeakSet<Duplex>()
   server.on('connection', (socket: Socket) => {

@@ -124,6 +124,18 @@ describe('a request line', () => {
       assert.equal(socket.said.split('HTTP/1.1 ').length, 2)
     })
 
+  test('an expectation that is none is refused behind an answer that is not out, and on a path that is hot', async () => {
+    const path = `/ipfs/${all.files.hello.cid}`
+    const expecting = `GET ${path} HTTP/1.1\r\nHost: a\r\nExpect: 200-ok\r\n\r\n`
+    const socket = raw(at, `GET /ipfs/${all.files.deepV0.cid} HTTP/1.1\r\nHost: a\r\n\r\n${expecting}`)
+    await socket.closed
+    assert.deepEqual(
+      [...socket.said.matchAll(/HTTP\/1.1 (\d+) /g)].map(([, status]) => status),
+      ['200', '417'],
+    )
+    assert.equal((await fetchAll(at.url + path)).status, 200)
+  })
+
   const sending: [method: string, path: () => string, status: number][] = [
     ['PUT', () => `/ipfs/${nobodyHas}`, 405],
     ['OPTIONS', () => `/ipfs/${nobodyHas}`, 204],

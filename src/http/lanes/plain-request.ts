@@ -20,10 +20,12 @@ export function plainRequest(
       case 5:
         if (name.toLowerCase() === 'range') return undefined
         break
-      case 6:
-        if (name.toLowerCase() === 'accept' && representation(rawHeaders[index + 1] as string) !== 'file')
-          return undefined
+      case 6: {
+        const lower = name.toLowerCase()
+        if (lower === 'accept' && representation(rawHeaders[index + 1] as string) !== 'file') return undefined
+        if (lower === 'expect') return undefined
         break
+      }
       case 13: {
         const lower = name.toLowerCase()
         if (lower === 'if-none-match') ifNoneMatch = rawHeaders[index + 1]
