@@ -335,12 +335,12 @@ const soonMs = 5000
 export type Exception = { readonly test: string; readonly reason: string }
 
 /**
- * Declares the whole suite with node:test: each case on a store of its own, which `make` gives. A case that needs what the
+ * Declares the whole suite with node:test: each case on a store of its own, which `make` gives for it. A case that needs what the
  * store cannot do (an outage, a restart, records) is skipped, and says so.
  */
 export function tierContract(
   name: string,
-  make: () => Promise<TierUnderTest>,
+  make: (of: { readonly name: string }) => Promise<TierUnderTest>,
   { except = [] }: { readonly except?: readonly Exception[] } = {},
 ): void {
   const names = new Set(tierCases.map((one) => one.name))
@@ -350,7 +350,7 @@ export function tierContract(
       it(one.name, async (context) => {
         const reason = except.find(({ test }) => test === one.name)?.reason
         if (reason !== undefined) return context.skip(reason)
-        const store = await make()
+        const store = await make(one)
         try {
           if (isRunFor(one, store)) await one.run(store)
           else context.skip(one.isOfRecords ? 'it keeps no records, or not in this way' : `there is no ${one.needs}`)

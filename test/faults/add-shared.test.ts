@@ -10,6 +10,7 @@ import { below, multipart, post } from '../support/adding.ts'
 import { fetchAll, inParallel, startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
 import { kuboApi, type StandIn, startStandIn, token } from '../support/providers.ts'
 import { type S3Server, startS3Server } from '../support/s3-server.ts'
+import { takesLess } from '../support/work.ts'
 
 let data: string
 let s3: S3Server
@@ -161,16 +162,13 @@ describe('a shared tier (S3) that is down during uploads', () => {
       }
       await add(gateway, bytes)
       const before = await round()
-      s3.silence()
-      const during = await round()
-      await s3.heal()
-      const later = median(during) - median(before)
       // 200 ms are promised. A machine that is busy with other things is late with them as it is with the rest.
-      const mostMs = 200 + 5 * median(before)
-      assert.ok(
-        later <= mostMs,
-        `${bytes} bytes: ${later.toFixed(0)} ms later, at ${median(before).toFixed(0)} ms before`,
-      )
+      await takesLess(200 + 6 * median(before), async () => {
+        s3.silence()
+        const during = await round()
+        await s3.heal()
+        return median(during)
+      })
     }
   })
 

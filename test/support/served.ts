@@ -31,12 +31,14 @@ export async function startServed(more: Said, { clock }: { readonly clock?: Cloc
   const made: WeakRef<object>[] = []
   const note = (level: string, event: string, facts: Said = {}) => void log.push({ level, event, facts })
   const configOf = (said: Said) => {
-    const { retrieval, cache, ...rest } = said as Record<string, Said>
+    const { retrieval, cache, limits, ...rest } = said as Record<string, Said>
     return parseConfig({
       data,
       listen: '127.0.0.1:0',
       admin: '127.0.0.1:0',
       ...rest,
+      // No request is refused because the machine is busy with other tests.
+      limits: { loopDelay: 0, ...limits },
       retrieval: { probeEvery: 0, upstreams: [], ...retrieval },
       cache: { tiers: [{ use: 'memory', maxBytes: '64MiB' }], ...cache },
     })
