@@ -2,8 +2,9 @@
 import { type Request, type Response, Router } from 'express'
 import { parseCid } from '../core/cid.ts'
 import { size } from '../core/units.ts'
-import type { Asked, Standing } from '../upload/pins/list.ts'
+import type { Asked } from '../upload/pins/list.ts'
 import type { Pins } from '../upload/pins/pins.ts'
+import type { Standing } from '../upload/pins/told.ts'
 import { answerFailures, cidIn, refuse, untilLeft, Wrong } from './requests.ts'
 
 const usualPage = 100

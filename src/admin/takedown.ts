@@ -3,18 +3,8 @@ import { Router } from 'express'
 import type { CID } from 'multiformats/cid'
 import type { Below } from '../retrieval/tiers/purge.ts'
 import type { Pins } from '../upload/pins/pins.ts'
-import type { Removal } from '../upload/pins/remove.ts'
+import type { TakenDown } from '../upload/pins/told.ts'
 import { answerFailures, cidIn, refuse, Wrong } from './requests.ts'
-
-/** `isGone`: neither a provider nor a tier is known to have it. `pins`: what each provider said; null: no provider had it. */
-export type TakenDown = {
-  readonly cid: string
-  readonly isGone: boolean
-  readonly pins: Removal | null
-  readonly blocks: number
-  /** What could not be looked for or purged, and why. */
-  readonly failures: readonly string[]
-}
 
 export type Takedown = (cid: CID, why: Why) => Promise<TakenDown | 'busy'>
 type Why = { readonly legal: boolean; readonly reason: string | undefined }

@@ -95,6 +95,9 @@ export type FailureOptions<Kind extends FailureKind = FailureKind> = {
   readonly facts?: FactsOf<Kind> | undefined
 }
 
+/** What V8 adds to the language: scripts of a page are checked against this file, too. */
+const engine = Error as ErrorConstructor & { stackTraceLimit: number }
+
 export class Failure<Kind extends FailureKind = FailureKind> extends Error {
   readonly kind: Kind
   readonly source: FailureSource
@@ -104,10 +107,10 @@ export class Failure<Kind extends FailureKind = FailureKind> extends Error {
   /** `message`: what happened, to which named thing, what to do next. Never a secret. */
   constructor(kind: Kind, message: string, options: FailureOptions<Kind>) {
     // Where an expected failure was made says nothing, and walking the stack is most of what it costs.
-    const { stackTraceLimit } = Error
-    if (kind !== 'internal') Error.stackTraceLimit = 0
+    const { stackTraceLimit } = engine
+    if (kind !== 'internal') engine.stackTraceLimit = 0
     super(message, options.cause === undefined ? undefined : { cause: options.cause })
-    Error.stackTraceLimit = stackTraceLimit
+    engine.stackTraceLimit = stackTraceLimit
     this.name = 'Failure'
     this.kind = kind
     this.source = options.source

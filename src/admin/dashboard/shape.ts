@@ -1,5 +1,9 @@
 // What the admin address says of a gateway that runs: the answer of GET /status, which the dashboard draws and programs read.
-// Imports nothing, so that the scripts of the page can be checked against it. Times are milliseconds since the epoch.
+// Imports nothing that needs Node, so that the scripts of the page can be checked against it. Times are milliseconds since the epoch.
+
+import type { Attempt } from '../../observe/account.ts'
+import type { FailedRequest } from '../../observe/recent-failures.ts'
+import type { ProviderState } from '../../upload/spool/provider-state.ts'
 
 /** Milliseconds; undefined where nothing was measured. */
 export type Times = { readonly p50Ms?: number; readonly p95Ms?: number }
@@ -116,33 +120,9 @@ export type Upload = {
   readonly cid: string
   readonly at: string
   readonly bytes: number
-  readonly providers: Readonly<Record<string, UploadState>>
+  readonly providers: Readonly<Record<string, ProviderState>>
   /** Shared tiers that lack blocks of it. */
   readonly owed?: readonly string[]
-}
-
-export type UploadState = {
-  readonly state: 'wanted' | 'held' | 'given-up'
-  readonly tries: number
-  readonly why?: string
-  readonly notBefore?: number
-}
-
-export type Attempt = { readonly upstream: string; readonly outcome: string; readonly ms: number }
-
-export type FailedRequest = {
-  readonly at: number
-  readonly request: string | undefined
-  readonly client: string | undefined
-  readonly method: string
-  readonly path: string
-  readonly route: string
-  readonly status: number
-  readonly isCut: boolean
-  readonly ms: number
-  readonly kind?: string
-  readonly why?: string
-  readonly attempts?: readonly Attempt[]
 }
 
 /** The answer of GET /why: what became of a path that was read now. */

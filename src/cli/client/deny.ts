@@ -1,5 +1,5 @@
 // `cidgate deny`: a takedown at every instance that is named. What one of them cannot do is said, and the others do theirs.
-import type { TakenDown } from '../../admin/takedown.ts'
+import type { TakenDown } from '../../upload/pins/told.ts'
 import type { Given } from '../command.ts'
 import { connect, problemOf, wordsOf } from './connection.ts'
 

@@ -1,9 +1,6 @@
 // `cidgate pins`: what is pinned, deleted, verified, and brought to providers that lack it. It asks the admin address.
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Page, Pin } from '../../upload/pins/list.ts'
-import type { Brought } from '../../upload/pins/pins.ts'
-import type { Removal } from '../../upload/pins/remove.ts'
-import type { Verification } from '../../upload/pins/verify.ts'
+import type { Brought, Page, Pin, Removal, Verification } from '../../upload/pins/told.ts'
 import type { Given } from '../command.ts'
 import { UsageError } from '../usage.ts'
 import { type Connection, connect, problemOf, wordsOf } from './connection.ts'

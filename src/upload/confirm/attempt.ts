@@ -4,7 +4,8 @@ import type { Provider, Upload } from '../../../backends/pinning/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import { withDeadline } from '../../core/deadline.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
-import { type FailureClass, nameOf } from '../spool/journal.ts'
+import { nameOf } from '../spool/journal.ts'
+import type { FailureClass } from '../spool/provider-state.ts'
 
 export type ProviderAttempt =
   | { readonly provider: string; readonly isHeld: true; readonly ms: number }

@@ -1,7 +1,8 @@
 // The quorum: how many providers have to hold an upload, and whether a running one has reached it or still can.
 import type { Provider } from '../../../backends/pinning/contract.ts'
 import { Failure, type Outcome } from '../../core/failure.ts'
-import type { JournalEntry, ProviderState } from '../spool/journal.ts'
+import type { JournalEntry } from '../spool/journal.ts'
+import type { ProviderState } from '../spool/provider-state.ts'
 import type { ProviderAttempt } from './attempt.ts'
 
 export type QuorumOptions = {

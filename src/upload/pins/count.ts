@@ -1,7 +1,8 @@
 // How many pins there are, counted behind the scrapes of the metrics by reading the records page by page. A count that took long
 // is repeated rarely, so that it never takes more than a fiftieth of a core, and the figures are as old as that.
 import type { Clock } from '../../core/clock.ts'
-import type { Asked, Page } from './list.ts'
+import type { Asked } from './list.ts'
+import type { Page } from './told.ts'
 
 export type PinCount = {
   readonly pins: number

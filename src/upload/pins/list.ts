@@ -2,19 +2,9 @@
 // of names and one page are in memory.
 
 import { CID } from 'multiformats/cid'
-import type { Journal, JournalEntry, ProviderState } from '../spool/journal.ts'
+import type { Journal, JournalEntry } from '../spool/journal.ts'
 import { cidOf, inOrder } from '../spool/journal.ts'
-
-export type Standing = ProviderState['state'] | 'absent'
-
-export type Pin = {
-  readonly cid: string
-  readonly bytes: number
-  readonly at: string
-  /** Some provider or shared tier is still to get it. */
-  readonly isOpen: boolean
-  readonly providers: Readonly<Record<string, Omit<ProviderState, 'state'> & { readonly state: Standing }>>
-}
+import type { Page, Pin, Standing } from './told.ts'
 
 export type Asked = {
   /** At most so many. */
@@ -30,9 +20,6 @@ export type Asked = {
   readonly minBytes?: number | undefined
   readonly maxBytes?: number | undefined
 }
-
-/** `next`: where the following page begins; undefined: there is none. A page may have fewer pins than asked for, and even none. */
-export type Page = { readonly pins: readonly Pin[]; readonly next: string | undefined }
 
 /** Records that are read for one page: those that are not asked for take time, too. */
 const mostRead = 20_000

@@ -8,13 +8,12 @@ import type { Claims } from '../claims.ts'
 import type { Confirmation } from '../confirm/confirm.ts'
 import { cidOf, type Journal, type JournalEntry, nameOf } from '../spool/journal.ts'
 import { createPinCount, type PinCount } from './count.ts'
-import { type Asked, listPins, type Page, type Pin, pinOf } from './list.ts'
+import { type Asked, listPins, pinOf } from './list.ts'
 import type { UploadsOnTheirWay } from './on-their-way.ts'
 import { createInTime } from './provider-calls.ts'
-import { createRemove, type Removal } from './remove.ts'
-import { createVerify, type Verification } from './verify.ts'
-
-export type Brought = { readonly cid: string; readonly to: readonly string[] }
+import { createRemove } from './remove.ts'
+import type { Brought, Page, Pin, Removal, Verification } from './told.ts'
+import { createVerify } from './verify.ts'
 
 export interface Pins {
   list(asked: Asked, signal: AbortSignal): Promise<Page>

@@ -5,15 +5,7 @@ import { wordsOf } from '../../core/failure.ts'
 import { cidOf, type Journal, type JournalEntry } from '../spool/journal.ts'
 import type { UploadsOnTheirWay } from './on-their-way.ts'
 import { type InTime, notConfigured } from './provider-calls.ts'
-
-/** `still-held`: it was asked, and has it all the same. `not-asked`: no provider of that name is configured. */
-export type Removed = {
-  readonly provider: string
-  readonly outcome: 'removed' | 'absent' | 'still-held' | 'failed' | 'not-asked'
-  readonly why?: string
-}
-/** `isGone`: no provider has it any more, as far as they say. */
-export type Removal = { readonly cid: string; readonly isGone: boolean; readonly providers: readonly Removed[] }
+import type { Removal, Removed } from './told.ts'
 
 export type RemoveOptions = {
   readonly providers: readonly Provider[]

@@ -6,18 +6,7 @@ import { wordsOf } from '../../core/failure.ts'
 import { cidOf, type Journal, type JournalEntry } from '../spool/journal.ts'
 import { type InTime, notConfigured } from './provider-calls.ts'
 import { rehash } from './rehash.ts'
-
-export type Verified = {
-  readonly provider: string
-  readonly state: 'held' | 'damaged' | 'absent' | 'queued' | 'failed' | 'not-asked' | 'unknown'
-  /** Of a provider of this machine: what was read and hashed. */
-  readonly blocks?: number
-  readonly bytes?: number
-  /** Blocks that are missing or not what they should be, the first of them. */
-  readonly damaged?: readonly string[]
-  readonly why?: string
-}
-export type Verification = { readonly cid: string; readonly isWell: boolean; readonly providers: readonly Verified[] }
+import type { Verification, Verified } from './told.ts'
 
 export type VerifyOptions = {
   readonly providers: readonly Provider[]

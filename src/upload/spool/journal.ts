@@ -5,22 +5,10 @@ import { dirname, join } from 'node:path'
 import { CID } from 'multiformats/cid'
 import { type Profile, profiles } from '../../../backends/pinning/contract.ts'
 import { codec, hash } from '../../core/cid.ts'
-import type { Facts } from '../../core/failure.ts'
 import { createFolderSync, isGone, isLeftOver, makeFolder, namesIn, orIfGone, writeDurably } from '../../core/files.ts'
 import type { Log } from '../../core/log.ts'
+import type { ProviderState } from './provider-state.ts'
 import type { SpoolRecord } from './spool.ts'
-
-export type FailureClass = Facts['class']
-
-export type ProviderState = {
-  /** `given-up`: an operator decided it. */
-  readonly state: 'wanted' | 'held' | 'given-up'
-  readonly tries: number
-  readonly class?: FailureClass
-  readonly why?: string
-  /** Milliseconds since the epoch; the provider is not asked before. */
-  readonly notBefore?: number
-}
 
 export type JournalEntry = {
   /** The name of its spool, too. */

@@ -3,7 +3,8 @@ import type { IncomingMessage } from 'node:http'
 import { CID } from 'multiformats/cid'
 import type { Failure, FailureKind } from '../../core/failure.ts'
 import { parseRetryAfter } from '../../core/header.ts'
-import { type FailureClass, nameOf } from '../spool/journal.ts'
+import { nameOf } from '../spool/journal.ts'
+import type { FailureClass } from '../spool/provider-state.ts'
 
 export type TargetFailure = (
   kind: FailureClass,

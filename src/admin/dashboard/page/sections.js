@@ -3,7 +3,9 @@ import { badge, both, detail, el, table, whole } from './elements.js'
 import { plot, shares } from './plot.js'
 import { count, moment, ms, rate, share, size, span, times } from './words.js'
 
-/** @import { Status, Upstream, Tier, Provider, Upload, FailedRequest, Attempt } from '../shape.ts' */
+/** @import { Status, Upstream, Tier, Provider, Upload } from '../shape.ts' */
+/** @import { Attempt } from '../../../observe/account.ts' */
+/** @import { FailedRequest } from '../../../observe/recent-failures.ts' */
 /** @import { Child } from './elements.js' */
 
 /** @param {readonly (readonly [name: string, value: string])[]} facts */

@@ -1,0 +1,51 @@
+// What an operator is told of pins, by the admin address and by the commands. Nothing of Node is imported here, so that the scripts of the
+// dashboard can be checked against it.
+import type { ProviderState } from '../spool/provider-state.ts'
+
+export type Standing = ProviderState['state'] | 'absent'
+
+export type Pin = {
+  readonly cid: string
+  readonly bytes: number
+  readonly at: string
+  /** Some provider or shared tier is still to get it. */
+  readonly isOpen: boolean
+  readonly providers: Readonly<Record<string, Omit<ProviderState, 'state'> & { readonly state: Standing }>>
+}
+
+/** `next`: where the following page begins; undefined: there is none. A page may have fewer pins than asked for, and even none. */
+export type Page = { readonly pins: readonly Pin[]; readonly next: string | undefined }
+
+export type Verified = {
+  readonly provider: string
+  readonly state: 'held' | 'damaged' | 'absent' | 'queued' | 'failed' | 'not-asked' | 'unknown'
+  /** Of a provider of this machine: what was read and hashed. */
+  readonly blocks?: number
+  readonly bytes?: number
+  /** Blocks that are missing or not what they should be, the first of them. */
+  readonly damaged?: readonly string[]
+  readonly why?: string
+}
+export type Verification = { readonly cid: string; readonly isWell: boolean; readonly providers: readonly Verified[] }
+
+/** `still-held`: it was asked, and has it all the same. `not-asked`: no provider of that name is configured. */
+export type Removed = {
+  readonly provider: string
+  readonly outcome: 'removed' | 'absent' | 'still-held' | 'failed' | 'not-asked'
+  readonly why?: string
+}
+/** `isGone`: no provider has it any more, as far as they say. */
+export type Removal = { readonly cid: string; readonly isGone: boolean; readonly providers: readonly Removed[] }
+
+/** `to`: the providers that it is on its way to. */
+export type Brought = { readonly cid: string; readonly to: readonly string[] }
+
+/** `isGone`: neither a provider nor a tier is known to have it. `pins`: what each provider said; null: no provider had it. */
+export type TakenDown = {
+  readonly cid: string
+  readonly isGone: boolean
+  readonly pins: Removal | null
+  readonly blocks: number
+  /** What could not be looked for or purged, and why. */
+  readonly failures: readonly string[]
+}
