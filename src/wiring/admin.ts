@@ -106,7 +106,7 @@ export function wireAdmin(
       why,
       status: () =>
         readStatus({
-          ...{ version, startedAt, clock, ready, history, failures },
+          ...{ version, startedAt, clock, ready, history, failures, hasPins: writing.pins !== undefined },
           ...{ http, pool, tiers, uploads, providers: providerNames },
         }),
     }),

@@ -42,7 +42,13 @@ describe('which clients the admin address answers', () => {
       Object.defineProperty(request.socket, 'remoteAddress', { value: '192.0.2.7', configurable: true })
       gateway.gateway.admin(request, response)
     }
-  const rows: [string, method: 'get' | 'delete', path: string, headers: Record<string, string>, status: number][] = [
+  const rows: [
+    string,
+    method: 'get' | 'post' | 'delete',
+    path: string,
+    headers: Record<string, string>,
+    status: number,
+  ][] = [
     ['a name of a stranger (DNS rebinding)', 'delete', '/uploads/x/y?losing=true', { Host: 'evil.example' }, 403],
     ['the same, reading', 'get', '/uploads', { Host: 'evil.example:8081' }, 403],
     ['the same, metrics', 'get', '/metrics', { Host: 'evil.example' }, 403],
@@ -64,6 +70,35 @@ describe('which clients the admin address answers', () => {
       'delete',
       '/uploads/x/y',
       { Host: 'localhost:8081', Origin: 'https://evil.example' },
+      403,
+    ],
+    [
+      'the same, deleting a pin',
+      'delete',
+      '/pins/bafkqaaa',
+      { Host: 'localhost', Origin: 'https://evil.example' },
+      403,
+    ],
+    [
+      'the same, verifying one',
+      'post',
+      '/pins/bafkqaaa/verify',
+      { Host: 'localhost', Origin: 'https://evil.example' },
+      403,
+    ],
+    [
+      'the same, bringing one',
+      'post',
+      '/pins/bafkqaaa/sync',
+      { Host: 'localhost', Origin: 'https://evil.example' },
+      403,
+    ],
+    ['the same, taking down', 'post', '/deny/bafkqaaa', { Host: 'localhost', Origin: 'https://evil.example' }, 403],
+    [
+      'a page of another port here, taking down',
+      'post',
+      '/deny/bafkqaaa',
+      { Host: 'localhost:8081', Origin: 'http://localhost:8080' },
       403,
     ],
     ['a sandboxed page', 'get', '/uploads', { Host: 'localhost:8081', Origin: 'null' }, 403],

@@ -2,7 +2,8 @@
 // as it is.
 import assert from 'node:assert/strict'
 import { readdirSync, readFileSync } from 'node:fs'
-import { createServer, type RequestListener } from 'node:http'
+import { createServer, get, type RequestListener, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { after, before, describe, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import supertest from 'supertest'
@@ -280,6 +281,31 @@ describe('/why', () => {
     assert.equal(absent.failure?.kind, 'not-found')
     assert.ok(absent.attempts.some(({ upstream }) => upstream === 'good'))
     for (const wrong of ['/ipfs/nonsense', 'nonsense']) assert.equal((await why(wrong)).status, 400, wrong)
+  })
+
+  test('a client that leaves early is no fault of the gateway', async () => {
+    const before = good.asked.length
+    let answer: ServerResponse | undefined
+    const server = createServer((request, response) => {
+      answer = response
+      at.gateway.admin(request, response)
+    })
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    good.fault = { kind: 'silent' }
+    try {
+      const { port } = server.address() as AddressInfo
+      const asking = get(`http://127.0.0.1:${port}/why?path=/ipfs/${only[3]?.cid}`).on('error', () => {})
+      while (good.asked.length === before) await setImmediate()
+      asking.destroy()
+      while (!answer?.writableEnded) await setImmediate()
+    } finally {
+      good.fault = undefined
+      server.close()
+    }
+    assert.deepEqual(
+      at.log.filter(({ level }) => level === 'error'),
+      [],
+    )
   })
 
   test('a request without one path is refused', async () => {

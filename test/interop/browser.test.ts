@@ -245,11 +245,59 @@ describe('the dashboard', { timeout: 300_000 }, () => {
     await page.until(`!document.querySelector('#uploads [data-name=gone]')`)
   })
 
+  test('a pin is found by where it is, verified, deleted and taken down, each after a question that says what it does', async () => {
+    const add = async (body: string): Promise<string> => {
+      const { status, json } = await post(`${own.url}/add`, multipart([{ body }]))
+      assert.equal(status, 200)
+      return (json['cids'] as string[])[0]?.replace('/ipfs/', '') ?? ''
+    }
+    const [kept, bad] = [await add('to be deleted'), await add('to be taken down')]
+    const listed = (cid: string) => `${textOf('#pins-body')}.replaceAll(/\\s/g, '').includes('${cid}')`
+    const press = (cid: string, action: string) =>
+      page.until(
+        `(() => { const one = document.querySelector('#pins [data-cid="${cid}"][data-do=${action}]'); one?.click(); return one })() !== null`,
+      )
+    const show = (provider: string, state: string) =>
+      page.evaluate(`(() => {
+        document.querySelector('#pins-provider').value = '${provider}'
+        document.querySelector('#pins-state').value = '${state}'
+        document.querySelector('#pins-form').requestSubmit()
+      })()`)
+    await show('gone', 'wanted')
+    await page.until(`${listed(kept)} && ${listed(bad)}`)
+    await show('gone', 'held')
+    await page.until(`${textOf('#pins-body')}.includes('No pin is like this')`)
+    await show('local', 'held')
+    await page.until(listed(kept))
+
+    await press(kept, 'verify')
+    await page.until(`document.querySelector('#ask').open && ${textOf('#ask')}.includes('Nothing is deleted')`)
+    await page.evaluate(`document.querySelector('#ask-yes').click()`)
+    await page.until(`${textOf('#pins-said')}.includes('blocks hashed: 1, 13 B')`)
+
+    await press(kept, 'remove')
+    await page.until(`document.querySelector('#ask').open && ${textOf('#ask')}.includes('local, gone')`)
+    await page.press('Enter')
+    await page.until(`!document.querySelector('#ask').open`)
+    assert.equal((await fetch(`${own.url}/ipfs/${kept}`)).status, 200)
+    await press(kept, 'remove')
+    await page.evaluate(`document.querySelector('#ask-yes').click()`)
+    await page.until(`${textOf('#pins-said')}.includes('removed') && !(${listed(kept)})`)
+
+    await page.evaluate(`document.querySelector('#pin-field').value = '${bad}'`)
+    await page.evaluate(`document.querySelector('#pin-form [data-do=takedown]').click()`)
+    await page.until(`document.querySelector('#ask').open && ${textOf('#ask')}.includes('denied from now on')`)
+    await page.evaluate(`document.querySelector('#ask [name=legal]').click()`)
+    await page.evaluate(`document.querySelector('#ask-yes').click()`)
+    await page.until(`${textOf('#pins-said')}.includes('Denied') && !(${listed(bad)})`)
+    assert.equal((await fetch(`${own.url}/ipfs/${bad}`)).status, 451)
+  })
+
   test('axe finds nothing serious, on a phone and on a desk, by day and by night; nothing is wider than a phone', async () => {
     const axe = readFileSync(new URL('clients/node_modules/axe-core/axe.min.js', import.meta.url), 'utf8')
     await page.evaluate(`${axe}; undefined`)
     for (const isDark of [false, true])
-      for (const width of [360, 1280]) {
+      for (const width of [360, 390, 1280]) {
         await page.look({ width, height: 900, isDark })
         const found = await page.evaluate<string>(
           `axe.run().then(({ violations }) => JSON.stringify(violations.filter(({ impact }) => /serious|critical/.test(impact)), null, 1))`,

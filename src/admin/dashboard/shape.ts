@@ -24,6 +24,8 @@ export type Status = {
   readonly hot: { readonly bytes: number; readonly limitBytes: number; readonly items: number }
   readonly providers: readonly Provider[]
   readonly journal: Journal
+  /** By the last count; undefined in thin mode, which keeps none. */
+  readonly pins?: { readonly pins: number | undefined; readonly bytes: number | undefined } | undefined
   readonly disk?: { readonly freeBytes: number; readonly bytes: number } | undefined
   /** The newest first. */
   readonly failures: readonly FailedRequest[]

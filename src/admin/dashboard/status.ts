@@ -27,6 +27,8 @@ export type StatusParts = {
   readonly uploads: UploadParts
   /** By name. */
   readonly providers: readonly string[]
+  /** False in thin mode, which keeps none. */
+  readonly hasPins: boolean
   readonly history: History
   readonly failures: RecentFailures
 }
@@ -55,6 +57,7 @@ export async function readStatus(parts: StatusParts): Promise<Status> {
     hot: { bytes: hot.bytes, limitBytes: hot.maxBytes, items: hot.items },
     providers: providersOf(parts.providers, uploads),
     journal: journalOf(uploads),
+    pins: parts.hasPins ? pinsOf(uploads) : undefined,
     disk: disk && { ...disk, freeBytes: disk.freeBytes - (disk.freeBytes % roundBytes) },
     failures: parts.failures.list(),
   }
@@ -131,6 +134,11 @@ function providersOf(names: readonly string[], { uploads, open, checks }: Upload
       took: times ? timesOf(times.histogram) : {},
     }
   })
+}
+
+function pinsOf({ pins }: UploadParts): Status['pins'] {
+  const count = pins()
+  return { pins: count?.pins, bytes: count?.bytes }
 }
 
 function journalOf({ open }: UploadParts): Journal {

@@ -1,21 +1,17 @@
 // The page: draws each status that comes, and does what the operator asks for.
 import { ask, said, useToken, watchStatus } from './client.js'
+import { at, confirmed, wordsOf } from './dialog.js'
 import { badge, el, show } from './elements.js'
+import { startPins } from './pins.js'
 import { failuresOf, requestsOf, tiersOf, uploadsOf, upstreamsOf } from './sections.js'
 import { pathOf, whyOf } from './why.js'
 import { span } from './words.js'
 
 /** @import { Status, Why } from '../shape.ts' */
 
-/** @param {string} id @returns {HTMLElement} */
-function at(id) {
-  const element = document.getElementById(id)
-  if (!element) throw new Error(`the page has no ${id}`)
-  return element
-}
-
 const tokenSection = at('token')
 const state = at('state')
+const pins = startPins()
 /** Totals of the last seconds, for what is going on now. @type {{ at: number, total: number }[]} */
 const totals = []
 const keptTotals = 6
@@ -38,6 +34,7 @@ function draw(status, now) {
   show(at('upstreams-body'), ...upstreamsOf(status, now))
   show(at('tiers-body'), ...tiersOf(status))
   show(at('uploads-body'), ...uploadsOf(status, now))
+  pins.draw(status)
   show(at('failures-body'), ...failuresOf(status, now))
 }
 
@@ -82,7 +79,7 @@ async function why(text) {
     const told = await answer.json()
     show(body, ...whyOf(told))
   } catch (error) {
-    show(body, el('p', {}, `No answer: ${error instanceof Error ? error.message : String(error)}`))
+    show(body, el('p', {}, wordsOf(error)))
   }
 }
 
@@ -101,26 +98,6 @@ at('failures-body').addEventListener('click', (event) => {
   void why(path)
 })
 
-/** @param {string} text @param {string} yes @returns {Promise<boolean>} */
-function confirmed(text, yes) {
-  const dialog = /** @type {HTMLDialogElement} */ (at('ask'))
-  show(at('ask-text'), text)
-  show(at('ask-yes'), yes)
-  dialog.showModal()
-  // Not by its `close`, which comes a moment later and may be that of a question before.
-  return new Promise((resolve) => {
-    const over = new AbortController()
-    const answer = (/** @type {boolean} */ isYes) => {
-      over.abort()
-      resolve(isYes)
-    }
-    const { signal } = over
-    const isYes = (/** @type {SubmitEvent} */ { submitter }) => submitter === at('ask-yes')
-    at('ask-form').addEventListener('submit', (event) => answer(isYes(event)), { signal })
-    dialog.addEventListener('cancel', () => answer(false), { signal })
-  })
-}
-
 at('uploads-body').addEventListener('click', (event) => {
   const { cid, name } = event.target instanceof HTMLElement ? event.target.dataset : {}
   if (cid !== undefined && name !== undefined) void giveUp(cid, name)
@@ -128,17 +105,22 @@ at('uploads-body').addEventListener('click', (event) => {
 
 /** @param {string} cid @param {string} name */
 async function giveUp(cid, name) {
-  if (!(await confirmed(`${name} will not get ${cid} any more.`, 'Give up'))) return
+  const title = 'Give up?'
+  if (!(await confirmed({ title, text: [`${name} will not get ${cid} any more.`], yes: 'Give up' }))) return
   const address = `/uploads/${encodeURIComponent(cid)}/${encodeURIComponent(name)}`
   try {
     const answer = await ask(address, { method: 'DELETE' })
     if (answer.status === 409) {
-      if (!(await confirmed(`Only this gateway holds ${cid}: its bytes are lost then.`, 'Give up and lose it'))) return
+      const text = [`Only this gateway holds ${cid}: its bytes are lost then.`]
+      if (!(await confirmed({ title, text, yes: 'Give up and lose it' }))) return
       const second = await ask(`${address}?losing=true`, { method: 'DELETE' })
-      if (!second.ok) await confirmed(await said(second), 'Good')
-    } else if (!answer.ok) await confirmed(await said(answer), 'Good')
+      if (!second.ok) await tell(await said(second))
+    } else if (!answer.ok) await tell(await said(answer))
   } catch (error) {
-    await confirmed(`No answer: ${error instanceof Error ? error.message : String(error)}`, 'Good')
+    await tell(wordsOf(error))
   }
   void lookNow()
 }
+
+/** @param {string} text */
+const tell = (text) => confirmed({ title: 'It was not done', text: [text], yes: 'Good' })
