@@ -1,10 +1,10 @@
 // Resolves a path block by block: upstreams are never trusted to resolve one. The first missing block is asked for
 // together with everything the path needs, so that a cold path costs one request.
-import { CID } from 'multiformats/cid'
+import type { CID } from 'multiformats/cid'
 import { type Block, isProvable } from '../core/block.ts'
 import { codec } from '../core/cid.ts'
 import { Failure } from '../core/failure.ts'
-import { readDocument } from '../ipld/dag-links.ts'
+import { stepInto } from '../ipld/dag-links.ts'
 import type { ReadNode } from '../ipld/node-memory.ts'
 import { declaredSize, readNode, wrongContent } from '../ipld/unixfs.ts'
 import type { DagWant, Session } from '../retrieval/session.ts'
@@ -108,22 +108,20 @@ async function next(session: Session, block: Block, { path, at, around }: PathPo
       return undefined
     }
     default:
-      return intoDocument(cid, bytes, path.segments, at)
+      return intoDocument(session, block, path.segments, at)
   }
 }
 
 /** Follows names in a document up to the first link, or to the value that the rest of the path means. */
-function intoDocument(cid: CID, block: Uint8Array, segments: readonly string[], from: number): PathStep | undefined {
-  let value = readDocument(cid, block)
-  for (let at = from; at < segments.length; at++) {
-    if (value === null || typeof value !== 'object' || ArrayBuffer.isView(value)) return undefined
-    const name = segments[at] as string
-    if (!Object.prototype.propertyIsEnumerable.call(value, name)) return undefined // nor the length of a list
-    value = (value as Record<string, unknown>)[name]
-    const link = CID.asCID(value)
-    if (link) return { cid: link, at: at + 1, way: [] }
-  }
-  return { cid: undefined, at: from, way: [] }
+async function intoDocument(
+  session: Session,
+  block: Block,
+  segments: readonly string[],
+  from: number,
+): Promise<PathStep | undefined> {
+  const step = await stepInto(block, segments.slice(from), session.giveWay)
+  if (step === 'value') return { cid: undefined, at: from, way: [] }
+  return step && { cid: step.link.Hash, at: from + step.used, way: [] }
 }
 
 export function entityOf(cid: CID, block: Uint8Array, read: ReadNode = readNode): Entity {

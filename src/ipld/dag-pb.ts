@@ -2,6 +2,7 @@
 // and CIDs, made all at once, held up the event loop for longer than any request may. Accepts what `@ipld/dag-pb`
 // accepts, where the numbers in a CID are numbers that JavaScript can hold.
 import { CID } from 'multiformats/cid'
+import { isCidAt } from './cid-bytes.ts'
 
 /** Its CID and its name are made when they are asked for. */
 export interface PbLink {
@@ -55,9 +56,6 @@ export function eachHashEnd(block: Uint8Array, each: (end: number) => void): voi
   const scan = new Scan(block)
   while (scan.next()) each(scan.hashEnd)
 }
-
-const sha256Digest = 0x1220
-const v0 = 0x12
 
 /** A pass over a block that stops behind each link. */
 class Scan {
@@ -125,35 +123,8 @@ class Scan {
       }
       this.at = fieldEnd
     }
-    if (this.hashEnd === 0 || !this.isCid()) throw wrong('a link has no CID')
+    if (this.hashEnd === 0 || !isCidAt(this.block, this.hashAt, this.hashEnd)) throw wrong('a link has no CID')
     this.at = end
-  }
-
-  /** Whether `CID.decode` would take it: version, codec, hash, and a digest of the length that it declares. */
-  private isCid(): boolean {
-    const { block, hashAt, hashEnd } = this
-    if (hashEnd - hashAt === 34 && block[hashAt] === v0) return block[hashAt + 1] === 32
-    if (hashEnd - hashAt === 36 && block[hashAt] === 1 && (block[hashAt + 1] as number) < 0x80)
-      if (((block[hashAt + 2] as number) << 8) + (block[hashAt + 3] as number) === sha256Digest) return true
-    this.at = hashAt
-    const version = this.cidNumber()
-    if (version !== v0) {
-      if (version !== 0 && version !== 1) return false
-      if (this.cidNumber() < 0 || this.cidNumber() < 0) return false
-    }
-    const length = this.cidNumber()
-    return length >= 0 && this.at + length === hashEnd
-  }
-
-  /** -1 for none. */
-  private cidNumber(): number {
-    let value = 0
-    for (let factor = 1; this.at < this.hashEnd; factor *= 128) {
-      const byte = this.block[this.at++] as number
-      value += (byte & 0x7f) * factor
-      if (byte < 0x80) return value <= Number.MAX_SAFE_INTEGER ? value : -1
-    }
-    return -1
   }
 
   private varint(end: number): number {

@@ -40,6 +40,8 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
   const blockFlights = createFlights<BlockFlight>()
   const dagFlights = createFlights<DagFlight>()
   const airborne = new Map<string, DagFlight>()
+  const turns = createLoopTurns(clock)
+  const { giveWay } = turns
 
   const keep = async (cid: CID, bytes: Uint8Array): Promise<void> => {
     notFound.forget(cid)
@@ -62,7 +64,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
         dagFlights.land(key, work)
         if (airborne.get(key) === work) airborne.delete(key)
       }
-      const work: DagFlight = flyForDag(want, signal, { pool, clock, keep, asker, onOver })
+      const work: DagFlight = flyForDag(want, signal, { pool, clock, keep, asker, giveWay, onOver })
       airborne.set(key, work)
       return work
     })
@@ -81,7 +83,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
         const { found, attempts } = flyForBlock(cid, signal, { pool, clock, keep })
         return { done: found.then(() => {}), attempts, stop: () => {} }
       }
-      const flight = flyForDag(around, signal, { pool, clock, keep, onOver: () => {} })
+      const flight = flyForDag(around, signal, { pool, clock, keep, giveWay, onOver: () => {} })
       return { done: flight.drain(), attempts: flight.attempts, stop: () => {} }
     }
   }
@@ -91,7 +93,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     clock,
     notFound,
     searches,
-    turns: createLoopTurns(clock),
+    turns,
     room: createRoom(options.readAheadBytes),
     readNode: createNodeMemory(),
     deadlineMs: options.deadlineMs,

@@ -1,11 +1,16 @@
 // A dag-json or dag-cbor document as a page with links to follow. A bounded view, not a conversion: the bytes are one
 // link away.
 
+import * as dagCbor from '@ipld/dag-cbor'
+import * as dagJson from '@ipld/dag-json'
 import { base64 } from 'multiformats/bases/base64'
 import { CID } from 'multiformats/cid'
 import type { Entity } from '../content/entity.ts'
 import { codec } from '../core/cid.ts'
-import { readDocument } from '../ipld/dag-links.ts'
+import { readable } from '../ipld/dag-links.ts'
+import { textOf } from '../ipld/documents/json-text.ts'
+import { type GiveWay, inOwnTurns, visitDocument } from '../ipld/documents/read.ts'
+import type { DocumentStructure, DocumentVisitor, ScalarKind } from '../ipld/documents/scan.ts'
 import { escaped, pageEnd, pageTop, shown, templateHash } from './page.ts'
 import { cidLink, type Whereabouts } from './urls.ts'
 
@@ -19,18 +24,15 @@ const mostStringChars = 4096
 
 export const hasPage = ({ cid }: Entity): boolean => codecs.has(cid.code)
 
-export function documentPage(at: Whereabouts, { cid, block }: Entity): Uint8Array {
+export async function documentPage(
+  at: Whereabouts,
+  { cid, block }: Entity,
+  giveWay: GiveWay = inOwnTurns,
+): Promise<Uint8Array> {
   const codec = codecs.get(cid.code) ?? ''
-  let text = top(cid.toString(), codec)
-  let isWhole = true
-  for (const piece of markup(at, readDocument(cid, block), '', 0)) {
-    if (text.length + piece.length > mostChars) {
-      isWhole = false
-      break
-    }
-    text += piece
-  }
-  return Buffer.from(text + bottom(block.byteLength, isWhole))
+  const page = new Markup(at, cid, block, top(cid.toString(), codec))
+  await readable(cid, visitDocument({ cid, bytes: block }, page, giveWay))
+  return Buffer.from(page.text + bottom(block.byteLength, page.isWhole))
 }
 
 const top = (cid: string, codec: string): string => `${pageTop(`${codec} ${cid}`)}<h1>A ${codec} document</h1>
@@ -42,29 +44,101 @@ const bottom = (bytes: number, isWhole: boolean): string =>
   `</pre>\n<footer>${bytes} bytes${isWhole ? '' : '; only the beginning is shown'}</footer>\n${pageEnd}`
 
 /** As JSON is written, with links that can be followed and bytes in base64. */
-function* markup(at: Whereabouts, value: unknown, indent: string, depth: number): Generator<string> {
-  const link = CID.asCID(value)
-  if (link) return yield `<a class="ipfs-hash" ${cidLink(at, link.toString())}>${link}</a>`
-  if (value instanceof Uint8Array)
-    return yield escaped(`bytes(${cut(base64.baseEncode(value.subarray(0, mostStringChars)))})`)
-  if (value === null || typeof value !== 'object') return yield scalar(value)
-  if (depth >= mostDepth) return yield '…'
-  const isList = Array.isArray(value)
-  const [open, close] = isList ? '[]' : '{}'
-  const deeper = `${indent}  `
-  let isFirst = true
-  yield open as string
-  for (const [key, inner] of isList ? value.entries() : Object.entries(value)) {
-    yield `${isFirst ? '' : ','}\n${deeper}${isList ? '' : `${text(String(key))}: `}`
-    yield* markup(at, inner, deeper, depth + 1)
-    isFirst = false
+class Markup implements DocumentVisitor, DocumentStructure {
+  text: string
+  isWhole = true
+  readonly structure = this
+  private readonly at: Whereabouts
+  private readonly isJson: boolean
+  private readonly block: Uint8Array
+  /** Of each open list or map: whether it is a list, and how many items of it came. */
+  private readonly within: { readonly isList: boolean; count: number }[] = []
+  private depth = 0
+
+  constructor(at: Whereabouts, cid: CID, block: Uint8Array, begin: string) {
+    this.at = at
+    this.isJson = cid.code === codec.dagJson
+    this.block = block
+    this.text = begin
   }
-  yield `${isFirst ? '' : `\n${indent}`}${close}`
+
+  open(isList: boolean): void {
+    this.item()
+    this.depth++
+    if (this.depth > mostDepth) {
+      if (this.depth === mostDepth + 1) this.write('…')
+      return
+    }
+    this.within.push({ isList, count: 0 })
+    this.write(isList ? '[' : '{')
+  }
+
+  close(): void {
+    if (this.depth-- > mostDepth) return
+    const { isList = false, count = 0 } = this.within.pop() ?? {}
+    this.write(`${count === 0 ? '' : `\n${this.indent}`}${isList ? ']' : '}'}`)
+  }
+
+  key(name: string): void {
+    const map = this.within.at(-1)
+    if (this.isHidden || !map) return
+    this.write(`${map.count++ === 0 ? '' : ','}\n${this.indent}${quoted(name)}: `)
+  }
+
+  link(bytes: Uint8Array, from: number, to: number): void {
+    this.item()
+    if (this.isHidden) return
+    const link = CID.decode(bytes.subarray(from, to)).toString()
+    this.write(`<a class="ipfs-hash" ${cidLink(this.at, link)}>${link}</a>`)
+  }
+
+  scalar(kind: ScalarKind, from: number, to: number): void {
+    this.item()
+    if (!this.isHidden) this.write(this.shownScalar(kind, from, to))
+  }
+
+  private get isHidden(): boolean {
+    return !this.isWhole || this.depth > mostDepth
+  }
+
+  private get indent(): string {
+    return '  '.repeat(this.within.length)
+  }
+
+  /** What stands before an item of a list; before a value of a map stands its key. */
+  private item(): void {
+    const list = this.within.at(-1)
+    if (this.isHidden || !list?.isList) return
+    this.write(`${list.count++ === 0 ? '' : ','}\n${this.indent}`)
+  }
+
+  private write(piece: string): void {
+    this.isWhole &&= this.text.length + piece.length <= mostChars
+    if (this.isWhole) this.text += piece
+  }
+
+  private shownScalar(kind: ScalarKind, from: number, to: number): string {
+    const { block, isJson } = this
+    const end = Math.min(to, from + mostBytesShown)
+    if (kind === 'other') {
+      if (to > end) return cut(Buffer.from(block.subarray(from, end)).toString('latin1'))
+      const value: unknown = isJson
+        ? dagJson.decode(block.subarray(from, to))
+        : dagCbor.decode(block.subarray(from, to))
+      return escaped(String(value))
+    }
+    const text = isJson ? textOf(block, from, end, false) : undefined
+    if (kind === 'text') return quoted(text ?? textDecoder.decode(block.subarray(from, end)))
+    return escaped(`bytes(${cut(text?.replace(/=+$/, '') ?? base64.baseEncode(block.subarray(from, end)))})`)
+  }
 }
 
+const textDecoder = new TextDecoder()
+/** An escape of dag-json has six bytes for one character. */
+const mostBytesShown = 6 * (mostStringChars + 1)
+
 const cut = (long: string): string => (long.length > mostStringChars ? `${long.slice(0, mostStringChars)}…` : long)
-const text = (value: string): string => shown(JSON.stringify(cut(value)))
-const scalar = (value: unknown): string => (typeof value === 'string' ? text(value) : escaped(String(value)))
+const quoted = (value: string): string => shown(JSON.stringify(cut(value)))
 
 const template = templateHash(top('', '') + bottom(0, false))
 

@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import * as dagCbor from '@ipld/dag-cbor'
+import * as dagJson from '@ipld/dag-json'
 import { CID } from 'multiformats/cid'
 import type { DirectoryEntry } from '../../src/content/entity.ts'
 import { problemPage } from '../../src/http/wire/problem-page.ts'
@@ -202,23 +203,36 @@ describe('a document', () => {
     const cid = addCbor(blocks, value)
     return { cid, kind: 'data', block: dagCbor.encode(value), size: undefined } as const
   }
-  test('shows what is in it, and its links can be followed', () => {
-    const html = documentPage(
-      at,
-      entity({ '<k>': '<v>', n: [1, null, true], f: file, b: new Uint8Array([1, 2]) }),
-    ).toString()
+  test('shows what is in it, and its links can be followed', async () => {
+    const html = String(
+      await documentPage(at, entity({ '<k>': '<v>', n: [1, null, true], f: file, b: new Uint8Array([1, 2]) })),
+    )
     assert.ok(html.includes('&quot;&lt;k&gt;&quot;: &quot;&lt;v&gt;&quot;'))
     assert.ok(html.includes(`<a class="ipfs-hash" href="/ipfs/${file}">${file}</a>`))
     assert.ok(html.includes('bytes(AQI)'))
+    assert.match(html, /: \[\n {4}1,\n {4}null,\n {4}true\n {2}\]/)
     assert.ok(html.endsWith('</html>\n'))
   })
-  test('that is large or deep is shown in part', () => {
-    const wide = documentPage(at, entity(Array.from({ length: 200_000 }, (_, index) => index)))
+  test('of dag-json is shown with what its escapes and bytes stand for', async () => {
+    const block = Buffer.from(`{"a":"\\u00e9\\n","b":{"/":{"bytes":"AQI="}},"l":[{"/":"${file}"},{},[]],"n":-1.50}`)
+    const cid = CID.createV1(dagJson.code, root.multihash)
+    const html = String(await documentPage(at, { cid, kind: 'data', block, size: undefined }))
+    const body = html.slice(html.indexOf('<pre'), html.indexOf('</pre>'))
+    const lines = body
+      .replaceAll(/<[^>]*>/g, '')
+      .replaceAll('&quot;', '"')
+      .split('\n')
+    const list = ['  "l": [', `    ${file},`, '    {},', '    []', '  ],']
+    assert.deepEqual(lines, ['{', '  "a": "é\\n",', '  "b": bytes(AQI),', ...list, '  "n": -1.5', '}'])
+  })
+  test('that is large or deep is shown in part', async () => {
+    const wide = await documentPage(at, entity(Array.from({ length: 200_000 }, (_, index) => index)))
     assert.ok(wide.byteLength < 600_000)
     assert.match(wide.toString(), /only the beginning is shown/)
     let deep: unknown = 1
     for (let index = 0; index < 500; index++) deep = [deep]
-    assert.match(documentPage(at, entity(deep)).toString(), /…/)
+    const cut = String(await documentPage(at, entity([deep, 2])))
+    assert.match(cut, /…\n[ \]\n]+,\n {2}2\n\]<\/pre>/)
   })
   test('its tag names the template and the document', () => {
     assert.match(documentEtag(root), new RegExp(`^"DagIndex-[0-9a-f]+_CID-${root}"$`))

@@ -83,7 +83,7 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
     if (isKnown(cid)) continue
     if (depth > mostDepth) throw wrongContent(root.cid, `it is nested more than ${mostDepth} levels deep`)
     const bytes = await fetch(part)
-    const below = childrenOf({ cid, bytes }, part, options)
+    const below = await childrenOf(session, { cid, bytes }, part, options)
     if (Array.isArray(below)) pending.push(below, bytes.byteLength)
     const isNew = dups || seen.look(cid) === undefined
     if (!dups) seen.note(cid, isWhole(part.span, range) ? 'whole' : 'sent')
@@ -98,9 +98,14 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
   }
 }
 
-function childrenOf(block: Block, part: PendingBlock, { scope, range }: WalkOptions): PendingBlock[] | Failure {
+async function childrenOf(
+  session: Session,
+  block: Block,
+  part: PendingBlock,
+  { scope, range }: WalkOptions,
+): Promise<PendingBlock[] | Failure> {
   try {
-    return scope === 'all' ? everything(block, part) : ofEntity(block, part, range)
+    return scope === 'all' ? await everything(session, block, part) : ofEntity(block, part, range)
   } catch (error) {
     if (isFailure(error, 'malformed')) return error
     throw error
@@ -123,9 +128,10 @@ function createSeen() {
 const isWhole = (span: Span | undefined, range: Span | undefined): boolean =>
   !range || !span || (span.from >= range.from && span.to <= range.to)
 
-function everything(block: Block, part: PendingBlock): PendingBlock[] {
+async function everything(session: Session, block: Block, part: PendingBlock): Promise<PendingBlock[]> {
   if (part.way && block.cid.code === codec.dagPb) return named(block, part.way, part.depth + 1)
-  return lazyLinksInOrder(block).map((link) => ({ link, span: undefined, depth: part.depth + 1 }))
+  const links = await lazyLinksInOrder(block, session.giveWay)
+  return links.map((link) => ({ link, span: undefined, depth: part.depth + 1 }))
 }
 
 /**

@@ -105,7 +105,11 @@ export async function answerOnWeb(
       const wantsPage = negotiated.as === 'file' && qualityOf(request.accept, 'text/html') > 0 && !isDownload(target)
       if (!wantsPage) return found({ etag, varies: true }, () => document(entity))
       const tags = { etag: documentEtag(entity.cid), cacheControl: listingCacheControl, varies: true }
-      return found(tags, () => ({ ...inMemory(documentPage(at, entity), html), ranges: false, policy: pagePolicy }))
+      return found(tags, async () => ({
+        ...inMemory(await documentPage(at, entity, session.giveWay), html),
+        ranges: false,
+        policy: pagePolicy,
+      }))
     }
     case 'file': {
       const name = target.query.get('filename') ?? resolution.path.segments.at(-1) ?? ''

@@ -8,6 +8,7 @@ import type { CID } from 'multiformats/cid'
 import type { DagWant } from '../../../backends/upstreams/contract.ts'
 import type { Block } from '../../core/block.ts'
 import type { Clock } from '../../core/clock.ts'
+import type { GiveWay } from '../../ipld/documents/read.ts'
 import { type Asker, type Attempts, createAttempts } from '../upstreams/attempts.ts'
 import type { Pool } from '../upstreams/pool.ts'
 import { createAsking } from './dag/asking.ts'
@@ -35,6 +36,8 @@ export type DagFlightDeps = {
   readonly clock: Clock
   readonly asker?: Asker | undefined
   readonly keep: (cid: CID, bytes: Uint8Array) => Promise<void>
+  /** Between the pieces of a large document. */
+  readonly giveWay?: GiveWay
   /** Called when nothing more will come from this flight. */
   readonly onOver: () => void
 }
@@ -47,7 +50,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
   const attempts = createAttempts(clock, deps.asker)
   const progress = createProgress(clock)
   const tries = createTries({ clock, patienceMs: pool.patienceMs })
-  const blocks = createDagBlocks()
+  const blocks = createDagBlocks(deps.giveWay)
   const ended = Promise.withResolvers<void>()
   ended.promise.catch(() => {})
   /** No upstream brings anything, and no other could: readers ask for their blocks one by one meanwhile. */
@@ -83,7 +86,11 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
 
   async function take(block: Block, { upstream }: { upstream: { name: string } }): Promise<boolean> {
     const { cid, bytes } = block
-    if (!blocks.add(block)) return false
+    const isNew = blocks.add(block)
+    // Also for a block that came by before: the next one of this sender may be what it links to.
+    const { reading } = blocks
+    if (reading !== undefined) await demand.during(() => reading)
+    if (!isNew) return false
     progress.came(bytes.byteLength)
     isStuck = false
     await demand.during(() => keep(cid, bytes))

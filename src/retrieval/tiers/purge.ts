@@ -3,7 +3,7 @@ import type { CID } from 'multiformats/cid'
 import { blockKey, isIdentity } from '../../core/block.ts'
 import { codec } from '../../core/cid.ts'
 import { wordsOf } from '../../core/failure.ts'
-import { linksOf } from '../../ipld/block-links.ts'
+import { linksInTurns } from '../../ipld/block-links.ts'
 import type { TierStack } from './stack.ts'
 
 type Stack = Pick<TierStack, 'findFast' | 'findPatiently' | 'delete'>
@@ -51,7 +51,7 @@ async function linksIn(stack: Stack, cid: CID, { signal, failures }: Reading): P
   const failed = (_tier: string, error: unknown) => void silent.push(wordsOf(error))
   try {
     const hit = (await stack.findFast(cid, signal)) ?? (await stack.findPatiently(cid, signal, failed))
-    if (hit) return linksOf({ cid, bytes: hit.bytes })
+    if (hit) return await linksInTurns({ cid, bytes: hit.bytes })
   } catch (error) {
     if (!signal.aborted) silent.push(wordsOf(error))
   }

@@ -6,7 +6,7 @@ import { type Block, isIdentity, isProvable, proves } from '../../core/block.ts'
 import { codec } from '../../core/cid.ts'
 import { type Failure, isFailure } from '../../core/failure.ts'
 import { readCar } from '../../core/wire/car-stream.ts'
-import { linksInOrder } from '../../ipld/dag-links.ts'
+import { type LazyLink, lazyLinksInOrder } from '../../ipld/dag-links.ts'
 import { putBlocks } from '../confirm/fill-tiers.ts'
 import { malformed, tooLarge } from '../failures.ts'
 import type { Spool } from '../spool/spool.ts'
@@ -132,9 +132,10 @@ async function takeRoot(
 async function* wholeDag(root: CID, all: Spool, maxBytes: number): AsyncGenerator<CID> {
   const seen = new Set<string>()
   const missing: CID[] = []
-  const pending = createPending<CID>()
-  pending.push([root], 0)
-  for (let cid = pending.pop(); cid && missing.length < mostNamed; cid = pending.pop()) {
+  const pending = createPending<LazyLink>()
+  pending.push([{ Hash: root }], 0)
+  for (let link = pending.pop(); link && missing.length < mostNamed; link = pending.pop()) {
+    const { Hash: cid } = link
     const name = blockName(cid)
     if (seen.has(name)) continue
     seen.add(name)
@@ -144,16 +145,16 @@ async function* wholeDag(root: CID, all: Spool, maxBytes: number): AsyncGenerato
     else if (!isIdentity(cid)) yield cid
     if (!isHere || leaves.has(cid.code)) continue
     const bytes = isIdentity(cid) ? cid.multihash.digest : await all.read(cid)
-    pending.push(linksIn({ cid, bytes }), bytes.byteLength)
+    pending.push(await linksIn({ cid, bytes }), bytes.byteLength)
     if (declaresMore({ cid, bytes }, maxBytes)) throw tooLarge(maxBytes)
   }
   if (missing.length > 0)
     throw malformed(`the CAR is not complete: below its root ${root} it lacks ${missing.join(', ')}`)
 }
 
-function linksIn(block: Block): CID[] {
+async function linksIn(block: Block): Promise<readonly LazyLink[]> {
   try {
-    return linksInOrder(block)
+    return await lazyLinksInOrder(block)
   } catch (error) {
     throw isFailure(error, 'malformed') ? malformed(`the CAR has a malformed block: ${error.message}`, error) : error
   }

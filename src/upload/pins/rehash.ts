@@ -2,7 +2,7 @@
 import type { CID } from 'multiformats/cid'
 import type { LocalStore } from '../../../backends/pinning/contract.ts'
 import { blockKey, isIdentity, proves } from '../../core/block.ts'
-import { linksOf } from '../../ipld/block-links.ts'
+import { linksInTurns } from '../../ipld/block-links.ts'
 
 export type Rehashed = {
   readonly blocks: number
@@ -31,7 +31,7 @@ export async function rehash(root: CID, store: LocalStore, signal: AbortSignal):
     }
     blocks++
     bytes += found.byteLength
-    ahead.push(...linksOf({ cid, bytes: found }))
+    for (const link of await linksInTurns({ cid, bytes: found })) ahead.push(link)
   }
   return { blocks, bytes, damaged }
 }

@@ -12,7 +12,7 @@ import { codec } from '../../core/cid.ts'
 import { readRegular } from '../../core/disk/regular.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import { orIfGone } from '../../core/files.ts'
-import { linksOf } from '../../ipld/block-links.ts'
+import { linksInTurns } from '../../ipld/block-links.ts'
 import { writeCar } from '../../ipld/car.ts'
 import { readNode } from '../../ipld/unixfs.ts'
 
@@ -72,7 +72,7 @@ export function storedUpload({
         seen.add(name)
       }
       const block = await read(cid, signal)
-      const links = linksOf({ cid, bytes: block })
+      const links = await linksInTurns({ cid, bytes: block })
       yield { cid, bytes: block, isLeaf: links.length === 0 }
       for (let index = links.length - 1; index >= 0; index--) ahead.push(links[index] as CID)
     }

@@ -2,9 +2,10 @@
 import type { CID } from 'multiformats/cid'
 import { type Block, isIdentity } from '../../../core/block.ts'
 import { codec } from '../../../core/cid.ts'
-import { linksOf } from '../../../ipld/block-links.ts'
+import { linksInTurns } from '../../../ipld/block-links.ts'
 import { type CidSet, createCidSet } from '../../../ipld/cid-set.ts'
 import { eachHashEnd } from '../../../ipld/dag-pb.ts'
+import type { GiveWay } from '../../../ipld/documents/read.ts'
 
 export interface DagBlocks {
   /** This block belongs to what is wanted, although nothing that came links to it. */
@@ -12,27 +13,41 @@ export interface DagBlocks {
   isExpected(cid: CID): boolean
   /** Notes a proved block and what it links to; false when it came by before. */
   add(block: Block): boolean
+  /** Until the links of a document are known, which is read in pieces. */
+  readonly reading: Promise<void> | undefined
   has(cid: CID): boolean
   /** How many came by, and how many bytes they are. */
   readonly size: number
   readonly bytes: number
 }
 
-export function createDagBlocks(): DagBlocks {
+export function createDagBlocks(giveWay: GiveWay | undefined): DagBlocks {
   const expected = createCidSet()
   const delivered = createCidSet()
   let bytes = 0
+  let reading: Promise<void> | undefined
+  function read(block: Block): void {
+    const all = Promise.all([reading, expectLinksIn(block, expected, giveWay)]).then(() => {
+      if (reading === all) reading = undefined
+    })
+    reading = all
+  }
+
   return {
     expect: (cid) => void expected.add(cid),
     isExpected: (cid) => expected.has(cid),
     add(block) {
       if (delivered.has(block.cid)) return false
       delivered.add(block.cid)
-      expectLinksOf(block, expected)
       bytes += block.bytes.byteLength
+      if (block.cid.code === codec.dagPb) expectLinksOf(block, expected)
+      else if (block.cid.code !== codec.raw) read(block)
       return true
     },
     has: (cid) => delivered.has(cid),
+    get reading() {
+      return reading
+    },
     get size() {
       return delivered.size
     },
@@ -44,13 +59,13 @@ export function createDagBlocks(): DagBlocks {
 
 /** Without a CID for each link: a block may have a quarter of a million. */
 function expectLinksOf(block: Block, expected: CidSet): void {
-  if (block.cid.code !== codec.dagPb) {
-    for (const link of linksOf(block)) if (!isIdentity(link)) expected.add(link)
-    return
-  }
   try {
     eachHashEnd(block.bytes, (end) => expected.addEnding(block.bytes, end))
   } catch {
     // The reader of the block reports that it does not decode.
   }
+}
+
+async function expectLinksIn(block: Block, expected: CidSet, giveWay: GiveWay | undefined): Promise<void> {
+  for (const link of await linksInTurns(block, giveWay)) if (!isIdentity(link)) expected.add(link)
 }

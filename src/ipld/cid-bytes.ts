@@ -1,0 +1,29 @@
+// Whether bytes are a CID, without making one: a block may link a quarter of a million times.
+
+const sha256Digest = 0x1220
+const v0 = 0x12
+
+/** Whether `CID.decode` would take them: version, codec, hash, and a digest of the length that it declares. */
+export function isCidAt(bytes: Uint8Array, from: number, to: number): boolean {
+  if (to - from === 34 && bytes[from] === v0 && bytes[from + 1] === 32) return true
+  if (to - from === 36 && bytes[from] === 1 && (bytes[from + 1] as number) < 0x80)
+    if (((bytes[from + 2] as number) << 8) + (bytes[from + 3] as number) === sha256Digest) return true
+  let at = from
+  /** -1 for none. */
+  const number = (): number => {
+    let value = 0
+    for (let factor = 1; at < to; factor *= 128) {
+      const byte = bytes[at++] as number
+      value += (byte & 0x7f) * factor
+      if (byte < 0x80) return value <= Number.MAX_SAFE_INTEGER ? value : -1
+    }
+    return -1
+  }
+  const version = number()
+  if (version !== v0) {
+    if (version !== 0 && version !== 1) return false
+    if (number() < 0 || number() < 0) return false
+  }
+  const length = number()
+  return length >= 0 && at + length === to
+}

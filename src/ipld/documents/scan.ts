@@ -1,0 +1,121 @@
+// One pass over a document that makes nothing of it: 2 MiB of dag-cbor or dag-json became objects for half a second, in which
+// no other client was served. It stops when it is told to, and goes on from there. What it accepts is what the libraries of
+// the ecosystem accept.
+
+/** Told what stands in the document, in its order. A visitor without `structure` is told the links alone. */
+export interface DocumentVisitor {
+  /** The bytes of the CID, which `CID.decode` takes. */
+  link(bytes: Uint8Array, from: number, to: number): void
+  readonly structure?: DocumentStructure
+}
+
+export interface DocumentStructure {
+  open(isList: boolean): void
+  close(): void
+  key(name: string): void
+  /** Where its bytes are; of text and bytes in dag-json what stands between the quotes. */
+  scalar(kind: ScalarKind, from: number, to: number): void
+}
+
+export type ScalarKind = 'text' | 'bytes' | 'other'
+
+export const wrongDocument = (what: string): Error => new Error(`the document ${what}`)
+
+/** Lists and maps within each other: more than the libraries can read, which call themselves for each. */
+const mostDepth = 16_384
+
+/** Tells a name that a map has twice. Most maps have few names, and no set is made for one. */
+class Names {
+  private only: string | undefined
+  private all: Set<string> | undefined
+
+  add(name: string): void {
+    if (this.only === undefined) {
+      this.only = name
+      return
+    }
+    this.all ??= new Set([this.only])
+    if (this.all.has(name)) throw wrongDocument(`has the key ${JSON.stringify(name.slice(0, 64))} twice in one map`)
+    this.all.add(name)
+  }
+}
+
+export abstract class DocumentScan {
+  protected readonly bytes: Uint8Array
+  protected readonly visitor: DocumentVisitor
+  protected at = 0
+  /** Work until the next stop: one for an item, more for what takes longer. */
+  protected room = 0
+  protected depth = 0
+  protected isInMap = false
+  /** Of the innermost list or map: items to come, or items that came, as the encoding counts them. */
+  protected count = 0
+  private isOver = false
+  private maps = new Uint8Array(16)
+  private counts = new Float64Array(16)
+  private readonly names: (Names | undefined)[] = []
+
+  constructor(bytes: Uint8Array, visitor: DocumentVisitor) {
+    this.bytes = bytes
+    this.visitor = visitor
+  }
+
+  /** Goes on for about so many items; true at the end of the document. Throws for what is none. */
+  advance(work: number): boolean {
+    this.room = work
+    while (!this.isOver && this.room > 0) {
+      this.room--
+      this.item()
+    }
+    return this.isOver
+  }
+
+  /** Reads the next item. */
+  protected abstract item(): void
+
+  protected begin(isMap: boolean, count: number): void {
+    const at = this.depth++
+    if (at >= mostDepth) throw wrongDocument('is nested too deep')
+    if (at >= this.maps.length) this.deepen()
+    this.maps[at] = isMap ? 1 : 0
+    if (at > 0) this.counts[at - 1] = this.count
+    this.count = count
+    this.isInMap = isMap
+    this.names[at] = undefined
+    this.visitor.structure?.open(!isMap)
+  }
+
+  protected end(): void {
+    const above = --this.depth - 1
+    this.names[above + 1] = undefined
+    this.isInMap = above >= 0 && this.maps[above] === 1
+    this.count = above >= 0 ? (this.counts[above] as number) : 0
+    this.visitor.structure?.close()
+  }
+
+  protected finish(): void {
+    if (this.at !== this.bytes.byteLength) throw wrongDocument('has bytes behind its end')
+    this.isOver = true
+  }
+
+  protected noteName(name: string): void {
+    const at = this.depth - 1
+    const names = this.names[at] ?? new Names()
+    this.names[at] = names
+    names.add(name)
+    this.visitor.structure?.key(name)
+  }
+
+  /** A long string or a CID takes its time. */
+  protected spend(work: number): void {
+    this.room -= work
+  }
+
+  private deepen(): void {
+    const { maps, counts } = this
+    this.maps = new Uint8Array(maps.length * 2)
+    this.maps.set(maps)
+    this.counts = new Float64Array(counts.length * 2)
+    this.counts.set(counts)
+  }
+}
