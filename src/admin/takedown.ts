@@ -1,7 +1,7 @@
 // `POST /deny/<cid>` on the admin address. Denied first, so that no reader and no upload brings it back meanwhile.
 import { Router } from 'express'
 import type { CID } from 'multiformats/cid'
-import type { Below } from '../retrieval/tiers/purge.ts'
+import type { Below, Purged } from '../retrieval/tiers/purge.ts'
 import type { Pins } from '../upload/pins/pins.ts'
 import type { TakenDown } from '../upload/pins/told.ts'
 import { answerFailures, cidIn, refuse, Wrong } from './requests.ts'
@@ -13,8 +13,13 @@ export type TakedownDeps = {
   readonly deny: (cid: CID, why: Why) => Promise<void>
   /** What lies below it in the tiers, and what of that could not be read. Does not reject. */
   readonly below: (cid: CID, signal: AbortSignal) => Promise<Below>
-  /** Resolves with what could not be deleted. */
-  readonly purge: (cids: readonly CID[], signal: AbortSignal) => Promise<readonly string[]>
+  /** Does not reject. */
+  readonly purge: (
+    cids: readonly CID[],
+    how: { readonly signal: AbortSignal; readonly isAll: boolean },
+  ) => Promise<Purged>
+  /** Whether a pin or an upload on this machine has the block. */
+  readonly isPinned: (cid: CID, signal: AbortSignal) => Promise<boolean>
   /** None in thin mode. */
   readonly remove: Pins['remove'] | undefined
 }
@@ -23,23 +28,30 @@ export type TakedownDeps = {
 const mostMs = 300_000
 
 export const createTakedown =
-  ({ deny, below, purge, remove }: TakedownDeps): Takedown =>
+  ({ deny, below, purge, isPinned, remove }: TakedownDeps): Takedown =>
   async (cid, why) => {
     await deny(cid, why)
     // The pins go in any case, and what is left of the tiers has its own time.
     const { cids, failures: unread } = await below(cid, AbortSignal.timeout(mostMs))
     const removal = (await remove?.(cid)) ?? 'unknown'
     if (removal === 'busy') return 'busy'
-    const failures = [...unread, ...(await purge(cids, AbortSignal.timeout(mostMs)))]
     const pins = removal === 'unknown' ? null : removal
+    const signal = AbortSignal.timeout(mostMs)
+    const isHere = await isPinned(cid, signal).catch(() => false)
+    // A pin that could not be deleted says nothing of what other pins need, and keeps nothing in the tiers.
+    const { purged, kept, failures } = await purge(cids, { signal, isAll: isHere && pins?.isGone === false })
+    const all = [...unread, ...failures, ...(isHere ? [stillHere] : [])]
     return {
       cid: cid.toString(),
-      isGone: pins?.isGone !== false && failures.length === 0,
+      isGone: pins?.isGone !== false && all.length === 0,
       pins,
-      blocks: cids.length,
-      failures,
+      blocks: purged,
+      kept,
+      failures: all,
     }
   }
+
+const stillHere = 'a pin on this machine still has it, which may be one that it is a part of (`cidgate pins ls`)'
 
 export function createTakedownRoute(takedown: Takedown): Router {
   const router = Router()

@@ -129,10 +129,11 @@ const takedownOf = ({ stack }: Tiers, { denials, hot }: ReadSide, { pins }: Writ
   createTakedown({
     deny: denials.takeDown,
     below: (cid, signal) => belowIn(stack, cid, signal),
-    async purge(cids, signal) {
+    async purge(cids, how) {
       hot.clear()
-      return purge(stack, cids, signal)
+      return purge(stack, cids, how)
     },
+    isPinned: stack.isPinned,
     remove: pins?.remove,
   })
 

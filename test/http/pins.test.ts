@@ -303,6 +303,25 @@ describe('POST /deny/<cid>', () => {
     }
   })
 
+  test('what is a part of another pin goes as a pin of its own, and says that its blocks are still here', async () => {
+    const at = await startGateway({ config: { pinning: { providers: [local] } } })
+    const ask = supertest(at.gateway.admin)
+    try {
+      const body = randomBytes(300)
+      const [file, folder] = [await add(at, [{ body }]), await add(at, [{ body }], '?wrap=true')]
+      const first = (await ask.post(`/deny/${file}`)).body as TakenDown
+      assert.deepEqual([first.isGone, first.pins?.isGone, first.blocks, first.kept], [false, true, 0, 1])
+      assert.match(first.failures.join(), /a part of/)
+      assert.deepEqual((await ask.post(`/deny/${folder}`)).body, {
+        ...{ cid: folder, isGone: true, blocks: 2, kept: 0, failures: [] },
+        pins: { cid: folder, isGone: true, providers: [{ provider: 'local', outcome: 'removed' }] },
+      })
+      assert.equal(((await ask.post(`/deny/${file}`)).body as TakenDown).isGone, true)
+    } finally {
+      await at.close()
+    }
+  })
+
   test('what another list denies is denied by the takedown too, and stays so when that list drops it', async () => {
     const data = await tempFolder()
     const list = join(data, 'bad.deny')

@@ -36,9 +36,10 @@ async function takenDown({ values }: Given, { ask }: ReturnType<typeof connect>,
   throw new Error(wordsOf(answer.statusCode, await problemOf(answer)))
 }
 
-function lineOf({ pins, blocks, failures }: TakenDown): string {
+function lineOf({ pins, blocks, kept, failures }: TakenDown): string {
   const told = pins?.providers.map(({ provider, outcome, why }) =>
     why === undefined ? `${provider} ${outcome}` : `${provider} ${outcome} (${why})`,
   )
-  return ['denied', ...(told ?? ['not pinned']), `${blocks} blocks purged`, ...failures].join(', ')
+  const stays = kept > 0 ? [`${kept} kept that other pins need`] : []
+  return ['denied', ...(told ?? ['not pinned']), `${blocks} blocks purged`, ...stays, ...failures].join(', ')
 }

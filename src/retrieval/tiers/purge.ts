@@ -6,24 +6,30 @@ import { wordsOf } from '../../core/failure.ts'
 import { linksInTurns } from '../../ipld/block-links.ts'
 import type { TierStack } from './stack.ts'
 
-type Stack = Pick<TierStack, 'findFast' | 'findPatiently' | 'delete'>
+type Stack = Pick<TierStack, 'findFast' | 'findPatiently' | 'isPinned' | 'delete'>
 
-/** What is larger is deleted to here; its caches forget the rest in their own time. */
+/** What is larger is found by several walks. */
 const usualMost = 500_000
 const atOnce = 16
 
-/** `failures`: what was not read to its end, and why. Blocks below that are not among `cids`. */
+/**
+ * `failures`: what was not read to its end, and why. Blocks below that are not among `cids`, and neither is what leads to them: a
+ * repeated walk goes on there.
+ */
 export type Below = { readonly cids: readonly CID[]; readonly failures: readonly string[] }
 
+type Step = { readonly cid: CID; readonly from: Step | undefined }
+
 /**
- * The CIDs of what the tiers have. Call it before the pins go, which are tiers, too. Does not reject: where `signal` ends it, what
- * was found until then counts.
+ * The CIDs of what the tiers have, each before those that it alone leads to. Call it before the pins go, which are tiers, too. Does
+ * not reject: where `signal` ends it, what was found until then counts.
  */
 export async function belowIn(stack: Stack, root: CID, signal: AbortSignal, most = usualMost): Promise<Below> {
   const seen = new Set<string>()
   const cids: CID[] = []
   const failures = new Set<string>()
-  const ahead = [root]
+  const ahead: Step[] = [{ cid: root, from: undefined }]
+  const unread: Step[] = []
   const isNew = (cid: CID): boolean => {
     const key = `${cid.code}:${blockKey(cid)}`
     if (isIdentity(cid) || seen.has(key)) return false
@@ -31,20 +37,33 @@ export async function belowIn(stack: Stack, root: CID, signal: AbortSignal, most
     return true
   }
   while (ahead.length > 0 && cids.length < most && !signal.aborted) {
-    const some = ahead.splice(-Math.min(atOnce, most - cids.length)).filter(isNew)
-    cids.push(...some)
-    const links = await Promise.all(some.map((cid) => linksIn(stack, cid, { signal, failures })))
-    for (const of of links) for (const link of of) ahead.push(link)
+    const some = ahead.splice(-Math.min(atOnce, most - cids.length)).filter(({ cid }) => isNew(cid))
+    for (const { cid } of some) cids.push(cid)
+    const links = await Promise.all(some.map(({ cid }) => linksIn(stack, cid, { signal, failures })))
+    for (const [index, of] of links.entries()) {
+      const from = some[index] as Step
+      if (!of) unread.push(from)
+      else for (const cid of of) ahead.push({ cid, from })
+    }
   }
+  const rest = ahead.filter(({ cid }) => isNew(cid))
   if (signal.aborted) failures.add(`what lies below was not read to its end: ${wordsOf(signal.reason)}`)
-  else if (ahead.some(isNew)) failures.add(`it has more than ${most} blocks; the rest goes when the caches make room`)
-  return { cids, failures: [...failures] }
+  else if (rest.length > 0) failures.add(`it has more than ${most} blocks: repeat the request for the rest`)
+  const ways = waysTo([...unread, ...rest.flatMap(({ from }) => from ?? [])])
+  return { cids: ways.size === 0 ? cids : cids.filter((cid) => !ways.has(cid)), failures: [...failures] }
+}
+
+function waysTo(steps: readonly Step[]): ReadonlySet<CID> {
+  const ways = new Set<CID>()
+  for (const step of steps)
+    for (let at: Step | undefined = step; at && !ways.has(at.cid); at = at.from) ways.add(at.cid)
+  return ways
 }
 
 type Reading = { readonly signal: AbortSignal; readonly failures: Set<string> }
 
-/** A block that one tier gave is whole, whatever became of the others. */
-async function linksIn(stack: Stack, cid: CID, { signal, failures }: Reading): Promise<readonly CID[]> {
+/** A block that one tier gave is whole, whatever became of the others. Undefined: there may be one, and it was not read. */
+async function linksIn(stack: Stack, cid: CID, { signal, failures }: Reading): Promise<readonly CID[] | undefined> {
   // What is a leaf by its codec is not read.
   if (cid.code === codec.raw) return []
   const silent: string[] = []
@@ -53,21 +72,36 @@ async function linksIn(stack: Stack, cid: CID, { signal, failures }: Reading): P
     const hit = (await stack.findFast(cid, signal)) ?? (await stack.findPatiently(cid, signal, failed))
     if (hit) return await linksInTurns({ cid, bytes: hit.bytes })
   } catch (error) {
-    if (!signal.aborted) silent.push(wordsOf(error))
+    if (signal.aborted) return undefined
+    silent.push(wordsOf(error))
   }
   for (const why of silent) failures.add(`what lies below some blocks is not known: ${why}`)
-  return []
+  return silent.length > 0 ? undefined : []
 }
 
-/** Resolves with what could not be deleted in some tier, and why; also where `signal` ended it. Does not reject. */
-export async function purge(stack: Stack, cids: readonly CID[], signal: AbortSignal): Promise<readonly string[]> {
+/** `kept`: blocks that a pin on this machine needs. `failures`: what could not be deleted in some tier, and why. */
+export type Purged = { readonly purged: number; readonly kept: number; readonly failures: readonly string[] }
+
+/** From the last to the first, so that what is left has a way to it. `isAll`: also what is pinned. Does not reject. */
+export async function purge(
+  stack: Stack,
+  cids: readonly CID[],
+  { signal, isAll = false }: { readonly signal: AbortSignal; readonly isAll?: boolean },
+): Promise<Purged> {
   const failures = new Set<string>()
   const rest = [...cids]
+  let [purged, kept] = [0, 0]
+  const one = async (cid: CID): Promise<void> => {
+    // A shared tier may have the only copy of it that other instances can read.
+    if (!isAll && (await stack.isPinned(cid, signal))) return void kept++
+    await stack.delete(cid, signal)
+    purged++
+  }
   const work = async (): Promise<void> => {
     for (let cid = rest.pop(); cid && !signal.aborted; cid = rest.pop())
-      await stack.delete(cid, signal).catch((error: unknown) => failures.add(wordsOf(error)))
+      await one(cid).catch((error: unknown) => failures.add(wordsOf(error)))
   }
   await Promise.all(Array.from({ length: atOnce }, work))
   if (signal.aborted) failures.add(`not all of it was deleted: ${wordsOf(signal.reason)}`)
-  return [...failures]
+  return { purged, kept, failures: [...failures] }
 }

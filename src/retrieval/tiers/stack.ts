@@ -46,6 +46,8 @@ export type TierStack = Omit<Tier, 'atHand'> & {
    * called for each that could not say whether it has it.
    */
   findPatiently(cid: CID, signal: AbortSignal, failed?: TierFailed): Promise<TierHit | undefined>
+  /** Whether a tier that is only read has it, which are the pins and uploads on this machine. Rejects where one cannot be asked. */
+  isPinned(cid: CID, signal: AbortSignal): Promise<boolean>
   /** How often a tier could not be asked, or not in time. */
   readonly outages: number
   /**
@@ -142,6 +144,11 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     look: (cid) => looks.join(cid),
     find: finding.find,
     findPatiently: looks.alone,
+    async isPinned(cid, signal) {
+      for (const tier of tiers)
+        if (tier.traits.readOnly && !tier.lacks?.(cid) && (await tier.has(cid, signal))) return true
+      return false
+    },
     get outages() {
       return all.reduce((sum, layer) => sum + layer.outages, 0)
     },

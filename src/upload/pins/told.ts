@@ -45,7 +45,10 @@ export type TakenDown = {
   readonly cid: string
   readonly isGone: boolean
   readonly pins: Removal | null
+  /** Deleted from the tiers. */
   readonly blocks: number
+  /** What is below it and stays, because another pin on this machine needs it. */
+  readonly kept: number
   /** What could not be looked for or purged, and why. */
   readonly failures: readonly string[]
 }

@@ -111,9 +111,9 @@ const actions = {
           ' For a legal reason: 451, not 410',
         ),
       ),
-    result: (/** @type {TakenDown} */ { isGone, pins, blocks, failures }) => [
+    result: (/** @type {TakenDown} */ { isGone, pins, blocks, kept, failures }) => [
       gone(isGone),
-      el('p', {}, `Denied. Blocks purged from the tiers: ${count(blocks)}.`),
+      el('p', {}, `Denied. Blocks purged from the tiers: ${count(blocks)}; kept for other pins: ${count(kept)}.`),
       ...failures.map((why) => el('p', {}, badge('bad', 'left'), ` ${why}`)),
       pins ? outcomes(pins.providers) : el('p', {}, 'No provider had it.'),
     ],
