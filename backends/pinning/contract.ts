@@ -5,6 +5,7 @@ import type { CID } from 'multiformats/cid'
 import type { z } from 'zod'
 import type { Block } from '../../src/core/block.ts'
 import type { Clock } from '../../src/core/clock.ts'
+import type { SharedFolders } from '../../src/core/disk/shared-folders.ts'
 import type { Log } from '../../src/core/log.ts'
 import type { Trace } from '../../src/core/wire/trace.ts'
 
@@ -112,12 +113,6 @@ export interface LocalStore {
   lacks?(cid: CID): boolean
 }
 
-/** For a provider that keeps bytes on this machine: after a reload two of them work over one folder for a while. */
-export interface ProviderFolders {
-  /** `part` gives all providers in this folder the same thing that `make` made. */
-  enter(path: string): { part<Part extends object>(make: (path: string) => Part): Part; leave(): void }
-}
-
 export type ProviderContext = {
   readonly name: string
   readonly userAgent: string
@@ -125,7 +120,8 @@ export type ProviderContext = {
   readonly trace?: Trace | undefined
   /** The gateway's data folder (absolute). */
   readonly data: string
-  readonly folders: ProviderFolders
+  /** For a provider that keeps bytes on this machine. */
+  readonly folders: SharedFolders
   readonly log: Log
   readonly clock: Clock
 }

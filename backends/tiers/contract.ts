@@ -4,6 +4,7 @@ import type { CID } from 'multiformats/cid'
 import type { z } from 'zod'
 import type { Clock } from '../../src/core/clock.ts'
 import type { AtHand, AtHandOptions } from '../../src/core/disk/at-hand.ts'
+import type { SharedFolders } from '../../src/core/disk/shared-folders.ts'
 import type { Log } from '../../src/core/log.ts'
 
 /** What kind of place a tier is. */
@@ -103,6 +104,8 @@ export type TierContext = {
   readonly userAgent: string
   /** The gateway's data folder (absolute); an embedded store lives below it. */
   readonly data: string
+  /** For a tier that keeps bytes on this machine. */
+  readonly folders: SharedFolders
   readonly log: Log
   readonly clock: Clock
 }

@@ -7,8 +7,9 @@ import { z } from 'zod'
 import { blockKey, maxBlockBytes } from '../../src/core/block.ts'
 import type { Clock } from '../../src/core/clock.ts'
 import { createFilesAtHand } from '../../src/core/disk/at-hand.ts'
-import { createKnownNames } from '../../src/core/disk/known-names.ts'
+import { createKnownNames, type KnownNames } from '../../src/core/disk/known-names.ts'
 import { openRegular, readOpened, readRegular, renameOver, statRegular } from '../../src/core/disk/regular.ts'
+import type { SharedFolders } from '../../src/core/disk/shared-folders.ts'
 import { writeNew } from '../../src/core/disk/write-new.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { isGone, orIfGone } from '../../src/core/files.ts'
@@ -28,14 +29,25 @@ const options = z.strictObject({
 export const disk: TierKind<typeof options> = {
   use: 'disk',
   options,
-  create: ({ maxBytes, path }, { name, data, clock }) =>
-    createDiskTier({ name, path: path === undefined ? join(data, 'cache') : resolve(path), maxBytes, clock }),
+  create: ({ maxBytes, path }, { name, data, folders, clock }) =>
+    createDiskTier({ name, path: path === undefined ? join(data, 'cache') : resolve(path), maxBytes, folders, clock }),
 }
 
-type DiskOptions = { readonly name: string; readonly path: string; readonly maxBytes: number; readonly clock: Clock }
+type DiskOptions = {
+  readonly name: string
+  readonly path: string
+  readonly maxBytes: number
+  readonly folders: SharedFolders
+  readonly clock: Clock
+}
 
-function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
-  const names = createKnownNames(path, shardOf, clock)
+/** One for all tiers in a folder: the tier of the gateway before a reload writes what this one must not take for absent. */
+const namesIn = (path: string): KnownNames => createKnownNames(path, shardOf)
+
+function createDiskTier({ name, path, maxBytes, folders, clock }: DiskOptions): Tier {
+  const folder = folders.enter(path)
+  const names = folder.part(namesIn)
+  const lacks = (key: string): boolean => names.lacks(key, clock.monotonic())
   const room = createRoom({ path, maxBytes, clock, onEvicted: names.forget })
   const fileOf = (key: string): string => join(path, shardOf(key), key)
   const files = createFilesAtHand(path, clock)
@@ -78,7 +90,7 @@ function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
 
   async function write(key: string, bytes: Uint8Array, signal: AbortSignal): Promise<void> {
     const file = fileOf(key)
-    const there = names.lacks(key) ? undefined : await like(file, bytes)
+    const there = lacks(key) ? undefined : await like(file, bytes)
     if (there?.isRotten) return writeWhole(file, bytes, signal)
     if (there) return void (await touch(there.usedMs, (now) => utimes(file, now, now)))
     const reservation = await room.reserve(shardOf(key), bytes.byteLength)
@@ -107,7 +119,7 @@ function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
       if (held) noteUse(key, held.size)
       return held
     },
-    lacks: (cid) => names.lacks(blockKey(cid)),
+    lacks: (cid) => lacks(blockKey(cid)),
     put: (cid, bytes, signal, told) => calls.write(signal, told, (own) => write(blockKey(cid), bytes, own)),
     has: (cid, signal, told) => calls.read(signal, told, () => isBlock(fileOf(blockKey(cid)))),
     delete: (cid, signal, told) =>
@@ -120,6 +132,7 @@ function createDiskTier({ name, path, maxBytes, clock }: DiskOptions): Tier {
     async close() {
       await room.close()
       await calls.end()
+      folder.leave()
     },
   }
 }

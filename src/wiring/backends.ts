@@ -57,13 +57,13 @@ function takeProvider(
   )
 }
 
-function takeTier({ config, clock, log, lease }: Whole, { use, name, options }: ConfiguredBackend): Tier {
+function takeTier({ config, clock, log, lease, folders }: Whole, { use, name, options }: ConfiguredBackend): Tier {
   const { data, retrieval } = config
   const { userAgent } = retrieval
   return lease.take(
     'tier',
     [use, name, options, data, userAgent],
-    () => kindOf(tierKinds, use).create(options, { name, userAgent, data, log, clock }),
+    () => kindOf(tierKinds, use).create(options, { name, userAgent, data, folders, log, clock }),
     (tier) => tier.close(),
   )
 }

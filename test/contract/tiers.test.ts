@@ -16,6 +16,7 @@ import { blockKey } from '../../src/core/block.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
+import { createDataFolders } from '../../src/data-folder/folders.ts'
 import { guarded } from '../../src/retrieval/tiers/guarded.ts'
 import { proved } from '../../src/retrieval/tiers/proof/proved.ts'
 import { createTierStack } from '../../src/retrieval/tiers/stack.ts'
@@ -32,7 +33,10 @@ import { type S3Faults, startS3Server } from '../support/s3-server.ts'
 
 const clock = systemClock
 const log = silentLog
-const context = (name: string, data = ''): TierContext => ({ name, userAgent: 'cidgate/test', data, log, clock })
+const folders = createDataFolders()
+const context = (name: string, data = ''): TierContext => ({
+  ...{ name, userAgent: 'cidgate/test', data, folders, log, clock },
+})
 const nothing = async () => {}
 
 async function makeDisk(): Promise<Store> {

@@ -7,6 +7,7 @@ import type { LocalStore } from '../../backends/pinning/contract.ts'
 import { tierKinds } from '../../backends/tiers/index.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
+import { createDataFolders } from '../../src/data-folder/folders.ts'
 import { createTokens } from '../../src/http/add/tokens.ts'
 import { createKuboRoute } from '../../src/http/kubo/rpc.ts'
 import { readContext } from '../../src/http/wire/request-context.ts'
@@ -34,6 +35,7 @@ export async function startKuboDoor(tokens?: readonly string[], options: AddingO
     name: 'memory',
     userAgent: 'cidgate/test',
     data: '',
+    folders: createDataFolders(),
     log,
     clock,
   })

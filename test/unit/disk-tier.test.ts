@@ -15,11 +15,13 @@ import { createFilesAtHand } from '../../src/core/disk/at-hand.ts'
 import { createBuffers } from '../../src/core/disk/buffers.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
+import { createDataFolders } from '../../src/data-folder/folders.ts'
 import { bytesOf, cidOf, eventually } from '../../src/testing/tier.ts'
 import { patientClock } from '../support/shifted-clock.ts'
 
 const folders: string[] = []
 const tiers: Tier[] = []
+const dataFolders = createDataFolders()
 afterEach(async () => {
   for (const tier of tiers.splice(0)) await tier.close()
   for (const folder of folders.splice(0)) await rm(folder, { recursive: true, force: true })
@@ -33,7 +35,8 @@ async function tempFolder(): Promise<string> {
 
 function open(path: string, maxBytes = '8MiB', clock = systemClock): Tier {
   const options = disk.options.parse({ path, maxBytes })
-  const tier = disk.create(options, { name: 'disk', userAgent: 'cidgate/test', data: path, log: silentLog, clock })
+  const own = { name: 'disk', userAgent: 'cidgate/test', data: path, folders: dataFolders }
+  const tier = disk.create(options, { ...own, log: silentLog, clock })
   tiers.push(tier)
   return tier
 }
@@ -155,6 +158,19 @@ test('what the folder lacks is soon known without a look, and what it has or is 
   assert.ok(await tier.get(foreign.cid))
 })
 
+test('what the tier of a gateway before a reload writes is not said to be absent', async () => {
+  const path = await tempFolder()
+  const [older, newer] = [open(path), open(path, '9MiB')]
+  const blocks = Array.from({ length: 40 }, (_, index) => block(index, 64))
+  await eventually('they are known to be absent', () => blocks.every(({ cid }) => newer.lacks?.(cid)))
+  for (const { cid, bytes } of blocks) await older.put(cid, bytes)
+  await older.close()
+  assert.deepEqual(
+    blocks.filter(({ cid }) => newer.lacks?.(cid)),
+    [],
+  )
+})
+
 test('after files were evicted, their shards are read again', async () => {
   const path = await tempFolder()
   const tier = open(path, '1MiB')
@@ -245,8 +261,9 @@ test('kill -9 while writing leaves whole blocks and leftovers, and nothing that 
   const writer = `
     const { disk } = await import('${here}../../backends/tiers/disk.ts')
     const { cidOf } = await import('${here}../../src/testing/tier.ts')
+    const { createDataFolders } = await import('${here}../../src/data-folder/folders.ts')
     const { systemClock } = await import('${here}../../src/core/clock.ts')
-    const tier = disk.create({ path: process.env.FOLDER, maxBytes: 128 << 20 }, { name: 'disk', userAgent: 'cidgate/test', data: '', log() {}, clock: systemClock })
+    const tier = disk.create({ path: process.env.FOLDER, maxBytes: 128 << 20 }, { name: 'disk', userAgent: 'cidgate/test', data: '', folders: createDataFolders(), log() {}, clock: systemClock })
     const blocks = Array.from({ length: 48 }, (_, seed) => new Uint8Array(2 << 20).fill(seed))
     const wanted = blocks.map((bytes) => [cidOf(bytes), bytes])
     await tier.put(...wanted[0])

@@ -3,12 +3,11 @@
 // was not there when the shard was read, and was not written by its owner since.
 import { readdir } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { Clock } from '../clock.ts'
 import { orIfGone } from '../files.ts'
 
 export interface KnownNames {
-  /** False where it is not known: then the shard is read soon. */
-  lacks(name: string): boolean
+  /** False where it is not known: then the shard is read soon. `now`: of a clock that only goes forward. */
+  lacks(name: string, now: number): boolean
   /** The owner writes it. To be called before and after: the shard may be read in between. */
   add(name: string): void
   /** Files of these shards were taken away: they are read again when they are asked for. */
@@ -19,7 +18,7 @@ type Shard = { readonly names: Fingerprints; isComplete: boolean }
 
 const afterFailureMs = 10_000
 
-export function createKnownNames(folder: string, shardOf: (name: string) => string, clock: Clock): KnownNames {
+export function createKnownNames(folder: string, shardOf: (name: string) => string): KnownNames {
   const shards = new Map<string, Shard>()
   /** The shards that have a folder; undefined until that was read. */
   let made: ReadonlySet<string> | undefined
@@ -45,14 +44,14 @@ export function createKnownNames(folder: string, shardOf: (name: string) => stri
     }
   }
 
-  function read(shard: string): void {
+  function read(shard: string, now: number): void {
     wanted.add(shard)
-    if (isReading || clock.monotonic() < notBefore) return
+    if (isReading || now < notBefore) return
     isReading = true
     readWanted()
       .catch(() => {
         // Looks at the disk itself say what is wrong with it.
-        notBefore = clock.monotonic() + afterFailureMs
+        notBefore = now + afterFailureMs
       })
       .finally(() => {
         isReading = false
@@ -60,12 +59,12 @@ export function createKnownNames(folder: string, shardOf: (name: string) => stri
   }
 
   return {
-    lacks(name) {
+    lacks(name, now) {
       const shard = shardOf(name)
       const known = stateOf(shard)
       if (made && !made.has(shard)) known.isComplete = true
       if (known.isComplete) return !known.names.has(name)
-      read(shard)
+      read(shard, now)
       return false
     },
     add: (name) => stateOf(shardOf(name)).names.add(name),
