@@ -37,8 +37,8 @@ export async function startServed(more: Said, { clock }: { readonly clock?: Cloc
       listen: '127.0.0.1:0',
       admin: '127.0.0.1:0',
       ...rest,
-      // No request is refused because the machine is busy with other tests.
-      limits: { loopDelay: 0, ...limits },
+      // No request is refused, and no connection let go, because the machine is busy with other tests.
+      limits: { loopDelay: 0, keepAlive: '1m', ...limits },
       retrieval: { probeEvery: 0, upstreams: [], ...retrieval },
       cache: { tiers: [{ use: 'memory', maxBytes: '64MiB' }], ...cache },
     })
