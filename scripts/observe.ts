@@ -20,12 +20,44 @@ Made from the sources (\`npm run schema\`): what is here is there, and nothing e
 | which upstream lies | \`cidgate_upstream_outcomes_total{outcome="false_bytes"}\`, and \`upstream.quarantined\` in the log |
 | how full is each tier | \`cidgate_tier_bytes\` against \`cidgate_tier_limit_bytes\`; the disk: \`cidgate_data_free_bytes\` |
 | what is not yet at a provider | \`cidgate_journal_waiting_uploads\`, \`cidgate_journal_oldest_seconds\`; each upload by name: \`/uploads\` on the admin address |
+| which step of a request took how long | a trace: [below](#traces) |
 | was the reload taken | \`cidgate_config_last_reload_successful\`, and \`config.refused\` in the log |
 
 ## Metrics
 
 \`GET /metrics\` on the admin address, in the text format of Prometheus. Counters do not go back at a reload. Labels have values of the configuration and of
 fixed lists only: no client can make a series. A hot answer is in the counts and not in the histograms: it is written in the moment in which it is asked for.
+`
+
+const ofTraces = `## Traces
+
+Where \`OTEL_EXPORTER_OTLP_ENDPOINT\` is set, \`cidgate serve\` sends spans to that collector, by OTLP over HTTP in JSON (port 4318 of most collectors):
+
+\`\`\`sh
+OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318 OTEL_TRACES_SAMPLER=parentbased_traceidratio OTEL_TRACES_SAMPLER_ARG=0.01 npx cidgate serve
+\`\`\`
+
+| span | what it is | what it says |
+|---|---|---|
+| \`GET ipfs\`: method and route, as in the metrics | a request, below the client's \`traceparent\` | \`http.request.method\`, \`http.route\`, \`http.response.status_code\`, sizes of bodies, \`cidgate.source\`, \`cidgate.request_id\` (the line of the log, which has the trace id as well), \`cidgate.first_byte_ms\`, \`cidgate.cut\`, \`error.type\` (the kind of the failure); of content \`server.address\` and \`url.path\`. An error from 500 on |
+| \`upstream block\`, \`upstream dag\` | a question to an upstream, from the moment in which it waits for its turn there | \`cidgate.upstream\`, \`cidgate.outcome\` as in \`attempts\`, \`cidgate.bytes\` that proved right, \`cidgate.cid\`, \`cidgate.waited_ms\`, the status of its answer. Not to win and not to have it is no error |
+| \`provider pin\` | an upload to a provider, later tries included | \`cidgate.provider\`, \`cidgate.outcome\` (held, or the class of the failure), \`cidgate.bytes\`, \`cidgate.cid\`, the status of its answer |
+
+What is asked carries the id of its own span on, so that an upstream of yours that records spans is found below it. A fetch that several requests share is below the one that began it. At
+most 128 questions of a request have spans (\`cidgate.questions_left_out\`). No span has a query, a header, a client's address, a token, or the words of an upstream, and none has a path of \`proxy\`.
+
+| variable | |
+|---|---|
+| \`OTEL_EXPORTER_OTLP_ENDPOINT\` | the collector; \`/v1/traces\` is added. \`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT\` is taken as it is. Without either no span is made, and nothing of it is loaded |
+| \`OTEL_EXPORTER_OTLP_HEADERS\`, \`OTEL_EXPORTER_OTLP_TIMEOUT\` | \`name=value,name=value\` for a collector that wants a token, and the milliseconds that one answer of it may take (10000). Those with \`_TRACES_\` come first |
+| \`OTEL_SERVICE_NAME\`, \`OTEL_RESOURCE_ATTRIBUTES\` | what each span says of the service (\`cidgate\`) |
+| \`OTEL_TRACES_SAMPLER\`, \`OTEL_TRACES_SAMPLER_ARG\` | which traces are recorded: \`always_on\`, \`always_off\`, \`traceidratio\`, each also with \`parentbased_\` before it, where a client's \`traceparent\` decides; by default \`parentbased_always_on\` |
+| \`OTEL_BSP_SCHEDULE_DELAY\`, \`OTEL_BSP_MAX_QUEUE_SIZE\`, \`OTEL_BSP_MAX_EXPORT_BATCH_SIZE\` | a span waits for others this long (5000), this many wait at most (2048), and this many are sent at once (256) |
+| \`OTEL_SDK_DISABLED=true\`, \`OTEL_TRACES_EXPORTER=none\` | no span is made |
+
+A wrong value is \`spans.settings\` in the log, and the default holds. No request waits for the collector. While it is slow or down a bounded number of spans waits, a batch is tried five
+times, and what is lost is counted (\`cidgate_spans_total\`) and told (\`spans.lost\`). When the gateway stops, it sends what is left for two seconds at most. On Node 22 to follow requests
+makes every \`await\` several times slower: use Node 24 where spans are wanted. A program passes the variables with \`createGateway(config, { tracing: process.env })\`.
 `
 
 const ofLog = `## Log events
@@ -35,7 +67,7 @@ is written. Up to 1 MiB of lines waits for a reader that stands still; what is l
 (\`trustedProxies\`) may name the request with \`X-Request-Id\`: up to 128 letters, digits and \`. : + / = - _\`.
 
 \`http.request\` (\`log.access\`) has \`request\` (its id), \`client\`, \`method\`, \`host\`, \`path\` without its query, \`agent\`, \`token\` (the name of the client's), \`route\`, \`status\`, \`source\`, \`ms\`, \`firstByteMs\`, \`bytes\`,
-\`bytesIn\`, \`trace\` (the trace id of the client's \`traceparent\`), \`cut\` where the client did not get the whole answer, and of a failure its \`kind\`, \`why\` and \`attempts\`. A hot answer has no \`ms\` and no \`firstByteMs\`: it is written in
+\`bytesIn\`, \`trace\` (the trace id of the client's \`traceparent\`, or of a trace that is recorded), \`cut\` where the client did not get the whole answer, and of a failure its \`kind\`, \`why\` and \`attempts\`. A hot answer has no \`ms\` and no \`firstByteMs\`: it is written in
 the moment in which it is asked for. It is \`warn\` from 500 on. A path of \`proxy\` is logged as it
 is: a service that takes secrets in its path should not be behind it.
 `
@@ -54,7 +86,7 @@ export function observe(): string {
     process: watch,
   }
   const readings = readingsOf(parts as unknown as MetricParts)
-  return `${[opening, metricTable(readings), ofLog, eventTable()].join('\n')}`
+  return `${[opening, metricTable(readings), ofTraces, ofLog, eventTable()].join('\n')}`
 }
 
 function metricTable(readings: readonly Reading[]): string {

@@ -20,6 +20,7 @@ import type { GetOptions, Got } from './library/get.ts'
 import { createLifecycle, notStarted } from './library/lifecycle.ts'
 import { makeGateway } from './library/make.ts'
 import { type OwnBackends, ownOf, refuseBeside } from './library/own.ts'
+import type { TraceEnvironment } from './observe/tracing/settings.ts'
 import { createKept, type Kept } from './wiring/kept.ts'
 
 export type {
@@ -94,6 +95,12 @@ export interface Gateway {
 export type GatewayOptions = OwnBackends & {
   /** Where its log goes. By default lines of JSON on standard error, from `log.level` on. */
   readonly log?: Log | undefined
+  /**
+   * The variables of OpenTelemetry (`OTEL_EXPORTER_OTLP_ENDPOINT` and others): where spans are sent to. The command line
+   * passes its environment; by default there are none, since a program may have its own. A gateway that takes over from
+   * another one goes on with what that one had.
+   */
+  readonly tracing?: TraceEnvironment | undefined
   /** For tests that want time to pass. */
   readonly clock?: Clock | undefined
   /**
@@ -112,12 +119,12 @@ export function createGateway(input: ConfigInput | Parsed = {}, options: Gateway
   const takers = own.providers.filter(({ traits }) => traits.takesBytes).length
   const config = isConfig(input) ? input : parseConfigBeside({ providers: own.providers.length, takers }, input)
   refuseBeside(own, config)
-  const { log, clock = systemClock, previous } = options
+  const { log, clock = systemClock, previous, tracing = {} } = options
   const kept = previous?.kept ?? createKept()
   const doors = doorsOf(config)
   let isDraining = false
   const { start, close, current, running } = createLifecycle({
-    make: () => makeGateway({ config, log, clock, kept, own }),
+    make: () => makeGateway({ config, log, clock, kept, own, tracing }),
     onStart: doors.hold,
     onRunning(made) {
       if (isDraining) made.drain()

@@ -18,7 +18,7 @@ export async function serveCommand(file: string | undefined): Promise<number> {
   const signals = listenForSignals()
   const create = async (next: Config, { previous }: GatewayOptions): Promise<Gateway> => {
     const own = createLog(next.log.level, sink, formatFor(next.log.format))
-    const gateway = createGateway(next, { log: own, previous })
+    const gateway = createGateway(next, { log: own, previous, tracing: process.env })
     await gateway.start()
     logs.newest = own
     return gateway

@@ -3,7 +3,7 @@
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import express, { type Express, type NextFunction, type Router } from 'express'
 import { Failure } from '../core/failure.ts'
-import { readTraceParent, type Trace } from '../core/wire/trace.ts'
+import type { Trace } from '../core/wire/trace.ts'
 import type { Route } from './add/add.ts'
 import { type AnswerDeps, answerContent } from './content/answer.ts'
 import { type ContentPlace, sharedPlace } from './content/content-place.ts'
@@ -165,10 +165,10 @@ export function createApp(deps: AppDeps): App {
   return { router, application, handler }
 }
 
-/** What is asked for a request carries on the trace that its client began. */
-function within(trace: Trace, { headers: { traceparent } }: IncomingMessage, go: () => void): void {
-  const parent = traceparent === undefined ? undefined : readTraceParent(traceparent)
-  if (parent) trace.run(parent, go)
+/** What is asked for a request carries on the trace that its client began, or that begins here. */
+function within(trace: Trace, request: IncomingMessage, go: () => void): void {
+  const point = trace.of(request)
+  if (point) trace.run(point, go)
   else go()
 }
 

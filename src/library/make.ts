@@ -1,11 +1,14 @@
 // The parts of a gateway put together, in the order in which they may be refused.
 import type { Config } from '../config/load.ts'
+import { version } from '../config/package.ts'
 import type { Clock } from '../core/clock.ts'
 import { createLog, formatFor, type Log } from '../core/log.ts'
 import { createTrace } from '../core/wire/trace.ts'
 import { processFolders } from '../data-folder/process.ts'
 import type { Inside } from '../http/doors.ts'
 import { asFailure } from '../http/wire/problem.ts'
+import type { SpanExporter } from '../observe/tracing/exporter.ts'
+import { readTraceSettings, type TraceEnvironment } from '../observe/tracing/settings.ts'
 import { createSpools } from '../upload/spool/spool.ts'
 import { type Admin, wireAdmin } from '../wiring/admin.ts'
 import { openLeft, wireBackends } from '../wiring/backends.ts'
@@ -35,16 +38,18 @@ export type MakeOptions = {
   readonly clock: Clock
   readonly kept: Kept
   readonly own: Own
+  readonly tracing: TraceEnvironment
 }
 
 /** Rejects with a ConfigError or a Failure, and leaves nothing behind that goes on working. */
-export async function makeGateway({ config, log, clock, kept, own }: MakeOptions): Promise<LibraryInside> {
+export async function makeGateway({ config, log, clock, kept, own, tracing }: MakeOptions): Promise<LibraryInside> {
   const latest = log ?? createLog(config.log.level, undefined, formatFor(config.log.format))
   const lease = kept.lease()
   const logs = lease.take('log', [], () => createLogOfNewest(latest))
   try {
-    const trace = lease.take('trace', [], createTrace)
-    const whole = { config, clock, lease, own, folders: processFolders, log: logs.log, trace }
+    const spans = await takeSpans(tracing, { lease, clock, log: logs.log })
+    const trace = lease.take('trace', [], () => createTrace({ recorder: spans, clock }))
+    const whole = { config, clock, lease, own, folders: processFolders, log: logs.log, trace, spans }
     const { begin, reader, ...parts } = await putTogether(whole)
     logs.follow(latest)
     begin()
@@ -60,6 +65,23 @@ export async function makeGateway({ config, log, clock, kept, own }: MakeOptions
     await lease.end().catch((cause: unknown) => latest('error', 'gateway.close', { error: String(cause) }))
     throw error
   }
+}
+
+/** What sends them is loaded where an operator wants them. */
+async function takeSpans(
+  environment: TraceEnvironment,
+  { lease, clock, log }: Pick<Whole, 'lease' | 'clock' | 'log'>,
+): Promise<SpanExporter | undefined> {
+  const { settings, faults } = readTraceSettings(environment)
+  for (const why of faults) log('warn', 'spans.settings', { why })
+  if (!settings) return undefined
+  const { createSpanExporter } = await import('../observe/tracing/exporter.ts')
+  return lease.take(
+    'spans',
+    [],
+    () => createSpanExporter({ settings, version, clock, log }),
+    (exporter) => exporter.close(),
+  )
 }
 
 /**

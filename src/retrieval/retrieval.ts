@@ -5,6 +5,7 @@ import { blockKey } from '../core/block.ts'
 import type { Clock } from '../core/clock.ts'
 import { createFlights, type Flight } from '../core/flights.ts'
 import type { Log } from '../core/log.ts'
+import type { Trace } from '../core/wire/trace.ts'
 import { createNodeMemory } from '../ipld/node-memory.ts'
 import type { NotFoundMemory } from './absence/not-found.ts'
 import { createSearches, type SearchRound } from './absence/searches.ts'
@@ -32,10 +33,11 @@ export type RetrievalOptions = {
   /** Most bytes that all requests together may read ahead. */
   readonly readAheadBytes: number
   readonly notFound: NotFoundMemory
+  readonly trace?: Trace | undefined
 }
 
 export function createRetrieval(options: RetrievalOptions): Retrieval {
-  const { stack, pool, notFound, clock, log } = options
+  const { stack, pool, notFound, clock, log, trace } = options
   const searches = createSearches({ keepLookingMs: options.keepLookingMs, notFound, clock, log })
   const blockFlights = createFlights<BlockFlight>()
   const dagFlights = createFlights<DagFlight>()
@@ -51,7 +53,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
   function joinBlock(cid: CID, asker: Asker): Flight<BlockFlight> {
     const key = blockKey(cid)
     return blockFlights.join(key, (signal) => {
-      const work = flyForBlock(cid, signal, { pool, clock, keep, asker })
+      const work = flyForBlock(cid, signal, { pool, clock, keep, asker, trace })
       const land = () => blockFlights.land(key, work)
       work.found.then(land, land)
       return work
@@ -64,7 +66,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
         dagFlights.land(key, work)
         if (airborne.get(key) === work) airborne.delete(key)
       }
-      const work: DagFlight = flyForDag(want, signal, { pool, clock, keep, asker, giveWay, onOver })
+      const work: DagFlight = flyForDag(want, signal, { pool, clock, keep, asker, trace, giveWay, onOver })
       airborne.set(key, work)
       return work
     })
@@ -80,10 +82,10 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
   function lookFor(cid: CID, around: DagWant | undefined): (signal: AbortSignal) => SearchRound {
     return (signal) => {
       if (!around) {
-        const { found, attempts } = flyForBlock(cid, signal, { pool, clock, keep })
+        const { found, attempts } = flyForBlock(cid, signal, { pool, clock, keep, trace })
         return { done: found.then(() => {}), attempts, stop: () => {} }
       }
-      const flight = flyForDag(around, signal, { pool, clock, keep, giveWay, onOver: () => {} })
+      const flight = flyForDag(around, signal, { pool, clock, keep, trace, giveWay, onOver: () => {} })
       return { done: flight.drain(), attempts: flight.attempts, stop: () => {} }
     }
   }

@@ -7,6 +7,7 @@ import type { Block } from '../core/block.ts'
 import type { Clock } from '../core/clock.ts'
 import { tryToWrite } from '../core/files.ts'
 import type { Log } from '../core/log.ts'
+import type { Trace } from '../core/wire/trace.ts'
 import type { DataFolder } from '../data-folder/folders.ts'
 import { createClaims } from './claims.ts'
 import type { ProviderAttempt } from './confirm/attempt.ts'
@@ -47,6 +48,7 @@ export type UploadsOptions = {
   readonly random?: () => number
   /** Called with each answer of a provider. */
   readonly onAttempt?: (attempt: ProviderAttempt) => void
+  readonly trace?: Trace
 }
 
 export type { SpooledUpload } from './intake/spooling.ts'
@@ -113,6 +115,7 @@ export function createUploads(options: UploadsOptions): Uploads {
     log,
     ...(options.random && { random: options.random }),
     onAttempt: options.onAttempt,
+    trace: options.trace,
     onConfirmed: (upload, signal, isKept) => fillTiers(upload, { retrieval, log, clock, isKept }, signal),
   })
   const closing = new AbortController()

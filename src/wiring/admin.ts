@@ -50,7 +50,7 @@ export function wireAdmin(
   const { pool, hot, retrieval, names, denials } = reading
   const { requests, limits } = front
   const { guards } = tiers
-  const { clock, log } = whole
+  const { clock, log, spans } = whole
   const checks = config.upload.through
     ? [checkThrough(whole, config.upload.through)]
     : [
@@ -74,7 +74,7 @@ export function wireAdmin(
       upstreams: { pool, retrieval, names },
       tiers,
       uploads,
-      gateway: { version, reloads: takeReloads(whole), denylists: denials.lists, log },
+      gateway: { version, reloads: takeReloads(whole), denylists: denials.lists, log, spans },
       process: takeProcess(whole),
     }),
   )

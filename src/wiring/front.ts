@@ -40,7 +40,7 @@ export function wireFront(
     forwarded,
     clientOf,
     watch,
-    access,
+    hotNotes,
     uploads,
   }: Public & {
     readonly uploads: WriteSide['offered']
@@ -67,7 +67,7 @@ export function wireFront(
     requestIds,
     keyOf: hosts.keyOf,
     counts: requests.hot,
-    access,
+    notes: hotNotes,
   })
   const jsonMaxBytes = responses.json.maxBytes
   const jsonRule = lease.take('json rule', [], createJsonRule)

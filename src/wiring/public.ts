@@ -3,7 +3,8 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { createForwarded, type Forwarded } from '../http/hosts/forwarded.ts'
 import { clientOf } from '../http/limits.ts'
-import { type AccessLog, createAccessLog, placeOf } from '../http/wire/access-log.ts'
+import { createRequestSpans, type HotNotes, hotNotesOf } from '../http/traces/request-spans.ts'
+import { createAccessLog, placeOf } from '../http/wire/access-log.ts'
 import { type Exchange, watchExchange } from '../http/wire/exchange.ts'
 import { requestIdOf } from '../http/wire/request-id.ts'
 import { createRespond, type Respond } from '../http/wire/respond.ts'
@@ -18,12 +19,12 @@ export type Public = {
   readonly forwarded: Forwarded
   /** Whose request it is, as far as limits go. */
   readonly clientOf: (request: IncomingMessage) => string
-  readonly access: AccessLog | undefined
+  readonly hotNotes: HotNotes | undefined
   /** Notes what becomes of a request. */
   readonly watch: (request: IncomingMessage, response: ServerResponse) => Exchange
 }
 
-export function wirePublic({ config, clock, log, lease }: Whole): Public {
+export function wirePublic({ config, clock, log, lease, trace, spans: recorded }: Whole): Public {
   const requests = lease.take('requests', [], createRequestCounts)
   const failures = lease.take('recent failures', [], createRecentFailures)
   const respond = createRespond({
@@ -31,16 +32,19 @@ export function wirePublic({ config, clock, log, lease }: Whole): Public {
     stalledMs: config.limits.stalled,
     contact: config.contact,
     onFailed: requests.failed,
+    trace,
     onError: (error, about) =>
       log('error', 'request.error', { ...about, error: error instanceof Error ? error.stack : String(error) }),
   })
   const forwarded = createForwarded(config.trustedProxies)
   const now = () => clock.monotonic()
-  const access = createAccessLog({ mode: config.log.access, log, addressOf: forwarded.addressOf })
+  const access = createAccessLog({ mode: config.log.access, log, addressOf: forwarded.addressOf, trace })
+  const spans = recorded && createRequestSpans(trace, clock)
   const over = (exchange: Exchange) => {
     const answered = answeredOf(exchange, now())
     requests.answered(answered)
     access?.over(exchange, answered)
+    spans?.over(exchange, answered)
     if (answered.status >= 400 || !answered.isWhole)
       failures.note(failedOf(exchange, answered, { at: clock.now(), addressOf: forwarded.addressOf }))
   }
@@ -50,7 +54,7 @@ export function wirePublic({ config, clock, log, lease }: Whole): Public {
     failures,
     forwarded,
     clientOf: (request) => clientOf(forwarded.addressOf(request)),
-    access,
+    hotNotes: hotNotesOf(access, spans),
     watch(request, response) {
       const exchange = watchExchange(request, response, now, over)
       if (access) exchange.client ??= forwarded.addressOf(request)

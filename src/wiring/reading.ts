@@ -67,7 +67,7 @@ function takeReaders({ lease }: Whole, retrieval: Retrieval, { lists, visit }: D
 }
 
 function takeRetrieval(
-  { config, clock, log, lease }: Whole,
+  { config, clock, log, lease, trace }: Whole,
   parts: { readonly stack: TierStack; readonly pool: Pool; readonly upstreams: readonly WiredUpstream[] },
 ): Retrieval {
   const { stack, pool, upstreams } = parts
@@ -91,6 +91,7 @@ function takeRetrieval(
         blockDeadlineMs: blockDeadline,
         keepLookingMs: keepLooking,
         readAheadBytes: readAhead,
+        trace,
       }),
     (retrieval) => retrieval.close(),
   )

@@ -157,7 +157,7 @@ const limitsOf = ({ maxBytes, idle, minRate }: Config['upload']): ReceiveLimits 
 })
 
 /** With what is being received, and what goes on to providers behind an answer. */
-function takeUploads({ config, clock, log, lease }: Whole, parts: Stores): Uploads {
+function takeUploads({ config, clock, log, lease, trace }: Whole, parts: Stores): Uploads {
   const { folder, providers, left, everywhere, admit } = parts
   const stores = [...providers, ...left].flatMap(({ store }) => store ?? [])
   const { data, pinning, upload } = config
@@ -186,12 +186,13 @@ function takeUploads({ config, clock, log, lease }: Whole, parts: Stores): Uploa
         clock,
         log,
         onAttempt: counts.attempt,
+        trace,
       }),
     (uploads) => uploads.close(),
   )
 }
 
-function takeThrough({ config, clock, lease }: Whole, target: Target, { everywhere, admit }: Stores): Through {
+function takeThrough({ config, clock, lease, trace }: Whole, target: Target, { everywhere, admit }: Stores): Through {
   const { profile, concurrency, perClient } = config.upload
   const { timeout: answerMs } = config.pinning
   const { userAgent } = config.retrieval
@@ -202,6 +203,7 @@ function takeThrough({ config, clock, lease }: Whole, target: Target, { everywhe
     () =>
       createThrough({
         target,
+        trace,
         profile,
         limits,
         concurrency,

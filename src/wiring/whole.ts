@@ -7,6 +7,7 @@ import type { Clock } from '../core/clock.ts'
 import type { Log } from '../core/log.ts'
 import type { Trace } from '../core/wire/trace.ts'
 import type { DataFolders } from '../data-folder/folders.ts'
+import type { SpanExporter } from '../observe/tracing/exporter.ts'
 import type { Lease } from './kept.ts'
 
 /** What a program brought itself, beside what the configuration names. It is never closed here. */
@@ -28,4 +29,6 @@ export type Whole = {
   readonly folders: DataFolders
   readonly own: Own
   readonly trace: Trace
+  /** Where spans go; undefined: none is made. */
+  readonly spans?: SpanExporter | undefined
 }

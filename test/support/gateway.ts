@@ -32,6 +32,8 @@ export type StartOptions = {
   /** A folder that outlives this gateway; without it, one of its own that goes with it. */
   readonly data?: string
   readonly clock?: Clock
+  /** The variables of OpenTelemetry. */
+  readonly tracing?: Readonly<Record<string, string>>
 }
 
 /** A fault of the gateway itself, a request that it met with a bug, is a failure of the test: `close` rejects. */
@@ -50,7 +52,7 @@ export async function startGateway(options: StartOptions = {}): Promise<TestGate
       retrieval: { probeEvery: 0, upstreams: options.upstreams ?? [], ...retrieval },
       cache: { tiers: [{ use: 'memory', maxBytes: '64MiB' }], ...cache },
     }),
-    { log, clock: options.clock },
+    { log, clock: options.clock, tracing: options.tracing },
   )
   const server = createHttpServer(gateway.handler, gateway.serves)
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))

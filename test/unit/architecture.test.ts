@@ -174,7 +174,7 @@ describe('architecture', () => {
   it('keeps libraries behind their doors', () => {
     const doors: Readonly<Record<string, RegExp>> = {
       express: /^src\/(http|admin|wiring)\/|^src\/gateway\.ts/,
-      undici: /^(backends|src\/(cli\/client|deny|names))\//,
+      undici: /^(backends|src\/(cli\/client|deny|names|observe\/tracing))\//,
       zod: /^(backends|src\/config)\/|^src\/core\/units\.ts/,
       yaml: /^src\/(config|deny)\//,
       '@aws-sdk/client-s3': /^backends\//,

@@ -1,5 +1,6 @@
 // The metrics of the gateway itself: its version, configuration, denylists and log.
 import type { Reading } from '../../observe/metrics.ts'
+import type { SpanCounts } from '../../observe/tracing/exporter.ts'
 
 export type GatewayParts = {
   readonly version: string
@@ -9,12 +10,14 @@ export type GatewayParts = {
     lists(): readonly { readonly where: string; readonly checkedAt: number }[]
   }
   readonly log: { readonly lost?: () => number }
+  /** Undefined: no span is made. */
+  readonly spans: { readonly counts: Readonly<SpanCounts> } | undefined
 }
 
 /** How often the configuration was read again. One for all gateways that follow one another. */
 export type ReloadCounts = { taken: number; refused: number; lastTakenAt: number; wasLastTaken: boolean }
 
-export const gatewayMetrics = ({ version, reloads, denylists, log }: GatewayParts): readonly Reading[] => [
+export const gatewayMetrics = ({ version, reloads, denylists, log, spans }: GatewayParts): readonly Reading[] => [
   {
     name: 'cidgate_build_info',
     labels: ['version'],
@@ -57,5 +60,12 @@ export const gatewayMetrics = ({ version, reloads, denylists, log }: GatewayPart
     kind: 'counter',
     help: 'Lines of the log that could not be written.',
     read: () => log.lost?.() ?? 0,
+  },
+  {
+    name: 'cidgate_spans_total',
+    labels: ['outcome'],
+    kind: 'counter',
+    help: 'Spans for traces, by outcome: sent, dropped (no room to wait for the collector) or failed (it did not take them). Absent without OTEL_EXPORTER_OTLP_ENDPOINT.',
+    read: () => Object.entries(spans?.counts ?? {}).map(([outcome, value]) => ({ labels: { outcome }, value })),
   },
 ]

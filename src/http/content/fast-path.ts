@@ -4,7 +4,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { HotCounts } from '../../observe/requests.ts'
 import { plainRequest } from '../lanes/plain-request.ts'
 import type { Limits } from '../limits.ts'
-import type { AccessLog } from '../wire/access-log.ts'
+import type { HotNotes } from '../traces/request-spans.ts'
 import type { RequestIds } from '../wire/request-id.ts'
 import { cutWhenStalled } from '../wire/write.ts'
 import { matches } from './conditional.ts'
@@ -35,7 +35,7 @@ export function createFastPath({
   requestIds,
   keyOf,
   counts,
-  access,
+  notes,
 }: {
   readonly hot: ResponseCache
   readonly limits: Limits | undefined
@@ -43,16 +43,16 @@ export function createFastPath({
   readonly requestIds: RequestIds
   readonly keyOf: (request: IncomingMessage) => string | undefined
   readonly counts: HotCounts
-  readonly access?: Pick<AccessLog, 'hot' | 'hotEvery'> | undefined
+  readonly notes?: HotNotes | undefined
 }): FastPath {
   const representation = createAccepts()
-  const hotEvery = access?.hotEvery ?? 0
+  const hotEvery = notes?.hotEvery ?? 0
   let unnoted = 0
 
   function note(request: IncomingMessage, requestId: string, status: number, bytes: number): void {
     if (++unnoted < hotEvery) return
     unnoted = 0
-    access?.hot(request, requestId, status, bytes)
+    notes?.hot(request, requestId, status, bytes)
   }
 
   return {

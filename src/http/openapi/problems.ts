@@ -140,7 +140,11 @@ export const problemSchema: Json = {
     detail: { type: 'string' },
     message: { type: 'string', description: 'The same text as `detail`.' },
     requestId: { type: 'string', description: 'As in `X-Request-Id`; the log of the gateway has it, too.' },
-    traceId: { type: 'string', description: 'Of the `traceparent` that the client sent (W3C Trace Context).' },
+    traceId: {
+      type: 'string',
+      description:
+        'Of the `traceparent` that the client sent (W3C Trace Context), or of a trace that the gateway records.',
+    },
     attempts: {
       ...outcome('upstream'),
       description: 'The upstreams that were asked for the content, and what each answered.',

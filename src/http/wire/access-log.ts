@@ -2,7 +2,7 @@
 // there. It writes to the log, which keeps a bounded number of lines for a slow reader and never waits for it.
 import type { IncomingMessage } from 'node:http'
 import type { AccessMode, Log } from '../../core/log.ts'
-import { readTraceParent } from '../../core/wire/trace.ts'
+import type { Trace } from '../../core/wire/trace.ts'
 import type { Answered } from '../../observe/requests.ts'
 import type { Exchange } from './exchange.ts'
 import { requestIdOf } from './request-id.ts'
@@ -21,10 +21,16 @@ export function createAccessLog(options: {
   readonly mode: AccessMode
   readonly log: Log
   readonly addressOf: (request: IncomingMessage) => string
+  readonly trace: Pick<Trace, 'idOf'>
 }): AccessLog | undefined {
-  const { mode, log, addressOf } = options
+  const { mode, log, addressOf, trace } = options
   if (mode === 'off') return undefined
   let others = 0
+
+  function traceOf(request: IncomingMessage): { readonly trace?: string } {
+    const id = trace.idOf(request)
+    return id === undefined ? {} : { trace: id }
+  }
 
   function isWanted({ status, isWhole }: Answered): boolean {
     if (mode === 'all' || status >= 400 || !isWhole) return true
@@ -37,7 +43,7 @@ export function createAccessLog(options: {
       const { method = '', url = '' } = request
       const client = addressOf(request)
       log('info', 'http.request', {
-        ...{ request: requestId, client, method, ...placeOf(request, url) },
+        ...{ request: requestId, client, method, ...placeOf(request, url), ...traceOf(request) },
         ...{ route: 'ipfs', status, source: 'hot', bytes },
       })
     },
@@ -51,6 +57,7 @@ export function createAccessLog(options: {
           client,
           method,
           ...placeOf(request, url),
+          ...traceOf(request),
           route,
           status,
           source,
@@ -73,12 +80,6 @@ export const placeOf = ({ headers }: IncomingMessage, url: string) => ({
   host: headers.host?.slice(0, longest.host),
   path: (url.split('?', 1)[0] ?? '').replace(/^https?:\/\/[^/]*/i, '').slice(0, longest.path),
   agent: headers['user-agent']?.slice(0, longest.agent),
-  ...traceOf(headers.traceparent),
 })
-
-function traceOf(header: string | string[] | undefined): { readonly trace?: string } {
-  const parent = header === undefined ? undefined : readTraceParent(header)
-  return parent ? { trace: parent.traceId } : {}
-}
 
 const inMs = (seconds: number): number => Math.round(seconds * 10_000) / 10

@@ -2,7 +2,7 @@
 // and is written as a problem; after the first byte the connection is reset instead.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Failure } from '../../core/failure.ts'
-import { readTraceParent } from '../../core/wire/trace.ts'
+import { createTrace, type Trace } from '../../core/wire/trace.ts'
 import type { Account } from '../../observe/account.ts'
 import { exchangeOf } from './exchange.ts'
 import { asFailure, type Mode, sendProblem } from './problem.ts'
@@ -21,6 +21,8 @@ export type RespondOptions = {
   /** Called for a bug of the gateway. */
   readonly onError: (error: unknown, about: RequestFacts) => void
   readonly onFailed?: (failure: Failure) => void
+  /** By default only the trace that a client began is told. */
+  readonly trace?: Pick<Trace, 'idOf'>
 }
 
 export type How = {
@@ -39,7 +41,8 @@ export interface Respond {
   failed(request: IncomingMessage, response: ServerResponse, error: unknown, how?: How): Failure
 }
 
-export function createRespond({ mode, stalledMs, contact, onError, onFailed }: RespondOptions): Respond {
+export function createRespond(options: RespondOptions): Respond {
+  const { mode, stalledMs, contact, onError, onFailed, trace = createTrace() } = options
   return {
     stalledMs,
     failed(request, response, error, how = {}) {
@@ -55,7 +58,7 @@ export function createRespond({ mode, stalledMs, contact, onError, onFailed }: R
         const { account, headers, write } = how
         const accept = 'accept' in how ? how.accept : request.headers.accept
         const head = request.method === 'HEAD'
-        const traceId = readTraceParent(request.headers.traceparent)?.traceId
+        const traceId = trace.idOf(request)
         if (write) write(failure)
         else sendProblem(response, failure, { mode, stalledMs, account, head, accept, headers, contact, traceId })
       }

@@ -3,6 +3,7 @@ import type { CID } from 'multiformats/cid'
 import { proves } from '../../core/block.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
+import type { Trace } from '../../core/wire/trace.ts'
 import { type Asker, type Attempts, createAttempts } from '../upstreams/attempts.ts'
 import { outcomeOf } from '../upstreams/outcome.ts'
 import type { Member, Plan, Pool } from '../upstreams/pool.ts'
@@ -20,13 +21,14 @@ export type BlockFlightDeps = {
   readonly pool: Pool
   readonly clock: Clock
   readonly asker?: Asker | undefined
+  readonly trace?: Trace | undefined
   /** Called with each proved block before any reader gets it. */
   readonly keep: (cid: CID, bytes: Uint8Array) => Promise<void>
 }
 
 export function flyForBlock(cid: CID, signal: AbortSignal, deps: BlockFlightDeps): BlockFlight {
   const { pool, clock, keep } = deps
-  const attempts = createAttempts(clock, deps.asker)
+  const attempts = createAttempts(clock, deps.asker, deps.trace)
   const tries = createTries({ clock, patienceMs: pool.patienceMs })
 
   async function askOnce(member: Member, own: AbortSignal): Promise<FetchedBlock> {
@@ -37,7 +39,7 @@ export function flyForBlock(cid: CID, signal: AbortSignal, deps: BlockFlightDeps
     own.addEventListener('abort', leave, { once: true })
     question.onLetGo((reason) => stop.abort(reason))
     try {
-      const bytes = await upstream.block(cid, stop.signal)
+      const bytes = await question.within(() => upstream.block(cid, stop.signal))
       if (!proves(cid, bytes)) throw falseBytes(upstream.name, cid)
       question.brought(bytes.byteLength, 0)
       question.done()

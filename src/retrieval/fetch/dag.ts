@@ -8,6 +8,7 @@ import type { CID } from 'multiformats/cid'
 import type { DagWant } from '../../../backends/upstreams/contract.ts'
 import type { Block } from '../../core/block.ts'
 import type { Clock } from '../../core/clock.ts'
+import type { Trace } from '../../core/wire/trace.ts'
 import type { GiveWay } from '../../ipld/documents/read.ts'
 import { type Asker, type Attempts, createAttempts } from '../upstreams/attempts.ts'
 import type { Pool } from '../upstreams/pool.ts'
@@ -35,6 +36,7 @@ export type DagFlightDeps = {
   readonly pool: Pool
   readonly clock: Clock
   readonly asker?: Asker | undefined
+  readonly trace?: Trace | undefined
   readonly keep: (cid: CID, bytes: Uint8Array) => Promise<void>
   /** Between the pieces of a large document. */
   readonly giveWay?: GiveWay
@@ -47,7 +49,7 @@ const mostDrainedBytes = 256 * 1024 * 1024
 
 export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDeps): DagFlight {
   const { pool, clock, keep } = deps
-  const attempts = createAttempts(clock, deps.asker)
+  const attempts = createAttempts(clock, deps.asker, deps.trace)
   const progress = createProgress(clock)
   const tries = createTries({ clock, patienceMs: pool.patienceMs })
   const blocks = createDagBlocks(deps.giveWay)

@@ -96,9 +96,9 @@ export function openSource({ member, part, attempts, isExpected, signal, onAsked
     throw new Failure('broken', `${upstream.name} keeps sending the same blocks`, { source: 'upstream' })
   }
 
-  async function nextProved(from: AsyncIterator<Block>): Promise<Block | undefined> {
+  async function nextProved(from: AsyncIterator<Block>, within: Question['within']): Promise<Block | undefined> {
     for (;;) {
-      const { value: block, done } = await from.next()
+      const { value: block, done } = await within(() => from.next())
       if (done) return undefined
       if (isIdentity(block.cid) || !isExpected(block)) passOver(block)
       else if (seen.has(block.cid)) passOverRepeated()
@@ -119,7 +119,7 @@ export function openSource({ member, part, attempts, isExpected, signal, onAsked
       try {
         question ??= await ask()
         blocks ??= answer()
-        const block = await nextProved(blocks)
+        const block = await nextProved(blocks, question.within)
         if (block) return block
         this.done()
         return undefined

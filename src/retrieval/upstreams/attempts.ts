@@ -3,6 +3,7 @@ import type { CID } from 'multiformats/cid'
 import { blockKey } from '../../core/block.ts'
 import type { Clock } from '../../core/clock.ts'
 import { isFailure } from '../../core/failure.ts'
+import type { OpenSpan, Trace } from '../../core/wire/trace.ts'
 import type { Attempt } from '../../observe/account.ts'
 import type { Ask, AskKind } from '../health/upstream-health.ts'
 import type { Rank } from './fair-queue.ts'
@@ -15,6 +16,8 @@ export type LetGo = 'enough' | 'behind'
  * One question to one upstream, from the moment it is sent. The first ending counts; what comes after it is ignored.
  */
 export interface Question {
+  /** What `work` sends belongs to this question, where it is recorded in a trace. */
+  within<Result>(work: () => Result): Result
   /** Calls when readers need its slot, because it has looked for long already. To be passed on to the upstream. */
   onLetGo(tell: (reason: unknown) => void): void
   /** A proved block that was wanted came from here. `waitedMs`: how long readers waited for it since the one before. */
@@ -78,7 +81,9 @@ const isAnswer = (outcome: string): boolean =>
 
 const anybody: Asker = { client: '', hasBegun: false }
 
-export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybody): Attempts {
+/** `trace`: questions are recorded below the request that began the race, and not below one that joined it later. */
+export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybody, trace?: Trace): Attempts {
+  const parent = trace?.here()
   const made: AttemptRecord[] = []
   const skippedOnes: Attempt[] = []
   const failures: unknown[] = []
@@ -114,23 +119,17 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
     async ask(member, kind, cid, signal) {
       signal.throwIfAborted()
       const key = blockKey(cid)
-      const record: AttemptRecord = {
-        asked: undefined,
-        member,
-        outcome: waitsForSlot,
-        ms: 0,
-        at: clock.monotonic(),
-        bytes: 0,
-        broughtAt: 0,
-        isWhole: false,
-      }
+      const record = newRecord(member, clock.monotonic())
       if (made.length < mostKept) made.push(record)
+      const span = trace?.ask(`upstream ${kind}`, parent)
       const asked = await enter().catch((error: unknown) => {
         record.ms = Math.round(clock.monotonic() - record.at)
         record.outcome = signal.aborted ? 'lost' : isFailure(error) ? error.kind : 'internal'
         if (!signal.aborted) fail(error)
+        endSpan(span, record, cid)
         throw error
       })
+      const waitedMs = Math.round(clock.monotonic() - record.at)
       record.asked = asked
       record.outcome = undefined
       record.at = clock.monotonic()
@@ -151,9 +150,11 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
         record.ms = Math.round(clock.monotonic() - record.at)
         record.outcome = outcome
         asking--
+        endSpan(span, record, cid, waitedMs)
         return true
       }
       return {
+        within: (work) => (span ? span.run(work) : work()),
         onLetGo: (tell) => asked.letGoBy.onStop(tell),
         brought(bytes, waitedMs) {
           if (record.outcome !== undefined) return
@@ -195,6 +196,41 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
     },
   }
 }
+
+const newRecord = (member: Member, at: number): AttemptRecord => ({
+  asked: undefined,
+  member,
+  outcome: waitsForSlot,
+  ms: 0,
+  at,
+  bytes: 0,
+  broughtAt: 0,
+  isWhole: false,
+})
+
+/** Names and numbers alone: messages of failures may repeat what a service said. */
+function endSpan(
+  span: OpenSpan | undefined,
+  { member, outcome = '', bytes }: AttemptRecord,
+  cid: CID,
+  waitedMs?: number,
+) {
+  if (!span) return
+  const facts = {
+    'cidgate.upstream': member.upstream.name,
+    'cidgate.outcome': outcome,
+    'cidgate.bytes': bytes,
+    'cidgate.cid': cid.toString(),
+    'cidgate.waited_ms': waitedMs,
+  }
+  span.end(facts, !harmless.has(outcome))
+}
+
+/** Outcomes that are no fault: somebody has to lose a race, and most upstreams lack most things. */
+const harmless: ReadonlySet<string> = new Set([
+  ...['won', 'lost', 'not-found', 'cancelled'],
+  ...['began, then fell behind', 'began, then cancelled'],
+])
 
 /** What can be said of a question now. */
 function attemptOf({ member, outcome, ms, at, bytes, broughtAt }: AttemptRecord, now: number): Attempt {

@@ -4,6 +4,7 @@ import type { Provider, Upload } from '../../../backends/pinning/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import { withDeadline } from '../../core/deadline.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
+import type { Trace } from '../../core/wire/trace.ts'
 import { nameOf } from '../spool/journal.ts'
 import type { FailureClass } from '../spool/provider-state.ts'
 
@@ -25,6 +26,7 @@ export type AttemptOptions = {
   readonly signal: AbortSignal
   /** Throws a Failure for a CID that must not be kept: then the provider is not asked. */
   readonly admit: (cid: CID) => void
+  readonly trace?: Trace | undefined
 }
 
 // Bytes a second of the slowest provider that is worth waiting for.
@@ -36,6 +38,25 @@ export async function attemptPin(
   upload: Upload,
   options: AttemptOptions,
 ): Promise<ProviderAttempt> {
+  const span = options.trace?.ask('provider pin')
+  if (!span) return askToPin(provider, upload, options)
+  const facts = {
+    'cidgate.provider': provider.name,
+    'cidgate.bytes': upload.carBytes,
+    'cidgate.cid': upload.cid.toString(),
+  }
+  try {
+    const attempt = await span.run(() => askToPin(provider, upload, options))
+    const outcome = attempt.isHeld ? 'held' : attempt.class
+    span.end({ ...facts, 'cidgate.outcome': outcome }, !attempt.isHeld)
+    return attempt
+  } catch (error) {
+    span.end({ ...facts, 'cidgate.outcome': 'cancelled' }, false)
+    throw error
+  }
+}
+
+async function askToPin(provider: Provider, upload: Upload, options: AttemptOptions): Promise<ProviderAttempt> {
   const { clock, signal } = options
   const ms = options.ms + Math.ceil((upload.carBytes / slowestBytes) * 1000)
   const late = () =>

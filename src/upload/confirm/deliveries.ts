@@ -3,6 +3,7 @@ import type { CID } from 'multiformats/cid'
 import type { LocalStore, Provider, Upload } from '../../../backends/pinning/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
+import type { Trace } from '../../core/wire/trace.ts'
 import type { Claims } from '../claims.ts'
 import type { Journal, JournalEntry } from '../spool/journal.ts'
 import type { Spools } from '../spool/spool.ts'
@@ -36,6 +37,7 @@ export type DeliveriesOptions = {
   readonly owed: Owed
   /** Called with each answer of a provider. */
   readonly onAttempt?: ((attempt: ProviderAttempt) => void) | undefined
+  readonly trace?: Trace | undefined
   readonly closing: AbortSignal
   /** Registers work that goes on after the answer; `close` awaits it. */
   readonly track: <T>(work: Promise<T>) => Promise<T>

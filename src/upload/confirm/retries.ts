@@ -5,6 +5,7 @@ import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
 import { createGate, type Gate } from '../../core/gate.ts'
 import type { Log } from '../../core/log.ts'
+import type { Trace } from '../../core/wire/trace.ts'
 import { isHeld } from '../spool/journal.ts'
 import { attemptPin, nextTryMs, type ProviderAttempt } from './attempt.ts'
 import type { Delivery } from './delivery.ts'
@@ -25,6 +26,7 @@ export type RetryOptions = {
   readonly onSettled: (delivery: Delivery) => void
   /** Called with each answer of a provider. */
   readonly onAttempt?: ((attempt: ProviderAttempt) => void) | undefined
+  readonly trace?: Trace | undefined
 }
 
 export interface Retries {
@@ -47,11 +49,11 @@ const gateOf = (name: string): Gate =>
   })
 
 export function createRetries(options: RetryOptions): Retries {
-  const { providers, clock, log, admit, random, closing, track, onSettled } = options
+  const { providers, clock, log, admit, trace, random, closing, track, onSettled } = options
   const gates = new Map<string, Gate>(providers.map(({ name }) => [name, gateOf(name)]))
 
   const attemptOnce = async (provider: Provider, upload: Upload, signal: AbortSignal): Promise<ProviderAttempt> => {
-    const pin = () => attemptPin(provider, upload, { ms: options.pinMs, clock, signal, admit })
+    const pin = () => attemptPin(provider, upload, { ms: options.pinMs, clock, signal, admit, trace })
     const attempt = await (gates.get(provider.name) as Gate).run(pin, signal)
     options.onAttempt?.(attempt)
     return attempt

@@ -7,6 +7,7 @@ import { createProxyMiddleware } from 'http-proxy-middleware'
 import { addOptionsOfKubo, type Profile, shapes } from '../../../backends/pinning/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
+import type { Trace } from '../../core/wire/trace.ts'
 import { readAnswer, type TargetFailure } from './answer.ts'
 import { createOnward, type Onward } from './body.ts'
 
@@ -31,6 +32,7 @@ export type Forwarding = {
   /** `via`: the gateways that it came through, for the header CDN-Loop. */
   begin(via?: string): Forward
   readonly failure: TargetFailure
+  readonly host: string
 }
 
 /** Below the time after which the receiver reports that the upload got stuck in this gateway. */
@@ -45,6 +47,7 @@ export function createForwarding(options: {
   readonly answerMs: number
   readonly userAgent: string
   readonly clock: Clock
+  readonly trace?: Trace
 }): Forwarding {
   const { answerMs, clock } = options
   const stuckMs = Math.min(answerMs, mostStuckMs)
@@ -100,7 +103,7 @@ export function createForwarding(options: {
       httpVersion: '1.1',
       httpVersionMajor: 1,
       httpVersionMinor: 1,
-      headers: headersFor(body.contentType, via, options),
+      headers: headersFor(body.contentType, via, options.trace?.header(), options),
       socket: { writable: true },
     }) as unknown as IncomingMessage
     listeners.set(own, {
@@ -137,12 +140,13 @@ export function createForwarding(options: {
     }
   }
 
-  return { begin, failure }
+  return { begin, failure, host: url.host }
 }
 
 function headersFor(
   contentType: string,
   via: string | undefined,
+  traceparent: string | undefined,
   { target, userAgent }: { readonly target: Target; readonly userAgent: string },
 ): Record<string, string> {
   return {
@@ -152,6 +156,7 @@ function headersFor(
     'user-agent': userAgent,
     accept: 'application/json',
     ...(via !== undefined && { 'cdn-loop': via }),
+    ...(traceparent !== undefined && { traceparent }),
     ...(target.authorization !== undefined && { authorization: target.authorization }),
   }
 }

@@ -6,7 +6,8 @@ import type { CID } from 'multiformats/cid'
 import { type Profile, shapes } from '../../../backends/pinning/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import { withDeadline } from '../../core/deadline.ts'
-import { Failure } from '../../core/failure.ts'
+import { Failure, isFailure } from '../../core/failure.ts'
+import type { OpenSpan, Trace } from '../../core/wire/trace.ts'
 import type { Retrieval } from '../../retrieval/session.ts'
 import { createUploadAdmission } from '../intake/admission.ts'
 import { importFile } from '../intake/import.ts'
@@ -29,6 +30,7 @@ export type ThroughOptions = {
   /** Throws a Failure for a CID that this gateway must not keep or serve (a denylist). */
   readonly admit?: (cid: CID) => void
   readonly clock: Clock
+  readonly trace?: Trace
 }
 
 export type Through = Pick<Uploads, 'maxBytes' | 'kinds' | 'enter' | 'receive'> & { close(): Promise<void> }
@@ -36,7 +38,7 @@ export type Through = Pick<Uploads, 'maxBytes' | 'kinds' | 'enter' | 'receive'> 
 const storeMs = 10_000
 
 export function createThrough(options: ThroughOptions): Through {
-  const { limits, retrieval, clock, answerMs } = options
+  const { limits, retrieval, clock, answerMs, trace } = options
   const forwarding = createForwarding(options)
   const closing = new AbortController()
   const admission = createUploadAdmission({
@@ -77,7 +79,8 @@ export function createThrough(options: ThroughOptions): Through {
     enter: admission.enter,
     async receive(request: IncomingMessage, own = {}) {
       closing.signal.throwIfAborted()
-      const forward = forwarding.begin(own.via)
+      const span = trace?.ask('provider pin')
+      const forward = span ? span.run(() => forwarding.begin(own.via)) : forwarding.begin(own.via)
       const onClose = () => forward.abort(closing.signal.reason)
       closing.signal.addEventListener('abort', onClose, { once: true })
       let before: Promise<unknown> = Promise.resolve()
@@ -96,8 +99,10 @@ export function createThrough(options: ThroughOptions): Through {
             throw forwarding.failure('content', `it did not say that it holds ${cid}, which the upload is`)
           retrieval.forget(cid)
         }
+        endSpan(span, forwarding.host, added)
         return added
       } catch (error) {
+        endSpan(span, forwarding.host, error)
         forward.abort(error)
         throw error
       } finally {
@@ -108,4 +113,18 @@ export function createThrough(options: ThroughOptions): Through {
       closing.abort(new Failure('cancelled', 'this gateway stops', { source: 'ours' }))
     },
   }
+}
+
+/** `became`: what the service holds now, or why it does not. */
+function endSpan(span: OpenSpan | undefined, provider: string, became: unknown): void {
+  if (!span) return
+  const held = Array.isArray(became) ? (became as readonly SpooledUpload[]) : undefined
+  const failure = isFailure(became) ? became : undefined
+  const facts = {
+    'cidgate.provider': provider,
+    'cidgate.outcome': held ? 'held' : (failure?.facts.class ?? failure?.kind ?? 'internal'),
+    'cidgate.bytes': held?.reduce((sum, { dagBytes }) => sum + dagBytes, 0),
+  }
+  // A client that sends what may not be uploaded is no fault of the service.
+  span.end(facts, !held && failure?.source !== 'client')
 }

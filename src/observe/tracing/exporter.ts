@@ -1,0 +1,160 @@
+// Sends spans to a collector of OpenTelemetry by OTLP/HTTP. It holds a bounded number of them for a collector that is slow or
+// down, counts what is lost, and no request ever waits for it.
+import { Agent, request } from 'undici'
+import type { Clock } from '../../core/clock.ts'
+import { withDeadline } from '../../core/deadline.ts'
+import { Failure } from '../../core/failure.ts'
+import { parseRetryAfter } from '../../core/header.ts'
+import type { Log } from '../../core/log.ts'
+import type { FinishedSpan, SpanRecorder } from '../../core/wire/trace.ts'
+import { otlpOf } from './otlp.ts'
+import type { TraceSettings } from './settings.ts'
+
+/** Spans that the collector took, that found no room here, and that the collector did not take. */
+export type SpanCounts = { sent: number; dropped: number; failed: number }
+
+export interface SpanExporter extends SpanRecorder {
+  readonly counts: Readonly<SpanCounts>
+  /** Sends what is left, for a short time. */
+  close(): Promise<void>
+}
+
+export type SpanExporterOptions = {
+  readonly settings: TraceSettings
+  readonly version: string
+  readonly clock: Clock
+  readonly log: Log
+}
+
+const mostTries = 5
+const firstPauseMs = 1_000
+const longestPauseMs = 30_000
+const closeMs = 2_000
+const tellEveryMs = 60_000
+const mostAnswerBytes = 64 * 1024
+/** The statuses after which the specification of OTLP has a client try again. */
+const passing: ReadonlySet<number> = new Set([429, 502, 503, 504])
+
+type Outcome =
+  | { readonly how: 'taken'; readonly rejected: number; readonly why: string }
+  | { readonly how: 'refused'; readonly why: string }
+  | { readonly how: 'later'; readonly why: string; readonly afterMs: number }
+
+export function createSpanExporter({ settings, version, clock, log }: SpanExporterOptions): SpanExporter {
+  const { isSampled, resource, timeoutMs, url, everyMs, mostWaiting, mostInBatch } = settings
+  const agent = new Agent({ connections: 1, pipelining: 1, allowH2: false, maxResponseSize: mostAnswerBytes })
+  const headers = { ...settings.headers, 'content-type': 'application/json', 'user-agent': `cidgate/${version}` }
+  const counts: SpanCounts = { sent: 0, dropped: 0, failed: 0 }
+  const stopping = new AbortController()
+  const hurrying = new AbortController()
+  let waiting: FinishedSpan[] = []
+  let sending: Promise<void> | undefined
+  let stopTimer: (() => void) | undefined
+  let isClosing = false
+  let toldAt = Number.NEGATIVE_INFINITY
+
+  function tell(spans: number, why: string): void {
+    if (clock.monotonic() - toldAt < tellEveryMs) return
+    toldAt = clock.monotonic()
+    log('warn', 'spans.lost', { spans, why })
+  }
+
+  async function post(body: string): Promise<Outcome> {
+    const { signal } = stopping
+    const late = () => new Failure('timeout', `no answer within ${timeoutMs} ms`, { source: 'ours' })
+    return withDeadline({ ms: timeoutMs, clock, signal, late }, async (own) => {
+      const answer = await request(url, { method: 'POST', headers, body, dispatcher: agent, signal: own })
+      const said = await answer.body.text().catch(() => '')
+      const { statusCode: status } = answer
+      if (status >= 200 && status < 300) return { how: 'taken', ...rejectedIn(said) }
+      const why = `the collector answered ${status}`
+      if (!passing.has(status)) return { how: 'refused', why }
+      const wait = answer.headers['retry-after']
+      const afterMs = parseRetryAfter(typeof wait === 'string' ? wait : undefined, clock.now()) ?? 0
+      return { how: 'later', why, afterMs }
+    })
+  }
+
+  const tried = (body: string): Promise<Outcome> =>
+    post(body).catch((error: unknown) => ({ how: 'later', why: reasonOf(error), afterMs: 0 }))
+
+  async function send(batch: readonly FinishedSpan[]): Promise<void> {
+    const body = otlpOf(batch, { version, resource })
+    for (let tries = 1; ; tries++) {
+      const outcome = await tried(body)
+      if (outcome.how === 'taken') {
+        counts.sent += batch.length - outcome.rejected
+        counts.failed += outcome.rejected
+        if (outcome.rejected > 0) tell(outcome.rejected, outcome.why)
+        return
+      }
+      const isLast = outcome.how === 'refused' || tries >= mostTries || isClosing
+      if (isLast) {
+        counts.failed += batch.length
+        return tell(batch.length, outcome.why)
+      }
+      tell(waiting.length + batch.length, `${outcome.why}; they wait, and are sent again`)
+      const pauseMs = Math.max(firstPauseMs * 2 ** (tries - 1), outcome.afterMs)
+      await clock.sleep(Math.min(longestPauseMs, pauseMs), hurrying.signal).catch(() => {})
+    }
+  }
+
+  async function sendAll(): Promise<void> {
+    while (waiting.length > 0 && !stopping.signal.aborted) await send(waiting.splice(0, mostInBatch))
+  }
+
+  function flush(): Promise<void> {
+    stopTimer?.()
+    stopTimer = undefined
+    sending ??= sendAll().finally(() => {
+      sending = undefined
+      if (waiting.length > 0 && !isClosing) sendSoon()
+    })
+    return sending
+  }
+
+  function sendSoon(): void {
+    if (waiting.length >= mostInBatch) void flush()
+    else stopTimer ??= clock.after(everyMs, () => void flush())
+  }
+
+  return {
+    counts,
+    isSampled,
+    take(span) {
+      if (isClosing || waiting.length >= mostWaiting) {
+        counts.dropped++
+        if (!isClosing) tell(1, `${mostWaiting} spans wait for the collector already`)
+        return
+      }
+      waiting.push(span)
+      if (!sending) sendSoon()
+    },
+    async close() {
+      isClosing = true
+      hurrying.abort()
+      const stop = clock.after(closeMs, () => stopping.abort())
+      await flush()
+      stop()
+      counts.dropped += waiting.length
+      waiting = []
+      await agent.destroy()
+    },
+  }
+}
+
+/** A collector may take a part of a batch (`partialSuccess`). */
+function rejectedIn(text: string): { readonly rejected: number; readonly why: string } {
+  try {
+    const { partialSuccess = {} } = JSON.parse(text) as { partialSuccess?: { rejectedSpans?: unknown } }
+    const rejected = Number(partialSuccess.rejectedSpans ?? 0)
+    return { rejected: rejected > 0 ? rejected : 0, why: 'the collector took a part of them' }
+  } catch {
+    return { rejected: 0, why: '' }
+  }
+}
+
+function reasonOf(error: unknown): string {
+  const { code, message } = error as { readonly code?: unknown; readonly message?: unknown }
+  return `the collector cannot be asked (${String(code ?? message ?? 'no reason given')})`
+}

@@ -1,0 +1,42 @@
+// Spans as a collector reads them: OTLP in its JSON form.
+import type { FinishedSpan, SpanFacts } from '../../core/wire/trace.ts'
+
+export type SpanSource = {
+  readonly version: string
+  /** Of this service. */
+  readonly resource: SpanFacts
+}
+
+const kinds = { server: 2, client: 3 } as const
+const failed = 2
+
+export function otlpOf(spans: readonly FinishedSpan[], { version, resource }: SpanSource): string {
+  const scope = { name: 'cidgate', version }
+  const all = [{ scope, spans: spans.map(spanOf) }]
+  return JSON.stringify({ resourceSpans: [{ resource: { attributes: attributesOf(resource) }, scopeSpans: all }] })
+}
+
+const spanOf = ({ point, kind, name, beganAt, ms, facts, isError }: FinishedSpan) => ({
+  traceId: point.traceId,
+  spanId: point.spanId,
+  ...(point.parentId !== undefined && { parentSpanId: point.parentId }),
+  flags: Number.parseInt(point.flags, 16),
+  name,
+  kind: kinds[kind],
+  startTimeUnixNano: nanos(beganAt),
+  endTimeUnixNano: nanos(beganAt + ms),
+  attributes: attributesOf(facts),
+  ...(isError && { status: { code: failed } }),
+})
+
+/** In whole microseconds: as nanoseconds a number of JavaScript would not be exact. */
+const nanos = (ms: number): string => `${Math.round(ms * 1000)}000`
+
+const attributesOf = (facts: SpanFacts) =>
+  Object.entries(facts).flatMap(([key, value]) => (value === undefined ? [] : [{ key, value: anyValue(value) }]))
+
+function anyValue(value: string | number | boolean) {
+  if (typeof value === 'string') return { stringValue: value }
+  if (typeof value === 'boolean') return { boolValue: value }
+  return Number.isInteger(value) ? { intValue: String(value) } : { doubleValue: value }
+}

@@ -1,0 +1,128 @@
+// The standard OTEL_ variables that say whether spans are sent, where to, and how many. An empty one counts as not set, as the
+// specification of OpenTelemetry has it.
+import { createSampler, type IsSampled, samplers } from './sampler.ts'
+
+export type TraceEnvironment = Readonly<Record<string, string | undefined>>
+
+export type TraceSettings = {
+  /** Of the collector, with the path for spans. */
+  readonly url: string
+  readonly headers: Readonly<Record<string, string>>
+  /** How long one answer of the collector may take. */
+  readonly timeoutMs: number
+  /** How long a span waits for others to be sent with, how many wait at most, and how many are sent at once. */
+  readonly everyMs: number
+  readonly mostWaiting: number
+  readonly mostInBatch: number
+  /** Of this service, on each span. */
+  readonly resource: Readonly<Record<string, string>>
+  readonly isSampled: IsSampled
+}
+
+export type ReadSettings = {
+  /** Undefined: no span is made. */
+  readonly settings: TraceSettings | undefined
+  /** What cannot be done as it was said. */
+  readonly faults: readonly string[]
+}
+
+/** What the specification has, but for smaller batches: to write one keeps the event loop for a millisecond or two. */
+const defaults = { timeoutMs: 10_000, everyMs: 5_000, mostWaiting: 2048, mostInBatch: 256 } as const
+
+export function readTraceSettings(environment: TraceEnvironment): ReadSettings {
+  const faults: string[] = []
+  const said = (name: string): string | undefined => environment[name]?.trim() || undefined
+  const ofTraces = (name: string) => said(`OTEL_EXPORTER_OTLP_TRACES_${name}`) ?? said(`OTEL_EXPORTER_OTLP_${name}`)
+  const off = { settings: undefined, faults }
+
+  const exporter = said('OTEL_TRACES_EXPORTER')
+  if (said('OTEL_SDK_DISABLED')?.toLowerCase() === 'true' || exporter === 'none') return off
+  const own = said('OTEL_EXPORTER_OTLP_TRACES_ENDPOINT')
+  const shared = said('OTEL_EXPORTER_OTLP_ENDPOINT')
+  const endpoint = own ?? shared
+  if (endpoint === undefined) return off
+  const url = urlOf(endpoint, own === undefined)
+  if (typeof url === 'string') return { settings: undefined, faults: [url] }
+  if (exporter !== undefined && exporter !== 'otlp')
+    return { settings: undefined, faults: ['OTEL_TRACES_EXPORTER: only otlp and none are known; no span is sent'] }
+  if (ofTraces('PROTOCOL') === 'grpc') {
+    const why = 'OTEL_EXPORTER_OTLP_PROTOCOL: spans are sent by HTTP and not by gRPC; no span is sent'
+    return { settings: undefined, faults: [`${why}: say http/json, and the port of the collector for HTTP (4318)`] }
+  }
+
+  const number = (name: string, text: string | undefined, otherwise: number) =>
+    wholeNumber(name, text, otherwise, faults)
+  return {
+    settings: {
+      url: url.href,
+      headers: readPairs(ofTraces('HEADERS'), 'OTEL_EXPORTER_OTLP_HEADERS', faults),
+      timeoutMs: number('OTEL_EXPORTER_OTLP_TIMEOUT', ofTraces('TIMEOUT'), defaults.timeoutMs),
+      everyMs: number('OTEL_BSP_SCHEDULE_DELAY', said('OTEL_BSP_SCHEDULE_DELAY'), defaults.everyMs),
+      mostWaiting: number('OTEL_BSP_MAX_QUEUE_SIZE', said('OTEL_BSP_MAX_QUEUE_SIZE'), defaults.mostWaiting),
+      mostInBatch: number(
+        'OTEL_BSP_MAX_EXPORT_BATCH_SIZE',
+        said('OTEL_BSP_MAX_EXPORT_BATCH_SIZE'),
+        defaults.mostInBatch,
+      ),
+      resource: resourceOf(said, faults),
+      isSampled: samplerOf(said('OTEL_TRACES_SAMPLER'), said('OTEL_TRACES_SAMPLER_ARG'), faults),
+    },
+    faults,
+  }
+}
+
+/** The address, or what is wrong with it: it is not repeated, since secrets are put there by mistake. */
+function urlOf(endpoint: string, isForAllSignals: boolean): URL | string {
+  const name = isForAllSignals ? 'OTEL_EXPORTER_OTLP_ENDPOINT' : 'OTEL_EXPORTER_OTLP_TRACES_ENDPOINT'
+  const url = URL.canParse(endpoint) ? new URL(endpoint) : undefined
+  if (url?.protocol !== 'http:' && url?.protocol !== 'https:')
+    return `${name}: that is no address of a collector, as http://127.0.0.1:4318 is; no span is sent`
+  if (url.username !== '' || url.password !== '')
+    return `${name}: a user and a password belong into OTEL_EXPORTER_OTLP_HEADERS; no span is sent`
+  if (isForAllSignals) url.pathname = `${url.pathname.replace(/\/+$/, '')}/v1/traces`
+  return url
+}
+
+/** `key=value,key=value`, with values encoded as in a URL. */
+function readPairs(text: string | undefined, name: string, faults: string[]): Record<string, string> {
+  const pairs: Record<string, string> = {}
+  for (const part of text?.split(',') ?? []) {
+    const at = part.indexOf('=')
+    const key = part.slice(0, Math.max(0, at)).trim()
+    const value = decoded(part.slice(at + 1).trim())
+    if (key !== '' && value !== undefined) pairs[key] = value
+    else if (part.trim() !== '') faults.push(`${name}: one part of it is not key=value, and is left out`)
+  }
+  return pairs
+}
+
+function decoded(value: string): string | undefined {
+  try {
+    return decodeURIComponent(value)
+  } catch {
+    return undefined
+  }
+}
+
+function wholeNumber(name: string, text: string | undefined, otherwise: number, faults: string[]): number {
+  const number = Number(text ?? otherwise)
+  if (Number.isInteger(number) && number > 0) return number
+  faults.push(`${name}: that is no whole number above 0; ${otherwise} holds`)
+  return otherwise
+}
+
+function resourceOf(said: (name: string) => string | undefined, faults: string[]): Record<string, string> {
+  const pairs = readPairs(said('OTEL_RESOURCE_ATTRIBUTES'), 'OTEL_RESOURCE_ATTRIBUTES', faults)
+  return { 'service.name': 'cidgate', ...pairs, ...named(said('OTEL_SERVICE_NAME')) }
+}
+
+const named = (name: string | undefined) => (name === undefined ? {} : { 'service.name': name })
+
+function samplerOf(name = 'parentbased_always_on', argument: string | undefined, faults: string[]): IsSampled {
+  const ratio = Number(argument ?? 1)
+  const isRatio = ratio >= 0 && ratio <= 1
+  if (!isRatio) faults.push('OTEL_TRACES_SAMPLER_ARG: that is no number from 0 to 1; 1 holds')
+  const known = samplers.find((one) => one === name)
+  if (!known) faults.push(`OTEL_TRACES_SAMPLER: the samplers are ${samplers.join(', ')}; parentbased_always_on holds`)
+  return createSampler(known ?? 'parentbased_always_on', isRatio ? ratio : 1)
+}
