@@ -21,12 +21,30 @@ Made from the sources (\`npm run schema\`): what is here is there, and nothing e
 | how full is each tier | \`cidgate_tier_bytes\` against \`cidgate_tier_limit_bytes\`; the disk: \`cidgate_data_free_bytes\` |
 | what is not yet at a provider | \`cidgate_journal_waiting_uploads\`, \`cidgate_journal_oldest_seconds\`; each upload by name: \`/uploads\` on the admin address |
 | which step of a request took how long | a trace: [below](#traces) |
+| all of it at once, and who is woken | a Grafana dashboard ([deploy/grafana/cidgate.json](../deploy/grafana/cidgate.json)) and alert rules ([deploy/prometheus/alerts.yaml](../deploy/prometheus/alerts.yaml)): [below](#dashboard-and-alerts) |
 | was the reload taken | \`cidgate_config_last_reload_successful\`, and \`config.refused\` in the log |
 
 ## Metrics
 
 \`GET /metrics\` on the admin address, in the text format of Prometheus. Counters do not go back at a reload. Labels have values of the configuration and of
 fixed lists only: no client can make a series. A hot answer is in the counts and not in the histograms: it is written in the moment in which it is asked for.
+`
+
+const ofDashboard = `## Dashboard and alerts
+
+\`deploy/grafana/cidgate.json\` is a dashboard of all of this: import it, and choose the Prometheus that asks your instances. \`deploy/prometheus/alerts.yaml\` are rules for \`rule_files\`; each names
+its paragraph in [troubleshoot.md](troubleshoot.md#alerts), where it says what to do. \`severity: page\` is for at once, \`ticket\` for the morning. The rules call the job \`cidgate\`:
+
+\`\`\`yaml
+# of Prometheus
+rule_files: [alerts.yaml]
+scrape_configs:
+  - job_name: cidgate
+    static_configs:
+      - targets: ["127.0.0.1:8081"]
+\`\`\`
+
+With a token on the admin address add \`authorization: { credentials: … }\`. \`deploy/two-instances\` has both running, with two instances to look at.
 `
 
 const ofTraces = `## Traces
@@ -72,7 +90,8 @@ the moment in which it is asked for. It is \`warn\` from 500 on. A path of \`pro
 is: a service that takes secrets in its path should not be behind it.
 `
 
-export function observe(): string {
+/** Every metric that there is. Nothing can be read from them. */
+export function allMetrics(): readonly Reading[] {
   const watch = watchProcess()
   watch.close()
   // Only their names are asked for: nothing is read.
@@ -85,8 +104,11 @@ export function observe(): string {
     gateway: nothing,
     process: watch,
   }
-  const readings = readingsOf(parts as unknown as MetricParts)
-  return `${[opening, metricTable(readings), ofTraces, ofLog, eventTable()].join('\n')}`
+  return readingsOf(parts as unknown as MetricParts)
+}
+
+export function observe(): string {
+  return `${[opening, metricTable(allMetrics()), ofDashboard, ofTraces, ofLog, eventTable()].join('\n')}`
 }
 
 function metricTable(readings: readonly Reading[]): string {

@@ -1,13 +1,16 @@
 // What deploy/ ships, held against the code: files that it names are there, configurations are valid, addresses that probes
 // ask for are answered. The images' steps and two real instances behind a real nginx are tried in test/interop.
 import assert from 'node:assert/strict'
-import { existsSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
 import { describe, test } from 'node:test'
 import { fileURLToPath } from 'node:url'
 import { parse, parseAllDocuments } from 'yaml'
+import { allMetrics } from '../../scripts/observe.ts'
 import { parseConfig } from '../../src/config/load.ts'
+import type { Reading } from '../../src/observe/metrics.ts'
 import { fetchAll } from '../support/gateway.ts'
+import { alertRules, dashboardQueries, labelsIn, queryOf } from '../support/promql.ts'
 import { startServed } from '../support/served.ts'
 import { closingAfterEach } from '../support/started.ts'
 
@@ -156,4 +159,136 @@ describe('what the repository does on a push and on a tag', () => {
       for (const [file = ''] of text.matchAll(/\.ci\/[\w-]+|deploy\/\w+|CHANGELOG\.md/g))
         assert.ok(existsSync(join(root, file)), file)
     })
+})
+
+describe('what watches it', () => {
+  const metrics = new Map(allMetrics().map((reading) => [reading.name, reading]))
+  const sources = readdirSync(join(root, 'src'), { recursive: true, encoding: 'utf8' })
+    .filter((file) => file.endsWith('.ts'))
+    .map((file) => readFileSync(join(root, 'src', file), 'utf8'))
+    .join('\n')
+  /** What Prometheus adds to each series, and `up`, which is its own. */
+  const added = ['instance', 'job']
+  const free: ReadonlySet<string> = new Set([...added, 'status'])
+
+  type Metric = { readonly labels: readonly string[]; readonly help: string }
+  function metricOf(name: string): Metric | undefined {
+    if (name === 'up') return { labels: added, help: '' }
+    const base = name.replace(/_(bucket|sum|count)$/, '')
+    const isPart = metrics.get(base)?.kind === 'histogram'
+    const found: Reading | undefined = isPart ? (base === name ? undefined : metrics.get(base)) : metrics.get(name)
+    if (!found) return undefined
+    const le = name.endsWith('_bucket') ? ['le'] : []
+    return { labels: [...(found.labels ?? []), ...added, ...le], help: found.help }
+  }
+
+  /** What is wrong with a query, and with the labels that are told of it. */
+  function faultsOf(expr: string, told: readonly string[]): string[] {
+    const { metrics: asked, groupedBy } = queryOf(expr)
+    const known = asked.flatMap(({ name }) => metricOf(name)?.labels ?? [])
+    const left = groupedBy.length > 0 ? groupedBy : known
+    return [
+      ...(asked.length === 0 ? ['it asks for nothing'] : []),
+      ...asked.flatMap(({ name, matchers }) => {
+        const metric = metricOf(name)
+        if (!metric) return [`there is no metric ${name}`]
+        return matchers.flatMap(({ label, values }) => {
+          if (!metric.labels.includes(label)) return [`${name} has no label ${label}`]
+          const isKnown = (value: string) => sources.includes(`'${value}'`) || metric.help.includes(value)
+          return free.has(label)
+            ? []
+            : values.filter((value) => !isKnown(value)).map((value) => `${label} is never ${value}`)
+        })
+      }),
+      ...groupedBy.filter((label) => !known.includes(label)).map((label) => `nothing in it has the label ${label}`),
+      ...told.filter((label) => !left.includes(label)).map((label) => `no label ${label} is left to tell`),
+    ]
+  }
+
+  test('a wrong metric, label, value, part of a histogram or legend is found', () => {
+    assert.deepEqual(faultsOf('sum by (tier) (rate(cidgate_tier_lookups_total{result="hit"}[5m])) > 0', ['tier']), [])
+    for (const [expr, told, fault] of [
+      ['rate(cidgate_tier_lookup_total[5m])', [], 'there is no metric cidgate_tier_lookup_total'],
+      ['cidgate_tier_bytes{upstream="a"}', [], 'cidgate_tier_bytes has no label upstream'],
+      ['cidgate_tier_lookups_total{result=~"hit|hits-of-it"}', [], 'result is never hits-of-it'],
+      ['cidgate_tier_read_duration_seconds', [], 'there is no metric cidgate_tier_read_duration_seconds'],
+      ['sum by (upstream) (cidgate_tier_bytes)', [], 'nothing in it has the label upstream'],
+      ['sum by (instance) (cidgate_tier_bytes)', ['tier'], 'no label tier is left to tell'],
+      ['1 > 0', [], 'it asks for nothing'],
+    ] as const)
+      assert.deepEqual(faultsOf(expr, told), [fault])
+  })
+
+  test('every query of the Grafana dashboard asks for metrics and labels that there are', () => {
+    const queries = dashboardQueries()
+    assert.ok(queries.length > 50)
+    assert.deepEqual(
+      queries.flatMap(({ panel, expr, legend }) =>
+        faultsOf(expr, labelsIn(legend)).map((fault) => `${panel}: ${fault}`),
+      ),
+      [],
+    )
+  })
+
+  test('every metric of the gateway is on the dashboard, or is left out on purpose', () => {
+    const shown = dashboardQueries().flatMap(({ expr }) => queryOf(expr).metrics.map(({ name }) => name))
+    const isShown = (name: string) =>
+      shown.some((one) => one === name || one.replace(/_(bucket|sum|count)$/, '') === name)
+    const left = [...metrics.keys()].filter((name) => name.startsWith('cidgate_') && !isShown(name))
+    assert.deepEqual(left, [
+      'cidgate_program_reads_total', // of a program that mounts the gateway
+      'cidgate_hot_items',
+      'cidgate_tier_fill_queue', // its bytes are shown
+      'cidgate_tier_blocks',
+      'cidgate_uploaded_files_total',
+      'cidgate_journal_uploads', // by provider
+      'cidgate_pins_bytes',
+      'cidgate_build_info', // names the instances
+      'cidgate_config_reloads_total',
+      'cidgate_denylist_rules',
+    ])
+  })
+
+  test('every alert asks for metrics and labels that there are, and has its paragraph in docs/troubleshoot.md', () => {
+    const rules = alertRules()
+    assert.deepEqual(
+      rules.flatMap(({ alert, expr, annotations: { summary } }) =>
+        faultsOf(expr, labelsIn(summary)).map((fault) => `${alert}: ${fault}`),
+      ),
+      [],
+    )
+    for (const { alert, annotations, labels } of rules) {
+      assert.equal(annotations.runbook, `docs/troubleshoot.md#${alert.toLowerCase()}`)
+      assert.ok(['page', 'ticket'].includes(labels['severity'] ?? ''), alert)
+    }
+    const page = readFileSync(join(root, 'docs/troubleshoot.md'), 'utf8')
+    assert.deepEqual(
+      [...page.matchAll(/^### (Cidgate\w+)$/gm)].map(([, name]) => name),
+      rules.map(({ alert }) => alert),
+    )
+  })
+
+  test('Prometheus finds the rules, and Grafana Prometheus and the dashboard, where the compose file puts them', () => {
+    const { services } = parse(read('two-instances/compose.yaml'), { merge: true }) as Compose
+    const targets = (name: string) => (services[name]?.volumes ?? []).map((volume) => volume.split(':').at(1))
+    const { rule_files: rules, scrape_configs: jobs } = parse(read('two-instances/prometheus.yaml')) as {
+      rule_files: string[]
+      scrape_configs: { job_name: string; static_configs: { targets: string[] }[] }[]
+    }
+    for (const file of rules) assert.ok(targets('prometheus').includes(file), file)
+    assert.deepEqual(
+      jobs.map(({ job_name: name }) => name),
+      ['cidgate'],
+    )
+    for (const target of jobs.flatMap(({ static_configs: all }) => all.flatMap((one) => one.targets)))
+      assert.ok((target.split(':')[0] ?? '') in services, target)
+    const { datasources } = parse(read('grafana/datasource.yaml')) as { datasources: { url: string }[] }
+    for (const { url } of datasources) assert.ok(new URL(url).hostname in services, url)
+    const { providers } = parse(read('grafana/dashboards.yaml')) as { providers: { options: { path: string } }[] }
+    for (const { options } of providers)
+      assert.ok(targets('grafana').some((file) => file !== undefined && dirname(file) === options.path))
+    assert.ok(
+      targets('grafana').includes(services['grafana']?.environment?.['GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH']),
+    )
+  })
 })

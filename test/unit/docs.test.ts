@@ -15,7 +15,7 @@ const pages = ['README.md', ...readdirSync(new URL('docs/', root)).map((name) =>
 const textOf = (page: string): string => readFileSync(new URL(page, root), 'utf8')
 
 /** YAML that is somebody else's: a compose file, a manifest, a workflow. */
-const foreign = ['services', 'apiVersion', 'jobs']
+const foreign = ['services', 'apiVersion', 'jobs', 'scrape_configs']
 
 /** Every secret of the reader is set. */
 const withSecrets = (block: string) =>
