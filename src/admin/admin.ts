@@ -1,5 +1,12 @@
 // The admin address: liveness, readiness, metrics, uploads in progress, pins, and the dashboard. Never mounted on the public address.
-import express, { type Express, type NextFunction, type Request, type Response, type Router } from 'express'
+import express, {
+  type Express,
+  type NextFunction,
+  type Request,
+  type RequestHandler,
+  type Response,
+  type Router,
+} from 'express'
 import { CID } from 'multiformats/cid'
 import type { Log } from '../core/log.ts'
 import type { Metrics } from '../observe/metrics.ts'
@@ -19,13 +26,25 @@ export type AdminDeps = {
   /** None in thin mode. */
   readonly uploads?: Pick<Confirmation, 'open' | 'giveUp'> | undefined
   readonly takedown: Takedown
+  /** POST /add. None where uploads go nowhere. */
+  readonly add?: RequestHandler | undefined
   /** None in thin mode. */
   readonly pins?: Pins | undefined
 }
 
 const mostListed = 1000
 
-export function createAdmin({ log, access, metrics, ready, dashboard, takedown, uploads, pins }: AdminDeps): Express {
+export function createAdmin({
+  log,
+  access,
+  metrics,
+  ready,
+  dashboard,
+  takedown,
+  add,
+  uploads,
+  pins,
+}: AdminDeps): Express {
   const app = express()
   app.disable('x-powered-by')
   app.disable('etag')
@@ -46,6 +65,7 @@ export function createAdmin({ log, access, metrics, ready, dashboard, takedown, 
   app.get('/metrics', async (_request, response) => {
     response.type('text/plain; version=0.0.4').send(await metrics.render())
   })
+  if (add) app.all('/add', add)
   app.use(createTakedownRoute(takedown))
   if (pins) app.use(createPinRoutes(pins))
   if (uploads) addUploadRoutes(app, uploads)

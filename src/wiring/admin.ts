@@ -94,7 +94,10 @@ export function wireAdmin(
   const history = takeHistory(whole, requests)
   const startedAt = takeStart(whole).at
   const providerNames = through ? [new URL(through.url).host] : providers.map(({ name }) => name)
+  const { adminAdd } = writing
+  const takes = adminAdd && { folders: adminAdd.takesFolders, mostBytes: adminAdd.mostBytes }
   const handler = createAdmin({
+    add: adminAdd?.handle,
     log,
     access: config.adminAccess,
     metrics,
@@ -106,7 +109,7 @@ export function wireAdmin(
       why,
       status: () =>
         readStatus({
-          ...{ version, startedAt, clock, ready, history, failures, hasPins: writing.pins !== undefined },
+          ...{ version, startedAt, clock, ready, history, failures, hasPins: writing.pins !== undefined, takes },
           ...{ http, pool, tiers, uploads, providers: providerNames },
         }),
     }),

@@ -18,6 +18,7 @@ import type { ReceiveLimits } from '../upload/intake/receive.ts'
 import type { Target } from '../upload/thin/forward.ts'
 import { createThrough, type Through } from '../upload/thin/thin.ts'
 import { createUploads, type Uploads } from '../upload/uploads.ts'
+import { type AdminAdd, createAdminAdd } from './admin-add.ts'
 import { takeEverywhere } from './everywhere.ts'
 import type { Public } from './public.ts'
 import type { ReadSide } from './reading.ts'
@@ -27,6 +28,8 @@ import type { Whole } from './whole.ts'
 export type WriteSide = {
   readonly counts: UploadCounts
   readonly routes: readonly Route[]
+  /** None where uploads go nowhere. */
+  readonly adminAdd: AdminAdd | undefined
   /** What the first page says of uploads. */
   readonly offered: {
     /** To this client: on a page of this address, or to a program. */
@@ -56,6 +59,7 @@ type Parts = {
   readonly respond: Respond
   readonly clientOf: Public['clientOf']
   readonly forwarded: Public['forwarded']
+  readonly watch: Public['watch']
   /** By name, the fastest first. */
   readonly tiers: readonly string[]
 }
@@ -106,6 +110,7 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
   const confirmation = through ? undefined : uploads.confirmation
   const pins = through ? undefined : uploads.pins
   const isTaken = through !== undefined || parts.providers.length > 0
+  const adminAdd = isTaken ? createAdminAdd({ ...parts, uploads: through ?? uploads, schemas }) : undefined
   const offered = {
     uploadsFor(request: IncomingMessage, to: 'page' | 'program') {
       if (!isTaken) return 'closed'
@@ -117,7 +122,8 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
     takesFolders: (through ?? uploads).kinds.includes('directory'),
     mostBytes: upload.maxBytes,
   } as const
-  return { counts, routes: [description, add, ...kubo], offered, confirmation, pins, probe, open, uploads, schemas }
+  const routes = [description, add, ...kubo]
+  return { counts, routes, adminAdd, offered, confirmation, pins, probe, open, uploads, schemas }
 }
 
 /** The part itself may go over to another gateway, and counts nothing twice. */

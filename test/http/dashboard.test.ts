@@ -40,16 +40,17 @@ after(async () => {
 })
 
 const ask = (path: string, headers: Record<string, string> = {}) => supertest(at.gateway.admin).get(path).set(headers)
-const statusNow = async (): Promise<Status> => (await ask('/status')).body as Status
+const statusNow = async ({ gateway } = at): Promise<Status> =>
+  (await supertest(gateway.admin).get('/status')).body as Status
 
 /** The last step of a request comes after its answer. */
-async function statusWhen(isSo: (status: Status) => boolean | undefined): Promise<Status> {
+async function statusWhen(isSo: (status: Status) => boolean | undefined, of = at): Promise<Status> {
   for (let tries = 0; tries < 2000; tries++) {
-    const status = await statusNow()
+    const status = await statusNow(of)
     if (isSo(status)) return status
     await setImmediate()
   }
-  assert.fail(JSON.stringify(await statusNow(), null, 1))
+  assert.fail(JSON.stringify(await statusNow(of), null, 1))
 }
 
 describe('the page', () => {
@@ -238,6 +239,53 @@ describe('/status', () => {
       }
     } finally {
       await own.close()
+    }
+  })
+})
+
+describe('an upload at the admin address', () => {
+  const providers = [{ name: 'local', use: 'embedded' }]
+  const body = multipart([{ body: 'by the operator' }])
+
+  test('it is one as at the public address, and needs the right of an operator and no token for uploads', async () => {
+    const config = { upload: { auth: { tokens: ['0123456789abcdef'] } }, pinning: { providers } }
+    const own = await startGateway({ config })
+    const server = createServer(own.gateway.admin)
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    const admin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+    try {
+      assert.equal((await post(`${own.url}/add`, body)).status, 401)
+      const { status, headers, json } = await post(`${admin}/add`, body)
+      assert.equal(status, 200)
+      assert.ok(headers['x-request-id'])
+      const read = await fetchAll(own.url + String((json['cids'] as string[])[0]))
+      assert.equal(read.body.toString(), 'by the operator')
+      assert.equal((await post(`${admin}/add`, multipart([]))).status, 400)
+      const { takes } = await statusWhen(({ requests }) => requests.byStatus['2xx'] === 2, own)
+      assert.deepEqual(takes, { folders: true, mostBytes: 100 * 1024 * 1024 })
+      const preflight = await fetch(`${admin}/add`, { method: 'OPTIONS', headers: { Origin: 'https://evil.example' } })
+      assert.equal(preflight.status, 403)
+    } finally {
+      server.closeAllConnections()
+      server.close()
+      await own.close()
+    }
+  })
+
+  test('where uploads go nowhere there is none, and in thin mode there are no folders and no pins', async () => {
+    const closed = await startGateway({ config: { pinning: { providers: [] } } })
+    const thin = await startGateway({
+      config: { upload: { through: { url: `${good.url}/add` } }, pinning: { providers: [] } },
+    })
+    try {
+      assert.equal((await statusNow(closed)).takes, undefined)
+      assert.equal((await supertest(closed.gateway.admin).post('/add')).status, 404)
+      const { takes, pins } = await statusNow(thin)
+      assert.equal(takes?.folders, false)
+      assert.equal(pins, undefined)
+    } finally {
+      await closed.close()
+      await thin.close()
     }
   })
 })

@@ -3,8 +3,10 @@
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
 import { readFileSync } from 'node:fs'
+import { mkdir, writeFile } from 'node:fs/promises'
 import { createServer, type RequestListener, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
+import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { multipart, post } from '../support/adding.ts'
 import { distinctFiles, type FileFixture, fixtures } from '../support/fixtures.ts'
@@ -291,6 +293,29 @@ describe('the dashboard', { timeout: 300_000 }, () => {
     await page.evaluate(`document.querySelector('#ask-yes').click()`)
     await page.until(`${textOf('#pins-said')}.includes('Denied') && !(${listed(bad)})`)
     assert.equal((await fetch(`${own.url}/ipfs/${bad}`)).status, 451)
+  })
+
+  test('a folder that is dropped ends in a CID that opens, and files in one each', async () => {
+    const folder = await tempFolder()
+    try {
+      const site = join(folder.path, 'site')
+      await mkdir(join(site, 'deep', 'er'), { recursive: true })
+      await writeFile(join(site, 'index.html'), '<p>dropped')
+      await writeFile(join(site, 'deep', 'er', 'big.bin'), Buffer.alloc(3_000_000, 7))
+      const cidOf = `document.querySelector('#add-said [data-copy]')?.dataset.copy`
+      await page.until(`!document.querySelector('#add').hidden`)
+      await page.drop('#add-how', [site])
+      const cid = await page.until<string>(cidOf)
+      await page.until(`document.querySelector('#add-stop').offsetParent === null`)
+      const read = await fetch(`${own.url}/ipfs/${cid}/deep/er/big.bin`)
+      assert.equal(read.status, 200)
+      assert.equal((await read.arrayBuffer()).byteLength, 3_000_000)
+      await page.drop('#add-how', [join(site, 'index.html')])
+      const other = await page.until<string>(`${cidOf} !== '${cid}' && ${cidOf}`)
+      assert.equal(await (await fetch(`${own.url}/ipfs/${other}`)).text(), '<p>dropped')
+    } finally {
+      await folder.remove()
+    }
   })
 
   test('axe finds nothing serious, on a phone and on a desk, by day and by night; nothing is wider than a phone', async () => {

@@ -19,6 +19,7 @@ const types = {
   'sections.js': 'text/javascript; charset=utf-8',
   'dialog.js': 'text/javascript; charset=utf-8',
   'pins.js': 'text/javascript; charset=utf-8',
+  'upload.js': 'text/javascript; charset=utf-8',
   'why.js': 'text/javascript; charset=utf-8',
   'elements.js': 'text/javascript; charset=utf-8',
   'plot.js': 'text/javascript; charset=utf-8',

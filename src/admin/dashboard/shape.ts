@@ -15,6 +15,8 @@ export type Status = {
   readonly draining: boolean
   /** Whether uploads can be confirmed; undefined: not known yet. */
   readonly uploads?: boolean | undefined
+  /** Of an upload at this address (POST /add); undefined: none is taken. */
+  readonly takes?: { readonly folders: boolean; readonly mostBytes: number } | undefined
   readonly checks: readonly Check[]
   readonly requests: Requests
   /** The last ten minutes, the oldest first. */

@@ -29,6 +29,7 @@ export type StatusParts = {
   readonly providers: readonly string[]
   /** False in thin mode, which keeps none. */
   readonly hasPins: boolean
+  readonly takes: Status['takes']
   readonly history: History
   readonly failures: RecentFailures
 }
@@ -49,6 +50,7 @@ export async function readStatus(parts: StatusParts): Promise<Status> {
     ready,
     draining,
     uploads: taken,
+    takes: parts.takes,
     checks,
     requests: requestsOf(http),
     history: parts.history.list(),

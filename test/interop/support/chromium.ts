@@ -16,6 +16,8 @@ export interface Page {
   /** Resolves with the value as soon as it is true. */
   until<Value>(expression: string, withinMs?: number): Promise<Value>
   press(key: string): Promise<void>
+  /** Drops files and folders of this machine where the element is. */
+  drop(selector: string, paths: readonly string[]): Promise<void>
   look(size: Size): Promise<void>
   picture(): Promise<Buffer>
 }
@@ -167,6 +169,14 @@ async function openPage(send: Send, listen: (listener: (message: Message) => voi
       const code = key === 'Enter' ? { windowsVirtualKeyCode: 13, text: '\r' } : { windowsVirtualKeyCode: 9 }
       await tell('Input.dispatchKeyEvent', { type: 'keyDown', key, code: key, ...code })
       await tell('Input.dispatchKeyEvent', { type: 'keyUp', key, code: key, ...code })
+    },
+    async drop(selector, files) {
+      const of = `document.querySelector(${JSON.stringify(selector)})`
+      const at = await evaluate<{ x: number; y: number }>(
+        `(() => { ${of}.scrollIntoView({ block: 'center' }); const { x, y } = ${of}.getBoundingClientRect(); return { x: x + 5, y: y + 5 } })()`,
+      )
+      const data = { items: [], files, dragOperationsMask: 1 }
+      for (const type of ['dragEnter', 'dragOver', 'drop']) await tell('Input.dispatchDragEvent', { type, ...at, data })
     },
     async look({ width, height, isDark = false }) {
       await tell('Emulation.setDeviceMetricsOverride', { width, height, deviceScaleFactor: 1, mobile: width < 600 })

@@ -4,6 +4,7 @@ import { at, confirmed, wordsOf } from './dialog.js'
 import { badge, el, show } from './elements.js'
 import { startPins } from './pins.js'
 import { failuresOf, requestsOf, tiersOf, uploadsOf, upstreamsOf } from './sections.js'
+import { startUpload } from './upload.js'
 import { pathOf, whyOf } from './why.js'
 import { span } from './words.js'
 
@@ -12,6 +13,7 @@ import { span } from './words.js'
 const tokenSection = at('token')
 const state = at('state')
 const pins = startPins()
+const upload = startUpload()
 /** Totals of the last seconds, for what is going on now. @type {{ at: number, total: number }[]} */
 const totals = []
 const keptTotals = 6
@@ -35,6 +37,7 @@ function draw(status, now) {
   show(at('tiers-body'), ...tiersOf(status))
   show(at('uploads-body'), ...uploadsOf(status, now))
   pins.draw(status)
+  upload.draw(status)
   show(at('failures-body'), ...failuresOf(status, now))
 }
 
@@ -90,7 +93,7 @@ at('why-form').addEventListener('submit', (event) => {
   void why(whyField.value)
 })
 
-at('failures-body').addEventListener('click', (event) => {
+at('main').addEventListener('click', (event) => {
   const path = event.target instanceof HTMLElement ? event.target.dataset['why'] : undefined
   if (path === undefined) return
   whyField.value = path

@@ -1,0 +1,197 @@
+// Uploads files and folders that are chosen or dropped, to the admin address itself: with progress, until there are CIDs to copy.
+import { said, send } from './client.js'
+import { at, wordsOf } from './dialog.js'
+import { badge, both, el, show, table } from './elements.js'
+import { share, size } from './words.js'
+
+/** @import { Status } from '../shape.ts' */
+
+/** What the gateway takes at most in one directory; a drop of more is not read to its end. */
+const mostFiles = 16_384
+
+/** @typedef {readonly [file: File, name: string]} Named */
+
+/** The files below what was dropped, by the names that they have there. @param {FileSystemEntry} entry @returns {AsyncGenerator<Named>} */
+async function* below(entry, before = '') {
+  const name = before + entry.name
+  if (entry.isFile) {
+    const { promise, resolve, reject } = Promise.withResolvers()
+    const one = /** @type {FileSystemFileEntry} */ (entry)
+    one.file(resolve, reject)
+    yield [await promise, name]
+    return
+  }
+  const reader = /** @type {FileSystemDirectoryEntry} */ (entry).createReader()
+  for (;;) {
+    /** @type {PromiseWithResolvers<FileSystemEntry[]>} */
+    const { promise, resolve, reject } = Promise.withResolvers()
+    reader.readEntries(resolve, reject)
+    const some = await promise
+    if (some.length === 0) return
+    for (const one of some) yield* below(one, `${name}/`)
+  }
+}
+
+/** @returns {{ draw(status: Status): void }} */
+export function startUpload() {
+  const section = at('add')
+  const bar = /** @type {HTMLProgressElement} */ (at('add-progress'))
+  const result = at('add-said')
+  /** @type {AbortController | undefined} */
+  let running
+  let takesFolders = false
+
+  /** @param {readonly Named[]} files @param {boolean} isFolder */
+  async function upload(files, isFolder) {
+    if (files.length === 0) return tell('There is no file in it.')
+    if (running) return tell('One upload is under way; add this when it is done, or stop it first.')
+    const own = new AbortController()
+    running = own
+    const body = new FormData()
+    for (const [file, name] of files) body.append('data', file, name)
+    let isSent = false
+    bar.value = 0
+    showProgress(true)
+    show(result, el('p', {}, `Uploading ${named(files, isFolder)} …`))
+    try {
+      const answer = await send(isFolder ? '/add?wrap=true' : '/add', body, {
+        signal: own.signal,
+        onProgress(sent, all) {
+          bar.value = all > 0 ? sent / all : 0
+          show(at('add-sent'), `${size(sent)} of ${size(all)}, ${share(sent, all)}`)
+          if (sent < all || isSent) return
+          isSent = true
+          show(result, el('p', {}, 'All is sent. The providers confirm it …'))
+        },
+      })
+      if (!answer.ok) show(result, el('p', {}, badge('bad', `${answer.status}`), ` ${await said(answer)}`))
+      else drawCids(files, (await answer.json()).cids, isFolder)
+    } catch (error) {
+      show(result, el('p', {}, own.signal.aborted ? 'Stopped: nothing of it is kept.' : wordsOf(error)))
+    } finally {
+      running = undefined
+      showProgress(false)
+    }
+  }
+
+  /** @param {readonly Named[]} files @param {readonly string[]} paths @param {boolean} isFolder */
+  function drawCids(files, paths, isFolder) {
+    /** @type {[string, string][]} */
+    const rows = isFolder
+      ? [[named(files, true), paths.at(-1) ?? '']]
+      : files.map(([, name], index) => [name, paths[index] ?? ''])
+    show(
+      result,
+      table(
+        'Uploaded',
+        ['What', 'CID', 'Action'],
+        rows.map(([name, path]) => {
+          const cid = path.replace('/ipfs/', '')
+          return [
+            name,
+            el('code', {}, cid),
+            both(
+              el('button', { type: 'button', 'data-copy': cid }, 'Copy the CID'),
+              el('button', { type: 'button', 'data-why': path }, 'Where is it?'),
+            ),
+          ]
+        }),
+      ),
+    )
+  }
+
+  /** @param {boolean} isOn */
+  function showProgress(isOn) {
+    at('add-going').hidden = !isOn
+    if (!isOn) show(at('add-sent'))
+  }
+
+  /** @param {string} text */
+  const tell = (text) => show(result, el('p', {}, text))
+
+  /** @param {DataTransfer} dropped */
+  async function take({ items }) {
+    const entries = Array.from(items, (item) => item.webkitGetAsEntry()).filter((entry) => entry !== null)
+    const isFolder = entries.some((entry) => entry.isDirectory)
+    if (isFolder && !takesFolders) return tell('Folders are not taken here: this gateway passes files on, one by one.')
+    /** @type {Named[]} */
+    const files = []
+    try {
+      for (const entry of entries)
+        for await (const one of below(entry)) {
+          if (files.push(one) > mostFiles) return tell(`There are more than ${mostFiles} files in it.`)
+        }
+    } catch {
+      return tell('This cannot be read. Choose it with the button instead.')
+    }
+    await upload(isFolder ? inOne(files) : files, isFolder)
+  }
+
+  for (const id of ['add-files', 'add-folder']) {
+    const input = /** @type {HTMLInputElement} */ (at(id))
+    input.addEventListener('change', () => {
+      /** @type {Named[]} */
+      const files = Array.from(input.files ?? [], (file) => [file, file.webkitRelativePath || file.name])
+      input.value = ''
+      const isFolder = id === 'add-folder'
+      void upload(isFolder ? inOne(files) : files, isFolder)
+    })
+  }
+  at('add-stop').addEventListener('click', () => running?.abort())
+  // A drop beside the place would make the browser leave the page for the file.
+  addEventListener('dragover', (event) => {
+    event.preventDefault()
+    section.classList.add('over')
+  })
+  addEventListener('dragleave', () => section.classList.remove('over'))
+  addEventListener('drop', (event) => {
+    event.preventDefault()
+    section.classList.remove('over')
+    if (!section.hidden && event.dataTransfer) void take(event.dataTransfer)
+  })
+  result.addEventListener('click', ({ target }) => {
+    if (target instanceof HTMLElement && target.dataset['copy'] !== undefined) void copy(target, target.dataset['copy'])
+  })
+
+  return {
+    draw({ takes }) {
+      section.hidden = takes === undefined
+      if (!takes) return
+      takesFolders = takes.folders
+      at('add-folder-pick').hidden = !takesFolders
+      show(
+        at('add-how'),
+        `Drop files${takesFolders ? ' or a folder' : ''} on this page, or choose them. Up to ${size(takes.mostBytes)}.`,
+      )
+    },
+  }
+}
+
+/**
+ * One folder is uploaded as itself, as `cidgate add` does: what lies in it lies right below its CID.
+ * @param {readonly Named[]} files
+ * @returns {readonly Named[]}
+ */
+function inOne(files) {
+  const tops = new Set(files.map(([, name]) => name.slice(0, name.indexOf('/') + 1)))
+  const [top = ''] = tops
+  return tops.size === 1 ? files.map(([file, name]) => [file, name.slice(top.length)]) : files
+}
+
+/** @param {readonly Named[]} files @param {boolean} isFolder */
+function named(files, isFolder) {
+  if (isFolder) return `${files.length} files as one folder`
+  return files.length === 1 && files[0] ? files[0][1] : `${files.length} files`
+}
+
+/** Without a clipboard (a page that came by plain HTTP from another machine) the CID is selected. @param {HTMLElement} button @param {string} text */
+async function copy(button, text) {
+  try {
+    await navigator.clipboard.writeText(text)
+    show(button, 'Copied')
+  } catch {
+    const code = button.closest('tr')?.querySelector('code')
+    if (code) getSelection()?.selectAllChildren(code)
+    show(button, 'Selected: copy it')
+  }
+}

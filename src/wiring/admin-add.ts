@@ -1,0 +1,36 @@
+// Uploads at the admin address, for the dashboard: the same route and intake as on the public address, without its token and its rule for
+// foreign pages, since the admin address has stricter ones of its own.
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import { type AddDeps, createAddRoute, type Next } from '../http/add/add.ts'
+import { createTokens } from '../http/add/tokens.ts'
+import { readContext } from '../http/wire/request-context.ts'
+import { createRequestIds, requestIdHeader } from '../http/wire/request-id.ts'
+import type { Public } from './public.ts'
+
+export type AdminAdd = {
+  readonly takesFolders: boolean
+  readonly mostBytes: number
+  readonly handle: (request: IncomingMessage, response: ServerResponse, next: Next) => void
+}
+
+/** It is counted and logged as what comes by the public address: an upload is one wherever it came in. */
+export function createAdminAdd(
+  deps: Pick<AddDeps, 'uploads' | 'schemas'> & Pick<Public, 'respond' | 'clientOf' | 'forwarded' | 'watch'>,
+): AdminAdd {
+  const { uploads, forwarded, watch } = deps
+  const route = createAddRoute({
+    ...deps,
+    tokens: createTokens('open'),
+    reach: { isForThisMachine: false, addressOf: forwarded.addressOf },
+  })
+  const requestIds = createRequestIds(forwarded)
+  return {
+    takesFolders: uploads.kinds.includes('directory'),
+    mostBytes: uploads.maxBytes,
+    handle(request, response, next) {
+      watch(request, response).route = route.name
+      response.setHeader(requestIdHeader, requestIds.next(request))
+      route.answer(readContext(request, response), next)
+    },
+  }
+}
