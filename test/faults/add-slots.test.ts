@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { request as httpRequest } from 'node:http'
-import { describe, it } from 'node:test'
+import { after, before, describe, it } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { boundary, multipart, post } from '../support/adding.ts'
 import { startGateway, type TestGateway } from '../support/gateway.ts'
@@ -44,36 +44,34 @@ async function add(url: string, client: string): Promise<number> {
   return status
 }
 
-async function withDrips(work: (gateway: TestGateway) => Promise<void>): Promise<void> {
-  const gateway = await startGateway({
-    config: { trustedProxies: ['127.0.0.1'], upload: { concurrency: slots, auth: 'open' } },
-  })
+describe(`${slots} uploads of 2 KiB a second from one address`, () => {
+  let gateway: TestGateway
   let isOver = false
-  const drips = Array.from({ length: slots }, () => drip(gateway.url, '203.0.113.1', () => isOver))
-  try {
+  let drips: Promise<void>[]
+  before(async () => {
+    gateway = await startGateway({
+      config: { trustedProxies: ['127.0.0.1'], upload: { concurrency: slots, auth: 'open' } },
+    })
+    drips = Array.from({ length: slots }, () => drip(gateway.url, '203.0.113.1', () => isOver))
     // Each of them has been at it for long enough to be known.
     await sleep(4000)
-    await work(gateway)
-  } finally {
+  })
+  after(async () => {
     isOver = true
     await Promise.all(drips)
     await gateway.close()
-  }
-}
+  })
 
-describe(`${slots} uploads of 2 KiB a second from one address`, () => {
   for (const [who, client] of [
     ['elsewhere', '203.0.113.2'],
     ['the same address', '203.0.113.1'],
   ] as const)
     it(`do not keep out an honest upload from ${who}`, async () => {
-      await withDrips(async ({ url }) => {
-        const statuses: number[] = []
-        for (let turn = 0; turn < 20; turn++) statuses.push(await add(url, client))
-        assert.deepEqual(
-          statuses.filter((status) => status !== 200),
-          [],
-        )
-      })
+      const statuses: number[] = []
+      for (let turn = 0; turn < 20; turn++) statuses.push(await add(gateway.url, client))
+      assert.deepEqual(
+        statuses.filter((status) => status !== 200),
+        [],
+      )
     })
 })
