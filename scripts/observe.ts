@@ -86,7 +86,7 @@ is written. Up to 1 MiB of lines waits for a reader that stands still; what is l
 
 \`http.request\` (\`log.access\`) has \`request\` (its id), \`client\`, \`method\`, \`host\`, \`path\` without its query, \`agent\`, \`token\` (the name of the client's), \`route\`, \`status\`, \`source\`, \`ms\`, \`firstByteMs\`, \`bytes\`,
 \`bytesIn\`, \`trace\` (the trace id of the client's \`traceparent\`, or of a trace that is recorded), \`cut\` where the client did not get the whole answer, and of a failure its \`kind\`, \`why\` and \`attempts\`. A hot answer has no \`ms\` and no \`firstByteMs\`: it is written in
-the moment in which it is asked for. It is \`warn\` from 500 on. A path of \`proxy\` is logged as it
+the moment in which it is asked for. A request that is no HTTP, or was not sent in time, has its id, \`client\` (the address of the socket), status and \`why\` alone. It is \`warn\` from 500 on. A path of \`proxy\` is logged as it
 is: a service that takes secrets in its path should not be behind it.
 `
 
@@ -95,7 +95,7 @@ export function allMetrics(): readonly Reading[] {
   const watch = watchProcess()
   watch.close()
   // Only their names are asked for: nothing is read.
-  const nothing = { requests: {}, limits: {}, hot: {}, pool: {}, uploads: {} }
+  const nothing = { requests: {}, limits: {}, hot: {}, server: {}, pool: {}, uploads: {} }
   const parts = {
     http: nothing,
     upstreams: nothing,

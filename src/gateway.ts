@@ -15,6 +15,7 @@ import { type Config, type ConfigInput, isConfig, type Parsed, parseConfigBeside
 import { type Clock, systemClock } from './core/clock.ts'
 import type { Log } from './core/log.ts'
 import { createDoors, type Doors, type Middleware } from './http/doors.ts'
+import type { ParserRefusal } from './http/wire/refusal.ts'
 import type { Added, AddOptions, AddSource } from './library/add.ts'
 import type { GetOptions, Got } from './library/get.ts'
 import { createLifecycle, notStarted } from './library/lifecycle.ts'
@@ -47,6 +48,7 @@ export {
 } from './core/failure.ts'
 export type { Log, LogLevel } from './core/log.ts'
 export type { Middleware } from './http/doors.ts'
+export type { ParserRefusal } from './http/wire/refusal.ts'
 export type { Added, AddOptions, AddSource } from './library/add.ts'
 export type { GetOptions, Got } from './library/get.ts'
 export type { OwnBackends } from './library/own.ts'
@@ -83,6 +85,11 @@ export interface Gateway {
    * `POST /add`; it needs no token. Rejects with a Failure.
    */
   add(source: AddSource, options?: AddOptions): Promise<Added>
+  /**
+   * Counts and logs a request that your server refused (`clientError`) as the gateway does with those that it refuses itself.
+   * Before it runs, nothing is counted.
+   */
+  refused(refusal: ParserRefusal): void
   /** Makes /readyz say that it is about to close, so that the load balancer sends no more clients. It answers as before. */
   drain(): void
   /** What the gateway after this one takes over: see `previous`. */
@@ -141,6 +148,7 @@ export function createGateway(input: ConfigInput | Parsed = {}, options: Gateway
     start,
     get: async (path, how) => (await running()).get(path, how),
     add: async (source, how) => (await running()).add(source, how),
+    refused: (refusal) => current()?.refused(refusal),
     drain() {
       isDraining = true
       current()?.drain()

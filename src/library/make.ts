@@ -7,6 +7,7 @@ import { createTrace } from '../core/wire/trace.ts'
 import { processFolders } from '../data-folder/process.ts'
 import type { Inside } from '../http/doors.ts'
 import { asFailure } from '../http/wire/problem.ts'
+import type { ParserRefusal } from '../http/wire/refusal.ts'
 import type { SpanExporter } from '../observe/tracing/exporter.ts'
 import { readTraceSettings, type TraceEnvironment } from '../observe/tracing/settings.ts'
 import { createSpools } from '../upload/spool/spool.ts'
@@ -28,6 +29,8 @@ import { createWhy, type WhyDeps } from './why.ts'
 export type LibraryInside = Inside & {
   readonly get: LibraryReader['get']
   readonly add: ReturnType<typeof createAdd>
+  /** Notes a request that the server in front refused. */
+  refused(refusal: ParserRefusal): void
   drain(): void
   close(): Promise<void>
 }
@@ -126,6 +129,7 @@ async function putTogether(whole: Whole): Promise<Together> {
     router,
     handler,
     admin,
+    refused: shared.refused,
     drain,
     begin() {
       begin()

@@ -17,10 +17,19 @@ export interface Connections {
   /** Applies from the next connection on. */
   set(limits: ConnectionLimits): void
   readonly size: number
+  /** The most there may be. */
+  readonly most: number
   /** Idle connections that were ended to make room. */
   readonly ended: number
   readonly refused: number
+  /** The same, by the limit that was reached. */
+  readonly tally: Readonly<Record<ConnectionLimit, Readonly<ConnectionTally>>>
 }
+
+/** As the operator sets them in `limits`. */
+export type ConnectionLimit = 'connections' | 'connectionsPerClient'
+
+export type ConnectionTally = { ended: number; refused: number }
 
 type Open = { readonly socket: Socket; readonly client: string | undefined; readonly clientSet: Set<Open> | undefined }
 
@@ -33,8 +42,8 @@ export function createConnections(first: ConnectionLimits, isBusy: (socket: Sock
   const all = new Set<Open>()
   const clients = new Map<string, Set<Open>>()
   let limits = first
-  let ended = 0
-  let refused = 0
+  const tally = { connections: { ended: 0, refused: 0 }, connectionsPerClient: { ended: 0, refused: 0 } }
+  const inAll = (what: keyof ConnectionTally) => tally.connections[what] + tally.connectionsPerClient[what]
 
   function setOf(client: string): Set<Open> {
     let set = clients.get(client)
@@ -49,7 +58,7 @@ export function createConnections(first: ConnectionLimits, isBusy: (socket: Sock
   }
 
   /** Ends an idle connection of the line: of the client that has most, and of those the oldest. */
-  function makeRoom(line: Set<Open>): boolean {
+  function makeRoom(line: Set<Open>, counts: ConnectionTally): boolean {
     let chosen: Open | undefined
     let left = looks
     for (const open of line) {
@@ -60,21 +69,27 @@ export function createConnections(first: ConnectionLimits, isBusy: (socket: Sock
       } else if (!chosen || (open.clientSet?.size ?? 0) > (chosen.clientSet?.size ?? 0)) chosen = open
     }
     if (!chosen) return false
-    ended++
+    counts.ended++
     forget(chosen)
     chosen.socket.destroy()
     return true
   }
 
+  /** The limit that leaves no room for one more; undefined: there is room, or was made. */
+  function reached(clientSet: Set<Open> | undefined): ConnectionLimit | undefined {
+    if (clientSet && clientSet.size >= limits.perClient && !makeRoom(clientSet, tally.connectionsPerClient))
+      return 'connectionsPerClient'
+    return all.size >= limits.most && !makeRoom(all, tally.connections) ? 'connections' : undefined
+  }
+
   return {
+    tally,
     admit(socket) {
       const client = limits.clientOf(socket.remoteAddress ?? '')
       const clientSet = client === undefined ? undefined : setOf(client)
-      const hasRoom =
-        (!clientSet || clientSet.size < limits.perClient || makeRoom(clientSet)) &&
-        (all.size < limits.most || makeRoom(all))
-      if (!hasRoom) {
-        refused++
+      const limit = reached(clientSet)
+      if (limit) {
+        tally[limit].refused++
         if (client !== undefined && clientSet?.size === 0) clients.delete(client)
         return false
       }
@@ -91,11 +106,14 @@ export function createConnections(first: ConnectionLimits, isBusy: (socket: Sock
     get size() {
       return all.size
     },
+    get most() {
+      return limits.most
+    },
     get ended() {
-      return ended
+      return inAll('ended')
     },
     get refused() {
-      return refused
+      return inAll('refused')
     },
   }
 }

@@ -3,6 +3,7 @@
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import { ConfigError } from '../config/complaints.ts'
 import type { Log } from '../core/log.ts'
+import type { ParserRefusal } from '../http/wire/refusal.ts'
 import { noteReload } from '../wiring/admin.ts'
 import type { Kept } from '../wiring/kept.ts'
 
@@ -10,6 +11,8 @@ export interface Replaceable {
   readonly handler: RequestListener
   readonly admin: RequestListener
   serves(host: string): boolean
+  /** Notes a request that the server refused itself. */
+  refused?(refusal: ParserRefusal): void
   /** What goes over to the one that replaces it. */
   readonly kept?: Kept
   drain(): void

@@ -10,9 +10,11 @@ import {
 } from 'node:http'
 import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
+import type { FailureKind } from '../core/failure.ts'
 import { corsHeaders } from '../http/wire/cors.ts'
 import { markOwn } from '../http/wire/own-server.ts'
-import { requestIdHeader } from '../http/wire/request-id.ts'
+import type { ParserRefusal } from '../http/wire/refusal.ts'
+import { requestIdHeader, requestIdOf } from '../http/wire/request-id.ts'
 import type { Connections } from './connections.ts'
 import { createPipelines } from './pipelines.ts'
 
@@ -24,15 +26,16 @@ const lingerMs = 1000
 
 type Numbered = ServerResponse & { readonly maxRequestsOnConnectionReached?: boolean }
 
-/**
- * `tunnels`: the hosts that a client may CONNECT to. Tunnels end here: the gateway never connects anywhere for a
- * client.
- */
-export function createHttpServer(
-  handle: RequestListener,
-  tunnels: (host: string) => boolean = () => false,
-  connections?: Pick<Connections, 'admit'>,
-): Server {
+export type HttpServerOptions = {
+  /** The hosts that a client may CONNECT to. Tunnels end here: the gateway never connects anywhere for a client. */
+  readonly tunnels?: (host: string) => boolean
+  readonly connections?: Pick<Connections, 'admit'>
+  /** Called for each request that was refused here and never came to `handle` as a whole. */
+  readonly onRefused?: (refusal: ParserRefusal) => void
+}
+
+export function createHttpServer(handle: RequestListener, options: HttpServerOptions = {}): Server {
+  const { tunnels = () => false, connections, onRefused = () => {} } = options
   const pipelines = createPipelines()
   const handler: RequestListener = (request, response) => {
     if (!pipelines.enter(request, response)) return
@@ -53,7 +56,8 @@ export function createHttpServer(
   server.on('checkContinue', handler)
   // The gateway refuses it as any other request: behind an answer that is not out, there is no socket yet to refuse it at.
   server.on('checkExpectation', handler)
-  server.on('clientError', answerParser)
+  const refuse = refusing(onRefused)
+  server.on('clientError', (error: NodeJS.ErrnoException, socket: Socket) => answerParser(error, socket, refuse))
   const inTunnel = new WeakSet<Duplex>()
   server.on('connection', (socket: Socket) => {
     markOwn(socket)
@@ -86,7 +90,7 @@ const said: Readonly<Record<string, readonly [status: number, detail: string]>> 
   ERR_HTTP_REQUEST_TIMEOUT: [408, 'the headers did not arrive in time'],
 }
 
-function answerParser(error: NodeJS.ErrnoException, socket: Socket): void {
+function answerParser(error: NodeJS.ErrnoException, socket: Socket, refuse: Refuse): void {
   // The parser reports further errors after the answer is out.
   if (socket.writableEnded) return
   if (!socket.writable || error.code === 'ECONNRESET' || isTaken(socket)) return void socket.destroy()
@@ -94,27 +98,38 @@ function answerParser(error: NodeJS.ErrnoException, socket: Socket): void {
   refuse(socket, status, detail)
 }
 
-function refuse(socket: Duplex, status: number, detail: string): void {
-  socket.end(problemText(status, 'malformed', detail))
-  // Closing at once would reset a client that is still sending, and take the answer with it.
-  const timer = setTimeout(() => socket.destroy(), lingerMs)
-  timer.unref()
-  socket.once('close', () => clearTimeout(timer))
-}
+type Refuse = (socket: Duplex, status: number, why: string) => void
+
+const refusing =
+  (onRefused: (refusal: ParserRefusal) => void): Refuse =>
+  (socket, status, why) => {
+    const { remoteAddress: address = '', bytesRead } = socket as Socket
+    const response = answering(socket as Socket)
+    // The id that the request was logged with, where it has come so far.
+    const requestId = (response && requestIdOf(response)) ?? randomUUID()
+    socket.end(problemText(status, { kind: 'malformed', detail: why, requestId }))
+    // Closing at once would reset a client that is still sending, and take the answer with it.
+    const timer = setTimeout(() => socket.destroy(), lingerMs)
+    timer.unref()
+    socket.once('close', () => clearTimeout(timer))
+    // A connection that was opened in advance, and asked nothing in time, brought no request.
+    if (bytesRead > 0) onRefused({ status, why, requestId, address, response })
+  }
 
 /** Answers a connection that there is no room for, and frees its descriptor at once. */
 function turnAway(socket: Socket): void {
   const detail = 'too many connections (limits.connections); retry in a second'
-  socket.end(problemText(503, 'overloaded', detail, [['Retry-After', '1']]), () => socket.destroy())
+  const text = problemText(503, { kind: 'overloaded', detail, requestId: randomUUID() }, [['Retry-After', '1']])
+  socket.end(text, () => socket.destroy())
 }
+
+type Said = { readonly kind: FailureKind; readonly detail: string; readonly requestId: string }
 
 function problemText(
   status: number,
-  kind: string,
-  detail: string,
+  { kind, detail, requestId }: Said,
   more: readonly (readonly [string, string])[] = [],
 ): string {
-  const requestId = randomUUID()
   const body = JSON.stringify({
     type: `urn:problem-type:cidgate:${kind}`,
     title: STATUS_CODES[status],
@@ -143,9 +158,7 @@ function isHere(host: string, { localAddress = '', localPort }: Socket): boolean
   return host === `${address.includes(':') ? `[${address}]` : address}:${localPort}`
 }
 
-type Answering = { readonly headersSent: boolean; readonly req?: IncomingMessage }
-
-const answering = (socket: Socket): Answering | undefined => Reflect.get(socket, '_httpMessage') ?? undefined
+const answering = (socket: Socket): ServerResponse | undefined => Reflect.get(socket, '_httpMessage') ?? undefined
 
 /** Whether a connection is at work for its client: it waits for an answer, or has not read all of it. */
 export const isAnswering = (socket: Socket): boolean => answering(socket) !== undefined || socket.writableLength > 0
@@ -153,5 +166,5 @@ export const isAnswering = (socket: Socket): boolean => answering(socket) !== un
 /** Whether an answer now would be read as part of another answer, or as that of a valid request. */
 function isTaken(socket: Socket): boolean {
   const answer = answering(socket)
-  return answer !== undefined && (answer.headersSent || answer.req?.complete !== false)
+  return answer !== undefined && (answer.headersSent || answer.req.complete)
 }

@@ -11,10 +11,12 @@ import type { Log } from '../core/log.ts'
 import { createForwarded } from '../http/hosts/forwarded.ts'
 import { clientOf } from '../http/limits.ts'
 import { createStarting } from '../http/starting.ts'
+import type { ParserRefusal } from '../http/wire/refusal.ts'
+import { noteConnections } from '../wiring/admin.ts'
 import { leftWith } from '../wiring/left.ts'
 import { type ConnectionLimits, type Connections, connectionsWithin, createConnections } from './connections.ts'
 import { createReload, type Replaceable } from './generations.ts'
-import { createHttpServer, isAnswering } from './http-server.ts'
+import { createHttpServer, type HttpServerOptions, isAnswering } from './http-server.ts'
 
 export type ServeOptions<Running extends Replaceable> = {
   readonly config: Config
@@ -45,6 +47,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
     admin: starting.admin,
   }
   let serves = (_host: string) => false
+  let refused = (_refusal: ParserRefusal) => {}
   let config = first
   let closing = false
 
@@ -59,6 +62,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
     admin: front('admin'),
     tunnels: (host: string) => serves(host),
     connections: tellFull(connections, log, clock),
+    onRefused: (refusal: ParserRefusal) => refused(refusal),
   }
 
   let sockets = await openSockets(first, handlers)
@@ -70,8 +74,10 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
   })
   const gateways = createReload(running, log)
   serves = (host) => gateways.current.serves(host)
+  refused = (refusal) => gateways.current.refused?.(refusal)
   Object.assign(answering, { listen: gateways.handler, admin: gateways.admin })
   starting.over()
+  if (running.kept) noteConnections(running.kept, connections)
 
   async function tellMoved(before: Config, next: Config): Promise<void> {
     try {
@@ -131,12 +137,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
 }
 
 type Sockets = { readonly listen: Server; readonly admin: Server | undefined }
-type Handlers = {
-  readonly listen: RequestListener
-  readonly admin: RequestListener
-  readonly tunnels: (host: string) => boolean
-  readonly connections: Pick<Connections, 'admit'>
-}
+type Handlers = Required<HttpServerOptions> & { readonly listen: RequestListener; readonly admin: RequestListener }
 
 function connectionLimits({ limits, trustedProxies }: Config): ConnectionLimits {
   const most = connectionsWithin(limits.connections)
@@ -192,9 +193,9 @@ function listenOn(
   address: Address,
   handler: RequestListener,
   key: string,
-  of: Partial<Pick<Handlers, 'tunnels' | 'connections'>> = {},
+  options: HttpServerOptions = {},
 ): Promise<Server> {
-  const server = createHttpServer(handler, of.tunnels, of.connections)
+  const server = createHttpServer(handler, options)
   return new Promise((resolve, reject) => {
     server.once('error', (error: NodeJS.ErrnoException) => {
       const message = `${key}: ${addressText(address)} cannot be listened on: ${error.code}`

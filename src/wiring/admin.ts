@@ -6,6 +6,7 @@ import { type Checks, type Looked, startChecks } from '../admin/checks.ts'
 import { createDashboard, type DashboardDeps } from '../admin/dashboard/dashboard.ts'
 import { readStatus } from '../admin/dashboard/status.ts'
 import type { ReloadCounts } from '../admin/metrics/gateway.ts'
+import type { ConnectionCounts, ServerParts } from '../admin/metrics/http.ts'
 import { diskCheck, readiness } from '../admin/readiness.ts'
 import { readingsOf } from '../admin/readings.ts'
 import { createTakedown, type Takedown } from '../admin/takedown.ts'
@@ -59,7 +60,7 @@ export function wireAdmin(
       ]
   const list = () => checks.flatMap((one) => one.list())
   const metrics = createMetrics()
-  const http = { requests, limits, hot }
+  const http = { requests, limits, hot, server: takeServer(whole) }
   const uploads = {
     uploads: writing.counts,
     open: () => writing.confirmation?.open() ?? [],
@@ -181,6 +182,16 @@ function takeChecks({ config, clock, log, lease }: Whole, of: object, looked: Lo
 /** How often the configuration was read again: counted by what reads it, and told by the gateway that is there then. */
 const takeReloads = ({ lease }: { readonly lease: Lease }): ReloadCounts =>
   lease.take('reloads', [], () => ({ taken: 0, refused: 0, lastTakenAt: Date.now(), wasLastTaken: true }))
+
+/** The connections at the server in front. A program that opens its own address counts none here. */
+const takeServer = ({ lease }: { readonly lease: Lease }): ServerParts => lease.take('server', [], () => ({}))
+
+/** The gateways that follow one another hold it, and tell it. */
+export function noteConnections(kept: Kept, connections: ConnectionCounts): void {
+  const lease = kept.lease()
+  takeServer({ lease }).connections = connections
+  void lease.end()
+}
 
 /** The gateway that runs holds the counts; they outlive this call. */
 export function noteReload(kept: Kept, isTaken: boolean): void {

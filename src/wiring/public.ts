@@ -5,7 +5,8 @@ import { createForwarded, type Forwarded } from '../http/hosts/forwarded.ts'
 import { clientOf } from '../http/limits.ts'
 import { createRequestSpans, type HotNotes, hotNotesOf } from '../http/traces/request-spans.ts'
 import { createAccessLog, placeOf } from '../http/wire/access-log.ts'
-import { type Exchange, watchExchange } from '../http/wire/exchange.ts'
+import { type Exchange, exchangeOf, watchExchange } from '../http/wire/exchange.ts'
+import { HttpRefusal, type ParserRefusal } from '../http/wire/refusal.ts'
 import { requestIdOf } from '../http/wire/request-id.ts'
 import { createRespond, type Respond } from '../http/wire/respond.ts'
 import { createRecentFailures, type FailedRequest, type RecentFailures } from '../observe/recent-failures.ts'
@@ -22,6 +23,8 @@ export type Public = {
   readonly hotNotes: HotNotes | undefined
   /** Notes what becomes of a request. */
   readonly watch: (request: IncomingMessage, response: ServerResponse) => Exchange
+  /** Notes what the server refused, as if a route had. */
+  readonly refused: (refusal: ParserRefusal) => void
 }
 
 export function wirePublic({ config, clock, log, lease, trace, spans: recorded }: Whole): Public {
@@ -60,20 +63,55 @@ export function wirePublic({ config, clock, log, lease, trace, spans: recorded }
       if (access) exchange.client ??= forwarded.addressOf(request)
       return exchange
     },
+    refused(refusal) {
+      const failure = failureOf(refusal)
+      requests.failed(failure)
+      const exchange = refusal.response && exchangeOf(refusal.response)
+      // The rest is counted when it is over.
+      if (exchange) {
+        exchange.refusal = failure
+        exchange.failure = failure
+        return
+      }
+      const answered = { ...unread, status: refusal.status }
+      requests.answered(answered)
+      access?.refused(refusal, answered)
+      failures.note(unreadOf(refusal, clock.now()))
+    },
   }
 }
 
 /** As nginx says it: the client left before there was an answer. */
 const clientLeft = 499
 
+/** Its request line may be no line at all: nothing of it is told. */
+const unread: Omit<Answered, 'status'> = {
+  route: 'none',
+  method: '',
+  source: 'none',
+  isWhole: true,
+  firstByteSeconds: undefined,
+  seconds: 0,
+  bytesIn: 0,
+  bytesOut: 0,
+}
+
+const failureOf = ({ status, why }: ParserRefusal): HttpRefusal =>
+  new HttpRefusal('malformed', why, { source: 'client', status })
+
+const unreadOf = ({ status, why, requestId, address }: ParserRefusal, at: number): FailedRequest => ({
+  ...{ at, request: requestId, client: address || undefined, method: '', path: '', route: 'none' },
+  ...{ status, isCut: false, ms: 0, kind: 'malformed', why },
+})
+
 function answeredOf({ request, response, began, ...noted }: Exchange, now: number): Answered {
-  const { route, account, answeredAt, bytesIn, bytesOut } = noted
+  const { route, account, answeredAt, bytesIn, bytesOut, refusal } = noted
   return {
     route,
     method: request.method ?? '',
-    status: response.headersSent ? response.statusCode : clientLeft,
+    status: refusal?.status ?? (response.headersSent ? response.statusCode : clientLeft),
     source: sourceOf(account),
-    isWhole: response.writableFinished,
+    isWhole: refusal !== undefined || response.writableFinished,
     firstByteSeconds: answeredAt === undefined ? undefined : (answeredAt - began) / 1000,
     seconds: (now - began) / 1000,
     bytesIn,

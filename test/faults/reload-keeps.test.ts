@@ -1,10 +1,12 @@
 // Fault: a reload that makes the gateway forget its caches and counters. What did not change goes over as it is; only what
 // changed is made anew.
 import assert from 'node:assert/strict'
+import { once } from 'node:events'
 import { appendFile, readdir, rm, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import { type AddressInfo, connect } from 'node:net'
 import { join } from 'node:path'
+import { text } from 'node:stream/consumers'
 import { after, afterEach, before, describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { multipart, post } from '../support/adding.ts'
@@ -314,6 +316,35 @@ describe('a reload: counters', () => {
         { name: 'dead', url: 'http://127.0.0.1:9' },
       ],
     },
+  })
+
+  test('connections, those that had no room, and requests that were none are counted on', async () => {
+    const { url, counters, admin, reload } = await start({ limits: { connections: 1, connectionsPerClient: 2 } })
+    const to = { port: Number(new URL(url).port), host: '127.0.0.1' }
+    const refused = 'cidgate_connections_refused_total{limit="connections"}'
+    const unread = 'cidgate_http_requests_total{route="none",method="other",status="400",source="none"}'
+    for (let turn = 1; turn < 3; turn++) {
+      const busy = connect(to)
+      // Its answer is under way until the body has come.
+      busy.write(
+        'POST /add HTTP/1.1\r\nHost: a\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n',
+      )
+      await once(busy, 'data')
+      const { body } = await admin('/metrics')
+      assert.match(body.toString(), /^cidgate_connections 1$/m)
+      assert.match(await text(connect(to)), /^HTTP\/1.1 503 /)
+      assert.equal((await counters()).get(refused), turn)
+      busy.destroy()
+      // Until the server has seen it leave there is no room.
+      while (!(await admin('/metrics')).body.toString().includes('\ncidgate_connections 0\n'));
+      const noise = connect(to)
+      noise.write('noise\r\n\r\n')
+      assert.match(await text(noise), /^HTTP\/1.1 400 /)
+      assert.equal((await counters()).get(unread), turn)
+      assert.equal(await reload({ limits: { connections: 1, connectionsPerClient: 2, inFlight: 10 + turn } }), true)
+      assert.equal((await counters()).get(refused), turn)
+      assert.equal((await counters()).get(unread), turn)
+    }
   })
 
   test('no counter goes back at any change', async () => {

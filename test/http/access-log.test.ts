@@ -1,12 +1,13 @@
 // The access log: which requests get a line, what it says, and what it never says.
 import assert from 'node:assert/strict'
 import { createServer } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import { type AddressInfo, connect } from 'node:net'
+import { text } from 'node:stream/consumers'
 import { after, before, describe, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import { multipart, post } from '../support/adding.ts'
 import { type Fixtures, fixtures } from '../support/fixtures.ts'
-import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
+import { fetchAll, metricsOf, startGateway, type TestGateway } from '../support/gateway.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 
 let all: Fixtures
@@ -26,6 +27,13 @@ async function lines(at: TestGateway, count: number): Promise<ReturnType<typeof 
     await setImmediate()
   }
   return linesOf(at)
+}
+
+/** Sends these bytes, and reads until the gateway closes. */
+async function say({ url }: TestGateway, bytes: string): Promise<string> {
+  const socket = connect(Number(new URL(url).port), '127.0.0.1')
+  socket.write(bytes)
+  return text(socket)
 }
 
 async function start(access: string): Promise<TestGateway> {
@@ -158,6 +166,60 @@ describe('the access log', () => {
       for (let count = 0; count < 200; count++) await fetchAll(at.url + path)
       const sources = (await lines(at, 3)).map(({ facts }) => facts['source'])
       assert.deepEqual(sources, ['upstream', 'hot', 'hot'])
+    } finally {
+      await at.close()
+    }
+  })
+
+  test('what the server refuses before it is a request: one line with the id of its answer, and one count', async () => {
+    const at = await start('errors')
+    try {
+      const said = [
+        await say(at, 'noise\r\n\r\n'),
+        await say(at, `GET /?token=secret HTTP/1.1\r\nHost: a\r\nX: ${'y'.repeat(20_000)}\r\n\r\n`),
+      ]
+      const found = await lines(at, 2)
+      for (const [index, status] of [400, 431].entries()) {
+        const { why, ...facts } = found[index]?.facts ?? {}
+        const answer = said[index] ?? ''
+        const request = /\r\nX-Request-Id: (\S+)\r\n/.exec(answer)?.[1]
+        assert.deepEqual(
+          { ...facts },
+          { request, client: '127.0.0.1', route: 'none', status, source: 'none', kind: 'malformed' },
+        )
+        assert.ok(answer.includes(JSON.stringify(why)))
+      }
+      const metrics = await metricsOf(at.gateway)
+      for (const status of [400, 431])
+        assert.match(
+          metrics,
+          new RegExp(
+            `^cidgate_http_requests_total\\{route="none",method="other",status="${status}",source="none"\\} 1$`,
+            'm',
+          ),
+        )
+      assert.match(metrics, /^cidgate_failures_total\{kind="malformed"\} 2$/m)
+      assert.doesNotMatch(JSON.stringify(at.log), /secret/)
+    } finally {
+      await at.close()
+    }
+  })
+
+  test('an upload whose body stops being HTTP has one line: with its path, the status that went out, and one id', async () => {
+    const at = await startGateway({
+      config: { log: { access: 'errors' }, pinning: { providers: [{ name: 'local', use: 'embedded' }] } },
+    })
+    try {
+      const head = 'POST /add HTTP/1.1\r\nHost: a\r\nContent-Type: multipart/form-data; boundary=b\r\n'
+      const answer = await say(at, `${head}Transfer-Encoding: chunked\r\n\r\nZZ\r\nxx\r\n`)
+      const [line] = await lines(at, 1)
+      const { request, path, status, kind, cut } = line?.facts ?? {}
+      assert.deepEqual([path, status, kind, cut], ['/add', 400, 'malformed', undefined])
+      assert.match(answer, new RegExp(`^HTTP/1.1 400 .*\r\nX-Request-Id: ${String(request)}\r\n`, 's'))
+      const metrics = await metricsOf(at.gateway)
+      assert.match(metrics, /^cidgate_http_requests_total\{route="add",method="POST",status="400",source="none"\} 1$/m)
+      assert.match(metrics, /^cidgate_failures_total\{kind="malformed"\} 1$/m)
+      assert.equal(linesOf(at).length, 1)
     } finally {
       await at.close()
     }

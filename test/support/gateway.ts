@@ -54,7 +54,7 @@ export async function startGateway(options: StartOptions = {}): Promise<TestGate
     }),
     { log, clock: options.clock, tracing: options.tracing },
   )
-  const server = createHttpServer(gateway.handler, gateway.serves)
+  const server = createHttpServer(gateway.handler, { tunnels: gateway.serves, onRefused: gateway.refused })
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   const { port } = server.address() as AddressInfo
   let connections = 0

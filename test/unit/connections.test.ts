@@ -41,6 +41,7 @@ test('busy connections are kept: where all are busy, the next one is refused unt
   for (const socket of busy) assert.ok(connections.admit(socket))
   assert.equal(connections.admit(madeSocket('late')), false)
   assert.deepEqual([connections.size, connections.refused, connections.ended], [100, 1, 0])
+  assert.deepEqual(connections.tally.connections, { ended: 0, refused: 1 })
   busy[3]?.destroy()
   assert.ok(connections.admit(madeSocket('late')))
   // Idle ones behind many that are busy are found after some looks.
@@ -56,6 +57,7 @@ test('one client has its own bound, which the operator changes and a proxy of th
   const first = madeSocket('a')
   assert.ok(connections.admit(first) && connections.admit(madeSocket('a')) && connections.admit(madeSocket('a')))
   assert.deepEqual([connections.size, first.gone], [2, true], 'the oldest makes room')
+  assert.deepEqual(connections.tally.connectionsPerClient, { ended: 1, refused: 0 })
   for (let count = 0; count < 6; count++) assert.ok(connections.admit(madeSocket('proxy', true)))
   assert.equal(connections.size, 8)
   connections.set(limitsOf(10, 4))
@@ -76,7 +78,7 @@ test('files and stores keep a quarter of the descriptors', () => {
 test('over HTTP: an idle connection is closed for the next client, and with all of them busy that is 503', async (t) => {
   const held: ServerResponse[] = []
   const connections = createConnections(limitsOf(2), isAnswering)
-  const server = createHttpServer((_request, response) => void held.push(response), undefined, connections)
+  const server = createHttpServer((_request, response) => void held.push(response), { connections })
   t.after(() => {
     server.closeAllConnections()
     server.close()

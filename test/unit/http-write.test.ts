@@ -3,12 +3,14 @@ import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import type { RequestListener, Server, ServerResponse } from 'node:http'
 import { type AddressInfo, connect, type Socket } from 'node:net'
+import { text } from 'node:stream/consumers'
 import { afterEach, describe, test } from 'node:test'
+import { setImmediate as turn } from 'node:timers/promises'
 import { systemClock } from '../../src/core/clock.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import { closeAfter } from '../../src/http/wire/close-after-answer.ts'
 import { cutWhenStalled, reset, writeAll } from '../../src/http/wire/write.ts'
-import { createHttpServer } from '../../src/server/http-server.ts'
+import { createHttpServer, type HttpServerOptions } from '../../src/server/http-server.ts'
 
 const stalledMs = 150
 // For a test that is not about time: the machine may be busy with others.
@@ -19,8 +21,8 @@ afterEach(() => {
   for (const one of open.splice(0)) one.close()
 })
 
-function serve(handler: RequestListener): Promise<Server> {
-  const server = createHttpServer(handler)
+function serve(handler: RequestListener, options: HttpServerOptions = {}): Promise<Server> {
+  const server = createHttpServer(handler, options)
   open.push({
     close() {
       server.closeAllConnections()
@@ -239,6 +241,24 @@ describe('what is no HTTP', () => {
       assert.deepEqual([body['status'], body['detail']], [status, body['message']])
     })
   }
+  test('a connection that was opened in advance and asks nothing in time is told 408, and is no request', async () => {
+    const refused: number[] = []
+    const server = await serve(() => {}, { onRefused: ({ status }) => refused.push(status) })
+    for (const [sent, counted] of [
+      ['', []],
+      ['GET / HTT', [408]],
+    ] as const) {
+      const accepted = once(server, 'connection')
+      const client = connect((server.address() as AddressInfo).port, '127.0.0.1')
+      const closed = text(client)
+      client.write(sent)
+      const [socket] = (await soon(accepted)) as [Socket]
+      while (socket.bytesRead < sent.length) await turn()
+      server.emit('clientError', Object.assign(new Error('late'), { code: 'ERR_HTTP_REQUEST_TIMEOUT' }), socket)
+      assert.match(await soon(closed), /^HTTP\/1.1 408 /)
+      assert.deepEqual(refused, counted)
+    }
+  })
   test('behind an answer that is still being written: no second answer in the middle of it', async () => {
     const server = await serve(
       (_request, response) => void response.writeHead(200, { 'content-length': 100 }).write('begun'),

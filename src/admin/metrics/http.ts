@@ -2,7 +2,18 @@
 import type { Reading } from '../../observe/metrics.ts'
 import type { RequestCounts } from '../../observe/requests.ts'
 
+export type ConnectionCounts = {
+  readonly size: number
+  readonly most: number
+  /** By the setting that was reached. */
+  readonly tally: Readonly<Record<string, { readonly ended: number; readonly refused: number }>>
+}
+
+/** Of a server of cidgate's own; undefined: another program opened the address. */
+export type ServerParts = { connections?: ConnectionCounts }
+
 export type HttpParts = {
+  readonly server: ServerParts
   readonly requests: RequestCounts
   readonly limits: {
     readonly inFlight: number
@@ -13,7 +24,7 @@ export type HttpParts = {
   readonly hot: { readonly bytes: number; readonly items: number; readonly maxBytes: number }
 }
 
-export const httpMetrics = ({ requests, limits, hot }: HttpParts): readonly Reading[] => [
+export const httpMetrics = ({ requests, limits, hot, server }: HttpParts): readonly Reading[] => [
   {
     name: 'cidgate_http_requests_total',
     labels: ['route', 'method', 'status', 'source'],
@@ -87,6 +98,7 @@ export const httpMetrics = ({ requests, limits, hot }: HttpParts): readonly Read
     help: 'Requests answered with 429 because their client was over limits.perClient.',
     read: () => limits.throttled,
   },
+  ...connectionMetrics(server),
   {
     name: 'cidgate_program_reads_total',
     labels: ['source'],
@@ -103,3 +115,32 @@ export const httpMetrics = ({ requests, limits, hot }: HttpParts): readonly Read
   },
   { name: 'cidgate_hot_items', kind: 'gauge', help: 'Complete answers in memory.', read: () => hot.items },
 ]
+
+const connectionMetrics = (server: ServerParts): readonly Reading[] => {
+  const one = (read: 'size' | 'most') => () => (server.connections ? [{ value: server.connections[read] }] : [])
+  const byLimit = (read: 'ended' | 'refused') => () =>
+    Object.entries(server.connections?.tally ?? {}).map(([limit, tally]) => ({ labels: { limit }, value: tally[read] }))
+  return [
+    { name: 'cidgate_connections', kind: 'gauge', help: 'Open connections at the public address.', read: one('size') },
+    {
+      name: 'cidgate_connections_limit',
+      kind: 'gauge',
+      help: 'The most there may be: limits.connections, or three quarters of the file descriptors of this process.',
+      read: one('most'),
+    },
+    {
+      name: 'cidgate_connections_refused_total',
+      labels: ['limit'],
+      kind: 'counter',
+      help: 'Connections that were answered with 503 and closed, because all were busy, by the setting that was reached: connections or connectionsPerClient.',
+      read: byLimit('refused'),
+    },
+    {
+      name: 'cidgate_connections_ended_total',
+      labels: ['limit'],
+      kind: 'counter',
+      help: 'Idle connections that were closed to make room for a new one, by the setting that was reached.',
+      read: byLimit('ended'),
+    },
+  ]
+}

@@ -5,10 +5,13 @@ import type { AccessMode, Log } from '../../core/log.ts'
 import type { Trace } from '../../core/wire/trace.ts'
 import type { Answered } from '../../observe/requests.ts'
 import type { Exchange } from './exchange.ts'
+import type { ParserRefusal } from './refusal.ts'
 import { requestIdOf } from './request-id.ts'
 
 export interface AccessLog {
   over(exchange: Exchange, answered: Answered): void
+  /** A request that was never read as a whole: it has no method and no path. */
+  refused(refusal: ParserRefusal, answered: Answered): void
   /** Notes one of so many hot answers; 0: none. */
   readonly hotEvery: number
   hot(request: IncomingMessage, requestId: string, status: number, bytes: number): void
@@ -46,6 +49,11 @@ export function createAccessLog(options: {
         ...{ request: requestId, client, method, ...placeOf(request, url), ...traceOf(request) },
         ...{ route: 'ipfs', status, source: 'hot', bytes },
       })
+    },
+    refused({ requestId, address: client, why }, answered) {
+      if (!isWanted(answered)) return
+      const { route, status, source } = answered
+      log('info', 'http.request', { request: requestId, client, route, status, source, kind: 'malformed', why })
     },
     over({ request, response, requestId, url, client, failure, token, account }, answered) {
       if (!isWanted(answered)) return

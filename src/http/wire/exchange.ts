@@ -3,6 +3,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Failure } from '../../core/failure.ts'
 import type { Account } from '../../observe/account.ts'
+import type { HttpRefusal } from './refusal.ts'
 import { hasBody } from './request-target.ts'
 
 /** What answered a request; `none`: nothing of this gateway's. */
@@ -24,6 +25,8 @@ export type Exchange = {
   /** What was read for it, where that is content. */
   account: Account | undefined
   failure: Failure | undefined
+  /** What the server answered in the place of the handler, because the rest of the request was no HTTP. */
+  refusal: HttpRefusal | undefined
   /** The name of the token that the client sent. */
   token: string | undefined
   /** When its status went out; undefined: it has not. */
@@ -58,6 +61,7 @@ export function watchExchange(
     route: 'none',
     account: undefined,
     failure: undefined,
+    refusal: undefined,
     token: undefined,
     bytesIn: 0,
     bytesOut: 0,

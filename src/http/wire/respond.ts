@@ -46,13 +46,13 @@ export function createRespond(options: RespondOptions): Respond {
   return {
     stalledMs,
     failed(request, response, error, how = {}) {
-      const failure = asFailure(error)
-      onFailed?.(failure)
       const exchange = exchangeOf(response)
+      const failure = exchange?.refusal ?? asFailure(error)
+      if (!exchange?.refusal) onFailed?.(failure)
       if (exchange) exchange.failure = failure
       if (failure.kind === 'internal') onError(failure.cause ?? failure, aboutOf(request, response))
       if (response.headersSent) reset(response)
-      else if (failure.kind === 'cancelled' || response.destroyed) response.destroy()
+      else if (failure.kind === 'cancelled' || exchange?.refusal || response.destroyed) response.destroy()
       else {
         how.before?.()
         const { account, headers, write } = how
