@@ -5,6 +5,7 @@ import { createHash, timingSafeEqual } from 'node:crypto'
 import type { IncomingMessage } from 'node:http'
 import { isIP } from 'node:net'
 import type { NextFunction, Request, Response } from 'express'
+import { isHost } from '../core/wire/host.ts'
 import { isLoopback } from '../core/wire/loopback.ts'
 import { isOfThePage } from './dashboard/dashboard.ts'
 
@@ -14,7 +15,7 @@ export type AdminAccess = {
   readonly tokens: readonly string[]
 }
 
-type Refusal = { readonly status: 401 | 403; readonly detail: string }
+type Refusal = { readonly status: 400 | 401 | 403; readonly detail: string }
 
 const probes: ReadonlySet<string> = new Set(['/healthz', '/readyz'])
 
@@ -36,8 +37,9 @@ export function createAdminAccess({ hosts, tokens }: AdminAccess) {
   const isOurs = (name: string): boolean => isIP(name) !== 0 || privateName.test(name) || names.has(name)
 
   function refusalOf(request: Request): Refusal | undefined {
-    if (probes.has(request.path) || hasToken(request)) return undefined
     const host = request.headers.host ?? ''
+    if (!isHost(host)) return { status: 400, detail: 'the Host header is not a host[:port]' }
+    if (probes.has(request.path) || hasToken(request)) return undefined
     const name = nameIn(host)
     if (!isOurs(name)) {
       const detail = `${JSON.stringify(name)} is not a name of this admin address; if it is one, name it in adminAccess.hosts`

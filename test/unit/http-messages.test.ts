@@ -4,6 +4,7 @@ import type { IncomingMessage } from 'node:http'
 import { describe, test } from 'node:test'
 import fc from 'fast-check'
 import { Failure } from '../../src/core/failure.ts'
+import { createHostCheck, isHost } from '../../src/core/wire/host.ts'
 import { matches, rangeApplies } from '../../src/http/content/conditional.ts'
 import { contentHeaders, disposition } from '../../src/http/content/headers.ts'
 import { createAccepts, negotiate } from '../../src/http/content/negotiate.ts'
@@ -11,6 +12,65 @@ import { parseRange, rangeHint } from '../../src/http/content/range.ts'
 import { cacheStatus } from '../../src/http/wire/cache-status.ts'
 import { readTarget } from '../../src/http/wire/request-target.ts'
 import { createAccount } from '../../src/observe/account.ts'
+
+test('Host: a host and perhaps a port, as RFC 3986 has them, each time that it is asked', () => {
+  const right = [
+    '',
+    'a',
+    'gate.example',
+    'gate.example.',
+    'GATE.example:8080',
+    'a:',
+    'a:0',
+    'a:65535',
+    'my_service',
+    'xn--bcher-kva.example',
+  ]
+  const rightAddresses = [
+    '127.0.0.1:80',
+    '[::1]',
+    '[2001:db8::1]:8080',
+    '[::ffff:127.0.0.1]',
+    '[v1.fe80:a]',
+    'b%C3%BCcher.example',
+    "a!$&'()*+,;=~b",
+  ]
+  const wrong = [
+    'a b',
+    'a:99999',
+    'a:65536',
+    'a:b',
+    'a:80:80',
+    'evil@localhost',
+    'a/b',
+    'a?b',
+    'a#b',
+    'a\\b',
+    'a%',
+    'a%2',
+    'a%zz',
+    'b\u00fccher.example',
+    '::1',
+    '[::1',
+    '[::1]8080',
+    '[:::1]',
+    '[1.2.3.4]',
+    '[fe80::1%25eth0]',
+    '[]',
+    '"a"',
+    '<a>',
+    'a\tb',
+    '\0',
+  ]
+  const isKnown = createHostCheck()
+  for (let time = 0; time < 2; time++) {
+    for (const host of [...right, ...rightAddresses]) assert.ok(isHost(host) && isKnown(host), host)
+    for (const host of wrong) assert.ok(!isHost(host) && !isKnown(host), host)
+  }
+  for (let count = 0; count < 1000; count++)
+    assert.ok(isKnown(`made-up-${count}.example`) && !isKnown(`made up ${count}`))
+  assert.ok(!isHost(`${'%41'.repeat(5000)}%4`))
+})
 
 describe('Range', () => {
   const whole = undefined

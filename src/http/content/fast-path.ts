@@ -1,6 +1,7 @@
 // The fast path: an answer from the response cache is written before Express sees the request. One look at the raw
 // headers decides whether the request wants anything but the plain answer; then Express gets it.
 import type { IncomingMessage, ServerResponse } from 'node:http'
+import { createHostCheck } from '../../core/wire/host.ts'
 import type { HotCounts } from '../../observe/requests.ts'
 import { plainRequest } from '../lanes/plain-request.ts'
 import type { Limits } from '../limits.ts'
@@ -47,6 +48,7 @@ export function createFastPath({
 }): FastPath {
   const representation = createAccepts()
   const hotEvery = notes?.hotEvery ?? 0
+  const isHost = createHostCheck()
   let unnoted = 0
 
   function note(request: IncomingMessage, requestId: string, status: number, bytes: number): void {
@@ -62,7 +64,7 @@ export function createFastPath({
       const key = keyOf(request)
       const answer = key === undefined ? undefined : hot.get(key)
       if (!answer) return false
-      const plain = plainRequest(request.rawHeaders, representation)
+      const plain = plainRequest(request.rawHeaders, representation, isHost)
       if (!plain || limits?.refuses(request)) return false
       const requestId = requestIds.next(request)
       // Used at once: the next request reuses this list.

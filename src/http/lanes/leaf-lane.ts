@@ -6,6 +6,7 @@ import type { CID } from 'multiformats/cid'
 import { mayBeJson } from '../../content/json.ts'
 import { parseLeaf } from '../../core/cid.ts'
 import type { AtHandOptions } from '../../core/disk/at-hand.ts'
+import { createHostCheck } from '../../core/wire/host.ts'
 import { createAccount } from '../../observe/account.ts'
 import type { HitAtHand } from '../../retrieval/tiers/stack.ts'
 import type { AnswerDeps } from '../content/answer.ts'
@@ -45,6 +46,7 @@ const lent: AtHandOptions = { lends: true }
 export function createLeafLane(deps: LeafLaneDeps): LeafLane {
   const { hot, limits, requestIds, jsonRule, respond } = deps
   const representation = createAccepts()
+  const isHost = createHostCheck()
   const query = new URLSearchParams()
   const session = { begun() {} }
 
@@ -54,7 +56,7 @@ export function createLeafLane(deps: LeafLaneDeps): LeafLane {
     if (!url.startsWith(prefix)) return undefined
     const text = url.slice(prefix.length)
     const cid = parseLeaf(text)
-    const plain = cid && plainRequest(rawHeaders, representation)
+    const plain = cid && plainRequest(rawHeaders, representation, isHost)
     if (!plain || plain.ifNoneMatch !== undefined) return undefined
     // To read and prove a leaf costs more than to refuse it.
     if (limits.wouldRefuse(request)) return undefined

@@ -7,6 +7,7 @@ export type PlainRequest = { readonly ifNoneMatch: string | undefined }
 export function plainRequest(
   rawHeaders: readonly string[],
   representation: (accept: string) => FormatChoice,
+  isHost: (host: string) => boolean,
 ): PlainRequest | undefined {
   let ifNoneMatch: string | undefined
   let hosts = 0
@@ -15,7 +16,10 @@ export function plainRequest(
     // Compares lengths first: most headers of most clients are none of these.
     switch (name.length) {
       case 4:
-        if (name.toLowerCase() === 'host') hosts++
+        if (name.toLowerCase() === 'host') {
+          if (!isHost(rawHeaders[index + 1] as string)) return undefined
+          hosts++
+        }
         break
       case 5:
         if (name.toLowerCase() === 'range') return undefined

@@ -1,6 +1,7 @@
 // Reads the request target, and refuses what two parsers could read in two ways (request smuggling).
 import type { IncomingMessage } from 'node:http'
 import { Failure } from '../../core/failure.ts'
+import { isHost } from '../../core/wire/host.ts'
 
 export type RequestTarget = {
   /** As sent, still encoded. */
@@ -8,6 +9,8 @@ export type RequestTarget = {
   readonly query: URLSearchParams
   readonly search: string
 }
+
+const longestTold = 100
 
 const malformed = (what: string): Failure => new Failure('malformed', what, { source: 'client' })
 
@@ -17,8 +20,11 @@ export function readTarget(request: IncomingMessage): RequestTarget {
   let hosts = 0
   for (let index = 0; index < rawHeaders.length; index += 2) if (rawHeaders[index]?.toLowerCase() === 'host') hosts++
   if (hosts > 1) throw malformed('there is more than one Host header')
+  const { host } = request.headers
+  if (host !== undefined && !isHost(host))
+    throw malformed(`the Host header is not a host[:port]: ${JSON.stringify(host.slice(0, longestTold))}`)
   if (hosts === 0 && request.httpVersion !== '1.0') throw malformed('there is no Host header')
-  const url = originForm(request.url ?? '', request.headers.host)
+  const url = originForm(request.url ?? '', host)
   if (/[#\\]/.test(url)) throw malformed('the request target cannot hold # or \\')
   const coding = request.headers['transfer-encoding']
   if (coding !== undefined && coding.toLowerCase() !== 'chunked')
