@@ -1,11 +1,12 @@
 // Uploads at the admin address, for the dashboard: the same route and intake as on the public address, without its token and its rule for
 // foreign pages, since the admin address has stricter ones of its own.
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import { type AddDeps, createAddRoute, type Next } from '../http/add/add.ts'
-import { createTokens } from '../http/add/tokens.ts'
-import { readContext } from '../http/wire/request-context.ts'
-import { createRequestIds, requestIdHeader } from '../http/wire/request-id.ts'
-import type { Public } from './public.ts'
+import type { Forwarded } from '../hosts/forwarded.ts'
+import type { Exchange } from '../wire/exchange.ts'
+import { readContext } from '../wire/request-context.ts'
+import { createRequestIds, requestIdHeader } from '../wire/request-id.ts'
+import { type AddDeps, createAddRoute, type Next } from './add.ts'
+import { createTokens } from './tokens.ts'
 
 export type AdminAdd = {
   readonly takesFolders: boolean
@@ -13,10 +14,14 @@ export type AdminAdd = {
   readonly handle: (request: IncomingMessage, response: ServerResponse, next: Next) => void
 }
 
+type AdminAddDeps = Pick<AddDeps, 'uploads' | 'schemas' | 'respond' | 'clientOf'> & {
+  readonly forwarded: Forwarded
+  /** Notes what becomes of a request. */
+  readonly watch: (request: IncomingMessage, response: ServerResponse) => Exchange
+}
+
 /** It is counted and logged as what comes by the public address: an upload is one wherever it came in. */
-export function createAdminAdd(
-  deps: Pick<AddDeps, 'uploads' | 'schemas'> & Pick<Public, 'respond' | 'clientOf' | 'forwarded' | 'watch'>,
-): AdminAdd {
+export function createAdminAdd(deps: AdminAddDeps): AdminAdd {
   const { uploads, forwarded, watch } = deps
   const route = createAddRoute({
     ...deps,
