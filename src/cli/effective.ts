@@ -41,7 +41,8 @@ function leaves(value: unknown, path: Path): [Path, unknown][] {
 }
 
 /** What a token is called and when it ends: the operator wants to see it, and it opens nothing. */
-const isAboutToken = (path: Path): boolean => /^upload\.auth\.tokens\[\d+\]\.(?:name|expires)$/.test(keyPath(path))
+const isAboutToken = (path: Path): boolean =>
+  /^upload\.auth\.tokens\[\d+\]\.(?:name|expires|mayDelete)$/.test(keyPath(path))
 
 /** What the file takes from elsewhere is shown as the file has it. */
 function show(path: Path, value: unknown, own: unknown): string {

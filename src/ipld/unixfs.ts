@@ -57,12 +57,18 @@ export function declaredSize(cid: CID, { unixfs, links }: Node): number {
 
 const blockSizesField = 4
 const hashTypeField = 5
+const modeField = 7
 
 /** The hash that a HAMT places its names by, which the library does not tell. */
-export function hashTypeOf(message: Uint8Array): number | undefined {
+export const hashTypeOf = (message: Uint8Array): number | undefined => numberIn(message, hashTypeField)
+
+/** The mode where one is stored; the library tells a usual one where none is. */
+export const modeOf = (message: Uint8Array): number | undefined => numberIn(message, modeField)
+
+function numberIn(message: Uint8Array, wanted: number): number | undefined {
   let found: number | undefined
   eachField(message, (field, value) => {
-    if (field === hashTypeField) found = value
+    if (field === wanted) found = value
   })
   return found
 }

@@ -105,13 +105,14 @@ const unreadOf = ({ status, why, requestId, address }: ParserRefusal, at: number
 })
 
 function answeredOf({ request, response, began, ...noted }: Exchange, now: number): Answered {
-  const { route, account, answeredAt, bytesIn, bytesOut, refusal } = noted
+  const { route, account, failure, answeredAt, bytesIn, bytesOut, refusal } = noted
   return {
     route,
     method: request.method ?? '',
     status: refusal?.status ?? (response.headersSent ? response.statusCode : clientLeft),
     source: sourceOf(account),
-    isWhole: refusal !== undefined || response.writableFinished,
+    // Kubo's door ends what failed half way in good order.
+    isWhole: refusal !== undefined || (response.writableFinished && !(failure && response.statusCode < 400)),
     firstByteSeconds: answeredAt === undefined ? undefined : (answeredAt - began) / 1000,
     seconds: (now - began) / 1000,
     bytesIn,

@@ -7,6 +7,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, afterEach, before, beforeEach, describe, test } from 'node:test'
 import type { CID } from 'multiformats/cid'
+import { writeCar } from '../../src/ipld/car.ts'
 import { addDirectory, addFile, type Fixtures, fixtures, noise, text } from '../support/fixtures.ts'
 import {
   type Fetched,
@@ -296,10 +297,46 @@ describe("kubo's door", () => {
   test('says 410 and 451 as the rest of the gateway does', async () => {
     const { cid } = all.files.hello
     await start(`/ipfs/${cid} status=451\n/ipfs/${folderCid}/secret.html`, { upload: { rpc: true } })
-    for (const command of ['cat', 'block/get', 'dag/export', 'pin/add'])
+    for (const command of ['cat', 'block/get', 'dag/export', 'pin/add', 'ls', 'get'])
       assert.equal(await call(`${command}?arg=${cid}`), 451, command)
     assert.equal(await call(`cat?arg=${folderCid}/secret.html`), 410)
+    assert.equal(await call(`get?arg=${folderCid}/secret.html`), 410)
     assert.equal(await call(`cat?arg=${folderCid}/ok.txt`), 200)
+  })
+
+  test('lists the name of what is denied, and nothing else of it', async () => {
+    for (const [list, type] of [
+      ['', 1],
+      [`/ipfs/${above}/sub`, 0],
+    ] as const) {
+      await start(list, { upload: { rpc: true } })
+      const answer = await fetch(`${at.url}/api/v0/ls?arg=${above}`, { method: 'POST' })
+      const { Objects } = (await answer.json()) as { Objects: { Links: { Name: string; Type: number }[] }[] }
+      assert.deepEqual(
+        Objects[0]?.Links.map(({ Name, Type }) => [Name, Type]),
+        [['sub', type]],
+      )
+      await at.close()
+    }
+  })
+
+  test('keeps no block that is denied, and no CAR with one', async () => {
+    const { cid, bytes } = all.files.hello
+    await start(`/ipfs/${cid}`, { upload: { rpc: true } })
+    const car: Uint8Array[] = []
+    const blocks = (async function* () {
+      yield { cid, bytes }
+    })()
+    for await (const piece of writeCar(cid, blocks)) car.push(piece)
+    for (const [command, body] of [
+      ['block/put', bytes],
+      ['dag/import', Buffer.concat(car)],
+    ] as const) {
+      const form = new FormData()
+      form.append('file', new File([Uint8Array.from(body)], 'a'))
+      const { status } = await fetch(`${at.url}/api/v0/${command}`, { method: 'POST', body: form })
+      assert.equal(status, 410, command)
+    }
   })
 
   test('neither keeps nor exports what holds something denied', async () => {

@@ -321,10 +321,13 @@ describe("GET /openapi.json with Kubo's door open", () => {
     try {
       const document = (await (await fetch(`${at.url}/openapi.json`)).json()) as Json
       const paths = Object.keys(document['paths'] ?? {}).filter((path) => path.startsWith('/api/v0/'))
-      assert.equal(paths.length, 7)
+      assert.equal(paths.length, 12)
       const ajv = new Ajv2020({ strict: false })
       const isError = ajv.compile(document['components']?.['schemas']?.['KuboError'] as Json)
-      for (const path of paths) {
+      // Without a token it may not even say what is wrong.
+      const removal = await fetch(`${at.url}/api/v0/pin/rm`, { method: 'POST' })
+      assert.deepEqual([removal.status, removal.headers.get('content-type')], [403, 'text/plain'])
+      for (const path of paths.filter((one) => one !== '/api/v0/pin/rm')) {
         const { responses } = document['paths']?.[path]?.['post'] ?? {}
         const answer = await fetch(`${at.url}${path}`, { method: 'POST' })
         const said = responses?.[answer.status]?.['content']

@@ -5,14 +5,16 @@ import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { existsSync } from 'node:fs'
-import { mkdir, writeFile } from 'node:fs/promises'
+import { mkdir, readFile, stat, symlink, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
+import { gunzipSync } from 'node:zlib'
 import { type Fixtures, fixtures, noise } from '../support/fixtures.ts'
 import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+import { type Kubo, startKubo } from './support/kubo.ts'
 import { runOnce, tempFolder } from './support/processes.ts'
 
 const clients = fileURLToPath(new URL('clients/', import.meta.url))
@@ -114,6 +116,224 @@ describe("Kubo's own command line", () => {
         assert.match(failed, says)
       }
     })
+})
+
+describe("Kubo's command line, against a Kubo and against this gateway", () => {
+  const [member, owner] = ['a-token-that-may-upload', 'a-token-that-may-delete']
+  let node: Kubo
+  let at: TestGateway
+  let folder: { path: string; remove(): Promise<void> }
+  let roots: string[]
+  before(async () => {
+    node = await startKubo()
+    folder = await tempFolder()
+    runOnce('ipfs', ['init', '--profile=test'], { env: env() })
+    at = await startGateway({
+      upstreams: [{ name: 'node', url: node.gateway }],
+      config: {
+        upload: { rpc: true, auth: { tokens: [{ token: member }, { token: owner, mayDelete: true }] } },
+        pinning: { providers: [{ name: 'local', use: 'embedded' }] },
+      },
+    })
+    const site = join(folder.path, 'site')
+    await mkdir(join(site, 'docs', 'void'), { recursive: true })
+    await writeFile(join(site, 'index.html'), '<h1>hello</h1>')
+    await writeFile(join(site, 'empty'), '')
+    await writeFile(join(site, 'docs', 'large.bin'), noise(600_000, 3))
+    await writeFile(join(site, 'docs', 'a b ü.txt'), 'a text', { mode: 0o600 })
+    await symlink('index.html', join(site, 'link'))
+    const add = (...options: string[]) => there('add', '-Q', '-r', ...options, 'site').then(({ out }) => out)
+    roots = [
+      await add(),
+      await add('--cid-version=1'),
+      await add('--preserve-mode', '--preserve-mtime'),
+      await add('--cid-version=1', '--max-directory-links=2'),
+    ]
+  })
+  after(async () => {
+    await at?.close()
+    await node?.stop()
+    await folder?.remove()
+  })
+  const env = () => ({ IPFS_PATH: join(folder.path, 'repo'), IPFS_TELEMETRY: 'off' })
+
+  type Ran = { readonly out: string; readonly error: string; readonly code: number }
+  const command = async (url: string, token: string | undefined, args: readonly string[]): Promise<Ran> => {
+    const api = ['--api', `/ip4/127.0.0.1/tcp/${new URL(url).port}`]
+    const auth = token === undefined ? [] : ['--api-auth', `bearer:${token}`]
+    const options = { cwd: folder.path, env: { ...process.env, ...env() } }
+    return promisify(execFile)('ipfs', [...api, ...auth, ...args], options).then(
+      ({ stdout, stderr }) => ({ out: stdout.trim(), error: stderr, code: 0 }),
+      ({ stdout, stderr, code }: { stdout: string; stderr: string; code: number }) => ({
+        out: stdout.trim(),
+        error: stderr,
+        code,
+      }),
+    )
+  }
+  const here = (...args: string[]) => command(at.url, member, args)
+  const there = (...args: string[]) => command(node.rpc, undefined, args)
+  const isSame = async (...args: string[]): Promise<string> => {
+    const { out, code, error } = await here(...args)
+    assert.equal(code, 0, error)
+    assert.deepEqual(
+      [out, code],
+      await there(...args).then((ran) => [ran.out, ran.code]),
+      `${args.join(' ')}: ${error}`,
+    )
+    return out
+  }
+  const call = async (url: string, path: string) => {
+    const answer = await fetch(`${url}/api/v0/${path}`, {
+      method: 'POST',
+      headers: { Authorization: `Bearer ${member}` },
+    })
+    const { status, headers } = answer
+    return {
+      status,
+      type: headers.get('content-type'),
+      chunked: headers.get('x-chunked-output'),
+      text: await answer.text(),
+    }
+  }
+
+  test('lists the same, with every option, as text and as JSON', async () => {
+    for (const root of roots) {
+      for (const args of [[], ['-v'], ['-l'], ['--size=false', '--resolve-type=false'], ['--cid-base=base32']])
+        await isSame('ls', ...args, root)
+      await isSame('ls', root, `/ipfs/${root}/docs`, `${root}/index.html`, `${root}/docs/large.bin`, `${root}/link`)
+      for (const query of ['', '&size=false', '&resolve-type=false&size=false', '&cid-base=base32&long=true'])
+        assert.deepEqual(await call(at.url, `ls?arg=${root}${query}`), await call(node.rpc, `ls?arg=${root}${query}`))
+      // Kubo says the entries of shards in the order in which they come.
+      const [own, kubos] = await Promise.all(
+        [at.url, node.rpc].map((url) =>
+          call(url, `ls?arg=${root}&stream=true`).then(({ text, ...rest }) => ({
+            ...rest,
+            lines: text.split('\n').sort(),
+          })),
+        ),
+      )
+      assert.deepEqual(own, kubos)
+    }
+  })
+
+  test('gets the same files, as they are, as archives and compressed', async () => {
+    for (const [index, root] of roots.entries()) {
+      const got = async (what: string, run: typeof here, ...args: string[]) => {
+        const path = join(folder.path, `${what}${index}`)
+        const { code, error } = await run('get', '-o', path, ...args)
+        assert.equal(code, 0, error)
+        return path
+      }
+      const [ours, kubos] = [await got('ours', here, root), await got('kubos', there, root)]
+      runOnce('diff', ['-r', '--no-dereference', ours, kubos])
+      const stats = await Promise.all([ours, kubos].map((path) => stat(join(path, 'docs', 'a b ü.txt'))))
+      assert.equal(stats[0]?.mode, stats[1]?.mode)
+      const [own, other] = [
+        await got('tar', here, '-a', `${root}/docs`),
+        await got('ktar', there, '-a', `${root}/docs`),
+      ]
+      const names = (path: string) => runOnce('tar', ['-tf', `${path}.tar`])
+      assert.deepEqual(names(own).split('\n').sort(), names(other).split('\n').sort())
+      const gz = await got('gz', here, '-C', '-l', '3', `${root}/docs/large.bin`)
+      assert.equal(Buffer.compare(gunzipSync(await readFile(`${gz}.gz`)), Buffer.from(noise(600_000, 3))), 0)
+    }
+    for (const path of [`${roots[0]}/none`, 'nonsense', ''])
+      assert.equal((await here('get', path)).code, (await there('get', path)).code, path)
+  })
+
+  test('imports CARs, and says what it imported', async () => {
+    const cars = await Promise.all(
+      roots.map(async (root, index) => {
+        const file = join(folder.path, `${index}.car`)
+        const answer = await fetch(`${node.rpc}/api/v0/dag/export?arg=${root}`, { method: 'POST' })
+        await writeFile(file, new Uint8Array(await answer.arrayBuffer()))
+        return file
+      }),
+    )
+    for (const car of cars) {
+      await isSame('dag', 'import', car)
+      await isSame('dag', 'import', '--stats', car)
+      await isSame('dag', 'import', '--pin-roots=false', car)
+    }
+    await isSame('dag', 'import', '--stats', cars[0] as string, cars[0] as string)
+    for (const root of roots) assert.match((await here('pin', 'ls', root)).out, /recursive/)
+    const cut = join(folder.path, 'cut.car')
+    await writeFile(cut, (await readFile(cars[0] as string)).subarray(0, 300_000))
+    const failed = await here('dag', 'import', cars[0] as string, cut)
+    assert.deepEqual([failed.code, (await there('dag', 'import', cars[0] as string, cut)).code], [1, 1])
+    assert.match(failed.error, /ends in the middle of a block/)
+  })
+
+  test('puts blocks under the same keys, and reads them back', async () => {
+    const file = join(folder.path, 'block')
+    const dag = join(folder.path, 'dag')
+    await writeFile(file, 'a block of text')
+    const root = roots[1] as string
+    await writeFile(
+      dag,
+      new Uint8Array(await (await fetch(`${node.rpc}/api/v0/block/get?arg=${root}`, { method: 'POST' })).arrayBuffer()),
+    )
+    for (const options of [
+      [],
+      ['--pin'],
+      ['--cid-codec=json'],
+      ['--mhtype=sha2-512'],
+      ['--mhtype=blake3'],
+      ['--mhlen=32'],
+    ]) {
+      const key = await isSame('block', 'put', ...options, file)
+      assert.equal((await here('block', 'get', key)).out, 'a block of text')
+    }
+    for (const options of [['--cid-codec=dag-pb'], ['--format=protobuf'], ['--format=v0']])
+      await isSame('block', 'put', ...options, dag)
+    await isSame('block', 'put', file, dag)
+    for (const options of [['--allow-big-block'], ['--mhlen=20'], ['--cid-codec=git-raw'], ['--mhtype=md5']]) {
+      const { code, error } = await here('block', 'put', ...options, file)
+      assert.equal(code, 1)
+      assert.match(error, new RegExp(`${options[0]?.slice(2)}.* is not supported`))
+    }
+  })
+
+  test('removes pins with a token that may, and says the same', async () => {
+    const [one, two] = await Promise.all(['one', 'two'].map((text) => addText(text)))
+    assert.ok(one && two)
+    const refused = await here('pin', 'rm', one)
+    assert.deepEqual([refused.code, /mayDelete/.test(refused.error)], [1, true])
+    assert.match((await here('pin', 'ls', one)).out, /recursive/)
+    const remove = (...cids: string[]) => command(at.url, owner, ['pin', 'rm', ...cids])
+    assert.deepEqual((await remove(one, two)).out, (await there('pin', 'rm', one, two)).out)
+    const [ours, kubos] = [await remove(one), await there('pin', 'rm', one)]
+    assert.deepEqual([ours.code, kubos.code], [1, 1])
+    for (const { error } of [ours, kubos]) assert.match(error, /^Error: not pinned or pinned indirectly/)
+    assert.match((await here('pin', 'ls', one)).error, /not pinned/)
+  })
+
+  async function addText(text: string): Promise<string> {
+    const path = join(folder.path, text)
+    await writeFile(path, text)
+    await there('add', '-Q', '--cid-version=1', path)
+    return (await here('add', '-Q', '--cid-version=1', path)).out
+  }
+
+  test('is told late errors as Kubo tells them', async () => {
+    const large = join(folder.path, 'many')
+    await mkdir(large)
+    for (let index = 0; index < 40; index++) await writeFile(join(large, `${1000 + index}`), `late ${index}`)
+    const root = (await there('add', '-Q', '-r', '--pin=false', 'many')).out
+    const listed = (await there('ls', root)).out.split('\n')
+    const gone = listed.at(-1)?.split(' ')[0] as string
+    assert.match((await there('block', 'rm', gone)).out, /removed/)
+    for (const args of [
+      ['ls', '--stream', root],
+      ['get', '-o', join(folder.path, 'late'), root],
+    ])
+      for (const run of [here, there]) {
+        const { code, error } = await run(...args)
+        assert.equal(code, 1, args[0])
+        assert.match(error, new RegExp(gone), args[0])
+      }
+  })
 })
 
 describe('a client that @hey-api/openapi-ts makes of /openapi.json', () => {

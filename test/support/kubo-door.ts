@@ -8,7 +8,7 @@ import { tierKinds } from '../../backends/tiers/index.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createDataFolders } from '../../src/data-folder/folders.ts'
-import { createTokens } from '../../src/http/add/tokens.ts'
+import { createTokens, type Token } from '../../src/http/add/tokens.ts'
 import { createKuboRoute } from '../../src/http/kubo/rpc.ts'
 import { readContext } from '../../src/http/wire/request-context.ts'
 import { createRespond } from '../../src/http/wire/respond.ts'
@@ -27,7 +27,7 @@ export type KuboDoor = {
   close(): Promise<void>
 }
 
-export async function startKuboDoor(tokens?: readonly string[], options: AddingOptions = {}): Promise<KuboDoor> {
+export async function startKuboDoor(tokens?: readonly Token[], options: AddingOptions = {}): Promise<KuboDoor> {
   const [log, clock] = [silentLog, systemClock]
   const memory = tierKinds['memory']
   if (!memory) throw new Error('there is no memory tier')

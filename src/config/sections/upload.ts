@@ -64,7 +64,7 @@ export const upload = z
       .boolean()
       .default(false)
       .describe(
-        "Kubo's own door under /api/v0 (add, cat, block/get, dag/export, pin/add, pin/ls), for tools that speak it.",
+        "Kubo's own door under /api/v0 (add, block/get, block/put, cat, dag/export, dag/import, get, ls, pin/add, pin/ls, pin/rm), for tools that speak it.",
       ),
     minRate: size()
       .prefault('1KiB')

@@ -43,6 +43,10 @@ export const namedToken = () =>
           .regex(/^[0-9a-f]{64}$/, 'expected the SHA-256 of the token, 64 hexadecimal digits in lower case')
           .optional()
           .describe('its SHA-256, so that the file holds no secret: `printf %s "$TOKEN" | sha256sum`.'),
+        mayDelete: z
+          .boolean()
+          .optional()
+          .describe("Whether its client may also delete pins, of every client, at Kubo's door (`pin/rm`)."),
         expires: moment.optional().describe('From then on it is refused: 2027-01-31, or 2027-01-31T12:00:00Z.'),
       })
       .refine(({ token, sha256 }) => (token === undefined) !== (sha256 === undefined), {

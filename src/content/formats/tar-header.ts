@@ -9,6 +9,8 @@ export type TarMember = {
   readonly mtime: number
   /** Where a symlink points. */
   readonly target?: string
+  /** A directory has no slash behind its path: Kubo's clients refuse the slash, others expect it. */
+  readonly isBare?: boolean
 }
 
 export const tarBlock = 512
@@ -19,7 +21,7 @@ const largestOctal = 8 ** 11 - 1
 const flags = { file: '0', symlink: '2', directory: '5' } as const
 
 export function tarHeader(member: TarMember): Uint8Array {
-  const path = member.type === 'directory' ? `${member.path}/` : member.path
+  const path = member.type === 'directory' && !member.isBare ? `${member.path}/` : member.path
   const target = member.target ?? ''
   const { size, mtime, mode } = member
   const [name, prefix] = split(path) ?? [fallback(path), '']
@@ -40,17 +42,14 @@ export function tarHeader(member: TarMember): Uint8Array {
   })
   if (records.length === 0) return main
   const pax = Buffer.from(records.join(''))
-  const head = ustar({
-    name: 'PaxHeaders/member',
-    prefix: '',
-    flag: 'x',
-    target: '',
-    size: pax.length,
-    mtime: 0,
-    mode: 0o644,
-  })
-  return Buffer.concat([head, pax, Buffer.alloc(paddingAfter(pax.length)), main])
+  return Buffer.concat([paxHeader(pax.length), pax, Buffer.alloc(paddingAfter(pax.length)), main])
 }
+
+const paxHeader = (size: number): Buffer =>
+  ustar({ name: 'PaxHeaders/member', prefix: '', flag: 'x', target: '', size, mtime: 0, mode: 0o644 })
+
+/** The end of an archive that failed: records that do not follow. Every reader takes it for cut, and none makes a file of it. */
+export const tarCut = (): Uint8Array => paxHeader(tarBlock)
 
 const isOctal = (value: number): boolean => value >= 0 && value <= largestOctal
 const isPlain = (text: string): boolean => /^[\x20-\x7e]*$/.test(text)

@@ -9,7 +9,7 @@ import { mostFileBytes, readFile } from '../file.ts'
 import { symlinkTarget } from '../resolve.ts'
 import type { Way } from '../way.ts'
 import { type Format, notAcceptable, refuseRemainder, weakTag } from './format.ts'
-import { paddingAfter, type TarMember, tarEnd, tarHeader } from './tar-header.ts'
+import { paddingAfter, type TarMember, tarCut, tarEnd, tarHeader } from './tar-header.ts'
 import { type ArchiveMember, membersOf } from './tree.ts'
 
 const mediaType = 'application/x-tar'
@@ -30,21 +30,36 @@ export const tar: Format = {
       save: { kind: 'attachment', filename: `${entity.cid}.tar` },
       size: await plannedSize(session, entity, way),
       ranges: false,
-      read: () => write(session, entity, way),
+      read: () => archiveOf(session, entity, { top: entity.cid.toString(), way }),
     }
   },
 }
 
-async function* write(session: Session, root: Entity, way: Way): AsyncGenerator<Uint8Array> {
-  for await (const member of membersOf(session, root, root.cid.toString(), way)) {
-    const described = describe(member)
-    yield tarHeader(described)
-    if (described.size === 0) continue
-    yield* readFile(session, member.entity)
-    const padding = paddingAfter(described.size)
-    if (padding > 0) yield new Uint8Array(padding)
+/** `top` is what the entity is called in it. */
+export async function* archiveOf(
+  session: Session,
+  root: Entity,
+  { top, way, isBare = false }: { readonly top: string; readonly way: Way; readonly isBare?: boolean },
+): AsyncGenerator<Uint8Array> {
+  let isBetween = false
+  try {
+    for await (const member of membersOf(session, root, top, way)) {
+      const described = describe(member)
+      yield tarHeader({ ...described, isBare })
+      isBetween = false
+      if (described.size > 0) {
+        yield* readFile(session, member.entity)
+        const padding = paddingAfter(described.size)
+        if (padding > 0) yield new Uint8Array(padding)
+      }
+      isBetween = true
+    }
+    yield tarEnd
+  } catch (error) {
+    // To most readers an archive that ends between two members looks whole.
+    if (isBetween) yield tarCut()
+    throw error
   }
-  yield tarEnd
 }
 
 function describe({ path, entity }: ArchiveMember): TarMember {

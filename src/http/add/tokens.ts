@@ -3,6 +3,7 @@
 import { createHash, timingSafeEqual } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
 import { Failure } from '../../core/failure.ts'
+import { HttpRefusal } from '../wire/refusal.ts'
 
 export type Token =
   | string
@@ -12,6 +13,7 @@ export type Token =
       readonly sha256?: string | undefined
       /** Since the epoch. */
       readonly expires?: number | undefined
+      readonly mayDelete?: boolean | undefined
     }
 
 /** `none` and `open` let every client upload; they differ in who reaches the address. */
@@ -20,29 +22,53 @@ export type UploadAuth = 'none' | 'open' | { readonly tokens: readonly Token[] }
 export interface Tokens {
   /** The name of the token that the client sent, if it has one. Throws a Failure when the client sends none of the tokens. */
   check(headers: IncomingHttpHeaders): string | undefined
+  /** Throws a Failure unless the client sends a token that the operator lets delete. */
+  checkMayDelete(headers: IncomingHttpHeaders): void
 }
 
-type Known = { readonly digest: Buffer; readonly name: string | undefined; readonly expires: number }
+type Known = {
+  readonly digest: Buffer
+  readonly name: string | undefined
+  readonly expires: number
+  readonly mayDelete: boolean
+}
 
 export function createTokens(auth: UploadAuth, now: () => number = Date.now): Tokens {
-  if (typeof auth === 'string') return { check: () => undefined }
+  if (typeof auth === 'string')
+    return {
+      check: () => undefined,
+      checkMayDelete() {
+        throw mayNotDelete()
+      },
+    }
   const known = auth.tokens.map(knownOf)
+  const tokenIn = (headers: IncomingHttpHeaders): Known => {
+    const shown = shownBy(headers)
+    const token = shown === undefined ? undefined : find(known, digest(shown))
+    if (!token) throw refused('uploads need a token here: send it as Authorization: Bearer …')
+    if (token.expires <= now())
+      throw refused(`this token ended at ${new Date(token.expires).toISOString()}: ask the operator for another one`)
+    return token
+  }
   return {
-    check(headers) {
-      const shown = shownBy(headers)
-      const token = shown === undefined ? undefined : find(known, digest(shown))
-      if (!token) throw refused('uploads need a token here: send it as Authorization: Bearer …')
-      if (token.expires <= now())
-        throw refused(`this token ended at ${new Date(token.expires).toISOString()}: ask the operator for another one`)
-      return token.name
+    check: (headers) => tokenIn(headers).name,
+    checkMayDelete(headers) {
+      if (!tokenIn(headers).mayDelete) throw mayNotDelete()
     },
   }
 }
 
+function mayNotDelete(): HttpRefusal {
+  const said =
+    'pins are deleted here with a token that has mayDelete: true (upload.auth.tokens); the operator can delete them on the admin address as well (cidgate pins rm)'
+  return new HttpRefusal('refused', said, { source: 'client', status: 403 })
+}
+
 function knownOf(token: Token): Known {
-  if (typeof token === 'string') return { digest: digest(token), name: undefined, expires: Number.POSITIVE_INFINITY }
-  const { name, sha256, expires = Number.POSITIVE_INFINITY } = token
-  return { digest: sha256 === undefined ? digest(token.token ?? '') : Buffer.from(sha256, 'hex'), name, expires }
+  if (typeof token === 'string') return knownOf({ token })
+  const { name, sha256, expires = Number.POSITIVE_INFINITY, mayDelete = false } = token
+  const own = sha256 === undefined ? digest(token.token ?? '') : Buffer.from(sha256, 'hex')
+  return { digest: own, name, expires, mayDelete }
 }
 
 /** Compares with every token, so that the time does not tell which one matched. */

@@ -1,43 +1,28 @@
 // Kubo's `add`: every part is a file, or all of them are one directory. A part that Kubo would treat otherwise (a symlink, a
 // directory among files) is refused, not added as a file.
 import { posix } from 'node:path'
-import { tooLarge } from '../../upload/failures.ts'
-import { mostPartsOf } from '../../upload/intake/incoming.ts'
-import { boundaryOf } from '../../upload/intake/part-watch.ts'
-import { aroundBytes, type PartName } from '../../upload/intake/receive.ts'
+import type { PartName } from '../../upload/intake/receive.ts'
 import { badCall, type KuboCall, sendJson } from './call.ts'
 import { readAddQuery } from './options.ts'
+import { receiveFiles } from './receiving.ts'
 
-export async function addFiles({ request, response, query, signal, deps }: KuboCall): Promise<void> {
-  const { uploads } = deps
-  boundaryOf(request.headers['content-type'])
+export async function addFiles(call: KuboCall): Promise<void> {
+  const { query, response } = call
   const { shape, isOnlyHashed, isUpgraded, isSilent, directory } = readAddQuery(query)
-  const kind = directory === undefined ? 'files' : 'directory'
-  if (Number(request.headers['content-length'] ?? 0) > uploads.maxBytes + aroundBytes(mostPartsOf(kind)))
-    throw tooLarge(uploads.maxBytes)
-  const slot = await uploads.enter(deps.clientOf(request), signal)
-  try {
-    // A client of HTTP/1.0 cannot read it (RFC 9110 §10.1.1).
-    if (request.headers.expect !== undefined && request.httpVersion !== '1.0') response.writeContinue()
-    const added = await uploads.receive(request, {
-      kind,
-      parts: 'every',
-      look: directory === undefined ? checkPart : checkType,
-      ...(directory && { directory: { pathOf, isBare: directory === 'only' } }),
-      isOnlyHashed,
-      slot,
-      ...(shape && { shape }),
-    })
-    const lines = added.map(({ cid, dagBytes, fileName }) => {
-      const Hash = (isUpgraded ? cid.toV1() : cid).toString()
-      const Name = directory === undefined ? nameOf(fileName) || Hash : fileName
-      return { Name, Hash, Size: String(dagBytes) }
-    })
-    response.setHeader('X-Chunked-Output', '1')
-    sendJson({ response, deps }, ...(isSilent ? [] : lines))
-  } finally {
-    slot.leave()
-  }
+  const added = await receiveFiles(call, {
+    kind: directory === undefined ? 'files' : 'directory',
+    look: directory === undefined ? checkPart : checkType,
+    ...(directory && { directory: { pathOf, isBare: directory === 'only' } }),
+    isOnlyHashed,
+    ...(shape && { shape }),
+  })
+  const lines = added.map(({ cid, dagBytes, fileName }) => {
+    const Hash = (isUpgraded ? cid.toV1() : cid).toString()
+    const Name = directory === undefined ? nameOf(fileName) || Hash : fileName
+    return { Name, Hash, Size: String(dagBytes) }
+  })
+  response.setHeader('X-Chunked-Output', '1')
+  sendJson(call, ...(isSilent ? [] : lines))
 }
 
 /** A mode or time in a part's name counts only with `preserve-*`, which is refused. */

@@ -1,5 +1,8 @@
 // What every command of Kubo's RPC gets, and how its arguments are read.
 import type { IncomingMessage } from 'node:http'
+import type { CID } from 'multiformats/cid'
+import type { ContentPath } from '../../content/entity.ts'
+import { parsePath } from '../../content/path.ts'
 import { Failure } from '../../core/failure.ts'
 import type { Retrieval, Session } from '../../retrieval/session.ts'
 import type { Uploads } from '../../upload/uploads.ts'
@@ -36,11 +39,28 @@ export function sendJson({ response, deps }: Pick<KuboCall, 'response' | 'deps'>
 
 /** The one `arg` that most commands have. */
 export function argOf(query: URLSearchParams): string {
-  const [arg, ...more] = query.getAll('arg')
-  if (arg === undefined || more.length > 0)
-    throw badCall(`argument "ipfs-path" is required${more.length > 0 ? ' once' : ''}`)
-  return arg.replace(/^\/?ipfs\//, '').replace(/^ipfs:\/\//, '')
+  const [arg, ...more] = argsOf(query)
+  if (more.length > 0) throw badCall('argument "ipfs-path" is required once')
+  return arg
 }
+
+/** At least one, without what may stand before a CID. */
+export function argsOf(query: URLSearchParams): [string, ...string[]] {
+  const [first, ...more] = query.getAll('arg').map(bare)
+  if (first === undefined) throw badCall('argument "ipfs-path" is required')
+  return [first, ...more]
+}
+
+const bare = (arg: string): string => arg.replace(/^\/?ipfs\//, '').replace(/^ipfs:\/\//, '')
+
+/** Kubo's arguments are plain text; a path is percent-encoded. */
+export const pathOf = (arg: string): ContentPath =>
+  parsePath(
+    arg
+      .split('/')
+      .map((segment) => encodeURIComponent(segment))
+      .join('/'),
+  )
 
 /** Options that a client may repeat. */
 const lists: readonly string[] = ['arg', 'ignore']
@@ -70,3 +90,26 @@ export function isOn(given: GivenOptions, name: string, otherwise: boolean): boo
 }
 
 export const badCall = (message: string): Failure => new Failure('malformed', message, { source: 'client' })
+
+export const notDone = (what: string, why: string): Failure => badCall(`${what} is not supported: ${why}. Leave it out`)
+
+/** Refuses booleans of which only false is supported. */
+export function refuseOn(given: GivenOptions, off: Readonly<Record<string, string>>): void {
+  for (const [name, why] of Object.entries(off)) if (isOn(given, name, false)) throw notDone(`${name}=true`, why)
+}
+
+/** Refuses every other value than these; empty counts as absent. */
+export function refuseOthers(given: GivenOptions, only: Readonly<Record<string, readonly string[]>>): void {
+  for (const [name, values] of Object.entries(only)) {
+    const value = given.get(name)
+    if (value && !values.includes(value.toLowerCase()))
+      throw notDone(`${name}=${value}`, `it is ${values.join(' or ')}`)
+  }
+}
+
+/** How the answer spells CIDs: as they are, or as version 1. */
+export function spellingIn(given: GivenOptions): (cid: CID) => string {
+  refuseOthers(given, { encoding: ['json'], 'cid-base': ['base32'] })
+  const isUpgraded = Boolean(given.get('cid-base')) || isOn(given, 'upgrade-cidv0-in-output', false)
+  return (cid) => (isUpgraded ? cid.toV1() : cid).toString()
+}

@@ -1,7 +1,7 @@
 // The options of `add` in Kubo 0.42, by name and alias. An option is refused where it would give another CID than
 // Kubo's or needs a missing feature; one that changes nothing for files is accepted, and so is what Kubo ignores.
 import { type Shape, shapes } from '../../../backends/pinning/contract.ts'
-import { badCall, type GivenOptions, isOn, optionsIn } from './call.ts'
+import { badCall, type GivenOptions, isOn, notDone, optionsIn, refuseOn, refuseOthers } from './call.ts'
 
 export type AddQuery = {
   /** Undefined: that of the profile in the configuration. */
@@ -62,13 +62,9 @@ const only: Readonly<Record<string, readonly string[]>> = {
 
 export function readAddQuery(query: URLSearchParams): AddQuery {
   const given = optionsIn(query, aliases)
-  for (const [name, why] of Object.entries(off)) if (isOn(given, name, false)) throw notDone(`${name}=true`, why)
+  refuseOn(given, off)
   for (const [name, why] of Object.entries(never)) if (given.get(name)) throw notDone(name, why)
-  for (const [name, values] of Object.entries(only)) {
-    const value = given.get(name)
-    if (value && !values.includes(value.toLowerCase()))
-      throw notDone(`${name}=${value}`, `it is ${values.join(' or ')}`)
-  }
+  refuseOthers(given, only)
   return {
     shape: shapeOf(given),
     isOnlyHashed: isOn(given, 'only-hash', false),
@@ -107,12 +103,10 @@ function chunkBytesOf(chunker: string): number {
   throw notDone(`chunker=${chunker}`, `it is size-N, with N from ${leastChunkBytes} to ${mostChunkBytes}`)
 }
 
-function numberOf(given: GivenOptions, name: string): number | undefined {
+export function numberOf(given: GivenOptions, name: string): number | undefined {
   const text = given.get(name)
   if (text === undefined) return undefined
   const value = text.trim() === '' ? Number.NaN : Number(text)
   if (!Number.isSafeInteger(value)) throw badCall(`${name}=${text} is not a number`)
   return value
 }
-
-const notDone = (what: string, why: string) => badCall(`${what} is not supported: ${why}. Leave it out`)

@@ -1,17 +1,17 @@
-// `pin/add` finds a DAG and gives it to the providers; `pin/ls` lists the recorded uploads.
+// `pin/add` finds a DAG and gives it to the providers; `pin/ls` lists the recorded uploads; `pin/rm` deletes them.
 import type { CID } from 'multiformats/cid'
 import { walkDag } from '../../content/dag/walk.ts'
 import { parseRoot } from '../../content/path.ts'
 import { wayFrom } from '../../content/way.ts'
 import { Failure } from '../../core/failure.ts'
+import type { Pins } from '../../upload/pins/pins.ts'
 import { cidOf, nameOf } from '../../upload/spool/journal.ts'
-import { writeAll } from '../wire/write.ts'
-import { argOf, badCall, isOn, type KuboCall, optionsIn, sendJson } from './call.ts'
+import { argOf, argsOf, badCall, isOn, type KuboCall, notDone, optionsIn, sendJson, spellingIn } from './call.ts'
+import { sendLines } from './stream.ts'
 
 export async function addPin({ request, query, session, signal, response, deps }: KuboCall): Promise<void> {
   const given = optionsIn(query, { r: 'recursive', n: 'name' })
-  if (!isOn(given, 'recursive', true))
-    throw badCall('recursive=false is not supported: a DAG is pinned whole. Leave it out')
+  if (!isOn(given, 'recursive', true)) throw notDone('recursive=false', 'a DAG is pinned whole')
   if (given.get('name')) throw badCall('pin names are not supported: leave name out')
   const cid = parseRoot(argOf(query))
   session.pass(cid, [])
@@ -28,7 +28,7 @@ export async function addPin({ request, query, session, signal, response, deps }
 }
 
 export async function listPins(call: KuboCall): Promise<void> {
-  const { query, response, deps } = call
+  const { query } = call
   const given = optionsIn(query, { t: 'type', s: 'stream', n: 'name', q: 'quiet' })
   if (given.get('name')) throw badCall('pin names are not supported: leave name out')
   const type = given.get('type') ?? 'all'
@@ -38,14 +38,10 @@ export async function listPins(call: KuboCall): Promise<void> {
   const asked = query.getAll('arg').length > 0 ? [parseRoot(argOf(query))] : undefined
   const listed = asked ? pinned(call, asked) : type === 'all' || type === 'recursive' ? everything(call) : []
   if (isStream) {
-    response.setHeader('Content-Type', 'application/json')
-    response.setHeader('X-Chunked-Output', '1')
     async function* lines() {
-      for await (const cid of listed)
-        yield Buffer.from(`${JSON.stringify({ Cid: cid, Type: 'recursive', Name: '' })}\n`)
+      for await (const cid of listed) yield { Cid: cid, Type: 'recursive', Name: '' }
     }
-    await writeAll(response, lines(), deps)
-    return
+    return sendLines(call, lines())
   }
   const keys: Record<string, { Type: string; Name: string }> = {}
   let count = 0
@@ -71,3 +67,43 @@ async function* everything({ deps }: KuboCall): AsyncGenerator<string> {
   for (const entry of deps.uploads.confirmation.open()) if (entry.accepted) yield cidOf(entry).toString()
   for await (const record of deps.uploads.journal.records()) yield cidOf(record).toString()
 }
+
+/** For tokens that the operator lets delete, and not for other clients: they would delete what others uploaded. */
+export async function removePins(call: KuboCall): Promise<void> {
+  const { request, query, signal, deps } = call
+  deps.tokens.checkMayDelete(request.headers)
+  const { pins } = deps.uploads
+  const given = optionsIn(query, { r: 'recursive' })
+  if (!isOn(given, 'recursive', true)) throw notDone('recursive=false', 'a DAG is pinned whole')
+  const spelled = spellingIn(given)
+  const cids = argsOf(query).map(parseRoot)
+  for (const cid of cids) if (!(await pins.find(cid))) throw notPinned(cid)
+  const removed: string[] = []
+  for (const cid of cids) {
+    signal.throwIfAborted()
+    await removePin(pins, cid, removed)
+    removed.push(spelled(cid))
+  }
+  sendJson(call, { Pins: removed })
+}
+
+async function removePin(pins: Pins, cid: CID, before: readonly string[]): Promise<void> {
+  const also = before.length > 0 ? `; removed before it: ${before.join(', ')}` : ''
+  const removal = await pins.remove(cid)
+  if (removal === 'unknown') throw notPinned(cid, also)
+  if (removal === 'busy')
+    throw new Failure('overloaded', `${cid} is being uploaded now: remove it when its client has an answer${also}`, {
+      source: 'ours',
+      retryAfterMs: 1000,
+    })
+  if (removal.isGone) return
+  const outcomes = removal.providers.map(({ why, ...one }) => ({ ...one, ...(why !== undefined && { detail: why }) }))
+  throw new Failure('broken', `${cid} is not gone from every provider: remove it again${also}`, {
+    source: 'provider',
+    facts: { outcomes },
+  })
+}
+
+/** Kubo's words: its clients look for them. */
+const notPinned = (cid: CID, also = ''): Failure =>
+  new Failure('not-found', `not pinned or pinned indirectly: ${cid}${also}`, { source: 'client' })

@@ -12,20 +12,36 @@ import type { RequestContext } from '../wire/request-context.ts'
 import { hasBody } from '../wire/request-target.ts'
 import { cutWhenStalled } from '../wire/write.ts'
 import { addFiles } from './add.ts'
+import { putBlocks } from './block.ts'
 import { type KuboCall, type KuboDeps, sendJson } from './call.ts'
-import { addPin, listPins } from './pins.ts'
+import { getArchive } from './get.ts'
+import { importCars } from './import.ts'
+import { listLinks } from './ls.ts'
+import { addPin, listPins, removePins } from './pins.ts'
 import { exportDag, getBlock, readPath } from './read.ts'
+import { endLate, type Told } from './stream.ts'
 
 const prefix = '/api/v0/'
 
-const commands: Readonly<Record<string, (call: KuboCall) => Promise<void>>> = {
-  add: addFiles,
-  cat: readPath,
-  'block/get': getBlock,
-  'dag/export': exportDag,
-  'pin/add': addPin,
-  'pin/ls': listPins,
-  version: async (call) => sendJson(call, { Version: call.deps.version, Commit: '', Repo: '', System: '', Golang: '' }),
+type Command = { readonly run: (call: KuboCall) => Promise<void>; readonly takesBody?: true }
+
+const commands: ReadonlyMap<string, Command> = new Map<string, Command>([
+  ['add', { run: addFiles, takesBody: true }],
+  ['block/get', { run: getBlock }],
+  ['block/put', { run: putBlocks, takesBody: true }],
+  ['cat', { run: readPath }],
+  ['dag/export', { run: exportDag }],
+  ['dag/import', { run: importCars, takesBody: true }],
+  ['get', { run: getArchive }],
+  ['ls', { run: listLinks }],
+  ['pin/add', { run: addPin }],
+  ['pin/ls', { run: listPins }],
+  ['pin/rm', { run: removePins }],
+  ['version', { run: sayVersion }],
+])
+
+async function sayVersion(call: KuboCall): Promise<void> {
+  sendJson(call, { Version: call.deps.version, Commit: '', Repo: '', System: '', Golang: '' })
 }
 
 export function createKuboRoute(deps: KuboDeps): Route {
@@ -44,8 +60,9 @@ async function answerCall(context: RequestContext, deps: KuboDeps): Promise<void
   const exchange = exchangeOf(response)
   if (exchange) exchange.account = account
   const session = deps.retrieval.session({ signal, account })
+  response.setHeader('X-Content-Type-Options', 'nosniff')
   try {
-    const command = commands[path.slice(prefix.length).replace(/\/$/, '')]
+    const command = commands.get(path.slice(prefix.length).replace(/\/$/, ''))
     if (!command) return sendText(to, 404, '404 page not found')
     if (request.method !== 'POST') return sendText(to, 405, '405 - Method Not Allowed')
     // A page of another origin could post here with the browser's network position.
@@ -54,10 +71,13 @@ async function answerCall(context: RequestContext, deps: KuboDeps): Promise<void
     refuseStranger(request, deps.reach)
     noteToken(response, deps.tokens.check(request.headers))
     // The other commands read only the query; a body that comes along may have no end.
-    if (command !== addFiles && hasBody(request)) closeAfter(request, response)
-    await command({ ...context, query, session, deps })
+    if (!command.takesBody && hasBody(request)) closeAfter(request, response)
+    await command.run({ ...context, query, session, deps })
   } catch (error) {
-    deps.respond.failed(request, response, error, { write: (failure) => sendError(to, failure) })
+    deps.respond.failed(request, response, error, {
+      write: (failure) => sendError(to, failure),
+      late: (failure) => endLate(to, failure, toldOf(failure)),
+    })
   } finally {
     session.end()
   }
@@ -71,11 +91,17 @@ function sendError(to: To, failure: Failure): void {
   if (failure.kind === 'refused')
     return sendText(to, 403, failure instanceof HttpRefusal ? `403 - Forbidden: ${failure.message}` : '403 - Forbidden')
   const own = statusOf(failure, 'api')
-  const isClients = isFailure(failure, 'malformed') && failure.source === 'client'
-  const status = isClients ? 400 : failure.kind === 'denied' || [413, 429, 503].includes(own) ? own : 500
-  const text = JSON.stringify({ Message: messageOf(failure), Code: isClients ? 1 : 0, Type: 'error' })
-  send(to, status, `${text}\n`, 'application/json')
+  const status = isClients(failure) ? 400 : failure.kind === 'denied' || [413, 429, 503].includes(own) ? own : 500
+  send(to, status, `${JSON.stringify(toldOf(failure))}\n`, 'application/json')
 }
+
+const isClients = (failure: Failure): boolean => isFailure(failure, 'malformed') && failure.source === 'client'
+
+const toldOf = (failure: Failure): Told => ({
+  Message: messageOf(failure),
+  Code: isClients(failure) ? 1 : 0,
+  Type: 'error',
+})
 
 /** Kubo's error has one text: what each provider answered follows the message. */
 function messageOf({ message, facts }: Failure): string {
@@ -86,10 +112,14 @@ function messageOf({ message, facts }: Failure): string {
 
 const sendText = (to: To, status: number, text: string): void => send(to, status, `${text}\n`, 'text/plain')
 
+/** What an answer that did not begin would have said of itself. */
+const ofStreams = ['X-Stream-Output', 'X-Chunked-Output', 'X-Content-Length'] as const
+
 type To = Pick<KuboCall, 'request' | 'response' | 'deps'>
 
 function send({ request, response, deps }: To, status: number, text: string, type: string): void {
   if (!request.complete) closeAfter(request, response)
+  for (const name of ofStreams) response.removeHeader(name)
   response.setHeader('Content-Type', type)
   response.setHeader('Content-Length', Buffer.byteLength(text))
   response.writeHead(status)

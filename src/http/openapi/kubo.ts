@@ -45,6 +45,53 @@ const commands: Readonly<Record<string, KuboCommand>> = {
     type: 'text/plain',
     schema: bytes,
   },
+  'block/put': {
+    summary: 'Keeps blocks; each part of the body is one',
+    options: [
+      ['cid-codec', 'string', '`raw`, `dag-pb`, `dag-cbor`, `dag-json`, `cbor` or `json`.'],
+      ['mhtype', 'string', '`sha2-256`, `sha2-512`, `blake2b-256` or `blake3`.'],
+    ],
+    takesFiles: true,
+    type: 'application/json',
+    schema: {
+      description: 'One line for each block.',
+      type: 'object',
+      required: ['Key', 'Size'],
+      properties: { Key: { type: 'string' }, Size: { type: 'integer' } },
+    },
+  },
+  'dag/import': {
+    summary: 'Keeps the roots of CARs; each part of the body is a CAR',
+    options: [
+      ['pin-roots', 'boolean', 'By default on: says each root. All are kept in any case.'],
+      ['stats', 'boolean', 'Says how many blocks there were.'],
+    ],
+    takesFiles: true,
+    type: 'application/json',
+    schema: { description: 'One line for each root, and one for `stats`.', type: 'object' },
+  },
+  get: {
+    summary: 'A file or a directory, as a tar',
+    arg: path,
+    options: [
+      ['archive', 'boolean', 'A tar in any case: matters with `compress`.'],
+      ['compress', 'boolean', 'With gzip; without `archive` a file alone.'],
+      ['compression-level', 'integer', '1 to 9.'],
+    ],
+    type: 'application/x-tar',
+    schema: bytes,
+  },
+  ls: {
+    summary: 'The links of directories and files',
+    arg: path,
+    options: [
+      ['resolve-type', 'boolean', 'By default on, as `size`: looks at what each link leads to.'],
+      ['size', 'boolean', 'By default on.'],
+      ['stream', 'boolean', 'A line for each link, and not one object.'],
+    ],
+    type: 'application/json',
+    schema: { type: 'object', properties: { Objects: { type: 'array', items: { type: 'object' } } } },
+  },
   'block/get': { summary: 'A block', arg: cid, type: 'application/vnd.ipld.raw', schema: bytes },
   'dag/export': { summary: 'A DAG as a CAR', arg: cid, type: 'application/vnd.ipld.car', schema: bytes },
   'pin/add': {
@@ -63,6 +110,12 @@ const commands: Readonly<Record<string, KuboCommand>> = {
     type: 'application/json',
     schema: { type: 'object' },
   },
+  'pin/rm': {
+    summary: 'Deletes a pin at every provider; for a token that may delete',
+    arg: cid,
+    type: 'application/json',
+    schema: { type: 'object', properties: { Pins: { type: 'array', items: { type: 'string' } } } },
+  },
   version: { summary: 'The version of this gateway', type: 'application/json', schema: { type: 'object' } },
 }
 
@@ -73,7 +126,8 @@ const statuses: Json = {
   ...failures(anyStatuses),
   400: { description: 'A malformed request, or an option that is not supported.', content: problem },
   403: {
-    description: 'No token, where tokens are wanted; or a page in a browser (`Origin`, `Referer`).',
+    description:
+      'No token, where tokens are wanted, or none that may delete; or a page in a browser (`Origin`, `Referer`).',
     content: refused,
   },
   404: { description: 'No such command.', content: refused },

@@ -34,6 +34,8 @@ export type How = {
   readonly before?: () => void
   /** Writes an error in another form (Kubo's). */
   readonly write?: (failure: Failure) => void
+  /** Ends an answer that failed after its first byte. By default the connection is reset. */
+  readonly late?: (failure: Failure) => void
 }
 
 export interface Respond {
@@ -51,7 +53,8 @@ export function createRespond(options: RespondOptions): Respond {
       if (!exchange?.refusal) onFailed?.(failure)
       if (exchange) exchange.failure = failure
       if (failure.kind === 'internal') onError(failure.cause ?? failure, aboutOf(request, response))
-      if (response.headersSent) reset(response)
+      if (response.headersSent && how.late && !exchange?.refusal) how.late(failure)
+      else if (response.headersSent) reset(response)
       else if (failure.kind === 'cancelled' || exchange?.refusal || response.destroyed) response.destroy()
       else {
         how.before?.()

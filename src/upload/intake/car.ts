@@ -55,7 +55,7 @@ export async function spoolCar(
     const onRoots = (named: readonly CID[]) => {
       roots = rootsOf(named)
     }
-    const blocks = () => provedBlocks(counter.over(source), onRoots, budget.most)
+    const blocks = () => provedBlocks(counter.over(source), { onRoots, onBlock: own.onCarBlock }, budget.most)
     await putBlocks(blocks, all.put, closing)
     for (const root of roots) {
       // The blocks of all roots are those of the CAR, which count once.
@@ -81,12 +81,13 @@ function rootsOf(named: readonly CID[]): CID[] {
 
 async function* provedBlocks(
   source: AsyncIterable<Uint8Array>,
-  onRoots: (roots: readonly CID[]) => void,
+  { onRoots, onBlock }: { onRoots: (roots: readonly CID[]) => void; onBlock: ((block: Block) => void) | undefined },
   most: number,
 ): AsyncGenerator<Block> {
   let count = 0
   for await (const { cid, bytes } of readCar(source, { broken, onRoots })) {
     if (++count > most) throw malformed(`the CAR has more than ${most} blocks`)
+    onBlock?.({ cid, bytes })
     if (isIdentity(cid)) continue
     if (!isProvable(cid))
       throw malformed(`block ${cid} in the CAR has a hash function that is not known here, or a digest that was cut`)

@@ -1,7 +1,9 @@
 // What a request brings, spooled: files one by one, all of them as one directory, or CARs. Nothing of a body that fails is left.
 import type { IncomingMessage } from 'node:http'
+import { createGate } from '../../core/gate.ts'
 import { mostEntries } from '../directory/paths.ts'
 import { malformed } from '../failures.ts'
+import { type BlockRules, spoolBlock } from './block.ts'
 import type { KeptParts } from './part-watch.ts'
 import { type PartName, type ReceiveOptions, receive } from './receive.ts'
 import type { FileOptions, SpooledFile, SpooledUpload, Spooling } from './spooling.ts'
@@ -16,6 +18,8 @@ export type IncomingOptions = FileOptions & {
   readonly directory?: DirectoryRules
   /** Sees the name of a part before its first byte is read; throws a Failure to refuse it. */
   readonly look?: (part: PartName) => void
+  /** Each part is a block instead. */
+  readonly blocks?: BlockRules
 }
 
 export type DirectoryRules = {
@@ -43,12 +47,21 @@ export function receiveIncoming(
   spooling: Spooling,
 ): Promise<Incoming> {
   if (own.kind === 'directory') return receiveDirectory(request, receiving, own, spooling)
-  if (own.kind === 'cars') {
-    const budget = spooling.carBudget()
-    return receiveParts(request, receiving, (bytes) => spooling.spoolCar(bytes, own, budget), spooling)
-  }
   const { parts } = own
   const options = { ...receiving, ...(parts && { parts }) }
+  if (own.kind === 'cars') {
+    const budget = spooling.carBudget()
+    return receiveParts(request, options, (bytes) => spooling.spoolCar(bytes, own, budget), spooling)
+  }
+  if (own.blocks) {
+    const { blocks } = own
+    // A block is in memory until all below it is found: one at a time.
+    const gate = createGate({ most: 1, inLine: mostEntries, full: () => malformed('too many blocks at once') })
+    const take: TakePart = async (bytes, _part, signal) => [
+      await gate.run(() => spoolBlock(bytes, blocks, own, spooling), signal),
+    ]
+    return receiveParts(request, options, take, spooling)
+  }
   const take: TakePart = async (bytes, part) => {
     own.look?.(part)
     return [await spooling.spoolFile(bytes, own, part.fileName)]
@@ -57,7 +70,11 @@ export function receiveIncoming(
 }
 
 /** Makes uploads of one part. */
-type TakePart = (bytes: AsyncIterable<Uint8Array>, part: PartName) => Promise<readonly SpooledFile[]>
+type TakePart = (
+  bytes: AsyncIterable<Uint8Array>,
+  part: PartName,
+  signal: AbortSignal,
+) => Promise<readonly SpooledFile[]>
 
 async function receiveParts(
   request: IncomingMessage,
@@ -67,8 +84,8 @@ async function receiveParts(
 ): Promise<Incoming> {
   const begun: SpooledFile[] = []
   try {
-    const taken = await receive(request, receiving, async (bytes, _signal, part) => {
-      const uploads = await take(bytes, part)
+    const taken = await receive(request, receiving, async (bytes, signal, part) => {
+      const uploads = await take(bytes, part, signal)
       begun.push(...uploads)
       return uploads
     })

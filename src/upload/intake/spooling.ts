@@ -48,6 +48,8 @@ export type FileOptions = {
   readonly slot?: UploadSlot
   /** The gateways that it came through (CDN-Loop), for a provider that is a gateway, and for thin mode. */
   readonly via?: string
+  /** Sees each block of a CAR. */
+  readonly onCarBlock?: (block: Block) => void
 }
 
 /** A directory of files, which is one upload. */

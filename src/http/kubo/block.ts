@@ -1,0 +1,110 @@
+// `block/put`: every part is a block, which is kept with all that it links to, or not at all.
+import { CID } from 'multiformats/cid'
+import { create as createDigest } from 'multiformats/hashes/digest'
+import { walkDag } from '../../content/dag/walk.ts'
+import { wayFrom } from '../../content/way.ts'
+import { type Block, digestBy } from '../../core/block.ts'
+import { codec, hash } from '../../core/cid.ts'
+import { Failure, type FailureKind, isFailure } from '../../core/failure.ts'
+import { lazyLinksInOrder } from '../../ipld/dag-links.ts'
+import type { Session } from '../../retrieval/session.ts'
+import {
+  badCall,
+  type GivenOptions,
+  type KuboCall,
+  notDone,
+  optionsIn,
+  refuseOn,
+  sendJson,
+  spellingIn,
+} from './call.ts'
+import { numberOf } from './options.ts'
+import { receiveFiles } from './receiving.ts'
+
+const codecs: Readonly<Record<string, number>> = {
+  raw: codec.raw,
+  'dag-pb': codec.dagPb,
+  'dag-cbor': codec.dagCbor,
+  'dag-json': codec.dagJson,
+  cbor: codec.cbor,
+  json: codec.json,
+}
+
+/** What `format` means, where that is not what the name says. */
+const legacy: Readonly<Record<string, string>> = { v0: 'dag-pb', protobuf: 'dag-pb', cbor: 'dag-cbor' }
+
+const hashes: Readonly<Record<string, number>> = {
+  'sha2-256': hash.sha256,
+  'sha2-512': hash.sha512,
+  'blake2b-256': hash.blake2b256,
+  blake3: hash.blake3,
+}
+
+export async function putBlocks(call: KuboCall): Promise<void> {
+  const { query, response, session } = call
+  const given = optionsIn(query, { f: 'format' })
+  refuseOn(given, { 'allow-big-block': 'a block has 2 MiB at most' })
+  const cidOf = cidMaker(given)
+  const spelled = spellingIn(given)
+  const sizes = new Map<string, number>()
+  const added = await receiveFiles(call, {
+    blocks: {
+      async cidOf(bytes) {
+        const cid = cidOf(bytes)
+        await readLinks({ cid, bytes })
+        sizes.set(cid.toString(), bytes.byteLength)
+        return cid
+      },
+      dagOf: (root) => dagOf(session, root),
+    },
+  })
+  response.setHeader('X-Chunked-Output', '1')
+  sendJson(call, ...added.map(({ cid }) => ({ Key: spelled(cid), Size: sizes.get(cid.toString()) })))
+}
+
+function cidMaker(given: GivenOptions): (bytes: Uint8Array) => CID {
+  const format = given.get('format')
+  const [option, value] = format
+    ? (['format', format] as const)
+    : (['cid-codec', given.get('cid-codec') || 'raw'] as const)
+  const name = format && Object.hasOwn(legacy, format) ? (legacy[format] as string) : value
+  const code = Object.hasOwn(codecs, name) ? codecs[name] : undefined
+  if (code === undefined)
+    throw notDone(
+      `${option}=${value}`,
+      `it is ${Object.keys(codecs).join(', ')}, since the links of others cannot be known`,
+    )
+  const hashName = given.get('mhtype') || 'sha2-256'
+  const hashCode = Object.hasOwn(hashes, hashName) ? hashes[hashName] : undefined
+  if (hashCode === undefined) throw notDone(`mhtype=${hashName}`, `it is ${Object.keys(hashes).join(', ')}`)
+  if (format === 'v0' && hashCode !== hash.sha256) throw badCall('format=v0 goes with mhtype=sha2-256 alone')
+  const digest = (bytes: Uint8Array) => createDigest(hashCode, digestBy(hashCode, bytes) as Uint8Array)
+  const length = numberOf(given, 'mhlen') ?? -1
+  if (length !== -1 && length !== digest(new Uint8Array()).size)
+    throw notDone(`mhlen=${length}`, 'a digest that was cut proves nothing')
+  return (bytes) => (format === 'v0' ? CID.createV0(digest(bytes) as never) : CID.createV1(code, digest(bytes)))
+}
+
+/** Throws for a block whose links cannot be read: what it needs would not be known. */
+async function readLinks(block: Block): Promise<void> {
+  try {
+    await lazyLinksInOrder(block)
+  } catch (error) {
+    throw isFailure(error, 'malformed') ? badCall(error.message) : error
+  }
+}
+
+/** The links lead to blocks that are here already, or that an upstream has. */
+async function* dagOf(session: Session, root: Block): AsyncGenerator<Block> {
+  session.pass(root.cid, [])
+  session.begun()
+  try {
+    yield* walkDag(session, root, { scope: 'all', dups: false, way: wayFrom(root.cid) })
+  } catch (error) {
+    if (!isFailure(error) || !notHere.has(error.kind)) throw error
+    const said = `${error.message}; block ${root.cid} is kept with all that it links to: put that first, or bring a CAR (dag/import)`
+    throw new Failure(error.kind, said, { source: error.source, cause: error })
+  }
+}
+
+const notHere: ReadonlySet<FailureKind> = new Set<FailureKind>(['not-found', 'timeout', 'unavailable'])

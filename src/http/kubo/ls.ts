@@ -1,0 +1,156 @@
+// `ls`: the links of directories and files, with what they lead to, as Kubo words it.
+import type { CID } from 'multiformats/cid'
+import { linksOfDirectory } from '../../content/directory.ts'
+import type { Entity } from '../../content/entity.ts'
+import { refuseRemainder } from '../../content/formats/format.ts'
+import { entityOf, resolve, symlinkTarget } from '../../content/resolve.ts'
+import { visitBelow, type Way } from '../../content/way.ts'
+import { codec } from '../../core/cid.ts'
+import { isFailure } from '../../core/failure.ts'
+import { lazyLinksInOrder } from '../../ipld/dag-links.ts'
+import { modeOf, readNode } from '../../ipld/unixfs.ts'
+import type { DagWant, Session } from '../../retrieval/session.ts'
+import { argsOf, badCall, isOn, type KuboCall, optionsIn, pathOf, sendJson, spellingIn } from './call.ts'
+import { sendLines } from './stream.ts'
+
+type Link = {
+  readonly Name: string
+  readonly Hash: string
+  readonly Size: number
+  readonly Type: number
+  readonly Target: string
+  readonly Mode: number
+  readonly ModTime: string
+}
+
+type Named = { readonly name: string; readonly cid: CID; readonly size: number | undefined }
+
+type Listing = {
+  readonly session: Session
+  readonly spelled: (cid: CID) => string
+  /** Reads the block behind each link. */
+  readonly looks: boolean
+}
+
+// As many as are read from a slow tier at once for a listing of the gateway.
+const looksAhead = 15
+const mostListed = 100_000
+const kinds = { data: 0, directory: 1, file: 2, symlink: 4 } as const
+const never = '0001-01-01T00:00:00Z'
+
+export async function listLinks(call: KuboCall): Promise<void> {
+  const { query, session } = call
+  const given = optionsIn(query, { v: 'headers', s: 'stream', l: 'long' })
+  // As Kubo has it: one of the two is enough for both.
+  const looks = isOn(given, 'resolve-type', true) || isOn(given, 'size', true)
+  const listing = { session, spelled: spellingIn(given), looks }
+  const isStream = isOn(given, 'stream', false)
+  argsOf(query)
+  const args = query.getAll('arg')
+  if (isStream) return sendLines(call, lines(args, listing))
+  const Objects: { Hash: string; Links: Link[] }[] = []
+  let count = 0
+  for (const Hash of args) {
+    const Links: Link[] = []
+    for await (const link of linksBehind(Hash, listing)) {
+      if (++count > mostListed) throw badCall(`there are more than ${mostListed} links; ask with stream=true`)
+      Links.push(link)
+    }
+    Objects.push({ Hash, Links: sorted(Links) })
+  }
+  sendJson(call, { Objects })
+}
+
+async function* lines(args: readonly string[], listing: Listing): AsyncGenerator<unknown> {
+  for (const Hash of args)
+    for await (const link of linksBehind(Hash, listing)) yield { Objects: [{ Hash, Links: [link] }] }
+}
+
+/** By the bytes of the names, as Go compares them. */
+function sorted(links: readonly Link[]): Link[] {
+  const keyed = links.map((link) => ({ link, key: Buffer.from(link.Name) }))
+  return keyed.sort((one, other) => Buffer.compare(one.key, other.key)).map(({ link }) => link)
+}
+
+async function* linksBehind(arg: string, listing: Listing): AsyncGenerator<Link> {
+  const { session } = listing
+  const [bare] = argsOf(new URLSearchParams({ arg }))
+  const resolution = await resolve(session, pathOf(bare))
+  refuseRemainder(resolution)
+  // From here each block has its own deadline: a directory may have many entries.
+  session.begun()
+  const { entity, way } = resolution
+  const waiting: Promise<Link>[] = []
+  for await (const named of namedIn(session, entity)) {
+    const link = linkOf(named, entity, way, listing)
+    link.catch(() => {})
+    waiting.push(link)
+    if (waiting.length > looksAhead) yield (await waiting.shift()) as Link
+  }
+  for (const link of waiting) yield await link
+}
+
+async function* namedIn(session: Session, { cid, block }: Entity): AsyncGenerator<Named> {
+  const around: DagWant = { cid, segments: [], scope: 'entity' }
+  if (cid.code === codec.dagPb) yield* linksOfDirectory(session, { cid, bytes: block }, around)
+  else
+    for (const { Hash } of await lazyLinksInOrder({ cid, bytes: block })) yield { name: '', cid: Hash, size: undefined }
+}
+
+async function linkOf({ name, cid, size }: Named, above: Entity, way: Way, listing: Listing): Promise<Link> {
+  const plain = { Name: name, Hash: listing.spelled(cid), Size: 0, Type: 0, Target: '', Mode: 0, ModTime: never }
+  if (cid.code === codec.raw) return { ...plain, Size: size ?? 0, Type: kinds.file }
+  if (cid.code !== codec.dagPb || !listing.looks) return plain
+  const block = await blockBehind(
+    listing.session,
+    cid,
+    above.kind === 'directory' ? { cid, names: [name], above: way } : undefined,
+  )
+  if (!block) return plain
+  const entity = entityOf(cid, block)
+  return {
+    ...plain,
+    Size: entity.size ?? 0,
+    Type: kinds[entity.kind],
+    Target: entity.kind === 'symlink' ? Buffer.from(symlinkTarget(entity)).toString() : '',
+    ...stored(cid, entity),
+  }
+}
+
+/** Undefined where it is denied: its name is all that may be said of it. */
+async function blockBehind(session: Session, cid: CID, way: Way | undefined): Promise<Uint8Array | undefined> {
+  try {
+    if (way) visitBelow(session, way)
+    return await session.get(cid)
+  } catch (error) {
+    if (isFailure(error, 'denied')) return undefined
+    throw error
+  }
+}
+
+const ofDirectory = 0x8000_0000
+const ofSymlink = 0x0800_0000
+
+/** Mode and time where they are stored, as Go writes them. */
+function stored(cid: CID, { block, kind }: Entity): Pick<Link, 'Mode' | 'ModTime'> | undefined {
+  const { data, unixfs } = readNode(cid, block)
+  if (!data || !unixfs) return undefined
+  const mode = modeOf(data)
+  const special = kind === 'directory' ? ofDirectory : kind === 'symlink' ? ofSymlink : 0
+  return { Mode: mode === undefined ? 0 : goMode(mode) + special, ModTime: goTime(unixfs.mtime) }
+}
+
+/** Go has setuid, setgid and sticky elsewhere than POSIX. */
+const goMode = (mode: number): number =>
+  (mode & 0o777) + (mode & 0o4000 && 1 << 23) + (mode & 0o2000 && 1 << 22) + (mode & 0o1000 && 1 << 20)
+
+function goTime(mtime: { readonly secs: bigint; readonly nsecs?: number | undefined } | undefined): string {
+  if (!mtime) return never
+  const at = new Date(Number(mtime.secs) * 1000)
+  const year = at.getUTCFullYear()
+  if (!(year >= 0 && year <= 9999)) return never
+  const fraction = String(mtime.nsecs ?? 0)
+    .padStart(9, '0')
+    .replace(/0+$/, '')
+  return at.toISOString().replace('.000Z', `${fraction === '' ? '' : `.${fraction}`}Z`)
+}

@@ -1,0 +1,26 @@
+// The body of a command that takes files: a slot, the limits of an upload, and whatever the parts are made into.
+import { tooLarge } from '../../upload/failures.ts'
+import { mostPartsOf } from '../../upload/intake/incoming.ts'
+import { boundaryOf } from '../../upload/intake/part-watch.ts'
+import { aroundBytes } from '../../upload/intake/receive.ts'
+import type { AddOptions, SpooledUpload } from '../../upload/uploads.ts'
+import type { KuboCall } from './call.ts'
+
+/** Every part counts, whatever its name is: clients of Kubo call them `file`, `data` or `path`. */
+export async function receiveFiles(
+  { request, response, signal, deps }: KuboCall,
+  options: Omit<AddOptions, 'parts' | 'slot'>,
+): Promise<SpooledUpload[]> {
+  const { uploads } = deps
+  boundaryOf(request.headers['content-type'])
+  if (Number(request.headers['content-length'] ?? 0) > uploads.maxBytes + aroundBytes(mostPartsOf(options.kind)))
+    throw tooLarge(uploads.maxBytes)
+  const slot = await uploads.enter(deps.clientOf(request), signal)
+  try {
+    // A client of HTTP/1.0 cannot read it (RFC 9110 §10.1.1).
+    if (request.headers.expect !== undefined && request.httpVersion !== '1.0') response.writeContinue()
+    return await uploads.receive(request, { ...options, parts: 'every', slot })
+  } finally {
+    slot.leave()
+  }
+}

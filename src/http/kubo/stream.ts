@@ -1,0 +1,60 @@
+// Answers that are sent while they are made, and their failures after the first byte. Kubo tells those in a trailer. Many
+// clients do not read it, so what was sent has to show as well that it is not whole.
+
+import type { Failure } from '../../core/failure.ts'
+import { cutWhenStalled, reset, writeAll } from '../wire/write.ts'
+import type { KuboCall } from './call.ts'
+
+/** An error as Kubo words it. */
+export type Told = { readonly Message: string; readonly Code: number; readonly Type: 'error' }
+
+const trailer = 'X-Stream-Error'
+const mostTrailerChars = 1024
+
+type To = Pick<KuboCall, 'request' | 'response' | 'session' | 'deps'>
+type Pieces = AsyncIterable<Uint8Array> | Iterable<Uint8Array>
+
+/** The first piece is read before the headers go out: until then a failure can still be an error status. */
+export async function sendPieces({ response, session, deps }: Omit<To, 'request'>, pieces: Pieces): Promise<void> {
+  async function* begun() {
+    let isFirst = true
+    for await (const piece of pieces) {
+      if (isFirst) session.begun()
+      isFirst = false
+      yield piece
+    }
+  }
+  await writeAll(response, begun(), deps)
+}
+
+/** A line of JSON for each value. */
+export async function sendLines(to: To, values: AsyncIterable<unknown>): Promise<void> {
+  to.response.setHeader('Content-Type', 'application/json')
+  to.response.setHeader('X-Chunked-Output', '1')
+  async function* lines() {
+    for await (const value of values) yield Buffer.from(`${JSON.stringify(value)}\n`)
+  }
+  await sendTold(to, lines())
+}
+
+/** For pieces that show by themselves where they are cut: a late failure is told in the trailer. */
+export async function sendTold(to: To, pieces: Pieces): Promise<void> {
+  async function* announced() {
+    for await (const piece of pieces) {
+      // Not before there is a piece: an error with a length has no trailers. HTTP/1.0 has none at all.
+      if (!to.response.headersSent && to.request.httpVersion !== '1.0') to.response.setHeader('Trailer', trailer)
+      yield piece
+    }
+  }
+  await sendPieces(to, announced())
+}
+
+/** A client that left or stalls, and an answer without a trailer, is reset. Lines get one more, of which no client thinks it is data. */
+export function endLate({ response, deps }: Omit<To, 'session'>, failure: Failure, told: Told): void {
+  const isTold = response.getHeader('Trailer') === trailer && failure.source !== 'client'
+  if (!isTold || response.destroyed || response.writableEnded) return reset(response)
+  if (response.getHeader('Content-Type') === 'application/json') response.write(`${JSON.stringify(told)}\n`)
+  response.addTrailers({ [trailer]: told.Message.slice(0, mostTrailerChars).replace(/[^\x20-\x7e]/g, '?') })
+  response.end()
+  cutWhenStalled(response, deps.stalledMs)
+}

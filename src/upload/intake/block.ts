@@ -1,0 +1,30 @@
+// A block that a client brings by itself, and all that it links to.
+import type { CID } from 'multiformats/cid'
+import { type Block, maxBlockBytes } from '../../core/block.ts'
+import { malformed } from '../failures.ts'
+import type { FileOptions, SpooledFile, Spooling } from './spooling.ts'
+
+/** What the block is called, and all that is below it, with itself. Throws a Failure for bytes that are no such block. */
+export type BlockRules = {
+  readonly cidOf: (bytes: Uint8Array) => Promise<CID>
+  readonly dagOf: (root: Block) => AsyncIterable<Block>
+}
+
+export async function spoolBlock(
+  source: AsyncIterable<Uint8Array>,
+  { cidOf, dagOf }: BlockRules,
+  { slot }: FileOptions,
+  { spoolDag }: Pick<Spooling, 'spoolDag'>,
+): Promise<SpooledFile> {
+  const pieces: Uint8Array[] = []
+  let length = 0
+  for await (const piece of source) {
+    length += piece.byteLength
+    if (length > maxBlockBytes) throw malformed(`the block is larger than the ${maxBlockBytes} bytes that one may have`)
+    // The receiver frees a piece when it is asked for the next one.
+    pieces.push(new Uint8Array(piece))
+  }
+  const bytes = Buffer.concat(pieces)
+  const cid = await cidOf(bytes)
+  return spoolDag(cid, dagOf({ cid, bytes }), slot)
+}
