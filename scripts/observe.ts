@@ -62,7 +62,7 @@ OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318 OTEL_TRACES_SAMPLER=parentbase
 | \`provider pin\` | an upload to a provider, later tries included | \`cidgate.provider\`, \`cidgate.outcome\` (held, or the class of the failure), \`cidgate.bytes\`, \`cidgate.cid\`, the status of its answer |
 
 What is asked carries the id of its own span on, so that an upstream of yours that records spans is found below it. A fetch that several requests share is below the one that began it. At
-most 128 questions of a request have spans (\`cidgate.questions_left_out\`). No span has a query, a header, a client's address, a token, or the words of an upstream, and none has a path of \`proxy\`.
+most 128 questions of a request have spans (\`cidgate.questions_left_out\`). No span has a query, a header, a client's address, a token, or the words of an upstream, and none has a path of \`proxy\`. Look-ups of names, tiers and what is behind \`proxy\` have no spans of their own.
 
 | variable | |
 |---|---|
