@@ -118,6 +118,7 @@ describe('spans', () => {
 
   test('a trace that begins here has its id in the log and in the problem of the request', async () => {
     const at = await start({ upstreams: [{ name: 'lacks', url: lacks.url }], config: { log: { access: 'all' } } })
+    const before = lacks.asked.length
     const { status, body } = await fetchAll(at.url + absent)
     assert.equal(status, 404)
     const { log } = at
@@ -131,6 +132,9 @@ describe('spans', () => {
     assert.equal(JSON.parse(body.toString()).traceId, answered.traceId)
     assert.equal(log.find(({ event }) => event === 'http.request')?.facts['trace'], answered.traceId)
     assert.ok(client.length > 0)
+    const { traceId: begun } = answered
+    const parents = new Set(client.map(({ spanId }) => `00-${begun}-${spanId}-01`))
+    for (const { headers } of lacks.asked.slice(before)) assert.ok(parents.has(String(headers.traceparent)))
     for (const { facts, status, parentSpanId } of client) {
       assert.deepEqual([facts['cidgate.outcome'], facts['http.response.status_code']], ['not-found', 404])
       assert.deepEqual([status, parentSpanId], [undefined, answered.spanId])
