@@ -230,25 +230,6 @@ describe('what watches it', () => {
     )
   })
 
-  test('every metric of the gateway is on the dashboard, or is left out on purpose', () => {
-    const shown = dashboardQueries().flatMap(({ expr }) => queryOf(expr).metrics.map(({ name }) => name))
-    const isShown = (name: string) =>
-      shown.some((one) => one === name || one.replace(/_(bucket|sum|count)$/, '') === name)
-    const left = [...metrics.keys()].filter((name) => name.startsWith('cidgate_') && !isShown(name))
-    assert.deepEqual(left, [
-      'cidgate_program_reads_total', // of a program that mounts the gateway
-      'cidgate_hot_items',
-      'cidgate_tier_fill_queue', // its bytes are shown
-      'cidgate_tier_blocks',
-      'cidgate_uploaded_files_total',
-      'cidgate_journal_uploads', // by provider
-      'cidgate_pins_bytes',
-      'cidgate_build_info', // names the instances
-      'cidgate_config_reloads_total',
-      'cidgate_denylist_rules',
-    ])
-  })
-
   test('every alert asks for metrics and labels that there are, and has its paragraph in docs/troubleshoot.md', () => {
     const rules = alertRules()
     assert.deepEqual(
