@@ -37,14 +37,16 @@ export type RequestAbsencesOptions = {
   readonly clock: Pick<RequestClock, 'hasBegun'>
   readonly account: Account
   readonly noCache: boolean
+  /** The address of the client. */
+  readonly client: string
   readonly notFound: NotFoundMemory
   readonly searches: Searches
   /** One round of a background search: no client waits. */
-  readonly lookFor: (cid: CID, around: DagWant | undefined) => (signal: AbortSignal) => SearchRound
+  readonly lookFor: (cid: CID, around: DagWant | undefined, client: string) => (signal: AbortSignal) => SearchRound
 }
 
 export function createRequestAbsences(options: RequestAbsencesOptions): RequestAbsences {
-  const { clock, account, noCache, notFound, searches, lookFor } = options
+  const { clock, account, noCache, client, notFound, searches, lookFor } = options
   const noted = new WeakSet<Attempts>()
 
   function note(attempts: Attempts): void {
@@ -78,7 +80,7 @@ export function createRequestAbsences(options: RequestAbsencesOptions): RequestA
       }
       const path = pathOf(around)
       const { forMs } = notFound.look(cid, path) ?? notFound.remember(cid, path, failure, attempts.list())
-      searches.begin(cid, path, lookFor(cid, around), running)
+      searches.begin(cid, path, lookFor(cid, around, client), { client, running })
       return withRetry(failure, forMs)
     },
   }

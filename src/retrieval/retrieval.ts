@@ -78,14 +78,15 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     return undefined
   }
 
-  /** One round of a background search: asks like a request, but no client waits. */
-  function lookFor(cid: CID, around: DagWant | undefined): (signal: AbortSignal) => SearchRound {
+  /** One round of a background search: asks like a request, but its client does not wait. */
+  function lookFor(cid: CID, around: DagWant | undefined, client: string): (signal: AbortSignal) => SearchRound {
+    const asker = { client, hasBegun: false }
     return (signal) => {
       if (!around) {
-        const { found, attempts } = flyForBlock(cid, signal, { pool, clock, keep, trace })
+        const { found, attempts } = flyForBlock(cid, signal, { pool, clock, keep, asker, trace })
         return { done: found.then(() => {}), attempts, stop: () => {} }
       }
-      const flight = flyForDag(around, signal, { pool, clock, keep, trace, giveWay, onOver: () => {} })
+      const flight = flyForDag(around, signal, { pool, clock, keep, asker, trace, giveWay, onOver: () => {} })
       return { done: flight.drain(), attempts: flight.attempts, stop: () => {} }
     }
   }

@@ -27,8 +27,8 @@ export type Flying = {
   onItsWay(cid: CID): string | undefined
   /** Whether an upstream may be asked for more than single blocks now. */
   knowsDags(cid: CID): boolean
-  /** One round of a background search: no client waits. */
-  lookFor(cid: CID, around: DagWant | undefined): (signal: AbortSignal) => SearchRound
+  /** One round of a background search, which this client began: no client waits. */
+  lookFor(cid: CID, around: DagWant | undefined, client: string): (signal: AbortSignal) => SearchRound
 }
 
 export interface UpstreamReader extends Pick<RequestAbsences, 'refuseRemembered'> {
@@ -54,7 +54,7 @@ export function createUpstreamReader(
   const { clock, account, signal, noCache, client } = options
   const { stack, notFound, searches, joinBlock, joinDag, onItsWay, knowsDags, lookFor } = shared
   const askerOf = (lastFrom: LastFrom): Asker => ({ client, hasBegun: clock.hasBegun || lastFrom === 'upstream' })
-  const absences = createRequestAbsences({ clock, account, noCache, notFound, searches, lookFor })
+  const absences = createRequestAbsences({ clock, account, noCache, client, notFound, searches, lookFor })
   const followed = createFollowedAnswer({ joinDag, onItsWay, knowsDags, askerOf })
 
   async function fromDag(cid: CID, around: DagWant, flight: Flight<DagFlight>): Promise<Uint8Array | undefined> {

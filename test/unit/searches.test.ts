@@ -42,7 +42,7 @@ function make({ keepLookingMs = 60 * second } = {}) {
 test('one round for each period of the memory, until the search ends', async () => {
   const { clock, searches, rounds, round, missed } = make({ keepLookingMs: 60 * second })
   missed()
-  searches.begin(cid, '', round)
+  searches.begin(cid, '', round, { client: 'one' })
   for (let step = 0; step < 100; step++) {
     await clock.advance(second)
     for (const one of rounds) one.end(failure('not-found'))
@@ -55,7 +55,7 @@ test('one round for each period of the memory, until the search ends', async () 
 test('what is found ends the search, and is remembered as absent no longer', async () => {
   const { clock, notFound, searches, rounds, round, missed, logged } = make()
   missed()
-  searches.begin(cid, '', round)
+  searches.begin(cid, '', round, { client: 'one' })
   await clock.advance(5 * second)
   rounds[0]?.end()
   await clock.advance(10 * second)
@@ -66,18 +66,42 @@ test('what is found ends the search, and is remembered as absent no longer', asy
 test('one search for a thing, however many ask; the round of the others is stopped', async () => {
   const { searches, rounds, round, missed } = make()
   missed()
-  searches.begin(cid, '', round)
-  searches.begin(cid, '', round, round())
+  searches.begin(cid, '', round, { client: 'one' })
+  searches.begin(cid, '', round, { client: 'one', running: round() })
   assert.equal(searches.size, 1)
   assert.equal(rounds[0]?.isStopped, true)
-  searches.begin(cid, 'other', round)
+  searches.begin(cid, 'other', round, { client: 'one' })
   assert.equal(searches.size, 2)
+})
+
+test('a client that asks for hundreds of absent things leaves room for the searches of others', async () => {
+  const { searches, rounds, round, notFound, settle } = make()
+  let made = 0
+  const search = async (client: string): Promise<boolean> => {
+    const absent = addBlock(new Map(), 0x55, text(`${client} ${made++}`))
+    notFound.remember(absent, '', failure('not-found'), [])
+    searches.begin(absent, '', round, { client, running: round() })
+    await settle()
+    return rounds.at(-1)?.isStopped === false
+  }
+  const stopped = () => rounds.filter(({ isStopped }) => isStopped).length
+  let had = 0
+  while (await search('greedy')) had++
+  assert.deepEqual([had, searches.size], [256, 256])
+  assert.ok(await search('modest'))
+  assert.deepEqual([searches.size, stopped(), rounds[255]?.isStopped, rounds[0]?.isStopped], [256, 2, true, false])
+  assert.equal(await search('greedy'), false)
+  for (let count = 1; count < 128; count++) assert.ok(await search('modest'), `${count}`)
+  assert.equal(await search('modest'), false, 'each has half of the room')
+  searches.close()
+  await settle()
+  assert.equal(searches.size, 0)
 })
 
 test('the round that its client had no more time for goes on as the first of the search', async () => {
   const { clock, searches, rounds, round, missed } = make()
   missed()
-  searches.begin(cid, '', round, round())
+  searches.begin(cid, '', round, { client: 'one', running: round() })
   await clock.advance(4 * second)
   assert.deepEqual([rounds.length, rounds[0]?.isStopped], [1, false])
   rounds[0]?.end()
@@ -88,7 +112,7 @@ test('the round that its client had no more time for goes on as the first of the
 test('a round that never ends is let go after half a minute, and none outlives the search', async () => {
   const { clock, searches, rounds, round, missed } = make({ keepLookingMs: 40 * second })
   missed()
-  searches.begin(cid, '', round, round())
+  searches.begin(cid, '', round, { client: 'one', running: round() })
   await clock.advance(29 * second)
   assert.equal(rounds[0]?.isStopped, false)
   await clock.advance(2 * second)
@@ -101,7 +125,7 @@ test('a round that never ends is let go after half a minute, and none outlives t
 test('an upload of the content ends its search', async () => {
   const { clock, notFound, searches, rounds, round, missed } = make()
   missed()
-  searches.begin(cid, '', round)
+  searches.begin(cid, '', round, { client: 'one' })
   notFound.forget(cid)
   await clock.advance(10 * second)
   assert.deepEqual([rounds.length, searches.size], [0, 0])
@@ -110,7 +134,7 @@ test('an upload of the content ends its search', async () => {
 test('while a search is on, its memory answers', async () => {
   const { clock, notFound, searches, round, missed } = make()
   missed()
-  searches.begin(cid, '', round, round())
+  searches.begin(cid, '', round, { client: 'one', running: round() })
   await clock.advance(20 * second)
   assert.ok(notFound.look(cid, ''))
 })
@@ -118,7 +142,7 @@ test('while a search is on, its memory answers', async () => {
 test('keepLooking 0: no background search', () => {
   const { searches, rounds, round, missed } = make({ keepLookingMs: 0 })
   missed()
-  searches.begin(cid, '', round, round())
+  searches.begin(cid, '', round, { client: 'one', running: round() })
   assert.deepEqual([searches.size, rounds[0]?.isStopped], [0, true])
 })
 
@@ -134,7 +158,7 @@ test('a round that is only brought to its end has ten seconds for it', async () 
 test('closing ends them all, and says nothing', async () => {
   const { clock, searches, round, missed, logged, settle } = make()
   missed()
-  searches.begin(cid, '', round, round())
+  searches.begin(cid, '', round, { client: 'one', running: round() })
   searches.close()
   await settle()
   assert.deepEqual([searches.size, logged, clock.timers], [0, [], 0])

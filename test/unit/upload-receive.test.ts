@@ -65,15 +65,16 @@ describe('the clocks of an upload', () => {
     assert.match(failure?.message ?? '', /no data for 30000 ms/)
   })
 
-  it('a trickle below the least rate is ended, once it had its time to get going', async () => {
-    const upload = begin()
-    for (let second = 0; second < 30; second++) await upload.sends(500, 1)
-    assert.equal(upload.isOver(), false)
-    for (let second = 0; second < 3; second++) await upload.sends(500, 1)
-    const { failure } = await upload.settled
-    assert.match(failure?.message ?? '', /less than 1024 bytes a second/)
-    assert.equal(failure?.kind, 'slow')
-  })
+  for (const bytes of [1, 500])
+    it(`a client that sends ${bytes} a second, below the least rate, is told so once it had its time to get going`, async () => {
+      const upload = begin()
+      for (let second = 0; second < 30; second++) await upload.sends(bytes, 1)
+      assert.equal(upload.isOver(), false)
+      for (let second = 0; second < 3; second++) await upload.sends(bytes, 1)
+      const { failure } = await upload.settled
+      assert.match(failure?.message ?? '', /less than 1024 bytes a second/)
+      assert.equal(failure?.kind, 'slow')
+    })
 
   it('a slow one above it goes on for as long as it takes', async () => {
     const upload = begin()
