@@ -190,6 +190,27 @@ describe('searches', () => {
     assert.equal(await settled(waits), 'entered')
   })
 
+  for (const [lateMs, ms] of [
+    [250, 1000],
+    [400, 1600],
+    [900, 2000],
+  ] as const)
+    test(`a search that others overtook is let go for a reader after ${ms} ms, where answers are late after ${lateMs}`, async () => {
+      const { clock, take, slots } = make({ most: 4, lateMs })
+      const searches = await Promise.all([1, 2, 3].map(() => take('search', { rank: 'search' })))
+      await take('reader')
+      await clock.advance(1)
+      slots.alive(clock.monotonic(), 2)
+      const reader = take('reader')
+      await clock.advance(ms - 100)
+      assert.ok(searches.every(({ letGo }) => !letGo.isStopped))
+      await clock.advance(200)
+      const [first] = searches.filter(({ letGo }) => letGo.isStopped)
+      assert.ok(isFailure(first?.letGo.signal.reason, 'timeout'))
+      first.leave()
+      assert.equal(await settled(reader), 'entered')
+    })
+
   const letGo = [
     { what: 'answered others meanwhile: it had its time', answers: 2, isOut: false, kind: 'timeout' },
     { what: 'answered one other: it is no absence', answers: 1, isOut: false, kind: 'overloaded' },

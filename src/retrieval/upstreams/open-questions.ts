@@ -48,6 +48,9 @@ const idleSearchShare = 3 / 4
 const enoughOvertook = 2
 // A question is given up for others only when it is surely a long one: on a busy machine an upstream that is well answers late too.
 const leastBeforeLetGoMs = 2000
+// Sooner where the upstream answered later ones meanwhile, and usually takes a small part of that.
+const leastOvertakenMs = 1000
+const lateTimes = 4
 
 export function createOpenQuestions(options: OpenQuestionsOptions): OpenQuestions {
   const { most, window, clock, lateMs, onStuck, givenUp } = options
@@ -75,9 +78,12 @@ export function createOpenQuestions(options: OpenQuestionsOptions): OpenQuestion
   function giveUpSearch(now: number, late: number): boolean {
     const [search] = searching
     if (!search || size() < most || searching.size <= Math.floor(most * searchShare)) return false
-    if (now - search.at < Math.max(late, leastBeforeLetGoMs)) return false
-    searching.delete(search)
     const hadTime = search.overtakenBy >= enoughOvertook && !search.isLost && !window.isCrowded
+    const soonest = hadTime
+      ? Math.min(leastBeforeLetGoMs, Math.max(leastOvertakenMs, late * lateTimes))
+      : leastBeforeLetGoMs
+    if (now - search.at < Math.max(late, soonest)) return false
+    searching.delete(search)
     search.letGo.stop(givenUp(now - search.at, hadTime))
     return true
   }
