@@ -1,5 +1,6 @@
 // The admin side put together: what is counted, what is looked at now and then, and whether this gateway is ready.
 import type { RequestListener } from 'node:http'
+import { CID } from 'multiformats/cid'
 import type { Provider } from '../../backends/pinning/contract.ts'
 import { createAdmin } from '../admin/admin.ts'
 import { type Checks, type Looked, startChecks } from '../admin/checks.ts'
@@ -17,6 +18,7 @@ import { createMetrics, type Metrics } from '../observe/metrics.ts'
 import { watchProcess } from '../observe/process.ts'
 import type { RecentFailures } from '../observe/recent-failures.ts'
 import type { RequestCounts } from '../observe/requests.ts'
+import { findPlaces } from '../retrieval/places.ts'
 import { belowIn, purge } from '../retrieval/tiers/purge.ts'
 import type { Target } from '../upload/thin/forward.ts'
 import { probeTarget } from '../upload/thin/probe.ts'
@@ -108,6 +110,7 @@ export function wireAdmin(
     ready,
     dashboard: createDashboard({
       why,
+      blocks: blocksBy(why, tiers),
       status: () =>
         readStatus({
           ...{ version, startedAt, clock, ready, history, failures, hasPins: writing.pins !== undefined, takes },
@@ -127,6 +130,21 @@ export function wireAdmin(
     },
   }
 }
+
+// More is no drawing, and a store that is far away takes its time for each.
+const mostBlocks = 100
+const blocksMs = 10_000
+
+/** The path is read as by `why`, which says what lies on the way. */
+const blocksBy =
+  (why: DashboardDeps['why'], { order }: Tiers): DashboardDeps['blocks'] =>
+  async (path, signal) => {
+    const told = await why(path, signal)
+    const way = told.steps.map(({ cid }) => CID.parse(cid))
+    if (way.length === 0) return { why: told }
+    const until = AbortSignal.any([signal, AbortSignal.timeout(blocksMs)])
+    return { why: told, placed: await findPlaces(order, way, { signal: until, most: mostBlocks }) }
+  }
 
 /** The CID is denied, deleted at every provider, and purged from the tiers and from complete answers in memory. */
 const takedownOf = ({ stack }: Tiers, { denials, hot }: ReadSide, { pins }: WriteSide): Takedown =>

@@ -14,6 +14,8 @@ import type { Whole } from './whole.ts'
 
 export type Tiers = {
   readonly stack: TierStack
+  /** Each by itself, in the order in which they are asked. */
+  readonly order: readonly Tier[]
   /** Those that may be slow or away. */
   readonly guards: readonly GuardedTier[]
   /** Where records of names are kept for all instances. */
@@ -75,6 +77,7 @@ export function wireTiers(
   )
   return {
     stack,
+    order,
     guards,
     shelves: guards.filter((guard): guard is GuardedTier & Shelf => guard.records !== undefined),
     corrupt,

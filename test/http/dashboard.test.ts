@@ -7,7 +7,8 @@ import type { AddressInfo } from 'node:net'
 import { after, before, describe, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import supertest from 'supertest'
-import type { Status, Why } from '../../src/admin/dashboard/shape.ts'
+import type { Blocks, Status, Why } from '../../src/admin/dashboard/shape.ts'
+import { findPlaces } from '../../src/retrieval/places.ts'
 import { multipart, post } from '../support/adding.ts'
 import { distinctFiles, type FileFixture, type Fixtures, fixtures } from '../support/fixtures.ts'
 import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
@@ -113,6 +114,7 @@ describe('which clients are answered', () => {
     ['the status, for a page of another origin', '/status', { Origin: 'https://evil.example' }, 403],
     ['the same, without an Origin', '/status', { 'Sec-Fetch-Site': 'cross-site' }, 403],
     ['a reading, for a page of another origin', '/why?path=x', { Origin: 'https://evil.example' }, 403],
+    ['a drawing, for a page of another origin', '/blocks?path=x', { Origin: 'https://evil.example' }, 403],
   ]
   for (const [name, path, headers, status] of rows)
     test(`${name}: ${status}`, async () => {
@@ -359,5 +361,71 @@ describe('/why', () => {
   test('a request without one path is refused', async () => {
     for (const query of ['', '?path=', '?path=a&path=b', `?path=${'a'.repeat(5000)}`])
       assert.equal((await ask(`/why${query}`)).status, 400, query.slice(0, 20))
+  })
+})
+
+describe('/blocks', () => {
+  const blocksOf = async (path: string, { gateway } = at): Promise<Blocks> =>
+    (await supertest(gateway.admin).get(`/blocks?path=${encodeURIComponent(path)}`)).body as Blocks
+  const body = (files: number) =>
+    multipart(
+      Array.from({ length: files }, (_, index) => ({ fileName: `d/${index}.txt`, body: `of ${files}: ${index}` })),
+    )
+  const add = async (files: number): Promise<string> => {
+    const { status, json } = await post(`${at.url}/add?wrap=true`, body(files))
+    assert.equal(status, 200)
+    return String((json['cids'] as string[]).at(-1))
+  }
+
+  test('each block below a path is told once, with what leads to it and the tiers that have it', async () => {
+    const { why, placed } = await blocksOf(await add(3))
+    assert.equal(why.status, 200)
+    assert.deepEqual(placed?.tiers, ['memory', 'local', 'uploads'])
+    assert.deepEqual(
+      placed.blocks.map(({ parent, isAway }) => ({ parent, isAway })),
+      [undefined, 0, 1, 1, 1].map((parent) => ({ parent, isAway: false })),
+    )
+    assert.ok(placed.blocks.every(({ places }) => places[1] === 'has'))
+    assert.equal(placed.isCut, false)
+  })
+
+  test('a path goes by its blocks to what it names, and the look brings nothing to another tier', async () => {
+    const path = await add(4)
+    const { why, placed } = await blocksOf(`${path}/d/2.txt`)
+    assert.equal(placed?.blocks.length, 3)
+    assert.equal(placed.blocks.at(-1)?.cid, why.found?.cid)
+    const memory = async () => (await statusNow()).tiers[0]?.blocks
+    const before = await memory()
+    await blocksOf(path)
+    assert.equal(await memory(), before)
+  })
+
+  test('it ends after a hundred blocks, and where nothing is found', async () => {
+    const { placed } = await blocksOf(await add(150))
+    assert.equal(placed?.blocks.length, 100)
+    assert.equal(placed.isCut, true)
+    const absent = await blocksOf('/ipfs/bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy')
+    assert.equal(absent.why.status, 404)
+    assert.equal(absent.placed, undefined)
+    assert.equal((await ask('/blocks')).status, 400)
+  })
+
+  test('a tier that cannot be asked is not known to lack it, and what no tier has ends the way down', async () => {
+    const away = { name: 'away', has: async () => false, get: async () => undefined }
+    const silent = { name: 'silent', has: () => Promise.reject(new Error('no answer')), get: async () => undefined }
+    const { signal } = new AbortController()
+    const { blocks, isCut } = await findPlaces(
+      [away, silent],
+      [all.directory, ...only.slice(0, 1).map(({ cid }) => cid)],
+      { signal, most: 9 },
+    )
+    assert.deepEqual(
+      blocks.map(({ places, isAway }) => ({ places, isAway })),
+      [1, 2].map(() => ({ places: ['lacks', 'unknown'], isAway: true })),
+    )
+    assert.equal(isCut, false)
+    const over = await findPlaces([away], [all.directory], { signal: AbortSignal.abort(), most: 9 })
+    assert.deepEqual(over.blocks, [])
+    assert.equal(over.isCut, true)
   })
 })

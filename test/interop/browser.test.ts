@@ -318,6 +318,23 @@ describe('the dashboard', { timeout: 300_000 }, () => {
     }
   })
 
+  test('the blocks of a path are drawn with where they lie, for the keyboard and in words, too', async () => {
+    const parts = Array.from({ length: 5 }, (_, index) => ({ fileName: `${index}.txt`, body: `drawn ${index}` }))
+    const { json } = await post(`${own.url}/add?wrap=true`, multipart(parts))
+    await page.evaluate(`document.querySelector('#why-field').value = '${(json['cids'] as string[]).at(-1)}'`)
+    await page.evaluate(`document.querySelector('#why-draw').focus()`)
+    await page.press('Enter')
+    await page.until(`document.querySelectorAll('#blocks-body svg a').length === 6`)
+    assert.match(await page.evaluate<string>(textOf('#blocks-body')), /L local: 6 of 6/)
+    const label = await page.evaluate<string>(
+      `document.querySelectorAll('#blocks-body svg a')[3].getAttribute('aria-label')`,
+    )
+    assert.match(label, /^M?L block 4: .*local/)
+    await page.evaluate(`document.querySelectorAll('#blocks-body svg a')[3].focus()`)
+    await page.press('Enter')
+    await page.until(`document.querySelector('#blocks-list').open && location.hash === '#block-4'`)
+  })
+
   test('axe finds nothing serious, on a phone and on a desk, by day and by night; nothing is wider than a phone', async () => {
     const axe = readFileSync(new URL('clients/node_modules/axe-core/axe.min.js', import.meta.url), 'utf8')
     await page.evaluate(`${axe}; undefined`)

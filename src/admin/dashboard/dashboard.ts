@@ -1,13 +1,15 @@
-// The dashboard: its page, what the page asks again and again (GET /status), and why a path is answered as it is (GET /why).
+// The dashboard: its page, what the page asks again and again (GET /status), why a path is answered as it is (GET /why), and where
+// its blocks lie (GET /blocks).
 import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
-import { Router } from 'express'
-import { untilLeft } from '../requests.ts'
-import type { Status, Why } from './shape.ts'
+import { type Request, Router } from 'express'
+import { answerFailures, untilLeft, Wrong } from '../requests.ts'
+import type { Blocks, Status, Why } from './shape.ts'
 
 export type DashboardDeps = {
   readonly status: () => Promise<Status>
   readonly why: (path: string, signal: AbortSignal) => Promise<Why>
+  readonly blocks: (path: string, signal: AbortSignal) => Promise<Blocks>
 }
 
 const types = {
@@ -15,6 +17,7 @@ const types = {
   'style.css': 'text/css; charset=utf-8',
   'icon.svg': 'image/svg+xml',
   'main.js': 'text/javascript; charset=utf-8',
+  'blocks.js': 'text/javascript; charset=utf-8',
   'client.js': 'text/javascript; charset=utf-8',
   'sections.js': 'text/javascript; charset=utf-8',
   'dialog.js': 'text/javascript; charset=utf-8',
@@ -44,7 +47,7 @@ const policy = [
   "frame-ancestors 'none'",
 ].join('; ')
 
-export function createDashboard({ status, why }: DashboardDeps): Router {
+export function createDashboard({ status, why, blocks }: DashboardDeps): Router {
   const router = Router({ strict: true })
   for (const [name, type] of Object.entries(types)) {
     const bytes = readFileSync(new URL(name, folder))
@@ -61,14 +64,18 @@ export function createDashboard({ status, why }: DashboardDeps): Router {
     response.type('application/json').send(text)
   })
   router.get('/why', async (request, response) => {
-    const { path } = request.query
-    if (typeof path !== 'string' || path === '' || path.length > longestPath) {
-      const detail = `name one path, as in /why?path=/ipfs/bafk… (at most ${longestPath} characters)`
-      return void response.status(400).json({ status: 400, detail })
-    }
-    response.json(await why(path, untilLeft(response)))
+    response.json(await why(pathIn(request), untilLeft(response)))
   })
+  router.get('/blocks', async (request, response) => {
+    response.json(await blocks(pathIn(request), untilLeft(response)))
+  })
+  router.use(answerFailures)
   return router
+}
+
+function pathIn({ path: route, query: { path } }: Request): string {
+  if (typeof path === 'string' && path !== '' && path.length <= longestPath) return path
+  throw new Wrong(`name one path, as in ${route}?path=/ipfs/bafk… (at most ${longestPath} characters)`)
 }
 
 const pageHeaders: Readonly<Record<string, string>> = {

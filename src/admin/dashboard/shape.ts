@@ -2,6 +2,7 @@
 // Imports nothing that needs Node, so that the scripts of the page can be checked against it. Times are milliseconds since the epoch.
 
 import type { Attempt } from '../../observe/account.ts'
+import type { Placed } from '../../observe/placed.ts'
 import type { FailedRequest } from '../../observe/recent-failures.ts'
 import type { ProviderState } from '../../upload/spool/provider-state.ts'
 
@@ -146,6 +147,9 @@ export type Why = {
   readonly failure?: { readonly kind: string; readonly why: string; readonly retryAfterMs?: number | undefined }
   readonly attempts: readonly Attempt[]
 }
+
+/** The answer of GET /blocks: the same, and where the first blocks lie; undefined: not one was found on the way. */
+export type Blocks = { readonly why: Why; readonly placed?: Placed | undefined }
 
 export type Step = {
   readonly cid: string

@@ -2,19 +2,22 @@
 // a reader's place stay where they are while the numbers change.
 
 const svgNames = new Set(['svg', 'polyline', 'rect', 'title'])
+const ofSvg = 'svg:'
 
 /** @typedef {Node | string | undefined} Child */
 
 /**
- * @param {string} name
+ * @param {string} name `svg:a` is the element of SVG where HTML has one of that name
  * @param {Record<string, string | number | undefined>} attributes
  * @param {...Child} children
  * @returns {Element}
  */
 export function el(name, attributes = {}, ...children) {
-  const element = svgNames.has(name)
-    ? document.createElementNS('http://www.w3.org/2000/svg', name)
-    : document.createElement(name)
+  const bare = name.startsWith(ofSvg) ? name.slice(ofSvg.length) : name
+  const element =
+    bare !== name || svgNames.has(name)
+      ? document.createElementNS('http://www.w3.org/2000/svg', bare)
+      : document.createElement(name)
   for (const [key, value] of Object.entries(attributes))
     if (value !== undefined) element.setAttribute(key, String(value))
   element.append(...children.filter((child) => child !== undefined))

@@ -1,4 +1,5 @@
 // The page: draws each status that comes, and does what the operator asks for.
+import { startBlocks } from './blocks.js'
 import { ask, said, useToken, watchStatus } from './client.js'
 import { at, confirmed, wordsOf } from './dialog.js'
 import { badge, el, show } from './elements.js'
@@ -14,6 +15,7 @@ const tokenSection = at('token')
 const state = at('state')
 const pins = startPins()
 const upload = startUpload()
+const drawBlocks = startBlocks()
 /** Totals of the last seconds, for what is going on now. @type {{ at: number, total: number }[]} */
 const totals = []
 const keptTotals = 6
@@ -74,6 +76,7 @@ at('token-form').addEventListener('submit', (event) => {
 /** @param {string} text */
 async function why(text) {
   const body = at('why-body')
+  at('blocks-body').replaceChildren()
   show(body, 'Reading …')
   try {
     const answer = await ask(`/why?path=${encodeURIComponent(pathOf(text))}`)
@@ -91,6 +94,10 @@ const whyField = /** @type {HTMLInputElement} */ (at('why-field'))
 at('why-form').addEventListener('submit', (event) => {
   event.preventDefault()
   void why(whyField.value)
+})
+
+at('why-draw').addEventListener('click', () => {
+  if (whyField.reportValidity()) void drawBlocks(pathOf(whyField.value))
 })
 
 at('main').addEventListener('click', (event) => {

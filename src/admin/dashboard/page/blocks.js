@@ -1,0 +1,213 @@
+// Draws the blocks below a path, and where each lies: a tree whose nodes have a field for each tier, with its letter in its colour where the
+// tier has the block. Each node can be reached by keyboard and leads to its row of the list, which says the same in words.
+import { ask, said } from './client.js'
+import { at, wordsOf } from './dialog.js'
+import { both, detail, el, show, table } from './elements.js'
+import { whyOf } from './why.js'
+import { count, size } from './words.js'
+
+/** @import { Blocks } from '../shape.ts' */
+/** @import { Place, Placed, PlacedBlock } from '../../../observe/placed.ts' */
+/** @import { Child } from './elements.js' */
+
+const field = 18
+const high = 20
+const gap = 8
+const indent = 22
+const most = 960
+const least = 280
+
+/** A letter for each name, of the name itself where that is possible. @param {readonly string[]} names */
+export function lettersOf(names) {
+  /** @type {string[]} */
+  const letters = []
+  for (const name of names)
+    letters.push([...`${name.toUpperCase()}123456789`].find((one) => /\w/.test(one) && !letters.includes(one)) ?? '*')
+  return letters
+}
+
+/** @typedef {{ readonly index: number, readonly x: number, readonly y: number }} Spot */
+
+/**
+ * Each block that has others below it begins a line; leaves of one block stand side by side below it.
+ * @param {Placed} placed
+ * @param {number} width
+ */
+function layOut({ blocks, tiers }, width) {
+  const wide = tiers.length * field + gap
+  /** @type {number[][]} */
+  const below = blocks.map(() => [])
+  for (const [index, { parent }] of blocks.entries()) if (parent !== undefined) below[parent]?.push(index)
+  /** @type {Spot[]} */
+  const spots = []
+  /** @type {string[]} */
+  const lines = []
+  let y = gap
+
+  /** @param {number} index @param {number} depth */
+  function putTree(index, depth) {
+    const x = gap + Math.min(depth, 6) * indent
+    const from = y
+    spots.push({ index, x, y })
+    y += high + gap
+    const branch = x + indent / 2
+    const right = Math.max(1, Math.floor((width - x - indent) / wide))
+    let column = 0
+    let last = from
+    const endRow = () => {
+      if (column > 0) y += high + gap
+      column = 0
+    }
+    for (const child of below[index] ?? []) {
+      if ((below[child] ?? []).length > 0) endRow()
+      if (column === 0) {
+        last = y + high / 2
+        lines.push(`M${branch} ${last}H${x + indent}`)
+      }
+      if ((below[child] ?? []).length > 0) putTree(child, depth + 1)
+      else {
+        spots.push({ index: child, x: x + indent + column * wide, y })
+        column++
+        if (column >= right) endRow()
+      }
+    }
+    endRow()
+    if (last > from) lines.push(`M${branch} ${from + high}V${last}`)
+  }
+
+  putTree(0, 0)
+  return { spots, lines, height: y }
+}
+
+/** @param {PlacedBlock} block @param {readonly string[]} tiers */
+function whereOf({ places, isAway, bytes }, tiers) {
+  const named = (/** @type {Place} */ place) => tiers.filter((_, index) => places[index] === place).join(', ')
+  const silent = named('unknown')
+  const has = named('has')
+  const here = has !== '' ? has : isAway ? 'no tier here' : bytes === undefined ? 'no tier here' : 'in its CID'
+  return silent === '' ? here : `${here}; not known of ${silent}`
+}
+
+/** @param {Placed} placed @param {number} width */
+function drawing(placed, width) {
+  const { blocks, tiers } = placed
+  const letters = lettersOf(tiers)
+  const { spots, lines, height } = layOut(placed, width)
+  /** @param {Spot} spot */
+  const node = ({ index, x, y }) => {
+    const block = /** @type {PlacedBlock} */ (blocks[index])
+    // A name begins with what is seen, for those who speak to their browser.
+    const marks = block.places.map((place, tier) =>
+      place === 'has' ? (letters[tier] ?? '') : place === 'unknown' ? '?' : '',
+    )
+    const label = `${marks.join('')} block ${index + 1}: ${whereOf(block, tiers)}`.trim()
+    return el(
+      'svg:a',
+      { href: `#block-${index + 1}`, 'aria-label': label },
+      el('svg:title', {}, `${label}, ${block.cid}`),
+      ...block.places.flatMap((place, tier) => [
+        el('svg:rect', {
+          class: place === 'has' ? `s${(tier % 6) + 1}` : 'lacks',
+          x: x + tier * field,
+          y,
+          width: field - 1,
+          height: high,
+        }),
+        marks[tier] === ''
+          ? undefined
+          : el(
+              'svg:text',
+              {
+                class: place === 'has' ? 'has' : 'not',
+                x: x + tier * field + field / 2,
+                y: y + high / 2,
+              },
+              marks[tier],
+            ),
+      ]),
+    )
+  }
+  return el(
+    'svg:svg',
+    {
+      class: 'blocks',
+      viewBox: `0 0 ${width} ${height}`,
+      width,
+      height,
+      role: 'group',
+      'aria-label': 'The blocks as a tree',
+    },
+    el('svg:path', { class: 'edges', d: lines.join('') }),
+    ...spots.map(node),
+  )
+}
+
+/** @param {Placed} placed @param {number} width @returns {Child[]} */
+function blocksOf(placed, width) {
+  const { blocks, tiers, isCut } = placed
+  const letters = lettersOf(tiers)
+  const all = blocks.length
+  const away = blocks.filter(({ isAway }) => isAway).length
+  const legend = tiers.map((name, tier) => {
+    const here = blocks.filter(({ places }) => places[tier] === 'has').length
+    const swatch = el(
+      'svg:svg',
+      { viewBox: '0 0 8 8', 'aria-hidden': 'true' },
+      el('svg:rect', { class: `s${(tier % 6) + 1}`, width: 8, height: 8 }),
+    )
+    return el('li', {}, swatch, `${letters[tier]} ${name}: ${count(here)} of ${count(all)}`)
+  })
+  return [
+    el(
+      'h3',
+      {},
+      isCut ? `The first ${count(all)} blocks, and where they lie` : `Its blocks (${count(all)}), and where they lie`,
+    ),
+    el('ul', { class: 'legend' }, ...legend, el('li', {}, `in no tier here: ${count(away)}`)),
+    drawing(placed, width),
+    el(
+      'details',
+      { id: 'blocks-list' },
+      el('summary', {}, 'The same in words'),
+      table(
+        'The blocks, level by level',
+        ['Block', 'CID', 'Below', 'Size', 'Where'],
+        blocks.map((block, index) => [
+          el('span', { id: `block-${index + 1}` }, count(index + 1)),
+          el('code', {}, block.cid),
+          block.parent === undefined ? 'the root' : count(block.parent + 1),
+          block.bytes === undefined ? (block.isAway ? 'not known' : 'a leaf') : size(block.bytes),
+          both(whereOf(block, tiers), detail(block.isAway ? 'what lies below it is not known' : undefined)),
+        ]),
+      ),
+    ),
+  ]
+}
+
+/** @returns {(path: string) => Promise<void>} draws the blocks below a path */
+export function startBlocks() {
+  const body = at('blocks-body')
+  body.addEventListener('click', ({ target }) => {
+    const link = target instanceof Element ? target.closest('a') : null
+    const list = document.getElementById('blocks-list')
+    if (link && list instanceof HTMLDetailsElement) list.open = true
+  })
+  return async (path) => {
+    const told = at('why-body')
+    show(told, 'Reading …')
+    body.replaceChildren()
+    try {
+      const answer = await ask(`/blocks?path=${encodeURIComponent(path)}`)
+      if (!answer.ok) return show(told, el('p', {}, await said(answer)))
+      /** @type {Blocks} */
+      const { why, placed } = await answer.json()
+      show(told, ...whyOf(why))
+      if (placed && placed.blocks.length > 0)
+        body.append(
+          ...blocksOf(placed, Math.max(least, Math.min(most, body.clientWidth))).filter((one) => one !== undefined),
+        )
+    } catch (error) {
+      show(told, el('p', {}, wordsOf(error)))
+    }
+  }
+}

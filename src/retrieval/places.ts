@@ -1,0 +1,86 @@
+// Looks where the blocks of a DAG lie: each tier is asked by itself, and no upstream is. Nothing is brought from one tier to another by
+// that, so that the look does not change what it sees.
+import type { CID } from 'multiformats/cid'
+import type { Tier } from '../../backends/tiers/contract.ts'
+import { blockKey, isIdentity } from '../core/block.ts'
+import { codec } from '../core/cid.ts'
+import { linksOf } from '../ipld/block-links.ts'
+import type { Place, Placed, PlacedBlock } from '../observe/placed.ts'
+
+const atOnce = 8
+
+type Ahead = { readonly cid: CID; readonly parent: number | undefined; readonly isOnTheWay?: boolean }
+
+/**
+ * `way`: the blocks that a path was resolved by, the root's first; then what lies below the last of them. Does not reject: where `signal`
+ * ends it, what was seen until then counts.
+ */
+export async function findPlaces(
+  tiers: readonly Pick<Tier, 'name' | 'get' | 'has'>[],
+  way: readonly CID[],
+  { signal, most }: { readonly signal: AbortSignal; readonly most: number },
+): Promise<Placed> {
+  const blocks: PlacedBlock[] = []
+  const seen = new Set<string>()
+  const ahead: Ahead[] = way.map((cid, index) => ({
+    cid,
+    parent: index === 0 ? undefined : index - 1,
+    isOnTheWay: index < way.length - 1,
+  }))
+  const isNew = ({ cid }: Ahead): boolean => {
+    const key = `${cid.code}:${blockKey(cid)}`
+    if (seen.has(key)) return false
+    seen.add(key)
+    return true
+  }
+  while (ahead.length > 0 && blocks.length < most && !signal.aborted) {
+    const some = ahead.splice(0, Math.min(atOnce, most - blocks.length)).filter(isNew)
+    const found = await Promise.all(some.map((one) => place(tiers, one, signal)))
+    for (const { block, links } of found) {
+      const parent = blocks.push(block) - 1
+      for (const cid of links) ahead.push({ cid, parent })
+    }
+  }
+  const isCut = signal.aborted || ahead.some(isNew)
+  return { tiers: tiers.map(({ name }) => name), blocks, isCut }
+}
+
+type Found = { readonly block: PlacedBlock; readonly links: readonly CID[] }
+
+async function place(
+  tiers: readonly Pick<Tier, 'get' | 'has'>[],
+  { cid, parent, isOnTheWay }: Ahead,
+  signal: AbortSignal,
+): Promise<Found> {
+  const inline = isIdentity(cid) ? cid.multihash.digest : undefined
+  const places = await Promise.all(tiers.map((tier) => (inline ? 'lacks' : placeIn(tier, cid, signal))))
+  const isLeaf = cid.code === codec.raw
+  const bytes = inline ?? (isLeaf ? undefined : await readFrom(tiers, { cid, places, signal }))
+  const isAway = bytes === undefined && !(isLeaf && places.includes('has'))
+  const block = {
+    cid: cid.toString(),
+    ...(parent !== undefined && { parent }),
+    ...(bytes && { bytes: bytes.byteLength }),
+    places,
+    isAway,
+  }
+  // What else lies beside the way is not what was asked for.
+  return { block, links: bytes && !isOnTheWay ? linksOf({ cid, bytes }) : [] }
+}
+
+const placeIn = (tier: Pick<Tier, 'has'>, cid: CID, signal: AbortSignal): Promise<Place> =>
+  tier.has(cid, signal).then(
+    (has) => (has ? 'has' : 'lacks'),
+    () => 'unknown',
+  )
+
+type Reading = { readonly cid: CID; readonly places: readonly Place[]; readonly signal: AbortSignal }
+
+async function readFrom(tiers: readonly Pick<Tier, 'get'>[], { cid, places, signal }: Reading) {
+  for (const [index, tier] of tiers.entries()) {
+    if (places[index] !== 'has') continue
+    const bytes = await tier.get(cid, signal).catch(() => undefined)
+    if (bytes) return bytes
+  }
+  return undefined
+}
