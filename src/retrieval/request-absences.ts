@@ -10,7 +10,7 @@ import type { RequestClock } from './request-clock.ts'
 import type { DagWant } from './session.ts'
 import { internal, withRetry } from './session-failures.ts'
 import type { Attempts } from './upstreams/attempts.ts'
-import { overloaded } from './upstreams/outcome.ts'
+import { outcomeOf, overloaded } from './upstreams/outcome.ts'
 
 /** The attempts of a flight, and whether too little time was left when the request joined it. */
 export type FlightAttempts = { readonly attempts: Attempts; readonly wasLate: boolean }
@@ -68,7 +68,9 @@ export function createRequestAbsences(options: RequestAbsencesOptions): RequestA
     note,
     missed(error, cid, around, { attempts, wasLate }, running) {
       const isCrowded = isFailure(error, 'timeout') && (wasLate || attempts.hasBeenCrowded)
-      const failure = isCrowded ? overloaded(cid) : isFailure(error) ? error : internal(error)
+      // It waited for an upstream to be well again until its time was over.
+      const none = attempts.wasRefused ? outcomeOf(cid, attempts.failures, 0) : overloaded(cid)
+      const failure = isCrowded ? none : isFailure(error) ? error : internal(error)
       if (failure.kind !== 'cancelled') note(attempts)
       if (isCrowded && running) {
         searches.finish(running)

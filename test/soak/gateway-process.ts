@@ -1,4 +1,4 @@
-// For the soak: the gateway as an operator runs it, and what the system says about its process.
+// For the soak and the fault matrix: the gateway as an operator runs it, and what the system says about its process.
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readdirSync, readFileSync } from 'node:fs'
@@ -19,10 +19,14 @@ export type GatewayProcess = {
   handles(): number
 }
 
-export async function startGateway(folder: string, config: object): Promise<GatewayProcess> {
+export async function startGateway(
+  folder: string,
+  config: object,
+  flags: readonly string[] = [],
+): Promise<GatewayProcess> {
   const file = join(folder, 'config.json')
   await writeFile(file, JSON.stringify(config))
-  const child: ChildProcess = spawn(process.execPath, [cli, 'serve', '--config', file], {
+  const child: ChildProcess = spawn(process.execPath, [...flags, cli, 'serve', '--config', file], {
     stdio: ['ignore', 'pipe', 'inherit'],
   })
   if (!child.stdout) throw new Error('the gateway has no output')

@@ -36,6 +36,8 @@ export interface Attempts {
   ask(member: Member, kind: AskKind, cid: CID, signal: AbortSignal): Promise<Question>
   /** Every open question still waits in its upstream's queue: no upstream is working on it. */
   readonly isQueued: boolean
+  /** Every upstream that was to be asked broke off before its first byte, or sent this gateway away. */
+  readonly wasRefused: boolean
   /** An upstream was asked so late, or was so crowded, that a missing answer says nothing. */
   readonly hasBeenCrowded: boolean
   skip(skipped: readonly Attempt[]): void
@@ -79,6 +81,9 @@ type AttemptRecord = {
 const isAnswer = (outcome: string): boolean =>
   ['not-found', 'refused', 'timeout', 'won'].includes(outcome) || outcome.startsWith('began, ')
 
+/** Outcomes of an upstream that could not be asked. */
+const refusals: ReadonlySet<string> = new Set(['broken', 'throttled', 'unavailable'])
+
 const anybody: Asker = { client: '', hasBegun: false }
 
 /** `trace`: questions are recorded below the request that began the race, and not below one that joined it later. */
@@ -112,6 +117,9 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
     failures,
     get isQueued() {
       return queued > 0 && asking === 0
+    },
+    get wasRefused() {
+      return made.length > 0 && made.every(({ outcome }) => outcome !== undefined && refusals.has(outcome))
     },
     get hasBeenCrowded() {
       return wasCrowded(made, clock.monotonic(), beganAt)

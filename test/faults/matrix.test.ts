@@ -1,0 +1,33 @@
+// The fault matrix in its short form: the rows whose outcome does not hang on a clock, with the statuses and bytes that are
+// promised. `npm run faults` runs all rows, holds their times as well, and writes the tables of docs/reliability.md.
+import assert from 'node:assert/strict'
+import { describe, test } from 'node:test'
+import { type Row, short, tableOf } from './matrix/rows.ts'
+import { storeFaults, storeRow } from './matrix/stores.ts'
+import { upstreamFaults, upstreamRow } from './matrix/upstreams.ts'
+
+const brokenIn = ({ cells }: Row): readonly string[] => cells.flatMap(({ broken }) => broken)
+
+describe('an upstream that', () => {
+  for (const fault of upstreamFaults.filter(({ isQuick }) => isQuick))
+    test(`${fault.name}: alone, before a healthy one, and mended`, async () => {
+      assert.deepEqual(brokenIn(await upstreamRow(fault, short)), [])
+    })
+})
+
+describe('an S3 that', () => {
+  for (const fault of storeFaults.filter(({ isQuick }) => isQuick))
+    test(`${fault.name}: alone, before a healthy upstream, and mended`, async () => {
+      assert.deepEqual(brokenIn(await storeRow(fault, short)), [])
+    })
+})
+
+test('a table shows what was measured, and what broke a promise', () => {
+  const cells = [
+    { measured: '404, 2 ms', broken: [] },
+    { measured: '200 | 1', broken: ['it was late'] },
+  ]
+  const table = tableOf({ title: 'One', columns: ['alone', 'after'], rows: [{ fault: 'a', promised: 'b', cells }] })
+  assert.match(table, /^### One\n\n\| fault \| promised \| alone \| after \|\n\|---\|---\|---\|---\|\n/)
+  assert.ok(table.endsWith('| a | b | 404, 2 ms | **broken:** 200 \\| 1 |'))
+})

@@ -1,0 +1,74 @@
+// `npm run faults`: the whole fault matrix, each row a real run through HTTP, one behind the other. It writes what it measured into
+// docs/reliability.md, and ends with 1 when a promise was broken. `--only upstreams` runs one section and writes nothing.
+import { readFile, writeFile } from 'node:fs/promises'
+import { availableParallelism, loadavg } from 'node:os'
+import { fileURLToPath } from 'node:url'
+import { parseArgs } from 'node:util'
+import { attacks, clientRow } from './clients.ts'
+import { brokenCells, full, type Row, type Section, tableOf } from './rows.ts'
+import { storeFaults, storeRow } from './stores.ts'
+import { upstreamFaults, upstreamRow } from './upstreams.ts'
+
+const { values } = parseArgs({ options: { only: { type: 'string' } } })
+
+type Plan = Omit<Section, 'rows'> & { readonly name: string; readonly rows: readonly (() => Promise<Row>)[] }
+
+const plans: readonly Plan[] = [
+  {
+    name: 'upstreams',
+    title: 'One upstream',
+    columns: ['alone', 'before a healthy one', 'mended'],
+    rows: upstreamFaults.map((fault) => () => upstreamRow(fault, full)),
+  },
+  {
+    name: 'stores',
+    title: 'An S3 that holds the blocks',
+    columns: ['without an upstream', 'before a healthy upstream', 'mended'],
+    rows: storeFaults.map((fault) => () => storeRow(fault, full)),
+  },
+  {
+    name: 'clients',
+    title: 'One client, beside one that asks for a hot file',
+    columns: ['hot answers', 'resident, heap of 256 MiB', 'afterwards'],
+    rows: attacks.map((attack) => () => clientRow(attack)),
+  },
+]
+
+async function run({ rows, ...plan }: Plan): Promise<Section> {
+  const done: Row[] = []
+  for (const row of rows) {
+    const made = await row()
+    done.push(made)
+    const cells = made.cells.map(({ measured, broken }) =>
+      [measured, ...broken.map((what) => `BROKEN ${what}`)].join('; '),
+    )
+    console.log(`${plan.name}: ${made.fault}: ${cells.join(' | ')}`)
+  }
+  return { ...plan, rows: done }
+}
+
+const [begin, end] = ['<!-- npm run faults: begin -->', '<!-- npm run faults: end -->']
+
+async function writeTables(sections: readonly Section[], loads: readonly number[]): Promise<void> {
+  const file = fileURLToPath(new URL('../../../docs/reliability.md', import.meta.url))
+  const page = await readFile(file, 'utf8')
+  const [from, to] = [page.indexOf(begin), page.indexOf(end)]
+  if (from < 0 || to < from) throw new Error(`docs/reliability.md has lost the lines ${begin} and ${end}`)
+  const load = `${Math.min(...loads).toFixed(1)} to ${Math.max(...loads).toFixed(1)}`
+  const about = `Node ${process.versions.node}, ${availableParallelism()} processors, at a load of ${load} (the run itself and what ran beside it).`
+  const tables = sections.map(tableOf).join('\n\n')
+  await writeFile(file, `${page.slice(0, from)}${begin}\n\n${about}\n\n${tables}\n\n${page.slice(to)}`)
+}
+
+const sections: Section[] = []
+const loads: number[] = []
+for (const plan of plans) {
+  if (values.only !== undefined && values.only !== plan.name) continue
+  sections.push(await run(plan))
+  loads.push(loadavg()[0] ?? 0)
+}
+const broken = sections.flatMap(brokenCells)
+for (const one of broken) console.log(`broken: ${one}`)
+if (values.only === undefined) await writeTables(sections, loads)
+console.log(broken.length === 0 ? 'every promise was kept' : `${broken.length} promises were broken`)
+process.exit(broken.length === 0 ? 0 : 1)
