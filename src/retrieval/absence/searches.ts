@@ -112,19 +112,6 @@ export function createSearches(options: {
     }
   }
 
-  function begun(look: (signal: AbortSignal) => SearchRound): SearchRound {
-    const controller = new AbortController()
-    const { done, attempts, stop } = look(controller.signal)
-    return {
-      done,
-      attempts,
-      stop() {
-        controller.abort(cancelled('the search is over'))
-        stop()
-      },
-    }
-  }
-
   return {
     begin(cid, path, look, { client, running }) {
       // The end of this round does not matter if another search runs, or none is wanted.
@@ -162,6 +149,19 @@ export function createSearches(options: {
     },
     close() {
       closing.abort(cancelled('the gateway is closing'))
+    },
+  }
+}
+
+function begun(look: (signal: AbortSignal) => SearchRound): SearchRound {
+  const controller = new AbortController()
+  const { done, attempts, stop } = look(controller.signal)
+  return {
+    done,
+    attempts,
+    stop() {
+      controller.abort(cancelled('the search is over'))
+      stop()
     },
   }
 }
