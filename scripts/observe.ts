@@ -74,7 +74,7 @@ most 128 questions of a request have spans (\`cidgate.questions_left_out\`). No 
 | \`OTEL_SDK_DISABLED=true\`, \`OTEL_TRACES_EXPORTER=none\` | no span is made |
 
 A wrong value is \`spans.settings\` in the log, and the default holds. No request waits for the collector. While it is slow or down a bounded number of spans waits, a batch is tried five
-times, and what is lost is counted (\`cidgate_spans_total\`) and told (\`spans.lost\`). When the gateway stops, it sends what is left for two seconds at most. On Node 22 to follow requests
+times, and what is lost is counted (\`cidgate_spans_total\`) and told (\`spans.lost\`). When the gateway stops, it sends what is left for five seconds at most. On Node 22 to follow requests
 makes every \`await\` several times slower: use Node 24 where spans are wanted. A program passes the variables with \`createGateway(config, { tracing: process.env })\`.
 `
 

@@ -10,6 +10,7 @@ import { join } from 'node:path'
 import { after, afterEach, before, describe, it } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
+import { type Collector, startCollector } from '../support/collector.ts'
 
 const root = fileURLToPath(new URL('../../', import.meta.url))
 const launcher = 'bin/cidgate.mjs'
@@ -29,6 +30,7 @@ describe('signals', () => {
   let folder = ''
   let config = ''
   let waiting: ServerResponse | undefined
+  let collector: Collector
   const upstream = createServer((_request, response) => {
     waiting = response
   })
@@ -38,6 +40,7 @@ describe('signals', () => {
 
   before(async () => {
     folder = await mkdtemp(join(tmpdir(), 'cidgate-signals-'))
+    collector = await startCollector()
     config = join(folder, 'config.yaml')
     await once(upstream.listen(0, '127.0.0.1'), 'listening')
     const { port } = upstream.address() as AddressInfo
@@ -62,11 +65,13 @@ log: { level: info }
     for (const pid of ofAll) kill(pid, 'SIGKILL')
     upstream.close()
     upstream.closeAllConnections()
+    await collector.close()
     await rm(folder, { recursive: true, force: true, maxRetries: 5 })
   })
 
   async function start({ command, args }: Way, started = pids) {
-    const child = spawn(command, [...args, '--config', config], { cwd: root, stdio: ['ignore', 'pipe', 'pipe'] })
+    const env = { ...process.env, OTEL_EXPORTER_OTLP_ENDPOINT: collector.url }
+    const child = spawn(command, [...args, '--config', config], { cwd: root, env, stdio: ['ignore', 'pipe', 'pipe'] })
     if (child.pid) started.push(child.pid)
     const said = collect(child)
     const line = /^cidgate \(pid (\d+)\): (http:\S+)/m
@@ -110,6 +115,7 @@ log: { level: info }
 
     it(`${way.name} ends after what was asked is answered, with 0`, async () => {
       const { child, said, url, pid } = await startOnce()
+      const before = collector.spans.length
       const asked = fetch(`${url}/ipfs/bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e`)
       await until(() => waiting !== undefined, 'nothing was asked')
       // A terminal signals every process in it, and a launcher passes on what it got as well.
@@ -123,6 +129,13 @@ log: { level: info }
       assert.equal(child.exitCode, 0)
       await until(() => said.err.includes('server.stopped'), said.err)
       for (const event of ['server.stopping', 'server.waiting']) assert.ok(said.err.includes(event), said.err)
+      if (way !== byNode) return
+      // What was recorded is sent before the process ends, after a reload as well.
+      const sent = collector.spans.slice(before).map(({ name, parentSpanId }) => [name, parentSpanId !== undefined])
+      assert.ok(
+        sent.some(([name, isBelow]) => name === 'GET ipfs' && !isBelow),
+        JSON.stringify(sent),
+      )
     })
   }
 

@@ -235,7 +235,7 @@ describe('the way to the collector', () => {
     note(other, 300)
     const closed = other.close()
     await until(() => collector.posts.length === 2)
-    await clock.advance(2_000)
+    await clock.advance(5_000)
     await closed
     assert.deepEqual(other.counts, { sent: 0, dropped: 44, failed: 256 })
   })

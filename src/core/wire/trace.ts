@@ -1,7 +1,7 @@
 // W3C Trace Context: a client's `traceparent` is read, and goes on to whatever is asked for its request. Where spans are
 // recorded, each request and each question of ours has a point of its own in the trace.
 import { AsyncLocalStorage } from 'node:async_hooks'
-import { randomBytes } from 'node:crypto'
+import { randomFillSync } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
 import { type Clock, systemClock } from '../clock.ts'
 
@@ -102,6 +102,7 @@ const jumpMs = 100
 export function createTrace(options: TraceOptions = {}): Trace {
   const { recorder, clock = systemClock, nodeMajor = Number(process.versions.node.split('.')[0]) } = options
   const storage = recorder || nodeMajor >= 24 ? new AsyncLocalStorage<TracePoint>() : undefined
+  const randomId = createRandomIds()
   let epoch = clock.now() - clock.monotonic()
 
   /** One way from the one clock to the other, so that no question seems to begin before its request. */
@@ -111,11 +112,23 @@ export function createTrace(options: TraceOptions = {}): Trace {
     return epoch + at
   }
 
+  const pointOf = (traceId: string, parentId: string | undefined, flags: string, isRecorded: boolean): TracePoint => ({
+    traceId,
+    spanId: randomId(8),
+    parentId,
+    flags,
+    isRecorded,
+    questions: 0,
+    leftOut: 0,
+    status: undefined,
+  })
+
   function pointBelow(parent: TraceParent | undefined): TracePoint {
     const traceId = parent?.traceId ?? randomId(16)
     const isRecorded = recorder?.isSampled(traceId, parent?.flags) ?? false
-    const flags = recorder ? flagsWith(parent?.flags ?? '00', isRecorded) : (parent?.flags ?? '00')
-    return pointOf(traceId, parent?.parentId, flags, isRecorded)
+    const own = isRecorded ? '01' : '00'
+    const flags = parent && (recorder ? flagsWith(parent.flags, isRecorded) : parent.flags)
+    return pointOf(traceId, parent?.parentId, flags ?? own, isRecorded)
   }
 
   function openBelow(parent: TracePoint | undefined): TracePoint | undefined {
@@ -178,18 +191,19 @@ export function createTrace(options: TraceOptions = {}): Trace {
   }
 }
 
-const randomId = (bytes: number): string => randomBytes(bytes).toString('hex')
-
-const pointOf = (traceId: string, parentId: string | undefined, flags: string, isRecorded: boolean): TracePoint => ({
-  traceId,
-  spanId: randomId(8),
-  parentId,
-  flags,
-  isRecorded,
-  questions: 0,
-  leftOut: 0,
-  status: undefined,
-})
+/** Random bytes in hexadecimal digits. To ask for each few of them alone would cost a hot answer a tenth. */
+function createRandomIds(): (bytes: number) => string {
+  const pool = Buffer.alloc(4096)
+  let used = pool.length
+  return (bytes) => {
+    if (used + bytes > pool.length) {
+      randomFillSync(pool)
+      used = 0
+    }
+    used += bytes
+    return pool.toString('hex', used - bytes, used)
+  }
+}
 
 const sampledFlag = 1
 

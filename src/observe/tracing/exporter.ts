@@ -29,7 +29,7 @@ export type SpanExporterOptions = {
 const mostTries = 5
 const firstPauseMs = 1_000
 const longestPauseMs = 30_000
-const closeMs = 2_000
+const closeMs = 5_000
 const tellEveryMs = 60_000
 const mostAnswerBytes = 64 * 1024
 /** The statuses after which the specification of OTLP has a client try again. */
