@@ -40,9 +40,9 @@ function leaves(value: unknown, path: Path): [Path, unknown][] {
   return inner.flatMap(([key, one]) => leaves(one, [...path, key]))
 }
 
-/** What a token is called and when it ends: the operator wants to see it, and it opens nothing. */
+/** What a token is called, when it ends and what it may: the operator wants to see it, and it opens nothing. */
 const isAboutToken = (path: Path): boolean =>
-  /^upload\.auth\.tokens\[\d+\]\.(?:name|expires|mayDelete)$/.test(keyPath(path))
+  /^upload\.auth\.tokens\[\d+\]\.(?:name|expires|mayDelete|quota\.\w+)$/.test(keyPath(path))
 
 /** What the file takes from elsewhere is shown as the file has it. */
 function show(path: Path, value: unknown, own: unknown): string {

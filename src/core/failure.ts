@@ -58,7 +58,12 @@ export type Facts = {
   readonly outcomes: readonly Outcome[]
   /** The host that an upload was forwarded to (thin mode). */
   readonly service: string
+  /** What a token may still upload today. */
+  readonly quota: QuotaRest
 }
+
+type Rest = { readonly most: number; readonly left: number }
+export type QuotaRest = { readonly token: string; readonly uploads?: Rest; readonly bytes?: Rest }
 
 export type Outcome = {
   readonly provider: string
@@ -75,6 +80,7 @@ type FactNames = {
   readonly timeout: 'sure' | 'isSearching'
   readonly unavailable: 'sure' | 'alone'
   readonly overloaded: 'sure'
+  readonly throttled: 'quota'
   readonly broken: 'refuses' | 'isIll' | 'unreachable'
   readonly refused: 'refuses' | 'trouble'
   readonly denied: 'legal'

@@ -65,6 +65,7 @@ export function wireAdmin(
   const http = { requests, limits, hot, server: takeServer(whole) }
   const uploads = {
     uploads: writing.counts,
+    quotas: writing.quotas,
     open: () => writing.confirmation?.open() ?? [],
     pins: () => writing.pins?.count(),
     checks: list,

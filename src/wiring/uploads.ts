@@ -2,6 +2,7 @@
 import type { IncomingMessage } from 'node:http'
 import type { CID } from 'multiformats/cid'
 import type { Provider } from '../../backends/pinning/contract.ts'
+import type { QuotaState } from '../admin/metrics/uploads.ts'
 import type { Config } from '../config/load.ts'
 import { version } from '../config/package.ts'
 import type { DataFolder } from '../data-folder/folders.ts'
@@ -16,9 +17,12 @@ import { createUploadCounts, type UploadCounts } from '../observe/uploads.ts'
 import type { SchemaChecks } from '../schemas/checks.ts'
 import type { Everywhere } from '../upload/confirm/fill-tiers.ts'
 import type { ReceiveLimits } from '../upload/intake/receive.ts'
+import { createQuotaBook } from '../upload/quota/book.ts'
+import { keepWithin, type UploadDoor, type Uploader, withQuotas } from '../upload/quota/door.ts'
+import { createQuotas, type Quotas } from '../upload/quota/quotas.ts'
 import type { Target } from '../upload/thin/forward.ts'
 import { createThrough, type Through } from '../upload/thin/thin.ts'
-import { createUploads, type Uploads } from '../upload/uploads.ts'
+import { type AddOptions, createUploads, type Uploads } from '../upload/uploads.ts'
 import { takeEverywhere } from './everywhere.ts'
 import type { Public } from './public.ts'
 import type { ReadSide } from './reading.ts'
@@ -27,6 +31,8 @@ import type { Whole } from './whole.ts'
 
 export type WriteSide = {
   readonly counts: UploadCounts
+  /** Of each token that has a quota. */
+  readonly quotas: () => readonly QuotaState[]
   readonly routes: readonly Route[]
   /** None where uploads go nowhere. */
   readonly adminAdd: AdminAdd | undefined
@@ -73,15 +79,22 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
   const { config, clock, lease } = whole
   const { upload, responses } = config
   const { retrieval, denials } = parts.reading
-  const { respond, clientOf } = parts
+  const { respond } = parts
   // What may be refused comes before what begins to work.
   const tokens = createTokens(upload.auth, () => clock.now())
   const reach = { isForThisMachine: upload.auth === 'none', addressOf: parts.forwarded.addressOf }
   const schemas = lease.take('schemas', [upload.schemas, responses.json.maxBytes], () => schemasOf(config))
   const stores = { ...parts, everywhere: takeEverywhere(whole, retrieval), admit: denials.admit }
   const counts = lease.take('upload counts', [], createUploadCounts)
-  const uploads = counted(takeUploads(whole, stores), counts)
-  const through = upload.through && countedThrough(takeThrough(whole, upload.through, stores), counts)
+  const quotas = takeQuotas(whole, parts.folder)
+  const uploads = counted(bounded(takeUploads(whole, stores), quotas), counts)
+  const through =
+    upload.through && countedThrough(boundedThrough(takeThrough(whole, upload.through, stores), quotas), counts)
+  const clientOf = (request: IncomingMessage): Uploader => {
+    const client = parts.clientOf(request)
+    const quota = tokens.quotaOf(request.headers)
+    return quota ? { client, quota } : client
+  }
   const add = createAddRoute({ uploads: through ?? uploads, tokens, reach, schemas, respond, clientOf })
   const description = createOpenApiRoute({
     schemas: schemas.all,
@@ -123,11 +136,40 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
     mostBytes: upload.maxBytes,
   } as const
   const routes = [description, add, ...kubo]
-  return { counts, routes, adminAdd, offered, confirmation, pins, probe, open, uploads, schemas }
+  const states = () => quotasOf(upload, quotas)
+  return { counts, quotas: states, routes, adminAdd, offered, confirmation, pins, probe, open, uploads, schemas }
+}
+
+/** What was used up outlives this gateway, as the file does that it is kept in. */
+const takeQuotas = ({ config, clock, log, lease }: Whole, folder: DataFolder): Quotas =>
+  lease.take(
+    'quotas',
+    [config.data],
+    () => createQuotas({ book: folder.part(createQuotaBook), clock, log }),
+    (quotas) => quotas.close(),
+  )
+
+const bounded = (uploads: Uploads, quotas: Quotas): UploadDoor => ({
+  ...uploads,
+  ...withQuotas(uploads, quotas),
+  keep: keepWithin(uploads.keep),
+})
+
+const boundedThrough = (through: Through, quotas: Quotas) => ({ ...through, ...withQuotas(through, quotas) })
+
+/** Tokens of one name use up the same; what is told is the quota of the first. */
+function quotasOf({ auth }: Config['upload'], quotas: Quotas): readonly QuotaState[] {
+  const all = new Map<string, QuotaState>()
+  for (const one of typeof auth === 'string' ? [] : auth.tokens) {
+    if (typeof one === 'string' || one.name === undefined || !one.quota || all.has(one.name)) continue
+    const { name: token, quota } = one
+    all.set(token, { token, quota, used: quotas.used(token), refused: quotas.refused(token) })
+  }
+  return [...all.values()]
 }
 
 /** The part itself may go over to another gateway, and counts nothing twice. */
-const counted = (uploads: Uploads, counts: UploadCounts): Uploads => ({
+const counted = (uploads: UploadDoor, counts: UploadCounts): UploadDoor => ({
   ...uploads,
   ...countedThrough(uploads, counts),
   add: (bytes, own) =>
@@ -138,15 +180,18 @@ const counted = (uploads: Uploads, counts: UploadCounts): Uploads => ({
   keep: (root, blocks, slot) => counts.over(() => uploads.keep(root, blocks, slot)),
 })
 
-const countedThrough = <Side extends Pick<Through, 'enter' | 'receive'>>(side: Side, counts: UploadCounts): Side => ({
+const countedThrough = <Side extends Pick<UploadDoor, 'enter' | 'receive'>>(
+  side: Side,
+  counts: UploadCounts,
+): Side => ({
   ...side,
-  enter: (client, signal) =>
-    side.enter(client, signal).catch((error: unknown) => {
+  enter: (...who: Parameters<UploadDoor['enter']>) =>
+    side.enter(...who).catch((error: unknown) => {
       counts.refused(error)
       throw error
     }),
   // Only computes a CID: that is no upload.
-  receive: (request, own) =>
+  receive: (request: IncomingMessage, own?: AddOptions) =>
     own?.isOnlyHashed
       ? side.receive(request, own)
       : counts.over(

@@ -318,6 +318,24 @@ describe('a reload: counters', () => {
     },
   })
 
+  test('what a token uploaded today is counted on, also where its quota is another one', async () => {
+    const secret = 'the-token-of-the-tests'
+    const upTo = (uploads: number): Said => ({
+      upload: { auth: { tokens: [{ name: 'ci', token: secret, quota: { uploads } }] } },
+    })
+    const { url, reload, admin } = await start(upTo(2))
+    const upload = async () =>
+      (await post(`${url}/add`, multipart([{ body: 'hello' }]), { authorization: `Bearer ${secret}` })).status
+    assert.deepEqual([await upload(), await upload(), await upload()], [200, 200, 429])
+    assert.equal(await reload(upTo(2)), true)
+    assert.equal(await upload(), 429)
+    assert.equal(await reload(upTo(3)), true)
+    assert.deepEqual([await upload(), await upload()], [200, 429])
+    const { body } = await admin('/metrics')
+    assert.match(body.toString(), /^cidgate_token_used_uploads\{token="ci"\} 3$/m)
+    assert.match(body.toString(), /^cidgate_token_refused_total\{token="ci"\} 3$/m)
+  })
+
   test('connections, those that had no room, and requests that were none are counted on', async () => {
     const { url, counters, admin, reload } = await start({ limits: { connections: 1, connectionsPerClient: 2 } })
     const to = { port: Number(new URL(url).port), host: '127.0.0.1' }

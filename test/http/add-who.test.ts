@@ -1,12 +1,14 @@
 // Which clients may upload: pages of strangers in a browser on this machine, and tokens with names, hashes and ends.
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
+import { once } from 'node:events'
+import { rm } from 'node:fs/promises'
 import { createServer } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import { type AddressInfo, connect } from 'node:net'
 import { after, before, describe, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import { multipart, post } from '../support/adding.ts'
-import { startGateway, type TestGateway } from '../support/gateway.ts'
+import { metricsOf, startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
 
 const upload = ({ url }: TestGateway, headers: Record<string, string> = {}) =>
   post(`${url}/add`, multipart([{ body: 'hello' }]), headers)
@@ -95,6 +97,123 @@ describe('a client of another machine, of which a trusted proxy tells', () => {
       server.closeAllConnections()
       server.close()
       await at.close()
+    }
+  })
+})
+
+describe('a token with a quota', () => {
+  const secret = 'the-token-of-the-tests'
+  const authorization = { authorization: `Bearer ${secret}` }
+  const start = (quota: Record<string, unknown>, more: Parameters<typeof startGateway>[0] = {}) =>
+    startGateway({
+      ...more,
+      config: {
+        upload: {
+          rpc: true,
+          auth: { tokens: [{ name: 'ci', token: secret, quota }, 'another-without-a-quota'] },
+          ...(more.config?.['upload'] as object),
+        },
+      },
+    })
+  const quotaOf = ({ json }: { readonly json: Record<string, unknown> }) => json['quota']
+
+  test('is refused with what is left, when to come again, and by the same count at every door', async () => {
+    const at = await start({ uploads: 3, bytes: '1KiB' })
+    try {
+      assert.equal((await upload(at, authorization)).status, 200)
+      const rpc = (path: string, body = multipart([{ fileName: 'a', body: 'hello' }])) =>
+        post(at.url + path, body, authorization)
+      assert.equal((await rpc('/api/v0/add')).status, 200)
+      assert.equal((await rpc('/api/v0/add?only-hash=true')).status, 200)
+      const large = await post(`${at.url}/add`, multipart([{ fileName: 'a', body: 'x'.repeat(1020) }]), authorization)
+      assert.equal(large.status, 429)
+      assert.deepEqual(quotaOf(large), {
+        token: 'ci',
+        uploads: { most: 3, left: 0 },
+        bytes: { most: 1024, left: 1014 },
+      })
+      assert.match(String(large.json['detail']), /^the token ci has 1014 bytes left today, of 1024/)
+      assert.ok(Number(large.headers['retry-after']) > 0 && Number(large.headers['retry-after']) <= 86_400)
+      assert.equal((await rpc('/api/v0/pin/add?arg=bafkqaaa')).status, 200)
+      for (const answer of [
+        await upload(at, authorization),
+        await rpc('/api/v0/add'),
+        await rpc('/api/v0/pin/add?arg=bafkqaaa'),
+        await rpc('/api/v0/block/put'),
+        await rpc('/api/v0/dag/import'),
+      ]) {
+        assert.equal(answer.status, 429)
+        assert.match(answer.body, /the token ci has no upload left today, of 3/)
+      }
+      assert.equal((await upload(at, { authorization: 'Bearer another-without-a-quota' })).status, 200)
+      const metrics = await metricsOf(at.gateway)
+      for (const series of [
+        'used_uploads{token="ci"} 3',
+        'limit_uploads{token="ci"} 3',
+        'used_bytes{token="ci"} 10',
+        'limit_bytes{token="ci"} 1024',
+        'refused_total{token="ci"} 6',
+      ])
+        assert.ok(
+          metrics.includes(`\ncidgate_token_${series}\n`),
+          `${series}\n${metrics.match(/cidgate_token.*/g)?.join('\n')}`,
+        )
+      assert.ok(!metrics.includes(secret))
+    } finally {
+      await at.close()
+    }
+  })
+
+  test('is asked by the length that is announced, before the body comes', async () => {
+    const at = await start({ bytes: '1KiB' })
+    try {
+      const socket = connect(Number(new URL(at.url).port), '127.0.0.1')
+      socket.write(
+        `POST /add HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ${secret}\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: 80000\r\nExpect: 100-continue\r\n\r\n`,
+      )
+      const [said] = await once(socket, 'data')
+      socket.destroy()
+      assert.match(String(said), /^HTTP\/1.1 429 /)
+    } finally {
+      await at.close()
+    }
+  })
+
+  test('is used up by no upload that failed, and is the same after a restart', async () => {
+    const data = await tempFolder()
+    const first = await start({ uploads: 2, bytes: '1KiB' }, { data })
+    try {
+      assert.equal((await upload(first, authorization)).status, 200)
+      assert.equal(
+        (await post(`${first.url}/add`, multipart([{ name: 'other', body: 'x' }]), authorization)).status,
+        400,
+      )
+    } finally {
+      await first.close()
+    }
+    const next = await start({ uploads: 2, bytes: '1KiB' }, { data })
+    try {
+      assert.equal((await upload(next, authorization)).status, 200)
+      assert.deepEqual(quotaOf(await upload(next, authorization)), {
+        token: 'ci',
+        uploads: { most: 2, left: 0 },
+        bytes: { most: 1024, left: 1014 },
+      })
+    } finally {
+      await next.close()
+      await rm(data, { recursive: true, force: true })
+    }
+  })
+
+  test('holds in thin mode', async () => {
+    const behind = await startGateway()
+    const at = await start({ uploads: 1 }, { config: { upload: { rpc: false, through: `${behind.url}/add` } } })
+    try {
+      assert.equal((await upload(at, authorization)).status, 200)
+      assert.equal((await upload(at, authorization)).status, 429)
+    } finally {
+      await at.close()
+      await behind.close()
     }
   })
 })

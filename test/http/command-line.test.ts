@@ -232,7 +232,7 @@ cache: { tiers: [{ use: s3, bucket: b, region: r, endpoint: ${url}, forcePathSty
   it('check --effective: every value, where it comes from, and no secret', async () => {
     const said = `listen: 127.0.0.1:0
 retrieval: { deadline: 9s, upstreams: [{ url: "https://user:hush@one.example?key=hush" }] }
-upload: { auth: { tokens: [hush-hush-hush-hush, { name: ci, token: hush-hush-hush-hush, expires: 2027-01-31 }] } }
+upload: { auth: { tokens: [hush-hush-hush-hush, { name: ci, token: hush-hush-hush-hush, expires: 2027-01-31, quota: { uploads: 7 } }] } }
 `
     const file = await configFile('effective.yaml', said.replace('user:hush@', ''))
     const { code, out } = await run('check', file, '--effective')
@@ -241,6 +241,7 @@ upload: { auth: { tokens: [hush-hush-hush-hush, { name: ci, token: hush-hush-hus
     assert.match(out, /^retrieval\.probeEvery = 600000 +# default$/m)
     assert.match(out, new RegExp(`^upload\\.auth\\.tokens\\[0\\] = \\*\\*\\* +# ${file}:3:`, 'm'))
     assert.match(out, /^upload\.auth\.tokens\[1\]\.name = "ci" +#/m)
+    assert.match(out, /^upload\.auth\.tokens\[1\]\.quota\.uploads = 7 +#/m)
     assert.match(out, /^upload\.auth\.tokens\[1\]\.expires = "2027-01-31" +#/m)
     assert.match(out, /^upload\.auth\.tokens\[1\]\.token = \*\*\* +#/m)
     assert.doesNotMatch(out, /hush/)

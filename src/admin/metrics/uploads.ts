@@ -3,11 +3,21 @@ import type { Clock } from '../../core/clock.ts'
 import type { Reading } from '../../observe/metrics.ts'
 import type { UploadCounts } from '../../observe/uploads.ts'
 import type { PinCount } from '../../upload/pins/count.ts'
+import type { Quota } from '../../upload/quota/quotas.ts'
 import type { JournalEntry } from '../../upload/spool/journal.ts'
 import type { Check } from '../checks.ts'
 
+/** What a token may upload in a day (UTC), and what it has uploaded today. */
+export type QuotaState = {
+  readonly token: string
+  readonly quota: Quota
+  readonly used: { readonly uploads: number; readonly bytes: number }
+  readonly refused: number
+}
+
 export type UploadParts = {
   readonly uploads: UploadCounts
+  readonly quotas: () => readonly QuotaState[]
   /** What is in the journal. */
   readonly open: () => readonly JournalEntry[]
   readonly pins: () => PinCount | undefined
@@ -16,7 +26,7 @@ export type UploadParts = {
   readonly clock: Clock
 }
 
-export function uploadMetrics({ uploads, open, pins, checks, disk, clock }: UploadParts): readonly Reading[] {
+export function uploadMetrics({ uploads, quotas, open, pins, checks, disk, clock }: UploadParts): readonly Reading[] {
   return [
     {
       name: 'cidgate_uploads_total',
@@ -37,6 +47,7 @@ export function uploadMetrics({ uploads, open, pins, checks, disk, clock }: Uplo
       help: 'Bytes of their blocks.',
       read: uploads.bytes,
     },
+    ...quotaMetrics(quotas),
     {
       name: 'cidgate_provider_requests_total',
       labels: ['provider', 'outcome'],
@@ -128,3 +139,28 @@ export function uploadMetrics({ uploads, open, pins, checks, disk, clock }: Uplo
 }
 
 const gauge = (value: number | undefined) => (value === undefined ? [] : [{ value }])
+
+function quotaMetrics(quotas: () => readonly QuotaState[]): readonly Reading[] {
+  const each = (value: (state: QuotaState) => number | undefined) => () =>
+    quotas().flatMap((state) => gauge(value(state)).map((one) => ({ labels: { token: state.token }, ...one })))
+  const one = (name: string, help: string, value: (state: QuotaState) => number | undefined): Reading => ({
+    ...{ name: `cidgate_token_${name}`, labels: ['token'], kind: 'gauge', help, read: each(value) },
+  })
+  return [
+    one('used_uploads', 'Accepted uploads of today (UTC) with a token that has a quota.', ({ used }) => used.uploads),
+    one('limit_uploads', 'The most of a day (quota.uploads).', ({ quota }) => quota.uploads),
+    one(
+      'used_bytes',
+      'Bytes of accepted uploads of today (UTC) with a token that has a quota.',
+      ({ used }) => used.bytes,
+    ),
+    one('limit_bytes', 'The most of a day (quota.bytes).', ({ quota }) => quota.bytes),
+    {
+      name: 'cidgate_token_refused_total',
+      labels: ['token'],
+      kind: 'counter',
+      help: 'Uploads that were answered with 429 because the quota of their token was used up.',
+      read: each(({ refused }) => refused),
+    },
+  ]
+}

@@ -1,6 +1,6 @@
 // A token that clients send in a header: a token with a space would never match, and a short one could be guessed.
 import { z } from 'zod'
-import { isUnfilled, unfilled } from '../../core/units.ts'
+import { isUnfilled, size, unfilled } from '../../core/units.ts'
 
 const leastCharacters = 16
 
@@ -26,6 +26,16 @@ const moment = z.string({ error: expected }).transform((text, context) => {
   return z.NEVER
 })
 
+const quota = z
+  .strictObject({
+    bytes: size()
+      .refine((bytes) => bytes > 0, 'expected more than 0')
+      .optional()
+      .describe('Bytes of accepted uploads.'),
+    uploads: z.int().min(1).optional().describe('Accepted uploads, of any number of files.'),
+  })
+  .refine(({ bytes, uploads }) => bytes !== undefined || uploads !== undefined, 'expected `bytes`, `uploads`, or both')
+
 /** A token by itself, or one that has a name, that is written as its hash, or that ends. */
 export const namedToken = () =>
   z.union([
@@ -47,9 +57,18 @@ export const namedToken = () =>
           .boolean()
           .optional()
           .describe("Whether its client may also delete pins, of every client, at Kubo's door (`pin/rm`)."),
+        quota: quota
+          .optional()
+          .describe(
+            'The most that it may upload in a day (UTC), as long as it has a name; more is 429 until the next day.',
+          ),
         expires: moment.optional().describe('From then on it is refused: 2027-01-31, or 2027-01-31T12:00:00Z.'),
       })
       .refine(({ token, sha256 }) => (token === undefined) !== (sha256 === undefined), {
         error: 'expected one of `token` and `sha256`',
+      })
+      .refine(({ name, quota }) => name !== undefined || quota === undefined, {
+        path: ['quota'],
+        error: 'expected a `name` beside it, under which it is counted',
       }),
   ])

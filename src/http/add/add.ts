@@ -7,7 +7,7 @@ import { malformed, tooLarge } from '../../upload/failures.ts'
 import { mostPartsOf } from '../../upload/intake/incoming.ts'
 import { boundaryOf } from '../../upload/intake/part-watch.ts'
 import { aroundBytes } from '../../upload/intake/receive.ts'
-import type { Uploads } from '../../upload/uploads.ts'
+import type { UploadDoor, Uploader } from '../../upload/quota/door.ts'
 import { closeAfter, lingerAfter } from '../wire/close-after-answer.ts'
 import { corsHeaders, preflight } from '../wire/cors.ts'
 import { noteToken, type RouteName } from '../wire/exchange.ts'
@@ -22,13 +22,13 @@ import { type Reach, refuseForeignPage, refuseStranger } from './this-machine.ts
 import type { Tokens } from './tokens.ts'
 
 export type AddDeps = {
-  readonly uploads: Pick<Uploads, 'maxBytes' | 'kinds' | 'enter' | 'receive'>
+  readonly uploads: Pick<UploadDoor, 'maxBytes' | 'kinds' | 'enter' | 'receive'>
   readonly tokens: Tokens
   readonly reach: Reach
   readonly schemas: SchemaChecks
   readonly respond: Respond
   /** The client that the limits count the upload for. */
-  readonly clientOf: (request: IncomingMessage) => string
+  readonly clientOf: (request: IncomingMessage) => Uploader
 }
 
 export type Next = (error?: unknown) => void
@@ -66,9 +66,9 @@ async function answerAdd(context: RequestContext, deps: AddDeps & { readonly via
   const { uploads, schemas, respond } = deps
   let leave = () => {}
   try {
-    const { kind, schema } = lookAhead(context, deps)
+    const { kind, schema, least } = lookAhead(context, deps)
     const via = deps.via(request.headers)
-    const slot = await uploads.enter(deps.clientOf(request), signal)
+    const slot = await uploads.enter(deps.clientOf(request), signal, least)
     leave = slot.leave
     // A client that sent `Expect: 100-continue` begins to send the body only now.
     if (request.headers.expect !== undefined && request.httpVersion !== '1.0') response.writeContinue()
@@ -107,7 +107,10 @@ const challenge = ({ facts: { service } }: Failure): string =>
 const readsJson = ({ headers }: IncomingMessage): string => headers.accept ?? 'application/json'
 
 /** Checks what is known before the body, and answers what the client asks for. */
-function lookAhead({ request, response, target }: RequestContext, deps: AddDeps): AddQuery {
+function lookAhead(
+  { request, response, target }: RequestContext,
+  deps: AddDeps,
+): AddQuery & { readonly least: number } {
   const { uploads, tokens, reach, schemas } = deps
   refuseStranger(request, reach)
   refuseForeignPage(request, reach)
@@ -117,9 +120,9 @@ function lookAhead({ request, response, target }: RequestContext, deps: AddDeps)
   if (encoding.toLowerCase() !== 'identity')
     throw malformed('an upload with a Content-Encoding is not supported: send the bytes unencoded')
   const wanted = readAddQuery(target.query, { schemas: schemas.names, kinds: uploads.kinds })
-  const length = Number(request.headers['content-length'] ?? 0)
-  if (length > uploads.maxBytes + aroundBytes(mostPartsOf(wanted.kind))) throw tooLarge(uploads.maxBytes)
-  return wanted
+  const least = Number(request.headers['content-length'] ?? 0) - aroundBytes(mostPartsOf(wanted.kind))
+  if (least > uploads.maxBytes) throw tooLarge(uploads.maxBytes)
+  return { ...wanted, least }
 }
 
 function sendCids(response: ServerResponse, cids: readonly string[], stalledMs: number): void {

@@ -3,6 +3,7 @@
 import { createHash, timingSafeEqual } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
 import { Failure } from '../../core/failure.ts'
+import type { NamedQuota, Quota } from '../../upload/quota/quotas.ts'
 import { HttpRefusal } from '../wire/refusal.ts'
 
 export type Token =
@@ -14,6 +15,7 @@ export type Token =
       /** Since the epoch. */
       readonly expires?: number | undefined
       readonly mayDelete?: boolean | undefined
+      readonly quota?: Quota | undefined
     }
 
 /** `none` and `open` let every client upload; they differ in who reaches the address. */
@@ -24,6 +26,8 @@ export interface Tokens {
   check(headers: IncomingHttpHeaders): string | undefined
   /** Throws a Failure unless the client sends a token that the operator lets delete. */
   checkMayDelete(headers: IncomingHttpHeaders): void
+  /** What it may upload in a day, if that is bounded. */
+  quotaOf(headers: IncomingHttpHeaders): NamedQuota | undefined
 }
 
 type Known = {
@@ -31,17 +35,20 @@ type Known = {
   readonly name: string | undefined
   readonly expires: number
   readonly mayDelete: boolean
+  readonly quota: NamedQuota | undefined
 }
 
 export function createTokens(auth: UploadAuth, now: () => number = Date.now): Tokens {
   if (typeof auth === 'string')
     return {
       check: () => undefined,
+      quotaOf: () => undefined,
       checkMayDelete() {
         throw mayNotDelete()
       },
     }
   const known = auth.tokens.map(knownOf)
+  const hasQuotas = known.some(({ quota }) => quota !== undefined)
   const tokenIn = (headers: IncomingHttpHeaders): Known => {
     const shown = shownBy(headers)
     const token = shown === undefined ? undefined : find(known, digest(shown))
@@ -52,6 +59,7 @@ export function createTokens(auth: UploadAuth, now: () => number = Date.now): To
   }
   return {
     check: (headers) => tokenIn(headers).name,
+    quotaOf: (headers) => (hasQuotas ? tokenIn(headers).quota : undefined),
     checkMayDelete(headers) {
       if (!tokenIn(headers).mayDelete) throw mayNotDelete()
     },
@@ -66,9 +74,10 @@ function mayNotDelete(): HttpRefusal {
 
 function knownOf(token: Token): Known {
   if (typeof token === 'string') return knownOf({ token })
-  const { name, sha256, expires = Number.POSITIVE_INFINITY, mayDelete = false } = token
+  const { name, sha256, expires = Number.POSITIVE_INFINITY, mayDelete = false, quota } = token
   const own = sha256 === undefined ? digest(token.token ?? '') : Buffer.from(sha256, 'hex')
-  return { digest: own, name, expires, mayDelete }
+  const named = quota && name !== undefined ? { token: name, quota } : undefined
+  return { digest: own, name, expires, mayDelete, quota: named }
 }
 
 /** Compares with every token, so that the time does not tell which one matched. */

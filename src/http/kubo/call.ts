@@ -5,7 +5,7 @@ import type { ContentPath } from '../../content/entity.ts'
 import { parsePath } from '../../content/path.ts'
 import { Failure } from '../../core/failure.ts'
 import type { Retrieval, Session } from '../../retrieval/session.ts'
-import type { Uploads } from '../../upload/uploads.ts'
+import type { UploadDoor, Uploader } from '../../upload/quota/door.ts'
 import type { Reach } from '../add/this-machine.ts'
 import type { Tokens } from '../add/tokens.ts'
 import type { RequestContext } from '../wire/request-context.ts'
@@ -13,14 +13,14 @@ import type { Respond } from '../wire/respond.ts'
 import { cutWhenStalled, type WriteOptions } from '../wire/write.ts'
 
 export type KuboDeps = WriteOptions & {
-  readonly uploads: Uploads
+  readonly uploads: UploadDoor
   readonly retrieval: Retrieval
   readonly tokens: Tokens
   readonly reach: Reach
   readonly version: string
   /** By name, the fastest first. */
   readonly tiers: readonly string[]
-  readonly clientOf: (request: IncomingMessage) => string
+  readonly clientOf: (request: IncomingMessage) => Uploader
   readonly respond: Respond
 }
 

@@ -13,9 +13,9 @@ export async function receiveFiles(
 ): Promise<SpooledUpload[]> {
   const { uploads } = deps
   boundaryOf(request.headers['content-type'])
-  if (Number(request.headers['content-length'] ?? 0) > uploads.maxBytes + aroundBytes(mostPartsOf(options.kind)))
-    throw tooLarge(uploads.maxBytes)
-  const slot = await uploads.enter(deps.clientOf(request), signal)
+  const least = Number(request.headers['content-length'] ?? 0) - aroundBytes(mostPartsOf(options.kind))
+  if (least > uploads.maxBytes) throw tooLarge(uploads.maxBytes)
+  const slot = await uploads.enter(deps.clientOf(request), signal, options.isOnlyHashed ? 0 : least)
   try {
     // A client of HTTP/1.0 cannot read it (RFC 9110 §10.1.1).
     if (request.headers.expect !== undefined && request.httpVersion !== '1.0') response.writeContinue()

@@ -27,7 +27,7 @@ const meanings: Readonly<Record<number, string>> = {
   416: 'The range begins behind the end; `Content-Range` names the size.',
   417: 'The only `Expect` that is supported is `100-continue`.',
   422: 'The content matches its CID and is malformed.',
-  429: 'Too many requests of one client.',
+  429: 'Too many requests of one client, or its token has no more to upload today: `quota` says what is left.',
   431: 'The request line and headers are too long.',
   451: 'As 410, for a legal reason.',
   500: 'Internal error of this gateway.',
@@ -114,6 +114,12 @@ const examples: Readonly<Record<number, Json>> = {
 export const problemResponses = (mode: Mode): Json =>
   Object.fromEntries(Object.keys(meanings).map((status) => [`Problem${status}`, problemResponse(Number(status), mode)]))
 
+const rest = (): Json => ({
+  type: 'object',
+  required: ['most', 'left'],
+  properties: { most: { type: 'integer' }, left: { type: 'integer' } },
+})
+
 const outcome = (who: string): Json => ({
   type: 'array',
   items: {
@@ -152,6 +158,12 @@ export const problemSchema: Json = {
     outcomes: {
       ...outcome('provider'),
       description: 'The providers that were asked to keep the upload, and what each answered.',
+    },
+    quota: {
+      type: 'object',
+      description: 'What the token that was sent may upload in a day (UTC), and what is left of it.',
+      required: ['token'],
+      properties: { token: { type: 'string' }, uploads: rest(), bytes: rest() },
     },
     errors: {
       type: 'array',

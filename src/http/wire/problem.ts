@@ -103,6 +103,7 @@ export function sendProblem(response: ServerResponse, failure: Failure, context:
   if (context.traceId !== undefined) body['traceId'] = context.traceId
   if (attempts) body['attempts'] = attempts
   if (failure.facts.outcomes) body['outcomes'] = failure.facts.outcomes
+  if (failure.facts.quota) body['quota'] = failure.facts.quota
   if (failure.facts.errors) body['errors'] = failure.facts.errors
   // In thin mode, the other service says when its limit ends.
   const isLater = retryableStatuses.has(status) || (status === 413 && failure.retryAfterMs !== undefined)

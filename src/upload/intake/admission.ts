@@ -4,6 +4,7 @@
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
 import { busy } from '../failures.ts'
+import type { QuotaUse } from '../quota/quotas.ts'
 import { createUploadRate, type UploadRate } from './upload-rate.ts'
 
 export interface UploadAdmission {
@@ -21,6 +22,8 @@ export interface UploadSlot {
   readonly rate: Pick<UploadRate, 'received' | 'turn'>
   /** Aborts with a Failure when others need the slot more. */
   readonly signal: AbortSignal
+  /** Of its token, where that has a quota. */
+  readonly quota?: QuotaUse | undefined
   leave(): void
 }
 

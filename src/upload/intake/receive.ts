@@ -31,7 +31,7 @@ export type ReceiveOptions = ReceiveLimits & {
   /** Ends it from outside. */
   readonly signal?: AbortSignal
   /** Measures how fast the upload arrives, and may end it. */
-  readonly slot?: Pick<UploadSlot, 'rate' | 'signal'> | undefined
+  readonly slot?: Pick<UploadSlot, 'rate' | 'signal' | 'quota'> | undefined
 }
 
 export type PartName = {
@@ -112,6 +112,7 @@ export async function receive<T>(
       bytes += piece.byteLength
       dataBytes += piece.byteLength
       if (dataBytes > options.maxBytes) throw tooLarge(options.maxBytes)
+      options.slot?.quota?.add(piece.byteLength)
       decode(decoder, piece)
       yield piece
       if (options.isCopied) giveBack(piece)

@@ -1,0 +1,61 @@
+// Uploads as clients reach them: each door says which client it is, and the quota of its token holds at all of them.
+
+import type { IncomingMessage } from 'node:http'
+import type { Block } from '../../core/block.ts'
+import type { UploadSlot } from '../intake/admission.ts'
+import type { AddOptions, SpooledUpload, Uploads } from '../uploads.ts'
+import type { NamedQuota, Quotas } from './quotas.ts'
+
+/** A client, as far as limits go, with the quota of the token that it sent. */
+export type Uploader = string | { readonly client: string; readonly quota: NamedQuota }
+
+type Receiving = {
+  /** `least`: bytes that it will bring at any rate, by its Content-Length. */
+  enter(who: Uploader, signal?: AbortSignal, least?: number): Promise<UploadSlot>
+  receive(request: IncomingMessage, options?: AddOptions): Promise<SpooledUpload[]>
+}
+
+export type UploadDoor = Omit<Uploads, keyof Receiving> & Receiving
+
+export const withQuotas = (side: Pick<Uploads, keyof Receiving>, quotas: Quotas): Receiving => ({
+  async enter(who, signal, least) {
+    if (typeof who === 'string') return side.enter(who, signal)
+    const quota = quotas.begin(who.quota, least)
+    try {
+      const slot = await side.enter(who.client, signal)
+      const leave = () => {
+        slot.leave()
+        quota.end()
+      }
+      return { ...slot, quota, leave }
+    } catch (error) {
+      quota.end()
+      throw error
+    }
+  },
+  async receive(request, own = {}) {
+    const { slot } = own
+    if (!slot?.quota) return side.receive(request, own)
+    // Only computes a CID: that uses nothing up.
+    if (own.isOnlyHashed) return side.receive(request, { ...own, slot: { ...slot, quota: undefined } })
+    const added = await side.receive(request, own)
+    slot.quota.accept()
+    return added
+  },
+})
+
+/** The same for a DAG that exists already. */
+export const keepWithin =
+  (keep: Uploads['keep']): Uploads['keep'] =>
+  async (root, blocks, slot) => {
+    const { quota } = slot ?? {}
+    await keep(root, quota ? counted(blocks, (bytes) => quota.add(bytes)) : blocks, slot)
+    quota?.accept()
+  }
+
+async function* counted(blocks: AsyncIterable<Block>, add: (bytes: number) => void): AsyncGenerator<Block> {
+  for await (const block of blocks) {
+    add(block.bytes.byteLength)
+    yield block
+  }
+}

@@ -1,0 +1,160 @@
+// Quotas of tokens: what is used up, given back, kept over a restart, and begun anew with the next day.
+import assert from 'node:assert/strict'
+import { readFile, rm, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { after, before, describe, test } from 'node:test'
+import { isFailure } from '../../src/core/failure.ts'
+import type { Log } from '../../src/core/log.ts'
+import { createQuotaBook } from '../../src/upload/quota/book.ts'
+import { createQuotas, type Quota } from '../../src/upload/quota/quotas.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
+import { tempFolder } from '../support/gateway.ts'
+
+const dayMs = 86_400_000
+let root: string
+let folders = 0
+before(async () => {
+  root = await tempFolder()
+})
+after(() => rm(root, { recursive: true, force: true }))
+
+/** Some minutes before the first midnight. */
+function stage(folder = join(root, String(folders++))) {
+  const clock = createFakeClock()
+  const events: string[] = []
+  const log: Log = (_level, event) => void events.push(event)
+  const book = createQuotaBook(folder)
+  return { folder, clock, events, book, quotas: createQuotas({ book, clock, log }) }
+}
+
+const named = (quota: Quota, token = 'ci') => ({ token, quota })
+
+/** What the client is told of the rest. */
+function refusal(work: () => unknown) {
+  try {
+    work()
+  } catch (error) {
+    if (!isFailure(error, 'throttled')) throw error
+    return { message: error.message, retryAfterMs: error.retryAfterMs, ...error.facts.quota }
+  }
+  return assert.fail('it was let in')
+}
+
+describe('a quota', () => {
+  test('is used up by what was accepted, and by what is under way as long as that lasts', () => {
+    const { quotas } = stage()
+    const quota = named({ uploads: 2, bytes: 100 })
+    const first = quotas.begin(quota)
+    first.add(60)
+    const second = quotas.begin(quota)
+    assert.deepEqual(refusal(() => second.add(41)).bytes, { most: 100, left: 40 })
+    assert.deepEqual(refusal(() => quotas.begin(quota)).uploads, { most: 2, left: 0 })
+    first.end()
+    second.add(100)
+    second.accept()
+    second.end()
+    assert.deepEqual(quotas.used('ci'), { uploads: 1, bytes: 100 })
+    const { message, token } = refusal(() => quotas.begin(quota, 1))
+    assert.equal(token, 'ci')
+    assert.match(
+      message,
+      /^the token ci has 0 bytes left today, of 100, and this upload has more; the next day begins at 1970-01-02T00:00:00\.000Z$/,
+    )
+    assert.equal(quotas.refused('ci'), 3)
+  })
+
+  test('is of one token: another one goes on, and one without it is not counted against a bound', () => {
+    const { quotas } = stage()
+    const one = quotas.begin(named({ uploads: 1 }))
+    one.add(1e12)
+    one.accept()
+    refusal(() => quotas.begin(named({ uploads: 1 })))
+    quotas.begin(named({ uploads: 1 }, 'other')).accept()
+    assert.deepEqual(quotas.used('other'), { uploads: 1, bytes: 0 })
+  })
+
+  test('refuses by what is announced, before a byte has come', () => {
+    const { quotas } = stage()
+    refusal(() => quotas.begin(named({ bytes: 10 }), 11))
+    quotas.begin(named({ bytes: 10 }), 10).add(10)
+  })
+
+  test('begins anew at midnight (UTC), and says until then when to come again', async () => {
+    const { quotas, clock } = stage()
+    const quota = named({ uploads: 1 })
+    const left = dayMs - clock.now()
+    const one = quotas.begin(quota)
+    one.accept()
+    assert.equal(refusal(() => quotas.begin(quota)).retryAfterMs, left)
+    await clock.advance(left)
+    assert.deepEqual(quotas.used('ci'), { uploads: 0, bytes: 0 })
+    const late = quotas.begin(quota)
+    // A clock that is set back does not give the day twice.
+    late.accept()
+    await clock.advance(-1000)
+    refusal(() => quotas.begin(quota))
+  })
+
+  test('is counted on by the next process, also after a kill: all but the last second', async () => {
+    const { folder, quotas, book, clock } = stage()
+    const quota = named({ bytes: 100 })
+    const upload = (bytes: number) => {
+      const use = quotas.begin(quota)
+      use.add(bytes)
+      use.accept()
+    }
+    upload(30)
+    upload(20)
+    assert.deepEqual(stage(folder).quotas.used('ci'), { uploads: 0, bytes: 0 })
+    await clock.advance(1000)
+    await book.save()
+    assert.deepEqual(stage(folder).quotas.used('ci'), { uploads: 2, bytes: 50 })
+    upload(10)
+    await quotas.close()
+    const next = stage(folder)
+    assert.deepEqual(next.quotas.used('ci'), { uploads: 3, bytes: 60 })
+    assert.deepEqual(refusal(() => next.quotas.begin(quota, 41)).bytes, { most: 100, left: 40 })
+    assert.deepEqual(JSON.parse(await readFile(book.file, 'utf8')), {
+      day: '1970-01-01',
+      tokens: { ci: { uploads: 3, bytes: 60 } },
+    })
+  })
+
+  test('a thousand uploads in a second are one write', async () => {
+    const { quotas, clock, book } = stage()
+    let saves = 0
+    const counted = createQuotas({ clock, log: () => {}, book: { ...book, save: async () => void saves++ } })
+    for (let count = 0; count < 1000; count++) counted.begin(named({ bytes: 1 })).accept()
+    await clock.advance(1000)
+    assert.equal(saves, 1)
+    await quotas.close()
+  })
+
+  test('a file that is none is told and counted from nothing, and a disk that fails stops no upload', async () => {
+    const { folder, quotas } = stage()
+    quotas.begin(named({ uploads: 5 })).accept()
+    await quotas.close()
+    for (const text of [
+      '',
+      '{"day":"never","tokens":{}}',
+      '{"day":"2026-01-01","tokens":{"ci":{"uploads":"5"}}}',
+      '{"day":"1970-01-01","tokens":{"ci":null}}',
+    ]) {
+      await writeFile(join(folder, 'quotas.json'), text)
+      const { quotas, events } = stage(folder)
+      assert.deepEqual(quotas.used('ci'), { uploads: 0, bytes: 0 })
+      assert.deepEqual(events, ['quotas.unreadable'])
+    }
+    await rm(folder, { recursive: true })
+    await writeFile(folder, 'a file in the place of the folder')
+    const { quotas: without, clock, events } = stage(folder)
+    events.length = 0
+    for (let count = 0; count < 3; count++) {
+      without.begin(named({ uploads: 5 })).accept()
+      await clock.advance(1000)
+      await without.close()
+    }
+    assert.equal(without.used('ci').uploads, 3)
+    assert.deepEqual(events, ['quotas.write'])
+  })
+})
