@@ -1,0 +1,193 @@
+// Upstreams that stall, drip or know single blocks only, by a clock in the hand: what `npm run bench` and test/faults/race.test.ts
+// measure over sockets is counted here, so that a busy machine changes nothing.
+import assert from 'node:assert/strict'
+import { afterEach, describe, test } from 'node:test'
+import type { CID } from 'multiformats/cid'
+import { memory } from '../../backends/tiers/memory.ts'
+import type { Upstream } from '../../backends/upstreams/contract.ts'
+import { readFile } from '../../src/content/file.ts'
+import { parsePath } from '../../src/content/path.ts'
+import { resolve } from '../../src/content/resolve.ts'
+import { silentLog } from '../../src/core/log.ts'
+import { createDataFolders } from '../../src/data-folder/folders.ts'
+import { createAccount } from '../../src/observe/account.ts'
+import { createNotFoundMemory } from '../../src/retrieval/absence/not-found.ts'
+import { createRetrieval } from '../../src/retrieval/retrieval.ts'
+import type { Retrieval } from '../../src/retrieval/session.ts'
+import { createTierStack } from '../../src/retrieval/tiers/stack.ts'
+import { createPool } from '../../src/retrieval/upstreams/pool.ts'
+import { createFakeClock, type FakeClock } from '../support/fake-clock.ts'
+import { addFile, type BlockMap, noise } from '../support/fixtures.ts'
+import { scriptedUpstream } from '../support/scripted-upstream.ts'
+
+const kib = 1024
+const mib = 1024 * kib
+const tripMs = 60
+const leafBytes = 4 * kib
+
+/** `stallAfter`: silent after so many bytes of an answer. `pace`: so many bytes a second. */
+type Ways = { stallAfter?: number; pace?: number; delayMs?: number; dag?: boolean }
+type TimedUpstream = Upstream & { readonly questions: number }
+
+const open: Retrieval[] = []
+afterEach(async () => {
+  for (const retrieval of open.splice(0)) await retrieval.close()
+})
+
+function timed(name: string, blocks: BlockMap, clock: FakeClock, ways: Ways = {}): TimedUpstream {
+  const plain = scriptedUpstream(name, blocks, { dag: ways.dag ?? true })
+  let questions = 0
+
+  /** Resolves when so many bytes more would have come. */
+  async function wait(sent: number, bytes: number, signal: AbortSignal): Promise<void> {
+    const { stallAfter = Number.POSITIVE_INFINITY, pace } = ways
+    if (sent + bytes > stallAfter) await clock.sleep(Number.POSITIVE_INFINITY, signal)
+    if (pace) await clock.sleep((bytes / pace) * 1000, signal)
+  }
+  async function begin(signal: AbortSignal): Promise<void> {
+    questions++
+    await clock.sleep(ways.delayMs ?? 0, signal)
+  }
+
+  return {
+    ...plain,
+    get questions() {
+      return questions
+    },
+    async block(cid, signal) {
+      await begin(signal)
+      const bytes = await plain.block(cid, signal)
+      await wait(0, bytes.byteLength, signal)
+      return bytes
+    },
+    async *dag(want, signal) {
+      await begin(signal)
+      let sent = 0
+      for await (const block of plain.dag(want, signal)) {
+        await wait(sent, block.bytes.byteLength, signal)
+        sent += block.bytes.byteLength
+        yield block
+      }
+    },
+  }
+}
+
+function make(blocks: BlockMap, all: Readonly<Record<string, Ways>>) {
+  const clock = createFakeClock()
+  const upstreams = Object.entries(all).map(([name, ways]) => timed(name, blocks, clock, ways))
+  const context = {
+    name: 'memory',
+    userAgent: 'cidgate/test',
+    data: '',
+    folders: createDataFolders(),
+    log: silentLog,
+    clock,
+  }
+  const retrieval = createRetrieval({
+    stack: createTierStack([memory.create(memory.options.parse({ maxBytes: '64MiB' }), context)], { clock }),
+    pool: createPool({
+      members: upstreams.map((upstream) => ({ upstream })),
+      hedge: 'auto',
+      clock,
+      log: silentLog,
+      patienceMs: 4750,
+    }),
+    clock,
+    log: silentLog,
+    deadlineMs: 5000,
+    blockDeadlineMs: 15_000,
+    keepLookingMs: 60_000,
+    readAheadBytes: 64 * mib,
+    notFound: createNotFoundMemory({ firstMs: 5000, mostMs: 60_000, clock }),
+  })
+  open.push(retrieval)
+
+  async function readOnce(cid: CID): Promise<{ bytes: number; ms: number; gapMs: number }> {
+    const began = clock.monotonic()
+    const session = retrieval.session({ signal: new AbortController().signal, account: createAccount() })
+    let [bytes, gapMs, last] = [0, 0, 0]
+    try {
+      const { entity } = await resolve(session, parsePath(cid.toString()))
+      for await (const piece of readFile(session, entity)) {
+        const now = clock.monotonic()
+        if (bytes === 0) session.begun()
+        else gapMs = Math.max(gapMs, now - last)
+        last = now
+        bytes += piece.byteLength
+      }
+      return { bytes, ms: clock.monotonic() - began, gapMs }
+    } finally {
+      session.end()
+    }
+  }
+  async function read(cid: CID, readers = 1) {
+    let isOver = false
+    const reading = Promise.all(Array.from({ length: readers }, () => readOnce(cid))).finally(() => {
+      isOver = true
+    })
+    reading.catch(() => {})
+    for (let steps = 0; !isOver && steps < 3000; steps++) await clock.advance(10)
+    return reading
+  }
+  const asked = () => upstreams.reduce((sum, { questions }) => sum + questions, 0)
+  return { clock, upstreams, read, asked }
+}
+
+const file = async (blocks: BlockMap, bytes: number, seed: number, leaf = leafBytes): Promise<CID> =>
+  (await addFile(blocks, noise(bytes, seed), 'v1', leaf)).cid
+
+describe('an honest upstream of 60 ms, one that stalls and one that drips', () => {
+  const ways = {
+    staller: { stallAfter: 500 },
+    dripper: { pace: kib },
+    honest: { delayMs: tripMs },
+  }
+  const names = ['staller', 'dripper', 'honest'] as const
+  const orders = names.flatMap((one) => names.flatMap((two) => names.flatMap((three) => [[one, two, three]])))
+  for (const order of orders.filter((one) => new Set(one).size === 3))
+    test(`${order.join(', ')}: from the second file on hardly more than one question for each, and no wait`, async () => {
+      const blocks: BlockMap = new Map()
+      const { read, asked } = make(blocks, Object.fromEntries(order.map((name) => [name, ways[name as 'honest']])))
+      const most = 60
+      await read(await file(blocks, 4 * leafBytes, 1))
+      const before = asked()
+      const times: number[] = []
+      for (let seed = 2; seed <= most; seed++) {
+        const [one] = await read(await file(blocks, 4 * leafBytes, seed))
+        assert.equal(one?.bytes, 4 * leafBytes)
+        times.push(one.ms)
+      }
+      const each = (asked() - before) / (most - 1)
+      assert.ok(each <= 1.15, `${each} questions for each file`)
+      assert.ok(Math.max(...times) <= 3 * tripMs, `${Math.max(...times)} ms`)
+    })
+})
+
+describe('200 readers of one file', () => {
+  for (const share of [0.01, 0.05, 0.5, 0.95])
+    test(`its source stalls at ${100 * share} %: all get it by one more answer, and are spared that from then on`, async () => {
+      const blocks: BlockMap = new Map()
+      const size = 10 * 16 * kib
+      const { read, asked } = make(blocks, { bad: { stallAfter: size * share }, honest: { delayMs: tripMs } })
+      const readAll = async (seed: number, readers: number) => {
+        const before = asked()
+        const answers = await read(await file(blocks, size, seed, 16 * kib), readers)
+        assert.ok(answers.every(({ bytes }) => bytes === size))
+        return { questions: asked() - before, gapMs: Math.max(...answers.map(({ gapMs }) => gapMs)) }
+      }
+      const { questions, gapMs } = await readAll(1, 200)
+      assert.ok(questions <= 3, `${questions} questions`)
+      assert.ok(gapMs <= 500, `${gapMs} ms`)
+      assert.deepEqual(await readAll(2, 1), { questions: 1, gapMs: 0 })
+    })
+})
+
+test('32 MiB of single blocks, each a round trip of 60 ms away, come at 40 MB a second', async () => {
+  const blocks: BlockMap = new Map()
+  const size = 32 * mib
+  const { cid } = await addFile(blocks, noise(size, 1), 'v0')
+  const { read } = make(blocks, { raw: { delayMs: tripMs, dag: false } })
+  const [one] = await read(cid)
+  assert.equal(one?.bytes, size)
+  assert.ok(size / one.ms / 1000 >= 40, `${(size / one.ms / 1000).toFixed()} MB/s`)
+})
