@@ -56,8 +56,9 @@ export function createApp(deps: AppDeps): App {
   /** Counts one of our requests, once, and checks its form. Undefined: it was refused and answered. */
   function enter(request: IncomingMessage, response: ServerResponse): RequestContext | undefined {
     if (entered in response) return contextOf(request, response)
-    deps.watch(request, response)
-    response.setHeader(requestIdHeader, deps.requestIds.next(request))
+    deps.watch(request, response).requestId = deps.requestIds.next(request)
+    // Of the application that mounted the router: the id is the one that our log has.
+    response.removeHeader(requestIdHeader)
     // Node would read the unused body of a GET to its end before the next request: close the connection instead.
     if (readOnly.has(request.method ?? '') && hasBody(request)) closeAfter(request, response)
     try {

@@ -68,6 +68,7 @@ export function wireFront(
     keyOf: hosts.keyOf,
     counts: requests.hot,
     notes: hotNotes,
+    clock,
   })
   const jsonMaxBytes = responses.json.maxBytes
   const jsonRule = lease.take('json rule', [], createJsonRule)

@@ -272,6 +272,37 @@ describe('the fast path and Express give the same answers', () => {
     for (let time = 0; time < 2; time++) assert.equal((await fetchAll(path)).status, 200)
     assert.equal((await fetchAll(path, { accept: 'application/json' })).status, 406)
   })
+  const asked: [name: string, method: string, more: string][] = [
+    ['GET', 'GET', ''],
+    ['HEAD', 'HEAD', ''],
+    ['a 304', 'GET', 'If-None-Match: *\r\n'],
+    ['in HTTP/1.0', 'GET', 'Connection: keep-alive\r\n'],
+  ]
+  for (const [name, method, more] of asked)
+    test(`its head is written as Node writes one: ${name}`, async () => {
+      const path = `/ipfs/${all.files.json.cid}`
+      await fetchAll(at.url + path)
+      const version = name === 'in HTTP/1.0' ? 'HTTP/1.0' : 'HTTP/1.1'
+      const headOf = async (target: string) => {
+        const socket = raw(at, `${method} ${target} ${version}\r\nHost: a\r\n${more}\r\n`)
+        await until(() => socket.said.includes('\r\n\r\n'), 'a head')
+        socket.destroy()
+        return (socket.said.split('\r\n\r\n', 1)[0] ?? '').split('\r\n')
+      }
+      // An answer that is not hot is written by `writeHead`.
+      const [hot, long] = [await headOf(path), await headOf(`${path}?nobody=knows`)]
+      assert.ok(hot.includes('Cache-Status: cidgate; hit; detail=hot'))
+      const differs = /^(Cache-Status|X-Request-Id|Date|X-Ipfs-Path): \S.*$/
+      // Those that a 304 needs not, and that only the long way sends.
+      const spared = /^(X-Content-Type-Options|Cross-Origin-Resource-Policy|Referrer-Policy):/
+      const told = (lines: string[]) =>
+        lines.filter((line) => name !== 'a 304' || !spared.test(line)).map((line) => line.replace(differs, '$1'))
+      assert.deepEqual(told(hot), told(long))
+      assert.match(
+        hot.find((line) => line.startsWith('Date')) ?? '',
+        /^Date: \w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT$/,
+      )
+    })
   test('304 from the fast path has what 304 needs and no body', async () => {
     const path = `/ipfs/${all.files.json.cid}`
     await fetchAll(at.url + path)

@@ -8,8 +8,9 @@ import { afterEach, describe, test } from 'node:test'
 import { setImmediate as turn } from 'node:timers/promises'
 import { systemClock } from '../../src/core/clock.ts'
 import { isFailure } from '../../src/core/failure.ts'
+import { createHeadWriter, readyHead } from '../../src/http/lanes/ready-head.ts'
 import { closeAfter } from '../../src/http/wire/close-after-answer.ts'
-import { cutWhenStalled, reset, writeAll } from '../../src/http/wire/write.ts'
+import { cutWhenStalled, endWith, reset, writeAll } from '../../src/http/wire/write.ts'
 import { createHttpServer, type HttpServerOptions } from '../../src/server/http-server.ts'
 
 const stalledMs = 150
@@ -53,6 +54,27 @@ const soon = async <T>(promise: Promise<T>): Promise<T> => {
 const arrived = async (socket: Socket & { said: string }, bytes: number): Promise<void> => {
   while (socket.said.length < bytes) await once(socket, 'data')
 }
+
+test('this Node takes a head that is ready, and a body of any bytes behind it in one piece', async () => {
+  const write = createHeadWriter(systemClock)
+  const bytes = Uint8Array.from({ length: 256 }, (_, index) => index)
+  const head = readyHead(200, ['Content-Type', 'a/b', 'Content-Length', '256'])
+  let isCopied = false
+  let usedNode = false
+  const server = await serve((request, response) => {
+    const { writeHead } = response
+    response.writeHead = (...args: unknown[]) => {
+      usedNode = true
+      return Reflect.apply(writeHead, response, args) as ServerResponse
+    }
+    write(request, response, head, 'an-id')
+    isCopied = endWith(response, bytes)
+  })
+  const answer = await fetch(`http://127.0.0.1:${(server.address() as AddressInfo).port}/`)
+  assert.deepEqual(new Uint8Array(await answer.arrayBuffer()), bytes)
+  assert.equal(answer.headers.get('x-request-id'), 'an-id')
+  assert.deepEqual({ isCopied, usedNode }, { isCopied: true, usedNode: false })
+})
 
 /** What writeAll makes of a source, and whether the client saw a whole answer. */
 async function writing(

@@ -13,9 +13,8 @@ import { corsHeaders, corsRequests } from '../wire/cors.ts'
 import type { Mode } from '../wire/problem.ts'
 import { HttpRefusal } from '../wire/refusal.ts'
 import type { RequestContext } from '../wire/request-context.ts'
-import { requestIdHeader } from '../wire/request-id.ts'
 import type { RequestTarget } from '../wire/request-target.ts'
-import { cutWhenStalled, onceSent, writeAll } from '../wire/write.ts'
+import { cutWhenStalled, endWith, onceSent, writeAll } from '../wire/write.ts'
 import { rangeApplies } from './conditional.ts'
 import type { ContentPlace } from './content-place.ts'
 import { contentHeaders, disposition, headerSafe, programsOnly } from './headers.ts'
@@ -30,8 +29,6 @@ export type OutgoingAnswer = Pick<RequestContext, 'request' | 'response' | 'targ
   /** The epoch of the response cache when the request began. */
   readonly epoch: number
   readonly roots: readonly (CID | string)[]
-  /** Where it is no header of the response yet: one header of its own makes Node treat all others one by one. */
-  readonly requestId?: string
   /** The URL that gives this representation without an Accept header (Content-Location). */
   readonly location?: string | undefined
   /** The status of an error page of a site (`_redirects`). */
@@ -39,7 +36,8 @@ export type OutgoingAnswer = Pick<RequestContext, 'request' | 'response' | 'targ
   readonly deps: { readonly hot: ResponseCache; readonly clock: Clock; readonly mode: Mode; readonly stalledMs: number }
 }
 
-type Headers = [name: string, value: string][]
+/** Names and values in one list, as writeHead takes them. */
+type Headers = string[]
 
 const bufferedBytes = 256 * 1024
 
@@ -51,10 +49,17 @@ export function notModified(
   body: Pick<Representation, 'etag' | 'cacheControl' | 'ageSeconds' | 'varies'>,
 ): void {
   const { response } = delivery
-  response.statusCode = 304
   const headers = headersOf(delivery, { ...body, type: '', ranges: true })
-  for (const [name, value] of headers) if (!ofBytes.has(name)) response.setHeader(name, value)
-  response.end()
+  response.writeHead(304, withoutThoseOfBytes(headers)).end()
+}
+
+function withoutThoseOfBytes(headers: Headers): Headers {
+  const kept: Headers = []
+  for (let at = 0; at < headers.length; at += 2) {
+    const name = headers[at] as string
+    if (!ofBytes.has(name)) kept.push(name, headers[at + 1] as string)
+  }
+  return kept
 }
 
 /** Redirects to another address. */
@@ -77,29 +82,32 @@ export async function deliver(delivery: OutgoingAnswer, body: Representation): P
   const range = mayBePart ? rangeOf(request, body, body.size) : undefined
   const [from, to] = range ? [range.from, range.to + 1] : [0, body.size]
   const headers = headersOf(delivery, body)
-  headers.push(['Content-Length', String(to - from)])
-  if (range) headers.push(['Content-Range', `bytes ${range.from}-${range.to}/${body.size}`])
-  if (!range && status === 200 && body.whole && body.isPlain) keepReady(delivery, headers, body.whole, body.etag)
-  if (delivery.requestId !== undefined) headers.push([requestIdHeader, delivery.requestId])
+  headers.push('Content-Length', String(to - from))
+  if (range) headers.push('Content-Range', `bytes ${range.from}-${range.to}/${body.size}`)
   const code = range ? 206 : status
-  if (request.method === 'HEAD') return void response.writeHead(code, headers.flat()).end()
+  if (request.method === 'HEAD' && !body.whole) return void response.writeHead(code, headers).end()
   if (body.whole) {
-    response.writeHead(code, headers.flat()).end(body.whole.subarray(from, to))
-    if (body.release) onceSent(response, body.release)
+    response.writeHead(code, headers)
+    // Behind Node's look at the headers, which hot answers do without.
+    if (!range && status === 200 && body.isPlain) keepReady(delivery, headers, body.whole, body.etag)
+    if (request.method === 'HEAD') return void response.end()
+    const isCopied = endWith(response, body.whole.subarray(from, to))
+    if (isCopied) body.release?.()
+    else if (body.release) onceSent(response, body.release)
     return void cutWhenStalled(response, deps.stalledMs)
   }
   // Waits for the first piece before it sends headers: until then a failure can still be an error status.
   const pieces = body.read(from, to)[Symbol.asyncIterator]()
   const first = await pieces.next()
   session.begun()
-  response.writeHead(code, headers.flat())
+  response.writeHead(code, headers)
   await writeAll(response, behind(first, pieces), { ...deps, size: to - from })
 }
 
 /** A small body gets a Content-Length, a large one is sent as it is made; a HEAD makes no body. */
 async function deliverUnsized(delivery: OutgoingAnswer, body: Representation): Promise<void> {
   const { request, response, session, deps, status = 200 } = delivery
-  if (request.method === 'HEAD') return void response.writeHead(status, headersOf(delivery, body).flat()).end()
+  if (request.method === 'HEAD') return void response.writeHead(status, headersOf(delivery, body)).end()
   const pieces = body.read(0, 0)[Symbol.asyncIterator]()
   const start: Uint8Array[] = []
   let bytes = 0
@@ -110,8 +118,8 @@ async function deliverUnsized(delivery: OutgoingAnswer, body: Representation): P
   }
   session.begun()
   const headers = headersOf(delivery, body)
-  if (next.done) headers.push(['Content-Length', String(bytes)])
-  response.writeHead(status, headers.flat())
+  if (next.done) headers.push('Content-Length', String(bytes))
+  response.writeHead(status, headers)
   const rest = behind(next, pieces)
   await writeAll(
     response,
@@ -153,10 +161,10 @@ function headersOf(
     ...(body.cacheControl !== undefined && { cacheControl: body.cacheControl }),
     disposition: dispositionOf(target, body.save),
   })
-  if (body.ageSeconds) headers.push(['Age', String(body.ageSeconds)])
-  if (location !== undefined) headers.push(['Content-Location', location])
-  if (deps.mode === 'web') for (const [name, value] of corsRequests) headers.push([name, value])
-  headers.push(['Cache-Status', cacheStatus(account)])
+  if (body.ageSeconds) headers.push('Age', String(body.ageSeconds))
+  if (location !== undefined) headers.push('Content-Location', location)
+  if (deps.mode === 'web') for (const [name, value] of corsRequests) headers.push(name, value)
+  headers.push('Cache-Status', cacheStatus(account))
   return headers
 }
 
@@ -198,6 +206,6 @@ function keepReady(
 ): void {
   if (place.cacheKey === undefined || whole.byteLength > deps.hot.maxItem || target.search !== '') return
   if (!isUsualSpelling(target.path)) return
-  const lines = headers.map(([name, value]) => [name, name === 'Cache-Status' ? 'cidgate; hit; detail=hot' : value])
-  deps.hot.add(place.cacheKey, { headers: lines.flat(), body: Buffer.from(whole), etag }, epoch)
+  const kept = headers.with(headers.indexOf('Cache-Status') + 1, 'cidgate; hit; detail=hot')
+  deps.hot.add(place.cacheKey, { headers: kept, body: Buffer.from(whole), etag }, epoch)
 }

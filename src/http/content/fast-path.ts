@@ -1,13 +1,15 @@
 // The fast path: an answer from the response cache is written before Express sees the request. One look at the raw
 // headers decides whether the request wants anything but the plain answer; then Express gets it.
 import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { Clock } from '../../core/clock.ts'
 import { createHostCheck } from '../../core/wire/host.ts'
 import type { HotCounts } from '../../observe/requests.ts'
 import { plainRequest } from '../lanes/plain-request.ts'
+import { createHeadWriter, readyHead } from '../lanes/ready-head.ts'
 import type { Limits } from '../limits.ts'
 import type { HotNotes } from '../traces/request-spans.ts'
 import type { RequestIds } from '../wire/request-id.ts'
-import { cutWhenStalled } from '../wire/write.ts'
+import { cutWhenStalled, endWith } from '../wire/write.ts'
 import { matches } from './conditional.ts'
 import { createAccepts } from './negotiate.ts'
 import type { ResponseCache } from './response-cache.ts'
@@ -26,7 +28,6 @@ const notModifiedHeaders: ReadonlySet<string> = new Set([
   'cache-status',
   'access-control-allow-origin',
   'access-control-expose-headers',
-  'x-request-id',
 ])
 
 export function createFastPath({
@@ -37,6 +38,7 @@ export function createFastPath({
   keyOf,
   counts,
   notes,
+  clock,
 }: {
   readonly hot: ResponseCache
   readonly limits: Limits | undefined
@@ -45,8 +47,10 @@ export function createFastPath({
   readonly keyOf: (request: IncomingMessage) => string | undefined
   readonly counts: HotCounts
   readonly notes?: HotNotes | undefined
+  readonly clock: Clock
 }): FastPath {
   const representation = createAccepts()
+  const writeHead = createHeadWriter(clock)
   const hotEvery = notes?.hotEvery ?? 0
   const isHost = createHostCheck()
   let unnoted = 0
@@ -67,21 +71,20 @@ export function createFastPath({
       const plain = plainRequest(request.rawHeaders, representation, isHost)
       if (!plain || limits?.refuses(request)) return false
       const requestId = requestIds.next(request)
-      // Used at once: the next request reuses this list.
-      const headers = answer.headersFor(requestId)
       if (plain.ifNoneMatch !== undefined && matches(plain.ifNoneMatch, answer.etag)) {
-        response.writeHead(304, notModified(headers))
+        answer.unchanged ??= readyHead(304, notModified(answer.head.headers))
+        writeHead(request, response, answer.unchanged, requestId)
         response.end()
         if (method === 'GET') counts.getUnchanged++
         else counts.headUnchanged++
         if (hotEvery > 0) note(request, requestId, 304, 0)
         return true
       }
-      response.writeHead(200, headers)
+      writeHead(request, response, answer.head, requestId)
       if (method === 'GET') {
         counts.get++
         counts.bytes += answer.body.byteLength
-        response.end(answer.body)
+        endWith(response, answer.body)
       } else {
         counts.head++
         response.end()

@@ -22,23 +22,30 @@ export type ContentHeaders = {
 /** For answers made for programs: a browser that opens one runs and loads nothing. */
 export const programsOnly = "default-src 'none'; sandbox"
 
-/** As name and value pairs in the order they are written. */
-export function contentHeaders(content: ContentHeaders): [name: string, value: string][] {
-  const headers: [string, string][] = [
-    ['Content-Type', content.type],
-    ['ETag', content.etag],
-    ['Cache-Control', content.cacheControl ?? immutable],
-    ['Accept-Ranges', content.acceptsRanges ? 'bytes' : 'none'],
-    ['X-Ipfs-Path', headerSafe(content.path)],
-    ['X-Content-Type-Options', 'nosniff'],
-    ['Cross-Origin-Resource-Policy', 'cross-origin'],
+/** Names and values in one list, in the order they are written. */
+export function contentHeaders(content: ContentHeaders): string[] {
+  const headers = [
+    'Content-Type',
+    content.type,
+    'ETag',
+    content.etag,
+    'Cache-Control',
+    content.cacheControl ?? immutable,
+    'Accept-Ranges',
+    content.acceptsRanges ? 'bytes' : 'none',
+    'X-Ipfs-Path',
+    headerSafe(content.path),
+    'X-Content-Type-Options',
+    'nosniff',
+    'Cross-Origin-Resource-Policy',
+    'cross-origin',
   ]
-  if (content.roots.length > 0) headers.push(['X-Ipfs-Roots', content.roots.join(',')])
-  if (!content.own) headers.push(['Referrer-Policy', 'no-referrer'])
-  if (content.policy !== undefined) headers.push(['Content-Security-Policy', content.policy])
-  if (content.varies) headers.push(['Vary', 'Accept'])
-  if (content.disposition !== undefined) headers.push(['Content-Disposition', content.disposition])
-  for (const [name, value] of corsHeaders) headers.push([name, value])
+  if (content.roots.length > 0) headers.push('X-Ipfs-Roots', content.roots.join(','))
+  if (!content.own) headers.push('Referrer-Policy', 'no-referrer')
+  if (content.policy !== undefined) headers.push('Content-Security-Policy', content.policy)
+  if (content.varies) headers.push('Vary', 'Accept')
+  if (content.disposition !== undefined) headers.push('Content-Disposition', content.disposition)
+  for (const [name, value] of corsHeaders) headers.push(name, value)
   return headers
 }
 

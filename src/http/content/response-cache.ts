@@ -1,7 +1,7 @@
-// The response cache (`cache.hot`): complete small answers, as raw header lines and body, under the key that
+// The response cache (`cache.hot`): complete small answers, as the text of their head and body, under the key that
 // `Hosts.keyOf` gives.
 import { LRUCache } from 'lru-cache'
-import { requestIdHeader } from '../wire/request-id.ts'
+import { type ReadyHead, readyHead } from '../lanes/ready-head.ts'
 
 export type CachedAnswer = {
   /** Names and values in one flat list, as writeHead takes them. */
@@ -10,8 +10,13 @@ export type CachedAnswer = {
   readonly etag: string
 }
 
-/** Its header list has a place for the request id at its end: a new list for each request would cost more. */
-export type ReadyAnswer = CachedAnswer & { headersFor(requestId: string): string[] }
+export type ReadyAnswer = {
+  readonly head: ReadyHead
+  /** The head for a client that has the body; made when one asks. */
+  unchanged: ReadyHead | undefined
+  readonly body: Buffer
+  readonly etag: string
+}
 
 export interface ResponseCache {
   get(key: string): ReadyAnswer | undefined
@@ -28,23 +33,19 @@ export interface ResponseCache {
   readonly items: number
 }
 
-function ready(answer: CachedAnswer): ReadyAnswer {
-  const headers = [...answer.headers, requestIdHeader, '']
-  return {
-    ...answer,
-    headersFor(requestId) {
-      headers[headers.length - 1] = requestId
-      return headers
-    },
-  }
-}
+const ready = ({ headers, body, etag }: CachedAnswer): ReadyAnswer => ({
+  head: readyHead(200, headers),
+  unchanged: undefined,
+  body,
+  etag,
+})
 
-// Beside the key, the headers and the body.
+// Beside the key, the head and the body.
 const entryBytes = 1024
 
-/** A client chooses the length of the key, and its path stands in the headers again. */
-const sizeOf = ({ headers, body }: CachedAnswer, key: string): number =>
-  headers.reduce((sum, text) => sum + text.length, key.length + body.byteLength + entryBytes)
+/** A client chooses the length of the key, and its path stands in the head again: in its list, its text, and that of a 304. */
+const sizeOf = ({ head, body }: ReadyAnswer, key: string): number =>
+  key.length + body.byteLength + entryBytes + 3 * head.lines.length
 
 export function createResponseCache({
   maxBytes,

@@ -94,8 +94,7 @@ export function createLeafLane(deps: LeafLaneDeps): LeafLane {
       }
       const exchange = deps.watch(request, response)
       exchange.route = 'ipfs'
-      const requestId = requestIds.next(request)
-      exchange.requestId = requestId
+      exchange.requestId = requestIds.next(request)
       limits.enter(request, response, true) // which does not refuse it: it was asked in this very turn
       const account = createAccount(deps.tiers)
       account.tierHit(held.tier)
@@ -106,7 +105,7 @@ export function createLeafLane(deps: LeafLaneDeps): LeafLane {
         isPlain: true,
         release: held.release,
       }
-      const about = { request, response, target, place, account, roots: [text], epoch: hot.epoch, requestId }
+      const about = { request, response, target, place, account, roots: [text], epoch: hot.epoch }
       deliver({ ...about, session, deps }, body).catch((error: unknown) =>
         respond.failed(request, response, error, { account }),
       )

@@ -5,8 +5,7 @@ import type { Clock } from '../../core/clock.ts'
 import type { SpanFacts, Trace } from '../../core/wire/trace.ts'
 import type { Answered } from '../../observe/requests.ts'
 import { type AccessLog, placeOf } from '../wire/access-log.ts'
-import type { Exchange } from '../wire/exchange.ts'
-import { requestIdOf } from '../wire/request-id.ts'
+import { type Exchange, requestIdOf } from '../wire/exchange.ts'
 
 export type HotNotes = Pick<AccessLog, 'hot' | 'hotEvery'>
 
@@ -29,12 +28,12 @@ export function createRequestSpans(trace: Trace, clock: Clock): RequestSpans {
       const name = nameOf(request, 'ipfs')
       trace.answered(point, { name, began: clock.monotonic(), facts, isError: false })
     },
-    over({ request, response, requestId, url, began, failure }, answered) {
+    over({ request, response, url, began, failure }, answered) {
       const point = trace.of(request)
       if (!point?.isRecorded) return
       const { route, status, source, isWhole, firstByteSeconds, bytesIn, bytesOut: bytes } = answered
       const facts = {
-        ...factsOf(request, { route, status, source, bytes, requestId: requestId ?? requestIdOf(response) }),
+        ...factsOf(request, { route, status, source, bytes, requestId: requestIdOf(response) }),
         ...(content.has(route) && pathOf(request, url)),
         'cidgate.first_byte_ms': firstByteSeconds && Math.round(firstByteSeconds * 1000),
         'cidgate.cut': isWhole ? undefined : true,

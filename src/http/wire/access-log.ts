@@ -4,9 +4,8 @@ import type { IncomingMessage } from 'node:http'
 import type { AccessMode, Log } from '../../core/log.ts'
 import type { Trace } from '../../core/wire/trace.ts'
 import type { Answered } from '../../observe/requests.ts'
-import type { Exchange } from './exchange.ts'
+import { type Exchange, requestIdOf } from './exchange.ts'
 import type { ParserRefusal } from './refusal.ts'
-import { requestIdOf } from './request-id.ts'
 
 export interface AccessLog {
   over(exchange: Exchange, answered: Answered): void
@@ -55,13 +54,13 @@ export function createAccessLog(options: {
       const { route, status, source } = answered
       log('info', 'http.request', { request: requestId, client, route, status, source, kind: 'malformed', why })
     },
-    over({ request, response, requestId, url, client, failure, token, account }, answered) {
+    over({ request, response, url, client, failure, token, account }, answered) {
       if (!isWanted(answered)) return
       const { method, route, status, source, seconds, firstByteSeconds, bytesIn, bytesOut, isWhole } = answered
       const isOurs = status >= 500
       log(isOurs ? 'warn' : 'info', 'http.request', {
         ...{
-          request: requestId ?? requestIdOf(response),
+          request: requestIdOf(response),
           client,
           method,
           ...placeOf(request, url),

@@ -4,6 +4,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Failure } from '../../core/failure.ts'
 import type { Account } from '../../observe/account.ts'
 import type { HttpRefusal } from './refusal.ts'
+import { requestIdHeader } from './request-id.ts'
 import { hasBody } from './request-target.ts'
 
 /** What answered a request; `none`: nothing of this gateway's. */
@@ -14,7 +15,7 @@ export type Exchange = {
   readonly response: ServerResponse
   /** As it was sent: routers write over that of the request. */
   readonly url: string
-  /** What the client is told as `X-Request-Id`, where the response has no header of its own before it is written. */
+  /** What the client is told as `X-Request-Id`. It is written with the other headers: one that is set before makes Node treat all of them one by one. */
   requestId: string | undefined
   /** The client's address; a socket that is gone does not know it. */
   client: string | undefined
@@ -111,22 +112,40 @@ const own = (response: ServerResponse): ServerResponse => Object.getPrototypeOf(
 
 function writeHead(this: Noted, ...args: unknown[]): Noted {
   const exchange = this[key]
-  if (exchange) exchange.answeredAt ??= exchange.now()
+  if (exchange) {
+    exchange.answeredAt ??= exchange.now()
+    addRequestId(this, exchange, args)
+  }
   return Reflect.apply(own(this).writeHead, this, args) as Noted
 }
 
+/** What a service behind `proxy` sent as its id stays. */
+function addRequestId(response: Noted, { requestId }: Exchange, args: unknown[]): void {
+  if (requestId === undefined || response.headersSent || response.hasHeader(requestIdHeader)) return
+  const headers = args.at(-1)
+  const isList = Array.isArray(headers) && !Array.isArray(headers[0])
+  if (isList) args[args.length - 1] = [...headers, requestIdHeader, requestId]
+  else response.setHeader(requestIdHeader, requestId)
+}
+
+/** The id in the answer: that of a service behind `proxy`, where it sent one. */
+export function requestIdOf(response: Noted): string | undefined {
+  const id = response.getHeader(requestIdHeader)
+  return typeof id === 'string' ? id : response[key]?.requestId
+}
+
 function write(this: Noted, ...args: unknown[]): boolean {
-  count(this, args[0])
+  count(this, args[0], args[1])
   return Reflect.apply(own(this).write, this, args) as boolean
 }
 
 function end(this: Noted, ...args: unknown[]): Noted {
-  count(this, args[0])
+  count(this, args[0], args[1])
   return Reflect.apply(own(this).end, this, args) as Noted
 }
 
-function count({ [key]: exchange }: Noted, piece: unknown): void {
+function count({ [key]: exchange }: Noted, piece: unknown, encoding: unknown): void {
   if (!exchange || exchange.request.method === 'HEAD') return
-  if (typeof piece === 'string') exchange.bytesOut += Buffer.byteLength(piece)
+  if (typeof piece === 'string') exchange.bytesOut += Buffer.byteLength(piece, encoding as BufferEncoding)
   else if (piece instanceof Uint8Array) exchange.bytesOut += piece.byteLength
 }

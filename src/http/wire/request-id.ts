@@ -1,6 +1,6 @@
 // Each request has an id: in `X-Request-Id`, in its problem, and in its log lines.
 import { randomBytes } from 'node:crypto'
-import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { IncomingMessage } from 'node:http'
 import type { Forwarded } from '../hosts/forwarded.ts'
 
 export const requestIdHeader = 'X-Request-Id'
@@ -22,10 +22,4 @@ export function createRequestIds(forwarded: Pick<Forwarded, 'requestIdOf'>): Req
       return given !== undefined && wellFormed.test(given) ? given : `${prefix}-${(count++).toString(36)}`
     },
   }
-}
-
-/** The id in the answer. */
-export function requestIdOf(response: ServerResponse): string | undefined {
-  const id = response.getHeader(requestIdHeader)
-  return typeof id === 'string' ? id : undefined
 }

@@ -4,9 +4,8 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Failure } from '../../core/failure.ts'
 import { createTrace, type Trace } from '../../core/wire/trace.ts'
 import type { Account } from '../../observe/account.ts'
-import { exchangeOf } from './exchange.ts'
+import { exchangeOf, requestIdOf } from './exchange.ts'
 import { asFailure, type Mode, sendProblem } from './problem.ts'
-import { requestIdOf } from './request-id.ts'
 import { reset } from './write.ts'
 
 /** The request, for the log line. */
