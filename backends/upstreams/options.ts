@@ -2,7 +2,7 @@
 import { base36 } from 'multiformats/bases/base36'
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
-import { codec } from '../../src/core/cid.ts'
+import { codec, textOf } from '../../src/core/cid.ts'
 import { duration } from '../../src/core/units.ts'
 
 export const httpOptions = {
@@ -55,7 +55,7 @@ export function contentUrls(base: string, query: Readonly<Record<string, string>
   const { href } = contentUrl(base, place, [], query)
   const at = href.indexOf(`/ipfs/${place}`, new URL(base).pathname.replace(/\/+$/, '').length) + '/ipfs/'.length
   const [before, after] = [href.slice(0, at), href.slice(at + place.length)]
-  return (cid) => before + cid.toString() + after
+  return (cid) => before + textOf(cid) + after
 }
 
 /** A key as every gateway spells it, so that none of them redirects. */

@@ -2,7 +2,7 @@
 // any upstream is asked.
 import type { CID } from 'multiformats/cid'
 import { isProvable } from '../core/block.ts'
-import { codec, mostCidChars, parseCid } from '../core/cid.ts'
+import { codec, mostCidChars, parseCid, parseLeaf } from '../core/cid.ts'
 import { Failure } from '../core/failure.ts'
 import type { ContentPath } from './entity.ts'
 
@@ -38,7 +38,7 @@ export function splitPath(rest: string): Omit<ContentPath, 'cid'> & { readonly r
 
 export function parseRoot(text: string): CID {
   if (text.length > mostCidChars) throw malformed('the CID is too long')
-  const cid = parseCid(text)
+  const cid = parseLeaf(text) ?? parseCid(text)
   if (!cid) throw malformed(`invalid path ${JSON.stringify(`/ipfs/${text}`)}: not a CID; expected /ipfs/<cid>[/<path>]`)
   if (cid.code === codec.libp2pKey) throw malformed(`${text} is an IPNS key and not content: ask for /ipns/${text}`)
   if (!readable.has(cid.code))

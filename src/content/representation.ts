@@ -1,6 +1,7 @@
 // A representation: a media type, an ETag, a size where it is known, and the bytes. Files, pages, records and every
 // format are answered as one.
 import type { CID } from 'multiformats/cid'
+import { textOf } from '../core/cid.ts'
 
 export type Representation = {
   readonly type: string
@@ -31,4 +32,4 @@ export type Representation = {
 }
 
 /** The ETag of an entity, or of a form of it, named by `suffix`. */
-export const etagOf = (cid: CID, suffix = ''): string => `"${cid}${suffix}"`
+export const etagOf = (cid: CID, suffix = ''): string => `"${textOf(cid)}${suffix}"`

@@ -23,10 +23,33 @@ export type ResolveOptions = {
 }
 
 export async function resolve(session: Session, path: ContentPath, options: ResolveOptions = {}): Promise<Resolution> {
+  if (path.segments.length === 0 && path.cid.code === codec.raw) return resolveLeaf(session, path, options)
   const walk = walkPath(session, path, options)
   for (;;) {
     const { value, done } = await walk.next()
     if (done) return value
+  }
+}
+
+/** The same where there is nothing to walk: most misses are of one leaf, and a generator costs as much as its block. */
+async function resolveLeaf(
+  session: Session,
+  path: ContentPath,
+  { opaque, lends, scope = 'entity', range }: ResolveOptions,
+): Promise<Resolution> {
+  const { cid } = path
+  session.visitNames(path.segments)
+  if (!isProvable(cid)) throw wrongContent(cid, 'its hash cannot be proved')
+  session.pass(cid, [])
+  const held = lends ? session.atHand(cid, leaf) : undefined
+  const block = held?.bytes ?? (await session.get(cid, { cid, segments: [], scope, range }))
+  const entity = opaque ? opaqueEntity(cid, block) : entityOf(cid, block)
+  return {
+    path,
+    entity: held?.release ? { ...entity, release: held.release } : entity,
+    roots: [cid],
+    remainder: [],
+    way: wayFrom(cid),
   }
 }
 

@@ -5,7 +5,7 @@ import { blake3 } from '@noble/hashes/blake3.js'
 import { base32 } from 'multiformats/bases/base32'
 import { CID } from 'multiformats/cid'
 import { decode as decodeDigest } from 'multiformats/hashes/digest'
-import { codec, hash } from './cid.ts'
+import { codec, hash, keptKey } from './cid.ts'
 
 export type Block = { readonly cid: CID; readonly bytes: Uint8Array }
 
@@ -58,7 +58,9 @@ export function provesKey(key: string, bytes: Uint8Array): boolean {
  * The key of a block, whatever codec and CID version it is asked by: the multihash in base32. Every tier keys by it, so
  * that v0, v1, raw and dag-pb readers of the same bytes share one copy.
  */
-export function blockKey({ multihash: { bytes } }: CID): string {
+export const blockKey = (cid: CID): string => keptKey(cid, keyOf)
+
+function keyOf({ multihash: { bytes } }: CID): string {
   const text = Buffer.allocUnsafe(1 + Math.ceil((bytes.byteLength * 8) / 5))
   text[0] = multibasePrefix
   let at = 1

@@ -69,6 +69,50 @@ const decoder = [
 /** Longer than any CID with a digest that proves something, in the widest base. */
 export const mostCidChars = 1024
 
+class Whole {
+  constructor(cid: CID) {
+    // biome-ignore lint/correctness/noConstructorReturn: so that the class below puts its private fields on the CID itself.
+    return cid as unknown as Whole
+  }
+}
+
+/**
+ * What was made of a CID, kept on the object: a request asks for the key of its block a dozen times. In private fields, which no
+ * comparison or listing of the CID sees; a WeakMap costs more, and the collector has to look through it.
+ */
+class Noted extends Whole {
+  #text: string | undefined
+  #key: string | undefined
+
+  on(cid: CID): Noted {
+    return #text in cid ? (cid as unknown as Noted) : new Noted(cid)
+  }
+
+  textOf(cid: CID): string {
+    const noted = this.on(cid)
+    return (noted.#text ??= cid.toString())
+  }
+
+  spelled(cid: CID, text: string): CID {
+    this.on(cid).#text = text
+    return cid
+  }
+
+  keyOf(cid: CID, make: (cid: CID) => string): string {
+    const noted = this.on(cid)
+    return (noted.#key ??= make(cid))
+  }
+}
+
+// Its methods alone: what they note is on the CIDs.
+const notes = Noted.prototype
+
+/** As `toString` spells it: v1 in base32. */
+export const textOf = (cid: CID): string => notes.textOf(cid)
+
+/** What `make` made of it the first time. There is one such key: that of its block. */
+export const keptKey = (cid: CID, make: (cid: CID) => string): string => notes.keyOf(cid, make)
+
 /** The CID, or undefined. Checks the length before it decodes anything. */
 export function parseCid(text: string): CID | undefined {
   if (text.length > mostCidChars) return undefined
@@ -114,7 +158,8 @@ export function parseUsual(text: string): Uint8Array | undefined {
 /** The CID of a leaf in that spelling. */
 export function parseLeaf(text: string): CID | undefined {
   const bytes = text.startsWith('bafkrei') ? parseUsual(text) : undefined
-  return bytes?.[1] === codec.raw ? new CID(1, codec.raw, decodeDigest(bytes.subarray(2)), bytes) : undefined
+  if (bytes?.[1] !== codec.raw) return undefined
+  return notes.spelled(new CID(1, codec.raw, decodeDigest(bytes.subarray(2)), bytes), text)
 }
 
 /** The key of an IPNS name: a CID in any base, or a peer ID (a bare multihash). Undefined for a domain. */

@@ -9,7 +9,7 @@ import type { ReadNode } from '../ipld/node-memory.ts'
 import type { LastFrom } from './followed-answer.ts'
 import type { LoopTurns } from './loop-turns.ts'
 import { createGuard } from './policy.ts'
-import { createReadAhead, type Room } from './read-ahead.ts'
+import { createReadAhead, type ReadAhead, type Room } from './read-ahead.ts'
 import { createRequestClock } from './request-clock.ts'
 import type { DagWant, Session, SessionOptions } from './session.ts'
 import { unprovable } from './session-failures.ts'
@@ -42,7 +42,8 @@ export function openSession(
   })
   const isHeld = () => wasHeld
   const { check, ...guard } = createGuard(policy)
-  const ahead = createReadAhead({ fetch, fetchHeld, isHeld, check, room: shared.room, clock: shared.clock })
+  // Made when the reader first says what comes next: a file of one block has nothing ahead.
+  let ahead: ReadAhead | undefined
   let ended = false
   /** Whether a slow tier had a block of this request. */
   let wasHeld = false
@@ -105,23 +106,25 @@ export function openSession(
       check(cid)
       if (!isProvable(cid)) throw unprovable(cid)
       if (isIdentity(cid)) return cid.multihash.digest
-      const here = ahead.take(cid) ?? atHand(cid)?.bytes
+      const here = ahead?.take(cid) ?? atHand(cid)?.bytes
       return here ?? fetch(cid, around).catch(afterOthers)
     },
     atHand(cid, options) {
       check(cid)
-      const isElsewhere = ended || isIdentity(cid) || !isProvable(cid) || ahead.has(cid)
+      const isElsewhere = ended || isIdentity(cid) || !isProvable(cid) || ahead?.has(cid)
       return isElsewhere ? undefined : atHand(cid, options)
     },
     expect(next) {
-      if (!ended) ahead.expect(next)
+      if (ended) return
+      ahead ??= createReadAhead({ fetch, fetchHeld, isHeld, check, room: shared.room, clock: shared.clock })
+      ahead.expect(next)
     },
     giveWay: turns.giveWay,
     has: async (cid) => isIdentity(cid) || stack.has(cid, signal),
     begun: clock.begun,
     end() {
       ended = true
-      ahead.end()
+      ahead?.end()
       upstreams.end()
     },
   }

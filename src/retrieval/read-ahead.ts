@@ -79,21 +79,11 @@ export function createReadAhead(options: {
 }): ReadAhead {
   const { fetch, fetchHeld, isHeld, check, room, clock } = options
   const ahead = new Map<string, Ahead>()
-  // The key of a block is needed again and again while the reader approaches it.
-  const keys = new WeakMap<CID, string>()
   let windowBytes = firstWindowBytes
   let aheadBytes = 0
   let wasMissed = false
   let leave: (() => void) | undefined
   let stopTimer: (() => void) | undefined
-
-  function keyOf(cid: CID): string {
-    const known = keys.get(cid)
-    if (known !== undefined) return known
-    const key = blockKey(cid)
-    keys.set(cid, key)
-    return key
-  }
 
   function drop(key: string, { bytes }: Ahead): void {
     ahead.delete(key)
@@ -151,7 +141,7 @@ export function createReadAhead(options: {
       const most = isFarHeld ? mostHeldBlocks : mostBlocks
       const known = new Set<string>()
       for (const one of next) {
-        const key = keyOf(one.cid)
+        const key = blockKey(one.cid)
         if (known.has(key)) continue
         if (!ahead.has(key)) {
           const isNext = known.size === 0
@@ -165,10 +155,10 @@ export function createReadAhead(options: {
       for (const [key, entry] of ahead) if (!known.has(key)) drop(key, entry)
       restart()
     },
-    has: (cid) => ahead.size > 0 && ahead.has(keyOf(cid)),
+    has: (cid) => ahead.size > 0 && ahead.has(blockKey(cid)),
     take(cid) {
       if (ahead.size === 0) return undefined
-      const key = keyOf(cid)
+      const key = blockKey(cid)
       const entry = ahead.get(key)
       if (!entry) return undefined
       if (!entry.isHere) windowBytes = Math.min(mostWindowBytes, windowBytes * 2)

@@ -151,7 +151,7 @@ describe('upstreams that may be asked again', () => {
       const { clock, pool } = make('one')
       const [member] = pool.members
       assert.ok(member)
-      const tries = createTries({ clock, patienceMs: second })
+      const tries = createTries({ clock, giveUpAt: clock.monotonic() + second })
       tries.failed(member, failure(kind))
       assert.equal(tries.hasHope, isHope)
       // One that said when to come back is asked again at once: its own queue waits until then.
@@ -163,7 +163,7 @@ describe('upstreams that may be asked again', () => {
     const { clock, pool } = make('one')
     const [member] = pool.members
     assert.ok(member)
-    const tries = createTries({ clock, patienceMs: second })
+    const tries = createTries({ clock, giveUpAt: clock.monotonic() + second })
     tries.failed(member, new Failure('timeout', 'it searches', { source: 'upstream', facts: { isSearching: true } }))
     assert.equal(tries.hasHope, false)
   })

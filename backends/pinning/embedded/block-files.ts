@@ -7,7 +7,7 @@ import { readRegular, statRegular } from '../../../src/core/disk/regular.ts'
 import { codeOf, orIfGone } from '../../../src/core/files.ts'
 import type { BlockFile, Upload } from '../contract.ts'
 import type { Disk } from './disk.ts'
-import type { Shards } from './shards.ts'
+import { type Shards, shardName } from './shards.ts'
 
 export interface BlockFiles {
   shardOf(key: string): string
@@ -35,7 +35,7 @@ const atOnce = 8
 const freshMs = 60_000
 
 export function createBlockFiles(blocks: string, disk: Disk, shards: Pick<Shards, 'add'>): BlockFiles {
-  const shardOf = (key: string): string => join(blocks, key.slice(-2))
+  const shardOf = (key: string): string => join(blocks, shardName(key))
   const fileOf = (key: string): string => join(shardOf(key), key)
 
   const read = (key: string): Promise<Uint8Array | undefined> =>
@@ -53,7 +53,7 @@ export function createBlockFiles(blocks: string, disk: Disk, shards: Pick<Shards
         keys.all.add(next.key)
         try {
           // What is there already may have rotted: the new one takes its place, at no cost.
-          shards.add(shardOf(next.key))
+          shards.add(shardName(next.key))
           await disk.link(next.file, fileOf(next.key))
           if (await isAsWritten(next)) keys.proved.add(next.key)
         } catch (error) {
@@ -93,7 +93,7 @@ export function createBlockFiles(blocks: string, disk: Disk, shards: Pick<Shards
   }
 
   async function placed(key: string, { cid, bytes }: Block, { proved }: LinkedKeys): Promise<void> {
-    shards.add(shardOf(key))
+    shards.add(shardName(key))
     const there = await read(key)
     if (!there || !proves(cid, there)) {
       if (!proves(cid, bytes)) return

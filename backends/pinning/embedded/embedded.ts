@@ -14,7 +14,7 @@ import { createDisk } from './disk.ts'
 import { blocksIn, foldersLeft, note, usualFolder } from './folders.ts'
 import { createPinLock } from './pin-lock.ts'
 import { createPins } from './pins.ts'
-import { createShards } from './shards.ts'
+import { createShards, shardName } from './shards.ts'
 
 const options = z.strictObject({
   path: z.string().min(1).optional().describe('The folder; by default `pins` in the data folder.'),
@@ -47,7 +47,7 @@ export function createEmbedded(settings: Options, { name, data, folders, clock }
 
   const shards = folder.part(createShards)
   const { shardOf, fileOf, read, has, linkAll, writeAll, areWhole } = createBlockFiles(blocks, disk, shards)
-  const mayHave = (key: string): Promise<boolean> => shards.has(shardOf(key), clock.monotonic())
+  const mayHave = (key: string): Promise<boolean> => shards.has(shardName(key), clock.monotonic())
 
   async function keep(upload: Upload, signal: AbortSignal, keys: Set<string>): Promise<CID> {
     const files = await upload.files?.()
@@ -128,7 +128,7 @@ export function createEmbedded(settings: Options, { name, data, folders, clock }
           const key = blockKey(cid)
           return (await mayHave(key)) ? read(key) : undefined
         }),
-      lacks: (cid) => shards.lacks(shardOf(blockKey(cid)), clock.monotonic()),
+      lacks: (cid) => shards.lacks(shardName(blockKey(cid)), clock.monotonic()),
       has: (cid) => guarded('read', () => has(blockKey(cid))),
     },
     close: () => pinLock.alone(async () => folder.leave()),

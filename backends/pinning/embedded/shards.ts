@@ -1,10 +1,10 @@
 // Which shards of the blocks folder exist. Most blocks that a gateway is asked for are not pinned here, and where their shard
 // does not exist that is known without a look at the disk. All stores over one folder share this.
 import { readdir } from 'node:fs/promises'
-import { basename } from 'node:path'
 import { orIfGone } from '../../../src/core/files.ts'
 import { blocksIn } from './folders.ts'
 
+/** Each is called by the name of its folder. */
 export interface Shards {
   /** Before the first file is written into a shard. */
   add(shard: string): void
@@ -15,6 +15,8 @@ export interface Shards {
 }
 
 const believedMs = 1000
+
+export const shardName = (key: string): string => key.slice(-2)
 
 export function createShards(root: string): Shards {
   const known = new Set<string>()
@@ -27,17 +29,16 @@ export function createShards(root: string): Shards {
   }
 
   return {
-    lacks: (shard, now) => now - listedAt < believedMs && !known.has(basename(shard)),
-    add: (shard) => void known.add(basename(shard)),
+    lacks: (shard, now) => now - listedAt < believedMs && !known.has(shard),
+    add: (shard) => void known.add(shard),
     async has(shard, now) {
-      const name = basename(shard)
-      if (known.has(name)) return true
+      if (known.has(shard)) return true
       if (now - listedAt < believedMs) return false
       listing ??= list(now).finally(() => {
         listing = undefined
       })
       await listing
-      return known.has(name)
+      return known.has(shard)
     },
   }
 }

@@ -2,6 +2,7 @@
 import type { Entity } from '../../content/entity.ts'
 import { readFile } from '../../content/file.ts'
 import { mayBeJson } from '../../content/json.ts'
+import { codec } from '../../core/cid.ts'
 import type { Session } from '../../retrieval/session.ts'
 import { type FileType, sniffedBytes } from '../../web/file-type.ts'
 import type { BodyOptions, Content } from './body.ts'
@@ -42,14 +43,16 @@ export async function fileBody(
   const settled = known ? json : known === false ? otherwise : undefined
   if (settled !== undefined && (isPartial || !isSmall)) return streamed(settled)
 
-  const pieces = read(0, isPartial ? Math.min(size, sniffedBytes) : size)
-  const first = await pieces.next()
-  const start = first.done ? new Uint8Array() : first.value
+  const asked = isPartial ? Math.min(size, sniffedBytes) : size
+  const leaf = wholeLeaf(entity)
+  const pieces = leaf ? none() : read(0, asked)
+  const first = leaf ? undefined : await pieces.next()
+  const start = leaf?.subarray(0, asked) ?? (first?.done === false ? first.value : new Uint8Array())
   const type = byName ?? byBytes(start, size)
   if (known !== false && mayBeJson(start)) {
     const rest = isPartial && start.byteLength < size ? read(start.byteLength, size) : pieces
     if (isSmall) {
-      const bytes = await joined(start, rest)
+      const bytes = start.byteLength === size ? start : await joined(start, rest)
       return whole(bytes, (await jsonRule.judge(cid, [bytes], { session, signal })) ? json : type)
     }
     // Reads the file once to judge it and again to send it: nothing of it is held in memory meanwhile.
@@ -60,13 +63,19 @@ export async function fileBody(
     await pieces.return(undefined)
     return streamed(type)
   }
-  if (isSmall) return whole(await joined(start, pieces), type)
+  if (isSmall) return whole(start.byteLength === size ? start : await joined(start, pieces), type)
   // The bytes read to find the type are the beginning of the answer.
   return {
     ...streamed(type),
     read: (from, to) => (from === 0 && to >= size ? behind(start, pieces) : read(from, to)),
   }
 }
+
+/** Its one block has all of its bytes. */
+const wholeLeaf = ({ cid, block, size }: Entity): Uint8Array | undefined =>
+  cid.code === codec.raw && block.byteLength === size ? block : undefined
+
+async function* none(): AsyncGenerator<Uint8Array> {}
 
 async function* behind(first: Uint8Array, rest: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
   yield first

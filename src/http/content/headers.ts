@@ -1,5 +1,6 @@
 // The headers of every answer with content. All of them are made here: headers of upstreams are never passed on.
 import type { CID } from 'multiformats/cid'
+import { textOf } from '../../core/cid.ts'
 import { corsHeaders } from '../wire/cors.ts'
 
 export const immutable = 'public, max-age=29030400, immutable'
@@ -40,7 +41,7 @@ export function contentHeaders(content: ContentHeaders): string[] {
     'Cross-Origin-Resource-Policy',
     'cross-origin',
   ]
-  if (content.roots.length > 0) headers.push('X-Ipfs-Roots', content.roots.join(','))
+  if (content.roots.length > 0) headers.push('X-Ipfs-Roots', content.roots.map(spelled).join(','))
   if (!content.own) headers.push('Referrer-Policy', 'no-referrer')
   if (content.policy !== undefined) headers.push('Content-Security-Policy', content.policy)
   if (content.varies) headers.push('Vary', 'Accept')
@@ -48,6 +49,8 @@ export function contentHeaders(content: ContentHeaders): string[] {
   for (const [name, value] of corsHeaders) headers.push(name, value)
   return headers
 }
+
+const spelled = (root: CID | string): string => (typeof root === 'string' ? root : textOf(root))
 
 /** A path as a header may hold it: everything but printable ASCII stays percent-encoded. */
 export function headerSafe(path: string): string {

@@ -3,6 +3,7 @@
 import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
 import { createJsonJudge } from '../../content/json.ts'
+import { textOf } from '../../core/cid.ts'
 import { orAborted } from '../../core/deadline.ts'
 import { upTo } from '../../core/lru.ts'
 import type { Session } from '../../retrieval/session.ts'
@@ -40,12 +41,12 @@ export function createJsonRule(): JsonRule {
   }
 
   return {
-    known: (cid) => verdicts.get(cid.toString()),
+    known: (cid) => verdicts.get(textOf(cid)),
     learn(cid, isJson) {
-      verdicts.set(cid.toString(), isJson)
+      verdicts.set(textOf(cid), isJson)
     },
     async judge(cid, pieces, reader) {
-      const key = cid.toString()
+      const key = textOf(cid)
       // A reader that fails judges nothing: the next one that waits takes over.
       for (let other = running.get(key); other !== undefined; other = running.get(key)) {
         await orAborted(reader.signal, other)

@@ -8,7 +8,7 @@ import { type Asker, type Attempts, createAttempts } from '../upstreams/attempts
 import { outcomeOf } from '../upstreams/outcome.ts'
 import type { Member, Plan, Pool } from '../upstreams/pool.ts'
 import { lost, race } from './race.ts'
-import { createTries } from './tries.ts'
+import { createTries, type Tries } from './tries.ts'
 
 export type FetchedBlock = { readonly bytes: Uint8Array; readonly upstream: string }
 
@@ -29,7 +29,10 @@ export type BlockFlightDeps = {
 export function flyForBlock(cid: CID, signal: AbortSignal, deps: BlockFlightDeps): BlockFlight {
   const { pool, clock, keep } = deps
   const attempts = createAttempts(clock, deps.asker, deps.trace)
-  const tries = createTries({ clock, patienceMs: pool.patienceMs })
+  const beganAt = clock.monotonic()
+  // Made when the first question failed.
+  let tries: Tries | undefined
+  const triesOf = () => (tries ??= createTries({ clock, giveUpAt: beganAt + pool.patienceMs }))
 
   async function askOnce(member: Member, own: AbortSignal): Promise<FetchedBlock> {
     const { upstream } = member
@@ -59,9 +62,9 @@ export function flyForBlock(cid: CID, signal: AbortSignal, deps: BlockFlightDeps
         return await askOnce(member, own)
       } catch (error) {
         if (own.aborted) throw error
-        tries.failed(member, error)
+        triesOf().failed(member, error)
         giveWay()
-        await tries.untilBack(member, error, own)
+        await triesOf().untilBack(member, error, own)
       }
     }
   }

@@ -51,7 +51,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
   const { pool, clock, keep } = deps
   const attempts = createAttempts(clock, deps.asker, deps.trace)
   const progress = createProgress(clock)
-  const tries = createTries({ clock, patienceMs: pool.patienceMs })
+  const tries = createTries({ clock, giveUpAt: clock.monotonic() + pool.patienceMs })
   const blocks = createDagBlocks(deps.giveWay)
   const ended = Promise.withResolvers<void>()
   ended.promise.catch(() => {})

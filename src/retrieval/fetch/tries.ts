@@ -29,9 +29,8 @@ type Spent = {
 export const lookAgainMs = 200
 const mostTries = 6
 
-export function createTries({ clock, patienceMs }: { readonly clock: Clock; readonly patienceMs: number }): Tries {
+export function createTries({ clock, giveUpAt }: { readonly clock: Clock; readonly giveUpAt: number }): Tries {
   const spent = new Map<Member, Spent>()
-  const giveUpAt = clock.monotonic() + patienceMs
   // One that was asked does not have it: the client gets a quick answer.
   let isDenied = false
   const denied = Promise.withResolvers<void>()
