@@ -76,7 +76,7 @@ type Stores = Pick<Parts, 'folder' | 'providers' | 'left'> & {
 }
 
 export function wireUploads(whole: Whole, parts: Parts): WriteSide {
-  const { config, clock, lease } = whole
+  const { config, clock, lease, log } = whole
   const { upload, responses } = config
   const { retrieval, denials } = parts.reading
   const { respond } = parts
@@ -115,6 +115,7 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
           stalledMs: respond.stalledMs,
           clock,
           respond,
+          log,
           clientOf,
         }),
       ]

@@ -5,8 +5,10 @@ import { type AddressInfo, connect } from 'node:net'
 import { text } from 'node:stream/consumers'
 import { after, before, describe, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
+import { UnixFS } from 'ipfs-unixfs'
+import { blockKey } from '../../src/core/block.ts'
 import { multipart, post } from '../support/adding.ts'
-import { type Fixtures, fixtures } from '../support/fixtures.ts'
+import { addNode, type BlockMap, type Fixtures, fixtures } from '../support/fixtures.ts'
 import { fetchAll, metricsOf, startGateway, type TestGateway } from '../support/gateway.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 
@@ -122,6 +124,31 @@ describe('the access log', () => {
       assert.doesNotMatch(JSON.stringify(at.log), /secret/)
     } finally {
       await at.close()
+    }
+  })
+
+  test("errors: an answer of Kubo's door that ends with an error in its trailer was cut, as one that was reset", async () => {
+    const blocks: BlockMap = new Map()
+    const part = (data: string) =>
+      addNode(blocks, { Data: new UnixFS({ type: 'file', data: Buffer.from(data) }).marshal(), Links: [] })
+    const gone = part('gone')
+    const cids = [...Array.from({ length: 20 }, (_, index) => part(`${index}`)), gone]
+    const Links = cids.map((Hash, index) => ({ Name: `${100 + index}`, Hash, Tsize: 1 }))
+    const root = addNode(blocks, { Data: new UnixFS({ type: 'directory' }).marshal(), Links })
+    blocks.delete(blockKey(gone))
+    const source = await startUpstream({ blocks })
+    const at = await startGateway({
+      upstreams: [{ name: 'one', url: source.url }],
+      config: { log: { access: 'errors' }, upload: { rpc: true } },
+    })
+    try {
+      const answer = await fetch(`${at.url}/api/v0/ls?arg=${root}&stream=true`, { method: 'POST' })
+      await answer.text()
+      const { facts } = (await lines(at, 1))[0] ?? {}
+      assert.deepEqual([facts?.['status'], facts?.['cut'], facts?.['kind']], [200, true, 'not-found'])
+    } finally {
+      await at.close()
+      await source.close()
     }
   })
 

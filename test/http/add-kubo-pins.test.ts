@@ -361,6 +361,10 @@ describe("pin/rm of kubo's door", () => {
       })
       assert.equal(await door.adding.embedded.store.has(one), false)
       assert.equal(await door.adding.uploads.pins.find(two), undefined)
+      assert.deepEqual(
+        door.log,
+        [one, two].map((cid) => ({ event: 'pin.removed', facts: { cid: String(cid), token: 'owner' } })),
+      )
     } finally {
       await door.close()
     }

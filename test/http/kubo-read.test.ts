@@ -172,6 +172,7 @@ describe("what kubo's door reads", () => {
     ['ls?arg=nonsense', 400, /not a CID/],
     ['ls?arg=ROOT/none', 500, /no link named/],
     ['ls?arg=ROOT/none&stream=true', 500, /no link named/],
+    ['ls?arg=ROOT&arg=nonsense&stream=true', 400, /not a CID/],
     ['ls?arg=ROOT&stream=maybe', 400, /stream=maybe/],
     ['ls?arg=ROOT&cid-base=base58btc', 400, /cid-base=base58btc is not supported/],
     ['get?arg=ROOT/none', 500, /no link named/],
@@ -185,6 +186,8 @@ describe("what kubo's door reads", () => {
       const answer = await ask(path.replaceAll('ROOT', String(root)))
       assert.equal(answer.status, status)
       assert.match(answer.body.toString(), says)
+      for (const name of ['trailer', 'x-chunked-output', 'x-stream-output', 'x-content-length'])
+        assert.equal(answer.headers[name], undefined, name)
     })
 
   describe('fails late', () => {

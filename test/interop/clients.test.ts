@@ -58,6 +58,30 @@ describe('kubo-rpc-client', () => {
     for (const one of [cid, seen['old']]) assert.ok(pins.some(([pin, type]) => pin === one && type === 'recursive'))
     assert.deepEqual(seen['pin'], [[cid, 'recursive']])
     assert.match(String(seen['missing']), /not pinned/)
+    assert.deepEqual(seen['imported'], [[cid, '']])
+    assert.deepEqual(
+      (seen['links'] as [size: number, type: string][]).reduce((sum, [size]) => sum + size, 0),
+      3_000_000,
+    )
+    assert.equal(seen['tarBytes'], 3_000_000 + (512 - (3_000_000 % 512)) + 512 + 1024)
+    assert.match(String(seen['put']), /^bafkrei/)
+    assert.match(String(seen['removed']), /mayDelete/)
+  })
+
+  test('removes pins with a token that may', async () => {
+    const token = 'a-token-that-may-delete'
+    const guarded = await startGateway({
+      config: {
+        upload: { rpc: true, auth: { tokens: [{ token, mayDelete: true }] } },
+        pinning: { providers: [{ name: 'local', use: 'embedded' }] },
+      },
+    })
+    try {
+      const seen = await run<Record<string, unknown>>('kubo-rpc.mjs', guarded.url, token)
+      assert.equal(seen['removed'], (seen['added'] as { cid: string }).cid)
+    } finally {
+      await guarded.close()
+    }
   })
 })
 
@@ -131,6 +155,7 @@ describe("Kubo's command line, against a Kubo and against this gateway", () => {
     at = await startGateway({
       upstreams: [{ name: 'node', url: node.gateway }],
       config: {
+        retrieval: { deadline: '30s' },
         upload: { rpc: true, auth: { tokens: [{ token: member }, { token: owner, mayDelete: true }] } },
         pinning: { providers: [{ name: 'local', use: 'embedded' }] },
       },

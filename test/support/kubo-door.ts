@@ -24,6 +24,7 @@ export type KuboDoor = {
   readonly url: string
   readonly adding: Adding
   readonly retrieval: Retrieval
+  readonly log: Adding['log']
   close(): Promise<void>
 }
 
@@ -56,6 +57,7 @@ export async function startKuboDoor(tokens?: readonly Token[], options: AddingOp
     notFound: createNotFoundMemory({ firstMs: 1, mostMs: 1, clock }),
   })
   const adding: Adding = await startAdding({ retrieval, maxBytes: 20_000_000, ...options })
+  const lines: Adding['log'] = []
   const app = express()
   const route = createKuboRoute({
     uploads: adding.uploads,
@@ -64,6 +66,7 @@ export async function startKuboDoor(tokens?: readonly Token[], options: AddingOp
     reach: { isForThisMachine: false, addressOf: () => '' },
     clientOf: () => '',
     version: '0.0.0',
+    log: (_level, event, facts = {}) => lines.push({ event, facts }),
     tiers: [],
     stalledMs: 1000,
     clock,
@@ -84,6 +87,7 @@ export async function startKuboDoor(tokens?: readonly Token[], options: AddingOp
     url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
     adding,
     retrieval,
+    log: lines,
     async close() {
       server.closeAllConnections()
       server.close()

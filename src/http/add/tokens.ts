@@ -24,8 +24,8 @@ export type UploadAuth = 'none' | 'open' | { readonly tokens: readonly Token[] }
 export interface Tokens {
   /** The name of the token that the client sent, if it has one. Throws a Failure when the client sends none of the tokens. */
   check(headers: IncomingHttpHeaders): string | undefined
-  /** Throws a Failure unless the client sends a token that the operator lets delete. */
-  checkMayDelete(headers: IncomingHttpHeaders): void
+  /** The name of the token as well. Throws a Failure unless it is one that the operator lets delete. */
+  checkMayDelete(headers: IncomingHttpHeaders): string | undefined
   /** What it may upload in a day, if that is bounded. */
   quotaOf(headers: IncomingHttpHeaders): NamedQuota | undefined
 }
@@ -61,7 +61,9 @@ export function createTokens(auth: UploadAuth, now: () => number = Date.now): To
     check: (headers) => tokenIn(headers).name,
     quotaOf: (headers) => (hasQuotas ? tokenIn(headers).quota : undefined),
     checkMayDelete(headers) {
-      if (!tokenIn(headers).mayDelete) throw mayNotDelete()
+      const { name, mayDelete } = tokenIn(headers)
+      if (!mayDelete) throw mayNotDelete()
+      return name
     },
   }
 }

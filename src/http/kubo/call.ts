@@ -4,6 +4,7 @@ import type { CID } from 'multiformats/cid'
 import type { ContentPath } from '../../content/entity.ts'
 import { parsePath } from '../../content/path.ts'
 import { Failure } from '../../core/failure.ts'
+import type { Log } from '../../core/log.ts'
 import type { Retrieval, Session } from '../../retrieval/session.ts'
 import type { UploadDoor, Uploader } from '../../upload/quota/door.ts'
 import type { Reach } from '../add/this-machine.ts'
@@ -22,6 +23,7 @@ export type KuboDeps = WriteOptions & {
   readonly tiers: readonly string[]
   readonly clientOf: (request: IncomingMessage) => Uploader
   readonly respond: Respond
+  readonly log: Log
 }
 
 export type KuboCall = Pick<RequestContext, 'request' | 'response' | 'signal'> & {

@@ -25,7 +25,7 @@ export async function getArchive(call: KuboCall): Promise<void> {
   const { entity, way } = resolution
   if (entity.kind === 'data') throw badCall(`${entity.cid} is neither a file nor a directory`)
   const isAlone = isCompressed && !isArchive
-  if (isAlone && entity.kind !== 'file') throw badCall('a directory is compressed with archive=true')
+  if (isAlone && entity.kind !== 'file') throw badCall(`a ${entity.kind} is compressed with archive=true`)
   const name = path.segments.at(-1) ?? (arg.split('/')[0] as string)
   const pieces = isAlone ? readFile(session, entity) : archiveOf(session, entity, { top: name, way, isBare: true })
   response.setHeader('Content-Type', isCompressed ? 'application/gzip' : 'application/x-tar')

@@ -1,7 +1,7 @@
 // `ls`: the links of directories and files, with what they lead to, as Kubo words it.
 import type { CID } from 'multiformats/cid'
 import { linksOfDirectory } from '../../content/directory.ts'
-import type { Entity } from '../../content/entity.ts'
+import type { ContentPath, Entity } from '../../content/entity.ts'
 import { refuseRemainder } from '../../content/formats/format.ts'
 import { entityOf, resolve, symlinkTarget } from '../../content/resolve.ts'
 import { visitBelow, type Way } from '../../content/way.ts'
@@ -22,6 +22,9 @@ type Link = {
   readonly Mode: number
   readonly ModTime: string
 }
+
+/** As it was asked for, and read. */
+type Asked = { readonly Hash: string; readonly path: ContentPath }
 
 type Named = { readonly name: string; readonly cid: CID; readonly size: number | undefined }
 
@@ -45,14 +48,15 @@ export async function listLinks(call: KuboCall): Promise<void> {
   const looks = isOn(given, 'resolve-type', true) || isOn(given, 'size', true)
   const listing = { session, spelled: spellingIn(given), looks }
   const isStream = isOn(given, 'stream', false)
-  argsOf(query)
-  const args = query.getAll('arg')
-  if (isStream) return sendLines(call, lines(args, listing))
+  // All are read before the first is listed: what is malformed is a status.
+  const paths = argsOf(query).map(pathOf)
+  const asked = query.getAll('arg').map((Hash, index) => ({ Hash, path: paths[index] as ContentPath }))
+  if (isStream) return sendLines(call, lines(asked, listing))
   const Objects: { Hash: string; Links: Link[] }[] = []
   let count = 0
-  for (const Hash of args) {
+  for (const { Hash, path } of asked) {
     const Links: Link[] = []
-    for await (const link of linksBehind(Hash, listing)) {
+    for await (const link of linksBehind(path, listing)) {
       if (++count > mostListed) throw badCall(`there are more than ${mostListed} links; ask with stream=true`)
       Links.push(link)
     }
@@ -61,9 +65,9 @@ export async function listLinks(call: KuboCall): Promise<void> {
   sendJson(call, { Objects })
 }
 
-async function* lines(args: readonly string[], listing: Listing): AsyncGenerator<unknown> {
-  for (const Hash of args)
-    for await (const link of linksBehind(Hash, listing)) yield { Objects: [{ Hash, Links: [link] }] }
+async function* lines(all: readonly Asked[], listing: Listing): AsyncGenerator<unknown> {
+  for (const { Hash, path } of all)
+    for await (const link of linksBehind(path, listing)) yield { Objects: [{ Hash, Links: [link] }] }
 }
 
 /** By the bytes of the names, as Go compares them. */
@@ -72,10 +76,9 @@ function sorted(links: readonly Link[]): Link[] {
   return keyed.sort((one, other) => Buffer.compare(one.key, other.key)).map(({ link }) => link)
 }
 
-async function* linksBehind(arg: string, listing: Listing): AsyncGenerator<Link> {
+async function* linksBehind(path: ContentPath, listing: Listing): AsyncGenerator<Link> {
   const { session } = listing
-  const [bare] = argsOf(new URLSearchParams({ arg }))
-  const resolution = await resolve(session, pathOf(bare))
+  const resolution = await resolve(session, path)
   refuseRemainder(resolution)
   // From here each block has its own deadline: a directory may have many entries.
   session.begun()

@@ -71,7 +71,7 @@ async function* everything({ deps }: KuboCall): AsyncGenerator<string> {
 /** For tokens that the operator lets delete, and not for other clients: they would delete what others uploaded. */
 export async function removePins(call: KuboCall): Promise<void> {
   const { request, query, signal, deps } = call
-  deps.tokens.checkMayDelete(request.headers)
+  const token = deps.tokens.checkMayDelete(request.headers)
   const { pins } = deps.uploads
   const given = optionsIn(query, { r: 'recursive' })
   if (!isOn(given, 'recursive', true)) throw notDone('recursive=false', 'a DAG is pinned whole')
@@ -83,6 +83,8 @@ export async function removePins(call: KuboCall): Promise<void> {
     signal.throwIfAborted()
     await removePin(pins, cid, removed)
     removed.push(spelled(cid))
+    // The access log has no queries, and an operator is asked who deleted it.
+    deps.log('info', 'pin.removed', { cid: cid.toString(), ...(token !== undefined && { token }) })
   }
   sendJson(call, { Pins: removed })
 }

@@ -51,8 +51,9 @@ export async function sendTold(to: To, pieces: Pieces): Promise<void> {
 
 /** A client that left or stalls, and an answer without a trailer, is reset. Lines get one more, of which no client thinks it is data. */
 export function endLate({ response, deps }: Omit<To, 'session'>, failure: Failure, told: Told): void {
-  const isTold = response.getHeader('Trailer') === trailer && failure.source !== 'client'
-  if (!isTold || response.destroyed || response.writableEnded) return reset(response)
+  const isTold = response.getHeader('Trailer') === trailer
+  const isStalled = failure.kind === 'timeout' && failure.source === 'client'
+  if (!isTold || isStalled || response.destroyed || response.writableEnded) return reset(response)
   if (response.getHeader('Content-Type') === 'application/json') response.write(`${JSON.stringify(told)}\n`)
   response.addTrailers({ [trailer]: told.Message.slice(0, mostTrailerChars).replace(/[^\x20-\x7e]/g, '?') })
   response.end()

@@ -3,7 +3,8 @@
 import { createHash } from 'node:crypto'
 import { create } from 'kubo-rpc-client'
 
-const client = create({ url: process.argv[2] })
+const [url, token] = process.argv.slice(2)
+const client = create({ url, ...(token && { headers: { Authorization: `Bearer ${token}` } }) })
 const bytes = Buffer.alloc(3_000_000, 'a line of a file that is larger than a chunk\n')
 const digest = (pieces) => {
   const hash = createHash('sha256')
@@ -36,6 +37,16 @@ seen.carBytes = (await Array.fromAsync(client.dag.export(added.cid))).reduce((su
 seen.pinned = String(await client.pin.add(added.cid))
 seen.pins = (await Array.fromAsync(client.pin.ls())).map(({ cid, type }) => [String(cid), type])
 seen.pin = (await Array.fromAsync(client.pin.ls({ paths: added.cid }))).map(({ cid, type }) => [String(cid), type])
+
+const car = await Array.fromAsync(client.dag.export(added.cid))
+seen.imported = (await Array.fromAsync(client.dag.import([car]))).map(({ root }) => [String(root.cid), root.pinErrorMsg])
+seen.links = (await Array.fromAsync(client.ls(added.cid))).map(({ size, type }) => [size, type])
+seen.tarBytes = (await Array.fromAsync(client.get(added.cid))).reduce((sum, piece) => sum + piece.byteLength, 0)
+seen.put = String(await client.block.put(Buffer.from('a block')))
+seen.removed = await client.pin.rm(added.cid).then(
+  (cid) => String(cid),
+  (error) => error.message,
+)
 
 const missing = 'bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'
 seen.missing = await Array.fromAsync(client.pin.ls({ paths: missing })).then(
