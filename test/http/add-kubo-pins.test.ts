@@ -318,6 +318,23 @@ describe("what kubo's door keeps as it is", () => {
         assert.deepEqual(await kept(door), [])
       }))
 
+  it('is no directory and no symbolic link', () =>
+    withDoor({}, async (door) => {
+      for (const [path, type] of [
+        ['block/put', 'application/symlink'],
+        ['block/put', 'application/x-directory'],
+        ['dag/import', 'application/symlink'],
+      ] as const) {
+        const { status, body } = await post(
+          `${door.url}/api/v0/${path}`,
+          multipart([{ fileName: 'a', type, body: 'b' }]),
+        )
+        assert.equal(status, 400)
+        assert.match(body, /only files are taken here/)
+      }
+      assert.deepEqual(await kept(door), [])
+    }))
+
   it('is no block of more than 2 MiB', () =>
     withDoor({}, async (door) => {
       const { status, body } = await send(door, 'block/put', text('one'), noise(2 * 1024 * 1024 + 1))

@@ -19,7 +19,7 @@ import {
   spellingIn,
 } from './call.ts'
 import { numberOf } from './options.ts'
-import { receiveFiles } from './receiving.ts'
+import { checkFile, receiveFiles } from './receiving.ts'
 
 const codecs: Readonly<Record<string, number>> = {
   raw: codec.raw,
@@ -48,6 +48,7 @@ export async function putBlocks(call: KuboCall): Promise<void> {
   const spelled = spellingIn(given)
   const sizes = new Map<string, number>()
   const added = await receiveFiles(call, {
+    look: checkFile,
     blocks: {
       async cidOf(bytes) {
         const cid = cidOf(bytes)

@@ -1,6 +1,6 @@
 // `dag/import`: every part is a CAR, and each of its roots becomes an upload, as with `POST /add?format=car`.
 import { isOn, type KuboCall, optionsIn, refuseOn, sendJson, spellingIn } from './call.ts'
-import { receiveFiles } from './receiving.ts'
+import { checkFile, receiveFiles } from './receiving.ts'
 
 const off: Readonly<Record<string, string>> = {
   'local-only': 'a root is kept whole, or not at all',
@@ -18,6 +18,7 @@ export async function importCars(call: KuboCall): Promise<void> {
   const stats = { BlockCount: 0, BlockBytesCount: 0 }
   const added = await receiveFiles(call, {
     kind: 'cars',
+    look: checkFile,
     onCarBlock({ bytes }) {
       stats.BlockCount++
       stats.BlockBytesCount += bytes.byteLength

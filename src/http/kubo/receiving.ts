@@ -2,9 +2,16 @@
 import { tooLarge } from '../../upload/failures.ts'
 import { mostPartsOf } from '../../upload/intake/incoming.ts'
 import { boundaryOf } from '../../upload/intake/part-watch.ts'
-import { aroundBytes } from '../../upload/intake/receive.ts'
+import { aroundBytes, type PartName } from '../../upload/intake/receive.ts'
 import type { AddOptions, SpooledUpload } from '../../upload/uploads.ts'
-import type { KuboCall } from './call.ts'
+import { badCall, type KuboCall } from './call.ts'
+
+/** For commands whose parts are files and nothing else. */
+export function checkFile({ type }: PartName): void {
+  const kind = /^application\/(x-directory|symlink)\b/i.exec(type)?.[1]
+  if (kind)
+    throw badCall(`only files are taken here: ${kind === 'symlink' ? 'a symbolic link' : 'a directory'} is none`)
+}
 
 /** Every part counts, whatever its name is: clients of Kubo call them `file`, `data` or `path`. */
 export async function receiveFiles(

@@ -48,7 +48,7 @@ export function receiveIncoming(
 ): Promise<Incoming> {
   if (own.kind === 'directory') return receiveDirectory(request, receiving, own, spooling)
   const { parts } = own
-  const options = { ...receiving, ...(parts && { parts }) }
+  const options = { ...receiving, ...(parts && { parts }), ...(own.look && { look: own.look }) }
   if (own.kind === 'cars') {
     const budget = spooling.carBudget()
     return receiveParts(request, options, (bytes) => spooling.spoolCar(bytes, own, budget), spooling)
@@ -62,10 +62,7 @@ export function receiveIncoming(
     ]
     return receiveParts(request, options, take, spooling)
   }
-  const take: TakePart = async (bytes, part) => {
-    own.look?.(part)
-    return [await spooling.spoolFile(bytes, own, part.fileName)]
-  }
+  const take: TakePart = async (bytes, part) => [await spooling.spoolFile(bytes, own, part.fileName)]
   return receiveParts(request, options, take, spooling)
 }
 
@@ -78,13 +75,14 @@ type TakePart = (
 
 async function receiveParts(
   request: IncomingMessage,
-  receiving: ReceiveOptions,
+  { look, ...receiving }: ReceiveOptions & Pick<IncomingOptions, 'look'>,
   take: TakePart,
   { drop }: Pick<Spooling, 'drop'>,
 ): Promise<Incoming> {
   const begun: SpooledFile[] = []
   try {
     const taken = await receive(request, receiving, async (bytes, signal, part) => {
+      look?.(part)
       const uploads = await take(bytes, part, signal)
       begun.push(...uploads)
       return uploads
