@@ -7,6 +7,8 @@ import { createServer } from 'node:http'
 import { type AddressInfo, connect } from 'node:net'
 import { after, before, describe, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
+import { encode } from '@ipld/dag-cbor'
+import { CID } from 'multiformats/cid'
 import { multipart, post } from '../support/adding.ts'
 import { metricsOf, startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
 
@@ -159,6 +161,23 @@ describe('a token with a quota', () => {
           `${series}\n${metrics.match(/cidgate_token.*/g)?.join('\n')}`,
         )
       assert.ok(!metrics.includes(secret))
+    } finally {
+      await at.close()
+    }
+  })
+
+  test('is used up by what lies below a block as well', async () => {
+    const at = await start({ bytes: '1KiB' })
+    try {
+      const put = (query: string, body: Uint8Array, token: string) =>
+        post(`${at.url}/api/v0/block/put${query}`, multipart([{ fileName: 'a', body }]), {
+          authorization: `Bearer ${token}`,
+        })
+      const leaf = await put('', Buffer.alloc(1100), 'another-without-a-quota')
+      assert.equal(leaf.status, 200)
+      const node = encode({ leaf: CID.parse(String(leaf.json['Key'])) })
+      assert.equal((await put('?cid-codec=dag-cbor', node, secret)).status, 429)
+      assert.equal((await put('?cid-codec=dag-cbor', node, 'another-without-a-quota')).status, 200)
     } finally {
       await at.close()
     }

@@ -26,5 +26,13 @@ export async function spoolBlock(
   }
   const bytes = Buffer.concat(pieces)
   const cid = await cidOf(bytes)
-  return spoolDag(cid, dagOf({ cid, bytes }), slot)
+  return spoolDag(cid, withinQuota(cid, dagOf({ cid, bytes }), slot), slot)
+}
+
+/** The root counted as it came; what is found below it is kept for the same client. */
+async function* withinQuota(root: CID, blocks: AsyncIterable<Block>, slot: FileOptions['slot']): AsyncGenerator<Block> {
+  for await (const block of blocks) {
+    if (!block.cid.equals(root)) slot?.quota?.add(block.bytes.byteLength)
+    yield block
+  }
 }
