@@ -2,6 +2,7 @@
 // answer: Node reads them all, and each waits in memory, hot ones too, which nothing else counts.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
+import { muteParser } from './mute-parser.ts'
 
 export type PipelineLimits = {
   /** Behind one connection. The last one closes it, and what comes later is not answered. */
@@ -40,16 +41,21 @@ export function createPipelines({ perSocket, inAll, free } = usual): Pipelines {
     return line
   }
 
+  function refuse(socket: Socket): false {
+    muteParser(socket)
+    return false
+  }
+
   return {
     enter({ socket }, response) {
       // An answer that need not wait has its socket already: the usual one costs nothing here.
       if (response.socket !== null) return true
-      if (socket.destroyed) return false
+      if (socket.destroyed) return refuse(socket)
       const line = lineOf(socket)
       line.count++
       total++
       if (total > inAll && line.count > free) socket.destroy()
-      if (line.isFull || socket.destroyed) return false
+      if (line.isFull || socket.destroyed) return refuse(socket)
       response.once('finish', () => {
         if (line.count === 0) return
         line.count--

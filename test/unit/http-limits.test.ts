@@ -1,8 +1,11 @@
 // How much may be asked at once, and how much is held to look into documents: on a clock held in the hand.
 import assert from 'node:assert/strict'
-import { EventEmitter } from 'node:events'
-import type { IncomingMessage, ServerResponse } from 'node:http'
+import { EventEmitter, once } from 'node:events'
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
+import { type AddressInfo, connect } from 'node:net'
+import { text } from 'node:stream/consumers'
 import { describe, test } from 'node:test'
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import { CID } from 'multiformats/cid'
 import { createJsonRule } from '../../src/http/content/json-rule.ts'
 import { createForwarded } from '../../src/http/hosts/forwarded.ts'
@@ -187,6 +190,36 @@ describe('answers that wait behind others', () => {
     assert.equal(on.destroyed, false)
     on.emit('close')
     assert.equal(pipelines.size, 0)
+  })
+
+  test('what comes behind them is read without a request made of it, and the next connection is served', async (t) => {
+    const pipelines = createPipelines(bounds)
+    let made = 0
+    const server = createServer(async (request, response) => {
+      made++
+      if (!pipelines.enter(request, response)) return
+      if (request.method === 'POST') response.end(`${await text(request)} back`)
+    })
+    server.listen(0, '127.0.0.1')
+    t.after(() => {
+      server.closeAllConnections()
+      server.close()
+    })
+    await once(server, 'listening')
+    const { port } = server.address() as AddressInfo
+    const greedy = connect(port, '127.0.0.1')
+    greedy.on('error', () => {})
+    greedy.write('GET / HTTP/1.1\r\nHost: a\r\n\r\n'.repeat(500))
+    while (!greedy.destroyed && made < 5) await nextTurn()
+    // One is answered, three wait, and the fifth is the last that anything is made of.
+    const ends = once(greedy, 'close')
+    greedy.destroy()
+    await ends
+    assert.equal(made, 5)
+    for (let count = 0; count < 3; count++) {
+      const got = await fetch(`http://127.0.0.1:${port}`, { method: 'POST', body: `${count}` })
+      assert.equal(await got.text(), `${count} back`)
+    }
   })
 
   test('those that were sent wait no more', () => {
