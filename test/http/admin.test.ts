@@ -128,7 +128,9 @@ describe('which clients the admin address answers', () => {
       ['/uploads', 401],
     ] as const)
       assert.equal((await far.get(path)).status, status, path)
-    assert.equal((await far.delete('/uploads/x/y')).status, 401)
+    for (const path of ['/add', '/deny/bafkqaaa', '/pins/bafkqaaa/verify'])
+      assert.equal((await far.post(path)).status, 401, path)
+    for (const path of ['/uploads/x/y', '/pins/bafkqaaa']) assert.equal((await far.delete(path)).status, 401, path)
     for (const wrong of ['Bearer no', `Basic ${token}`])
       assert.equal((await far.get('/uploads').set({ Authorization: wrong })).status, 401)
     assert.equal((await far.get('/uploads').set({ Authorization: `Bearer ${token}` })).status, 200)
