@@ -188,7 +188,7 @@ for (const [name, set] of Object.entries(sets)) {
         if (fault === '429 with Retry-After' && set.use !== 'filebase') assert.equal(error.retryAfterMs, 7000)
         // After any failure the next try reads the same bytes from the beginning.
         service.script = undefined
-        const again = answer === 'silent' ? await make(set) : provider
+        const again = answer === 'silent' ? connect(set, token) : provider
         assert.equal(String(await again.pin(upload, signal())), String(upload.cid))
       })
     }
