@@ -70,6 +70,30 @@ describe('the command line', () => {
     return file
   }
 
+  const hung = createServer(() => {})
+  let hungFile = ''
+  // It waits for ten seconds: the other tests run meanwhile.
+  let doctor: Promise<Outcome> | undefined
+  before(async () => {
+    await once(hung.listen(0, '127.0.0.1'), 'listening')
+    const url = `"http://127.0.0.1:${(hung.address() as AddressInfo).port}"`
+    const fifo = join(folder, 'never.deny')
+    execFileSync('mkfifo', [fifo])
+    hungFile = await configFile(
+      'hung.yaml',
+      `${offline().replace('upstreams: []', `upstreams: [{ name: one, url: ${url}, allowPrivate: true }]`)}
+denylists: ["${fifo}"]
+pinning: { providers: [{ name: kubo, use: kubo, url: ${url} }] }
+cache: { tiers: [{ use: s3, bucket: b, region: r, endpoint: ${url}, forcePathStyle: true, accessKeyId: a, secretAccessKey: b }] }
+`,
+    )
+    doctor = run('doctor', hungFile)
+  })
+  after(() => {
+    hung.closeAllConnections()
+    hung.close()
+  })
+
   const offline = () => `
 listen: 127.0.0.1:0
 admin: 127.0.0.1:0
@@ -130,51 +154,6 @@ limits: { grace: 2s }
     assert.match(refused.out, /^bad {2}provider kubo \(\d+ ms\): .+ECONNREFUSED/m)
     assert.match(refused.out, /^bad {2}denylists\[0\] .+: .*ENOENT/m)
     assert.match(refused.out, /then run doctor again\n$/)
-  })
-
-  describe('doctor with a hung disk and hung services', () => {
-    const hung = createServer(() => {})
-    let file = ''
-    before(async () => {
-      await once(hung.listen(0, '127.0.0.1'), 'listening')
-      const url = `"http://127.0.0.1:${(hung.address() as AddressInfo).port}"`
-      const fifo = join(folder, 'never.deny')
-      execFileSync('mkfifo', [fifo])
-      file = await configFile(
-        'hung.yaml',
-        `${offline().replace('upstreams: []', `upstreams: [{ name: one, url: ${url}, allowPrivate: true }]`)}
-denylists: ["${fifo}"]
-pinning: { providers: [{ name: kubo, use: kubo, url: ${url} }] }
-cache: { tiers: [{ use: s3, bucket: b, region: r, endpoint: ${url}, forcePathStyle: true, accessKeyId: a, secretAccessKey: b }] }
-`,
-      )
-    })
-    after(() => {
-      hung.closeAllConnections()
-      hung.close()
-    })
-
-    it('ends when it has said all', async () => {
-      const { code, out } = await run('doctor', file)
-      assert.equal(code, 1)
-      assert.match(out, /^ok {3}data /)
-      for (const part of ['tier s3', 'denylists\\[0\\]', 'provider kubo', 'upstream one'])
-        assert.match(out, new RegExp(`^bad {2}${part} \\(\\d+ ms\\): `, 'm'))
-      assert.match(out, /it did not answer within 10 s$/m)
-      assert.match(out, /then run doctor again\n$/)
-    })
-
-    it('leaves nothing behind when it is killed', { timeout: 60_000 }, async () => {
-      const asked = once(hung, 'request')
-      const child = spawn(process.execPath, [program, 'doctor', file])
-      children.push(child)
-      child.stdout.resume()
-      child.stderr.resume()
-      await asked
-      child.kill('SIGKILL')
-      // Its output is open for as long as any process of it is there.
-      await once(child, 'close')
-    })
   })
 
   const questions: { args: string[]; code: number; out?: RegExp; err?: RegExp; as?: typeof runHere }[] = [
@@ -357,6 +336,29 @@ upload: { auth: { tokens: [hush-hush-hush-hush, { name: ci, token: hush-hush-hus
       outcome.err.trimEnd().split('\n').at(-1),
       `cidgate: listen: ${new URL(url).host} cannot be listened on: EADDRINUSE`,
     )
+  })
+
+  it('doctor with a hung disk and hung services ends when it has said all', async () => {
+    assert.ok(doctor)
+    const { code, out } = await doctor
+    assert.equal(code, 1)
+    assert.match(out, /^ok {3}data /)
+    for (const part of ['tier s3', 'denylists\\[0\\]', 'provider kubo', 'upstream one'])
+      assert.match(out, new RegExp(`^bad {2}${part} \\(\\d+ ms\\): `, 'm'))
+    assert.match(out, /it did not answer within 10 s$/m)
+    assert.match(out, /then run doctor again\n$/)
+  })
+
+  it('such a doctor leaves nothing behind when it is killed', { timeout: 60_000 }, async () => {
+    const asked = once(hung, 'request')
+    const child = spawn(process.execPath, [program, 'doctor', hungFile])
+    children.push(child)
+    child.stdout.resume()
+    child.stderr.resume()
+    await asked
+    child.kill('SIGKILL')
+    // Its output is open for as long as any process of it is there.
+    await once(child, 'close')
   })
 })
 

@@ -346,7 +346,13 @@ async function* carBlocks(blocks: BlockMap, rest: string, query: URLSearchParams
   const session = memorySession(blocks)
   const seenKeys = new Set<string>()
   const path = parsePath(rest)
-  const { entity } = await resolve(session, path)
+  // The blocks that lead to a link that is not there prove that.
+  const entity = await resolve(session, path).then(
+    (resolved) => resolved.entity,
+    (error: unknown) => {
+      if (!isFailure(error, 'no-link')) throw error
+    },
+  )
   const fresh = (block: Block): boolean => {
     const key = blockKey(block.cid)
     if (seenKeys.has(key) || isIdentity(block.cid)) return false
@@ -358,7 +364,7 @@ async function* carBlocks(blocks: BlockMap, rest: string, query: URLSearchParams
     if (fresh(block)) yield block
   }
   const scope = query.get('dag-scope') ?? 'all'
-  if (scope === 'block') return
+  if (!entity || scope === 'block') return
   async function* walk(cid: CID): AsyncGenerator<Block> {
     const block = { cid, bytes: await session.get(cid) }
     yield block
