@@ -181,7 +181,7 @@ describe('a CID that no upstream has', () => {
 
   test('no upstream could be asked: the answer says so and is not remembered', async () => {
     const dead = await upstream(all.blocks, { kind: 'refuse' })
-    const at = await gateway({ dead })
+    const at = await gateway({ dead }, { retrieval: { deadline: '1s' } })
     const url = `${at.url}/ipfs/${all.files.hello.cid}`
     // Twice at once, and then after it was tried again.
     for (let count = 0; count < 3; count++) {
