@@ -2,6 +2,7 @@
 
 const sha256Digest = 0x1220
 const v0 = 0x12
+const longestNumber = 9
 
 /** Whether `CID.decode` would take them: version, codec, hash, and a digest of the length that it declares. */
 export function isCidAt(bytes: Uint8Array, from: number, to: number): boolean {
@@ -9,13 +10,16 @@ export function isCidAt(bytes: Uint8Array, from: number, to: number): boolean {
   if (to - from === 36 && bytes[from] === 1 && (bytes[from + 1] as number) < 0x80)
     if (((bytes[from + 2] as number) << 8) + (bytes[from + 3] as number) === sha256Digest) return true
   let at = from
-  /** -1 for none. */
+  /** -1 for none: longer than it has to be, or than the library reads. */
   const number = (): number => {
     let value = 0
-    for (let factor = 1; at < to; factor *= 128) {
+    const end = Math.min(to, at + longestNumber)
+    for (let factor = 1; at < end; factor *= 128) {
       const byte = bytes[at++] as number
       value += (byte & 0x7f) * factor
-      if (byte < 0x80) return value <= Number.MAX_SAFE_INTEGER ? value : -1
+      if (byte >= 0x80) continue
+      const isPadded = byte === 0 && factor > 1
+      return !isPadded && value <= Number.MAX_SAFE_INTEGER ? value : -1
     }
     return -1
   }

@@ -8,6 +8,7 @@ import { gunzipSync } from 'node:zlib'
 import { UnixFS } from 'ipfs-unixfs'
 import { CID } from 'multiformats/cid'
 import { sha256 } from 'multiformats/hashes/sha2'
+import { gzipped } from '../../src/http/kubo/gzipped.ts'
 import { addCbor, addFile, addNode, addSymlink, type BlockMap, noise, text } from '../support/fixtures.ts'
 import { type KuboDoor, startKuboDoor } from '../support/kubo-door.ts'
 
@@ -224,6 +225,22 @@ describe("what kubo's door reads", () => {
       const packed = await ask(`get?arg=${broken}&archive=true&compress=true`)
       assert.ok(packed.late?.includes(String(missing)), packed.late)
       assert.throws(() => gunzipSync(packed.body), /unexpected end/)
+    })
+
+    it('stops reading what it compresses when its client leaves or stalls', { timeout: 20_000 }, async () => {
+      let isClosed = false
+      async function* endless() {
+        try {
+          for (;;) yield noise(200_000, 3)
+        } finally {
+          isClosed = true
+        }
+      }
+      const packed = gzipped(endless(), -1)
+      await packed.next()
+      await new Promise((resolve) => setImmediate(resolve)) // its output is full, and nobody takes it
+      await packed.return(undefined)
+      assert.ok(isClosed)
     })
 
     it('cuts the connection where the bytes alone would look whole', async () => {

@@ -140,6 +140,23 @@ for (const [name, codec] of Object.entries({ 'dag-cbor': codecs[0] as Codec, 'da
   })
 }
 
+test('numbers in a CID that are longer than they have to be are refused as the library refuses them', () => {
+  for (const hash of ['12808080808080808000', '92808080808080808000', '9280808080808080808000', '9200', '928000', '12'])
+    for (const tail of ['00', '0100', '8000', '']) {
+      const cid = Buffer.from(`000155${hash}${tail}`, 'hex')
+      const bytes = Buffer.concat([Buffer.from([0xd8, 0x2a, 0x40 + cid.byteLength]), cid])
+      let isRead = true
+      try {
+        dagCbor.decode(bytes)
+      } catch {
+        isRead = false
+      }
+      const links = () => documentLinksNow({ cid: idOf(dagCbor.code), bytes }).map(({ Hash }) => Hash.toString())
+      if (isRead) assert.equal(links().length, 1, `${hash}${tail}`)
+      else assert.throws(links, /no CID/, `${hash}${tail}`)
+    }
+})
+
 test('forms of dag-json that JSON has not are read as the library reads them', () => {
   const cid = 'bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku'
   const bytesOf = (text: string) => Buffer.from(text, 'latin1')

@@ -1,5 +1,4 @@
 // `get`: a file or a directory as a tar, packed while it is read, or one file compressed.
-import { createGzip } from 'node:zlib'
 import type { Entity } from '../../content/entity.ts'
 import { readFile } from '../../content/file.ts'
 import { refuseRemainder } from '../../content/formats/format.ts'
@@ -8,6 +7,7 @@ import { resolve } from '../../content/resolve.ts'
 import { codec } from '../../core/cid.ts'
 import { readNode } from '../../ipld/unixfs.ts'
 import { argOf, badCall, isOn, type KuboCall, optionsIn, pathOf } from './call.ts'
+import { gzipped } from './gzipped.ts'
 import { numberOf } from './options.ts'
 import { sendTold } from './stream.ts'
 
@@ -38,22 +38,4 @@ export async function getArchive(call: KuboCall): Promise<void> {
 function sizeOf({ cid, block, kind, size }: Entity): number {
   if (kind !== 'directory' || cid.code !== codec.dagPb) return size ?? 0
   return readNode(cid, block).links.reduce((sum, { Tsize }) => sum + (Tsize ?? 0), block.byteLength)
-}
-
-/** Asks for the next piece when this one was taken. */
-async function* gzipped(pieces: AsyncIterable<Uint8Array>, level: number): AsyncGenerator<Uint8Array> {
-  const gzip = createGzip({ level })
-  const write = (piece: Uint8Array) =>
-    new Promise<void>((taken, failed) => gzip.write(piece, (error) => (error ? failed(error) : taken())))
-  const feeding = (async () => {
-    for await (const piece of pieces) await write(piece)
-    gzip.end()
-  })()
-  feeding.catch((error: Error) => gzip.destroy(error))
-  try {
-    yield* gzip
-  } finally {
-    gzip.destroy()
-    await feeding.catch(() => {})
-  }
 }
