@@ -2,7 +2,7 @@
 import type { Request, Response } from 'express'
 import type { CID } from 'multiformats/cid'
 import { parseCid } from '../core/cid.ts'
-import { cancelled, isFailure } from '../core/failure.ts'
+import { cancelled, type FailureKind, isFailure } from '../core/failure.ts'
 
 /** The request makes no sense: 400. */
 export class Wrong extends Error {}
@@ -25,6 +25,9 @@ export function untilLeft(response: Response): AbortSignal {
   return left.signal
 }
 
+/** What is not one of these is a provider or a tier that fails. */
+const statuses: Partial<Record<FailureKind, number>> = { denied: 409, overloaded: 503, cancelled: 503, 'no-room': 507 }
+
 export function answerFailures(
   error: unknown,
   _request: Request,
@@ -35,6 +38,5 @@ export function answerFailures(
   if (error instanceof Wrong) return refuse(response, 400, error.message)
   if (!isFailure(error)) return next(error)
   if (error.retryAfterMs !== undefined) response.set('Retry-After', String(Math.ceil(error.retryAfterMs / 1000)))
-  if (error.kind === 'denied') return refuse(response, 409, error.message)
-  refuse(response, error.kind === 'overloaded' || error.kind === 'cancelled' ? 503 : 502, error.message)
+  refuse(response, statuses[error.kind] ?? 502, error.message)
 }

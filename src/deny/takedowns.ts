@@ -3,7 +3,8 @@ import { createHash } from 'node:crypto'
 import { appendFile, readFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import type { CID } from 'multiformats/cid'
-import { codeOf, isGone, makeFolder, syncFolder } from '../core/files.ts'
+import { Failure } from '../core/failure.ts'
+import { codeOf, isGone, isNoRoom, makeFolder, syncFolder } from '../core/files.ts'
 import { createDenylist, createDenylists } from './denylist.ts'
 import type { LoadedDenylists } from './load.ts'
 import { readList } from './read-list.ts'
@@ -18,6 +19,12 @@ const textOf = (file: string): Promise<string> =>
   readFile(file, 'utf8').catch((error: unknown) => {
     if (isGone(error) || codeOf(error) === 'ENOTDIR') return ''
     throw error
+  })
+
+const noRoom = (cause: unknown): Failure =>
+  new Failure('no-room', 'disk full: nothing is denied; free space on the disk of the data folder, then repeat it', {
+    source: 'ours',
+    cause,
   })
 
 const head = 'version: 1\nname: takedowns\n---\n'
@@ -44,7 +51,9 @@ export async function withTakedowns(
     const before = await textOf(file)
     // A full disk may have cut the line before.
     const start = before === '' ? head : before.endsWith('\n') ? '' : '\n'
-    await appendFile(file, `${start}${rule}\n`, { flush: true })
+    await appendFile(file, `${start}${rule}\n`, { flush: true }).catch((error: unknown) => {
+      throw isNoRoom(error) ? noRoom(error) : error
+    })
     if (before === '') await syncFolder(dirname(file))
     await read()
   }

@@ -380,7 +380,7 @@ describe("pin/rm of kubo's door", () => {
       assert.equal(await door.adding.uploads.pins.find(two), undefined)
       assert.deepEqual(
         door.log,
-        [one, two].map((cid) => ({ event: 'pin.removed', facts: { cid: String(cid), token: 'owner' } })),
+        [one, two].map((cid) => ({ event: 'pin.removed', facts: { cid: String(cid), isGone: true, token: 'owner' } })),
       )
     } finally {
       await door.close()
@@ -427,6 +427,7 @@ describe("pin/rm of kubo's door", () => {
       const { status, text: said } = await remove(door, `arg=${one}`, 'owner')
       assert.equal(status, 500)
       assert.match(said, /not gone from every provider.*local: removed.*there: still-held/)
+      assert.deepEqual(door.log, [{ event: 'pin.removed', facts: { cid: String(one), isGone: false, token: 'owner' } }])
     } finally {
       await door.close()
     }

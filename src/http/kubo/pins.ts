@@ -81,15 +81,21 @@ export async function removePins(call: KuboCall): Promise<void> {
   const removed: string[] = []
   for (const cid of cids) {
     signal.throwIfAborted()
-    await removePin(pins, cid, removed)
+    // The access log has no queries, and an operator is asked who deleted it, from whichever provider.
+    const tell = (isGone: boolean) =>
+      deps.log('info', 'pin.removed', { cid: cid.toString(), isGone, ...(token !== undefined && { token }) })
+    await removePin(pins, cid, removed, tell)
     removed.push(spelled(cid))
-    // The access log has no queries, and an operator is asked who deleted it.
-    deps.log('info', 'pin.removed', { cid: cid.toString(), ...(token !== undefined && { token }) })
   }
   sendJson(call, { Pins: removed })
 }
 
-async function removePin(pins: Pins, cid: CID, before: readonly string[]): Promise<void> {
+async function removePin(
+  pins: Pins,
+  cid: CID,
+  before: readonly string[],
+  tell: (isGone: boolean) => void,
+): Promise<void> {
   const also = before.length > 0 ? `; removed before it: ${before.join(', ')}` : ''
   const removal = await pins.remove(cid)
   if (removal === 'unknown') throw notPinned(cid, also)
@@ -98,6 +104,7 @@ async function removePin(pins: Pins, cid: CID, before: readonly string[]): Promi
       source: 'ours',
       retryAfterMs: 1000,
     })
+  tell(removal.isGone)
   if (removal.isGone) return
   const outcomes = removal.providers.map(({ why, ...one }) => ({ ...one, ...(why !== undefined && { detail: why }) }))
   throw new Failure('broken', `${cid} is not gone from every provider: remove it again${also}`, {
