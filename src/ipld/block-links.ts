@@ -1,7 +1,8 @@
 // The CIDs that a verified block links to: the CIDs that a DAG's next blocks may have.
 import type { CID } from 'multiformats/cid'
-import type { Block } from '../core/block.ts'
+import { type Block, isIdentity, isProvable } from '../core/block.ts'
 import { codec } from '../core/cid.ts'
+import type { LazyLink } from './dag-links.ts'
 import { decodePb } from './dag-pb.ts'
 import { documentLinks, documentLinksNow, type GiveWay, inOwnTurns } from './documents/read.ts'
 
@@ -17,12 +18,43 @@ export function linksOf(block: Block): CID[] {
   }
 }
 
-/** The same in pieces, between which others are served. */
-export async function linksInTurns(block: Block, giveWay: GiveWay = inOwnTurns): Promise<CID[]> {
-  if (block.cid.code === codec.dagPb) return linksOf(block)
+const linksATurn = 1000
+
+/**
+ * The same in pieces, between which others are served. A block may have a quarter of a million links: each CID is made when its turn
+ * comes, and what `each` does not keep goes at once.
+ */
+export async function eachLinkInTurns(
+  block: Block,
+  each: (cid: CID) => void,
+  giveWay: GiveWay = inOwnTurns,
+): Promise<void> {
   try {
-    return (await documentLinks(block, giveWay)).map(({ Hash }) => Hash)
+    const links: (LazyLink | undefined)[] =
+      block.cid.code === codec.dagPb ? [...decodePb(block.bytes).Links] : await documentLinks(block, giveWay)
+    for (let at = 0; at < links.length; at++) {
+      const cid = links[at]?.Hash
+      links[at] = undefined
+      if (cid) each(cid)
+      if ((at + 1) % linksATurn === 0) await giveWay()
+    }
   } catch {
-    return []
+    // The reader of the block reports that it does not decode.
   }
+}
+
+/**
+ * The blocks that a walk goes to next, those alone for which `isNew` is true. An identity CID is none: what its content links to
+ * comes in its stead, because a block has room for more of them than a walk can keep.
+ */
+export async function blocksBelow(block: Block, isNew: (cid: CID) => boolean, giveWay?: GiveWay): Promise<CID[]> {
+  const below: CID[] = []
+  const take = (cid: CID): void => {
+    if (!isIdentity(cid)) {
+      if (isNew(cid)) below.push(cid)
+    } else if (cid.code !== codec.raw && isProvable(cid))
+      for (const link of linksOf({ cid, bytes: cid.multihash.digest })) take(link)
+  }
+  await eachLinkInTurns(block, take, giveWay)
+  return below
 }

@@ -2,9 +2,9 @@
 // that, so that the look does not change what it sees.
 import type { CID } from 'multiformats/cid'
 import type { Tier } from '../../backends/tiers/contract.ts'
-import { blockKey, isIdentity } from '../core/block.ts'
+import { type Block, blockKey, isIdentity } from '../core/block.ts'
 import { codec } from '../core/cid.ts'
-import { linksOf } from '../ipld/block-links.ts'
+import { eachLinkInTurns } from '../ipld/block-links.ts'
 import type { Place, Placed, PlacedBlock } from '../observe/placed.ts'
 
 const atOnce = 8
@@ -22,30 +22,35 @@ export async function findPlaces(
 ): Promise<Placed> {
   const blocks: PlacedBlock[] = []
   const seen = new Set<string>()
-  const ahead: Ahead[] = way.map((cid, index) => ({
-    cid,
-    parent: index === 0 ? undefined : index - 1,
-    isOnTheWay: index < way.length - 1,
-  }))
-  const isNew = ({ cid }: Ahead): boolean => {
-    const key = `${cid.code}:${blockKey(cid)}`
-    if (seen.has(key)) return false
-    seen.add(key)
-    return true
-  }
-  while (ahead.length > 0 && blocks.length < most && !signal.aborted) {
-    const some = ahead.splice(0, Math.min(atOnce, most - blocks.length)).filter(isNew)
-    const found = await Promise.all(some.map((one) => place(tiers, one, signal)))
-    for (const { block, links } of found) {
-      const parent = blocks.push(block) - 1
-      for (const cid of links) ahead.push({ cid, parent })
+  const ahead: Ahead[] = []
+  let isOver = false
+  /** No more wait than can be looked for: a block may have a quarter of a million links. */
+  const wait = (one: Ahead): void => {
+    const key = `${one.cid.code}:${blockKey(one.cid)}`
+    if (seen.has(key)) return
+    if (blocks.length + ahead.length >= most) {
+      isOver = true
+      return
     }
+    seen.add(key)
+    ahead.push(one)
   }
-  const isCut = signal.aborted || ahead.some(isNew)
+  for (const [index, cid] of way.entries())
+    wait({ cid, parent: index === 0 ? undefined : index - 1, isOnTheWay: index < way.length - 1 })
+  while (ahead.length > 0 && !signal.aborted) {
+    const some = ahead.splice(0, atOnce)
+    const found = await Promise.all(some.map((one) => place(tiers, one, signal)))
+    const first = blocks.length
+    blocks.push(...found.map(({ block }) => block))
+    for (const [index, { above }] of found.entries())
+      if (above) await eachLinkInTurns(above, (cid) => wait({ cid, parent: first + index }))
+  }
+  const isCut = signal.aborted || isOver
   return { tiers: tiers.map(({ name }) => name), blocks, isCut }
 }
 
-type Found = { readonly block: PlacedBlock; readonly links: readonly CID[] }
+/** `above`: the block, where what lies below it is looked for. */
+type Found = { readonly block: PlacedBlock; readonly above: Block | undefined }
 
 async function place(
   tiers: readonly Pick<Tier, 'get' | 'has'>[],
@@ -65,7 +70,7 @@ async function place(
     isAway,
   }
   // What else lies beside the way is not what was asked for.
-  return { block, links: bytes && !isOnTheWay ? linksOf({ cid, bytes }) : [] }
+  return { block, above: bytes && !isOnTheWay ? { cid, bytes } : undefined }
 }
 
 const placeIn = (tier: Pick<Tier, 'has'>, cid: CID, signal: AbortSignal): Promise<Place> =>

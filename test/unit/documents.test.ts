@@ -7,6 +7,7 @@ import * as dagJson from '@ipld/dag-json'
 import fc from 'fast-check'
 import { CID } from 'multiformats/cid'
 import { create } from 'multiformats/hashes/digest'
+import { blocksBelow, eachLinkInTurns } from '../../src/ipld/block-links.ts'
 import { documentLinks, documentLinksNow, stepIntoDocument, visitDocument } from '../../src/ipld/documents/read.ts'
 
 const digest = (length: number) => fc.uint8Array({ minLength: length, maxLength: length })
@@ -290,6 +291,32 @@ test('no form of a large block is read without a stop, and a CID that would take
     )
     assert.ok(stops > 5 || bytes.at(-1) === 0x7d, `${stops} stops`)
   }
+})
+
+test('no turn makes more than a thousand CIDs of a large block', async () => {
+  const bytes = list((full >> 3) - 1, Buffer.of(0xd8, 0x2a, 0x45, 0, 1, 0x55, 0, 0))
+  let [all, turn, most] = [0, 0, 0]
+  const each = (): void => {
+    all++
+    most = Math.max(most, ++turn)
+  }
+  await eachLinkInTurns({ cid: idOf(dagCbor.code), bytes }, each, () => void (turn = 0))
+  assert.equal(all, (full >> 3) - 1)
+  assert.ok(most <= 1000, `${most} in one turn`)
+})
+
+test('a walk goes to no identity CID, to what such a one links to, and to each block once', async () => {
+  const empty = CID.createV1(0x55, create(0, new Uint8Array()))
+  const [left, right] = [1, 2].map((seed) => CID.createV1(0x55, create(0x12, new Uint8Array(32).fill(seed)))) as [
+    CID,
+    CID,
+  ]
+  const inline = CID.createV1(dagCbor.code, create(0, dagCbor.encode([empty, right])))
+  const bytes = dagCbor.encode([...Array(3000).fill(empty), left, left, inline, ...Array(3000).fill(left)])
+  const seen = new Set<string>()
+  const isNew = (cid: CID): boolean => seen.size < seen.add(cid.toString()).size
+  const below = await blocksBelow({ cid: idOf(dagCbor.code), bytes }, isNew)
+  assert.deepEqual(below.map(String), [left, right].map(String))
 })
 
 test('lists and maps are told with their names, and nesting beyond all reason is refused', async () => {

@@ -6,6 +6,7 @@ import * as dagCbor from '@ipld/dag-cbor'
 import { CID } from 'multiformats/cid'
 import { blockKey } from '../../src/core/block.ts'
 import { silentLog } from '../../src/core/log.ts'
+import { findPlaces } from '../../src/retrieval/places.ts'
 import { createWriteBehind } from '../../src/retrieval/tiers/filling/write-behind.ts'
 import { guarded } from '../../src/retrieval/tiers/guarded.ts'
 import { createPinsTier } from '../../src/retrieval/tiers/pins.ts'
@@ -531,6 +532,37 @@ describe('what lies below a CID', () => {
     const unknown = await purge(stack, cids, { signal })
     assert.equal(unknown.purged, 0)
     assert.match(unknown.failures.join(), /the disk of the pins is away/)
+  })
+
+  test('is found in few rounds where a block has thousands of links to the same', async () => {
+    const memory = scriptedTier('memory', { persistent: false })
+    const stack = createTierStack([memory])
+    const leaf = cidOf(bytesOf(10))
+    const empty = CID.parse('bafkqaaa')
+    const many = dagCbor.encode([...Array(2000).fill(leaf), ...Array(2000).fill(empty)])
+    const root = CID.createV1(dagCbor.code, cidOf(many).multihash)
+    await stack.put(root, many)
+    let rounds = 0
+    // Each round asks it.
+    const signal = Object.defineProperty(new AbortController().signal, 'aborted', { get: () => ++rounds < 0 })
+    const { cids, failures } = await belowIn(stack, root, signal)
+    assert.deepEqual([cids.map(String), failures], [[root, leaf].map(String), []])
+    assert.ok(rounds < 20, `${rounds} rounds`)
+    rounds = 0
+    const { blocks, isCut } = await findPlaces([memory], [root], { signal, most: 3 })
+    assert.deepEqual([blocks.map(({ cid }) => cid), isCut], [[root, leaf, empty].map(String), false])
+    assert.ok(rounds < 20, `${rounds} rounds`)
+    assert.equal((await findPlaces([memory], [root], { signal, most: 2 })).isCut, true)
+  })
+
+  test('keeps the root of what has more links than one walk may follow', async () => {
+    const stack = createTierStack([scriptedTier('memory', { persistent: false })])
+    const many = dagCbor.encode(Array.from({ length: 500 }, (_, index) => cidOf(bytesOf(10, index))))
+    const root = CID.createV1(dagCbor.code, cidOf(many).multihash)
+    await stack.put(root, many)
+    const { cids, failures } = await belowIn(stack, root, new AbortController().signal, 100)
+    assert.equal(cids.length, 99, 'the root leads to the rest')
+    assert.match(failures.join(), /more than 100 blocks: repeat/)
   })
 
   test('is read side by side', async () => {

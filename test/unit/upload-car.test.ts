@@ -1,4 +1,4 @@
-// A CAR whose roots share their blocks, without HTTP: what it may cost beside its own size.
+// A CAR whose roots share their blocks, and an upload of very many links, without HTTP: what they may cost beside their size.
 import assert from 'node:assert/strict'
 import { mkdtemp, readdir, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -6,12 +6,15 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import * as dagCbor from '@ipld/dag-cbor'
 import { CID } from 'multiformats/cid'
+import { create } from 'multiformats/hashes/digest'
 import { sha256 } from 'multiformats/hashes/sha2'
-import type { Block } from '../../src/core/block.ts'
+import { type Block, blockKey } from '../../src/core/block.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import { carSection } from '../../src/ipld/car.ts'
 import { type CarSpooling, spoolCar } from '../../src/upload/intake/car.ts'
+import { rehash } from '../../src/upload/pins/rehash.ts'
 import { createSpools, spoolFolder } from '../../src/upload/spool/spool.ts'
+import { storedUpload } from '../../src/upload/spool/stored-upload.ts'
 
 async function node(value: unknown): Promise<Block> {
   const bytes = dagCbor.encode(value)
@@ -59,4 +62,31 @@ test('a block below many roots counts for each of them; beyond the bound the upl
   } finally {
     await rm(data, { recursive: true, force: true })
   }
+})
+
+test('a walk over an upload goes to its blocks and to none of its thousands of identity links', async () => {
+  const links = Array.from({ length: 3000 }, (_, index) =>
+    CID.createV1(0x55, create(0, Uint8Array.of(index >> 8, index & 255))),
+  )
+  const blocks = [await node(links)]
+  for (let depth = 0; depth < 3; depth++) {
+    const below = (blocks.at(-1) as Block).cid
+    blocks.push(await node([below, ...links, below]))
+  }
+  const { cid } = blocks.at(-1) as Block
+  const held = new Map(blocks.map((one) => [blockKey(one.cid), one.bytes]))
+  const store = { get: async (cid: CID) => held.get(blockKey(cid)), has: async (cid: CID) => held.has(blockKey(cid)) }
+  let steps = 0
+  // Each step of a walk asks it.
+  const signal = Object.assign(new AbortController().signal, { throwIfAborted: () => void steps++ })
+  const kept = { cid, profile: {} as never, bytes: 0, carBytes: 0, folder: join(tmpdir(), 'cidgate-none') }
+  const walked = await Array.fromAsync(storedUpload({ ...kept, stores: [store] }).blocks(signal))
+  assert.deepEqual(
+    walked.map((one) => blockKey(one.cid)),
+    blocks.toReversed().map((one) => blockKey(one.cid)),
+  )
+  assert.ok(steps < 20, `${steps} steps`)
+  steps = 0
+  assert.equal((await rehash(cid, store, signal)).blocks, 4)
+  assert.ok(steps < 20, `${steps} steps`)
 })

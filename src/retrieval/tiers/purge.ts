@@ -1,9 +1,9 @@
 // Deletes from every tier what lies below a CID, as far as the tiers themselves know what that is. Pins are their provider's.
 import type { CID } from 'multiformats/cid'
-import { blockKey, isIdentity } from '../../core/block.ts'
+import { type Block, blockKey, isIdentity } from '../../core/block.ts'
 import { codec } from '../../core/cid.ts'
 import { wordsOf } from '../../core/failure.ts'
-import { linksInTurns } from '../../ipld/block-links.ts'
+import { blocksBelow } from '../../ipld/block-links.ts'
 import type { TierStack } from './stack.ts'
 
 type Stack = Pick<TierStack, 'findFast' | 'findPatiently' | 'isPinned' | 'delete'>
@@ -28,30 +28,42 @@ export async function belowIn(stack: Stack, root: CID, signal: AbortSignal, most
   const seen = new Set<string>()
   const cids: CID[] = []
   const failures = new Set<string>()
-  const ahead: Step[] = [{ cid: root, from: undefined }]
   const unread: Step[] = []
   const isNew = (cid: CID): boolean => {
-    const key = `${cid.code}:${blockKey(cid)}`
+    const key = keyOf(cid)
     if (isIdentity(cid) || seen.has(key)) return false
     seen.add(key)
     return true
   }
+  let ahead: Step[] = isNew(root) ? [{ cid: root, from: undefined }] : []
+  /** What leads to links that did not wait. */
+  const cut = new Set<Step>()
   while (ahead.length > 0 && cids.length < most && !signal.aborted) {
-    const some = ahead.splice(-Math.min(atOnce, most - cids.length)).filter(({ cid }) => isNew(cid))
+    const some = ahead.splice(-Math.min(atOnce, most - cids.length))
     for (const { cid } of some) cids.push(cid)
-    const links = await Promise.all(some.map(({ cid }) => linksIn(stack, cid, { signal, failures })))
-    for (const [index, of] of links.entries()) {
+    const read = await Promise.all(some.map(({ cid }) => readFrom(stack, cid, { signal, failures })))
+    for (const [index, block] of read.entries()) {
       const from = some[index] as Step
-      if (!of) unread.push(from)
-      else for (const cid of of) ahead.push({ cid, from })
+      if (block === 'unread') unread.push(from)
+      else if (block) for (const cid of await blocksBelow(block, isNew)) ahead.push({ cid, from })
+      // This walk does not come to the first of them any more, and they may be found elsewhere.
+      const over = ahead.length - (most - cids.length)
+      if (over <= 0) continue
+      for (const { cid, from } of ahead.slice(0, over)) {
+        seen.delete(keyOf(cid))
+        if (from) cut.add(from)
+      }
+      ahead = ahead.slice(over)
     }
   }
-  const rest = ahead.filter(({ cid }) => isNew(cid))
+  const rest = [...cut, ...ahead.flatMap(({ from }) => from ?? [])]
   if (signal.aborted) failures.add(`what lies below was not read to its end: ${wordsOf(signal.reason)}`)
   else if (rest.length > 0) failures.add(`it has more than ${most} blocks: repeat the request for the rest`)
-  const ways = waysTo([...unread, ...rest.flatMap(({ from }) => from ?? [])])
+  const ways = waysTo([...unread, ...rest])
   return { cids: ways.size === 0 ? cids : cids.filter((cid) => !ways.has(cid)), failures: [...failures] }
 }
+
+const keyOf = (cid: CID): string => `${cid.code}:${blockKey(cid)}`
 
 function waysTo(steps: readonly Step[]): ReadonlySet<CID> {
   const ways = new Set<CID>()
@@ -62,21 +74,21 @@ function waysTo(steps: readonly Step[]): ReadonlySet<CID> {
 
 type Reading = { readonly signal: AbortSignal; readonly failures: Set<string> }
 
-/** A block that one tier gave is whole, whatever became of the others. Undefined: there may be one, and it was not read. */
-async function linksIn(stack: Stack, cid: CID, { signal, failures }: Reading): Promise<readonly CID[] | undefined> {
+/** A block that one tier gave is whole, whatever became of the others. Unread: there may be one. Undefined: there is none, or a leaf. */
+async function readFrom(stack: Stack, cid: CID, { signal, failures }: Reading): Promise<Block | 'unread' | undefined> {
   // What is a leaf by its codec is not read.
-  if (cid.code === codec.raw) return []
+  if (cid.code === codec.raw) return undefined
   const silent: string[] = []
   const failed = (_tier: string, error: unknown) => void silent.push(wordsOf(error))
   try {
     const hit = (await stack.findFast(cid, signal)) ?? (await stack.findPatiently(cid, signal, failed))
-    if (hit) return await linksInTurns({ cid, bytes: hit.bytes })
+    if (hit) return { cid, bytes: hit.bytes }
   } catch (error) {
-    if (signal.aborted) return undefined
+    if (signal.aborted) return 'unread'
     silent.push(wordsOf(error))
   }
   for (const why of silent) failures.add(`what lies below some blocks is not known: ${why}`)
-  return silent.length > 0 ? undefined : []
+  return silent.length > 0 ? 'unread' : undefined
 }
 
 /** `kept`: blocks that a pin on this machine needs. `failures`: what could not be deleted in some tier, and why. */

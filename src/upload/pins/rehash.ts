@@ -2,7 +2,7 @@
 import type { CID } from 'multiformats/cid'
 import type { LocalStore } from '../../../backends/pinning/contract.ts'
 import { blockKey, isIdentity, proves } from '../../core/block.ts'
-import { linksInTurns } from '../../ipld/block-links.ts'
+import { blocksBelow } from '../../ipld/block-links.ts'
 
 export type Rehashed = {
   readonly blocks: number
@@ -15,15 +15,19 @@ const mostTold = 20
 
 export async function rehash(root: CID, store: LocalStore, signal: AbortSignal): Promise<Rehashed> {
   const seen = new Set<string>()
-  const ahead: CID[] = [root]
+  // Asked before a link waits: a few blocks may link to the same ones millions of times.
+  const isNew = (cid: CID): boolean => {
+    const key = `${cid.code}:${blockKey(cid)}`
+    if (seen.has(key)) return false
+    seen.add(key)
+    return true
+  }
+  const ahead: CID[] = [root].filter((cid) => !isIdentity(cid) && isNew(cid))
   const damaged: string[] = []
   let blocks = 0
   let bytes = 0
   for (let cid = ahead.pop(); cid; cid = ahead.pop()) {
     signal.throwIfAborted()
-    const key = `${cid.code}:${blockKey(cid)}`
-    if (isIdentity(cid) || seen.has(key)) continue
-    seen.add(key)
     const found = await store.get(cid)
     if (!found || !proves(cid, found)) {
       if (damaged.length < mostTold) damaged.push(cid.toString())
@@ -31,7 +35,7 @@ export async function rehash(root: CID, store: LocalStore, signal: AbortSignal):
     }
     blocks++
     bytes += found.byteLength
-    for (const link of await linksInTurns({ cid, bytes: found })) ahead.push(link)
+    for (const link of await blocksBelow({ cid, bytes: found }, isNew)) ahead.push(link)
   }
   return { blocks, bytes, damaged }
 }

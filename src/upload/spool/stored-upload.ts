@@ -6,14 +6,16 @@ import { decode as decodePb } from '@ipld/dag-pb'
 import { UnixFS } from 'ipfs-unixfs'
 import type { CID } from 'multiformats/cid'
 import type { BlockFile, LocalStore, Profile, Upload, WrittenFile } from '../../../backends/pinning/contract.ts'
+import { createPending } from '../../content/dag/pending.ts'
 import { entityOf } from '../../content/resolve.ts'
 import { type Block, blockKey, isIdentity, maxBlockBytes, proves } from '../../core/block.ts'
 import { codec } from '../../core/cid.ts'
 import { readRegular } from '../../core/disk/regular.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import { orIfGone } from '../../core/files.ts'
-import { linksInTurns } from '../../ipld/block-links.ts'
+import { blocksBelow } from '../../ipld/block-links.ts'
 import { writeCar } from '../../ipld/car.ts'
+import { type LazyLink, lazyLinksInOrder } from '../../ipld/dag-links.ts'
 import { readNode } from '../../ipld/unixfs.ts'
 
 export type StoredUpload = {
@@ -61,20 +63,34 @@ export function storedUpload({
     throw lost(cid, cause)
   }
 
-  /** Depth first. `once`: skips a block that was met before, and all below it. */
-  async function* walk(signal: AbortSignal, once: boolean): AsyncGenerator<Block & { readonly isLeaf: boolean }> {
-    const seen = new Set<string>()
+  /** Each block once, parents first. A link waits only if it is new: a few blocks may have millions of links to the same ones. */
+  async function* walk(signal: AbortSignal): AsyncGenerator<Block> {
+    const seen = new Set([blockName(root)])
+    const isNew = (cid: CID): boolean => {
+      const name = blockName(cid)
+      if (seen.has(name)) return false
+      seen.add(name)
+      return true
+    }
     const ahead: CID[] = [root]
     for (let cid = ahead.pop(); cid; cid = ahead.pop()) {
-      if (once) {
-        const name = blockName(cid)
-        if (seen.has(name)) continue
-        seen.add(name)
-      }
-      const block = await read(cid, signal)
-      const links = await linksInTurns({ cid, bytes: block })
-      yield { cid, bytes: block, isLeaf: links.length === 0 }
-      for (let index = links.length - 1; index >= 0; index--) ahead.push(links[index] as CID)
+      const block = { cid, bytes: await read(cid, signal) }
+      const links = await blocksBelow(block, isNew)
+      yield block
+      for (let link = links.pop(); link; link = links.pop()) ahead.push(link)
+    }
+  }
+
+  /** Depth first, a block as often as it is linked to. */
+  async function* walkAgain(signal: AbortSignal): AsyncGenerator<Block & { readonly isLeaf: boolean }> {
+    const pending = createPending<LazyLink>()
+    pending.push([{ Hash: root }], 0)
+    for (let link = pending.pop(); link; link = pending.pop()) {
+      const { Hash: cid } = link
+      const block = { cid, bytes: await read(cid, signal) }
+      const links = await lazyLinksInOrder(block)
+      yield { ...block, isLeaf: links.length === 0 }
+      pending.push(links, block.bytes.byteLength + links.length * bytesALink)
     }
   }
 
@@ -99,7 +115,7 @@ export function storedUpload({
       let left = bytes
       // A pinned DAG comes from strangers: a few blocks that link to each other can stand for any number of pieces.
       let pieces = mostEmptyPieces + 2 * bytes
-      for await (const { cid, bytes: block, isLeaf } of walk(signal, false)) {
+      for await (const { cid, bytes: block, isLeaf } of walkAgain(signal)) {
         if (--pieces < 0) throw noFile(root, 'it is made of too many empty blocks')
         if (cid.code === codec.dagPb && !isLeaf) continue
         const piece =
@@ -110,15 +126,17 @@ export function storedUpload({
       }
       if (left !== 0) throw noFile(root, 'it has other bytes than it declares')
     },
-    car: (signal) => writeCar(root, walk(signal, true)),
+    car: (signal) => writeCar(root, walk(signal)),
     async *blocks(signal) {
-      for await (const { cid, bytes: block } of walk(signal, true)) if (!isIdentity(cid)) yield { cid, bytes: block }
+      for await (const { cid, bytes: block } of walk(signal)) if (!isIdentity(cid)) yield { cid, bytes: block }
     },
   }
 }
 
 const nothing = new Uint8Array()
 const mostEmptyPieces = 1024
+/** What a link that waits takes besides the bytes of its block. */
+const bytesALink = 256
 
 /** The size of the file that this block is the root of; undefined if it is no file. */
 export function fileBytesOf({ cid, bytes }: Block): number | undefined {
