@@ -11,10 +11,10 @@ import { sha256 } from 'multiformats/hashes/sha2'
 import { type Block, blockKey } from '../../src/core/block.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import { carSection } from '../../src/ipld/car.ts'
-import { type CarSpooling, spoolCar } from '../../src/upload/intake/car.ts'
+import { type CarSpooling, linksAhead, spoolCar } from '../../src/upload/intake/car.ts'
 import { rehash } from '../../src/upload/pins/rehash.ts'
 import { createSpools, spoolFolder } from '../../src/upload/spool/spool.ts'
-import { storedUpload } from '../../src/upload/spool/stored-upload.ts'
+import { blockName, storedUpload } from '../../src/upload/spool/stored-upload.ts'
 
 async function node(value: unknown): Promise<Block> {
   const bytes = dagCbor.encode(value)
@@ -62,6 +62,17 @@ test('a block below many roots counts for each of them; beyond the bound the upl
   } finally {
     await rm(data, { recursive: true, force: true })
   }
+})
+
+test('a CAR is looked through without a link twice, and without one to a leaf in its own CID', async () => {
+  const [left, right] = await Promise.all([node('left'), node('right')])
+  const empty = CID.parse('bafkqaaa')
+  const block = await node([...Array(2000).fill(empty), right.cid, left.cid, ...Array(2000).fill(left.cid), empty])
+  const ahead = await linksAhead(block, new Set([blockName(right.cid)]))
+  assert.deepEqual(
+    ahead.map(({ Hash }) => String(Hash)),
+    [String(left.cid)],
+  )
 })
 
 test('a walk over an upload goes to its blocks and to none of its thousands of identity links', async () => {

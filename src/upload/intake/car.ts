@@ -7,6 +7,7 @@ import { codec } from '../../core/cid.ts'
 import { type Failure, isFailure } from '../../core/failure.ts'
 import { readCar } from '../../core/wire/car-stream.ts'
 import { type LazyLink, lazyLinksInOrder } from '../../ipld/dag-links.ts'
+import { inOwnTurns } from '../../ipld/documents/read.ts'
 import { putBlocks } from '../confirm/fill-tiers.ts'
 import { malformed, tooLarge } from '../failures.ts'
 import type { Spool } from '../spool/spool.ts'
@@ -146,11 +147,25 @@ async function* wholeDag(root: CID, all: Spool, maxBytes: number): AsyncGenerato
     else if (!isIdentity(cid)) yield cid
     if (!isHere || leaves.has(cid.code)) continue
     const bytes = isIdentity(cid) ? cid.multihash.digest : await all.read(cid)
-    pending.push(await linksIn({ cid, bytes }), bytes.byteLength)
+    pending.push(await linksAhead({ cid, bytes }, seen), bytes.byteLength)
     if (declaresMore({ cid, bytes }, maxBytes)) throw tooLarge(maxBytes)
   }
   if (missing.length > 0)
     throw malformed(`the CAR is not complete: below its root ${root} it lacks ${missing.join(', ')}`)
+}
+
+const linksATurn = 1000
+
+/** The links that `wholeDag` has to follow: none to a leaf in its own CID, none twice. A block has room for a quarter of a million. */
+export async function linksAhead(block: Block, seen: ReadonlySet<string>): Promise<LazyLink[]> {
+  const ahead = new Map<string, LazyLink>()
+  for (const [index, { Hash }] of (await linksIn(block)).entries()) {
+    if ((index + 1) % linksATurn === 0) await inOwnTurns()
+    if (isIdentity(Hash) && leaves.has(Hash.code)) continue
+    const name = blockName(Hash)
+    if (!seen.has(name)) ahead.set(name, ahead.get(name) ?? { Hash })
+  }
+  return [...ahead.values()]
 }
 
 async function linksIn(block: Block): Promise<readonly LazyLink[]> {
