@@ -15,7 +15,7 @@ export type AdminAccess = {
   readonly tokens: readonly string[]
 }
 
-type Refusal = { readonly status: 400 | 401 | 403; readonly detail: string }
+type Refusal = { readonly status: 400 | 401 | 403 | 417; readonly detail: string }
 
 const probes: ReadonlySet<string> = new Set(['/healthz', '/readyz'])
 
@@ -39,6 +39,9 @@ export function createAdminAccess({ hosts, tokens }: AdminAccess) {
   function refusalOf(request: Request): Refusal | undefined {
     const host = request.headers.host ?? ''
     if (!isHost(host)) return { status: 400, detail: 'the Host header is not a host[:port]' }
+    const { expect } = request.headers
+    if (expect !== undefined && !/(?:^|\W)100-continue(?:$|\W)/i.test(expect))
+      return { status: 417, detail: 'the only Expect that is supported is 100-continue' }
     if (probes.has(request.path) || hasToken(request)) return undefined
     const name = nameIn(host)
     if (!isOurs(name)) {
@@ -51,7 +54,7 @@ export function createAdminAccess({ hosts, tokens }: AdminAccess) {
       return { status: 403, detail: 'a page of another origin may not ask the admin address' }
     }
     const isOpen = request.path === '/metrics' && known.length === 0
-    if (isOpen || isLoopback(request.socket.remoteAddress)) return undefined
+    if (isOpen || isOfThisMachine(request)) return undefined
     const how = known.length === 0 ? 'configure adminAccess.tokens and send one' : 'send one of adminAccess.tokens'
     return { status: 401, detail: `from another machine this needs a token: ${how} as Authorization: Bearer …` }
   }
@@ -60,6 +63,7 @@ export function createAdminAccess({ hosts, tokens }: AdminAccess) {
     const refusal = refusalOf(request)
     if (!refusal) return next()
     if (refusal.status === 401) response.set('WWW-Authenticate', 'Bearer')
+    if (refusal.status === 417) response.set('Connection', 'close') // its body may come or not
     response.status(refusal.status).json(refusal)
   }
 }
@@ -73,6 +77,19 @@ const nameIn = (host: string): string =>
     .replace(/:\d*$/, '')
     .replace(/^\[(.*)\]$/, '$1')
     .replace(/\.$/, '')
+
+/** What a proxy on this machine passes on comes from anywhere: none of these is sent by a client that connects by itself. */
+const ofProxies: readonly string[] = [
+  'forwarded',
+  'via',
+  'x-forwarded-for',
+  'x-forwarded-host',
+  'x-forwarded-proto',
+  'x-real-ip',
+]
+
+const isOfThisMachine = ({ headers, socket }: IncomingMessage): boolean =>
+  isLoopback(socket.remoteAddress) && !ofProxies.some((name) => name in headers)
 
 /** A browser tells it in both headers; other clients send neither. */
 function isFromElsewhere({ headers }: IncomingMessage, host: string): boolean {

@@ -239,7 +239,9 @@ const everything = (beside: Beside) =>
           ),
       })
       .prefault({})
-      .describe('Which clients the admin address answers. A client that comes from a loopback address needs no token.'),
+      .describe(
+        'Which clients the admin address answers. A client that comes from a loopback address, and by no proxy, needs no token.',
+      ),
     data: z
       .string()
       .min(1)

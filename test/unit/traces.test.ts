@@ -223,6 +223,11 @@ describe('the way to the collector', () => {
     await clock.advance(1)
     await until(() => exporter.counts.sent === 1)
     assert.deepEqual(exporter.counts, { sent: 1, dropped: 0, failed: 3 })
+    collector.says = '{"partialSuccess":{"rejectedSpans":1e999}}'
+    note(exporter)
+    await clock.advance(1)
+    await until(() => exporter.counts.failed !== 3)
+    assert.deepEqual(exporter.counts, { sent: 1, dropped: 0, failed: 4 }) // of those that were sent at most
   })
 
   test('what waits is sent when the gateway closes, and a collector that hangs does not hold it up', async () => {

@@ -2,6 +2,7 @@
 // foreign pages, since the admin address has stricter ones of its own.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Forwarded } from '../hosts/forwarded.ts'
+import { corsHeaders } from '../wire/cors.ts'
 import type { Exchange } from '../wire/exchange.ts'
 import { readContext } from '../wire/request-context.ts'
 import { createRequestIds, requestIdHeader } from '../wire/request-id.ts'
@@ -34,8 +35,18 @@ export function createAdminAdd(deps: AdminAddDeps): AdminAdd {
     mostBytes: uploads.maxBytes,
     handle(request, response, next) {
       watch(request, response).route = route.name
+      keepFromOtherOrigins(response)
       response.setHeader(requestIdHeader, requestIds.next(request))
       route.answer(readContext(request, response), next)
     },
   }
+}
+
+/** The route lets pages of all origins read its answers, and the admin address none. */
+function keepFromOtherOrigins(response: ServerResponse): void {
+  const writeHead = response.writeHead.bind(response)
+  response.writeHead = ((...head: Parameters<typeof writeHead>) => {
+    for (const [name] of corsHeaders) response.removeHeader(name)
+    return writeHead(...head)
+  }) as typeof response.writeHead
 }

@@ -83,9 +83,10 @@ export function createSpanExporter({ settings, version, clock, log }: SpanExport
     for (let tries = 1; ; tries++) {
       const outcome = await tried(body)
       if (outcome.how === 'taken') {
-        counts.sent += batch.length - outcome.rejected
-        counts.failed += outcome.rejected
-        if (outcome.rejected > 0) tell(outcome.rejected, outcome.why)
+        const rejected = Math.min(outcome.rejected, batch.length)
+        counts.sent += batch.length - rejected
+        counts.failed += rejected
+        if (rejected > 0) tell(rejected, outcome.why)
         return
       }
       const isLast = outcome.how === 'refused' || tries >= mostTries || isClosing
@@ -148,7 +149,7 @@ function rejectedIn(text: string): { readonly rejected: number; readonly why: st
   try {
     const { partialSuccess = {} } = JSON.parse(text) as { partialSuccess?: { rejectedSpans?: unknown } }
     const rejected = Number(partialSuccess.rejectedSpans ?? 0)
-    return { rejected: rejected > 0 ? rejected : 0, why: 'the collector took a part of them' }
+    return { rejected: rejected > 0 ? Math.floor(rejected) : 0, why: 'the collector took a part of them' }
   } catch {
     return { rejected: 0, why: '' }
   }
