@@ -54,7 +54,10 @@ async function load(name: string, module: string, uri: unknown, own: unknown): P
   const Adapter = loaded['default']
   if (typeof Adapter !== 'function') throw unusable(name, `${module} has no default export to make a store with`)
   const given = [uri, own].filter((argument) => argument !== undefined)
-  return Reflect.construct(Adapter, given) as KeyvStore
+  const store = Reflect.construct(Adapter, given) as KeyvStore & { throwOnErrors?: boolean }
+  // Without it some adapters say undefined for what failed on the way, and an outage would be a miss.
+  if ('throwOnErrors' in store) store.throwOnErrors = true
+  return store
 }
 
 /** From beside this package, or from the folder it was started in: where the operator installed the adapter. */

@@ -14,7 +14,7 @@ import { redis } from '../../backends/tiers/redis.ts'
 import { s3 } from '../../backends/tiers/s3.ts'
 import { blockKey } from '../../src/core/block.ts'
 import { systemClock } from '../../src/core/clock.ts'
-import { Failure } from '../../src/core/failure.ts'
+import { Failure, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createDataFolders } from '../../src/data-folder/folders.ts'
 import { guarded } from '../../src/retrieval/tiers/guarded.ts'
@@ -357,3 +357,21 @@ for (const { what, caught, make } of bad) {
     )
   })
 }
+
+test('an adapter that would hide its errors is told not to: an outage is no miss', async () => {
+  const adapter = `export default class {
+    opts = {}
+    throwOnErrors = false
+    on() {}
+    async set() {}
+    async delete() {}
+    async clear() {}
+    async get() {
+      if (this.throwOnErrors) throw new Error('Socket closed unexpectedly')
+    }
+  }`
+  const module = `data:text/javascript,${encodeURIComponent(adapter)}`
+  const tier = keyv.create(keyv.options.parse({ module }), context('keyv'))
+  await assert.rejects(tier.get(cidOf(bytesOf(10))), (error) => isFailure(error, 'broken'))
+  await tier.close()
+})
