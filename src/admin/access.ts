@@ -6,7 +6,7 @@ import type { IncomingMessage } from 'node:http'
 import { isIP } from 'node:net'
 import type { NextFunction, Request, Response } from 'express'
 import { isHost } from '../core/wire/host.ts'
-import { isLoopback } from '../core/wire/loopback.ts'
+import { isLoopback, isUnixPeer } from '../core/wire/loopback.ts'
 import { isOfThePage } from './dashboard/dashboard.ts'
 
 export type AdminAccess = {
@@ -89,7 +89,7 @@ const ofProxies: readonly string[] = [
 ]
 
 const isOfThisMachine = ({ headers, socket }: IncomingMessage): boolean =>
-  isLoopback(socket.remoteAddress) && !ofProxies.some((name) => name in headers)
+  (isLoopback(socket.remoteAddress) || isUnixPeer(socket)) && !ofProxies.some((name) => name in headers)
 
 /** A browser tells it in both headers; other clients send neither. */
 function isFromElsewhere({ headers }: IncomingMessage, host: string): boolean {

@@ -12,6 +12,7 @@ import { notesOn } from '../wiring/left.ts'
 import { schemasOf } from '../wiring/schemas.ts'
 import { nothingOfItsOwn } from '../wiring/whole.ts'
 import { effective } from './effective.ts'
+import { notesOnTrust, unusableSockets } from './sockets.ts'
 
 /** Throws a ConfigError. */
 export async function checkCommand(file: string, isEffective = false): Promise<number> {
@@ -29,7 +30,8 @@ export async function checkCommand(file: string, isEffective = false): Promise<n
     return 0
   }
   process.stdout.write(`${file}: valid\n`)
-  for (const note of await notes(config)) process.stdout.write(`note: ${note}\n`)
+  for (const note of [...unusableSockets(config), ...notesOnTrust(config), ...(await notes(config))])
+    process.stdout.write(`note: ${note}\n`)
   return 0
 }
 

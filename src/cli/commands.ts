@@ -8,12 +8,16 @@ const toGateway = {
   gateway: {
     type: 'string',
     value: 'URL',
-    what: 'the gateway (otherwise CIDGATE_GATEWAY, or the address `listen` of the configuration)',
+    what: 'the gateway, also unix:/path/to.sock (otherwise CIDGATE_GATEWAY, or the address `listen` of the configuration)',
   },
   json: { type: 'boolean', what: 'answer in JSON, one object a line' },
 } as const satisfies Options
 const toAdmin = {
-  admin: { type: 'string', value: 'URL', what: 'the admin address (otherwise that of the configuration)' },
+  admin: {
+    type: 'string',
+    value: 'URL',
+    what: 'the admin address, also unix:/path/to.sock (otherwise that of the configuration)',
+  },
   json: toGateway.json,
 } as const satisfies Options
 const adminHint = 'From another machine CIDGATE_ADMIN_TOKEN holds one of adminAccess.tokens.'

@@ -17,6 +17,7 @@ import { wireBackends } from '../wiring/backends.ts'
 import { createKept } from '../wiring/kept.ts'
 import { notesOn } from '../wiring/left.ts'
 import { nothingOfItsOwn, type Whole } from '../wiring/whole.ts'
+import { notesOnTrust, type SocketAddress, socketsOf, whyNoSocket } from './sockets.ts'
 
 /** 0: the gateway can work. 1: a provider, a tier, the data folder or every upstream fails. */
 export async function lookAtAll(config: Config): Promise<number> {
@@ -35,6 +36,10 @@ export async function lookAtAll(config: Config): Promise<number> {
   const { providers, tiers, upstreams: wired } = wireBackends(whole)
   const must: Looked[] = [
     { name: `data ${config.data}`, look: () => isWritable(config.data) },
+    ...socketsOf(config).map((socket) => ({
+      name: `${socket.key} unix:${socket.path}`,
+      look: () => canListen(socket),
+    })),
     ...tiers.map((tier) => ({ name: `tier ${tier.name}`, look: async (own: AbortSignal) => tier.probe?.(own) })),
     ...(through
       ? [
@@ -60,7 +65,7 @@ export async function lookAtAll(config: Config): Promise<number> {
   try {
     const [needed, asked] = await Promise.all([lookAll(must), lookAll(upstreams)])
     for (const check of [...needed, ...asked]) process.stdout.write(`${lineOf(check)}\n`)
-    for (const note of await notes(whole)) process.stdout.write(`note ${note}\n`)
+    for (const note of [...notesOnTrust(config), ...(await notes(whole))]) process.stdout.write(`note ${note}\n`)
     // Upstreams that only read back from providers do not count: they have little of what is not here.
     const others = asked.filter((_, index) => wired[index]?.of === undefined)
     const isAsking = others.length === 0 || others.some(({ ok }) => ok)
@@ -103,6 +108,11 @@ async function isReadable(
 }
 
 const leastFreeBytes = 256 * 1024 * 1024
+
+async function canListen(socket: SocketAddress): Promise<void> {
+  const why = whyNoSocket(socket)
+  if (why !== undefined) throw new Failure('refused', why, { source: 'ours' })
+}
 
 /** Permissions are not enough: a disk may be full, or mounted read-only. */
 async function isWritable(folder: string): Promise<void> {

@@ -1,6 +1,7 @@
 // `cidgate serve`: prints one line when it answers, then waits for signals.
 
 import { type Config, configFile, loadConfig } from '../config/load.ts'
+import { addressShown } from '../config/values/address.ts'
 import { systemClock } from '../core/clock.ts'
 import type { Log } from '../core/log.ts'
 import { createLog, createLogSink, formatFor, survive } from '../core/log.ts'
@@ -24,8 +25,8 @@ export async function serveCommand(file: string | undefined): Promise<number> {
     return gateway
   }
   const serving = await serve({ config, log, create })
-  const admin = serving.admin ? ` (admin: http://${serving.admin})` : ''
-  process.stdout.write(`cidgate (pid ${process.pid}): http://${serving.listen}${admin}\n`)
+  const admin = serving.admin ? ` (admin: ${addressShown(serving.admin)})` : ''
+  process.stdout.write(`cidgate (pid ${process.pid}): ${addressShown(serving.listen)}${admin}\n`)
   if (process.stdout.isTTY) process.stdout.write(banner(configFile(file), config))
   await untilStopped(serving, file, signals)
   return 0

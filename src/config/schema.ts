@@ -177,7 +177,7 @@ const limits = z.strictObject({
     .union([z.literal('auto'), count()])
     .default('auto')
     .describe(
-      'Of these, those of one address (IPv6: of one /64). auto: half of them. Addresses of `trustedProxies` are not counted.',
+      'Of these, those of one address (IPv6: of one /64). auto: half of them. Addresses of `trustedProxies` are not counted, and connections over a unix socket neither.',
     ),
   headers: duration().prefault('10s').describe('A request must have sent its headers by then.'),
   keepAlive: duration()
@@ -218,11 +218,17 @@ const hosts = z
 
 const everything = (beside: Beside) =>
   z.strictObject({
-    listen: address().prefault('127.0.0.1:8080').describe('The public address.'),
+    listen: address()
+      .prefault('127.0.0.1:8080')
+      .describe(
+        'The public address: host and port, or `unix:/path/to.sock`, for its owner and group; other permissions as `unix:/path/to.sock,mode=0666`.',
+      ),
     admin: z
       .union([z.literal(false), address()])
       .prefault('127.0.0.1:8081')
-      .describe('Health, readiness and metrics. false: none.'),
+      .describe(
+        'Health, readiness and metrics. false: none. A unix socket is for its owner alone, unless it has a mode.',
+      ),
     adminAccess: z
       .strictObject({
         hosts: z
@@ -240,7 +246,7 @@ const everything = (beside: Beside) =>
       })
       .prefault({})
       .describe(
-        'Which clients the admin address answers. A client that comes from a loopback address, and by no proxy, needs no token.',
+        'Which clients the admin address answers. A client that comes from a loopback address or over a unix socket, and by no proxy, needs no token.',
       ),
     data: z
       .string()
@@ -259,7 +265,7 @@ const everything = (beside: Beside) =>
     trustedProxies: ranges()
       .default([])
       .describe(
-        'Addresses or ranges of proxies in front, whose X-Forwarded-Host, X-Forwarded-Proto and X-Forwarded-For are believed. They must set the first two themselves, and add to the third.',
+        'Addresses or ranges of proxies in front (`unix`: what comes over a unix socket), whose X-Forwarded-Host, X-Forwarded-Proto and X-Forwarded-For are believed. They must set the first two themselves, and add to the third.',
       ),
     names: names.describe('How keys and domains under /ipns are resolved.'),
     responses: responses.prefault({}).describe('What answers look like.'),

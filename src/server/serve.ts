@@ -4,7 +4,7 @@
 // requests, close the gateway.
 import type { RequestListener, Server } from 'node:http'
 import type { Config } from '../config/load.ts'
-import { type Address, addressText } from '../config/values/address.ts'
+import { type Address, addressText, isSameAddress, isUnix } from '../config/values/address.ts'
 import { type Clock, systemClock } from '../core/clock.ts'
 import { Failure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
@@ -17,6 +17,7 @@ import { leftWith } from '../wiring/left.ts'
 import { type ConnectionLimits, type Connections, connectionsWithin, createConnections } from './connections.ts'
 import { createReload, type Replaceable } from './generations.ts'
 import { createHttpServer, type HttpServerOptions, isAnswering } from './http-server.ts'
+import { type ListenerKind, listenOnUnix, makeWay, setMode } from './unix-socket.ts'
 
 export type ServeOptions<Running extends Replaceable> = {
   readonly config: Config
@@ -27,7 +28,7 @@ export type ServeOptions<Running extends Replaceable> = {
 }
 
 export interface Serving {
-  /** The real address: port 0 is replaced by the actual port. */
+  /** The real address: port 0 is replaced by the actual port. That of a unix socket is `unix:` and its path. */
   readonly listen: string
   readonly admin: string | undefined
   /** Reloads. False: refused (the log has the reasons), and the old gateway goes on. */
@@ -108,6 +109,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
         sockets = opened
         config = next
         setClocks(sockets, next)
+        setModes(next, log)
         connections.set(connectionLimits(next))
         void stopOthers(old, sockets)
         return running
@@ -146,7 +148,8 @@ function connectionLimits({ limits, trustedProxies }: Config): ConnectionLimits 
   return {
     most,
     perClient: connectionsPerClient === 'auto' ? Math.max(1, Math.floor(most / 2)) : connectionsPerClient,
-    clientOf: (address) => (forwarded.isProxy(address) ? undefined : clientOf(address)),
+    // Without an address: over a unix socket, where all of them are those of the proxy, or closed already.
+    clientOf: (address) => (address === '' || forwarded.isProxy(address) ? undefined : clientOf(address)),
   }
 }
 
@@ -176,7 +179,7 @@ async function openSockets(
   open?: { readonly config: Config; readonly sockets: Sockets },
 ): Promise<Sockets> {
   const kept = (key: 'listen' | 'admin') =>
-    open && isSame(config[key], open.config[key]) ? open.sockets[key] : undefined
+    open && isSameAddress(config[key], open.config[key]) ? open.sockets[key] : undefined
   const listen = kept('listen') ?? (await listenOn(config.listen, handlers.listen, 'listen', handlers))
   try {
     const admin = config.admin ? (kept('admin') ?? (await listenOn(config.admin, handlers.admin, 'admin'))) : undefined
@@ -189,20 +192,42 @@ async function openSockets(
   }
 }
 
-function listenOn(
+const backlog = 2048
+
+async function listenOn(
   address: Address,
   handler: RequestListener,
-  key: string,
+  key: ListenerKind,
   options: HttpServerOptions = {},
 ): Promise<Server> {
+  const refused = (why: unknown, cause: unknown) => {
+    const message = `${key}: ${addressText(address)} cannot be listened on: ${why}`
+    return new Failure('broken', message, { source: 'ours', cause })
+  }
+  if (isUnix(address))
+    await makeWay(address).catch((error: Error) => {
+      throw refused(error.message, error)
+    })
   const server = createHttpServer(handler, options)
   return new Promise((resolve, reject) => {
-    server.once('error', (error: NodeJS.ErrnoException) => {
-      const message = `${key}: ${addressText(address)} cannot be listened on: ${error.code}`
-      reject(new Failure('broken', message, { source: 'ours', cause: error }))
-    })
-    server.listen({ ...address, backlog: 2048 }, () => resolve(server))
+    server.once('error', (error: NodeJS.ErrnoException) => reject(refused(error.code, error)))
+    server.once('listening', () => resolve(server))
+    if (isUnix(address)) listenOnUnix(server, address, key, backlog)
+    else server.listen({ ...address, backlog })
   })
+}
+
+/** Of unix sockets that are kept. The gateway that was loaded runs by now: a file that the operator took away is told. */
+function setModes(config: Config, log: Log): void {
+  for (const key of ['listen', 'admin'] as const) {
+    const address = config[key]
+    if (!address || !isUnix(address)) continue
+    try {
+      setMode(address, key)
+    } catch (error) {
+      log('warn', 'socket.mode', { key, path: address.path, error: String(error) })
+    }
+  }
 }
 
 function setClocks(sockets: Sockets, { limits }: Config): void {
@@ -231,8 +256,7 @@ function stop(server: Server): Promise<void> {
 
 function where(server: Server): string {
   const at = server.address()
-  return typeof at === 'object' && at ? addressText({ host: at.address, port: at.port }) : String(at)
+  return typeof at === 'object' && at
+    ? addressText({ host: at.address, port: at.port })
+    : addressText({ path: String(at) })
 }
-
-const isSame = (one: Address | false, other: Address | false): boolean =>
-  one !== false && other !== false && one.host === other.host && one.port === other.port

@@ -7,6 +7,7 @@ import { text as textOf } from 'node:stream/consumers'
 import { after, before, test } from 'node:test'
 import { addFile, type Fixtures, fixtures, noise } from '../support/fixtures.ts'
 import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
+import { startServed } from '../support/served.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 import { freePort, run, tempFolder } from './support/processes.ts'
 
@@ -28,9 +29,12 @@ function replaced(text: string, from: string, to: string): string {
 /** What surrounds the part of the page: as any nginx.conf has it, all of it in one folder. */
 async function configuration(behind: string, port: number, folder: Folder): Promise<string> {
   const page = await readFile(new URL('../../docs/behind-nginx.md', import.meta.url), 'utf8')
-  let shown = /```nginx\n([\s\S]*?)```/.exec(page)?.[1] ?? assert.fail('the page shows no configuration')
+  let [shown = '', ofUnix = ''] = [...page.matchAll(/```nginx\n([\s\S]*?)```/g)].map(([, part = '']) => part)
+  const isUnix = behind.startsWith('unix:')
+  if (isUnix) shown = shown.replace(/upstream cidgate \{[^}]*\}\n/, ofUnix)
   shown = replaced(shown, '/var/cache/nginx/cidgate', join(folder.path, 'cache'))
-  shown = replaced(shown, 'server 127.0.0.1:8080;', `server ${new URL(behind).host};`)
+  const written = isUnix ? 'unix:/run/cidgate/public.sock' : '127.0.0.1:8080'
+  shown = replaced(shown, `server ${written};`, `server ${isUnix ? behind : new URL(behind).host};`)
   shown = replaced(shown, 'listen 80;', `listen 127.0.0.1:${port};`)
   const temp = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi']
     .map((kind) => `${kind}_temp_path ${join(folder.path, kind)};`)
@@ -49,7 +53,7 @@ const answers = (port: number): Promise<boolean> =>
   })
 
 /** The address of an nginx in front of a gateway. */
-async function startFront(behind: TestGateway): Promise<string> {
+async function startFront(behind: { readonly url: string }): Promise<string> {
   const folder = await tempFolder()
   closing.push(() => folder.remove())
   await mkdir(join(folder.path, 'cache'))
@@ -318,4 +322,23 @@ test('nginx: cached answers are served while cidgate is down', async () => {
   const { status, headers } = await fetchAll(front + path)
   assert.equal(status, 200)
   assert.match(served(headers), /nginx; hit/)
+})
+
+test('over a unix socket: content, and the limits of the client that nginx names', async () => {
+  const folder = await tempFolder()
+  closing.push(() => folder.remove())
+  const listen = `unix:${join(folder.path, 'public.sock')}`
+  const served = await startServed({
+    ...{ listen, upload: { auth: 'open' }, trustedProxies: ['unix', '127.0.0.1'], log: { access: 'all' } },
+    retrieval: { upstreams: [{ name: 'source', url: source.url }] },
+  })
+  closing.push(() => served.close())
+  const before = await startFront({ url: listen })
+  const { cid, bytes } = all.files.json
+  const { status, body } = await fetchAll(`${before}/ipfs/${cid}`, { 'x-forwarded-for': '192.0.2.7' })
+  assert.deepEqual([status, body], [200, Buffer.from(bytes)])
+  const told = () => served.log.find(({ event }) => event === 'http.request')?.facts
+  for (const until = Date.now() + 10_000; !told() && Date.now() < until; )
+    await new Promise((resolve) => setTimeout(resolve, 20))
+  assert.equal(told()?.['client'], '192.0.2.7')
 })

@@ -1,6 +1,7 @@
 // The gateway that a command asks: which one it is, and requests to it that end.
 import { Agent, type Dispatcher, request } from 'undici'
 import { type Config, loadConfig } from '../../config/load.ts'
+import { isUnix } from '../../config/values/address.ts'
 import type { Given } from '../command.ts'
 import { UsageError } from '../usage.ts'
 
@@ -11,7 +12,8 @@ const silenceMs = 60_000
 
 export type Answer = Dispatcher.ResponseData & { readonly path: string }
 export interface Connection {
-  readonly url: URL
+  /** As lines for people name it: host and port, or the path of the socket. */
+  readonly at: string
   /** Rejects where nobody answers; a status is for the caller. */
   ask(path: string, options?: Asking): Promise<Answer>
   close(): Promise<void>
@@ -24,11 +26,18 @@ const option = { listen: 'gateway', admin: 'admin' } as const
 
 export function connect({ values, io }: Given, to: AddressName = 'listen'): Connection {
   const named = values[option[to]] ?? (io.environment[variable[to]] || undefined)
-  const url = typeof named === 'string' ? urlOf(named) : fromConfig(loadConfig(configOf(values), io.environment), to)
+  const place =
+    typeof named === 'string' ? placeOf(named) : fromConfig(loadConfig(configOf(values), io.environment), to)
+  const { url, socketPath } = place
+  const at = socketPath === undefined ? url.host : `unix:${socketPath}`
   const token = to === 'admin' ? io.environment['CIDGATE_ADMIN_TOKEN'] : undefined
-  const agent = new Agent({ headersTimeout: headersMs, bodyTimeout: silenceMs, connect: { timeout: 10_000 } })
+  const agent = new Agent({
+    headersTimeout: headersMs,
+    bodyTimeout: silenceMs,
+    connect: { timeout: 10_000, ...(socketPath !== undefined && { socketPath }) },
+  })
   return {
-    url,
+    at,
     async ask(path, { method = 'GET', headers = {}, body = null } = {}) {
       try {
         const answer = await request(new URL(url.pathname.replace(/\/$/, '') + path, url), {
@@ -40,7 +49,9 @@ export function connect({ values, io }: Given, to: AddressName = 'listen'): Conn
         return Object.assign(answer, { path })
       } catch (error) {
         const why = error instanceof Error ? error.message || (error as NodeJS.ErrnoException).code : String(error)
-        throw new Error(`no answer from ${url.origin}: ${why}; is the gateway running, and is --${option[to]} right?`)
+        throw new Error(
+          `no answer from ${socketPath === undefined ? url.origin : at}: ${why}; is the gateway running, and is --${option[to]} right?`,
+        )
       }
     },
     close: () => agent.destroy(),
@@ -49,20 +60,26 @@ export function connect({ values, io }: Given, to: AddressName = 'listen'): Conn
 
 const configOf = ({ config }: Given['values']): string | undefined => (typeof config === 'string' ? config : undefined)
 
-function urlOf(text: string): URL {
+type Place = { readonly url: URL; readonly socketPath?: string }
+
+const overSocket = (socketPath: string): Place => ({ url: new URL('http://localhost'), socketPath })
+
+function placeOf(text: string): Place {
+  if (/^unix:\/./.test(text)) return overSocket(text.slice('unix:'.length))
   const url = URL.parse(text)
   if (!url || !/^https?:$/.test(url.protocol))
-    throw new UsageError(`${text} is no URL; expected one such as http://127.0.0.1:8080`)
-  return url
+    throw new UsageError(`${text} is no URL; expected one such as http://127.0.0.1:8080, or unix:/path/to.sock`)
+  return { url }
 }
 
 /** An address for all interfaces is asked by loopback. */
-function fromConfig(config: Config, to: AddressName): URL {
+function fromConfig(config: Config, to: AddressName): Place {
   const address = config[to]
   if (!address) throw new UsageError('the configuration has no admin address; name it with --admin')
+  if (isUnix(address)) return overSocket(address.path)
   const { host, port } = address
   const near = host === '0.0.0.0' ? '127.0.0.1' : host === '::' ? '::1' : host
-  return new URL(`http://${near.includes(':') ? `[${near}]` : near}:${port}`)
+  return { url: new URL(`http://${near.includes(':') ? `[${near}]` : near}:${port}`) }
 }
 
 /** `ipfs://…`, a CID or a path, as the path of a URL. What is not a path yet is encoded. */

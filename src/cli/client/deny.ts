@@ -10,7 +10,7 @@ export async function denyCommand(given: Given): Promise<number> {
   let failed = 0
   for (const admin of places) {
     const connection = connect({ ...given, values: { ...values, admin } }, 'admin')
-    const at = connection.url.host
+    const { at } = connection
     try {
       for (const cid of positionals) {
         const done = await takenDown(given, connection, cid).catch((error: unknown) => String(error))

@@ -13,7 +13,7 @@ export async function statusCommand(given: Given): Promise<number> {
     // Thin mode has no uploads of its own.
     const waiting = await read<Waiting>(await connection.ask('/uploads'), [200, 401, 404])
     if (values['json']) io.stdout.write(`${JSON.stringify({ ...ready, waiting: waiting.open })}\n`)
-    else io.stdout.write(`${linesOf(connection.url, ready, waiting).join('\n')}\n`)
+    else io.stdout.write(`${linesOf(connection.at, ready, waiting).join('\n')}\n`)
     return ready.ready ? 0 : 1
   } finally {
     await connection.close()
@@ -32,11 +32,11 @@ async function read<Said>(answer: Answer, statuses: readonly number[]): Promise<
   }
 }
 
-function linesOf(url: URL, { ready, draining, uploads, checks }: Readiness, { open }: Partial<Waiting>): string[] {
+function linesOf(at: string, { ready, draining, uploads, checks }: Readiness, { open }: Partial<Waiting>): string[] {
   const state = draining ? 'stopping' : ready ? 'ready' : 'not ready'
   const taken = uploads === undefined ? 'not known yet' : uploads ? 'yes' : 'no'
   return [
-    `${url.host}: ${state}; uploads can be confirmed: ${taken}; ${open ?? 'not told how many'} wait for a provider`,
+    `${at}: ${state}; uploads can be confirmed: ${taken}; ${open ?? 'not told how many'} wait for a provider`,
     ...checks.map(({ name, ok, why }) => `  ${ok ? 'ok ' : 'BAD'} ${name}${ok || why === undefined ? '' : `: ${why}`}`),
   ]
 }

@@ -21,7 +21,7 @@ export const upload = z
       .union([z.enum(['none', 'open']), z.strictObject({ tokens: z.array(namedToken()).min(1) })])
       .default('none')
       .describe(
-        'Which clients may upload: those that send one of these as `Authorization: Bearer …`. none: all clients of this machine; refused where `listen` is another address than loopback. open: all clients.',
+        'Which clients may upload: those that send one of these as `Authorization: Bearer …`. none: all clients of this machine; refused where `listen` is another address than loopback, or a unix socket. open: all clients.',
       ),
     concurrency: z
       .int()

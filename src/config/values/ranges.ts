@@ -1,8 +1,9 @@
-// Addresses of machines, one or a range of them: 127.0.0.1, 10.0.0.0/8, fd00::/8.
+// Addresses of machines, one or a range of them: 127.0.0.1, 10.0.0.0/8, fd00::/8. `unix` is what comes over a unix socket.
 import { isIP } from 'node:net'
 import { z } from 'zod'
 
 function isRange(text: string): boolean {
+  if (text === 'unix') return true
   const [address = '', bits, more] = text.split('/')
   const family = isIP(address)
   if (family === 0 || more !== undefined) return false
@@ -10,4 +11,6 @@ function isRange(text: string): boolean {
 }
 
 export const ranges = () =>
-  z.array(z.string().refine(isRange, 'expected an address or a range such as 127.0.0.1, 10.0.0.0/8 or fd00::/8'))
+  z.array(
+    z.string().refine(isRange, 'expected an address or a range such as 127.0.0.1, 10.0.0.0/8 or fd00::/8, or unix'),
+  )

@@ -3,6 +3,7 @@
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import { BlockList, isIP, isIPv6 } from 'node:net'
 import type { TLSSocket } from 'node:tls'
+import { isUnixPeer } from '../../core/wire/loopback.ts'
 
 export interface Forwarded {
   /** With the port, as the header has it. */
@@ -16,10 +17,15 @@ export interface Forwarded {
   requestIdOf(request: IncomingMessage): string | undefined
 }
 
-/** `proxies`: addresses and ranges, such as 127.0.0.1, 10.0.0.0/8 and fd00::/8. */
+/** In the list of proxies: what comes over a unix socket, whose peer has no address. */
+const unix = 'unix'
+
+/** `proxies`: addresses and ranges, such as 127.0.0.1, 10.0.0.0/8 and fd00::/8, and `unix`. */
 export function createForwarded(proxies: readonly string[]): Forwarded {
   const known = new BlockList()
-  for (const range of proxies) {
+  const ranges = proxies.filter((one) => one !== unix)
+  const trustsUnix = ranges.length < proxies.length
+  for (const range of ranges) {
     const [address = '', bits] = range.split('/')
     const family = isIPv6(address) ? 'ipv6' : 'ipv4'
     if (bits === undefined) known.addAddress(address, family)
@@ -27,13 +33,14 @@ export function createForwarded(proxies: readonly string[]): Forwarded {
   }
 
   const isKnown = (address: string): boolean =>
-    proxies.length > 0 && known.check(address, isIPv6(address) ? 'ipv6' : 'ipv4')
+    ranges.length > 0 && address !== '' && known.check(address, isIPv6(address) ? 'ipv6' : 'ipv4')
 
-  function forwardedHeader({ headers, socket }: IncomingMessage, name: keyof IncomingHttpHeaders): string | undefined {
-    const value = headers[name]
-    const { remoteAddress } = socket
-    if (value === undefined || remoteAddress === undefined || proxies.length === 0) return undefined
-    if (!isKnown(remoteAddress)) return undefined
+  const isOfProxy = ({ socket }: IncomingMessage): boolean =>
+    socket.remoteAddress === undefined ? trustsUnix && isUnixPeer(socket) : isKnown(socket.remoteAddress)
+
+  function forwardedHeader(request: IncomingMessage, name: keyof IncomingHttpHeaders): string | undefined {
+    const value = request.headers[name]
+    if (value === undefined || proxies.length === 0 || !isOfProxy(request)) return undefined
     // Proxies behind each other append: the client asked the first one.
     return String(value).split(',')[0]?.trim() || undefined
   }
@@ -47,10 +54,11 @@ export function createForwarded(proxies: readonly string[]): Forwarded {
     },
     isProxy: isKnown,
     requestIdOf: (request) => forwardedHeader(request, 'x-request-id'),
-    addressOf({ headers, socket: { remoteAddress = '' } }) {
-      if (proxies.length === 0 || remoteAddress === '' || !isKnown(remoteAddress)) return remoteAddress
+    addressOf(request) {
+      const { remoteAddress = '' } = request.socket
+      if (proxies.length === 0 || !isOfProxy(request)) return remoteAddress
       // Each proxy appends the address that asked it; the client may have written everything before.
-      const chain = String(headers['x-forwarded-for'] ?? '')
+      const chain = String(request.headers['x-forwarded-for'] ?? '')
         .split(',')
         .map((one) => withoutPort(one.trim()))
       const client = chain.findLast((one) => isIP(one) === 0 || !isKnown(one))

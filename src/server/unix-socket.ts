@@ -1,0 +1,67 @@
+// A listener on a unix socket. A process that was killed leaves its file behind, which would keep every later one from
+// listening: it is removed where no process answers at it. libuv removes the file when the listener is closed.
+import { chmodSync, lstatSync, type Stats, unlinkSync } from 'node:fs'
+import type { Server } from 'node:http'
+import { connect } from 'node:net'
+import type { UnixAddress } from '../config/values/address.ts'
+import { codeOf } from '../core/files.ts'
+
+export type ListenerKind = 'listen' | 'admin'
+
+/** The admin address answers whoever can open its file without a token: its owner alone, unless the operator says otherwise. */
+const modes: Readonly<Record<ListenerKind, number>> = { listen: 0o660, admin: 0o600 }
+
+const modeOf = ({ mode }: UnixAddress, kind: ListenerKind): number => mode ?? modes[kind]
+
+/** A process that is alive takes connections at once; one with a full queue refuses with EAGAIN, which is an answer too. */
+const answerMs = 1000
+
+/** Rejects with words that name what is in the way. */
+export async function makeWay({ path }: UnixAddress): Promise<void> {
+  const before = statOf(path)
+  if (!before) return
+  if (!before.isSocket()) throw new Error('there is a file, and it is no socket; move it, or listen elsewhere')
+  const said = await knock(path)
+  if (said === 'ENOENT') return
+  if (said !== 'ECONNREFUSED')
+    throw new Error(
+      said === 'EACCES'
+        ? 'there is a socket that this user may not open; remove it, or listen elsewhere'
+        : 'another process answers there; stop it, or listen elsewhere',
+    )
+  // Another process may have done the same meanwhile, and listen by now.
+  const now = statOf(path)
+  if (now?.ino === before.ino && now.ctimeMs === before.ctimeMs) unlinkSync(path)
+}
+
+/** Listens with the permissions of the file set from its first moment on. Node binds before `listen` returns. */
+export function listenOnUnix(server: Server, address: UnixAddress, kind: ListenerKind, backlog: number): void {
+  const before = process.umask(0o777 & ~modeOf(address, kind))
+  try {
+    server.listen({ path: address.path, backlog })
+  } finally {
+    process.umask(before)
+  }
+}
+
+/** For a listener that is kept while its mode changes. */
+export const setMode = (address: UnixAddress, kind: ListenerKind): void =>
+  chmodSync(address.path, modeOf(address, kind))
+
+function statOf(path: string): Stats | undefined {
+  return lstatSync(path, { throwIfNoEntry: false })
+}
+
+/** `answers`, `silent`, or the code of the error. */
+function knock(path: string): Promise<string> {
+  return new Promise((resolve) => {
+    const socket = connect(path)
+    const end = (said: string) => {
+      socket.destroy()
+      resolve(said)
+    }
+    socket.setTimeout(answerMs, () => end('silent'))
+    socket.once('connect', () => end('answers'))
+    socket.on('error', (error) => end(codeOf(error) ?? 'EIO'))
+  })
+}

@@ -1,0 +1,204 @@
+// A gateway behind unix sockets, as a proxy on the same machine asks it: who may open the file, what a killed process
+// leaves behind, and which client a request is of.
+import assert from 'node:assert/strict'
+import { execFileSync } from 'node:child_process'
+import { existsSync, statSync } from 'node:fs'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { Agent, get } from 'node:http'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { PassThrough, Readable } from 'node:stream'
+import { after, before, describe, test } from 'node:test'
+import { run } from '../../src/cli/run.ts'
+import { notesOnTrust, unusableSockets } from '../../src/cli/sockets.ts'
+import { parseConfig } from '../../src/config/load.ts'
+import { type Served, startServed } from '../support/served.ts'
+
+let folder = ''
+let at: Served
+let paths: { readonly listen: string; readonly admin: string }
+const config = (more: object = {}) => ({
+  listen: `unix:${paths.listen}`,
+  admin: `unix:${paths.admin}`,
+  upload: { auth: 'open' },
+  trustedProxies: ['unix'],
+  limits: { perClient: { perMinute: 1, burst: 2 }, connectionsPerClient: 1 },
+  ...more,
+})
+
+before(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'cidgate-unix-'))
+  paths = { listen: join(folder, 'public.sock'), admin: join(folder, 'admin.sock') }
+  at = await startServed(config())
+})
+after(async () => {
+  await at.close()
+  await rm(folder, { recursive: true })
+})
+
+type Asked = { readonly status: number; readonly body: string }
+
+const ask = (socketPath: string, path: string, headers: Record<string, string> = {}, agent = false as Agent | false) =>
+  new Promise<Asked>((resolve, reject) => {
+    get({ socketPath, path, agent, headers: { host: 'localhost', ...headers } }, (response) => {
+      let body = ''
+      response.setEncoding('utf8').on('data', (chunk) => {
+        body += chunk
+      })
+      response.once('end', () => resolve({ status: response.statusCode ?? 0, body }))
+    }).once('error', reject)
+  })
+
+const empty = '/ipfs/bafkqaaa'
+const modeOf = (path: string) => (statSync(path).mode & 0o777).toString(8)
+
+/** A socket that no process listens at, as a killed one leaves it. */
+function leaveSocket(path: string): void {
+  const program = `require('node:net').createServer().listen(${JSON.stringify(path)}, () => process.kill(process.pid, 'SIGKILL'))`
+  assert.throws(() => execFileSync(process.execPath, ['-e', program]))
+  assert.ok(statSync(path).isSocket())
+}
+
+describe('the sockets', () => {
+  test('answer, and are told with their paths', async () => {
+    assert.deepEqual([at.serving.listen, at.serving.admin], [`unix:${paths.listen}`, `unix:${paths.admin}`])
+    assert.equal((await ask(paths.listen, empty, { 'x-forwarded-for': '192.0.2.1' })).status, 200)
+  })
+
+  test('are for their owner and group, and that of admin for its owner alone; a reload sets another mode', async () => {
+    assert.deepEqual([modeOf(paths.listen), modeOf(paths.admin)], ['660', '600'])
+    assert.ok(await at.reload(config({ listen: `unix:${paths.listen},mode=0666` })))
+    assert.deepEqual([modeOf(paths.listen), modeOf(paths.admin)], ['666', '600'])
+    assert.ok(await at.reload(config()))
+    assert.equal(modeOf(paths.listen), '660')
+  })
+
+  test('move with a reload, and the old one is gone', async () => {
+    const moved = join(folder, 'moved.sock')
+    assert.ok(await at.reload(config({ listen: `unix:${moved}` })))
+    assert.deepEqual([existsSync(moved), existsSync(paths.listen)], [true, false])
+    assert.ok(await at.reload(config()))
+    assert.deepEqual([existsSync(moved), existsSync(paths.listen)], [false, true])
+  })
+})
+
+describe('a start', () => {
+  const other = async (path: string, more: object = {}) => {
+    const own = await startServed({ ...config(more), listen: `unix:${path}`, admin: false })
+    await own.close()
+    return existsSync(path)
+  }
+
+  test('removes what a killed process left, and a stop removes its own', async () => {
+    const path = join(folder, 'left.sock')
+    leaveSocket(path)
+    assert.equal(await other(path), false)
+  })
+
+  test('is refused at a socket that another process answers, which goes on answering', async () => {
+    await assert.rejects(
+      other(paths.listen),
+      /listen: unix:.*public\.sock cannot be listened on: another process answers/,
+    )
+    assert.equal((await ask(paths.listen, empty, { 'x-forwarded-for': '192.0.2.2' })).status, 200)
+  })
+
+  test('is refused at a file that is no socket, which stays', async () => {
+    const path = join(folder, 'notes.txt')
+    await writeFile(path, 'mine')
+    await assert.rejects(other(path), /is no socket; move it/)
+    assert.ok(existsSync(path))
+    await assert.rejects(other(join(folder, 'none', 'a.sock')), /cannot be listened on: E(?:ACCES|NOENT)/)
+  })
+
+  test('takes a path as long as the system does', async () => {
+    const long = join(folder, 'a'.repeat(107 - Buffer.byteLength(folder) - 1))
+    assert.equal(await other(long), false)
+  })
+})
+
+describe('the client of a request', () => {
+  test('is the one that a trusted proxy names; each has its own limit', async () => {
+    const from = (client: string) => ask(paths.listen, empty, { 'x-forwarded-for': client })
+    const statuses = []
+    for (const client of ['192.0.2.8', '192.0.2.8', '192.0.2.8', '192.0.2.9'])
+      statuses.push((await from(client)).status)
+    assert.deepEqual(statuses, [200, 200, 429, 200])
+  })
+
+  test('is the same for all where the proxy is not trusted', async () => {
+    const path = join(folder, 'distrusted.sock')
+    const own = await startServed({
+      ...config({ trustedProxies: ['127.0.0.1'] }),
+      listen: `unix:${path}`,
+      admin: false,
+    })
+    const statuses = []
+    for (const client of ['192.0.2.8', '192.0.2.9', '192.0.2.10'])
+      statuses.push((await ask(path, empty, { 'x-forwarded-for': client })).status)
+    await own.close()
+    assert.deepEqual(statuses, [200, 200, 429])
+  })
+
+  test('does not bound the connections of the proxy: several are open, and none is ended for another', async () => {
+    const agents = [1, 2, 3].map(() => new Agent({ keepAlive: true, maxSockets: 1 }))
+    for (const [index, agent] of agents.entries())
+      assert.equal((await ask(paths.listen, empty, { 'x-forwarded-for': `192.0.2.2${index}` }, agent)).status, 200)
+    const open = agents.map(({ freeSockets }) => Object.values(freeSockets).flat().length)
+    for (const agent of agents) agent.destroy()
+    assert.deepEqual(open, [1, 1, 1])
+  })
+})
+
+describe('the admin socket', () => {
+  const rows: [string, headers: Record<string, string>, status: number][] = [
+    ['needs no token of a program that may open it', {}, 200],
+    ['wants a token for what a proxy passes on', { 'x-forwarded-for': '192.0.2.1' }, 401],
+    ['checks the name that it is asked by', { host: 'evil.example' }, 403],
+  ]
+  for (const [title, headers, status] of rows)
+    test(title, async () => assert.equal((await ask(paths.admin, '/status', headers)).status, status))
+})
+
+describe('the command line', () => {
+  async function cidgate(...args: string[]) {
+    const [stdout, stderr] = [new PassThrough(), new PassThrough()]
+    const said = { out: '', err: '' }
+    stdout.on('data', (chunk) => {
+      said.out += chunk
+    })
+    stderr.on('data', (chunk) => {
+      said.err += chunk
+    })
+    const code = await run(args, { stdin: Readable.from([]), stdout, stderr, environment: {} })
+    await new Promise((resolve) => setImmediate(resolve))
+    return { code, ...said }
+  }
+
+  test('asks both by their sockets, named or from the configuration', async () => {
+    const file = join(folder, 'cidgate.yaml')
+    const { listen, admin } = config()
+    await writeFile(file, JSON.stringify({ listen, admin, upload: { auth: 'open' }, retrieval: { upstreams: [] } }))
+    for (const args of [
+      ['--config', file],
+      ['--admin', admin],
+    ]) {
+      const { code, out } = await cidgate('status', ...args)
+      assert.deepEqual([code, out.split('; ', 1)[0]], [0, `${admin}: ready`])
+    }
+    const found = await cidgate('get', 'bafkqaaa', '--gateway', listen)
+    assert.deepEqual(found, { code: 0, out: '', err: '' })
+    const absent = await cidgate('get', 'bafkqaaa', '--gateway', `unix:${folder}/none.sock`)
+    assert.match(absent.err, /no answer from unix:.*none\.sock/)
+  })
+})
+
+test('check and doctor say where no socket can be, and that a proxy is not trusted', () => {
+  const told = (more: object) => {
+    const parsed = parseConfig({ ...config(more), limits: {} })
+    return [unusableSockets(parsed).length, notesOnTrust(parsed).length]
+  }
+  assert.deepEqual(told({}), [0, 0])
+  assert.deepEqual(told({ trustedProxies: ['127.0.0.1'] }), [0, 1])
+  assert.deepEqual(told({ listen: `unix:${folder}/none/a.sock`, admin: `unix:${folder}` }), [2, 0])
+})
