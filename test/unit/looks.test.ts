@@ -80,6 +80,20 @@ test('the nearest is asked first, and the next ones only when it has nothing', a
   assert.deepEqual(await waited(clock, stack, block(2).cid), { tier: 'none', ms: 0 })
 })
 
+test('a disk that surely lacks a block does not hold up the look into S3, and is asked all the same before it is absent', async () => {
+  const clock = createFakeClock()
+  const [own, bucket] = [scriptedTier('disk'), scriptedTier('bucket', { shared: true })]
+  const disk = Object.assign(own, { clock, slowMs: 40, lacks: () => true })
+  const tiers = [disk, Object.assign(bucket, { clock })].map((tier) => guarded(tier, { clock, log }))
+  const stack = createTierStack(tiers, { clock, log })
+  bucket.held.set(key, bytes)
+  assert.deepEqual(await waited(clock, stack), { tier: 'bucket', ms: 0 })
+  assert.deepEqual([disk, bucket].map(gets), [0, 1])
+  const other = block(1)
+  disk.held.set(other.key, other.bytes) // put there by hand
+  assert.deepEqual(await waited(clock, stack, other.cid), { tier: 'disk', ms: 40 })
+})
+
 test('a hung Redis hides neither S3 nor what it has itself, and a hung S3 not the disk', async () => {
   const { clock, disk, redis, bucket, stack } = make()
   redis.isSilent = true

@@ -5,7 +5,7 @@ import { blockKey } from '../../core/block.ts'
 import { createFlights } from '../../core/flights.ts'
 import type { Log } from '../../core/log.ts'
 import { askInTurn, type InTurn } from './in-turn.ts'
-import type { Layer, Layers, TierHit } from './layers.ts'
+import type { Layer, Layers, SlowLayer, TierHit } from './layers.ts'
 
 export interface Look {
   /**
@@ -48,6 +48,12 @@ export function createLooks({ all, slow, ask, hit }: Layers, log: Log): Looks {
       if (!tier.traits.readOnly) (writeBehind ? writeBehind.put(cid, bytes) : tier.put(cid, bytes)).catch(onError)
   }
 
+  /** A tier that surely lacks it, as far as it knows, is asked last: its look at the disk would be in the way of each block. */
+  function likelyFirst(cid: CID): readonly SlowLayer[] {
+    const lacking = slow.filter(({ tier }) => tier.lacks?.(cid))
+    return lacking.length === 0 ? slow : [...slow.filter((layer) => !lacking.includes(layer)), ...lacking]
+  }
+
   type How = { readonly isStale: () => boolean; readonly anyway: boolean; readonly failed?: TierFailed | undefined }
 
   function begin(cid: CID, signal: AbortSignal, { isStale, anyway, failed }: How): Looking {
@@ -56,7 +62,7 @@ export function createLooks({ all, slow, ask, hit }: Layers, log: Log): Looks {
     const over = (layer: Layer): undefined => {
       if (isHere(layer) && --left === 0) here.resolve()
     }
-    const asked = slow.map((layer) => async (own: AbortSignal, call: Call) => {
+    const asked = likelyFirst(cid).map((layer) => async (own: AbortSignal, call: Call) => {
       const get = (told: Call) =>
         layer.tier.get(cid, own, told).catch((error: unknown) => {
           failed?.(layer.tier.name, error)
