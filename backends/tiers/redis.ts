@@ -83,7 +83,9 @@ export const redis: TierKind<typeof options> = {
 
 async function connect(url: string, userAgent: string, last: { error: unknown }, waitMs: number): Promise<KeyvStore> {
   const { default: KeyvRedis, createClient } = await import('@keyv/redis')
-  const client = createClient({
+  // The library makes a class with all commands for each configuration that differs from the last one, 10 ms and more; a
+  // duplicate shares the class of a client without any.
+  const client = createClient().duplicate({
     url,
     // In CLIENT LIST; Redis takes no spaces in it.
     clientInfoTag: userAgent.replaceAll(/[^!-~]+/g, '-'),

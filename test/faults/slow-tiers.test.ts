@@ -132,8 +132,8 @@ test('an S3 that drips: the upstream serves instead, and soon no read waits for 
         const took: number[] = []
         for (const file of some) took.push(await read(other, file))
         assert.ok(Math.max(...took) < soonMs, took.map(Math.round).join(' '))
-        const late = took.slice(5).reduce((sum, one) => sum + one, 0)
-        assert.ok(late < soonMs, took.map(Math.round).join(' '))
+        const usual = took.slice(5).sort((a, b) => a - b)[7] ?? 0
+        assert.ok(usual < soonMs / 3, took.map(Math.round).join(' '))
       } finally {
         await other.close()
       }

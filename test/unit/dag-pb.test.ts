@@ -9,6 +9,7 @@ import { CID } from 'multiformats/cid'
 import { create } from 'multiformats/hashes/digest'
 import { decodePb } from '../../src/ipld/dag-pb.ts'
 import { readNode } from '../../src/ipld/unixfs.ts'
+import { anyText } from '../support/any-text.ts'
 
 const digest = (length: number) => fc.uint8Array({ minLength: length, maxLength: length })
 const cids = fc.oneof(
@@ -17,10 +18,9 @@ const cids = fc.oneof(
   digest(64).map((bytes) => CID.createV1(0x0129, create(0x13, bytes))),
   digest(3).map((bytes) => CID.createV1(0x70, create(0, bytes))),
 )
-const links = fc.array(
-  fc.record({ Hash: cids, Name: fc.option(fc.string({ unit: 'binary' }), { nil: undefined }), Tsize: fc.nat() }),
-  { maxLength: 5 },
-)
+const links = fc.array(fc.record({ Hash: cids, Name: fc.option(anyText(), { nil: undefined }), Tsize: fc.nat() }), {
+  maxLength: 5,
+})
 const blocks = fc
   .record({ Data: fc.option(fc.uint8Array({ maxLength: 20 }), { nil: undefined }), Links: links })
   .map(({ Data, Links }) => dagPb.encode(dagPb.prepare({ ...(Data && { Data }), Links })))

@@ -9,6 +9,7 @@ import { CID } from 'multiformats/cid'
 import { create } from 'multiformats/hashes/digest'
 import { blocksBelow, eachLinkInTurns } from '../../src/ipld/block-links.ts'
 import { documentLinks, documentLinksNow, stepIntoDocument, visitDocument } from '../../src/ipld/documents/read.ts'
+import { anyText } from '../support/any-text.ts'
 
 const digest = (length: number) => fc.uint8Array({ minLength: length, maxLength: length })
 const cids = fc.oneof(
@@ -19,7 +20,7 @@ const cids = fc.oneof(
 )
 const names = fc.oneof(
   fc.constantFrom('/', 'bytes', 'a', '0', '1', '', '__proto__', '\ufeffa', 'é', '\u{1f600}'),
-  fc.string({ unit: 'binary', maxLength: 40 }),
+  anyText({ maxLength: 40 }),
 )
 const { value: documents } = fc.letrec<{ value: unknown }>((tie) => ({
   value: fc.oneof(
