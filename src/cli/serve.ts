@@ -1,4 +1,4 @@
-// `cidgate serve`: prints one line when it answers, then waits for signals.
+// `cidgate serve`: prints one line when it answers, tells a service manager, then waits for signals.
 
 import { type Config, configFile, loadConfig } from '../config/load.ts'
 import { addressShown } from '../config/values/address.ts'
@@ -6,6 +6,7 @@ import { systemClock } from '../core/clock.ts'
 import type { Log } from '../core/log.ts'
 import { createLog, createLogSink, formatFor, survive } from '../core/log.ts'
 import { createGateway, type Gateway, type GatewayOptions } from '../gateway.ts'
+import { createNotifier, type Notifier } from '../server/notify.ts'
 import { type Serving, serve } from '../server/serve.ts'
 import { banner } from './banner.ts'
 
@@ -25,10 +26,19 @@ export async function serveCommand(file: string | undefined): Promise<number> {
     return gateway
   }
   const serving = await serve({ config, log, create })
-  const admin = serving.admin ? ` (admin: ${addressShown(serving.admin)})` : ''
-  process.stdout.write(`cidgate (pid ${process.pid}): ${addressShown(serving.listen)}${admin}\n`)
+  const answers = () =>
+    `${addressShown(serving.listen)}${serving.admin ? ` (admin: ${addressShown(serving.admin)})` : ''}`
+  process.stdout.write(`cidgate (pid ${process.pid}): ${answers()}\n`)
   if (process.stdout.isTTY) process.stdout.write(banner(configFile(file), config))
-  await untilStopped(serving, file, signals)
+  const notifier = createNotifier({ environment: process.env, log, clock: systemClock })
+  notifier?.ready(`answers at ${answers()}`)
+  await untilStopped(serving, signals, notifier, async () => {
+    notifier?.reloading()
+    const isNew = await serving.reload(() => loadConfig(file))
+    notifier?.ready(
+      isNew ? `answers at ${answers()}` : 'the new configuration was refused (see the log), and the old one goes on',
+    )
+  })
   return 0
 }
 
@@ -66,11 +76,20 @@ function listenForSignals(): Signals {
   }
 }
 
-function untilStopped(serving: Serving, file: string | undefined, signals: Signals): Promise<void> {
+function untilStopped(
+  serving: Serving,
+  signals: Signals,
+  notifier: Notifier | undefined,
+  reload: () => Promise<void>,
+): Promise<void> {
   return new Promise((resolve, reject) => {
     signals.take((signal) => {
-      if (signal === 'stop') serving.close().then(resolve, reject)
-      else void serving.reload(() => loadConfig(file))
+      if (signal === 'reload') return void reload()
+      notifier?.stopping()
+      serving
+        .close()
+        .finally(() => notifier?.close())
+        .then(resolve, reject)
     })
   })
 }

@@ -148,6 +148,8 @@ test('deploy/cidgate.service starts, checks and reloads with commands that there
     ['check', 'serve'],
   )
   for (const { file } of programs) assert.ok(existsSync(join(root, file)))
+  // The messages come from a child process of the gateway (src/server/notify.ts).
+  assert.match(text, /^Type=notify\nNotifyAccess=all$/m)
 })
 
 describe('what the repository does on a push and on a tag', () => {

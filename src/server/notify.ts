@@ -1,0 +1,128 @@
+// Tells systemd that the gateway is ready, reloads, stops, and is alive (sd_notify). Node has no datagram sockets in the file
+// system, so systemd's own program sends each message: it is there where systemd is.
+import { execFile } from 'node:child_process'
+import type { Clock } from '../core/clock.ts'
+import { codeOf } from '../core/files.ts'
+import type { Log } from '../core/log.ts'
+
+export interface Notifier {
+  /** The gateway answers: after a start, and after each reload, `status` says with which result. */
+  ready(status: string): void
+  reloading(): void
+  stopping(): void
+  /** Resolves when what was said is sent, or given up. */
+  close(): Promise<void>
+}
+
+/** Runs systemd-notify with these arguments. Rejects when it fails, is missing, or takes longer than this. */
+export type RunNotify = (args: readonly string[], withinMs: number) => Promise<void>
+
+export type NotifyOptions = {
+  readonly environment: Readonly<Record<string, string | undefined>>
+  readonly log: Log
+  readonly clock: Clock
+  readonly run?: RunNotify
+}
+
+type Message = {
+  readonly kind: 'ready' | 'reloading' | 'stopping' | 'alive'
+  readonly state: readonly string[]
+  readonly withinMs: number
+}
+
+const program = 'systemd-notify'
+const messageMs = 5_000
+
+/** Undefined: no service manager wants to know. */
+export function createNotifier({
+  environment,
+  log,
+  clock,
+  run = runIn(environment),
+}: NotifyOptions): Notifier | undefined {
+  if (!environment['NOTIFY_SOCKET']) return undefined
+  /** At most one of each kind, of those the newest: a slow program gathers no queue. */
+  let pending: Message[] = []
+  let sending: Promise<void> | undefined
+  let isMissing = false
+  let hasFailed = false
+  let isStopping = false
+  let endWatch = () => {}
+
+  async function send(state: readonly string[], withinMs: number): Promise<void> {
+    if (isMissing) return
+    try {
+      await run(state, withinMs)
+      hasFailed = false
+    } catch (error) {
+      isMissing = codeOf(error) === 'ENOENT'
+      const why = isMissing
+        ? `${program} is not installed; install it, or set Type=exec and no WatchdogSec= in the unit`
+        : `${program}: ${error instanceof Error ? error.message.trim() : String(error)}`
+      // Once for each time that it stops working: the watchdog would fill the log.
+      if (!hasFailed) log('warn', 'notify.failed', { why })
+      hasFailed = true
+    }
+  }
+
+  async function sendAll(): Promise<void> {
+    for (let next = pending.shift(); next; next = pending.shift()) await send(next.state, next.withinMs)
+    sending = undefined
+  }
+
+  function say(kind: Message['kind'], state: readonly string[], withinMs = messageMs): void {
+    pending = [...pending.filter((one) => one.kind !== kind), { kind, state, withinMs }]
+    sending ??= sendAll()
+  }
+
+  const everyMs = watchdogMs(environment)
+  function watch(): void {
+    if (everyMs === undefined) return
+    endWatch()
+    endWatch = clock.after(everyMs, () => {
+      // What is being sent is a sign of life as well, and one that hangs must not gather others behind it.
+      if (!sending) say('alive', ['WATCHDOG=1'], Math.min(messageMs, everyMs))
+      watch()
+    })
+  }
+
+  return {
+    ready(status) {
+      if (isStopping) return
+      const alive = everyMs === undefined ? [] : ['WATCHDOG=1']
+      say('ready', ['READY=1', `MAINPID=${process.pid}`, `STATUS=${status}`, ...alive])
+      watch()
+    },
+    reloading() {
+      const at = process.hrtime.bigint() / 1000n
+      if (!isStopping)
+        say('reloading', ['RELOADING=1', `MONOTONIC_USEC=${at}`, 'STATUS=reading the configuration again'])
+    },
+    stopping() {
+      isStopping = true
+      say('stopping', ['STOPPING=1', 'STATUS=answering what is under way'])
+    },
+    async close() {
+      endWatch()
+      await sending
+    },
+  }
+}
+
+/** Twice in the time that systemd allows. Undefined: it waits for no sign of life of this process, or of its launcher. */
+function watchdogMs({ WATCHDOG_USEC, WATCHDOG_PID }: NotifyOptions['environment']): number | undefined {
+  if (WATCHDOG_PID && ![process.pid, process.ppid].includes(Number(WATCHDOG_PID))) return undefined
+  const ms = Number(WATCHDOG_USEC ?? 0) / 2000
+  return ms > 0 && Number.isFinite(ms) ? ms : undefined
+}
+
+const runIn =
+  (env: NotifyOptions['environment']): RunNotify =>
+  (args, timeout) =>
+    new Promise((resolve, reject) => {
+      execFile(program, [...args], { env, timeout, killSignal: 'SIGKILL' }, (error, _out, said) => {
+        if (!error) return resolve()
+        if (codeOf(error) === 'ENOENT') return reject(error)
+        reject(new Error(error.killed ? `no end after ${timeout} ms` : said || error.message))
+      })
+    })
