@@ -1,5 +1,6 @@
 // `npm run faults`: the whole fault matrix, each row a real run through HTTP, one behind the other. It writes what it measured into
-// docs/reliability.md, and ends with 1 when a promise was broken. `--only upstreams` runs one section and writes nothing.
+// docs/reliability.md, and ends with 1 when a promise was broken. `--only upstreams` runs one section and writes nothing;
+// `--histories 10000` runs so many random histories of the model test instead, and `--seed` those of a run before.
 import { readFile, writeFile } from 'node:fs/promises'
 import { availableParallelism, loadavg } from 'node:os'
 import { fileURLToPath } from 'node:url'
@@ -9,7 +10,18 @@ import { brokenCells, full, type Row, type Section, tableOf } from './rows.ts'
 import { storeFaults, storeRow } from './stores.ts'
 import { upstreamFaults, upstreamRow } from './upstreams.ts'
 
-const { values } = parseArgs({ options: { only: { type: 'string' } } })
+const { values } = parseArgs({
+  options: { only: { type: 'string' }, histories: { type: 'string' }, seed: { type: 'string' } },
+})
+
+if (values.histories !== undefined) {
+  const { runHistories } = await import('../model/steps.ts')
+  const seed = Number(values.seed ?? Date.now() % 2 ** 31)
+  console.log(`${values.histories} histories of seed ${seed}`)
+  await runHistories(Number(values.histories), seed)
+  console.log('every history kept what was promised')
+  process.exit(0)
+}
 
 type Plan = Omit<Section, 'rows'> & { readonly name: string; readonly rows: readonly (() => Promise<Row>)[] }
 
