@@ -1,7 +1,8 @@
 // Files: what errors of the file system mean, and writing that survives a power cut (sync the bytes, rename, sync the
 // folder that holds the name).
-import { randomBytes } from 'node:crypto'
-import { type FileHandle, mkdir, open, opendir, rename, rm } from 'node:fs/promises'
+import { randomBytes, randomUUID } from 'node:crypto'
+import { close, constants, fdatasync, fstat, open as openFile, write } from 'node:fs'
+import { mkdir, open, opendir, rename, rm } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 
 export function codeOf(error: unknown): string | undefined {
@@ -33,12 +34,13 @@ export async function* namesIn(folder: string): AsyncGenerator<string> {
 
 /** Part of the names of unfinished files: tells files that a dead process left from files being written. */
 const ours = randomBytes(6).toString('hex')
+const temporaryIn = (folder: string): string => join(folder, `.${ours}-${randomUUID()}.tmp`)
 
 export const isLeftOver = (name: string): boolean => name.endsWith('.tmp') && !name.startsWith(`.${ours}-`)
 
 /** Writes beside `file`, syncs, then renames: whole or not at all. The caller syncs the folder. */
 export async function writeDurably(file: string, bytes: Uint8Array): Promise<void> {
-  const temporary = join(dirname(file), `.${ours}-${randomBytes(6).toString('hex')}.tmp`)
+  const temporary = temporaryIn(dirname(file))
   try {
     await writeSynced(temporary, bytes)
     await rename(temporary, file)
@@ -50,22 +52,44 @@ export async function writeDurably(file: string, bytes: Uint8Array): Promise<voi
 
 /** Writes a new file, synced to the disk when this resolves. */
 export async function writeSynced(file: string, bytes: Uint8Array | string): Promise<void> {
-  await writing(file, bytes, async () => {})
+  await writing(file, 'wx', typeof bytes === 'string' ? Buffer.from(bytes) : bytes, false)
 }
 
 /** The same, and its time of change: a file that still has it was not written to since. */
-export const writeStamped = (file: string, bytes: Uint8Array): Promise<number> =>
-  writing(file, bytes, async (handle) => (await handle.stat()).mtimeMs)
+export const writeStamped = (file: string, bytes: Uint8Array): Promise<number> => writing(file, 'wx', bytes, true)
 
-async function writing<T>(file: string, bytes: Uint8Array | string, then: (handle: FileHandle) => Promise<T>) {
-  const handle = await open(file, 'wx')
-  try {
-    await handle.writeFile(bytes)
-    await handle.sync()
-    return await then(handle)
-  } finally {
-    await handle.close()
-  }
+/** Adds to a file that is there, synced to the disk when this resolves. Where it rejects, a part may have been added. */
+export async function appendSynced(file: string, bytes: Uint8Array): Promise<void> {
+  await writing(file, constants.O_WRONLY | constants.O_APPEND, bytes, false)
+}
+
+/**
+ * Resolves with the time of change if it is wanted, by calls that a thread makes: a handle of `fs/promises` and its promises
+ * cost the main thread half as much again. A sync of the data brings what is needed to read it, the size too.
+ */
+function writing(file: string, flags: string | number, bytes: Uint8Array, isStamped: boolean): Promise<number> {
+  return new Promise((resolve, reject) => {
+    openFile(file, flags, (failed, handle) => {
+      if (failed) return reject(failed)
+      const end = (error: unknown, changedMs = 0) =>
+        close(handle, (late) => {
+          if (error ?? late) reject(error ?? late)
+          else resolve(changedMs)
+        })
+      const sync = () =>
+        fdatasync(handle, (error) => {
+          if (error || !isStamped) end(error)
+          else fstat(handle, (unknown, found) => end(unknown, found?.mtimeMs))
+        })
+      const goOn = (from: number): void => {
+        if (from === bytes.byteLength) return sync()
+        write(handle, bytes, from, bytes.byteLength - from, null, (error, written) =>
+          error ? end(error) : goOn(from + written),
+        )
+      }
+      goOn(0)
+    })
+  })
 }
 
 /** Makes what was created, renamed or linked in this folder durable. Some file systems cannot, and need not. */
@@ -113,6 +137,6 @@ export async function makeFolder(path: string): Promise<void> {
 /** Tries to write into the folder, and makes it where it is missing. */
 export async function tryToWrite(folder: string): Promise<void> {
   await mkdir(folder, { recursive: true })
-  const file = join(folder, `.${ours}-${randomBytes(6).toString('hex')}.tmp`)
+  const file = temporaryIn(folder)
   await writeSynced(file, ours).finally(() => rm(file, { force: true }))
 }

@@ -4,7 +4,8 @@ import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { CID } from 'multiformats/cid'
 import { makeFolder, namesIn, orIfGone, writeDurably } from '../core/files.ts'
-import { type JournalEntry, readEntry } from './spool/journal.ts'
+import { readEntry } from './spool/entry-file.ts'
+import type { JournalEntry } from './spool/journal.ts'
 
 export type LeftBehind = {
   readonly provider: string
@@ -120,7 +121,7 @@ async function* entriesIn(data: string, signal: AbortSignal | undefined): AsyncG
 }
 
 const entryIn = async (file: string): Promise<JournalEntry | undefined> =>
-  readEntry(await orIfGone(readFile(file, 'utf8'), ''))
+  readEntry(await orIfGone(readFile(file, 'utf8'), '')).entry
 
 async function* filesBelow(folder: string): AsyncGenerator<string> {
   for await (const name of namesIn(folder)) if (name.endsWith('.json')) yield join(folder, name)

@@ -300,7 +300,7 @@ describe('an accepted upload that not every provider holds', () => {
     const [entry] = await entriesOf()
     const file = join(data, 'journal', 'open', entry as string)
     const whole = await readFile(file, 'utf8')
-    for (const text of ['', '{}', whole.slice(0, 50), whole.replace(/"cid":"[^"]+"/, '"cid":"nonsense"')]) {
+    for (const text of ['', '{}', whole.slice(0, 50), whole.replaceAll(/"cid":"[^"]+"/g, '"cid":"nonsense"')]) {
       await writeFile(file, text)
       await withAdding({ data, others: [good], withoutEmbedded: true }, async (adding) => {
         assert.equal((await add(adding)).status, 200)
@@ -452,7 +452,7 @@ describe('an accepted upload that not every provider holds', () => {
     await accepted()
     const [entry] = await entriesOf()
     const file = join(data, 'journal', 'open', entry as string)
-    await writeFile(file, (await readFile(file, 'utf8')).replace('unixfs-v1-2025', 'unixfs-v0-2015'))
+    await writeFile(file, (await readFile(file, 'utf8')).replaceAll('unixfs-v1-2025', 'unixfs-v0-2015'))
     const down = scriptedProvider('down', 'holds')
     await withAdding({ data, others: [good, down], withoutEmbedded: true }, async (adding) => {
       await adding.uploads.ready()

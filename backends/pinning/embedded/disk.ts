@@ -1,6 +1,6 @@
 // The embedded store's way to the disk: new files are written in one folder and renamed into place once they are on the
 // platter. Syncs of a folder that come at the same time are one. A folder that was removed meanwhile is made again.
-import { randomBytes } from 'node:crypto'
+import { randomBytes, randomUUID } from 'node:crypto'
 import { link, readdir, rm } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { renameOver } from '../../../src/core/disk/regular.ts'
@@ -40,7 +40,7 @@ export function createDisk(root: string): Disk {
 
   /** Under a temporary name first, then in the place of `file`. */
   async function place(file: string, make: (beside: string) => Promise<void>): Promise<void> {
-    const beside = join(temporaries, `${ours}-${randomBytes(8).toString('hex')}`)
+    const beside = join(temporaries, `${ours}-${randomUUID()}`)
     try {
       await folder(temporaries)
       await make(beside)

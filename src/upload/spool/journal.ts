@@ -1,31 +1,16 @@
 // The journal of uploads: one small file per upload, with the state of each provider. A file under `open` is work to do, also
-// for the next process; when every provider holds the upload, the file moves to `done` and is only a record.
+// for the next process; when every provider holds the upload, the file moves to `done` and is only a record. A change is a line
+// more (`entry-file.ts`).
 import { readdir, readFile, rename, rm } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { CID } from 'multiformats/cid'
-import { type Profile, profiles } from '../../../backends/pinning/contract.ts'
 import { codec, hash } from '../../core/cid.ts'
 import { createFolderSync, isGone, isLeftOver, makeFolder, namesIn, orIfGone, writeDurably } from '../../core/files.ts'
 import type { Log } from '../../core/log.ts'
-import type { ProviderState } from './provider-state.ts'
+import { createEntryFiles, type JournalEntry, lineOf, nameOf, readEntry } from './entry-file.ts'
 import type { SpoolRecord } from './spool.ts'
 
-export type JournalEntry = {
-  /** The name of its spool, too. */
-  readonly id: string
-  readonly cid: string
-  readonly profile: Profile
-  readonly bytes: number
-  readonly carBytes: number
-  readonly at: string
-  /** The client got its 200. Otherwise the upload is undone if it cannot be finished. */
-  readonly accepted: boolean
-  /** Providers of this machine that held it before it came. */
-  readonly heldBefore?: readonly string[]
-  readonly providers: Readonly<Record<string, ProviderState>>
-  /** Shared tiers that lack blocks of it. */
-  readonly owed?: readonly string[]
-}
+export { type JournalEntry, nameOf } from './entry-file.ts'
 
 export type Loaded = {
   /** The open entries, the oldest first. */
@@ -62,6 +47,7 @@ export function createJournal(root: string, log: Log): Journal {
   const syncOnce = createFolderSync()
   /** As they lie in their files, synced. An entry is never changed, only replaced. */
   const written = new WeakSet<JournalEntry>()
+  const files = createEntryFiles()
   const fileOf = (id: string): string => join(open, `${id}.json`)
   const recordOf = (name: string): string => join(done, name.slice(-2), `${name}.json`)
 
@@ -79,8 +65,9 @@ export function createJournal(root: string, log: Log): Journal {
   async function parse(file: string): Promise<JournalEntry | undefined> {
     const text = await orIfGone(readFile(file, 'utf8'), undefined)
     if (text === undefined) return undefined
-    const entry = readEntry(text)
+    const { entry, torn } = readEntry(text)
     if (!entry) log('error', 'journal.unreadable', { file })
+    else if (torn > 0) log('warn', 'journal.torn', { file, bytes: torn })
     return entry
   }
 
@@ -101,8 +88,8 @@ export function createJournal(root: string, log: Log): Journal {
     async load() {
       const ids = new Set<string>()
       await makeFolder(open)
-      const files = await readdir(open)
-      for (const file of files) {
+      const names = await readdir(open)
+      for (const file of names) {
         if (isLeftOver(file)) await rm(join(open, file), { force: true })
         for (const id of idIn(file)) ids.add(id)
       }
@@ -114,16 +101,22 @@ export function createJournal(root: string, log: Log): Journal {
       return entries.filter((entry) => entry.cid === nameOf(cid))
     },
     async write(entry) {
-      await inFolder(open, () => writeDurably(fileOf(entry.id), Buffer.from(JSON.stringify(entry))))
-      await syncOnce(open)
+      const file = fileOf(entry.id)
+      if (!(await files.append(file, entry))) {
+        await inFolder(open, () => files.write(file, entry))
+        await syncOnce(open)
+      }
       written.add(entry)
     },
     async finish(entry) {
       const record = recordOf(entry.cid)
-      if (!written.has(entry)) await writeDurably(fileOf(entry.id), Buffer.from(JSON.stringify(entry)))
-      await inFolder(dirname(record), () => rename(fileOf(entry.id), record))
+      const file = fileOf(entry.id)
+      if (!written.has(entry) && !(await files.append(file, entry))) await files.write(file, entry)
+      files.forget(file)
+      await inFolder(dirname(record), () => rename(file, record))
     },
     async remove(entry) {
+      files.forget(fileOf(entry.id))
       await rm(fileOf(entry.id), { force: true })
       await syncOnce(open)
     },
@@ -147,7 +140,7 @@ export function createJournal(root: string, log: Log): Journal {
     async amend(entry) {
       const record = recordOf(entry.cid)
       if (Object.keys(entry.providers).length === 0) await rm(record, { force: true })
-      else await inFolder(dirname(record), () => writeDurably(record, Buffer.from(JSON.stringify(entry))))
+      else await inFolder(dirname(record), () => writeDurably(record, lineOf(entry)))
       await syncOnce(dirname(record)).catch((error: unknown) => {
         if (!isGone(error)) throw error
       })
@@ -164,27 +157,6 @@ export function inOrder(one: string, other: string): number {
 /** None in a file that is not an entry. */
 const idIn = (file: string): string[] => (file.endsWith('.json') ? [file.slice(0, -'.json'.length)] : [])
 
-const standings: ReadonlySet<string> = new Set(['wanted', 'held', 'given-up'])
-const isCount = (value: unknown): boolean => Number.isSafeInteger(value) && (value as number) >= 0
-
-/** Checks every field: an operator may have edited the file, or the disk may have damaged it. */
-export function readEntry(text: string): JournalEntry | undefined {
-  try {
-    const entry = JSON.parse(text) as JournalEntry
-    const { id, cid, profile, bytes, carBytes, at, heldBefore, owed, providers } = entry
-    const isWhole =
-      [id, at].every((one) => typeof one === 'string') &&
-      nameOf(CID.parse(cid)) === cid &&
-      profiles.includes(profile) &&
-      [bytes, carBytes].every(isCount) &&
-      [heldBefore, owed].every((one) => one === undefined || Array.isArray(one)) &&
-      Object.values(providers).every(({ state }) => standings.has(state))
-    return isWhole ? entry : undefined
-  } catch {
-    return undefined
-  }
-}
-
 /** The CID that the client was told: v0 under the v0 profile, except for a raw block or another hash. */
 export function cidOf({ cid, profile }: Pick<JournalEntry, 'cid' | 'profile'>): CID {
   const parsed = CID.parse(cid)
@@ -197,9 +169,6 @@ export const recordOf = (entry: JournalEntry): SpoolRecord => {
   const { id, profile, bytes, carBytes } = entry
   return { id, cid: cidOf(entry), profile, bytes, carBytes }
 }
-
-/** One name for a file, for v0 and v1 of its CID. */
-export const nameOf = (cid: CID): string => cid.toV1().toString()
 
 /** Whether any provider holds it, also one that is no longer configured. */
 export const isHeld = ({ providers }: JournalEntry): boolean =>

@@ -1,0 +1,107 @@
+// The file of one journal entry: a line of JSON for each of its states, the last one counts. A change is appended and synced: no new
+// file, no rename and no sync of the folder. Earlier versions left one line without an end.
+import { CID } from 'multiformats/cid'
+import { type Profile, profiles } from '../../../backends/pinning/contract.ts'
+import { appendSynced, isGone, writeDurably } from '../../core/files.ts'
+import type { ProviderState } from './provider-state.ts'
+
+export type JournalEntry = {
+  /** The name of its spool, too. */
+  readonly id: string
+  readonly cid: string
+  readonly profile: Profile
+  readonly bytes: number
+  readonly carBytes: number
+  readonly at: string
+  /** The client got its 200. Otherwise the upload is undone if it cannot be finished. */
+  readonly accepted: boolean
+  /** Providers of this machine that held it before it came. */
+  readonly heldBefore?: readonly string[]
+  readonly providers: Readonly<Record<string, ProviderState>>
+  /** Shared tiers that lack blocks of it. */
+  readonly owed?: readonly string[]
+}
+
+/** One name for a file, for v0 and v1 of its CID. */
+export const nameOf = (cid: CID): string => cid.toV1().toString()
+
+export interface EntryFiles {
+  /** Whole or not at all. The caller syncs the folder. */
+  write(file: string, entry: JournalEntry): Promise<void>
+  /** False where the file has to be written anew. */
+  append(file: string, entry: JournalEntry): Promise<boolean>
+  /** Nothing is appended any more. */
+  forget(file: string): void
+}
+
+/** The file of an upload that waits for a provider for weeks stays small. */
+const mostLines = 32
+
+export function createEntryFiles(): EntryFiles {
+  /** How many lines they have: of files that this process wrote, and that have no torn end. */
+  const lines = new Map<string, number>()
+
+  return {
+    async write(file, entry) {
+      lines.delete(file)
+      await writeDurably(file, lineOf(entry))
+      lines.set(file, 1)
+    },
+    async append(file, entry) {
+      const count = lines.get(file) ?? mostLines
+      // Until it is there, its end is not known.
+      lines.delete(file)
+      if (count >= mostLines) return false
+      try {
+        await appendSynced(file, lineOf(entry))
+      } catch (error) {
+        if (isGone(error)) return false
+        throw error
+      }
+      lines.set(file, count + 1)
+      return true
+    },
+    forget: (file) => void lines.delete(file),
+  }
+}
+
+export const lineOf = (entry: JournalEntry): Buffer => Buffer.from(`${JSON.stringify(entry)}\n`)
+
+/**
+ * The last whole line; none where that is no entry. `torn`: bytes behind it, of a write that was cut short and that no client was
+ * told of. After a power cut there may be zeros.
+ */
+export function readEntry(text: string): { readonly entry: JournalEntry | undefined; readonly torn: number } {
+  const end = text.lastIndexOf('\n') + 1
+  const rest = parseEntry(text.slice(end))
+  if (rest || end === 0) return { entry: rest, torn: 0 }
+  const lines = text.slice(0, end - 1).split('\n')
+  let torn = text.length - end
+  let line = lines.pop()
+  while (lines.length > 0 && line?.includes('\0')) {
+    torn += line.length + 1
+    line = lines.pop()
+  }
+  return { entry: parseEntry(line ?? ''), torn }
+}
+
+const standings: ReadonlySet<string> = new Set(['wanted', 'held', 'given-up'])
+const isCount = (value: unknown): boolean => Number.isSafeInteger(value) && (value as number) >= 0
+
+/** Checks every field: an operator may have edited the file, or the disk may have damaged it. */
+function parseEntry(text: string): JournalEntry | undefined {
+  try {
+    const entry = JSON.parse(text) as JournalEntry
+    const { id, cid, profile, bytes, carBytes, at, heldBefore, owed, providers } = entry
+    const isWhole =
+      [id, at].every((one) => typeof one === 'string') &&
+      nameOf(CID.parse(cid)) === cid &&
+      profiles.includes(profile) &&
+      [bytes, carBytes].every(isCount) &&
+      [heldBefore, owed].every((one) => one === undefined || Array.isArray(one)) &&
+      Object.values(providers).every(({ state }) => standings.has(state))
+    return isWhole ? entry : undefined
+  } catch {
+    return undefined
+  }
+}
