@@ -6,6 +6,8 @@ import { dirname, join, resolve } from 'node:path'
 import { describe, test } from 'node:test'
 import { fileURLToPath } from 'node:url'
 import { parse, parseAllDocuments } from 'yaml'
+import { z } from 'zod'
+import { kubernetesMonitoring } from '../../scripts/kubernetes-monitoring.ts'
 import { allMetrics } from '../../scripts/observe.ts'
 import { parseConfig } from '../../src/config/load.ts'
 import type { Reading } from '../../src/observe/metrics.ts'
@@ -134,6 +136,94 @@ describe('deploy/kubernetes.yaml', () => {
     assert.deepEqual([...paths].sort(), ['/healthz', '/readyz'])
     const { serving } = await started(startServed({}))
     for (const path of paths) assert.equal((await fetchAll(`http://${serving.admin}${path}`)).status, 200)
+  })
+})
+
+describe('deploy/kubernetes-monitoring.yaml', () => {
+  const text = read('kubernetes-monitoring.yaml')
+  const documents = parseAllDocuments(text).map((one) => one.toJS() as unknown)
+  const pods = parseAllDocuments(read('kubernetes.yaml')).map((one) => one.toJS() as unknown)
+
+  const words = z.record(z.string().regex(/^[\w./-]+$/), z.string().max(63))
+  const metadata = z.strictObject({ name: z.string().regex(/^[a-z0-9-]+$/), labels: words })
+  const time = z.string().regex(/^(?:\d+(?:ms|[smhdwy]))+$/)
+  const crd = z.literal('monitoring.coreos.com/v1')
+  /** As far as fields are used here, as the operator's own definitions have them. */
+  const kinds = z.tuple([
+    z.strictObject({
+      ...{ apiVersion: z.literal('v1'), kind: z.literal('Service'), metadata },
+      spec: z.strictObject({
+        clusterIP: z.literal('None'),
+        publishNotReadyAddresses: z.boolean(),
+        selector: words,
+        ports: z.array(z.strictObject({ name: z.string(), port: z.int(), targetPort: z.string() })),
+      }),
+    }),
+    z.strictObject({
+      ...{ apiVersion: crd, kind: z.literal('ServiceMonitor'), metadata },
+      spec: z.strictObject({
+        jobLabel: z.string(),
+        selector: z.strictObject({ matchLabels: words }),
+        endpoints: z.array(z.strictObject({ port: z.string(), path: z.string(), interval: time, scrapeTimeout: time })),
+      }),
+    }),
+    z.strictObject({
+      ...{ apiVersion: crd, kind: z.literal('PrometheusRule'), metadata },
+      spec: z.strictObject({
+        groups: z.array(
+          z.strictObject({
+            name: z.string(),
+            rules: z.array(
+              z.strictObject({
+                ...{ alert: z.string(), expr: z.string(), for: time.optional(), labels: words },
+                annotations: z.record(z.string(), z.string()),
+              }),
+            ),
+          }),
+        ),
+      }),
+    }),
+  ])
+
+  test('is what the script makes of the alert rules', () => {
+    assert.equal(text, kubernetesMonitoring(), 'run `npm run schema`')
+  })
+
+  test('has the form that the operator takes, and the rules of Prometheus as they are', () => {
+    const [, , rules] = kinds.parse(documents)
+    assert.deepEqual(rules.spec, parse(read('prometheus/alerts.yaml')))
+  })
+
+  test('leads from the monitor over its service to the port of the pods, under the job that the rules know', () => {
+    const [service, monitor] = kinds.parse(documents)
+    const container = z.object({ ports: z.array(z.object({ name: z.string(), containerPort: z.int() })) })
+    const template = z.object({
+      metadata: z.object({ labels: words }),
+      spec: z.object({ containers: z.array(container) }),
+    })
+    const deployment = z.object({ kind: z.literal('Deployment'), spec: z.object({ template }) })
+    const found = pods.find((one) => deployment.safeParse(one).success)
+    const pod = deployment.parse(found).spec.template
+    assert.deepEqual(service.metadata.labels, monitor.spec.selector.matchLabels)
+    assert.deepEqual(service.spec.selector, pod.metadata.labels)
+    for (const { port } of monitor.spec.endpoints) {
+      const [named] = service.spec.ports.filter(({ name }) => name === port)
+      const ports = pod.spec.containers.flatMap((one) => one.ports)
+      assert.equal(ports.find(({ name }) => name === named?.targetPort)?.containerPort, named?.port)
+    }
+    const job = service.metadata.labels[monitor.spec.jobLabel]
+    assert.ok(alertRules().some(({ expr }) => expr.includes(`job="${job}"`)))
+  })
+
+  test('is not taken for the service of clients', () => {
+    const [service, monitor] = kinds.parse(documents)
+    const all = pods.map((one) =>
+      z.object({ kind: z.string(), metadata: z.object({ labels: words.optional() }) }).parse(one),
+    )
+    const wanted = Object.entries(monitor.spec.selector.matchLabels)
+    for (const { metadata } of all.filter(({ kind }) => kind === 'Service'))
+      assert.ok(!wanted.every(([key, value]) => metadata.labels?.[key] === value))
+    assert.equal(service.spec.clusterIP, 'None')
   })
 })
 
