@@ -37,7 +37,7 @@ export function openSession(
   const { inTime } = clock
   const upstreams = createUpstreamReader({ clock, account, signal, noCache, client }, shared)
   const { fromSlowTiers, withoutLook, fetchHeld } = createTierReader({
-    ...{ stack, notFound, inTime, signal, onlyIfCached, fromTier, fromUpstreams },
+    ...{ clock: shared.clock, stack, notFound, inTime, signal, onlyIfCached, fromTier, fromUpstreams },
     onHeld: () => (wasHeld = true),
   })
   const isHeld = () => wasHeld

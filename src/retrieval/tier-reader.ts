@@ -1,7 +1,8 @@
 // Reads blocks of one request from the slow tiers: first alone, then beside the upstreams, and once more when no upstream
 // could help.
 import type { CID } from 'multiformats/cid'
-import { orAborted } from '../core/deadline.ts'
+import type { Clock } from '../core/clock.ts'
+import { orAborted, withDeadline } from '../core/deadline.ts'
 import { isFailure } from '../core/failure.ts'
 import type { NotFoundMemory } from './absence/not-found.ts'
 import type { RequestClock } from './request-clock.ts'
@@ -9,7 +10,13 @@ import type { DagWant } from './session.ts'
 import { notCached, notHere } from './session-failures.ts'
 import type { Look, TierHit, TierStack } from './tiers/stack.ts'
 
+/** An upstream takes as long: a tier that is passed over is asked beside it, since it may be well by now. */
+const secondLookMs = 1000
+/** No upstream has it: so long is a tier that is passed over waited for, before the block is denied. */
+const lastLookMs = 200
+
 export type TierReaderOptions = {
+  readonly clock: Clock
   readonly stack: TierStack
   readonly notFound: NotFoundMemory
   readonly inTime: RequestClock['inTime']
@@ -36,6 +43,7 @@ export interface TierReader {
 
 export function createTierReader(options: TierReaderOptions): TierReader {
   const { stack, notFound, inTime, signal, onlyIfCached, fromTier, fromUpstreams, onHeld } = options
+  const { besideTiersPassedOver, lastResort } = createSecondLook(options)
 
   /** The hit of the slow tiers, or `late` as soon as it is worth asking an upstream too. */
   async function whileWorthIt(cid: CID, look: Look): Promise<TierHit | undefined | 'late'> {
@@ -69,7 +77,8 @@ export function createTierReader(options: TierReaderOptions): TierReader {
         return fromTier(held)
       }
       if (onlyIfCached) throw notCached(cid)
-      return await fromUpstreams(cid, around)
+      if (stack.outages === outages) return await fromUpstreams(cid, around)
+      return await besideTiersPassedOver(cid, around)
     } catch (error) {
       const late = isFailure(error, 'timeout') ? await fromHere(look) : undefined
       const held = late ?? (stack.outages === outages ? undefined : await lastResort(cid, error))
@@ -104,12 +113,6 @@ export function createTierReader(options: TierReaderOptions): TierReader {
     return orAborted(signal, here).catch(() => undefined)
   }
 
-  /** No upstream helped: ask the skipped tiers again, with their full deadline. */
-  async function lastResort(cid: CID, error: unknown): Promise<TierHit | undefined> {
-    if (signal.aborted || !isFailure(error, 'unavailable')) return undefined
-    return inTime(cid, (own) => stack.findPatiently(cid, own)).catch(() => undefined)
-  }
-
   /** Reads from the tiers alone. A request that wants the block meanwhile joins the same look. */
   async function fetchHeld(cid: CID): Promise<Uint8Array> {
     const near = await stack.findFast(cid, signal)
@@ -125,6 +128,54 @@ export function createTierReader(options: TierReaderOptions): TierReader {
   }
 
   return { fromSlowTiers, withoutLook, fetchHeld }
+}
+
+type Again = Pick<
+  TierReaderOptions,
+  'clock' | 'stack' | 'notFound' | 'inTime' | 'signal' | 'fromTier' | 'fromUpstreams'
+>
+
+/** Asks tiers that could not be asked at first: they may be well by now, and are passed over still. */
+function createSecondLook({ clock, stack, notFound, inTime, signal, fromTier, fromUpstreams }: Again) {
+  /** From the upstreams, and when they take their time, from a tier that could not be asked before. */
+  async function besideTiersPassedOver(cid: CID, around: DagWant | undefined): Promise<Uint8Array> {
+    const over = new AbortController()
+    const others = fromUpstreams(cid, around).finally(() => over.abort())
+    const again = inTime(cid, async (own) => {
+      const either = AbortSignal.any([own, over.signal])
+      await clock.sleep(secondLookMs, either)
+      return (await stack.findPatiently(cid, either)) ?? Promise.reject(nothing)
+    })
+    const held = again.then((hit) => {
+      notFound.forget(cid)
+      return fromTier(hit)
+    })
+    try {
+      return await Promise.any([others, held])
+    } catch {
+      return await others
+    } finally {
+      over.abort()
+    }
+  }
+
+  /**
+   * No upstream helped: ask the skipped tiers again. With their full deadline where no upstream could say that it lacks it, and
+   * briefly where one did.
+   */
+  async function lastResort(cid: CID, error: unknown): Promise<TierHit | undefined> {
+    const isAbsent = isFailure(error, 'not-found')
+    if (signal.aborted || !(isAbsent || isFailure(error, 'unavailable'))) return undefined
+    const late = () => notCached(cid)
+    const look = inTime(cid, (own) =>
+      isAbsent
+        ? withDeadline({ ms: lastLookMs, clock, signal: own, late }, (brief) => stack.findPatiently(cid, brief))
+        : stack.findPatiently(cid, own),
+    )
+    return look.catch(() => undefined)
+  }
+
+  return { besideTiersPassedOver, lastResort }
 }
 
 const nothing = new Error('no tier has it')

@@ -17,11 +17,13 @@ import { sliceMs } from '../../src/retrieval/loop-turns.ts'
 import type { Visit } from '../../src/retrieval/policy.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import type { Retrieval, Session } from '../../src/retrieval/session.ts'
-import type { TierHit, TierStack } from '../../src/retrieval/tiers/stack.ts'
+import { guarded } from '../../src/retrieval/tiers/guarded.ts'
+import { createTierStack, type TierHit, type TierStack } from '../../src/retrieval/tiers/stack.ts'
 import type { Hedge } from '../../src/retrieval/upstreams/order.ts'
 import { createPool } from '../../src/retrieval/upstreams/pool.ts'
-import { createFakeClock } from '../support/fake-clock.ts'
+import { createFakeClock, type FakeClock } from '../support/fake-clock.ts'
 import { addCbor } from '../support/fixtures.ts'
+import { scriptedTier } from '../support/scripted-tier.ts'
 import { type ScriptedUpstream, scriptedUpstream } from '../support/scripted-upstream.ts'
 
 const chunk = 1024
@@ -96,9 +98,11 @@ afterEach(async () => {
   for (const retrieval of open.splice(0)) await retrieval.close()
 })
 
-function make(upstreams: ScriptedUpstream[], options: { hedge?: Hedge } = {}) {
+type MakeOptions = { readonly hedge?: Hedge; readonly stackOf?: (clock: FakeClock) => TierStack }
+
+function make(upstreams: ScriptedUpstream[], options: MakeOptions = {}) {
   const clock = createFakeClock()
-  const stack = memoryStack()
+  const stack = (options.stackOf?.(clock) ?? memoryStack()) as ReturnType<typeof memoryStack>
   const pool = createPool({
     members: upstreams.map((upstream) => ({ upstream })),
     hedge: options.hedge ?? 'auto',
@@ -475,3 +479,28 @@ test('a walk over blocks in memory gives way to other requests by the clock', as
   // 200 ms of work in slices of 10 ms; where no walk gives way it all happens before the first turn.
   assert.ok(turns >= (leaves * 5) / 10 / 2, `${turns} turns`)
 })
+
+for (const [what, script, withinMs] of [
+  ['lacks the block', {}, 0],
+  ['is silent', { silent: true }, 1000],
+] as const)
+  test(`a store that is passed over and well again has the block, and the upstream ${what}: it is found`, async () => {
+    const store = scriptedTier('store', { shared: true })
+    const [root] = file.order as [Block]
+    store.held.set(blockKey(root.cid), root.bytes)
+    const { clock, stack, session } = make([scriptedUpstream('one', new Map(), script)], {
+      stackOf: (clock) => createTierStack([guarded(store, { clock, log: silentLog })], { clock }),
+    })
+    store.isDown = true
+    for (let count = 0; count < 3; count++) await stack.find(nobodys)
+    store.isDown = false
+    const { get, end } = session()
+    let got: Uint8Array | undefined
+    get(file.cid).then(
+      (bytes) => (got = bytes),
+      () => {},
+    )
+    await clock.advance(withinMs)
+    assert.deepEqual(got, root.bytes)
+    end()
+  })

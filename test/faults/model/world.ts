@@ -1,7 +1,7 @@
 // The world of a random history: a gateway behind HTTP, with an upstream, a store and a provider that outlive it and break as they are told. A
 // kill copies the data folder in one turn of the event loop, which is a moment in which a process could have died, and goes on with a
 // gateway over the copy; the old one reaches nothing outside any more.
-import { cpSync } from 'node:fs'
+import { cpSync, rmSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
 import { createServer, type RequestListener } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -140,7 +140,7 @@ export async function createWorld(isShared: boolean): Promise<World> {
       // From here to the cut of the connections nothing else of this process runs.
       end()
       handler = (request) => request.socket.destroy()
-      cpSync(folder, copy, { recursive: true })
+      copyNow(folder, copy)
       server.closeAllConnections()
       behind.push(reload.close(0).then(() => rm(folder, gone)))
       life = await begin(copy)
@@ -152,6 +152,18 @@ export async function createWorld(isShared: boolean): Promise<World> {
       await Promise.all(behind)
       await rm(life.folder, gone)
     },
+  }
+}
+
+/** A file that is being renamed or removed in that moment makes the copy fail: soon nothing moves any more. */
+function copyNow(from: string, to: string): void {
+  for (let tries = 1; ; tries++) {
+    try {
+      return cpSync(from, to, { recursive: true })
+    } catch (error) {
+      if (tries === 20) throw error
+      rmSync(to, { recursive: true, force: true })
+    }
   }
 }
 
