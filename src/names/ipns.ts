@@ -104,7 +104,7 @@ export function createIpnsNames(options: {
       seen(key, record)
       if (isOlder || record.endsAt <= clock.now()) return
       brought.push({ record, via, isTier: true })
-      if (!known || newest(key, [known, record]) === record) recalled({ value: record, endsAt: record.endsAt, via })
+      if (!known || newest([known, record]) === record) recalled({ value: record, endsAt: record.endsAt, via })
     })
     const ask = async (source: RecordSource): Promise<void> => {
       const began = clock.monotonic()
@@ -141,10 +141,7 @@ export function createIpnsNames(options: {
     // Of two equal records, the one from an upstream.
     const sorted = brought.toSorted((one, other) => Number(one.isTier) - Number(other.isTier))
     const records = [...(isKnownValid ? [known] : []), ...sorted.map(({ record }) => record)]
-    const best = newest(
-      key,
-      records.filter((record) => !isOutdone(key, record)),
-    )
+    const best = newest(records.filter((record) => !isOutdone(key, record)))
     if (!best) throw outdone(key)
     seen(key, best)
     if (best !== known) store.write(key, best.bytes)
@@ -219,10 +216,7 @@ function createRecall({
       await shared.look(key, signal, (record, via) => brought.push({ record, via, isTier: true })).done
       signal.throwIfAborted()
       for (const { record } of brought) seen(key, record)
-      const value = newest(
-        key,
-        brought.flatMap(({ record }) => (isOutdone(key, record) ? [] : [record])),
-      )
+      const value = newest(brought.flatMap(({ record }) => (isOutdone(key, record) ? [] : [record])))
       const via = brought.find(({ record }) => record === value)?.via
       return value && via !== undefined ? { value, endsAt: value.endsAt, via } : undefined
     },

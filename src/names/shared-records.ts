@@ -60,7 +60,7 @@ export function createSharedRecords(options: {
         if (held === 'unknown') held = await records.read(name, closing.signal)
         const there = await proved(key, held)
         const keepMs = record.endsAt - clock.now()
-        if (keepMs <= 0 || (there && newest(key, [there, record]) === there)) return
+        if (keepMs <= 0 || (there && newest([there, record]) === there)) return
         if (await records.replace(name, record.bytes, { over: held, keepMs }, closing.signal)) return
         held = 'unknown'
       }
@@ -86,7 +86,7 @@ export function createSharedRecords(options: {
         const name = keyText(job.key)
         const other = waiting.get(name)
         if (closing.signal.aborted || (!other && waiting.size >= mostWaiting)) return
-        if (other && newest(job.key, [other.record, job.record]) === other.record) return
+        if (other && newest([other.record, job.record]) === other.record) return
         waiting.set(name, job)
         if (writing.size >= writesAtOnce) return
         const run = drain().finally(() => writing.delete(run))
@@ -121,7 +121,7 @@ export function createSharedRecords(options: {
         offer(record, isNew) {
           for (const { look, writer } of looks) {
             const { isOver, held, record: there } = look
-            if (isOver && there && newest(key, [there, record]) === there) continue
+            if (isOver && there && newest([there, record]) === there) continue
             if (isOver || isNew) writer.put({ key, record, over: isOver ? held : 'unknown' })
           }
         },

@@ -54,9 +54,9 @@ describe('a record', () => {
     const make = async (sequence: number, lifetimeMs: number) =>
       provedRecord(key.cid, await key.record('/ipfs/bafkqaaa', { sequence, lifetimeMs }), Date.now())
     const [one, two, longer] = [await make(1, 90_000), await make(2, 50_000), await make(2, 60_000)]
-    assert.equal(newest(key.cid, [one, two]), two)
-    assert.equal(newest(key.cid, [longer, two, one]), longer)
-    assert.equal(newest(key.cid, []), undefined)
+    assert.equal(newest([one, two]), two)
+    assert.equal(newest([longer, two, one]), longer)
+    assert.equal(newest([]), undefined)
   })
 
   test('is of one key, however that is spelled, and of no content', () => {
