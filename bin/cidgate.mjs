@@ -6,6 +6,7 @@ import { existsSync, readFileSync } from 'node:fs'
 import module from 'node:module'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { watchStarter } from './starter.mjs'
+import { boundYoungMemory } from './young-memory.mjs'
 
 const at = (path) => fileURLToPath(new URL(path, import.meta.url))
 const isSource = existsSync(at('../src/cli/main.ts'))
@@ -20,6 +21,7 @@ const brought = [at('../node_modules/.bin/node'), at('../../.bin/node')].find(ex
 const { CIDGATE_LAUNCHER: launcher, ...env } = process.env
 
 if (!isOldNode) {
+  boundYoungMemory()
   delete process.env.CIDGATE_LAUNCHER
   // Compiled once and not at every start. In our own folder: what a shared temporary folder holds, other users may have
   // written. Where it cannot be written, each start compiles, as without it.

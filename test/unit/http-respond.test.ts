@@ -9,7 +9,7 @@ import { Failure } from '../../src/core/failure.ts'
 import { createTrace } from '../../src/core/wire/trace.ts'
 import { type AppDeps, createApp } from '../../src/http/app.ts'
 import { createJsonRule } from '../../src/http/content/json-rule.ts'
-import { createResponseCache } from '../../src/http/content/response-cache.ts'
+import { createResponseCache, lasting } from '../../src/http/content/response-cache.ts'
 import { createForwarded } from '../../src/http/hosts/forwarded.ts'
 import { createHosts } from '../../src/http/hosts/hosts.ts'
 import { createLimits } from '../../src/http/limits.ts'
@@ -155,4 +155,14 @@ describe('what is no bug', () => {
       )
       assert.deepEqual([logged, failed], [[], [failure]])
     })
+})
+
+test('the response cache shares the memory of a block, and copies a part of one and what is lent', () => {
+  const block = new Uint8Array([1, 2, 3, 4])
+  assert.equal(lasting(block, false).buffer, block.buffer)
+  assert.deepEqual([...lasting(block, false)], [1, 2, 3, 4])
+  for (const copy of [lasting(block, true), lasting(block.subarray(1), false)]) {
+    assert.notEqual(copy.buffer, block.buffer)
+    assert.equal(copy.at(-1), 4)
+  }
 })

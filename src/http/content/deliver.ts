@@ -19,7 +19,7 @@ import { rangeApplies } from './conditional.ts'
 import type { ContentPlace } from './content-place.ts'
 import { contentHeaders, disposition, headerSafe, programsOnly } from './headers.ts'
 import { parseRange, type Range } from './range.ts'
-import type { ResponseCache } from './response-cache.ts'
+import { lasting, type ResponseCache } from './response-cache.ts'
 import type { Moved } from './web-body.ts'
 
 export type OutgoingAnswer = Pick<RequestContext, 'request' | 'response' | 'target'> & {
@@ -89,7 +89,7 @@ export async function deliver(delivery: OutgoingAnswer, body: Representation): P
   if (body.whole) {
     response.writeHead(code, headers)
     // Behind Node's look at the headers, which hot answers do without.
-    if (!range && status === 200 && body.isPlain) keepReady(delivery, headers, body.whole, body.etag)
+    if (!range && status === 200 && body.isPlain) keepReady(delivery, headers, body, body.whole)
     if (request.method === 'HEAD') return void response.end()
     const isCopied = endWith(response, body.whole.subarray(from, to))
     if (isCopied) body.release?.()
@@ -201,11 +201,11 @@ const isUsualSpelling = (path: string): boolean =>
 function keepReady(
   { deps, place, target, epoch }: OutgoingAnswer,
   headers: Headers,
+  { etag, release }: Representation,
   whole: Uint8Array,
-  etag: string,
 ): void {
   if (place.cacheKey === undefined || whole.byteLength > deps.hot.maxItem || target.search !== '') return
   if (!isUsualSpelling(target.path)) return
   const kept = headers.with(headers.indexOf('Cache-Status') + 1, 'cidgate; hit; detail=hot')
-  deps.hot.add(place.cacheKey, { headers: kept, body: Buffer.from(whole), etag }, epoch)
+  deps.hot.add(place.cacheKey, { headers: kept, body: lasting(whole, release !== undefined), etag }, epoch)
 }

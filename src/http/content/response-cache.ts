@@ -40,6 +40,10 @@ const ready = ({ headers, body, etag }: CachedAnswer): ReadyAnswer => ({
   etag,
 })
 
+/** Memory is shared with the tier that keeps the block: a block that is all of its buffer never changes, unless it was lent. */
+export const lasting = (bytes: Uint8Array, isLent: boolean): Buffer =>
+  !isLent && bytes.byteLength === bytes.buffer.byteLength ? Buffer.from(bytes.buffer) : Buffer.from(bytes)
+
 // Beside the key, the head and the body.
 const entryBytes = 1024
 
