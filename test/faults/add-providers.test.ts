@@ -435,6 +435,42 @@ describe('an accepted upload that not every provider holds', () => {
       assert.deepEqual(await below(join(data, folder)), [], folder)
   })
 
+  it('of which a killed process left damaged blocks does not fail the same upload, sent again', async () => {
+    const provider = scriptedProvider('good', 'hangs')
+    const options: AddingOptions = { data, others: [provider], withoutEmbedded: true, maxBytes: 10_000_000 }
+    const body = randomBytes(2_500_000)
+    await withAdding(options, async (adding) => {
+      void add(adding, body).catch(() => {})
+      await until(() => provider.asked === 1)
+    })
+    const left = await readdir(join(data, 'uploads'), { recursive: true, withFileTypes: true })
+    for (const { parentPath, name } of left.filter((entry) => entry.isFile()))
+      await writeFile(join(parentPath, name), 'rotten')
+    provider.behaviour = 'holds'
+    const asked = Promise.withResolvers<void>()
+    const goesOn = Promise.withResolvers<void>()
+    const late = {
+      ...provider,
+      async pin(...of: Parameters<typeof provider.pin>) {
+        asked.resolve()
+        await goesOn.promise
+        return provider.pin(...of)
+      },
+    }
+    await withAdding({ ...options, others: [late] }, async (adding) => {
+      await asked.promise
+      const blocks = (await below(join(data, 'uploads'))).length
+      const again = add(adding, body)
+      await until(async () => (await below(join(data, 'uploads'))).length >= 2 * blocks)
+      // It is to join before the other one fails; otherwise it begins anew, and this shows nothing.
+      await sleep(50)
+      goesOn.resolve()
+      const { status, body: said } = await again
+      assert.equal(status, 200, said)
+      await idle(adding)
+    })
+  })
+
   it('loses its last copy only if the operator asks for that', async () => {
     const options = { data, others: [scriptedProvider('down', 'dead')], withoutEmbedded: true, queue: true }
     await withAdding(options, async (adding) => {

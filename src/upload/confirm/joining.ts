@@ -39,6 +39,8 @@ export interface Joining {
 export function createJoining(options: JoiningOptions): Joining {
   const { deliveries, quorum, journal, spools, stores, claims, clock, log, closing, track } = options
   const { all, begin, behind } = deliveries
+  /** With blocks that an earlier process left, which may be damaged. */
+  const takenUp = new WeakSet<Delivery>()
 
   function join(spooled: SpooledUpload, others: Companions): Joined {
     const running = all.get(nameOf(spooled.upload.cid))
@@ -61,10 +63,11 @@ export function createJoining(options: JoiningOptions): Joining {
     try {
       await running.confirmed
     } catch (error) {
-      // The running delivery failed because of another upload of its request, which is no reason for this one to fail: it
-      // begins a new delivery with its own bytes. It waits for a third one only if none waits for it, so no two deadlock.
+      // The running delivery failed because of another upload of its request, or with what an earlier process left of it, which
+      // is no reason for this one to fail: it begins a new delivery with its own bytes. It waits for a third one only if none
+      // waits for it, so no two deadlock.
       const mayWait = others.isAlone || !all.has(nameOf(spooled.upload.cid))
-      if (error instanceof OtherFailed && mayWait) return join(spooled, others)
+      if ((error instanceof OtherFailed || takenUp.has(running)) && mayWait) return join(spooled, others)
       await spools.drop(spooled.id)
       throw error
     }
@@ -121,7 +124,9 @@ export function createJoining(options: JoiningOptions): Joining {
     const goesOn = async () => {
       // It may have been deleted since it was loaded.
       if (!claims.tryToBegin(entry.id)) return
-      await begin(spools.open(recordOf(entry), stores), entry).confirmed.catch(() => {})
+      const delivery = begin(spools.open(recordOf(entry), stores), entry)
+      takenUp.add(delivery)
+      await delivery.confirmed.catch(() => {})
     }
     const running = all.get(entry.cid)
     if (!running) return goesOn()
