@@ -25,6 +25,8 @@ export type SessionParts = Flying & {
   readonly turns: LoopTurns
   readonly deadlineMs: number
   readonly blockDeadlineMs: number
+  /** There is no upstream. */
+  readonly isArchive: boolean
 }
 
 /** Opens the session of one request, until its `end`. */
@@ -32,12 +34,12 @@ export function openSession(
   { signal, account, onlyIfCached = false, noCache = false, client = '', ...policy }: SessionOptions,
   shared: SessionParts,
 ): Session {
-  const { stack, notFound, turns } = shared
+  const { stack, notFound, turns, isArchive } = shared
   const clock = createRequestClock({ ...shared, signal })
   const { inTime } = clock
   const upstreams = createUpstreamReader({ clock, account, signal, noCache, client }, shared)
   const { fromSlowTiers, withoutLook, fetchHeld } = createTierReader({
-    ...{ clock: shared.clock, stack, notFound, inTime, signal, onlyIfCached, fromTier, fromUpstreams },
+    ...{ clock: shared.clock, stack, notFound, inTime, signal, onlyIfCached, isArchive, fromTier, fromUpstreams },
     onHeld: () => (wasHeld = true),
   })
   const isHeld = () => wasHeld

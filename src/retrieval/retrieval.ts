@@ -101,6 +101,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     readNode: createNodeMemory(),
     deadlineMs: options.deadlineMs,
     blockDeadlineMs: options.blockDeadlineMs,
+    isArchive: pool.members.length === 0,
     joinBlock,
     joinDag,
     onItsWay,

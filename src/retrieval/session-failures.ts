@@ -26,6 +26,14 @@ export const noTimeLeft = (cid: CID): Failure =>
 export const notHere = ({ message, facts }: Failure): Failure =>
   new Failure('not-found', message, { source: 'tier', facts })
 
+/** An archive whose tiers could not all be asked: it may well be there, so it is not called absent. */
+export const storeFailed = (cid: CID, { cause, retryAfterMs }: Failure): Failure =>
+  new Failure(
+    'unavailable',
+    `${cid} may be in a tier that failed or did not answer in time, and there is no upstream to ask; retry, and look at the tiers if it goes on`,
+    { source: 'tier', cause, retryAfterMs },
+  )
+
 export const notCached = (cid: CID): Failure =>
   new Failure('not-found', `${cid} is not in the cache, and Cache-Control: only-if-cached asks for nothing else`, {
     source: 'tier',

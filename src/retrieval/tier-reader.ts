@@ -7,7 +7,7 @@ import { isFailure } from '../core/failure.ts'
 import type { NotFoundMemory } from './absence/not-found.ts'
 import type { RequestClock } from './request-clock.ts'
 import type { DagWant } from './session.ts'
-import { notCached, notHere } from './session-failures.ts'
+import { notCached, notHere, storeFailed } from './session-failures.ts'
 import type { Look, TierHit, TierStack } from './tiers/stack.ts'
 
 /** An upstream takes as long: a tier that is passed over is asked beside it, since it may be well by now. */
@@ -22,6 +22,8 @@ export type TierReaderOptions = {
   readonly inTime: RequestClock['inTime']
   readonly signal: AbortSignal
   readonly onlyIfCached: boolean
+  /** It has no upstream. */
+  readonly isArchive: boolean
   /** The bytes, noted as a hit of this tier. */
   readonly fromTier: (held: TierHit) => Uint8Array
   readonly fromUpstreams: (cid: CID, around: DagWant | undefined) => Promise<Uint8Array>
@@ -42,7 +44,7 @@ export interface TierReader {
 }
 
 export function createTierReader(options: TierReaderOptions): TierReader {
-  const { stack, notFound, inTime, signal, onlyIfCached, fromTier, fromUpstreams, onHeld } = options
+  const { stack, notFound, inTime, signal, onlyIfCached, isArchive, fromTier, fromUpstreams, onHeld } = options
   const { besideTiersPassedOver, lastResort } = createSecondLook(options)
 
   /** The hit of the slow tiers, or `late` as soon as it is worth asking an upstream too. */
@@ -82,8 +84,7 @@ export function createTierReader(options: TierReaderOptions): TierReader {
     } catch (error) {
       const late = isFailure(error, 'timeout') ? await fromHere(look) : undefined
       const held = late ?? (stack.outages === outages ? undefined : await lastResort(cid, error))
-      if (!held)
-        throw isFailure(error, 'unavailable') && error.facts.alone && stack.outages === outages ? notHere(error) : error
+      if (!held) throw inArchive(cid, error, stack.outages === outages)
       notFound.forget(cid)
       return fromTier(held)
     } finally {
@@ -99,12 +100,18 @@ export function createTierReader(options: TierReaderOptions): TierReader {
       const outages = stack.outages
       const look = stack.look(cid)
       const held = await fromHere(look).finally(look.leave)
-      if (!held)
-        throw isFailure(error, 'unavailable') && error.facts.alone && stack.outages === outages ? notHere(error) : error
+      if (!held) throw inArchive(cid, error, stack.outages === outages)
       onHeld()
       notFound.forget(cid)
       return fromTier(held)
     }
+  }
+
+  /** Without upstreams the tiers are all there is to ask: what they said is an absence, what they did not say is none. */
+  function inArchive(cid: CID, error: unknown, haveAnswered: boolean): unknown {
+    if (isFailure(error, 'unavailable') && error.facts.alone)
+      return haveAnswered ? notHere(error) : storeFailed(cid, error)
+    return isArchive && isFailure(error, 'timeout') ? storeFailed(cid, error) : error
   }
 
   /** The time is up, but our own disk has not answered yet: wait for it rather than deny a block that is here. */

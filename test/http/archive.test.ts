@@ -1,4 +1,5 @@
-// An archive: a gateway without upstreams. What its tiers do not have is not found, as long as they could be asked.
+// An archive: a gateway without upstreams. What its tiers do not have is not found, as long as they could be asked;
+// otherwise it is 503.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { fixtures } from '../support/fixtures.ts'
@@ -39,8 +40,11 @@ for (const types of ['api', 'web'] as const) {
       try {
         await server.refuse()
         const answer = await fetchAll(`${at.url}/ipfs/${files.hello.cid}`, { accept: 'application/json' })
-        assert.equal(answer.status, types === 'api' ? 404 : 502)
-        assert.equal((JSON.parse(answer.body.toString()) as { title: string }).title, 'No upstream could be reached')
+        assert.equal(answer.status, 503)
+        const { title, detail } = JSON.parse(answer.body.toString()) as { title: string; detail: string }
+        assert.equal(title, 'A store could not be asked')
+        assert.match(detail, /may be in a tier that failed .* no upstream to ask; retry/)
+        assert.ok(Number(answer.headers['retry-after']) >= 1)
         assert.equal(answer.headers['cache-control'], 'no-store')
       } finally {
         await at.close()

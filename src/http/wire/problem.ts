@@ -51,9 +51,18 @@ export function statusOf(failure: Failure, mode: Mode): number {
   // Malformed content is not the client's mistake.
   if (failure.kind === 'malformed' && failure.source === 'content') return mode === 'api' ? 422 : 500
   if (failure.kind === 'broken' && failure.source === 'provider') return 502
+  if (isStoreFailure(failure)) return 503
   // A path into a document that ends at a value: this gateway does not support it.
   if (failure.kind === 'unsupported' && failure.facts.remainder !== undefined) return 501
   return table[failure.kind][mode]
+}
+
+/** Content that a tier may have which failed, where there is no upstream to ask. A 404 would say more than is known. */
+const isStoreFailure = ({ kind, source }: Failure): boolean => kind === 'unavailable' && source === 'tier'
+
+function titleOf(failure: Failure, status: number): string {
+  if (status === 412) return 'Not in the cache'
+  return isStoreFailure(failure) ? 'A store could not be asked' : table[failure.kind].title
 }
 
 /**
@@ -88,7 +97,7 @@ export function sendProblem(response: ServerResponse, failure: Failure, context:
   const { mode, stalledMs, account, headers = {}, head = false, accept, contact } = context
   const status = statusOf(failure, mode)
   const detail = failure.message
-  const title = status === 412 ? 'Not in the cache' : table[failure.kind].title
+  const title = titleOf(failure, status)
   const attempts = withAttempts.has(status) ? account?.attempts : undefined
   const form = formFor(mode, accept)
   const body: Record<string, unknown> = {

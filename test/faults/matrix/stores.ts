@@ -11,7 +11,7 @@ import { type Cell, type Form, inMs, type Row } from './rows.ts'
 export type StoreFault = {
   readonly name: string
   readonly make: (store: S3Server) => unknown
-  readonly alone: 'whole' | 'no file'
+  readonly alone: 'whole' | '404' | '503'
   readonly isQuick?: true
 }
 
@@ -20,18 +20,18 @@ const faulty = (faults: S3Server['faults']) => (store: S3Server) => {
 }
 
 export const storeFaults: readonly StoreFault[] = [
-  { name: 'refuses connections', make: (store) => store.refuse(), alone: 'no file', isQuick: true },
-  { name: 'accepts and says nothing', make: (store) => store.silence(), alone: 'no file' },
+  { name: 'refuses connections', make: (store) => store.refuse(), alone: '503', isQuick: true },
+  { name: 'accepts and says nothing', make: (store) => store.silence(), alone: '503' },
   { name: 'answers after 100 ms', make: faulty({ slowMs: 100 }), alone: 'whole' },
-  { name: 'answers after 4 s', make: faulty({ slowMs: 4000 }), alone: 'no file' },
-  { name: '503 SlowDown', make: faulty({ slowDown: true }), alone: 'no file' },
-  { name: '500 after half a second', make: faulty({ failsAfterMs: 500 }), alone: 'no file' },
-  { name: 'half of each body, then nothing', make: faulty({ stallsBody: true }), alone: 'no file' },
-  { name: 'drips', make: faulty({ drips: { bytes: 64, everyMs: 50 } }), alone: 'no file' },
-  { name: 'reads hang', make: faulty({ hangs: 'GET' }), alone: 'no file' },
+  { name: 'answers after 4 s', make: faulty({ slowMs: 4000 }), alone: '503' },
+  { name: '503 SlowDown', make: faulty({ slowDown: true }), alone: '503' },
+  { name: '500 after half a second', make: faulty({ failsAfterMs: 500 }), alone: '503' },
+  { name: 'half of each body, then nothing', make: faulty({ stallsBody: true }), alone: '503' },
+  { name: 'drips', make: faulty({ drips: { bytes: 64, everyMs: 50 } }), alone: '503' },
+  { name: 'reads hang', make: faulty({ hangs: 'GET' }), alone: '503' },
   { name: 'writes hang', make: faulty({ hangs: 'PUT' }), alone: 'whole' },
   { name: 'says 200 and keeps nothing', make: faulty({ losesWrites: true }), alone: 'whole', isQuick: true },
-  { name: 'other bytes in each object', make: rot, alone: 'no file', isQuick: true },
+  { name: 'other bytes in each object', make: rot, alone: '404', isQuick: true },
 ]
 
 function rot(store: S3Server): void {
@@ -64,7 +64,7 @@ export async function storeRow({ name, make, alone }: StoreFault, form: Form): P
   try {
     await make(store)
     const cells = [await aloneCell(), await besideCell(), await afterCell()]
-    const words = alone === 'whole' ? 'whole' : `404, 502 or cut within ${inMs(form.deadlineMs)}`
+    const words = alone === 'whole' ? 'whole' : `${alone} or cut within ${inMs(form.deadlineMs)}`
     return { fault: name, promised: `${words}; used again within ${inMs(form.mendedWithinMs)}`, cells }
   } finally {
     await mend()
@@ -87,7 +87,7 @@ export async function storeRow({ name, make, alone }: StoreFault, form: Form): P
 
   async function aloneCell(): Promise<Cell> {
     const { outcome, ms } = await read(single.url, files.pop() as FileFixture)
-    const isRight = alone === 'whole' ? outcome === 'whole' : [404, 502, 503, 'cut'].includes(outcome)
+    const isRight = alone === 'whole' ? outcome === 'whole' : [Number(alone), 'cut'].includes(outcome)
     const isLate = form.mostMs !== Number.POSITIVE_INFINITY && ms > form.deadlineMs + form.mostMs
     const broken = [...(isRight ? [] : [`alone: ${outcome}`]), ...(isLate ? [`alone: after ${inMs(ms)}`] : [])]
     return { measured: `${outcome}, ${inMs(ms)}`, broken }
