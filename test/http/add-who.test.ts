@@ -147,6 +147,8 @@ describe('a token with a quota', () => {
         assert.equal(answer.status, 429)
         assert.match(answer.body, /the token ci has no upload left today, of 3/)
       }
+      // What only computes a CID uses nothing up.
+      assert.equal((await rpc('/api/v0/add?only-hash=true')).status, 200)
       assert.equal((await upload(at, { authorization: 'Bearer another-without-a-quota' })).status, 200)
       const metrics = await metricsOf(at.gateway)
       for (const series of [

@@ -92,7 +92,8 @@ describe('a quota', () => {
     // A clock that is set back does not give the day twice.
     late.accept()
     await clock.advance(-1000)
-    refusal(() => quotas.begin(quota))
+    // The day that is used up begins again in a second: the client is told the end of that one.
+    assert.equal(refusal(() => quotas.begin(quota)).retryAfterMs, dayMs + 1000)
   })
 
   test('is counted on by the next process, also after a kill: all but the last second', async () => {

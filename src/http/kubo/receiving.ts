@@ -22,7 +22,10 @@ export async function receiveFiles(
   boundaryOf(request.headers['content-type'])
   const least = Number(request.headers['content-length'] ?? 0) - aroundBytes(mostPartsOf(options.kind))
   if (least > uploads.maxBytes) throw tooLarge(uploads.maxBytes)
-  const slot = await uploads.enter(deps.clientOf(request), signal, options.isOnlyHashed ? 0 : least)
+  const who = deps.clientOf(request)
+  // What only computes a CID uses no quota up, and none refuses it.
+  const uploader = options.isOnlyHashed && typeof who !== 'string' ? who.client : who
+  const slot = await uploads.enter(uploader, signal, least)
   try {
     // A client of HTTP/1.0 cannot read it (RFC 9110 §10.1.1).
     if (request.headers.expect !== undefined && request.httpVersion !== '1.0') response.writeContinue()

@@ -13,6 +13,8 @@ export interface QuotaBook {
   /** What was used on this day: it counts anew with each later day. */
   used(token: string, day: number): Readonly<Used>
   add(token: string, day: number, more: Used): void
+  /** When it counts anew. Where the clock was set back over midnight, the day that is counted is tomorrow. */
+  endsAt(day: number): number
   /** What uploads that are under way have taken, of any day. */
   readonly underWay: Map<string, Used>
   /** Resolves when all that was added before the call is on the disk. One write at a time. */
@@ -23,7 +25,6 @@ const dayMs = 86_400_000
 const dateOf = (day: number): string => new Date(day * dayMs).toISOString().slice(0, 10)
 
 export const dayOf = (now: number): number => Math.floor(now / dayMs)
-export const endOf = (day: number): number => (day + 1) * dayMs
 
 export function createQuotaBook(folder: string): QuotaBook {
   const file = join(folder, 'quotas.json')
@@ -67,6 +68,10 @@ export function createQuotaBook(folder: string): QuotaBook {
       const used = tokens.get(token) ?? { uploads: 0, bytes: 0 }
       tokens.set(token, { uploads: used.uploads + uploads, bytes: used.bytes + bytes })
       isSaved = false
+    },
+    endsAt(today) {
+      turnTo(today)
+      return (day + 1) * dayMs
     },
     async save() {
       while (!isSaved || saving !== undefined) {

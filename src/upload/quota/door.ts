@@ -36,8 +36,6 @@ export const withQuotas = (side: Pick<Uploads, keyof Receiving>, quotas: Quotas)
   async receive(request, own = {}) {
     const { slot } = own
     if (!slot?.quota) return side.receive(request, own)
-    // Only computes a CID: that uses nothing up.
-    if (own.isOnlyHashed) return side.receive(request, { ...own, slot: { ...slot, quota: undefined } })
     const added = await side.receive(request, own)
     slot.quota.accept()
     return added

@@ -3,7 +3,7 @@
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
-import { dayOf, endOf, type QuotaBook, type Used } from './book.ts'
+import { dayOf, type QuotaBook, type Used } from './book.ts'
 
 export type Quota = { readonly uploads?: number | undefined; readonly bytes?: number | undefined }
 
@@ -52,7 +52,7 @@ export function createQuotas({ book, clock, log }: { book: QuotaBook; clock: Clo
     const over = (['uploads', 'bytes'] as const).find((what) => taken[what] + more[what] > (quota[what] ?? Infinity))
     if (!over) return
     refusals.set(token, (refusals.get(token) ?? 0) + 1)
-    throw full({ token, quota }, { over, taken, endsAt: endOf(today()), now: clock.now() })
+    throw full({ token, quota }, { over, taken, endsAt: book.endsAt(today()), now: clock.now() })
   }
 
   function take(token: string, { uploads, bytes }: Used): void {
