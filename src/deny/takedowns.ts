@@ -1,18 +1,33 @@
-// The list of takedowns: what the operator denied by a command. The gateway writes it itself, and asks it before all others.
+// The list of takedowns: what the operator denied by a command. The gateway writes it itself, and asks it before all others. One
+// for all gateways over a data folder, so that a takedown holds in each of them at once, also in one that a reload is making.
 import { createHash } from 'node:crypto'
-import { appendFile, readFile } from 'node:fs/promises'
+import { appendFile, readFile, truncate } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { Failure } from '../core/failure.ts'
 import { codeOf, isGone, isNoRoom, makeFolder, syncFolder } from '../core/files.ts'
-import { createDenylist, createDenylists } from './denylist.ts'
+import { createDenylist, createDenylists, type Denylist } from './denylist.ts'
 import type { LoadedDenylists } from './load.ts'
 import { readList } from './read-list.ts'
 
-export interface DenylistsWithTakedowns extends LoadedDenylists {
-  /** Adds a rule, unless it is there. It is on the platter and holds when this resolves, whatever becomes of other lists. */
-  takeDown(cid: CID, hints: { readonly legal: boolean; readonly reason: string | undefined }): Promise<void>
+type Hints = { readonly legal: boolean; readonly reason: string | undefined }
+type Rule = Hints & { readonly cid: CID; readonly line: string }
+
+export interface Takedowns {
+  readonly path: ReturnType<typeof createDenylists>['path']
+  readonly rules: number
+  /** Of all that it says now. */
+  readonly digest: string
+  /** Reads the file again, which the operator may have edited. Rejects where it is there and cannot be read. */
+  refresh(): Promise<void>
+  /**
+   * Adds a rule, unless it is there. It holds at once, whatever becomes of the disk; it is on the platter when this resolves.
+   * Rejects with a Failure `no-room` or `disk` where it is in memory alone.
+   */
+  takeDown(cid: CID, hints: Hints): Promise<void>
 }
+
+export interface DenylistsWithTakedowns extends LoadedDenylists, Pick<Takedowns, 'takeDown'> {}
 
 /** None where there is no such folder either: that says more of `data` than of takedowns. */
 const textOf = (file: string): Promise<string> =>
@@ -21,22 +36,51 @@ const textOf = (file: string): Promise<string> =>
     throw error
   })
 
-const noRoom = (cause: unknown): Failure =>
-  new Failure('no-room', 'disk full: nothing is denied; free space on the disk of the data folder, then repeat it', {
-    source: 'ours',
-    cause,
-  })
+function unwritten(cause: unknown): Failure {
+  const held = 'it is denied from now on, but in memory alone, until this gateway ends'
+  const context = { source: 'ours', cause } as const
+  if (isNoRoom(cause))
+    return new Failure(
+      'no-room',
+      `disk full: ${held}; free space on the disk of the data folder, then repeat it`,
+      context,
+    )
+  const why = `the list of takedowns in the data folder cannot be written (${codeOf(cause) ?? 'an unexpected error'})`
+  return new Failure('disk', `${why}: ${held}; look at that disk, then repeat it`, context)
+}
 
 const head = 'version: 1\nname: takedowns\n---\n'
 
 /** Rejects where the file is there and cannot be read. */
-export async function withTakedowns(
-  loaded: LoadedDenylists,
-  { file, onChange }: { readonly file: string; readonly onChange: () => void },
-): Promise<DenylistsWithTakedowns> {
+export async function openTakedowns({
+  file,
+  onChange,
+}: {
+  readonly file: string
+  readonly onChange: () => void
+}): Promise<Takedowns> {
   let own = createDenylist('takedowns')
   let digest = ''
+  /** What the file does not say yet, and a list of it. */
+  let waiting: readonly Rule[] = []
+  let early = createDenylist('takedowns')
   let last: Promise<unknown> = Promise.resolve()
+
+  const withRules = (lists: readonly Denylist[]) => lists.filter(({ rules }) => rules > 0)
+  const written = createDenylists(() => withRules([own]))
+  // Without a takedown it costs no look. The last takedown says why.
+  const all = createDenylists(() => withRules([early, own]))
+
+  const isWritten = ({ cid, legal, reason }: Rule): boolean => {
+    const denial = written.path(cid, [])
+    return denial !== undefined && denial.legal === legal && denial.reason === reason
+  }
+
+  function wait(rules: readonly Rule[]): void {
+    waiting = rules
+    early = createDenylist('takedowns')
+    for (const { line } of rules) early.add(`${line}\n`)
+  }
 
   async function read(): Promise<void> {
     const given = await readList('takedowns', await textOf(file))
@@ -46,16 +90,27 @@ export async function withTakedowns(
     onChange()
   }
 
-  async function add(rule: string): Promise<void> {
+  async function append(rules: readonly Rule[]): Promise<void> {
     await makeFolder(dirname(file))
     const before = await textOf(file)
     // A full disk may have cut the line before.
     const start = before === '' ? head : before.endsWith('\n') ? '' : '\n'
-    await appendFile(file, `${start}${rule}\n`, { flush: true }).catch((error: unknown) => {
-      throw isNoRoom(error) ? noRoom(error) : error
-    })
+    try {
+      await appendFile(file, `${start}${rules.map(({ line }) => `${line}\n`).join('')}`, { flush: true })
+    } catch (error) {
+      await truncate(file, Buffer.byteLength(before)).catch(() => {})
+      throw error
+    }
     if (before === '') await syncFolder(dirname(file))
+  }
+
+  /** Writes what waits, unless the file says it already. */
+  async function write(): Promise<void> {
+    const some = waiting
+    const lacking = some.filter((rule) => !isWritten(rule))
+    if (lacking.length > 0) await append(lacking)
     await read()
+    wait(waiting.filter((rule) => !some.includes(rule)))
   }
 
   /** One after another, so that an older text never takes the place of a newer one. */
@@ -66,32 +121,54 @@ export async function withTakedowns(
   }
 
   await read()
-  // Without a takedown it costs no look.
-  const takedowns = createDenylists(() => (own.rules > 0 ? [own] : []))
   return {
-    path: (cid, segments) => takedowns.path(cid, segments) ?? loaded.path(cid, segments),
-    name: (name, segments) => loaded.name(name, segments),
-    belowName: (name, segments) => loaded.belowName(name, segments),
+    path: (cid, segments) => all.path(cid, segments),
     get rules() {
-      return loaded.rules + own.rules
+      return own.rules + early.rules
     },
-    get revision() {
-      if (own.rules === 0) return loaded.revision
-      return createHash('sha256').update(`${loaded.revision}${digest}`).digest('hex').slice(0, 8)
+    get digest() {
+      return [digest, ...waiting.map(({ line }) => line)].join('\n')
     },
-    lists: loaded.lists,
-    async refresh() {
-      await Promise.all([loaded.refresh(), inTurn(read)])
-    },
-    takeDown: (cid, { legal, reason }) =>
+    refresh: () =>
       inTurn(async () => {
-        // The operator may have edited it.
         await read()
-        const denial = takedowns.path(cid, [])
-        if (denial && denial.legal === legal && denial.reason === reason) return
-        const hints = [...(legal ? ['status=451'] : []), ...(reason === undefined ? [] : [`reason=${reason}`])]
-        await add([`/ipfs/${cid}`, ...hints].join(' '))
+        // What could not be written is tried again; it holds in memory in any case.
+        if (waiting.length > 0) await write().catch(() => {})
       }),
-    close: loaded.close,
+    takeDown(cid, { legal, reason }) {
+      const hints = [...(legal ? ['status=451'] : []), ...(reason === undefined ? [] : [`reason=${reason}`])]
+      const rule: Rule = { cid, legal, reason, line: [`/ipfs/${cid}`, ...hints].join(' ') }
+      const isNew = !isWritten(rule)
+      wait([...waiting.filter(({ line }) => line !== rule.line), rule])
+      if (isNew) onChange()
+      return inTurn(async () => {
+        try {
+          // The operator may have edited it.
+          await read()
+          await write()
+        } catch (error) {
+          throw unwritten(error)
+        }
+      })
+    },
   }
 }
+
+export const withTakedowns = (loaded: LoadedDenylists, takedowns: Takedowns): DenylistsWithTakedowns => ({
+  path: (cid, segments) => takedowns.path(cid, segments) ?? loaded.path(cid, segments),
+  name: (name, segments) => loaded.name(name, segments),
+  belowName: (name, segments) => loaded.belowName(name, segments),
+  get rules() {
+    return loaded.rules + takedowns.rules
+  },
+  get revision() {
+    if (takedowns.rules === 0) return loaded.revision
+    return createHash('sha256').update(`${loaded.revision}${takedowns.digest}`).digest('hex').slice(0, 8)
+  },
+  lists: loaded.lists,
+  async refresh() {
+    await Promise.all([loaded.refresh(), takedowns.refresh()])
+  },
+  takeDown: takedowns.takeDown,
+  close: loaded.close,
+})

@@ -25,7 +25,7 @@ import { probeTarget } from '../upload/thin/probe.ts'
 import type { Front } from './front.ts'
 import type { Kept, Lease } from './kept.ts'
 import type { ReadSide } from './reading.ts'
-import type { Tiers } from './tiers.ts'
+import { everyStack, type Tiers } from './tiers.ts'
 import type { WriteSide } from './uploads.ts'
 import type { Whole } from './whole.ts'
 
@@ -107,7 +107,7 @@ export function wireAdmin(
     metrics,
     uploads: writing.confirmation,
     pins: writing.pins,
-    takedown: takedownOf(tiers, reading, writing),
+    takedown: takedownOf(whole, tiers, reading, writing),
     ready,
     dashboard: createDashboard({
       why,
@@ -147,18 +147,33 @@ const blocksBy =
     return { why: told, placed: await findPlaces(order, way, { signal: until, most: mostBlocks }) }
   }
 
-/** The CID is denied, deleted at every provider, and purged from the tiers and from complete answers in memory. */
-const takedownOf = ({ stack }: Tiers, { denials, hot }: ReadSide, { pins }: WriteSide): Takedown =>
-  createTakedown({
+/**
+ * The CID is denied, deleted at every provider, and purged from the tiers and from complete answers in memory, also from those of
+ * gateways before a reload that still answer.
+ */
+function takedownOf({ lease }: Whole, { stack }: Tiers, { denials, hot }: ReadSide, { pins }: WriteSide): Takedown {
+  const stacks = everyStack(lease)
+  const others = () => [...stacks].filter((one) => one !== stack)
+  return createTakedown({
     deny: denials.takeDown,
-    below: (cid, signal) => belowIn(stack, cid, signal),
+    async below(cid, signal) {
+      const all = await Promise.all([stack, ...others()].map((one) => belowIn(one, cid, signal)))
+      const cids = new Map(all.flatMap((one) => one.cids.map((found) => [found.toString(), found] as const)))
+      return { cids: [...cids.values()], failures: [...new Set(all.flatMap(({ failures }) => failures))] }
+    },
     async purge(cids, how) {
       hot.clear()
-      return purge(stack, cids, how)
+      const [own, ...rest] = await Promise.all([
+        purge(stack, cids, how),
+        ...others().map((one) => purge(one, cids, how)),
+      ])
+      const failures = [own, ...rest].flatMap((one) => one.failures)
+      return { ...own, failures: [...new Set(failures)] }
     },
     isPinned: stack.isPinned,
     remove: pins?.remove,
   })
+}
 
 /** Taken apart from `wireAdmin`: what outlives this gateway must not hold what was wired beside it. */
 const takeProcess = ({ lease }: Whole) => lease.take('process', [], watchProcess, (watch) => watch.close())

@@ -4,7 +4,7 @@ import type { CID } from 'multiformats/cid'
 import { ConfigError } from '../config/complaints.ts'
 import { Failure } from '../core/failure.ts'
 import { loadDenylists } from '../deny/load.ts'
-import { type DenylistsWithTakedowns, withTakedowns } from '../deny/takedowns.ts'
+import { type DenylistsWithTakedowns, openTakedowns, withTakedowns } from '../deny/takedowns.ts'
 import type { ResponseCache } from '../http/content/response-cache.ts'
 import type { Whole } from './whole.ts'
 
@@ -50,26 +50,35 @@ export async function wireDenials(whole: Whole): Promise<Denials> {
   }
 }
 
-function takeLists({ config, clock, log, lease }: Whole): { lists: Promise<DenylistsWithTakedowns>; isNew: boolean } {
+function takeLists(whole: Whole): { lists: Promise<DenylistsWithTakedowns>; isNew: boolean } {
+  const { config, clock, log, lease } = whole
   const { denylists, data, retrieval } = config
   const { userAgent } = retrieval
+  const folder = join(data, 'denylists')
   const hots = lease.take('every hot', [], () => new Set<ResponseCache>())
+  const onChange = () => {
+    for (const hot of hots) hot.clear()
+  }
+  // Of their own: a takedown while a reload brings other denylists is one of the gateway that is being made, too.
+  const takedowns = lease.take('takedowns', [data], () =>
+    openTakedowns({ file: join(folder, 'takedowns.deny'), onChange }),
+  )
   let isNew = false
   const lists = lease.take(
     'denylists',
     [denylists, data, userAgent],
     () => {
       isNew = true
-      const folder = join(data, 'denylists')
-      const onChange = () => {
-        for (const hot of hots) hot.clear()
-      }
-      const file = join(folder, 'takedowns.deny')
       return loadDenylists(denylists, { clock, log, userAgent, folder, onChange }).then((loaded) =>
-        withTakedowns(loaded, { file, onChange }).catch((error: unknown) => {
-          loaded.close()
-          throw error
-        }),
+        takedowns
+          .then(async (opened) => {
+            await opened.refresh()
+            return withTakedowns(loaded, opened)
+          })
+          .catch((error: unknown) => {
+            loaded.close()
+            throw error
+          }),
       )
     },
     (loading) =>
@@ -78,6 +87,7 @@ function takeLists({ config, clock, log, lease }: Whole): { lists: Promise<Denyl
         () => {},
       ),
   )
+  takedowns.catch(() => {}) // told by the lists
   return { lists, isNew }
 }
 

@@ -10,6 +10,7 @@ import { createPinsTier } from '../retrieval/tiers/pins.ts'
 import { proved } from '../retrieval/tiers/proof/proved.ts'
 import { createTierStack, type TierStack } from '../retrieval/tiers/stack.ts'
 import type { Spools } from '../upload/spool/spool.ts'
+import type { Lease } from './kept.ts'
 import type { Whole } from './whole.ts'
 
 export type Tiers = {
@@ -63,11 +64,19 @@ export function wireTiers(
   const isMemory = ({ traits }: Tier) => !traits.persistent
   const order = [...tiers.filter(isMemory), ...pins, ...tiers.filter((tier) => !isMemory(tier))]
   const layers = order.map((tier) => takeLayer(whole, tier))
+  const stacks = everyStack(lease)
   const stack = lease.take(
     'stack',
     layers,
-    () => createTierStack(layers, { clock, log }),
-    (stack) => stack.close(),
+    () => {
+      const made = createTierStack(layers, { clock, log })
+      stacks.add(made)
+      return made
+    },
+    (closed) => {
+      stacks.delete(closed)
+      return closed.close()
+    },
   )
   lease.take(
     'first look',
@@ -84,6 +93,9 @@ export function wireTiers(
     usage: () => bare.flatMap((tier) => (tier.usage ? [{ tier: tier.name, usage: tier.usage() }] : [])),
   }
 }
+
+/** Also of the gateways before a reload that still answer: each has tiers of its own where these were changed. */
+export const everyStack = (lease: Lease): Set<TierStack> => lease.take('every stack', [], () => new Set<TierStack>())
 
 /** With what waits to be written to it: a block that no other gateway of this process could read otherwise. */
 function takeLayer({ config, clock, lease }: Whole, tier: Tier): Layer {

@@ -2,7 +2,7 @@
 // down.
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
-import { readFile, rm, writeFile } from 'node:fs/promises'
+import { mkdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { Readable } from 'node:stream'
 import { after, before, describe, test } from 'node:test'
@@ -507,6 +507,28 @@ describe('two things at once with one pin', () => {
       assert.deepEqual([await below(join(data, 'journal')), await below(join(data, 'uploads'))], [[], []])
     } finally {
       await adding.close().catch(() => {})
+      await rm(data, { recursive: true, force: true })
+    }
+  })
+
+  test('a takedown that cannot be written holds in memory at once, deletes all the same, and says what did not hold', async () => {
+    const data = await tempFolder()
+    const file = join(data, 'denylists', 'takedowns.deny')
+    const at = await startGateway({ data, config: { pinning: { providers: [local] } } })
+    const ask = supertest(at.gateway.admin)
+    try {
+      const cid = await add(at, [{ body: randomBytes(300) }])
+      await mkdir(file, { recursive: true })
+      const { status, body } = await ask.post(`/deny/${cid}?status=451`)
+      assert.equal(status, 500)
+      assert.match(body.detail, /EISDIR.*denied from now on, but in memory alone.*look at that disk, then repeat it/)
+      assert.deepEqual(body.pins.providers, [{ provider: 'local', outcome: 'removed' }])
+      assert.equal((await fetch(`${at.url}/ipfs/${cid}`)).status, 451)
+      await rm(file, { recursive: true })
+      assert.equal((await ask.post(`/deny/${cid}?status=451`)).status, 200)
+      assert.match(await readFile(file, 'utf8'), new RegExp(`\n/ipfs/${cid} status=451\n$`))
+    } finally {
+      await at.close()
       await rm(data, { recursive: true, force: true })
     }
   })

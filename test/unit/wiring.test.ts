@@ -8,12 +8,14 @@ import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createTrace } from '../../src/core/wire/trace.ts'
 import { createDataFolders } from '../../src/data-folder/folders.ts'
+import { bytesOf, cidOf } from '../../src/testing/tier.ts'
 import { createSpools } from '../../src/upload/spool/spool.ts'
 import { wireBackends } from '../../src/wiring/backends.ts'
+import type { Denials } from '../../src/wiring/denials.ts'
 import { createKept, type Kept, type Lease } from '../../src/wiring/kept.ts'
 import { wirePublic } from '../../src/wiring/public.ts'
 import { wireReading } from '../../src/wiring/reading.ts'
-import { wireTiers } from '../../src/wiring/tiers.ts'
+import { everyStack, wireTiers } from '../../src/wiring/tiers.ts'
 import { wireUploads } from '../../src/wiring/uploads.ts'
 import { nothingOfItsOwn } from '../../src/wiring/whole.ts'
 import { tempFolder } from '../support/gateway.ts'
@@ -125,4 +127,23 @@ describe('when the configuration changes', () => {
       const different = [...now].flatMap(([name, part]) => (before.get(name) === part ? [] : [name]))
       assert.deepEqual(different.sort(), [...anew].sort())
     })
+})
+
+describe('while two gateways over one folder answer', () => {
+  it('a takedown at either of them holds in both at once, and the tiers of both are purged', async () => {
+    const kept = createKept()
+    const before = await partsOf(kept, {})
+    const now = await partsOf(kept, { denylists: ['list.deny'], cache: { ...base.cache, fillBytes: '1MiB' } })
+    const lists = [before, now].map((parts) => parts.get('denylists') as Denials['lists'])
+    for (const [index, one] of lists.entries()) {
+      const cid = cidOf(bytesOf(10, index))
+      const taken = one.takeDown(cid, { legal: false, reason: undefined })
+      // It does not wait for the disk.
+      for (const each of lists) assert.equal(each.path(cid, [])?.list, 'takedowns')
+      await taken
+      for (const each of lists) assert.equal(each.path(cid, [])?.list, 'takedowns')
+    }
+    const stacks = [...everyStack(leases.at(-1) as Lease)]
+    assert.deepEqual(new Set<unknown>(stacks), new Set([before.get('stack'), now.get('stack')]))
+  })
 })
