@@ -101,19 +101,6 @@ export function createJoining(options: JoiningOptions): Joining {
     return delivery
   }
 
-  /**
-   * Whether an entry ends whose blocks are not on this machine, since nothing waits for them: a small upload that was in memory
-   * when the last process died, or one that every provider holds already.
-   */
-  async function isOver(entry: JournalEntry): Promise<'lost' | 'held' | false> {
-    const isWanted = Object.values(entry.providers).some(({ state }) => state === 'wanted')
-    if (entry.accepted && (isWanted || entry.owed?.length || !isHeld(entry))) return false
-    if (await spools.isHere(entry.id)) return false
-    const found = await Promise.all(stores.map((store) => store.has(cidOf(entry)).catch(() => true)))
-    if (found.includes(true)) return false
-    return entry.accepted ? 'held' : 'lost'
-  }
-
   const said =
     (event: string, { cid }: JournalEntry) =>
     (error: unknown) => {
@@ -140,7 +127,7 @@ export function createJoining(options: JoiningOptions): Joining {
     async takeUpAll(entries) {
       const over = new Map<JournalEntry, 'lost' | 'held'>()
       for (const entry of entries) {
-        const how = await isOver(entry)
+        const how = await isOver(entry, options)
         if (how) over.set(entry, how)
       }
       const letGo = async (entry: JournalEntry) => {
@@ -162,3 +149,19 @@ const inTime = (work: Promise<Joined>): Joined => ({
   enough: work.then((one) => one.enough),
   confirmed: work.then((one) => one.confirmed),
 })
+
+/**
+ * Whether an entry ends whose blocks are not on this machine, since nothing waits for them: a small upload that was in memory
+ * when the last process died, or one that every provider holds already.
+ */
+async function isOver(
+  entry: JournalEntry,
+  { spools, stores }: Pick<JoiningOptions, 'spools' | 'stores'>,
+): Promise<'lost' | 'held' | false> {
+  const isWanted = Object.values(entry.providers).some(({ state }) => state === 'wanted')
+  if (entry.accepted && (isWanted || entry.owed?.length || !isHeld(entry))) return false
+  if (await spools.isHere(entry.id)) return false
+  const found = await Promise.all(stores.map((store) => store.has(cidOf(entry)).catch(() => true)))
+  if (found.includes(true)) return false
+  return entry.accepted ? 'held' : 'lost'
+}
