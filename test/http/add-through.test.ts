@@ -28,7 +28,8 @@ import { readContext } from '../../src/http/wire/request-context.ts'
 import { createRespond } from '../../src/http/wire/respond.ts'
 import { createSchemaChecks } from '../../src/schemas/checks.ts'
 import { createThrough, type Through, type ThroughOptions } from '../../src/upload/thin/thin.ts'
-import { type Adding, below, boundary, idle, multipart, post, raw, startAdding } from '../support/adding.ts'
+import { type Adding, below, boundary, idle, multipart, type Part, post, raw, startAdding } from '../support/adding.ts'
+import { directoryRows, partsOf } from '../support/directory-shapes.ts'
 
 type Thin = {
   readonly url: string
@@ -176,7 +177,8 @@ describe('thin mode to a service like this one', () => {
   let thin: Thin
   before(async () => {
     there = await startAdding({ maxBytes: 10_000_000, tokens: ['theirs'] })
-    thin = await startThin(`${there.url}/add`, { authorization: 'Bearer theirs' })
+    // A busy machine may take seconds to sync what it keeps.
+    thin = await startThin(`${there.url}/add`, { authorization: 'Bearer theirs', answerMs: 60_000 })
   })
   after(async () => {
     await thin.close()
@@ -213,6 +215,49 @@ describe('thin mode to a service like this one', () => {
       assert.equal((await below(there.data)).length, before)
     }
   })
+
+  it('takes folders: the service has the same directory, and its blocks are in the own tiers', async () => {
+    const shown = ['names in no order', 'names of other scripts, spaces and marks', 'directories in directories']
+    const rows = directoryRows.filter(({ what }) => [...shown, 'an empty file and an empty directory'].includes(what))
+    assert.equal(rows.length, 4)
+    for (const { what, files, cids } of rows) {
+      const parts = [...partsOf(files())]
+      const { status, json, body } = await post(`${thin.url}/add?wrap=true`, multipart(parts), ours)
+      assert.equal(status, 200, `${what}: ${body}`)
+      const told = json['cids'] as string[]
+      const sent = parts.filter(({ type }) => type !== 'application/x-directory')
+      assert.deepEqual([told.length, told.at(-1)], [sent.length + 1, `/ipfs/${cids['unixfs-v1-2025']}`], what)
+    }
+    await idle(there)
+    for (const key of there.tiers.keys()) assert.ok(thin.tiers.has(key))
+  })
+
+  it('takes names of files in folders as they are, also with quotes', async () => {
+    const parts = ['say \\"a\\"', 'b c', 'ä/ö'].map((fileName) => ({ fileName, body: fileName }))
+    const own = await post(`${there.url}/add?wrap=true`, multipart(parts), { Authorization: 'Bearer theirs' })
+    const { status, json, body } = await post(`${thin.url}/add?wrap=true`, multipart(parts), ours)
+    assert.equal(status, 200, body)
+    assert.deepEqual(json, own.json)
+  })
+
+  const files = (...names: string[]): Part[] => names.map((fileName) => ({ fileName, body: fileName }))
+  const refused: readonly (readonly [what: string, body: Buffer, says: RegExp, query?: string])[] = [
+    ['a path that leads out of it', multipart(files('good', '../bad')), /it has \.\. in it/],
+    ['two files of one path', multipart(files('a', 'a')), /the same path/],
+    ['a directory with content', multipart([{ fileName: 'a', type: 'application/x-directory', body: 'x' }]), /content/],
+    ['a body that is cut', multipart(files('a', 'b')).subarray(0, -6), /cut/],
+    ['a CAR', multipart(files('a')), /bring the CAR to the service itself/, 'format=car'],
+  ]
+  for (const [what, body, says, query = 'wrap=true'] of refused)
+    it(`refuses ${what}, and the service then has nothing`, async () => {
+      await idle(there)
+      const before = (await below(there.data)).length
+      const answer = await post(`${thin.url}/add?${query}`, body, ours)
+      assert.equal(answer.status, 400, answer.body)
+      assert.match(String(answer.json['detail']), says)
+      await idle(there)
+      assert.equal((await below(there.data)).length, before)
+    })
 
   it('leaves nothing anywhere of a client that leaves in the middle', async () => {
     const before = (await below(there.data)).length
@@ -339,6 +384,55 @@ describe('thin mode to something else', () => {
     const said = (await bodies[0])?.text ?? ''
     assert.doesNotMatch(said, /unchecked|other|text|symlink|a\/b/)
     assert.deepEqual(said.match(/filename="[^"]*"/g), ['filename="data-1"', 'filename="data-2"'])
+  })
+
+  const folder = 'bafybeigpk3zulymwmoqdajj72zyq77zdwayprjtlbcgbnkut3g27eftu6y'
+
+  it('sends a Kubo a folder by the names in it, and asks for the directory around them', async () => {
+    let seen: IncomingMessage | undefined
+    let said = ''
+    const thin = await thinTo(async (request, response) => {
+      seen = request
+      said = await read(request)
+      response.end(`{"Name":"a b/c","Hash":"${hello}","Size":"12"}\n{"Name":"","Hash":"${folder}","Size":"99"}\n`)
+    })
+    const parts = [
+      { fileName: 'a b/ä"c'.replace('"', '\\"'), body: 'hello world\n' },
+      { fileName: 'empty', type: 'application/x-directory', body: '' },
+    ]
+    const { status, body } = await post(`${thin.url}/add?wrap=true`, multipart(parts), ours)
+    assert.match(seen?.url ?? '', /&wrap-with-directory=true&/)
+    assert.deepEqual(said.match(/filename="[^"]*"\r\nContent-Type: \S+/g), [
+      'filename="a%20b/%C3%A4%22c"\r\nContent-Type: application/octet-stream',
+      'filename="empty"\r\nContent-Type: application/x-directory',
+    ])
+    assert.equal(status, 200, body)
+  })
+
+  it('does not believe a service that keeps the files and makes no folder of them', async () => {
+    const thin = await thinTo(async (request, response) => {
+      assert.match(request.url ?? '', /^\/add\?wrap=true$/)
+      await read(request)
+      response.end(`{"cids":["ipfs://${hello}"]}`)
+    }, '/add')
+    const parts = [{ fileName: 'a', body: 'hello world\n' }]
+    const { status, body } = await post(`${thin.url}/add?wrap=true`, multipart(parts), ours)
+    assert.equal(status, 502)
+    assert.match(
+      body,
+      /did not say that it holds bafybei\w+, which the upload is; does it have the same profile, and take folders/,
+    )
+  })
+
+  it('does not end the body of a folder that is not to be kept', async () => {
+    const admit = (cid: CID) => {
+      if (cid.code === 0x70) throw new Failure('denied', 'it is on a denylist', { source: 'ours' })
+    }
+    const { thin, bodies } = await thinAndSeen({ admit })
+    const parts = [{ fileName: 'a', body: 'hello world\n' }]
+    const { status, body: text } = await post(`${thin.url}/add?wrap=true`, multipart(parts), ours)
+    assert.equal(status, 410, text)
+    for (const seen of await Promise.all(bodies)) assert.deepEqual([seen.isCut, seen.delimiters()], [true, 1])
   })
 
   it('sends the end of a body only when all of it was valid', async () => {

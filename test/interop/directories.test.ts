@@ -14,6 +14,7 @@ for (const profile of profiles) {
   describe(`a directory under ${profile}`, () => {
     let node: Kubo
     let at: TestGateway
+    let thin: TestGateway
     before(async () => {
       node = await startKubo({ profile })
       const providers = [
@@ -21,8 +22,12 @@ for (const profile of profiles) {
         { name: 'kubo', use: 'kubo', url: node.rpc },
       ]
       at = await startGateway({ config: { upload: { profile, rpc: true }, pinning: { confirm: 'all', providers } } })
+      thin = await startGateway({
+        config: { upload: { profile, through: `${node.rpc}/api/v0` }, pinning: { providers: [] } },
+      })
     })
     after(async () => {
+      await thin?.close()
       await at?.close()
       await node?.stop()
     })
@@ -52,6 +57,17 @@ for (const profile of profiles) {
         assert.match(node.ipfs(['pin', 'ls', '--type=recursive', cids[profile]]), /recursive/)
       })
     }
+
+    for (const { what, files, cids } of directoryRows)
+      test(`${what}: through thin mode Kubo holds it, whatever the order of its files`, async () => {
+        // Those of one directory are not beside each other.
+        const parts = [...partsOf(files())].sort((a, b) =>
+          String(a.fileName?.at(-1)).localeCompare(String(b.fileName?.at(-1))),
+        )
+        const { status, json, body } = await post(`${thin.url}/add?wrap=true`, multipart(parts))
+        assert.equal(status, 200, body)
+        assert.equal((json['cids'] as string[]).at(-1), `/ipfs/${cids[profile]}`)
+      })
 
     test("`add -r` says the same as Kubo's, each directory with its size, with one around it and without", async () => {
       for (const { what, files } of directoryRows.filter(

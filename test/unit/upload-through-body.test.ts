@@ -10,7 +10,7 @@ const late = () => new Failure('broken', 'it took nothing', { source: 'provider'
 
 function begin() {
   const clock = createFakeClock()
-  return { clock, onward: createOnward({ stuckMs: 1000, clock, late }) }
+  return { clock, onward: createOnward({ isKubo: false, stuckMs: 1000, clock, late }) }
 }
 
 async function* pieces(count: number, bytes: number) {

@@ -15,7 +15,9 @@ export function readAddQuery(
 ): AddQuery {
   const kind = kindOf(query)
   if (!known.kinds.includes(kind))
-    throw malformed('wrap and format=car are not supported in thin mode: this gateway passes files on, one by one')
+    throw malformed(
+      'format=car is not supported in thin mode: this gateway passes on files and folders; bring the CAR to the service itself',
+    )
   const schema = query.get('schema') ?? undefined
   if (schema === undefined) return { kind, schema }
   if (!known.schemas.includes(schema))

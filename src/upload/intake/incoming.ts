@@ -121,4 +121,4 @@ async function receiveDirectory(
 }
 
 /** As clients of Kubo say it. */
-const isFolder = ({ type }: PartName): boolean => /^application\/x-directory\b/i.test(type)
+export const isFolder = ({ type }: Pick<PartName, 'type'>): boolean => /^application\/x-directory\b/i.test(type)

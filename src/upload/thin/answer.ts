@@ -24,11 +24,23 @@ const handedOn: Readonly<Record<number, { readonly as: FailureKind; readonly why
   429: { as: 'throttled', why: 'it asks for fewer uploads' },
 }
 
-const mostAnswerBytes = 1024 * 1024
+/** A line or a CID for each file. */
+const mostAnswerBytes = { files: 1024 * 1024, directory: 16 * 1024 * 1024 } as const
+export type ForwardedKind = keyof typeof mostAnswerBytes
 
 export async function readAnswer(
   response: IncomingMessage,
-  { isKubo, failure, now }: { readonly isKubo: boolean; readonly failure: TargetFailure; readonly now: number },
+  {
+    isKubo,
+    kind,
+    failure,
+    now,
+  }: {
+    readonly isKubo: boolean
+    readonly kind: ForwardedKind
+    readonly failure: TargetFailure
+    readonly now: number
+  },
 ): Promise<ReadonlySet<string>> {
   const status = response.statusCode ?? 0
   // Fail at once: a service that refuses often stops reading, and then the connection breaks.
@@ -41,7 +53,7 @@ export async function readAnswer(
   let bytes = 0
   for await (const piece of response as AsyncIterable<Buffer>) {
     bytes += piece.byteLength
-    if (bytes > mostAnswerBytes) throw failure('content', 'its answer is longer than an answer can be')
+    if (bytes > mostAnswerBytes[kind]) throw failure('content', 'its answer is longer than an answer can be')
     pieces.push(piece)
   }
   if (response.trailers['x-stream-error'] !== undefined) throw failure('transient', 'it failed behind its answer')

@@ -11,13 +11,18 @@ export type Onward = {
   readonly stream: PassThrough
   readonly contentType: string
   /** Yields the bytes once they were sent on. The part before this one must have ended. */
-  part(bytes: AsyncIterable<Uint8Array>, signal: AbortSignal): AsyncGenerator<Uint8Array>
+  part(bytes: AsyncIterable<Uint8Array>, signal: AbortSignal, as?: PartInFolder): AsyncGenerator<Uint8Array>
   /** Sends the closing boundary: without it the service has no whole body. */
   end(): void
   hasEnded(): boolean
 }
 
+/** `path`: checked. In a folder it is content, and goes on as the client sent it. */
+export type PartInFolder = { readonly path: string; readonly isFolder: boolean }
+
 export function createOnward(options: {
+  /** A Kubo reads a file name as a part of a URL. */
+  readonly isKubo: boolean
   /** How long the service may read nothing before the upload fails. */
   readonly stuckMs: number
   readonly clock: Clock
@@ -38,12 +43,14 @@ export function createOnward(options: {
   return {
     stream,
     contentType: `multipart/form-data; boundary=${boundary}`,
-    async *part(bytes, signal) {
+    async *part(bytes, signal, as) {
       const before = parts++ === 0 ? '' : '\r\n'
       // With a file name every parser takes the part for a file. The client's own name stays private, and each name is
       // different, because Kubo skips a part that seems to lie inside a file it has seen.
-      const disposition = `Content-Disposition: form-data; name="data"; filename="data-${parts}"`
-      await write(`${before}--${boundary}\r\n${disposition}\r\nContent-Type: application/octet-stream\r\n\r\n`, signal)
+      const fileName = as ? written(as.path, options.isKubo) : `data-${parts}`
+      const disposition = `Content-Disposition: form-data; name="data"; filename="${fileName}"`
+      const type = as?.isFolder ? folderType : 'application/octet-stream'
+      await write(`${before}--${boundary}\r\n${disposition}\r\nContent-Type: ${type}\r\n\r\n`, signal)
       for await (const piece of bytes) {
         await write(piece, signal)
         yield piece
@@ -56,3 +63,9 @@ export function createOnward(options: {
     hasEnded: () => hasEnded,
   }
 }
+
+const folderType = 'application/x-directory'
+
+/** It has no control characters and no backslashes. */
+const written = (path: string, isKubo: boolean): string =>
+  isKubo ? path.split('/').map(encodeURIComponent).join('/') : path.replaceAll('"', '\\"')

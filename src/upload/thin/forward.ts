@@ -8,7 +8,7 @@ import { addOptionsOfKubo, type Profile, shapes } from '../../../backends/pinnin
 import type { Clock } from '../../core/clock.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import type { Trace } from '../../core/wire/trace.ts'
-import { readAnswer, type TargetFailure } from './answer.ts'
+import { type ForwardedKind, readAnswer, type TargetFailure } from './answer.ts'
 import { createOnward, type Onward } from './body.ts'
 
 export type Target = {
@@ -30,7 +30,7 @@ export type Forward = Pick<Onward, 'part' | 'end'> & {
 
 export type Forwarding = {
   /** `via`: the gateways that it came through, for the header CDN-Loop. */
-  begin(via?: string): Forward
+  begin(kind: ForwardedKind, via?: string): Forward
   readonly failure: TargetFailure
   readonly host: string
 }
@@ -53,28 +53,30 @@ export function createForwarding(options: {
   const stuckMs = Math.min(answerMs, mostStuckMs)
   const url = new URL(options.target.url)
   const isKubo = isKuboAddress(url)
-  if (isKubo) {
-    url.pathname = url.pathname.replace(/(\/add)?\/?$/, '/add')
-    url.search = new URLSearchParams(addOptionsOfKubo(shapes[options.profile])).toString()
-  }
   const listeners = new WeakMap<object, { onAnswer(response: IncomingMessage): void; onError(error: unknown): void }>()
-  const forward = createProxyMiddleware({
-    target: url,
-    ignorePath: true,
-    changeOrigin: true,
-    selfHandleResponse: true,
-    // A new connection for each upload: a POST on a connection that the service just closed cannot be sent again.
-    agent: new (url.protocol === 'https:' ? HttpsAgent : HttpAgent)({ keepAlive: false }),
-    // No default plugins: they write answers and log lines of their own.
-    ejectPlugins: true,
-    plugins: [
-      (proxy) => {
-        proxy.on('proxyRes', (response, request) => listeners.get(request)?.onAnswer(response))
-        proxy.on('error', (error, request) => void (request && listeners.get(request)?.onError(error)))
-        proxy.on('econnreset', (error, request) => listeners.get(request)?.onError(error))
-      },
-    ],
-  })
+  // A new connection for each upload: a POST on a connection that the service just closed cannot be sent again.
+  const agent = new (url.protocol === 'https:' ? HttpsAgent : HttpAgent)({ keepAlive: false })
+  const middlewareTo = (target: URL) =>
+    createProxyMiddleware({
+      target,
+      ignorePath: true,
+      changeOrigin: true,
+      selfHandleResponse: true,
+      agent,
+      // No default plugins: they write answers and log lines of their own.
+      ejectPlugins: true,
+      plugins: [
+        (proxy) => {
+          proxy.on('proxyRes', (response, request) => listeners.get(request)?.onAnswer(response))
+          proxy.on('error', (error, request) => void (request && listeners.get(request)?.onError(error)))
+          proxy.on('econnreset', (error, request) => listeners.get(request)?.onError(error))
+        },
+      ],
+    })
+  const forward: Readonly<Record<ForwardedKind, ReturnType<typeof middlewareTo>>> = {
+    files: middlewareTo(addressFor(url, 'files', options.profile)),
+    directory: middlewareTo(addressFor(url, 'directory', options.profile)),
+  }
 
   const failure: TargetFailure = (kind, why, { as = 'broken', ...more } = {}) =>
     new Failure(as, `${url.host} does not hold the upload: ${why}`, {
@@ -83,12 +85,12 @@ export function createForwarding(options: {
       facts: { class: kind, service: url.host, outcomes: [{ provider: url.host, outcome: kind, detail: why }] },
     })
 
-  function begin(via?: string): Forward {
+  function begin(kind: ForwardedKind, via?: string): Forward {
     const stop = new AbortController()
     const answer = Promise.withResolvers<ReadonlySet<string>>()
     answer.promise.catch(() => {})
     const stuck = () => failure('transient', `it accepted no data for ${stuckMs} ms`)
-    const body = createOnward({ stuckMs, clock, late: stuck })
+    const body = createOnward({ isKubo, stuckMs, clock, late: stuck })
     let hasBegun = false
     const fail = (error: unknown): void => {
       const reason = isFailure(error)
@@ -111,7 +113,7 @@ export function createForwarding(options: {
       onAnswer(response) {
         hasBegun = true
         // Kubo begins its answer after the first part: until all was sent, the time limits of the body apply to it.
-        readAnswer(addAbortSignal(stop.signal, response), { isKubo, failure, now: clock.now() }).then((held) => {
+        readAnswer(addAbortSignal(stop.signal, response), { isKubo, kind, failure, now: clock.now() }).then((held) => {
           if (body.hasEnded()) answer.resolve(held)
           else fail(failure('transient', 'it answered before it had the whole upload'))
         }, fail)
@@ -119,7 +121,7 @@ export function createForwarding(options: {
     })
     body.stream.on('error', () => {})
     const response = new ServerResponse(own)
-    forward(own, response, (error) => error !== undefined && fail(error)).catch(fail)
+    forward[kind](own, response, (error) => error !== undefined && fail(error)).catch(fail)
     return {
       part: body.part,
       end: body.end,
@@ -141,6 +143,20 @@ export function createForwarding(options: {
   }
 
   return { begin, failure, host: url.host }
+}
+
+/** Where uploads of this kind go, with what they become there. */
+function addressFor(service: URL, kind: ForwardedKind, profile: Profile): URL {
+  const url = new URL(service)
+  const isFolder = kind === 'directory'
+  if (!isKuboAddress(url)) {
+    if (isFolder) url.searchParams.set('wrap', 'true')
+    return url
+  }
+  url.pathname = url.pathname.replace(/(\/add)?\/?$/, '/add')
+  const wanted = { ...addOptionsOfKubo(shapes[profile]), 'wrap-with-directory': String(isFolder) }
+  url.search = new URLSearchParams(wanted).toString()
+  return url
 }
 
 function headersFor(

@@ -9,13 +9,18 @@ import { withDeadline } from '../../core/deadline.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import type { OpenSpan, Trace } from '../../core/wire/trace.ts'
 import type { Retrieval } from '../../retrieval/session.ts'
+import { createTree, mostEntries } from '../directory/paths.ts'
+import { putTree, type WrittenFolder } from '../directory/write.ts'
+import { malformed } from '../failures.ts'
 import { createUploadAdmission } from '../intake/admission.ts'
 import { importFile } from '../intake/import.ts'
-import { type ReceiveLimits, receive } from '../intake/receive.ts'
+import { isFolder } from '../intake/incoming.ts'
+import { type PartName, type ReceiveLimits, type ReceiveOptions, receive } from '../intake/receive.ts'
 import { keepText } from '../intake/text-check.ts'
 import { nameOf } from '../spool/journal.ts'
 import type { AddOptions, SpooledUpload, Uploads } from '../uploads.ts'
-import { createForwarding, type Target } from './forward.ts'
+import type { ForwardedKind } from './answer.ts'
+import { createForwarding, type Forward, type Target } from './forward.ts'
 
 export type ThroughOptions = {
   readonly target: Target
@@ -57,6 +62,14 @@ export function createThrough(options: ThroughOptions): Through {
     await withDeadline({ ms: storeMs, clock, signal, late }, store).catch(() => signal.throwIfAborted())
   }
 
+  const shapeOf = (own: AddOptions) => own.shape ?? shapes[options.profile]
+
+  /** A refusal cuts the body: the service has not got the end of this part. */
+  const putWith = (signal: AbortSignal) => async (cid: CID, block: Uint8Array) => {
+    options.admit?.(cid)
+    await keep(cid, block, signal)
+  }
+
   async function importPart(
     source: AsyncIterable<Uint8Array>,
     own: AddOptions,
@@ -64,39 +77,69 @@ export function createThrough(options: ThroughOptions): Through {
   ): Promise<SpooledUpload> {
     const text = own.check && keepText(own.check)
     const bytes = text ? text.over(source) : source
-    // A refusal cuts the body: the service has not got the end of this part.
-    const { cid, dagBytes } = await importFile(bytes, own.shape ?? shapes[options.profile], async (one, block) => {
-      options.admit?.(one)
-      await keep(one, block, signal)
-    })
+    const { cid, dagBytes } = await importFile(bytes, shapeOf(own), putWith(signal))
     text?.check()
     return { cid, dagBytes, fileName: undefined }
   }
 
+  async function receiveFiles(receiving: Receiving): Promise<SpooledUpload[]> {
+    const { request, own, forward } = receiving
+    return receive(
+      request,
+      receiving.options,
+      inTurn((bytes, signal) => importPart(forward.part(bytes, signal), own, signal)),
+    )
+  }
+
+  /** The files, and the directory that they make last, whose nodes are made here: the service makes its own of the names. */
+  async function receiveFolder({ request, own, forward, options }: Receiving): Promise<SpooledUpload[]> {
+    const tree = createTree()
+    const take = async (bytes: AsyncIterable<Uint8Array>, signal: AbortSignal, part: PartName) => {
+      // The part watch lets none pass without.
+      const path = part.path as string
+      if (isFolder(part)) {
+        tree.folder(path)
+        for await (const _ of forward.part(bytes, signal, { path, isFolder: true }))
+          throw malformed(`the directory ${JSON.stringify(path)} has content`)
+        return undefined
+      }
+      const file = tree.file(path)
+      const added = await importPart(forward.part(bytes, signal, { path, isFolder: false }), own, signal)
+      file.entry = added
+      return { ...added, fileName: path }
+    }
+    const files = await receive(request, { ...options, parts: 'paths', mostParts: mostEntries }, inTurn(take))
+    const written = await putTree(tree.root, { ...shapeOf(own), put: putWith(forward.failed) })
+    const { cid, dagBytes } = written.at(-1) as WrittenFolder
+    return [...files.filter((one) => one !== undefined), { cid, dagBytes, fileName: '' }]
+  }
+
   return {
     maxBytes: limits.maxBytes,
-    kinds: ['files'],
+    kinds: ['files', 'directory'],
     enter: admission.enter,
     async receive(request: IncomingMessage, own = {}) {
       closing.signal.throwIfAborted()
       const span = trace?.ask('provider pin')
-      const forward = span ? span.run(() => forwarding.begin(own.via)) : forwarding.begin(own.via)
+      const kind: ForwardedKind = own.kind === 'directory' ? 'directory' : 'files'
+      const begin = () => forwarding.begin(kind, own.via)
+      const forward = span ? span.run(begin) : begin()
       const onClose = () => forward.abort(closing.signal.reason)
       closing.signal.addEventListener('abort', onClose, { once: true })
-      let before: Promise<unknown> = Promise.resolve()
-      // One after the other, so that a part ends there only when it was found in order.
-      const take = (bytes: AsyncIterable<Uint8Array>, signal: AbortSignal): Promise<SpooledUpload> => {
-        const added = before.then(() => importPart(forward.part(bytes, signal), own, signal))
-        before = added
-        return added
+      const receiving = {
+        ...{ request, own, forward },
+        options: { ...limits, clock, signal: forward.failed, slot: own.slot },
       }
       try {
-        const added = await receive(request, { ...limits, clock, signal: forward.failed, slot: own.slot }, take)
+        const added = await (kind === 'directory' ? receiveFolder(receiving) : receiveFiles(receiving))
         forward.end()
         const held = await withDeadline({ ms: answerMs, clock, late: forward.late }, () => forward.answer)
         for (const { cid } of added) {
           if (!held.has(nameOf(cid)))
-            throw forwarding.failure('content', `it did not say that it holds ${cid}, which the upload is`)
+            throw forwarding.failure(
+              'content',
+              `it did not say that it holds ${cid}, which the upload is${doubt[kind]}`,
+            )
           retrieval.forget(cid)
         }
         endSpan(span, forwarding.host, added)
@@ -112,6 +155,31 @@ export function createThrough(options: ThroughOptions): Through {
     async close() {
       closing.abort(new Failure('cancelled', 'this gateway stops', { source: 'ours' }))
     },
+  }
+}
+
+/** What its operator may look at. */
+const doubt: Readonly<Record<ForwardedKind, string>> = {
+  files: '',
+  directory: '; does it have the same profile, and take folders (wrap=true)?',
+}
+
+type Receiving = {
+  readonly request: IncomingMessage
+  readonly own: AddOptions
+  readonly forward: Forward
+  readonly options: ReceiveOptions
+}
+
+type Take<T> = (bytes: AsyncIterable<Uint8Array>, signal: AbortSignal, part: PartName) => Promise<T>
+
+/** One after the other, so that a part ends at the service only when it was found in order. */
+function inTurn<T>(take: Take<T>): Take<T> {
+  let before: Promise<unknown> = Promise.resolve()
+  return (...part) => {
+    const taken = before.then(() => take(...part))
+    before = taken
+    return taken
   }
 }
 
