@@ -67,7 +67,7 @@ most 128 questions of a request have spans (\`cidgate.questions_left_out\`). No 
 | variable | |
 |---|---|
 | \`OTEL_EXPORTER_OTLP_ENDPOINT\` | the collector; \`/v1/traces\` is added. \`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT\` is taken as it is. Without either no span is made, and what sends them is not loaded |
-| \`OTEL_EXPORTER_OTLP_HEADERS\`, \`OTEL_EXPORTER_OTLP_TIMEOUT\` | \`name=value,name=value\` for a collector that wants a token, and the milliseconds that one answer of it may take (10000). Those with \`_TRACES_\` come first |
+| \`OTEL_EXPORTER_OTLP_HEADERS\`, \`OTEL_EXPORTER_OTLP_TIMEOUT\`, \`OTEL_EXPORTER_OTLP_COMPRESSION\` | \`name=value,name=value\` for a collector that wants a token, and the milliseconds that one answer of it may take (10000). \`OTEL_EXPORTER_OTLP_COMPRESSION=gzip\` has them compressed. Those with \`_TRACES_\` come first |
 | \`OTEL_SERVICE_NAME\`, \`OTEL_RESOURCE_ATTRIBUTES\` | what each span says of the service (\`cidgate\`) |
 | \`OTEL_TRACES_SAMPLER\`, \`OTEL_TRACES_SAMPLER_ARG\` | which traces are recorded: \`always_on\`, \`always_off\`, \`traceidratio\`, each also with \`parentbased_\` before it, where a client's \`traceparent\` decides; by default \`parentbased_always_on\` |
 | \`OTEL_BSP_SCHEDULE_DELAY\`, \`OTEL_BSP_MAX_QUEUE_SIZE\`, \`OTEL_BSP_MAX_EXPORT_BATCH_SIZE\` | a span waits for others this long (5000), this many wait at most (2048), and this many are sent at once (256) |

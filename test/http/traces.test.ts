@@ -71,12 +71,14 @@ describe('spans', () => {
       const { cid, bytes } = all.files.hello
       const { headers } = await fetchAll(`${at.url}/ipfs/${cid}?token=a-secret`, {
         traceparent,
+        tracestate: 'vendor=a',
         authorization: 'Bearer a-secret',
       })
       const { server, client } = await spansOf(at)
       const [answered, ...others] = server
       assert.deepEqual(others, [])
       assert.deepEqual([answered?.traceId, answered?.parentSpanId, answered?.name], [traceId, parentId, 'GET ipfs'])
+      assert.equal(answered?.traceState, 'vendor=a')
       const { 'cidgate.first_byte_ms': _, ...facts } = answered?.facts ?? {}
       assert.deepEqual(facts, {
         'http.request.method': 'GET',
@@ -102,6 +104,7 @@ describe('spans', () => {
       }
       // What an upstream is sent names its own span as the parent of what it records.
       const told = [silent.asked.slice(askedSilent), has.asked.slice(askedHas)]
+      for (const { headers } of told.flat()) assert.equal(headers['tracestate'], undefined)
       for (const [index, name] of ['silent', 'has'].entries()) {
         const { spanId } = client.find(({ facts }) => facts['cidgate.upstream'] === name) ?? assert.fail(name)
         for (const { headers } of told[index] ?? []) assert.equal(headers.traceparent, `00-${traceId}-${spanId}-01`)

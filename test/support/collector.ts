@@ -1,11 +1,13 @@
 // A small collector of OpenTelemetry: keeps the spans that are posted to it, or misbehaves on command.
 import { createServer, type IncomingHttpHeaders } from 'node:http'
 import type { AddressInfo } from 'node:net'
+import { gunzipSync } from 'node:zlib'
 
 export type CollectedSpan = {
   readonly traceId: string
   readonly spanId: string
   readonly parentSpanId?: string
+  readonly traceState?: string
   readonly name: string
   readonly kind: number
   readonly startTimeUnixNano: string
@@ -44,7 +46,8 @@ export async function startCollector(): Promise<Collector> {
     const pieces: Buffer[] = []
     request.on('data', (piece: Buffer) => pieces.push(piece))
     request.on('end', () => {
-      const body = Buffer.concat(pieces).toString()
+      const sent = Buffer.concat(pieces)
+      const body = (request.headers['content-encoding'] === 'gzip' ? gunzipSync(sent) : sent).toString()
       posts.push({ path: request.url ?? '', headers: request.headers, body })
       const { answer } = collector
       if (answer === 'hang') return

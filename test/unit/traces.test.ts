@@ -60,6 +60,7 @@ describe('the variables of OpenTelemetry', () => {
     ['OTEL_TRACES_EXPORTER', 'zipkin', true],
     ['OTEL_EXPORTER_OTLP_HEADERS', 'a-secret', false],
     ['OTEL_EXPORTER_OTLP_TIMEOUT', 'ten', false],
+    ['OTEL_EXPORTER_OTLP_COMPRESSION', 'a-secret', false],
     ['OTEL_BSP_MAX_QUEUE_SIZE', '0', false],
     ['OTEL_TRACES_SAMPLER', 'jaeger_remote', false],
     ['OTEL_TRACES_SAMPLER_ARG', '2', false],
@@ -104,6 +105,29 @@ describe('questions below a request', () => {
     const point = trace.of({ headers: {} }) ?? assert.fail()
     for (let count = 0; count < 1000; count++) trace.ask('upstream block', point)?.end({}, false)
     assert.deepEqual([taken.length, point.leftOut], [128, 872])
+  })
+
+  test('what the systems of the client say of the trace is told to the collector, with the questions below, and to no other', () => {
+    const taken: FinishedSpan[] = []
+    const traceparent = '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01'
+    const recorder = { isSampled: () => true, take: (span: FinishedSpan) => taken.push(span) }
+    for (const [headers, told] of [
+      [{ traceparent, tracestate: 'vendor=a, other=b' }, 'vendor=a, other=b'],
+      [{ traceparent, tracestate: 'a'.repeat(513) }, undefined],
+      [{ traceparent, tracestate: 'a=\u00e4' }, undefined],
+      [{ traceparent }, undefined],
+      [{ tracestate: 'vendor=a' }, undefined],
+    ] as const) {
+      const trace = createTrace({ recorder })
+      const point = trace.of({ headers }) ?? assert.fail()
+      trace.run(point, () => trace.ask('upstream block')?.end({}, false))
+      trace.answered(point, { name: 'GET ipfs', began: 0, facts: {}, isError: false })
+      assert.deepEqual(
+        taken.splice(0).map((span) => span.point.traceState),
+        [told, told],
+      )
+      assert.doesNotMatch(trace.run(point, trace.header) ?? '', /vendor/)
+    }
   })
 
   test('on a Node where following costs, it is done for an operator who wants spans and for no client', () => {
@@ -178,6 +202,17 @@ describe('the way to the collector', () => {
     assert.equal(BigInt(span?.endTimeUnixNano ?? 0) - BigInt(span?.startTimeUnixNano ?? 0), 5_000_000n)
     note(exporter, 256)
     await until(() => exporter.counts.sent === 259)
+  })
+
+  test('they go in gzip where the operator wants it', async () => {
+    const exporter = open({ OTEL_EXPORTER_OTLP_COMPRESSION: 'gzip' })
+    const before = collector.spans.length
+    note(exporter, 256)
+    await until(() => exporter.counts.sent === 256)
+    const [post] = collector.posts
+    assert.equal(post?.headers['content-encoding'], 'gzip')
+    assert.ok(Number(post.headers['content-length']) < post.body.length / 5)
+    assert.equal(collector.spans.length, before + 256)
   })
 
   test('while the collector hangs, 2,048 spans wait and the others are counted as dropped', async () => {

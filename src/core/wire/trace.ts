@@ -18,6 +18,15 @@ export function readTraceParent(header: string | string[] | undefined): TracePar
   return nothing.test(traceId) || nothing.test(parentId) ? undefined : { traceId, parentId, flags }
 }
 
+const longestState = 512
+const stateForm = /^[\x20-\x7e\t]+$/
+
+/** Node joins several of them. One that is longer than systems have to take, or no text, counts as none. */
+export function readTraceState(header: string | string[] | undefined): string | undefined {
+  const text = String(header ?? '').trim()
+  return text.length <= longestState && stateForm.test(text) ? text : undefined
+}
+
 /** A request, or a question of ours, in its trace. */
 export type TracePoint = {
   readonly traceId: string
@@ -25,6 +34,8 @@ export type TracePoint = {
   /** Undefined: the trace begins here. */
   readonly parentId: string | undefined
   readonly flags: string
+  /** What the client's own systems say of the trace: for the collector alone, and for no service that is asked. */
+  readonly traceState: string | undefined
   readonly isRecorded: boolean
   /** Questions below it, and those that were not recorded because there were too many. */
   questions: number
@@ -112,23 +123,25 @@ export function createTrace(options: TraceOptions = {}): Trace {
     return epoch + at
   }
 
-  const pointOf = (traceId: string, parentId: string | undefined, flags: string, isRecorded: boolean): TracePoint => ({
+  type Place = Pick<TracePoint, 'traceId' | 'parentId' | 'flags' | 'traceState' | 'isRecorded'>
+  const pointOf = ({ traceId, parentId, flags, traceState, isRecorded }: Place): TracePoint => ({
     traceId,
     spanId: randomId(8),
     parentId,
     flags,
+    traceState,
     isRecorded,
     questions: 0,
     leftOut: 0,
     status: undefined,
   })
 
-  function pointBelow(parent: TraceParent | undefined): TracePoint {
+  function pointBelow(parent: TraceParent | undefined, traceState?: string): TracePoint {
     const traceId = parent?.traceId ?? randomId(16)
     const isRecorded = recorder?.isSampled(traceId, parent?.flags) ?? false
     const own = isRecorded ? '01' : '00'
     const flags = parent && (recorder ? flagsWith(parent.flags, isRecorded) : parent.flags)
-    return pointOf(traceId, parent?.parentId, flags ?? own, isRecorded)
+    return pointOf({ traceId, parentId: parent?.parentId, flags: flags ?? own, traceState, isRecorded })
   }
 
   function openBelow(parent: TracePoint | undefined): TracePoint | undefined {
@@ -137,16 +150,16 @@ export function createTrace(options: TraceOptions = {}): Trace {
       parent.leftOut++
       return undefined
     }
-    return pointOf(parent.traceId, parent.spanId, parent.flags, parent.isRecorded)
+    return pointOf({ ...parent, parentId: parent.spanId })
   }
 
   function of(request: TracedRequest): TracePoint | undefined {
     const known = request[pointKey]
     if (known) return known
-    const { traceparent } = request.headers
+    const { traceparent, tracestate } = request.headers
     const parent = traceparent === undefined ? undefined : readTraceParent(traceparent)
     if (!parent && !recorder) return undefined
-    const point = pointBelow(parent)
+    const point = pointBelow(parent, parent && recorder && readTraceState(tracestate))
     request[pointKey] = point
     return point
   }

@@ -1,5 +1,7 @@
 // Sends spans to a collector of OpenTelemetry by OTLP/HTTP. It holds a bounded number of them for a collector that is slow or
 // down, counts what is lost, and no request ever waits for it.
+import { promisify } from 'node:util'
+import { gzip } from 'node:zlib'
 import { Agent, request } from 'undici'
 import type { Clock } from '../../core/clock.ts'
 import { withDeadline } from '../../core/deadline.ts'
@@ -26,6 +28,8 @@ export type SpanExporterOptions = {
   readonly log: Log
 }
 
+const compress = promisify(gzip)
+
 const mostTries = 5
 const firstPauseMs = 1_000
 const longestPauseMs = 30_000
@@ -43,7 +47,12 @@ type Outcome =
 export function createSpanExporter({ settings, version, clock, log }: SpanExporterOptions): SpanExporter {
   const { isSampled, resource, timeoutMs, url, everyMs, mostWaiting, mostInBatch } = settings
   const agent = new Agent({ connections: 1, pipelining: 1, allowH2: false, maxResponseSize: mostAnswerBytes })
-  const headers = { ...settings.headers, 'content-type': 'application/json', 'user-agent': `cidgate/${version}` }
+  const headers = {
+    ...settings.headers,
+    'content-type': 'application/json',
+    'user-agent': `cidgate/${version}`,
+    ...(settings.isCompressed && { 'content-encoding': 'gzip' }),
+  }
   const counts: SpanCounts = { sent: 0, dropped: 0, failed: 0 }
   const stopping = new AbortController()
   const hurrying = new AbortController()
@@ -59,7 +68,7 @@ export function createSpanExporter({ settings, version, clock, log }: SpanExport
     log('warn', 'spans.lost', { spans, why })
   }
 
-  async function post(body: string): Promise<Outcome> {
+  async function post(body: string | Buffer): Promise<Outcome> {
     const { signal } = stopping
     const late = () => new Failure('timeout', `no answer within ${timeoutMs} ms`, { source: 'ours' })
     return withDeadline({ ms: timeoutMs, clock, signal, late }, async (own) => {
@@ -75,11 +84,12 @@ export function createSpanExporter({ settings, version, clock, log }: SpanExport
     })
   }
 
-  const tried = (body: string): Promise<Outcome> =>
+  const tried = (body: string | Buffer): Promise<Outcome> =>
     post(body).catch((error: unknown) => ({ how: 'later', why: reasonOf(error), afterMs: 0 }))
 
   async function send(batch: readonly FinishedSpan[]): Promise<void> {
-    const body = otlpOf(batch, { version, resource })
+    const json = otlpOf(batch, { version, resource })
+    const body = settings.isCompressed ? await compress(json) : json
     for (let tries = 1; ; tries++) {
       const outcome = await tried(body)
       if (outcome.how === 'taken') {

@@ -19,6 +19,7 @@ export function otlpOf(spans: readonly FinishedSpan[], { version, resource }: Sp
 const spanOf = ({ point, kind, name, beganAt, ms, facts, isError }: FinishedSpan) => ({
   traceId: point.traceId,
   spanId: point.spanId,
+  ...(point.traceState !== undefined && { traceState: point.traceState }),
   ...(point.parentId !== undefined && { parentSpanId: point.parentId }),
   flags: Number.parseInt(point.flags, 16),
   name,

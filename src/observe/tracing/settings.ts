@@ -8,6 +8,8 @@ export type TraceSettings = {
   /** Of the collector, with the path for spans. */
   readonly url: string
   readonly headers: Readonly<Record<string, string>>
+  /** With gzip, before they are sent. */
+  readonly isCompressed: boolean
   /** How long one answer of the collector may take. */
   readonly timeoutMs: number
   /** How long a span waits for others to be sent with, how many wait at most, and how many are sent at once. */
@@ -56,6 +58,7 @@ export function readTraceSettings(environment: TraceEnvironment): ReadSettings {
     settings: {
       url: url.href,
       headers: readPairs(ofTraces('HEADERS'), 'OTEL_EXPORTER_OTLP_HEADERS', faults),
+      isCompressed: compressionOf(ofTraces('COMPRESSION'), faults),
       timeoutMs: number('OTEL_EXPORTER_OTLP_TIMEOUT', ofTraces('TIMEOUT'), defaults.timeoutMs),
       everyMs: number('OTEL_BSP_SCHEDULE_DELAY', said('OTEL_BSP_SCHEDULE_DELAY'), defaults.everyMs),
       mostWaiting: number('OTEL_BSP_MAX_QUEUE_SIZE', said('OTEL_BSP_MAX_QUEUE_SIZE'), defaults.mostWaiting),
@@ -102,6 +105,12 @@ function decoded(value: string): string | undefined {
   } catch {
     return undefined
   }
+}
+
+function compressionOf(name: string | undefined, faults: string[]): boolean {
+  if (name !== undefined && name !== 'gzip' && name !== 'none')
+    faults.push('OTEL_EXPORTER_OTLP_COMPRESSION: gzip and none are known; spans go uncompressed')
+  return name === 'gzip'
 }
 
 function wholeNumber(name: string, text: string | undefined, otherwise: number, faults: string[]): number {
