@@ -2,8 +2,9 @@
 // promised. `npm run faults` runs all rows, holds their times as well, and writes the tables of docs/reliability.md.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
+import { providerFaults, providerRow } from './matrix/providers.ts'
 import { type Row, short, tableOf } from './matrix/rows.ts'
-import { storeFaults, storeRow } from './matrix/stores.ts'
+import { redisFaults, redisRow, storeFaults, storeRow } from './matrix/stores.ts'
 import { upstreamFaults, upstreamRow } from './matrix/upstreams.ts'
 
 const brokenIn = ({ cells }: Row): readonly string[] => cells.flatMap(({ broken }) => broken)
@@ -19,6 +20,20 @@ describe('an S3 that', () => {
   for (const fault of storeFaults.filter(({ isQuick }) => isQuick))
     test(`${fault.name}: alone, before a healthy upstream, and mended`, async () => {
       assert.deepEqual(brokenIn(await storeRow(fault, short)), [])
+    })
+})
+
+describe('a Redis that', () => {
+  for (const fault of redisFaults.filter(({ isQuick }) => isQuick))
+    test(`${fault.name}: alone, before a healthy upstream, and mended`, async () => {
+      assert.deepEqual(brokenIn(await redisRow(fault, short)), [])
+    })
+})
+
+describe('a provider that', () => {
+  for (const fault of providerFaults.filter(({ isQuick }) => isQuick))
+    test(`${fault.name}: alone, beside a healthy one, and mended`, async () => {
+      assert.deepEqual(brokenIn(await providerRow(fault, short)), [])
     })
 })
 

@@ -1,14 +1,16 @@
 // `npm run faults`: the whole fault matrix, each row a real run through HTTP, one behind the other. It writes what it measured into
-// docs/reliability.md, and ends with 1 when a promise was broken. `--only upstreams` runs one section and writes nothing;
+// docs/reliability.md, and ends with 1 when a promise was broken. `--only upstreams` runs one section and writes its table alone;
 // `--histories 10000` runs so many random histories of the model test instead, and `--seed` those of a run before.
 import { readFile, writeFile } from 'node:fs/promises'
 import { availableParallelism, loadavg } from 'node:os'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
 import { attacks, clientRow } from './clients.ts'
+import { providerFaults, providerRow } from './providers.ts'
 import { brokenCells, full, type Row, type Section, tableOf } from './rows.ts'
-import { storeFaults, storeRow } from './stores.ts'
+import { redisFaults, redisRow, storeFaults, storeRow } from './stores.ts'
 import { upstreamFaults, upstreamRow } from './upstreams.ts'
+import { wireFaults, wireRow } from './wire.ts'
 
 const { values } = parseArgs({
   options: { only: { type: 'string' }, histories: { type: 'string' }, seed: { type: 'string' } },
@@ -39,6 +41,24 @@ const plans: readonly Plan[] = [
     rows: storeFaults.map((fault) => () => storeRow(fault, full)),
   },
   {
+    name: 'redis',
+    title: 'A Redis that holds the blocks',
+    columns: ['without an upstream', 'before a healthy upstream', 'mended'],
+    rows: redisFaults.map((fault) => () => redisRow(fault, full)),
+  },
+  {
+    name: 'providers',
+    title: 'A Kubo node that is given uploads',
+    columns: ['alone', 'beside the embedded provider', 'mended'],
+    rows: providerFaults.map((fault) => () => providerRow(fault, full)),
+  },
+  {
+    name: 'requests',
+    title: 'One request, or many, that no usual client sends',
+    columns: ['answered', 'a hot answer beside it', 'afterwards'],
+    rows: wireFaults.map((fault) => () => wireRow(fault)),
+  },
+  {
     name: 'clients',
     title: 'One client, beside one that asks for a hot file',
     columns: ['hot answers', 'resident, heap of 256 MiB', 'afterwards'],
@@ -61,26 +81,32 @@ async function run({ rows, ...plan }: Plan): Promise<Section> {
 
 const [begin, end] = ['<!-- npm run faults: begin -->', '<!-- npm run faults: end -->']
 
-async function writeTables(sections: readonly Section[], loads: readonly number[]): Promise<void> {
+/** Tables of sections that did not run stay as they are. */
+async function writeTables(sections: ReadonlyMap<string, Section>, loads: readonly number[]): Promise<void> {
   const file = fileURLToPath(new URL('../../../docs/reliability.md', import.meta.url))
   const page = await readFile(file, 'utf8')
   const [from, to] = [page.indexOf(begin), page.indexOf(end)]
   if (from < 0 || to < from) throw new Error(`docs/reliability.md has lost the lines ${begin} and ${end}`)
   const load = `${Math.min(...loads).toFixed(1)} to ${Math.max(...loads).toFixed(1)}`
   const about = `Node ${process.versions.node}, ${availableParallelism()} processors, at a load of ${load} (the run itself and what ran beside it).`
-  const tables = sections.map(tableOf).join('\n\n')
-  await writeFile(file, `${page.slice(0, from)}${begin}\n\n${about}\n\n${tables}\n\n${page.slice(to)}`)
+  const before = page.slice(from, to).split(/^(?=### )/m)
+  const tables = plans.flatMap(({ name, title }) => {
+    const section = sections.get(name)
+    if (section) return [tableOf(section).replace('\n\n', `\n\n${about}\n\n`)]
+    return before.filter((table) => table.startsWith(`### ${title}\n`)).map((table) => table.trim())
+  })
+  await writeFile(file, `${page.slice(0, from)}${begin}\n\n${tables.join('\n\n')}\n\n${page.slice(to)}`)
 }
 
-const sections: Section[] = []
+const sections = new Map<string, Section>()
 const loads: number[] = []
 for (const plan of plans) {
   if (values.only !== undefined && values.only !== plan.name) continue
-  sections.push(await run(plan))
+  sections.set(plan.name, await run(plan))
   loads.push(loadavg()[0] ?? 0)
 }
-const broken = sections.flatMap(brokenCells)
+const broken = [...sections.values()].flatMap(brokenCells)
 for (const one of broken) console.log(`broken: ${one}`)
-if (values.only === undefined) await writeTables(sections, loads)
+await writeTables(sections, loads)
 console.log(broken.length === 0 ? 'every promise was kept' : `${broken.length} promises were broken`)
 process.exit(broken.length === 0 ? 0 : 1)

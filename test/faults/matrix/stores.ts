@@ -1,25 +1,50 @@
-// Rows of the fault matrix: what an S3 does that the gateway's blocks lie in, without any upstream, before a healthy one, and
+// Rows of the fault matrix: what an S3 or a Redis does that the gateway's blocks lie in, without any upstream, before a healthy one, and
 // after it was mended. The disk and the memory are empty.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { addFile, type BlockMap, type FileFixture, noise } from '../../support/fixtures.ts'
 import { startGateway } from '../../support/gateway.ts'
+import { type RedisServer, startRedisServer } from '../../support/redis-server.ts'
 import { type S3Server, startS3Server } from '../../support/s3-server.ts'
+import type { StoreServer } from '../../support/store-server.ts'
 import { startUpstream } from '../../support/upstream.ts'
 import { read, untilWhole } from './reading.ts'
 import { type Cell, type Form, inMs, type Row } from './rows.ts'
 
-export type StoreFault = {
+type Store = StoreServer & { faults: object }
+
+export type StoreFault<One extends Store> = {
   readonly name: string
-  readonly make: (store: S3Server) => unknown
+  readonly make: (store: One) => unknown
   readonly alone: 'whole' | '404' | '503'
   readonly isQuick?: true
+}
+
+type StoreKind<One extends Store> = {
+  readonly start: () => Promise<One>
+  /** As the file names it. */
+  readonly tierOf: (store: One) => Record<string, unknown>
+  readonly count: (store: One) => number
+}
+
+const s3: StoreKind<S3Server> = {
+  start: startS3Server,
+  tierOf({ bucket, endpoint, accessKeyId, secretAccessKey }) {
+    return { use: 's3', bucket, endpoint, accessKeyId, secretAccessKey, forcePathStyle: true }
+  },
+  count: ({ objects }) => objects.size,
+}
+
+const redis: StoreKind<RedisServer> = {
+  start: startRedisServer,
+  tierOf: ({ url }) => ({ use: 'redis', url }),
+  count: ({ values }) => values.size,
 }
 
 const faulty = (faults: S3Server['faults']) => (store: S3Server) => {
   store.faults = faults
 }
 
-export const storeFaults: readonly StoreFault[] = [
+export const storeFaults: readonly StoreFault<S3Server>[] = [
   { name: 'refuses connections', make: (store) => store.refuse(), alone: '503', isQuick: true },
   { name: 'accepts and says nothing', make: (store) => store.silence(), alone: '503' },
   { name: 'answers after 100 ms', make: faulty({ slowMs: 100 }), alone: 'whole' },
@@ -34,28 +59,61 @@ export const storeFaults: readonly StoreFault[] = [
   { name: 'other bytes in each object', make: rot, alone: '404', isQuick: true },
 ]
 
-function rot(store: S3Server): void {
-  for (const [key, object] of store.objects) {
-    const copy = Buffer.from(object)
-    copy[copy.length >> 1] = (copy[copy.length >> 1] ?? 0) ^ 1
-    store.objects.set(key, copy)
-  }
+const redisFaulty = (faults: RedisServer['faults']) => (store: RedisServer) => {
+  store.faults = faults
+}
+
+export const redisFaults: readonly StoreFault<RedisServer>[] = [
+  { name: 'refuses connections', make: (store) => store.refuse(), alone: '503', isQuick: true },
+  { name: 'accepts and says nothing', make: (store) => store.silence(), alone: '503' },
+  { name: 'answers after 100 ms', make: redisFaulty({ slowMs: 100 }), alone: 'whole' },
+  { name: 'answers after 4 s', make: redisFaulty({ slowMs: 4000 }), alone: '503' },
+  { name: 'LOADING', make: redisFaulty({ error: 'LOADING Redis is loading the dataset in memory' }), alone: '503' },
+  {
+    name: 'OOM',
+    make: redisFaulty({ error: 'OOM command not allowed when used memory > maxmemory' }),
+    alone: '503',
+  },
+  { name: 'wants another password', make: redisFaulty({ password: 'another' }), alone: '503' },
+  { name: 'says OK and keeps nothing', make: redisFaulty({ losesWrites: true }), alone: 'whole', isQuick: true },
+  { name: 'other bytes under each key', make: rotRedis, alone: '404', isQuick: true },
+]
+
+/** Once more, they are as they were. */
+function turned(bytes: Buffer): Buffer {
+  const copy = Buffer.from(bytes)
+  copy[copy.length >> 1] = (copy[copy.length >> 1] ?? 0) ^ 1
+  return copy
+}
+
+function rot({ objects }: S3Server): void {
+  for (const [key, object] of objects) objects.set(key, turned(object))
+}
+
+function rotRedis({ values }: RedisServer): void {
+  for (const [key, held] of values) values.set(key, { ...held, value: turned(held.value) })
 }
 
 const fileBytes = 100_000
 
-export async function storeRow({ name, make, alone }: StoreFault, form: Form): Promise<Row> {
+export const storeRow = (fault: StoreFault<S3Server>, form: Form): Promise<Row> => rowOf(s3, fault, form)
+export const redisRow = (fault: StoreFault<RedisServer>, form: Form): Promise<Row> => rowOf(redis, fault, form)
+
+async function rowOf<One extends Store>(
+  { start, tierOf, count }: StoreKind<One>,
+  { name, make, alone }: StoreFault<One>,
+  form: Form,
+): Promise<Row> {
+  const isRot = name.startsWith('other bytes')
   const blocks: BlockMap = new Map()
   const files: FileFixture[] = []
   for (let made = 1; made <= form.files + form.spareFiles; made++)
     files.push(await addFile(blocks, noise(fileBytes, made)))
   const upstream = await startUpstream({ blocks, delayMs: 20 })
-  const store = await startS3Server()
-  const { bucket, endpoint, accessKeyId, secretAccessKey } = store
-  const s3 = { use: 's3', bucket, endpoint, accessKeyId, secretAccessKey, forcePathStyle: true }
+  const store = await start()
   const configWith = (deadlineMs: number) => ({
     retrieval: { deadline: `${deadlineMs}ms` },
-    cache: { hot: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '64MiB' }, s3] },
+    cache: { hot: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '64MiB' }, tierOf(store)] },
   })
   const well = [{ name: 'well', url: upstream.url }]
   await fill()
@@ -81,7 +139,7 @@ export async function storeRow({ name, make, alone }: StoreFault, form: Form): P
     const filling = await startGateway({ upstreams: well, config: configWith(20_000) })
     for (const file of files) await read(filling.url, file)
     const began = performance.now()
-    while (store.objects.size < files.length && performance.now() - began < 20_000) await sleep(20)
+    while (count(store) < files.length && performance.now() - began < 20_000) await sleep(20)
     await filling.close()
   }
 
@@ -108,7 +166,7 @@ export async function storeRow({ name, make, alone }: StoreFault, form: Form): P
 
   async function afterCell(): Promise<Cell> {
     await mend()
-    if (make === rot) rot(store)
+    if (isRot) await make(store)
     const ms = await untilWhole(single.url, async () => files.pop(), form.mendedWithinMs)
     const isMended = Number.isFinite(ms)
     return {
