@@ -5,8 +5,8 @@ import { spawn } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
 import module from 'node:module'
 import { fileURLToPath, pathToFileURL } from 'node:url'
+import { takeHeapFlags } from './heap-flags.mjs'
 import { watchStarter } from './starter.mjs'
-import { boundYoungMemory } from './young-memory.mjs'
 
 const at = (path) => fileURLToPath(new URL(path, import.meta.url))
 const isSource = existsSync(at('../src/cli/main.ts'))
@@ -21,7 +21,7 @@ const brought = [at('../node_modules/.bin/node'), at('../../.bin/node')].find(ex
 const { CIDGATE_LAUNCHER: launcher, ...env } = process.env
 
 if (!isOldNode) {
-  boundYoungMemory()
+  takeHeapFlags()
   delete process.env.CIDGATE_LAUNCHER
   // Compiled once and not at every start. In our own folder: what a shared temporary folder holds, other users may have
   // written. Where it cannot be written, each start compiles, as without it.
