@@ -1,0 +1,146 @@
+// `node bench/conns.ts`: hot answers while 10,000 clients are connected and silent, and 1,000 send a request or read an answer as slowly as
+// they may. Against the same gateway without them, in turns. What holds the connections is a process of its own.
+import { fork } from 'node:child_process'
+import { once } from 'node:events'
+import { Agent, get } from 'node:http'
+import { connect, type Socket } from 'node:net'
+import { loadavg } from 'node:os'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+import { made } from './work/content.ts'
+import { type Server, startCidgate, startOrigin } from './work/servers.ts'
+
+const idle = Number(process.env['BENCH_IDLE'] ?? 10_000)
+const slow = Number(process.env['BENCH_SLOW'] ?? 1000)
+const asking = 16
+/** Another client than the slow ones, or it would wait for its share behind them. */
+const asker = '127.0.0.2'
+const roundMs = 4000
+const rounds = Number(process.env['BENCH_ROUNDS'] ?? 3)
+const aim = 2
+const mostToCalm = 40
+const mib = 2 ** 20
+const large = { count: 1, bytes: 8 * mib, seed: 20 }
+const small = { count: 1, bytes: 1024, seed: 1, json: true }
+
+/** The process that holds connections: so many at a time, or a machine that is busy refuses some. */
+async function hold(url: URL, hot: string, large: string): Promise<void> {
+  const open = new Set<Socket>()
+  const dial = (onOpen: (socket: Socket) => void, onClose = () => {}) =>
+    new Promise<void>((resolve) => {
+      const socket = connect(Number(url.port), url.hostname, () => {
+        onOpen(socket)
+        resolve()
+      })
+      socket.on('error', () => resolve())
+      socket.once('close', () => open.delete(socket) && onClose())
+      open.add(socket)
+    })
+  /** Asked once, and kept for the next request. */
+  const quiet = () =>
+    dial((socket) => {
+      socket.write(`GET ${hot} HTTP/1.1\r\nHost: ${url.host}\r\n\r\n`)
+      socket.resume()
+    })
+  /** A head that never ends; cut off, it comes again. */
+  const drips = (): Promise<void> =>
+    dial(
+      (socket) => {
+        socket.write(`GET ${hot} HTTP/1.1\r\nHost: ${url.host}\r\nX-Slow: `)
+        const timer = setInterval(() => socket.write('x'), 1000)
+        socket.once('close', () => clearInterval(timer)).resume()
+      },
+      () => void drips(),
+    )
+  const sips = () =>
+    dial((socket) => {
+      socket.write(`GET ${large} HTTP/1.1\r\nHost: ${url.host}\r\n\r\n`)
+      const timer = setInterval(() => socket.resume() && setImmediate(() => socket.pause()), 1000)
+      socket.once('close', () => clearInterval(timer)).pause()
+    })
+  const all = [
+    ...Array.from({ length: idle }, () => quiet),
+    ...Array.from({ length: slow }, (_, index) => (index % 2 === 0 ? drips : sips)),
+  ]
+  for (let at = 0; at < all.length; at += 100) await Promise.all(all.slice(at, at + 100).map((one) => one()))
+  process.on('message', () => process.send?.(open.size))
+  process.send?.('held')
+}
+
+/** Until the server has little to do: what it does to take them in is not what they cost. */
+async function calm(server: Pick<Server, 'cpuSeconds'>): Promise<void> {
+  for (let seconds = 0, before = server.cpuSeconds(); seconds < mostToCalm; seconds++) {
+    await sleep(1000)
+    const now = server.cpuSeconds()
+    if (now - before < 0.3) return
+    before = now
+  }
+}
+
+/** Answer times of a few clients that ask one after another. */
+async function times(url: string): Promise<number[]> {
+  const agent = new Agent({ keepAlive: true, maxSockets: asking })
+  const all: number[] = []
+  const until = performance.now() + roundMs
+  const ask = () =>
+    new Promise<void>((resolve, reject) => {
+      get(url, { agent, localAddress: asker }, (answer) => {
+        if (answer.statusCode !== 200) reject(new Error(`answered ${answer.statusCode}`))
+        answer.resume().once('end', resolve)
+      }).once('error', reject)
+    })
+  const client = async () => {
+    while (performance.now() < until) {
+      const began = performance.now()
+      await ask()
+      all.push(performance.now() - began)
+    }
+  }
+  await Promise.all(Array.from({ length: asking }, client))
+  agent.destroy()
+  return all.sort((one, other) => one - other)
+}
+
+const at = (all: readonly number[], share: number): number => all[Math.ceil(all.length * share) - 1] ?? 0
+
+async function main(): Promise<void> {
+  const origin = await startOrigin([large, small])
+  const [file] = await made(large)
+  const [hot] = await made(small)
+  const limits = { connections: idle + slow + 500, connectionsPerClient: idle + slow + 500, keepAlive: '10m' }
+  const gateway = await startCidgate({
+    limits,
+    retrieval: { probeEvery: 0, upstreams: [{ name: 'origin', url: origin.url }] },
+  })
+  const path = `${gateway.url}/ipfs/${hot?.cid}`
+  for (const one of [file, hot]) await (await fetch(`${gateway.url}/ipfs/${one?.cid}`)).arrayBuffer()
+  await times(path)
+  const ratios: number[] = []
+  for (let round = 0; round < rounds; round++) {
+    const alone = await times(path)
+    const before = gateway.resident()
+    const holder = fork(fileURLToPath(import.meta.url), [gateway.url, `/ipfs/${hot?.cid}`, `/ipfs/${file?.cid}`])
+    await once(holder, 'message')
+    await calm(gateway)
+    const beside = await times(path)
+    holder.send('held')
+    const [held] = (await once(holder, 'message')) as [number]
+    const resident = gateway.resident()
+    holder.kill()
+    await once(holder, 'exit')
+    await calm(gateway)
+    ratios.push(at(beside, 0.99) / at(alone, 0.99))
+    process.stdout.write(
+      `hot p50 ${at(alone, 0.5).toFixed(2)} ms, p99 ${at(alone, 0.99).toFixed(2)} ms alone; ${at(beside, 0.5).toFixed(2)} and ${at(beside, 0.99).toFixed(2)} ms beside ${held} connections; ${((resident - before) / mib).toFixed(0)} MiB for them; load ${loadavg()[0]?.toFixed(1)}\n`,
+    )
+  }
+  ratios.sort((one, other) => one - other)
+  const ratio = ratios[rounds >> 1] ?? 0
+  process.stdout.write(`${ratio <= aim ? 'holds ' : 'MISSED'} p99 ${ratio.toFixed(2)} x of alone (aim ${aim})\n`)
+  await gateway.stop()
+  await origin.stop()
+}
+
+const [url, hot = '', file = ''] = process.argv.slice(2)
+if (url !== undefined) await hold(new URL(url), hot, file)
+else await main()
