@@ -26,6 +26,9 @@ const recordType = 'application/vnd.ipfs.ipns-record'
 
 const refusalsToBelieve = 3
 
+/** What a connection is told by that the other side, or something on the way, tore down. */
+const tornDown: ReadonlySet<unknown> = new Set(['ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET'])
+
 const carQuestion = 'CAR'
 
 /** The empty identity CID: every trustless gateway has it, at no cost. */
@@ -47,6 +50,9 @@ function createTrustless(
   const rawHeaders = { ...headers, accept: rawType, 'user-agent': userAgent }
   let dag = true
   let refusals = 0
+  /** CARs in a row that were torn down before a block came, while single blocks came: something here speaks no CAR. */
+  let tears = 0
+  let isTorn = false
 
   const get = (target: URL, accept: string, expects: string, signal: AbortSignal): Promise<UpstreamResponse> =>
     ask({
@@ -77,6 +83,8 @@ function createTrustless(
       idleMs: idle,
     })
     if (contentLength === undefined && !isIdentity(cid) && !proves(cid, bytes)) throw notAll(name, cid, bytes)
+    if (isTorn && ++tears >= refusalsToBelieve) dag = false
+    isTorn = false
     return bytes
   }
 
@@ -90,13 +98,23 @@ function createTrustless(
       'car-dups': 'n',
     }
     const target = contentUrl(url, want.cid.toString(), want.segments, query)
-    const answer = await get(target, `${carType}; version=1; order=dfs; dups=n`, carType, signal).catch((error) => {
+    let hasBegun = false
+    try {
+      const answer = await get(target, `${carType}; version=1; order=dfs; dups=n`, carType, signal)
+      refusals = 0
+      for await (const one of readCar(answer.chunks, { ownsChunks: true })) {
+        hasBegun = true
+        isTorn = false
+        tears = 0
+        yield one
+      }
+    } catch (error) {
       // One want may be refused for what it is; several in a row mean that CAR is not spoken here.
       if (isFailure(error) && error.facts.refuses === 'format' && ++refusals >= refusalsToBelieve) dag = false
-      throw error
-    })
-    refusals = 0
-    yield* readCar(answer.chunks, { ownsChunks: true })
+      if (hasBegun || !isTearing(error)) throw error
+      isTorn = true
+      throw withoutCar(error)
+    }
   }
 
   return {
@@ -127,12 +145,21 @@ function createTrustless(
       })
       dag = car
       refusals = 0
+      tears = 0
+      isTorn = false
       const report: ProbeReport = { usable: raw, raw, car, findings, ms: Math.round(clock.monotonic() - began) }
       return lied ? { ...report, lied } : report
     },
     close: () => agent.destroy(),
   }
 }
+
+const isTearing = (error: unknown): error is Failure =>
+  isFailure(error, 'broken') && tornDown.has((error.cause as { code?: unknown } | undefined)?.code)
+
+/** The block may be had by itself: some gateways, and what stands before them, end each CAR in this way. */
+const withoutCar = ({ message, source, cause }: Failure): Failure =>
+  new Failure('broken', message, { source, cause, facts: { refuses: 'format' } })
 
 /** The upstream could not be reached: the failure has the code of a connection error, or a proxy said so. */
 export const isUnreachable = ({ kind, cause, facts }: Failure): boolean =>

@@ -4,7 +4,7 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { BlockMap, FileFixture } from '../support/fixtures.ts'
-import { addBlock, addNode, distinctFiles, noise } from '../support/fixtures.ts'
+import { addBlock, addFile, addNode, distinctFiles, noise } from '../support/fixtures.ts'
 import { type Served, startServed } from '../support/served.ts'
 import { ask, type Outcome, statusesOf, steadily } from '../support/traffic.ts'
 import { type Fault, type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
@@ -208,6 +208,28 @@ describe('more requests than the upstreams can answer', () => {
       assert.ok(cars <= 64, `${cars} times`)
     })
   })
+
+  const tears: Readonly<Record<string, Fault>> = {
+    'before its head': { kind: 'refuse' },
+    'behind its head': { kind: 'cut', after: 0 },
+  }
+  for (const [when, tear] of Object.entries(tears))
+    test(`an upstream that tears down each CAR ${when} is asked for single blocks, and soon for these alone`, async () => {
+      await trial({ files: 0, upstreams: [{}], retrieval: { deadline: '20s' } }, async ({ at, upstreams }) => {
+        const [one] = upstreams as [ProgrammableUpstream]
+        // Its probe for the empty CID is well: it is the CARs of content that something tears down.
+        const isCar = ({ url }: { readonly url: string }) => url.includes('format=car') && !url.includes('/bafkqaaa?')
+        one.fault = (seen) => (isCar(seen) ? tear : undefined)
+        for (let index = 0; index < 5; index++) {
+          const file = await addFile(one.blocks, noise(600_000, 9_000 + index), 'v0')
+          const { status } = await ask(`${at.url}/ipfs/${file.cid}`)
+          assert.equal(status, 200)
+        }
+        // It is believed after three, and a connection that was used before may be tried twice.
+        const cars = one.asked.filter(isCar).length
+        assert.ok(cars >= 1 && cars <= 8, `${cars} CARs`)
+      })
+    })
 
   for (const perSecond of isLong ? [1, 3, 10] : [10]) {
     const ms = isLong ? 60 * second : 2 * second
