@@ -99,7 +99,7 @@ export function wireAdmin(
   const startedAt = takeStart(whole).at
   const providerNames = through ? [new URL(through.url).host] : providers.map(({ name }) => name)
   const { adminAdd } = writing
-  const takes = adminAdd && { folders: adminAdd.takesFolders, mostBytes: adminAdd.mostBytes }
+  const takes = adminAdd && { mostBytes: adminAdd.mostBytes }
   const handler = createAdmin({
     add: adminAdd?.handle,
     log,

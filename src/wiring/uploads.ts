@@ -42,7 +42,6 @@ export type WriteSide = {
     readonly uploadsFor: (request: IncomingMessage, to: 'page' | 'program') => 'open' | 'token' | 'closed'
     /** Whether caches may give one client what another one was told. */
     readonly isSameForAll: boolean
-    readonly takesFolders: boolean
     readonly mostBytes: number
   }
   /** What is on its way to providers; in thin mode nothing is. */
@@ -133,7 +132,6 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
       return mayUpload(request, origin, reach) ? 'open' : 'closed'
     },
     isSameForAll: !reach.isForThisMachine,
-    takesFolders: (through ?? uploads).kinds.includes('directory'),
     mostBytes: upload.maxBytes,
   } as const
   const routes = [description, add, ...kubo]

@@ -17,7 +17,7 @@ export type Status = {
   /** Whether uploads can be confirmed; undefined: not known yet. */
   readonly uploads?: boolean | undefined
   /** Of an upload at this address (POST /add); undefined: none is taken. */
-  readonly takes?: { readonly folders: boolean; readonly mostBytes: number } | undefined
+  readonly takes?: { readonly mostBytes: number } | undefined
   readonly checks: readonly Check[]
   readonly requests: Requests
   /** The last ten minutes, the oldest first. */

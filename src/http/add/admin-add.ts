@@ -10,7 +10,6 @@ import { type AddDeps, createAddRoute, type Next } from './add.ts'
 import { createTokens } from './tokens.ts'
 
 export type AdminAdd = {
-  readonly takesFolders: boolean
   readonly mostBytes: number
   readonly handle: (request: IncomingMessage, response: ServerResponse, next: Next) => void
 }
@@ -31,7 +30,6 @@ export function createAdminAdd(deps: AdminAddDeps): AdminAdd {
   })
   const requestIds = createRequestIds(forwarded)
   return {
-    takesFolders: uploads.kinds.includes('directory'),
     mostBytes: uploads.maxBytes,
     handle(request, response, next) {
       watch(request, response).route = route.name

@@ -39,7 +39,6 @@ export function startUpload() {
   const result = at('add-said')
   /** @type {AbortController | undefined} */
   let running
-  let takesFolders = false
 
   /** @param {readonly Named[]} files @param {boolean} isFolder */
   async function upload(files, isFolder) {
@@ -113,7 +112,6 @@ export function startUpload() {
   async function take({ items }) {
     const entries = Array.from(items, (item) => item.webkitGetAsEntry()).filter((entry) => entry !== null)
     const isFolder = entries.some((entry) => entry.isDirectory)
-    if (isFolder && !takesFolders) return tell('Folders are not taken here: this gateway passes files on, one by one.')
     /** @type {Named[]} */
     const files = []
     try {
@@ -157,12 +155,7 @@ export function startUpload() {
     draw({ takes }) {
       section.hidden = takes === undefined
       if (!takes) return
-      takesFolders = takes.folders
-      at('add-folder-pick').hidden = !takesFolders
-      show(
-        at('add-how'),
-        `Drop files${takesFolders ? ' or a folder' : ''} on this page, or choose them. Up to ${size(takes.mostBytes)}.`,
-      )
+      show(at('add-how'), `Drop files or a folder on this page, or choose them. Up to ${size(takes.mostBytes)}.`)
     },
   }
 }
