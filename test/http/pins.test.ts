@@ -14,8 +14,11 @@ import { blockKey } from '../../src/core/block.ts'
 import { type Clock, systemClock } from '../../src/core/clock.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { cidOf } from '../../src/testing/tier.ts'
+import { createAskAgain } from '../../src/upload/pins/ask-again.ts'
+import { createInTime } from '../../src/upload/pins/provider-calls.ts'
 import type { Brought, Page, Pin, Removal, TakenDown, Verification } from '../../src/upload/pins/told.ts'
 import { type Adding, type AddingOptions, below, multipart, type Part, post, startAdding } from '../support/adding.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
 import { startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
 import { scriptedProvider } from '../support/scripted-provider.ts'
 
@@ -29,6 +32,9 @@ async function add(at: TestGateway, parts: readonly Part[], query = ''): Promise
   assert.equal(status, 200, body)
   return String((json['cids'] as string[]).at(-1)).slice('/ipfs/'.length)
 }
+
+const outcomesOf = ({ providers }: Removal): Record<string, string> =>
+  Object.fromEntries(providers.map(({ provider, outcome }) => [provider, outcome]))
 
 const fileOf = (folder: string, cid: string): string => {
   const key = blockKey(CID.parse(cid))
@@ -402,7 +408,9 @@ describe('two things at once with one pin', () => {
       assert.match(await why(), /denies/)
       assert.equal(far.pins, 0)
       await assert.rejects(adding.uploads.pins.bring(cid), /denies/)
-      assert.equal(((await adding.uploads.pins.remove(cid)) as Removal).isGone, true)
+      const removal = (await adding.uploads.pins.remove(cid)) as Removal
+      assert.deepEqual(outcomesOf(removal), { local: 'removed', far: 'not-known' }, 'it may have got all of it')
+      assert.equal(removal.isGone, false)
       assert.equal(await adding.uploads.pins.find(cid), undefined)
     } finally {
       await adding.close()
@@ -445,6 +453,29 @@ describe('two things at once with one pin', () => {
     }
   })
 
+  test('a provider that pins later what it was sent is asked again, and told to delete it unless it was uploaded anew', async () => {
+    const clock = createFakeClock()
+    const far = scriptedProvider('far')
+    const [gone, anew] = [1, 2].map((seed) => cidOf(randomBytes(10 + seed))) as [CID, CID]
+    const over = new AbortController()
+    const { later } = createAskAgain({
+      ...{ providers: [far], inTime: createInTime(clock), clock, closing: over.signal },
+      isWanted: async (cid) => cid === anew,
+      alone: async (_cid, work) => work(),
+    })
+    const pinned = (cid: CID) => far.held.set(cid.toString(), Buffer.alloc(0))
+    for (const cid of [gone, anew]) later(cid, ['far'])
+    await clock.advance(60_000)
+    assert.deepEqual(far.unpins, [])
+    for (const cid of [gone, anew]) pinned(cid)
+    await clock.advance(600_000)
+    assert.deepEqual(far.unpins, [gone.toString()])
+    pinned(gone)
+    over.abort()
+    await clock.advance(3_600_000)
+    assert.deepEqual(far.unpins, [gone.toString()])
+  })
+
   test('what a gateway before a reload still brings to providers is deleted by the newest, and stays so', async () => {
     const data = await tempFolder()
     const far = scriptedProvider('far', 'dead')
@@ -457,7 +488,7 @@ describe('two things at once with one pin', () => {
       assert.equal((await pins.find(cid))?.providers['far']?.state, 'wanted')
       // The older gateway may have other providers, so that what it brings is not on its way to those of the newest.
       await assert.rejects(pins.bring(cid), (error) => isFailure(error, 'overloaded') && error.retryAfterMs === 1000)
-      assert.equal(((await pins.remove(cid)) as Removal).isGone, true)
+      assert.deepEqual(outcomesOf((await pins.remove(cid)) as Removal), { local: 'removed', far: 'not-known' })
       assert.equal(await pins.find(cid), undefined)
     }
     try {
@@ -496,8 +527,9 @@ describe('two things at once with one pin', () => {
       }
       adding = await startAdding({ data, others: [far], stores: [{ has, get: async () => undefined }] })
       await asked.promise
-      assert.equal(((await adding.uploads.pins.remove(cid)) as Removal).isGone, true)
+      const removal = (await adding.uploads.pins.remove(cid)) as Removal
       looked.resolve(false)
+      assert.deepEqual(outcomesOf(removal), { local: 'removed', far: 'not-known' })
       await adding.uploads.ready()
       assert.equal(
         adding.uploads.confirmation.open().find((one) => one.cid === cid.toString()),

@@ -1,12 +1,13 @@
 // The life of a pin after its upload: listed, deleted, looked after, and brought to providers that came later. A pin is an
 // accepted upload: its record in the journal, or its open entry while some provider is still to get it.
-import type { CID } from 'multiformats/cid'
+import { CID } from 'multiformats/cid'
 import type { LocalStore, Provider } from '../../../backends/pinning/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
 import type { Claims } from '../claims.ts'
 import type { Confirmation } from '../confirm/confirm.ts'
 import { cidOf, type Journal, type JournalEntry, nameOf } from '../spool/journal.ts'
+import { createAskAgain } from './ask-again.ts'
 import { createPinCount, type PinCount } from './count.ts'
 import { type Asked, listPins, pinOf } from './list.ts'
 import type { UploadsOnTheirWay } from './on-their-way.ts'
@@ -65,6 +66,20 @@ export function createPins(options: PinsOptions): Pins & { ended(): Promise<unkn
   const removeNow = createRemove({ providers, journal, onTheirWay, inTime, find, closing })
   const verifyNow = createVerify({ providers, journal, inTime, isOpen, alone })
 
+  const askAgain = createAskAgain({
+    ...{ providers, inTime, clock, closing },
+    isWanted: async (cid) => (await find(cid)) !== undefined,
+    alone: (cid, work) => track(alone(cid, work)),
+  })
+
+  async function removeAndAskAgain(cid: CID): Promise<Removal | 'busy' | 'unknown'> {
+    const removal = await removeNow(cid)
+    if (typeof removal === 'string') return removal
+    const names = removal.providers.flatMap(({ provider, outcome }) => (outcome === 'not-known' ? [provider] : []))
+    if (names.length > 0) askAgain.later(CID.parse(removal.cid), names)
+    return removal
+  }
+
   /** For an upload of the same file that comes meanwhile, and must not undo what was here before. */
   async function heldLocally(cid: CID): Promise<string[]> {
     const locals = providers.filter(({ traits }) => traits.local)
@@ -118,7 +133,7 @@ export function createPins(options: PinsOptions): Pins & { ended(): Promise<unkn
       const entry = await find(cid)
       return entry && pinOf(entry, names, isOpen(cid))
     },
-    remove: (cid) => track(alone(cid, () => removeNow(cid))),
+    remove: (cid) => track(alone(cid, () => removeAndAskAgain(cid))),
     async verify(cid, signal) {
       const entry = await find(cid)
       return entry ? track(verifyNow(entry, AbortSignal.any([signal, closing]))) : 'unknown'

@@ -20,11 +20,14 @@ export type RemoveOptions = {
 export function createRemove(options: RemoveOptions): (cid: CID) => Promise<Removal | 'busy' | 'unknown'> {
   const { providers, journal, onTheirWay, inTime, find, closing } = options
 
-  async function removeAt(provider: Provider, cid: CID): Promise<Removed> {
+  async function removeAt(provider: Provider, cid: CID, mayCome: boolean): Promise<Removed> {
     const { name } = provider
     const status = () => inTime(provider, closing, (own) => provider.status(cid, own))
     try {
-      if ((await status()) === 'absent') return { provider: name, outcome: 'absent' }
+      if ((await status()) === 'absent')
+        return mayCome
+          ? { provider: name, outcome: 'not-known', why: mayPinLater }
+          : { provider: name, outcome: 'absent' }
       await inTime(provider, closing, (own) => provider.unpin(cid, own))
       if ((await status()) !== 'pinned') return { provider: name, outcome: 'removed' }
       return { provider: name, outcome: 'still-held', why: 'it was asked to delete it, and says that it holds it' }
@@ -38,7 +41,7 @@ export function createRemove(options: RemoveOptions): (cid: CID) => Promise<Remo
     const entry = await find(cid)
     if (!(await onTheirWay.drop(cid))) return 'busy'
     const root = entry ? cidOf(entry) : cid
-    const asked = await Promise.all(providers.map((one) => removeAt(one, root)))
+    const asked = await Promise.all(providers.map((one) => removeAt(one, root, mayPin(one, entry))))
     if (!entry && asked.every(({ outcome }) => outcome === 'absent')) return 'unknown'
     const isHeldBy = (name: string): boolean => entry?.providers[name]?.state === 'held'
     const isConfigured = (name: string): boolean => providers.some((one) => one.name === name)
@@ -54,4 +57,13 @@ export function createRemove(options: RemoveOptions): (cid: CID) => Promise<Remo
     const untold = others.map((provider) => ({ provider, outcome: 'not-asked' as const, why: notConfigured }))
     return { cid: root.toString(), isGone, providers: [...asked, ...untold] }
   }
+}
+
+const mayPinLater =
+  'it was being sent it, says that it has none now, and may pin it later; it is asked again, and so it is by a repeated request'
+
+/** It may have got all of it although it did not say so: only a refusal says that it keeps nothing. */
+function mayPin({ name, traits }: Provider, entry: JournalEntry | undefined): boolean {
+  const standing = entry?.providers[name]
+  return !traits.local && standing?.state === 'wanted' && (standing.class ?? 'transient') === 'transient'
 }

@@ -28,10 +28,13 @@ export type Verified = {
 }
 export type Verification = { readonly cid: string; readonly isWell: boolean; readonly providers: readonly Verified[] }
 
-/** `still-held`: it was asked, and has it all the same. `not-asked`: no provider of that name is configured. */
+/**
+ * `still-held`: it was asked, and has it all the same. `not-asked`: no provider of that name is configured. `not-known`: it says that
+ * it has none, but was being sent it and may pin what it got later on.
+ */
 export type Removed = {
   readonly provider: string
-  readonly outcome: 'removed' | 'absent' | 'still-held' | 'failed' | 'not-asked'
+  readonly outcome: 'removed' | 'absent' | 'still-held' | 'failed' | 'not-asked' | 'not-known'
   readonly why?: string
 }
 /** `isGone`: no provider has it any more, as far as they say. */
