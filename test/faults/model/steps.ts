@@ -18,6 +18,8 @@ type Model = {
   readonly onDisk: Map<string, Set<number>>
   /** What was in memory before is not brought to another disk tier. */
   diskChanged: boolean
+  /** A block that waits to be written is read from there, and brought into no new memory. */
+  memoryChanged: boolean
   /** Not found in the last seconds, which the gateway may remember. */
   readonly notFound: Set<number>
   upstreamBroke: boolean
@@ -67,7 +69,7 @@ const read = (index: number): Step =>
     if (got?.status === 200) {
       assert.ok(got.body.equals(bytes), `file ${index} has other bytes`)
       // A ready answer outlives the memory tier that a reload replaces, and brings nothing into the next one.
-      if (!/detail=hot/.test(String(got.headers['cache-status']))) model.inMemory.add(index)
+      if (!model.memoryChanged && !/detail=hot/.test(String(got.headers['cache-status']))) model.inMemory.add(index)
     } else {
       assert.ok(!got || absent.includes(got.status), `file ${index}: ${got?.status}`)
       model.notFound.add(index)
@@ -141,12 +143,14 @@ function newLife(model: Model, { upstream, provider }: World): void {
   model.inMemory.clear()
   model.notFound.clear()
   model.diskChanged = false
+  model.memoryChanged = false
   model.upstreamBroke = upstream.lieAt !== undefined || upstream.breakAfter !== undefined
   model.providerBroke = provider.behaviour !== 'holds'
 }
 
 function noteReload(model: Model, setting: Setting): void {
   if (setting.memory !== model.setting.memory) model.inMemory.clear()
+  model.memoryChanged ||= setting.memory !== model.setting.memory
   model.diskChanged ||= setting.disk !== model.setting.disk
   model.setting = setting
 }
@@ -255,6 +259,7 @@ const emptyModel = (): Model => ({
   inMemory: new Set(),
   onDisk: new Map(),
   diskChanged: false,
+  memoryChanged: false,
   notFound: new Set(),
   upstreamBroke: false,
   providerBroke: false,
