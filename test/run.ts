@@ -10,7 +10,7 @@ import { fileURLToPath } from 'node:url'
 
 const root = fileURLToPath(new URL('../', import.meta.url))
 /** More than the processors of a small machine: most of what a file takes is waiting. */
-const lanes = 4
+const lanes = 7
 const timeout = 60_000
 // Files of a lane make garbage by the hundred megabytes. With a large nursery most of it is never copied, and one thread for it
 // does not take turns with those of the other lanes: a fifth less processor time. Without the last two, V8 marks the whole

@@ -58,8 +58,15 @@ export function createTierReader(options: TierReaderOptions): TierReader {
     const others = fromUpstreams(cid, around)
     const tiers = look.found.then((held) => held ?? Promise.reject(nothing))
     others.catch(() => {})
+    let isUpstreams = false
+    const fromLateTier = async () => {
+      const held = await tiers
+      // Quicker than the upstreams all the same.
+      if (!isUpstreams) onHeld()
+      return fromTier(held)
+    }
     try {
-      return await inTime(cid, () => Promise.any([tiers.then(fromTier), others]))
+      return await inTime(cid, () => Promise.any([fromLateTier(), others.finally(() => (isUpstreams = true))]))
     } catch (error) {
       if (isFailure(error, 'cancelled')) throw error
       return await others

@@ -2,6 +2,7 @@
 // the hand.
 import assert from 'node:assert/strict'
 import { afterEach, test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import { importer } from 'ipfs-unixfs-importer'
@@ -21,6 +22,7 @@ import { guarded } from '../../src/retrieval/tiers/guarded.ts'
 import { createTierStack, type TierHit, type TierStack } from '../../src/retrieval/tiers/stack.ts'
 import type { Hedge } from '../../src/retrieval/upstreams/order.ts'
 import { createPool } from '../../src/retrieval/upstreams/pool.ts'
+import { eventually } from '../../src/testing/tier.ts'
 import { createFakeClock, type FakeClock } from '../support/fake-clock.ts'
 import { addCbor } from '../support/fixtures.ts'
 import { scriptedTier } from '../support/scripted-tier.ts'
@@ -440,6 +442,26 @@ test('a block on the disk is not called absent because the process was busy', as
   const denied = assert.rejects(session().get(nobodys), (error) => isFailure(error, 'timeout'))
   await clock.advance(5000)
   await denied
+})
+
+test('a store that is late and still the quickest is read ahead from as far as one in time', async () => {
+  const { stack, session } = make([scriptedUpstream('silent', new Map(), { silent: true })])
+  const asked: CID[] = []
+  stack.look = (cid) => {
+    asked.push(cid)
+    const bytes = file.blocks.get(blockKey(cid)) as Uint8Array
+    const found = sleep(1).then(() => ({ bytes, tier: 's3' }))
+    return { found, overdue: Promise.resolve(), here: Promise.resolve(), leave() {} }
+  }
+  const [root, ...leaves] = file.order
+  assert.ok(root)
+  const reader = session()
+  await reader.get(root.cid)
+  reader.expect(
+    leaves.map(({ cid }) => ({ cid, around: { cid, segments: [], scope: 'block' as const }, bytes: 512 * 1024 })),
+  )
+  await eventually('each is asked for', () => asked.length === file.order.length)
+  reader.end()
 })
 
 test('a session gives no denied block, however it is asked, and asks no upstream', async () => {
