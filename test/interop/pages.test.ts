@@ -88,7 +88,7 @@ test('backup.md: a copy made while uploads go on, restored, has every upload fro
     const bytes = randomBytes(count % 10 === 0 ? 3_000_000 : 2000)
     files.set(await upload(bytes), bytes)
   }
-  const paths = { DATA: served.data, BACKUP: join(folder.path, 'backup'), RESTORED: join(folder.path, 'restored') }
+  const paths = { DATA: served.data, BACKUP: join(folder.path, 'backup.tar'), RESTORED: join(folder.path, 'restored') }
   await mkdir(paths.RESTORED)
   let isCopied = false
   const meanwhile = (async () => {
