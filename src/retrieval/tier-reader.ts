@@ -76,7 +76,6 @@ export function createTierReader(options: TierReaderOptions): TierReader {
   }
 
   async function fromSlowTiers(cid: CID, around: DagWant | undefined): Promise<Uint8Array> {
-    const outages = stack.outages
     const look = stack.look(cid)
     try {
       const held = await whileWorthIt(cid, look)
@@ -86,12 +85,12 @@ export function createTierReader(options: TierReaderOptions): TierReader {
         return fromTier(held)
       }
       if (onlyIfCached) throw notCached(cid)
-      if (stack.outages === outages) return await fromUpstreams(cid, around)
+      if (haveAnswered(look)) return await fromUpstreams(cid, around)
       return await besideTiersPassedOver(cid, around)
     } catch (error) {
       const late = isFailure(error, 'timeout') ? await fromHere(look) : undefined
-      const held = late ?? (stack.outages === outages ? undefined : await lastResort(cid, error))
-      if (!held) throw inArchive(cid, error, stack.outages === outages)
+      const held = late ?? (haveAnswered(look) ? undefined : await lastResort(cid, error))
+      if (!held) throw inArchive(cid, error, haveAnswered(look))
       notFound.forget(cid)
       return fromTier(held)
     } finally {
@@ -104,20 +103,21 @@ export function createTierReader(options: TierReaderOptions): TierReader {
       return await fromUpstreams(cid, around)
     } catch (error) {
       if (signal.aborted || isFailure(error, 'cancelled')) throw error
-      const outages = stack.outages
       const look = stack.look(cid)
       const held = await fromHere(look).finally(look.leave)
-      if (!held) throw inArchive(cid, error, stack.outages === outages)
+      if (!held) throw inArchive(cid, error, haveAnswered(look))
       onHeld()
       notFound.forget(cid)
       return fromTier(held)
     }
   }
 
+  /** Whether no tier failed or was late since this look began. */
+  const haveAnswered = (look: Look): boolean => stack.outages === look.outagesBefore
+
   /** Without upstreams the tiers are all there is to ask: what they said is an absence, what they did not say is none. */
-  function inArchive(cid: CID, error: unknown, haveAnswered: boolean): unknown {
-    if (isFailure(error, 'unavailable') && error.facts.alone)
-      return haveAnswered ? notHere(error) : storeFailed(cid, error)
+  function inArchive(cid: CID, error: unknown, isSure: boolean): unknown {
+    if (isFailure(error, 'unavailable') && error.facts.alone) return isSure ? notHere(error) : storeFailed(cid, error)
     return isArchive && isFailure(error, 'timeout') ? storeFailed(cid, error) : error
   }
 

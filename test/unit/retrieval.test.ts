@@ -82,6 +82,7 @@ function memoryStack(): TierStack & { readonly held: Map<string, Uint8Array> } {
       found: Promise.resolve(undefined),
       overdue: Promise.resolve(),
       here: Promise.resolve(),
+      outagesBefore: 0,
       leave() {},
     }),
     put: async (cid: CID, bytes: Uint8Array) => void held.set(blockKey(cid), bytes),
@@ -431,7 +432,7 @@ test('an identity CID is its own answer; an unprovable CID is refused', async ()
 test('a block on the disk is not called absent because the process was busy', async () => {
   const { clock, stack, session } = make([scriptedUpstream('silent', new Map(), { silent: true })])
   const looking = Promise.withResolvers<TierHit | undefined>()
-  const look = { found: looking.promise, overdue: Promise.resolve(), leave() {} }
+  const look = { found: looking.promise, overdue: Promise.resolve(), outagesBefore: 0, leave() {} }
   stack.look = () => ({ ...look, here: new Promise(() => {}) })
   const wanted = session().get(file.cid)
   await clock.advance(7000)
@@ -451,7 +452,7 @@ test('a store that is late and still the quickest is read ahead from as far as o
     asked.push(cid)
     const bytes = file.blocks.get(blockKey(cid)) as Uint8Array
     const found = sleep(1).then(() => ({ bytes, tier: 's3' }))
-    return { found, overdue: Promise.resolve(), here: Promise.resolve(), leave() {} }
+    return { found, overdue: Promise.resolve(), here: Promise.resolve(), outagesBefore: 0, leave() {} }
   }
   const [root, ...leaves] = file.order
   assert.ok(root)
@@ -526,3 +527,20 @@ for (const [what, script, withinMs] of [
     assert.deepEqual(got, root.bytes)
     end()
   })
+
+test('a reader who joins a look in which a tier failed is not told that the content is absent', async () => {
+  const redis = scriptedTier('redis', { shared: true })
+  const s3 = scriptedTier('s3', { shared: true })
+  const { session, clock } = make([], { stackOf: (clock) => createTierStack([redis, s3], { clock }) })
+  redis.isDown = true
+  s3.isSilent = true
+  const first = failureOf(session().get(file.cid))
+  await clock.advance(0)
+  assert.equal(s3.waiting, 1)
+  const second = failureOf(session().get(file.cid))
+  await clock.advance(0)
+  s3.isSilent = false
+  await s3.release()
+  const kinds = [await first, await second].map(({ kind }) => kind)
+  assert.deepEqual(kinds, ['unavailable', 'unavailable'])
+})

@@ -17,6 +17,8 @@ export interface Look {
   readonly overdue: Promise<void>
   /** Resolves when no tier of this machine has it, or could say so. They may be slow because we are busy. */
   readonly here: Promise<void>
+  /** The outages of all tiers when it began: a reader that joins it later is told of those since then, too. */
+  readonly outagesBefore: number
   leave(): void
 }
 
@@ -33,9 +35,9 @@ export interface Looks {
 
 export type TierFailed = (tier: string, error: unknown) => void
 
-type Looking = Omit<Look, 'leave'>
+type Looking = Omit<Look, 'leave' | 'outagesBefore'>
 /** `isStale`: it was deleted meanwhile. */
-type SharedLook = { readonly looking: Looking; isStale: boolean }
+type SharedLook = { readonly looking: Looking; readonly outagesBefore: number; isStale: boolean }
 
 export function createLooks({ all, slow, ask, hit }: Layers, log: Log): Looks {
   const flights = createFlights<SharedLook>()
@@ -82,6 +84,7 @@ export function createLooks({ all, slow, ask, hit }: Layers, log: Log): Looks {
       const key = blockKey(cid)
       const flight = flights.join(key, (signal) => {
         const shared: SharedLook = {
+          outagesBefore: outagesOf(all),
           looking: begin(cid, signal, { isStale: () => shared.isStale, anyway: false }),
           isStale: false,
         }
@@ -89,7 +92,8 @@ export function createLooks({ all, slow, ask, hit }: Layers, log: Log): Looks {
         shared.looking.found.then(land, land)
         return shared
       })
-      return { ...flight.work.looking, leave: () => flight.leave() }
+      const { looking, outagesBefore } = flight.work
+      return { ...looking, outagesBefore, leave: () => flight.leave() }
     },
     alone(cid, signal, failed) {
       const before = deletes
@@ -115,3 +119,6 @@ export function createLooks({ all, slow, ask, hit }: Layers, log: Log): Looks {
 }
 
 const isHere = ({ tier }: Layer): boolean => !tier.traits.shared
+
+/** How often one of them could not be asked, or not in time. */
+export const outagesOf = (layers: readonly Layer[]): number => layers.reduce((sum, { outages }) => sum + outages, 0)

@@ -12,7 +12,7 @@ import type { FillStats } from './filling/write-behind.ts'
 import { createFinding, type Found, type HitAtHand } from './finding.ts'
 import type { Layer } from './layer.ts'
 import { createLayers, type TierHit } from './layers.ts'
-import { createLooks, type Look, type TierFailed } from './looks.ts'
+import { createLooks, type Look, outagesOf, type TierFailed } from './looks.ts'
 import { createStoring, keepable, type TierFailure } from './storing.ts'
 
 export type { HitAtHand } from './finding.ts'
@@ -150,7 +150,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
       return false
     },
     get outages() {
-      return all.reduce((sum, layer) => sum + layer.outages, 0)
+      return outagesOf(all)
     },
     get: async (cid, signal) => (await finding.find(cid, signal))?.bytes,
     put,
