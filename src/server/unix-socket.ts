@@ -34,17 +34,20 @@ export async function makeWay({ path }: UnixAddress): Promise<void> {
   if (now?.ino === before.ino && now.ctimeMs === before.ctimeMs) unlinkSync(path)
 }
 
-/** Listens with the permissions of the file set from its first moment on. Node binds before `listen` returns. */
+/**
+ * Group and others have at no moment more than the mode says. Node binds before `listen` returns. The rights of the owner are left
+ * to `chmod`, because the umask is that of every thread: a folder that one of them makes meanwhile must not be closed to us.
+ */
 export function listenOnUnix(server: Server, address: UnixAddress, kind: ListenerKind, backlog: number): void {
-  const before = process.umask(0o777 & ~modeOf(address, kind))
+  const before = process.umask(0o077 & ~modeOf(address, kind))
   try {
     server.listen({ path: address.path, backlog })
+    if (server.listening) setMode(address, kind)
   } finally {
     process.umask(before)
   }
 }
 
-/** For a listener that is kept while its mode changes. */
 export const setMode = (address: UnixAddress, kind: ListenerKind): void =>
   chmodSync(address.path, modeOf(address, kind))
 

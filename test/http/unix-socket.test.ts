@@ -2,9 +2,9 @@
 // leaves behind, and which client a request is of.
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
-import { existsSync, statSync } from 'node:fs'
+import { existsSync, mkdirSync, rmdirSync, statSync } from 'node:fs'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { Agent, get } from 'node:http'
+import { Agent, get, type Server } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { PassThrough, Readable } from 'node:stream'
@@ -12,6 +12,7 @@ import { after, before, describe, test } from 'node:test'
 import { run } from '../../src/cli/run.ts'
 import { notesOnTrust, unusableSockets } from '../../src/cli/sockets.ts'
 import { parseConfig } from '../../src/config/load.ts'
+import { listenOnUnix } from '../../src/server/unix-socket.ts'
 import { type Served, startServed } from '../support/served.ts'
 
 let folder = ''
@@ -71,6 +72,16 @@ describe('the sockets', () => {
     assert.deepEqual([modeOf(paths.listen), modeOf(paths.admin)], ['666', '600'])
     assert.ok(await at.reload(config()))
     assert.equal(modeOf(paths.listen), '660')
+  })
+
+  test('leave the gateway its rights to what it makes at the same moment', () => {
+    const path = join(folder, 'beside')
+    const server = { listening: false, listen: () => mkdirSync(path) } as unknown as Server
+    for (const kind of ['listen', 'admin'] as const) {
+      listenOnUnix(server, { path: join(folder, 'never.sock') }, kind, 1)
+      assert.equal(statSync(path).mode & 0o700, 0o700, kind)
+      rmdirSync(path)
+    }
   })
 
   test('move with a reload, and the old one is gone', async () => {
