@@ -1,6 +1,7 @@
 // The parts of a flight by themselves: the pace, who waits, what is read ahead, and what an answer may waste.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import * as dagCbor from '@ipld/dag-cbor'
 import { CID } from 'multiformats/cid'
 import { blockKey, isProvable, proves } from '../../src/core/block.ts'
@@ -186,12 +187,18 @@ describe('reading ahead', () => {
       },
     })
     const mostAtOnce = 24
+    const turns = async (count: number) => {
+      for (let turn = 0; turn < count; turn++) await nextTurn()
+    }
     ahead.expect(expected(cids))
+    assert.ok(held.length + fetched.length < mostAtOnce, 'a few in each turn')
+    await turns(5)
     assert.equal(held.length + fetched.length, mostAtOnce)
     assert.equal(fetched.length, 1)
     const lengths: (number | undefined)[] = []
     for (const [index, cid] of cids.entries()) {
       ahead.expect(expected(cids.slice(index)))
+      await turns(2)
       lengths.push((await ahead.take(cid))?.byteLength)
     }
     assert.deepEqual(lengths.slice(1, 24), Array(23).fill(1))
