@@ -40,9 +40,10 @@ export const keyText = (key: CID): string => key.toString(base36)
 
 /** The record that this key signed, also when it has expired. Throws `false-bytes` for anything else. */
 export async function signedRecord(key: CID, bytes: Uint8Array): Promise<IpnsRecord> {
+  // Not within: that it cannot be loaded says nothing about the record.
+  const { multihashToIPNSRoutingKey, unmarshalIPNSRecord, ipnsValidator } = await library()
   try {
     if (bytes.byteLength > maxRecordBytes) throw new Error('it is too large')
-    const { multihashToIPNSRoutingKey, unmarshalIPNSRecord, ipnsValidator } = await library()
     const routingKey = multihashToIPNSRoutingKey(key.multihash as Parameters<typeof multihashToIPNSRoutingKey>[0])
     await ipnsValidator(routingKey, bytes).catch((error: unknown) => {
       // Callers check the expiry, by their own clock; the package does so after the signature.

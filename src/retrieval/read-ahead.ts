@@ -97,7 +97,7 @@ export function createReadAhead(options: {
   /** `turn`: a block that is far away is asked for in this one. */
   function begin(key: string, { cid, around, bytes }: Expected, turn: Promise<unknown> | undefined): void {
     const isFar = turn !== undefined
-    const block = turn ? turn.then(() => fetchHeld(cid)) : fetch(cid, around)
+    const block = isFar ? turn.then(() => fetchHeld(cid)) : fetch(cid, around)
     const everywhere = isFar ? () => fetch(cid, around) : undefined
     const entry: Ahead = { block, bytes, everywhere, isHere: false }
     ahead.set(key, entry)

@@ -146,11 +146,11 @@ export function createTierReader(options: TierReaderOptions): TierReader {
 
 type Again = Pick<
   TierReaderOptions,
-  'clock' | 'stack' | 'notFound' | 'inTime' | 'signal' | 'fromTier' | 'fromUpstreams'
+  'clock' | 'stack' | 'notFound' | 'inTime' | 'signal' | 'fromTier' | 'fromUpstreams' | 'onHeld'
 >
 
 /** Asks tiers that could not be asked at first: they may be well by now, and are passed over still. */
-function createSecondLook({ clock, stack, notFound, inTime, signal, fromTier, fromUpstreams }: Again) {
+function createSecondLook({ clock, stack, notFound, inTime, signal, fromTier, fromUpstreams, onHeld }: Again) {
   /** From the upstreams, and when they take their time, from a tier that could not be asked before. */
   async function besideTiersPassedOver(cid: CID, around: DagWant | undefined): Promise<Uint8Array> {
     const over = new AbortController()
@@ -162,6 +162,7 @@ function createSecondLook({ clock, stack, notFound, inTime, signal, fromTier, fr
     })
     const held = again.then((hit) => {
       notFound.forget(cid)
+      onHeld()
       return fromTier(hit)
     })
     try {

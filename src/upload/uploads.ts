@@ -137,7 +137,7 @@ export function createUploads(options: UploadsOptions): Uploads {
     mayBeLeft: () => !isTakenUp || generation.all().length > 1,
   })
   const pins = createPins({
-    ...{ providers, stores, journal, confirmation, onTheirWay, admit, claims, clock, closing: closing.signal },
+    ...{ providers, stores, journal, confirmation, onTheirWay, admit, claims, clock, log, closing: closing.signal },
   })
   const resumed = takeUp()
   /** New uploads wait until the leftovers of a crash are resumed, but not for an older gateway that is closing. */

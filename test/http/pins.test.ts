@@ -460,6 +460,7 @@ describe('two things at once with one pin', () => {
     const over = new AbortController()
     const { later } = createAskAgain({
       ...{ providers: [far], inTime: createInTime(clock), clock, closing: over.signal },
+      log: () => {},
       isWanted: async (cid) => cid === anew,
       alone: async (_cid, work) => work(),
     })
@@ -474,6 +475,26 @@ describe('two things at once with one pin', () => {
     over.abort()
     await clock.advance(3_600_000)
     assert.deepEqual(far.unpins, [gone.toString()])
+  })
+
+  test('a provider that fails each time it is asked again is named in the log', async () => {
+    const clock = createFakeClock()
+    const said: unknown[] = []
+    const cid = cidOf(randomBytes(10))
+    const far = { ...scriptedProvider('far'), status: () => Promise.reject(new Error('away')) }
+    const { later } = createAskAgain({
+      ...{ providers: [far], inTime: createInTime(clock), clock },
+      closing: new AbortController().signal,
+      log: (...line) => void said.push(line),
+      isWanted: async () => false,
+      alone: async (_cid, work) => work(),
+    })
+    later(cid, ['far'])
+    await clock.advance(60_000)
+    await clock.advance(600_000)
+    assert.deepEqual(said, [])
+    await clock.advance(3_600_000)
+    assert.deepEqual(said, [['warn', 'pin.not-known', { cid: cid.toString(), providers: ['far'] }]])
   })
 
   test('what a gateway before a reload still brings to providers is deleted by the newest, and stays so', async () => {

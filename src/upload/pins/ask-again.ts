@@ -3,6 +3,7 @@
 import type { CID } from 'multiformats/cid'
 import type { Provider } from '../../../backends/pinning/contract.ts'
 import type { Clock } from '../../core/clock.ts'
+import type { Log } from '../../core/log.ts'
 import type { InTime } from './provider-calls.ts'
 
 export interface AskAgain {
@@ -18,6 +19,7 @@ export type AskAgainOptions = {
   /** Runs while no upload of the same file counts on what is there. */
   readonly alone: (cid: CID, work: () => Promise<void>) => Promise<unknown>
   readonly clock: Clock
+  readonly log: Log
   readonly closing: AbortSignal
 }
 
@@ -25,7 +27,7 @@ const minute = 60_000
 const waits = [minute, 10 * minute, 60 * minute] as const
 const most = 1000
 
-export function createAskAgain({ providers, inTime, isWanted, alone, clock, closing }: AskAgainOptions): AskAgain {
+export function createAskAgain({ providers, inTime, isWanted, alone, clock, log, closing }: AskAgainOptions): AskAgain {
   const timers = new Set<() => void>()
   closing.addEventListener('abort', () => {
     for (const stop of timers) stop()
@@ -45,7 +47,11 @@ export function createAskAgain({ providers, inTime, isWanted, alone, clock, clos
       const some = providers.filter(({ name }) => names.includes(name))
       const work = async () => {
         if (await isWanted(cid)) return
-        await Promise.allSettled(some.map((one) => ask(one, cid)))
+        const failed: string[] = []
+        const ended = some.map((one) => ask(one, cid).catch(() => void failed.push(one.name)))
+        await Promise.all(ended)
+        if (failed.length > 0 && turn + 1 === waits.length && !closing.aborted)
+          log('warn', 'pin.not-known', { cid: cid.toString(), providers: failed })
         wait(cid, names, turn + 1)
       }
       alone(cid, work).catch(() => {}) // the gateway stops, or its journal cannot be read: a repeated request asks

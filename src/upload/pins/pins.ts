@@ -4,6 +4,7 @@ import { CID } from 'multiformats/cid'
 import type { LocalStore, Provider } from '../../../backends/pinning/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
+import type { Log } from '../../core/log.ts'
 import type { Claims } from '../claims.ts'
 import type { Confirmation } from '../confirm/confirm.ts'
 import { cidOf, type Journal, type JournalEntry, nameOf } from '../spool/journal.ts'
@@ -39,6 +40,7 @@ export type PinsOptions = {
   readonly admit: (cid: CID) => void
   readonly claims: Claims
   readonly clock: Clock
+  readonly log: Log
   readonly closing: AbortSignal
 }
 
@@ -49,7 +51,7 @@ const later = (why: string): Failure => new Failure('overloaded', why, { source:
 
 /** `ended` resolves when nothing is written any more; call it once `closing` is aborted. */
 export function createPins(options: PinsOptions): Pins & { ended(): Promise<unknown> } {
-  const { providers, stores, journal, confirmation, onTheirWay, admit, claims, clock, closing } = options
+  const { providers, stores, journal, confirmation, onTheirWay, admit, claims, clock, log, closing } = options
   const names = providers.map(({ name }) => name)
   const working = new Set<Promise<unknown>>()
 
@@ -67,7 +69,7 @@ export function createPins(options: PinsOptions): Pins & { ended(): Promise<unkn
   const verifyNow = createVerify({ providers, journal, inTime, isOpen, alone })
 
   const askAgain = createAskAgain({
-    ...{ providers, inTime, clock, closing },
+    ...{ providers, inTime, clock, log, closing },
     isWanted: async (cid) => (await find(cid)) !== undefined,
     alone: (cid, work) => track(alone(cid, work)),
   })
