@@ -73,7 +73,8 @@ export function createTakedownRoute(takedown: Takedown): Router {
     const { done, forgotten } = await takedown(cid, { legal: status === '451', reason })
     if (forgotten) {
       const status = forgotten.kind === 'no-room' ? 507 : 500
-      return void response.status(status).json({ status, detail: forgotten.message, ...(done !== 'busy' && done) })
+      if (done !== 'busy') return void response.status(status).json({ status, detail: forgotten.message, ...done })
+      return refuse(response, status, `${forgotten.message}; nothing was deleted yet, because it was being uploaded`)
     }
     if (done !== 'busy') return void response.json(done)
     response.set('Retry-After', '1')

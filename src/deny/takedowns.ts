@@ -1,11 +1,11 @@
 // The list of takedowns: what the operator denied by a command. The gateway writes it itself, and asks it before all others. One
 // for all gateways over a data folder, so that a takedown holds in each of them at once, also in one that a reload is making.
 import { createHash } from 'node:crypto'
-import { appendFile, readFile, truncate } from 'node:fs/promises'
+import { appendFile, readFile, stat, truncate } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { Failure } from '../core/failure.ts'
-import { codeOf, isGone, isNoRoom, makeFolder, syncFolder } from '../core/files.ts'
+import { codeOf, isGone, isNoRoom, makeFolder, orIfGone, syncFolder } from '../core/files.ts'
 import { createDenylist, createDenylists, type Denylist } from './denylist.ts'
 import type { LoadedDenylists } from './load.ts'
 import { readList } from './read-list.ts'
@@ -93,12 +93,13 @@ export async function openTakedowns({
   async function append(rules: readonly Rule[]): Promise<void> {
     await makeFolder(dirname(file))
     const before = await textOf(file)
+    const size = (await orIfGone(stat(file), undefined))?.size ?? 0
     // A full disk may have cut the line before.
     const start = before === '' ? head : before.endsWith('\n') ? '' : '\n'
     try {
       await appendFile(file, `${start}${rules.map(({ line }) => `${line}\n`).join('')}`, { flush: true })
     } catch (error) {
-      await truncate(file, Buffer.byteLength(before)).catch(() => {})
+      await truncate(file, size).catch(() => {})
       throw error
     }
     if (before === '') await syncFolder(dirname(file))

@@ -8,7 +8,7 @@ import { codeOf } from '../core/files.ts'
 
 export type ListenerKind = 'listen' | 'admin'
 
-/** The admin address answers whoever can open its file without a token: its owner alone, unless the operator says otherwise. */
+/** Each process that can open the file of the admin address needs no token: only those of its owner, unless the operator says otherwise. */
 const modes: Readonly<Record<ListenerKind, number>> = { listen: 0o660, admin: 0o600 }
 
 const modeOf = ({ mode }: UnixAddress, kind: ListenerKind): number => mode ?? modes[kind]

@@ -7,9 +7,11 @@ import { join } from 'node:path'
 import { Readable } from 'node:stream'
 import { after, before, describe, test } from 'node:test'
 import { setImmediate, setTimeout as sleep } from 'node:timers/promises'
+import express from 'express'
 import { CID } from 'multiformats/cid'
 import supertest from 'supertest'
 import type { Provider } from '../../backends/pinning/contract.ts'
+import { createTakedownRoute } from '../../src/admin/takedown.ts'
 import { blockKey } from '../../src/core/block.ts'
 import { type Clock, systemClock } from '../../src/core/clock.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
@@ -584,5 +586,13 @@ describe('two things at once with one pin', () => {
       await at.close()
       await rm(data, { recursive: true, force: true })
     }
+  })
+
+  test('a takedown of what is being uploaded, on a full disk, says that nothing was deleted yet', async () => {
+    const forgotten = new Failure('no-room', 'disk full', { source: 'ours' })
+    const app = express().use(createTakedownRoute(async () => ({ done: 'busy', forgotten })))
+    const { status, body } = await supertest(app).post(`/deny/${cidOf(randomBytes(10))}`)
+    assert.equal(status, 507)
+    assert.match(body.detail, /^disk full; nothing was deleted yet, because it was being uploaded$/)
   })
 })
