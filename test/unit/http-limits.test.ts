@@ -209,10 +209,10 @@ describe('answers that wait behind others', () => {
     const { port } = server.address() as AddressInfo
     const greedy = connect(port, '127.0.0.1')
     greedy.on('error', () => {})
+    const ends = new Promise((resolve) => greedy.on('close', resolve))
     greedy.write('GET / HTTP/1.1\r\nHost: a\r\n\r\n'.repeat(500))
     while (!greedy.destroyed && made < 5) await nextTurn()
     // One is answered, three wait, and the fifth is the last that anything is made of.
-    const ends = once(greedy, 'close')
     greedy.destroy()
     await ends
     assert.equal(made, 5)
