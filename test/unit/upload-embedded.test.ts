@@ -1,13 +1,13 @@
 // The embedded store: what is pinned is whole and stays, what no pin needs goes, and a disk that is full or gone says so.
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
+import fs from 'node:fs'
 import {
   copyFile,
-  type FileHandle,
   lstat,
   mkdir,
   mkdtemp,
-  open as openFile,
+  readdir,
   rename,
   rm,
   stat,
@@ -15,6 +15,7 @@ import {
   truncate,
   writeFile,
 } from 'node:fs/promises'
+import { syncBuiltinESMExports } from 'node:module'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterEach, beforeEach, describe, it } from 'node:test'
@@ -289,21 +290,60 @@ describe('the embedded store', () => {
   })
 
   it('pins where the file system cannot sync a folder', async (context) => {
-    const handle = await openFile(data, 'r')
-    const prototype = Object.getPrototypeOf(handle) as FileHandle
-    await handle.close()
-    const { sync } = prototype
-    const synced: string[] = []
-    context.mock.method(prototype, 'sync', async function (this: FileHandle) {
-      if (!(await this.stat()).isDirectory()) return sync.call(this)
-      synced.push('a folder')
-      throw Object.assign(new Error('EINVAL: invalid argument, fsync'), { code: 'EINVAL' })
-    })
-    const upload = await uploadOf(randomBytes(MiB + 1))
-    await store.pin(upload, never)
-    assert.equal(await store.status(upload.cid, never), 'pinned')
-    await store.unpin(upload.cid, never)
-    assert.ok(synced.length > 0)
+    const { fsync } = fs
+    let refused = 0
+    const asked = (handle: number, done: (error?: Error | null) => void) => {
+      if (!fs.fstatSync(handle).isDirectory()) return fsync(handle, done)
+      refused++
+      done(Object.assign(new Error('EINVAL: invalid argument, fsync'), { code: 'EINVAL' }))
+    }
+    context.mock.method(fs, 'fsync', asked as never)
+    syncBuiltinESMExports()
+    try {
+      const upload = await uploadOf(randomBytes(MiB + 1))
+      await store.pin(upload, never)
+      assert.equal(await store.status(upload.cid, never), 'pinned')
+      await store.unpin(upload.cid, never)
+      assert.ok(refused > 0)
+    } finally {
+      context.mock.restoreAll()
+      syncBuiltinESMExports()
+    }
+  })
+
+  it('has each file on the platter before it gets its name, and the folder before a pin counts', async (context) => {
+    const { open, fdatasync, fsync } = fs
+    const names = new Map<number, string>()
+    const all: string[] = []
+    const synced = new Set<string>()
+    const opened = (file: string, flags: string | number, done: (error: Error | null, handle: number) => void) =>
+      open(file, flags, (error, handle) => {
+        names.set(handle, file)
+        all.push(file)
+        if (typeof flags === 'number' && flags & (fs.constants.O_DSYNC ?? 0)) synced.add(file)
+        done(error, handle)
+      })
+    const syncs = (sync: typeof fdatasync) => (handle: number, done: fs.NoParamCallback) => {
+      synced.add(names.get(handle) ?? '')
+      sync(handle, done)
+    }
+    context.mock.method(fs, 'open', opened as never)
+    context.mock.method(fs, 'fdatasync', syncs(fdatasync) as never)
+    context.mock.method(fs, 'fsync', syncs(fsync) as never)
+    syncBuiltinESMExports()
+    try {
+      const upload = copied(await uploadOf(randomBytes(10)))
+      await store.pin(upload, never)
+      const written = all.filter((file) => dirname(file) === join(data, 'pins', 'tmp'))
+      assert.equal(written.length, 2, 'the block and the pin')
+      const found = await readdir(join(data, 'pins'), { recursive: true, withFileTypes: true })
+      const folders = found.filter((one) => one.isFile()).map(({ parentPath }) => parentPath)
+      assert.equal(folders.length, 2)
+      for (const one of [...written, ...folders]) assert.ok(synced.has(one), `${one} is not synced`)
+    } finally {
+      context.mock.restoreAll()
+      syncBuiltinESMExports()
+    }
   })
 
   it('empties its folder of unfinished files', async () => {

@@ -4,7 +4,7 @@ import { stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { type Block, blockKey, isIdentity, maxBlockBytes, proves, provesKey } from '../../../src/core/block.ts'
 import { readRegular, statRegular } from '../../../src/core/disk/regular.ts'
-import { codeOf, orIfGone } from '../../../src/core/files.ts'
+import { codeOf, isThere, orIfGone } from '../../../src/core/files.ts'
 import type { BlockFile, Upload } from '../contract.ts'
 import type { Disk } from './disk.ts'
 import { type Shards, shardName } from './shards.ts'
@@ -94,7 +94,7 @@ export function createBlockFiles(blocks: string, disk: Disk, shards: Pick<Shards
 
   async function placed(key: string, { cid, bytes }: Block, { proved }: LinkedKeys): Promise<void> {
     shards.add(shardName(key))
-    const there = await read(key)
+    const there = (await isThere(fileOf(key))) ? await read(key) : undefined
     if (!there || !proves(cid, there)) {
       if (!proves(cid, bytes)) return
       await disk.write(fileOf(key), bytes)

@@ -3,7 +3,7 @@
 import { readFile, unlink } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
-import { namesIn, orIfGone } from '../../../src/core/files.ts'
+import { isThere, namesIn, orIfGone } from '../../../src/core/files.ts'
 import type { Disk } from './disk.ts'
 
 export type Pin = {
@@ -28,7 +28,7 @@ export function createPins(root: string, disk: Disk): Pins {
   const fileOf = (cid: CID): string => join(shardOf(nameOf(cid)), `${nameOf(cid)}.json`)
 
   return {
-    read: (cid) => readPin(fileOf(cid)),
+    read: async (cid) => ((await isThere(fileOf(cid))) ? readPin(fileOf(cid)) : undefined),
     async write(cid, pin) {
       await disk.write(fileOf(cid), Buffer.from(JSON.stringify(pin)))
       await disk.sync(shardOf(nameOf(cid)))

@@ -67,7 +67,7 @@ const noBytes = new Uint8Array()
 /** Buffers that are free to be reused. */
 type FreeBuffers = ArrayBuffer[]
 
-const leastBytes = 64 * 1024
+const leastBytes = 4 * 1024
 
 /** Pieces of exactly `size` bytes, and the rest. The first buffer grows as bytes arrive, so a small upload costs little. */
 export async function* chunks(

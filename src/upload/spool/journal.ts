@@ -1,11 +1,20 @@
 // The journal of uploads: one small file per upload, with the state of each provider. A file under `open` is work to do, also
 // for the next process; when every provider holds the upload, the file moves to `done` and is only a record. A change is a line
 // more (`entry-file.ts`).
-import { readdir, readFile, rename, rm } from 'node:fs/promises'
+import { readdir, readFile, rm } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { CID } from 'multiformats/cid'
 import { codec, hash } from '../../core/cid.ts'
-import { createFolderSync, isGone, isLeftOver, makeFolder, namesIn, orIfGone, writeDurably } from '../../core/files.ts'
+import {
+  createFolderSync,
+  isGone,
+  isLeftOver,
+  makeFolder,
+  namesIn,
+  orIfGone,
+  rename,
+  writeDurably,
+} from '../../core/files.ts'
 import type { Log } from '../../core/log.ts'
 import { createEntryFiles, type JournalEntry, lineOf, nameOf, readEntry } from './entry-file.ts'
 import type { SpoolRecord } from './spool.ts'
