@@ -1,7 +1,7 @@
 // A bucket with the wire shapes of S3, path style, and the ways in which real stores differ or fail, on command. It looks
 // at who signed, not at the signature.
 import { createHash } from 'node:crypto'
-import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
+import { createServer, type IncomingHttpHeaders, type IncomingMessage, type ServerResponse } from 'node:http'
 import { listen, type StoreServer } from './store-server.ts'
 
 export type S3Faults = {
@@ -31,13 +31,20 @@ export type S3Faults = {
   hangs?: 'GET' | 'PUT'
 }
 
+export type S3Request = {
+  readonly method: string
+  readonly key: string
+  readonly status: number
+  readonly headers: IncomingHttpHeaders
+}
+
 export type S3Server = StoreServer & {
   readonly endpoint: string
   readonly bucket: string
   readonly accessKeyId: string
   readonly secretAccessKey: string
   readonly objects: Map<string, Buffer>
-  readonly requests: { readonly method: string; readonly key: string; readonly status: number }[]
+  readonly requests: S3Request[]
   /** Requests that came, answered or not, by method. */
   readonly asked: Map<string, number>
   /** The most that waited for an answer at one time. */
@@ -60,7 +67,7 @@ export async function startS3Server(): Promise<S3Server> {
   const bucket = 'blocks'
   const accessKeyId = 'stand-in'
   const objects = new Map<string, Buffer>()
-  const requests: { method: string; key: string; status: number }[] = []
+  const requests: S3Request[] = []
   const asked = new Map<string, number>()
   let waiting = 0
   let mostAtOnce = 0
@@ -84,7 +91,7 @@ export async function startS3Server(): Promise<S3Server> {
     const key = rest.join('/')
     const { method = '' } = request
     const send = (status: number, content: Buffer = Buffer.alloc(0), headers: Record<string, string> = {}) => {
-      requests.push({ method, key, status })
+      requests.push({ method, key, status, headers: request.headers })
       response.writeHead(status, { 'Content-Length': String(content.byteLength), ETag: etagOf(content), ...headers })
       if (faults.stallsBody && method === 'GET') response.write(content.subarray(0, content.byteLength >> 1))
       else if (faults.cutsBodies && method === 'GET') {

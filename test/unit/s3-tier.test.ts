@@ -166,6 +166,37 @@ test('an answer that breaks off half way is asked for again', async () => {
   assert.equal(server.faults.cutsBodies, 0)
 })
 
+test('a read after the first is signed by itself and costs no pass through the SDK', async () => {
+  const { tier, server } = await make()
+  const blocks = [1, 2, 3].map((seed) => bytesOf(100, seed))
+  for (const block of blocks) await tier.put(cidOf(block), block)
+  for (const block of blocks) assert.deepEqual(Buffer.from((await tier.get(cidOf(block))) ?? []), Buffer.from(block))
+  const reads = server.requests.filter(({ method }) => method === 'GET').map(({ headers }) => headers)
+  assert.deepEqual(
+    reads.map((headers) => 'amz-sdk-invocation-id' in headers),
+    [true, false, false],
+  )
+  assert.equal(new Set(reads.map(({ authorization }) => authorization)).size, 3)
+  assert.deepEqual([...new Set(reads.map((headers) => headers['user-agent']))], ['cidgate/test'])
+})
+
+const judged: readonly { readonly name: string; readonly faults: S3Faults; readonly gets: number }[] = [
+  { name: 'a miss', faults: {}, gets: 1 },
+  { name: '503 SlowDown', faults: { slowDown: true }, gets: 2 },
+  { name: 'a body that breaks off', faults: { cutsBodies: 5 }, gets: 2 },
+]
+for (const { name, faults, gets } of judged) {
+  test(`${name} after the first read is judged by the SDK, and costs no request more: ${gets}`, async () => {
+    const { tier, server } = await make()
+    await tier.put(cid, bytes)
+    await tier.get(cid)
+    server.asked.clear()
+    server.faults = faults
+    await tier.get(name === 'a miss' ? absent : cid).catch(() => {})
+    assert.equal(server.asked.get('GET'), gets)
+  })
+}
+
 test('a block has memory of its own, of just its size', async () => {
   const { tier } = await make()
   await tier.put(cid, bytes)

@@ -1,6 +1,7 @@
 // The AWS SDK's S3 client, set up for what the compatible stores really do, and what their errors mean.
 import type { S3Client } from '@aws-sdk/client-s3'
-import { createS3Http, WholeBody } from './http.ts'
+import { createS3Http, type S3CallOptions, WholeBody } from './http.ts'
+import { createRepeatedGet, type RepeatedGet } from './repeated-get.ts'
 
 export type S3Connection = {
   readonly region?: string | undefined
@@ -18,7 +19,7 @@ export type S3Connection = {
 }
 
 type Sdk = typeof import('@aws-sdk/client-s3')
-export type LoadedS3 = { readonly sdk: Sdk; readonly client: S3Client }
+export type LoadedS3 = { readonly sdk: Sdk; readonly client: S3Client; readonly repeatedGet: RepeatedGet }
 
 /** Calls on their way; with blocks of 256 KiB and 100 ms for each of them, reads alone are 160 MB/s. */
 export const atOnce = { reads: 96, writes: 24 } as const
@@ -32,6 +33,7 @@ export async function loadS3(connection: S3Connection): Promise<LoadedS3> {
   const sdk = await import('@aws-sdk/client-s3')
   const { region, endpoint, forcePathStyle, accessKeyId, secretAccessKey } = connection
   const { connectMs = usualConnectMs, requestMs = usualRequestMs, mostBytes = Number.POSITIVE_INFINITY } = connection
+  const http = createS3Http({ connectMs, requestMs, connections: mostSockets, mostBytes })
   const client = new sdk.S3Client({
     ...(region !== undefined || endpoint !== undefined ? { region: region ?? 'us-east-1' } : {}),
     ...(endpoint === undefined ? {} : { endpoint }),
@@ -44,12 +46,12 @@ export async function loadS3(connection: S3Connection): Promise<LoadedS3> {
     requestChecksumCalculation: 'WHEN_REQUIRED',
     responseChecksumValidation: 'WHEN_REQUIRED',
     expectContinueHeader: false,
-    requestHandler: createS3Http({ connectMs, requestMs, connections: mostSockets, mostBytes }),
+    requestHandler: http,
     logger: { trace() {}, debug() {}, info() {}, warn() {}, error() {} },
   })
   client.middlewareStack.remove('loggerMiddleware') // it copies each call for a log that is switched off
   if (connection.userAgent !== undefined) callOurselves(client, connection.userAgent)
-  return { sdk, client }
+  return { sdk, client, repeatedGet: createRepeatedGet(client, http, connection.userAgent) }
 }
 
 /** Behind the SDK's own step, and ours alone. The header is not signed. */
@@ -63,8 +65,10 @@ function callOurselves(client: S3Client, userAgent: string): void {
   )
 }
 
-export const callWith = (abortSignal: AbortSignal | undefined): { abortSignal?: AbortSignal } =>
-  abortSignal ? { abortSignal } : {}
+export const callWith = (
+  abortSignal: AbortSignal | undefined,
+  first?: S3CallOptions['first'],
+): { abortSignal?: AbortSignal } => ({ ...(abortSignal && { abortSignal }), ...(first && { first }) })
 
 /** The bytes of an answer; undefined when there are more than `most`. */
 export function bytesOf({ Body }: { readonly Body?: unknown }, most: number): Buffer | undefined {

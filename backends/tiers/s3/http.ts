@@ -5,7 +5,7 @@ import { Agent, type Dispatcher } from 'undici'
 import { oneOf } from '../../../src/core/header.ts'
 
 /** What of the SDK's request goes out. */
-type Request = {
+export type S3HttpRequest = {
   readonly protocol: string
   readonly hostname: string
   readonly port?: number | undefined
@@ -16,12 +16,18 @@ type Request = {
   readonly body?: Dispatcher.DispatchOptions['body']
 }
 type Head = { readonly statusCode: number; readonly reason: string; readonly headers: Record<string, string> }
-type Response = { readonly response: Head & { readonly body: WholeBody } }
+export type S3HttpResponse = { readonly response: Head & { readonly body: WholeBody } }
+
+export type S3CallOptions = {
+  readonly abortSignal?: object | undefined
+  /** What was answered already: taken, once, in place of an answer of the store. */
+  first?: Promise<S3HttpResponse | undefined> | undefined
+}
 
 /** What the SDK wants of its `requestHandler`. */
 export interface S3Http {
   readonly metadata: { readonly handlerProtocol: string }
-  handle(request: Request, options?: { readonly abortSignal?: object | undefined }): Promise<Response>
+  handle(request: S3HttpRequest, options?: S3CallOptions): Promise<S3HttpResponse>
   destroy(): void
   updateHttpClientConfig(): void
   httpHandlerConfigs(): object
@@ -65,8 +71,12 @@ export function createS3Http({ connectMs, requestMs, connections, mostBytes }: S
     updateHttpClientConfig() {},
     httpHandlerConfigs: () => ({}),
     destroy: () => void agent.destroy().catch(() => {}),
-    handle(request, { abortSignal: signal } = {}) {
-      const { promise, resolve, reject } = Promise.withResolvers<Response>()
+    async handle(request, options = {}) {
+      const { abortSignal: signal, first } = options
+      options.first = undefined
+      const had = await first
+      if (had) return had
+      const { promise, resolve, reject } = Promise.withResolvers<S3HttpResponse>()
       const collector = createCollector(mostBytes, signal instanceof AbortSignal ? signal : undefined, resolve, reject)
       try {
         agent.dispatch(
@@ -87,12 +97,12 @@ export function createS3Http({ connectMs, requestMs, connections, mostBytes }: S
   }
 }
 
-function originOf({ protocol, hostname, port }: Request): string {
+function originOf({ protocol, hostname, port }: S3HttpRequest): string {
   return `${protocol}//${hostname}${port === undefined ? '' : `:${port}`}`
 }
 
 /** As it was signed. */
-function queryOf({ query }: Request): string {
+function queryOf({ query }: S3HttpRequest): string {
   const parts = Object.entries(query ?? {}).flatMap(([key, value]) =>
     [value].flat().map((one) => (one === null ? escaped(key) : `${escaped(key)}=${escaped(one)}`)),
   )
@@ -107,7 +117,7 @@ const nothing = Buffer.alloc(0)
 function createCollector(
   mostBytes: number,
   signal: AbortSignal | undefined,
-  resolve: (answer: Response) => void,
+  resolve: (answer: S3HttpResponse) => void,
   reject: (error: unknown) => void,
 ) {
   let controller: Dispatcher.DispatchController | undefined

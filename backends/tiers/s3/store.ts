@@ -65,16 +65,25 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
   }
 
   async #read(key: string): Promise<Buffer | undefined> {
-    const { sdk, client } = await this.load()
-    const answer = await this.orMissing(() =>
-      client.send(new sdk.GetObjectCommand(this.at(key)), callWith(this.#signal())),
+    const { repeatedGet } = await this.load()
+    const first = repeatedGet(this.at(key).Key, this.#signal())
+    const had = await first.then(
+      (own) => own?.response,
+      () => undefined,
     )
+    const answer = had?.statusCode === 200 ? { Body: had.body } : await this.orMissing(() => this.#ask(key, first))
     if (!answer) return undefined
     const most = this.#isForBlocks ? maxBlockBytes : Number.POSITIVE_INFINITY
     const bytes = bytesOf(answer, most)
     if (bytes) return bytes
     await this.#remove(key, this.#signal())
     return undefined
+  }
+
+  /** By the SDK, which judges what was answered at first, and asks again where that may help. */
+  async #ask(key: string, first: ReturnType<LoadedS3['repeatedGet']>): Promise<{ readonly Body?: unknown }> {
+    const { sdk, client } = await this.load()
+    return client.send(new sdk.GetObjectCommand(this.at(key)), callWith(this.#signal(), first))
   }
 
   /** S3 has no time to live for one object: Keyv writes the end into the value, a lifecycle rule of the bucket tidies up. */
