@@ -1,7 +1,7 @@
 // Blocks as plain files, `<path>/<shard>/<key>`: nothing to rebuild at start, readable with ls. A file appears by rename,
 // whole or not at all; it is not synced, because what a power cut spoils does not hash to its name and is dropped on read.
 import { randomBytes } from 'node:crypto'
-import { mkdir, rm, utimes } from 'node:fs/promises'
+import { rm, utimes } from 'node:fs/promises'
 import { dirname, join, resolve } from 'node:path'
 import { z } from 'zod'
 import { blockKey, maxBlockBytes } from '../../src/core/block.ts'
@@ -9,10 +9,11 @@ import type { Clock } from '../../src/core/clock.ts'
 import { createFilesAtHand } from '../../src/core/disk/at-hand.ts'
 import { createKnownNames, type KnownNames } from '../../src/core/disk/known-names.ts'
 import { openRegular, readOpened, readRegular, renameOver, statRegular } from '../../src/core/disk/regular.ts'
+import { remedyOf } from '../../src/core/disk/remedies.ts'
 import type { SharedFolders } from '../../src/core/disk/shared-folders.ts'
 import { writeNew } from '../../src/core/disk/write-new.ts'
 import { Failure } from '../../src/core/failure.ts'
-import { isGone, orIfGone } from '../../src/core/files.ts'
+import { isGone, makeFolders, orIfGone } from '../../src/core/files.ts'
 import { size } from '../../src/core/units.ts'
 import type { Tier, TierKind } from './contract.ts'
 import { createDiskCalls, diskReadMs } from './disk-calls.ts'
@@ -161,7 +162,7 @@ async function writeWhole(file: string, bytes: Uint8Array, signal: AbortSignal):
   try {
     await writeNew(temporary, bytes, signal).catch(async (error: unknown) => {
       if (!isGone(error)) throw error
-      await mkdir(dirname(file), { recursive: true })
+      await makeFolders(dirname(file))
       await writeNew(temporary, bytes, signal)
     })
     await renameOver(temporary, file)
@@ -171,20 +172,14 @@ async function writeWhole(file: string, bytes: Uint8Array, signal: AbortSignal):
   }
 }
 
-const remedies: Readonly<Record<string, string>> = {
+const roomier: Readonly<Record<string, string>> = {
   ENOSPC: 'make room on the disk, or lower its maxBytes',
   EDQUOT: 'raise the quota, or lower its maxBytes',
-  EACCES: 'let this user read and write there',
-  EPERM: 'let this user read and write there',
-  EROFS: 'it is mounted read-only',
-  EMFILE: 'raise the limit of open files (ulimit -n)',
-  ENFILE: 'the system has too many open files',
-  ENOTDIR: 'there is a file in the place of the folder',
 }
 
 function outage(name: string, path: string, cause: unknown): Failure {
   const code = cause instanceof Error && 'code' in cause ? String(cause.code) : 'an unknown error'
-  return new Failure('broken', `tier ${name}: ${code} in ${path}; ${remedies[code] ?? 'check the disk'}`, {
+  return new Failure('broken', `tier ${name}: ${code} in ${path}; ${roomier[code] ?? remedyOf(cause)}`, {
     source: 'tier',
     cause,
   })

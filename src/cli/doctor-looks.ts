@@ -1,13 +1,14 @@
 // The checks of `cidgate doctor`: everything that a configuration uses is tried once, in parallel; one line each, with
 // what to fix.
 import { randomUUID } from 'node:crypto'
-import { mkdir, rm, statfs, writeFile } from 'node:fs/promises'
+import { rm, statfs, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { type Check, type Looked, lookAt } from '../admin/checks.ts'
 import type { Config } from '../config/load.ts'
 import { type Clock, systemClock } from '../core/clock.ts'
 import { withDeadline } from '../core/deadline.ts'
 import { Failure } from '../core/failure.ts'
+import { makeFolders } from '../core/files.ts'
 import { silentLog } from '../core/log.ts'
 import { createTrace } from '../core/wire/trace.ts'
 import { processFolders } from '../data-folder/process.ts'
@@ -118,7 +119,7 @@ async function canListen(socket: SocketAddress): Promise<void> {
 async function isWritable(folder: string): Promise<void> {
   const refused = (why: string, cause?: unknown) => new Failure('refused', why, { source: 'ours', cause })
   try {
-    await mkdir(folder, { recursive: true })
+    await makeFolders(folder)
     const file = join(folder, `.doctor-${randomUUID()}`)
     await writeFile(file, 'x', { flag: 'wx' }).finally(() => rm(file, { force: true }))
   } catch (cause) {

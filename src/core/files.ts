@@ -164,16 +164,41 @@ export function createFolderSync(): (path: string) => Promise<void> {
   }
 }
 
+/**
+ * Makes the folder and its missing parents; resolves with the first one made. On a read-only disk Node says ENOENT, which would be
+ * taken for a folder that is gone: what it says of one folder alone is true.
+ */
+export async function makeFolders(path: string, make: typeof mkdir = mkdir): Promise<string | undefined> {
+  try {
+    return await make(path, { recursive: true })
+  } catch (error) {
+    if (isGone(error)) await tellTruth(path, make)
+    throw error
+  }
+}
+
+async function tellTruth(path: string, make: typeof mkdir): Promise<void> {
+  for (let at = path; at !== dirname(at); at = dirname(at)) {
+    try {
+      return await make(at)
+    } catch (error) {
+      // One that is there: another call has made it meanwhile.
+      if (codeOf(error) === 'EEXIST') return
+      if (!isGone(error)) throw error
+    }
+  }
+}
+
 /** Makes the folder and its missing parents, durably. */
 export async function makeFolder(path: string): Promise<void> {
-  const first = await mkdir(path, { recursive: true })
+  const first = await makeFolders(path)
   if (first === undefined) return
   for (let made = path; made.length >= first.length; made = dirname(made)) await syncFolder(dirname(made))
 }
 
 /** Tries to write into the folder, and makes it where it is missing. */
 export async function tryToWrite(folder: string): Promise<void> {
-  await mkdir(folder, { recursive: true })
+  await makeFolders(folder)
   const file = temporaryIn(folder)
   await writeSynced(file, ours).finally(() => rm(file, { force: true }))
 }

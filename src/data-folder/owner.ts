@@ -1,10 +1,11 @@
 // This process as the owner of a folder: the lock, a file beside it that names the owner, and a check now and then that
 // the folder was not removed.
 import { rmSync, writeFileSync } from 'node:fs'
-import { mkdir, readFile } from 'node:fs/promises'
+import { readFile } from 'node:fs/promises'
 import { hostname } from 'node:os'
 import { join } from 'node:path'
 import type { Clock } from '../core/clock.ts'
+import { makeFolders } from '../core/files.ts'
 import type { Log } from '../core/log.ts'
 import { type Lock, lockFile, troubleOf } from './lock.ts'
 
@@ -76,7 +77,7 @@ async function own(folder: string, { clock, log, isFull }: OwnerOptions): Promis
   let cancel = () => {}
 
   async function take(): Promise<void> {
-    await mkdir(folder, { recursive: true })
+    await makeFolders(folder)
     const taken = await lockFile(lockOf(folder))
     if (released) return taken.release()
     lock = taken

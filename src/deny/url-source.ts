@@ -1,9 +1,10 @@
 // A denylist at an address, asked for again with its ETag. The last accepted copy is kept, for a start while the
 // address is down.
 import { createHash } from 'node:crypto'
-import { mkdir, readFile, rename, writeFile } from 'node:fs/promises'
+import { readFile, rename, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { request } from 'undici'
+import { makeFolders } from '../core/files.ts'
 import type { Log } from '../core/log.ts'
 import { type DenylistSource, mostBytes, whyOf } from './source.ts'
 
@@ -26,7 +27,7 @@ export function fromUrl(url: string, { userAgent, folder, log, shipped }: Fetchi
 
   async function keep(text: string): Promise<void> {
     try {
-      await mkdir(folder, { recursive: true })
+      await makeFolders(folder)
       await writeFile(`${copy}.new`, text)
       await rename(`${copy}.new`, copy)
     } catch (error) {

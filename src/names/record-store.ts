@@ -1,9 +1,10 @@
 // Stores the last record of each key in a folder, so that names resolve after a restart with every upstream down.
 // Readers verify it again; no error here fails a request.
-import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
+import { readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { maxRecordBytes } from '../../backends/upstreams/contract.ts'
+import { makeFolders } from '../core/files.ts'
 import type { Log } from '../core/log.ts'
 import { keyText } from './ipns-record.ts'
 
@@ -49,7 +50,7 @@ export function createRecordStore(options: {
   }
 
   async function list(): Promise<Set<string>> {
-    await mkdir(folder, { recursive: true })
+    await makeFolders(folder)
     const found: { name: string; at: number }[] = []
     for (const entry of await readdir(folder)) {
       const path = join(folder, entry)

@@ -1,5 +1,6 @@
 // The Failures of uploads, in one place, so that one trouble always has the same message.
 
+import { remedyOf } from '../core/disk/remedies.ts'
 import { Failure } from '../core/failure.ts'
 import { codeOf, isNoRoom } from '../core/files.ts'
 
@@ -20,17 +21,25 @@ export const nobodyKeeps = (): Failure =>
 export const busy = (message: string, retryAfterMs = 1000): Failure =>
   new Failure('overloaded', message, { source: 'ours', retryAfterMs })
 
+const outOfFiles: ReadonlySet<string> = new Set(['EMFILE', 'ENFILE'])
+
 /** Turns an error of our own disk into a Failure; a Failure passes through unchanged. */
 export function diskFailure(error: unknown, what: string): Failure {
   if (error instanceof Failure) return error
+  const code = codeOf(error) ?? 'an unknown error'
   return isNoRoom(error)
     ? new Failure('no-room', `disk full: no room to ${what}; free space on the disk of the data folder`, {
         source: 'ours',
         cause: error,
         facts: { class: 'quota' },
       })
-    : new Failure('disk', `cannot ${what}: ${codeOf(error) ?? 'an unknown error'}; check the data folder`, {
-        source: 'ours',
-        cause: error,
-      })
+    : new Failure(
+        outOfFiles.has(code) ? 'overloaded' : 'disk',
+        `cannot ${what} in the data folder: ${code}; ${remedyOf(error)}`,
+        {
+          source: 'ours',
+          cause: error,
+          ...(outOfFiles.has(code) && { retryAfterMs: 1000 }),
+        },
+      )
 }

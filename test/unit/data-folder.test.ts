@@ -6,10 +6,12 @@ import { join } from 'node:path'
 import { afterEach, beforeEach, describe, it } from 'node:test'
 import { systemClock } from '../../src/core/clock.ts'
 import { isFailure } from '../../src/core/failure.ts'
+import { makeFolders } from '../../src/core/files.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { openDataFolder } from '../../src/data-folder/folder.ts'
 import { createDataFolders } from '../../src/data-folder/folders.ts'
 import { lockFile, troubleOf } from '../../src/data-folder/lock.ts'
+import { diskFailure } from '../../src/upload/failures.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { startedGateway, tempFolder } from '../support/gateway.ts'
 
@@ -94,6 +96,28 @@ describe('the data folder', () => {
     assert.ok(await isLocked())
     leave()
     assert.equal(clock.timers, 0)
+  })
+
+  it('a folder that a read-only disk lacks is not taken for one that is gone', async () => {
+    // As Node has it: all at once, the reason is another.
+    const failing = (code: string) => Promise.reject(Object.assign(new Error(code), { code }))
+    const asked: string[] = []
+    const make = ((path: string, options?: object) => {
+      if (options) return failing('ENOENT')
+      asked.push(path)
+      return failing(path === '/disk/a' ? 'EROFS' : 'ENOENT')
+    }) as typeof mkdir
+    await assert.rejects(makeFolders('/disk/a/b', make), { code: 'EROFS' })
+    assert.deepEqual(asked, ['/disk/a/b', '/disk/a'])
+    const refused = await makeFolders('/disk/a/b', make).catch((error: unknown) => diskFailure(error, 'take an upload'))
+    assert.ok(isFailure(refused, 'disk'))
+    assert.equal(refused.message, 'cannot take an upload in the data folder: EROFS; it is mounted read-only')
+  })
+
+  it('a process that may open no file more is told so, and a retry is worth it', () => {
+    const refused = diskFailure(Object.assign(new Error(), { code: 'EMFILE' }), 'take an upload')
+    assert.deepEqual([refused.kind, refused.retryAfterMs], ['overloaded', 1000])
+    assert.match(refused.message, /EMFILE; raise the limit of open files/)
   })
 
   it('an unwritable folder is named, with the user', async () => {

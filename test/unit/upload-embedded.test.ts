@@ -397,7 +397,10 @@ describe('the embedded store', () => {
       await assert.rejects(work(), (error) => {
         assert.ok(error instanceof Failure)
         assert.equal(error.facts['class'], 'transient')
-        assert.match(error.message, /provider local: cannot write in .*ENOTDIR/)
+        assert.match(
+          error.message,
+          /provider local: cannot write in .*ENOTDIR; there is a file in the place of the folder/,
+        )
         return true
       })
   })

@@ -6,6 +6,7 @@ import { join, resolve } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { blockKey } from '../../../src/core/block.ts'
+import { remedyOf } from '../../../src/core/disk/remedies.ts'
 import { Failure } from '../../../src/core/failure.ts'
 import { codeOf } from '../../../src/core/files.ts'
 import type { LeftStore, LocalStore, Provider, ProviderContext, ProviderKind, Upload } from '../contract.ts'
@@ -138,7 +139,9 @@ export function createEmbedded(settings: Options, { name, data, folders, clock }
 function outage(name: string, what: string, root: string, cause: unknown): Failure {
   const code = codeOf(cause)
   const isFull = code === 'ENOSPC' || code === 'EDQUOT'
-  const why = isFull ? 'the disk is full: make room or set another folder' : (code ?? 'unknown reason')
+  const why = isFull
+    ? 'the disk is full: make room or set another folder'
+    : `${code ?? 'unknown reason'}; ${remedyOf(cause)}`
   return new Failure('broken', `provider ${name}: cannot ${what} in ${root}: ${why}`, {
     source: 'provider',
     cause,

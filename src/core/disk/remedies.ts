@@ -1,0 +1,14 @@
+// What an operator can do about an error of the file system, in a few words.
+import { codeOf } from '../files.ts'
+
+const remedies: Readonly<Record<string, string>> = {
+  EACCES: 'let this user read and write there',
+  EPERM: 'let this user read and write there',
+  EROFS: 'it is mounted read-only',
+  EMFILE: 'raise the limit of open files (ulimit -n)',
+  ENFILE: 'the system has too many open files',
+  ENOTDIR: 'there is a file in the place of the folder',
+  EFBIG: 'this process may write no file that large (ulimit -f), or the file system keeps none',
+}
+
+export const remedyOf = (error: unknown): string => remedies[codeOf(error) ?? ''] ?? 'check the disk'
