@@ -13,7 +13,7 @@ import {
   write,
 } from 'node:fs'
 import { mkdir, opendir, rm } from 'node:fs/promises'
-import { dirname, join } from 'node:path'
+import { dirname, sep } from 'node:path'
 import { promisify } from 'node:util'
 
 export function codeOf(error: unknown): string | undefined {
@@ -50,7 +50,7 @@ export async function* namesIn(folder: string): AsyncGenerator<string> {
 
 /** Part of the names of unfinished files: tells files that a dead process left from files being written. */
 const ours = randomBytes(6).toString('hex')
-const temporaryIn = (folder: string): string => join(folder, `.${ours}-${randomUUID()}.tmp`)
+const temporaryIn = (folder: string): string => `${folder}${sep}.${ours}-${randomUUID()}.tmp`
 
 export const isLeftOver = (name: string): boolean => name.endsWith('.tmp') && !name.startsWith(`.${ours}-`)
 

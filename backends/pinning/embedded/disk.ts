@@ -2,7 +2,7 @@
 // platter. Syncs of a folder that come at the same time are one. A folder that was removed meanwhile is made again.
 import { randomBytes, randomUUID } from 'node:crypto'
 import { link, readdir, rm } from 'node:fs/promises'
-import { dirname, join } from 'node:path'
+import { dirname, join, sep } from 'node:path'
 import { renameOver } from '../../../src/core/disk/regular.ts'
 import { codeOf, createFolderSync, isGone, makeFolder, writeSynced } from '../../../src/core/files.ts'
 
@@ -40,7 +40,7 @@ export function createDisk(root: string): Disk {
 
   /** Under a temporary name first, then in the place of `file`. */
   async function place(file: string, make: (beside: string) => Promise<void>): Promise<void> {
-    const beside = join(temporaries, `${ours}-${randomUUID()}`)
+    const beside = `${temporaries}${sep}${ours}-${randomUUID()}`
     try {
       await folder(temporaries)
       await make(beside)

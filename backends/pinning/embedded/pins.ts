@@ -1,7 +1,7 @@
 // The records of the embedded store, one small file per pin. By CID and not by hash: a raw file whose bytes are the root
 // of another one is a pin of its own.
 import { readFile, unlink } from 'node:fs/promises'
-import { join } from 'node:path'
+import { join, sep } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { isThere, namesIn, orIfGone } from '../../../src/core/files.ts'
 import type { Disk } from './disk.ts'
@@ -23,9 +23,12 @@ export interface Pins {
 }
 
 export function createPins(root: string, disk: Disk): Pins {
-  const shardOf = (name: string): string => join(root, name.slice(-2))
+  const shardOf = (name: string): string => root + sep + name.slice(-2)
   const nameOf = (cid: CID): string => cid.toV1().toString()
-  const fileOf = (cid: CID): string => join(shardOf(nameOf(cid)), `${nameOf(cid)}.json`)
+  const fileOf = (cid: CID): string => {
+    const name = nameOf(cid)
+    return `${shardOf(name)}${sep}${name}.json`
+  }
 
   return {
     read: async (cid) => ((await isThere(fileOf(cid))) ? readPin(fileOf(cid)) : undefined),

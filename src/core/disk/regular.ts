@@ -1,11 +1,14 @@
 // Files that anything may have taken the place of: a folder, a device, a file of any size. Only a regular file that is not
 // larger than it may be is read, and a rename takes the place of whatever is there.
-import { constants, type Stats } from 'node:fs'
-import { type FileHandle, open, rm, stat } from 'node:fs/promises'
+import { constants, type Stats, stat as statFile } from 'node:fs'
+import { type FileHandle, open, rm } from 'node:fs/promises'
+import { promisify } from 'node:util'
 import { codeOf, rename } from '../files.ts'
 
 /** Flags for a file that is expected to be regular: no link is followed, and a pipe that has no writer is not waited for. */
 export const asRegular = (constants.O_NOFOLLOW ?? 0) | (constants.O_NONBLOCK ?? 0)
+
+const stat = promisify(statFile)
 
 const noFile: ReadonlySet<string> = new Set(['EISDIR', 'ENXIO', 'ENODEV'])
 

@@ -2,7 +2,7 @@
 // for the next process; when every provider holds the upload, the file moves to `done` and is only a record. A change is a line
 // more (`entry-file.ts`).
 import { readdir, readFile, rm } from 'node:fs/promises'
-import { dirname, join } from 'node:path'
+import { dirname, join, sep } from 'node:path'
 import { CID } from 'multiformats/cid'
 import { codec, hash } from '../../core/cid.ts'
 import {
@@ -57,8 +57,8 @@ export function createJournal(root: string, log: Log): Journal {
   /** As they lie in their files, synced. An entry is never changed, only replaced. */
   const written = new WeakSet<JournalEntry>()
   const files = createEntryFiles()
-  const fileOf = (id: string): string => join(open, `${id}.json`)
-  const recordOf = (name: string): string => join(done, name.slice(-2), `${name}.json`)
+  const fileOf = (id: string): string => `${open}${sep}${id}.json`
+  const recordOf = (name: string): string => `${done}${sep}${name.slice(-2)}${sep}${name}.json`
 
   /** Makes the folder only where it is missing: mostly it is there. */
   async function inFolder(folder: string, work: () => Promise<void>): Promise<void> {
