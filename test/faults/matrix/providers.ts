@@ -4,6 +4,7 @@ import { multipart, post } from '../../support/adding.ts'
 import { noise } from '../../support/fixtures.ts'
 import { startGateway } from '../../support/gateway.ts'
 import { type Answer, kuboApi, startStandIn, token } from '../../support/providers.ts'
+import { certificate, type DoorKind, name, port } from './doors.ts'
 import { type Cell, type Form, inMs, type Row } from './rows.ts'
 
 export type ProviderFault = {
@@ -14,6 +15,8 @@ export type ProviderFault = {
   /** The connection is torn down behind so many bytes of the upload. */
   readonly cutAfter?: number
   readonly otherCid?: string
+  /** What stands before it, and goes. */
+  readonly door?: DoorKind
   readonly alone: 'taken' | 'refused'
   readonly isQuick?: true
 }
@@ -41,6 +44,9 @@ export const providerFaults: readonly ProviderFault[] = [
   { name: '429', answer: failed(429), ...refused },
   { name: '500', answer: failed(500), ...refused },
   { name: '503', answer: failed(503), ...refused },
+  { name: 'refuses connections', door: port, ...refused },
+  { name: 'its name is gone (DNS)', door: name, ...refused },
+  { name: 'its certificate has expired', door: certificate, ...refused },
 ]
 
 const fileBytes = 100_000
@@ -52,7 +58,8 @@ export async function providerRow(fault: ProviderFault, form: Form): Promise<Row
     if (isIll && fault.slowMs !== undefined) await sleep(fault.slowMs)
     return kuboApi(call, self)
   })
-  const entry = { name: 'kubo', use: 'kubo', url: kubo.url, auth: { bearer: token }, gateway: false }
+  const door = await fault.door?.(kubo.url)
+  const entry = { name: 'kubo', use: 'kubo', url: door?.url ?? kubo.url, auth: { bearer: token }, gateway: false }
   const start = (...providers: object[]) =>
     startGateway({ config: { pinning: { timeout: `${form.deadlineMs}ms`, probeEvery: '0s', providers } } })
   const single = await start(entry)
@@ -61,12 +68,13 @@ export async function providerRow(fault: ProviderFault, form: Form): Promise<Row
     kubo.script = () => (isIll ? fault.answer : undefined)
     kubo.cutAfter = ({ path }) => (isIll && path.endsWith('/dag/import') ? fault.cutAfter : undefined)
     kubo.otherCid = fault.otherCid
+    if (door) await throughDoor()
     const cells = [await aloneCell(), await besideCell(), await afterCell()]
     const words = fault.alone === 'taken' ? '200' : `502, 503 or 504 within ${inMs(form.deadlineMs)}`
     return { fault: fault.name, promised: `${words}; 200 beside; 200 again within ${inMs(form.mendedWithinMs)}`, cells }
   } finally {
     isIll = false
-    for (const running of [single, both, kubo]) await running.close()
+    for (const running of [single, both, ...(door ? [door] : []), kubo]) await running.close()
   }
 
   async function send(base: string): Promise<{ readonly status: number; readonly ms: number }> {
@@ -74,6 +82,13 @@ export async function providerRow(fault: ProviderFault, form: Form): Promise<Row
     const body = Buffer.from(noise(fileBytes, ++made))
     const { status } = await post(`${base}/add`, multipart([{ fileName: 'a', body }]))
     return { status, ms: performance.now() - began }
+  }
+
+  /** It is the door that is missed, and nothing that never worked. */
+  async function throughDoor(): Promise<void> {
+    const { status } = await send(single.url)
+    if (status !== 200) throw new Error(`${fault.name}: before it, an upload is ${status}`)
+    await door?.break()
   }
 
   async function aloneCell(): Promise<Cell> {
@@ -100,6 +115,7 @@ export async function providerRow(fault: ProviderFault, form: Form): Promise<Row
   async function afterCell(): Promise<Cell> {
     isIll = false
     kubo.otherCid = undefined
+    await door?.mend()
     const began = performance.now()
     while (performance.now() - began < form.mendedWithinMs) {
       if ((await send(single.url)).status === 200)
