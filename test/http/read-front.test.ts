@@ -3,9 +3,12 @@
 import assert from 'node:assert/strict'
 import { connect, type Socket } from 'node:net'
 import { after, before, describe, test } from 'node:test'
-import { addFile, type Fixtures, fixtures, noise, text } from '../support/fixtures.ts'
+import { UnixFS } from 'ipfs-unixfs'
+import type { CID } from 'multiformats/cid'
+import { codec } from '../../src/core/cid.ts'
+import { addBlock, addFile, addNode, type Fixtures, fixtures, noise, text } from '../support/fixtures.ts'
 import { fetchAll, inParallel, metricsOf, startGateway, type TestGateway } from '../support/gateway.ts'
-import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+import { type Fault, type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 
 let all: Fixtures
 let upstream: ProgrammableUpstream
@@ -466,6 +469,45 @@ describe('too much', () => {
     await slow.closed
     assert.ok(heard > bytes, `${heard} bytes`)
   })
+})
+
+describe('a body that is cut, with its whole length said before', () => {
+  const mib = 1024 * 1024
+  const leaves = [71, 72, 73].map((seed) => noise(mib, seed))
+  const ofThree = (sizes: readonly number[]): CID =>
+    addNode(all.blocks, {
+      Data: new UnixFS({ type: 'file', blockSizes: sizes.map(BigInt) }).marshal(),
+      Links: leaves.map((leaf) => ({ Name: '', Hash: addBlock(all.blocks, codec.raw, leaf), Tsize: mib })),
+    })
+  const cut = ({ url }: { readonly url: string }): Fault =>
+    url.includes('format=car') ? { kind: 'cut', after: 1.5 * mib } : { kind: 'notFound' }
+  const ways: readonly (readonly [what: string, last: number, fault?: typeof cut])[] = [
+    ['its upstream resets the connection in the middle', mib, cut],
+    ['its root says more bytes than its last leaf has', mib + 1],
+    ['its root says fewer bytes than its last leaf has', mib - 1],
+  ]
+  for (const [what, last, fault] of ways)
+    test(`${what}: reset, and no byte that is not proved`, async () => {
+      const one = await started({ retrieval: { blockDeadline: '300ms', deadline: '1s', keepLooking: 0 } })
+      upstream.fault = fault
+      try {
+        const cid = ofThree([mib, mib, last])
+        const socket = raw(one, `GET /ipfs/${cid} HTTP/1.1\r\nHost: a\r\n\r\n`)
+        let wasReset = false
+        socket.on('error', (error: NodeJS.ErrnoException) => {
+          wasReset = error.code === 'ECONNRESET'
+        })
+        await socket.closed
+        const [head = '', ...rest] = socket.said.split('\r\n\r\n')
+        const body = Buffer.from(rest.join('\r\n\r\n'), 'latin1')
+        assert.match(head, /^HTTP\/1.1 200 /)
+        assert.match(head, new RegExp(`\r\nContent-Length: ${2 * mib + last}\r\n`))
+        assert.ok(wasReset && body.byteLength < 2 * mib + last)
+        assert.ok(body.equals(Buffer.concat(leaves).subarray(0, body.byteLength)))
+      } finally {
+        upstream.fault = undefined
+      }
+    })
 })
 
 test('a failure after the first byte: reset, and never an answer that looks whole', async () => {
