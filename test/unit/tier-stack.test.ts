@@ -316,6 +316,46 @@ test('blocks for a reader are written after a quiet moment, or when the queue fi
   assert.deepEqual(full.stats.dropped, 0, 'a full line waits for no quiet')
 })
 
+test('a shared tier is not written to while a reader is sent a file, also when the queue is full, and gets all of it', async () => {
+  const clock = createFakeClock()
+  const tier = scriptedTier('bucket')
+  const here = new Map<string, Uint8Array>()
+  const reread = async (cid: CID) => here.get(blockKey(cid))
+  const file = Array.from({ length: 40 }, (_, seed) => block(200 + seed, 100_000))
+  const writeBehind = createWriteBehind({ tier, clock, maxBytes: 1_000_000, reread })
+  const bring = async (blocks: typeof file) => {
+    for (const { cid, key, bytes } of blocks) {
+      here.set(key, bytes)
+      await writeBehind.put(cid, bytes)
+      await clock.advance(100)
+    }
+  }
+  await bring(file.slice(0, 20))
+  assert.equal(tier.held.size, 2, 'the first were no burst yet')
+  await clock.advance(250)
+  assert.equal(tier.held.size, 20)
+  await bring(file.slice(20))
+  await clock.advance(250)
+  assert.equal(tier.held.size, 40)
+  assert.equal(writeBehind.stats.dropped, 0)
+})
+
+test('a shared tier waits three seconds for a stream of blocks without end, then gets them beside it', async () => {
+  const clock = createFakeClock()
+  const tier = scriptedTier('bucket')
+  const writeBehind = createWriteBehind({ tier, clock, reread: async () => undefined })
+  const heldAfter = async (ms: number) => {
+    for (const end = clock.monotonic() + ms; clock.monotonic() < end; await clock.advance(100)) {
+      const one = block(clock.monotonic(), 100_000)
+      await writeBehind.put(one.cid, one.bytes)
+    }
+    return tier.held.size
+  }
+  const first = await heldAfter(2900)
+  assert.equal(first, 2)
+  assert.ok((await heldAfter(400)) > 29)
+})
+
 const kind = (call: string): string | undefined => call.split(' ')[0]
 
 test('the same key is written once a second, once however many ask', async () => {

@@ -34,10 +34,12 @@ const calmAtOnce = 4
 // More than this at once comes for a reader: it is written when nothing came for a moment, or that has gone on for long, or
 // the queue is getting full.
 const burstBytes = 256 * 1024
-const quietMs = 50
-const mostQuietMs = 1000
+const soon = { quietMs: 50, mostMs: 1000 } as const
+// For what has time. Beyond the room of the queue it waits by name, and is read again from memory, which has this much by default.
+const patient = { quietMs: 250, mostMs: 3000, mostBytes: 64 * 1024 * 1024 } as const
 
 export function createWriteSchedule({ clock, atOnce, rewriteMs, hasTime }: WriteScheduleOptions): WriteSchedule {
+  const { quietMs, mostMs } = hasTime ? patient : soon
   const lastWrites = new Map<string, number>()
   let busySince = clock.monotonic()
   let pausedUntil = Number.NEGATIVE_INFINITY
@@ -45,7 +47,8 @@ export function createWriteSchedule({ clock, atOnce, rewriteMs, hasTime }: Write
   let burst = 0
 
   function quietFrom(now: number, isFilling: boolean): number {
-    const isHeld = burst > burstBytes && now - busySince < mostQuietMs && !isFilling
+    const hasRoom = hasTime ? burst < patient.mostBytes : !isFilling
+    const isHeld = burst > burstBytes && now - busySince < mostMs && hasRoom
     return isHeld ? lastArrival + quietMs : now
   }
 
@@ -81,7 +84,8 @@ export function createWriteSchedule({ clock, atOnce, rewriteMs, hasTime }: Write
       if (from > now) return { most: 0, from }
       // After a pause one goes ahead of the others.
       if (pausedUntil > Number.NEGATIVE_INFINITY) return { most: 1, from }
-      return { most: hasTime && now - busySince < calmMs ? Math.min(atOnce, calmAtOnce) : atOnce, from }
+      const isCalm = now - busySince < calmMs || (burst > burstBytes && now - lastArrival < quietMs)
+      return { most: hasTime && isCalm ? Math.min(atOnce, calmAtOnce) : atOnce, from }
     },
   }
 }
