@@ -18,7 +18,18 @@ import { followed, mostHops } from './redirects.ts'
 
 export type WholeAnswer = { readonly bytes: Uint8Array; readonly contentLength: number | undefined }
 
-export type WholeQuestion = Omit<HttpQuestion, 'url' | 'method'> & { readonly url: string; readonly mostBytes: number }
+export type WholeQuestion = Omit<HttpQuestion, 'url' | 'method'> & {
+  readonly url: string
+  readonly mostBytes: number
+  /** Of `asPlain`: made once for each upstream, and not for each question. */
+  readonly headers: Readonly<Record<string, string>>
+}
+
+/** With the wish that the body comes as it is. */
+export const asPlain = (headers: Readonly<Record<string, string>>): Readonly<Record<string, string>> => ({
+  ...headers,
+  'accept-encoding': 'identity',
+})
 
 const maxErrorBytes = 4096
 const nothing = Buffer.alloc(0)
@@ -61,7 +72,7 @@ function askOnce(question: WholeQuestion, url: string): Promise<WholeAnswer | Re
           origin: url.slice(0, from),
           path: url.slice(from),
           method: 'GET',
-          headers: { ...headers, 'accept-encoding': 'identity' },
+          headers,
         },
         collector,
       )
@@ -78,22 +89,21 @@ function createCollector(
   resolve: (answer: WholeAnswer | RedirectAnswer) => void,
   reject: (error: unknown) => void,
 ) {
-  const { name, signal, clock, firstByteMs, idleMs, mostBytes } = question
+  const { name, signal, clock, mostBytes } = question
   let controller: Dispatcher.DispatchController | undefined
   let isOver = false
   let body: Buffer = nothing
   let taken = 0
   let length: number | undefined
   let said: { readonly status: number; readonly retryAfter: string | undefined } | undefined
-  let movedAt = 0
-  let stopClock = onceLate(clock, firstByteMs, () => fail(late(name, 'begin to answer', firstByteMs)))
+  const silence = watchSilence(question, fail)
   const leave = () => fail(signal.reason)
   signal.addEventListener('abort', leave, { once: true })
 
   function end(): boolean {
     if (isOver) return false
     isOver = true
-    stopClock()
+    silence.stop()
     signal.removeEventListener('abort', leave)
     return true
   }
@@ -119,14 +129,6 @@ function createCollector(
       )
   }
 
-  function watchSilence(ms: number): void {
-    stopClock = onceLate(clock, ms, () => {
-      const left = movedAt + idleMs - clock.monotonic()
-      if (left > 0) watchSilence(left)
-      else fail(late(name, 'go on', idleMs))
-    })
-  }
-
   function add(chunk: Uint8Array): void {
     if (taken + chunk.byteLength > body.byteLength) {
       const larger = Buffer.allocUnsafeSlow(Math.max(taken + chunk.byteLength, body.byteLength * 2))
@@ -144,13 +146,11 @@ function createCollector(
     },
     onResponseStart(_own: unknown, status: number, headers: Headers) {
       if (isOver || status < 200) return
-      stopClock()
       if (redirections.has(status)) {
         if (end()) resolve({ status, location: oneOf(headers['location']) })
         return controller?.abort(enough)
       }
-      movedAt = clock.monotonic()
-      watchSilence(idleMs)
+      silence.begun()
       if (status !== 200) {
         said = { status, retryAfter: oneOf(headers['retry-after']) }
         return
@@ -166,7 +166,7 @@ function createCollector(
     },
     onResponseData(_own: unknown, chunk: Uint8Array) {
       if (isOver) return
-      movedAt = clock.monotonic()
+      silence.moved()
       if (!said && taken + chunk.byteLength > mostBytes) return fail(tooLarge(name, mostBytes))
       add(chunk)
       if (said && taken >= maxErrorBytes) refuse()
@@ -186,6 +186,38 @@ function createCollector(
     onResponseError(_own: unknown, error: Error) {
       if (said && !isOver) return refuse()
       fail(error)
+    },
+  }
+}
+
+/** One timer for the first byte and for silence behind it: most answers end before it rings. */
+function watchSilence({ name, clock, firstByteMs, idleMs }: WholeQuestion, fail: (error: Failure) => void) {
+  /** When its bytes moved last; undefined: it has not begun. */
+  let movedAt: number | undefined
+  let dueAt = 0
+  let stop = () => {}
+
+  function wait(ms: number): void {
+    dueAt = clock.monotonic() + ms
+    stop = onceLate(clock, ms, () => {
+      if (movedAt === undefined) return fail(late(name, 'begin to answer', firstByteMs))
+      const left = movedAt + idleMs - clock.monotonic()
+      if (left > 0) wait(left)
+      else fail(late(name, 'go on', idleMs))
+    })
+  }
+
+  wait(firstByteMs)
+  return {
+    stop: () => stop(),
+    begun() {
+      movedAt = clock.monotonic()
+      if (movedAt + idleMs >= dueAt) return
+      stop()
+      wait(idleMs)
+    },
+    moved() {
+      movedAt = clock.monotonic()
     },
   }
 }

@@ -6,7 +6,7 @@ import { type Block, isIdentity, maxBlockBytes, proves } from '../../src/core/bl
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { readCar } from '../../src/core/wire/car-stream.ts'
 import { ask, type UpstreamResponse } from './ask.ts'
-import { askWhole, tooLarge } from './ask-whole.ts'
+import { askWhole, asPlain, tooLarge } from './ask-whole.ts'
 import { createAgent } from './connect.ts'
 import {
   type DagWant,
@@ -47,7 +47,7 @@ function createTrustless(
   const { url, headers, firstByte, idle, redirects } = settings
   const agent = createAgent({ ...settings, connectMs: settings.connect, trace })
   const rawUrl = contentUrls(url, { format: 'raw' })
-  const rawHeaders = { ...headers, accept: rawType, 'user-agent': userAgent }
+  const rawHeaders = asPlain({ ...headers, accept: rawType, 'user-agent': userAgent })
   let dag = true
   let refusals = 0
   /** CARs in a row that were torn down before a block came, while single blocks came: something here speaks no CAR. */

@@ -11,8 +11,11 @@ export interface Flight<T> {
 export interface Flights<T> {
   /** Joins the flight of `key`, or starts it: `start` gets the signal that aborts when the last caller leaves. */
   join(key: string, start: (signal: AbortSignal) => T): Flight<T>
-  /** The work is over: the next `join` of this key starts anew. Only the flight that holds `work` is ended. */
-  land(key: string, work: T): void
+  /**
+   * The next `join` of this key starts anew. Only the flight that holds `work` is ended. `isOver`: nothing is left that the last
+   * caller to leave would have to stop.
+   */
+  land(key: string, work: T, isOver?: boolean): void
   /** The work of a flight in the air, without joining it. */
   peek(key: string): T | undefined
   readonly size: number
@@ -20,18 +23,33 @@ export interface Flights<T> {
   close(): void
 }
 
-type RunningFlight<T> = { readonly work: T; readonly controller: AbortController; passengers: number; kept: boolean }
+type RunningFlight<T> = {
+  work: T | undefined
+  controller: AbortController | undefined
+  passengers: number
+  kept: boolean
+  isOver: boolean
+}
+
+/**
+ * A Map that grows or shrinks leaves its old table behind, which leads to the next one: once such a table is old itself, all that
+ * lay in the tables outlives each collection of young memory. So an entry that was left holds nothing.
+ */
+function empty(entry: RunningFlight<unknown>): void {
+  entry.work = undefined
+  entry.controller = undefined
+}
 
 export function createFlights<T>(): Flights<T> {
   const flights = new Map<string, RunningFlight<T>>()
   // Made once: most flights are left when their work is over, and that happens several times for each miss.
   const unwanted = cancelled('no caller waits for it any more')
 
-  function board(key: string, entry: RunningFlight<T>): Flight<T> {
+  function board(key: string, entry: RunningFlight<T>, work: T): Flight<T> {
     let aboard = true
     entry.passengers++
     return {
-      work: entry.work,
+      work,
       leave(options) {
         if (!aboard) return
         aboard = false
@@ -39,7 +57,8 @@ export function createFlights<T>(): Flights<T> {
         if (options?.keep) entry.kept = true
         if (entry.passengers > 0 || entry.kept) return
         if (flights.get(key) === entry) flights.delete(key)
-        entry.controller.abort(unwanted)
+        if (!entry.isOver) entry.controller?.abort(unwanted)
+        empty(entry)
       },
     }
   }
@@ -47,21 +66,25 @@ export function createFlights<T>(): Flights<T> {
   return {
     join(key, start) {
       const running = flights.get(key)
-      if (running) return board(key, running)
+      if (running) return board(key, running, running.work as T)
       const controller = new AbortController()
-      const entry: RunningFlight<T> = { work: start(controller.signal), controller, passengers: 0, kept: false }
+      const work = start(controller.signal)
+      const entry: RunningFlight<T> = { work, controller, passengers: 0, kept: false, isOver: false }
       flights.set(key, entry)
-      return board(key, entry)
+      return board(key, entry, work)
     },
-    land(key, work) {
-      if (flights.get(key)?.work === work) flights.delete(key)
+    land(key, work, isOver = false) {
+      const entry = flights.get(key)
+      if (entry?.work !== work) return
+      entry.isOver = isOver
+      flights.delete(key)
     },
     peek: (key) => flights.get(key)?.work,
     get size() {
       return flights.size
     },
     close() {
-      for (const entry of flights.values()) entry.controller.abort(cancelled('the gateway is closing'))
+      for (const entry of flights.values()) entry.controller?.abort(cancelled('the gateway is closing'))
       flights.clear()
     },
   }

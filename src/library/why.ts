@@ -105,7 +105,7 @@ function createTellingAccount(tiers: readonly string[]) {
       isFetched = true
       account.fetched(upstream)
     },
-    attempt: account.attempt,
+    attempt: (attempt) => account.attempt(attempt),
     get fetches() {
       return account.fetches
     },

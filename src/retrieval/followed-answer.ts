@@ -12,7 +12,7 @@ export type LastFrom = 'nowhere' | 'tier' | 'upstream'
 
 export interface FollowedAnswer {
   /** The answer that the request follows, while it goes on. */
-  readonly current: Flight<DagFlight> | undefined
+  current(): Flight<DagFlight> | undefined
   /** The answer to ask for the block with those that follow it; undefined: ask for it alone. */
   choose(cid: CID, around: DagWant | undefined, lastFrom: LastFrom): Flight<DagFlight> | undefined
   /** This answer did not bring a block that a reader waited for: if it is over, the next answers may do so too. */
@@ -55,9 +55,7 @@ export function createFollowedAnswer(options: FollowedAnswerOptions): FollowedAn
   }
 
   return {
-    get current() {
-      return current()
-    },
+    current,
     choose(cid, around, lastFrom) {
       if (!around) return undefined
       const answer = current()

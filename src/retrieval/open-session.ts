@@ -62,7 +62,8 @@ export function openSession(
     // The second look, once, on the only way to a flight. Two requests for one block: the first finds it in no tier and is
     // held up; the second flies for it, gets it, and its flight ends with the block in memory. Without this look the first
     // would find no flight to join and start another one.
-    const left: TierHit | undefined = await stack.findFast(cid, signal)
+    const found = stack.findFast(cid, signal)
+    const left: TierHit | undefined = found instanceof Promise ? await found : found
     if (left) return fromTier(left)
     const bytes = await upstreams.get(cid, around, lastFrom)
     lastFrom = 'upstream'
@@ -79,7 +80,8 @@ export function openSession(
   }
 
   async function fetch(cid: CID, around: DagWant | undefined): Promise<Uint8Array> {
-    const near: TierHit | undefined = await stack.findFast(cid, signal)
+    const found = stack.findFast(cid, signal)
+    const near: TierHit | undefined = found instanceof Promise ? await found : found
     if (near) return fromTier(near)
     signal.throwIfAborted()
     if (!around || !upstreams.expects(cid)) return fromElsewhere(cid, around)

@@ -57,7 +57,7 @@ export function createRequestAbsences(options: RequestAbsencesOptions): RequestA
 
   return {
     refuseRemembered(cid, around) {
-      if (clock.hasBegun) return
+      if (clock.hasBegun()) return
       const path = around && sameBytes(cid, around.cid) ? pathOf(around) : ''
       if (noCache) return notFound.forget(cid)
       const memory = notFound.look(cid, path) ?? notFound.look(cid, '')
@@ -67,16 +67,16 @@ export function createRequestAbsences(options: RequestAbsencesOptions): RequestA
     },
     note,
     missed(error, cid, around, { attempts, wasLate }, running) {
-      const isCrowded = isFailure(error, 'timeout') && (wasLate || attempts.hasBeenCrowded)
+      const isCrowded = isFailure(error, 'timeout') && (wasLate || attempts.hasBeenCrowded())
       // It waited for an upstream to be well again until its time was over.
-      const none = attempts.wasRefused ? outcomeOf(cid, attempts.failures, 0) : overloaded(cid)
+      const none = attempts.wasRefused() ? outcomeOf(cid, attempts.failures, 0) : overloaded(cid)
       const failure = isCrowded ? none : isFailure(error) ? error : internal(error)
       if (failure.kind !== 'cancelled') note(attempts)
       if (isCrowded && running) {
         searches.finish(running)
         return failure
       }
-      if (failure.kind === 'cancelled' || clock.hasBegun || !isAbsence(failure)) {
+      if (failure.kind === 'cancelled' || clock.hasBegun() || !isAbsence(failure)) {
         running?.stop()
         return failure
       }

@@ -14,8 +14,8 @@ export interface RequestClock {
   within<T>(cid: CID, work: Promise<T>): Promise<T>
   begun(): void
   /** Less than half of the time is left: a 404 from here on is no proof of absence. */
-  readonly isLate: boolean
-  readonly hasBegun: boolean
+  isLate(): boolean
+  hasBegun(): boolean
 }
 
 export function createRequestClock(options: {
@@ -37,15 +37,11 @@ export function createRequestClock(options: {
   }
 
   return {
-    get hasBegun() {
-      return hasBegun
-    },
+    hasBegun: () => hasBegun,
     begun() {
       hasBegun = true
     },
-    get isLate() {
-      return deadlineAt - clock.monotonic() < options.deadlineMs / 2
-    },
+    isLate: () => deadlineAt - clock.monotonic() < options.deadlineMs / 2,
     within(cid, work) {
       return new Promise((resolve, reject) => {
         const leave = () => end(() => reject(left()))

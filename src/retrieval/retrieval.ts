@@ -54,7 +54,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     const key = blockKey(cid)
     return blockFlights.join(key, (signal) => {
       const work = flyForBlock(cid, signal, { pool, clock, keep, asker, trace })
-      const land = () => blockFlights.land(key, work)
+      const land = () => blockFlights.land(key, work, true)
       work.found.then(land, land)
       return work
     })

@@ -53,12 +53,12 @@ export function createUpstreamReader(
 ): UpstreamReader {
   const { clock, account, signal, noCache, client } = options
   const { stack, notFound, searches, joinBlock, joinDag, onItsWay, knowsDags, lookFor } = shared
-  const askerOf = (lastFrom: LastFrom): Asker => ({ client, hasBegun: clock.hasBegun || lastFrom === 'upstream' })
+  const askerOf = (lastFrom: LastFrom): Asker => ({ client, hasBegun: clock.hasBegun() || lastFrom === 'upstream' })
   const absences = createRequestAbsences({ clock, account, noCache, client, notFound, searches, lookFor })
   const followed = createFollowedAnswer({ joinDag, onItsWay, knowsDags, askerOf })
 
   async function fromDag(cid: CID, around: DagWant, flight: Flight<DagFlight>): Promise<Uint8Array | undefined> {
-    const { isLate: wasLate } = clock
+    const wasLate = clock.isLate()
     const asked = sameBytes(cid, around.cid) ? around : undefined
     const { work } = flight
     const { attempts } = work
@@ -72,7 +72,7 @@ export function createUpstreamReader(
       account.fetched(arrival.upstream)
       return arrival.bytes
     } catch (error) {
-      const isLate = isFailure(error, 'timeout') && !work.over && !clock.hasBegun
+      const isLate = isFailure(error, 'timeout') && !work.over && !clock.hasBegun()
       if (isLate) {
         // The search takes this reader's seat.
         followed.handOver(flight)
@@ -93,14 +93,14 @@ export function createUpstreamReader(
     const flight = joinBlock(cid, askerOf(lastFrom))
     const { work } = flight
     const { attempts } = work
-    const { isLate: wasLate } = clock
+    const wasLate = clock.isLate()
     let isKept = false
     try {
       const { bytes, upstream } = await clock.within(cid, work.found)
       account.fetched(upstream)
       return bytes
     } catch (error) {
-      isKept = isFailure(error, 'timeout') && !clock.hasBegun
+      isKept = isFailure(error, 'timeout') && !clock.hasBegun()
       const running = () => ({ done: work.found.then(() => {}), attempts, stop: flight.leave })
       throw absences.missed(error, cid, undefined, { attempts, wasLate }, isKept ? running() : undefined)
     } finally {
@@ -110,15 +110,15 @@ export function createUpstreamReader(
 
   return {
     refuseRemembered: absences.refuseRemembered,
-    expects: (cid) => followed.current?.work.expects(cid) ?? false,
+    expects: (cid) => followed.current()?.work.expects(cid) ?? false,
     async follow(cid, around) {
-      const flight = followed.current
+      const flight = followed.current()
       return flight && fromDag(cid, around, flight)
     },
-    async get(cid, around, lastFrom) {
+    get(cid, around, lastFrom) {
       const flight = followed.choose(cid, around, lastFrom)
-      const flown = flight && around && (await fromDag(cid, around, flight))
-      return flown ?? (await fromBlock(cid, lastFrom))
+      if (!flight || !around) return fromBlock(cid, lastFrom)
+      return fromDag(cid, around, flight).then((flown) => flown ?? fromBlock(cid, lastFrom))
     },
     end: followed.end,
   }

@@ -52,3 +52,15 @@ test('what has landed is not joined; landing twice does not end the next one', (
   flights.land('a', first.work)
   assert.equal(join().work, 2)
 })
+
+test('work that is over is not aborted by the last to leave', () => {
+  const { flights, join, signals } = make()
+  const over = join()
+  flights.land('a', over.work, true)
+  over.leave()
+  assert.equal(signals[0]?.aborted, false)
+  const going = join('b')
+  flights.land('b', going.work)
+  going.leave()
+  assert.equal(signals[1]?.aborted, true)
+})

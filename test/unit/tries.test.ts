@@ -183,7 +183,7 @@ describe('a request whose time is over while it waits for an upstream', () => {
     const account = createAccount()
     const lookFor = () => assert.fail('nothing is looked for')
     const absences = createRequestAbsences({
-      ...{ client: '', clock: { hasBegun: false }, noCache: false, account, notFound, searches, lookFor },
+      ...{ client: '', clock: { hasBegun: () => false }, noCache: false, account, notFound, searches, lookFor },
     })
     return absences.missed(timeout, cid, undefined, { attempts, wasLate: true }).kind
   }

@@ -73,7 +73,8 @@ export async function answerContent(context: RequestContext, place: ContentPlace
 type Wishes = LookupRequest & { readonly account: Account }
 
 function cacheWishes(header: string | undefined): { onlyIfCached: boolean; noCache: boolean } {
-  const directives = new Set(header?.toLowerCase().split(/\s*,\s*/))
+  if (header === undefined) return { onlyIfCached: false, noCache: false }
+  const directives = new Set(header.toLowerCase().split(/\s*,\s*/))
   return { onlyIfCached: directives.has('only-if-cached'), noCache: directives.has('no-cache') }
 }
 
@@ -111,8 +112,8 @@ async function answer(asked: AskedContent, { negotiated, what }: About): Promise
   if (what.kind === 'moved') return moved(asked, what)
   if (what.kind === 'record') return answerWith({ ...asked, roots: [] }, what.body, async () => what.body)
   const { path } = what
-  const { cacheControl } = what.kind === 'content' ? what : {}
-  const mutable = cacheControl === undefined ? {} : { cacheControl }
+  const cacheControl = what.kind === 'content' ? what.cacheControl : undefined
+  const mutable = cacheControl === undefined ? undefined : { cacheControl }
   const ifNoneMatch = request.headers['if-none-match']
   if (negotiated.as === 'file' && hasPlainTag(path, deps.mode) && isCopy(ifNoneMatch, path)) {
     asked.session.pass(path.cid, [])
@@ -121,7 +122,8 @@ async function answer(asked: AskedContent, { negotiated, what }: About): Promise
   const found = await find(asked, path, negotiated)
   if (found.kind === 'moved') return moved(asked, found)
   const { tags, delivery, body } = found
-  await answerWith(delivery, { ...tags, ...mutable }, async () => ({ ...(await body()), ...mutable }))
+  if (mutable) return answerWith(delivery, { ...tags, ...mutable }, async () => ({ ...(await body()), ...mutable }))
+  return answerWith(delivery, tags, body)
 }
 
 async function answerWith(delivery: OutgoingAnswer, tags: Tags, body: () => Promise<Representation>): Promise<void> {

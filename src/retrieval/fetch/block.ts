@@ -72,7 +72,7 @@ export function flyForBlock(cid: CID, signal: AbortSignal, deps: BlockFlightDeps
   function raceFor(steps: Plan['steps']): Promise<FetchedBlock> {
     // Time in the queue is no slowness of an upstream: an upstream with room is asked instead, and no hedge is used.
     const hasRoom = () => steps.some(({ who }) => who.health.waitMs === 0)
-    const mayHedge = () => (attempts.isQueued ? hasRoom() : pool.mayHedge())
+    const mayHedge = () => (attempts.isQueued() ? hasRoom() : pool.mayHedge())
     return race({ steps, attempt, mayHedge, signal, clock })
   }
 

@@ -24,13 +24,16 @@ const retryHedgeMs = 100
 export const lost: Failure = new Failure('cancelled', 'another upstream was faster', { source: 'ours' })
 
 /** Resolves with the winner's value. Rejects with the failures of all, in order, or with the signal's reason. */
-export async function race<Who, T>(options: RaceOptions<Who, T>): Promise<T> {
+export function race<Who, T>(options: RaceOptions<Who, T>): Promise<T> {
+  const [only] = options.steps
+  return only && options.steps.length === 1 ? alone(only.who, options) : together(options)
+}
+
+async function together<Who, T>(options: RaceOptions<Who, T>): Promise<T> {
   const { steps, signal, clock } = options
   signal.throwIfAborted()
   if (steps.length === 0)
     throw new Failure('unavailable', 'no upstream is configured, or none can be asked', { source: 'ours' })
-  const [only] = steps
-  if (only && steps.length === 1) return alone(only.who, options)
   const gates = steps.map(() => Promise.withResolvers<void>())
   let started = 0
   let over = false
@@ -94,6 +97,7 @@ export async function race<Who, T>(options: RaceOptions<Who, T>): Promise<T> {
 
 /** The only one there is to ask: nothing has to be started, or let go. */
 async function alone<Who, T>(who: Who, { attempt, signal }: RaceOptions<Who, T>): Promise<T> {
+  signal.throwIfAborted()
   try {
     return await attempt(who, signal, () => {})
   } catch (error) {

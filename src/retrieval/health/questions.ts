@@ -38,7 +38,7 @@ export interface Ask {
   /** Stopped when its slot is needed for others, because it has taken long already. */
   readonly letGoBy: Stop
   /** The question takes long, and the upstream has answered others meanwhile. */
-  readonly isOvertaken: boolean
+  isOvertaken(): boolean
   /** Wanted bytes came, for which readers waited this long since the last ones. The first tell how quick it begins. */
   brought(bytes: number, waitedMs: number): void
   /** The upstream gave all that it was asked for. */
@@ -147,9 +147,7 @@ export function createQuestions(deps: Deps): Questions {
     }
     return {
       letGoBy: slot.letGo,
-      get isOvertaken() {
-        return slot.isOvertaken
-      },
+      isOvertaken: slot.isOvertaken,
       brought(bytes, waitedMs) {
         measured.bytes += bytes
         if (isBegun) return performance.moved(bytes, waitedMs)

@@ -23,7 +23,8 @@ export function createStoring({ fast, slow, filled, ask, outage }: Layers): Stor
     for (const layer of fast) {
       const kept = await ask(layer, signal, async () => {
         await layer.tier.put(cid, bytes, signal)
-        return (await layer.tier.get(cid, signal)) ?? false
+        const { tier } = layer
+        return (tier.peek ? tier.peek(cid) : await tier.get(cid, signal)) ?? false
       })
       if (kept && kept !== bytes) return kept
     }

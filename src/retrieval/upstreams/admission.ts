@@ -162,8 +162,8 @@ export function createUpstreamAdmission(options: UpstreamAdmissionOptions): Upst
     async enter({ key, rank = 'first', client = '', waitedMs = 0 }, signal) {
       signal.throwIfAborted()
       const giveUpAt = clock.monotonic() + options.patienceMs() - waitedMs
-      await budget(key, giveUpAt, signal)
-      await cooled(giveUpAt, signal)
+      if (cids) await budget(key, giveUpAt, signal)
+      if (health.state === 'cooling-down') await cooled(giveUpAt, signal)
       if (health.state === 'resting') options.onWanted()
       if (!mayEnter()) throw out()
       const slot = await slots.take({ rank, client }, giveUpAt, signal)

@@ -35,11 +35,11 @@ export interface Attempts {
    */
   ask(member: Member, kind: AskKind, cid: CID, signal: AbortSignal): Promise<Question>
   /** Every open question still waits in its upstream's queue: no upstream is working on it. */
-  readonly isQueued: boolean
+  isQueued(): boolean
   /** Every upstream that was to be asked broke off before its first byte, or sent this gateway away. */
-  readonly wasRefused: boolean
+  wasRefused(): boolean
   /** An upstream was asked so late, or was so crowded, that a missing answer says nothing. */
-  readonly hasBeenCrowded: boolean
+  hasBeenCrowded(): boolean
   skip(skipped: readonly Attempt[]): void
   /** What can be said now; those still running are `no answer yet`. */
   list(): Attempt[]
@@ -106,7 +106,7 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
     if (isThere) return 'begun'
     if (isDoubted || member.health.isDoubted(key)) return 'search'
     if (hasBegun) return 'begun'
-    return made.some(({ outcome, asked }) => outcome === undefined && asked?.isOvertaken) ? 'again' : 'first'
+    return made.some(({ outcome, asked }) => outcome === undefined && asked?.isOvertaken()) ? 'again' : 'first'
   }
 
   function fail(error: unknown): void {
@@ -115,15 +115,9 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
 
   return {
     failures,
-    get isQueued() {
-      return queued > 0 && asking === 0
-    },
-    get wasRefused() {
-      return made.length > 0 && made.every(({ outcome }) => outcome !== undefined && refusals.has(outcome))
-    },
-    get hasBeenCrowded() {
-      return wasCrowded(made, clock.monotonic(), beganAt)
-    },
+    isQueued: () => queued > 0 && asking === 0,
+    wasRefused: () => made.length > 0 && made.every(({ outcome }) => outcome !== undefined && refusals.has(outcome)),
+    hasBeenCrowded: () => wasCrowded(made, clock.monotonic(), beganAt),
     async ask(member, kind, cid, signal) {
       signal.throwIfAborted()
       const key = blockKey(cid)

@@ -15,6 +15,8 @@ export interface FairQueue<Waiter> {
   readonly searcher: Waiter | undefined
   /** The waiter was given its slot: other clients go before the next waiter of its client. */
   served(waiter: Waiter): void
+  /** One got its slot without a wait. */
+  passed(rank: Rank): void
   readonly readers: number
   readonly searchers: number
   all(): Waiter[]
@@ -58,9 +60,12 @@ export function createFairQueue<Waiter>(): FairQueue<Waiter> {
     served(waiter) {
       const own = waiting.get(waiter)
       if (!own) return
-      if (own.rank !== 'search') begunInARow = own.rank === 'begun' ? begunInARow + 1 : 0
+      this.passed(own.rank)
       queueOf(own.rank).turn(own.client)
       this.delete(waiter)
+    },
+    passed(rank) {
+      if (rank !== 'search') begunInARow = rank === 'begun' ? begunInARow + 1 : 0
     },
     get readers() {
       return waiting.size - searches.size

@@ -99,7 +99,12 @@ export function createOpenQuestions(options: OpenQuestionsOptions): OpenQuestion
       sending.add(question)
       return true
     },
-    close: (question) => asked.delete(question) || searching.delete(question) || sending.delete(question),
+    close(question) {
+      const isOpen = asked.delete(question) || searching.delete(question) || sending.delete(question)
+      // A set that grows or shrinks leaves its old table behind, and old tables keep alive what lay in them (flights.ts).
+      if (isOpen) question.letGo.end()
+      return isOpen
+    },
     isOvertaken: (question) =>
       searching.has(question) ||
       (question.overtakenBy >= enoughOvertook && clock.monotonic() - question.at >= lateMs()),

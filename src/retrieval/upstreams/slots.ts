@@ -13,7 +13,7 @@ export interface Slot {
   /** Whether the window was full when it got its slot. */
   readonly wasFull: boolean
   /** The question takes long, and the upstream has answered others meanwhile: the content may be nowhere. */
-  readonly isOvertaken: boolean
+  readonly isOvertaken: () => boolean
   /** Stopped when readers need the slot of a search that has had its time. */
   readonly letGo: Stop
   /** The upstream answered: with bytes (it goes on) or in words. */
@@ -81,20 +81,20 @@ const guessedMs = 300
 export function createSlots(options: SlotsOptions): Slots {
   const { name, most, window, clock, waitMs, lateMs, tooLate, onTaken, onStuck } = options
   const queue = createFairQueue<SlotWaiter>()
-  const questions = createOpenQuestions({ most, window, clock, lateMs, onStuck, givenUp })
+  const questions = createOpenQuestions({
+    ...{ most, window, clock, lateMs, onStuck },
+    givenUp: (ms, hadTime) => givenUp(name, ms, hadTime, expectedWaitMs()),
+  })
   let answerMs = guessedMs
   let stopTimer: (() => void) | undefined
 
-  function give(waiter: SlotWaiter, isSearch: boolean): void {
-    queue.served(waiter)
+  function open(isSearch: boolean): Slot {
     const question = questions.open(isSearch)
     onTaken()
-    waiter.enter({
+    return {
       at: question.at,
       wasFull: questions.isWindowFull || queue.readers > 0,
-      get isOvertaken() {
-        return questions.isOvertaken(question)
-      },
+      isOvertaken: () => questions.isOvertaken(question),
       letGo: question.letGo,
       answered() {
         answerMs += (clock.monotonic() - question.at - answerMs) * typicalWeight
@@ -103,26 +103,17 @@ export function createSlots(options: SlotsOptions): Slots {
       leave() {
         if (questions.close(question)) look()
       },
-    })
+    }
+  }
+
+  function give(waiter: SlotWaiter, isSearch: boolean): void {
+    queue.served(waiter)
+    waiter.enter(open(isSearch))
   }
 
   function alive(beganAt: number, answers: number): void {
     questions.alive(beganAt, answers)
     look()
-  }
-
-  function givenUp(ms: number, hadTime: boolean): Failure {
-    const what = `${name} was let go after ${Math.round(ms)} ms without an answer`
-    // An upstream that answered later questions first is searching: it had its time for what it has.
-    if (hadTime)
-      return new Failure('timeout', `${what}, while it answered others`, {
-        source: 'upstream',
-        facts: { isSearching: true },
-      })
-    return new Failure('overloaded', `${what}: other requests need its connections`, {
-      source: 'ours',
-      retryAfterMs: Math.max(leastRetryMs, expectedWaitMs()),
-    })
   }
 
   function look(): void {
@@ -155,6 +146,11 @@ export function createSlots(options: SlotsOptions): Slots {
     async take({ rank, client }, giveUpAt, signal) {
       signal.throwIfAborted()
       if ((rank === 'search' ? queue.searchers : queue.readers) >= mostQueued) throw tooLate(expectedWaitMs())
+      // Most find no line and a free slot.
+      if (rank !== 'search' && queue.readers + queue.searchers === 0 && questions.hasRoom && waitMs() === 0) {
+        queue.passed(rank)
+        return open(false)
+      }
       const { promise, resolve, reject } = Promise.withResolvers<Slot>()
       const waiter: SlotWaiter = {
         since: clock.monotonic(),
@@ -195,4 +191,18 @@ export function createSlots(options: SlotsOptions): Slots {
       return questions.size
     },
   }
+}
+
+function givenUp(name: string, ms: number, hadTime: boolean, waitMs: number): Failure {
+  const what = `${name} was let go after ${Math.round(ms)} ms without an answer`
+  // An upstream that answered later questions first is searching: it had its time for what it has.
+  if (hadTime)
+    return new Failure('timeout', `${what}, while it answered others`, {
+      source: 'upstream',
+      facts: { isSearching: true },
+    })
+  return new Failure('overloaded', `${what}: other requests need its connections`, {
+    source: 'ours',
+    retryAfterMs: Math.max(leastRetryMs, waitMs),
+  })
 }

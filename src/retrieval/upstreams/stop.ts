@@ -23,6 +23,12 @@ export class Stop {
     else this.#tell = tell
   }
 
+  /** What it is for is over: it holds nothing of it. */
+  end(): void {
+    this.#tell = undefined
+    this.#controller = undefined
+  }
+
   stop(reason: unknown): void {
     if (this.#isStopped) return
     this.#isStopped = true
