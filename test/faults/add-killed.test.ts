@@ -1,6 +1,6 @@
 // Fault: kill -9 at random moments while uploads come in, and a restart. The client writes down each CID that got a 200; in the
-// end each of them is whole at every provider, and nothing is half there or left over. CIDGATE_UPLOADS and CIDGATE_KILLS set how
-// many.
+// end each of them is whole at every provider, and nothing is half there or left over. CIDGATE_UPLOADS, CIDGATE_KILLS and
+// CIDGATE_CLIENTS set how many.
 import assert from 'node:assert/strict'
 import { type ChildProcess, spawn } from 'node:child_process'
 import { createHash, randomBytes } from 'node:crypto'
@@ -19,7 +19,7 @@ import { below, multipart, post } from '../support/adding.ts'
 
 const uploads = Number(process.env['CIDGATE_UPLOADS'] ?? 30)
 const kills = Number(process.env['CIDGATE_KILLS'] ?? 4)
-const clients = 4
+const clients = Number(process.env['CIDGATE_CLIENTS'] ?? 4)
 
 type Process = { readonly child: ChildProcess; readonly lines: Interface; readonly port: number }
 
@@ -54,7 +54,7 @@ async function fileIn(store: string, root: CID): Promise<Buffer | undefined> {
 }
 
 it(`${uploads} uploads, ${kills} kill -9: acknowledged uploads are whole, others leave nothing`, {
-  timeout: 600_000,
+  timeout: Math.max(600_000, kills * 15_000),
 }, async (context) => {
   const data = await mkdtemp(join(tmpdir(), 'cidgate-killed-'))
   let running = await start(data)

@@ -1,6 +1,6 @@
 // Turns bytes into blocks in one pass, as they arrive. The shape alone decides the DAG and so the CID (IPIP-499). An upload
 // of any size holds a few chunks in memory: their buffers are reused.
-import { createHash } from 'node:crypto'
+import { hash as digestOf } from 'node:crypto'
 import { encode as encodePb } from '@ipld/dag-pb'
 import { UnixFS } from 'ipfs-unixfs'
 import { type BufferImporter, importer } from 'ipfs-unixfs-importer'
@@ -51,7 +51,7 @@ function leafImporter({ isRaw, cidVersion }: Shape, room: FreeBuffers, put: Put)
       yield async () => {
         const size = BigInt(chunk.byteLength)
         const block = isRaw ? chunk : encodePb({ Data: new UnixFS({ type: 'file', data: chunk }).marshal(), Links: [] })
-        const digest = createDigest(hash.sha256, createHash('sha256').update(block).digest())
+        const digest = createDigest(hash.sha256, digestOf('sha256', block, 'buffer'))
         const cid = isRaw ? CID.createV1(codec.raw, digest) : CID.create(cidVersion, codec.dagPb, digest)
         await put(cid, block)
         room.push(chunk.buffer as ArrayBuffer)
