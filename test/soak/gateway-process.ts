@@ -11,9 +11,17 @@ const cli = fileURLToPath(new URL('../../src/cli/main.ts', import.meta.url))
 
 export type GatewayProcess = {
   readonly url: string
+  /** Undefined: it has no admin address. */
+  readonly admin: string | undefined
+  readonly pid: number
   /** Undefined while it runs. */
   readonly ended: string | undefined
   reload(): void
+  signal(name: NodeJS.Signals): void
+  /** The end of the process: its code, or its signal. */
+  readonly stopping: Promise<unknown>
+  /** Nothing reads what it says from now on. */
+  leaveOutput(): void
   stop(): Promise<void>
   residentMiB(): number
   handles(): number
@@ -23,12 +31,14 @@ export async function startGateway(
   folder: string,
   config: object,
   flags: readonly string[] = [],
+  // `under`: a program that becomes the gateway, such as `prlimit`.
+  { under = [], isMute = false }: { readonly under?: readonly string[]; readonly isMute?: boolean } = {},
 ): Promise<GatewayProcess> {
   const file = join(folder, 'config.json')
   await writeFile(file, JSON.stringify(config))
-  const child: ChildProcess = spawn(process.execPath, [...flags, cli, 'serve', '--config', file], {
-    stdio: ['ignore', 'pipe', 'inherit'],
-  })
+  const [program = '', ...rest] = [...under, process.execPath, ...flags, cli, 'serve', '--config', file]
+  const child: ChildProcess = spawn(program, rest, { stdio: ['ignore', 'pipe', isMute ? 'pipe' : 'inherit'] })
+  child.stderr?.resume()
   if (!child.stdout) throw new Error('the gateway has no output')
   const stopping = once(child, 'exit')
   let ended: string | undefined
@@ -41,10 +51,18 @@ export async function startGateway(
   const status = (): string => readFileSync(`/proc/${child.pid}/status`, 'utf8')
   return {
     url,
+    admin: /admin: (http:\/\/[^\s/)]+)/.exec(String(line))?.[1],
+    pid: child.pid ?? 0,
     get ended() {
       return ended
     },
     reload: () => void child.kill('SIGHUP'),
+    signal: (name) => void child.kill(name),
+    stopping,
+    leaveOutput() {
+      child.stdout?.destroy()
+      child.stderr?.destroy()
+    },
     async stop() {
       if (ended === undefined) child.kill('SIGTERM')
       await stopping

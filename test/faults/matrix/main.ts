@@ -6,6 +6,8 @@ import { availableParallelism, loadavg } from 'node:os'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
 import { attacks, clientRow } from './clients.ts'
+import { diskFaults, diskRow } from './disk.ts'
+import { processFaults, processRow } from './process.ts'
 import { providerFaults, providerRow } from './providers.ts'
 import { brokenCells, full, type Row, type Section, tableOf } from './rows.ts'
 import { redisFaults, redisRow, storeFaults, storeRow } from './stores.ts'
@@ -51,6 +53,18 @@ const plans: readonly Plan[] = [
     title: 'A Kubo node that is given uploads',
     columns: ['alone', 'beside the embedded provider', 'mended'],
     rows: providerFaults.map((fault) => () => providerRow(fault, full)),
+  },
+  {
+    name: 'disk',
+    title: 'The disk of a gateway that keeps pins and a tier there',
+    columns: ['an upload; what was uploaded before', 'reads before a healthy upstream', 'mended'],
+    rows: diskFaults.map((fault) => () => diskRow(fault)),
+  },
+  {
+    name: 'process',
+    title: 'The process, while 16 clients read and 4 upload',
+    columns: ['reads', 'uploads', 'afterwards, and after a restart'],
+    rows: processFaults.map((fault) => () => processRow(fault)),
   },
   {
     name: 'requests',
