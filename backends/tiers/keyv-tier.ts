@@ -84,7 +84,7 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
     return opening
   }
 
-  /** Opening, and standing in our line, are no time of the store's. */
+  /** Opening, standing in our line, and the work that this process does with other answers, are no time of the store's. */
   async function call<T>(
     gate: Gate,
     ms: number,
@@ -99,7 +99,7 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
       const leave = await gate.enter(signal)
       try {
         told?.begun?.()
-        return await withDeadline(late(ms), (own) => calls.run(own, work, keyv, own))
+        return await withDeadline({ ...late(ms), onlyIdle: true }, (own) => calls.run(own, work, keyv, own))
       } finally {
         leave()
       }

@@ -9,6 +9,8 @@ export type DeadlineOptions = {
   /** The caller's signal; the call rejects with its reason. */
   readonly signal?: AbortSignal | undefined
   readonly late: () => Failure
+  /** Time in which this process was busy itself does not count: the answer may lie in a buffer of ours. */
+  readonly onlyIdle?: boolean
 }
 
 export async function withDeadline<T>(options: DeadlineOptions, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
@@ -21,7 +23,8 @@ export async function withDeadline<T>(options: DeadlineOptions, work: (signal: A
     stopped.reject(reason)
   }
   const leave = () => stop(signal?.reason)
-  const cancel = options.clock.after(options.ms, () => stop(options.late()))
+  const after = options.onlyIdle ? afterIdle : afterAll
+  const cancel = after(options.clock, options.ms, () => stop(options.late()))
   signal?.addEventListener('abort', leave, { once: true })
   try {
     return await Promise.race([work(own.signal), stopped.promise])
@@ -29,6 +32,25 @@ export async function withDeadline<T>(options: DeadlineOptions, work: (signal: A
     cancel()
     signal?.removeEventListener('abort', leave)
   }
+}
+
+type After = (clock: Clock, ms: number, action: () => void) => () => void
+const afterAll: After = (clock, ms, action) => clock.after(ms, action)
+
+const mostTimes = 3
+const nearEnough = 0.05
+
+/** After so long in which the loop waited, and after three times as long in any case. */
+const afterIdle: After = (clock, ms, action) => {
+  const [beganAt, idleBefore] = [clock.monotonic(), clock.idle()]
+  const ring = () => {
+    const waited = clock.idle() - idleBefore
+    const left = Math.min(ms - waited, mostTimes * ms - (clock.monotonic() - beganAt))
+    if (left <= ms * nearEnough) return action()
+    stop = clock.after(left, ring)
+  }
+  let stop = clock.after(ms, ring)
+  return () => stop()
 }
 
 /** Stops waiting for shared work when this caller leaves; the work itself goes on for the others. */

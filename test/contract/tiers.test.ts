@@ -28,6 +28,7 @@ import {
   tierCases,
   tierContract,
 } from '../../src/testing/tier.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
 import { startRedisServer } from '../support/redis-server.ts'
 import { type S3Faults, startS3Server } from '../support/s3-server.ts'
 
@@ -98,20 +99,18 @@ async function makeRedis(of: Case): Promise<Store> {
   }
 }
 
+const mapOptions = {
+  name: 'map',
+  traits: { persistent: true, shared: true, trusted: false },
+  log,
+  prefix: 'block:',
+  timeoutMs: 100,
+  writeTimeoutMs: 1000,
+  openMs: 100,
+  explain: (cause: unknown) => new Failure('broken', 'the map failed', { source: 'tier', cause }),
+}
 const mapTier = (store: Map<string, unknown>, binary: boolean): Tier =>
-  createKeyvTier({
-    name: 'map',
-    traits: { persistent: true, shared: true, trusted: false },
-    clock,
-    log,
-    open: async () => store,
-    binary,
-    prefix: 'block:',
-    timeoutMs: 100,
-    writeTimeoutMs: 1000,
-    openMs: 100,
-    explain: (cause) => new Failure('broken', 'the map failed', { source: 'tier', cause }),
-  })
+  createKeyvTier({ ...mapOptions, clock, open: async () => store, binary })
 
 const makeMap = (binary: boolean) => async (): Promise<Store> => {
   const store = new Map<string, unknown>()
@@ -379,5 +378,35 @@ test('an adapter that would hide its errors is told not to: an outage is no miss
   const module = `data:text/javascript,${encodeURIComponent(adapter)}`
   const tier = keyv.create(keyv.options.parse({ module }), context('keyv'))
   await assert.rejects(tier.get(cidOf(bytesOf(10))), (error) => isFailure(error, 'broken'))
+  await tier.close()
+})
+
+test('a call to a store is given up by the time that the store took, not by that of this process, and in the end all the same', async () => {
+  const clock = createFakeClock()
+  const answers: ((bytes: Buffer) => void)[] = []
+  const get = () => new Promise<Buffer>((resolve) => answers.push(resolve))
+  const store = Object.assign(new Map<string, unknown>(), { get })
+  const tier = createKeyvTier({ ...mapOptions, clock, open: async () => store, binary: true })
+  const ask = () =>
+    tier.get(cidOf(Uint8Array.of(1))).then(
+      (bytes) => bytes?.byteLength,
+      (error) => isFailure(error, 'timeout') && 'late',
+    )
+  const late = ask()
+  while (answers.length < 1) await clock.advance(0)
+  await clock.advance(100)
+  assert.equal(await late, 'late')
+
+  const busy = ask()
+  while (answers.length < 2) await clock.advance(0)
+  await clock.jump(100)
+  await clock.jump(100)
+  answers[1]?.(Buffer.of(1))
+  assert.equal(await busy, 1)
+
+  const silent = ask()
+  while (answers.length < 3) await clock.advance(0)
+  for (let times = 0; times < 3; times++) await clock.jump(100)
+  assert.equal(await silent, 'late')
   await tier.close()
 })
