@@ -55,6 +55,7 @@ export async function startGateway(options: StartOptions = {}): Promise<TestGate
     { log, clock: options.clock, tracing: options.tracing },
   )
   const server = createHttpServer(gateway.handler, { tunnels: gateway.serves, onRefused: gateway.refused })
+  server.keepAliveTimeout = idleMs
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   const { port } = server.address() as AddressInfo
   let connections = 0
@@ -88,6 +89,9 @@ export type Fetched = {
   readonly body: Buffer
   readonly ms: number
 }
+
+/** A connection that the server closes in the moment that a request goes out on it is reset: a busy machine hits that moment. */
+const idleMs = 120_000
 
 const agent = new Agent({ keepAlive: true, maxSockets: 256 })
 
