@@ -3,6 +3,7 @@
 import { randomBytes, randomUUID } from 'node:crypto'
 import {
   access,
+  close,
   closeSync,
   constants,
   fdatasync,
@@ -89,18 +90,18 @@ const toItsEnd = constants.O_WRONLY | constants.O_APPEND | dataSync
 
 /**
  * Resolves with the time of change if it is wanted, by calls that a thread makes: a handle of `fs/promises` and its promises
- * cost the main thread half as much again. A sync of the data brings what is needed to read it, the size too. What is synced has
- * nothing to wait for when it is closed, so that no thread is asked to do it.
+ * cost the main thread half as much again. A sync of the data brings what is needed to read it, the size too. A close may ask a
+ * server as well: over NFS and FUSE.
  */
 function writing(file: string, flags: number, bytes: Uint8Array, isStamped: boolean): Promise<number> {
   return new Promise((resolve, reject) => {
     openFile(file, flags, (failed, handle) => {
       if (failed) return reject(failed)
-      const end = (error: unknown, changedMs = 0) => {
-        const late = closeNow(handle)
-        if (error ?? late) reject(error ?? late)
-        else resolve(changedMs)
-      }
+      const end = (error: unknown, changedMs = 0) =>
+        close(handle, (late) => {
+          if (error ?? late) reject(error ?? late)
+          else resolve(changedMs)
+        })
       const stamp = (error: unknown) => {
         if (error || !isStamped) end(error)
         else fstat(handle, (unknown, found) => end(unknown, found?.mtimeMs))
@@ -116,22 +117,14 @@ function writing(file: string, flags: number, bytes: Uint8Array, isStamped: bool
   })
 }
 
-/** What went wrong. */
-function closeNow(handle: number): unknown {
-  try {
-    closeSync(handle)
-  } catch (error) {
-    return error
-  }
-}
-
 /** Makes what was created, renamed or linked in this folder durable. Some file systems cannot, and need not. */
 export function syncFolder(path: string): Promise<void> {
   return new Promise((resolve, reject) => {
     openFile(path, 'r', (failed, handle) => {
       if (failed) return reject(failed)
       fsync(handle, (error) => {
-        closeNow(handle)
+        // Nothing was written by it: no server is asked, and no thread.
+        closeSync(handle)
         if (error && !cannotSync.has(codeOf(error) ?? '')) reject(error)
         else resolve()
       })
