@@ -46,7 +46,7 @@ export function createWatch(options: WatchOptions): Watch {
     if (state === 'closed') return
     for (const one of live) {
       one.tell()
-      if (!one.hasBegun) one.end(passedOver(name, breaker.retryAfterMs))
+      if (!one.hasBegun()) one.end(passedOver(name, breaker.retryAfterMs))
     }
   }
 

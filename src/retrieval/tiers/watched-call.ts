@@ -38,7 +38,7 @@ export interface LiveCall {
   tell(isWell?: boolean): void
   end(reason: unknown): void
   /** Whether the tier works on it. */
-  readonly hasBegun: boolean
+  hasBegun(): boolean
 }
 
 /** A call, as the tier makes it. */
@@ -64,9 +64,7 @@ export function startCall<T>(
   let isTold = false
   let isLeft = false
   const call: LiveCall = {
-    get hasBegun() {
-      return timers.beganAt !== undefined
-    },
+    hasBegun: () => timers.beganAt !== undefined,
     tell(isWell = false) {
       if (isTold) return
       isTold = true
@@ -135,8 +133,6 @@ function called<T>(work: TierWork<T>, signal: AbortSignal, begun: () => void): P
 function createTimers({ options, times, live, blame }: CallsShared, call: LiveCall, permit: Permit, isRead: boolean) {
   const { clock, name, announces, slowIsFailure, deadlineMs, lineMs } = options
   const mostHeldUpMs = slowIsFailure ? heldUpMs.elsewhere : heldUpMs.here
-  let beganAt: number | undefined
-  let isBlamed = false
   let stop = announces ? clock.after(lineMs, () => call.tell()) : () => {}
   let stopEarly = () => {}
 
@@ -149,27 +145,23 @@ function createTimers({ options, times, live, blame }: CallsShared, call: LiveCa
     times.overdue()
     call.tell()
     // If no call to the tier is worth waiting for, those in the queue for it are not either.
-    if (times.patienceMs === 0) for (const one of live) if (!one.hasBegun) one.tell()
+    if (times.patienceMs === 0) for (const one of live) if (!one.hasBegun()) one.tell()
     stop = ring(clock, slowMs - dueMs, () => slow(slowMs))
   }
 
   function slow(slowMs: number): void {
-    isBlamed = slowIsFailure
-    if (isBlamed) blame(silent(name, slowMs), permit)
+    timers.isBlamed = slowIsFailure
+    if (slowIsFailure) blame(silent(name, slowMs), permit)
     stop = ring(clock, deadlineMs - slowMs, () => call.end(silent(name, deadlineMs)))
   }
 
-  return {
-    get beganAt() {
-      return beganAt
-    },
-    get isBlamed() {
-      return isBlamed
-    },
+  const timers = {
+    beganAt: undefined as number | undefined,
+    isBlamed: false,
     begin() {
-      if (beganAt !== undefined) return
+      if (timers.beganAt !== undefined) return
       const since = clock.monotonic()
-      beganAt = since
+      timers.beganAt = since
       stop()
       const { patienceMs, readPatienceMs, dueMs, slowMs } = times
       // A tier that usually takes longer than is worth waiting for is not waited for at all.
@@ -186,6 +178,7 @@ function createTimers({ options, times, live, blame }: CallsShared, call: LiveCa
       stopEarly()
     },
   }
+  return timers
 }
 
 /** Rings after `ms` in which this process was not held up; calls `late` each time it was. */
