@@ -118,14 +118,14 @@ describe('start of a gateway', () => {
 })
 
 describe('/readyz?for=uploads', () => {
-  /** The gateway's next look may have made the folder again in between. */
+  /** The gateway's next look may have made the folder again in between, and may write into it while it is removed. */
   async function putFile(path: string): Promise<void> {
     for (;;) {
       try {
         return await writeFile(path, '')
       } catch (error) {
         if ((error as NodeJS.ErrnoException).code !== 'EISDIR') throw error
-        await rm(path, { recursive: true, force: true })
+        await rm(path, { recursive: true, force: true, maxRetries: 100, retryDelay: 1 })
       }
     }
   }
