@@ -3,9 +3,9 @@
 // then on its size is a number, and when that passes its part the files used longest ago go. While groups remain unread,
 // every write also reads one more, so that a lowered budget is reached soon, and leftovers of a crash disappear.
 import { readdir, rm, stat } from 'node:fs/promises'
-import { join } from 'node:path'
+import { basename, join } from 'node:path'
 import type { Clock } from '../../src/core/clock.ts'
-import { orIfGone } from '../../src/core/files.ts'
+import { isLeftOver, isUnfinished, orIfGone } from '../../src/core/files.ts'
 
 export interface DiskRoom {
   /** Makes room for a file of so many bytes; undefined when it can have none. `landed` must be called either way. */
@@ -43,12 +43,13 @@ const lowWater = 0.9
 const statsAtOnce = 8
 const leftoverMs = 60_000
 const hourMs = 3_600_000
+/** Last used before the clock was set back: those that were used since are younger. */
+const unknown = 0
 
 /** What a file takes on the disk, not what it says. */
 export const costOf = (bytes: number): number => Math.max(1, Math.ceil(bytes / allocationBytes)) * allocationBytes
 /** The last letter of a key holds a few bits only, so the two before it: 1024 shards, evenly filled. */
 export const shardOf = (key: string): string => key.slice(-3, -1)
-export const temporarySuffix = '.tmp'
 
 export function createRoom(options: {
   readonly path: string
@@ -174,9 +175,10 @@ async function filesOf(folder: string, now: number): Promise<RoomFile[]> {
 async function look(path: string, now: number): Promise<RoomFile | undefined> {
   const found = await orIfGone(stat(path), undefined)
   if (!found?.isFile()) return undefined
-  const file = { path, bytes: costOf(found.size), usedMs: found.mtimeMs }
-  if (!path.endsWith(temporarySuffix)) return file
-  // A young one is being written, by us (and counted as reserved) or by another process; an old one is a crash's.
-  if (now - found.mtimeMs > leftoverMs) await rm(path, { force: true })
+  const file = { path, bytes: costOf(found.size), usedMs: found.mtimeMs > now + hourMs ? unknown : found.mtimeMs }
+  const name = basename(path)
+  if (!isUnfinished(name)) return file
+  // Ours is being written (and counted as reserved), a young one by another process; an old one is a crash's.
+  if (isLeftOver(name) && now - found.mtimeMs > leftoverMs) await rm(path, { force: true })
   return undefined
 }

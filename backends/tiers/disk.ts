@@ -13,11 +13,11 @@ import { remedyOf } from '../../src/core/disk/remedies.ts'
 import type { SharedFolders } from '../../src/core/disk/shared-folders.ts'
 import { writeNew } from '../../src/core/disk/write-new.ts'
 import { Failure } from '../../src/core/failure.ts'
-import { isGone, makeFolders, orIfGone } from '../../src/core/files.ts'
+import { isGone, makeFolders, orIfGone, temporaryIn } from '../../src/core/files.ts'
 import { size } from '../../src/core/units.ts'
 import type { Tier, TierKind } from './contract.ts'
 import { createDiskCalls, diskReadMs } from './disk-calls.ts'
-import { createRoom, shardOf, temporarySuffix } from './disk-room.ts'
+import { createRoom, shardOf } from './disk-room.ts'
 
 const options = z.strictObject({
   maxBytes: size()
@@ -72,10 +72,13 @@ function createDiskTier({ name, path, maxBytes, folders, clock }: DiskOptions): 
     }
   }
 
+  /** True for one in the future, too: the clock was set back since. */
+  const isOutdated = (usedMs: number): boolean => Math.abs(clock.now() - usedMs) > room.touchAfterMs
+
   /** Its time of change is its time of last use, noted now and then; a disk that is read-only still reads. */
   async function touch(usedMs: number, note: (now: Date) => Promise<void>): Promise<number> {
+    if (!isOutdated(usedMs)) return usedMs
     const now = clock.now()
-    if (now - usedMs <= room.touchAfterMs) return usedMs
     await note(new Date(now)).catch(() => {})
     return now
   }
@@ -83,7 +86,7 @@ function createDiskTier({ name, path, maxBytes, folders, clock }: DiskOptions): 
   /** Of a file that was read at once: the reader does not wait until it is noted. */
   function noteUse(key: string, bytes: number): void {
     const usedMs = files.usedMs(key)
-    if (usedMs === undefined || clock.now() - usedMs <= room.touchAfterMs) return
+    if (usedMs === undefined || !isOutdated(usedMs)) return
     files.note(key, bytes, clock.now())
     const file = fileOf(key)
     calls.write(undefined, undefined, () => touch(usedMs, (now) => utimes(file, now, now))).catch(() => {})
@@ -158,7 +161,7 @@ async function tryWriting(folder: string, signal: AbortSignal): Promise<void> {
 }
 
 async function writeWhole(file: string, bytes: Uint8Array, signal: AbortSignal): Promise<void> {
-  const temporary = `${file}.${randomBytes(6).toString('hex')}${temporarySuffix}`
+  const temporary = temporaryIn(dirname(file))
   try {
     await writeNew(temporary, bytes, signal).catch(async (error: unknown) => {
       if (!isGone(error)) throw error

@@ -51,9 +51,10 @@ export async function* namesIn(folder: string): AsyncGenerator<string> {
 
 /** Part of the names of unfinished files: tells files that a dead process left from files being written. */
 const ours = randomBytes(6).toString('hex')
-const temporaryIn = (folder: string): string => `${folder}${sep}.${ours}-${randomUUID()}.tmp`
+export const temporaryIn = (folder: string): string => `${folder}${sep}.${ours}-${randomUUID()}.tmp`
 
-export const isLeftOver = (name: string): boolean => name.endsWith('.tmp') && !name.startsWith(`.${ours}-`)
+export const isUnfinished = (name: string): boolean => name.endsWith('.tmp')
+export const isLeftOver = (name: string): boolean => isUnfinished(name) && !name.startsWith(`.${ours}-`)
 
 /** By callback: for each call of `fs/promises` Node makes a promise and two arrays of numbers as well. */
 export const rename = promisify(renameFile)

@@ -14,10 +14,11 @@ import { systemClock } from '../../src/core/clock.ts'
 import { createFilesAtHand } from '../../src/core/disk/at-hand.ts'
 import { createBuffers } from '../../src/core/disk/buffers.ts'
 import { isFailure } from '../../src/core/failure.ts'
+import { temporaryIn } from '../../src/core/files.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createDataFolders } from '../../src/data-folder/folders.ts'
 import { bytesOf, cidOf, eventually } from '../../src/testing/tier.ts'
-import { patientClock } from '../support/shifted-clock.ts'
+import { createShiftedClock, patientClock } from '../support/shifted-clock.ts'
 
 const folders: string[] = []
 const tiers: Tier[] = []
@@ -99,6 +100,39 @@ test('what was used longest ago goes first, also when it was used by reading', a
   assert.ok(await tier.has(read.cid), 'the one that was read')
   assert.equal(await tier.has(gone.cid), false, 'the one that was not')
   assert.ok(await tier.has(block(102).cid), 'the newest')
+})
+
+test('after the clock was set back, what is used or written since outlives what was not', async () => {
+  const path = await tempFolder()
+  const tier = open(path, '1MiB')
+  const blocks = Array.from({ length: 14 }, (_, seed) => block(seed))
+  for (const { cid, bytes } of blocks) await tier.put(cid, bytes)
+  const nextWeek = new Date(Date.now() + 7 * 24 * 3_600_000)
+  for (const { key } of blocks) await utimes(fileOf(path, key), nextWeek, nextWeek)
+  const used = blocks.slice(0, 3)
+  for (const { cid } of used) assert.ok(await tier.get(cid))
+  const written = Array.from({ length: 6 }, (_, index) => block(100 + index))
+  for (const { cid, bytes } of written) await tier.put(cid, bytes)
+  for (const { cid } of [...used, ...written]) assert.ok(await tier.has(cid))
+  const others = await Promise.all(blocks.slice(3).map(({ cid }) => tier.has(cid)))
+  assert.ok(others.includes(false), 'some of the others made room')
+})
+
+test('a file that is being written stays, however far the clock jumps ahead', async () => {
+  const path = await tempFolder()
+  const clock = createShiftedClock()
+  const room = createRoom({ path, maxBytes: 1024 * 1024, clock, onEvicted: () => {} })
+  const [ours, leftover] = [temporaryIn(join(path, 'aa')), join(path, 'aa', '.0123-4567.tmp')]
+  await mkdir(join(path, 'aa'))
+  for (const file of [ours, leftover]) await writeFile(file, 'half')
+  clock.shift(7 * 24 * 3_600_000)
+  const place = await room.reserve('aa', 1000)
+  place?.landed(false)
+  assert.deepEqual(
+    (await filesIn(path)).map((file) => file.path),
+    [ours],
+  )
+  await room.close()
 })
 
 test('a budget that was lowered is reached by writing, from a new process too', async () => {
