@@ -125,7 +125,9 @@ export function syncFolder(path: string): Promise<void> {
       if (failed) return reject(failed)
       fsync(handle, (error) => {
         // Nothing was written by it: no server is asked, and no thread.
-        closeSync(handle)
+        try {
+          closeSync(handle)
+        } catch {}
         if (error && !cannotSync.has(codeOf(error) ?? '')) reject(error)
         else resolve()
       })

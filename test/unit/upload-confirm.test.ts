@@ -7,6 +7,7 @@ import type { LocalStore, Provider } from '../../backends/pinning/contract.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createClaims } from '../../src/upload/claims.ts'
 import { createConfirmation } from '../../src/upload/confirm/confirm.ts'
+import { createRetries } from '../../src/upload/confirm/retries.ts'
 import type { Journal, JournalEntry } from '../../src/upload/spool/journal.ts'
 import type { Spools } from '../../src/upload/spool/spool.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
@@ -200,4 +201,18 @@ test('killed between its 200 and its record, an upload keeps its pins although a
     next.records.map(({ id }) => id),
     ['one'],
   )
+})
+
+test('after the clock was set back by a month, a provider is asked again within a day', () => {
+  const clock = createFakeClock()
+  const day = 24 * 3_600_000
+  const waits: number[] = []
+  const retries = createRetries({
+    ...{ providers: [scriptedProvider('kubo')], clock, log: silentLog, pinMs: 1000, random: () => 0.5 },
+    ...{ admit: () => {}, closing: new AbortController().signal, track: (work) => work, onSettled: () => {} },
+  })
+  const standing = { state: 'wanted', tries: 1, notBefore: clock.now() + 30 * day }
+  const later = (_name: string, ms: number) => waits.push(ms)
+  retries.goOn({ state: 'accepted', asking: new Set(), standing: () => standing, later } as never)
+  assert.deepEqual(waits, [day])
 })

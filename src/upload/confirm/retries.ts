@@ -39,6 +39,8 @@ export interface Retries {
 }
 
 const asksAtOnce = 16
+/** The next time is a date, for the next process: a clock that was set back by weeks would put it off by weeks. */
+const mostWaitMs = 24 * 3_600_000
 
 /** The queue has no bound but the journal's: an accepted upload is never turned away. */
 const gateOf = (name: string): Gate =>
@@ -97,7 +99,7 @@ export function createRetries(options: RetryOptions): Retries {
   function later(delivery: Delivery, provider: Provider): void {
     const { name } = provider
     const { notBefore = 0 } = delivery.standing(name)
-    delivery.later(name, Math.max(0, notBefore - clock.now()), () => {
+    delivery.later(name, Math.min(mostWaitMs, Math.max(0, notBefore - clock.now())), () => {
       if (closing.aborted || delivery.isOver || delivery.standing(name).state !== 'wanted') return
       const signal = AbortSignal.any([closing, delivery.stop.signal])
       const asked = track(ask(delivery, provider, signal))
