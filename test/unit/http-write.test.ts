@@ -1,6 +1,6 @@
 // Bytes to clients that do not read, that leave, and from sources that break their word: over real sockets.
 import assert from 'node:assert/strict'
-import { once } from 'node:events'
+import { EventEmitter, once } from 'node:events'
 import type { RequestListener, Server, ServerResponse } from 'node:http'
 import { type AddressInfo, connect, type Socket } from 'node:net'
 import { text } from 'node:stream/consumers'
@@ -54,6 +54,28 @@ const soon = async <T>(promise: Promise<T>): Promise<T> => {
 const arrived = async (socket: Socket & { said: string }, bytes: number): Promise<void> => {
   while (socket.said.length < bytes) await once(socket, 'data')
 }
+
+test('readers whose sockets take everything at once share the loop in slices, also of one large block', async () => {
+  const order: { reader: number; bytes: number }[] = []
+  const reading = (reader: number) => {
+    const write = (piece: Uint8Array) => order.push({ reader, bytes: piece.byteLength }) > 0
+    const response = Object.assign(new EventEmitter(), {
+      write,
+      end: () => {},
+      writableLength: 0,
+      writableFinished: true,
+    })
+    return writeAll(response as never, [new Uint8Array(1024 * 1024)], { stalledMs, clock: systemClock })
+  }
+  await Promise.all([reading(0), reading(1)])
+  let longest = 0
+  let run = 0
+  for (const [index, { reader, bytes }] of order.entries()) {
+    run = order[index - 1]?.reader === reader ? run + bytes : bytes
+    longest = Math.max(longest, run)
+  }
+  assert.equal(longest, 256 * 1024)
+})
 
 test('this Node takes a head that is ready, and a body of any bytes behind it in one piece', async () => {
   const write = createHeadWriter(systemClock)
