@@ -2,8 +2,9 @@
 // promised. `npm run faults` runs all rows, holds their times as well, and writes the tables of docs/reliability.md.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
+import { missing, skippedRow } from './matrix/needs.ts'
 import { providerFaults, providerRow } from './matrix/providers.ts'
-import { type Row, short, tableOf } from './matrix/rows.ts'
+import { brokenCells, type Row, short, skippedRows, tableOf } from './matrix/rows.ts'
 import { redisFaults, redisRow, storeFaults, storeRow } from './matrix/stores.ts'
 import { upstreamFaults, upstreamRow } from './matrix/upstreams.ts'
 
@@ -45,4 +46,17 @@ test('a table shows what was measured, and what broke a promise', () => {
   const table = tableOf({ title: 'One', columns: ['alone', 'after'], rows: [{ fault: 'a', promised: 'b', cells }] })
   assert.match(table, /^### One\n\n\| fault \| promised \| alone \| after \|\n\|---\|---\|---\|---\|\n/)
   assert.ok(table.endsWith('| a | b | 404, 2 ms | **broken:** 200 \\| 1 |'))
+})
+
+test('a row that this machine cannot make is skipped by its name, with the reason, and is no promise kept', async () => {
+  const reason = await missing(['linux', 'prlimit'], async (need) =>
+    need === 'prlimit' ? 'it needs prlimit' : undefined,
+  )
+  assert.equal(reason, 'it needs prlimit')
+  assert.equal(await missing(['linux'], async () => undefined), undefined)
+  const rows = [skippedRow('no file can be opened', reason, ['alone', 'after'])]
+  const section = { title: 'One', columns: ['alone', 'after'], rows }
+  assert.deepEqual(brokenCells(section), [])
+  assert.deepEqual(skippedRows(section), ['no file can be opened: it needs prlimit'])
+  assert.ok(tableOf(section).endsWith('| no file can be opened | **skipped:** it needs prlimit |  |  |'))
 })

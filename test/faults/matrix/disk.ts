@@ -11,6 +11,7 @@ import { type Answer, below, multipart, post } from '../../support/adding.ts'
 import { addFile, type BlockMap, type FileFixture, noise } from '../../support/fixtures.ts'
 import { fetchAll } from '../../support/gateway.ts'
 import { startUpstream } from '../../support/upstream.ts'
+import type { Need } from './needs.ts'
 import { read } from './reading.ts'
 import { type Cell, full, inMs, type Row } from './rows.ts'
 
@@ -23,6 +24,8 @@ export type DiskFault = {
   readonly name: string
   /** The data folder is a file system of its own. */
   readonly isMounted?: true
+  /** Beside Linux, and a file system of its own where it is mounted. */
+  readonly needs?: readonly Need[]
   readonly make: (ill: Ill) => Promise<unknown>
   readonly mend: (ill: Ill) => Promise<unknown>
   /** Statuses of an upload meanwhile. */
@@ -115,9 +118,10 @@ export const diskFaults: readonly DiskFault[] = [
     kept: [200],
   },
   { name: 'no room for another name', isMounted: true, make: fillNames, mend: lighten, upload: [507], kept: [200] },
-  { name: 'read-only', isMounted: true, ...readOnly, upload: [500, 503], kept: [200] },
+  { name: 'read-only', isMounted: true, needs: ['nsenter'], ...readOnly, upload: [500, 503], kept: [200] },
   {
     name: 'no file may pass 64 KiB (EFBIG, as `ulimit -f` does)',
+    needs: ['prlimit'],
     make: limit('fsize', () => 65536),
     mend: limit('fsize', () => 'unlimited'),
     upload: [500],
@@ -125,6 +129,7 @@ export const diskFaults: readonly DiskFault[] = [
   },
   {
     name: 'no file can be opened (EMFILE)',
+    needs: ['prlimit'],
     make: limit('nofile', ({ gateway }) => gateway.handles() + 1),
     mend: limit('nofile', () => 8192),
     upload: [502, 503, 'cut'],
@@ -176,6 +181,12 @@ export const diskFaults: readonly DiskFault[] = [
     upload: [200, 503],
     kept: [404, 503],
   },
+]
+
+export const needsOf = ({ isMounted, needs = [] }: DiskFault): readonly Need[] => [
+  'linux',
+  ...(isMounted ? (['mount'] as const) : []),
+  ...needs,
 ]
 
 const mounting = (data: string): readonly string[] => [

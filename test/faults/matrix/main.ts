@@ -6,10 +6,11 @@ import { availableParallelism, loadavg } from 'node:os'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
 import { attacks, clientRow } from './clients.ts'
-import { diskFaults, diskRow } from './disk.ts'
+import { diskFaults, diskRow, needsOf } from './disk.ts'
+import { missing, type Need, skippedRow } from './needs.ts'
 import { processFaults, processRow } from './process.ts'
 import { providerFaults, providerRow } from './providers.ts'
-import { brokenCells, full, type Row, type Section, tableOf } from './rows.ts'
+import { brokenCells, full, type Row, type Section, skippedRows, tableOf } from './rows.ts'
 import { redisFaults, redisRow, storeFaults, storeRow } from './stores.ts'
 import { upstreamFaults, upstreamRow } from './upstreams.ts'
 import { wireFaults, wireRow } from './wire.ts'
@@ -27,63 +28,80 @@ if (values.histories !== undefined) {
   process.exit(0)
 }
 
-type Plan = Omit<Section, 'rows'> & { readonly name: string; readonly rows: readonly (() => Promise<Row>)[] }
+type PlannedRow = { readonly fault: string; readonly needs: readonly Need[]; readonly make: () => Promise<Row> }
+type Plan = Omit<Section, 'rows'> & { readonly name: string; readonly rows: readonly PlannedRow[] }
+
+/** What runs in this process alone needs nothing else. */
+const planned = <Fault extends { readonly name: string }>(
+  faults: readonly Fault[],
+  make: (fault: Fault) => Promise<Row>,
+  needs: (fault: Fault) => readonly Need[] = () => [],
+): PlannedRow[] => faults.map((fault) => ({ fault: fault.name, needs: needs(fault), make: () => make(fault) }))
+
+/** They read /proc of a gateway that they start. */
+const linux = (): readonly Need[] => ['linux']
 
 const plans: readonly Plan[] = [
   {
     name: 'upstreams',
     title: 'One upstream',
     columns: ['alone', 'before a healthy one', 'mended'],
-    rows: upstreamFaults.map((fault) => () => upstreamRow(fault, full)),
+    rows: planned(upstreamFaults, (fault) => upstreamRow(fault, full)),
   },
   {
     name: 'stores',
     title: 'An S3 that holds the blocks',
     columns: ['without an upstream', 'before a healthy upstream', 'mended'],
-    rows: storeFaults.map((fault) => () => storeRow(fault, full)),
+    rows: planned(storeFaults, (fault) => storeRow(fault, full)),
   },
   {
     name: 'redis',
     title: 'A Redis that holds the blocks',
     columns: ['without an upstream', 'before a healthy upstream', 'mended'],
-    rows: redisFaults.map((fault) => () => redisRow(fault, full)),
+    rows: planned(redisFaults, (fault) => redisRow(fault, full)),
   },
   {
     name: 'providers',
     title: 'A Kubo node that is given uploads',
     columns: ['alone', 'beside the embedded provider', 'mended'],
-    rows: providerFaults.map((fault) => () => providerRow(fault, full)),
+    rows: planned(providerFaults, (fault) => providerRow(fault, full)),
   },
   {
     name: 'disk',
     title: 'The disk of a gateway that keeps pins and a tier there',
     columns: ['an upload; what was uploaded before', 'reads before a healthy upstream', 'mended'],
-    rows: diskFaults.map((fault) => () => diskRow(fault)),
+    rows: planned(diskFaults, diskRow, needsOf),
   },
   {
     name: 'process',
     title: 'The process, while 16 clients read and 4 upload',
     columns: ['reads', 'uploads', 'afterwards, and after a restart'],
-    rows: processFaults.map((fault) => () => processRow(fault)),
+    rows: planned(processFaults, processRow, linux),
   },
   {
     name: 'requests',
     title: 'One request, or many, that no usual client sends',
     columns: ['answered', 'a hot answer beside it', 'afterwards'],
-    rows: wireFaults.map((fault) => () => wireRow(fault)),
+    rows: planned(wireFaults, wireRow),
   },
   {
     name: 'clients',
     title: 'One client, beside one that asks for a hot file',
     columns: ['hot answers', 'resident, heap of 256 MiB', 'afterwards'],
-    rows: attacks.map((attack) => () => clientRow(attack)),
+    rows: planned(attacks, clientRow, linux),
   },
 ]
 
 async function run({ rows, ...plan }: Plan): Promise<Section> {
   const done: Row[] = []
-  for (const row of rows) {
-    const made = await row()
+  for (const { fault, needs, make } of rows) {
+    const reason = await missing(needs)
+    if (reason !== undefined) {
+      done.push(skippedRow(fault, reason, plan.columns))
+      console.log(`${plan.name}: ${fault}: SKIPPED, ${reason}`)
+      continue
+    }
+    const made = await make()
     done.push(made)
     const cells = made.cells.map(({ measured, broken }) =>
       [measured, ...broken.map((what) => `BROKEN ${what}`)].join('; '),
@@ -120,7 +138,10 @@ for (const plan of plans) {
   loads.push(loadavg()[0] ?? 0)
 }
 const broken = [...sections.values()].flatMap(brokenCells)
+const skipped = [...sections.values()].flatMap(skippedRows)
+for (const one of skipped) console.log(`skipped: ${one}`)
 for (const one of broken) console.log(`broken: ${one}`)
 await writeTables(sections, loads)
-console.log(broken.length === 0 ? 'every promise was kept' : `${broken.length} promises were broken`)
+const but = skipped.length === 0 ? '' : `; ${skipped.length} rows were skipped, and nothing is known of them`
+console.log(`${broken.length === 0 ? 'every promise was kept' : `${broken.length} promises were broken`}${but}`)
 process.exit(broken.length === 0 ? 0 : 1)

@@ -6,6 +6,8 @@ export type Row = {
   readonly fault: string
   readonly promised: string
   readonly cells: readonly Cell[]
+  /** Why this machine could not make the fault: nothing was measured. */
+  readonly skipped?: string
 }
 
 export type Section = {
@@ -40,11 +42,16 @@ export const inMs = (ms: number): string => (ms < 1000 ? `${Math.round(ms)} ms` 
 export const brokenCells = ({ rows }: Section): string[] =>
   rows.flatMap(({ fault, cells }) => cells.flatMap(({ broken }) => broken.map((what) => `${fault}: ${what}`)))
 
+export const skippedRows = ({ rows }: Section): string[] =>
+  rows.flatMap(({ fault, skipped }) => (skipped === undefined ? [] : [`${fault}: ${skipped}`]))
+
 const escaped = (text: string): string => text.replaceAll('|', '\\|')
 
 export function tableOf({ title, columns, rows }: Section): string {
   const heads = ['fault', 'promised', ...columns]
-  const lines = rows.map(({ fault, promised, cells }) => {
+  const lines = rows.map(({ fault, promised, cells, skipped }) => {
+    if (skipped !== undefined)
+      return `| ${[fault, `**skipped:** ${skipped}`, ...cells.map(() => '')].map(escaped).join(' | ')} |`
     const shown = cells.map(({ measured, broken }) => (broken.length > 0 ? `**broken:** ${measured}` : measured))
     return `| ${[fault, promised, ...shown].map(escaped).join(' | ')} |`
   })
