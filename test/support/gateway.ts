@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Clock } from '../../src/core/clock.ts'
 import type { Log } from '../../src/core/log.ts'
-import { createGateway, type Gateway, parseConfig } from '../../src/gateway.ts'
+import { createGateway, type Gateway, type GatewayOptions, parseConfig } from '../../src/gateway.ts'
 import { createHttpServer } from '../../src/server/http-server.ts'
 
 export type LogLine = {
@@ -34,6 +34,8 @@ export type StartOptions = {
   readonly clock?: Clock
   /** The variables of OpenTelemetry. */
   readonly tracing?: Readonly<Record<string, string>>
+  /** Parts in the hand of the test. */
+  readonly own?: Pick<GatewayOptions, 'tiers' | 'upstreams' | 'providers'>
 }
 
 /** A fault of the gateway itself, a request that it met with a bug, is a failure of the test: `close` rejects. */
@@ -52,7 +54,7 @@ export async function startGateway(options: StartOptions = {}): Promise<TestGate
       retrieval: { probeEvery: 0, upstreams: options.upstreams ?? [], ...retrieval },
       cache: { tiers: [{ use: 'memory', maxBytes: '64MiB' }], ...cache },
     }),
-    { log, clock: options.clock, tracing: options.tracing },
+    { log, clock: options.clock, tracing: options.tracing, ...options.own },
   )
   const server = createHttpServer(gateway.handler, { tunnels: gateway.serves, onRefused: gateway.refused })
   server.keepAliveTimeout = idleMs

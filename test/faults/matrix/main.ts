@@ -1,6 +1,7 @@
 // `npm run faults`: the whole fault matrix, each row a real run through HTTP, one behind the other. It writes what it measured into
 // docs/reliability.md, and ends with 1 when a promise was broken. `--only upstreams` runs one section and writes its table alone;
-// `--histories 10000` runs so many random histories of the model test instead, and `--seed` those of a run before.
+// `--histories 10000` runs so many random histories of the model test instead, `--seed` those of a run before, `--kill` with a gateway that is a
+// process of its own; `--path` and `--replay` run the one history that failed.
 import { readFile, writeFile } from 'node:fs/promises'
 import { availableParallelism, loadavg } from 'node:os'
 import { fileURLToPath } from 'node:url'
@@ -16,14 +17,23 @@ import { upstreamFaults, upstreamRow } from './upstreams.ts'
 import { wireFaults, wireRow } from './wire.ts'
 
 const { values } = parseArgs({
-  options: { only: { type: 'string' }, histories: { type: 'string' }, seed: { type: 'string' } },
+  options: {
+    only: { type: 'string' },
+    histories: { type: 'string' },
+    seed: { type: 'string' },
+    kill: { type: 'boolean', default: false },
+    path: { type: 'string' },
+    replay: { type: 'string' },
+  },
 })
 
 if (values.histories !== undefined) {
-  const { runHistories } = await import('../model/steps.ts')
+  const { runHistories } = await import('../model/histories.ts')
+  const { histories, kill: isKilled, path, replay: replayPath } = values
   const seed = Number(values.seed ?? Date.now() % 2 ** 31)
-  console.log(`${values.histories} histories of seed ${seed}`)
-  await runHistories(Number(values.histories), seed)
+  console.log(`${histories} histories of seed ${seed}${isKilled ? ', each gateway a process that is killed' : ''}`)
+  const onPassed = (count: number) => count % 20 === 0 && console.log(`${count} passed`)
+  await runHistories({ histories: Number(histories), seed, isKilled, path, replayPath, onPassed })
   console.log('every history kept what was promised')
   process.exit(0)
 }

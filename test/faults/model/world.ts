@@ -1,33 +1,22 @@
-// The world of a random history: a gateway behind HTTP, with an upstream, a store and a provider that outlive it and break as they are told. A
+// The world of a random history: a gateway behind HTTP, with an upstream, a store and a provider that outlive it and break as they are
+// told, and, where the store is shared, a second gateway that has nothing but the store. Here the gateway runs in this process, and a
 // kill copies the data folder in one turn of the event loop, which is a moment in which a process could have died, and goes on with a
-// gateway over the copy; the old one reaches nothing outside any more.
+// gateway over the copy; the old one reaches nothing outside any more. process-world.ts has a process that is really killed.
 import { cpSync, rmSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
-import { createServer, type RequestListener } from 'node:http'
+import { createServer, type RequestListener, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
-import type { Tier } from '../../../backends/tiers/contract.ts'
-import type { Upstream } from '../../../backends/upstreams/contract.ts'
-import { blockKey, proves } from '../../../src/core/block.ts'
+import { setImmediate } from 'node:timers/promises'
 import { silentLog } from '../../../src/core/log.ts'
-import { type ConfigInput, createGateway, type Gateway, type Provider } from '../../../src/gateway.ts'
-import { linksOf } from '../../../src/ipld/block-links.ts'
+import { type ConfigInput, createGateway, type Gateway, type GatewayOptions } from '../../../src/gateway.ts'
 import { createReload, type Reload } from '../../../src/server/generations.ts'
-import { addFile, type BlockMap, type FileFixture, noise } from '../../support/fixtures.ts'
 import { startedGateway, tempFolder } from '../../support/gateway.ts'
-import { type ScriptedProvider, scriptedProvider } from '../../support/scripted-provider.ts'
-import { type ScriptedTier, scriptedTier } from '../../support/scripted-tier.ts'
+import { type Behaviour, scriptedProvider } from '../../support/scripted-provider.ts'
 import { type Script, scriptedUpstream } from '../../support/scripted-upstream.ts'
-
-// One block, several, and one that the upstream lacks. Few, so that a history comes back to what it did.
-const remote: BlockMap = new Map()
-const elsewhere: BlockMap = new Map()
-export const files: readonly FileFixture[] = [
-  await addFile(remote, noise(1000, 1)),
-  await addFile(remote, noise(1_300_000, 2)),
-  await addFile(elsewhere, noise(5000, 3)),
-]
-export const isRemote = (index: number): boolean => index < 2
+import { remote } from './content.ts'
+import { createReader, type Reader } from './reader.ts'
+import { type ModelStore, type StoreKind, startStore, type Way, whileAlive } from './stores.ts'
 
 /** What a reload may change: sizes and folders of tiers, and how many providers confirm an upload. */
 export type Setting = {
@@ -37,94 +26,112 @@ export type Setting = {
 }
 export const firstSetting: Setting = { memory: '16MiB', disk: 'cache', confirm: 1 }
 
-type Life = { readonly folder: string; readonly reload: Reload<Gateway>; readonly own: Own; end(): void }
-type Own = { readonly tiers: Tier[]; readonly upstreams: Upstream[]; readonly providers: Provider[] }
+export type Ills = Pick<Script, 'lieAt' | 'breakAfter'>
+export type Conduct = Extract<Behaviour, 'holds' | 'dead' | 'lies' | 'breaks' | 'crashes'>
 
 export type World = {
   readonly url: string
-  readonly store: ScriptedTier
-  readonly upstream: Script
-  readonly provider: ScriptedProvider
-  /** Whether the store has every block of it, as it was. */
-  storeHas(index: number): boolean
+  readonly admin: string
+  readonly store: ModelStore
+  /** None where the store is of one gateway. */
+  readonly reader: Reader | undefined
+  upstreamIs(ills: Ills): void
+  providerIs(conduct: Conduct): void
+  /** By its CID of version 1. */
+  providerHolds(cid: string): boolean
   reload(setting: Setting): Promise<void>
   /** Closed, and started again over the same folder. */
   restart(): Promise<void>
   kill(): Promise<void>
+  /** So far, from 0 to 60, into what has just begun. */
+  moment(steps: number): Promise<void>
   close(): Promise<void>
 }
 
-const configOf = (data: string, { memory, disk, confirm }: Setting): ConfigInput => ({
+type Life = {
+  readonly folder: string
+  readonly reload: Reload<Gateway>
+  readonly own: Own
+  readonly way: Way
+  end(): void
+}
+type Own = Pick<GatewayOptions, 'tiers' | 'upstreams' | 'providers'>
+
+const secondName = 'second'
+
+const configOf = (data: string, setting: Setting, { entries }: Way): ConfigInput => ({
   data,
   admin: false,
   limits: { loopDelay: 0 },
   // Long, since no upstream of this test is ever silent: a busy machine is no reason to find nothing.
   retrieval: { upstreams: [], probeEvery: 0, deadline: '20s' },
-  cache: {
-    tiers: [
-      { use: 'memory' as const, maxBytes: memory },
-      ...(disk === 'none' ? [] : [{ use: 'disk' as const, maxBytes: '16MiB', path: join(data, disk) }]),
-    ],
-  },
-  pinning: { confirm, providers: [{ name: 'local', use: 'embedded' as const }] },
+  cache: { tiers: tiersOf(data, setting, entries) as never },
+  pinning: { confirm: setting.confirm, providers: [{ name: 'local', use: 'embedded' as const }] },
 })
 
-/** The same, until the gateway that uses it is dead: then each call fails, and nothing is changed. */
-function whileAlive<Part extends object>(part: Part, isDead: () => boolean): Part {
-  return new Proxy(part, {
-    get(target, key) {
-      const value: unknown = Reflect.get(target, key)
-      if (typeof value !== 'function') return value
-      return (...given: unknown[]) => {
-        if (isDead()) throw new Error('this gateway was killed')
-        return Reflect.apply(value, target, given)
-      }
-    },
-  })
-}
+export const tiersOf = (data: string, { memory, disk }: Setting, entries: Way['entries']) => [
+  { use: 'memory', maxBytes: memory },
+  ...(disk === 'none' ? [] : [{ use: 'disk', maxBytes: '16MiB', path: join(data, disk) }]),
+  ...entries,
+]
 
-export async function createWorld(isShared: boolean): Promise<World> {
-  const store = scriptedTier('store', { shared: isShared })
+export async function createWorld(kind: StoreKind): Promise<World> {
+  const store = await startStore(kind)
   const upstream: Script = {}
-  const provider = scriptedProvider('second')
+  const provider = scriptedProvider(secondName)
   let setting = firstSetting
   let handler: RequestListener = () => {}
+  let admin: RequestListener = () => {}
   const behind: Promise<unknown>[] = []
-  const server = createServer((request, response) => handler(request, response))
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const server = await serve((request, response) => handler(request, response))
+  const adminServer = await serve((request, response) => admin(request, response))
   let life = await begin(await tempFolder())
+  const reader = kind === 'own' ? undefined : await createReader(store)
 
   async function begin(folder: string): Promise<Life> {
     let isDead = false
+    const way = await store.way()
     const own: Own = {
-      tiers: [whileAlive(store, () => isDead)],
+      tiers: [...way.tiers],
       upstreams: [whileAlive(scriptedUpstream('remote', remote, upstream), () => isDead)],
       providers: [whileAlive(provider, () => isDead)],
     }
-    const first = await startedGateway(configOf(folder, setting), { log: silentLog, ...own })
+    const first = await startedGateway(configOf(folder, setting, way), { log: silentLog, ...own })
     const reload = createReload(first, silentLog)
     handler = reload.handler
+    admin = reload.admin
     return {
       folder,
       reload,
       own,
+      way,
       end() {
         isDead = true
+        behind.push(way.cut())
       },
     }
   }
 
   return {
-    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    url: urlOf(server),
+    admin: urlOf(adminServer),
     store,
-    upstream,
-    provider,
-    storeHas: (index) => isWhole(store.held, files[index] as FileFixture),
+    reader,
+    upstreamIs(ills) {
+      delete upstream.lieAt
+      delete upstream.breakAfter
+      Object.assign(upstream, ills)
+    },
+    providerIs(conduct) {
+      provider.behaviour = conduct
+    },
+    providerHolds: (cid) => provider.held.has(cid),
     async reload(next) {
       setting = next
-      const { folder, own, reload } = life
+      const { folder, own, reload, way } = life
       const done = await reload.replace(async () => {
-        const gateway = createGateway(configOf(folder, next), { log: silentLog, previous: reload.current, ...own })
+        const config = configOf(folder, next, way)
+        const gateway = createGateway(config, { log: silentLog, previous: reload.current, ...own })
         await gateway.start()
         return gateway
       }, 20_000)
@@ -132,6 +139,7 @@ export async function createWorld(isShared: boolean): Promise<World> {
     },
     async restart() {
       await life.reload.close(20_000)
+      await life.way.cut()
       life = await begin(life.folder)
     },
     async kill() {
@@ -140,20 +148,37 @@ export async function createWorld(isShared: boolean): Promise<World> {
       // From here to the cut of the connections nothing else of this process runs.
       end()
       handler = (request) => request.socket.destroy()
+      admin = handler
       copyNow(folder, copy)
-      server.closeAllConnections()
+      for (const one of [server, adminServer]) one.closeAllConnections()
       behind.push(reload.close(0).then(() => rm(folder, gone)))
       life = await begin(copy)
     },
+    async moment(steps) {
+      for (let turn = 0; turn < steps; turn++) await setImmediate()
+    },
     async close() {
       await life.reload.close(0)
-      server.closeAllConnections()
-      server.close()
+      await reader?.close()
+      for (const one of [server, adminServer]) {
+        one.closeAllConnections()
+        one.close()
+      }
+      await life.way.cut()
       await Promise.all(behind)
+      await store.close()
       await rm(life.folder, gone)
     },
   }
 }
+
+async function serve(listener: RequestListener): Promise<Server> {
+  const server = createServer(listener)
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  return server
+}
+
+const urlOf = (server: Server): string => `http://127.0.0.1:${(server.address() as AddressInfo).port}`
 
 /** A file that is being renamed or removed in that moment makes the copy fail: soon nothing moves any more. */
 function copyNow(from: string, to: string): void {
@@ -168,12 +193,4 @@ function copyNow(from: string, to: string): void {
 }
 
 /** What an upload that was cut leaves is being removed by the gateway, too. */
-const gone = { recursive: true, force: true, maxRetries: 10 } as const
-
-const known = new Map([...remote, ...elsewhere])
-
-function isWhole(held: ReadonlyMap<string, Uint8Array>, { cid }: FileFixture): boolean {
-  const bytes = held.get(blockKey(cid))
-  if (!bytes || !proves(cid, bytes) || !known.has(blockKey(cid))) return false
-  return linksOf({ cid, bytes }).every((link) => isWhole(held, { cid: link, bytes }))
-}
+export const gone = { recursive: true, force: true, maxRetries: 10 } as const
