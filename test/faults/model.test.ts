@@ -7,7 +7,8 @@ import { test } from 'node:test'
 import { runHistories } from './model/histories.ts'
 
 const { CIDGATE_MODEL_RUNS: runs, CIDGATE_MODEL_SEED: seed } = process.env
-const usualSeed = 20_261_122
+// Its three histories have a store in memory, an S3 and a Redis, a second reader, kills, deleted pins and a takedown.
+const usualSeed = 10
 
 test('every history keeps what was acknowledged, brings back nothing that was deleted or taken down, and tells no other bytes', () =>
-  runHistories({ histories: Number(runs ?? 6), seed: Number(seed ?? (runs ? Date.now() : usualSeed)) }))
+  runHistories({ histories: Number(runs ?? 3), seed: Number(seed ?? (runs ? Date.now() : usualSeed)) }))
