@@ -1,23 +1,14 @@
 // A node:http server with the limits that a public address needs, and a readable answer to malformed HTTP.
 import { randomUUID } from 'node:crypto'
-import {
-  createServer,
-  type IncomingMessage,
-  type RequestListener,
-  type Server,
-  type ServerResponse,
-  STATUS_CODES,
-} from 'node:http'
+import { createServer, type IncomingMessage, type RequestListener, type Server, type ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
-import type { FailureKind } from '../core/failure.ts'
-import { corsHeaders } from '../http/wire/cors.ts'
 import { requestIdOf } from '../http/wire/exchange.ts'
 import { markOwn } from '../http/wire/own-server.ts'
 import type { ParserRefusal } from '../http/wire/refusal.ts'
-import { requestIdHeader } from '../http/wire/request-id.ts'
 import type { Connections } from './connections.ts'
 import { createPipelines } from './pipelines.ts'
+import { problemText } from './problem-text.ts'
 
 // A client can pipeline thousands of requests into one socket; this bounds their cost.
 const requestsPerSocket = 1000
@@ -62,7 +53,7 @@ export function createHttpServer(handle: RequestListener, options: HttpServerOpt
   const inTunnel = new WeakSet<Duplex>()
   server.on('connection', (socket: Socket) => {
     markOwn(socket)
-    if (connections && !inTunnel.has(socket) && !connections.admit(socket)) turnAway(socket)
+    if (!inTunnel.has(socket)) connections?.admit(socket)
   })
   server.on('connect', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
     const { url: host = '' } = request
@@ -116,42 +107,6 @@ const refusing =
     // A connection that was opened in advance, and asked nothing in time, brought no request.
     if (bytesRead > 0) onRefused({ status, why, requestId, address, response })
   }
-
-/** Answers a connection that there is no room for, and frees its descriptor at once. */
-function turnAway(socket: Socket): void {
-  const detail = 'too many connections (limits.connections); retry in a second'
-  const text = problemText(503, { kind: 'overloaded', detail, requestId: randomUUID() }, [['Retry-After', '1']])
-  socket.end(text, () => socket.destroy())
-}
-
-type Said = { readonly kind: FailureKind; readonly detail: string; readonly requestId: string }
-
-function problemText(
-  status: number,
-  { kind, detail, requestId }: Said,
-  more: readonly (readonly [string, string])[] = [],
-): string {
-  const body = JSON.stringify({
-    type: `urn:problem-type:cidgate:${kind}`,
-    title: STATUS_CODES[status],
-    status,
-    detail,
-    message: detail,
-    requestId,
-  })
-  const headers: readonly (readonly [string, string])[] = [
-    ...corsHeaders,
-    ['Content-Type', 'application/problem+json'],
-    ['Content-Length', String(Buffer.byteLength(body))],
-    ['Cache-Control', 'no-store'],
-    [requestIdHeader, requestId],
-    ['X-Content-Type-Options', 'nosniff'],
-    ['Connection', 'close'],
-    ...more,
-  ]
-  const lines = headers.map(([name, value]) => `${name}: ${value}\r\n`).join('')
-  return `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines}\r\n${body}`
-}
 
 /** Whether it is the address that the client is connected to. */
 function isHere(host: string, { localAddress = '', localPort }: Socket): boolean {

@@ -14,7 +14,13 @@ import { createStarting } from '../http/starting.ts'
 import type { ParserRefusal } from '../http/wire/refusal.ts'
 import { noteConnections } from '../wiring/admin.ts'
 import { leftWith } from '../wiring/left.ts'
-import { type ConnectionLimits, type Connections, connectionsWithin, createConnections } from './connections.ts'
+import {
+  type ConnectionLimits,
+  type Connections,
+  connectionsWithin,
+  createConnections,
+  descriptorsLeft,
+} from './connections.ts'
 import { createReload, type Replaceable } from './generations.ts'
 import { createHttpServer, type HttpServerOptions, isAnswering } from './http-server.ts'
 import { type ListenerKind, listenOnUnix, makeWay, setMode } from './unix-socket.ts'
@@ -57,7 +63,9 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
       if (closing) response.shouldKeepAlive = false
       answering[which](request, response)
     }
-  const connections = createConnections(connectionLimits(first), isAnswering)
+  // Looked at once: later the connections themselves are among those that are open.
+  const descriptors = descriptorsLeft()
+  const connections = createConnections(connectionLimits(first, descriptors), isAnswering, { clock })
   const handlers = {
     listen: front('listen'),
     admin: front('admin'),
@@ -110,7 +118,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
         config = next
         setClocks(sockets, next)
         setModes(next, log)
-        connections.set(connectionLimits(next))
+        connections.set(connectionLimits(next, descriptors))
         void stopOthers(old, sockets)
         return running
       }, config.limits.grace)
@@ -141,8 +149,8 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
 type Sockets = { readonly listen: Server; readonly admin: Server | undefined }
 type Handlers = Required<HttpServerOptions> & { readonly listen: RequestListener; readonly admin: RequestListener }
 
-function connectionLimits({ limits, trustedProxies }: Config): ConnectionLimits {
-  const most = connectionsWithin(limits.connections)
+function connectionLimits({ limits, trustedProxies }: Config, descriptors: number): ConnectionLimits {
+  const most = connectionsWithin(limits.connections, descriptors)
   const { connectionsPerClient } = limits
   const forwarded = createForwarded(trustedProxies)
   return {

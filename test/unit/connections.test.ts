@@ -4,13 +4,21 @@ import { EventEmitter, once } from 'node:events'
 import { get, type ServerResponse } from 'node:http'
 import { type AddressInfo, connect, type Socket } from 'node:net'
 import { test } from 'node:test'
-import { type ConnectionLimits, connectionsWithin, createConnections } from '../../src/server/connections.ts'
+import {
+  type ConnectionLimits,
+  connectionsWithin,
+  createConnections,
+  descriptorsLeft,
+} from '../../src/server/connections.ts'
 import { createHttpServer, isAnswering } from '../../src/server/http-server.ts'
+import { createTurnAway, type TurnAway } from '../../src/server/turn-away.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
 
-type Made = Socket & { busy: boolean; gone: boolean }
+type Made = Socket & { busy: boolean; gone: boolean; bytesWritten: number }
 
-function madeSocket(remoteAddress: string, busy = false): Made {
-  const socket = Object.assign(new EventEmitter(), { remoteAddress, busy, gone: false })
+/** One that was answered before, unless `isNew`. */
+function madeSocket(remoteAddress: string, busy = false, isNew = false): Made {
+  const socket = Object.assign(new EventEmitter(), { remoteAddress, busy, gone: false, bytesWritten: isNew ? 0 : 99 })
   const destroy = () => {
     socket.gone = true
     socket.emit('close')
@@ -23,7 +31,9 @@ const limitsOf = (most: number, perClient = most): ConnectionLimits => ({
   perClient,
   clientOf: (address) => (address === 'proxy' ? undefined : address),
 })
-const connectionsOf = (limits: ConnectionLimits) => createConnections(limits, (socket) => (socket as Made).busy)
+const turnAway = (socket: Socket) => void socket.destroy()
+const connectionsOf = (limits: ConnectionLimits) =>
+  createConnections(limits, (socket) => (socket as Made).busy, { turnAway })
 
 test('thousands of idle connections of one client shut nobody out, and cost no connection of another client', () => {
   const connections = connectionsOf(limitsOf(1000))
@@ -67,17 +77,88 @@ test('one client has its own bound, which the operator changes and a proxy of th
   assert.equal(connections.size, 10)
 })
 
+test('a connection without a first answer is no idle one for a second: it is kept, and the next one is told 503', () => {
+  const clock = createFakeClock()
+  const told: [Socket, string][] = []
+  const turnAway = (socket: Socket, limit: string) => {
+    told.push([socket, limit])
+    socket.destroy()
+  }
+  const connections = createConnections(limitsOf(20, 10), (socket) => (socket as Made).busy, { clock, turnAway })
+  const made = (address: string) => madeSocket(address, false, true)
+  const first = Array.from({ length: 10 }, () => made('many'))
+  for (const socket of first) assert.ok(connections.admit(socket))
+  const late = made('many')
+  assert.equal(connections.admit(late), false)
+  assert.deepEqual(told, [[late, 'connectionsPerClient']])
+  assert.equal(first.filter(({ gone }) => gone).length, 0)
+
+  // One client alone cannot keep others out: the room is shared until each has as much.
+  for (let count = 0; count < 10; count++) assert.ok(connections.admit(made('other')))
+  const third = Array.from({ length: 8 }, () => made('third'))
+  assert.equal(third.filter((socket) => connections.admit(socket)).length, 6)
+  assert.equal(third.filter(({ gone }) => gone).length, 2, 'those that were refused')
+  assert.deepEqual([connections.size, connections.tally.connections], [20, { ended: 6, refused: 2 }])
+
+  clock.spend(1000)
+  told.length = 0
+  assert.ok(connections.admit(made('many')))
+  assert.equal(told.length, 1, 'what asked nothing in a second makes room, and is told so')
+})
+
+test('a connection that was refused waits a second for its client to read that, and few of them wait at once', async () => {
+  const clock = createFakeClock()
+  const away = createTurnAway(clock)
+  const sockets = Array.from({ length: 3 }, () => Object.assign(madeSocket('a'), { end: () => {} }))
+  for (const socket of sockets) away(socket, 'connections', 2)
+  const gone = () => sockets.map((socket) => socket.gone)
+  assert.deepEqual(gone(), [true, false, false])
+  await clock.advance(999)
+  assert.deepEqual(gone(), [true, false, false])
+  await clock.advance(1)
+  assert.deepEqual(gone(), [true, true, true])
+  assert.equal(clock.timers, 0)
+})
+
 test('files and stores keep a quarter of the descriptors', () => {
   assert.deepEqual(
     [connectionsWithin(8192, 1024), connectionsWithin(500, 1024), connectionsWithin(9, Infinity)],
     [768, 500, 9],
   )
-  assert.ok(connectionsWithin(1_000_000_000) > 0)
+  assert.ok(connectionsWithin(1_000_000_000, descriptorsLeft()) > 0)
+})
+
+test('over HTTP: of clients that come all at once each reads an answer: those that there is room for theirs, the others 503', async (t) => {
+  const away = createTurnAway(createFakeClock())
+  const turnAway: TurnAway = (socket, limit) => away(socket, limit, 64)
+  const connections = createConnections(limitsOf(8), isAnswering, { turnAway })
+  const server = createHttpServer((_request, response) => response.end('here'), { connections })
+  t.after(() => server.close())
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = server.address() as AddressInfo
+  const client = () =>
+    new Promise<string>((resolve) => {
+      let text = ''
+      const socket = connect(port, '127.0.0.1', () =>
+        socket.write('GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'),
+      )
+      socket.on('data', (chunk) => (text += chunk))
+      socket.on('error', (error) => (text += error.message))
+      socket.on('close', () => resolve(text.slice(9, 12)))
+    })
+  const statuses = await Promise.all(Array.from({ length: 40 }, client))
+  assert.deepEqual(
+    statuses.filter((status) => status !== '200' && status !== '503'),
+    [],
+  )
+  assert.ok(statuses.includes('200'))
 })
 
 test('over HTTP: an idle connection is closed for the next client, and with all of them busy that is 503', async (t) => {
   const held: ServerResponse[] = []
-  const connections = createConnections(limitsOf(2), isAnswering)
+  const clock = createFakeClock()
+  const connections = createConnections(limitsOf(2), isAnswering, { clock })
   const server = createHttpServer((_request, response) => void held.push(response), { connections })
   t.after(() => {
     server.closeAllConnections()
@@ -89,6 +170,7 @@ test('over HTTP: an idle connection is closed for the next client, and with all 
   const idle = connect(port, '127.0.0.1').resume()
   t.after(() => idle.destroy())
   await once(server, 'connection')
+  clock.spend(1000)
   const ask = () => get({ port, host: '127.0.0.1', agent: false })
   const answers = [once(ask(), 'response'), once(ask(), 'response')]
   await once(idle, 'close')
