@@ -11,11 +11,16 @@ import { createKept } from '../wiring/kept.ts'
 import { notesOn } from '../wiring/left.ts'
 import { schemasOf } from '../wiring/schemas.ts'
 import { nothingOfItsOwn } from '../wiring/whole.ts'
+import type { Io } from './command.ts'
 import { effective } from './effective.ts'
 import { notesOnTrust, unusableSockets } from './sockets.ts'
 
 /** Throws a ConfigError. */
-export async function checkCommand(file: string, isEffective = false): Promise<number> {
+export async function checkCommand(
+  file: string,
+  isEffective: boolean,
+  { stdout }: Pick<Io, 'stdout'>,
+): Promise<number> {
   const { config, positionOf } = loadWithPositions(file)
   located(() => schemasOf(config), positionOf)
   const missing = config.denylists.flatMap((list, index) => {
@@ -26,12 +31,12 @@ export async function checkCommand(file: string, isEffective = false): Promise<n
   })
   if (missing.length > 0) throw new ConfigError(missing, positionOf)
   if (isEffective) {
-    process.stdout.write(effective(file))
+    stdout.write(effective(file))
     return 0
   }
-  process.stdout.write(`${file}: valid\n`)
+  stdout.write(`${file}: valid\n`)
   for (const note of [...unusableSockets(config), ...notesOnTrust(config), ...(await notes(config))])
-    process.stdout.write(`note: ${note}\n`)
+    stdout.write(`note: ${note}\n`)
   return 0
 }
 

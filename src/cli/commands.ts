@@ -55,10 +55,10 @@ at once. CIDGATE_LISTEN, CIDGATE_ADMIN, CIDGATE_DATA and CIDGATE_UPLOAD_AUTH (no
       effective: { type: 'boolean', what: 'print every value in force, with where it comes from; secrets are masked' },
     },
     examples: ['cidgate check my.yaml', 'cidgate check my.yaml --effective'],
-    async run({ values, positionals }) {
+    async run({ values, positionals, io }) {
       const file = oneFile('check', positionals, textOf(values['config']))
       if (file === undefined) throw new UsageError('check takes one file')
-      return (await import('./check.ts')).checkCommand(file, values['effective'] === true)
+      return (await import('./check.ts')).checkCommand(file, values['effective'] === true, io)
     },
   },
   {

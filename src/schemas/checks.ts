@@ -1,9 +1,10 @@
 // Checks documents against a schema where the client asks for it, before anything is kept: what goes on-chain cannot be
 // taken back.
-import { Ajv2020, type ErrorObject } from 'ajv/dist/2020.js'
+import type { Ajv2020, ErrorObject } from 'ajv/dist/2020.js'
 import { Failure } from '../core/failure.ts'
 import { malformed } from '../upload/failures.ts'
 import type { TextCheck } from '../upload/intake/text-check.ts'
+import { loadAjv } from './ajv.ts'
 import { hasMoreValues } from './count.ts'
 import { disputeTemplate, evidence, formats, type JsonSchema, policy } from './documents.ts'
 
@@ -32,21 +33,29 @@ const mostFieldChars = 200
 const mostBytes = 1024 * 1024
 const mostValues = 10_000
 
-/** Throws for an invalid schema of the operator: at start, not at the first upload. */
-export function createSchemaChecks({ maxBytes, own = {} }: SchemaOptions): SchemaChecks {
+/** Knows the built-in schemas of `all`. */
+function compilerOf(all: Readonly<Record<string, JsonSchema>>): Ajv2020 {
+  const { Ajv2020 } = loadAjv()
   // Unknown formats are ignored; Ajv would log a warning for each.
   const ajv = new Ajv2020({ allErrors: true, strict: false, logger: false })
   for (const [name, { validate }] of Object.entries(formats)) ajv.addFormat(name, validate)
-  // The operator's schemas get an `$id`, so that `#/$defs/…` refers to the schema itself wherever it is published.
-  const named = Object.entries(own).map(([name, schema]) => [name, { ...schema, $id: idOf(name) }] as const)
-  const all: Record<string, JsonSchema> = { ...builtIn, ...Object.fromEntries(named) }
   // Built-in schemas are valid: each is compiled when a client first asks for it, which most gateways never see, and none is
   // held against the schema of schemas (the last argument), which takes longer than all else that makes a gateway.
   for (const [name, schema] of Object.entries(builtIn))
     if (all[name] === schema) ajv.addSchema({ ...schema, $id: idOf(name) }, undefined, undefined, false)
+  return ajv
+}
+
+/** Throws for an invalid schema of the operator: at start, not at the first upload. */
+export function createSchemaChecks({ maxBytes, own = {} }: SchemaOptions): SchemaChecks {
+  // The operator's schemas get an `$id`, so that `#/$defs/…` refers to the schema itself wherever it is published.
+  const named = Object.entries(own).map(([name, schema]) => [name, { ...schema, $id: idOf(name) }] as const)
+  const all: Record<string, JsonSchema> = { ...builtIn, ...Object.fromEntries(named) }
+  let compiler: Ajv2020 | undefined
+  const compiled = () => (compiler ??= compilerOf(all))
   for (const [name, schema] of named)
     try {
-      ajv.compile(schema)
+      compiled().compile(schema)
     } catch (error) {
       throw new Failure('malformed', `the schema ${name} is not a JSON Schema (2020-12): ${messageOf(error)}`, {
         source: 'ours',
@@ -59,7 +68,7 @@ export function createSchemaChecks({ maxBytes, own = {} }: SchemaOptions): Schem
     check: (name) => ({
       maxBytes: Math.min(maxBytes, mostBytes),
       check(text) {
-        const validate = Object.hasOwn(all, name) ? ajv.getSchema(idOf(name)) : undefined
+        const validate = Object.hasOwn(all, name) ? compiled().getSchema(idOf(name)) : undefined
         if (!validate) throw malformed(`unknown schema ${JSON.stringify(name)}`)
         if (validate(parse(text))) return
         const errors = (validate.errors ?? []).slice(0, mostErrors).map(said)

@@ -237,7 +237,7 @@ retrieval: { deadline: 9s, upstreams: [{ url: "https://user:hush@one.example?key
 upload: { auth: { tokens: [hush-hush-hush-hush, { name: ci, token: hush-hush-hush-hush, expires: 2027-01-31, quota: { uploads: 7 } }] } }
 `
     const file = await configFile('effective.yaml', said.replace('user:hush@', ''))
-    const { code, out } = await run('check', file, '--effective')
+    const { code, out } = await runHere('check', file, '--effective')
     assert.equal(code, 0)
     assert.match(out, new RegExp(`^retrieval\\.deadline = "9s" +# ${file}:2:14$`, 'm'))
     assert.match(out, /^retrieval\.probeEvery = 600000 +# default$/m)
@@ -282,7 +282,7 @@ upload: { auth: { tokens: [hush-hush-hush-hush, { name: ci, token: hush-hush-hus
       assert.equal(code, 2)
       assert.match(err, complaint)
     }
-    assert.deepEqual(await run('check', await configFile('good.yaml', offline())), {
+    assert.deepEqual(await runHere('check', await configFile('good.yaml', offline())), {
       code: 0,
       out: `${folder}/good.yaml: valid\n`,
       err: '',

@@ -3,8 +3,8 @@
 
 import { Agent as HttpAgent, type IncomingMessage, ServerResponse } from 'node:http'
 import { Agent as HttpsAgent } from 'node:https'
-import { createProxyMiddleware } from 'http-proxy-middleware'
 import { Failure } from '../../core/failure.ts'
+import { loadProxyMiddleware } from '../../core/wire/proxy-middleware.ts'
 import type { Route } from '../add/add.ts'
 import type { Forwarded } from '../hosts/forwarded.ts'
 import { closeAfter } from '../wire/close-after-answer.ts'
@@ -115,7 +115,7 @@ function forwarder(entry: ProxyEntry, respond: Respond) {
     problem(response, failure, respond, request)
   }
 
-  return createProxyMiddleware<IncomingMessage, ServerResponse>({
+  return loadProxyMiddleware().createProxyMiddleware<IncomingMessage, ServerResponse>({
     target: to.origin,
     changeOrigin: true,
     // A connection is used once: what one client does to it cannot reach another. `mostAtOnce` is the bound; an agent

@@ -3,10 +3,10 @@
 import { Agent as HttpAgent, type IncomingMessage, ServerResponse } from 'node:http'
 import { Agent as HttpsAgent } from 'node:https'
 import { addAbortSignal } from 'node:stream'
-import { createProxyMiddleware } from 'http-proxy-middleware'
 import { addOptionsOfKubo, type Profile, shapes } from '../../../backends/pinning/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
+import { loadProxyMiddleware } from '../../core/wire/proxy-middleware.ts'
 import type { Trace } from '../../core/wire/trace.ts'
 import { type ForwardedKind, readAnswer, type TargetFailure } from './answer.ts'
 import { createOnward, type Onward } from './body.ts'
@@ -57,7 +57,7 @@ export function createForwarding(options: {
   // A new connection for each upload: a POST on a connection that the service just closed cannot be sent again.
   const agent = new (url.protocol === 'https:' ? HttpsAgent : HttpAgent)({ keepAlive: false })
   const middlewareTo = (target: URL) =>
-    createProxyMiddleware({
+    loadProxyMiddleware().createProxyMiddleware({
       target,
       ignorePath: true,
       changeOrigin: true,
