@@ -1,7 +1,7 @@
 // `cidgate check`: everything that can be checked in a configuration without contacting other machines.
 import { accessSync, constants } from 'node:fs'
 import { ConfigError } from '../config/complaints.ts'
-import { type Config, loadWithPositions, located } from '../config/load.ts'
+import { type Config, configFile, loadWithPositions, located } from '../config/load.ts'
 import { codeOf } from '../config/substitute.ts'
 import { systemClock } from '../core/clock.ts'
 import { silentLog } from '../core/log.ts'
@@ -12,15 +12,39 @@ import { notesOn } from '../wiring/left.ts'
 import { schemasOf } from '../wiring/schemas.ts'
 import { nothingOfItsOwn } from '../wiring/whole.ts'
 import type { Io } from './command.ts'
-import { effective } from './effective.ts'
+import { effective, effectiveValues } from './effective.ts'
 import { notesOnTrust, unusableSockets } from './sockets.ts'
 
-/** Throws a ConfigError. */
+type Asked = { readonly io: Pick<Io, 'stdout'>; readonly isEffective?: boolean; readonly asJson?: boolean }
+
+/** Throws a ConfigError; in JSON it is an answer. */
 export async function checkCommand(
-  file: string,
-  isEffective: boolean,
-  { stdout }: Pick<Io, 'stdout'>,
+  named: string | undefined,
+  { io, isEffective = false, asJson = false }: Asked,
 ): Promise<number> {
+  const file = configFile(named)
+  const print = (line: object | string): void => {
+    io.stdout.write(`${typeof line === 'string' ? line : JSON.stringify(line)}\n`)
+  }
+  try {
+    const config = checked(file)
+    if (isEffective) {
+      if (asJson) for (const { key, shown, from } of effectiveValues(file)) print({ key, value: shown, from })
+      else io.stdout.write(effective(file))
+      return 0
+    }
+    const notesFound = [...unusableSockets(config), ...notesOnTrust(config), ...(await notes(config))]
+    if (asJson) print({ file, isValid: true, notes: notesFound })
+    else for (const line of [`${file}: valid`, ...notesFound.map((note) => `note: ${note}`)]) print(line)
+    return 0
+  } catch (error) {
+    if (!asJson || !(error instanceof ConfigError)) throw error
+    print({ file, isValid: false, mistakes: error.mistakes })
+    return 2
+  }
+}
+
+function checked(file: string): Config {
   const { config, positionOf } = loadWithPositions(file)
   located(() => schemasOf(config), positionOf)
   const missing = config.denylists.flatMap((list, index) => {
@@ -30,14 +54,7 @@ export async function checkCommand(
     return why === undefined ? [] : [{ path: ['denylists', index], what }]
   })
   if (missing.length > 0) throw new ConfigError(missing, positionOf)
-  if (isEffective) {
-    stdout.write(effective(file))
-    return 0
-  }
-  stdout.write(`${file}: valid\n`)
-  for (const note of [...unusableSockets(config), ...notesOnTrust(config), ...(await notes(config))])
-    stdout.write(`note: ${note}\n`)
-  return 0
+  return config
 }
 
 /** Notes on a valid configuration that may not be what the operator meant. */

@@ -25,9 +25,14 @@ export type Command = {
   /** What it says beside that in its own help. */
   readonly more?: string
   readonly options: Options
+  /** The words that it takes first, such as `ls`: shells complete them. */
+  readonly words?: readonly string[]
   readonly examples: readonly string[]
   run(given: Given): Promise<number>
 }
+
+/** Every command that tells something has it. */
+export const json = { type: 'boolean', what: 'answer in JSON, one object a line' } as const satisfies Option
 
 export const commonOptions = {
   config: {

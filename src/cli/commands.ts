@@ -1,6 +1,6 @@
 // Every command: what it takes, what it says of itself, and where its code is. The code is imported when it is run, so that
 // `--help` does not load the gateway.
-import type { Command, Options } from './command.ts'
+import { type Command, json, type Options } from './command.ts'
 import { noneOf, oneFile, onlyOne, UsageError } from './usage.ts'
 
 /** Of commands that ask a gateway which runs already. */
@@ -10,7 +10,7 @@ const toGateway = {
     value: 'URL',
     what: 'the gateway, also unix:/path/to.sock (otherwise CIDGATE_GATEWAY, or the address `listen` of the configuration)',
   },
-  json: { type: 'boolean', what: 'answer in JSON, one object a line' },
+  json,
 } as const satisfies Options
 const toAdmin = {
   admin: {
@@ -18,7 +18,7 @@ const toAdmin = {
     value: 'URL',
     what: 'the admin address, also unix:/path/to.sock (otherwise that of the configuration)',
   },
-  json: toGateway.json,
+  json,
 } as const satisfies Options
 const adminHint = 'From another machine CIDGATE_ADMIN_TOKEN holds one of adminAccess.tokens.'
 const output = {
@@ -49,35 +49,42 @@ at once. CIDGATE_LISTEN, CIDGATE_ADMIN, CIDGATE_DATA and CIDGATE_UPLOAD_AUTH (no
   },
   {
     name: 'check',
-    takes: 'FILE',
+    takes: '[FILE]',
     what: 'say what is wrong with a configuration, and where',
     options: {
+      json,
       effective: { type: 'boolean', what: 'print every value in force, with where it comes from; secrets are masked' },
     },
     examples: ['cidgate check my.yaml', 'cidgate check my.yaml --effective'],
     async run({ values, positionals, io }) {
-      const file = oneFile('check', positionals, textOf(values['config']))
-      if (file === undefined) throw new UsageError('check takes one file')
-      return (await import('./check.ts')).checkCommand(file, values['effective'] === true, io)
+      const { checkCommand } = await import('./check.ts')
+      return checkCommand(oneFile('check', positionals, textOf(values['config'])), {
+        io,
+        isEffective: values['effective'] === true,
+        asJson: values['json'] === true,
+      })
     },
   },
   {
     name: 'doctor',
     takes: '[FILE]',
     what: 'check its folder, providers, tiers and upstreams, and say what to fix',
-    options: {},
-    examples: ['cidgate doctor -c my.yaml'],
+    more: 'Each line is printed when its check has ended. The exit code is 1 where the gateway could not work.',
+    options: { json },
+    examples: ['cidgate doctor -c my.yaml', 'cidgate doctor my.yaml --json'],
     async run({ values, positionals }) {
-      return (await import('./doctor.ts')).doctorCommand(oneFile('doctor', positionals, textOf(values['config'])))
+      const file = oneFile('doctor', positionals, textOf(values['config']))
+      return (await import('./doctor.ts')).doctorCommand(file, values['json'] === true)
     },
   },
   {
     name: 'status',
     takes: '',
-    what: 'say how a running gateway is: tiers, upstreams, providers, uploads that wait',
-    more: 'It asks the admin address. The exit code is 0 when the gateway is ready, and 1 otherwise.',
-    options: toAdmin,
-    examples: ['cidgate status', 'cidgate status --admin http://10.0.0.7:8081 --json'],
+    what: 'say how a running gateway is: how full its tiers are, which upstream is slow or lies, what waits for a provider',
+    more: `It asks the admin address. The exit code is 0 when the gateway is ready, and 1 otherwise. --failures tells of the last
+100 requests with a status from 400 on instead: when, which request, why, and who was asked. ${adminHint}`,
+    options: { ...toAdmin, failures: { type: 'boolean', what: 'the last requests that failed, the newest first' } },
+    examples: ['cidgate status', 'cidgate status --failures', 'cidgate status --admin http://10.0.0.7:8081 --json'],
     async run(given) {
       noneOf('status', given.positionals)
       return (await import('./client/status.ts')).statusCommand(given)
@@ -88,7 +95,7 @@ at once. CIDGATE_LISTEN, CIDGATE_ADMIN, CIDGATE_DATA and CIDGATE_UPLOAD_AUTH (no
     takes: 'FILE|FOLDER…',
     what: 'upload files and folders; prints the path of each',
     more: `A folder becomes one directory with everything below it, empty folders too; what begins with a dot is left out. - is the
-standard input.
+standard input. A CAR is added as the file that it is: import takes what is in it.
 ${tokenHint}`,
     options: { ...toGateway, hidden: { type: 'boolean', what: 'take what begins with a dot, too' } },
     examples: ['cidgate add policy.json', 'cidgate add dist/', 'echo hello | cidgate add -'],
@@ -113,7 +120,7 @@ ${tokenHint}`,
     name: 'get',
     takes: 'PATH',
     what: 'read a file: a CID, /ipfs/<cid>/<path>, ipfs://<cid>/<path> or /ipns/<name>',
-    options: { gateway: toGateway.gateway, output },
+    options: { ...toGateway, output, json: { ...json, what: 'with --output: say in JSON what was written' } },
     examples: [
       'cidgate get bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e',
       'cidgate get /ipfs/<cid>/video.mp4 -o video.mp4',
@@ -127,7 +134,7 @@ ${tokenHint}`,
     name: 'export',
     takes: 'PATH',
     what: 'read everything below a path as a CAR, which proves itself',
-    options: { gateway: toGateway.gateway, output },
+    options: { ...toGateway, output, json: { ...json, what: 'with --output: say in JSON what was written' } },
     examples: ['cidgate export /ipfs/<cid> -o site.car'],
     async run(given) {
       const path = onlyOne('export', 'path', given.positionals)
@@ -147,8 +154,8 @@ ${tokenHint}`,
   },
   {
     name: 'warm',
-    takes: 'PATH…',
-    what: 'bring everything below each path into the tiers',
+    takes: 'LIST|PATH…',
+    what: 'bring everything below each path, and each path in a list, into the tiers',
     more: 'With --done it can be stopped at any time and started again: it goes on with what that file does not name.',
     options: {
       ...toGateway,
@@ -160,7 +167,7 @@ ${tokenHint}`,
       },
       'at-once': { type: 'string', value: 'N', what: 'so many at a time (4)' },
     },
-    examples: ['cidgate warm bafybei…', 'cidgate warm --list cids.txt --done cids.done'],
+    examples: ['cidgate warm bafybei…', 'cidgate warm cids.txt --done cids.done'],
     async run(given) {
       return (await import('./client/warm.ts')).warmCommand(given)
     },
@@ -168,6 +175,7 @@ ${tokenHint}`,
   {
     name: 'pins',
     takes: '[ls|rm|verify|sync] [CID…]',
+    words: ['ls', 'rm', 'verify', 'sync'],
     what: 'say what is pinned and who holds it; delete, verify, bring to providers that lack it',
     more: `ls lists them (all that the options choose, or those that are named). rm deletes at every provider. verify hashes what lies at
 the gateway and asks the other providers; it prints what is not well. sync brings what was uploaded before a provider was
@@ -198,7 +206,7 @@ pin needs a look. ${adminHint}`,
     what: 'take down: deny, delete at every provider, purge from tiers and memory',
     more: `The exit code is 1 where an instance or a provider still has it; it can be repeated. ${adminHint}`,
     options: {
-      json: toAdmin.json,
+      json,
       admin: {
         ...toAdmin.admin,
         value: 'URL,…',
@@ -219,6 +227,7 @@ pin needs a look. ${adminHint}`,
   {
     name: 'completion',
     takes: 'bash|zsh|fish',
+    words: ['bash', 'zsh', 'fish'],
     what: 'print what makes a shell complete commands and options',
     options: {},
     examples: ['source <(cidgate completion bash)', 'cidgate completion fish >~/.config/fish/completions/cidgate.fish'],

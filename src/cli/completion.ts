@@ -1,6 +1,6 @@
 // Completion of commands and options in a shell, made from the table of commands.
 import { type Command, commonOptions } from './command.ts'
-import { UsageError } from './usage.ts'
+import { meant, UsageError } from './usage.ts'
 
 export function completionFor(shell: string, commands: readonly Command[]): string {
   switch (shell) {
@@ -11,7 +11,7 @@ export function completionFor(shell: string, commands: readonly Command[]): stri
     case 'fish':
       return fish(commands)
     default:
-      throw new UsageError(`completion knows bash, zsh and fish, not ${shell}`)
+      throw new UsageError(`completion knows bash, zsh and fish, not ${shell}${meant(shell, ['bash', 'zsh', 'fish'])}`)
   }
 }
 
@@ -23,15 +23,17 @@ function bash(commands: readonly Command[]): string {
     (one) =>
       `      ${one.name}) words="${optionsOf(one)
         .map((name) => `--${name}`)
-        .join(' ')}" ;;`,
+        .join(' ')}"${one.words ? ` first="${one.words.join(' ')}"` : ''} ;;`,
   )
   return `_cidgate() {
-  local word="\${COMP_WORDS[COMP_CWORD]}" words="${names}"
+  local word="\${COMP_WORDS[COMP_CWORD]}" words="${names}" first=""
   if [ "$COMP_CWORD" -gt 1 ]; then
     case "\${COMP_WORDS[1]}" in
 ${cases.join('\n')}
     esac
-    if [ "\${word#-}" = "$word" ]; then
+    if [ "$COMP_CWORD" -eq 2 ] && [ -n "$first" ] && [ "\${word#-}" = "$word" ]; then
+      words="$first"
+    elif [ "\${word#-}" = "$word" ]; then
       COMPREPLY=($(compgen -f -- "$word"))
       return
     fi
@@ -46,6 +48,9 @@ function fish(commands: readonly Command[]): string {
   const quote = (text: string): string => `'${text.replaceAll("'", "\\'")}'`
   const lines = commands.flatMap((one) => [
     `complete -c cidgate -n __fish_use_subcommand -a ${one.name} -d ${quote(one.what)}`,
+    ...(one.words ?? []).map(
+      (word) => `complete -c cidgate -f -n '__fish_seen_subcommand_from ${one.name}' -a ${word}`,
+    ),
     ...Object.entries({ ...one.options, ...commonOptions }).map(
       ([name, option]) =>
         `complete -c cidgate -n '__fish_seen_subcommand_from ${one.name}' -l ${name} -d ${quote(option.what)}`,

@@ -20,8 +20,11 @@ import { notesOn } from '../wiring/left.ts'
 import { nothingOfItsOwn, type Whole } from '../wiring/whole.ts'
 import { notesOnTrust, type SocketAddress, socketsOf, whyNoSocket } from './sockets.ts'
 
+type Telling = { readonly asJson?: boolean; readonly print?: (line: string) => void }
+const printed = (line: string): void => void process.stdout.write(`${line}\n`)
+
 /** 0: the gateway can work. 1: a provider, a tier, the data folder or every upstream fails. */
-export async function lookAtAll(config: Config): Promise<number> {
+export async function lookAtAll(config: Config, { asJson = false, print = printed }: Telling = {}): Promise<number> {
   const clock = systemClock
   const { through } = config.upload
   const lease = createKept().lease()
@@ -35,13 +38,17 @@ export async function lookAtAll(config: Config): Promise<number> {
     trace: createTrace(),
   }
   const { providers, tiers, upstreams: wired } = wireBackends(whole)
-  const must: Looked[] = [
+  const must: Placed[] = [
     { name: `data ${config.data}`, look: () => isWritable(config.data) },
     ...socketsOf(config).map((socket) => ({
       name: `${socket.key} unix:${socket.path}`,
       look: () => canListen(socket),
     })),
-    ...tiers.map((tier) => ({ name: `tier ${tier.name}`, look: async (own: AbortSignal) => tier.probe?.(own) })),
+    ...tiers.map((tier) => ({
+      name: `tier ${tier.name}`,
+      at: placeOf(config.cache.tiers, tier.name),
+      look: async (own: AbortSignal) => tier.probe?.(own),
+    })),
     ...(through
       ? [
           {
@@ -52,28 +59,40 @@ export async function lookAtAll(config: Config): Promise<number> {
       : []),
     ...config.denylists.map((list, index) => ({
       name: `denylists[${index}]`,
+      at: withoutSecrets(typeof list === 'object' ? list.url : list),
       look: () => isReadable(list, config, clock),
     })),
-    ...providers.map((one) => ({ name: `provider ${one.name}`, look: (own: AbortSignal) => one.probe(own) })),
+    ...providers.map((one) => ({
+      name: `provider ${one.name}`,
+      at: placeOf(config.pinning.providers, one.name),
+      look: (own: AbortSignal) => one.probe(own),
+    })),
   ]
-  const upstreams: Looked[] = wired.map(({ upstream, of }) => ({
+  const upstreams: Placed[] = wired.map(({ upstream, of }) => ({
     name: of === undefined ? `upstream ${upstream.name}` : `reading back from ${of}`,
+    at: of === undefined ? placeOf(config.retrieval.upstreams, upstream.name) : undefined,
     async look(own) {
       const { usable, findings } = await upstream.probe(own)
       if (!usable) throw new Failure('unavailable', findings.join('; ') || 'it cannot be used', { source: 'upstream' })
     },
   }))
+  const tell = (check: Check, at: string | undefined) =>
+    print(asJson ? JSON.stringify({ ...check, at }) : lineOf(check, at))
   try {
-    const [needed, asked] = await Promise.all([lookAll(must), lookAll(upstreams)])
-    for (const check of [...needed, ...asked]) process.stdout.write(`${lineOf(check)}\n`)
-    for (const note of [...notesOnTrust(config), ...(await notes(whole))]) process.stdout.write(`note ${note}\n`)
+    const [needed, asked] = await Promise.all([lookAll(must, tell), lookAll(upstreams, tell)])
+    const said = [...notesOnTrust(config), ...(await notes(whole))]
+    for (const note of said) print(asJson ? JSON.stringify({ note }) : `note ${note}`)
     // Upstreams that only read back from providers do not count: they have little of what is not here.
     const others = asked.filter((_, index) => wired[index]?.of === undefined)
     const isAsking = others.length === 0 || others.some(({ ok }) => ok)
-    if (!isAsking) process.stdout.write('no upstream can be used: only content that is stored here can be read\n')
-    if (![...needed, ...asked].every(({ ok }) => ok))
-      process.stdout.write('fix what is bad, or remove it from the configuration; then run doctor again\n')
-    return needed.every(({ ok }) => ok) && isAsking ? 0 : 1
+    const canWork = needed.every(({ ok }) => ok) && isAsking
+    if (asJson) print(JSON.stringify({ canWork }))
+    else {
+      if (!isAsking) print('no upstream can be used: only content that is stored here can be read')
+      if (![...needed, ...asked].every(({ ok }) => ok))
+        print('fix what is bad, or remove it from the configuration; then run doctor again')
+    }
+    return canWork ? 0 : 1
   } finally {
     // The results are printed by now; a backend that cannot be closed does not change them.
     await inTime(lease.end()).catch(() => {})
@@ -90,11 +109,32 @@ const inTime = <T>(work: Promise<T>): Promise<T> => {
 /** A data folder that hangs was reported already. */
 const notes = (whole: Whole): Promise<string[]> => inTime(notesOn(whole)).catch(() => [])
 
-const lookAll = (looked: readonly Looked[]): Promise<Check[]> =>
-  Promise.all(looked.map((one) => lookAt(one, systemClock)))
+type Placed = Looked & { readonly at?: string | undefined }
 
-const lineOf = ({ name, ok, why, ms }: Check): string =>
-  `${ok ? 'ok  ' : 'bad '} ${name} (${ms} ms)${ok ? '' : `: ${why}`}`
+/** Each is told when it has ended: one that hangs does not keep the others back. */
+const lookAll = (looked: readonly Placed[], tell: (check: Check, at?: string) => void): Promise<Check[]> =>
+  Promise.all(
+    looked.map(async (one) => {
+      const check = await lookAt(one, systemClock)
+      tell(check, one.at)
+      return check
+    }),
+  )
+
+const lineOf = ({ name, ok, why, ms }: Check, at: string | undefined): string =>
+  `${ok ? 'ok  ' : 'bad '} ${name}${at === undefined ? '' : ` ${at}`} (${ms} ms)${ok ? '' : `: ${why}`}`
+
+/** Where it is, by its configuration: whoever has to mend it needs the address. */
+function placeOf(
+  entries: readonly { readonly name: string; readonly options: unknown }[],
+  name: string,
+): string | undefined {
+  const options = Object(entries.find((one) => one.name === name)?.options) as Readonly<Record<string, unknown>>
+  const at = options['url'] ?? options['endpoint'] ?? options['apiUrl'] ?? options['path']
+  return typeof at === 'string' ? withoutSecrets(at) : undefined
+}
+
+const withoutSecrets = (at: string): string => at.replace(/\/\/[^/?#@]*@/, '//').replace(/\?.*$/, '')
 
 /** As at a start: a list that cannot be read may have a copy. */
 async function isReadable(

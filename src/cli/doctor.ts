@@ -12,12 +12,15 @@ const program = fileURLToPath(new URL(`./main${extname(import.meta.url)}`, impor
 /** Longer than all checks and notes, one after another. */
 const wholeMs = 60_000
 
-export function doctorCommand(file: string | undefined): Promise<number> {
-  return process.env[marker] === 'looks' && process.send ? looks() : ask(loadConfig(file))
+export function doctorCommand(file: string | undefined, asJson: boolean): Promise<number> {
+  return process.env[marker] === 'looks' && process.send ? looks(asJson) : ask(loadConfig(file), asJson)
 }
 
-function ask(config: Config): Promise<number> {
-  const child = fork(program, ['doctor'], { env: { ...process.env, [marker]: 'looks' }, serialization: 'advanced' })
+function ask(config: Config, asJson: boolean): Promise<number> {
+  const child = fork(program, ['doctor', ...(asJson ? ['--json'] : [])], {
+    env: { ...process.env, [marker]: 'looks' },
+    serialization: 'advanced',
+  })
   for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) process.once(signal, () => child.kill(signal))
   return new Promise((resolve, reject) => {
     const end = (code: number) => {
@@ -36,14 +39,14 @@ function ask(config: Config): Promise<number> {
   })
 }
 
-async function looks(): Promise<number> {
+async function looks(asJson: boolean): Promise<number> {
   process.once('disconnect', () => process.kill(process.pid, 'SIGKILL'))
   const config = await new Promise<Config>((resolve) =>
     process.once('message', (message) => resolve(message as Config)),
   )
   // A child that cannot check anything ends by itself.
   process.channel?.unref()
-  const code = await (await import('./doctor-looks.ts')).lookAtAll(config)
+  const code = await (await import('./doctor-looks.ts')).lookAtAll(config, { asJson })
   // Flushes standard output before the process is killed.
   await new Promise<void>((resolve) => process.stdout.write('', () => resolve()))
   await new Promise<void>((resolve) => process.send?.(code, () => resolve()))

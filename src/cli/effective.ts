@@ -5,18 +5,23 @@ import { type Address, addressText } from '../config/values/address.ts'
 
 type Path = readonly (string | number)[]
 
+export type EffectiveValue = { readonly key: string; readonly shown: unknown; readonly from: string }
+
 export function effective(file: string): string {
-  const { config, positionOf, said } = loadWithPositions(file)
-  const rows = leaves({ ...config, listen: text(config.listen), admin: config.admin && text(config.admin) }, [])
-  const lines = rows.map(([path, value]) => {
-    const written = inFile(path)
-    const own = valueAt(said, written)
-    const shown = show(path, value, own)
-    return { shown: `${keyPath(written)} = ${shown}`, from: originOf(path, own, written) }
-  })
+  const lines = effectiveValues(file).map(({ key, shown, from }) => ({ shown: `${key} = ${textOf(shown)}`, from }))
   const width = Math.min(60, Math.max(...lines.map(({ shown }) => shown.length)))
   const head = '# Durations are in milliseconds and sizes in bytes, but where the file says them otherwise.\n'
   return `${head}${lines.map(({ shown, from }) => `${shown.padEnd(width)}  # ${from}\n`).join('')}`
+}
+
+export function effectiveValues(file: string): EffectiveValue[] {
+  const { config, positionOf, said } = loadWithPositions(file)
+  const rows = leaves({ ...config, listen: text(config.listen), admin: config.admin && text(config.admin) }, [])
+  return rows.map(([path, value]) => {
+    const written = inFile(path)
+    const own = valueAt(said, written)
+    return { key: keyPath(written), shown: show(path, value, own), from: originOf(path, own, written) }
+  })
 
   function originOf(path: Path, own: unknown, written: Path): string {
     const variable = variableOf(path)
@@ -44,14 +49,15 @@ function leaves(value: unknown, path: Path): [Path, unknown][] {
 const isAboutToken = (path: Path): boolean =>
   /^upload\.auth\.tokens\[\d+\]\.(?:name|expires|mayDelete|quota\.\w+)$/.test(keyPath(path))
 
+const masked = '***'
+const textOf = (shown: unknown): string => (shown === masked ? masked : JSON.stringify(shown))
+
 /** What the file takes from elsewhere is shown as the file has it. */
-function show(path: Path, value: unknown, own: unknown): string {
-  if (typeof own === 'string' && own.includes('${')) return JSON.stringify(own)
-  if (typeof value === 'object') return JSON.stringify(value)
+function show(path: Path, value: unknown, own: unknown): unknown {
+  if (typeof own === 'string' && own.includes('${')) return own
+  if (typeof value === 'object') return value
   const isWord = value === 'none' || value === 'open' || typeof value === 'boolean'
-  if (!isWord && !isAboutToken(path) && isSecret(path, value)) return '***'
+  if (!isWord && !isAboutToken(path) && isSecret(path, value)) return masked
   const written = variableOf(path) === undefined && typeof own === 'string' ? own : value
-  const bare =
-    typeof written === 'string' ? written.replace(/\/\/[^/?#@]*@/, '//***@').replace(/\?.*$/, '?***') : written
-  return JSON.stringify(bare)
+  return typeof written === 'string' ? written.replace(/\/\/[^/?#@]*@/, '//***@').replace(/\?.*$/, '?***') : written
 }

@@ -4,7 +4,7 @@ import { ConfigError } from '../config/complaints.ts'
 import { type Command, commonOptions, type Io, type Values } from './command.ts'
 import { commands } from './commands.ts'
 import { helpFor, helpForAll } from './help.ts'
-import { UsageError } from './usage.ts'
+import { meant, UsageError } from './usage.ts'
 
 export const run = (argv: readonly string[], io: Io): Promise<number> =>
   dispatch(argv, io).catch((error: unknown) => complain(error, io))
@@ -28,11 +28,8 @@ async function dispatch(argv: readonly string[], io: Io): Promise<number> {
 function find(name: string): Command {
   const command = commands.find((one) => one.name === name)
   if (command) return command
-  const [near] = commands
-    .map((one) => ({ name: one.name, far: distance(name, one.name) }))
-    .sort((a, b) => a.far - b.far)
-  const meant = near && near.far <= 2 ? `; did you mean ${near.name}?` : ''
-  throw new UsageError(`unknown command ${name}${meant}`)
+  const names = commands.map((one) => one.name)
+  throw new UsageError(`unknown command ${name}${meant(name, names)}`)
 }
 
 function readArguments(command: Command, args: readonly string[]) {
@@ -41,22 +38,11 @@ function readArguments(command: Command, args: readonly string[]) {
     const { values, positionals } = parseArgs({ args: [...args], options, allowPositionals: true })
     return { values: values as Values, positionals }
   } catch (error) {
-    throw new UsageError(error instanceof Error ? (error.message.split('. ')[0] ?? '') : 'unknown arguments')
+    const said = error instanceof Error ? (error.message.split('. ')[0] ?? '') : 'unknown arguments'
+    const [, typed] = /^Unknown option '--([^']+)'/.exec(said) ?? []
+    const known = Object.keys(options).map((name) => `--${name}`)
+    throw new UsageError(typed === undefined ? said : `${said}${meant(`--${typed}`, known)}`)
   }
-}
-
-/** How many letters have to be added, left out or changed. */
-function distance(from: string, to: string): number {
-  let row = Array.from({ length: to.length + 1 }, (_, index) => index)
-  for (const [at, letter] of [...from].entries()) {
-    const next = [at + 1]
-    for (const [column, other] of [...to].entries()) {
-      const change = (row[column] ?? 0) + (letter === other ? 0 : 1)
-      next.push(Math.min(change, (row[column + 1] ?? 0) + 1, (next[column] ?? 0) + 1))
-    }
-    row = next
-  }
-  return row.at(-1) ?? 0
 }
 
 function complain(error: unknown, { stderr }: Io): number {

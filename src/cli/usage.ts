@@ -1,5 +1,13 @@
 // What a person typed is not what a command takes.
+import { nearest } from '../config/nearest.ts'
+
 export class UsageError extends Error {}
+
+/** The end of a complaint about a word that is not known. */
+export function meant(typed: string, known: readonly string[]): string {
+  const word = nearest(typed, known, Math.min(2, typed.length - 1))
+  return word === undefined ? '' : `; did you mean ${word}?`
+}
 
 /** Exactly one, or none where `config` names it. */
 export function oneFile(command: string, named: readonly string[], config: string | undefined): string | undefined {

@@ -1,6 +1,7 @@
 // The mistakes of a configuration, one line each: `config: <key.path>: <what> (expected …)`. A value is shown as the
 // file has it, never with ${…} filled in, and not at all where it may be a secret.
 import { z } from 'zod'
+import { nearest } from './nearest.ts'
 
 export type Path = readonly PropertyKey[]
 
@@ -18,13 +19,28 @@ export class ConfigError extends Error {
   readonly complaints: readonly Complaint[]
   /** One for each mistake, without its position. */
   readonly lines: readonly string[]
+  /** The same in pieces, for programs. */
+  readonly mistakes: readonly Mistake[]
 
   constructor(complaints: readonly Complaint[], positionOf: PositionOf = () => undefined) {
     super(complaints.map((one) => `${lineOf(one)}${positionIn(one, positionOf)}`).join('\n'))
     this.name = 'ConfigError'
     this.complaints = complaints
     this.lines = complaints.map(lineOf)
+    this.mistakes = complaints.map((one) => mistakeOf(one, positionOf))
   }
+}
+
+export type Mistake = {
+  readonly key?: string | undefined
+  readonly what: string
+  readonly position?: string | undefined
+}
+
+function mistakeOf(one: Complaint, positionOf: PositionOf): Mistake {
+  if (typeof one === 'string') return { what: one }
+  if ('position' in one) return { what: one.what, position: one.position }
+  return { key: keyPath(one.path), what: one.what, position: positionOf(one.path) }
 }
 
 function lineOf(one: Complaint): string {
@@ -131,12 +147,15 @@ function describeValue(tree: unknown, path: Path): string {
   return isSecret(path, value) ? 'is not valid' : `${JSON.stringify(value)} is not valid`
 }
 
+/** `limits.headers` is a time; the `headers` of an upstream may hold a token. */
+const isTime = (path: Path, value: unknown): boolean => typeof value === 'number' && keyPath(path) === 'limits.headers'
+
 export const isSecret = (path: Path, value: unknown): boolean => {
   const text = String(value)
   return (
     text.length > 80 ||
     text.includes('@') ||
-    path.some((key) => /auth|token|secret|password|key|jwt|headers/i.test(String(key)))
+    path.some((key) => /auth|token|secret|password|key|jwt|headers/i.test(String(key)) && !isTime(path, value))
   )
 }
 
@@ -156,31 +175,6 @@ export function keyPath(path: Path): string {
 }
 
 function suggestion(key: string, known: readonly string[]): string {
-  const near = known.map((word) => ({ word, far: distance(key.toLowerCase(), word.toLowerCase()) }))
-  const [best] = near.sort((one, other) => one.far - other.far)
-  return best && best.far <= Math.max(1, key.length / 3) ? `did you mean ${best.word}?` : `expected ${oneOf(known)}`
-}
-
-/** Letters put in, left out, changed or swapped with their neighbour. */
-function distance(one: string, other: string): number {
-  const rows = [Array.from({ length: other.length + 1 }, (_, column) => column)]
-  const at = (row: number, column: number): number => rows[row]?.[column] ?? Number.POSITIVE_INFINITY
-  for (let row = 1; row <= one.length; row++) {
-    const line = [row]
-    rows.push(line)
-    for (let column = 1; column <= other.length; column++) {
-      const same = one[row - 1] === other[column - 1]
-      const swapped = row > 1 && column > 1 && one[row - 1] === other[column - 2] && one[row - 2] === other[column - 1]
-      const changed = at(row - 1, column - 1) + (same ? 0 : 1)
-      line.push(
-        Math.min(
-          changed,
-          at(row - 1, column) + 1,
-          (line[column - 1] ?? 0) + 1,
-          swapped ? at(row - 2, column - 2) + 1 : changed,
-        ),
-      )
-    }
-  }
-  return at(one.length, other.length)
+  const meant = nearest(key, known, Math.max(1, key.length / 3))
+  return meant === undefined ? `expected ${oneOf(known)}` : `did you mean ${meant}?`
 }

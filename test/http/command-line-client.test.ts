@@ -81,6 +81,17 @@ describe('cidgate get', () => {
     )
   })
 
+  test('--json says what was written, and wants a file for the content', async () => {
+    const { cid, bytes } = all.files.hello
+    const to = join(folder, 'told')
+    const { out } = await cidgate(['get', `${cid}`, '-o', to, '--json'])
+    const type = 'application/octet-stream'
+    assert.deepEqual(JSON.parse(out.toString()), { path: `/ipfs/${cid}`, file: to, bytes: bytes.length, type })
+    const { code, err } = await cidgate(['get', `${cid}`, '--json'])
+    assert.equal(code, 2)
+    assert.match(err, /--json takes --output/)
+  })
+
   test('an absent path is told with what the gateway says of it', async () => {
     upstream.fault = { kind: 'notFound' }
     const { code, err } = await cidgate(['get', `/ipfs/${all.directory}/nothing-here`])
@@ -113,6 +124,10 @@ test('cidgate import brings an exported CAR back under its CID, and says what a 
   assert.equal(refused.code, 1)
   assert.match(refused.err, /cut\.car: .*(ends|cut|short)/)
   assert.equal((await cidgate(['import'])).code, 2)
+  const absent = await cidgate(['import', join(folder, 'not-there.car')])
+  assert.match(absent.err, /^cidgate: ENOENT: .*not-there\.car/)
+  // The command of other tools for this is `add`.
+  assert.match((await cidgate(['add', to], { token })).err, /brought\.car was added as the file .*cidgate import/)
 })
 
 describe('cidgate why', () => {
@@ -148,6 +163,21 @@ describe('cidgate add', () => {
     assert.equal((await cidgate(['get', path])).out.toString(), '{"a":1}')
   })
 
+  test('a bar on a terminal says how much of it was sent', async () => {
+    const file = join(folder, 'large')
+    await writeFile(file, Buffer.alloc(3 * 1024 * 1024, 7))
+    const err = Object.assign(new PassThrough(), { isTTY: true })
+    let said = ''
+    err.on('data', (chunk: Buffer) => {
+      said += chunk
+    })
+    const environment = { CIDGATE_GATEWAY: served.url, CIDGATE_TOKEN: token }
+    const io = { stdin: Readable.from([]), stdout: new PassThrough().resume(), stderr: err, environment }
+    assert.equal(await run(['add', file], io), 0)
+    assert.match(said, /large is on its way/)
+    assert.match(said, /\[#{24}\] 100 % 3\.0 MiB of 3\.0 MiB/)
+  })
+
   test('a folder is one path, below which its files lie; what begins with a dot is left out', async () => {
     const site = join(folder, 'site')
     await mkdir(join(site, 'docs'), { recursive: true })
@@ -181,15 +211,36 @@ test('cidgate warm brings what a list names into the tiers, and goes on where it
   assert.equal(first.code, 0, first.err)
   assert.equal(first.out.toString().trim().split('\n').length, 2)
   upstream.fault = { kind: 'refuse' }
-  const again = await cidgate(['warm', '--list', list, '--done', done])
+  const again = await cidgate(['warm', list, '--done', done])
   assert.deepEqual([again.code, again.out.length], [0, 0])
   for (const cid of cids) assert.equal((await cidgate(['get', cid])).code, 0)
+  // A list is a list without --list as well.
+  assert.equal((await cidgate(['warm', list, '--json'])).out.toString().trim().split('\n').length, 2)
 })
 
-test('cidgate status says whether it is ready, and how each part is', async () => {
-  const { code, out } = await cidgate(['status'])
-  assert.equal(code, 0)
-  assert.match(out.toString(), /: ready; [\s\S]*upstream near/)
+test('cidgate status says whether it is ready, how full each tier is, and how each upstream does', async () => {
+  upstream.fault = { kind: 'notFound' }
+  assert.equal((await cidgate(['get', `${all.files.hello.cid}`, '--json', '-o', join(folder, 'hello')])).code, 0)
+  const absent = 'bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy'
+  assert.equal((await cidgate(['get', absent])).code, 1)
+  const { code, out, err } = await cidgate(['status'])
+  assert.equal(code, 0, err)
+  const said = out.toString()
+  assert.match(said, /: ready; /)
+  assert.match(said, /^ {2}requests since the start: \d+ \(.*4xx/m)
+  assert.match(said, /^ {2}ok {2}tier memory: \S+ \S+ of \S+ MiB \(\d+ %\), \d+ % of \d+ looks were hits/m)
+  assert.match(
+    said,
+    /^ {2}ok {2}upstream near: ready, asked \d+, won \d+, first byte \d+ ms, p95 \d+ ms, \d+ not found/m,
+  )
+  assert.match(said, /^ {2}ok {2}provider local: \d+ held since the start, 0 wait for it/m)
+  const failures = await cidgate(['status', '--failures'])
+  assert.match(
+    failures.out.toString(),
+    new RegExp(`^\\S+Z {2}404 {2}GET /ipfs/${absent} .* request \\S+ .*\\n.*\\n {2}near: not-found`, 'm'),
+  )
+  const [first = ''] = (await cidgate(['status', '--failures', '--json'])).out.toString().split('\n')
+  assert.equal((JSON.parse(first) as { status: number }).status, 404)
   const { out: json } = await cidgate(['status', '--json'])
   assert.equal((JSON.parse(json.toString()) as { ready: boolean }).ready, true)
 })
@@ -248,6 +299,8 @@ describe('what a person gets wrong', () => {
     [['get'], /get takes one path/],
     [['get', 'a', 'b'], /get takes one path/],
     [['pins', 'lose'], /pins takes ls, rm, verify or sync, not lose/],
+    [['pins', 'verfy'], /not verfy; did you mean verify\?/],
+    [['add', 'a', '--hiden'], /Unknown option '--hiden'; did you mean --hidden\?/],
     [['pins', 'rm'], /pins rm takes a CID/],
     [['deny'], /deny takes a CID/],
     [['add'], /add takes a file or a folder/],
@@ -276,5 +329,10 @@ test('every command has a help of its own with an example, and is completed by t
     assert.match((await cidgate([name, '--help'])).out.toString(), /\n {2}\$ .*cidgate/)
   }
   for (const shell of ['bash', 'zsh', 'fish'])
-    assert.match((await cidgate(['completion', shell])).out.toString(), /warm/)
+    assert.match((await cidgate(['completion', shell])).out.toString(), /warm[\s\S]*verify/)
+})
+
+test('every command that tells something answers in JSON', () => {
+  const without = commands.filter(({ options }) => !('json' in options)).map(({ name }) => name)
+  assert.deepEqual(without, ['serve', 'completion'])
 })

@@ -14,7 +14,9 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 // @ts-expect-error: the launcher has no types, because it runs in any Node.
 import { withHeapFlags } from '../../bin/heap-flags.mjs'
+import { lookAtAll } from '../../src/cli/doctor-looks.ts'
 import { run as dispatch } from '../../src/cli/run.ts'
+import { loadConfig } from '../../src/config/load.ts'
 
 const program = fileURLToPath(new URL('../../bin/cidgate.mjs', import.meta.url))
 
@@ -136,15 +138,29 @@ limits: { grace: 2s }
     )
     const good = await run('doctor', '--config', file)
     assert.equal(good.code, 0, good.out)
-    assert.match(good.out, /^ok {3}data .+\nok {3}tier disk .+\nok {3}provider local .+\n$/)
+    assert.deepEqual(
+      good.out
+        .replaceAll(/\(\d+ ms\)/g, '')
+        .trimEnd()
+        .split('\n')
+        .map((line) => line.trimEnd())
+        .sort(),
+      [`ok   data ${folder}/data`, 'ok   provider local', 'ok   tier disk'],
+    )
     const worse = await configFile(
       'worse.yaml',
       `${offline().replace('upstreams: []', 'upstreams: [{ name: gone, url: "http://127.0.0.1:1" }]')}`,
     )
     const bad = await run('doctor', '--config', worse)
     assert.equal(bad.code, 1)
-    assert.match(bad.out, /^bad {2}upstream gone \(\d+ ms\): .+ECONNREFUSED/m)
+    assert.match(bad.out, /^bad {2}upstream gone http:\/\/127\.0\.0\.1:1 \(\d+ ms\): .+ECONNREFUSED/m)
     assert.match(bad.out, /no upstream can be used/)
+    const lines: string[] = []
+    assert.equal(await lookAtAll(loadConfig(worse), { asJson: true, print: (line) => void lines.push(line) }), 1)
+    const [told] = lines.map((line) => JSON.parse(line)).filter(({ name }) => name === 'upstream gone')
+    assert.equal(told.ok, false)
+    assert.equal(told.at, 'http://127.0.0.1:1')
+    assert.deepEqual(JSON.parse(lines.at(-1) ?? ''), { canWork: false })
     const taken = await configFile('taken', 'a file where a folder should be')
     const worst = await configFile(
       'worst.yaml',
@@ -153,8 +169,8 @@ limits: { grace: 2s }
     const refused = await run('doctor', '--config', worst)
     assert.equal(refused.code, 1)
     assert.match(refused.out, /^bad {2}data .+: it cannot be written to \(ENOTDIR\); look at/m)
-    assert.match(refused.out, /^bad {2}provider kubo \(\d+ ms\): .+ECONNREFUSED/m)
-    assert.match(refused.out, /^bad {2}denylists\[0\] .+: .*ENOENT/m)
+    assert.match(refused.out, /^bad {2}provider kubo http:\/\/127\.0\.0\.1:1 \(\d+ ms\): .+ECONNREFUSED/m)
+    assert.match(refused.out, /^bad {2}denylists\[0\] \/nowhere\.deny .+: .*ENOENT/m)
     assert.match(refused.out, /then run doctor again\n$/)
   })
 
@@ -173,7 +189,13 @@ limits: { grace: 2s }
       code: 2,
       err: /^cidgate: serve takes no my\.yaml; a configuration is named with --config/,
     },
-    { args: ['check'], code: 2, err: /^cidgate: check takes one file/, as: runHere },
+    { args: ['check'], code: 0, out: /config\/default\.yaml: valid\n/, as: runHere },
+    {
+      args: ['check', '--efective'],
+      code: 2,
+      err: /^cidgate: Unknown option '--efective'; did you mean --effective\? \(/,
+      as: runHere,
+    },
     { args: ['check', '-c', 'a.yaml', 'b.yaml'], code: 2, err: /^cidgate: check takes one file/, as: runHere },
     { args: ['check', 'a.yaml', 'b.yaml'], code: 2, err: /^cidgate: check takes one file/, as: runHere },
     {
@@ -247,6 +269,23 @@ upload: { auth: { tokens: [hush-hush-hush-hush, { name: ci, token: hush-hush-hus
     assert.match(out, /^upload\.auth\.tokens\[1\]\.expires = "2027-01-31" +#/m)
     assert.match(out, /^upload\.auth\.tokens\[1\]\.token = \*\*\* +#/m)
     assert.doesNotMatch(out, /hush/)
+  })
+
+  it('check --json: each mistake with its key and its position, or each value with where it comes from', async () => {
+    const bad = await configFile('bad.json.yaml', 'retreival: {}\n')
+    const { code, out } = await runHere('check', bad, '--json')
+    assert.equal(code, 2)
+    const { isValid, mistakes } = JSON.parse(out)
+    assert.equal(isValid, false)
+    assert.deepEqual(
+      mistakes.map(({ key, position }: { key: string; position: string }) => [key, position]),
+      [['retreival', `${bad}:1:1`]],
+    )
+    const good = await configFile('good.json.yaml', 'limits: { headers: 9s }\n')
+    assert.deepEqual(JSON.parse((await runHere('check', good, '--json')).out), { file: good, isValid: true, notes: [] })
+    const values = (await runHere('check', good, '--json', '--effective')).out.trimEnd().split('\n')
+    const limit = values.map((line) => JSON.parse(line)).find(({ key }) => key === 'limits.headers')
+    assert.deepEqual(limit, { key: 'limits.headers', value: '9s', from: `${good}:1:11` })
   })
 
   it('checks a configuration: one line for each mistake and 2, or one line and 0', async () => {
@@ -371,7 +410,7 @@ upload: { auth: { tokens: [hush-hush-hush-hush, { name: ci, token: hush-hush-hus
     assert.equal(code, 1)
     assert.match(out, /^ok {3}data /)
     for (const part of ['tier s3', 'denylists\\[0\\]', 'provider kubo', 'upstream one'])
-      assert.match(out, new RegExp(`^bad {2}${part} \\(\\d+ ms\\): `, 'm'))
+      assert.match(out, new RegExp(`^bad {2}${part} \\S+ \\(\\d+ ms\\): `, 'm'))
     assert.match(out, /it did not answer within 10 s$/m)
     assert.match(out, /then run doctor again\n$/)
   })

@@ -74,7 +74,7 @@ async function notes(command: 'check' | 'doctor', providers: Providers, more: ob
   const { write } = process.stdout
   process.stdout.write = ((text: string) => printed.push(text) > 0) as never
   try {
-    await (command === 'check' ? checkCommand(file, false, process) : lookAtAll(loadConfig(file)))
+    await (command === 'check' ? checkCommand(file, { io: process }) : lookAtAll(loadConfig(file)))
   } finally {
     process.stdout.write = write
   }

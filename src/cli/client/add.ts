@@ -1,12 +1,11 @@
 // `cidgate add`: files, folders and the standard input to `POST /add` of a running gateway.
-import { openAsBlob } from 'node:fs'
 import { readdir, stat } from 'node:fs/promises'
 import { basename, join, posix, relative, resolve, sep } from 'node:path'
 import { blob } from 'node:stream/consumers'
 import type { Given } from '../command.ts'
 import { connect } from './connection.ts'
 import { createProgress } from './progress.ts'
-import { type FileToSend, upload } from './upload.ts'
+import { type FileToSend, opened, upload } from './upload.ts'
 
 export async function addCommand(given: Given): Promise<number> {
   const { values, positionals, io } = given
@@ -18,6 +17,7 @@ export async function addCommand(given: Given): Promise<number> {
       files,
       token: io.environment['CIDGATE_TOKEN'],
       as: isFolder ? 'wrap=true' : '',
+      progress,
     })
     const expected = files.filter(({ content }) => content.type !== folderType).length + (isFolder ? 1 : 0)
     if (paths.length !== expected)
@@ -27,13 +27,15 @@ export async function addCommand(given: Given): Promise<number> {
     const path = paths.at(-1)
     progress.end()
     io.stdout.write(values['json'] ? `${JSON.stringify({ name, path })}\n` : `${path}  ${name}\n`)
+    if (!isFolder && name.endsWith('.car'))
+      io.stderr.write(`cidgate: ${name} was added as the file that it is; cidgate import takes what is in it\n`)
   }
   try {
     for (const name of positionals) {
       progress.say(`${name} is on its way`)
       if (name === '-') await send('-', [{ name: 'stdin', content: await blob(io.stdin) }], false)
       else if (!(await stat(name)).isFile()) await send(name, await filesBelow(name, values['hidden'] === true), true)
-      else await send(name, [{ name: basename(name), content: await openAsBlob(name) }], false)
+      else await send(name, [{ name: basename(name), content: await opened(name) }], false)
     }
     return 0
   } finally {
@@ -56,7 +58,7 @@ async function filesBelow(folder: string, withHidden: boolean): Promise<FileToSe
     const name = relative(resolve(folder), resolve(file)).split(sep).join('/')
     if (!withHidden && name.split('/').some((one) => one.startsWith('.'))) continue
     if (/["\r\n]/.test(name)) throw new Error(`${file}: a name with a quote or a line break cannot be sent as it is`)
-    if (entry.isFile()) parts.push({ name, content: await openAsBlob(file) })
+    if (entry.isFile()) parts.push({ name, content: await opened(file) })
     else if (entry.isDirectory()) folders.push(name)
     else throw new Error(`${file} is neither a file nor a folder; links are not followed`)
   }

@@ -1,14 +1,18 @@
 // `cidgate get` and `cidgate export`: a file, or the blocks below a path, into a file or to the standard output.
 import { createWriteStream } from 'node:fs'
-import { rename, rm } from 'node:fs/promises'
+import { rename, rm, stat } from 'node:fs/promises'
 import type { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import type { Given } from '../command.ts'
+import { UsageError } from '../usage.ts'
 import { connect, pathOf, problemOf, wordsOf } from './connection.ts'
 import { createProgress, type ProgressLine } from './progress.ts'
 
 export async function getCommand(given: Given, named: string, format?: 'car'): Promise<number> {
   const { values, io } = given
+  const to = values['output']
+  if (values['json'] && typeof to !== 'string')
+    throw new UsageError('--json takes --output as well: what is printed without it is the content')
   const connection = connect(given)
   const progress = createProgress(io.stderr)
   try {
@@ -16,10 +20,12 @@ export async function getCommand(given: Given, named: string, format?: 'car'): P
     const answer = await connection.ask(format ? `${path}${path.includes('?') ? '&' : '?'}format=${format}` : path)
     const { statusCode, headers, body } = answer
     if (statusCode !== 200) throw new Error(`${path}: ${wordsOf(statusCode, await problemOf(answer))}`)
-    const to = values['output']
     progress.of(Number(headers['content-length']) || undefined)
-    if (typeof to === 'string') await intoFile(body, to, progress)
-    else await pipeline(body, progress.counting, io.stdout, { end: false }).catch(ifReaderIsThere)
+    if (typeof to === 'string') {
+      await intoFile(body, to, progress)
+      const type = headers['content-type']
+      if (values['json']) io.stdout.write(`${JSON.stringify({ path, file: to, bytes: (await stat(to)).size, type })}\n`)
+    } else await pipeline(body, progress.counting, io.stdout, { end: false }).catch(ifReaderIsThere)
     return 0
   } finally {
     progress.end()

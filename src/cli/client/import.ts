@@ -1,10 +1,9 @@
 // `cidgate import`: uploads CARs under the CIDs that they bring.
-import { openAsBlob } from 'node:fs'
 import { basename } from 'node:path'
 import type { Given } from '../command.ts'
 import { connect } from './connection.ts'
 import { createProgress } from './progress.ts'
-import { upload } from './upload.ts'
+import { opened, upload } from './upload.ts'
 
 export async function importCommand(given: Given): Promise<number> {
   const { values, positionals, io } = given
@@ -13,8 +12,14 @@ export async function importCommand(given: Given): Promise<number> {
   try {
     for (const name of positionals) {
       progress.say(`${name} is on its way`)
-      const files = [{ name: basename(name), content: await openAsBlob(name) }]
-      const paths = await upload(connection, { name, files, token: io.environment['CIDGATE_TOKEN'], as: 'format=car' })
+      const files = [{ name: basename(name), content: await opened(name) }]
+      const paths = await upload(connection, {
+        name,
+        files,
+        token: io.environment['CIDGATE_TOKEN'],
+        as: 'format=car',
+        progress,
+      })
       progress.end()
       for (const path of paths)
         io.stdout.write(values['json'] ? `${JSON.stringify({ name, path })}\n` : `${path}  ${name}\n`)

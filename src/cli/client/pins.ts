@@ -2,7 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Brought, Page, Pin, Removal, Verification } from '../../upload/pins/told.ts'
 import type { Given } from '../command.ts'
-import { UsageError } from '../usage.ts'
+import { meant, UsageError } from '../usage.ts'
 import { type Connection, connect, problemOf, wordsOf } from './connection.ts'
 import { createProgress } from './progress.ts'
 
@@ -22,7 +22,10 @@ export async function pinsCommand(given: Given): Promise<number> {
     if (what === 'ls') return await list(given, connection, named)
     if (what === 'rm' && named.length === 0) throw new UsageError('pins rm takes a CID')
     const work = works[what]
-    if (!work) throw new UsageError(`pins takes ls, rm, verify or sync, not ${what}`)
+    if (!work)
+      throw new UsageError(
+        `pins takes ls, rm, verify or sync, not ${what}${meant(what, ['ls', ...Object.keys(works)])}`,
+      )
     return await each(given, connection, { named, work })
   } finally {
     await connection.close()

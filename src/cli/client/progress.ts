@@ -5,7 +5,7 @@ export type ProgressLine = {
   /** So many bytes will come. */
   of(bytes: number | undefined): void
   /** Passes bytes on, and counts them. */
-  counting(source: AsyncIterable<Buffer>): AsyncIterable<Buffer>
+  counting<Piece extends Uint8Array>(source: AsyncIterable<Piece>): AsyncIterable<Piece>
   say(line: string): void
   /** The line is gone. */
   end(): void
@@ -19,9 +19,10 @@ export function createProgress(stream: Writable & { readonly isTTY?: boolean }):
   let saidAt = 0
   let isShown = false
 
-  function say(line: string): void {
+  /** The last one is always shown: a provider may take its time with what has arrived. */
+  function say(line: string, isLast = false): void {
     const now = performance.now()
-    if (!stream.isTTY || now - saidAt < everyMs) return
+    if (!stream.isTTY || (now - saidAt < everyMs && !isLast)) return
     saidAt = now
     isShown = true
     stream.write(`\r\u001b[K${line}`)
@@ -30,22 +31,30 @@ export function createProgress(stream: Writable & { readonly isTTY?: boolean }):
   return {
     of(bytes) {
       all = bytes
+      came = 0
     },
     async *counting(source) {
       for await (const piece of source) {
         came += piece.byteLength
-        say(
-          all === undefined ? sizeOf(came) : `${sizeOf(came)} of ${sizeOf(all)} (${Math.floor((100 * came) / all)} %)`,
-        )
+        say(all === undefined ? sizeOf(came) : `${barOf(came, all)} ${sizeOf(came)} of ${sizeOf(all)}`, came === all)
         yield piece
       }
     },
-    say,
+    say: (line) => say(line),
     end() {
       if (isShown) stream.write('\r\u001b[K')
       isShown = false
     },
   }
+}
+
+const barWidth = 24
+
+/** Compressed answers and growing files bring more than was said. */
+function barOf(came: number, all: number): string {
+  const share = all === 0 ? 1 : Math.min(1, came / all)
+  const full = Math.floor(share * barWidth)
+  return `[${'#'.repeat(full)}${'.'.repeat(barWidth - full)}] ${String(Math.floor(share * 100)).padStart(3)} %`
 }
 
 export function sizeOf(bytes: number): string {

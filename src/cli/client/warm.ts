@@ -1,6 +1,7 @@
 // `cidgate warm`: reads everything below each path, so that it lies in the tiers afterwards.
-import { appendFile, readFile } from 'node:fs/promises'
+import { appendFile, readFile, stat } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { parseCid } from '../../core/cid.ts'
 import type { Given } from '../command.ts'
 import { UsageError } from '../usage.ts'
 import { type Connection, connect, pathOf, problemOf, wordsOf } from './connection.ts'
@@ -53,12 +54,20 @@ async function pathsOf({ values, positionals }: Given, done: string | undefined)
     const lines = (await readFile(file, 'utf8')).split('\n').map((line) => line.trim())
     return lines.filter((line) => line !== '' && !line.startsWith('#'))
   }
+  if (positionals.length === 0 && values['list'] === undefined) throw new UsageError('warm takes a path, or a list')
   const listed = typeof values['list'] === 'string' ? await linesOf(values['list']) : []
-  const all = [...positionals, ...listed].map(pathOf)
-  if (all.length === 0) throw new UsageError('warm takes a path, or --list')
+  const named = await Promise.all(positionals.map(async (one) => ((await isList(one)) ? linesOf(one) : [one])))
+  const all = [...named.flat(), ...listed].map(pathOf)
+  if (all.length === 0) throw new Error('the list names no path')
   const before = done === undefined ? [] : await linesOf(done).catch(noFileYet)
   return [...new Set(all)].filter((path) => !before.includes(path))
 }
+
+/** No path of content is the name of a file that lies here, unless a file was named after its CID: that one is content. */
+const isList = async (named: string): Promise<boolean> =>
+  !/^(?:\/ip[fn]s\/|ip[fn]s:\/\/)/.test(named) &&
+  parseCid(named.split('/')[0] ?? '') === undefined &&
+  ((await stat(named).catch(() => undefined))?.isFile() ?? false)
 
 function noFileYet(error: NodeJS.ErrnoException): string[] {
   if (error.code === 'ENOENT') return []

@@ -1,0 +1,127 @@
+// What `cidgate status` prints for people: how it is, how full each tier is, how each upstream does, and what waits.
+import type { Provider, Status, Tier, Times, Upstream } from '../../admin/dashboard/shape.ts'
+import { sizeOf } from './progress.ts'
+
+/** Behind a load balancer /readyz may be all that can be asked: it wants no token. */
+export type Told = Pick<Status, 'ready' | 'draining' | 'uploads' | 'checks'> & Partial<Status>
+
+export function statusLines(at: string, told: Told, now: number): string[] {
+  const { ready, draining, uploads, checks, journal, requests, tiers = [], upstreams = [], providers = [] } = told
+  const state = draining ? 'stopping' : ready ? 'ready' : 'not ready'
+  const taken = uploads === undefined ? 'not known yet' : uploads ? 'yes' : 'no'
+  const head = `${at}: ${state}; uploads can be confirmed: ${taken}; ${journal?.open ?? 'not told how many'} wait for a provider`
+  if (requests === undefined)
+    return [head, ...checks.map(checkLine), '  tiers and upstreams are told to who may use the admin address']
+  // A part whose check is told below has its line there.
+  const named = new Set([...upstreams.map(({ name }) => `upstream ${name}`), ...providers.map(providerName)])
+  const others = checks.filter(({ name, ok }) => !named.has(name) && !(ok && name.startsWith('tier ')))
+  return [
+    head,
+    `  ${requestWords(requests)}`,
+    ...others.map(checkLine),
+    ...(told.hot ? [`  ok  hot: ${fill(told.hot.bytes, told.hot.limitBytes)}, ${told.hot.items} answers`] : []),
+    ...tiers.map(tierLine),
+    ...(told.disk ? [`  disk: ${sizeOf(told.disk.freeBytes)} of ${sizeOf(told.disk.bytes)} free`] : []),
+    ...upstreams.map((one) => upstreamLine(one, now)),
+    ...providers.map(providerLine),
+    ...(told.pins?.pins === undefined ? [] : [`  pins: ${told.pins.pins}, ${sizeOf(told.pins.bytes ?? 0)}`]),
+    ...(journal && journal.open > 0 ? journalLines(journal, now) : []),
+  ]
+}
+
+const mark = (ok: boolean): string => (ok ? 'ok ' : 'BAD')
+
+function checkLine({ name, ok, why }: Status['checks'][number]): string {
+  return `  ${mark(ok)} ${name}${ok || why === undefined ? '' : `: ${why}`}`
+}
+
+function requestWords({ total, byStatus, bySource, shed, throttled }: Status['requests']): string {
+  const counts = Object.entries(byStatus).map(([status, count]) => `${count} ${status}`)
+  const sources = Object.entries(bySource).map(([source, count]) => `${count} ${source}`)
+  return [
+    `requests since the start: ${total}${counts.length > 0 ? ` (${counts.join(', ')})` : ''}`,
+    ...(sources.length > 0 ? [`content from: ${sources.join(', ')}`] : []),
+    ...(shed > 0 ? [`${shed} shed`] : []),
+    ...(throttled > 0 ? [`${throttled} throttled`] : []),
+  ].join('; ')
+}
+
+const fill = (bytes: number | undefined, limit: number | undefined): string =>
+  bytes === undefined
+    ? 'its bytes are not known here'
+    : limit === undefined
+      ? sizeOf(bytes)
+      : `${sizeOf(bytes)} of ${sizeOf(limit)} (${Math.floor((100 * bytes) / limit)} %)`
+
+function tierLine({ name, bytes, limitBytes, hits, misses, outages, queued, corrupt, isDown, reads }: Tier): string {
+  const looks = hits + misses
+  return `  ${mark(!isDown)} tier ${name}: ${[
+    fill(bytes, limitBytes),
+    looks > 0 ? `${Math.floor((100 * hits) / looks)} % of ${looks} looks were hits` : 'not looked into yet',
+    ...timesOf('reads', reads),
+    ...(outages > 0 ? [`${outages} outages`] : []),
+    ...(queued > 0 ? [`${queued} blocks wait to be written`] : []),
+    ...(corrupt > 0 ? [`${corrupt} corrupt blocks`] : []),
+    ...(isDown ? ['passed over, because its last calls failed'] : []),
+  ].join(', ')}`
+}
+
+function upstreamLine(one: Upstream, now: number): string {
+  const { name, state, why, until, asked, won, notFound, throttled, failed, falseBytes, firstByte, lastTrouble } = one
+  const isWell = state === 'ready'
+  return `  ${mark(isWell)} upstream ${name}: ${[
+    `${state}${isWell || why === undefined ? '' : ` (${why})`}`,
+    ...(until === undefined ? [] : [`for ${agoOf(until - now)} more`]),
+    `asked ${asked}, won ${won}`,
+    ...timesOf('first byte', firstByte),
+    ...count(notFound, 'not found'),
+    ...count(throttled, 'throttled'),
+    ...count(failed, 'failed'),
+    ...count(falseBytes, 'with FALSE BYTES'),
+    ...(lastTrouble ? [`last trouble ${agoOf(now - lastTrouble.at)} ago: ${lastTrouble.why}`] : []),
+  ].join(', ')}`
+}
+
+const providerName = ({ name }: Provider): string => `provider ${name}`
+
+function providerLine(one: Provider): string {
+  const failed = Object.entries(one.failed).map(([kind, number]) => `${number} ${kind}`)
+  return `  ${mark(one.ok !== false)} ${providerName(one)}: ${[
+    ...(one.ok === false && one.why !== undefined ? [one.why] : []),
+    `${one.held} held since the start`,
+    `${one.waiting} wait for it`,
+    ...timesOf('took', one.took),
+    ...(failed.length > 0 ? [`failures: ${failed.join(', ')}`] : []),
+  ].join(', ')}`
+}
+
+function journalLines({ open, oldestAt, uploads }: Status['journal'], now: number): string[] {
+  const oldest = oldestAt === undefined ? '' : `, the oldest for ${agoOf(now - oldestAt)}`
+  const lines = uploads.slice(0, 10).map(({ cid, providers }) => {
+    const lacking = Object.entries(providers).filter(([, { state }]) => state !== 'held')
+    return `    ${cid}  ${lacking.map(([name, { state, why }]) => `${name} ${state}${why ? ` (${why})` : ''}`).join(', ')}`
+  })
+  const more = open > lines.length ? [`    and ${open - lines.length} more: cidgate pins --state wanted`] : []
+  return [`  ${open} uploads wait for a provider${oldest}:`, ...lines, ...more]
+}
+
+export function failureLines(failures: Status['failures']): string[] {
+  if (failures.length === 0) return ['no request failed since the start']
+  return failures.flatMap(({ at, request, client, method, path, status, isCut, ms, kind, why, attempts = [] }) => [
+    `${new Date(at).toISOString()}  ${status}${isCut ? ' (cut)' : ''}  ${method} ${path}  ${Math.round(ms)} ms  request ${request ?? 'unknown'}  client ${client ?? 'unknown'}`,
+    ...(why === undefined ? [] : [`  ${kind === undefined ? '' : `${kind}: `}${why}`]),
+    ...attempts.map((one) => `  ${one.upstream}: ${one.outcome}, after ${one.ms} ms`),
+  ])
+}
+
+const timesOf = (what: string, { p50Ms, p95Ms }: Times): string[] =>
+  p50Ms === undefined ? [] : [`${what} ${Math.round(p50Ms)} ms, p95 ${Math.round(p95Ms ?? p50Ms)} ms`]
+
+const count = (number: number, what: string): string[] => (number > 0 ? [`${number} ${what}`] : [])
+
+function agoOf(ms: number): string {
+  const seconds = Math.max(0, Math.round(ms / 1000))
+  if (seconds < 120) return `${seconds} s`
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min`
+  return `${Math.round(seconds / 3600)} h`
+}

@@ -1,0 +1,32 @@
+// What a person meant who typed a word that is none of those that are known.
+
+/** The known word that is at most so many letters away. */
+export function nearest(word: string, known: readonly string[], most: number): string | undefined {
+  const near = known.map((one) => ({ one, far: distance(word.toLowerCase(), one.toLowerCase()) }))
+  const [best] = near.sort((a, b) => a.far - b.far)
+  return best && best.far <= most ? best.one : undefined
+}
+
+/** Letters put in, left out, changed or swapped with their neighbour. */
+function distance(one: string, other: string): number {
+  const rows = [Array.from({ length: other.length + 1 }, (_, column) => column)]
+  const at = (row: number, column: number): number => rows[row]?.[column] ?? Number.POSITIVE_INFINITY
+  for (let row = 1; row <= one.length; row++) {
+    const line = [row]
+    rows.push(line)
+    for (let column = 1; column <= other.length; column++) {
+      const same = one[row - 1] === other[column - 1]
+      const swapped = row > 1 && column > 1 && one[row - 1] === other[column - 2] && one[row - 2] === other[column - 1]
+      const changed = at(row - 1, column - 1) + (same ? 0 : 1)
+      line.push(
+        Math.min(
+          changed,
+          at(row - 1, column) + 1,
+          (line[column - 1] ?? 0) + 1,
+          swapped ? at(row - 2, column - 2) + 1 : changed,
+        ),
+      )
+    }
+  }
+  return at(one.length, other.length)
+}
