@@ -27,17 +27,27 @@ export type GatewayProcess = {
   handles(): number
 }
 
+export type StartOptions = {
+  /** A program that becomes the gateway, such as `prlimit`. */
+  readonly under?: readonly string[]
+  readonly isMute?: boolean
+  /** Beside the variables of this process. */
+  readonly env?: Readonly<Record<string, string>>
+}
+
 export async function startGateway(
   folder: string,
   config: object,
   flags: readonly string[] = [],
-  // `under`: a program that becomes the gateway, such as `prlimit`.
-  { under = [], isMute = false }: { readonly under?: readonly string[]; readonly isMute?: boolean } = {},
+  { under = [], isMute = false, env = {} }: StartOptions = {},
 ): Promise<GatewayProcess> {
   const file = join(folder, 'config.json')
   await writeFile(file, JSON.stringify(config))
   const [program = '', ...rest] = [...under, process.execPath, ...flags, cli, 'serve', '--config', file]
-  const child: ChildProcess = spawn(program, rest, { stdio: ['ignore', 'pipe', isMute ? 'pipe' : 'inherit'] })
+  const child: ChildProcess = spawn(program, rest, {
+    stdio: ['ignore', 'pipe', isMute ? 'pipe' : 'inherit'],
+    env: { ...process.env, ...env },
+  })
   child.stderr?.resume()
   if (!child.stdout) throw new Error('the gateway has no output')
   const stopping = once(child, 'exit')

@@ -9,7 +9,8 @@ import { parseArgs } from 'node:util'
 import { attacks, clientRow } from './clients.ts'
 import { diskFaults, diskRow, needsOf } from './disk.ts'
 import { missing, type Need, skippedRow } from './needs.ts'
-import { processFaults, processRow } from './process.ts'
+import { processFaults } from './process/faults.ts'
+import { processRow } from './process/row.ts'
 import { providerFaults, providerRow } from './providers.ts'
 import { brokenCells, full, type Row, type Section, skippedRows, tableOf } from './rows.ts'
 import { redisFaults, redisRow, storeFaults, storeRow } from './stores.ts'
@@ -85,7 +86,7 @@ const plans: readonly Plan[] = [
   {
     name: 'process',
     title: 'The process, while 16 clients read and 4 upload',
-    columns: ['reads', 'uploads', 'afterwards, and after a restart'],
+    columns: ['alone, what was uploaded', 'reads', 'uploads', 'afterwards, and after a restart'],
     rows: planned(processFaults, processRow, linux),
   },
   {

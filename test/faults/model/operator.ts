@@ -2,7 +2,7 @@
 // an answer said stays so: what was deleted comes back by no start, and what was taken down is no more to be had.
 import assert from 'node:assert/strict'
 import { type Told, tell } from './asking.ts'
-import { fileOf, files, hasSome } from './content.ts'
+import { fileOf, files, hasSome, isWhole } from './content.ts'
 import { denialOf, type Model, noteLeft } from './oracle.ts'
 import { killNow, named, type Step } from './steps.ts'
 import type { World } from './world.ts'
@@ -49,7 +49,11 @@ export const killDuringDelete = (index: number, steps: number): Step =>
 
 const deny = (world: World, index: number) => tell('POST', `${world.admin}/deny/${cidOf(index)}`)
 
-function noteDenied(model: Model, index: number, told: Told | undefined): void {
+/** Leaves whose root the store has lost, by a kill or by rot, are found by no takedown: nothing says what they are part of. */
+const canBePurged = ({ store }: World, index: number): boolean =>
+  isWhole(store.held, fileOf(index)) || !hasSome(store.held, fileOf(index))
+
+function noteDenied(model: Model, index: number, told: Told | undefined, canPurge: boolean): void {
   if (!told) {
     if (denialOf(model, index) === 'no') model.denied.set(index, 'maybe')
     return
@@ -65,24 +69,26 @@ function noteDenied(model: Model, index: number, told: Told | undefined): void {
     assert.deepEqual(told.json['failures'], [], `what could not be purged of ${index}, and the store was always well`)
   if (told.json['isGone'] !== true) return
   model.unpinned.add(index)
-  model.purged.add(index)
+  if (canPurge) model.purged.add(index)
 }
 
 export const takeDown = (index: number): Step =>
   named(`take ${index} down`, async (model, world) => {
     noteLeft(model, index)
+    const canPurge = canBePurged(world, index)
     const told = await deny(world, index)
     assert.ok(told, `the request to take ${index} down was cut`)
-    noteDenied(model, index, told)
+    noteDenied(model, index, told, canPurge)
   })
 
 export const killDuringTakedown = (index: number, steps: number): Step =>
   named(`kill ${steps} steps after ${index} began to be taken down`, async (model, world) => {
     noteLeft(model, index)
+    const canPurge = canBePurged(world, index)
     const telling = deny(world, index)
     await world.moment(steps)
     await killNow(model, world)
-    noteDenied(model, index, await telling)
+    noteDenied(model, index, await telling, canPurge)
   })
 
 type Listed = { readonly providers: Readonly<Record<string, { readonly state: string }>> }

@@ -1,0 +1,187 @@
+// Faults of the process itself, for the fault matrix: it is killed, ended, loaded anew, held, blocked, its clock is set, nothing reads its
+// log, its heap is small.
+import { writeFile } from 'node:fs/promises'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { GatewayProcess } from '../../../soak/gateway-process.ts'
+import { fetchAll } from '../../../support/gateway.ts'
+import { inMs } from '../rows.ts'
+import type { Bend } from './bent.ts'
+
+/** The gateway that runs now: a fault may end one and start another. */
+export type World = {
+  gateway: GatewayProcess
+  start(): Promise<GatewayProcess>
+  /** What a fault wants to be told of. */
+  readonly notes: string[]
+  readonly broken: string[]
+  /** What bent.ts reads. */
+  readonly bentBy: string
+}
+
+export type ProcessFault = {
+  readonly name: string
+  readonly promised: string
+  readonly make: (world: World) => Promise<unknown>
+  /** What clients may meet while it lasts. */
+  readonly may: { readonly cut?: true; readonly refused?: true }
+  readonly flags?: readonly string[]
+  readonly limits?: object
+}
+
+const statusAt = (url: string): Promise<number | 'refused'> =>
+  fetchAll(url).then(
+    ({ status }) => status,
+    () => 'refused' as const,
+  )
+
+async function killed(world: World): Promise<void> {
+  for (let count = 0; count < 5; count++) {
+    await sleep(500 + Math.random() * 1000)
+    world.gateway.signal('SIGKILL')
+    await world.gateway.stopping
+    world.gateway = await world.start()
+  }
+}
+
+async function stopped(world: World): Promise<void> {
+  let worst = 0
+  for (let count = 0; count < 3; count++) {
+    await sleep(500 + Math.random() * 1000)
+    const { gateway } = world
+    const began = performance.now()
+    gateway.signal('SIGTERM')
+    const turned = await untilNot(`${gateway.admin}/readyz`, 200)
+    if (turned.status !== 503) world.broken.push(`/readyz was ${turned.status} before 503`)
+    await gateway.stopping
+    if (!gateway.ended?.includes('exit code 0')) world.broken.push(`it ended with ${gateway.ended}`)
+    worst = Math.max(worst, performance.now() - began)
+    world.gateway = await world.start()
+  }
+  world.notes.push(`each ended within ${inMs(worst)}`)
+}
+
+async function untilNot(url: string, status: number) {
+  const began = performance.now()
+  for (;;) {
+    const got = await statusAt(url)
+    if (got !== status || performance.now() - began > 5000) return { status: got, ms: performance.now() - began }
+    await sleep(5)
+  }
+}
+
+async function reloaded({ gateway }: World): Promise<void> {
+  for (let count = 0; count < 15; count++) {
+    gateway.reload()
+    await sleep(200)
+  }
+}
+
+const held =
+  (ms: number) =>
+  async ({ gateway }: World) => {
+    gateway.signal('SIGSTOP')
+    await sleep(ms)
+    gateway.signal('SIGCONT')
+    await sleep(1000)
+  }
+
+async function bend({ gateway, bentBy }: World, how: Bend): Promise<void> {
+  await writeFile(bentBy, JSON.stringify(how))
+  gateway.signal('SIGUSR2')
+}
+
+const hour = 3_600_000
+const year = 365 * 24
+
+/** Each for a second; then it is right again. */
+const clockSet =
+  (...hours: readonly number[]) =>
+  async (world: World) => {
+    for (const ahead of [...hours, 0]) {
+      await bend(world, { aheadMs: ahead * hour })
+      if (!(await isDatedBy(world, ahead * hour))) world.broken.push(`its clock was not set by ${ahead} hours`)
+      await sleep(1000)
+    }
+  }
+
+/** An answer without a block behind it, which has the date of the gateway. */
+async function isDatedBy({ gateway }: World, aheadMs: number): Promise<boolean> {
+  for (const began = performance.now(); performance.now() - began < 10_000; await sleep(20)) {
+    const got = await fetchAll(`${gateway.url}/ipfs/bafkqaaa`).catch(() => undefined)
+    const date = Date.parse(String(got?.headers.date))
+    if (Math.abs(date - Date.now() - aheadMs) < hour / 2) return true
+  }
+  return false
+}
+
+const blocked = async (world: World) => {
+  for (let count = 0; count < 3; count++) {
+    await sleep(300)
+    await bend(world, { blockMs: 1000 })
+    await sleep(1200)
+  }
+}
+
+export const processFaults: readonly ProcessFault[] = [
+  { name: 'nothing, for comparison', promised: 'no answer is cut or refused', make: () => sleep(3000), may: {} },
+  {
+    name: 'kill -9 five times, at random',
+    promised: 'nothing acknowledged is lost',
+    make: killed,
+    may: { cut: true, refused: true },
+  },
+  {
+    name: 'SIGTERM three times, at random',
+    promised: '/readyz says 503 first; what is under way ends whole; exit code 0',
+    make: stopped,
+    may: { refused: true },
+    limits: { lameDuck: '300ms' },
+  },
+  {
+    name: 'the configuration is loaded fifteen times',
+    promised: 'no answer is cut or refused',
+    make: reloaded,
+    may: {},
+  },
+  { name: 'held for 5 s (SIGSTOP, SIGCONT)', promised: 'no answer is cut or refused', make: held(5000), may: {} },
+  {
+    name: 'its event loop is blocked for 1 s, three times',
+    promised: 'no answer is cut or refused',
+    make: blocked,
+    may: {},
+  },
+  {
+    name: 'its clock is set ahead by a year, and back to the right time',
+    promised: 'no answer is cut or refused',
+    make: clockSet(year),
+    may: {},
+  },
+  {
+    name: 'its clock is set back by a year, and to the right time again',
+    promised: 'no answer is cut or refused',
+    make: clockSet(-year),
+    may: {},
+  },
+  {
+    name: 'its clock jumps by an hour, to and fro',
+    promised: 'no answer is cut or refused',
+    make: clockSet(1, -1, 1, -1),
+    may: {},
+  },
+  {
+    name: 'the reader of its output and of its log is gone',
+    promised: 'no answer is cut or refused',
+    make: async ({ gateway }) => {
+      gateway.leaveOutput()
+      await sleep(3000)
+    },
+    may: {},
+  },
+  {
+    name: 'a heap of 64 MiB',
+    promised: 'no answer is cut or refused',
+    make: () => sleep(5000),
+    may: {},
+    flags: ['--max-old-space-size=64'],
+  },
+]
