@@ -59,7 +59,7 @@ describe('the file of a journal entry', () => {
     assert.equal(said.filter((event) => event === 'journal.torn').length, whole.length - first - 3)
   })
 
-  it('whose end a power cut left as zeros is the state before; damage in a whole line is no such end', async () => {
+  it('whose end a power cut left as zeros is the state before; damage in the only line leaves none', async () => {
     const whole = await written('one')
     const line = whole.indexOf('\n') + 1
     const zeros = Buffer.from(whole).fill(0, line + 10)
@@ -69,10 +69,27 @@ describe('the file of a journal entry', () => {
     assert.deepEqual((await journal.load()).entries, [entryOf('one')])
 
     const damaged = whole.toString().replace(/"accepted":true/, '"accepted":truX')
-    await writeFile(fileOf('one'), damaged)
+    await writeFile(fileOf('one'), damaged.slice(line))
     const { entries, ids } = await journal.load()
     assert.deepEqual([entries, [...ids]], [[], ['one']])
     assert.equal(said.at(-1), 'journal.unreadable')
+  })
+
+  it('whose last line the disk damaged is the state before, and counts as accepted: its client may have been told', async () => {
+    const whole = (await written('one')).toString()
+    const line = whole.indexOf('\n') + 1
+    for (let at = line; at < whole.length - 1; at++) {
+      await writeFile(fileOf('one'), `${whole.slice(0, at)}\x01${whole.slice(at + 1)}`)
+      const [entry] = (await journal.load()).entries
+      assert.deepEqual([entry?.cid, entry?.accepted], [cid, true], `damaged at ${at}`)
+    }
+    assert.ok(said.every((event) => event === 'journal.damaged'))
+    // Behind the damage a write was cut short.
+    await writeFile(fileOf('one'), `${whole.slice(0, -2)}X\n{"id":"o`)
+    assert.deepEqual((await journal.load()).entries, [{ ...entryOf('one'), accepted: true }])
+    // The next state is written anew, and nothing of the damage stays.
+    await createJournal(root, log).write(accepted(entryOf('one')))
+    assert.equal(await readFile(fileOf('one'), 'utf8'), `${JSON.stringify(accepted(entryOf('one')))}\n`)
   })
 
   it('with a torn end is written anew, and nothing is added to the end', async () => {

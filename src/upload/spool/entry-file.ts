@@ -67,22 +67,32 @@ export function createEntryFiles(): EntryFiles {
 
 export const lineOf = (entry: JournalEntry): Buffer => Buffer.from(`${JSON.stringify(entry)}\n`)
 
+export type ReadEntry = {
+  readonly entry: JournalEntry | undefined
+  /** Bytes behind it, of a write that was cut short and that no client was told of. After a power cut there may be zeros. */
+  readonly torn: number
+  /** Bytes behind it, of whole lines that the disk damaged. */
+  readonly damaged: number
+}
+
 /**
- * The last whole line; none where that is no entry. `torn`: bytes behind it, of a write that was cut short and that no client was
- * told of. After a power cut there may be zeros.
+ * The last line that is an entry. A client may have been told of a line that the disk damaged: then the entry counts as accepted, so
+ * that it is never undone, and the providers that the line named are asked again.
  */
-export function readEntry(text: string): { readonly entry: JournalEntry | undefined; readonly torn: number } {
+export function readEntry(text: string): ReadEntry {
   const end = text.lastIndexOf('\n') + 1
   const rest = parseEntry(text.slice(end))
-  if (rest || end === 0) return { entry: rest, torn: 0 }
+  if (rest || end === 0) return { entry: rest, torn: 0, damaged: 0 }
   const lines = text.slice(0, end - 1).split('\n')
   let torn = text.length - end
-  let line = lines.pop()
-  while (lines.length > 0 && line?.includes('\0')) {
-    torn += line.length + 1
-    line = lines.pop()
+  let damaged = 0
+  for (let line = lines.pop(); line !== undefined; line = lines.pop()) {
+    const entry = parseEntry(line)
+    if (entry) return { entry: damaged > 0 ? { ...entry, accepted: true } : entry, torn, damaged }
+    if (line.includes('\0')) torn += line.length + 1
+    else damaged += line.length + 1
   }
-  return { entry: parseEntry(line ?? ''), torn }
+  return { entry: undefined, torn, damaged }
 }
 
 const standings: ReadonlySet<string> = new Set(['wanted', 'held', 'given-up'])

@@ -74,8 +74,9 @@ export function createJournal(root: string, log: Log): Journal {
   async function parse(file: string): Promise<JournalEntry | undefined> {
     const text = await orIfGone(readFile(file, 'utf8'), undefined)
     if (text === undefined) return undefined
-    const { entry, torn } = readEntry(text)
+    const { entry, torn, damaged } = readEntry(text)
     if (!entry) log('error', 'journal.unreadable', { file })
+    else if (damaged > 0) log('error', 'journal.damaged', { file, bytes: damaged })
     else if (torn > 0) log('warn', 'journal.torn', { file, bytes: torn })
     return entry
   }
