@@ -137,7 +137,10 @@ export function createIpnsNames(options: {
     }
     if (brought.length === 0 && isKnownValid) looks.offer(known, false)
     signal.throwIfAborted()
-    if (brought.length === 0) throw verdict(key, failures, ready.length + skipped.length)
+    if (brought.length === 0) {
+      if (ready.length + skipped.length > 0) throw verdict(key, failures)
+      throw await inArchive(key, looks.failures)
+    }
     // Of two equal records, the one from an upstream.
     const sorted = brought.toSorted((one, other) => Number(one.isTier) - Number(other.isTier))
     const records = [...(isKnownValid ? [known] : []), ...sorted.map(({ record }) => record)]
@@ -151,6 +154,12 @@ export function createIpnsNames(options: {
     return found(best, via, isTier, isAlone ? againMs : undefined)
   }
 
+  /** Without upstreams the stores are all there is to ask: what they said is an absence, what they did not say is none. */
+  async function inArchive(key: CID, tierFailures: readonly unknown[]): Promise<Failure> {
+    const failed = tierFailures[0] ?? (await store.read(key).then(() => undefined, String))
+    return failed === undefined ? notHere(key) : storeFailed(key, failed)
+  }
+
   const lookups = createLookups<CID, IpnsRecord>({
     ...options,
     memory,
@@ -158,10 +167,17 @@ export function createIpnsNames(options: {
     ...createRecall({ store, shared, height }),
     // A signed record says itself how long it holds: upstreams that lost it change nothing.
     takesBack: () => false,
-    late: (key) =>
-      new Failure('timeout', `/ipns/${keyText(key)} cannot be resolved: no upstream sent an IPNS record in time`, {
-        source: 'upstream',
-      }),
+    late(key) {
+      const { ready, skipped } = sources(key)
+      if (ready.length + skipped.length === 0) return storeFailed(key)
+      return new Failure(
+        'timeout',
+        `/ipns/${keyText(key)} cannot be resolved: no upstream sent an IPNS record in time`,
+        {
+          source: 'upstream',
+        },
+      )
+    },
   })
 
   return {
@@ -198,7 +214,8 @@ function createRecall({
   const { isOutdone, seen } = height
   return {
     async restore(key) {
-      const bytes = await store.read(key)
+      // The store has logged what failed; upstreams and other tiers are asked.
+      const bytes = await store.read(key).catch(() => undefined)
       if (!bytes) return undefined
       try {
         // An expired record stays: it shows which records are older.
@@ -228,7 +245,21 @@ function outdone(key: CID): Failure {
   return new Failure('not-found', what, { source: 'upstream' })
 }
 
-function verdict(key: CID, failures: readonly unknown[], sources: number): Failure {
+const notHere = (key: CID): Failure =>
+  new Failure(
+    'not-found',
+    `/ipns/${keyText(key)} cannot be resolved: no IPNS record is stored here, and no upstream is configured`,
+    { source: 'tier' },
+  )
+
+const storeFailed = (key: CID, cause?: unknown): Failure =>
+  new Failure(
+    'unavailable',
+    `/ipns/${keyText(key)} cannot be resolved: its IPNS record may be in a store that failed or did not answer in time, and there is no upstream to ask; retry, and look at the tiers and the disk if it goes on`,
+    { source: 'tier', cause },
+  )
+
+function verdict(key: CID, failures: readonly unknown[]): Failure {
   const name = `/ipns/${keyText(key)}`
   const first = (kind: Failure['kind']) => failures.find((failure) => isFailure(failure, kind))
   const missing = first('not-found')
@@ -253,15 +284,6 @@ function verdict(key: CID, failures: readonly unknown[], sources: number): Failu
       source: 'upstream',
       cause: late,
     })
-  // An archive has no upstream: what is not stored here is not available.
-  if (sources === 0)
-    return new Failure(
-      'not-found',
-      `${name} cannot be resolved: no IPNS record is stored here, and no upstream is configured`,
-      {
-        source: 'upstream',
-      },
-    )
   return new Failure(
     'unavailable',
     `${name} cannot be resolved: no IPNS record is stored here, and no upstream could be reached`,

@@ -1,14 +1,15 @@
 // Stores the last record of each key in a folder, so that names resolve after a restart with every upstream down.
-// Readers verify it again; no error here fails a request.
-import { readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
+// Readers verify it again.
+import { readdir, readFile, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { maxRecordBytes } from '../../backends/upstreams/contract.ts'
-import { makeFolders } from '../core/files.ts'
+import { isLeftOver, makeFolders, writeDurably } from '../core/files.ts'
 import type { Log } from '../core/log.ts'
 import { keyText } from './ipns-record.ts'
 
 export interface RecordStore {
+  /** Undefined: there is none. Rejects where the disk cannot say. */
   read(key: CID): Promise<Uint8Array | undefined>
   /** Returns at once; the newest write of a key is what stays. */
   write(key: CID, bytes: Uint8Array): void
@@ -54,7 +55,7 @@ export function createRecordStore(options: {
     const found: { name: string; at: number }[] = []
     for (const entry of await readdir(folder)) {
       const path = join(folder, entry)
-      if (entry.endsWith('.tmp')) await rm(path, { force: true })
+      if (isLeftOver(entry)) await rm(path, { force: true })
       else if (entry.endsWith(suffix)) {
         const { mtimeMs } = await stat(path)
         found.push({ name: entry.slice(0, -suffix.length), at: mtimeMs })
@@ -67,9 +68,7 @@ export function createRecordStore(options: {
     const all = await names()
     all.delete(name)
     if (!bytes) return rm(file(name), { force: true })
-    const beside = join(folder, `.${name}.tmp`)
-    await writeFile(beside, bytes)
-    await rename(beside, file(name))
+    await writeDurably(file(name), bytes)
     all.add(name)
     for (const oldest of all) {
       if (all.size <= most) return
@@ -108,7 +107,7 @@ export function createRecordStore(options: {
         return size > maxRecordBytes ? undefined : await readFile(file(name))
       } catch (error) {
         complain(`the record of ${name} could not be read`, error)
-        return undefined
+        throw error
       }
     },
     write: (key, bytes) => enqueue(key, bytes),

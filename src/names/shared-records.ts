@@ -15,6 +15,8 @@ export interface TierReads {
   readonly soon: Promise<unknown>
   /** All have answered, or failed. */
   readonly done: Promise<unknown>
+  /** Of the tiers that could not say, so far. */
+  readonly failures: readonly unknown[]
   /** Brings a record to each tier that was seen to have none, or an older one; returns at once. */
   offer(record: IpnsRecord, isNew: boolean): void
 }
@@ -101,6 +103,7 @@ export function createSharedRecords(options: {
   return {
     look(key, signal, bring) {
       const name = keyText(key)
+      const failures: unknown[] = []
       const looks = writers.map(({ shelf, writer }) => {
         const look: TierRead = { isOver: false }
         const overdue = Promise.withResolvers<void>()
@@ -112,12 +115,13 @@ export function createSharedRecords(options: {
           else if (look.held)
             log('warn', 'names.false-record', { upstream: shelf.name, why: 'its key did not sign it' })
         }
-        const done = read().catch(() => {})
+        const done = read().catch((error: unknown) => void failures.push(error))
         return { look, writer, done, soon: Promise.race([done, overdue.promise]) }
       })
       return {
         soon: Promise.all(looks.map(({ soon }) => soon)),
         done: Promise.all(looks.map(({ done }) => done)),
+        failures,
         offer(record, isNew) {
           for (const { look, writer } of looks) {
             const { isOver, held, record: there } = look
