@@ -85,12 +85,12 @@ export function createTierReader(options: TierReaderOptions): TierReader {
         return fromTier(held)
       }
       if (onlyIfCached) throw notCached(cid)
-      if (haveAnswered(look)) return await fromUpstreams(cid, around)
+      if (look.haveAnswered()) return await fromUpstreams(cid, around)
       return await besideTiersPassedOver(cid, around)
     } catch (error) {
       const late = isFailure(error, 'timeout') ? await fromHere(look) : undefined
-      const held = late ?? (haveAnswered(look) ? undefined : await lastResort(cid, error))
-      if (!held) throw inArchive(cid, error, haveAnswered(look))
+      const held = late ?? (look.haveAnswered() ? undefined : await lastResort(cid, error))
+      if (!held) throw inArchive(cid, error, look.haveAnswered())
       notFound.forget(cid)
       return fromTier(held)
     } finally {
@@ -105,15 +105,12 @@ export function createTierReader(options: TierReaderOptions): TierReader {
       if (signal.aborted || isFailure(error, 'cancelled')) throw error
       const look = stack.look(cid)
       const held = await fromHere(look).finally(look.leave)
-      if (!held) throw inArchive(cid, error, haveAnswered(look))
+      if (!held) throw inArchive(cid, error, look.haveAnswered())
       onHeld()
       notFound.forget(cid)
       return fromTier(held)
     }
   }
-
-  /** Whether no tier failed or was late since this look began. */
-  const haveAnswered = (look: Look): boolean => stack.outages === look.outagesBefore
 
   /** Without upstreams the tiers are all there is to ask: what they said is an absence, what they did not say is none. */
   function inArchive(cid: CID, error: unknown, isSure: boolean): unknown {

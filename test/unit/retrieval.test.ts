@@ -71,7 +71,6 @@ function memoryStack(): TierStack & { readonly held: Map<string, Uint8Array> } {
   }
   const stack = {
     held,
-    outages: 0,
     get: async (cid: CID) => held.get(blockKey(cid)),
     has: async (cid: CID) => held.has(blockKey(cid)),
     find: findFast,
@@ -82,7 +81,7 @@ function memoryStack(): TierStack & { readonly held: Map<string, Uint8Array> } {
       found: Promise.resolve(undefined),
       overdue: Promise.resolve(),
       here: Promise.resolve(),
-      outagesBefore: 0,
+      haveAnswered: () => true,
       leave() {},
     }),
     put: async (cid: CID, bytes: Uint8Array) => void held.set(blockKey(cid), bytes),
@@ -353,6 +352,24 @@ test('an archive (no upstreams) answers not-found for what no tier has, and neve
   assert.deepEqual(await session().get(file.cid), file.order[0]?.bytes)
 })
 
+test('in an archive the outage of another request makes no absence unknown: each is judged by its own look', async () => {
+  const bucket = scriptedTier('bucket', { shared: true })
+  const stackOf = (clock: FakeClock) => createTierStack([Object.assign(bucket, { clock })], { clock })
+  const { session, clock } = make([], { stackOf })
+  const get = bucket.get.bind(bucket)
+  const answers = Promise.withResolvers<void>()
+  bucket.get = async (cid, ...rest) => {
+    if (blockKey(cid) === blockKey(file.cid)) throw new Failure('broken', 'an outage', { source: 'tier' })
+    await answers.promise
+    return get(cid, ...rest)
+  }
+  const absent = failureOf(session().get(nobodys))
+  await clock.advance(0)
+  assert.equal((await failureOf(session().get(file.cid))).kind, 'unavailable')
+  answers.resolve()
+  assert.equal((await absent).kind, 'not-found')
+})
+
 test('only-if-cached asks no upstream', async () => {
   const one = scriptedUpstream('one', file.blocks)
   const { session } = make([one])
@@ -432,7 +449,7 @@ test('an identity CID is its own answer; an unprovable CID is refused', async ()
 test('a block on the disk is not called absent because the process was busy', async () => {
   const { clock, stack, session } = make([scriptedUpstream('silent', new Map(), { silent: true })])
   const looking = Promise.withResolvers<TierHit | undefined>()
-  const look = { found: looking.promise, overdue: Promise.resolve(), outagesBefore: 0, leave() {} }
+  const look = { found: looking.promise, overdue: Promise.resolve(), haveAnswered: () => true, leave() {} }
   stack.look = () => ({ ...look, here: new Promise(() => {}) })
   const wanted = session().get(file.cid)
   await clock.advance(7000)
@@ -452,7 +469,7 @@ test('a store that is late and still the quickest is read ahead from as far as o
     asked.push(cid)
     const bytes = file.blocks.get(blockKey(cid)) as Uint8Array
     const found = sleep(1).then(() => ({ bytes, tier: 's3' }))
-    return { found, overdue: Promise.resolve(), here: Promise.resolve(), outagesBefore: 0, leave() {} }
+    return { found, overdue: Promise.resolve(), here: Promise.resolve(), haveAnswered: () => true, leave() {} }
   }
   const [root, ...leaves] = file.order
   assert.ok(root)

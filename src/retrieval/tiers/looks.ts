@@ -17,8 +17,8 @@ export interface Look {
   readonly overdue: Promise<void>
   /** Resolves when no tier of this machine has it, or could say so. They may be slow because we are busy. */
   readonly here: Promise<void>
-  /** The outages of all tiers when it began: a reader that joins it later is told of those since then, too. */
-  readonly outagesBefore: number
+  /** Whether each tier that it asked so far said whether it has it: none failed, and none that was late still owes its answer. */
+  haveAnswered(): boolean
   leave(): void
 }
 
@@ -35,9 +35,9 @@ export interface Looks {
 
 export type TierFailed = (tier: string, error: unknown) => void
 
-type Looking = Omit<Look, 'leave' | 'outagesBefore'>
+type Looking = Omit<Look, 'leave'>
 /** `isStale`: it was deleted meanwhile. */
-type SharedLook = { readonly looking: Looking; readonly outagesBefore: number; isStale: boolean }
+type SharedLook = { readonly looking: Looking; isStale: boolean }
 
 export function createLooks({ all, slow, ask, hit }: Layers, log: Log): Looks {
   const flights = createFlights<SharedLook>()
@@ -64,19 +64,30 @@ export function createLooks({ all, slow, ask, hit }: Layers, log: Log): Looks {
     const over = (layer: Layer): undefined => {
       if (isHere(layer) && --left === 0) here.resolve()
     }
+    const owing = new Set<Layer>()
     const asked = likelyFirst(cid).map((layer) => async (own: AbortSignal, call: Call) => {
-      const get = (told: Call) =>
-        layer.tier.get(cid, own, told).catch((error: unknown) => {
+      const get = async (told: Call): Promise<Uint8Array | undefined> => {
+        try {
+          const answer = await layer.tier.get(cid, own, told)
+          owing.delete(layer)
+          return answer
+        } catch (error) {
+          owing.add(layer)
           failed?.(layer.tier.name, error)
           throw error
-        })
-      const bytes = await ask(layer, own, get, { ...call, anyway })
+        }
+      }
+      const overdue = (isWell = false): void => {
+        if (!isWell) owing.add(layer)
+        call.overdue?.(isWell)
+      }
+      const bytes = await ask(layer, own, get, { ...call, overdue, anyway })
       if (!bytes) return over(layer)
       if (!isStale()) fillBefore(layer, cid, bytes)
       return hit(layer, bytes)
     })
     if (left === 0) here.resolve()
-    return { ...askInTurn(asked, signal), here: here.promise }
+    return { ...askInTurn(asked, signal), here: here.promise, haveAnswered: () => owing.size === 0 }
   }
 
   return {
@@ -84,7 +95,6 @@ export function createLooks({ all, slow, ask, hit }: Layers, log: Log): Looks {
       const key = blockKey(cid)
       const flight = flights.join(key, (signal) => {
         const shared: SharedLook = {
-          outagesBefore: outagesOf(all),
           looking: begin(cid, signal, { isStale: () => shared.isStale, anyway: false }),
           isStale: false,
         }
@@ -92,8 +102,7 @@ export function createLooks({ all, slow, ask, hit }: Layers, log: Log): Looks {
         shared.looking.found.then(land, land)
         return shared
       })
-      const { looking, outagesBefore } = flight.work
-      return { ...looking, outagesBefore, leave: () => flight.leave() }
+      return { ...flight.work.looking, leave: () => flight.leave() }
     },
     alone(cid, signal, failed) {
       const before = deletes
@@ -119,6 +128,3 @@ export function createLooks({ all, slow, ask, hit }: Layers, log: Log): Looks {
 }
 
 const isHere = ({ tier }: Layer): boolean => !tier.traits.shared
-
-/** How often one of them could not be asked, or not in time. */
-export const outagesOf = (layers: readonly Layer[]): number => layers.reduce((sum, { outages }) => sum + outages, 0)

@@ -12,7 +12,7 @@ import type { FillStats } from './filling/write-behind.ts'
 import { createFinding, type Found, type HitAtHand } from './finding.ts'
 import type { Layer } from './layer.ts'
 import { createLayers, type TierHit } from './layers.ts'
-import { createLooks, type Look, outagesOf, type TierFailed } from './looks.ts'
+import { createLooks, type Look, type TierFailed } from './looks.ts'
 import { createStoring, keepable, type TierFailure } from './storing.ts'
 
 export type { HitAtHand } from './finding.ts'
@@ -48,8 +48,6 @@ export type TierStack = Omit<Tier, 'atHand'> & {
   findPatiently(cid: CID, signal: AbortSignal, failed?: TierFailed): Promise<TierHit | undefined>
   /** Whether a tier that is only read has it, which are the pins and uploads on this machine. Rejects where one cannot be asked. */
   isPinned(cid: CID, signal: AbortSignal): Promise<boolean>
-  /** How often a tier could not be asked, or not in time. */
-  readonly outages: number
   /**
    * For an upload: resolves when memory and every shared tier has it, naming the shared tiers that failed or take longer
    * than is worth waiting for. The others get it behind, but for those after a tier of this machine that keeps it for good.
@@ -148,9 +146,6 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
       for (const tier of tiers)
         if (tier.traits.readOnly && !tier.lacks?.(cid) && (await tier.has(cid, signal))) return true
       return false
-    },
-    get outages() {
-      return outagesOf(all)
     },
     get: async (cid, signal) => (await finding.find(cid, signal))?.bytes,
     put,
