@@ -71,6 +71,7 @@ export function createIpnsNames(options: {
   const { highest, lookups: memory } = options.memory ?? createRecordMemory(most)
   const height = createHeight(highest)
   const { isOutdone, seen } = height
+  const isArchive = (key: CID): boolean => Object.values(sources(key)).every(({ length }) => length === 0)
 
   const found = (value: IpnsRecord, via: string, isTier: boolean, mostMs = ttl.mostMs): LookupResult<IpnsRecord> => ({
     value,
@@ -137,10 +138,8 @@ export function createIpnsNames(options: {
     }
     if (brought.length === 0 && isKnownValid) looks.offer(known, false)
     signal.throwIfAborted()
-    if (brought.length === 0) {
-      if (ready.length + skipped.length > 0) throw verdict(key, failures)
-      throw await inArchive(key, looks.failures)
-    }
+    if (brought.length === 0)
+      throw isArchive(key) ? await inArchive(key, looks.failures, store) : verdict(key, failures)
     // Of two equal records, the one from an upstream.
     const sorted = brought.toSorted((one, other) => Number(one.isTier) - Number(other.isTier))
     const records = [...(isKnownValid ? [known] : []), ...sorted.map(({ record }) => record)]
@@ -150,14 +149,8 @@ export function createIpnsNames(options: {
     if (best !== known) store.write(key, best.bytes)
     looks.offer(best, best !== known)
     const { via, isTier } = sorted.find(({ record }) => record === best) ?? (sorted[0] as Brought)
-    const isAlone = sorted.every((one) => one.isTier) && ready.length + skipped.length > 0
+    const isAlone = sorted.every((one) => one.isTier) && !isArchive(key)
     return found(best, via, isTier, isAlone ? againMs : undefined)
-  }
-
-  /** Without upstreams the stores are all there is to ask: what they said is an absence, what they did not say is none. */
-  async function inArchive(key: CID, tierFailures: readonly unknown[]): Promise<Failure> {
-    const failed = tierFailures[0] ?? (await store.read(key).then(() => undefined, String))
-    return failed === undefined ? notHere(key) : storeFailed(key, failed)
   }
 
   const lookups = createLookups<CID, IpnsRecord>({
@@ -167,17 +160,7 @@ export function createIpnsNames(options: {
     ...createRecall({ store, shared, height }),
     // A signed record says itself how long it holds: upstreams that lost it change nothing.
     takesBack: () => false,
-    late(key) {
-      const { ready, skipped } = sources(key)
-      if (ready.length + skipped.length === 0) return storeFailed(key)
-      return new Failure(
-        'timeout',
-        `/ipns/${keyText(key)} cannot be resolved: no upstream sent an IPNS record in time`,
-        {
-          source: 'upstream',
-        },
-      )
-    },
+    late: (key) => late(key, isArchive(key)),
   })
 
   return {
@@ -258,6 +241,19 @@ const storeFailed = (key: CID, cause?: unknown): Failure =>
     `/ipns/${keyText(key)} cannot be resolved: its IPNS record may be in a store that failed or did not answer in time, and there is no upstream to ask; retry, and look at the tiers and the disk if it goes on`,
     { source: 'tier', cause },
   )
+
+/** Without upstreams the stores are all there is to ask: what they said is an absence, what they did not say is none. */
+async function inArchive(key: CID, tierFailures: readonly unknown[], store: RecordStore): Promise<Failure> {
+  const failed = tierFailures[0] ?? (await store.read(key).then(() => undefined, String))
+  return failed === undefined ? notHere(key) : storeFailed(key, failed)
+}
+
+function late(key: CID, isArchive: boolean): Failure {
+  if (isArchive) return storeFailed(key)
+  return new Failure('timeout', `/ipns/${keyText(key)} cannot be resolved: no upstream sent an IPNS record in time`, {
+    source: 'upstream',
+  })
+}
 
 function verdict(key: CID, failures: readonly unknown[]): Failure {
   const name = `/ipns/${keyText(key)}`
