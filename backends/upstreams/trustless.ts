@@ -2,7 +2,7 @@
 // one that brings an entity in one answer.
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
-import { type Block, isIdentity, maxBlockBytes, proves } from '../../src/core/block.ts'
+import { type Block, blockKey, isIdentity, maxBlockBytes, proves } from '../../src/core/block.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { readCar } from '../../src/core/wire/car-stream.ts'
 import { ask, type UpstreamResponse } from './ask.ts'
@@ -25,6 +25,8 @@ const carType = 'application/vnd.ipld.car'
 const recordType = 'application/vnd.ipfs.ipns-record'
 
 const refusalsToBelieve = 3
+/** Requests that run side by side: what is torn down for more of them counts for the newest ones. */
+const mostTorn = 64
 
 /** What a connection is told by that the other side, or something on the way, tore down. */
 const tornDown: ReadonlySet<unknown> = new Set(['ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET'])
@@ -52,7 +54,8 @@ function createTrustless(
   let refusals = 0
   /** CARs in a row that were torn down before a block came, while single blocks came: something here speaks no CAR. */
   let tears = 0
-  let isTorn = false
+  /** Whose CAR was torn down last: a single block says that it could be had only where it is the same one. */
+  const torn = new Set<string>()
 
   const get = (target: URL, accept: string, expects: string, signal: AbortSignal): Promise<UpstreamResponse> =>
     ask({
@@ -67,6 +70,11 @@ function createTrustless(
       firstByteMs: firstByte,
       idleMs: idle,
     })
+
+  function noteTorn(cid: CID): void {
+    torn.add(blockKey(cid))
+    for (const oldest of torn) if (torn.size > mostTorn) torn.delete(oldest)
+  }
 
   async function block(cid: CID, signal: AbortSignal): Promise<Uint8Array> {
     const { bytes, contentLength } = await askWhole({
@@ -83,8 +91,7 @@ function createTrustless(
       idleMs: idle,
     })
     if (contentLength === undefined && !isIdentity(cid) && !proves(cid, bytes)) throw notAll(name, cid, bytes)
-    if (isTorn && ++tears >= refusalsToBelieve) dag = false
-    isTorn = false
+    if (torn.size > 0 && torn.delete(blockKey(cid)) && ++tears >= refusalsToBelieve) dag = false
     return bytes
   }
 
@@ -104,15 +111,14 @@ function createTrustless(
       refusals = 0
       for await (const one of readCar(answer.chunks, { ownsChunks: true })) {
         hasBegun = true
-        isTorn = false
-        tears = 0
+        if (tears > 0) tears = 0
         yield one
       }
     } catch (error) {
       // One want may be refused for what it is; several in a row mean that CAR is not spoken here.
       if (isFailure(error) && error.facts.refuses === 'format' && ++refusals >= refusalsToBelieve) dag = false
       if (hasBegun || !isTearing(error)) throw error
-      isTorn = true
+      noteTorn(want.cid)
       throw withoutCar(error)
     }
   }
@@ -146,7 +152,7 @@ function createTrustless(
       dag = car
       refusals = 0
       tears = 0
-      isTorn = false
+      torn.clear()
       const report: ProbeReport = { usable: raw, raw, car, findings, ms: Math.round(clock.monotonic() - began) }
       return lied ? { ...report, lied } : report
     },
@@ -158,8 +164,8 @@ const isTearing = (error: unknown): error is Failure =>
   isFailure(error, 'broken') && tornDown.has((error.cause as { code?: unknown } | undefined)?.code)
 
 /** The block may be had by itself: some gateways, and what stands before them, end each CAR in this way. */
-const withoutCar = ({ message, source, cause }: Failure): Failure =>
-  new Failure('broken', message, { source, cause, facts: { refuses: 'format' } })
+const withoutCar = ({ message, source, cause, retryAfterMs }: Failure): Failure =>
+  new Failure('broken', message, { source, cause, retryAfterMs, facts: { refuses: 'format' } })
 
 /** The upstream could not be reached: the failure has the code of a connection error, or a proxy said so. */
 export const isUnreachable = ({ kind, cause, facts }: Failure): boolean =>

@@ -256,6 +256,22 @@ describe('trustless', () => {
     await upstream.block(all.files.hello.cid, signal())
   })
 
+  test('CARs that are torn down count by their own block: those of requests beside them neither add to it nor hide it', async () => {
+    const upstream = await make('trustless')
+    server.fault = ({ url }) => (url.includes('format=car') ? { kind: 'refuse' } : undefined)
+    const { hello, smallV0, json, chunkedV0 } = all.files
+    const files = [smallV0, json, chunkedV0].map(({ cid }) => cid)
+    const torn = async (cid: CID) => assert.equal((await failure(pull(upstream, entity(cid)))).facts.refuses, 'format')
+    for (const cid of files) {
+      await torn(cid)
+      await upstream.block(hello.cid, signal())
+    }
+    assert.equal(upstream.traits.dag, true, 'the blocks of another request say nothing of these CARs')
+    for (const cid of files) await torn(cid)
+    for (const cid of files) await upstream.block(cid, signal())
+    assert.equal(upstream.traits.dag, false)
+  })
+
   test('its probe: what it can do, and what it does instead', async () => {
     const upstream = await make('trustless')
     assert.deepEqual(
