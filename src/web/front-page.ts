@@ -36,7 +36,7 @@ export function frontPage(facts: FrontFacts): string {
 <form action="${escaped(base)}/ipfs/" method="get"><label for="uri">A CID, an ipfs:// address, or a name</label>
 <input type="text" id="uri" name="uri" required autocomplete="off" autocapitalize="none" spellcheck="false" placeholder="ipfs://bafy…"><button>Open</button></form>
 ${uploads === 'open' ? uploadArea(facts) : ''}${uploads === 'token' ? '<p>Uploads need a token of the operator here.</p>\n' : ''}<h2>More</h2>
-<ul><li><a href="${escaped(base)}/openapi.json">The description of the API</a>, for programs</li>
+<ul><li><a href="${escaped(base)}/openapi.json">The description of the API</a>, for people here and for programs</li>
 <li><a href="https://docs.ipfs.tech/concepts/what-is-ipfs/" rel="noreferrer">What IPFS is</a></li>
 ${said}</ul></main>
 <footer>cidgate ${escaped(version)}</footer>

@@ -72,6 +72,25 @@ describe('GET /openapi.json', () => {
     assert.equal((await fetch(`${at.url}/openapi.json`, { method: 'OPTIONS' })).status, 204)
   })
 
+  it('is a page in a browser, which says the same, loads nothing and leads to the JSON', async () => {
+    const headers = { accept: 'text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8' }
+    const page = await fetch(`${at.url}/openapi.json`, { headers })
+    const text = await page.text()
+    assert.equal(page.headers.get('content-type'), 'text/html; charset=utf-8')
+    assert.equal(page.headers.get('vary'), 'Accept')
+    assert.match(page.headers.get('content-security-policy') ?? '', /^default-src 'none'/)
+    assert.match(text, /<h2 [^>]*><code>POST \/add<\/code><\/h2>/)
+    assert.match(text, /<dt><code>dag-scope \(query\)<\/code><\/dt><dd>[^<]+ One of <code>block<\/code>/)
+    assert.match(text, /<dt><code>416<\/code><\/dt><dd>The range begins behind the end; <code>Content-Range<\/code>/)
+    for (const path of Object.keys(document['paths'] ?? {})) assert.ok(text.includes(path), path)
+    assert.doesNotMatch(text, /<script|undefined|\[object/)
+    const tag = page.headers.get('etag') ?? ''
+    const known = await fetch(`${at.url}/openapi.json`, { headers: { ...headers, 'if-none-match': tag } })
+    assert.equal(known.status, 304)
+    const json = await fetch(`${at.url}/openapi.json?format=json`, { headers })
+    assert.deepEqual(await json.json(), document)
+  })
+
   it('is an OpenAPI 3.1 document of the API 1.0.0', () => {
     assert.match(String(document['openapi']), /^3\.1\.\d+$/)
     assert.equal(document['info']?.['version'], '1.0.0')
