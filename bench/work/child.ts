@@ -1,6 +1,6 @@
 // A process of the bench: started, asked for what it has used, and stopped, with everything that it started itself.
 import { type ChildProcess, spawn } from 'node:child_process'
-import { readFileSync } from 'node:fs'
+import { readFileSync, writeFileSync } from 'node:fs'
 import { createInterface } from 'node:readline'
 
 export type Child = {
@@ -11,6 +11,8 @@ export type Child = {
   cpuSeconds(): number
   /** Bytes resident now, of it and of its children. */
   resident(): number
+  /** The most that was resident since the last look, of it and of its children. */
+  peak(): number
   stop(): Promise<void>
 }
 
@@ -38,9 +40,10 @@ export function start(command: string, args: readonly string[], env: Readonly<Re
 }
 
 /** What a process and its children have used and hold. */
-export const usageOf = (pid: number): Pick<Child, 'cpuSeconds' | 'resident'> => ({
+export const usageOf = (pid: number): Pick<Child, 'cpuSeconds' | 'resident' | 'peak'> => ({
   cpuSeconds: () => sum(pid, ticksOf) / ticksPerSecond,
   resident: () => sum(pid, pagesOf) * pageBytes,
+  peak: () => sum(pid, takePeakOf),
 })
 
 function firstLine(child: ChildProcess, command: string): Promise<string> {
@@ -66,6 +69,13 @@ function ticksOf(pid: number): number {
 }
 
 const pagesOf = (pid: number): number => Number(readFileSync(`/proc/${pid}/statm`, 'utf8').split(' ')[1])
+
+/** The kernel begins anew behind each look: 5 says so. */
+function takePeakOf(pid: number): number {
+  const kib = Number(/^VmHWM:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1])
+  quietly(() => writeFileSync(`/proc/${pid}/clear_refs`, '5'))
+  return kib * 1024
+}
 
 function quietly<T>(read: () => T): T | undefined {
   try {

@@ -1,4 +1,4 @@
-// What the rows are about: so many files of one size, always the same. Known to the origin, which serves them, and to the
+// What the rows are about: so many files of one size, or directories of so many names, always the same. Known to the origin, which serves them, and to the
 // bench, which asks for them.
 import { createHash } from 'node:crypto'
 import { CID } from 'multiformats/cid'
@@ -6,15 +6,27 @@ import { create as createDigest } from 'multiformats/hashes/digest'
 import { blockKey } from '../../src/core/block.ts'
 import { codec, hash } from '../../src/core/cid.ts'
 import { addFile, type BlockMap, noise } from '../../src/testing/content.ts'
+import { addLargeDirectory } from './directory.ts'
 
-export type Content = { readonly count: number; readonly bytes: number; readonly seed: number; readonly json?: boolean }
+export type Content = {
+  readonly count: number
+  readonly bytes: number
+  readonly seed: number
+  readonly json?: boolean
+  /** Directories of so many names, without their files. */
+  readonly names?: number
+}
 
 export type Made = { readonly cid: string; readonly bytes: Uint8Array; readonly blocks: BlockMap }
 
 const oneBlockBytes = 1024 * 1024
 
-export async function made({ count, bytes, seed, json }: Content): Promise<Made[]> {
+export async function made({ count, bytes, seed, json, names }: Content): Promise<Made[]> {
   const files: Made[] = []
+  if (names !== undefined) {
+    for (let index = 0; index < count; index++) files.push(await directory(names, seed + index))
+    return files
+  }
   for (let index = 0; index < count; index++) {
     const content = json ? jsonOf(bytes, seed + index) : noise(bytes, seed + index)
     files.push(content.byteLength <= oneBlockBytes ? raw(content) : await file(content))
@@ -31,6 +43,12 @@ async function file(bytes: Uint8Array): Promise<Made> {
   const blocks: BlockMap = new Map()
   const { cid } = await addFile(blocks, bytes, 'v1')
   return { cid: cid.toString(), bytes, blocks }
+}
+
+async function directory(names: number, seed: number): Promise<Made> {
+  const blocks: BlockMap = new Map()
+  const cid = await addLargeDirectory(blocks, names, seed)
+  return { cid: cid.toString(), bytes: new Uint8Array(), blocks }
 }
 
 function jsonOf(bytes: number, seed: number): Uint8Array {

@@ -18,15 +18,17 @@ if (unknown.length > 0) {
 const number = (value: number): string =>
   value >= 10_000 ? `${(value / 1000).toFixed(1)} k` : value >= 100 ? value.toFixed(0) : value.toFixed(1)
 
+const mib = (bytes: number): string => (bytes / 2 ** 20).toFixed(0)
+
 function print({ row, figures, missing }: Measured): void {
   process.stdout.write(`\n${row.id}: ${row.work} (${row.unit} per processor second of the server)\n`)
-  for (const { name, perCpuSecond, rounds, perSecond, residentBytes, ratio } of figures) {
+  for (const { name, perCpuSecond, rounds, perSecond, residentBytes, peakBytes, ratio } of figures) {
     const aim = row.aims[name]
     const against = ratio === undefined ? '' : `cidgate ${ratio.toFixed(2)} x`
     const wanted = aim === undefined ? '' : `, aim ${aim}${ratio !== undefined && ratio < aim ? ', NOT MET' : ''}`
     const spread = `${number(Math.min(...rounds))} to ${number(Math.max(...rounds))}`
     process.stdout.write(
-      `  ${name.padEnd(14)}${number(perCpuSecond).padStart(9)}  (${spread}; by the clock ${number(perSecond)}; ${(residentBytes / 2 ** 20).toFixed(0)} MiB) ${against}${wanted}\n`,
+      `  ${name.padEnd(14)}${number(perCpuSecond).padStart(9)}  (${spread}; by the clock ${number(perSecond)}; ${mib(residentBytes)} MiB, at most ${mib(peakBytes)}) ${against}${wanted}\n`,
     )
   }
   for (const name of missing) process.stdout.write(`  ${name.padEnd(14)}  not installed\n`)

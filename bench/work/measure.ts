@@ -15,6 +15,8 @@ export type Figure = {
   readonly rounds: readonly number[]
   readonly perSecond: number
   readonly residentBytes: number
+  /** The most in any round, while it worked. */
+  readonly peakBytes: number
   /** The gateway's share of this contender's work: above 1 it does more. Undefined for the gateway itself. */
   readonly ratio?: number
 }
@@ -28,7 +30,7 @@ export async function measure(row: Row, scale: Scale): Promise<Measured> {
   const { contenders, others } = await row.setUp(scale)
   const folder = await tempFolder()
   try {
-    const samples = new Map<string, { cpu: number; wall: number; resident: number }[]>()
+    const samples = new Map<string, { cpu: number; wall: number; resident: number; peak: number }[]>()
     for (let round = 0; round <= scale.rounds; round++) {
       // The one that goes first changes: a machine that gets slower or quicker favours no server.
       const order = round % 2 === 0 ? contenders : [...contenders].reverse()
@@ -44,6 +46,7 @@ export async function measure(row: Row, scale: Scale): Promise<Measured> {
       rounds: all.map(({ cpu }) => cpu),
       perSecond: median(all.map(({ wall }) => wall)),
       residentBytes: Math.max(...all.map(({ resident }) => resident)),
+      peakBytes: Math.max(...all.map(({ peak }) => peak)),
       ...(name !== 'cidgate' && { ratio: median(all.map(({ cpu }, index) => (own[index] ?? 0) / cpu)) }),
     }))
     return { row, figures, missing: Object.keys(row.aims).filter((name) => !samples.has(name)) }
@@ -59,7 +62,8 @@ export async function once({ name, server, load, before }: Contender, round: num
   const file = join(folder, `${name}-${round}.json`)
   const asked: Load = { url: server.url, ...load(round) }
   await writeFile(file, JSON.stringify(asked))
-  const [cpu] = [server.cpuSeconds()]
+  const cpu = server.cpuSeconds()
+  server.peak()
   const child = start(...pinned(1, process.execPath, [client, file]))
   const done = JSON.parse(await child.line) as Done
   const used = server.cpuSeconds() - cpu
@@ -69,7 +73,7 @@ export async function once({ name, server, load, before }: Contender, round: num
   const sent = asked.requests.some(({ bodyFile }) => bodyFile !== undefined)
   const mibs = sent ? done.answers * 64 : done.bytes / mib
   const units = row.unit === 'MiB' ? mibs : done.answers
-  return { cpu: units / used, wall: units / done.seconds, resident: server.resident() }
+  return { cpu: units / used, wall: units / done.seconds, resident: server.resident(), peak: server.peak() }
 }
 
 export const median = (values: readonly number[]): number =>

@@ -6,13 +6,16 @@ import type { Load } from './client.ts'
 import { type Content, type Made, made } from './content.ts'
 import {
   isInstalled,
+  isVerifiedFetchInstalled,
   type Server,
   startBare,
   startCidgate,
   startKuboWith,
+  startKuboWithBlocks,
   startNginx,
   startOrigin,
   startPassThrough,
+  startVerifiedFetch,
   tempFolder,
 } from './servers.ts'
 
@@ -53,17 +56,18 @@ async function isKept(server: Server, one: Made): Promise<boolean> {
   return answer.status === 200 && body?.byteLength === one.bytes.byteLength
 }
 
+/** Throws where it is not. */
+async function demandSame(server: Server, one: Made): Promise<void> {
+  const answer = await fetch(server.url + pathOf(one))
+  const bytes = new Uint8Array(await answer.arrayBuffer())
+  if (answer.status !== 200 || Buffer.compare(bytes, one.bytes) !== 0)
+    throw new Error(`${pathOf(one)}: ${answer.status}, ${bytes.byteLength} bytes that are not the right ones`)
+}
+
 /** Everything is asked once, so that it lies where the row wants it. */
 async function fill(server: Server, files: readonly Made[]): Promise<void> {
   for (let at = 0; at < files.length; at += 16)
-    await Promise.all(
-      files.slice(at, at + 16).map(async (one) => {
-        const answer = await fetch(server.url + pathOf(one))
-        const bytes = new Uint8Array(await answer.arrayBuffer())
-        if (answer.status !== 200 || Buffer.compare(bytes, one.bytes) !== 0)
-          throw new Error(`${pathOf(one)}: ${answer.status}, ${bytes.byteLength} bytes that are not the right ones`)
-      }),
-    )
+    await Promise.all(files.slice(at, at + 16).map((one) => demandSame(server, one)))
   // What is written behind the answers is on its way for a moment.
   const giveUpAt = performance.now() + 30_000
   for (const one of files)
@@ -186,6 +190,73 @@ function addRow(id: string, work: string, aim: number, bytes: number, perRound: 
   }
 }
 
+const names = 100_000
+/** Weaker than a comparison of bytes: every server has a page of its own. */
+async function listsAll({ url }: Server, one: Made): Promise<void> {
+  const answer = await fetch(`${url}${pathOf(one)}/`, { headers: { Accept: 'text/html' } })
+  const page = await answer.text()
+  const listed = new Set(page.match(/document-\d{6}\.json/g))
+  if (answer.status !== 200 || listed.size !== names)
+    throw new Error(`${url}: ${answer.status}, ${listed.size} of ${names} names`)
+}
+
+/** A new directory for each round. The last one of them is for the check of what they answer. */
+function listingRow(id: string, work: string, cache: object, isFilled = false): Row {
+  return {
+    id,
+    work,
+    unit: 'requests',
+    aims: { kubo: 1 },
+    async setUp({ rounds }) {
+      const content = { count: rounds + 2, bytes: 0, seed: 40, names }
+      const directories = await made(content)
+      const origin = await startOrigin([content])
+      const load = (round: number) => {
+        const path = `${pathOf(directories[round] as Made)}/`
+        return {
+          connections: 8,
+          requests: Array.from({ length: 8 }, () => ({ path, headers: 'Accept: text/html\r\n' })),
+        }
+      }
+      const cidgate = await startCidgate({ retrieval: upstream(origin), cache })
+      if (isFilled) for (const one of directories) await listsAll(cidgate, one)
+      const contenders: Contender[] = [{ name: 'cidgate', server: cidgate, load }]
+      if (isInstalled('ipfs')) contenders.push({ name: 'kubo', server: await startKuboWithBlocks(directories), load })
+      for (const { server } of contenders) await listsAll(server, directories.at(-1) as Made)
+      return { contenders, others: [origin] }
+    },
+  }
+}
+
+/** @helia/verified-fetch proves what it reads, too. */
+function verifiedFetchRow(id: string, work: string, aim: number, isMiss: boolean): Row {
+  return {
+    id,
+    work,
+    unit: 'requests',
+    aims: { 'verified-fetch': aim },
+    async setUp({ rounds, isQuick, seconds }) {
+      const perRound = isMiss ? (isQuick ? 500 : 2000) : 1
+      const content = { count: isMiss ? perRound * (rounds + 1) + 16 : 1, bytes: 4 * kib, seed: 5000 }
+      const files = await made(content)
+      const origin = await startOrigin([content])
+      const load = (round: number) => {
+        const some = isMiss ? files.slice(round * perRound, (round + 1) * perRound) : files
+        const requests = some.map((one) => ({ path: pathOf(one) }))
+        return { connections: 32, requests, ...(!isMiss && { seconds }) }
+      }
+      const cache = isMiss ? { hot: noHot, tiers: [memory] } : {}
+      const contenders: Contender[] = [
+        { name: 'cidgate', server: await startCidgate({ retrieval: upstream(origin), cache }), load },
+      ]
+      if (isVerifiedFetchInstalled())
+        contenders.push({ name: 'verified-fetch', server: await startVerifiedFetch(origin), load })
+      for (const { server } of contenders) for (const one of files.slice(-16)) await demandSame(server, one)
+      return { contenders, others: [origin] }
+    },
+  }
+}
+
 const bigContent = (isQuick: boolean): Content => ({ count: 1, bytes: (isQuick ? 64 : 256) * mib, seed: 3 })
 const onDisk = (origin: Server): object => ({ retrieval: upstream(origin), cache: { hot: noHot, tiers: [disk] } })
 
@@ -254,6 +325,10 @@ export const rows: readonly Row[] = [
       }
     },
   },
+  listingRow('listing', 'a directory of 100,000 names, cold from one upstream, eight at once', { hot: noHot }),
+  listingRow('listing+', 'the same from the disk tier', { hot: noHot, tiers: [disk] }, true),
+  verifiedFetchRow('verified-fetch', '4 KB over and over, 32 connections', 15, false),
+  verifiedFetchRow('verified-fetch-miss', 'distinct files of 4 KB from one upstream, memory tier alone', 3, true),
   addRow('add', '1 KB, 16 at once, fsynced', 1.2, kib, 400, 16),
   addRow('addbig', '64 MiB, fsynced', 1.2, 64 * mib, 1, 1),
 ]

@@ -1,16 +1,22 @@
 // What is measured: this gateway, and what its users could have instead. Each is a process of its own, on the first core where
 // there is a way to say so; the load comes from the second one.
 import { spawnSync } from 'node:child_process'
+import { createHash } from 'node:crypto'
+import { existsSync } from 'node:fs'
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { CID } from 'multiformats/cid'
+import { create as createDigest } from 'multiformats/hashes/digest'
+import { codec, hash } from '../../src/core/cid.ts'
+import { carHeader, carSection } from '../../src/ipld/car.ts'
 import { startKubo } from '../../test/interop/support/kubo.ts'
 import { freePort } from '../../test/interop/support/processes.ts'
 import { type Child, start, usageOf } from './child.ts'
 import type { Content, Made } from './content.ts'
 
-export type Server = Pick<Child, 'cpuSeconds' | 'resident'> & { readonly url: string; stop(): Promise<void> }
+export type Server = Pick<Child, 'cpuSeconds' | 'resident' | 'peak'> & { readonly url: string; stop(): Promise<void> }
 
 const hasTaskset = spawnSync('taskset', ['--version']).status === 0
 export const pinned = (core: number, command: string, args: readonly string[]): [string, string[]] =>
@@ -95,6 +101,34 @@ export async function startKuboWith(files: readonly Made[]): Promise<Server & { 
   if (files.length > 0) kubo.ipfs(['add', '-r', '-Q', folder])
   await rm(folder, { recursive: true, force: true })
   return { ...usageOf(kubo.pid), url: kubo.gateway, rpc: kubo.rpc, stop: kubo.stop }
+}
+
+/** The same from blocks, for what is no file. */
+export async function startKuboWithBlocks(contents: readonly Made[]): Promise<Server> {
+  // By itself it gives up after 30 s, and eight large directories at once take it longer.
+  const kubo = await startKubo({ config: { 'Gateway.RetrievalTimeout': '10m', 'Gateway.MaxRequestDuration': '1h' } })
+  const folder = await tempFolder()
+  for (const { cid, blocks } of contents) {
+    const sections = [carHeader(CID.parse(cid))]
+    for (const bytes of blocks.values()) {
+      const digest = createDigest(hash.sha256, createHash('sha256').update(bytes).digest())
+      sections.push(...carSection({ cid: CID.createV1(codec.dagPb, digest), bytes }))
+    }
+    await writeFile(join(folder, 'blocks.car'), Buffer.concat(sections))
+    kubo.ipfs(['dag', 'import', '--pin-roots=false', join(folder, 'blocks.car')])
+  }
+  await rm(folder, { recursive: true, force: true })
+  return { ...usageOf(kubo.pid), url: kubo.gateway, stop: kubo.stop }
+}
+
+const clients = fileURLToPath(new URL('../../test/interop/clients/', import.meta.url))
+export const isVerifiedFetchInstalled = (): boolean =>
+  process.env['CIDGATE_BENCH_PEERS'] !== 'none' && existsSync(join(clients, 'node_modules/@helia/verified-fetch'))
+
+/** Behind node:http, with the origin as its only source. */
+export async function startVerifiedFetch(origin: Server): Promise<Server> {
+  const child = start(...pinned(0, process.execPath, [join(clients, 'verified-fetch-server.mjs'), origin.url]))
+  return { ...child, url: await child.line }
 }
 
 async function reachable(url: string): Promise<void> {
