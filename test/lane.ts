@@ -1,8 +1,10 @@
 // One process of `npm test`: it takes the next file that no other one has taken, until there is none. Each is a suite, and
 // its hooks are its own.
 import asyncHooks from 'node:async_hooks'
-import { writeFileSync } from 'node:fs'
+import { existsSync, writeFileSync } from 'node:fs'
+import { flushCompileCache } from 'node:module'
 import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
 
 // Node's runner follows every promise, to know where a test is defined and which one an uncaught error belongs to. That makes
@@ -25,8 +27,9 @@ const tell = (error: unknown) =>
 process.on('uncaughtExceptionMonitor', tell)
 process.on('unhandledRejection', tell)
 
+await compileOnce()
 for (const [index, file] of files.entries()) {
-  if (!take(index)) continue
+  if (!take(`${index}`)) continue
   running = file
   for (const hook of following) hook.enable()
   await new Promise<void>((done) => {
@@ -48,7 +51,19 @@ setTimeout(() => {
   for (const one of left) one.unref?.()
 }, 10_000).unref()
 
-function take(index: number): boolean {
+/** Without a compile cache, as after an install, each lane would compile everything: one does, and the others take it from there. */
+async function compileOnce(): Promise<void> {
+  const isCompiled = join(folder, 'compiled')
+  if (take('compiling')) {
+    await import('./support/gateway.ts')
+    flushCompileCache()
+    writeFileSync(isCompiled, '')
+    return
+  }
+  for (const until = performance.now() + 10_000; !existsSync(isCompiled) && performance.now() < until; ) await sleep(20)
+}
+
+function take(index: string): boolean {
   try {
     writeFileSync(join(folder, `${index}.taken`), '', { flag: 'wx' })
     return true

@@ -1,5 +1,5 @@
 // `cidgate serve`: prints one line when it answers, tells a service manager, then waits for signals.
-
+import { flushCompileCache } from 'node:module'
 import { type Config, configFile, loadConfig } from '../config/load.ts'
 import { addressShown } from '../config/values/address.ts'
 import { systemClock } from '../core/clock.ts'
@@ -26,6 +26,8 @@ export async function serveCommand(file: string | undefined): Promise<number> {
     return gateway
   }
   const serving = await serve({ config, log, create })
+  // A process that is killed would write no compile cache, and the next start would compile everything again.
+  flushCompileCache()
   const answers = () =>
     `${addressShown(serving.listen)}${serving.admin ? ` (admin: ${addressShown(serving.admin)})` : ''}`
   process.stdout.write(`cidgate (pid ${process.pid}): ${answers()}\n`)
