@@ -69,6 +69,7 @@ test('README.md: its first commands, in an empty folder with what they name', as
   assert.match(said, /^\{"cids":\["\/ipfs\/\w+"\]\}/)
   assert.match(said, /HTTP\/1\.1 200 OK[\s\S]*"name": "cidgate"/)
   assert.match(said, /# Architecture|architecture/)
+  assert.match(said, /<h1>Hello<\/h1>/)
   assert.match(said, /HTTP\/1\.1 304 Not Modified/)
   assert.match(said, /"cids":\[("\/ipfs\/\w+",?){3}\]/, 'a directory of two files')
   assert.match(said, /"status":400[\s\S]*"name"/)

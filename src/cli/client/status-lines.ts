@@ -46,17 +46,14 @@ function requestWords({ total, byStatus, bySource, shed, throttled }: Status['re
   ].join('; ')
 }
 
-const fill = (bytes: number | undefined, limit: number | undefined): string =>
-  bytes === undefined
-    ? 'its bytes are not known here'
-    : limit === undefined
-      ? sizeOf(bytes)
-      : `${sizeOf(bytes)} of ${sizeOf(limit)} (${Math.floor((100 * bytes) / limit)} %)`
+const fill = (bytes: number, limit: number | undefined): string =>
+  limit === undefined ? sizeOf(bytes) : `${sizeOf(bytes)} of ${sizeOf(limit)} (${Math.floor((100 * bytes) / limit)} %)`
 
 function tierLine({ name, bytes, limitBytes, hits, misses, outages, queued, corrupt, isDown, reads }: Tier): string {
   const looks = hits + misses
   return `  ${mark(!isDown)} tier ${name}: ${[
-    fill(bytes, limitBytes),
+    // A store that other instances fill as well does not say how much lies in it.
+    ...(bytes === undefined ? [] : [fill(bytes, limitBytes)]),
     looks > 0 ? `${Math.floor((100 * hits) / looks)} % of ${looks} looks were hits` : 'not looked into yet',
     ...timesOf('reads', reads),
     ...(outages > 0 ? [`${outages} outages`] : []),
