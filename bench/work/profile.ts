@@ -1,4 +1,4 @@
-// `npm run profile -- <id>`: a row of `bench:work` with the gateway alone, under the profiler of Node. It prints the functions
+// `npm run profile -- <id>`: a row of `npm run bench` with the gateway alone, under the profiler of Node. It prints the functions
 // that took the most time themselves and with all that they called, and where the whole profile lies (Chrome's devtools open it).
 // The start and the first round do not count.
 import { mkdir, readdir, readFile, rm } from 'node:fs/promises'

@@ -1,0 +1,91 @@
+// What a run says: a text for the terminal, and the section of docs/performance.md between its two marks, with a plot.
+import { readFileSync, writeFileSync } from 'node:fs'
+import { cpus, loadavg, release, totalmem } from 'node:os'
+import { fileURLToPath } from 'node:url'
+import { bars } from './bars.ts'
+import type { Trial } from './trials.ts'
+import type { Figure, Measured } from './work/measure.ts'
+import type { Scale } from './work/rows.ts'
+
+export type Machine = { readonly text: string; readonly load: number }
+export type Run = {
+  readonly before: Machine
+  readonly after: Machine
+  readonly scale: Scale
+  readonly measured: readonly Measured[]
+  readonly tried: readonly { readonly trial: Trial; readonly lines: readonly string[] }[]
+}
+
+export function machine(): Machine {
+  const [{ model = 'unknown' } = {}] = cpus()
+  const memory = Math.round(totalmem() / 2 ** 30)
+  const text = `${cpus().length} x ${model.trim()}, ${memory} GiB, Linux ${release()}, Node ${process.versions.node}`
+  return { text, load: loadavg()[0] ?? 0 }
+}
+
+export function print({ row, figures, missing }: Measured): string {
+  const lines = figures.map(({ name, perCpuSecond, rounds, perSecond, residentBytes, peakBytes, ratio }) => {
+    const aim = row.aims[name]
+    const against = ratio === undefined ? '' : ` cidgate ${ratio.toFixed(2)} x`
+    const wanted = aim === undefined ? '' : `, aim ${aim}${isMissed(ratio, aim) ? ', NOT MET' : ''}`
+    const figure = `${number(perCpuSecond).padStart(9)}  (${spread(rounds)}; by the clock ${number(perSecond)}`
+    return `  ${name.padEnd(14)}${figure}; ${mib(residentBytes)} MiB, at most ${mib(peakBytes)})${against}${wanted}`
+  })
+  const absent = missing.map((name) => `  ${name.padEnd(14)}  not installed`)
+  return [`${row.id}: ${row.work} (${row.unit} per processor second of the server)`, ...lines, ...absent].join('\n')
+}
+
+const page = fileURLToPath(new URL('../docs/performance.md', import.meta.url))
+const plot = fileURLToPath(new URL('../docs/images/bench.svg', import.meta.url))
+const [begin, end] = ['<!-- written by npm run bench -->', '<!-- end of what npm run bench wrote -->']
+
+/** Throws where the page has lost its marks. */
+export function writeReport(run: Run): readonly string[] {
+  const text = readFileSync(page, 'utf8')
+  const [from, to] = [text.indexOf(begin), text.indexOf(end)]
+  if (from < 0 || to < from) throw new Error(`docs/performance.md needs the lines ${begin} and ${end}, in this order`)
+  writeFileSync(page, `${text.slice(0, from + begin.length)}\n${section(run)}${text.slice(to)}`)
+  writeFileSync(plot, bars(barsOf(run)))
+  return ['docs/performance.md', 'docs/images/bench.svg']
+}
+
+export function section({ before, after, scale, measured, tried }: Run): string {
+  const how = `${scale.rounds} rounds of ${scale.seconds} s${scale.isQuick ? ' (`--quick`)' : ''}`
+  return `
+${before.text}; load ${before.load.toFixed(1)} when it began and ${after.load.toFixed(1)} when it ended; ${how}, the median of each, and in brackets the lowest and the highest.
+
+![The gateway's work per processor second as a share of each peer's, with the aims](images/bench.svg)
+
+| row | work | unit | of | per processor second | by the clock | resident, at most (MiB) | the gateway's share | aim |
+|---|---|---|---|---|---|---|---|---|
+${measured.flatMap(rowsOf).join('\n')}
+${tried.map(({ trial, lines }) => `\n\`${trial.id}\`, ${trial.what}:\n\n\`\`\`text\n${lines.map((line) => line.trimEnd()).join('\n')}\n\`\`\`\n`).join('')}
+`
+}
+
+function rowsOf({ row, figures, missing }: Measured): string[] {
+  const line = ({ name, perCpuSecond, rounds, perSecond, residentBytes, peakBytes, ratio }: Figure): string => {
+    const aim = row.aims[name]
+    const wanted = aim === undefined ? '' : `${aim}${isMissed(ratio, aim) ? ', not met' : ', met'}`
+    const cells = [`\`${row.id}\``, row.work, row.unit, name, `${number(perCpuSecond)} (${spread(rounds)})`]
+    const memory = `${mib(residentBytes)}, ${mib(peakBytes)}`
+    return `| ${[...cells, number(perSecond), memory, ratio === undefined ? '' : ratio.toFixed(2), wanted].join(' | ')} |`
+  }
+  const absent = missing.map(
+    (name) => `| \`${row.id}\` | ${row.work} | ${row.unit} | ${name} | not installed | | | | |`,
+  )
+  return [...figures.map(line), ...absent]
+}
+
+const barsOf = ({ measured }: Run) =>
+  measured.flatMap(({ row, figures }) =>
+    figures.flatMap(({ name, ratio }) =>
+      ratio === undefined ? [] : [{ name: `${row.id} of ${name}`, ratio, aim: row.aims[name] }],
+    ),
+  )
+
+const isMissed = (ratio: number | undefined, aim: number): boolean => ratio !== undefined && ratio < aim
+const spread = (rounds: readonly number[]): string => `${number(Math.min(...rounds))} to ${number(Math.max(...rounds))}`
+const number = (value: number): string =>
+  value >= 10_000 ? `${(value / 1000).toFixed(1)} k` : value >= 100 ? value.toFixed(0) : value.toFixed(1)
+const mib = (bytes: number): string => (bytes / 2 ** 20).toFixed(0)

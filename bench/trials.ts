@@ -1,0 +1,51 @@
+// Benches that are programs of their own, because they measure other things than work per processor second.
+import { spawn } from 'node:child_process'
+import { createInterface } from 'node:readline'
+import { fileURLToPath } from 'node:url'
+
+export type Trial = {
+  readonly id: string
+  readonly what: string
+  readonly script: string
+  /** What makes it short. */
+  readonly quick: Readonly<Record<string, string>>
+}
+
+export const trials: readonly Trial[] = [
+  {
+    id: 'race',
+    what: 'upstreams that stall, drip or know single blocks only',
+    script: 'race.ts',
+    quick: { BENCH_FILES: '5' },
+  },
+  { id: 'stores', what: 'a slow and a hung S3', script: 'stores.ts', quick: { BENCH_ROUNDS: '1' } },
+  {
+    id: 'tail',
+    what: 'the slowest of a hundred answers over five upstreams',
+    script: 'tail.ts',
+    quick: { BENCH_FILES: '100' },
+  },
+  {
+    id: 'conns',
+    what: 'hot answers beside 10,000 idle and 1,000 slow clients',
+    script: 'conns.ts',
+    quick: { BENCH_ROUNDS: '1' },
+  },
+]
+
+/** Runs it and shows what it prints as it comes. Resolves to the lines; an exit code other than 0 is said by the last one. */
+export async function runTrial({ script, quick }: Trial, isQuick: boolean): Promise<string[]> {
+  const child = spawn(process.execPath, [fileURLToPath(new URL(script, import.meta.url))], {
+    env: { ...process.env, ...(isQuick && quick) },
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
+  const ended = new Promise<number | null>((resolve) => child.once('close', resolve))
+  const lines: string[] = []
+  for await (const line of createInterface({ input: child.stdout })) {
+    lines.push(line)
+    process.stdout.write(`${line}\n`)
+  }
+  const code = await ended
+  if (code !== 0) lines.push(`(ended with ${code})`)
+  return lines
+}
