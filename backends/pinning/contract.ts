@@ -122,6 +122,8 @@ export type ProviderContext = {
   readonly data: string
   /** For a provider that keeps bytes on this machine. */
   readonly folders: SharedFolders
+  /** What a block links to and `isNew` takes: for a provider that has to find what lies below a root. */
+  readonly blocksBelow: (block: Block, isNew: (cid: CID) => boolean) => Promise<readonly CID[]>
   readonly log: Log
   readonly clock: Clock
 }

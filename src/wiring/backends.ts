@@ -8,6 +8,7 @@ import type { Upstream } from '../../backends/upstreams/contract.ts'
 import { upstreamKinds } from '../../backends/upstreams/index.ts'
 import type { Config } from '../config/load.ts'
 import { Failure } from '../core/failure.ts'
+import { blocksBelow } from '../ipld/block-links.ts'
 import { createUpstreamHealth, type UpstreamHealth } from '../retrieval/health/upstream-health.ts'
 import type { Whole } from './whole.ts'
 
@@ -49,10 +50,11 @@ function takeProvider(
 ): Provider {
   const { data, retrieval } = config
   const { userAgent } = retrieval
+  const context = { name, userAgent, data, folders, blocksBelow, log, clock, trace }
   return lease.take(
     'provider',
     [use, name, options, data, userAgent],
-    () => kindOf(providerKinds, use).create(options, { name, userAgent, data, folders, log, clock, trace }),
+    () => kindOf(providerKinds, use).create(options, context),
     (provider) => provider.close(),
   )
 }

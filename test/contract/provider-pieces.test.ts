@@ -7,6 +7,7 @@ import { providerKinds } from '../../backends/pinning/index.ts'
 import { type Clock, systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { processFolders } from '../../src/data-folder/process.ts'
+import { blocksBelow } from '../../src/ipld/block-links.ts'
 import { providerFailure } from '../../src/testing/provider.ts'
 import { type MemoryUpload, memoryUpload } from '../../src/testing/upload.ts'
 import { noise } from '../support/fixtures.ts'
@@ -32,6 +33,7 @@ beforeEach(async () => {
     userAgent: 'cidgate/test',
     data: '/nonexistent',
     folders: processFolders,
+    blocksBelow,
     log: silentLog,
     clock: hurried,
   }

@@ -15,6 +15,7 @@ import { type Clock, systemClock } from '../../src/core/clock.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { processFolders } from '../../src/data-folder/process.ts'
+import { blocksBelow } from '../../src/ipld/block-links.ts'
 import { providerContract, providerFailure } from '../../src/testing/provider.ts'
 import { type MemoryUpload, memoryUpload } from '../../src/testing/upload.ts'
 import { noise } from '../support/fixtures.ts'
@@ -28,6 +29,7 @@ const context: ProviderContext = {
   userAgent: 'cidgate/test',
   data: '/nonexistent',
   folders: processFolders,
+  blocksBelow,
   log: silentLog,
   clock: hurried,
 }

@@ -26,6 +26,7 @@ import { createAddRoute } from '../../src/http/add/add.ts'
 import { createTokens } from '../../src/http/add/tokens.ts'
 import { readContext } from '../../src/http/wire/request-context.ts'
 import { createRespond } from '../../src/http/wire/respond.ts'
+import { blocksBelow } from '../../src/ipld/block-links.ts'
 import { createSchemaChecks } from '../../src/schemas/checks.ts'
 import { createThrough, type Through, type ThroughOptions } from '../../src/upload/thin/thin.ts'
 import { type Adding, below, boundary, idle, multipart, type Part, post, raw, startAdding } from '../support/adding.ts'
@@ -109,6 +110,7 @@ describe('uploads that come back', () => {
       userAgent: 'test',
       data: '',
       folders: processFolders,
+      blocksBelow,
       log: silentLog,
       clock: systemClock,
     }

@@ -18,6 +18,7 @@ import { createAddRoute } from '../../src/http/add/add.ts'
 import { createTokens } from '../../src/http/add/tokens.ts'
 import { readContext } from '../../src/http/wire/request-context.ts'
 import { createRespond } from '../../src/http/wire/respond.ts'
+import { blocksBelow } from '../../src/ipld/block-links.ts'
 import { createSchemaChecks } from '../../src/schemas/checks.ts'
 import { createUploads, type Uploads, type UploadsOptions } from '../../src/upload/uploads.ts'
 
@@ -51,7 +52,10 @@ export async function startAdding(options: AddingOptions = {}): Promise<Adding> 
   const lines: Adding['log'] = []
   const log: Log = (_level, event, facts = {}) => lines.push({ event, facts })
   const clock = options.clock ?? systemClock
-  const embedded = createEmbedded({}, { name: 'local', userAgent: 'test', data, folders: processFolders, log, clock })
+  const embedded = createEmbedded(
+    {},
+    { name: 'local', userAgent: 'test', data, folders: processFolders, blocksBelow, log, clock },
+  )
   const folder = options.folder ?? processFolders.enter(data)
   const tiers = new Map<string, Uint8Array>()
   const forgotten: string[] = []

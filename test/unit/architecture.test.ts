@@ -54,7 +54,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   http: ['content', 'ipld', 'names', 'observe', 'retrieval', 'schemas', 'upload', 'web'],
   admin: ['names', 'observe', 'retrieval', 'upload'],
   wiring: [
-    ...['admin', 'config', 'data-folder', 'deny', 'http', 'names', 'observe'],
+    ...['admin', 'config', 'data-folder', 'deny', 'http', 'ipld', 'names', 'observe'],
     ...['retrieval', 'schemas', 'upload'],
   ],
   library: [

@@ -27,6 +27,7 @@ import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createDataFolders } from '../../src/data-folder/folders.ts'
 import { processFolders } from '../../src/data-folder/process.ts'
+import { blocksBelow } from '../../src/ipld/block-links.ts'
 import { createPinsTier } from '../../src/retrieval/tiers/pins.ts'
 import { importFile } from '../../src/upload/intake/import.ts'
 import { createSpools } from '../../src/upload/spool/spool.ts'
@@ -45,6 +46,7 @@ describe('the embedded store', () => {
       userAgent: 'test',
       data,
       folders: processFolders,
+      blocksBelow,
       log: silentLog,
       clock: systemClock,
     })
@@ -100,7 +102,7 @@ describe('the embedded store', () => {
     const clock = createFakeClock()
     const pins = createEmbedded(
       {},
-      { name: 'local', userAgent: 'test', data, folders: createDataFolders(), log: silentLog, clock },
+      { name: 'local', userAgent: 'test', data, folders: createDataFolders(), blocksBelow, log: silentLog, clock },
     )
     const upload = await uploadOf(randomBytes(100_000))
     assert.equal(await pins.store.get(upload.cid), undefined)
@@ -158,6 +160,32 @@ describe('the embedded store', () => {
     await store.unpin(other.cid, never)
     assert.deepEqual(await blocks(), [])
     await store.unpin(other.cid, never)
+  })
+
+  it('frees on unpin what a process that was killed in the middle of a pin left, but for what another pin needs', async () => {
+    const shared = randomBytes(MiB)
+    const one = await uploadOf(Buffer.concat([shared, randomBytes(10)]))
+    const other = await uploadOf(Buffer.concat([shared, randomBytes(10)]))
+    await store.pin(one, never)
+    await store.pin(other, never)
+    // Its record is what a pin writes last.
+    const name = one.cid.toV1().toString()
+    await rm(join(data, 'pins', 'roots', name.slice(-2), `${name}.json`))
+    assert.equal(await store.status(one.cid, never), 'absent')
+    await store.unpin(one.cid, never)
+    assert.equal((await blocks()).length, 3)
+    for await (const { cid } of other.blocks(never)) assert.ok(await store.store.has(cid))
+  })
+
+  it('frees all of a pin that is broken off, also what a process that was killed had linked', async () => {
+    const upload = await uploadOf(randomBytes(4 * MiB))
+    await store.pin(upload, never)
+    const name = upload.cid.toV1().toString()
+    await rm(join(data, 'pins', 'roots', name.slice(-2), `${name}.json`))
+    const stop = new AbortController()
+    stop.abort()
+    await assert.rejects(store.pin(upload, stop.signal))
+    assert.deepEqual(await blocks(), [])
   })
 
   it('keeps apart a file whose bytes are the root block of another file', async () => {

@@ -5,7 +5,8 @@ import { rm, statfs, unlink } from 'node:fs/promises'
 import { join, resolve } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { z } from 'zod'
-import { blockKey } from '../../../src/core/block.ts'
+import { blockKey, proves } from '../../../src/core/block.ts'
+import { codec } from '../../../src/core/cid.ts'
 import { remedyOf } from '../../../src/core/disk/remedies.ts'
 import { Failure } from '../../../src/core/failure.ts'
 import { codeOf } from '../../../src/core/files.ts'
@@ -38,7 +39,8 @@ async function left(data: string, configured: readonly Options[]): Promise<reado
   return (await foldersLeft(data, known)).map((path) => ({ options: { path }, place: `the folder ${path}` }))
 }
 
-export function createEmbedded(settings: Options, { name, data, folders, clock }: ProviderContext): EmbeddedProvider {
+export function createEmbedded(settings: Options, context: ProviderContext): EmbeddedProvider {
+  const { name, data, folders, clock, blocksBelow } = context
   const root = rootOf(settings, data)
   const blocks = blocksIn(root)
   const disk = createDisk(root)
@@ -52,6 +54,8 @@ export function createEmbedded(settings: Options, { name, data, folders, clock }
 
   async function keep(upload: Upload, signal: AbortSignal, keys: Set<string>): Promise<CID> {
     const files = await upload.files?.()
+    // A pin that breaks off drops all of them, also those that a process linked before it was killed.
+    for (const { key } of files ?? []) keys.add(key)
     const proved = new Set<string>()
     const linked = { all: keys, proved }
     const areAllWhole = () => areWhole(new Set([...keys].filter((key) => !proved.has(key))), signal)
@@ -72,9 +76,27 @@ export function createEmbedded(settings: Options, { name, data, folders, clock }
   /** Removes the record first: a crash then leaves unused blocks, never a pin that lacks one. */
   async function free(cid: CID): Promise<void> {
     const pin = await pins.read(cid)
-    if (!pin) return
+    if (!pin) return freeLeft(cid)
     await pins.remove(cid)
     await drop(new Set(pin.blocks))
+  }
+
+  /** What lies here without a record: a process was killed in the middle of a pin. */
+  async function freeLeft(root: CID): Promise<void> {
+    if (!(await has(blockKey(root)))) return
+    const keys = new Set<string>([blockKey(root)])
+    const isNew = (cid: CID): boolean => !keys.has(blockKey(cid))
+    const ahead = [root]
+    for (let cid = ahead.pop(); cid; cid = ahead.pop()) {
+      if (cid.code === codec.raw) continue
+      const bytes = await read(blockKey(cid))
+      if (!bytes || !proves(cid, bytes)) continue
+      for (const next of await blocksBelow({ cid, bytes }, isNew)) {
+        keys.add(blockKey(next))
+        ahead.push(next)
+      }
+    }
+    await drop(keys)
   }
 
   /** Removes the blocks that no pin lists. */

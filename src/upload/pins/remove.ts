@@ -24,10 +24,13 @@ export function createRemove(options: RemoveOptions): (cid: CID) => Promise<Remo
     const { name } = provider
     const status = () => inTime(provider, closing, (own) => provider.status(cid, own))
     try {
-      if ((await status()) === 'absent')
+      if ((await status()) === 'absent') {
+        // A process that was killed in the middle of a pin has left blocks without one.
+        if (provider.traits.local) await inTime(provider, closing, (own) => provider.unpin(cid, own))
         return mayCome
           ? { provider: name, outcome: 'not-known', why: mayPinLater }
           : { provider: name, outcome: 'absent' }
+      }
       await inTime(provider, closing, (own) => provider.unpin(cid, own))
       if ((await status()) !== 'pinned') return { provider: name, outcome: 'removed' }
       return { provider: name, outcome: 'still-held', why: 'it was asked to delete it, and says that it holds it' }
