@@ -135,6 +135,13 @@ function belowName(list: Denylist, name: SpelledName, segments: readonly string[
   return last([own, bare?.allow ? undefined : bare].filter((rule) => rule !== undefined))
 }
 
+/** The same for a CID, in a list whose rules mean all that is below. */
+function belowCid(list: Denylist, cid: SpelledCid, segments: readonly string[]): Rule | undefined {
+  const own = list.path(cid, segments)
+  const bare = segments.length === 0 ? undefined : list.path(cid, [])
+  return last([own, bare?.allow ? undefined : bare].filter((rule) => rule !== undefined))
+}
+
 /** Lists in the operator's order: the first one with a rule for a thing decides about it. */
 export function createDenylists(lists: () => readonly Denylist[]) {
   const spelling = createSpelling()
@@ -154,6 +161,12 @@ export function createDenylists(lists: () => readonly Denylist[]) {
       const spelled = spelling.cid(cid)
       return decide((list) => list.path(spelled, segments))
     },
+    /** Those for the CID itself, too. */
+    belowCid(cid: CID, segments: readonly string[]) {
+      if (lists().length === 0) return undefined
+      const spelled = spelling.cid(cid)
+      return decide((list) => belowCid(list, spelled, segments))
+    },
     /** The rules for this very path of a name. */
     name(name: string, segments: readonly string[]) {
       const spelled = spelling.name(name)
@@ -166,4 +179,5 @@ export function createDenylists(lists: () => readonly Denylist[]) {
     },
   }
 }
-export type Denylists = ReturnType<typeof createDenylists>
+/** Lists that are read; `belowCid` is for the gateway's own. */
+export type Denylists = Omit<ReturnType<typeof createDenylists>, 'belowCid'>

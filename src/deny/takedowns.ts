@@ -123,7 +123,8 @@ export async function openTakedowns({
 
   await read()
   return {
-    path: (cid, segments) => all.path(cid, segments),
+    // A line without `/*` is of an earlier version, and means all that is below as well.
+    path: (cid, segments) => all.belowCid(cid, segments),
     get rules() {
       return own.rules + early.rules
     },
@@ -138,7 +139,7 @@ export async function openTakedowns({
       }),
     takeDown(cid, { legal, reason }) {
       const hints = [...(legal ? ['status=451'] : []), ...(reason === undefined ? [] : [`reason=${reason}`])]
-      const rule: Rule = { cid, legal, reason, line: [`/ipfs/${cid}`, ...hints].join(' ') }
+      const rule: Rule = { cid, legal, reason, line: [`/ipfs/${cid}/*`, ...hints].join(' ') }
       const isNew = !isWritten(rule)
       wait([...waiting.filter(({ line }) => line !== rule.line), rule])
       if (isNew) onChange()

@@ -21,7 +21,7 @@ import { createInTime } from '../../src/upload/pins/provider-calls.ts'
 import type { Brought, Page, Pin, Removal, TakenDown, Verification } from '../../src/upload/pins/told.ts'
 import { type Adding, type AddingOptions, below, multipart, type Part, post, startAdding } from '../support/adding.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
-import { startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
+import { fetchAll, startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
 import { scriptedProvider } from '../support/scripted-provider.ts'
 
 const local = { name: 'local', use: 'embedded' }
@@ -311,6 +311,38 @@ describe('POST /deny/<cid>', () => {
     }
   })
 
+  test('no path below a folder that is taken down is read again, although an upstream has it', async () => {
+    const far = await startGateway({ config: { pinning: { providers: [local] } } })
+    const near = { name: 'near', url: far.url, allowPrivate: true }
+    const data = await tempFolder()
+    let at = await startGateway({ data, upstreams: [near] })
+    const statuses = (folder: string) =>
+      Promise.all(
+        ['', '/in/a.txt', '/in/', '/in/a.txt?format=raw', '?format=car'].map(
+          async (path) => (await fetchAll(`${at.url}/ipfs/${folder}${path}`)).status,
+        ),
+      )
+    try {
+      const body = randomBytes(300)
+      const parts = [{ fileName: 'in/a.txt', body }]
+      const folder = await add(far, parts, '?wrap=true')
+      const file = await add(far, [{ body }])
+      assert.deepEqual(await statuses(folder), [200, 200, 200, 200, 200])
+      assert.equal((await supertest(at.gateway.admin).post(`/deny/${folder}?reason=malware`)).status, 200)
+      assert.deepEqual(await statuses(folder), [410, 410, 410, 410, 410])
+      assert.equal((await fetch(`${at.url}/ipfs/${file}`)).status, 200, 'by its own CID')
+      // As an earlier version wrote it.
+      await at.close()
+      await writeFile(join(data, 'denylists', 'takedowns.deny'), `/ipfs/${folder}\n`)
+      at = await startGateway({ data, upstreams: [near] })
+      assert.deepEqual(await statuses(folder), [410, 410, 410, 410, 410])
+    } finally {
+      await at.close()
+      await far.close()
+      await rm(data, { recursive: true, force: true })
+    }
+  })
+
   test('what is a part of another pin goes as a pin of its own, and says that its blocks are still here', async () => {
     const at = await startGateway({ config: { pinning: { providers: [local] } } })
     const ask = supertest(at.gateway.admin)
@@ -581,7 +613,7 @@ describe('two things at once with one pin', () => {
       assert.equal((await fetch(`${at.url}/ipfs/${cid}`)).status, 451)
       await rm(file, { recursive: true })
       assert.equal((await ask.post(`/deny/${cid}?status=451`)).status, 200)
-      assert.match(await readFile(file, 'utf8'), new RegExp(`\n/ipfs/${cid} status=451\n$`))
+      assert.match(await readFile(file, 'utf8'), new RegExp(`\n/ipfs/${cid}/\\* status=451\n$`))
     } finally {
       await at.close()
       await rm(data, { recursive: true, force: true })
