@@ -22,6 +22,9 @@ export const listingLimits: ListingLimits = { mostEntries: 1_000_000, mostLooks:
 
 // A slow tier is asked for several at once: one after another would take as long as the listing.
 const looksAhead = 15
+// A page waits until it has what it sorts: thousands of blocks, which the one deadline until the first byte is not for. So many
+// entries have to come within it, and from there each block has a deadline of its own.
+export const entriesToBegin = 1_000
 
 export async function* listDirectory(
   session: Session,
@@ -35,6 +38,7 @@ export async function* listDirectory(
     if (++count > limits.mostEntries) {
       throw new Failure('too-large', `${entity.cid} has more than ${limits.mostEntries} entries`, { source: 'content' })
     }
+    if (count === entriesToBegin) session.begun()
     const turn = session.giveWay()
     if (turn !== undefined) await turn
     const mayLook = count <= limits.mostLooks

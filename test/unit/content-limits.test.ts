@@ -7,7 +7,7 @@ import { importer } from 'ipfs-unixfs-importer'
 import { CID } from 'multiformats/cid'
 import { create as createDigest } from 'multiformats/hashes/digest'
 import { createMemoryBound, createPending } from '../../src/content/dag/pending.ts'
-import { listDirectory } from '../../src/content/directory.ts'
+import { entriesToBegin, listDirectory } from '../../src/content/directory.ts'
 import { readFile } from '../../src/content/file.ts'
 import { parsePath } from '../../src/content/path.ts'
 import { resolve } from '../../src/content/resolve.ts'
@@ -304,6 +304,21 @@ describe('listings', () => {
     const entries = await Array.fromAsync(listDirectory({ ...memorySession(blocks), giveWay }, entity))
     assert.equal(entries.length, 300)
     assert.ok(turns >= 300, `${turns} turns`)
+  })
+  test('a large directory leaves the deadline of the first byte behind, a smaller one does not', async () => {
+    for (const [count, expected] of [
+      [entriesToBegin - 1, []],
+      [entriesToBegin + 100, [entriesToBegin - 1]],
+    ] as const) {
+      const blocks: BlockMap = new Map()
+      const { entity } = await open(files(count, blocks).toString(), blocks)
+      const begunAt: number[] = []
+      let listed = 0
+      const session = { ...memorySession(blocks), has: async () => false, begun: () => void begunAt.push(listed) }
+      for await (const _ of listDirectory(session, entity, { mostEntries: 1_000_000, mostLooks: 0 })) listed++
+      assert.equal(listed, count)
+      assert.deepEqual(begunAt, expected)
+    }
   })
   test('a tier that is away does not spoil it', async () => {
     const blocks: BlockMap = new Map()

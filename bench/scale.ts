@@ -1,0 +1,243 @@
+// `node bench/scale.ts`: a disk tier with many blocks against the same one with few: the time to start, memory, hits, and eviction while it answers. The
+// blocks are written as the tier lays them out, `<shard>/<key>`. `--blocks 10000,100000,1000000`, `--quick` leaves out the
+// million and takes fewer rounds, `--only start,hits,eviction` some parts.
+import { hash as digestOf, randomInt } from 'node:crypto'
+import { mkdirSync, writeFileSync } from 'node:fs'
+import { readdir, rm } from 'node:fs/promises'
+import { Agent, get, type IncomingMessage } from 'node:http'
+import { cpus, loadavg } from 'node:os'
+import { join } from 'node:path'
+import { parseArgs } from 'node:util'
+import { CID } from 'multiformats/cid'
+import { shardOf } from '../backends/tiers/disk-room.ts'
+import { blockKey } from '../src/core/block.ts'
+import { codec, hash } from '../src/core/cid.ts'
+import { median } from './work/measure.ts'
+import { type Server, startCidgate, startOrigin, tempFolder } from './work/servers.ts'
+
+const { values } = parseArgs({
+  options: { blocks: { type: 'string' }, quick: { type: 'boolean' }, only: { type: 'string' } },
+})
+const counts = (values.blocks ?? (values.quick ? '10000,100000' : '10000,100000,1000000')).split(',').map(Number)
+const parts = values.only?.split(',') ?? ['start', 'hits', 'eviction']
+const rounds = values.quick ? 3 : 5
+const hitsPerRound = values.quick ? 4000 : 20_000
+const connections = 8
+const mib = 2 ** 20
+const fileBytes = 4096 // what a small file takes
+const aims = { startMs: 1000, addedMib: 64, p50: 1.2 }
+
+const say = (line: string): void => void process.stdout.write(`${line}\n`)
+const bytesOf = (index: number): Buffer => Buffer.from(`block ${index} of the bench, ${'x'.repeat(100)}`)
+const cidOf = (bytes: Uint8Array): CID =>
+  CID.decode(Buffer.concat([Uint8Array.of(1, codec.raw, hash.sha256, 32), digestOf('sha256', bytes, 'buffer')]))
+
+function writeBlocks(folder: string, count: number): void {
+  const made = new Set<string>()
+  for (let index = 0; index < count; index++) {
+    const bytes = bytesOf(index)
+    const key = blockKey(cidOf(bytes))
+    const shard = join(folder, shardOf(key))
+    if (!made.has(shard)) mkdirSync(shard, { recursive: true })
+    made.add(shard)
+    writeFileSync(join(shard, key), bytes)
+  }
+}
+
+type Store = { readonly count: number; readonly folder: string }
+
+const origin = await startOrigin([])
+/** Without memory and hot answers: every hit is a file. What is not there the origin of most parts does not have either. */
+const open = ({ folder }: Store, maxBytes: number, from: Server = origin): Promise<Server> =>
+  startCidgate({
+    retrieval: { probeEvery: 0, upstreams: [{ name: 'origin', url: from.url }] },
+    cache: {
+      hot: { maxBytes: 0 },
+      tiers: [{ use: 'disk', path: folder, maxBytes: `${Math.ceil(maxBytes / 1024)}KiB` }],
+    },
+  })
+
+const agent = new Agent({ keepAlive: true, maxSockets: connections })
+type Answer = { readonly status: number; readonly body: Buffer }
+function ask(server: Server, path: string): Promise<Answer> {
+  return new Promise((resolve, reject) => {
+    get(server.url + path, { agent }, (response: IncomingMessage) => {
+      const pieces: Buffer[] = []
+      response.on('data', (piece: Buffer) => pieces.push(piece))
+      response.on('end', () => resolve({ status: response.statusCode ?? 0, body: Buffer.concat(pieces) }))
+      response.on('error', reject)
+    }).on('error', reject)
+  })
+}
+
+const pathOf = (bytes: Uint8Array): string => `/ipfs/${cidOf(bytes)}`
+
+/** Some of the blocks, from all over them. */
+async function hits(server: Server, { count }: Store, most: number): Promise<{ p50: number; perSecond: number }> {
+  const times: number[] = []
+  let left = most
+  const began = performance.now()
+  const one = async (): Promise<void> => {
+    while (left-- > 0) {
+      const bytes = bytesOf(randomInt(count))
+      const path = pathOf(bytes)
+      const asked = performance.now()
+      const { status, body } = await ask(server, path)
+      times.push(performance.now() - asked)
+      if (status !== 200 || !body.equals(bytes)) throw new Error(`${path}: ${status}, or other bytes`)
+    }
+  }
+  await Promise.all(Array.from({ length: connections }, one))
+  return { p50: median(times), perSecond: (most / (performance.now() - began)) * 1000 }
+}
+
+/** Asks for what is nowhere, so often that each shard is asked for: what is known of a shard is read then. */
+async function misses(server: Server): Promise<void> {
+  let left = 8192
+  const one = async (): Promise<void> => {
+    while (left-- > 0) await ask(server, pathOf(Buffer.from(`nowhere ${left} ${Math.random()}`)))
+  }
+  await Promise.all(Array.from({ length: connections }, one))
+}
+
+async function start(stores: readonly Store[]): Promise<void> {
+  say('\nstart: until the first hit is answered')
+  const times = new Map<Store, number[]>()
+  const used = new Map<Store, number[]>()
+  for (let round = 0; round <= rounds; round++)
+    for (const store of round % 2 === 0 ? stores : stores.toReversed()) {
+      const began = performance.now()
+      const server = await open(store, 10 * 1024 * mib)
+      await hits(server, store, 1)
+      if (round > 0) times.set(store, [...(times.get(store) ?? []), performance.now() - began])
+      if (round > 0) used.set(store, [...(used.get(store) ?? []), server.cpuSeconds() * 1000])
+      await server.stop()
+    }
+  for (const [store, all] of times) {
+    const missed = median(all) > aims.startMs ? ', NOT MET' : ''
+    const busy = spread(used.get(store) ?? [], 0)
+    say(`  ${store.count} blocks: ${spread(all, 0)} ms (aim ${aims.startMs}${missed}); ${busy} ms of the processor`)
+  }
+}
+
+async function hitsAndMemory(stores: readonly Store[]): Promise<void> {
+  say(`\nhits: at random of all blocks, ${connections} at once; memory behind them and behind misses in each shard`)
+  type Seen = { readonly p50s: number[]; readonly cpu: number[]; resident: number }
+  const seen = new Map<Store, Seen>()
+  const servers = new Map<Store, Server>()
+  for (const store of stores) servers.set(store, await open(store, 10 * 1024 * mib))
+  for (let round = 0; round <= rounds; round++)
+    for (const store of round % 2 === 0 ? stores : stores.toReversed()) {
+      const server = servers.get(store) as Server
+      const one = seen.get(store) ?? { p50s: [], cpu: [], resident: 0 }
+      const before = server.cpuSeconds()
+      const { p50 } = await hits(server, store, hitsPerRound)
+      if (round > 0) one.p50s.push(p50)
+      if (round > 0) one.cpu.push(((server.cpuSeconds() - before) / hitsPerRound) * 1e6)
+      if (round === 0) await misses(server)
+      one.resident = server.resident()
+      seen.set(store, one)
+    }
+  for (const server of servers.values()) await server.stop()
+  const small = seen.get(stores[0] as Store) as Seen
+  for (const [{ count }, { p50s, cpu, resident }] of seen) {
+    const ratio = median(p50s.map((p50, index) => p50 / (small.p50s[index] ?? 1)))
+    const added = (resident - small.resident) / mib
+    say(
+      `  ${count} blocks: p50 ${spread(p50s, 2)} ms, ${ratio.toFixed(2)} x (aim ${aims.p50}${ratio > aims.p50 ? ', NOT MET' : ''}); ${spread(cpu, 0)} us of the processor a hit; ${(resident / mib).toFixed(0)} MiB, ${added.toFixed(0)} more (aim ${aims.addedMib}${added > aims.addedMib ? ', NOT MET' : ''})`,
+    )
+  }
+}
+
+/** Room for three fifths of what is there, and new blocks all the time: everything over it goes while hits are answered. */
+async function eviction(store: Store): Promise<void> {
+  const fresh = { count: 4000, bytes: 1000, seed: 9_000_000 }
+  const source = await startOrigin([fresh])
+  const { made } = await import('./work/content.ts')
+  const files = await made(fresh)
+  for (const isEvicting of [false, true]) {
+    const room = isEvicting ? Math.max(64 * mib, store.count * fileBytes * 0.6) : 40 * 1024 * mib
+    if (isEvicting && room > store.count * fileBytes) {
+      say(`  ${store.count} blocks: they are fewer than the least room for them, so nothing is evicted`)
+      continue
+    }
+    const server = await open(store, room, source)
+    const before = await filesIn(store)
+    let [answers, wrong, longest, last] = [0, 0, 0, performance.now()]
+    const times: number[] = []
+    const began = performance.now()
+    let isOver = false
+    const note = (asked: number, isRight: boolean): void => {
+      const now = performance.now()
+      longest = Math.max(longest, now - last)
+      last = now
+      answers++
+      times.push(now - asked)
+      if (!isRight) wrong++
+    }
+    const reader = async (): Promise<void> => {
+      while (!isOver) {
+        // Of those that may have been evicted the source has none: it answers 404, and that is an answer.
+        const bytes = bytesOf(randomInt(store.count))
+        const path = pathOf(bytes)
+        const asked = performance.now()
+        const { status, body } = await ask(server, path)
+        note(asked, status === 200 ? body.equals(bytes) : isEvicting && status === 404)
+      }
+    }
+    const writer = async (): Promise<void> => {
+      for (const file of files) {
+        const asked = performance.now()
+        const { status, body } = await ask(server, `/ipfs/${file.cid}`)
+        note(asked, status === 200 && body.equals(file.bytes))
+      }
+    }
+    const readers = Array.from({ length: connections - 1 }, reader)
+    await writer()
+    let left = await filesIn(store)
+    while (isEvicting && left * fileBytes > room && performance.now() - began < 120_000) left = await filesIn(store)
+    isOver = true
+    await Promise.all(readers)
+    const evicted = before + files.length - left
+    times.sort((one, other) => one - other)
+    say(
+      `  ${store.count} blocks, ${isEvicting ? `${evicted} evicted` : 'nothing evicted'}: ${answers} answers in ${((performance.now() - began) / 1000).toFixed(1)} s, ${wrong} wrong; p50 ${median(times).toFixed(1)}, p99 ${(times[Math.floor(times.length * 0.99)] ?? 0).toFixed(1)} ms; the longest time without any answer ${longest.toFixed(0)} ms`,
+    )
+    await server.stop()
+  }
+  await source.stop()
+}
+
+async function filesIn({ folder }: Store): Promise<number> {
+  let count = 0
+  for (const shard of await readdir(folder)) count += (await readdir(join(folder, shard)).catch(() => [])).length
+  return count
+}
+
+const spread = (all: readonly number[], digits: number): string =>
+  `${median(all).toFixed(digits)} (${Math.min(...all).toFixed(digits)} to ${Math.max(...all).toFixed(digits)})`
+const load = (): string => loadavg()[0]?.toFixed(1) ?? ''
+
+const root = await tempFolder()
+try {
+  const stores: Store[] = []
+  for (const count of counts) {
+    const began = performance.now()
+    const store = { count, folder: join(root, String(count)) }
+    writeBlocks(store.folder, count)
+    stores.push(store)
+    say(`${count} blocks written in ${((performance.now() - began) / 1000).toFixed(1)} s`)
+  }
+  say(`${cpus().length} cores, Node ${process.versions.node}, load ${load()}`)
+  if (parts.includes('start')) await start(stores)
+  if (parts.includes('hits')) await hitsAndMemory(stores)
+  if (parts.includes('eviction')) {
+    say('\neviction: hits and new blocks, while what is over the room for them goes')
+    for (const store of stores) await eviction(store)
+  }
+  say(`\nload at the end ${load()}`)
+} finally {
+  agent.destroy()
+  await origin.stop()
+  await rm(root, { recursive: true, force: true })
+}
