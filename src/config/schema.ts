@@ -153,6 +153,12 @@ const responses = z.strictObject({
       maxBytes: size().prefault('8MiB').describe('The largest file that is looked into to see whether it is JSON.'),
     })
     .prefault({}),
+  compression: z
+    .boolean()
+    .default(true)
+    .describe(
+      'Text and JSON of more than 1 KiB, and of 8 MiB at most, go out as br, zstd or gzip to clients that take it (Accept-Encoding). false: as they are, for a proxy that compresses.',
+    ),
 })
 
 const limits = z.strictObject({

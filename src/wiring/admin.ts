@@ -51,7 +51,7 @@ export function wireAdmin(
   const { config } = whole
   const { providers, tiers, reading, writing, front, failures, why } = parts
   const { pool, hot, retrieval, names, denials } = reading
-  const { requests, limits } = front
+  const { requests, limits, compression } = front
   const { guards } = tiers
   const { clock, log, spans } = whole
   const checks = config.upload.through
@@ -62,7 +62,7 @@ export function wireAdmin(
       ]
   const list = () => checks.flatMap((one) => one.list())
   const metrics = createMetrics()
-  const http = { requests, limits, hot, server: takeServer(whole) }
+  const http = { requests, limits, hot, compressions: compression.counts, server: takeServer(whole) }
   const uploads = {
     uploads: writing.counts,
     quotas: writing.quotas,

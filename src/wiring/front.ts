@@ -4,6 +4,7 @@ import type { Router } from 'express'
 import { version } from '../config/package.ts'
 import type { Route } from '../http/add/add.ts'
 import { createApp } from '../http/app.ts'
+import { type Compression, createCompression } from '../http/codings/compression.ts'
 import { createFastPath } from '../http/content/fast-path.ts'
 import { createJsonRule, type JsonRule } from '../http/content/json-rule.ts'
 import { createFrontRoutes } from '../http/front.ts'
@@ -26,6 +27,7 @@ export type Front = {
   readonly limits: Limits
   readonly requests: RequestCounts
   readonly jsonRule: JsonRule
+  readonly compression: Pick<Compression, 'counts'>
 }
 
 export function wireFront(
@@ -60,8 +62,12 @@ export function wireFront(
     forwarded,
   })
   const requestIds = createRequestIds(forwarded)
+  const compression = lease.take('compression', [responses.compression], () =>
+    createCompression({ isOn: responses.compression }),
+  )
   const fastPath = createFastPath({
     hot,
+    compression,
     limits,
     stalledMs: stalled,
     requestIds,
@@ -78,6 +84,7 @@ export function wireFront(
     retrieval,
     names,
     hot,
+    compression,
     tiers,
     clock,
     limits,
@@ -113,5 +120,6 @@ export function wireFront(
     limits,
     requests,
     jsonRule,
+    compression,
   }
 }

@@ -161,16 +161,23 @@ describe('denied content', () => {
 
   test('is denied as soon as a list says so, though it is hot or at hand', async () => {
     const { cid } = all.files.hello
-    const leaf = await addFile(all.blocks, noise(2000, 5), 'v1')
-    await start('# nothing yet', { cache: { hot: { maxItem: '1KiB' } } })
+    const leaf = await addFile(all.blocks, noise(3000, 5), 'v1')
+    const json = await addFile(all.blocks, text(JSON.stringify({ of: 'a'.repeat(900), and: 'b'.repeat(200) })))
+    const accepts = ['br', 'gzip', 'br, identity;q=0', '']
+    const asked = (accepted: string) => get(`/ipfs/${json.cid}`, { 'Accept-Encoding': accepted })
+    await start('# nothing yet', { cache: { hot: { maxItem: '2KiB' } } })
     for (let turn = 0; turn < 2; turn++) assert.equal((await get(`/ipfs/${leaf.cid}`)).status, 200)
     for (let turn = 0; turn < 2; turn++) assert.equal((await get(`/ipfs/${cid}`)).status, 200)
     assert.match(String((await get(`/ipfs/${cid}`)).headers['cache-status']), /hot/)
-    await writeFile(list, `/ipfs/${cid} reason=since-now\n/ipfs/${leaf.cid}\n`)
+    for (const accepted of accepts) assert.equal((await asked(accepted)).status, 200)
+    assert.equal((await asked('gzip')).headers['content-encoding'], 'gzip')
+    await writeFile(list, `/ipfs/${cid} reason=since-now\n/ipfs/${leaf.cid}\n/ipfs/${json.cid}\n`)
     for (const until = Date.now() + 20_000; (await get(`/ipfs/${cid}`)).status === 200; )
       assert.ok(Date.now() < until, 'the list was not read again')
     for (const one of [cid, leaf.cid]) assert.equal((await get(`/ipfs/${one}`)).status, 410)
-    assert.match(await metricsOf(at.gateway), /^cidgate_denylist_rules 2$/m)
+    for (const accepted of accepts) assert.equal((await asked(accepted)).status, 410, accepted)
+    assert.match(await metricsOf(at.gateway), /^cidgate_denylist_rules 3$/m)
+    assert.match(await metricsOf(at.gateway), /^cidgate_hot_bytes 0$/m, 'in no coding either')
   })
 })
 

@@ -208,7 +208,7 @@ describe('directories', () => {
     assert.equal(answer.headers['content-type'], 'text/html; charset=utf-8')
     assert.match(String(answer.headers['etag']), new RegExp(`^W/"DirIndex-.*_CID-${bare}"$`))
     assert.equal(answer.headers['cache-control'], 'public, max-age=604800, stale-while-revalidate=2678400')
-    assert.equal(answer.headers['vary'], 'Accept')
+    assert.equal(answer.headers['vary'], 'Accept, Accept-Encoding')
     assert.match(String(answer.headers['content-security-policy']), /default-src 'none'; style-src 'sha256-/)
     assert.equal(answer.headers['x-ipfs-roots'], `${bare}`)
     assert.ok(body(answer).includes(`<a href="/ipfs/${bare}/b.txt">b.txt</a>`))

@@ -187,6 +187,7 @@ test('X-Ipfs-Path is one line of printable ASCII for any path', () => {
         acceptsRanges: true,
         own: false,
         policy: undefined,
+        varies: [],
       })
       assert.match(headers[headers.indexOf('X-Ipfs-Path') + 1] ?? '', /^[\x21-\x7e]*$/)
     }),

@@ -8,6 +8,7 @@ import { systemClock } from '../../src/core/clock.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { createTrace } from '../../src/core/wire/trace.ts'
 import { type AppDeps, createApp } from '../../src/http/app.ts'
+import { createCompression } from '../../src/http/codings/compression.ts'
 import { createJsonRule } from '../../src/http/content/json-rule.ts'
 import { createResponseCache, lasting } from '../../src/http/content/response-cache.ts'
 import { createForwarded } from '../../src/http/hosts/forwarded.ts'
@@ -55,6 +56,7 @@ async function start(more: Partial<AppDeps> = {}) {
     } as unknown as AppDeps['retrieval'],
     names: {} as AppDeps['names'],
     hot: createResponseCache({ maxBytes: 0, maxItem: 0 }),
+    compression: createCompression({ isOn: false }),
     tiers: [],
     clock,
     limits: createLimits({ inFlight: 10, perClient: 'none', clock }),

@@ -22,9 +22,10 @@ export type HttpParts = {
     readonly throttled: number
   }
   readonly hot: { readonly bytes: number; readonly items: number; readonly maxBytes: number }
+  readonly compressions: { readonly made: Readonly<Record<string, number>>; readonly busy: number }
 }
 
-export const httpMetrics = ({ requests, limits, hot, server }: HttpParts): readonly Reading[] => [
+export const httpMetrics = ({ requests, limits, hot, compressions, server }: HttpParts): readonly Reading[] => [
   {
     name: 'cidgate_http_requests_total',
     labels: ['route', 'method', 'status', 'source'],
@@ -114,6 +115,19 @@ export const httpMetrics = ({ requests, limits, hot, server }: HttpParts): reado
     read: () => hot.maxBytes,
   },
   { name: 'cidgate_hot_items', kind: 'gauge', help: 'Complete answers in memory.', read: () => hot.items },
+  {
+    name: 'cidgate_compressions_total',
+    labels: ['coding'],
+    kind: 'counter',
+    help: 'Answers that were compressed. One that is hot is compressed once for each coding.',
+    read: () => Object.entries(compressions.made).map(([coding, value]) => ({ labels: { coding }, value })),
+  },
+  {
+    name: 'cidgate_compressions_left_out_total',
+    kind: 'counter',
+    help: 'Answers that went out plain although their clients take a coding, because enough others were being compressed.',
+    read: () => compressions.busy,
+  },
 ]
 
 const connectionMetrics = (server: ServerParts): readonly Reading[] => {

@@ -11,19 +11,24 @@ import { resolve } from '../../content/resolve.ts'
 import { codec } from '../../core/cid.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
+import { oneOf } from '../../core/header.ts'
 import type { LookupRequest, Names } from '../../names/names.ts'
 import { type Account, createAccount } from '../../observe/account.ts'
 import type { Retrieval, Session } from '../../retrieval/session.ts'
+import { type Accepted, plainOnly } from '../codings/accept-encoding.ts'
+import type { AboutBody } from '../codings/compressible.ts'
+import type { Compression } from '../codings/compression.ts'
 import { exchangeOf } from '../wire/exchange.ts'
 import type { Mode } from '../wire/problem.ts'
 import { HttpRefusal } from '../wire/refusal.ts'
 import type { RequestContext } from '../wire/request-context.ts'
 import type { RequestTarget } from '../wire/request-target.ts'
 import type { Respond } from '../wire/respond.ts'
-import { bodyOf, tagsOf } from './body.ts'
-import { matches } from './conditional.ts'
+import { aboutPlain, bodyOf, tagsOf } from './body.ts'
+import { tagOfCopy } from './conditional.ts'
 import type { ContentPlace } from './content-place.ts'
 import { deliver, moved, notModified, type OutgoingAnswer } from './deliver.ts'
+import { octets } from './file-body.ts'
 import type { JsonRule } from './json-rule.ts'
 import { type Named, named } from './name.ts'
 import { type Negotiated, negotiate } from './negotiate.ts'
@@ -35,6 +40,7 @@ export type AnswerDeps = {
   readonly retrieval: Retrieval
   readonly names: Names
   readonly hot: ResponseCache
+  readonly compression: Compression
   /** By name, the fastest first. */
   readonly tiers: readonly string[]
   readonly clock: Clock
@@ -115,9 +121,13 @@ async function answer(asked: AskedContent, { negotiated, what }: About): Promise
   const cacheControl = what.kind === 'content' ? what.cacheControl : undefined
   const mutable = cacheControl === undefined ? undefined : { cacheControl }
   const ifNoneMatch = request.headers['if-none-match']
-  if (negotiated.as === 'file' && hasPlainTag(path, deps.mode) && isCopy(ifNoneMatch, path)) {
-    asked.session.pass(path.cid, [])
-    return notModified({ ...asked, roots: [path.cid] }, { etag: etagOf(path.cid), ...mutable })
+  if (negotiated.as === 'file' && hasPlainTag(path, deps.mode) && !isAny(ifNoneMatch)) {
+    const etag = tagOfCopy(ifNoneMatch, etagOf(path.cid), acceptedBy(asked))
+    if (etag !== undefined) {
+      asked.session.pass(path.cid, [])
+      const type = deps.jsonRule.known(path.cid) === false ? octets : undefined
+      return notModified({ ...asked, roots: [path.cid] }, { etag, type, ...mutable })
+    }
   }
   const found = await find(asked, path, negotiated)
   if (found.kind === 'moved') return moved(asked, found)
@@ -130,8 +140,15 @@ async function answerWith(delivery: OutgoingAnswer, tags: Tags, body: () => Prom
   const { request, status = 200 } = delivery
   const ifNoneMatch = request.headers['if-none-match']
   const isTold = !(tags.onlyByTag && isAny(ifNoneMatch))
-  if (status === 200 && isTold && matches(ifNoneMatch, tags.etag)) return notModified(delivery, tags)
+  const etag = status === 200 && isTold ? tagOfCopy(ifNoneMatch, tags.etag, acceptedBy(delivery, tags)) : undefined
+  if (etag !== undefined) return notModified(delivery, { ...tags, etag })
   await deliver(delivery, await body())
+}
+
+/** The codings that the client takes, of an answer that may have some. */
+function acceptedBy({ request, deps }: Pick<OutgoingAnswer, 'request' | 'deps'>, about: AboutBody = {}): Accepted {
+  if (request.headers['if-none-match'] === undefined || !deps.compression.covers(about)) return plainOnly
+  return deps.compression.accepted(oneOf(request.headers['accept-encoding']))
 }
 
 const provable: ReadonlySet<Negotiated['as']> = new Set(['raw', 'car', 'ipns-record'])
@@ -150,9 +167,6 @@ const hasPlainTag = ({ cid, segments }: ContentPath, mode: Mode): boolean =>
 
 const isAny = (ifNoneMatch: string | undefined): boolean => ifNoneMatch?.trim() === '*'
 
-const isCopy = (ifNoneMatch: string | undefined, { cid }: ContentPath): boolean =>
-  !isAny(ifNoneMatch) && matches(ifNoneMatch, etagOf(cid))
-
 // Formats that `web` mode answers with files and pages; every other format asks for blocks explicitly.
 const forBrowsers: ReadonlySet<Negotiated['as']> = new Set(['file', 'json', 'cbor'])
 
@@ -162,10 +176,11 @@ const forBrowsers: ReadonlySet<Negotiated['as']> = new Set(['file', 'json', 'cbo
  */
 const exported: ReadonlySet<Negotiated['as']> = new Set(['car', 'tar'])
 
-type Tags = Pick<Representation, 'etag' | 'cacheControl' | 'varies'> & {
-  /** `If-None-Match: *` is not enough for a 304. */
-  readonly onlyByTag?: boolean
-}
+type Tags = Pick<Representation, 'etag' | 'cacheControl' | 'varies'> &
+  AboutBody & {
+    /** `If-None-Match: *` is not enough for a 304. */
+    readonly onlyByTag?: boolean
+  }
 
 type Answerable = {
   readonly kind: 'content'
@@ -207,7 +222,7 @@ async function find(asked: AskedContent, path: ContentPath, negotiated: Negotiat
   }
   return {
     kind: 'content',
-    tags: tagsOf(resolution),
+    tags: { ...tagsOf(resolution), ...aboutPlain(resolution, jsonRule) },
     delivery: { ...asked, roots },
     body: () => bodyOf(session, resolution, target, options),
   }

@@ -5,6 +5,7 @@ import { mayBeJson } from '../../content/json.ts'
 import { etagOf, type Representation } from '../../content/representation.ts'
 import { symlinkTarget } from '../../content/resolve.ts'
 import type { Session } from '../../retrieval/session.ts'
+import type { AboutBody } from '../codings/compressible.ts'
 import type { RequestTarget } from '../wire/request-target.ts'
 import { fileBody, inMemory, json, octets, plainTyping } from './file-body.ts'
 import type { JsonRule } from './json-rule.ts'
@@ -29,6 +30,15 @@ export function tagsOf({ entity: { cid, kind } }: Resolution): Pick<Representati
   return kind === 'directory'
     ? { etag: `W/"${cid}.listing"`, cacheControl: listingCacheControl }
     : { etag: etagOf(cid) }
+}
+
+/** What is known of type and size before a byte is read. */
+export function aboutPlain({ entity }: Resolution, jsonRule: JsonRule): AboutBody {
+  const { cid, kind, block } = entity
+  if (kind === 'directory') return { type: json }
+  if (kind === 'symlink') return { type: octets }
+  const size = kind === 'data' ? block.byteLength : entity.size
+  return { size, type: jsonRule.known(cid) === false ? octets : undefined }
 }
 
 export async function bodyOf(

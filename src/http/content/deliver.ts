@@ -8,18 +8,21 @@ import { oneOf } from '../../core/header.ts'
 import type { Account } from '../../observe/account.ts'
 import type { Session } from '../../retrieval/session.ts'
 import { policyFor } from '../../web/sandbox.ts'
+import { type Coding, codedHeaders, codedTag } from '../codings/codings.ts'
+import type { AboutBody } from '../codings/compressible.ts'
+import type { Compression } from '../codings/compression.ts'
 import { cacheStatus } from '../wire/cache-status.ts'
 import { corsHeaders, corsRequests } from '../wire/cors.ts'
 import type { Mode } from '../wire/problem.ts'
 import { HttpRefusal } from '../wire/refusal.ts'
 import type { RequestContext } from '../wire/request-context.ts'
 import type { RequestTarget } from '../wire/request-target.ts'
-import { cutWhenStalled, endWith, onceSent, writeAll } from '../wire/write.ts'
+import { cutWhenStalled, endWith, notAsPromised, onceSent, writeAll } from '../wire/write.ts'
 import { rangeApplies } from './conditional.ts'
 import type { ContentPlace } from './content-place.ts'
 import { contentHeaders, disposition, headerSafe, programsOnly } from './headers.ts'
 import { parseRange, type Range } from './range.ts'
-import { lasting, type ResponseCache } from './response-cache.ts'
+import { lasting, type ReadyAnswer, type ResponseCache } from './response-cache.ts'
 import type { Moved } from './web-body.ts'
 
 export type OutgoingAnswer = Pick<RequestContext, 'request' | 'response' | 'target'> & {
@@ -33,7 +36,13 @@ export type OutgoingAnswer = Pick<RequestContext, 'request' | 'response' | 'targ
   readonly location?: string | undefined
   /** The status of an error page of a site (`_redirects`). */
   readonly status?: number | undefined
-  readonly deps: { readonly hot: ResponseCache; readonly clock: Clock; readonly mode: Mode; readonly stalledMs: number }
+  readonly deps: {
+    readonly hot: ResponseCache
+    readonly compression: Compression
+    readonly clock: Clock
+    readonly mode: Mode
+    readonly stalledMs: number
+  }
 }
 
 /** Names and values in one list, as writeHead takes them. */
@@ -46,10 +55,10 @@ const ofBytes: ReadonlySet<string> = new Set(['Content-Type', 'Content-Security-
 
 export function notModified(
   delivery: OutgoingAnswer,
-  body: Pick<Representation, 'etag' | 'cacheControl' | 'ageSeconds' | 'varies'>,
+  body: Pick<Representation, 'etag' | 'cacheControl' | 'ageSeconds' | 'varies'> & AboutBody,
 ): void {
-  const { response } = delivery
-  const headers = headersOf(delivery, { ...body, type: '', ranges: true })
+  const { response, deps } = delivery
+  const headers = headersOf(delivery, { ...body, type: '', ranges: true }, deps.compression.covers(body))
   response.writeHead(304, withoutThoseOfBytes(headers)).end()
 }
 
@@ -76,38 +85,93 @@ export function moved(delivery: Omit<OutgoingAnswer, 'roots'>, to: Moved): void 
 
 export async function deliver(delivery: OutgoingAnswer, body: Representation): Promise<void> {
   if (body.size === undefined) return deliverUnsized(delivery, body)
-  const { request, response, session, deps } = delivery
-  const { status = 200 } = delivery
+  const { request, response, session, deps, status = 200 } = delivery
   const mayBePart = request.method === 'GET' && body.ranges && status === 200
   const range = mayBePart ? rangeOf(request, body, body.size) : undefined
   const [from, to] = range ? [range.from, range.to + 1] : [0, body.size]
-  const headers = headersOf(delivery, body)
+  const isCompressible = deps.compression.covers(body)
+  const coding = isCompressible ? codingFor(delivery) : undefined
+  const headers = headersOf(delivery, body, isCompressible)
   headers.push('Content-Length', String(to - from))
+  if (body.whole && coding) return deliverCoded(delivery, headers, body, { whole: body.whole, coding })
   if (range) headers.push('Content-Range', `bytes ${range.from}-${range.to}/${body.size}`)
   const code = range ? 206 : status
-  if (request.method === 'HEAD' && !body.whole) return void response.writeHead(code, headers).end()
-  if (body.whole) {
-    response.writeHead(code, headers)
-    // Behind Node's look at the headers, which hot answers do without.
-    if (!range && status === 200 && body.isPlain) keepReady(delivery, headers, body, body.whole)
-    if (request.method === 'HEAD') return void response.end()
-    const isCopied = endWith(response, body.whole.subarray(from, to))
-    if (isCopied) body.release?.()
-    else if (body.release) onceSent(response, body.release)
-    return void cutWhenStalled(response, deps.stalledMs)
-  }
+  if (body.whole) return deliverWhole(delivery, body, { whole: body.whole, from, to, code, headers, isCompressible })
+  if (request.method === 'HEAD')
+    return void response.writeHead(code, coding ? codedHeaders(headers, coding, undefined) : headers).end()
   // Waits for the first piece before it sends headers: until then a failure can still be an error status.
   const pieces = body.read(from, to)[Symbol.asyncIterator]()
   const first = await pieces.next()
   session.begun()
+  await send(delivery, behind(first, pieces), { code, headers, coding, size: to - from })
+}
+
+type Whole = {
+  readonly whole: Uint8Array
+  readonly from: number
+  readonly to: number
+  readonly code: number
+  readonly headers: Headers
+  readonly isCompressible: boolean
+}
+
+function deliverWhole(delivery: OutgoingAnswer, body: Representation, answer: Whole): void {
+  const { request, response, deps } = delivery
+  const { whole, from, to, code, headers, isCompressible } = answer
   response.writeHead(code, headers)
-  await writeAll(response, behind(first, pieces), { ...deps, size: to - from })
+  // Behind Node's look at the headers, which hot answers do without.
+  if (code === 200) keepReady(delivery, headers, body, { whole, isCompressible })
+  if (request.method === 'HEAD') return void response.end()
+  const isCopied = endWith(response, whole.subarray(from, to))
+  if (isCopied) body.release?.()
+  else if (body.release) onceSent(response, body.release)
+  cutWhenStalled(response, deps.stalledMs)
+}
+
+/** Sends what is in memory in a coding, and keeps it so beside the plain one. Without room for that it goes out plain. */
+async function deliverCoded(
+  delivery: OutgoingAnswer,
+  headers: Headers,
+  body: Representation,
+  { whole, coding }: { readonly whole: Uint8Array; readonly coding: Coding },
+): Promise<void> {
+  const { request, response, place, deps, status = 200 } = delivery
+  const { hot, compression } = deps
+  const ready = hotFor(delivery, body, coding)
+  // Other answers may have the same tag and other bytes: a listing says by which path it was asked for.
+  const name = body.isPlain ? codedTag(body.etag, coding) : undefined
+  const made = ready ?? (await compression.compress(whole, coding, name))
+  const rest = { whole, from: 0, to: whole.byteLength, code: status, headers, isCompressible: true }
+  if (!made) return deliverWhole(delivery, body, rest)
+  response.writeHead(status, codedHeaders(headers, coding, made.byteLength))
+  if (status === 200 && !ready && place.cacheKey !== undefined) {
+    const kept = keepReady(delivery, headers, body, rest)
+    if (kept) hot.addCoded(place.cacheKey, kept, coding, made)
+  }
+  body.release?.()
+  if (request.method === 'HEAD') return void response.end()
+  endWith(response, made)
+  cutWhenStalled(response, deps.stalledMs)
+}
+
+/** What was compressed before, for a request that the fast path left to others. */
+function hotFor(
+  { place, deps }: OutgoingAnswer,
+  { etag, isPlain }: Representation,
+  coding: Coding,
+): Buffer | undefined {
+  const kept = isPlain && place.cacheKey !== undefined ? deps.hot.get(place.cacheKey) : undefined
+  return kept?.etag === etag ? kept.coded[coding]?.body : undefined
 }
 
 /** A small body gets a Content-Length, a large one is sent as it is made; a HEAD makes no body. */
 async function deliverUnsized(delivery: OutgoingAnswer, body: Representation): Promise<void> {
   const { request, response, session, deps, status = 200 } = delivery
-  if (request.method === 'HEAD') return void response.writeHead(status, headersOf(delivery, body)).end()
+  const isCompressible = deps.compression.covers(body)
+  const coding = isCompressible ? codingFor(delivery) : undefined
+  const headers = headersOf(delivery, body, isCompressible)
+  if (request.method === 'HEAD')
+    return void response.writeHead(status, coding ? codedHeaders(headers, coding, undefined) : headers).end()
   const pieces = body.read(0, 0)[Symbol.asyncIterator]()
   const start: Uint8Array[] = []
   let bytes = 0
@@ -117,18 +181,62 @@ async function deliverUnsized(delivery: OutgoingAnswer, body: Representation): P
     bytes += next.value.byteLength
   }
   session.begun()
-  const headers = headersOf(delivery, body)
-  if (next.done) headers.push('Content-Length', String(bytes))
-  response.writeHead(status, headers)
+  if (next.done) {
+    headers.push('Content-Length', String(bytes))
+    const whole = Buffer.concat(start)
+    // Not even a small one goes out plain: a HEAD, which does not know its size, says so, too.
+    if (coding) return deliverCoded(delivery, headers, body, { whole, coding })
+    return deliverWhole(delivery, body, { whole, from: 0, to: bytes, code: status, headers, isCompressible })
+  }
   const rest = behind(next, pieces)
-  await writeAll(
-    response,
-    (async function* () {
-      yield* start
-      yield* rest
-    })(),
-    deps,
-  )
+  const all = (async function* () {
+    yield* start
+    yield* rest
+  })()
+  await send(delivery, all, { code: status, headers, coding, size: undefined })
+}
+
+type Streamed = {
+  readonly code: number
+  readonly headers: Headers
+  readonly coding: Coding | undefined
+  /** Undefined: the body has as many bytes as it has. */
+  readonly size: number | undefined
+}
+
+/** Sends an answer as it is made; in a coding, if there is room to compress it meanwhile. */
+async function send(
+  { response, deps }: OutgoingAnswer,
+  pieces: AsyncGenerator<Uint8Array>,
+  { code, headers, coding, size }: Streamed,
+): Promise<void> {
+  const coded = coding && deps.compression.stream(exactly(pieces, size), coding)
+  if (!coding || !coded) {
+    response.writeHead(code, headers)
+    return void (await writeAll(response, pieces, { ...deps, size }))
+  }
+  try {
+    response.writeHead(code, codedHeaders(headers, coding, undefined))
+    await writeAll(response, coded, deps)
+  } finally {
+    coded.close()
+  }
+}
+
+/** Compressed bytes do not tell whether all of the plain ones were there. */
+async function* exactly(pieces: AsyncIterable<Uint8Array>, size: number | undefined): AsyncGenerator<Uint8Array> {
+  let bytes = 0
+  for await (const piece of pieces) {
+    bytes += piece.byteLength
+    yield piece
+  }
+  if (size !== undefined && bytes !== size) throw notAsPromised(bytes, size)
+}
+
+/** Undefined: the plain bytes. A range is one of those, and so is what a Range asked for that does not apply. */
+function codingFor({ request, deps }: OutgoingAnswer): Coding | undefined {
+  const { range, 'accept-encoding': header } = request.headers
+  return range === undefined ? deps.compression.accepted(oneOf(header)).best : undefined
 }
 
 async function* behind(
@@ -142,9 +250,15 @@ async function* behind(
   }
 }
 
+const variesBy = {
+  format: { plain: ['Accept'], coded: ['Accept', 'Accept-Encoding'] },
+  none: { plain: [], coded: ['Accept-Encoding'] },
+} as const
+
 function headersOf(
   delivery: OutgoingAnswer,
   body: Pick<Representation, 'etag' | 'type' | 'cacheControl' | 'ageSeconds' | 'varies' | 'policy' | 'save' | 'ranges'>,
+  isCompressible: boolean,
 ): Headers {
   const { place, target, roots, account, location, deps } = delivery
   const { own } = place
@@ -157,7 +271,8 @@ function headersOf(
     own,
     policy: body.policy ?? (deps.mode === 'web' ? policyFor(body.type, { own }) : own ? undefined : programsOnly),
     // Without a format in the address, Accept may ask for another one under it (RFC 9110 §12.5.5).
-    varies: body.varies || !target.query.has('format'),
+    varies:
+      variesBy[body.varies || !target.query.has('format') ? 'format' : 'none'][isCompressible ? 'coded' : 'plain'],
     ...(body.cacheControl !== undefined && { cacheControl: body.cacheControl }),
     disposition: dispositionOf(target, body.save),
   })
@@ -201,11 +316,12 @@ const isUsualSpelling = (path: string): boolean =>
 function keepReady(
   { deps, place, target, epoch }: OutgoingAnswer,
   headers: Headers,
-  { etag, release }: Representation,
-  whole: Uint8Array,
-): void {
-  if (place.cacheKey === undefined || whole.byteLength > deps.hot.maxItem || target.search !== '') return
-  if (!isUsualSpelling(target.path)) return
+  { etag, release, isPlain }: Representation,
+  { whole, isCompressible }: Pick<Whole, 'whole' | 'isCompressible'>,
+): ReadyAnswer | undefined {
+  if (!isPlain || place.cacheKey === undefined) return undefined
+  if (whole.byteLength > deps.hot.maxItem || target.search !== '' || !isUsualSpelling(target.path)) return undefined
   const kept = headers.with(headers.indexOf('Cache-Status') + 1, 'cidgate; hit; detail=hot')
-  deps.hot.add(place.cacheKey, { headers: kept, body: lasting(whole, release !== undefined), etag }, epoch)
+  const body = lasting(whole, release !== undefined)
+  return deps.hot.add(place.cacheKey, { headers: kept, body, etag, isCompressible }, epoch)
 }

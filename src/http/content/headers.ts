@@ -17,7 +17,8 @@ export type ContentHeaders = {
   readonly policy: string | undefined
   /** A site on its own origin: its pages decide about their Referrer-Policy themselves. */
   readonly own: boolean
-  readonly varies?: boolean | undefined
+  /** The headers of a request that decide which answer it gets. */
+  readonly varies: readonly string[]
 }
 
 /** For answers made for programs: a browser that opens one runs and loads nothing. */
@@ -44,7 +45,7 @@ export function contentHeaders(content: ContentHeaders): string[] {
   if (content.roots.length > 0) headers.push('X-Ipfs-Roots', content.roots.map(spelled).join(','))
   if (!content.own) headers.push('Referrer-Policy', 'no-referrer')
   if (content.policy !== undefined) headers.push('Content-Security-Policy', content.policy)
-  if (content.varies) headers.push('Vary', 'Accept')
+  if (content.varies.length > 0) headers.push('Vary', content.varies.join(', '))
   if (content.disposition !== undefined) headers.push('Content-Disposition', content.disposition)
   for (const [name, value] of corsHeaders) headers.push(name, value)
   return headers

@@ -1,6 +1,7 @@
 // The response cache (`cache.hot`): complete small answers, as the text of their head and body, under the key that
 // `Hosts.keyOf` gives.
 import { LRUCache } from 'lru-cache'
+import { type Coding, codedHeaders, codedTag } from '../codings/codings.ts'
 import { type ReadyHead, readyHead } from '../lanes/ready-head.ts'
 
 export type CachedAnswer = {
@@ -8,9 +9,12 @@ export type CachedAnswer = {
   readonly headers: readonly string[]
   readonly body: Buffer
   readonly etag: string
+  /** It depends on Accept-Encoding. */
+  readonly isCompressible: boolean
 }
 
-export type ReadyAnswer = {
+/** One representation. */
+export type ReadyForm = {
   readonly head: ReadyHead
   /** The head for a client that has the body; made when one asks. */
   unchanged: ReadyHead | undefined
@@ -18,10 +22,18 @@ export type ReadyAnswer = {
   readonly etag: string
 }
 
+/** The plain form, and those in codings beside it: they are counted, forgotten and purged together. */
+export type ReadyAnswer = ReadyForm & {
+  readonly isCompressible: boolean
+  readonly coded: Readonly<Partial<Record<Coding, ReadyForm>>>
+}
+
 export interface ResponseCache {
   get(key: string): ReadyAnswer | undefined
-  /** Keeps a complete, proved 200 that never changes; not an answer that was begun in an earlier epoch. */
-  add(key: string, answer: CachedAnswer, epoch?: number): void
+  /** Keeps a complete, proved 200 that never changes, and gives it; not an answer that was begun in an earlier epoch. */
+  add(key: string, answer: CachedAnswer, epoch?: number): ReadyAnswer | undefined
+  /** The same answer in a coding; kept beside the plain one, as long as that is there. */
+  addCoded(key: string, answer: ReadyAnswer, coding: Coding, body: Buffer): ReadyForm
   forget(key: string): void
   /** Forgets everything, and keeps no answer that was begun before. */
   clear(): void
@@ -33,11 +45,17 @@ export interface ResponseCache {
   readonly items: number
 }
 
-const ready = ({ headers, body, etag }: CachedAnswer): ReadyAnswer => ({
+const form = ({ headers, body, etag }: Omit<CachedAnswer, 'isCompressible'>): ReadyForm => ({
   head: readyHead(200, headers),
   unchanged: undefined,
   body,
   etag,
+})
+
+const readyAnswer = (answer: CachedAnswer): ReadyAnswer => ({
+  ...form(answer),
+  isCompressible: answer.isCompressible,
+  coded: {},
 })
 
 /** Memory is shared with the tier that keeps the block: a block that is all of its buffer never changes, unless it was lent. */
@@ -48,8 +66,13 @@ export const lasting = (bytes: Uint8Array, isLent: boolean): Buffer =>
 const entryBytes = 1024
 
 /** A client chooses the length of the key, and its path stands in the head again: in its list, its text, and that of a 304. */
-const sizeOf = ({ head, body }: ReadyAnswer, key: string): number =>
-  key.length + body.byteLength + entryBytes + 3 * head.lines.length
+function sizeOf(answer: ReadyAnswer, key: string): number {
+  let size = key.length + sizeOfForm(answer)
+  for (const coded of Object.values(answer.coded)) size += sizeOfForm(coded)
+  return size
+}
+
+const sizeOfForm = ({ head, body }: ReadyForm): number => body.byteLength + entryBytes + 3 * head.lines.length
 
 export function createResponseCache({
   maxBytes,
@@ -69,7 +92,21 @@ export function createResponseCache({
   return {
     get: (key) => answers?.get(key),
     add(key, answer, begun = epoch) {
-      if (begun === epoch && answer.body.byteLength <= maxItem) answers?.set(key, ready(answer))
+      if (!answers || begun !== epoch || answer.body.byteLength > maxItem) return undefined
+      const ready = readyAnswer(answer)
+      answers.set(key, ready)
+      return ready
+    },
+    addCoded(key, answer, coding, body) {
+      const headers = codedHeaders(answer.head.headers, coding, body.byteLength)
+      const coded = form({ headers, body, etag: codedTag(answer.etag, coding) })
+      const kept = answers?.peek(key)
+      // It may have been purged, or made anew, meanwhile.
+      if (!kept || kept.etag !== answer.etag) return coded
+      const grown = { ...kept, coded: { ...kept.coded, [coding]: coded } }
+      // What is larger than all the room would take the plain one along.
+      if (sizeOf(grown, key) <= maxBytes) answers?.set(key, grown)
+      return coded
     },
     forget: (key) => answers?.delete(key),
     clear() {

@@ -13,6 +13,7 @@ import { listingEtag, listingPage } from '../../web/listing.ts'
 import { pagePolicy } from '../../web/page.ts'
 import { type Served, type SiteRequest, serveSite } from '../../web/site.ts'
 import { directoryUrl, joined, type Whereabouts } from '../../web/urls.ts'
+import type { AboutBody } from '../codings/compressible.ts'
 import type { RequestTarget } from '../wire/request-target.ts'
 import { type BodyOptions, type Content, decodeQuietly, listing, listingCacheControl, tagsOf } from './body.ts'
 import type { ContentPlace } from './content-place.ts'
@@ -37,12 +38,15 @@ export type Moved = {
   readonly varies: boolean
 }
 
+/** The type and the size, where they are known before the body is made. */
+type WebTags = Pick<Representation, 'etag' | 'cacheControl' | 'varies'> & AboutBody
+
 export type WebAnswer =
   | Moved
   | {
       readonly kind: 'content'
       readonly resolution: Resolution
-      readonly tags: Pick<Representation, 'etag' | 'cacheControl' | 'varies'>
+      readonly tags: WebTags
       readonly status: number
       readonly body: () => Promise<Representation>
     }
@@ -74,10 +78,7 @@ export async function answerOnWeb(
   if (served.kind === 'redirect') return { ...served, kind: 'moved', varies: false }
   const { resolution, index, status } = served
   const { entity } = resolution
-  const found = (
-    tags: Pick<Representation, 'etag' | 'cacheControl' | 'varies'>,
-    content: () => Content | Promise<Content>,
-  ) =>
+  const found = (tags: WebTags, content: () => Content | Promise<Content>) =>
     ({
       kind: 'content',
       resolution,
@@ -113,7 +114,8 @@ export async function answerOnWeb(
     }
     case 'file': {
       const name = target.query.get('filename') ?? resolution.path.segments.at(-1) ?? ''
-      return found({ etag: etagOf(entity.cid) }, () => file(session, entity, name, options))
+      const about = { type: fileType(name).byName, size: entity.size }
+      return found({ etag: etagOf(entity.cid), ...about }, () => file(session, entity, name, options))
     }
   }
 }

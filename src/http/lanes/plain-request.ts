@@ -1,7 +1,7 @@
 // Whether a GET asks for nothing but the plain answer: one look at its raw headers, before anything else of it is read.
 import type { FormatChoice } from '../content/negotiate.ts'
 
-export type PlainRequest = { readonly ifNoneMatch: string | undefined }
+export type PlainRequest = { readonly ifNoneMatch: string | undefined; readonly acceptEncoding: string | undefined }
 
 /** Undefined: it asks for another answer, or has what only a whole reading may accept. */
 export function plainRequest(
@@ -10,6 +10,7 @@ export function plainRequest(
   isHost: (host: string) => boolean,
 ): PlainRequest | undefined {
   let ifNoneMatch: string | undefined
+  let acceptEncoding: string | undefined
   let hosts = 0
   for (let index = 0; index < rawHeaders.length; index += 2) {
     const name = rawHeaders[index] as string
@@ -39,10 +40,17 @@ export function plainRequest(
       case 14:
         if (/^(content-length|service-worker)$/i.test(name)) return undefined
         break
+      case 15:
+        if (name.toLowerCase() === 'accept-encoding') {
+          // Several are one list, which Node joins.
+          if (acceptEncoding !== undefined) return undefined
+          acceptEncoding = rawHeaders[index + 1]
+        }
+        break
       case 17:
         if (name.toLowerCase() === 'transfer-encoding') return undefined
         break
     }
   }
-  return hosts === 1 ? { ifNoneMatch } : undefined
+  return hosts === 1 ? { ifNoneMatch, acceptEncoding } : undefined
 }

@@ -8,7 +8,9 @@ const contentHeaders: readonly string[] = [
   'Access-Control-Allow-Origin',
   'Cache-Control',
   'Cache-Status',
+  'Content-Encoding',
   'ETag',
+  'Vary',
   'X-Content-Type-Options',
   'X-Ipfs-Path',
   'X-Ipfs-Roots',
@@ -43,14 +45,14 @@ function readAnswers(namespace: Namespace, documents: readonly PublishedDocument
     },
     206: {
       description: 'The part that was asked for.',
-      headers: headersOf(['Content-Range', ...contentHeaders]),
+      headers: headersOf(['Content-Range', ...contentHeaders.filter((name) => name !== 'Content-Encoding')]),
       ...(!isHead && { content: { '*/*': bytes } }),
     },
     301: moved('The same, by its right address.'),
     ...(namespace === 'ipns' && { 302: moved('The same name in another spelling (`responses.types: web` only).') }),
     304: {
       description: 'The copy of the client is the one there is.',
-      headers: headersOf(['Cache-Control', 'ETag', 'X-Ipfs-Path']),
+      headers: headersOf(['Cache-Control', 'ETag', 'Vary', 'X-Ipfs-Path']),
     },
     ...failures(readStatuses),
   }

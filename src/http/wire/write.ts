@@ -60,7 +60,7 @@ export async function writeAll(
   return written
 }
 
-const notAsPromised = (written: number, size: number): Failure =>
+export const notAsPromised = (written: number, size: number): Failure =>
   new Failure('internal', `the body has ${written} bytes, and its Content-Length said ${size}`, { source: 'ours' })
 
 /** Tells its listener, once there is one, that the system has taken the piece and all before it. */

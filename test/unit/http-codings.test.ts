@@ -1,0 +1,293 @@
+// Content codings: what a client takes, which answers have one, what is compressed at once and what is kept of it.
+import assert from 'node:assert/strict'
+import { describe, test } from 'node:test'
+import { setImmediate } from 'node:timers/promises'
+import { brotliDecompressSync, gunzipSync, zstdDecompressSync } from 'node:zlib'
+import fc from 'fast-check'
+import { acceptedOf, createAcceptEncodings, plainOnly } from '../../src/http/codings/accept-encoding.ts'
+import { type Coding, codedHeaders, codedTag } from '../../src/http/codings/codings.ts'
+import { isCompressible } from '../../src/http/codings/compressible.ts'
+import { createCompression } from '../../src/http/codings/compression.ts'
+import { tagOfCopy } from '../../src/http/content/conditional.ts'
+import { createResponseCache } from '../../src/http/content/response-cache.ts'
+import { anyText } from '../support/any-text.ts'
+import { noise, text } from '../support/fixtures.ts'
+
+describe('Accept-Encoding', () => {
+  const rows: readonly (readonly [header: string, best: Coding | undefined, all: string])[] = [
+    ['', undefined, ''],
+    ['identity', undefined, ''],
+    ['deflate', undefined, ''],
+    ['gzip', 'gzip', 'gzip'],
+    ['x-gzip', 'gzip', 'gzip'],
+    ['GZIP', 'gzip', 'gzip'],
+    ['gzip, deflate', 'gzip', 'gzip'],
+    ['gzip, deflate, br', 'br', 'br gzip'],
+    ['gzip, deflate, br, zstd', 'br', 'br zstd gzip'],
+    ['zstd , gzip', 'zstd', 'zstd gzip'],
+    ['br;q=0.5, gzip', 'gzip', 'gzip br'],
+    ['br;q=0.5, gzip;q=0.8, zstd;q=0.8', 'zstd', 'zstd gzip br'],
+    ['br ; q = 0.9 , gzip ; Q=1.0', 'gzip', 'gzip br'],
+    ['br;q=0, gzip', 'gzip', 'gzip'],
+    ['br;q=0.000', undefined, ''],
+    ['gzip;q=0.001', 'gzip', 'gzip'],
+    ['*', 'br', 'br zstd gzip'],
+    ['br;q=0, *', 'zstd', 'zstd gzip'],
+    ['*;q=0', undefined, ''],
+    ['gzip, *;q=0', 'gzip', 'gzip'],
+    ['identity;q=0', undefined, ''],
+    ['identity;q=0, gzip;q=0.1', 'gzip', 'gzip'],
+    ['identity;q=0, *', 'br', 'br zstd gzip'],
+    ['identity, gzip;q=0.5', undefined, 'gzip'],
+    ['identity;q=0.5, gzip;q=1.0', 'gzip', 'gzip'],
+    ['identity, gzip', 'gzip', 'gzip'],
+    ['identity;q=0.9, *;q=0.8', undefined, 'br zstd gzip'],
+    ['gzip;q=2', undefined, ''],
+    ['gzip;q=-1', undefined, ''],
+    ['gzip;q=', undefined, ''],
+    ['gzip;q=one', undefined, ''],
+    ['gzip;q=1.5', undefined, ''],
+    ['gzip;level=9', 'gzip', 'gzip'],
+    [',, gzip ,', 'gzip', 'gzip'],
+    ['gzip br', undefined, ''],
+  ]
+  for (const [header, best, all] of rows) {
+    test(`${JSON.stringify(header)}: ${best ?? 'plain'}`, () =>
+      assert.deepEqual(acceptedOf(header), { best, all: all.split(' ').filter(Boolean) }))
+  }
+
+  test('is read once for each value, and no value is too odd or too long', () => {
+    const accepted = createAcceptEncodings()
+    assert.equal(accepted(undefined), plainOnly)
+    assert.equal(accepted('br, gzip'), accepted('br, gzip'))
+    const long = `br, ${'x'.repeat(500)}`
+    assert.equal(accepted(long).best, 'br')
+    assert.notEqual(accepted(long), accepted(long), 'a long one is not remembered')
+    fc.assert(fc.property(anyText(), (header) => assert.deepEqual(accepted(header), acceptedOf(header))))
+  })
+})
+
+test('only text has codings, and neither a little nor a lot of it', () => {
+  const size = 2000
+  for (const type of [
+    ...['application/json', 'text/html; charset=utf-8', 'text/css', 'text/javascript', 'image/svg+xml'],
+    ...['application/geo+json', 'application/xml', 'application/wasm', undefined],
+  ])
+    assert.ok(isCompressible({ type, size }), type)
+  for (const type of [
+    ...['application/octet-stream', 'application/vnd.ipld.raw', 'application/vnd.ipld.car; version=1'],
+    ...['application/x-tar', 'image/png', 'video/mp4', 'application/gzip', 'application/cbor', 'application/pdf'],
+  ])
+    assert.ok(!isCompressible({ type, size }), type)
+  const type = 'application/json'
+  assert.deepEqual(
+    [0, 1024, 1025, 8 * 1024 * 1024, 8 * 1024 * 1024 + 1, undefined].map((bytes) =>
+      isCompressible({ type, size: bytes }),
+    ),
+    [false, false, true, true, false, true],
+  )
+})
+
+test('the headers of a coding are those of the plain answer, with a tag, a length and no ranges of its own', () => {
+  const plain = [
+    'Content-Type',
+    'a/b',
+    'ETag',
+    'W/"c.listing"',
+    'Accept-Ranges',
+    'bytes',
+    'X',
+    'y',
+    'Content-Length',
+    '9',
+  ]
+  const coded = [
+    'Content-Type',
+    'a/b',
+    'Content-Encoding',
+    'br',
+    'ETag',
+    'W/"c.listing-br"',
+    'Accept-Ranges',
+    'none',
+    'X',
+    'y',
+  ]
+  assert.deepEqual(codedHeaders(plain, 'br', 5), [...coded, 'Content-Length', '5'])
+  assert.deepEqual(codedHeaders(plain, 'br', undefined), coded)
+})
+
+describe('If-None-Match with a coding', () => {
+  const rows: readonly (readonly [header: string | undefined, takes: string, tag: string | undefined])[] = [
+    [undefined, 'br', undefined],
+    ['"c"', '', '"c"'],
+    ['"c"', 'br', '"c"'],
+    ['"c-br"', 'br', '"c-br"'],
+    ['W/"c-br"', 'br', '"c-br"'],
+    ['"c-gzip"', 'br, gzip', '"c-gzip"'],
+    ['"c", "c-br"', 'br', '"c-br"'],
+    ['"c-br", "c"', 'identity, br;q=0.5', '"c"'],
+    ['"c-br"', 'identity, br;q=0.5', '"c-br"'],
+    ['"c-br", "c"', '', '"c"'],
+    ['"c-br"', '', undefined],
+    ['"c-br"', 'gzip', undefined],
+    ['"other"', 'br', undefined],
+    ['*', 'br', '"c"'],
+  ]
+  for (const [header, takes, tag] of rows) {
+    test(`${header} of a client that takes ${takes || 'none'}: ${tag}`, () =>
+      assert.equal(tagOfCopy(header, '"c"', acceptedOf(takes)), tag))
+  }
+})
+
+const back = { br: brotliDecompressSync, zstd: zstdDecompressSync, gzip: gunzipSync } as const
+const all = Object.keys(back) as Coding[]
+const long = text(JSON.stringify(Array.from({ length: 4000 }, (_, id) => ({ id, name: `number ${id}` }))))
+
+async function* inPieces(bytes: Uint8Array, size = 10_000) {
+  for (let at = 0; at < bytes.byteLength; at += size) yield bytes.subarray(at, at + size)
+}
+
+async function joined(pieces: AsyncIterable<Uint8Array>): Promise<Buffer> {
+  const found: Uint8Array[] = []
+  for await (const piece of pieces) found.push(piece)
+  return Buffer.concat(found)
+}
+
+describe('compression', () => {
+  for (const coding of all) {
+    test(`${coding}: whole and in pieces, the bytes are the same again`, async () => {
+      const compression = createCompression({ isOn: true })
+      for (const bytes of [long, noise(3000, 1), new Uint8Array()]) {
+        const whole = await compression.compress(bytes, coding)
+        assert.deepEqual(back[coding](whole as Buffer), Buffer.from(bytes))
+        assert.equal(whole?.buffer.byteLength, whole?.byteLength, 'what is kept holds no more than itself')
+        const pieces = compression.stream(inPieces(bytes), coding)
+        assert.ok(pieces)
+        assert.deepEqual(back[coding](await joined(pieces)), Buffer.from(bytes))
+      }
+      assert.equal(compression.counts.made[coding], 6)
+    })
+  }
+
+  test('does a few at once, shares what has one name, and refuses the rest at once', async () => {
+    const compression = createCompression({ isOn: true, most: 2 })
+    const [one, other] = [compression.compress(long, 'br', 'a'), compression.compress(long, 'gzip', 'b')]
+    assert.equal(compression.compress(long, 'zstd', 'c'), undefined)
+    const same = compression.compress(long, 'br', 'a')
+    assert.equal(await same, await one)
+    await other
+    assert.equal(compression.counts.busy, 1)
+    assert.ok(await compression.compress(long, 'zstd', 'c'), 'there is room again')
+    assert.deepEqual(compression.counts.made, { br: 1, zstd: 1, gzip: 1 })
+  })
+
+  test('one that is off takes no client at its word', () => {
+    const off = createCompression({ isOn: false })
+    assert.equal(off.accepted('br').best, undefined)
+    assert.ok(!off.covers({ type: 'text/html', size: 5000 }))
+  })
+
+  describe('in pieces', () => {
+    /** Says how many pieces were asked for, and whether it was ended. */
+    function counted(most = Number.POSITIVE_INFINITY) {
+      const seen = { asked: 0, isOver: false }
+      async function* read() {
+        try {
+          for (; seen.asked < most; seen.asked++) yield noise(64 * 1024, seen.asked)
+          throw new Error('no more of it')
+        } finally {
+          seen.isOver = true
+        }
+      }
+      return { seen, pieces: read() }
+    }
+    const until = async (isTrue: () => boolean) => {
+      while (!isTrue()) await setImmediate()
+    }
+
+    for (const coding of all) {
+      test(`${coding}: a reader that leaves ends the source and frees its place`, async () => {
+        const compression = createCompression({ isOn: true, mostStreams: 1 })
+        const { seen, pieces } = counted()
+        const coded = compression.stream(pieces, coding)
+        assert.ok(coded)
+        assert.equal(compression.stream(inPieces(long), coding), undefined, 'no room')
+        for await (const _ of coded) break
+        await until(() => seen.isOver)
+        const next = async () => compression.stream(inPieces(long), coding)
+        let free = await next()
+        while (!free) {
+          await setImmediate()
+          free = await next()
+        }
+        free.close()
+        ;(await next())?.close()
+        assert.ok(seen.asked < 100, `${seen.asked} pieces were read for a reader that took one`)
+      })
+
+      test(`${coding}: a reader that waits is not read ahead for`, async () => {
+        const { seen, pieces } = counted()
+        const reading = createCompression({ isOn: true }).stream(pieces, coding)?.[Symbol.asyncIterator]()
+        await reading?.next()
+        let [before, quiet] = [-1, 0]
+        for (; quiet < 200; quiet = seen.asked === before ? quiet + 1 : 0) {
+          before = seen.asked
+          await setImmediate()
+        }
+        assert.ok(seen.asked < 100, `${seen.asked} pieces`)
+        await reading?.return?.()
+      })
+
+      test(`${coding}: a source that fails fails its reader, with the same error`, async () => {
+        const { pieces } = counted(3)
+        const coded = createCompression({ isOn: true }).stream(pieces, coding)
+        assert.ok(coded)
+        await assert.rejects(joined(coded), /no more of it/)
+      })
+    }
+  })
+})
+
+describe('ready answers in codings', () => {
+  const headers = ['Content-Type', 'application/json', 'ETag', '"c"', 'Cache-Status', 'x', 'Content-Length', '2000']
+  const answer = { headers, body: Buffer.alloc(2000), etag: '"c"', isCompressible: true }
+  const coded = Buffer.alloc(500)
+
+  test('are counted, and go with the plain one', () => {
+    const hot = createResponseCache({ maxBytes: 100_000, maxItem: 10_000 })
+    const plain = hot.add('/k', answer)
+    assert.ok(plain)
+    const before = hot.bytes
+    const made = hot.addCoded('/k', plain, 'br', coded)
+    assert.equal(made.etag, codedTag('"c"', 'br'))
+    assert.equal(hot.get('/k')?.coded.br, made)
+    assert.ok(hot.bytes >= before + coded.byteLength)
+    assert.equal(hot.items, 1)
+    hot.addCoded('/k', plain, 'gzip', coded)
+    assert.deepEqual(Object.keys(hot.get('/k')?.coded ?? {}), ['br', 'gzip'])
+    hot.forget('/k')
+    assert.deepEqual([hot.get('/k'), hot.bytes], [undefined, 0])
+  })
+
+  test('are not kept when the plain one was purged meanwhile, nor beside another one', () => {
+    const hot = createResponseCache({ maxBytes: 100_000, maxItem: 10_000 })
+    const plain = hot.add('/k', answer)
+    assert.ok(plain)
+    hot.clear()
+    assert.equal(hot.addCoded('/k', plain, 'br', coded).body, coded)
+    assert.equal(hot.bytes, 0)
+    hot.add('/k', { ...answer, etag: '"d"' })
+    hot.addCoded('/k', plain, 'br', coded)
+    assert.deepEqual(hot.get('/k')?.coded, {})
+  })
+
+  test('do not push the plain one out where there is room for that alone', () => {
+    const hot = createResponseCache({ maxBytes: 4500, maxItem: 3000 })
+    const plain = hot.add('/k', answer)
+    assert.ok(plain)
+    hot.addCoded('/k', plain, 'br', Buffer.alloc(1900))
+    assert.equal(hot.get('/k'), plain)
+    assert.ok(hot.bytes <= 4500)
+  })
+})
