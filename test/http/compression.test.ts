@@ -138,6 +138,9 @@ describe('each coding', () => {
       assert.equal(answer.headers['content-encoding'], 'br')
       assert.deepEqual(plainOf(answer), bytes['other'])
     }
+    const saved = await ask(`${ipfs('other')}?filename=a.json`, taking(browser))
+    assert.match(String(saved.headers['content-disposition']), /a\.json/)
+    assert.deepEqual(plainOf(saved), bytes['other'])
     assert.equal(await made(), before + 1)
   })
 })

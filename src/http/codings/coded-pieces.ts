@@ -38,12 +38,25 @@ async function feed(pieces: AsyncIterable<Uint8Array>, coder: Transform): Promis
   try {
     for await (const piece of pieces) {
       if (coder.destroyed) return
-      await new Promise<void>((resolve, reject) => {
-        coder.write(piece, (error) => (error ? reject(error) : resolve()))
-      })
+      await written(coder, piece)
     }
     coder.end()
   } catch (error) {
     coder.destroy(error instanceof Error ? error : new Error(String(error)))
   }
+}
+
+/**
+ * Resolves when the piece is compressed, or the coder is closed: one that waits for its reader then says nothing more of the piece. What
+ * zlib may still read of it, it throws away.
+ */
+function written(coder: Transform, piece: Uint8Array): Promise<void> {
+  return new Promise((resolve, reject) => {
+    coder.once('close', resolve)
+    coder.write(piece, (error) => {
+      coder.off('close', resolve)
+      if (error) reject(error)
+      else resolve()
+    })
+  })
 }

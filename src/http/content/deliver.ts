@@ -154,13 +154,16 @@ async function deliverCoded(
   cutWhenStalled(response, deps.stalledMs)
 }
 
-/** What was compressed before, for a request that the fast path left to others. */
+/** What was compressed before, for a request that the fast path left to others: the bytes are the same with any query. */
 function hotFor(
-  { place, deps }: OutgoingAnswer,
+  { place, target, deps }: OutgoingAnswer,
   { etag, isPlain }: Representation,
   coding: Coding,
 ): Buffer | undefined {
-  const kept = isPlain && place.cacheKey !== undefined ? deps.hot.get(place.cacheKey) : undefined
+  const { cacheKey } = place
+  const query = target.search === '' ? '' : `?${target.search}`
+  if (!isPlain || !cacheKey?.endsWith(query)) return undefined
+  const kept = deps.hot.get(cacheKey.slice(0, cacheKey.length - query.length))
   return kept?.etag === etag ? kept.coded[coding]?.body : undefined
 }
 
