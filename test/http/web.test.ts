@@ -108,7 +108,9 @@ const get = (path: string, headers: Headers = {}): Promise<Fetched> => fetchAll(
 /** On an origin of its own. */
 const own = (root: CID, path: string, headers: Headers = {}): Promise<Fetched> =>
   get(path, { Host: `${root}.ipfs.${gatewayHost}`, ...headers })
-const head = async (path: string): Promise<Response> => fetch(at.url + path, { method: 'HEAD' })
+// fetch asks for gzip of itself, and node:http, which the GETs go by, does not.
+const head = async (path: string): Promise<Response> =>
+  fetch(at.url + path, { method: 'HEAD', headers: { 'Accept-Encoding': 'identity' } })
 const asBrowser = { Accept: 'text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8' }
 const body = (answer: Fetched): string => answer.body.toString()
 const sub = (name: string): string => `/ipfs/${site}/sub/${name}`
