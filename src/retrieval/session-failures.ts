@@ -34,6 +34,14 @@ export const storeFailed = (cid: CID, { cause, retryAfterMs }: Failure): Failure
     { source: 'tier', cause, retryAfterMs },
   )
 
+/** A provider of this machine keeps it, so no answer of an upstream makes it absent. */
+export const pinUnreadable = (cid: CID, { cause, retryAfterMs }: Failure): Failure =>
+  new Failure(
+    'unavailable',
+    `${cid} is kept on this machine, but its copy is damaged or cannot be read, and no upstream sent it; upload the same file again, and look at the disk (cidgate pins verify)`,
+    { source: 'tier', cause, retryAfterMs },
+  )
+
 export const notCached = (cid: CID): Failure =>
   new Failure('not-found', `${cid} is not in the cache, and Cache-Control: only-if-cached asks for nothing else`, {
     source: 'tier',

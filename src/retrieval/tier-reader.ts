@@ -7,7 +7,7 @@ import { isFailure } from '../core/failure.ts'
 import type { NotFoundMemory } from './absence/not-found.ts'
 import type { RequestClock } from './request-clock.ts'
 import type { DagWant } from './session.ts'
-import { notCached, notHere, storeFailed } from './session-failures.ts'
+import { notCached, notHere, pinUnreadable, storeFailed } from './session-failures.ts'
 import type { Look, TierHit, TierStack } from './tiers/stack.ts'
 
 /** An upstream takes as long: a tier that is passed over is asked beside it, since it may be well by now. */
@@ -45,7 +45,7 @@ export interface TierReader {
 
 export function createTierReader(options: TierReaderOptions): TierReader {
   const { stack, notFound, inTime, signal, onlyIfCached, isArchive, fromTier, fromUpstreams, onHeld } = options
-  const { besideTiersPassedOver, lastResort } = createSecondLook(options)
+  const { besideTiersPassedOver, lastResort, fromPins } = createSecondLook(options)
 
   /** The hit of the slow tiers, or `late` as soon as it is worth asking an upstream too. */
   async function whileWorthIt(cid: CID, look: Look): Promise<TierHit | undefined | 'late'> {
@@ -89,7 +89,8 @@ export function createTierReader(options: TierReaderOptions): TierReader {
       return await besideTiersPassedOver(cid, around)
     } catch (error) {
       const late = isFailure(error, 'timeout') ? await fromHere(look) : undefined
-      const held = late ?? (look.haveAnswered() ? undefined : await lastResort(cid, error))
+      const asked = late ?? (look.haveAnswered() ? undefined : await lastResort(cid, error))
+      const held = asked ?? (await fromPins(cid, error))
       if (!held) throw inArchive(cid, error, look.haveAnswered())
       notFound.forget(cid)
       return fromTier(held)
@@ -187,7 +188,24 @@ function createSecondLook({ clock, stack, notFound, inTime, signal, fromTier, fr
     return look.catch(() => undefined)
   }
 
-  return { besideTiersPassedOver, lastResort }
+  /**
+   * No upstream helped, and a provider of this machine has the block in its keeping: it came just now, or its copy is damaged, which
+   * is no absence.
+   */
+  async function fromPins(cid: CID, error: unknown): Promise<TierHit | undefined> {
+    if (signal.aborted || !isFailure(error) || !absences.has(error.kind) || error.facts.onlyIfCached) return undefined
+    const briefly = <T>(work: (own: AbortSignal) => Promise<T>) =>
+      withDeadline({ ms: lastLookMs, clock, signal, late: () => notCached(cid) }, work).catch(() => undefined)
+    if (!(await briefly((own) => stack.isPinned(cid, own)))) return undefined
+    const held = await briefly((own) => stack.findPatiently(cid, own))
+    if (held) return held
+    throw pinUnreadable(cid, error)
+  }
+
+  return { besideTiersPassedOver, lastResort, fromPins }
 }
+
+/** What a client takes for "not here". */
+const absences: ReadonlySet<string> = new Set(['not-found', 'timeout', 'unavailable'])
 
 const nothing = new Error('no tier has it')

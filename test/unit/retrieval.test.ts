@@ -9,6 +9,7 @@ import { importer } from 'ipfs-unixfs-importer'
 import { fixedSize } from 'ipfs-unixfs-importer/chunker'
 import { CID } from 'multiformats/cid'
 import { create as createDigest } from 'multiformats/hashes/digest'
+import type { LocalStore } from '../../backends/pinning/contract.ts'
 import { type Block, blockKey } from '../../src/core/block.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
@@ -19,6 +20,7 @@ import type { Visit } from '../../src/retrieval/policy.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import type { Retrieval, Session } from '../../src/retrieval/session.ts'
 import { guarded } from '../../src/retrieval/tiers/guarded.ts'
+import { createPinsTier } from '../../src/retrieval/tiers/pins.ts'
 import { createTierStack, type TierHit, type TierStack } from '../../src/retrieval/tiers/stack.ts'
 import type { Hedge } from '../../src/retrieval/upstreams/order.ts'
 import { createPool } from '../../src/retrieval/upstreams/pool.ts'
@@ -77,6 +79,7 @@ function memoryStack(): TierStack & { readonly held: Map<string, Uint8Array> } {
     atHand: () => undefined,
     findFast,
     slowLack: () => false,
+    isPinned: async () => false,
     look: () => ({
       found: Promise.resolve(undefined),
       overdue: Promise.resolve(),
@@ -368,6 +371,28 @@ test('in an archive the outage of another request makes no absence unknown: each
   assert.equal((await failureOf(session().get(file.cid))).kind, 'unavailable')
   answers.resolve()
   assert.equal((await absent).kind, 'not-found')
+})
+
+test('what is pinned here and cannot be read is not called absent, whatever upstreams say', async () => {
+  const pinned = new Map([[blockKey(file.cid), Uint8Array.of(1, 2, 3)]])
+  const store: LocalStore = {
+    get: async (cid) => pinned.get(blockKey(cid)),
+    has: async (cid) => pinned.has(blockKey(cid)),
+  }
+  const stackOf = (clock: FakeClock) =>
+    createTierStack([createPinsTier('local', store, { keeps: true, log: silentLog })], { clock })
+  for (const upstreams of [[scriptedUpstream('one', new Map())], []]) {
+    const { session } = make(upstreams, { stackOf })
+    // The second request meets the memory of the absence.
+    for (let count = 0; count < 2; count++) {
+      const failure = await failureOf(session().get(file.cid))
+      assert.deepEqual([failure.kind, failure.source], ['unavailable', 'tier'])
+      assert.match(failure.message, /damaged or cannot be read.*upload the same file again/)
+    }
+    assert.equal((await failureOf(session().get(nobodys))).kind, 'not-found')
+  }
+  const { session } = make([scriptedUpstream('one', file.blocks)], { stackOf })
+  assert.deepEqual(await session().get(file.cid), file.order[0]?.bytes)
 })
 
 test('only-if-cached asks no upstream', async () => {
