@@ -288,7 +288,30 @@ describe('cidgate pins and deny', () => {
     const { code: refused, err } = await cidgate(['get', path])
     assert.equal(refused, 1)
     assert.match(err, /451/)
-    assert.equal((await cidgate(['deny', 'nonsense'])).code, 1)
+    const wrong = await cidgate(['deny', 'nonsense'])
+    assert.equal(wrong.code, 1)
+    assert.match(wrong.out.toString(), /nonsense {2}400: nonsense is not a CID$/m)
+  })
+
+  test('a takedown whose list cannot be written says what it did, why it does not last, and what to do', async () => {
+    const path = await added('what is denied while the disk is bad')
+    const list = join(served.data, 'denylists', 'takedowns.deny')
+    const before = await readFile(list).catch(() => undefined)
+    await rm(list, { force: true })
+    await mkdir(list, { recursive: true })
+    const next = /denied from now on, but in memory alone.*look at that disk, then repeat it/
+    const { code, out } = await cidgate(['deny', path])
+    assert.equal(code, 1)
+    assert.match(out.toString(), /denied, local removed, 1 blocks purged; BUT 500: /)
+    assert.match(out.toString(), next)
+    const [json] = lines((await cidgate(['deny', path, '--json'])).out)
+    const said = JSON.parse(json as string) as { isGone: boolean; error: string }
+    assert.equal(said.isGone, true)
+    assert.match(said.error, next)
+    assert.match((await cidgate(['get', path])).err, /410/)
+    await rm(list, { recursive: true })
+    if (before) await writeFile(list, before)
+    assert.equal((await cidgate(['deny', path])).code, 0)
   })
 })
 

@@ -13,12 +13,11 @@ export async function denyCommand(given: Given): Promise<number> {
     const { at } = connection
     try {
       for (const cid of positionals) {
-        const done = await takenDown(given, connection, cid).catch((error: unknown) => String(error))
-        const isGone = typeof done !== 'string' && done.isGone
-        if (!isGone) failed++
-        if (values['json'])
-          io.stdout.write(`${JSON.stringify({ at, cid, ...(typeof done === 'string' ? { error: done } : done) })}\n`)
-        else io.stdout.write(`${at}  ${cid}  ${typeof done === 'string' ? done : lineOf(done)}\n`)
+        const done = await takenDown(given, connection, cid).catch((error: unknown) => ({ error: wordsOfError(error) }))
+        const isDone = 'isGone' in done && done.isGone && done.error === undefined
+        if (!isDone) failed++
+        if (values['json']) io.stdout.write(`${JSON.stringify({ at, cid, ...done })}\n`)
+        else io.stdout.write(`${at}  ${cid}  ${'isGone' in done ? lineOf(done) : done.error}\n`)
       }
     } finally {
       await connection.close()
@@ -27,19 +26,29 @@ export async function denyCommand(given: Given): Promise<number> {
   return failed > 0 ? 1 : 0
 }
 
-async function takenDown({ values }: Given, { ask }: ReturnType<typeof connect>, cid: string): Promise<TakenDown> {
+/** `error`: it was carried out, and the gateway cannot keep the list: why, and what the operator does next. */
+type Done = TakenDown & { readonly error?: string }
+
+async function takenDown({ values }: Given, { ask }: ReturnType<typeof connect>, cid: string): Promise<Done> {
   const query = new URLSearchParams(values['legal'] ? { status: '451' } : {})
   if (typeof values['reason'] === 'string') query.set('reason', values['reason'])
   const path = `/deny/${encodeURIComponent(cid.replace(/^(\/ipfs\/|ipfs:\/\/)/, ''))}?${query}`
   const answer = await ask(path, { method: 'POST' })
   if (answer.statusCode === 200) return (await answer.body.json()) as TakenDown
-  throw new Error(wordsOf(answer.statusCode, await problemOf(answer)))
+  const said = await problemOf(answer)
+  const error = wordsOf(answer.statusCode, said)
+  if (!('isGone' in said)) throw new Error(error)
+  const { cid: denied, isGone, pins, blocks, kept, failures } = said as unknown as TakenDown
+  return { cid: denied, isGone, pins, blocks, kept, failures, error }
 }
 
-function lineOf({ pins, blocks, kept, failures }: TakenDown): string {
+const wordsOfError = (error: unknown): string => (error instanceof Error ? error.message : String(error))
+
+function lineOf({ pins, blocks, kept, failures, error }: Done): string {
   const told = pins?.providers.map(({ provider, outcome, why }) =>
     why === undefined ? `${provider} ${outcome}` : `${provider} ${outcome} (${why})`,
   )
   const stays = kept > 0 ? [`${kept} kept that other pins need`] : []
-  return ['denied', ...(told ?? ['not pinned']), `${blocks} blocks purged`, ...stays, ...failures].join(', ')
+  const did = ['denied', ...(told ?? ['not pinned']), `${blocks} blocks purged`, ...stays, ...failures].join(', ')
+  return error === undefined ? did : `${did}; BUT ${error}`
 }
