@@ -6,9 +6,10 @@ import { dirname } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { Failure } from '../core/failure.ts'
 import { codeOf, isGone, isNoRoom, makeFolder, orIfGone, syncFolder } from '../core/files.ts'
+import type { Log } from '../core/log.ts'
 import { createDenylist, createDenylists, type Denylist } from './denylist.ts'
 import type { LoadedDenylists } from './load.ts'
-import { readList } from './read-list.ts'
+import { objection, readList } from './read-list.ts'
 
 type Hints = { readonly legal: boolean; readonly reason: string | undefined }
 type Rule = Hints & { readonly cid: CID; readonly line: string }
@@ -45,7 +46,7 @@ function unwritten(cause: unknown): Failure {
       `disk full: ${held}; free space on the disk of the data folder, then repeat it`,
       context,
     )
-  const why = `the list of takedowns in the data folder cannot be written (${codeOf(cause) ?? 'an unexpected error'})`
+  const why = `the list of takedowns in the data folder cannot be written (${codeOf(cause) ?? (cause instanceof Error ? cause.message : 'an unexpected error')})`
   return new Failure('disk', `${why}: ${held}; look at that disk, then repeat it`, context)
 }
 
@@ -55,9 +56,11 @@ const head = 'version: 1\nname: takedowns\n---\n'
 export async function openTakedowns({
   file,
   onChange,
+  log,
 }: {
   readonly file: string
   readonly onChange: () => void
+  readonly log: Log
 }): Promise<Takedowns> {
   let own = createDenylist('takedowns')
   let digest = ''
@@ -85,6 +88,14 @@ export async function openTakedowns({
   async function read(): Promise<void> {
     const given = await readList('takedowns', await textOf(file))
     if (given.digest === digest) return
+    // An operator takes lines out. What has neither a rule nor a header is no list any more: that lifts no takedown.
+    const why = own.rules > 0 ? objection(given, { rulesBefore: 0, isEmptyOdd: true }) : undefined
+    if (why !== undefined) throw new Error(
+        `${file} is not the list of takedowns any more: ${why}; put it back, or write its header alone to lift them all`,
+      )
+    const [first] = given.faults
+    // A write that was cut short was not acknowledged; a line that the disk damaged was.
+    if (first) log('error', 'takedowns.damaged', { file, lines: given.faultCount, line: first.line, why: first.what })
     digest = given.digest
     own = given.list
     onChange()

@@ -61,7 +61,7 @@ function takeLists(whole: Whole): { lists: Promise<DenylistsWithTakedowns>; isNe
   }
   // Of their own: a takedown while a reload brings other denylists is one of the gateway that is being made, too.
   const takedowns = lease.take('takedowns', [data], () =>
-    openTakedowns({ file: join(folder, 'takedowns.deny'), onChange }),
+    openTakedowns({ file: join(folder, 'takedowns.deny'), onChange, log }),
   )
   let isNew = false
   const lists = lease.take(

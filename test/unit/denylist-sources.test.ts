@@ -13,6 +13,7 @@ import { CID } from 'multiformats/cid'
 import { create } from 'multiformats/hashes/digest'
 import { type LoadedDenylists, loadDenylists } from '../../src/deny/load.ts'
 import type { DenylistEntry } from '../../src/deny/source.ts'
+import { openTakedowns } from '../../src/deny/takedowns.ts'
 import { createFakeClock, type FakeClock } from '../support/fake-clock.ts'
 
 const cidOf = (text: string): CID => CID.createV1(0x55, create(0x12, createHash('sha256').update(text).digest()))
@@ -241,5 +242,53 @@ describe('what is told of an address', () => {
   test('is that nobody listens there', async () => {
     await new Promise((resolve) => server.close(resolve))
     await assert.rejects(load(url), (error: Error) => /ECONNREFUSED/.test(error.message) && !/hush/.test(error.message))
+  })
+})
+
+describe('the list of takedowns', () => {
+  const [first, second, third] = [cidOf('first'), cidOf('second'), cidOf('third')]
+  const no = { legal: false, reason: undefined }
+  const said: string[] = []
+  const log = (_level: string, event: string) => void said.push(event)
+  const openList = (file: string) => openTakedowns({ file, onChange: () => {}, log })
+  const denied = async (file: string) => {
+    const list = await openList(file)
+    return [first, second, third].map((cid) => list.path(cid, []) !== undefined)
+  }
+
+  test('cut anywhere in the write that a crash ended denies what was acknowledged, and takes further takedowns', async () => {
+    const file = join(folder, 'takedowns.deny')
+    await (await openList(file)).takeDown(first, no)
+    const kept = (await readFile(file, 'utf8')).length
+    await (await openList(file)).takeDown(second, { legal: true, reason: 'court-order' })
+    const text = await readFile(file, 'utf8')
+    const whole = text.indexOf(`${second}`) + `${second}`.length
+    for (let cut = 0; cut < text.length; cut += cut > kept - 2 && cut < kept + 2 ? 1 : 17)
+      for (const end of ['', '\0\0\0']) {
+        await writeFile(file, text.slice(0, cut) + end)
+        // Cut before the end of the first one, that was not acknowledged either.
+        const [one, two] = await denied(file)
+        if (cut >= kept) assert.equal(one, true, `cut at ${cut}`)
+        if (cut < whole) assert.equal(two, false, `cut at ${cut}`)
+        await (await openList(file)).takeDown(third, no)
+        assert.deepEqual((await denied(file)).slice(cut >= kept ? 0 : 2), cut >= kept ? [true, two, true] : [true])
+      }
+    assert.ok(said.includes('takedowns.damaged'))
+  })
+
+  test('that is gone, empty or no list any more lifts no takedown; a line that the operator takes out does', async () => {
+    const file = join(folder, 'takedowns.deny')
+    const list = await openList(file)
+    await list.takeDown(first, no)
+    const text = await readFile(file, 'utf8')
+    for (const damage of [undefined, '', page, '\0'.repeat(200)]) {
+      if (damage === undefined) await rm(file)
+      else await writeFile(file, damage)
+      await assert.rejects(list.refresh(), /is not the list of takedowns any more/)
+      assert.ok(list.path(first, []))
+    }
+    await writeFile(file, text.replace(/^\/ipfs.*\n/m, ''))
+    await list.refresh()
+    assert.equal(list.path(first, []), undefined)
   })
 })
