@@ -1,7 +1,13 @@
 // What deploy/ ships, held against the code: files that it names are there, configurations are valid, addresses that probes
 // ask for are answered. The images' steps and two real instances behind a real nginx are tried in test/interop.
 import assert from 'node:assert/strict'
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { mkdtemp, rm } from 'node:fs/promises'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
 import { dirname, join, resolve } from 'node:path'
 import { describe, test } from 'node:test'
 import { fileURLToPath } from 'node:url'
@@ -116,6 +122,37 @@ describe('deploy/Dockerfile', () => {
     const [, entry] = /^ENTRYPOINT (.*)$/m.exec(text) ?? []
     const [, program] = JSON.parse(entry ?? '[]') as string[]
     assert.ok(existsSync(join(root, program ?? '')))
+  })
+})
+
+describe('the health check of the image', () => {
+  const [, command = '[]'] = /^HEALTHCHECK [^[]*CMD (\[.*\])$/m.exec(read('Dockerfile')) ?? []
+  const [, ...args] = JSON.parse(command) as string[]
+  const ask = async (admin: string) => {
+    const env = { ...process.env, CIDGATE_ADMIN: admin }
+    const program = spawn(process.execPath, args, { cwd: root, env, stdio: ['ignore', 'ignore', 'pipe'] })
+    let said = ''
+    program.stderr.on('data', (chunk) => (said += chunk))
+    const [code] = await once(program, 'close')
+    return { code, said }
+  }
+
+  test('asks the admin address that is configured, on a port or a unix socket, and says why it is not ready', async () => {
+    const data = await mkdtemp(join(tmpdir(), 'cidgate-health-'))
+    const socket = `unix:${join(data, 'admin.sock')}`
+    const { serving } = await started(startServed({ admin: socket }))
+    const ill = createServer((_request, response) => response.writeHead(503).end()).listen(0, '127.0.0.1')
+    await once(ill, 'listening')
+    const { port } = ill.address() as AddressInfo
+    const [ready, notReady, gone] = await Promise.all(
+      [`${serving.admin},mode=0600`, `127.0.0.1:${port}`, `${socket}.gone`].map(ask),
+    )
+    ill.close()
+    assert.deepEqual(ready, { code: 0, said: '' })
+    assert.deepEqual(notReady, { code: 1, said: `healthcheck: 127.0.0.1:${port} says 503\n` })
+    assert.equal(gone?.code, 1)
+    assert.match(gone?.said ?? '', /^healthcheck: unix:.*\.gone: .*ENOENT/)
+    await rm(data, { recursive: true })
   })
 })
 
