@@ -169,7 +169,12 @@ const limits = z.strictObject({
       'While the event loop is later than this and more than 128 requests are in progress, fewer requests are let in, and the others answered with 503, so that answers from memory go on. 0: never.',
     ),
   perClient: z
-    .union([z.literal('none'), z.strictObject({ perMinute: count(), burst: count().optional() })])
+    .union([z.literal('none'), z.strictObject({ perMinute: count(), burst: count().optional() })], {
+      error: ({ input }) =>
+        typeof input === 'object'
+          ? undefined
+          : `expected none, or requests a minute: { perMinute: ${typeof input === 'number' && input >= 1 ? Math.floor(input) : 600} }, perhaps with burst`,
+    })
     .default('none')
     .describe(
       'Requests a minute from one address (IPv6: from one /64), and how many may come at once; then 429. Behind proxies see `trustedProxies`.',

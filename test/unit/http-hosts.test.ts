@@ -79,6 +79,25 @@ describe('hosts', () => {
       )
   })
 
+  test('what a proxy passes on as a host is passed over where it is none: the answer names nothing of it', async () => {
+    for (const said of [
+      'gw.example/evil',
+      'user@gw.example',
+      'gw.example:99999',
+      'gw example',
+      'gw.example\\x',
+      '"gw.example"',
+    ])
+      assert.deepEqual(
+        await find('gw.example', `/ipfs/${v1}`, { 'x-forwarded-host': said }),
+        { location: `http://${v1}.ipfs.gw.example/` },
+        said,
+      )
+    const forwarded = createForwarded(['127.0.0.1'])
+    const hostOf = (said: string) => forwarded.hostOf(asked('inside', '/', { 'x-forwarded-host': said }))
+    assert.deepEqual(['a.example:8080', '[::1]:80', 'a/b'].map(hostOf), ['a.example:8080', '[::1]:80', 'inside'])
+  })
+
   test('hosts: X-Forwarded-* of untrusted clients is ignored, also for the cache key', async () => {
     const headers = { 'x-forwarded-host': 'gw.example', 'x-forwarded-proto': 'https' }
     for (const proxy of ['::ffff:127.0.0.1', '10.1.2.3', 'fd00::1'])

@@ -3,10 +3,11 @@
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import { BlockList, isIP, isIPv6 } from 'node:net'
 import type { TLSSocket } from 'node:tls'
+import { createHostCheck } from '../../core/wire/host.ts'
 import { isUnixPeer } from '../../core/wire/loopback.ts'
 
 export interface Forwarded {
-  /** With the port, as the header has it. */
+  /** With the port, as the header has it. What a proxy passes on that is no host is passed over. */
   hostOf(request: IncomingMessage): string
   schemeOf(request: IncomingMessage): 'http' | 'https'
   /** The client's address: the last one in the chain that is not one of the operator's proxies. */
@@ -24,6 +25,7 @@ const unix = 'unix'
 export function createForwarded(proxies: readonly string[]): Forwarded {
   const known = new BlockList()
   const ranges = proxies.filter((one) => one !== unix)
+  const isHost = createHostCheck()
   const trustsUnix = ranges.length < proxies.length
   for (const range of ranges) {
     const [address = '', bits] = range.split('/')
@@ -46,7 +48,10 @@ export function createForwarded(proxies: readonly string[]): Forwarded {
   }
 
   return {
-    hostOf: (request) => forwardedHeader(request, 'x-forwarded-host') ?? request.headers.host ?? '',
+    hostOf(request) {
+      const said = forwardedHeader(request, 'x-forwarded-host')
+      return said !== undefined && isHost(said) ? said : (request.headers.host ?? '')
+    },
     schemeOf(request) {
       const scheme = forwardedHeader(request, 'x-forwarded-proto')?.toLowerCase()
       if (scheme === 'https' || scheme === 'http') return scheme
