@@ -1,8 +1,10 @@
 // POST /add row by row, over HTTP.
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
+import { readdir } from 'node:fs/promises'
+import { join } from 'node:path'
 import { after, before, describe, it } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
+import { setImmediate, setTimeout as sleep } from 'node:timers/promises'
 import { CID } from 'multiformats/cid'
 import { blockKey } from '../../src/core/block.ts'
 import { createSchemaChecks } from '../../src/schemas/checks.ts'
@@ -365,6 +367,27 @@ describe('POST /add', () => {
     assert.equal(preflight.status, 204)
     assert.match(preflight.headers.get('access-control-allow-methods') ?? '', /POST/)
     assert.equal((await fetch(`${adding.url}/add`)).status, 405)
+  })
+})
+
+describe('a gateway that closes', () => {
+  it('leaves nothing of an upload that it cut, and nothing is written after that', async () => {
+    const adding = await startAdding({ maxBytes: 16 * 1024 * 1024 })
+    const spools = join(adding.data, 'uploads')
+    const hasBegun = Promise.withResolvers<void>()
+    async function* slow() {
+      for (let count = 0; count < 4; count++) yield randomBytes(1024 * 1024)
+      while ((await below(spools)).length === 0) await setImmediate()
+      hasBegun.resolve()
+      await new Promise(() => {})
+    }
+    const cut = assert.rejects(adding.uploads.add(slow()), /shut down before the upload was complete/)
+    await hasBegun.promise
+    await adding.uploads.close()
+    const left = await readdir(spools)
+    await cut
+    await adding.close()
+    assert.deepEqual(left, [])
   })
 })
 

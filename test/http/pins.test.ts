@@ -16,7 +16,7 @@ import { blockKey } from '../../src/core/block.ts'
 import { type Clock, systemClock } from '../../src/core/clock.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { cidOf } from '../../src/testing/tier.ts'
-import { createAskAgain } from '../../src/upload/pins/ask-again.ts'
+import { createAskAgain, createWaitingList } from '../../src/upload/pins/ask-again.ts'
 import { createInTime } from '../../src/upload/pins/provider-calls.ts'
 import type { Brought, Page, Pin, Removal, TakenDown, Verification } from '../../src/upload/pins/told.ts'
 import { type Adding, type AddingOptions, below, multipart, type Part, post, startAdding } from '../support/adding.ts'
@@ -509,6 +509,36 @@ describe('two things at once with one pin', () => {
     over.abort()
     await clock.advance(3_600_000)
     assert.deepEqual(far.unpins, [gone.toString()])
+  })
+
+  test('what is asked again goes over to the gateway after a reload, and what is too much is told', async () => {
+    const clock = createFakeClock()
+    const said: unknown[] = []
+    const list = createWaitingList(3)
+    const far = scriptedProvider('far')
+    const open = (closing: AbortSignal) =>
+      createAskAgain({
+        ...{ list, providers: [far], inTime: createInTime(clock), clock, closing },
+        log: (...line) => void said.push(line),
+        isWanted: async () => false,
+        alone: async (_cid, work) => work(),
+      })
+    const [one, other] = [new AbortController(), new AbortController()]
+    const older = open(one.signal)
+    const cids = Array.from({ length: 4 }, (_, index) => cidOf(Buffer.from(`asked again ${index}`)))
+    for (const cid of cids) older.later(cid, ['far'])
+    const last = cids.at(-1) as CID
+    assert.deepEqual(said, [
+      ['warn', 'pin.not-asked-again', { cid: last.toString(), providers: ['far'], forgotten: 1 }],
+    ])
+    open(other.signal)
+    one.abort()
+    const [first] = cids as [CID]
+    far.held.set(first.toString(), Buffer.alloc(0))
+    await clock.advance(60_000)
+    assert.deepEqual(far.unpins, [first.toString()])
+    other.abort()
+    assert.equal(clock.timers, 0)
   })
 
   test('a provider that fails each time it is asked again is named in the log', async () => {

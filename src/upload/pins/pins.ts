@@ -8,7 +8,7 @@ import type { Log } from '../../core/log.ts'
 import type { Claims } from '../claims.ts'
 import type { Confirmation } from '../confirm/confirm.ts'
 import { cidOf, type Journal, type JournalEntry, nameOf } from '../spool/journal.ts'
-import { createAskAgain } from './ask-again.ts'
+import { createAskAgain, type WaitingList } from './ask-again.ts'
 import { createPinCount, type PinCount } from './count.ts'
 import { type Asked, listPins, pinOf } from './list.ts'
 import type { UploadsOnTheirWay } from './on-their-way.ts'
@@ -39,6 +39,8 @@ export type PinsOptions = {
   /** Throws a Failure for a CID that this gateway must not keep. */
   readonly admit: (cid: CID) => void
   readonly claims: Claims
+  /** Providers that are asked again, of every gateway over the folder. */
+  readonly waitingList?: WaitingList
   readonly clock: Clock
   readonly log: Log
   readonly closing: AbortSignal
@@ -70,6 +72,7 @@ export function createPins(options: PinsOptions): Pins & { ended(): Promise<unkn
 
   const askAgain = createAskAgain({
     ...{ providers, inTime, clock, log, closing },
+    ...(options.waitingList && { list: options.waitingList }),
     isWanted: async (cid) => (await find(cid)) !== undefined,
     alone: (cid, work) => track(alone(cid, work)),
   })
