@@ -90,7 +90,8 @@ export async function openTakedowns({
     if (given.digest === digest) return
     // An operator takes lines out. What has neither a rule nor a header is no list any more: that lifts no takedown.
     const why = own.rules > 0 ? objection(given, { rulesBefore: 0, isEmptyOdd: true }) : undefined
-    if (why !== undefined) throw new Error(
+    if (why !== undefined)
+      throw new Error(
         `${file} is not the list of takedowns any more: ${why}; put it back, or write its header alone to lift them all`,
       )
     const [first] = given.faults
