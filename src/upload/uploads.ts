@@ -141,8 +141,7 @@ export function createUploads(options: UploadsOptions): Uploads {
     ...{ providers, stores, journal, confirmation, onTheirWay, admit, claims, clock, log, closing: closing.signal },
     waitingList: folder.part(waitingListOfFolder),
   })
-  /** What is received, or waits for its answer. */
-  const working = new Set<Promise<unknown>>()
+  const working = createWorking(clock)
   const resumed = takeUp()
   /** New uploads wait until the leftovers of a crash are resumed, but not for an older gateway that is closing. */
   const open = generation.isFirst ? resumed : Promise.resolve()
@@ -163,44 +162,6 @@ export function createUploads(options: UploadsOptions): Uploads {
     }
   }
 
-  function track<T>(work: Promise<T>): Promise<T> {
-    const settled = work.catch(() => {}).finally(() => working.delete(settled))
-    working.add(settled)
-    return work
-  }
-
-  /** An upload that was cut writes no more in its spool, and the spool is gone. A disk that hangs is not waited for. */
-  async function ended(): Promise<void> {
-    const waited = new AbortController()
-    await Promise.race([Promise.all(working), clock.sleep(mostLookMs, waited.signal)])
-    waited.abort()
-  }
-
-  async function receive(request: IncomingMessage, own: AddOptions): Promise<SpooledUpload[]> {
-    await open
-    const receiving = { ...limits, clock, isCopied: true, signal: closing.signal, slot: own.slot }
-    // No provider gets anything before the whole body has arrived and is well formed.
-    const { added, spooled } = await receiveIncoming(request, receiving, own, spooling)
-    if (own.isOnlyHashed) await Promise.all(spooled.map(spooling.drop))
-    else await confirmed(spooled)
-    return [...added]
-  }
-
-  async function add(bytes: AsyncIterable<Uint8Array>, own: AddOptions): Promise<SpooledUpload> {
-    await open
-    const signals = [closing.signal, ...(own.signal ? [own.signal] : [])]
-    const source = bounded(bytes, { ...limits, clock, signals, slot: own.slot })
-    const spooled = await spooling.spoolFile(source, own)
-    await confirmed([spooled])
-    return spooled.added
-  }
-
-  async function keep(root: CID, blocks: AsyncIterable<Block>, slot: UploadSlot | undefined): Promise<void> {
-    await open
-    const spooled = await spooling.spoolDag(root, blocks, slot)
-    await confirmed([spooled])
-  }
-
   return {
     maxBytes: limits.maxBytes,
     kinds: ['files', 'directory', 'cars'],
@@ -208,9 +169,28 @@ export function createUploads(options: UploadsOptions): Uploads {
       if (providers.length === 0) throw nobodyKeeps()
       return admission.enter(client, signal)
     },
-    receive: (request, own = {}) => track(receive(request, own)),
-    add: (bytes, own = {}) => track(add(bytes, own)),
-    keep: (root, blocks, slot) => track(keep(root, blocks, slot)),
+    receive: working.on(async (request, own = {}) => {
+      await open
+      const receiving = { ...limits, clock, isCopied: true, signal: closing.signal, slot: own.slot }
+      // No provider gets anything before the whole body has arrived and is well formed.
+      const { added, spooled } = await receiveIncoming(request, receiving, own, spooling)
+      if (own.isOnlyHashed) await Promise.all(spooled.map(spooling.drop))
+      else await confirmed(spooled)
+      return [...added]
+    }),
+    add: working.on(async (bytes, own = {}) => {
+      await open
+      const signals = [closing.signal, ...(own.signal ? [own.signal] : [])]
+      const source = bounded(bytes, { ...limits, clock, signals, slot: own.slot })
+      const spooled = await spooling.spoolFile(source, own)
+      await confirmed([spooled])
+      return spooled.added
+    }),
+    keep: working.on(async (root, blocks, slot) => {
+      await open
+      const spooled = await spooling.spoolDag(root, blocks, slot)
+      await confirmed([spooled])
+    }),
     confirmation,
     journal,
     pins,
@@ -222,10 +202,31 @@ export function createUploads(options: UploadsOptions): Uploads {
       closing.abort(busy('this gateway shut down before the upload was complete; send it again'))
       await pins.ended()
       await confirmation.close()
-      await ended()
+      await working.ended()
       await resumed.catch(() => {})
       await disk.ended()
       generation.leave()
+    },
+  }
+}
+
+/** Uploads that are received, or wait for their answer. */
+function createWorking(clock: Clock) {
+  const all = new Set<Promise<unknown>>()
+  return {
+    on:
+      <Given extends unknown[], Result>(work: (...given: Given) => Promise<Result>) =>
+      (...given: Given): Promise<Result> => {
+        const result = work(...given)
+        const settled = result.catch(() => {}).finally(() => all.delete(settled))
+        all.add(settled)
+        return result
+      },
+    /** One that was cut writes no more in its spool, and the spool is gone. A disk that hangs is not waited for. */
+    async ended(): Promise<void> {
+      const waited = new AbortController()
+      await Promise.race([Promise.all(all), clock.sleep(mostLookMs, waited.signal)])
+      waited.abort()
     },
   }
 }
