@@ -53,6 +53,7 @@ export function createAdmin({
     next()
   })
   app.use(createAdminAccess(access))
+  app.use(noting(log))
   app.use(dashboard)
   app.get('/healthz', (_request, response) => {
     response.json({ status: 'alive' })
@@ -75,6 +76,21 @@ export function createAdmin({
   app.use(failing(log))
   return app
 }
+
+const longestPath = 500
+
+/** Who deleted or denied what, and when: the operator is asked months later. */
+const noting =
+  (log: Log) =>
+  ({ method, path, originalUrl, socket }: Request, response: Response, next: NextFunction): void => {
+    const client = socket.remoteAddress
+    if (method === 'DELETE' || (method === 'POST' && path.startsWith('/deny/')))
+      response.once('close', () => {
+        const { statusCode: status } = response
+        log('info', 'admin.action', { client, method, path: originalUrl.slice(0, longestPath), status })
+      })
+    next()
+  }
 
 /** Of what failed, and of a path that cannot be decoded: Express would answer with a page that shows the sources. */
 const failing =

@@ -6,7 +6,7 @@ import { mkdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { Readable } from 'node:stream'
 import { after, before, describe, test } from 'node:test'
-import { setImmediate, setTimeout as sleep } from 'node:timers/promises'
+import { setImmediate, setTimeout as sleep, setImmediate as turn } from 'node:timers/promises'
 import express from 'express'
 import { CID } from 'multiformats/cid'
 import supertest from 'supertest'
@@ -295,6 +295,13 @@ describe('POST /deny/<cid>', () => {
       )
       assert.equal(await status(cid), 451)
       assert.equal(await status(other), 200)
+      const taken = () => at.log.filter(({ event, facts }) => event === 'admin.action' && facts['status'] === 200)
+      // It is written when the answer has gone.
+      for (const end = Date.now() + 10_000; taken().length === 0 && Date.now() < end; ) await turn()
+      assert.deepEqual(
+        taken().map(({ facts: { method, path } }) => [method, path]),
+        [['POST', `/deny/${cid}?status=451&reason=court-order`]],
+      )
       const left = [...(await below(join(data, 'pins', 'blocks'))), ...(await below(join(data, 'cache')))]
       assert.deepEqual(new Set(left.filter((name) => name.length > 20)), new Set([blockKey(CID.parse(other))]))
       assert.equal((await post(`${at.url}/add`, multipart([{ fileName: 'a', body }]))).status, 451)
