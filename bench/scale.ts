@@ -12,6 +12,7 @@ import { CID } from 'multiformats/cid'
 import { shardOf } from '../backends/tiers/disk-room.ts'
 import { blockKey } from '../src/core/block.ts'
 import { codec, hash } from '../src/core/cid.ts'
+import { made } from './work/content.ts'
 import { median } from './work/measure.ts'
 import { type Server, startCidgate, startOrigin, tempFolder } from './work/servers.ts'
 
@@ -33,13 +34,13 @@ const cidOf = (bytes: Uint8Array): CID =>
   CID.decode(Buffer.concat([Uint8Array.of(1, codec.raw, hash.sha256, 32), digestOf('sha256', bytes, 'buffer')]))
 
 function writeBlocks(folder: string, count: number): void {
-  const made = new Set<string>()
+  const known = new Set<string>()
   for (let index = 0; index < count; index++) {
     const bytes = bytesOf(index)
     const key = blockKey(cidOf(bytes))
     const shard = join(folder, shardOf(key))
-    if (!made.has(shard)) mkdirSync(shard, { recursive: true })
-    made.add(shard)
+    if (!known.has(shard)) mkdirSync(shard, { recursive: true })
+    known.add(shard)
     writeFileSync(join(shard, key), bytes)
   }
 }
@@ -151,11 +152,12 @@ async function hitsAndMemory(stores: readonly Store[]): Promise<void> {
 
 /** Room for three fifths of what is there, and new blocks all the time: everything over it goes while hits are answered. */
 async function eviction(store: Store): Promise<void> {
-  const fresh = { count: 4000, bytes: 1000, seed: 9_000_000 }
+  const perPass = 4000
+  const fresh = { count: 2 * perPass, bytes: 1000, seed: 9_000_000 }
   const source = await startOrigin([fresh])
-  const { made } = await import('./work/content.ts')
-  const files = await made(fresh)
+  const all = await made(fresh)
   for (const isEvicting of [false, true]) {
+    const files = isEvicting ? all.slice(perPass) : all.slice(0, perPass)
     const room = isEvicting ? Math.max(64 * mib, store.count * fileBytes * 0.6) : 40 * 1024 * mib
     if (isEvicting && room > store.count * fileBytes) {
       say(`  ${store.count} blocks: they are fewer than the least room for them, so nothing is evicted`)
