@@ -2,7 +2,7 @@
 // by a name of its own that it points there (DNS rebinding) it can read the answers: so the Host and the Origin are
 // checked. A client on another machine needs a token for what tells of uploads or changes them.
 import { createHash, timingSafeEqual } from 'node:crypto'
-import type { IncomingMessage } from 'node:http'
+import type { IncomingMessage, ServerResponse } from 'node:http'
 import { isIP } from 'node:net'
 import type { NextFunction, Request, Response } from 'express'
 import { isHost } from '../core/wire/host.ts'
@@ -17,12 +17,16 @@ export type AdminAccess = {
 
 type Refusal = { readonly status: 400 | 401 | 403 | 417; readonly detail: string }
 
+/** Lets a client that still sends a body read its answer. Without this the gateway would reset it. */
+export type LeaveBody = (request: IncomingMessage, response: ServerResponse) => void
+
 const probes: ReadonlySet<string> = new Set(['/healthz', '/readyz'])
 
 // Not for sale: RFC 6761, RFC 6762, ICANN's private-use domain, and what Kubernetes calls its services.
 const privateName = /^[^.]+$|\.(?:localhost|local|internal|svc)$/
 
-export function createAdminAccess({ hosts, tokens }: AdminAccess) {
+/** `leaveBody`: called before a refusal. */
+export function createAdminAccess({ hosts, tokens }: AdminAccess, leaveBody: LeaveBody) {
   const names = new Set(hosts.map((name) => name.toLowerCase()))
   const known = tokens.map(digest)
 
@@ -62,6 +66,7 @@ export function createAdminAccess({ hosts, tokens }: AdminAccess) {
   return (request: Request, response: Response, next: NextFunction): void => {
     const refusal = refusalOf(request)
     if (!refusal) return next()
+    leaveBody(request, response)
     if (refusal.status === 401) response.set('WWW-Authenticate', 'Bearer')
     if (refusal.status === 417) response.set('Connection', 'close') // its body may come or not
     response.status(refusal.status).json(refusal)

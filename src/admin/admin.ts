@@ -12,7 +12,7 @@ import type { Log } from '../core/log.ts'
 import type { Metrics } from '../observe/metrics.ts'
 import type { Confirmation } from '../upload/confirm/confirm.ts'
 import type { Pins } from '../upload/pins/pins.ts'
-import { type AdminAccess, createAdminAccess } from './access.ts'
+import { type AdminAccess, createAdminAccess, type LeaveBody } from './access.ts'
 import { createPinRoutes } from './pins.ts'
 import type { Readiness } from './readiness.ts'
 import { createTakedownRoute, type Takedown } from './takedown.ts'
@@ -20,6 +20,7 @@ import { createTakedownRoute, type Takedown } from './takedown.ts'
 export type AdminDeps = {
   readonly log: Log
   readonly access: AdminAccess
+  readonly leaveBody: LeaveBody
   readonly metrics: Metrics
   readonly ready: () => Readiness
   readonly dashboard: Router
@@ -37,6 +38,7 @@ const mostListed = 1000
 export function createAdmin({
   log,
   access,
+  leaveBody,
   metrics,
   ready,
   dashboard,
@@ -52,8 +54,13 @@ export function createAdmin({
     response.set('Cache-Control', 'no-store')
     next()
   })
-  app.use(createAdminAccess(access))
+  app.use(createAdminAccess(access, leaveBody))
   app.use(noting(log))
+  // Uploads alone are read, and refused by their own route.
+  app.use((request, response, next) => {
+    if (!add || request.path !== '/add') leaveBody(request, response)
+    next()
+  })
   app.use(dashboard)
   app.get('/healthz', (_request, response) => {
     response.json({ status: 'alive' })

@@ -13,6 +13,8 @@ import { readingsOf } from '../admin/readings.ts'
 import { createTakedown, type Takedown } from '../admin/takedown.ts'
 import { version } from '../config/package.ts'
 import { roomAt } from '../data-folder/room.ts'
+import { closeAfter } from '../http/wire/close-after-answer.ts'
+import { hasBody } from '../http/wire/request-target.ts'
 import { createHistory } from '../observe/history.ts'
 import { createMetrics, type Metrics } from '../observe/metrics.ts'
 import { watchProcess } from '../observe/process.ts'
@@ -104,6 +106,9 @@ export function wireAdmin(
     add: adminAdd?.handle,
     log,
     access: config.adminAccess,
+    leaveBody(request, response) {
+      if (hasBody(request)) closeAfter(request, response)
+    },
     metrics,
     uploads: writing.confirmation,
     pins: writing.pins,

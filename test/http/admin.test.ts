@@ -1,6 +1,8 @@
 // The admin address: what it says of the parts a gateway stands on, and whether one should be sent here.
 import assert from 'node:assert/strict'
+import { once } from 'node:events'
 import { createServer, type RequestListener } from 'node:http'
+import { type AddressInfo, connect } from 'node:net'
 import { after, before, describe, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import express from 'express'
@@ -42,6 +44,32 @@ describe('which clients the admin address answers', () => {
       Object.defineProperty(request.socket, 'remoteAddress', { value: '192.0.2.7', configurable: true })
       gateway.gateway.admin(request, response)
     }
+  test('a client that sends a large body first reads its refusal, and no reset', async () => {
+    const server = createServer(at.gateway.admin).listen(0, '127.0.0.1')
+    await once(server, 'listening')
+    const { port } = server.address() as AddressInfo
+    const bytes = 8_000_000
+    const statusOf = (path: string, host: string) =>
+      new Promise<string>((resolve) => {
+        const socket = connect(port, '127.0.0.1')
+        let text = ''
+        socket.on('error', (error) => resolve(error.message))
+        socket.on('data', (chunk) => (text += chunk))
+        socket.on('close', () => resolve(text.slice(9, 12)))
+        socket.write(`POST ${path} HTTP/1.1\r\nHost: ${host}\r\nConnection: close\r\nContent-Length: ${bytes}\r\n\r\n`)
+        // It reads nothing before all is sent.
+        socket.pause()
+        socket.write(Buffer.alloc(bytes), () => socket.resume())
+      })
+    try {
+      assert.equal(await statusOf('/add', 'evil.example'), '403')
+      assert.equal(await statusOf('/nothing', 'localhost'), '404')
+      assert.equal(await statusOf('/deny/nonsense', 'localhost'), '400')
+    } finally {
+      server.close()
+    }
+  })
+
   const rows: [
     string,
     method: 'get' | 'post' | 'delete',
@@ -165,6 +193,7 @@ test('what is not there, or cannot be decoded, is said in JSON', async () => {
 test('a bug is 500 without a word of the sources, and a line of the log with them', async () => {
   const lines: string[] = []
   const admin = createAdmin({
+    leaveBody: () => {},
     log: (level, event, facts) => lines.push(`${level} ${event} ${JSON.stringify(facts)}`),
     access: { hosts: [], tokens: [] },
     metrics: createMetrics(),
