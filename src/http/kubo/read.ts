@@ -11,6 +11,8 @@ import { sendPieces } from './stream.ts'
 export async function readPath({ query, session, response, deps }: KuboCall): Promise<void> {
   const { entity } = await resolve(session, pathOf(argOf(query)))
   if (entity.kind === 'directory') throw badCall('this dag node is a directory')
+  // As Kubo does, also where the path ends at a value in a document.
+  if (entity.kind === 'data') throw badCall(`unknown node type: ${entity.cid} is not a file; block/get reads it`)
   const given = optionsIn(query, { o: 'offset', l: 'length' })
   const from = numberOf(given, 'offset') ?? 0
   const length = numberOf(given, 'length')
