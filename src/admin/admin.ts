@@ -20,6 +20,8 @@ import { createTakedownRoute, type Takedown } from './takedown.ts'
 export type AdminDeps = {
   readonly log: Log
   readonly access: AdminAccess
+  /** The id of a request, which is told as `X-Request-Id`. */
+  readonly requestId: (request: Request) => string
   readonly leaveBody: LeaveBody
   readonly metrics: Metrics
   readonly ready: () => Readiness
@@ -38,6 +40,7 @@ const mostListed = 1000
 export function createAdmin({
   log,
   access,
+  requestId,
   leaveBody,
   metrics,
   ready,
@@ -50,8 +53,8 @@ export function createAdmin({
   const app = express()
   app.disable('x-powered-by')
   app.disable('etag')
-  app.use((_request, response, next) => {
-    response.set('Cache-Control', 'no-store')
+  app.use((request, response, next) => {
+    response.set({ 'Cache-Control': 'no-store', 'X-Request-Id': requestId(request) })
     next()
   })
   app.use(createAdminAccess(access, leaveBody))
@@ -86,6 +89,8 @@ export function createAdmin({
 
 const longestPath = 500
 
+const idOf = (response: Response): string | undefined => response.get('X-Request-Id')
+
 /** Who deleted or denied what, and when: the operator is asked months later. */
 const noting =
   (log: Log) =>
@@ -94,7 +99,8 @@ const noting =
     if (method === 'DELETE' || (method === 'POST' && path.startsWith('/deny/')))
       response.once('close', () => {
         const { statusCode: status } = response
-        log('info', 'admin.action', { client, method, path: originalUrl.slice(0, longestPath), status })
+        const requestId = idOf(response)
+        log('info', 'admin.action', { requestId, client, method, path: originalUrl.slice(0, longestPath), status })
       })
     next()
   }
@@ -106,7 +112,8 @@ const failing =
     const isClients = (error as { readonly status?: unknown }).status === 400
     if (!isClients) {
       const { method, path } = request
-      log('error', 'request.error', { method, path, error: error instanceof Error ? error.stack : String(error) })
+      const told = error instanceof Error ? error.stack : String(error)
+      log('error', 'request.error', { requestId: idOf(response), method, path, error: told })
     }
     if (response.headersSent) return next(error)
     const status = isClients ? 400 : 500

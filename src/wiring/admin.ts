@@ -13,7 +13,9 @@ import { readingsOf } from '../admin/readings.ts'
 import { createTakedown, type Takedown } from '../admin/takedown.ts'
 import { version } from '../config/package.ts'
 import { roomAt } from '../data-folder/room.ts'
+import { createForwarded } from '../http/hosts/forwarded.ts'
 import { closeAfter } from '../http/wire/close-after-answer.ts'
+import { createRequestIds } from '../http/wire/request-id.ts'
 import { hasBody } from '../http/wire/request-target.ts'
 import { createHistory } from '../observe/history.ts'
 import { createMetrics, type Metrics } from '../observe/metrics.ts'
@@ -102,7 +104,9 @@ export function wireAdmin(
   const providerNames = through ? [new URL(through.url).host] : providers.map(({ name }) => name)
   const { adminAdd } = writing
   const takes = adminAdd && { mostBytes: adminAdd.mostBytes }
+  const requestIds = createRequestIds(createForwarded(config.trustedProxies))
   const handler = createAdmin({
+    requestId: (request) => requestIds.next(request),
     add: adminAdd?.handle,
     log,
     access: config.adminAccess,

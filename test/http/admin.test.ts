@@ -193,6 +193,7 @@ test('what is not there, or cannot be decoded, is said in JSON', async () => {
 test('a bug is 500 without a word of the sources, and a line of the log with them', async () => {
   const lines: string[] = []
   const admin = createAdmin({
+    requestId: () => 'an-id',
     leaveBody: () => {},
     log: (level, event, facts) => lines.push(`${level} ${event} ${JSON.stringify(facts)}`),
     access: { hosts: [], tokens: [] },
@@ -203,10 +204,11 @@ test('a bug is 500 without a word of the sources, and a line of the log with the
       throw new Error('a bug')
     },
   })
-  const { status, text } = await supertest(admin).get('/readyz')
+  const { status, text, headers } = await supertest(admin).get('/readyz')
   assert.equal(status, 500)
   assert.doesNotMatch(text, /a bug|admin\.ts/)
-  assert.match(lines.join(), /^error request\.error .*\/readyz.*a bug/)
+  assert.equal(headers['x-request-id'], 'an-id')
+  assert.match(lines.join(), /^error request\.error .*an-id.*\/readyz.*a bug/)
 })
 
 type State = { ready: boolean; draining: boolean; uploads?: boolean; checks: Check[] }

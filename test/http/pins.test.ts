@@ -288,6 +288,8 @@ describe('POST /deny/<cid>', () => {
 
       const answer = await deny(`/deny/${cid}?status=451&reason=court-order`)
       assert.equal(answer.status, 200, answer.text)
+      const requestId = answer.get('X-Request-Id')
+      assert.match(requestId ?? '', /^[\w-]{8,}$/)
       const { isGone, blocks, pins, failures } = answer.body as TakenDown
       assert.deepEqual(
         [isGone, blocks, pins?.providers, failures],
@@ -299,8 +301,8 @@ describe('POST /deny/<cid>', () => {
       // It is written when the answer has gone.
       for (const end = Date.now() + 10_000; taken().length === 0 && Date.now() < end; ) await turn()
       assert.deepEqual(
-        taken().map(({ facts: { method, path } }) => [method, path]),
-        [['POST', `/deny/${cid}?status=451&reason=court-order`]],
+        taken().map(({ facts: { requestId, method, path } }) => [requestId, method, path]),
+        [[requestId, 'POST', `/deny/${cid}?status=451&reason=court-order`]],
       )
       const left = [...(await below(join(data, 'pins', 'blocks'))), ...(await below(join(data, 'cache')))]
       assert.deepEqual(new Set(left.filter((name) => name.length > 20)), new Set([blockKey(CID.parse(other))]))
