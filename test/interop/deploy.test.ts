@@ -72,10 +72,7 @@ describe('deploy/Dockerfile, step by step', { timeout: 180_000 }, () => {
     assert.ok((await fetchAll(`${instance.url}${(json['cids'] as [string])[0]}`)).body.equals(body))
     const [, check = ''] = /^ {2}CMD (\[.*\])$/m.exec(text) ?? []
     const [, ...looks] = JSON.parse(check) as string[]
-    await execute(
-      process.execPath,
-      looks.map((one) => one.replace('127.0.0.1:8081', admin)),
-    )
+    await execute(process.execPath, looks, { cwd: at, env })
   })
 })
 
