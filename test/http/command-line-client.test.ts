@@ -1,10 +1,14 @@
 // The commands that ask a running gateway, against a real one: what they print, write and end with.
 import assert from 'node:assert/strict'
+import { once } from 'node:events'
 import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { PassThrough, Readable } from 'node:stream'
 import { after, before, beforeEach, describe, test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { commands } from '../../src/cli/commands.ts'
 import { run } from '../../src/cli/run.ts'
 import { type Fixtures, fixtures } from '../support/fixtures.ts'
@@ -36,7 +40,9 @@ beforeEach(() => {
 
 type Ended = { readonly code: number; readonly out: Buffer; readonly err: string }
 
-async function cidgate(args: readonly string[], { stdin = '', token = '' } = {}): Promise<Ended> {
+type Given = { readonly stdin?: string | AsyncIterable<Uint8Array>; readonly token?: string }
+
+async function cidgate(args: readonly string[], { stdin = '', token = '' }: Given = {}): Promise<Ended> {
   const [out, err] = [new PassThrough(), new PassThrough()]
   const chunks: Buffer[] = []
   let said = ''
@@ -49,7 +55,12 @@ async function cidgate(args: readonly string[], { stdin = '', token = '' } = {})
     CIDGATE_ADMIN_URL: `http://${served.serving.admin}`,
     CIDGATE_TOKEN: token,
   }
-  const code = await run(args, { stdin: Readable.from([stdin]), stdout: out, stderr: err, environment })
+  const code = await run(args, {
+    stdin: Readable.from(typeof stdin === 'string' ? [Buffer.from(stdin)] : stdin),
+    stdout: out,
+    stderr: err,
+    environment,
+  })
   await new Promise((resolve) => setImmediate(resolve))
   return { code, out: Buffer.concat(chunks), err: said }
 }
@@ -243,6 +254,32 @@ test('cidgate status says whether it is ready, how full each tier is, and how ea
   assert.equal((JSON.parse(first) as { status: number }).status, 404)
   const { out: json } = await cidgate(['status', '--json'])
   assert.equal((JSON.parse(json.toString()) as { ready: boolean }).ready, true)
+})
+
+test('cidgate add - sends the standard input while it comes', async () => {
+  const arrived = Promise.withResolvers<boolean>()
+  const standIn = createServer(async (request, response) => {
+    let body = ''
+    for await (const chunk of request) {
+      body += String(chunk)
+      if (body.includes('the first part')) arrived.resolve(true)
+    }
+    response.end(JSON.stringify({ cids: [`/ipfs/${body.includes('and the last') ? 'whole' : 'cut'}`] }))
+  }).listen(0, '127.0.0.1')
+  await once(standIn, 'listening')
+  const { port } = standIn.address() as AddressInfo
+  async function* stdin() {
+    yield Buffer.from('the first part ')
+    const late = sleep(5000, false, { ref: false })
+    if (!(await Promise.race([arrived.promise, late]))) throw new Error('nothing was sent before the input ended')
+    yield Buffer.from('and the last')
+  }
+  try {
+    const { code, out, err } = await cidgate(['add', '-', '--gateway', `http://127.0.0.1:${port}`], { stdin: stdin() })
+    assert.deepEqual([code, out.toString(), err.includes('nothing was sent')], [0, '/ipfs/whole  -\n', false])
+  } finally {
+    standIn.close()
+  }
 })
 
 describe('cidgate pins and deny', () => {

@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, it } from 'node:test'
 import { CID } from 'multiformats/cid'
+import { lineOf } from '../../src/upload/spool/entry-file.ts'
 import { createJournal, type Journal, type JournalEntry } from '../../src/upload/spool/journal.ts'
 
 const cid = 'bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku'
@@ -41,11 +42,12 @@ describe('the file of a journal entry', () => {
 
   it('cut at each byte is the state before, unreadable where there is none, and never gone', async () => {
     const whole = (await written('0000')).toString()
+    const linesOf = (id: string) => [entryOf(id), accepted(entryOf(id))].map((one) => lineOf(one).toString()).join('')
+    assert.equal(linesOf('0000'), whole)
     const first = whole.indexOf('\n')
     await rm(fileOf('0000'))
     const idOf = (cut: number) => String(cut).padStart(4, '0')
-    for (let cut = 0; cut <= whole.length; cut++)
-      await writeFile(fileOf(idOf(cut)), whole.slice(0, cut).replaceAll('"0000"', `"${idOf(cut)}"`))
+    for (let cut = 0; cut <= whole.length; cut++) await writeFile(fileOf(idOf(cut)), linesOf(idOf(cut)).slice(0, cut))
 
     const { entries, ids } = await createJournal(root, log).load()
 
@@ -89,7 +91,26 @@ describe('the file of a journal entry', () => {
     assert.deepEqual((await journal.load()).entries, [{ ...entryOf('one'), accepted: true }])
     // The next state is written anew, and nothing of the damage stays.
     await createJournal(root, log).write(accepted(entryOf('one')))
-    assert.equal(await readFile(fileOf('one'), 'utf8'), `${JSON.stringify(accepted(entryOf('one')))}\n`)
+    assert.equal(await readFile(fileOf('one'), 'utf8'), lineOf(accepted(entryOf('one'))).toString())
+  })
+
+  it('whose last line has a flipped bit is the state before, also where it reads as another upload', async () => {
+    const whole = await written('one')
+    for (let at = whole.indexOf('\n') + 1; at < whole.length - 1; at++) {
+      const flipped = Buffer.from(whole)
+      flipped[at] = (whole[at] as number) ^ 1
+      await writeFile(fileOf('one'), flipped)
+      const [entry] = (await journal.load()).entries
+      assert.deepEqual([entry?.id, entry?.cid, entry?.accepted, entry?.bytes], ['one', cid, true, entryOf('one').bytes])
+    }
+  })
+
+  it('of an earlier version, without a checksum, is read', async () => {
+    await mkdir(join(root, 'open'), { recursive: true })
+    const lines = [entryOf('one'), accepted(entryOf('one'))].map((entry) => `${JSON.stringify(entry)}\n`)
+    await writeFile(fileOf('one'), lines.join(''))
+    assert.deepEqual((await journal.load()).entries, [accepted(entryOf('one'))])
+    assert.deepEqual(said, [])
   })
 
   it('with a torn end is written anew, and nothing is added to the end', async () => {

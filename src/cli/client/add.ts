@@ -1,17 +1,16 @@
 // `cidgate add`: files, folders and the standard input to `POST /add` of a running gateway.
 import { readdir, stat } from 'node:fs/promises'
 import { basename, join, posix, relative, resolve, sep } from 'node:path'
-import { blob } from 'node:stream/consumers'
 import type { Given } from '../command.ts'
 import { connect } from './connection.ts'
 import { createProgress } from './progress.ts'
-import { type FileToSend, opened, upload } from './upload.ts'
+import { type FileToSend, opened, type StreamToSend, upload } from './upload.ts'
 
 export async function addCommand(given: Given): Promise<number> {
   const { values, positionals, io } = given
   const connection = connect(given)
   const progress = createProgress(io.stderr)
-  const send = async (name: string, files: readonly FileToSend[], isFolder: boolean): Promise<void> => {
+  const send = async (name: string, files: readonly FileToSend[] | StreamToSend, isFolder: boolean): Promise<void> => {
     const paths = await upload(connection, {
       name,
       files,
@@ -19,7 +18,8 @@ export async function addCommand(given: Given): Promise<number> {
       as: isFolder ? 'wrap=true' : '',
       progress,
     })
-    const expected = files.filter(({ content }) => content.type !== folderType).length + (isFolder ? 1 : 0)
+    const sent = 'stream' in files ? 1 : files.filter(({ content }) => content.type !== folderType).length
+    const expected = sent + (isFolder ? 1 : 0)
     if (paths.length !== expected)
       throw new Error(
         `${name}: the gateway answered ${paths.length} paths${isFolder ? '; it may be too old for folders' : ''}`,
@@ -33,7 +33,7 @@ export async function addCommand(given: Given): Promise<number> {
   try {
     for (const name of positionals) {
       progress.say(`${name} is on its way`)
-      if (name === '-') await send('-', [{ name: 'stdin', content: await blob(io.stdin) }], false)
+      if (name === '-') await send('-', { name: 'stdin', stream: io.stdin }, false)
       else if (!(await stat(name)).isFile()) await send(name, await filesBelow(name, values['hidden'] === true), true)
       else await send(name, [{ name: basename(name), content: await opened(name) }], false)
     }

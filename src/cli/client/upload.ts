@@ -1,16 +1,20 @@
 // One `POST /add`, for the commands that upload.
+import { randomUUID } from 'node:crypto'
 import { openAsBlob } from 'node:fs'
 import { stat } from 'node:fs/promises'
+import { Readable } from 'node:stream'
 import { FormData } from 'undici'
-import { type Connection, problemOf, wordsOf } from './connection.ts'
+import { type Asking, type Connection, problemOf, wordsOf } from './connection.ts'
 import type { ProgressLine } from './progress.ts'
 
 export type FileToSend = { readonly name: string; readonly content: Blob }
+/** Of a size that is not known before its end. */
+export type StreamToSend = { readonly name: string; readonly stream: AsyncIterable<Uint8Array> }
 
 export type UploadRequest = {
   /** What the user called it: errors begin with it. */
   readonly name: string
-  readonly files: readonly FileToSend[]
+  readonly files: readonly FileToSend[] | StreamToSend
   readonly token: string | undefined
   readonly as: '' | 'wrap=true' | 'format=car'
   readonly progress: ProgressLine
@@ -29,11 +33,12 @@ export async function upload(
   connection: Connection,
   { name, files, token, as, progress }: UploadRequest,
 ): Promise<string[]> {
-  const body = new FormData()
-  progress.of(files.reduce((bytes, { content }) => bytes + content.size, 0))
-  for (const { name, content } of files) body.append('data', counted(content, name, progress))
-  const headers = token ? { authorization: `Bearer ${token}` } : {}
-  const answer = await connection.ask(as === '' ? '/add' : `/add?${as}`, { method: 'POST', headers, body })
+  const { body, headers } = 'stream' in files ? streamed(files, progress) : formOf(files, progress)
+  const answer = await connection.ask(as === '' ? '/add' : `/add?${as}`, {
+    method: 'POST',
+    headers: { ...headers, ...(token && { authorization: `Bearer ${token}` }) },
+    body,
+  })
   if (answer.statusCode !== 200) throw new Error(`${name}: ${wordsOf(answer.statusCode, await problemOf(answer))}`)
   const { cids = [] } = (await answer.body.json()) as { cids?: string[] }
   if (cids.length === 0) throw new Error(`${name}: the gateway answered no path`)
@@ -45,4 +50,28 @@ function counted(content: Blob, name: string, progress: ProgressLine): File {
   const file = new File([content], name, { type: content.type })
   const stream = (): ReadableStream => ReadableStream.from(progress.counting(content.stream()))
   return Object.defineProperty(file, 'stream', { value: stream })
+}
+
+type Sent = { readonly body: NonNullable<Asking['body']>; readonly headers?: Record<string, string> }
+
+function formOf(files: readonly FileToSend[], progress: ProgressLine): Sent {
+  const body = new FormData()
+  progress.of(files.reduce((bytes, { content }) => bytes + content.size, 0))
+  for (const { name, content } of files) body.append('data', counted(content, name, progress))
+  return { body }
+}
+
+/** As it comes: a form of undici would want its size, and so all of it. */
+function streamed({ name, stream }: StreamToSend, progress: ProgressLine): Sent {
+  const boundary = `cidgate-${randomUUID()}`
+  progress.of(undefined)
+  async function* parts(): AsyncGenerator<Uint8Array | string> {
+    yield `--${boundary}\r\nContent-Disposition: form-data; name="data"; filename="${name}"\r\nContent-Type: application/octet-stream\r\n\r\n`
+    yield* progress.counting(stream)
+    yield `\r\n--${boundary}--\r\n`
+  }
+  return {
+    body: Readable.from(parts(), { objectMode: false }),
+    headers: { 'content-type': `multipart/form-data; boundary=${boundary}` },
+  }
 }

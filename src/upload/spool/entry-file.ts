@@ -1,5 +1,7 @@
 // The file of one journal entry: a line of JSON for each of its states, the last one counts. A change is appended and synced: no new
-// file, no rename and no sync of the folder. Earlier versions left one line without an end.
+// file, no rename and no sync of the folder. A checksum ends each line. Earlier versions left one line without an end, and
+// lines without a checksum.
+import { crc32 } from 'node:zlib'
 import { CID } from 'multiformats/cid'
 import { type Profile, profiles } from '../../../backends/pinning/contract.ts'
 import { appendSynced, isGone, writeDurably } from '../../core/files.ts'
@@ -65,7 +67,20 @@ export function createEntryFiles(): EntryFiles {
   }
 }
 
-export const lineOf = (entry: JournalEntry): Buffer => Buffer.from(`${JSON.stringify(entry)}\n`)
+export function lineOf(entry: JournalEntry): Buffer {
+  const text = JSON.stringify(entry)
+  return Buffer.from(`${text.slice(0, -1)},"crc":"${sumOf(text)}"}\n`)
+}
+
+const sumOf = (text: string): string => crc32(text).toString(16).padStart(8, '0')
+const withSum = /^(.*),"crc":"([0-9a-f]{8})"\}$/s
+
+/** `isSure`: it is as it was written, or an earlier version wrote it. One flipped bit can make another CID that is valid, too. */
+function readLine(line: string): { readonly entry: JournalEntry | undefined; readonly isSure: boolean } {
+  const [, text, sum] = withSum.exec(line) ?? []
+  if (text === undefined) return { entry: parseEntry(line), isSure: true }
+  return { entry: parseEntry(`${text}}`), isSure: sumOf(`${text}}`) === sum }
+}
 
 export type ReadEntry = {
   readonly entry: JournalEntry | undefined
@@ -76,23 +91,25 @@ export type ReadEntry = {
 }
 
 /**
- * The last line that is an entry. A client may have been told of a line that the disk damaged: then the entry counts as accepted, so
- * that it is never undone, and the providers that the line named are asked again.
+ * The last line that is an entry, before any whose checksum is wrong. A client may have been told of a line that the disk damaged: then
+ * the entry counts as accepted, so that it is never undone, and the providers that the line named are asked again.
  */
 export function readEntry(text: string): ReadEntry {
   const end = text.lastIndexOf('\n') + 1
-  const rest = parseEntry(text.slice(end))
+  const rest = readLine(text.slice(end)).entry
   if (rest || end === 0) return { entry: rest, torn: 0, damaged: 0 }
   const lines = text.slice(0, end - 1).split('\n')
   let torn = text.length - end
   let damaged = 0
+  let unsure: JournalEntry | undefined
   for (let line = lines.pop(); line !== undefined; line = lines.pop()) {
-    const entry = parseEntry(line)
-    if (entry) return { entry: damaged > 0 ? { ...entry, accepted: true } : entry, torn, damaged }
+    const { entry, isSure } = readLine(line)
+    if (entry && isSure) return { entry: damaged > 0 ? { ...entry, accepted: true } : entry, torn, damaged }
+    unsure ??= entry
     if (line.includes('\0')) torn += line.length + 1
     else damaged += line.length + 1
   }
-  return { entry: undefined, torn, damaged }
+  return { entry: unsure && { ...unsure, accepted: true }, torn, damaged }
 }
 
 const standings: ReadonlySet<string> = new Set(['wanted', 'held', 'given-up'])
