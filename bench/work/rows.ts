@@ -15,6 +15,7 @@ import {
   startNginx,
   startOrigin,
   startPassThrough,
+  startVarnish,
   startVerifiedFetch,
   tempFolder,
 } from './servers.ts'
@@ -120,7 +121,10 @@ function hotRow(id: string, work: string, aims: Row['aims'], headersOf: (etag: s
       if (!first) throw new Error('there is no file')
       const bare = await startBare(cidgate.url + pathOf(first), etag)
       const load = () => ({ connections: 32, seconds: scale.seconds, requests: requestsOf(files) })
-      return { contenders: [...contenders, { name: 'bare', server: bare, load }], others }
+      contenders.push({ name: 'bare', server: bare, load })
+      if (aims['varnish'] && isInstalled('varnishd'))
+        contenders.push({ name: 'varnish', server: await startVarnish(cidgate), load })
+      return { contenders, others }
     },
   }
 }
@@ -261,7 +265,7 @@ const bigContent = (isQuick: boolean): Content => ({ count: 1, bytes: (isQuick ?
 const onDisk = (origin: Server): object => ({ retrieval: upstream(origin), cache: { hot: noHot, tiers: [disk] } })
 
 export const rows: readonly Row[] = [
-  hotRow('hot', '1 KB of JSON, 32 connections', { bare: 1, nginx: 0.75, kubo: 8 }, () => ''),
+  hotRow('hot', '1 KB of JSON, 32 connections', { bare: 1, varnish: 1, nginx: 0.75, kubo: 8 }, () => ''),
   hotRow('304', 'If-None-Match, 32 connections', { bare: 1 }, (etag) => `If-None-Match: ${etag}\r\n`),
   {
     id: 'warm',

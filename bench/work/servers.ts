@@ -93,6 +93,28 @@ default_type application/octet-stream; server { listen 127.0.0.1:${port}; root $
   }
 }
 
+/** Keeps in memory what the gateway answered: it looks at no byte either. */
+export async function startVarnish(origin: Server): Promise<Server> {
+  const folder = await tempFolder()
+  const { hostname, port } = new URL(origin.url)
+  const vcl = join(folder, 'default.vcl')
+  await writeFile(vcl, `vcl 4.1; backend default { .host = "${hostname}"; .port = "${port}"; }`)
+  const url = `http://127.0.0.1:${await freePort()}`
+  // Without its jail: as root it would become a user who may not read this folder.
+  const args = ['-j', 'none', '-F', '-n', join(folder, 'work'), '-f', vcl, '-a', new URL(url).host, '-s', 'malloc,256m']
+  const child = start(...pinned(0, 'varnishd', args))
+  child.line.catch(() => {})
+  await reachable(url)
+  return {
+    ...child,
+    url,
+    async stop() {
+      await child.stop()
+      await rm(folder, { recursive: true, force: true })
+    },
+  }
+}
+
 /** Offline. It does not hash what it reads. Under the same profile its CIDs are ours. */
 export async function startKuboWith(files: readonly Made[]): Promise<Server & { readonly rpc: string }> {
   const kubo = await startKubo({ profile: 'unixfs-v1-2025' })
