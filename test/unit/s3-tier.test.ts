@@ -180,6 +180,32 @@ test('a read after the first is signed by itself and costs no pass through the S
   assert.deepEqual([...new Set(reads.map((headers) => headers['user-agent']))], ['cidgate/test'])
 })
 
+test('a write after the first is signed by itself and costs no pass through the SDK', async () => {
+  const { tier, server } = await make()
+  const blocks = [1, 2, 3, 1].map((seed) => bytesOf(100 * seed, seed))
+  for (const block of blocks) await tier.put(cidOf(block), block)
+  const writes = server.requests.filter(({ method }) => method === 'PUT').map(({ headers }) => headers)
+  assert.deepEqual(
+    writes.map((headers) => 'amz-sdk-invocation-id' in headers),
+    [true, false, false, false], // the last one is there already
+  )
+  const told = (name: string) => writes.map((headers) => headers[name])
+  assert.deepEqual(told('content-length'), ['100', '200', '300', '100'])
+  assert.deepEqual(new Set(told('if-none-match')), new Set(['*']))
+  assert.equal(new Set(told('x-amz-content-sha256')).size, 3)
+  for (const block of blocks) assert.deepEqual(Buffer.from((await tier.get(cidOf(block))) ?? []), Buffer.from(block))
+})
+
+test('a write that the store throttles after the first one is tried again by the SDK', async () => {
+  const { tier, server } = await make()
+  await tier.put(cid, bytes)
+  server.asked.clear()
+  server.faults = { slowDown: true }
+  const other = bytesOf(50, 9)
+  await assert.rejects(tier.put(cidOf(other), other))
+  assert.equal(server.asked.get('PUT'), 2)
+})
+
 const judged: readonly { readonly name: string; readonly faults: S3Faults; readonly gets: number }[] = [
   { name: 'a miss', faults: {}, gets: 1 },
   { name: '503 SlowDown', faults: { slowDown: true }, gets: 2 },

@@ -1,7 +1,7 @@
 // The AWS SDK's S3 client, set up for what the compatible stores really do, and what their errors mean.
 import type { S3Client } from '@aws-sdk/client-s3'
 import { createS3Http, type S3CallOptions, WholeBody } from './http.ts'
-import { createRepeatedGet, type RepeatedGet } from './repeated-get.ts'
+import { createRepeatedCall, type RepeatedCall } from './repeated-calls.ts'
 
 export type S3Connection = {
   readonly region?: string | undefined
@@ -19,7 +19,7 @@ export type S3Connection = {
 }
 
 type Sdk = typeof import('@aws-sdk/client-s3')
-export type LoadedS3 = { readonly sdk: Sdk; readonly client: S3Client; readonly repeatedGet: RepeatedGet }
+export type LoadedS3 = { readonly sdk: Sdk; readonly client: S3Client; readonly repeatedCall: RepeatedCall }
 
 /** Calls on their way; with blocks of 256 KiB and 100 ms for each of them, reads alone are 160 MB/s. */
 export const atOnce = { reads: 96, writes: 24 } as const
@@ -51,7 +51,7 @@ export async function loadS3(connection: S3Connection): Promise<LoadedS3> {
   })
   client.middlewareStack.remove('loggerMiddleware') // it copies each call for a log that is switched off
   if (connection.userAgent !== undefined) callOurselves(client, connection.userAgent)
-  return { sdk, client, repeatedGet: createRepeatedGet(client, http, connection.userAgent) }
+  return { sdk, client, repeatedCall: createRepeatedCall(client, http, connection.userAgent) }
 }
 
 /** Behind the SDK's own step, and ours alone. The header is not signed. */

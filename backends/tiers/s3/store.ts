@@ -16,6 +16,7 @@ import {
   statusOf,
   usualRequestMs,
 } from './client.ts'
+import type { CallInput, Repeatable } from './repeated-calls.ts'
 
 export type S3StoreOptions = S3Connection & {
   readonly bucket: string
@@ -65,13 +66,13 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
   }
 
   async #read(key: string): Promise<Buffer | undefined> {
-    const { repeatedGet } = await this.load()
-    const first = repeatedGet(this.at(key).Key, this.#signal())
-    const had = await first.then(
-      (own) => own?.response,
-      () => undefined,
-    )
-    const answer = had?.statusCode === 200 ? { Body: had.body } : await this.orMissing(() => this.#ask(key, first))
+    const input = this.at(key)
+    const { response, first } = await this.#repeat('GetObjectCommand', input, this.#signal())
+    const ask = async () => {
+      const { sdk, client } = await this.load()
+      return client.send(new sdk.GetObjectCommand(input), callWith(this.#signal(), first))
+    }
+    const answer = response?.statusCode === 200 ? { Body: response.body } : await this.orMissing(ask)
     if (!answer) return undefined
     const most = this.#isForBlocks ? maxBlockBytes : Number.POSITIVE_INFINITY
     const bytes = bytesOf(answer, most)
@@ -80,10 +81,15 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
     return undefined
   }
 
-  /** By the SDK, which judges what was answered at first, and asks again where that may help. */
-  async #ask(key: string, first: ReturnType<LoadedS3['repeatedGet']>): Promise<{ readonly Body?: unknown }> {
-    const { sdk, client } = await this.load()
-    return client.send(new sdk.GetObjectCommand(this.at(key)), callWith(this.#signal(), first))
+  /** The answer without the SDK, where there is one. The SDK takes `first` for its own first try: it judges, and asks again. */
+  async #repeat(name: Repeatable, input: CallInput, signal: AbortSignal | undefined) {
+    const { repeatedCall } = await this.load()
+    const first = repeatedCall(name, input, signal)
+    const response = await first.then(
+      (own) => own?.response,
+      () => undefined,
+    )
+    return { response, first }
   }
 
   /** S3 has no time to live for one object: Keyv writes the end into the value, a lifecycle rule of the bucket tidies up. */
@@ -95,10 +101,13 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
   }
 
   async #put(key: string, bytes: Uint8Array, signal: AbortSignal | undefined, condition: object = {}): Promise<void> {
-    const { sdk, client } = await this.load()
     const ContentType = this.#isForBlocks ? 'application/vnd.ipld.raw' : 'text/plain; charset=utf-8'
-    const object = { ...this.at(key), Body: bytes, ContentLength: bytes.byteLength, ContentType }
-    await client.send(new sdk.PutObjectCommand({ ...object, ...condition }), callWith(signal))
+    const input = { ...this.at(key), Body: bytes, ContentLength: bytes.byteLength, ContentType, ...condition }
+    const { response, first } = await this.#repeat('PutObjectCommand', input, signal)
+    // 412: it is there, and the key is the hash of the bytes.
+    if (response?.statusCode === 200 || ('IfNoneMatch' in condition && response?.statusCode === 412)) return
+    const { sdk, client } = await this.load()
+    await client.send(new sdk.PutObjectCommand(input), callWith(signal, first))
   }
 
   /**
