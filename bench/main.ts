@@ -1,6 +1,8 @@
 // `npm run bench`: every row of `work/rows.ts`, in turns with its peers, and every trial of `trials.ts`, in one run. `--quick` makes
 // it short, `--only hot,race` takes some. The whole run, or any with `--write`, writes its figures into docs/performance.md and
-// draws docs/images/bench.svg. A peer that is not installed is named and left out.
+// draws docs/images/bench.svg. `--kept FILE` keeps there what was measured, and a run with the same file goes on behind it. A peer that
+// is not installed is named and left out.
+import { appendFileSync, existsSync, readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
 import { machine, print, type Run, writeReport } from './report.ts'
 import { runTrial, trials } from './trials.ts'
@@ -8,7 +10,12 @@ import { type Measured, measure } from './work/measure.ts'
 import { rows } from './work/rows.ts'
 
 const { values } = parseArgs({
-  options: { quick: { type: 'boolean' }, only: { type: 'string' }, write: { type: 'boolean' } },
+  options: {
+    quick: { type: 'boolean' },
+    only: { type: 'string' },
+    write: { type: 'boolean' },
+    kept: { type: 'string' },
+  },
 })
 const isQuick = values.quick === true
 const scale = isQuick ? { seconds: 1, rounds: 3, isQuick } : { seconds: 4, rounds: 7, isQuick }
@@ -21,19 +28,32 @@ if (unknown.length > 0) {
 }
 const isWanted = ({ id }: { readonly id: string }): boolean => !only || only.includes(id)
 
+const kept = createKept(values.kept)
 const before = machine()
 const measured: Measured[] = []
 for (const row of rows.filter(isWanted)) {
-  const one = await measure(row, scale)
-  measured.push(one)
-  process.stdout.write(`\n${print(one)}\n`)
+  const figures = await kept(row.id, () => measure(row, scale))
+  measured.push({ ...figures, row })
+  process.stdout.write(`\n${print({ ...figures, row })}\n`)
 }
 const tried: Run['tried'][number][] = []
 for (const trial of trials.filter(isWanted)) {
   process.stdout.write(`\n${trial.id}: ${trial.what}\n`)
-  tried.push({ trial, lines: await runTrial(trial, isQuick) })
+  tried.push({ trial, lines: await kept(trial.id, () => runTrial(trial, isQuick)) })
 }
 if (values.write || !(only || isQuick)) {
   const files = writeReport({ before, after: machine(), scale, measured, tried })
   process.stdout.write(`\nwritten: ${files.join(', ')}\n`)
+}
+
+/** What was measured before, by a run that was broken off; and what is measured now, a line for each. */
+function createKept(file: string | undefined) {
+  const lines = file !== undefined && existsSync(file) ? readFileSync(file, 'utf8').trim().split('\n') : []
+  const had = new Map(lines.filter(Boolean).map((line) => JSON.parse(line) as [string, unknown]))
+  return async <T>(id: string, work: () => Promise<T>): Promise<T> => {
+    if (had.has(id)) return had.get(id) as T
+    const what = await work()
+    if (file !== undefined) appendFileSync(file, `${JSON.stringify([id, what])}\n`)
+    return what
+  }
 }

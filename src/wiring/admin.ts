@@ -105,31 +105,37 @@ export function wireAdmin(
   const { adminAdd } = writing
   const takes = adminAdd && { mostBytes: adminAdd.mostBytes }
   const requestIds = createRequestIds(createForwarded(config.trustedProxies))
-  const handler = createAdmin({
-    requestId: (request) => requestIds.next(request),
-    add: adminAdd?.handle,
-    log,
-    access: config.adminAccess,
-    leaveBody(request, response) {
-      if (hasBody(request)) closeAfter(request, response)
-    },
-    metrics,
-    uploads: writing.confirmation,
-    pins: writing.pins,
-    takedown: takedownOf(whole, tiers, reading, writing),
-    ready,
-    dashboard: createDashboard({
-      why,
-      blocks: blocksBy(why, tiers),
-      status: () =>
-        readStatus({
-          ...{ version, startedAt, clock, ready, history, failures, hasPins: writing.pins !== undefined, takes },
-          ...{ http, pool, tiers, uploads, providers: providerNames },
-        }),
-    }),
-  })
+  const make = () =>
+    createAdmin({
+      requestId: (request) => requestIds.next(request),
+      add: adminAdd?.handle,
+      log,
+      access: config.adminAccess,
+      leaveBody(request, response) {
+        if (hasBody(request)) closeAfter(request, response)
+      },
+      metrics,
+      uploads: writing.confirmation,
+      pins: writing.pins,
+      takedown: takedownOf(whole, tiers, reading, writing),
+      ready,
+      dashboard: createDashboard({
+        why,
+        blocks: blocksBy(why, tiers),
+        status: () =>
+          readStatus({
+            ...{ version, startedAt, clock, ready, history, failures, hasPins: writing.pins !== undefined, takes },
+            ...{ http, pool, tiers, uploads, providers: providerNames },
+          }),
+      }),
+    })
+  // A gateway without an admin address needs none, and a test of a gateway hardly ever.
+  let app: RequestListener | undefined
   return {
-    handler,
+    handler(request, response) {
+      app ??= make()
+      app(request, response)
+    },
     drain() {
       draining = true
     },

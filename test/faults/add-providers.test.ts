@@ -384,7 +384,7 @@ describe('an accepted upload that not every provider holds', () => {
     }
     await withAdding({ data, folder }, async (adding) => {
       const again = async (name: string) => {
-        for (let turn = 0; turn < 60; turn++) assert.equal((await add(adding, `the same ${name}`)).status, 200)
+        for (let turn = 0; turn < 30; turn++) assert.equal((await add(adding, `the same ${name}`)).status, 200)
       }
       await Promise.all(['one', 'two', 'three', 'four'].map(again))
       await idle(adding)

@@ -139,6 +139,7 @@ describe('/readyz?for=uploads', () => {
           for (const until = Date.now() + 20_000; Date.now() < until; ) {
             const { status, text } = await ask()
             if (status === wanted && said.test(text)) return
+            await sleep(10)
           }
           return assert.fail(`it did not become ${wanted}: ${(await ask()).text}`)
         }

@@ -4,7 +4,7 @@ import { once } from 'node:events'
 import { createServer, type RequestListener } from 'node:http'
 import { type AddressInfo, connect } from 'node:net'
 import { after, before, describe, test } from 'node:test'
-import { setImmediate } from 'node:timers/promises'
+import { setTimeout as sleep } from 'node:timers/promises'
 import express from 'express'
 import supertest from 'supertest'
 import { createAdmin } from '../../src/admin/admin.ts'
@@ -235,7 +235,7 @@ describe('/uploads', () => {
       let entry: JournalEntry | undefined
       while (entry?.providers['gone']?.why === undefined) {
         entry = (await listed()).uploads[0]
-        await setImmediate()
+        await sleep(5)
       }
       assert.equal(entry.cid, cid)
       assert.equal(entry.providers['local']?.state, 'held')
@@ -243,7 +243,7 @@ describe('/uploads', () => {
       assert.equal((await ask.delete(`/uploads/${cid}/nobody`)).status, 404)
       assert.equal((await ask.delete('/uploads/nonsense/gone')).status, 404)
       assert.equal((await ask.delete(`/uploads/${cid}/gone`)).status, 204)
-      while ((await listed()).open > 0) await setImmediate()
+      while ((await listed()).open > 0) await sleep(5)
       assert.equal((await fetch(`${at.url}/uploads`)).status, 404, 'not on the public address')
     } finally {
       await at.close()
@@ -295,7 +295,7 @@ describe('/readyz', () => {
     for (;;) {
       const { body } = (await ask()) as { body: State }
       if (body.checks.filter(({ name }) => name.startsWith('provider')).length === 2) return body
-      await setImmediate()
+      await sleep(5)
     }
   }
 
@@ -331,7 +331,7 @@ describe('/readyz in thin mode', () => {
         const { body } = (await supertest(at.gateway.admin).get('/readyz')) as { body: State }
         const check = body.checks.find(({ name }) => name.startsWith('through '))
         if (check) return [body.uploads, check]
-        await setImmediate()
+        await sleep(5)
       }
     } finally {
       await at.close()

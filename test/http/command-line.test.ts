@@ -52,6 +52,15 @@ async function runHere(...args: string[]): Promise<Outcome> {
   return { code, ...said }
 }
 
+/** What doctor prints, without its two processes. */
+async function doctorHere(file: string): Promise<Pick<Outcome, 'code' | 'out'>> {
+  let out = ''
+  const print = (line: string) => {
+    out += `${line}\n`
+  }
+  return { code: await lookAtAll(loadConfig(file), { print }), out }
+}
+
 describe('the command line', () => {
   let folder = ''
   const children: ChildProcessWithoutNullStreams[] = []
@@ -136,7 +145,7 @@ limits: { grace: 2s }
       'doctor.yaml',
       `${offline()}pinning: { providers: [{ name: local, use: embedded }] }\ncache: { tiers: [{ use: disk, maxBytes: 1GiB }] }\n`,
     )
-    const good = await run('doctor', '--config', file)
+    const good = await doctorHere(file)
     assert.equal(good.code, 0, good.out)
     assert.deepEqual(
       good.out
@@ -151,7 +160,7 @@ limits: { grace: 2s }
       'worse.yaml',
       `${offline().replace('upstreams: []', 'upstreams: [{ name: gone, url: "http://127.0.0.1:1" }]')}`,
     )
-    const bad = await run('doctor', '--config', worse)
+    const bad = await doctorHere(worse)
     assert.equal(bad.code, 1)
     assert.match(bad.out, /^bad {2}upstream gone http:\/\/127\.0\.0\.1:1 \(\d+ ms\): .+ECONNREFUSED/m)
     assert.match(bad.out, /no upstream can be used/)
@@ -166,7 +175,7 @@ limits: { grace: 2s }
       'worst.yaml',
       `${offline().replace(`${folder}/data`, `${taken}/data`)}pinning: { providers: [{ name: kubo, use: kubo, url: "http://127.0.0.1:1" }] }\ndenylists: [/nowhere.deny]\n`,
     )
-    const refused = await run('doctor', '--config', worst)
+    const refused = await doctorHere(worst)
     assert.equal(refused.code, 1)
     assert.match(refused.out, /^bad {2}data .+: it cannot be written to \(ENOTDIR\); look at/m)
     assert.match(refused.out, /^bad {2}provider kubo http:\/\/127\.0\.0\.1:1 \(\d+ ms\): .+ECONNREFUSED/m)
@@ -210,8 +219,18 @@ limits: { grace: 2s }
       err: /^config: \/nowhere\.yaml: cannot be read: ENOENT/,
       as: runHere,
     },
-    { args: ['check', '/nowhere.yaml'], code: 2, err: /^config: \/nowhere\.yaml: cannot be read: ENOENT/ },
-    { args: ['--config', '/nowhere.yaml'], code: 2, err: /^config: \/nowhere\.yaml: cannot be read: ENOENT/ },
+    {
+      args: ['check', '/nowhere.yaml'],
+      code: 2,
+      err: /^config: \/nowhere\.yaml: cannot be read: ENOENT/,
+      as: runHere,
+    },
+    {
+      args: ['--config', '/nowhere.yaml'],
+      code: 2,
+      err: /^config: \/nowhere\.yaml: cannot be read: ENOENT/,
+      as: runHere,
+    },
   ]
   for (const { args, code, out, err, as = run } of questions) {
     it(`answers cidgate ${args.join(' ')}`, async () => {

@@ -5,7 +5,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { createServer, get, type RequestListener, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { after, before, describe, test } from 'node:test'
-import { setImmediate } from 'node:timers/promises'
+import { setImmediate, setTimeout as sleep } from 'node:timers/promises'
 import supertest from 'supertest'
 import type { Blocks, Status, Why } from '../../src/admin/dashboard/shape.ts'
 import { findPlaces } from '../../src/retrieval/places.ts'
@@ -49,7 +49,7 @@ async function statusWhen(isSo: (status: Status) => boolean | undefined, of = at
   for (let tries = 0; tries < 2000; tries++) {
     const status = await statusNow(of)
     if (isSo(status)) return status
-    await setImmediate()
+    await sleep(5)
   }
   assert.fail(JSON.stringify(await statusNow(of), null, 1))
 }

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import { after, before, describe, test } from 'node:test'
-import { setImmediate } from 'node:timers/promises'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { multipart, post } from '../support/adding.ts'
 import { type Fixtures, fixtures } from '../support/fixtures.ts'
 import { fetchAll, metricsOf, startGateway, type TestGateway } from '../support/gateway.ts'
@@ -50,7 +50,7 @@ async function grown(work: () => Promise<unknown>, series: string): Promise<Read
     const grew = difference(await seriesOf())
     if ((grew.get(series) ?? 0) > 0) return grew
     assert.ok(tries < 500, `${series} does not grow`)
-    await setImmediate()
+    await sleep(5)
   }
 }
 

@@ -47,7 +47,7 @@ async function settled(at: TestGateway): Promise<void> {
   const ask = supertest(at.gateway.admin)
   for (let tries = 0; tries < 5000; tries++) {
     if (((await ask.get('/uploads')).body as { open: number }).open === 0) return
-    await setImmediate()
+    await sleep(5)
   }
   assert.fail('uploads are still open')
 }
