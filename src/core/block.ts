@@ -5,7 +5,7 @@ import { blake3 } from '@noble/hashes/blake3.js'
 import { base32 } from 'multiformats/bases/base32'
 import { CID } from 'multiformats/cid'
 import { decode as decodeDigest } from 'multiformats/hashes/digest'
-import { codec, hash, keptKey } from './cid.ts'
+import { codec, hash, inBase32, keptKey } from './cid.ts'
 
 export type Block = { readonly cid: CID; readonly bytes: Uint8Array }
 
@@ -60,21 +60,4 @@ export function provesKey(key: string, bytes: Uint8Array): boolean {
  */
 export const blockKey = (cid: CID): string => keptKey(cid, keyOf)
 
-function keyOf({ multihash: { bytes } }: CID): string {
-  const text = Buffer.allocUnsafe(1 + Math.ceil((bytes.byteLength * 8) / 5))
-  text[0] = multibasePrefix
-  let at = 1
-  let bits = 0
-  let held = 0
-  for (const byte of bytes) {
-    held = ((held << 8) | byte) & 0xfff
-    for (bits += 8; bits >= 5; bits -= 5) text[at++] = letters[(held >> (bits - 5)) & 31] as number
-  }
-  if (bits > 0) text[at++] = letters[(held << (5 - bits)) & 31] as number
-  return text.toString('latin1', 0, at)
-}
-
-// Made in one piece: a string concatenated letter by letter stays a tree of letters while it is a map key, at twenty
-// times the memory.
-const letters = Buffer.from('abcdefghijklmnopqrstuvwxyz234567')
-const multibasePrefix = 'b'.charCodeAt(0)
+const keyOf = ({ multihash: { bytes } }: CID): string => inBase32(bytes)

@@ -17,7 +17,7 @@ export interface Room {
 }
 
 export interface ReadAhead {
-  /** The next blocks, in order, as far as known; blocks no longer in it are dropped. */
+  /** The next blocks, in order, as far as known, looked at where they may be needed; blocks no longer in it are dropped. */
   expect(next: Iterable<Expected>): void
   /** Whether it was asked for ahead. */
   has(cid: CID): boolean
@@ -34,6 +34,10 @@ const mostHeldBlocks = 96
 // To make a request of a store takes half a millisecond. All in one turn, the first one leaves when the last one is made.
 const heldInTurn = 8
 const idleMs = 2000
+// A directory of 100,000 names is 30,000 small blocks: a look at the next 64 behind each of them was a quarter of its listing.
+const smallBytes = 16 * 1024
+const enoughOfThem = 0.75
+const leastToSkip = 16
 
 export function createRoom(mostBytes: number): Room {
   let taken = 0
@@ -69,6 +73,25 @@ type Ahead = {
   isHere: boolean
 }
 
+/** The last look at the blocks that come next. Of small blocks enough may still be on their way: another look can wait. */
+function createLastLook() {
+  let count = 0
+  let wasFar = false
+  return {
+    /** Others may come next, or more of them be wanted. */
+    isStale: true,
+    found(blocks: number, isFar: boolean): void {
+      this.isStale = false
+      count = blocks
+      wasFar = isFar
+    },
+    isEnough(blocks: number, bytes: number, isFar: boolean): boolean {
+      const isSameWindow = !this.isStale && isFar === wasFar
+      return isSameWindow && blocks >= leastToSkip && blocks > count * enoughOfThem && bytes <= blocks * smallBytes
+    },
+  }
+}
+
 export function createReadAhead(options: {
   readonly fetch: (cid: CID, around: DagWant) => Promise<Uint8Array>
   /** Reads from the tiers alone; rejects when none has it. */
@@ -85,6 +108,7 @@ export function createReadAhead(options: {
   let windowBytes = firstWindowBytes
   let aheadBytes = 0
   let wasMissed = false
+  const lastLook = createLastLook()
   let leave: (() => void) | undefined
   let stopTimer: (() => void) | undefined
 
@@ -109,6 +133,7 @@ export function createReadAhead(options: {
       // No reader waits for it yet: a reader that wants it asks again.
       () => {
         wasMissed ||= isFar
+        lastLook.isStale = true
         if (ahead.get(key) === entry) drop(key, entry)
       },
     )
@@ -119,6 +144,7 @@ export function createReadAhead(options: {
     stopTimer?.()
     stopTimer = clock.after(idleMs, () => {
       windowBytes = firstWindowBytes
+      lastLook.isStale = true
       let isNext = true
       for (const [key, entry] of ahead) {
         if (!isNext && entry.isHere) drop(key, entry)
@@ -140,10 +166,10 @@ export function createReadAhead(options: {
   return {
     expect(next) {
       leave ??= room.enter()
-      const near = Math.min(windowBytes, room.share)
       const isFarHeld = isHeld() && !wasMissed
+      if (lastLook.isEnough(ahead.size, aheadBytes, isFarHeld)) return restart()
+      const near = Math.min(windowBytes, room.share)
       const far = isFarHeld ? Math.min(heldWindowBytes, room.share) : near
-      const most = isFarHeld ? mostHeldBlocks : mostBlocks
       const known = new Set<string>()
       let turn: Promise<unknown> = Promise.resolve()
       let begun = 0
@@ -153,7 +179,7 @@ export function createReadAhead(options: {
         if (!ahead.has(key)) {
           const isNext = known.size === 0
           const bytes = aheadBytes + one.bytes
-          if (!isNext && (bytes > far || known.size >= most)) break
+          if (!isNext && (bytes > far || known.size >= (isFarHeld ? mostHeldBlocks : mostBlocks))) break
           if (!isAllowed(one) || !room.take(one.bytes, isNext)) break
           if (isNext || bytes <= near) begin(key, one, undefined)
           else {
@@ -164,6 +190,7 @@ export function createReadAhead(options: {
         known.add(key)
       }
       for (const [key, entry] of ahead) if (!known.has(key)) drop(key, entry)
+      lastLook.found(ahead.size, isFarHeld)
       restart()
     },
     has: (cid) => ahead.size > 0 && ahead.has(blockKey(cid)),
@@ -171,8 +198,10 @@ export function createReadAhead(options: {
       if (ahead.size === 0) return undefined
       const key = blockKey(cid)
       const entry = ahead.get(key)
+      const isWaitedFor = entry?.isHere === false
+      lastLook.isStale ||= !entry || (isWaitedFor && windowBytes < mostWindowBytes)
       if (!entry) return undefined
-      if (!entry.isHere) windowBytes = Math.min(mostWindowBytes, windowBytes * 2)
+      if (isWaitedFor) windowBytes = Math.min(mostWindowBytes, windowBytes * 2)
       drop(key, entry)
       return entry.isHere || !entry.everywhere ? entry.block : entry.everywhere()
     },
@@ -180,7 +209,6 @@ export function createReadAhead(options: {
       stopTimer?.()
       for (const [key, entry] of ahead) drop(key, entry)
       leave?.()
-      leave = undefined
     },
   }
 }

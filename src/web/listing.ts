@@ -2,6 +2,7 @@
 // in stored order, with nothing kept.
 import { CID } from 'multiformats/cid'
 import type { DirectoryEntry } from '../content/entity.ts'
+import { spell } from '../core/cid.ts'
 import { typeByName } from './media-types.ts'
 import { escaped, pageEnd, pageTop, shown, templateHash } from './page.ts'
 import { breadcrumbs, cidLink, directoryUrl, encodeName, isLinkable, shortCid, type Whereabouts } from './urls.ts'
@@ -78,7 +79,7 @@ ${up}`
 function row(at: Whereabouts, { name, cid, size, type }: DirectoryEntry): string {
   const label = shown(name)
   const link = isLinkable(name) ? `<a href="${escaped(directoryUrl(at) + encodeName(name))}">${label}</a>` : label
-  const text = cid.toString()
+  const text = spell(cid)
   const hash = `<a class="ipfs-hash" translate="no" ${cidLink(at, text, name)}>${shortCid(text)}</a>`
   const kind = type === 'directory' ? 'd' : kindOf(name)
   return `<tr${kind === undefined ? '' : ` class="${kind}"`}><td>${link}</td><td>${hash}</td><td>${size === undefined ? '' : inUnits(size)}</td></tr>\n`

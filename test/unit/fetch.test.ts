@@ -128,6 +128,37 @@ describe('reading ahead', () => {
     assert.ok(most > 4 && most <= 9, `${most} blocks ahead`)
     ahead.end()
   })
+  test('does not look at 64 blocks ahead behind each of many small ones, and has each of them ahead', async () => {
+    const { cids } = leaves(400)
+    const { clock, asked, answers, open } = make(64 * mib)
+    const ahead = open()
+    let looks = 0
+    const counted = function* (from: number) {
+      for (const one of expected(cids.slice(from), 1000)) {
+        looks++
+        yield one
+      }
+    }
+    for (const [index, cid] of cids.entries()) {
+      ahead.expect(counted(index))
+      for (const { resolve } of answers.values()) resolve(new Uint8Array(1))
+      await clock.advance(0)
+      assert.ok(ahead.take(cid), `block ${index} was asked for ahead`)
+      if (index < 300) assert.ok(asked.length - index > 40, `${asked.length - index} ahead at block ${index}`)
+    }
+    assert.ok(looks < 400 * 8, `${looks} looks`)
+    ahead.end()
+  })
+  test('looks anew when a small block comes that it did not look for', () => {
+    const { cids } = leaves(120)
+    const { asked, open } = make(64 * mib)
+    const ahead = open()
+    ahead.expect(expected(cids.slice(20), 1000))
+    assert.equal(ahead.take(cids[0] as CID), undefined)
+    ahead.expect(expected([...cids.slice(1, 20), ...cids.slice(20)], 1000))
+    assert.ok(asked.includes(blockKey(cids[1] as CID)))
+    ahead.end()
+  })
   test('a reader that stops reading keeps one block; skipped blocks are asked for again', async () => {
     const { cids } = leaves(20)
     const { clock, answers, open } = make()

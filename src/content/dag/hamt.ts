@@ -114,9 +114,8 @@ export async function* listShards(
     if (seen.has(key)) throw wrongContent(link.Hash, 'it stands twice in one directory')
     if (open.length >= mostDepth) throw wrongContent(root.cid, `it is nested more than ${mostDepth} levels deep`)
     seen.add(key)
-    const bytes = await session.get(link.Hash, around)
+    open.push(level({ cid: link.Hash, bytes: await session.get(link.Hash, around) }))
     if (around) session.expect(upcoming(around))
-    open.push(level({ cid: link.Hash, bytes }))
   }
 }
 

@@ -4,6 +4,7 @@ import type { Entity, Resolution } from '../../content/entity.ts'
 import { mayBeJson } from '../../content/json.ts'
 import { etagOf, type Representation } from '../../content/representation.ts'
 import { symlinkTarget } from '../../content/resolve.ts'
+import { spell } from '../../core/cid.ts'
 import type { Session } from '../../retrieval/session.ts'
 import type { AboutBody } from '../codings/compressible.ts'
 import type { RequestTarget } from '../wire/request-target.ts'
@@ -77,7 +78,7 @@ export function listing(session: Session, entity: Entity, target: RequestTarget)
     let text = `{"cid":"${cid}","path":${JSON.stringify(decodeQuietly(target.path))},"entries":[`
     let isFirst = true
     for await (const { name, cid: child, size, type } of listDirectory(session, entity)) {
-      text += `${isFirst ? '' : ','}${JSON.stringify({ name, cid: child.toString(), size, type })}`
+      text += `${isFirst ? '' : ','}${JSON.stringify({ name, cid: spell(child), size, type })}`
       isFirst = false
       if (text.length > 16_384) {
         yield Buffer.from(text)
