@@ -22,6 +22,8 @@ export function readiness(options: {
   readonly checks: Pick<Checks, 'list'>
   readonly tiers: readonly { readonly name: string; readonly isDown: boolean }[]
   readonly upstreams: readonly { readonly name: string; readonly state: string }[]
+  /** Files of the data folder that were damaged, and what became of what they said. It makes nothing unready. */
+  readonly damage: readonly { readonly name: string; readonly why: string | undefined }[]
 }): Readiness {
   const { draining, providers, confirm, queue, tiers, upstreams } = options
   const all = options.checks.list()
@@ -47,6 +49,7 @@ export function readiness(options: {
         ok: state === 'ready',
         ...(state !== 'ready' && { why: state }),
       })),
+      ...options.damage.flatMap(({ name, why }) => (why === undefined ? [] : [{ name, ok: false, why }])),
     ],
   }
 }

@@ -7,7 +7,7 @@ import type { CID } from 'multiformats/cid'
 import { Failure } from '../core/failure.ts'
 import { codeOf, isGone, isNoRoom, makeFolder, orIfGone, syncFolder } from '../core/files.ts'
 import type { Log } from '../core/log.ts'
-import { createDenylist, createDenylists, type Denylist } from './denylist.ts'
+import { createDenylist, createDenylists, type Denylist, type ListFault } from './denylist.ts'
 import type { LoadedDenylists } from './load.ts'
 import { objection, readList } from './read-list.ts'
 
@@ -19,6 +19,8 @@ export interface Takedowns {
   readonly rules: number
   /** Of all that it says now. */
   readonly digest: string
+  /** Which lines make no sense, for the operator; undefined: all do. */
+  readonly damage: string | undefined
   /** Reads the file again, which the operator may have edited. Rejects where it is there and cannot be read. */
   refresh(): Promise<void>
   /**
@@ -28,7 +30,9 @@ export interface Takedowns {
   takeDown(cid: CID, hints: Hints): Promise<void>
 }
 
-export interface DenylistsWithTakedowns extends LoadedDenylists, Pick<Takedowns, 'takeDown'> {}
+export interface DenylistsWithTakedowns extends LoadedDenylists, Pick<Takedowns, 'takeDown'> {
+  readonly takedownDamage: Takedowns['damage']
+}
 
 /** None where there is no such folder either: that says more of `data` than of takedowns. */
 const textOf = (file: string): Promise<string> =>
@@ -50,6 +54,12 @@ function unwritten(cause: unknown): Failure {
   return new Failure('disk', `${why}: ${held}; look at that disk, then repeat it`, context)
 }
 
+/** Every client may ask for it: it names no CID, and no path of this machine. */
+function damageOf(lines: number, first: ListFault): string {
+  const what = lines === 1 ? '1 line makes' : `${lines} lines make`
+  return `${what} no sense in denylists/takedowns.deny of the data folder, and what was denied there is served: line ${first.line}; the log says why. Deny it again, take out the line, and reload`
+}
+
 const head = 'version: 1\nname: takedowns\n---\n'
 
 /** Rejects where the file is there and cannot be read. */
@@ -64,6 +74,7 @@ export async function openTakedowns({
 }): Promise<Takedowns> {
   let own = createDenylist('takedowns')
   let digest = ''
+  let damage: string | undefined
   /** What the file does not say yet, and a list of it. */
   let waiting: readonly Rule[] = []
   let early = createDenylist('takedowns')
@@ -97,6 +108,7 @@ export async function openTakedowns({
     const [first] = given.faults
     // A write that was cut short was not acknowledged; a line that the disk damaged was.
     if (first) log('error', 'takedowns.damaged', { file, lines: given.faultCount, line: first.line, why: first.what })
+    damage = first && damageOf(given.faultCount, first)
     digest = given.digest
     own = given.list
     onChange()
@@ -139,6 +151,9 @@ export async function openTakedowns({
     path: (cid, segments) => all.belowCid(cid, segments),
     get rules() {
       return own.rules + early.rules
+    },
+    get damage() {
+      return damage
     },
     get digest() {
       return [digest, ...waiting.map(({ line }) => line)].join('\n')
@@ -184,5 +199,8 @@ export const withTakedowns = (loaded: LoadedDenylists, takedowns: Takedowns): De
     await Promise.all([loaded.refresh(), takedowns.refresh()])
   },
   takeDown: takedowns.takeDown,
+  get takedownDamage() {
+    return takedowns.damage
+  },
   close: loaded.close,
 })

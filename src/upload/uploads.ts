@@ -23,7 +23,9 @@ import { createSpooling, type SpooledFile, type SpooledUpload } from './intake/s
 import { waitingListOfFolder } from './pins/ask-again.ts'
 import { createOnTheirWay } from './pins/on-their-way.ts'
 import { createPins, type Pins } from './pins/pins.ts'
+import { createCopies } from './spool/copies.ts'
 import { createJournal, type Journal, journalFolder } from './spool/journal.ts'
+import { createMending } from './spool/mend.ts'
 import { createSpools, spoolFolder } from './spool/spool.ts'
 
 export type UploadsOptions = {
@@ -84,6 +86,8 @@ export interface Uploads {
   readonly open: Promise<void>
   /** Rejects with a Failure when this disk can take no uploads now. */
   probe(): Promise<void>
+  /** What became of damaged entries of the journal, for the operator; undefined: there are none. */
+  damage(): string | undefined
   close(): Promise<void>
 }
 
@@ -92,13 +96,13 @@ const mostOwed = 100_000
 const mostLookMs = 2000
 
 export function createUploads(options: UploadsOptions): Uploads {
-  const { folder, limits, providers, confirm, queue, pinMs, retrieval, clock, log, admit = () => {} } = options
+  const { folder, profile, limits, providers, confirm, queue, pinMs, retrieval, clock, log, admit = () => {} } = options
   const { path: data } = folder
-  const spools = folder.part(createSpools)
+  const [spools, claims, copies] = [folder.part(createSpools), folder.part(createClaims), folder.part(createCopies)]
   const disk = createDiskLook(data, clock)
-  const journal = createJournal(journalFolder(data), log)
-  const claims = folder.part(createClaims)
+  const journal = createJournal(journalFolder(data), log, copies)
   const stores = options.stores ?? providers.flatMap(({ store }) => store ?? [])
+  const mending = createMending({ data, journal, spools, stores, claims, profile, retrieval, clock, log })
   const confirmation = createConfirmation({
     providers,
     stores,
@@ -112,6 +116,7 @@ export function createUploads(options: UploadsOptions): Uploads {
     journal,
     spools,
     claims,
+    mending,
     clock,
     log,
     ...(options.random && { random: options.random }),
@@ -129,7 +134,7 @@ export function createUploads(options: UploadsOptions): Uploads {
     closing: closing.signal,
   })
   const spooling = createSpooling({
-    ...{ spools, admission, admit, log, limits, profile: options.profile, closing: closing.signal },
+    ...{ spools, admission, admit, log, limits, profile, closing: closing.signal },
   })
   const generation = folder.part(createGenerations).join(confirmation)
   let isTakenUp = false
@@ -197,7 +202,8 @@ export function createUploads(options: UploadsOptions): Uploads {
     admission,
     ready: () => resumed,
     open: open.catch(() => {}),
-    probe: disk.look,
+    probe: () => mending.look().then(disk.look),
+    damage: mending.words,
     async close() {
       closing.abort(busy('this gateway shut down before the upload was complete; send it again'))
       await pins.ended()

@@ -98,6 +98,10 @@ export function wireAdmin(
       checks: { list },
       tiers: guards,
       upstreams: pool.members.map(({ upstream: { name }, health }) => ({ name, state: health.state('').state })),
+      damage: [
+        { name: 'journal', why: through ? undefined : writing.uploads.damage() },
+        { name: 'takedowns', why: denials.lists.takedownDamage },
+      ],
     })
   const history = takeHistory(whole, requests)
   const startedAt = takeStart(whole).at

@@ -5,6 +5,7 @@ import type { Provider } from '../../backends/pinning/contract.ts'
 import type { Config } from '../config/load.ts'
 import { Failure } from '../core/failure.ts'
 import { countWaiting, type LookBehind, lookBehind, lookBehindAndNote, wordsOf } from '../upload/left-behind.ts'
+import { readDamaged, wordsOfDamaged } from '../upload/spool/damaged.ts'
 import { leftStores, openLeft, readBackOf, wireBackends } from './backends.ts'
 import type { Whole } from './whole.ts'
 
@@ -14,7 +15,13 @@ export async function notesOn(whole: Whole): Promise<string[]> {
   const stores = await leftStores(config)
   const { providers } = wireBackends(whole)
   const behind = await lookBehind(lookFrom(config, providers, await openLeft(whole)))
-  return [...notReadBack(config), ...stores.map(({ place }) => readAnyway(place)), ...behind.flatMap(wordsOf)]
+  const damaged = wordsOfDamaged(await readDamaged(config.data))
+  return [
+    ...notReadBack(config),
+    ...stores.map(({ place }) => readAnyway(place)),
+    ...behind.flatMap(wordsOf),
+    ...(damaged === undefined ? [] : [damaged]),
+  ]
 }
 
 /** What a change left behind, once for each configuration of providers; the rest is for who asks. */

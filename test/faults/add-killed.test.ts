@@ -1,11 +1,11 @@
 // Fault: kill -9 at random moments while uploads come in, and a restart. The client writes down each CID that got a 200; in the
-// end each of them is whole at every provider, and nothing is half there or left over. CIDGATE_UPLOADS, CIDGATE_KILLS and
-// CIDGATE_CLIENTS set how many.
+// end each of them is whole at every provider, and nothing is half there or left over. After each kill the journal entries of what
+// waits for a provider are damaged whole. CIDGATE_UPLOADS, CIDGATE_KILLS and CIDGATE_CLIENTS set how many.
 import assert from 'node:assert/strict'
 import { type ChildProcess, spawn } from 'node:child_process'
 import { createHash, randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises'
+import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface, type Interface } from 'node:readline'
@@ -53,6 +53,19 @@ async function fileIn(store: string, root: CID): Promise<Buffer | undefined> {
   return Buffer.concat(parts)
 }
 
+/** As a file system may leave them after a crash. Resolves with how many they were. */
+async function damageEntries(data: string): Promise<number> {
+  const copied = (await below(join(data, 'uploads'))).filter((name) => name.endsWith('.json') && !name.startsWith('.'))
+  const open = new Set(await below(join(data, 'journal', 'open')))
+  const damaged = copied.filter((name) => open.has(name))
+  for (const [index, name] of damaged.entries()) {
+    const file = join(data, 'journal', 'open', name)
+    if (index % 2 === 0) await rm(file)
+    else await writeFile(file, Buffer.alloc(index % 4 === 1 ? 0 : 100))
+  }
+  return damaged.length
+}
+
 it(`${uploads} uploads, ${kills} kill -9: acknowledged uploads are whole, others leave nothing`, {
   timeout: Math.max(600_000, kills * 15_000),
 }, async (context) => {
@@ -62,6 +75,7 @@ it(`${uploads} uploads, ${kills} kill -9: acknowledged uploads are whole, others
     const acknowledged = new Map<string, string>()
     let begun = 0
     let killed = 0
+    let damaged = 0
     const client = async () => {
       while (acknowledged.size < uploads || killed < kills) {
         const isLarge = begun++ % 5 === 0 && acknowledged.size < uploads
@@ -99,6 +113,7 @@ it(`${uploads} uploads, ${kills} kill -9: acknowledged uploads are whole, others
         running.child.kill('SIGKILL')
         await once(running.child, 'exit')
         killed++
+        damaged += await damageEntries(data)
         running = await start(data)
       }
     }
@@ -110,7 +125,7 @@ it(`${uploads} uploads, ${kills} kill -9: acknowledged uploads are whole, others
     const line = await nextLine(running.child, running.lines)
     assert.equal(line, 'idle')
 
-    context.diagnostic(`${killed} kills, ${acknowledged.size} acknowledged`)
+    context.diagnostic(`${killed} kills, ${damaged} entries damaged, ${acknowledged.size} acknowledged`)
     assert.ok(acknowledged.size >= uploads && killed === kills)
     for (const store of [join(data, 'pins'), join(data, 'second')]) {
       for (const [cid, sha] of acknowledged) {

@@ -1,8 +1,10 @@
 // The admin address: what it says of the parts a gateway stands on, and whether one should be sent here.
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
+import { mkdir, rm, writeFile } from 'node:fs/promises'
 import { createServer, type RequestListener } from 'node:http'
 import { type AddressInfo, connect } from 'node:net'
+import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import express from 'express'
@@ -11,10 +13,13 @@ import { createAdmin } from '../../src/admin/admin.ts'
 import type { Check } from '../../src/admin/checks.ts'
 import { readiness } from '../../src/admin/readiness.ts'
 import type { Takedown } from '../../src/admin/takedown.ts'
+import { statusLines, type Told } from '../../src/cli/client/status-lines.ts'
+import { lookAtAll } from '../../src/cli/doctor-looks.ts'
+import { parseConfig } from '../../src/gateway.ts'
 import { createMetrics } from '../../src/observe/metrics.ts'
 import type { JournalEntry } from '../../src/upload/spool/journal.ts'
 import { multipart, post } from '../support/adding.ts'
-import { startGateway, type TestGateway } from '../support/gateway.ts'
+import { startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
 
 /** An address where nobody listens. */
 async function nobody(): Promise<string> {
@@ -323,6 +328,48 @@ describe('/readyz', () => {
   })
 })
 
+describe('damage in the data folder', () => {
+  test('is told by /readyz, status and doctor, which stay well, also when the gateway is down', async () => {
+    const data = await tempFolder()
+    try {
+      await mkdir(join(data, 'journal', 'open'), { recursive: true })
+      await writeFile(join(data, 'journal', 'open', 'one.json'), '')
+      await mkdir(join(data, 'denylists'), { recursive: true })
+      await writeFile(
+        join(data, 'denylists', 'takedowns.deny'),
+        'version: 1\n---\n/ipfs/bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy/*\n/ipfs/bafkreigh2ak',
+      )
+      const at = await startGateway({ data, config: { pinning: { providers: [{ name: 'local', use: 'embedded' }] } } })
+      try {
+        const { status, body } = (await supertest(at.gateway.admin).get('/readyz?for=uploads')) as {
+          status: number
+          body: State & Told
+        }
+        assert.equal(status, 200)
+        const why = (name: string) => body.checks.find((one) => one.name === name)?.why ?? ''
+        assert.match(why('journal'), /^1 journal entry was damaged: 1 has no blocks here/)
+        assert.match(why('takedowns'), /^1 line makes no sense in denylists\/takedowns\.deny .* line 4;/)
+        assert.ok(statusLines('here', body, 0).some((line) => /BAD journal: 1 journal entry was damaged/.test(line)))
+      } finally {
+        await at.close()
+      }
+      const printed: string[] = []
+      const config = parseConfig({
+        data,
+        retrieval: { upstreams: [] },
+        pinning: { providers: [{ name: 'local', use: 'embedded' }] },
+      })
+      await lookAtAll(config, { print: (line) => void printed.push(line) })
+      assert.ok(
+        printed.some((line) => /^note 1 journal entry was damaged/.test(line)),
+        printed.join('\n'),
+      )
+    } finally {
+      await rm(data, { recursive: true, force: true })
+    }
+  })
+})
+
 describe('/readyz in thin mode', () => {
   async function uploadsOf(through: string): Promise<[boolean | undefined, Check | undefined]> {
     const at = await startGateway({ config: { upload: { through }, pinning: { providers: [] } } })
@@ -367,7 +414,8 @@ describe('whether uploads can be confirmed', () => {
   for (const [what, seen, confirm, queue, uploads] of rows)
     test(what, () => {
       const checks = { list: () => seen, close: () => {} }
-      const said = readiness({ draining: false, providers: 2, confirm, queue, checks, tiers: [], upstreams: [] })
+      const parts = { tiers: [], upstreams: [], damage: [] }
+      const said = readiness({ draining: false, providers: 2, confirm, queue, checks, ...parts })
       assert.equal(said.uploads, uploads)
       assert.equal(said.ready, true)
     })

@@ -276,6 +276,21 @@ describe('the list of takedowns', () => {
     assert.ok(said.includes('takedowns.damaged'))
   })
 
+  test('whose last line was cut by hand says so until it is mended, and names no CID', async () => {
+    const file = join(folder, 'takedowns.deny')
+    const list = await openList(file)
+    for (const cid of [first, second]) await list.takeDown(cid, no)
+    assert.equal(list.damage, undefined)
+    const text = await readFile(file, 'utf8')
+    await writeFile(file, text.slice(0, text.indexOf(`${second}`) + 20))
+    await list.refresh()
+    assert.match(list.damage ?? '', /^1 line makes no sense .*: line 5; /)
+    assert.doesNotMatch(list.damage ?? '', new RegExp(`${second}`.slice(0, 20)))
+    await writeFile(file, text)
+    await list.refresh()
+    assert.equal(list.damage, undefined)
+  })
+
   test('that is gone, empty or no list any more lifts no takedown; a line that the operator takes out does', async () => {
     const file = join(folder, 'takedowns.deny')
     const list = await openList(file)

@@ -15,6 +15,7 @@ import { addFile } from '../support/fixtures.ts'
 import { scriptedProvider } from '../support/scripted-provider.ts'
 
 const { cid } = await addFile(new Map(), new Uint8Array([1]), 'v1')
+const nothingToMend = { begin: async () => ({ entries: [], later: [] }) }
 const turns = async () => {
   for (let turn = 0; turn < 20; turn++) await setImmediate()
 }
@@ -27,10 +28,11 @@ function stage(lying: readonly JournalEntry[]) {
     return new Promise<void>((resolve) => slow.push(resolve))
   }
   const loading = Promise.withResolvers<void>()
-  const journal: Pick<Journal, 'load' | 'write' | 'remove' | 'finish'> = {
+  const journal: Pick<Journal, 'load' | 'write' | 'isCopied' | 'remove' | 'finish'> = {
+    isCopied: () => true,
     async load() {
       await loading.promise
-      return { entries: lying, ids: new Set(lying.map(({ id }) => id)) }
+      return { entries: lying, ids: new Set(lying.map(({ id }) => id)), damaged: [] }
     },
     write: ({ id }) => wait(`write ${id}`),
     remove: ({ id }) => wait(`remove ${id}`),
@@ -53,6 +55,7 @@ function stage(lying: readonly JournalEntry[]) {
     journal: journal as Journal,
     spools: spools as unknown as Spools,
     claims: createClaims(),
+    mending: nothingToMend,
     clock: createFakeClock(),
     log: silentLog,
     pinMs: 1000,
@@ -120,10 +123,11 @@ test('closing during a resume waits until each upload is resumed or left', async
 /** A gateway over `entries`, the journal's open files. No record that it makes reaches the disk. */
 function killable(entries: Map<string, string>, providers: readonly Provider[], store: LocalStore[] = []) {
   const records: JournalEntry[] = []
-  const journal: Pick<Journal, 'load' | 'write' | 'remove' | 'finish'> = {
+  const journal: Pick<Journal, 'load' | 'write' | 'isCopied' | 'remove' | 'finish'> = {
+    isCopied: () => true,
     async load() {
       const lying = [...entries.values()].map((text) => JSON.parse(text) as JournalEntry)
-      return { entries: lying, ids: new Set(entries.keys()) }
+      return { entries: lying, ids: new Set(entries.keys()), damaged: [] }
     },
     write: async (entry) => void entries.set(entry.id, JSON.stringify(entry)),
     remove: async ({ id }) => void entries.delete(id),
@@ -160,6 +164,7 @@ function killable(entries: Map<string, string>, providers: readonly Provider[], 
     journal: journal as Journal,
     spools: spools as unknown as Spools,
     claims: createClaims(),
+    mending: nothingToMend,
     clock: createFakeClock(),
     log: silentLog,
     retrieval: { sharedTiers: [], bring: async () => {} },

@@ -2,7 +2,7 @@
 // delivery, and uploads that an earlier process left are resumed.
 import type { CID } from 'multiformats/cid'
 import { Failure } from '../../core/failure.ts'
-import { diskFailure } from '../failures.ts'
+import { createResume, type ResumeOptions } from '../resume.ts'
 import { isHeld, type JournalEntry, nameOf, recordOf } from '../spool/journal.ts'
 import type { SpooledUpload } from './behind.ts'
 import { OtherFailed } from './confirming.ts'
@@ -15,6 +15,7 @@ export type ConfirmOptions = QuorumOptions &
   Omit<DeliveriesOptions, 'quorum' | 'owed' | 'closing' | 'track' | 'random'> & {
     readonly random?: () => number
     readonly retrieval: OwedOptions['retrieval']
+    readonly mending: ResumeOptions['mending']
     /** Most uploads that a shared tier may lack, and most of their bytes that are kept here only for that tier. */
     readonly mostOwed: number
     readonly mostOwedBytes: number
@@ -43,7 +44,7 @@ export interface Confirmation {
 }
 
 export function createConfirmation(options: ConfirmOptions): Confirmation {
-  const { providers, journal, spools, claims, clock, log, retrieval, random = Math.random } = options
+  const { providers, spools, claims, clock, log, retrieval, random = Math.random } = options
   const quorum = createQuorum(options)
   const controller = new AbortController()
   const { signal: closing } = controller
@@ -87,16 +88,7 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
       if (reasons.length === 0) return
       throw reasons.find((reason) => !(reason instanceof OtherFailed)) ?? ownReason(reasons[0])
     },
-    async resume() {
-      const entries = await claims.abandoned(async () => {
-        const loaded = await journal.load().catch((error: unknown) => {
-          throw diskFailure(error, 'read the journal')
-        })
-        await spools.sweep(loaded.ids)
-        return loaded.entries
-      })
-      await takeUpAll(entries)
-    },
+    resume: createResume({ ...options, takeUpAll, closing, track }),
     open: () => [...onTheirWay.values()].map(({ entry }) => entry),
     async giveUp(cid, name, losing = false) {
       const delivery = onTheirWay.get(nameOf(cid))

@@ -62,7 +62,7 @@ export function createConfirming(options: ConfirmingOptions): Confirming {
     if (!isEverywhere) await cleanup.persist(delivery)
     // Also if every provider has it: a process that finds an entry which does not count asks them again, and undoes the upload
     // when one of them fails then.
-    await delivery.write()
+    await delivery.write(isEverywhere ? undefined : 'copied')
     delivery.happened('written')
   }
 

@@ -32,8 +32,8 @@ export interface Delivery {
   stand(provider: string, now: ProviderState): void
   /** Takes effect with the next `write`. */
   change(change: Partial<Pick<JournalEntry, 'heldBefore' | 'owed'>>): void
-  /** Resolves when the current entry is synced to the disk. */
-  write(): Promise<void>
+  /** Resolves when the current entry is synced to the disk; with `copied`, its copy beside the spool, too. */
+  write(how?: 'copied'): Promise<void>
   /** Runs changes of its entry and its spool one after the other, and none once it is over. */
   inTurn(work: () => Promise<void>): Promise<void>
   /** Resolves when all begun turns are done. Does not reject. */
@@ -107,9 +107,9 @@ export function createDelivery(options: DeliveryOptions): Delivery {
     change(change) {
       entry = { ...entry, ...change }
     },
-    write: () =>
+    write: (how) =>
       inTurn(() =>
-        journal.write(entry).catch((error: unknown) => {
+        journal.write(entry, how).catch((error: unknown) => {
           throw diskFailure(error, 'write the journal')
         }),
       ),

@@ -85,7 +85,7 @@ export function createJoining(options: JoiningOptions): Joining {
     claims.begin(id)
     try {
       await spools.persist(id)
-      await journal.write(entry)
+      await journal.write(entry, 'copied')
     } catch (error) {
       claims.end(id)
       await spools.drop(id)
@@ -107,12 +107,24 @@ export function createJoining(options: JoiningOptions): Joining {
       if (!closing.aborted) log('error', event, { cid, error: String(error) })
     }
 
+  let copying: Promise<unknown> = Promise.resolve()
+
+  /** Of an earlier version, one after another: their clients were told long ago. */
+  function copyLater(delivery: Delivery): void {
+    const copy = async () => {
+      if (!closing.aborted && !delivery.isOver && (await spools.isHere(delivery.entry.id)))
+        await delivery.write('copied')
+    }
+    copying = track(copying.then(copy)).catch(said('journal.write', delivery.entry))
+  }
+
   function takeUp(entry: JournalEntry): Promise<void> {
     const goesOn = async () => {
       // It may have been deleted since it was loaded.
       if (!claims.tryToBegin(entry.id)) return
       const delivery = begin(spools.open(recordOf(entry), stores), entry)
       takenUp.add(delivery)
+      if (entry.accepted && !journal.isCopied(entry.id)) copyLater(delivery)
       await delivery.confirmed.catch(() => {})
     }
     const running = all.get(entry.cid)
@@ -122,27 +134,26 @@ export function createJoining(options: JoiningOptions): Joining {
     return track(running.confirmed.then(forget, goesOn)).catch(said('journal.take-up', entry))
   }
 
-  return {
-    join,
-    async takeUpAll(entries) {
-      const over = new Map<JournalEntry, 'lost' | 'held'>()
-      for (const entry of entries) {
-        const how = await isOver(entry, options)
-        if (how) over.set(entry, how)
-      }
-      const letGo = async (entry: JournalEntry) => {
-        if (!claims.tryToBegin(entry.id)) return
-        const work = over.get(entry) === 'held' ? 'finish' : 'remove'
-        await track(journal[work](entry)).catch(said(`journal.${work}`, entry))
-        claims.end(entry.id)
-      }
-      const takenUp = entries.map((entry) => {
-        return { isAccepted: entry.accepted, done: over.has(entry) ? letGo(entry) : takeUp(entry) }
-      })
-      // Readers wait only for accepted uploads: the clients of the others got no 200.
-      await Promise.all(takenUp.filter(({ isAccepted }) => isAccepted).map(({ done }) => done))
-    },
+  async function takeUpAll(entries: readonly JournalEntry[]): Promise<void> {
+    const over = new Map<JournalEntry, 'lost' | 'held'>()
+    for (const entry of entries) {
+      const how = await isOver(entry, options)
+      if (how) over.set(entry, how)
+    }
+    const letGo = async (entry: JournalEntry) => {
+      if (!claims.tryToBegin(entry.id)) return
+      const work = over.get(entry) === 'held' ? 'finish' : 'remove'
+      await track(journal[work](entry)).catch(said(`journal.${work}`, entry))
+      claims.end(entry.id)
+    }
+    const takenUp = entries.map((entry) => {
+      return { isAccepted: entry.accepted, done: over.has(entry) ? letGo(entry) : takeUp(entry) }
+    })
+    // Readers wait only for accepted uploads: the clients of the others got no 200.
+    await Promise.all(takenUp.filter(({ isAccepted }) => isAccepted).map(({ done }) => done))
   }
+
+  return { join, takeUpAll }
 }
 
 const inTime = (work: Promise<Joined>): Joined => ({

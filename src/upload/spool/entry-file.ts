@@ -78,12 +78,26 @@ const withSum = /^(.*),"crc":"([0-9a-f]{8})"\}$/s
 /** `isSure`: it is as it was written, or an earlier version wrote it. One flipped bit can make another CID that is valid, too. */
 function readLine(line: string): { readonly entry: JournalEntry | undefined; readonly isSure: boolean } {
   const [, text, sum] = withSum.exec(line) ?? []
-  if (text === undefined) return { entry: parseEntry(line), isSure: true }
-  return { entry: parseEntry(`${text}}`), isSure: sumOf(`${text}}`) === sum }
+  if (text === undefined) return { entry: untimed(line), isSure: true }
+  const isSure = sumOf(`${text}}`) === sum
+  return { entry: isSure ? parseEntry(`${text}}`) : untimed(`${text}}`), isSure }
+}
+
+function untimed(text: string): JournalEntry | undefined {
+  const entry = parseEntry(text)
+  return entry && withoutTimes(entry)
+}
+
+/** A damaged date would put the next try off by years, and be shown. Without one the providers are asked at once. */
+export function withoutTimes(entry: JournalEntry): JournalEntry {
+  const providers = Object.entries(entry.providers).map(([name, { notBefore: _, ...rest }]) => [name, rest])
+  return { ...entry, providers: Object.fromEntries(providers) as JournalEntry['providers'] }
 }
 
 export type ReadEntry = {
   readonly entry: JournalEntry | undefined
+  /** Its line is as it was written, or an earlier version wrote it. */
+  readonly isSure: boolean
   /** Bytes behind it, of a write that was cut short and that no client was told of. After a power cut there may be zeros. */
   readonly torn: number
   /** Bytes behind it, of whole lines that the disk damaged. */
@@ -96,20 +110,20 @@ export type ReadEntry = {
  */
 export function readEntry(text: string): ReadEntry {
   const end = text.lastIndexOf('\n') + 1
-  const rest = readLine(text.slice(end)).entry
-  if (rest || end === 0) return { entry: rest, torn: 0, damaged: 0 }
+  const rest = readLine(text.slice(end))
+  if (rest.entry || end === 0) return { ...rest, torn: 0, damaged: 0 }
   const lines = text.slice(0, end - 1).split('\n')
   let torn = text.length - end
   let damaged = 0
   let unsure: JournalEntry | undefined
   for (let line = lines.pop(); line !== undefined; line = lines.pop()) {
     const { entry, isSure } = readLine(line)
-    if (entry && isSure) return { entry: damaged > 0 ? { ...entry, accepted: true } : entry, torn, damaged }
+    if (entry && isSure) return { entry: damaged > 0 ? { ...entry, accepted: true } : entry, isSure, torn, damaged }
     unsure ??= entry
     if (line.includes('\0')) torn += line.length + 1
     else damaged += line.length + 1
   }
-  return { entry: unsure && { ...unsure, accepted: true }, torn, damaged }
+  return { entry: unsure && { ...unsure, accepted: true }, isSure: false, torn, damaged }
 }
 
 const standings: ReadonlySet<string> = new Set(['wanted', 'held', 'given-up'])

@@ -1,7 +1,7 @@
 // The journal of uploads: one small file per upload, with the state of each provider. A file under `open` is work to do, also
 // for the next process; when every provider holds the upload, the file moves to `done` and is only a record. A change is a line
-// more (`entry-file.ts`).
-import { readdir, readFile, rm } from 'node:fs/promises'
+// more (`entry-file.ts`). What waits in a spool after its 200 has a second copy of its entry there (`copies.ts`).
+import { readdir, rm } from 'node:fs/promises'
 import { dirname, join, sep } from 'node:path'
 import { CID } from 'multiformats/cid'
 import { codec, hash } from '../../core/cid.ts'
@@ -16,27 +16,33 @@ import {
   writeDurably,
 } from '../../core/files.ts'
 import type { Log } from '../../core/log.ts'
-import { createEntryFiles, type JournalEntry, lineOf, nameOf, readEntry } from './entry-file.ts'
+import type { Copies } from './copies.ts'
+import { createEntryFiles, type JournalEntry, lineOf, nameOf } from './entry-file.ts'
+import { createEntryReader, type Damaged } from './read-entries.ts'
 import type { SpoolRecord } from './spool.ts'
 
 export { type JournalEntry, nameOf } from './entry-file.ts'
+export type { Damaged } from './read-entries.ts'
 
 export type Loaded = {
   /** The open entries, the oldest first. */
   readonly entries: readonly JournalEntry[]
-  /** The ids of all open entries, also of unreadable ones: their spools hold uploads of clients and must stay. */
+  /** The ids of all open entries, also of damaged ones: their spools hold uploads of clients and must stay. */
   readonly ids: ReadonlySet<string>
+  readonly damaged: readonly Damaged[]
 }
 
 export interface Journal {
   load(): Promise<Loaded>
   /** The open entries of this upload. */
   openOf(cid: CID): Promise<readonly JournalEntry[]>
-  /** Resolves when the entry is synced to the disk. */
-  write(entry: JournalEntry): Promise<void>
+  /** Resolves when the entry is synced to the disk; with `copied`, its copy beside the spool, too. */
+  write(entry: JournalEntry, how?: 'copied'): Promise<void>
+  /** An accepted entry of an earlier version has no copy yet. */
+  isCopied(id: string): boolean
   /** Makes a record of the entry; writes it again only if it changed since the last `write`. */
   finish(entry: JournalEntry): Promise<void>
-  remove(entry: JournalEntry): Promise<void>
+  remove(entry: Pick<JournalEntry, 'id'>): Promise<void>
   /** The record of an upload that every provider held. */
   record(cid: CID): Promise<JournalEntry | undefined>
   records(): AsyncIterable<JournalEntry>
@@ -48,14 +54,12 @@ export interface Journal {
 
 export const journalFolder = (data: string): string => join(data, 'journal')
 
-const readsAtOnce = 32
-
-export function createJournal(root: string, log: Log): Journal {
+export function createJournal(root: string, log: Log, copies: Copies): Journal {
   const open = join(root, 'open')
   const done = join(root, 'done')
   const syncOnce = createFolderSync()
   /** As they lie in their files, synced. An entry is never changed, only replaced. */
-  const written = new WeakSet<JournalEntry>()
+  const asWritten = new WeakSet<JournalEntry>()
   const files = createEntryFiles()
   const fileOf = (id: string): string => `${open}${sep}${id}.json`
   const recordOf = (name: string): string => `${done}${sep}${name.slice(-2)}${sep}${name}.json`
@@ -71,28 +75,7 @@ export function createJournal(root: string, log: Log): Journal {
     }
   }
 
-  async function parse(file: string): Promise<JournalEntry | undefined> {
-    const text = await orIfGone(readFile(file, 'utf8'), undefined)
-    if (text === undefined) return undefined
-    const { entry, torn, damaged } = readEntry(text)
-    if (!entry) log('error', 'journal.unreadable', { file })
-    else if (damaged > 0) log('error', 'journal.damaged', { file, bytes: damaged })
-    else if (torn > 0) log('warn', 'journal.torn', { file, bytes: torn })
-    return entry
-  }
-
-  async function readAll(ids: Iterable<string>): Promise<JournalEntry[]> {
-    const entries: JournalEntry[] = []
-    const rest = [...ids]
-    const read = async () => {
-      for (let id = rest.pop(); id !== undefined; id = rest.pop()) {
-        const entry = await parse(fileOf(id))
-        if (entry?.id === id) entries.push(entry)
-      }
-    }
-    await Promise.all(Array.from({ length: readsAtOnce }, read))
-    return entries
-  }
+  const { parse, copyOf, readAll } = createEntryReader({ fileOf, copies, log })
 
   return {
     async load() {
@@ -103,39 +86,61 @@ export function createJournal(root: string, log: Log): Journal {
         if (isLeftOver(file)) await rm(join(open, file), { force: true })
         for (const id of idIn(file)) ids.add(id)
       }
-      const entries = await readAll(ids)
-      return { entries: entries.sort((one, other) => one.at.localeCompare(other.at)), ids }
+      // Read after the names: an entry that is deleted goes after its copy.
+      const copied = await copies.ids()
+      const all = await readAll(ids)
+      const entries: JournalEntry[] = []
+      const damaged: Damaged[] = []
+      for (const one of all) {
+        if ('found' in one) damaged.push(one)
+        // Its last line may not have come to the disk; the copy was there before its client was told.
+        else entries.push(copied.has(one.id) ? { ...one, accepted: true } : one)
+      }
+      for (const id of copied) {
+        if (ids.has(id)) continue
+        ids.add(id)
+        damaged.push({ id, found: 'missing', text: '', entry: await copyOf(id) })
+      }
+      return { entries: entries.sort((one, other) => one.at.localeCompare(other.at)), ids, damaged }
     },
     async openOf(cid) {
-      const entries = await readAll((await orIfGone(readdir(open), [])).flatMap(idIn))
+      const all = await readAll((await orIfGone(readdir(open), [])).flatMap(idIn))
+      const entries = all.flatMap((one) => ('found' in one ? (one.entry?.entry ?? one.unsure ?? []) : one))
       return entries.filter((entry) => entry.cid === nameOf(cid))
     },
-    async write(entry) {
+    async write(entry, how) {
       const file = fileOf(entry.id)
-      if (!(await files.append(file, entry))) {
+      const write = async () => {
+        if (await files.append(file, entry)) return
         await inFolder(open, () => files.write(file, entry))
         await syncOnce(open)
       }
-      written.add(entry)
+      // Neither is still being written when this is over.
+      const written = await Promise.allSettled([write(), how === 'copied' ? copies.keep(entry) : undefined])
+      for (const one of written) if (one.status === 'rejected') throw one.reason
+      asWritten.add(entry)
     },
+    isCopied: copies.has,
     async finish(entry) {
+      await copies.drop(entry.id)
       const record = recordOf(entry.cid)
       const file = fileOf(entry.id)
-      if (!written.has(entry) && !(await files.append(file, entry))) await files.write(file, entry)
+      if (!asWritten.has(entry) && !(await files.append(file, entry))) await files.write(file, entry)
       files.forget(file)
       await inFolder(dirname(record), () => rename(file, record))
     },
     async remove(entry) {
+      await copies.drop(entry.id)
       files.forget(fileOf(entry.id))
       await rm(fileOf(entry.id), { force: true })
       await syncOnce(open)
     },
-    record: (cid) => parse(recordOf(nameOf(cid))),
+    record: async (cid) => (await parse(recordOf(nameOf(cid))))?.read.entry,
     async *records() {
       for await (const shard of namesIn(done))
         for await (const file of namesIn(join(done, shard))) {
-          const entry = file.endsWith('.json') ? await parse(join(done, shard, file)) : undefined
-          if (entry) yield entry
+          const parsed = file.endsWith('.json') ? await parse(join(done, shard, file)) : undefined
+          if (parsed?.read.entry) yield parsed.read.entry
         }
     },
     async *names(after = '') {

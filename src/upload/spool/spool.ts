@@ -8,7 +8,7 @@ import type { CID } from 'multiformats/cid'
 import type { LocalStore, Profile, Upload } from '../../../backends/pinning/contract.ts'
 import { blockKey, maxBlockBytes } from '../../core/block.ts'
 import { readRegular } from '../../core/disk/regular.ts'
-import { isGone, syncFolder } from '../../core/files.ts'
+import { isGone, isLeftOver, isUnfinished, syncFolder } from '../../core/files.ts'
 import { diskFailure } from '../failures.ts'
 import { createFilling, type Filling, type OnlyBlock } from './filling.ts'
 import { storedUpload } from './stored-upload.ts'
@@ -36,6 +36,8 @@ export interface Spools {
   persist(id: string): Promise<void>
   /** Whether its blocks are in memory or in its folder: after a crash, not those of a small upload that was not accepted. */
   isHere(id: string): Promise<boolean>
+  /** Where its blocks lie, each in a file that its key names. */
+  folderOf(id: string): string
   /** Replaces the blocks of `id`, if it still exists, by the same blocks of `by`. */
   replace(id: string, by: string): Promise<void>
   /** Serves its blocks through `store` until it is dropped. Does not reject. */
@@ -50,6 +52,8 @@ export interface Spools {
 type InMemory = OnlyBlock & { persisting: Promise<void> | undefined; isTried: boolean }
 
 export const spoolFolder = (data: string): string => join(data, 'uploads')
+/** Of the names of files beside the spools: `copies.ts`. */
+export const copyEnd = '.json'
 
 const yes = (): boolean => true
 const no = (): boolean => false
@@ -124,6 +128,7 @@ export function createSpools(data: string): Spools {
       }),
     persist,
     isHere: async (id) => inMemory.has(id) || (await readdir(folderOf(id)).catch(() => [])).length > 0,
+    folderOf,
     async drop(id) {
       const small = inMemory.get(id)
       inMemory.delete(id)
@@ -158,9 +163,12 @@ export function createSpools(data: string): Spools {
       lacks: (cid) => !offered.has(blockKey(cid)),
     },
     async sweep(keep) {
-      const ids = await readdir(root).catch(() => [])
-      for (const id of ids)
-        if (!keep.has(id) && !inUse.has(id)) await rm(folderOf(id), { recursive: true, force: true })
+      const names = await readdir(root).catch(() => [])
+      for (const name of names) {
+        // A copy goes with its entry. What this process writes now is not to be taken from it.
+        if (name.endsWith(copyEnd) || (isUnfinished(name) && !isLeftOver(name))) continue
+        if (!keep.has(name) && !inUse.has(name)) await rm(folderOf(name), { recursive: true, force: true })
+      }
     },
   }
 }
