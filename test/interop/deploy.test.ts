@@ -1,5 +1,6 @@
 // What deploy/ ships, run: the steps of the image without a builder of images, and two instances behind nginx with a bucket, a
-// Redis and a Kubo between them. Of the files only addresses, folders and secrets are replaced.
+// Redis and a Kubo between them. Of the files only addresses, folders and secrets are replaced. The manifests are checked
+// against the definitions of the clusters that read them.
 import assert from 'node:assert/strict'
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -9,11 +10,12 @@ import { createInterface } from 'node:readline'
 import { after, describe, test } from 'node:test'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
-import { parse } from 'yaml'
+import { parse, parseAllDocuments } from 'yaml'
 import { multipart, post } from '../support/adding.ts'
 import { noise } from '../support/fixtures.ts'
 import { fetchAll } from '../support/gateway.ts'
 import { statusesOf, steadily } from '../support/traffic.ts'
+import { faultsOf, type Manifest } from './support/kubernetes.ts'
 import { type Kubo, startKubo } from './support/kubo.ts'
 import { freePort, run, tempFolder } from './support/processes.ts'
 import { startRedis, startS3 } from './support/stores.ts'
@@ -73,6 +75,38 @@ describe('deploy/Dockerfile, step by step', { timeout: 180_000 }, () => {
     const [, check = ''] = /^ {2}CMD (\[.*\])$/m.exec(text) ?? []
     const [, ...looks] = JSON.parse(check) as string[]
     await execute(process.execPath, looks, { cwd: at, env })
+  })
+})
+
+describe('the manifests of deploy/', { timeout: 180_000 }, () => {
+  const texts = () => Promise.all(['kubernetes.yaml', 'kubernetes-monitoring.yaml'].map(shipped))
+  const faultsIn = (all: readonly string[]) =>
+    faultsOf(all.flatMap((text) => parseAllDocuments(text).map((one) => one.toJS() as Manifest)))
+
+  test('have only fields that Kubernetes and its Prometheus operator know, each with a value of its kind', async () =>
+    assert.equal(await faultsIn(await texts()), ''))
+
+  test('a misspelt field, a missing one and a value of another kind would be found', async () => {
+    const spoilt = [
+      ['targetPort: http', 'targetport: http'],
+      ['scrapeTimeout', 'scrapeTimeOut'],
+      ['replicas: 2', 'replicas: two'],
+      ['{ name: data, mountPath: /var/lib/cidgate }', '{ name: data }'],
+      ['interval: 15s', 'interval: 15 seconds'],
+    ].reduce(
+      (all, [what = '', instead = '']) => {
+        assert.ok(
+          all.some((text) => text.includes(what)),
+          what,
+        )
+        return all.map((text) => text.replace(what, instead))
+      },
+      await texts(),
+    )
+    const said = await faultsIn(spoilt)
+    for (const one of [/targetport/, /scrapeTimeOut/, /replicas must be integer/, /required property mountPath/])
+      assert.match(said, one)
+    assert.match(said, /interval must match pattern/)
   })
 })
 
