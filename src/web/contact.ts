@@ -1,6 +1,8 @@
 // The operator's address as a link.
 import { escaped } from './page.ts'
 
+export const whoAnswers = 'Who answers for this gateway:'
+
 export const contactHref = (contact: string): string =>
   /^(https?|mailto):/i.test(contact) ? contact : `mailto:${contact}`
 

@@ -1,6 +1,6 @@
 // The first page: what this is, a field for an address of content, and, where this client may upload, a place for files.
 // Everything stands in the page itself, and its policy names each part by its hash.
-import { contactLink } from './contact.ts'
+import { contactLink, whoAnswers } from './contact.ts'
 import { frontScript } from './front-script.ts'
 import { inUnits } from './listing.ts'
 import { escaped, pageEnd, pageTop, sourceHash, styleSource } from './page.ts'
@@ -30,7 +30,7 @@ export const frontPolicy = (forms: readonly string[]): string =>
 export function frontPage(facts: FrontFacts): string {
   const { version, base, uploads, contact } = facts
   const head = `<link rel="icon" href="${escaped(base)}/favicon.svg"><style>${style}</style>`
-  const said = contact === undefined ? '' : `<li>Who answers for this gateway: ${contactLink(contact)}</li>\n`
+  const said = contact === undefined ? '' : `<li>${whoAnswers} ${contactLink(contact)}</li>\n`
   return `${pageTop('IPFS gateway', head)}<main><h1>IPFS gateway</h1>
 <p>Files here are addressed by what is in them: a CID is made of the bytes. Every byte is checked against the CID that you asked for before you get it.</p>
 <form action="${escaped(base)}/ipfs/" method="get"><label for="uri">A CID, an ipfs:// address, or a name</label>

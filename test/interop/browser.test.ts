@@ -2,7 +2,6 @@
 // origin that all content shares runs nothing; and the dashboard, as an operator uses it. Needs `chromium` in PATH.
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
-import { readFileSync } from 'node:fs'
 import { mkdir, writeFile } from 'node:fs/promises'
 import { createServer, type RequestListener, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -12,6 +11,7 @@ import { multipart, post } from '../support/adding.ts'
 import { distinctFiles, type FileFixture, fixtures } from '../support/fixtures.ts'
 import { startGateway, type TestGateway } from '../support/gateway.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+import { assertAccessible } from './support/axe.ts'
 import { type Browser, type Page, startChromium } from './support/chromium.ts'
 import { require, tempFolder } from './support/processes.ts'
 
@@ -336,18 +336,7 @@ describe('the dashboard', { timeout: 300_000 }, () => {
   })
 
   test('axe finds nothing serious, on a phone and on a desk, by day and by night; nothing is wider than a phone', async () => {
-    const axe = readFileSync(new URL('clients/node_modules/axe-core/axe.min.js', import.meta.url), 'utf8')
-    await page.evaluate(`${axe}; undefined`)
-    for (const isDark of [false, true])
-      for (const width of [360, 390, 1280]) {
-        await page.look({ width, height: 900, isDark })
-        const found = await page.evaluate<string>(
-          `axe.run().then(({ violations }) => JSON.stringify(violations.filter(({ impact }) => /serious|critical/.test(impact)), null, 1))`,
-        )
-        assert.equal(found, '[]', `${width} px`)
-        const wide = await page.evaluate<number>('document.documentElement.scrollWidth')
-        assert.ok(wide <= width, `${wide} px on ${width}`)
-      }
+    await assertAccessible(page, 'the dashboard')
   })
 
   test('on another machine it asks for a token, and goes on with it', async () => {

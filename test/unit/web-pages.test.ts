@@ -5,7 +5,7 @@ import * as dagCbor from '@ipld/dag-cbor'
 import * as dagJson from '@ipld/dag-json'
 import { CID } from 'multiformats/cid'
 import type { DirectoryEntry } from '../../src/content/entity.ts'
-import { problemPage } from '../../src/http/wire/problem-page.ts'
+import { problemPage, problemText } from '../../src/http/wire/problem-page.ts'
 import { documentEtag, documentPage } from '../../src/web/document-page.ts'
 import { inUnits, listingEtag, listingPage, mostSorted } from '../../src/web/listing.ts'
 import { pagePolicy, shown } from '../../src/web/page.ts'
@@ -269,12 +269,17 @@ describe('a problem', () => {
     const never = problemPage({ ...problem, status: 404, kind: 'no-link', retryAfter: 5 })
     assert.doesNotMatch(never, /try again/i)
   })
-  test('names its request, and the operator where the operator can help', () => {
-    const page = (status: number, kind: 'denied' | 'malformed') =>
+  test('names its request and the operator, where the operator can help in the next step', () => {
+    const page = (status: number, kind: 'denied' | 'malformed' | 'not-found') =>
       problemPage({ ...problem, status, kind, contact: 'abuse@gw.example' })
     assert.ok(page(410, 'denied').includes('Request <code>id&lt;1</code>'))
     assert.ok(page(451, 'denied').includes('<a href="mailto:abuse@gw.example">abuse@gw.example</a>'))
-    assert.doesNotMatch(page(400, 'malformed'), /abuse/)
+    const link = '<a href="mailto:abuse@gw.example">abuse@gw.example</a>'
+    for (const other of [page(404, 'not-found'), page(400, 'malformed')])
+      assert.equal(other.split(`<p class="dim">Who answers for this gateway: ${link}</p>`).length, 2)
+    assert.doesNotMatch(page(451, 'denied'), /Who answers/)
+    const text = problemText({ ...problem, status: 404, kind: 'not-found', contact: 'abuse@gw.example' })
+    assert.match(text, /^Who answers for this gateway: abuse@gw\.example$/m)
     const hostile = problemPage({ ...problem, status: 410, kind: 'denied', contact: 'https://a.example/"><b>' })
     assert.doesNotMatch(hostile, /<b>/)
   })

@@ -2,7 +2,7 @@
 // escaped.
 import type { FailureKind } from '../../core/failure.ts'
 import type { Attempt } from '../../observe/account.ts'
-import { contactLink } from '../../web/contact.ts'
+import { contactLink, whoAnswers } from '../../web/contact.ts'
 import { escaped, pageEnd, pagePolicy, pageTop, shown } from '../../web/page.ts'
 
 export type Problem = {
@@ -40,7 +40,7 @@ const meanings: Readonly<Partial<Record<FailureKind, string>>> = {
 
 const hasNot = 'This gateway does not have this content.'
 
-const nextSteps: Readonly<Record<number, string>> = {
+const stepsOf: Readonly<Record<number, string>> = {
   400: 'Check the address: a letter may be missing at its beginning or end.',
   401: 'Ask the operator of this gateway for access.',
   404: 'Check the address. New content may take a minute to be found.',
@@ -49,24 +49,28 @@ const nextSteps: Readonly<Record<number, string>> = {
   412: 'Ask again without Cache-Control: only-if-cached.',
   451: 'Another address on this gateway will not help. The operator can say why.',
   500: 'If this happens again, tell the operator of this gateway.',
+  502: 'If this goes on, tell the operator of this gateway.',
   504: 'It may exist and be slow to find.',
 }
 
-/** Statuses that the operator can do something about, or is asked about. */
+/** Statuses whose next step is to ask the operator. */
 const forOperator: ReadonlySet<number> = new Set([401, 410, 451, 500, 502])
 
 // A path that is proved not to exist will not appear later.
 const mayComeLater = ({ kind, retryAfter }: Problem): boolean => kind !== 'no-link' && retryAfter !== undefined
 
-function nextStep(problem: Problem): string | undefined {
+/** Sentences, the one that may lead to the operator first. */
+function nextSteps(problem: Problem): string[] {
   const { kind, status, retryAfter = 0, attempts = [] } = problem
-  if (kind === 'no-link') return 'Check the address: this path is proved not to exist.'
+  if (kind === 'no-link') return ['Check the address: this path is proved not to exist.']
   if (kind === 'malformed' && status === 500)
-    return 'The content was published with this mistake: only its author can fix it.'
+    return ['The content was published with this mistake: only its author can fix it.']
   const again = mayComeLater(problem) ? `Try again in ${inWords(retryAfter)}.` : undefined
   const searches = [404, 504].includes(status) && attempts.length > 0 ? 'This gateway goes on searching.' : undefined
-  return [nextSteps[status], searches, again].filter((text) => text !== undefined).join(' ') || undefined
+  return [stepsOf[status], searches, again].filter((text) => text !== undefined)
 }
+
+const asksOperator = ({ status, kind }: Problem): boolean => forOperator.has(status) && kind !== 'malformed'
 
 function inWords(seconds: number): string {
   if (seconds < 90) return seconds === 1 ? 'a second' : `${seconds} seconds`
@@ -104,22 +108,24 @@ export function problemPage(problem: Problem): string {
     '<thead><tr><th scope="col">Server</th><th scope="col">Result</th><th scope="col">Time</th></tr></thead>'
   const asked = rows.length > 0 ? `<h2>Servers that were asked</h2>\n<table>${heads}\n${rows.join('')}</table>\n` : ''
   const meaning = kind === 'not-found' && attempts.length === 0 ? hasNot : meanings[kind]
-  const next = nextStep(problem)
+  const steps = nextSteps(problem).map(escaped)
   const again = mayComeLater(problem) ? ' <a href="">Try again</a>' : ''
   const request = requestId === undefined ? '' : `<p class="dim">Request <code>${shown(requestId)}</code></p>\n`
-  const operator = contact !== undefined && forOperator.has(status) ? ` ${contactLink(contact)}` : ''
+  const operator = contact === undefined ? '' : contactLink(contact)
+  if (operator !== '' && asksOperator(problem)) steps.splice(1, 0, operator)
+  const answers = operator !== '' && !asksOperator(problem) ? `<p class="dim">${whoAnswers} ${operator}</p>\n` : ''
   const details = `<p${meaning === undefined ? '' : ' class="dim"'}>${shown(asSentence(detail))}</p>\n`
   return `${pageTop(`${status} ${title}`)}<h1>${status} ${escaped(title)}</h1>
-${meaning === undefined ? '' : `<p>${escaped(meaning)}</p>\n`}${details}${next === undefined ? '' : `<h2>What you can do</h2>\n<p>${escaped(next)}${operator}${again}</p>\n`}${asked}${request}${pageEnd}`
+${meaning === undefined ? '' : `<p>${escaped(meaning)}</p>\n`}${details}${steps.length === 0 ? '' : `<h2>What you can do</h2>\n<p>${steps.join(' ')}${again}</p>\n`}${asked}${answers}${request}${pageEnd}`
 }
 
 /** The same as plain text: what failed is told as programs know it, the conformance suite among them. */
 export function problemText(problem: Problem): string {
   const { title, status, detail, attempts = [], requestId, contact } = problem
-  const next = nextStep(problem)
+  const next = nextSteps(problem).join(' ')
   const asked = attempts.map(({ upstream, outcome, ms }) => `${upstream}: ${outcome}, ${Math.round(ms)} ms`)
   const request = requestId === undefined ? [] : [`Request ${requestId}`]
-  const operator = contact !== undefined && forOperator.has(status) ? [contact] : []
-  const lines = [`${status} ${title}`, detail, ...(next === undefined ? [] : [next]), ...operator]
+  const operator = contact === undefined ? [] : [asksOperator(problem) ? contact : `${whoAnswers} ${contact}`]
+  const lines = [`${status} ${title}`, detail, ...(next === '' ? [] : [next]), ...operator]
   return `${[...lines, ...asked, ...request].join('\n')}\n`
 }

@@ -1,0 +1,100 @@
+// The pages that visitors see, in a real browser: the first page, listings, documents, errors and the description of the API.
+// Needs `chromium` in PATH.
+import assert from 'node:assert/strict'
+import { writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { after, before, describe, test } from 'node:test'
+import { addDirectory, distinctFiles, fixtures } from '../support/fixtures.ts'
+import { startGateway, type TestGateway } from '../support/gateway.ts'
+import { startUpstream } from '../support/upstream.ts'
+import { assertAccessible } from './support/axe.ts'
+import { type Page, startChromium } from './support/chromium.ts'
+import { tempFolder } from './support/processes.ts'
+
+describe('what visitors see', { timeout: 300_000 }, () => {
+  const closing: (() => unknown)[] = []
+  const paths: Record<string, string> = {}
+  let at: TestGateway
+  let page: Page
+
+  before(async () => {
+    const all = await fixtures()
+    const names = Object.fromEntries(Array.from({ length: 60 }, (_, index) => [`${index}.txt`, Buffer.from('a')]))
+    const large = await addDirectory(all.blocks, names, { sharded: true })
+    const [denied, legal, broken, silent, absent] = (await distinctFiles(all.blocks, 5, 3000)).map(({ cid }) =>
+      String(cid),
+    )
+    const upstream = await startUpstream({ blocks: all.blocks })
+    closing.push(upstream.close)
+    upstream.fault = ({ url }) => {
+      if (url.includes(String(broken))) return { kind: 'status', status: 500 }
+      if (url.includes(String(silent))) return { kind: 'silent' }
+      return url.includes(String(absent)) ? { kind: 'notFound' } : undefined
+    }
+    const folder = await tempFolder()
+    closing.push(folder.remove)
+    const list = join(folder.path, 'list.deny')
+    await writeFile(list, `/ipfs/${denied}/* reason=abuse\n/ipfs/${legal}/* status=451 reason=court-order\n`)
+    at = await startGateway({
+      upstreams: [{ name: 'upstream', url: upstream.url }],
+      config: {
+        ...{ responses: { types: 'web' }, contact: 'abuse@gw.example', denylists: [list] },
+        retrieval: { deadline: '1s', keepLooking: 0 },
+      },
+    })
+    closing.push(at.close)
+    const form = new FormData()
+    for (const name of ['a.png', 'b.mp4', 'c.mp3', 'd.txt', 'folder/e.txt', `a-long-name-${'x'.repeat(120)}.bin`])
+      form.append('data', new Blob([name]), name)
+    const added = await fetch(`${at.url}/add?wrap=true`, { method: 'POST', body: form })
+    const { cids } = (await added.json()) as { cids: string[] }
+    const browser = await startChromium()
+    closing.push(browser.stop)
+    page = await browser.page()
+    Object.assign(paths, {
+      small: cids.at(-1),
+      large: `/ipfs/${large}`,
+      document: `/ipfs/${all.dagJson}`,
+      denied: `/ipfs/${denied}`,
+      legal: `/ipfs/${legal}`,
+      broken: `/ipfs/${broken}`,
+      silent: `/ipfs/${silent}`,
+      absent: `/ipfs/${absent}`,
+    })
+  })
+  after(async () => {
+    for (const close of closing.toReversed()) await close()
+  })
+
+  const pages: readonly (readonly [name: string, path: () => string | undefined, status: number, says: RegExp])[] = [
+    ['the first page', () => '/', 200, /Upload/],
+    ['the description of the API', () => '/openapi.json', 200, /The API of this gateway/],
+    ['a listing', () => `${paths['small']}/`, 200, /Index of[\s\S]*b\.mp4/],
+    ['a sharded listing', () => `${paths['large']}/`, 200, /Index of/],
+    ['a document', () => paths['document'], 200, /A dag-json document/],
+    ['400', () => '/ipfs/nonsense', 400, /not a CID/],
+    ['404 of a path', () => `${paths['small']}/nothing`, 404, /proved not to exist[\s\S]*abuse@gw\.example/],
+    ['404', () => paths['absent'], 404, /has this content[\s\S]*abuse@gw\.example/],
+    ['410', () => paths['denied'], 410, /does not serve[\s\S]*abuse@gw\.example/],
+    ['451', () => paths['legal'], 451, /does not serve[\s\S]*abuse@gw\.example/],
+    ['502', () => paths['broken'], 502, /If this goes on, tell the operator of this gateway. abuse@gw\.example/],
+    ['504', () => paths['silent'], 504, /slow to find/],
+  ]
+  for (const [name, path, status, says] of pages)
+    test(`${name}: axe finds nothing serious, on a phone and on a desk, by day and by night`, async () => {
+      await page.open(`${at.url}${path()}`)
+      assert.match(await page.evaluate<string>('document.body.innerText'), says)
+      const [{ responseStatus }] = await page.evaluate<[{ responseStatus: number }]>(
+        `performance.getEntriesByType('navigation').map(({ responseStatus }) => ({ responseStatus }))`,
+      )
+      assert.equal(responseStatus, status)
+      await assertAccessible(page, name)
+    })
+
+  test('nothing of them comes from another host', () => {
+    assert.deepEqual(
+      page.requests.filter((url) => !url.startsWith(`${at.url}/`)),
+      [],
+    )
+  })
+})
