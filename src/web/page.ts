@@ -31,7 +31,7 @@ td{padding:.5rem .25rem;border-top:1px solid var(--line);vertical-align:top}tr:h
 td+td{width:8rem;color:var(--dim)}td+td+td{width:6rem;text-align:right;white-space:nowrap}
 th{padding:.25rem;text-align:left;font-size:.875rem;font-weight:600;color:var(--dim)}th+th{width:8rem}th+th+th{width:6rem;text-align:right}
 .whole{user-select:all}.cut a:first-child{display:inline-block;max-width:14ch;overflow:hidden;text-overflow:ellipsis;white-space:nowrap;vertical-align:bottom}
-tbody td:first-child::before{content:"";display:inline-block;width:1.5em;color:var(--dim)}.d td:first-child::before{content:"\\A0"/"Folder";width:.9em;height:.7em;margin-right:.6em;background:currentColor;clip-path:polygon(0 0,40% 0,50% 20%,100% 20%,100% 100%,0 100%)}.image td:first-child::before{content:"\\25A3"/"Image"}.video td:first-child::before{content:"\\25B6\\FE0E"/"Video"}.audio td:first-child::before{content:"\\266A"/"Audio"}
+tbody td:first-child::before{content:"";display:inline-block;width:1.5em;color:var(--dim)}.d td:first-child::before{content:"\\A0"/"Folder";width:.9em;height:.7em;line-height:.7;margin-right:.6em;background:currentColor;clip-path:polygon(0 0,40% 0,50% 20%,100% 20%,100% 100%,0 100%)}.image td:first-child::before{content:"\\25A3"/"Image"}.video td:first-child::before{content:"\\25B6\\FE0E"/"Video"}.audio td:first-child::before{content:"\\266A"/"Audio"}
 .d td:first-child::after{content:"/";color:var(--dim)}
 @media(max-width:36rem){thead{position:absolute;clip-path:inset(50%)}tr{display:grid;grid-template-columns:1fr auto;border-top:1px solid var(--line);padding:.35rem 0}td{border:0;padding:.15rem .25rem}td:first-child{grid-column:1/3}td+td,td+td+td{width:auto}}`
 
