@@ -14,7 +14,7 @@ Made from the sources (\`npm run schema\`): what is here is there, and nothing e
 
 | question | answer |
 |---|---|
-| why was this 404 at that time | \`log.access: errors\`, and the line \`http.request\` with the \`X-Request-Id\` of the answer: \`why\`, and \`attempts\` with each upstream that was asked |
+| why was this 404 at that time | the line \`http.request\` in the log with the \`X-Request-Id\` of the answer, or with its path and time: \`why\`, and \`attempts\` with each upstream that was asked. The newest 100 failures: \`cidgate status --failures\` |
 | how much of the traffic is a hit | \`cidgate_http_requests_total\` by \`source\`: \`hot\`, a tier, or \`upstream\` |
 | which upstream is slow | \`cidgate_upstream_time_to_first_byte_seconds\` |
 | which upstream lies | \`cidgate_upstream_outcomes_total{outcome="false_bytes"}\`, and \`upstream.quarantined\` in the log |
@@ -86,7 +86,8 @@ is written. Up to 1 MiB of lines waits for a reader that stands still; what is l
 
 \`http.request\` (\`log.access\`) has \`request\` (its id), \`client\`, \`method\`, \`host\`, \`path\` without its query, \`agent\`, \`token\` (the name of the client's), \`route\`, \`status\`, \`source\`, \`ms\`, \`firstByteMs\`, \`bytes\`,
 \`bytesIn\`, \`trace\` (the trace id of the client's \`traceparent\`, or of a trace that is recorded), \`cut\` where the client did not get the whole answer, and of a failure its \`kind\`, \`why\` and \`attempts\`. A hot answer has no \`ms\` and no \`firstByteMs\`: it is written in
-the moment in which it is asked for. A request that is no HTTP, or was not sent in time, has its id, \`client\` (the address of the socket), status and \`why\` alone. It is \`warn\` from 500 on. A path of \`proxy\` is logged as it
+the moment in which it is asked for. By default failures have lines (\`log.access: errors\`), of each kind at most \`log.failuresPerSecond\` (20) after a burst of half a minute; \`leftOut\` says how many of that kind had
+none since the line before, and \`cidgate_failures_total\` counts them all. A request that is no HTTP, or was not sent in time, has its id, \`client\` (the address of the socket), status and \`why\` alone. It is \`warn\` from 500 on. A path of \`proxy\` is logged as it
 is: a service that takes secrets in its path should not be behind it.
 `
 

@@ -288,9 +288,15 @@ const everything = (beside: Beside) =>
         level: z.enum(['debug', 'info', 'warn', 'error']).default('info').describe('The least that is worth a line.'),
         access: z
           .enum(accessModes)
-          .default('off')
+          .default('errors')
           .describe(
-            'The requests that get a line, `http.request`. errors: statuses from 400 on, and answers that were cut. sampled: those, and one of 100 others. all: each one.',
+            'The requests that get a line, `http.request`. errors: statuses from 400 on, and answers that were cut. sampled: those, and one of 100 others. all: each one, without failuresPerSecond.',
+          ),
+        failuresPerSecond: z
+          .union([z.literal('none'), count()])
+          .default(20)
+          .describe(
+            'Lines in a second for each kind of failure, after a burst of half a minute. The next line says how many were left out (leftOut). none: no bound.',
           ),
         format: z
           .enum(['auto', 'json', 'text'])

@@ -40,7 +40,7 @@ export function wirePublic({ config, clock, log, lease, trace, spans: recorded }
   })
   const forwarded = createForwarded(config.trustedProxies)
   const now = () => clock.monotonic()
-  const access = createAccessLog({ mode: config.log.access, log, addressOf: forwarded.addressOf, trace })
+  const access = createAccessLog({ ...config.log, log, clock, addressOf: forwarded.addressOf, trace })
   const spans = recorded && createRequestSpans(trace, clock)
   const over = (exchange: Exchange) => {
     const answered = answeredOf(exchange, now())

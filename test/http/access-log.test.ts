@@ -8,6 +8,7 @@ import { setImmediate } from 'node:timers/promises'
 import { UnixFS } from 'ipfs-unixfs'
 import { blockKey } from '../../src/core/block.ts'
 import { multipart, post } from '../support/adding.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
 import { addNode, type BlockMap, type Fixtures, fixtures } from '../support/fixtures.ts'
 import { fetchAll, metricsOf, startGateway, type TestGateway } from '../support/gateway.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
@@ -122,6 +123,35 @@ describe('the access log', () => {
         [hot.headers['x-request-id'], 'hot', size, path],
       )
       assert.doesNotMatch(JSON.stringify(at.log), /secret/)
+    } finally {
+      await at.close()
+    }
+  })
+
+  test('errors, the default: failures have lines up to a rate for each kind, and the next line says how many had none', async () => {
+    const clock = createFakeClock()
+    const at = await startGateway({ clock, config: { log: { failuresPerSecond: 1 } } })
+    try {
+      const ask = async (path: string, times: number) => {
+        for (let time = 0; time < times; time++) await fetchAll(`${at.url}${path}`)
+      }
+      const kinds = () => linesOf(at).map(({ facts }) => [facts['kind'], facts['leftOut']])
+      await ask(`/ipfs/bafkqaaa`, 1)
+      await ask('/ipfs/nonsense', 34)
+      await ask('/ipfs/bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy', 1)
+      await lines(at, 31)
+      assert.deepEqual(kinds(), [
+        ...Array.from({ length: 30 }, () => ['malformed', undefined]),
+        ['not-found', undefined],
+      ])
+      await clock.advance(1000)
+      await ask('/ipfs/nonsense', 2)
+      await ask('/ipfs/bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy', 1)
+      await lines(at, 33)
+      assert.deepEqual(kinds().slice(31), [
+        ['malformed', 4],
+        ['not-found', undefined],
+      ])
     } finally {
       await at.close()
     }

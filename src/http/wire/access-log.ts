@@ -1,6 +1,9 @@
 // The access log: one event for each request that is over. No query, no header but the agent's name: what may be secret is not
-// there. It writes to the log, which keeps a bounded number of lines for a slow reader and never waits for it.
+// there. It writes to the log, which keeps a bounded number of lines for a slow reader and never waits for it. A client that fails
+// as fast as it can must not fill the disk, or push out the lines of others: each kind of failure has a rate of its own.
 import type { IncomingMessage } from 'node:http'
+import { type Budget, createBudget } from '../../core/budget.ts'
+import type { Clock } from '../../core/clock.ts'
 import type { AccessMode, Log } from '../../core/log.ts'
 import type { Trace } from '../../core/wire/trace.ts'
 import type { Answered } from '../../observe/requests.ts'
@@ -19,14 +22,19 @@ export interface AccessLog {
 const sample = 100
 const longest = { path: 1024, host: 255, agent: 200 } as const
 
+const burstSeconds = 30
+
 export function createAccessLog(options: {
-  readonly mode: AccessMode
+  readonly access: AccessMode
+  readonly failuresPerSecond: number | 'none'
   readonly log: Log
+  readonly clock: Clock
   readonly addressOf: (request: IncomingMessage) => string
   readonly trace: Pick<Trace, 'idOf'>
 }): AccessLog | undefined {
-  const { mode, log, addressOf, trace } = options
+  const { access: mode, log, addressOf, trace } = options
   if (mode === 'off') return undefined
+  const failures = mode === 'all' ? undefined : createFailureLines(options)
   let others = 0
 
   function traceOf(request: IncomingMessage): { readonly trace?: string } {
@@ -34,9 +42,10 @@ export function createAccessLog(options: {
     return id === undefined ? {} : { trace: id }
   }
 
-  function isWanted({ status, isWhole }: Answered): boolean {
-    if (mode === 'all' || status >= 400 || !isWhole) return true
-    return mode === 'sampled' && others++ % sample === 0
+  /** What a line says of others that were left out before it; none: this request has no line. */
+  function wanted({ status, isWhole }: Answered, kind: string | undefined): { readonly leftOut?: number } | undefined {
+    if (status >= 400 || !isWhole) return failures ? failures.take(kind ?? String(status)) : {}
+    return mode === 'all' || (mode === 'sampled' && others++ % sample === 0) ? {} : undefined
   }
 
   return {
@@ -50,12 +59,15 @@ export function createAccessLog(options: {
       })
     },
     refused({ requestId, address: client, why }, answered) {
-      if (!isWanted(answered)) return
+      const before = wanted(answered, 'unread')
+      if (!before) return
       const { route, status, source } = answered
-      log('info', 'http.request', { request: requestId, client, route, status, source, kind: 'malformed', why })
+      const line = { request: requestId, client, route, status, source, kind: 'malformed', why }
+      log('info', 'http.request', { ...line, ...before })
     },
     over({ request, response, url, client, failure, token, account }, answered) {
-      if (!isWanted(answered)) return
+      const before = wanted(answered, failure?.kind)
+      if (!before) return
       const { method, route, status, source, seconds, firstByteSeconds, bytesIn, bytesOut, isWhole } = answered
       const isOurs = status >= 500
       log(isOurs ? 'warn' : 'info', 'http.request', {
@@ -77,7 +89,37 @@ export function createAccessLog(options: {
         ...(!isWhole && { cut: true }),
         ...(failure && { kind: failure.kind, why: failure.message }),
         ...(failure && account && account.attempts.length > 0 && { attempts: account.attempts }),
+        ...before,
       })
+    },
+  }
+}
+
+/** By kind of failure, or by status where there is none: both have few values. */
+function createFailureLines({
+  failuresPerSecond: perSecond,
+  clock,
+}: {
+  readonly failuresPerSecond: number | 'none'
+  readonly clock: Clock
+}) {
+  if (perSecond === 'none') return undefined
+  const kinds = new Map<string, { readonly budget: Budget; leftOut: number }>()
+  return {
+    take(name: string): { readonly leftOut?: number } | undefined {
+      let kind = kinds.get(name)
+      if (!kind)
+        kinds.set(
+          name,
+          (kind = { budget: createBudget({ size: perSecond * burstSeconds, perSecond, clock }), leftOut: 0 }),
+        )
+      if (!kind.budget.take()) {
+        kind.leftOut++
+        return undefined
+      }
+      const { leftOut } = kind
+      kind.leftOut = 0
+      return leftOut > 0 ? { leftOut } : {}
     },
   }
 }
