@@ -406,6 +406,36 @@ describe('an acknowledged upload whose journal entry is damaged whole', () => {
     await takenUp(kept, /1 taken up by its copy/)
   })
 
+  it('and that is deleted while its blocks are read through is taken up by no one', async () => {
+    const { cid: root } = await acknowledged()
+    const [id = ''] = await spools()
+    const leaf = (await readdir(join(spoolFolder(data), id))).find((name) => name !== blockKey(root)) as string
+    const bytes = await readFile(join(spoolFolder(data), id, leaf))
+    await rm(join(spoolFolder(data), id, leaf))
+    await writeFile((await whole())[0], '')
+    await writeFile(join(spoolFolder(data), `${id}.json`), '')
+    const asked = Promise.withResolvers<void>()
+    const answered = Promise.withResolvers<Uint8Array>()
+    const slow: LocalStore = {
+      has: async () => false,
+      get() {
+        asked.resolve()
+        return answered.promise
+      },
+    }
+    const far = taker()
+    const absent = { ...far, status: async () => 'absent' as const }
+    const late = async ({ uploads, log }: Adding) => {
+      await asked.promise
+      await uploads.pins.remove(root)
+      answered.resolve(bytes)
+      await until(() => log.some(({ event }) => event === 'journal.mended'))
+      await until(async () => (await readdir(spoolFolder(data))).length === 0)
+    }
+    await over(absent, late, { stores: [slow] })
+    assert.deepEqual([await entries(), far.held.size], [[], 0])
+  })
+
   it('and that lacks a block is kept, what is there can be read, and the operator is told', async () => {
     const { cid: root } = await acknowledged()
     const [id = ''] = await spools()

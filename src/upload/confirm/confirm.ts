@@ -61,6 +61,17 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
   const { join, takeUpAll } = createJoining({ ...options, deliveries, quorum, closing, track })
   const { all: onTheirWay, behind } = deliveries
 
+  async function drop(cid: CID): Promise<boolean> {
+    const delivery = onTheirWay.get(nameOf(cid))
+    // Its record may be on its way to the disk, and must not appear afterwards.
+    if (delivery?.isOver) await Promise.allSettled(delivery.asks)
+    if (!delivery || delivery.isOver) return true
+    if (delivery.state !== 'accepted') return false
+    await behind.drop(delivery)
+    return true
+  }
+  const resuming = createResume({ ...options, takeUpAll, closing, track }, drop)
+
   const said =
     (event: string, { cid }: JournalEntry) =>
     (error: unknown) => {
@@ -75,6 +86,7 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
       }
       const different = new Map<string, SpooledUpload>()
       for (const one of uploads) {
+        resuming.wanted(nameOf(one.upload.cid))
         if (different.has(nameOf(one.upload.cid))) await spools.drop(one.id)
         else different.set(nameOf(one.upload.cid), one)
       }
@@ -88,7 +100,7 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
       if (reasons.length === 0) return
       throw reasons.find((reason) => !(reason instanceof OtherFailed)) ?? ownReason(reasons[0])
     },
-    resume: createResume({ ...options, takeUpAll, closing, track }),
+    resume: resuming.resume,
     open: () => [...onTheirWay.values()].map(({ entry }) => entry),
     async giveUp(cid, name, losing = false) {
       const delivery = onTheirWay.get(nameOf(cid))
@@ -110,14 +122,9 @@ export function createConfirmation(options: ConfirmOptions): Confirmation {
       else await behind.lost(delivery)
       return 'given-up'
     },
-    async drop(cid) {
-      const delivery = onTheirWay.get(nameOf(cid))
-      // Its record may be on its way to the disk, and must not appear afterwards.
-      if (delivery?.isOver) await Promise.allSettled(delivery.asks)
-      if (!delivery || delivery.isOver) return true
-      if (delivery.state !== 'accepted') return false
-      await behind.drop(delivery)
-      return true
+    drop(cid) {
+      resuming.unwanted(nameOf(cid))
+      return drop(cid)
     },
     async bring(record) {
       if (onTheirWay.has(record.cid)) return
