@@ -2,6 +2,8 @@
 // and gone with it, and never in place of what the client asked for byte by byte.
 import assert from 'node:assert/strict'
 import { type IncomingHttpHeaders, request } from 'node:http'
+import { connect } from 'node:net'
+import { buffer } from 'node:stream/consumers'
 import { after, before, describe, test } from 'node:test'
 import { brotliDecompressSync, gunzipSync, zstdDecompressSync } from 'node:zlib'
 import { addDirectory, addFile, type BlockMap, fixtures, noise, text } from '../support/fixtures.ts'
@@ -72,6 +74,16 @@ function ask(target: string, headers: Headers = {}, { method = 'GET', of = at } 
     outgoing.on('error', reject)
     outgoing.end()
   })
+}
+
+/** By HTTP/1.0, as nginx asks by default. */
+async function askOld(method: string, target: string, accepted: string): Promise<{ head: string; bytes: number }> {
+  const { hostname, port } = new URL(at.url)
+  const socket = connect(Number(port), hostname)
+  socket.write(`${method} ${target} HTTP/1.0\r\nHost: ${hostname}:${port}\r\nAccept-Encoding: ${accepted}\r\n\r\n`)
+  const all = await buffer(socket)
+  const end = all.indexOf('\r\n\r\n')
+  return { head: all.toString('latin1', 0, end).replaceAll('\r', ''), bytes: all.byteLength - end - 4 }
 }
 
 const taking = (accepted: string, more: Headers = {}): Headers => ({ 'Accept-Encoding': accepted, ...more })
@@ -239,6 +251,17 @@ describe('what is sent as it is read', () => {
     // More than there is room for at once: each has given its place back, in a moment.
     for (let last: Answer | undefined; last?.headers['content-encoding'] !== 'gzip'; )
       last = await ask(ipfs('large'), taking('gzip'))
+  })
+
+  test('a file goes plain and with its length to HTTP/1.0, which could not tell that it was cut', async () => {
+    for (const method of ['GET', 'HEAD']) {
+      const answer = await askOld(method, ipfs('large'), browser)
+      const length = bytes['large']?.byteLength ?? 0
+      assert.match(answer.head, new RegExp(`^Content-Length: ${length}$`, 'm'))
+      assert.doesNotMatch(answer.head, /Content-Encoding/)
+      assert.match(answer.head, /^Vary: .*Accept-Encoding/m)
+      assert.equal(answer.bytes, method === 'GET' ? length : 0)
+    }
   })
 
   test('a listing, which HEAD says alike', async () => {

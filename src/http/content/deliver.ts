@@ -90,10 +90,12 @@ export async function deliver(delivery: OutgoingAnswer, body: Representation): P
   const range = mayBePart ? rangeOf(request, body, body.size) : undefined
   const [from, to] = range ? [range.from, range.to + 1] : [0, body.size]
   const isCompressible = deps.compression.covers(body)
-  const coding = isCompressible ? codingFor(delivery) : undefined
+  const wanted = isCompressible ? codingFor(delivery) : undefined
   const headers = headersOf(delivery, body, isCompressible)
   headers.push('Content-Length', String(to - from))
-  if (body.whole && coding) return deliverCoded(delivery, headers, body, { whole: body.whole, coding })
+  if (body.whole && wanted) return deliverCoded(delivery, headers, body, { whole: body.whole, coding: wanted })
+  // Without a length and without chunks a cache in front would keep a file that was cut as a whole one.
+  const coding = request.httpVersion === '1.0' ? undefined : wanted
   if (range) headers.push('Content-Range', `bytes ${range.from}-${range.to}/${body.size}`)
   const code = range ? 206 : status
   if (body.whole) return deliverWhole(delivery, body, { whole: body.whole, from, to, code, headers, isCompressible })
