@@ -40,7 +40,7 @@ beforeEach(() => {
 
 type Ended = { readonly code: number; readonly out: Buffer; readonly err: string }
 
-type Given = { readonly stdin?: string | AsyncIterable<Uint8Array>; readonly token?: string }
+type Given = { readonly stdin?: string | AsyncIterable<Uint8Array> | Readable; readonly token?: string }
 
 async function cidgate(args: readonly string[], { stdin = '', token = '' }: Given = {}): Promise<Ended> {
   const [out, err] = [new PassThrough(), new PassThrough()]
@@ -56,7 +56,7 @@ async function cidgate(args: readonly string[], { stdin = '', token = '' }: Give
     CIDGATE_TOKEN: token,
   }
   const code = await run(args, {
-    stdin: Readable.from(typeof stdin === 'string' ? [Buffer.from(stdin)] : stdin),
+    stdin: stdin instanceof Readable ? stdin : Readable.from(typeof stdin === 'string' ? [Buffer.from(stdin)] : stdin),
     stdout: out,
     stderr: err,
     environment,
@@ -277,6 +277,24 @@ test('cidgate add - sends the standard input while it comes', async () => {
   try {
     const { code, out, err } = await cidgate(['add', '-', '--gateway', `http://127.0.0.1:${port}`], { stdin: stdin() })
     assert.deepEqual([code, out.toString(), err.includes('nothing was sent')], [0, '/ipfs/whole  -\n', false])
+  } finally {
+    standIn.close()
+  }
+})
+
+test('cidgate add - that is refused before its end does not wait for that', async () => {
+  const standIn = createServer((request, response) => {
+    request.resume()
+    response.writeHead(413).end(JSON.stringify({ detail: 'too much' }))
+  }).listen(0, '127.0.0.1')
+  await once(standIn, 'listening')
+  const { port } = standIn.address() as AddressInfo
+  const stdin = new PassThrough()
+  stdin.write('the first part')
+  try {
+    const { code, err } = await cidgate(['add', '-', '--gateway', `http://127.0.0.1:${port}`], { stdin })
+    assert.deepEqual([code, err], [1, 'cidgate: -: 413: too much\n'])
+    assert.equal(stdin.destroyed, true)
   } finally {
     standIn.close()
   }

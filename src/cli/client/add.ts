@@ -40,6 +40,8 @@ export async function addCommand(given: Given): Promise<number> {
     return 0
   } finally {
     progress.end()
+    // The gateway may have refused it before its end, and the process would wait for that.
+    if (positionals.includes('-')) io.stdin.destroy()
     await connection.close()
   }
 }
