@@ -9,6 +9,7 @@ import { join } from 'node:path'
 import { PassThrough, Readable } from 'node:stream'
 import { after, before, beforeEach, describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { statusLines } from '../../src/cli/client/status-lines.ts'
 import { commands } from '../../src/cli/commands.ts'
 import { run } from '../../src/cli/run.ts'
 import { type Fixtures, fixtures } from '../support/fixtures.ts'
@@ -254,6 +255,25 @@ test('cidgate status says whether it is ready, how full each tier is, and how ea
   assert.equal((JSON.parse(first) as { status: number }).status, 404)
   const { out: json } = await cidgate(['status', '--json'])
   assert.equal((JSON.parse(json.toString()) as { ready: boolean }).ready, true)
+})
+
+test('cidgate status says nothing of a hot cache that is off', () => {
+  const requests = {
+    total: 0,
+    inProgress: 0,
+    bytesIn: 0,
+    bytesOut: 0,
+    byStatus: {},
+    bySource: {},
+    shed: 0,
+    throttled: 0,
+  }
+  const of = (limitBytes: number): string => {
+    const hot = { bytes: 0, limitBytes, items: 0 }
+    return statusLines('here', { ready: true, draining: false, checks: [], uploads: true, requests, hot }, 0).join('\n')
+  }
+  assert.match(of(1024), /hot: 0 B of 1\.0 KiB \(0 %\), 0 answers/)
+  assert.doesNotMatch(of(0), /hot/)
 })
 
 test('cidgate add - sends the standard input while it comes', async () => {

@@ -19,7 +19,9 @@ export function statusLines(at: string, told: Told, now: number): string[] {
     head,
     `  ${requestWords(requests)}`,
     ...others.map(checkLine),
-    ...(told.hot ? [`  ok  hot: ${fill(told.hot.bytes, told.hot.limitBytes)}, ${told.hot.items} answers`] : []),
+    ...(told.hot && told.hot.limitBytes > 0
+      ? [`  ok  hot: ${fill(told.hot.bytes, told.hot.limitBytes)}, ${told.hot.items} answers`]
+      : []),
     ...tiers.map(tierLine),
     ...(told.disk ? [`  disk: ${sizeOf(told.disk.freeBytes)} of ${sizeOf(told.disk.bytes)} free`] : []),
     ...upstreams.map((one) => upstreamLine(one, now)),
