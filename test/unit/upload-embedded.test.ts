@@ -40,13 +40,13 @@ const MiB = 1024 * 1024
 describe('the embedded store', () => {
   let data: string
   let store: EmbeddedProvider
-  const open = (path?: string) =>
+  const open = (path?: string, below = blocksBelow) =>
     createEmbedded(path === undefined ? {} : { path }, {
       name: 'local',
       userAgent: 'test',
       data,
       folders: processFolders,
-      blocksBelow,
+      blocksBelow: below,
       log: silentLog,
       clock: systemClock,
     })
@@ -175,6 +175,22 @@ describe('the embedded store', () => {
     await store.unpin(one.cid, never)
     assert.equal((await blocks()).length, 3)
     for await (const { cid } of other.blocks(never)) assert.ok(await store.store.has(cid))
+  })
+
+  it('looks no longer for what was left than it is waited for, so that uploads are pinned again', async () => {
+    const upload = await uploadOf(randomBytes(2 * MiB))
+    await store.pin(upload, never)
+    const name = upload.cid.toV1().toString()
+    await rm(join(data, 'pins', 'roots', name.slice(-2), `${name}.json`))
+    const waits = new AbortController()
+    const looking = open(undefined, (block, isNew) => {
+      waits.abort(new Error('late'))
+      return blocksBelow(block, isNew)
+    })
+    await assert.rejects(looking.unpin(upload.cid, waits.signal), /late/)
+    await looking.pin(upload, never)
+    assert.equal(await store.status(upload.cid, never), 'pinned')
+    for await (const { cid } of upload.blocks(never)) assert.ok(await store.store.has(cid))
   })
 
   it('frees all of a pin that is broken off, also what a process that was killed had linked', async () => {

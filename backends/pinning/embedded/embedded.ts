@@ -74,20 +74,22 @@ export function createEmbedded(settings: Options, context: ProviderContext): Emb
   }
 
   /** Removes the record first: a crash then leaves unused blocks, never a pin that lacks one. */
-  async function free(cid: CID): Promise<void> {
+  async function free(cid: CID, signal: AbortSignal): Promise<void> {
     const pin = await pins.read(cid)
-    if (!pin) return freeLeft(cid)
+    if (!pin) return freeLeft(cid, signal)
     await pins.remove(cid)
     await drop(new Set(pin.blocks))
   }
 
   /** What lies here without a record: a process was killed in the middle of a pin. */
-  async function freeLeft(root: CID): Promise<void> {
+  async function freeLeft(root: CID, signal: AbortSignal): Promise<void> {
     if (!(await has(blockKey(root)))) return
     const keys = new Set<string>([blockKey(root)])
     const isNew = (cid: CID): boolean => !keys.has(blockKey(cid))
     const ahead = [root]
     for (let cid = ahead.pop(); cid; cid = ahead.pop()) {
+      // It may be a part of a large pin: no upload is pinned meanwhile.
+      signal.throwIfAborted()
       if (cid.code === codec.raw) continue
       const bytes = await read(blockKey(cid))
       if (!bytes || !proves(cid, bytes)) continue
@@ -128,7 +130,7 @@ export function createEmbedded(settings: Options, context: ProviderContext): Emb
     name,
     traits: { takesBytes: true, local: true },
     pin: (upload, signal) => guarded('write', () => pin(upload, signal)),
-    unpin: (cid) => guarded('delete', () => pinLock.alone(() => free(cid))),
+    unpin: (cid, signal) => guarded('delete', () => pinLock.alone(() => free(cid, signal))),
     status: (cid, signal) =>
       guarded('read', async () => {
         signal.throwIfAborted()
