@@ -4,7 +4,7 @@ import { readdir, readFile, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { maxRecordBytes } from '../../backends/upstreams/contract.ts'
-import { isLeftOver, makeFolders, writeDurably } from '../core/files.ts'
+import { isLeftOver, makeFolders, orIfGone, writeDurably } from '../core/files.ts'
 import type { Log } from '../core/log.ts'
 import { keyText } from './ipns-record.ts'
 
@@ -29,6 +29,7 @@ export function createRecordStore(options: {
 }): RecordStore {
   const { folder, most, log } = options
   const waiting = new Map<string, Uint8Array | undefined>() // undefined: to be removed
+  let underWay: { readonly name: string; readonly bytes: Uint8Array | undefined } | undefined
   let writer: Promise<void> | undefined
   let listing: Promise<Set<string>> | undefined
   let complained = false
@@ -66,9 +67,11 @@ export function createRecordStore(options: {
 
   async function put(name: string, bytes: Uint8Array | undefined): Promise<void> {
     const all = await names()
+    // What was there counts until the new one is: a write may fail.
+    if (bytes) await writeDurably(file(name), bytes)
+    else await rm(file(name), { force: true })
     all.delete(name)
-    if (!bytes) return rm(file(name), { force: true })
-    await writeDurably(file(name), bytes)
+    if (!bytes) return
     all.add(name)
     for (const oldest of all) {
       if (all.size <= most) return
@@ -80,6 +83,7 @@ export function createRecordStore(options: {
   async function drain(): Promise<void> {
     for (const [name, bytes] of waiting) {
       waiting.delete(name)
+      underWay = { name, bytes }
       await put(name, bytes).then(
         () => {
           complained = false
@@ -87,6 +91,7 @@ export function createRecordStore(options: {
         (error) => complain(`the record of ${name} could not be kept`, error),
       )
     }
+    underWay = undefined
     writer = undefined
   }
 
@@ -101,10 +106,15 @@ export function createRecordStore(options: {
     async read(key) {
       const name = keyText(key)
       if (waiting.has(name)) return waiting.get(name)
+      if (underWay?.name === name) return underWay.bytes
       try {
         if (!(await names()).has(name)) return undefined
-        const { size } = await stat(file(name))
-        return size > maxRecordBytes ? undefined : await readFile(file(name))
+        const size = await orIfGone(
+          stat(file(name)).then((found) => found.size),
+          undefined,
+        )
+        if (size === undefined || size > maxRecordBytes) return undefined
+        return await orIfGone(readFile(file(name)), undefined)
       } catch (error) {
         complain(`the record of ${name} could not be read`, error)
         throw error

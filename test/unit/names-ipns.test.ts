@@ -3,6 +3,7 @@ import assert from 'node:assert/strict'
 import { mkdir, readdir, rm, utimes, writeFile } from 'node:fs/promises'
 import { basename, join } from 'node:path'
 import { afterEach, beforeEach, describe, test } from 'node:test'
+import { setImmediate } from 'node:timers/promises'
 import { CID } from 'multiformats/cid'
 import { systemClock } from '../../src/core/clock.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
@@ -121,6 +122,25 @@ describe('the folder of records', () => {
     await writeFile(join(folder, `${key.name}.ipns-record`), new Uint8Array(20_000))
     assert.equal(await open().read(key.cid), undefined)
     assert.deepEqual((await readdir(folder)).sort(), [basename(ours), `${key.name}.ipns-record`])
+  })
+
+  test('what is being written anew is no absence; what an operator took away is one', async () => {
+    const key = createKey().cid
+    const store = open()
+    store.write(key, Uint8Array.of(1))
+    await store.close()
+    store.write(key, Uint8Array.of(2))
+    let isWritten = false
+    const written = store.close().then(() => {
+      isWritten = true
+    })
+    while (!isWritten) {
+      assert.deepEqual([...((await store.read(key)) ?? [])], [2])
+      await setImmediate()
+    }
+    await written
+    for (const name of await readdir(folder)) await rm(join(folder, name))
+    assert.equal(await store.read(key), undefined)
   })
 
   test('IPNS record store: an unusable folder is no absence, is logged once, and retried', async () => {
