@@ -23,7 +23,8 @@ function end(why) {
   process.exit(why === undefined ? 0 : 1)
 }
 
-const { CIDGATE_ADMIN: admin = '127.0.0.1:8081' } = process.env
+// Empty is unset, as for the gateway: compose passes on what is not there so.
+const admin = process.env.CIDGATE_ADMIN || '127.0.0.1:8081'
 const place = placeOf(admin)
 if (!place)
   end(

@@ -144,14 +144,16 @@ describe('the health check of the image', () => {
     const ill = createServer((_request, response) => response.writeHead(503).end()).listen(0, '127.0.0.1')
     await once(ill, 'listening')
     const { port } = ill.address() as AddressInfo
-    const [ready, notReady, gone] = await Promise.all(
-      [`${serving.admin},mode=0600`, `127.0.0.1:${port}`, `${socket}.gone`].map(ask),
+    const [ready, notReady, gone, unset] = await Promise.all(
+      [`${serving.admin},mode=0600`, `127.0.0.1:${port}`, `${socket}.gone`, ''].map(ask),
     )
     ill.close()
     assert.deepEqual(ready, { code: 0, said: '' })
     assert.deepEqual(notReady, { code: 1, said: `healthcheck: 127.0.0.1:${port} says 503\n` })
     assert.equal(gone?.code, 1)
     assert.match(gone?.said ?? '', /^healthcheck: unix:.*\.gone: .*ENOENT/)
+    // Empty is unset: the usual address is asked, whatever is there.
+    assert.doesNotMatch(unset?.said ?? '', /no address/)
     await rm(data, { recursive: true })
   })
 })
