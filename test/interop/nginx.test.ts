@@ -1,6 +1,5 @@
 // nginx in front, with the very configuration that docs/behind-nginx.md shows: only addresses and folders are put in.
 import assert from 'node:assert/strict'
-import { mkdir, readFile, writeFile } from 'node:fs/promises'
 import { connect } from 'node:net'
 import { join } from 'node:path'
 import { text as textOf } from 'node:stream/consumers'
@@ -9,9 +8,8 @@ import { addFile, type Fixtures, fixtures, noise } from '../support/fixtures.ts'
 import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
 import { startServed } from '../support/served.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
-import { freePort, run, tempFolder } from './support/processes.ts'
-
-type Folder = Awaited<ReturnType<typeof tempFolder>>
+import { startNginx } from './support/fronts.ts'
+import { tempFolder } from './support/processes.ts'
 
 let all: Fixtures
 let source: ProgrammableUpstream
@@ -21,48 +19,11 @@ let closing: (() => Promise<void>)[] = []
 let front = ''
 let webFront = ''
 
-function replaced(text: string, from: string, to: string): string {
-  assert.equal(text.split(from).length, 2, `the page does not say ${from} once`)
-  return text.replace(from, to)
-}
-
-/** What surrounds the part of the page: as any nginx.conf has it, all of it in one folder. */
-async function configuration(behind: string, port: number, folder: Folder): Promise<string> {
-  const page = await readFile(new URL('../../docs/behind-nginx.md', import.meta.url), 'utf8')
-  let [shown = '', ofUnix = ''] = [...page.matchAll(/```nginx\n([\s\S]*?)```/g)].map(([, part = '']) => part)
-  const isUnix = behind.startsWith('unix:')
-  if (isUnix) shown = shown.replace(/upstream cidgate \{[^}]*\}\n/, ofUnix)
-  shown = replaced(shown, '/var/cache/nginx/cidgate', join(folder.path, 'cache'))
-  const written = isUnix ? 'unix:/run/cidgate/public.sock' : '127.0.0.1:8080'
-  shown = replaced(shown, `server ${written};`, `server ${isUnix ? behind : new URL(behind).host};`)
-  shown = replaced(shown, 'listen 80;', `listen 127.0.0.1:${port};`)
-  const temp = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi']
-    .map((kind) => `${kind}_temp_path ${join(folder.path, kind)};`)
-    .join('\n')
-  return `${process.getuid?.() === 0 ? 'user root;' : ''}
-daemon off; worker_processes 1; pid ${join(folder.path, 'pid')}; error_log stderr warn;
-events { worker_connections 256; }
-http { access_log off; ${temp}
-${shown}}`
-}
-
-const answers = (port: number): Promise<boolean> =>
-  new Promise((resolve) => {
-    const socket = connect(port, '127.0.0.1', () => resolve(true)).once('error', () => resolve(false))
-    socket.once('connect', () => socket.destroy())
-  })
-
 /** The address of an nginx in front of a gateway. */
 async function startFront(behind: { readonly url: string }): Promise<string> {
-  const folder = await tempFolder()
-  closing.push(() => folder.remove())
-  await mkdir(join(folder.path, 'cache'))
-  const port = await freePort()
-  const file = join(folder.path, 'nginx.conf')
-  await writeFile(file, await configuration(behind.url, port, folder))
-  const server = await run({ command: 'nginx', args: ['-p', folder.path, '-c', file], isReady: () => answers(port) })
-  closing.push(() => server.stop())
-  return `http://127.0.0.1:${port}`
+  const { url, stop } = await startNginx(behind.url)
+  closing.push(stop)
+  return url
 }
 
 before(async () => {
