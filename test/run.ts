@@ -9,8 +9,8 @@ import { spec } from 'node:test/reporters'
 import { fileURLToPath } from 'node:url'
 
 const root = fileURLToPath(new URL('../', import.meta.url))
-/** More than the processors of a small machine: most of what a file takes is waiting. */
-const lanes = 7
+/** More than the processors of a small machine: a good part of what a file takes is waiting. */
+const lanes = 6
 const timeout = 60_000
 // Files of a lane make garbage by the hundred megabytes. With a large nursery most of it is never copied, and one thread for it
 // does not take turns with those of the other lanes: a fifth less processor time. Without the last two, V8 marks the whole
@@ -25,10 +25,10 @@ const execArgv = [
 ]
 
 const alone = new Set(['test/faults/reload-leaks.test.ts', 'test/http/add-fuzz.test.ts'])
-/** Those that take longest come first, so that all processes end at about the same time. */
-const folders = ['faults', 'contract', 'http', 'unit']
+/** What takes longest comes first, so that all processes end at about the same time. */
+const order = ['http/signals', 'http/command-line', 'faults/**/*', 'contract/**/*', 'http/**/*', 'unit/**/*']
 
-const all = folders.flatMap((folder) => globSync(`test/${folder}/**/*.test.ts`, { cwd: root }).sort())
+const all = [...new Set(order.flatMap((some) => globSync(`test/${some}.test.ts`, { cwd: root }).sort()))]
 const named = process.argv.slice(2)
 const files = named.length > 0 ? named : all
 const shared = files.filter((file) => !alone.has(file))

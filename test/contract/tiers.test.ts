@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { mkdir, mkdtemp, rename, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { test } from 'node:test'
+import { describe, test } from 'node:test'
 import type { CID } from 'multiformats/cid'
 import type { Records, Tier, TierContext } from '../../backends/tiers/contract.ts'
 import { disk } from '../../backends/tiers/disk.ts'
@@ -140,46 +140,49 @@ const guard = (tier: Tier, { name }: Case): Tier =>
   })
 const prove = (tier: Tier): Tier => proved(tier, { log })
 
-tierContract('memory', makeMemory)
-tierContract('disk', makeDisk)
-tierContract('s3', makeS3)
-tierContract('redis', makeRedis)
-tierContract('redis without scripts', async (of) => {
-  const server = await startRedisServer()
-  server.faults = { noScripts: true }
-  const tier = makeRedisTier(server.url, of)
-  return { tier, stop: () => server.stop(), silence: () => server.silence() }
-})
-for (const conditional of ['not-implemented', 'ignored'] as const)
-  tierContract(`s3 with conditional writes ${conditional}`, async (of) => {
-    const { compares: _, ...store } = await makeS3(of, { conditional })
-    return store
+// Most of it is waiting for stores that are silent.
+describe('each tier', { concurrency: 4 }, () => {
+  tierContract('memory', makeMemory)
+  tierContract('disk', makeDisk)
+  tierContract('s3', makeS3)
+  tierContract('redis', makeRedis)
+  tierContract('redis without scripts', async (of) => {
+    const server = await startRedisServer()
+    server.faults = { noScripts: true }
+    const tier = makeRedisTier(server.url, of)
+    return { tier, stop: () => server.stop(), silence: () => server.silence() }
   })
-tierContract('keyv, bytes as they are', makeMap(true))
-tierContract('keyv, base64', makeMap(false))
-tierContract('guarded disk', wrap(makeDisk, guard))
-tierContract('guarded redis', wrap(makeRedis, guard))
-tierContract(
-  'proved and guarded s3',
-  wrap(makeS3, (tier, of) => prove(guard(tier, of))),
-)
-tierContract('a stack of memory and disk', async (of) => {
-  const { outage: _, ...store } = await makeDisk()
-  const stack = (tier: Tier) =>
-    createTierStack([memory.create({ maxBytes: 8 << 20 }, context('memory')), prove(guard(tier, of))])
-  return { ...store, tier: stack(store.tier), reopen: async () => stack((await store.reopen?.()) ?? store.tier) }
-})
-tierContract('a stack of redis and s3, without memory', async (of) => {
-  const [near, far] = [await makeRedis(of), await makeS3(of)]
-  const stack = (one: Tier, other: Tier) => createTierStack([prove(guard(one, of)), prove(guard(other, of))])
-  return {
-    tier: stack(near.tier, far.tier),
-    reopen: async () => stack((await near.reopen?.()) ?? near.tier, (await far.reopen?.()) ?? far.tier),
-    stop: async () => {
-      await near.stop()
-      await far.stop()
-    },
-  }
+  for (const conditional of ['not-implemented', 'ignored'] as const)
+    tierContract(`s3 with conditional writes ${conditional}`, async (of) => {
+      const { compares: _, ...store } = await makeS3(of, { conditional })
+      return store
+    })
+  tierContract('keyv, bytes as they are', makeMap(true))
+  tierContract('keyv, base64', makeMap(false))
+  tierContract('guarded disk', wrap(makeDisk, guard))
+  tierContract('guarded redis', wrap(makeRedis, guard))
+  tierContract(
+    'proved and guarded s3',
+    wrap(makeS3, (tier, of) => prove(guard(tier, of))),
+  )
+  tierContract('a stack of memory and disk', async (of) => {
+    const { outage: _, ...store } = await makeDisk()
+    const stack = (tier: Tier) =>
+      createTierStack([memory.create({ maxBytes: 8 << 20 }, context('memory')), prove(guard(tier, of))])
+    return { ...store, tier: stack(store.tier), reopen: async () => stack((await store.reopen?.()) ?? store.tier) }
+  })
+  tierContract('a stack of redis and s3, without memory', async (of) => {
+    const [near, far] = [await makeRedis(of), await makeS3(of)]
+    const stack = (one: Tier, other: Tier) => createTierStack([prove(guard(one, of)), prove(guard(other, of))])
+    return {
+      tier: stack(near.tier, far.tier),
+      reopen: async () => stack((await near.reopen?.()) ?? near.tier, (await far.reopen?.()) ?? far.tier),
+      stop: async () => {
+        await near.stop()
+        await far.stop()
+      },
+    }
+  })
 })
 
 test('an adapter is taken from the package that the operator names', async () => {

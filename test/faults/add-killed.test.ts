@@ -89,12 +89,10 @@ it(`${uploads} uploads, ${kills} kill -9: acknowledged uploads are whole, others
               { fileName: 'b/c', body: body.subarray(half) },
             ]
           : [{ fileName: 'a', body }]
+        const message = multipart(parts)
         for (;;) {
           try {
-            const { status, json } = await post(
-              `http://127.0.0.1:${running.port}/add?wrap=${isDirectory}`,
-              multipart(parts),
-            )
+            const { status, json } = await post(`http://127.0.0.1:${running.port}/add?wrap=${isDirectory}`, message)
             if (status !== 200) throw new Error(`answered ${status}`)
             const cid = String((json['cids'] as string[]).at(-1)).slice('/ipfs/'.length)
             acknowledged.set(cid, createHash('sha256').update(body).digest('hex'))

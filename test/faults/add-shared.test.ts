@@ -4,7 +4,7 @@ import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { cp, rm } from 'node:fs/promises'
 import { join } from 'node:path'
-import { afterEach, beforeEach, describe, it } from 'node:test'
+import { describe, it } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { below, multipart, post } from '../support/adding.ts'
 import { fetchAll, inParallel, startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
@@ -12,47 +12,45 @@ import { kuboApi, type StandIn, startStandIn, token } from '../support/providers
 import { type S3Server, startS3Server } from '../support/s3-server.ts'
 import { takesLess } from '../support/work.ts'
 
-let data: string
-let s3: S3Server
-let kubo: StandIn
-let open: TestGateway[]
-beforeEach(async () => {
-  data = await tempFolder()
-  s3 = await startS3Server()
-  kubo = await startStandIn(kuboApi)
-  open = []
-})
-afterEach(async () => {
-  await s3.stop()
-  for (const gateway of open) await gateway.close()
-  await kubo.close()
-  await rm(data, { recursive: true, force: true })
-})
+type Start = (folder: string, providers?: readonly object[]) => Promise<TestGateway>
+type Place = { readonly data: string; readonly s3: S3Server; readonly kubo: StandIn; readonly start: Start }
 
 const local = { name: 'local', use: 'embedded' }
 
-async function start(folder: string, providers: readonly object[] = [local]): Promise<TestGateway> {
-  const { bucket, endpoint, accessKeyId, secretAccessKey } = s3
-  const gateway = await startGateway({
-    data: folder,
-    config: {
-      pinning: { providers },
-      cache: {
-        hot: { maxBytes: 0 },
-        tiers: [
-          { use: 'memory', maxBytes: '4MiB' },
-          { use: 's3', bucket, endpoint, accessKeyId, secretAccessKey, forcePathStyle: true, timeout: '3s' },
-        ],
-      },
-    },
-  })
-  open.push(gateway)
-  return gateway
+/** A store, a provider and a data folder of its own for each test. */
+function check(what: string, run: (place: Place) => Promise<void>): void {
+  it(what, { timeout: 120_000 }, () => atPlace(run))
 }
 
-async function close(gateway: TestGateway): Promise<void> {
-  open = open.filter((one) => one !== gateway)
-  await gateway.close()
+async function atPlace(run: (place: Place) => Promise<void>): Promise<void> {
+  const [data, s3, kubo] = await Promise.all([tempFolder(), startS3Server(), startStandIn(kuboApi)])
+  const { bucket, endpoint, accessKeyId, secretAccessKey } = s3
+  const open: TestGateway[] = []
+  const start: Start = async (folder, providers = [local]) => {
+    const gateway = await startGateway({
+      data: folder,
+      config: {
+        pinning: { providers },
+        cache: {
+          hot: { maxBytes: 0 },
+          tiers: [
+            { use: 'memory', maxBytes: '4MiB' },
+            { use: 's3', bucket, endpoint, accessKeyId, secretAccessKey, forcePathStyle: true, timeout: '3s' },
+          ],
+        },
+      },
+    })
+    open.push(gateway)
+    return gateway
+  }
+  try {
+    await run({ data, s3, kubo, start })
+  } finally {
+    await s3.stop()
+    for (const gateway of open) await gateway.close()
+    await kubo.close()
+    await rm(data, { recursive: true, force: true })
+  }
 }
 
 type Added = { readonly path: string; readonly body: Buffer; readonly ms: number }
@@ -70,7 +68,7 @@ const addMany = (gateway: TestGateway, count: number): Promise<Added[]> =>
   inParallel(Array.from({ length: count }), 4, () => add(gateway))
 
 /** By an instance that has nothing but the store, within a minute. */
-async function readsAll(added: readonly Added[]): Promise<void> {
+async function readsAll(start: Start, added: readonly Added[]): Promise<void> {
   const elsewhere = await tempFolder()
   const other = await start(elsewhere, [])
   try {
@@ -85,79 +83,79 @@ async function readsAll(added: readonly Added[]): Promise<void> {
       }
     }
   } finally {
-    await close(other)
+    await other.close()
     await rm(elsewhere, { recursive: true, force: true })
   }
 }
 
 /** `uploads/*`: the spools, without the copies of journal entries beside them. */
-const leftIn = async (folder: string): Promise<string[]> =>
+const leftIn = async (data: string, folder: string): Promise<string[]> =>
   folder === 'uploads/*'
     ? (await below(join(data, 'uploads'))).filter((name) => !name.endsWith('.json'))
     : below(join(data, folder))
 
-async function becomesEmpty(...folders: readonly string[]): Promise<void> {
-  const left = async () => (await Promise.all(folders.map(leftIn))).flat()
+async function becomesEmpty(data: string, ...folders: readonly string[]): Promise<void> {
+  const left = async () => (await Promise.all(folders.map((folder) => leftIn(data, folder)))).flat()
   for (const until = Date.now() + 30_000; Date.now() < until; await sleep(20)) if ((await left()).length === 0) return
   assert.deepEqual(await left(), [])
 }
 
-describe('a shared tier (S3) that is down during uploads', () => {
+describe('a shared tier (S3) that is down during uploads', { concurrency: 3 }, () => {
   for (const [how, begin] of [
-    ['silent', () => s3.silence()],
-    ['refusing', () => s3.refuse()],
+    ['silent', (s3: S3Server) => s3.silence()],
+    ['refusing', (s3: S3Server) => s3.refuse()],
   ] as const)
-    it(`${how}: gets every upload soon after it is back, and no spool is left over`, { timeout: 120_000 }, async () => {
+    check(`${how}: gets every upload soon after it is back, and no spool is left over`, async ({ data, s3, start }) => {
       const gateway = await start(data)
       await add(gateway)
-      await begin()
+      await begin(s3)
       const added = [...(await addMany(gateway, 25)), await add(gateway, 5_500_000)]
       // Pins are on this disk, and are what is brought to it: nothing lies here twice but the entries of the journal.
-      await becomesEmpty('uploads/*')
+      await becomesEmpty(data, 'uploads/*')
       assert.ok((await below(join(data, 'journal', 'open'))).length >= 25)
       await s3.heal()
-      await readsAll(added)
-      await becomesEmpty('journal/open', 'uploads')
+      await readsAll(start, added)
+      await becomesEmpty(data, 'journal/open', 'uploads')
     })
 
-  it('slow in every call: gets every upload, too', { timeout: 120_000 }, async () => {
+  check('slow in every call: gets every upload, too', async ({ data, s3, start }) => {
     const gateway = await start(data)
     s3.faults = { slowMs: 400 }
     const added = await addMany(gateway, 20)
-    await readsAll(added)
-    await becomesEmpty('journal/open')
+    await readsAll(start, added)
+    await becomesEmpty(data, 'journal/open')
   })
 
-  it('gets an upload that only a remote provider holds from the spool', { timeout: 120_000 }, async () => {
+  check('gets an upload that only a remote provider holds from the spool', async ({ data, s3, kubo, start }) => {
     const gateway = await start(data, [{ name: 'kubo', use: 'kubo', url: kubo.url, auth: { bearer: token } }])
     s3.silence()
     const added = [...(await addMany(gateway, 10)), await add(gateway, 2_500_000)]
     assert.equal(kubo.pins.size, 11)
     assert.ok((await below(join(data, 'uploads'))).length >= 11)
     await s3.heal()
-    await readsAll(added)
-    await becomesEmpty('journal/open', 'uploads')
+    await readsAll(start, added)
+    await becomesEmpty(data, 'journal/open', 'uploads')
   })
 
-  it('gets the uploads it lacks after a crash and a restart of the gateway', { timeout: 120_000 }, async () => {
+  check('gets the uploads it lacks after a crash and a restart of the gateway', async ({ data, s3, start }) => {
     const first = await start(data)
     s3.silence()
     const added = [...(await addMany(first, 20)), await add(first, 2_500_000)]
     // As kill -9 would leave it, at this very moment.
     const crashed = await tempFolder()
     await cp(data, crashed, { recursive: true, filter: (path) => !/owner\.\w+$/.test(path) })
-    await close(first)
+    await first.close()
     await s3.heal()
     const second = await start(crashed)
     try {
-      await readsAll(added)
+      await readsAll(start, added)
     } finally {
-      await close(second)
+      await second.close()
       await rm(crashed, { recursive: true, force: true })
     }
   })
 
-  it('delays an upload of any size by 200 ms at most while it is silent', { timeout: 120_000 }, async () => {
+  check('delays an upload of any size by 200 ms at most while it is silent', async ({ data, s3, start }) => {
     const gateway = await start(data)
     const median = (all: readonly Added[]) => all.map(({ ms }) => ms).sort((a, b) => a - b)[all.length >> 1] ?? 0
     for (const bytes of [2000, 3_500_000]) {
@@ -178,7 +176,7 @@ describe('a shared tier (S3) that is down during uploads', () => {
     }
   })
 
-  it('does not get an upload that the operator gave up on (DELETE)', async () => {
+  check('does not get an upload that the operator gave up on (DELETE)', async ({ data, s3, start }) => {
     const gateway = await start(data)
     s3.silence()
     const { path } = await add(gateway)
@@ -191,7 +189,7 @@ describe('a shared tier (S3) that is down during uploads', () => {
       [[cid, ['s3']]],
     )
     assert.equal((await admin.delete(`/uploads/${cid}/s3`)).status, 204)
-    await becomesEmpty('journal/open')
+    await becomesEmpty(data, 'journal/open')
   })
 })
 
@@ -203,33 +201,36 @@ describe('a shared tier (S3) that loses what it was given', () => {
   // What this gateway itself remembers to lack is no matter here.
   const read = (from: TestGateway, path: string) => fetchAll(from.url + path, { 'Cache-Control': 'no-cache' })
 
-  it('has it again after the same upload, for an instance that found it spoilt and for an empty bucket', async () => {
-    const gateway = await start(data)
-    const elsewhere = await tempFolder()
-    const other = await start(elsewhere, [])
-    try {
-      const { path, body } = await add(gateway)
-      // A store that is late on a busy machine is brought it a moment after the 200.
-      const isThere = () => [...s3.objects.values()].some((bytes) => bytes.equals(body))
-      await becomes('the store has the upload', isThere)
-      const [key = ''] = s3.objects.keys()
-      s3.objects.set(key, randomBytes(2000))
-      await becomes('the instance that reads it spoilt deletes it', async () => {
-        assert.equal((await read(other, path)).status, 404)
-        return s3.objects.size === 0
-      })
-      await addThis(gateway, body)
-      await becomes('the store has it again', isThere)
-      await becomes('the other instance, too', async () => {
-        const answer = await read(other, path)
-        return answer.status === 200 && answer.body.equals(body)
-      })
-      s3.objects.clear()
-      await addThis(gateway, body)
-      await becomes('the bucket that was emptied has it', isThere)
-    } finally {
-      await close(other)
-      await rm(elsewhere, { recursive: true, force: true })
-    }
-  })
+  check(
+    'has it again after the same upload, for an instance that found it spoilt and for an empty bucket',
+    async ({ data, s3, start }) => {
+      const gateway = await start(data)
+      const elsewhere = await tempFolder()
+      const other = await start(elsewhere, [])
+      try {
+        const { path, body } = await add(gateway)
+        // A store that is late on a busy machine is brought it a moment after the 200.
+        const isThere = () => [...s3.objects.values()].some((bytes) => bytes.equals(body))
+        await becomes('the store has the upload', isThere)
+        const [key = ''] = s3.objects.keys()
+        s3.objects.set(key, randomBytes(2000))
+        await becomes('the instance that reads it spoilt deletes it', async () => {
+          assert.equal((await read(other, path)).status, 404)
+          return s3.objects.size === 0
+        })
+        await addThis(gateway, body)
+        await becomes('the store has it again', isThere)
+        await becomes('the other instance, too', async () => {
+          const answer = await read(other, path)
+          return answer.status === 200 && answer.body.equals(body)
+        })
+        s3.objects.clear()
+        await addThis(gateway, body)
+        await becomes('the bucket that was emptied has it', isThere)
+      } finally {
+        await other.close()
+        await rm(elsewhere, { recursive: true, force: true })
+      }
+    },
+  )
 })

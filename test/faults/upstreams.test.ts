@@ -124,85 +124,6 @@ describe(`200 clients for one cold file of ${mib} MiB`, () => {
   })
 })
 
-describe('a CID that no upstream has', () => {
-  test('404 at the deadline, then 404 from memory, then 200 once an upstream has it', async () => {
-    const blocks: BlockMap = new Map()
-    const later: BlockMap = new Map()
-    const { cid, bytes } = await addFile(later, noise(700_000, 13))
-    const empty = await upstream(blocks)
-    const silent = await upstream(new Map(), { kind: 'silent' })
-    const at = await gateway(
-      { empty, silent },
-      { retrieval: { deadline: '1s', keepLooking: '20s', notFound: { first: '500ms', most: '2s' } } },
-    )
-    const first = await fetchAll(`${at.url}/ipfs/${cid}`)
-    assert.equal(first.status, 404)
-    assert.ok(first.ms < 5000, `${first.ms} ms`)
-    assert.match(String(first.headers['cache-control']), /no-store|max-age=\d$/)
-    assert.ok(Number(first.headers['retry-after']) >= 1)
-    const { attempts } = JSON.parse(first.body.toString()) as { attempts: { upstream: string; outcome: string }[] }
-    assert.deepEqual(new Set(attempts.map((attempt) => attempt.upstream)), new Set(['empty', 'silent']))
-
-    const repeats = await inParallel(Array.from({ length: 50 }), 1, () => fetchAll(`${at.url}/ipfs/${cid}`))
-    assert.ok(repeats.every(({ status }) => status === 404))
-    const usual = percentile(
-      repeats.map(({ ms }) => ms),
-      0.5,
-    )
-    assert.ok(usual < 500, `${usual} ms`)
-    const asked = empty.asked.length
-
-    for (const [key, block] of later) blocks.set(key, block)
-    const until = Date.now() + 10_000
-    for (;;) {
-      const answer = await fetchAll(`${at.url}/ipfs/${cid}`)
-      assert.ok(answer.ms < 900, `a request was slow: ${answer.ms} ms`)
-      if (answer.status === 200) {
-        assert.ok(answer.body.equals(bytes))
-        assert.match(String(answer.headers['cache-status']), /hit/)
-        break
-      }
-      assert.ok(Date.now() < until, 'it was never found')
-      await new Promise((resolve) => setTimeout(resolve, 20))
-    }
-    assert.ok(empty.asked.length - asked <= 4, `asked ${empty.asked.length - asked} times meanwhile`)
-  })
-
-  test('many requests for one absent block: each gets its 404, also during a search', async () => {
-    const silent = await upstream(new Map(), { kind: 'silent' })
-    const { cid } = await addFile(new Map(), noise(1000, 14))
-    for (const keepLooking of ['20s', 0]) {
-      const at = await gateway({ silent }, { retrieval: { deadline: '400ms', keepLooking } })
-      const answers = await Promise.all([1, 2, 3].map(() => fetchAll(`${at.url}/ipfs/${cid}`)))
-      assert.deepEqual(new Set(answers.map(({ status }) => status)), new Set([404]))
-      // What is left of the flight ends with the gateway; an unhandled rejection would end this process.
-      await at.close()
-    }
-  })
-
-  test('no upstream could be asked: the answer says so and is not remembered', async () => {
-    const dead = await upstream(all.blocks, { kind: 'refuse' })
-    const at = await gateway({ dead }, { retrieval: { deadline: '1s' } })
-    const url = `${at.url}/ipfs/${all.files.hello.cid}`
-    // Twice at once, and then after it was tried again.
-    for (let count = 0; count < 3; count++) {
-      const answer = await fetchAll(url)
-      assert.equal(answer.headers['cache-control'], 'no-store')
-      if (answer.status === 503) continue // a starved machine had no time to try it again
-      assert.equal(answer.status, 404)
-      assert.ok(Number(answer.headers['retry-after']) >= 1)
-      assert.match(answer.body.toString(), /"attempts":\[\{"upstream":"dead"/)
-      assert.match(answer.body.toString(), /no upstream could be asked/)
-    }
-    dead.fault = undefined
-    // One that rests is tried once a second when there is no other.
-    let status = 404
-    for (const until = Date.now() + 20_000; status !== 200 && Date.now() < until; await sleep(20))
-      status = (await fetchAll(url)).status
-    assert.equal(status, 200)
-  })
-})
-
 describe('a failure after the first byte', () => {
   for (const fault of [
     { kind: 'cut', after: 1_500_000 },
@@ -220,6 +141,16 @@ describe('a failure after the first byte', () => {
   }
 })
 
+describe('an upstream that throttles', () => {
+  test('Retry-After: 900 is obeyed: it gets no more requests, and the others serve', async () => {
+    const busy = await upstream(all.blocks, { kind: 'throttle', retryAfter: '900' })
+    const free = await upstream(all.blocks)
+    const at = await gateway({ busy, free })
+    for (const { cid } of Object.values(all.files)) assert.equal((await fetchAll(`${at.url}/ipfs/${cid}`)).status, 200)
+    assert.ok(busy.asked.length <= 1, `${busy.asked.length} requests`)
+  })
+})
+
 test('an upstream that answered 500 for a second: its files are 200 within two seconds', async () => {
   const blocks: BlockMap = new Map()
   const files = await distinctFiles(blocks, 100, 2000)
@@ -235,43 +166,115 @@ test('an upstream that answered 500 for a second: its files are 200 within two s
   assert.deepEqual(new Set(answers.map(({ status }) => status)), new Set([200]))
 })
 
-describe('an upstream that throttles', () => {
-  test('Retry-After: 900 is obeyed: it gets no more requests, and the others serve', async () => {
-    const busy = await upstream(all.blocks, { kind: 'throttle', retryAfter: '900' })
-    const free = await upstream(all.blocks)
-    const at = await gateway({ busy, free })
-    for (const { cid } of Object.values(all.files)) assert.equal((await fetchAll(`${at.url}/ipfs/${cid}`)).status, 200)
-    assert.ok(busy.asked.length <= 1, `${busy.asked.length} requests`)
-  })
-})
-
-describe('the only upstream', () => {
-  const isLook = (url: string) => url.includes('bafkqaaa')
-  type Odd = (request: { readonly url: string; readonly count: number }) => Fault | undefined
-  const odd: [what: string, odd: Odd, least: number][] = [
-    ['throttles each fifth question and says 0 seconds', ({ count }) => throttled(count % 5 === 0, '0'), 24],
-    ['throttles each tenth question for a second', ({ count }) => throttled(count % 10 === 0, '1'), 24],
-    ['says 500 to every look', ({ url }) => (isLook(url) ? { kind: 'status', status: 500 } : undefined), 24],
-    ['knows nothing of what a look asks for', ({ url }) => (isLook(url) ? { kind: 'notFound' } : undefined), 20],
-    [
-      'says 501 to every CAR',
-      ({ url }) => (url.includes('format=car') ? { kind: 'status', status: 501 } : undefined),
-      24,
-    ],
-  ]
-  const throttled = (is: boolean, retryAfter: string): Fault | undefined =>
-    is ? { kind: 'throttle', retryAfter } : undefined
-
-  for (const [what, fault, least] of odd)
-    test(`${what}: its files are had all the same`, async () => {
+// Most of it is waiting.
+describe('upstreams that have nothing, or answer now and then', { concurrency: true }, () => {
+  describe('a CID that no upstream has', () => {
+    test('404 at the deadline, then 404 from memory, then 200 once an upstream has it', async () => {
       const blocks: BlockMap = new Map()
-      const files = [...(await distinctFiles(blocks, 20, 2000)), ...(await distinctFiles(blocks, 4, 2_500_000))]
-      let count = 0
-      const only = await upstream(blocks, ({ url }) => fault({ url, count: isLook(url) ? count : ++count }))
-      const at = await gateway({ only })
-      const answers = await inParallel(files, 4, ({ cid }) => fetchAll(`${at.url}/ipfs/${cid}`))
-      const had = answers.filter(({ status }) => status === 200).length
-      assert.ok(had >= least, `${had} of ${files.length}: ${answers.map(({ status }) => status).join(' ')}`)
-      await at.close()
+      const later: BlockMap = new Map()
+      const { cid, bytes } = await addFile(later, noise(700_000, 13))
+      const empty = await upstream(blocks)
+      const silent = await upstream(new Map(), { kind: 'silent' })
+      const at = await gateway(
+        { empty, silent },
+        { retrieval: { deadline: '1s', keepLooking: '20s', notFound: { first: '500ms', most: '2s' } } },
+      )
+      const first = await fetchAll(`${at.url}/ipfs/${cid}`)
+      assert.equal(first.status, 404)
+      assert.ok(first.ms < 5000, `${first.ms} ms`)
+      assert.match(String(first.headers['cache-control']), /no-store|max-age=\d$/)
+      assert.ok(Number(first.headers['retry-after']) >= 1)
+      const { attempts } = JSON.parse(first.body.toString()) as { attempts: { upstream: string; outcome: string }[] }
+      assert.deepEqual(new Set(attempts.map((attempt) => attempt.upstream)), new Set(['empty', 'silent']))
+
+      const repeats = await inParallel(Array.from({ length: 50 }), 1, () => fetchAll(`${at.url}/ipfs/${cid}`))
+      assert.ok(repeats.every(({ status }) => status === 404))
+      const usual = percentile(
+        repeats.map(({ ms }) => ms),
+        0.5,
+      )
+      assert.ok(usual < 500, `${usual} ms`)
+      const asked = empty.asked.length
+
+      for (const [key, block] of later) blocks.set(key, block)
+      const until = Date.now() + 10_000
+      for (;;) {
+        const answer = await fetchAll(`${at.url}/ipfs/${cid}`)
+        assert.ok(answer.ms < 900, `a request was slow: ${answer.ms} ms`)
+        if (answer.status === 200) {
+          assert.ok(answer.body.equals(bytes))
+          assert.match(String(answer.headers['cache-status']), /hit/)
+          break
+        }
+        assert.ok(Date.now() < until, 'it was never found')
+        await new Promise((resolve) => setTimeout(resolve, 20))
+      }
+      assert.ok(empty.asked.length - asked <= 4, `asked ${empty.asked.length - asked} times meanwhile`)
     })
+
+    test('many requests for one absent block: each gets its 404, also during a search', async () => {
+      const silent = await upstream(new Map(), { kind: 'silent' })
+      const { cid } = await addFile(new Map(), noise(1000, 14))
+      for (const keepLooking of ['20s', 0]) {
+        const at = await gateway({ silent }, { retrieval: { deadline: '400ms', keepLooking } })
+        const answers = await Promise.all([1, 2, 3].map(() => fetchAll(`${at.url}/ipfs/${cid}`)))
+        assert.deepEqual(new Set(answers.map(({ status }) => status)), new Set([404]))
+        // What is left of the flight ends with the gateway; an unhandled rejection would end this process.
+        await at.close()
+      }
+    })
+
+    test('no upstream could be asked: the answer says so and is not remembered', async () => {
+      const dead = await upstream(all.blocks, { kind: 'refuse' })
+      const at = await gateway({ dead }, { retrieval: { deadline: '1s' } })
+      const url = `${at.url}/ipfs/${all.files.hello.cid}`
+      // Twice at once, and then after it was tried again.
+      for (let count = 0; count < 3; count++) {
+        const answer = await fetchAll(url)
+        assert.equal(answer.headers['cache-control'], 'no-store')
+        if (answer.status === 503) continue // a starved machine had no time to try it again
+        assert.equal(answer.status, 404)
+        assert.ok(Number(answer.headers['retry-after']) >= 1)
+        assert.match(answer.body.toString(), /"attempts":\[\{"upstream":"dead"/)
+        assert.match(answer.body.toString(), /no upstream could be asked/)
+      }
+      dead.fault = undefined
+      // One that rests is tried once a second when there is no other.
+      let status = 404
+      for (const until = Date.now() + 20_000; status !== 200 && Date.now() < until; await sleep(20))
+        status = (await fetchAll(url)).status
+      assert.equal(status, 200)
+    })
+  })
+
+  describe('the only upstream', () => {
+    const isLook = (url: string) => url.includes('bafkqaaa')
+    type Odd = (request: { readonly url: string; readonly count: number }) => Fault | undefined
+    const odd: [what: string, odd: Odd, least: number][] = [
+      ['throttles each fifth question and says 0 seconds', ({ count }) => throttled(count % 5 === 0, '0'), 24],
+      ['throttles each tenth question for a second', ({ count }) => throttled(count % 10 === 0, '1'), 24],
+      ['says 500 to every look', ({ url }) => (isLook(url) ? { kind: 'status', status: 500 } : undefined), 24],
+      ['knows nothing of what a look asks for', ({ url }) => (isLook(url) ? { kind: 'notFound' } : undefined), 20],
+      [
+        'says 501 to every CAR',
+        ({ url }) => (url.includes('format=car') ? { kind: 'status', status: 501 } : undefined),
+        24,
+      ],
+    ]
+    const throttled = (is: boolean, retryAfter: string): Fault | undefined =>
+      is ? { kind: 'throttle', retryAfter } : undefined
+
+    for (const [what, fault, least] of odd)
+      test(`${what}: its files are had all the same`, async () => {
+        const blocks: BlockMap = new Map()
+        const files = [...(await distinctFiles(blocks, 20, 2000)), ...(await distinctFiles(blocks, 4, 2_500_000))]
+        let count = 0
+        const only = await upstream(blocks, ({ url }) => fault({ url, count: isLook(url) ? count : ++count }))
+        const at = await gateway({ only })
+        const answers = await inParallel(files, 4, ({ cid }) => fetchAll(`${at.url}/ipfs/${cid}`))
+        const had = answers.filter(({ status }) => status === 200).length
+        assert.ok(had >= least, `${had} of ${files.length}: ${answers.map(({ status }) => status).join(' ')}`)
+        await at.close()
+      })
+  })
 })

@@ -77,9 +77,9 @@ export async function startRedisServer(): Promise<RedisServer> {
 
   const serve = (socket: Socket): void => {
     const login = { done: false }
-    let held = Buffer.alloc(0)
+    let held: Buffer = Buffer.alloc(0)
     socket.on('data', (chunk: Buffer) => {
-      held = Buffer.concat([held, chunk])
+      held = held.byteLength === 0 ? chunk : Buffer.concat([held, chunk])
       for (;;) {
         const parsed = parse(held)
         if (!parsed) return

@@ -15,7 +15,7 @@ function stage({ most = 100, mostBytes = 1000 } = {}) {
   const logged: string[] = []
   const over: string[] = []
   const asked: number[] = []
-  const tier = { isDown: false, hangs: false, atOnce: 0, most: 0, has: 0 }
+  const tier = { isDown: false, retryAfterMs: 100_000, hangs: false, atOnce: 0, most: 0, has: 0 }
   const held: (() => void)[] = []
   const names = ['s3']
   const owed = createOwed({
@@ -27,7 +27,8 @@ function stage({ most = 100, mostBytes = 1000 } = {}) {
         try {
           await clock.sleep(1)
           if (tier.hangs) await new Promise<void>((resolve) => held.push(resolve))
-          if (tier.isDown) throw new Failure('unavailable', 'it is away', { source: 'tier', retryAfterMs: 100_000 })
+          const { retryAfterMs } = tier
+          if (tier.isDown) throw new Failure('unavailable', 'it is away', { source: 'tier', retryAfterMs })
           tier.has++
         } finally {
           tier.atOnce--
@@ -71,6 +72,15 @@ describe('what is owed to a shared tier', () => {
     assert.deepEqual([over.length, owed.size, tier.has], [21, 0, 21])
     assert.ok(tier.most > 1 && tier.most <= 4)
     assert.equal(over[0], 'first')
+  })
+
+  it('several that fail at once are one outage: the tier rests a second, not eight', async () => {
+    const { clock, asked, tier, owed, debt } = stage()
+    tier.isDown = true
+    tier.retryAfterMs = 0
+    for (let index = 0; index < 4; index++) owed.add(`${index}`, 's3', debt(`${index}`))
+    await clock.advance(1500)
+    assert.equal(asked.length, 5)
   })
 
   it('is no more than may wait, by number and by bytes: the oldest is given up', async () => {

@@ -124,8 +124,9 @@ export function createOwed(options: OwedOptions): Owed {
       return debt?.onOver(tier)
     }
     if (!retrieval.sharedTiers.includes(tier)) return giveUpAll(tier, tierDebts)
+    // Those that were under way at once fail at once: that is one outage, and one rest.
+    if (tierDebts.wake) return
     tierDebts.failures++
-    tierDebts.wake?.()
     const asked = isFailure(error) ? (error.retryAfterMs ?? 0) : 0
     const restMs = Math.max(asked, firstRestMs * 2 ** Math.min(10, tierDebts.failures - 1)) * (0.8 + 0.4 * random())
     tierDebts.wake = clock.after(Math.min(mostRestMs, restMs), () => {
