@@ -19,7 +19,7 @@ import { syncBuiltinESMExports } from 'node:module'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterEach, beforeEach, describe, it } from 'node:test'
-import { shapes, type Upload } from '../../backends/pinning/contract.ts'
+import { type Shape, shapes, type Upload } from '../../backends/pinning/contract.ts'
 import { createEmbedded, type EmbeddedProvider } from '../../backends/pinning/embedded/embedded.ts'
 import { blockKey } from '../../src/core/block.ts'
 import { systemClock } from '../../src/core/clock.ts'
@@ -56,13 +56,13 @@ describe('the embedded store', () => {
   })
   afterEach(() => rm(data, { recursive: true, force: true }))
 
-  async function uploadOf(bytes: Uint8Array): Promise<Upload> {
+  async function uploadOf(bytes: Uint8Array, shape: Shape = shapes['unixfs-v1-2025']): Promise<Upload> {
     const spool = await createSpools(data).begin()
     const { cid: root } = await importFile(
       (async function* () {
         yield bytes
       })(),
-      shapes['unixfs-v1-2025'],
+      shape,
       spool.put,
     )
     return spool.finish(root, 'unixfs-v1-2025', bytes.byteLength)
@@ -175,6 +175,61 @@ describe('the embedded store', () => {
     await store.unpin(one.cid, never)
     assert.equal((await blocks()).length, 3)
     for await (const { cid } of other.blocks(never)) assert.ok(await store.store.has(cid))
+  })
+
+  for (const next of ['the same is deleted again', 'another one is deleted', 'anything is pinned'])
+    it(`frees the rest of what a kill left in the middle of freeing when ${next}`, async (context) => {
+      const small = { ...shapes['unixfs-v1-2025'], chunkBytes: 1000, width: 3 }
+      const shared = randomBytes(3000)
+      const name = (one: Upload) => one.cid.toV1().toString()
+      const recordOf = (one: Upload) => join(data, 'pins', 'roots', name(one).slice(-2), `${name(one)}.json`)
+      const { rm: remove } = fs.promises
+      // With a record, and without one: of a pin that was killed.
+      for (const hasRecord of [true, false])
+        for (const kill of [0, 1, 3, 6]) {
+          const one = await uploadOf(Buffer.concat([shared, randomBytes(4000)]), small)
+          const other = await uploadOf(Buffer.concat([shared, randomBytes(4000)]), small)
+          const third = await uploadOf(randomBytes(10))
+          for (const each of [one, other, third]) await store.pin(each, never)
+          const kept = [other, ...(next === 'another one is deleted' ? [] : [third])]
+          if (!hasRecord) await rm(recordOf(one))
+          let removals = 0
+          context.mock.method(fs.promises, 'rm', async (...args: Parameters<typeof remove>) => {
+            if (String(args[0]).startsWith(join(data, 'pins', 'blocks')) && removals++ >= kill)
+              throw new Error('killed')
+            return remove(...args)
+          })
+          syncBuiltinESMExports()
+          await assert.rejects(store.unpin(one.cid, never), /killed/)
+          context.mock.restoreAll()
+          syncBuiltinESMExports()
+
+          store = open()
+          if (next === 'another one is deleted') await store.unpin(third.cid, never)
+          else if (next === 'anything is pinned') await store.pin(third, never)
+          // Without a record nothing but its own name leads to it.
+          if (next === 'the same is deleted again' || !hasRecord) await store.unpin(one.cid, never)
+          const needed = new Set<string>()
+          for (const each of kept) for await (const { cid } of each.blocks(never)) needed.add(blockKey(cid))
+          assert.deepEqual((await blocks()).sort(), [...needed].sort(), `killed at ${kill}`)
+          assert.deepEqual(await below(join(data, 'pins', 'freed')), [])
+          for (const each of kept) assert.equal(await store.status(each.cid, never), 'pinned')
+          await rm(join(data, 'pins'), { recursive: true })
+        }
+    })
+
+  it('frees nothing while a record cannot be read, says which, and frees it all when that is whole again', async () => {
+    const one = await uploadOf(randomBytes(2 * MiB))
+    const other = await uploadOf(randomBytes(10))
+    for (const each of [one, other]) await store.pin(each, never)
+    const name = other.cid.toV1().toString()
+    await truncate(join(data, 'pins', 'roots', name.slice(-2), `${name}.json`), 20)
+    await assert.rejects(store.unpin(one.cid, never), new RegExp(`${name}[.]json is damaged`))
+    for (const each of [one, other])
+      for await (const { cid } of each.blocks(never)) assert.ok(await store.store.has(cid))
+    await store.pin(other, never)
+    await store.unpin(one.cid, never)
+    assert.equal((await blocks()).length, 1)
   })
 
   it('looks no longer for what was left than it is waited for, so that uploads are pinned again', async () => {

@@ -1,7 +1,7 @@
 // The embedded store's way to the disk: new files are written in one folder and renamed into place once they are on the
 // platter. Syncs of a folder that come at the same time are one. A folder that was removed meanwhile is made again.
 import { randomBytes, randomUUID } from 'node:crypto'
-import { link, readdir, rm } from 'node:fs/promises'
+import { link, readdir, rename, rm } from 'node:fs/promises'
 import { dirname, join, sep } from 'node:path'
 import { renameOver } from '../../../src/core/disk/regular.ts'
 import { codeOf, createFolderSync, isGone, makeFolder, writeSynced } from '../../../src/core/files.ts'
@@ -15,6 +15,8 @@ export interface Disk {
   write(file: string, bytes: Uint8Array): Promise<void>
   /** The same with a second name for a file that is on the platter. */
   link(source: string, file: string): Promise<void>
+  /** Its new name is on the platter; `sync` the folder of the old one. */
+  move(source: string, file: string): Promise<void>
   sync(path: string): Promise<void>
 }
 
@@ -65,6 +67,12 @@ export function createDisk(root: string): Disk {
     }
   }
 
+  async function moveOnce(source: string, file: string): Promise<void> {
+    await folder(dirname(file))
+    await rename(source, file)
+    await sync(dirname(file))
+  }
+
   async function againIfGone(work: () => Promise<void>): Promise<void> {
     try {
       await work()
@@ -90,5 +98,6 @@ export function createDisk(root: string): Disk {
     sync,
     write: (file, bytes) => againIfGone(() => place(file, (beside) => writeSynced(beside, bytes))),
     link: (source, file) => againIfGone(() => placeLink(source, file)),
+    move: (source, file) => againIfGone(() => moveOnce(source, file)),
   }
 }

@@ -44,7 +44,7 @@ export function createEmbedded(settings: Options, context: ProviderContext): Emb
   const root = rootOf(settings, data)
   const blocks = blocksIn(root)
   const disk = createDisk(root)
-  const pins = createPins(join(root, 'roots'), disk)
+  const pins = createPins({ roots: join(root, 'roots'), freed: join(root, 'freed') }, disk)
   const folder = folders.enter(root)
   const pinLock = folder.part(createPinLock)
 
@@ -73,17 +73,16 @@ export function createEmbedded(settings: Options, context: ProviderContext): Emb
     return upload.cid
   }
 
-  /** Removes the record first: a crash then leaves unused blocks, never a pin that lacks one. */
+  /** The record goes first: a crash then leaves blocks that a later call frees, and never a pin that lacks one. */
   async function free(cid: CID, signal: AbortSignal): Promise<void> {
     const pin = await pins.read(cid)
-    if (!pin) return freeLeft(cid, signal)
-    await pins.remove(cid)
-    await drop(new Set(pin.blocks))
+    if (pin) await pins.free(cid)
+    await drop(pin ? new Set(pin.blocks) : await leftBelow(cid, signal))
   }
 
-  /** What lies here without a record: a process was killed in the middle of a pin. */
-  async function freeLeft(root: CID, signal: AbortSignal): Promise<void> {
-    if (!(await has(blockKey(root)))) return
+  /** What lies here without a record, parents first: a process was killed in the middle of a pin. */
+  async function leftBelow(root: CID, signal: AbortSignal): Promise<Set<string>> {
+    if (!(await has(blockKey(root)))) return new Set()
     const keys = new Set<string>([blockKey(root)])
     const isNew = (cid: CID): boolean => !keys.has(blockKey(cid))
     const ahead = [root]
@@ -98,18 +97,30 @@ export function createEmbedded(settings: Options, context: ProviderContext): Emb
         ahead.push(next)
       }
     }
-    await drop(keys)
+    return keys
   }
 
-  /** Removes the blocks that no pin lists. */
+  /** Removes the blocks that no pin lists, and what an earlier call left of that. */
   async function drop(keys: Set<string>): Promise<void> {
+    const freed = await pins.freed()
+    for (const { blocks } of freed) for (const key of blocks) keys.add(key)
+    if (keys.size === 0 && freed.length === 0) return
     for await (const { blocks: needed } of pins.all()) for (const key of needed) keys.delete(key)
-    for (const key of keys) await rm(fileOf(key), { recursive: true, force: true })
+    // Parents last: what a kill leaves is found below them again.
+    for (const key of [...keys].reverse()) await rm(fileOf(key), { recursive: true, force: true })
+    for (const { end } of freed) await end()
+  }
+
+  /** What a process that was killed left of it. Once, and an upload does not fail with it. */
+  let finished: Promise<void> | undefined
+  const finishFreeing = async (): Promise<void> => {
+    if ((await pins.freed()).length > 0) await pinLock.alone(() => drop(new Set()))
   }
 
   async function pin(upload: Upload, signal: AbortSignal): Promise<CID> {
     const keys = new Set<string>()
     await disk.tidy()
+    await (finished ??= finishFreeing().catch(() => {}))
     try {
       return await pinLock.together(() => keep(upload, signal, keys))
     } catch (error) {
