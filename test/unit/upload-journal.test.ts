@@ -127,6 +127,62 @@ describe('the file of a journal entry', () => {
     }
   })
 
+  /** Each byte of it as each of these: another bit, nothing, the end of a line, a space. */
+  const damages = [(byte: number) => byte ^ 1, () => 0, () => 10, () => 32]
+  const countOf = (whole: Buffer): number => whole.length * damages.length
+  function damagedAs(whole: Buffer, index: number): Buffer {
+    const bytes = Buffer.from(whole)
+    const at = Math.floor(index / damages.length)
+    bytes[at] = damages[index % damages.length]?.(whole[at] as number) ?? 0
+    return bytes
+  }
+
+  for (const [what, before, isCopied] of [
+    ['two lines', true, false],
+    ['one line and a copy', false, true],
+    ['one line and a damaged copy', false, false],
+  ] as const)
+    it(`of ${what}, with any byte damaged, is the upload that was acknowledged, or told as damaged`, async () => {
+      await mkdir(join(root, 'open'), { recursive: true })
+      await mkdir(spoolFolder(data), { recursive: true })
+      const linesOf = (id: string) =>
+        Buffer.concat([...(before ? [lineOf(entryOf(id))] : []), lineOf(accepted(entryOf(id)))])
+      const idOf = (count: number) => String(count).padStart(5, '0')
+      const count = countOf(linesOf(idOf(0)))
+      const writing: Promise<void>[] = []
+      for (let index = 0; index < count; index++) {
+        const id = idOf(index)
+        writing.push(writeFile(fileOf(id), damagedAs(linesOf(id), index)))
+        const copy = lineOf(accepted(entryOf(id)))
+        copy[index % copy.length] = (copy[index % copy.length] as number) ^ 1
+        if (isCopied) writing.push(writeFile(join(spoolFolder(data), `${id}.json`), lineOf(accepted(entryOf(id)))))
+        else if (!before) writing.push(writeFile(join(spoolFolder(data), `${id}.json`), copy))
+      }
+      await Promise.all(writing)
+
+      const { entries, ids, damaged } = await journal.load()
+
+      assert.equal(ids.size, count)
+      assert.equal(entries.length + damaged.length, count)
+      const sure = [...entries, ...damaged.flatMap(({ entry }) => entry?.entry ?? [])]
+      for (const entry of sure)
+        assert.deepEqual([entry.cid, entry.bytes, entry.accepted], [cid, 3, true], `entry ${entry.id}`)
+      if (before || isCopied) assert.equal(sure.length, count)
+    })
+
+  it('is the record of the upload that its name says, whatever byte of it is damaged', async () => {
+    const record = join(root, 'done', cid.slice(-2), `${cid}.json`)
+    await journal.amend(accepted(entryOf('one')))
+    const whole = await readFile(record)
+    for (let index = 0; index < countOf(whole); index++) {
+      said.length = 0
+      await writeFile(record, damagedAs(whole, index))
+      const found = await journal.record(CID.parse(cid))
+      if (found) assert.equal(found.cid, cid)
+      else assert.deepEqual(said, ['journal.unreadable'])
+    }
+  })
+
   it('of an earlier version, without a checksum, is read', async () => {
     await mkdir(join(root, 'open'), { recursive: true })
     const lines = [entryOf('one'), accepted(entryOf('one'))].map((entry) => `${JSON.stringify(entry)}\n`)
@@ -451,6 +507,23 @@ describe('an acknowledged upload whose journal entry is damaged whole', () => {
         assert.match(uploads.damage() ?? '', /^1 journal entry was damaged: 1 lacks blocks/)
       })
     assert.deepEqual(await spools(), [id])
+  })
+
+  it('with the CID of nothing that lies here is told, and is no upload', async () => {
+    const other = CID.createV1(0x55, await sha256.digest(randomBytes(9))).toString()
+    await mkdir(open(), { recursive: true })
+    const damaged = lineOf(accepted(entryOf('one')))
+      .toString()
+      .replace(cid, other)
+    await writeFile(join(open(), 'one.json'), damaged)
+    await over(silent(), async ({ uploads, log }) => {
+      assert.deepEqual(uploads.confirmation.open(), [])
+      assert.ok(log.some(({ event }) => event === 'journal.lost'))
+      assert.match(uploads.damage() ?? '', /1 journal entry was damaged/)
+      assert.equal(await uploads.journal.record(CID.parse(other)), undefined)
+    })
+    const [note = ''] = await readdir(join(journalFolder(data), 'damaged'))
+    assert.match(await readFile(join(journalFolder(data), 'damaged', note), 'utf8'), new RegExp(other))
   })
 
   it('without a spool says that nothing waits, once', async () => {

@@ -78,7 +78,8 @@ const withSum = /^(.*),"crc":"([0-9a-f]{8})"\}$/s
 /** `isSure`: it is as it was written, or an earlier version wrote it. One flipped bit can make another CID that is valid, too. */
 function readLine(line: string): { readonly entry: JournalEntry | undefined; readonly isSure: boolean } {
   const [, text, sum] = withSum.exec(line) ?? []
-  if (text === undefined) return { entry: untimed(line), isSure: true }
+  // A text is the last thing in a line only where that is its checksum: here it was damaged itself.
+  if (text === undefined) return { entry: untimed(line), isSure: !line.endsWith('"}') }
   const isSure = sumOf(`${text}}`) === sum
   return { entry: isSure ? parseEntry(`${text}}`) : untimed(`${text}}`), isSure }
 }
@@ -109,21 +110,37 @@ export type ReadEntry = {
  * the entry counts as accepted, so that it is never undone, and the providers that the line named are asked again.
  */
 export function readEntry(text: string): ReadEntry {
-  const end = text.lastIndexOf('\n') + 1
-  const rest = readLine(text.slice(end))
-  if (rest.entry || end === 0) return { ...rest, torn: 0, damaged: 0 }
-  const lines = text.slice(0, end - 1).split('\n')
-  let torn = text.length - end
+  const lines = text.split('\n')
+  const rest = lines.pop() ?? ''
+  const last = readLine(rest)
+  if (last.entry && last.isSure) return { ...last, torn: 0, damaged: 0 }
+  // A write that was cut short has no checksum: where there is one, the end of the line was damaged.
+  const isTorn = !hasSum.test(rest)
+  if (!isTorn) lines.push(rest)
+  let torn = isTorn ? rest.length : 0
   let damaged = 0
   let unsure: JournalEntry | undefined
   for (let line = lines.pop(); line !== undefined; line = lines.pop()) {
     const { entry, isSure } = readLine(line)
     if (entry && isSure) return { entry: damaged > 0 ? { ...entry, accepted: true } : entry, isSure, torn, damaged }
+    const within = damaged === 0 ? lastWithin(line) : undefined
+    if (within) return { entry: within, isSure: true, torn, damaged: 1 }
     unsure ??= entry
-    if (line.includes('\0')) torn += line.length + 1
+    // One alone is a byte that was damaged.
+    if (line.includes('\0\0')) torn += line.length + 1
     else damaged += line.length + 1
   }
   return { entry: unsure && { ...unsure, accepted: true }, isSure: false, torn, damaged }
+}
+
+const hasSum = /,"crc":"[0-9a-f]{8}"\}/
+
+/** The last state of lines whose ends were damaged: it is as it was written, and nothing but such an end is behind it. */
+function lastWithin(line: string): JournalEntry | undefined {
+  const found = [...line.matchAll(/\{"id":.*?,"crc":"[0-9a-f]{8}"\}/gs)].at(-1)
+  if (!found || found.index + found[0].length < line.length - 1) return undefined
+  const { entry, isSure } = readLine(found[0])
+  return isSure ? entry : undefined
 }
 
 const standings: ReadonlySet<string> = new Set(['wanted', 'held', 'given-up'])

@@ -75,7 +75,7 @@ export function createJournal(root: string, log: Log, copies: Copies): Journal {
     }
   }
 
-  const { parse, copyOf, readAll } = createEntryReader({ fileOf, copies, log })
+  const { readRecord, copyOf, readAll } = createEntryReader({ fileOf, copies, log })
 
   return {
     async load() {
@@ -92,7 +92,7 @@ export function createJournal(root: string, log: Log, copies: Copies): Journal {
       const entries: JournalEntry[] = []
       const damaged: Damaged[] = []
       for (const one of all) {
-        if ('found' in one) damaged.push(one)
+        if ('found' in one) damaged.push(copied.has(one.id) ? asAccepted(one) : one)
         // Its last line may not have come to the disk; the copy was there before its client was told.
         else entries.push(copied.has(one.id) ? { ...one, accepted: true } : one)
       }
@@ -135,13 +135,14 @@ export function createJournal(root: string, log: Log, copies: Copies): Journal {
       await rm(fileOf(entry.id), { force: true })
       await syncOnce(open)
     },
-    record: async (cid) => (await parse(recordOf(nameOf(cid))))?.read.entry,
+    record: (cid) => readRecord(recordOf(nameOf(cid)), nameOf(cid)),
     async *records() {
       for await (const shard of namesIn(done))
-        for await (const file of namesIn(join(done, shard))) {
-          const parsed = file.endsWith('.json') ? await parse(join(done, shard, file)) : undefined
-          if (parsed?.read.entry) yield parsed.read.entry
-        }
+        for await (const file of namesIn(join(done, shard)))
+          for (const name of idIn(file)) {
+            const entry = await readRecord(recordOf(name), name)
+            if (entry) yield entry
+          }
     },
     async *names(after = '') {
       const shards = await orIfGone(readdir(done), [])
@@ -168,6 +169,11 @@ export function inOrder(one: string, other: string): number {
   const [a, b] = [one.slice(-2) + one, other.slice(-2) + other]
   return a < b ? -1 : a > b ? 1 : 0
 }
+
+const asAccepted = ({ entry, ...damaged }: Damaged): Damaged => ({
+  ...damaged,
+  entry: entry && { ...entry, entry: { ...entry.entry, accepted: true } },
+})
 
 /** None in a file that is not an entry. */
 const idIn = (file: string): string[] => (file.endsWith('.json') ? [file.slice(0, -'.json'.length)] : [])

@@ -1,7 +1,10 @@
 // Takes up uploads whose journal entries are damaged or gone: by an older line, by the copy beside the spool, or by the blocks in it.
 // None is forgotten, and the operator is told of each.
+import { existsSync } from 'node:fs'
 import { stat } from 'node:fs/promises'
+import { join } from 'node:path'
 import type { LocalStore, Profile } from '../../../backends/pinning/contract.ts'
+import { blockKey } from '../../core/block.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
 import type { Claims } from '../claims.ts'
@@ -48,12 +51,20 @@ export function createMending(options: MendingOptions): Mending {
     return entry
   }
 
+  /** Whether anything here has such a block: a damaged CID may be a valid one, of nothing. */
+  async function hasRoot(entry: JournalEntry): Promise<boolean> {
+    const key = blockKey(cidOf(entry))
+    if (existsSync(join(spools.folderOf(entry.id), key))) return true
+    for (const store of stores) if (await store.has(cidOf(entry)).catch(() => false)) return true
+    return false
+  }
+
   async function rebuild(damaged: Damaged, closing: AbortSignal): Promise<JournalEntry[]> {
     const { id, text, unsure } = damaged
     const folder = spools.folderOf(id)
     const [own, ...others] = await salvage({ folder, text, profile, stores, signal: closing })
     if (!own) {
-      if (unsure) return [await mended(damaged, 'read', unsure)]
+      if (unsure && (await hasRoot(unsure))) return [await mended(damaged, 'read', unsure)]
       await note(damaged, 'incomplete', [])
       return []
     }
@@ -111,7 +122,7 @@ export function createMending(options: MendingOptions): Mending {
     else if (await spools.isHere(id)) {
       await spools.offer(id)
       return true
-    } else if (unsure) entries.push(await mended(damaged, 'read', unsure))
+    } else if (unsure && (await hasRoot(unsure))) entries.push(await mended(damaged, 'read', unsure))
     else {
       await note(damaged, 'nothing', [])
       await journal.remove(damaged)

@@ -18,8 +18,8 @@ export type Damaged = {
 }
 
 export interface EntryReader {
-  /** Undefined where there is no such file. */
-  parse(file: string): Promise<{ readonly text: string; readonly read: ReadEntry } | undefined>
+  /** Undefined where there is none that can be read. The name tells its CID: what the disk damaged may read as another one. */
+  readRecord(file: string, name: string): Promise<JournalEntry | undefined>
   copyOf(id: string): Promise<Damaged['entry']>
   /** Without those that are gone since their names were read. */
   readAll(ids: Iterable<string>): Promise<(JournalEntry | Damaged)[]>
@@ -36,7 +36,8 @@ export function createEntryReader({
   readonly copies: Pick<Copies, 'read'>
   readonly log: Log
 }): EntryReader {
-  async function parse(file: string): ReturnType<EntryReader['parse']> {
+  /** Undefined where there is no such file. */
+  async function parse(file: string): Promise<{ readonly text: string; readonly read: ReadEntry } | undefined> {
     const text = await orIfGone(readFile(file, 'utf8'), undefined)
     if (text === undefined) return undefined
     const read = readEntry(text)
@@ -45,6 +46,11 @@ export function createEntryReader({
     else if (damaged > 0) log('error', 'journal.damaged', { file, bytes: damaged })
     else if (torn > 0) log('warn', 'journal.torn', { file, bytes: torn })
     return { text, read }
+  }
+
+  async function readRecord(file: string, name: string): Promise<JournalEntry | undefined> {
+    const entry = (await parse(file))?.read.entry
+    return entry && entry.cid !== name ? { ...entry, cid: name } : entry
   }
 
   async function readOne(id: string): Promise<JournalEntry | Damaged | undefined> {
@@ -76,5 +82,5 @@ export function createEntryReader({
     return all
   }
 
-  return { parse, copyOf, readAll }
+  return { readRecord, copyOf, readAll }
 }
