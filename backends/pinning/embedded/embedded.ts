@@ -1,12 +1,11 @@
 // Our own disk as a provider: blocks as plain files, on the platter before they count, never evicted. A pin is one small
 // file that lists its blocks; unpinning frees those that no other pin lists.
 import { randomBytes } from 'node:crypto'
-import { rm, statfs, unlink } from 'node:fs/promises'
+import { statfs, unlink } from 'node:fs/promises'
 import { join, resolve } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { z } from 'zod'
-import { blockKey, proves } from '../../../src/core/block.ts'
-import { codec } from '../../../src/core/cid.ts'
+import { blockKey } from '../../../src/core/block.ts'
 import { remedyOf } from '../../../src/core/disk/remedies.ts'
 import { Failure } from '../../../src/core/failure.ts'
 import { codeOf } from '../../../src/core/files.ts'
@@ -14,6 +13,7 @@ import type { LeftStore, LocalStore, Provider, ProviderContext, ProviderKind, Up
 import { createBlockFiles } from './block-files.ts'
 import { createDisk } from './disk.ts'
 import { blocksIn, foldersLeft, note, usualFolder } from './folders.ts'
+import { createFreeing } from './freeing.ts'
 import { createPinLock } from './pin-lock.ts'
 import { createPins } from './pins.ts'
 import { createShards, shardName } from './shards.ts'
@@ -49,17 +49,20 @@ export function createEmbedded(settings: Options, context: ProviderContext): Emb
   const pinLock = folder.part(createPinLock)
 
   const shards = folder.part(createShards)
-  const { shardOf, fileOf, read, has, linkAll, writeAll, areWhole } = createBlockFiles(blocks, disk, shards)
+  const files = createBlockFiles(blocks, disk, shards)
+  const { shardOf, read, has, linkAll, writeAll, areWhole } = files
+  const { free, drop } = createFreeing({ pins, files, blocksBelow })
+  let finished: Promise<void> | undefined
   const mayHave = (key: string): Promise<boolean> => shards.has(shardName(key), clock.monotonic())
 
   async function keep(upload: Upload, signal: AbortSignal, keys: Set<string>): Promise<CID> {
-    const files = await upload.files?.()
+    const ready = await upload.files?.()
     // A pin that breaks off drops all of them, also those that a process linked before it was killed.
-    for (const { key } of files ?? []) keys.add(key)
+    for (const { key } of ready ?? []) keys.add(key)
     const proved = new Set<string>()
     const linked = { all: keys, proved }
     const areAllWhole = () => areWhole(new Set([...keys].filter((key) => !proved.has(key))), signal)
-    const isLinked = files !== undefined && (await linkAll(files, linked, signal)) && keys.has(blockKey(upload.cid))
+    const isLinked = ready !== undefined && (await linkAll(ready, linked, signal)) && keys.has(blockKey(upload.cid))
     // A linked file may have rotted.
     if (!isLinked || !(await areAllWhole())) {
       await writeAll(upload, linked, signal)
@@ -73,53 +76,15 @@ export function createEmbedded(settings: Options, context: ProviderContext): Emb
     return upload.cid
   }
 
-  /** The record goes first: a crash then leaves blocks that a later call frees, and never a pin that lacks one. */
-  async function free(cid: CID, signal: AbortSignal): Promise<void> {
-    const pin = await pins.read(cid)
-    if (pin) await pins.free(cid)
-    await drop(pin ? new Set(pin.blocks) : await leftBelow(cid, signal))
-  }
-
-  /** What lies here without a record, parents first: a process was killed in the middle of a pin. */
-  async function leftBelow(root: CID, signal: AbortSignal): Promise<Set<string>> {
-    if (!(await has(blockKey(root)))) return new Set()
-    const keys = new Set<string>([blockKey(root)])
-    const isNew = (cid: CID): boolean => !keys.has(blockKey(cid))
-    const ahead = [root]
-    for (let cid = ahead.pop(); cid; cid = ahead.pop()) {
-      // It may be a part of a large pin: no upload is pinned meanwhile.
-      signal.throwIfAborted()
-      if (cid.code === codec.raw) continue
-      const bytes = await read(blockKey(cid))
-      if (!bytes || !proves(cid, bytes)) continue
-      for (const next of await blocksBelow({ cid, bytes }, isNew)) {
-        keys.add(blockKey(next))
-        ahead.push(next)
-      }
-    }
-    return keys
-  }
-
-  /** Removes the blocks that no pin lists, and what an earlier call left of that. */
-  async function drop(keys: Set<string>): Promise<void> {
-    const freed = await pins.freed()
-    for (const { blocks } of freed) for (const key of blocks) keys.add(key)
-    if (keys.size === 0 && freed.length === 0) return
-    for await (const { blocks: needed } of pins.all()) for (const key of needed) keys.delete(key)
-    // Parents last: what a kill leaves is found below them again.
-    for (const key of [...keys].reverse()) await rm(fileOf(key), { recursive: true, force: true })
-    for (const { end } of freed) await end()
-  }
-
-  /** What a process that was killed left of it. Once, and an upload does not fail with it. */
-  let finished: Promise<void> | undefined
-  const finishFreeing = async (): Promise<void> => {
+  /** What a process that was killed left to be freed. */
+  async function finishFreeing(): Promise<void> {
     if ((await pins.freed()).length > 0) await pinLock.alone(() => drop(new Set()))
   }
 
   async function pin(upload: Upload, signal: AbortSignal): Promise<CID> {
     const keys = new Set<string>()
     await disk.tidy()
+    // Once; an upload does not fail with it.
     await (finished ??= finishFreeing().catch(() => {}))
     try {
       return await pinLock.together(() => keep(upload, signal, keys))
