@@ -496,6 +496,61 @@ describe('two things at once with one pin', () => {
     }
   })
 
+  test('a file that is sent again is not deleted in the middle of that, or is kept after it: no deletion is undone', async () => {
+    const here = scriptedProvider('here', 'holds', { local: true })
+    const { pin, unpin } = here
+    const far = scriptedProvider('far', 'dead')
+    const adding = await startAdding({ withoutEmbedded: true, others: [here, far], queue: true })
+    const { pins, confirmation } = adding.uploads
+    const body = randomBytes(100)
+    const add = () => adding.uploads.add(Readable.from([body]))
+    try {
+      const { cid } = await add()
+      for (let tries = 0; confirmation.open()[0]?.accepted !== true; tries++) {
+        assert.ok(tries < 1000)
+        await turn()
+      }
+      const [asked, goesOn] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
+      here.pin = async (upload, signal) => {
+        asked.resolve()
+        await goesOn.promise
+        return pin(upload, signal)
+      }
+      const again = add()
+      await asked.promise
+      assert.equal(await pins.remove(cid), 'busy')
+      goesOn.resolve()
+      await again
+      assert.ok(here.held.has(cid.toString()))
+      assert.ok(await pins.find(cid))
+
+      here.pin = pin
+      const removing = Promise.withResolvers<void>()
+      const mayRemove = Promise.withResolvers<void>()
+      here.unpin = async (...args) => {
+        removing.resolve()
+        await mayRemove.promise
+        return unpin(...args)
+      }
+      const removal = pins.remove(cid)
+      await removing.promise
+      const anew = add()
+      mayRemove.resolve()
+      assert.notEqual(await removal, 'busy')
+      await anew
+      assert.ok(here.held.has(cid.toString()))
+      assert.ok(await pins.find(cid))
+
+      here.unpin = unpin
+      assert.equal(typeof (await pins.remove(cid)), 'object')
+      assert.equal(here.held.has(cid.toString()), false)
+      assert.deepEqual(confirmation.open(), [])
+    } finally {
+      await adding.close()
+      await rm(adding.data, { recursive: true, force: true })
+    }
+  })
+
   test('a provider that pins later what it was sent is asked again, and told to delete it unless it was uploaded anew', async () => {
     const clock = createFakeClock()
     const far = scriptedProvider('far')

@@ -48,8 +48,7 @@ export function createJoining(options: JoiningOptions): Joining {
     // A delivery that is over has reached every provider; only its record is still being written.
     if (!running || running.isOver) return anew(spooled, others)
     if (!quorum.isEnough(running.entry)) return inTime(again(running, spooled, others))
-    const mended = track(behind.mend(running, spooled))
-    return { enough: mended, confirmed: mended }
+    return inTime(track(withMended(options, running, spooled, () => join(spooled, others))))
   }
 
   function anew({ upload, id }: SpooledUpload, others: Companions): Joined {
@@ -154,6 +153,26 @@ export function createJoining(options: JoiningOptions): Joining {
   }
 
   return { join, takeUpAll }
+}
+
+/** Under a claim: deleted meanwhile, a provider would get it again behind the deletion, and no entry would tell of it. */
+async function withMended(
+  { deliveries: { all, behind }, quorum, claims }: Pick<JoiningOptions, 'deliveries' | 'quorum' | 'claims'>,
+  running: Delivery,
+  spooled: SpooledUpload,
+  joinAnew: () => Joined,
+): Promise<Joined> {
+  const { cid } = running.entry
+  const locals = quorum.holders(running.entry).filter(({ traits }) => traits.local)
+  const claim = await claims.claim(cid, async () => locals.map(({ name }) => name))
+  try {
+    if (all.get(cid) !== running || running.isOver || !quorum.isEnough(running.entry)) return joinAnew()
+    claim.keep()
+    await behind.mend(running, spooled)
+    return { enough: Promise.resolve(), confirmed: Promise.resolve() }
+  } finally {
+    await claim.leave()
+  }
 }
 
 const inTime = (work: Promise<Joined>): Joined => ({
