@@ -130,14 +130,15 @@ async function storeAlone(): Promise<readonly number[]> {
   return rates
 }
 
-/** One file after another, and then one upload after another, beside an S3 that hangs from the start, or later. */
+/** One upload after another, and then one file after another, beside an S3 that hangs from the start or later, or without one. */
 async function hung(
-  when: 'never' | 'from the start' | 'later',
+  when: 'from the start' | 'later',
+  hasS3: boolean,
 ): Promise<{ reads: number[]; adds: number[]; large: number }> {
   await tell({ do: 'clear' })
   await tell({ do: 's3', slowMs: 10 })
   if (when === 'from the start') await tell({ do: 'silence' })
-  const at = await start(when !== 'never')
+  const at = await start(hasS3)
   try {
     if (when !== 'from the start') {
       await warm(at)
@@ -202,17 +203,17 @@ try {
     row(`hit, S3 of ${slow} ms, a later file, MB/s`, median(later), '>= 50', median(later) >= 50)
     say(`${' '.repeat(16)}the store alone, a later file: ${median(aloneLater).toFixed(2)}`)
   }
-  const alone = await hung('never')
-  say(
-    `small files and uploads, one after another\n  none            reads ${list(alone.reads)}   uploads ${list(alone.adds)}`,
-  )
+  say('small files and uploads, one after another')
   for (const when of ['from the start', 'later'] as const) {
-    const { reads, adds, large } = await hung(when)
+    const alone = await hung(when, false)
+    const { reads, adds, large } = await hung(when, true)
+    say(`  without S3:    reads ${list(alone.reads)}   uploads ${list(alone.adds)}`)
     say(`  hung ${when}: reads ${list(reads)}   uploads ${list(adds)}`)
     const third = Math.max(...reads.slice(2)) / Math.max(...alone.reads.slice(2))
     row(`hung ${when}: slowest read from the third on, against none`, third, '<= 1.50', third <= 1.5)
-    const more = Math.max(...adds) - median(alone.adds)
-    row(`hung ${when}: slowest upload, ms more than none`, more, '<= 200', more <= 200)
+    // Turn by turn: the first one of a process is slower without S3, too.
+    const more = Math.max(...adds.map((ms, turn) => ms - (alone.adds[turn] ?? 0)))
+    row(`hung ${when}: most that an upload took longer than without, ms`, more, '<= 200', more <= 200)
     row(`hung ${when}: 20 MiB, against none`, large / alone.large, '<= 1.50', large <= 1.5 * alone.large)
   }
 } finally {
