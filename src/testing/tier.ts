@@ -345,7 +345,8 @@ export function tierContract(
 ): void {
   const names = new Set(tierCases.map((one) => one.name))
   for (const { test } of except) assert.ok(names.has(test), `no such case: ${test}`)
-  describe(`tier: ${name}`, () => {
+  // Also where the suites of several tiers run side by side: some cases look at how long it takes.
+  describe(`tier: ${name}`, { concurrency: 1 }, () => {
     for (const one of tierCases)
       it(one.name, async (context) => {
         const reason = except.find(({ test }) => test === one.name)?.reason

@@ -29,14 +29,16 @@ export function scriptedTier(name: string, traits: Partial<TierTraits> = {}): Sc
   async function step(what: string, key: string, signal: AbortSignal | undefined): Promise<void> {
     signal?.throwIfAborted()
     calls.push(`${what} ${key.slice(-4)}`)
-    if (self.isDown) throw new Failure('broken', `${name} is down for this test`, { source: 'tier' })
+    if (self.isDown) throw down()
     if (self.slowMs > 0) await self.clock.sleep(self.slowMs, signal)
     if (!self.isSilent) return
     const { promise, resolve, reject } = Promise.withResolvers<void>()
     waiters.add(resolve)
     signal?.addEventListener('abort', () => reject(signal.reason), { once: true })
     await promise.finally(() => waiters.delete(resolve))
+    if (self.isDown) throw down()
   }
+  const down = () => new Failure('broken', `${name} is down for this test`, { source: 'tier' })
   const self: ScriptedTier = {
     name,
     traits: { ...slowTraits, ...traits },

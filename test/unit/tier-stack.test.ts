@@ -57,6 +57,54 @@ test('a new block is in memory at once and in the slow tiers soon', async () => 
   assert.deepEqual(holders(memory, disk, bucket), ['memory', 'disk', 'bucket'])
 })
 
+test('a large leaf waits for the disk and leaves memory to others, unless the disk does not take it', async () => {
+  const { memory, disk, bucket, stack, clock } = make()
+  const large = (seed: number) => block(seed, 256 * 1024)
+  const [one, other, third] = [large(1), large(2), large(3)]
+  disk.isSilent = true
+  await stack.put(one.cid, one.bytes)
+  assert.equal((await stack.find(one.cid))?.bytes, one.bytes, 'it can be read while it waits')
+  disk.isSilent = false
+  await disk.release()
+  await settle()
+  assert.deepEqual(
+    [memory, disk, bucket].map(({ held }) => held.has(one.key)),
+    [false, true, true],
+  )
+  disk.isDown = true
+  await stack.put(other.cid, other.bytes)
+  await clock.advance(1000)
+  await settle()
+  assert.ok(memory.held.has(other.key), 'what the disk refused is in memory')
+  disk.isDown = false
+  disk.isSilent = true
+  await stack.put(third.cid, third.bytes)
+  await clock.advance(1000)
+  assert.equal(disk.waiting, 1)
+  const deleted = stack.delete(third.cid).catch(() => {})
+  disk.isDown = true
+  await disk.release()
+  await deleted
+  await settle()
+  assert.ok(!memory.held.has(third.key), 'what was deleted meanwhile is not')
+})
+
+test('a large leaf is in memory where no disk of this machine can take it', async () => {
+  const memory = scriptedTier('memory', { persistent: false, trusted: true })
+  const bucket = scriptedTier('bucket', { shared: true })
+  const clock = createFakeClock()
+  const { cid, bytes, key } = block(1, 1024 * 1024)
+  await createTierStack([memory, bucket], { clock, log }).put(cid, bytes)
+  assert.ok(memory.held.has(key))
+  const [inMemory, disk] = [scriptedTier('memory', { persistent: false, trusted: true }), scriptedTier('disk')]
+  disk.isSilent = true
+  const full = createTierStack([inMemory, disk], { clock, log, fillBytes: 0 })
+  const put = full.put(cid, bytes)
+  await clock.advance(500)
+  await put
+  assert.ok(inMemory.held.has(key), 'there was no room for it to wait')
+})
+
 test('a block that is all of its memory reaches the slow tiers without a copy, and a part of one is copied', async () => {
   const { disk, stack } = make()
   const whole = new Uint8Array(bytes)

@@ -3,6 +3,7 @@ import type { CID } from 'multiformats/cid'
 import type { Tier } from '../../../backends/tiers/contract.ts'
 import { blockKey } from '../../core/block.ts'
 import type { Clock } from '../../core/clock.ts'
+import type { QueuedBlock } from './filling/queue.ts'
 import { createWriteBehind, type WriteBehind } from './filling/write-behind.ts'
 
 export type Layer = {
@@ -41,8 +42,13 @@ export function createLayer(tier: Tier, { clock, fillBytes, here }: LayerOptions
       ...(fillBytes === undefined ? {} : { maxBytes: fillBytes }),
       ...(tier.traits.shared
         ? { atOnce: sharedAtOnce, rewriteMs: sharedRewriteMs, reread: readHere }
-        : { waitMs: localWaitMs }),
+        : { waitMs: localWaitMs, onFailed: bringToMemory }),
     })
+  }
+
+  function bringToMemory({ cid, bytes }: QueuedBlock): void {
+    if (!bytes) return
+    for (const near of here()) if (!near.writeBehind) near.tier.put(cid, bytes).catch(() => near.outages++)
   }
 
   async function readHere(cid: CID): Promise<Uint8Array | undefined> {

@@ -13,7 +13,7 @@ import { createFinding, type Found, type HitAtHand } from './finding.ts'
 import type { Layer } from './layer.ts'
 import { createLayers, type TierHit } from './layers.ts'
 import { createLooks, type Look, type TierFailed } from './looks.ts'
-import { createStoring, keepable, type TierFailure } from './storing.ts'
+import { createStoring, type TierFailure } from './storing.ts'
 
 export type { HitAtHand } from './finding.ts'
 export type { TierHit } from './layers.ts'
@@ -80,7 +80,7 @@ export type TierStackOptions = {
 export function createTierStack(parts: readonly (Tier | Layer)[], options: TierStackOptions = {}): TierStack {
   const { clock = systemClock, log = silentLog, onOutage, fillBytes, drainMs } = options
   const layers = createLayers(parts, { clock, log, onOutage, fillBytes })
-  const { all, fast, slow, filled, outage } = layers
+  const { all, slow, filled, outage } = layers
   const tiers = all.map(({ tier }) => tier)
   const looks = createLooks(layers, log)
   const finding = createFinding(layers, looks)
@@ -91,9 +91,10 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
   async function put(cid: CID, bytes: Uint8Array, signal?: AbortSignal): Promise<void> {
     signal?.throwIfAborted()
     const before = deletes
-    const own = fast.length > 0 ? await storing.putFast(cid, bytes, signal) : keepable(bytes)
+    const isWanted = () => deletes === before
+    const own = await storing.putNear(cid, bytes, isWanted, signal)
     // Something was deleted in between; it may have been this.
-    if (deletes !== before || filled.length === 0) return
+    if (!isWanted() || filled.length === 0) return
     await orAborted(signal, Promise.all(filled.map(({ writeBehind }) => writeBehind.put(cid, own))))
   }
 

@@ -1,6 +1,8 @@
-// How a block that must be kept gets into the tiers of a stack: memory has it at once, each shared tier before it is
-// acknowledged, those of this machine behind that, unless one of them keeps it for good already.
+// How a block gets into the tiers of a stack. One that must be kept is in memory at once, in each shared tier before it is
+// acknowledged, in those of this machine behind that, unless one of them keeps it for good already.
 import type { CID } from 'multiformats/cid'
+import { blockKey } from '../../core/block.ts'
+import { codec } from '../../core/cid.ts'
 import { orAborted } from '../../core/deadline.ts'
 import { Failure } from '../../core/failure.ts'
 import { type Layers, late, type SlowLayer } from './layers.ts'
@@ -8,10 +10,20 @@ import { type Layers, late, type SlowLayer } from './layers.ts'
 export type TierFailure = { readonly tier: string; readonly failure: Failure }
 
 export interface Storing {
-  putFast(cid: CID, bytes: Uint8Array, signal: AbortSignal | undefined): Promise<Uint8Array>
+  /**
+   * Puts a block that came for a reader where the next one finds it at once, and answers the buffer that may be kept. `isWanted`:
+   * nothing was deleted meanwhile. Rejects only with the reason of `signal`.
+   */
+  putNear(cid: CID, bytes: Uint8Array, isWanted: () => boolean, signal: AbortSignal | undefined): Promise<Uint8Array>
   store(cid: CID, bytes: Uint8Array, signal?: AbortSignal): Promise<{ readonly failed: readonly TierFailure[] }>
   bring(name: string, cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<void>
 }
+
+/**
+ * Leaves of this size are pieces of files that stream by: in memory they would push everything else out, and from a disk of this
+ * machine they are read again for little more than their hash.
+ */
+const largeLeafBytes = 256 * 1024
 
 /** A block that is all of its buffer never changes (`Tier`); a part of one is the caller's to write over. */
 export const keepable = (bytes: Uint8Array): Uint8Array =>
@@ -29,6 +41,24 @@ export function createStoring({ fast, slow, filled, ask, outage }: Layers): Stor
       if (kept && kept !== bytes) return kept
     }
     return keepable(bytes)
+  }
+
+  async function putNear(
+    cid: CID,
+    bytes: Uint8Array,
+    isWanted: () => boolean,
+    signal: AbortSignal | undefined,
+  ): Promise<Uint8Array> {
+    if (cid.code === codec.raw && bytes.byteLength >= largeLeafBytes) {
+      const own = keepable(bytes)
+      for (const { tier, writeBehind } of filled) {
+        if (tier.traits.shared) continue
+        await orAborted(signal, writeBehind.put(cid, own))
+        // There it can be read while it waits. A write that fails brings it to memory (`createLayer`).
+        if (!isWanted() || writeBehind.waiting(blockKey(cid))) return own
+      }
+    }
+    return fast.length > 0 ? putFast(cid, bytes, signal) : keepable(bytes)
   }
 
   /** A tier of this machine that has it for good. */
@@ -79,5 +109,5 @@ export function createStoring({ fast, slow, filled, ask, outage }: Layers): Stor
     }
   }
 
-  return { putFast, store, bring }
+  return { putNear, store, bring }
 }

@@ -10,7 +10,7 @@ import { createFillQueue } from './queue.ts'
 import { createQueueRoom } from './room.ts'
 import { createSerial } from './serial.ts'
 import { createWriteSchedule } from './write-schedule.ts'
-import { createWrites } from './writes.ts'
+import { createWrites, type OnFailed } from './writes.ts'
 
 export type WriteBehindOptions = {
   readonly tier: Tier
@@ -27,6 +27,7 @@ export type WriteBehindOptions = {
    * waits while the tier is skipped.
    */
   readonly reread?: ((cid: CID) => Promise<Uint8Array | undefined>) | undefined
+  readonly onFailed?: OnFailed | undefined
 }
 
 export type FillStats = {
@@ -61,7 +62,7 @@ const leastPauseMs = 250
 
 export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
   const { tier, clock, maxBytes = 32 * 1024 * 1024, maxBlocks = 2048, atOnce = 8 } = options
-  const { rewriteMs = 0, waitMs = 0, reread } = options
+  const { rewriteMs = 0, waitMs = 0, reread, onFailed } = options
   const queue = createFillQueue({ maxBytes, maxBlocks })
   const schedule = createWriteSchedule({ clock, atOnce, rewriteMs, hasTime: reread !== undefined })
   const counts = { written: 0, dropped: 0, failed: 0 }
@@ -72,7 +73,7 @@ export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
   const serial = createSerial(() => pump())
   const room = createQueueRoom({ queue, clock, waitMs, maxBytes, maxBlocks, isClosed: () => closed })
   const [onWritten, onOver] = [schedule.written, room.moved]
-  const writes = createWrites({ tier, serial, maxBytes, reread, counts, onWritten, onOver })
+  const writes = createWrites({ tier, serial, maxBytes, reread, counts, onWritten, onOver, onFailed })
 
   function pump(): void {
     if (queue.size === 0 && behind === 0) schedule.idle()

@@ -36,10 +36,14 @@ export type WritesOptions = {
   readonly onWritten: (key: string) => void
   /** A write is over, however it went. */
   readonly onOver: () => void
+  readonly onFailed: OnFailed | undefined
 }
 
+/** Called with a block that the tier did not take, unless it was deleted meanwhile. */
+export type OnFailed = (block: QueuedBlock) => void
+
 export function createWrites(options: WritesOptions): Writes {
-  const { tier, serial, maxBytes, reread, counts, onWritten, onOver } = options
+  const { tier, serial, maxBytes, reread, counts, onWritten, onOver, onFailed } = options
   const running = new Set<Writing>()
   /** Those of them that were not deleted meanwhile. */
   const byKey = new Map<string, Writing>()
@@ -77,6 +81,10 @@ export function createWrites(options: WritesOptions): Writes {
       running.add(one)
       one.done = serial
         .run(key, () => bring(key, job, one.stop.signal, overdue))
+        .catch((error: unknown) => {
+          if (byKey.get(key) === one) onFailed?.(job)
+          throw error
+        })
         .finally(() => {
           onOver()
           running.delete(one)
