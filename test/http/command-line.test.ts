@@ -377,6 +377,8 @@ upload: { auth: { tokens: [hush-hush-hush-hush, { name: ci, token: hush-hush-hus
     if (process.platform === 'linux' && process.env['NODE_OPTIONS'] === undefined) {
       const line = readFileSync(`/proc/${child.pid}/cmdline`, 'utf8')
       assert.match(line, /--max-semi-space-size=16\0--initial-heap-size=96\0/)
+      const environment = readFileSync(`/proc/${child.pid}/environ`, 'utf8').split('\0')
+      assert.ok(environment.includes('MALLOC_ARENA_MAX=2') && environment.includes('MALLOC_TRIM_THRESHOLD_=1048576'))
     }
 
     await writeFile(file, 'listen: nowhere\n')
