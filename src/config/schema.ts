@@ -298,6 +298,11 @@ const everything = (beside: Beside) =>
           .describe(
             'Lines in a second for each kind of failure, after a burst of half a minute. The next line says how many were left out (leftOut). none: no bound.',
           ),
+        stateEvery: duration()
+          .prefault('15m')
+          .describe(
+            'How often a line, `gateway.state`, says how full each tier is, how each upstream does and what waits for which provider. 0: never.',
+          ),
         format: z
           .enum(['auto', 'json', 'text'])
           .default('auto')

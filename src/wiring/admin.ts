@@ -5,11 +5,13 @@ import type { Provider } from '../../backends/pinning/contract.ts'
 import { createAdmin } from '../admin/admin.ts'
 import { type Checks, type Looked, startChecks } from '../admin/checks.ts'
 import { createDashboard, type DashboardDeps } from '../admin/dashboard/dashboard.ts'
+import type { Status } from '../admin/dashboard/shape.ts'
 import { readStatus } from '../admin/dashboard/status.ts'
 import type { ReloadCounts } from '../admin/metrics/gateway.ts'
 import type { ConnectionCounts, ServerParts } from '../admin/metrics/http.ts'
 import { diskCheck, readiness } from '../admin/readiness.ts'
 import { readingsOf } from '../admin/readings.ts'
+import { startStateLog } from '../admin/state-log.ts'
 import { createTakedown, type Takedown } from '../admin/takedown.ts'
 import { version } from '../config/package.ts'
 import { roomAt } from '../data-folder/room.ts'
@@ -109,6 +111,11 @@ export function wireAdmin(
   const { adminAdd } = writing
   const takes = adminAdd && { mostBytes: adminAdd.mostBytes }
   const requestIds = createRequestIds(createForwarded(config.trustedProxies))
+  const status = () =>
+    readStatus({
+      ...{ version, startedAt, clock, ready, history, failures, hasPins: writing.pins !== undefined, takes },
+      ...{ http, pool, tiers, uploads, providers: providerNames },
+    })
   const make = () =>
     createAdmin({
       requestId: (request) => requestIds.next(request),
@@ -126,11 +133,7 @@ export function wireAdmin(
       dashboard: createDashboard({
         why,
         blocks: blocksBy(why, tiers),
-        status: () =>
-          readStatus({
-            ...{ version, startedAt, clock, ready, history, failures, hasPins: writing.pins !== undefined, takes },
-            ...{ http, pool, tiers, uploads, providers: providerNames },
-          }),
+        status,
       }),
     })
   // A gateway without an admin address needs none, and a test of a gateway hardly ever.
@@ -147,6 +150,7 @@ export function wireAdmin(
       const counted = whole.lease.take('counted', [], (): { by?: Metrics } => ({}))
       if (counted.by) metrics.goOnFrom(counted.by)
       counted.by = metrics
+      takeStateLog(whole, status)
     },
   }
 }
@@ -205,6 +209,14 @@ const takeHistory = ({ lease, clock }: Whole, requests: RequestCounts) =>
     [requests],
     () => createHistory(requests, clock),
     (history) => history.close(),
+  )
+
+const takeStateLog = ({ config, clock, log, lease }: Whole, read: () => Promise<Status>) =>
+  lease.take(
+    'state log',
+    [read],
+    () => startStateLog({ read, everyMs: config.log.stateEvery, clock, log }),
+    (one) => one.close(),
   )
 
 const checkProvider = (whole: Whole, provider: Provider): Checks =>

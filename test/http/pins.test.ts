@@ -245,6 +245,8 @@ describe('a pin and a second provider', () => {
       await writeFile(file, randomBytes(whole.byteLength))
       const rotten = await verified()
       assert.equal(rotten.isWell, false)
+      const told = at.log.filter(({ event }) => event === 'pin.not-held').map(({ facts }) => facts)
+      assert.deepEqual(told, [{ cid, providers: { local: 'damaged', second: 'held' } }])
       assert.deepEqual(
         rotten.providers.map(({ state, damaged }) => [state, damaged]),
         [

@@ -69,3 +69,21 @@ test('the tree of docs/architecture.md shows every folder of src, and no other',
     .map((entry) => relative(fileURLToPath(new URL('src/', root)), join(entry.parentPath, entry.name)))
   assert.deepEqual(shown.toSorted(), folders.toSorted())
 })
+
+test('the questions of docs/troubleshoot.md name events that the log has, and commands that there are', () => {
+  const [, table = ''] = /^## At three in the morning\n([\s\S]*?)^## /m.exec(textOf('docs/troubleshoot.md')) ?? []
+  const rows = table.split('\n').filter((line) => line.startsWith('| ') && !line.startsWith('| question'))
+  assert.equal(rows.length, 7)
+  const events = new Set(
+    [...textOf('docs/observe.md').matchAll(/^\| `([a-z-]+\.[a-z-]+)` \|/gm)].map(([, name]) => name),
+  )
+  const commands = textOf('docs/command-line.md')
+  for (const row of rows) {
+    const named = [...row.matchAll(/`([a-z]+\.[a-z-]+)`/g)].map(([, name]) => name)
+    assert.ok(named.length > 0, `${row} names no event`)
+    for (const name of named) assert.ok(events.has(name), name)
+    const asked = [...row.matchAll(/`npx cidgate ([a-z]+)/g)].map(([, name]) => name)
+    assert.ok(asked.length > 0, `${row} names no command`)
+    for (const name of asked) assert.match(commands, new RegExp(`^cidgate ${name}`, 'm'))
+  }
+})

@@ -68,7 +68,7 @@ export function createPins(options: PinsOptions): Pins & { ended(): Promise<unkn
     (await onTheirWay.find(cid)) ?? (await journal.record(cid))
   const inTime = createInTime(clock)
   const removeNow = createRemove({ providers, journal, onTheirWay, inTime, find, closing })
-  const verifyNow = createVerify({ providers, journal, inTime, isOpen, alone })
+  const verifyNow = createVerify({ providers, journal, inTime, isOpen, log, alone })
 
   const askAgain = createAskAgain({
     ...{ providers, inTime, clock, log, closing },

@@ -3,6 +3,7 @@
 import type { CID } from 'multiformats/cid'
 import type { Provider } from '../../../backends/pinning/contract.ts'
 import { wordsOf } from '../../core/failure.ts'
+import type { Log } from '../../core/log.ts'
 import { cidOf, type Journal, type JournalEntry } from '../spool/journal.ts'
 import { type InTime, notConfigured } from './provider-calls.ts'
 import { rehash } from './rehash.ts'
@@ -13,12 +14,13 @@ export type VerifyOptions = {
   readonly journal: Pick<Journal, 'record' | 'amend'>
   readonly inTime: InTime
   readonly isOpen: (cid: CID) => boolean
+  readonly log: Log
   /** Runs this while no other work changes the pin, or not at all. */
   readonly alone: (cid: CID, work: () => Promise<void>) => Promise<unknown>
 }
 
 export function createVerify(options: VerifyOptions) {
-  const { providers, journal, inTime, isOpen, alone } = options
+  const { providers, journal, inTime, isOpen, log, alone } = options
 
   async function verifyAt(provider: Provider, cid: CID, signal: AbortSignal): Promise<Verified> {
     const { name, store } = provider
@@ -67,6 +69,10 @@ export function createVerify(options: VerifyOptions) {
     const isSound = ({ provider, state }: Verified): boolean =>
       state === 'held' || (state !== 'damaged' && !isHeldBy(provider))
     const isWell = found.some(({ state }) => state === 'held') && found.every(isSound)
+    if (!isWell) {
+      const states = Object.fromEntries(found.map(({ provider, state }) => [provider, state]))
+      log('warn', 'pin.not-held', { cid: entry.cid, providers: states })
+    }
     const untold = others.map((provider) => ({ provider, state: 'not-asked' as const, why: notConfigured }))
     return { cid: cidOf(entry).toString(), isWell, providers: [...found, ...untold] }
   }
