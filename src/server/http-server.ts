@@ -50,9 +50,16 @@ export function createHttpServer(handle: RequestListener, options: HttpServerOpt
   server.on('checkExpectation', handler)
   const refuse = refusing(onRefused)
   server.on('clientError', (error: NodeJS.ErrnoException, socket: Socket) => answerParser(error, socket, refuse))
+  const sockets = new Set<Socket>()
+  closeOnlyIdle(server, sockets)
   const inTunnel = new WeakSet<Duplex>()
+  function forget(this: Socket): void {
+    sockets.delete(this)
+  }
   server.on('connection', (socket: Socket) => {
     markOwn(socket)
+    sockets.add(socket)
+    socket.once('close', forget)
     if (!inTunnel.has(socket)) connections?.admit(socket)
   })
   server.on('connect', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
@@ -74,6 +81,23 @@ export function createHttpServer(handle: RequestListener, options: HttpServerOpt
   // Uploads have their own deadlines: a request may take as long as it moves.
   server.requestTimeout = 0
   return server
+}
+
+/**
+ * Node takes a connection for idle from the moment when its answer was ended, and its `close` cuts what the client has not read of
+ * that. Such a one is left to go on.
+ */
+function closeOnlyIdle(server: Server, sockets: ReadonlySet<Socket>): void {
+  const closeIdle = server.closeIdleConnections.bind(server)
+  server.closeIdleConnections = () => {
+    const busy = [...sockets].filter(isAnswering)
+    for (const socket of busy) socket.destroy = () => socket
+    try {
+      closeIdle()
+    } finally {
+      for (const socket of busy) Reflect.deleteProperty(socket, 'destroy')
+    }
+  }
 }
 
 const said: Readonly<Record<string, readonly [status: number, detail: string]>> = {

@@ -14,6 +14,9 @@ import { type Serving, serve } from '../../src/server/serve.ts'
 const configOf = (more: object = {}) =>
   parseConfig({ listen: '127.0.0.1:0', admin: '127.0.0.1:0', retrieval: { upstreams: [] }, ...more })
 
+/** More than the system takes of a client that does not read. */
+const large = Buffer.alloc(32 * 1024 * 1024, 'a')
+
 type Logged = { level: string; event: string; facts: Readonly<Record<string, unknown>> | undefined }
 
 /** A gateway that answers with its number; `/slow` waits until it is let go. It remembers what was open when it closed. */
@@ -30,6 +33,7 @@ function createStage() {
     const handler: RequestListener = (request, response) => {
       if (closed.includes(number)) misused.push(number)
       if (request.url === '/slow') held.push(response)
+      else if (request.url === '/large') response.end(large)
       else response.end(String(number))
     }
     return {
@@ -184,6 +188,32 @@ describe('reload of the configuration', () => {
     await stopped
     assert.deepEqual(stage.closed, [1])
   })
+
+  for (const [what, end] of [
+    ['stops', (own: Serving) => own.close()],
+    [
+      'moves to another address',
+      (own: Serving, port: number) => own.reload(() => configOf({ listen: `127.0.0.1:${port}` })),
+    ],
+  ] as const)
+    it(`sends an answer to its end that was ended before it ${what}, to a client that reads slowly`, async () => {
+      const stage = createStage()
+      const own = await serve({ config: configOf(), ...stage })
+      const port = await freePort()
+      try {
+        const request = get(`http://${own.listen}/large`, { agent: new Agent({ keepAlive: true }) })
+        const [response] = (await once(request, 'response')) as [IncomingMessage]
+        const ended = end(own, port)
+        // Idle connections are closed in this turn.
+        await new Promise((resolve) => setImmediate(resolve))
+        let bytes = 0
+        for await (const piece of response) bytes += (piece as Buffer).byteLength
+        assert.equal(bytes, large.byteLength)
+        await ended
+      } finally {
+        await own.close()
+      }
+    })
 
   it('a gateway that stops takes connections for limits.lameDuck, ends each with its answer, and then takes none', async () => {
     const stage = createStage()
