@@ -15,7 +15,7 @@ export interface Limits {
   hold(): () => void
   /** Whether `enter` would refuse this one, whose answer is at hand; takes nothing from the client's budget. */
   wouldRefuse(request: IncomingMessage): boolean
-  /** For the fast path: counts an answer that its client has not read, until it is closed. */
+  /** For the fast path: counts an answer that is being compressed, or that its client has not read, until it is closed. */
   holdUnread(response: ServerResponse): void
   /** For the fast path: whether this client is over its rate, or too many hot answers were not
    * read. If so, the request goes through `enter`. */

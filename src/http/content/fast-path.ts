@@ -75,7 +75,8 @@ export function createFastPath({
     if (hotEvery > 0) note(request, requestId, 304, 0)
   }
 
-  function send(request: IncomingMessage, response: ServerResponse, form: ReadyForm, requestId: string): void {
+  /** True: the system has taken all of it. */
+  function send(request: IncomingMessage, response: ServerResponse, form: ReadyForm, requestId: string): boolean {
     const isGet = request.method === 'GET'
     writeHead(request, response, form.head, requestId)
     if (isGet) {
@@ -86,8 +87,8 @@ export function createFastPath({
       counts.head++
       response.end()
     }
-    if (!cutWhenStalled(response, stalledMs)) limits?.holdUnread(response)
     if (hotEvery > 0) note(request, requestId, 200, isGet ? form.body.byteLength : 0)
+    return cutWhenStalled(response, stalledMs)
   }
 
   /** The form in a coding: at once, or when it is compressed; the plain one where there is no room for that. */
@@ -123,12 +124,13 @@ export function createFastPath({
       }
       const form = best === undefined ? answer : formOf(key, answer, best)
       if (form instanceof Promise) {
+        limits?.holdUnread(response)
         form
           .then((made) => {
             if (!response.destroyed) send(request, response, made, requestId)
           })
           .catch(() => reset(response))
-      } else send(request, response, form, requestId)
+      } else if (!send(request, response, form, requestId)) limits?.holdUnread(response)
       return true
     },
   }
