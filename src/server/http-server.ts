@@ -49,7 +49,8 @@ export function createHttpServer(handle: RequestListener, options: HttpServerOpt
   // The gateway refuses it as any other request: behind an answer that is not out, there is no socket yet to refuse it at.
   server.on('checkExpectation', handler)
   const refuse = refusing(onRefused)
-  server.on('clientError', (error: NodeJS.ErrnoException, socket: Socket) => answerParser(error, socket, refuse))
+  const answerParser = createParserAnswer(refuse, (socket) => pipelines.lastOf(socket) ?? answering(socket))
+  server.on('clientError', answerParser)
   const sockets = new Set<Socket>()
   closeOnlyIdle(server, sockets)
   const inTunnel = new WeakSet<Duplex>()
@@ -106,12 +107,26 @@ const said: Readonly<Record<string, readonly [status: number, detail: string]>> 
   ERR_HTTP_REQUEST_TIMEOUT: [408, 'the headers did not arrive in time'],
 }
 
-function answerParser(error: NodeJS.ErrnoException, socket: Socket, refuse: Refuse): void {
-  // The parser reports further errors after the answer is out.
-  if (socket.writableEnded) return
-  if (!socket.writable || error.code === 'ECONNRESET' || isTaken(socket)) return void socket.destroy()
-  const [status, detail] = said[error.code ?? ''] ?? [400, 'the request is not well-formed HTTP']
-  refuse(socket, status, detail)
+/** `lastOf`: the last answer of a connection that is not out. */
+function createParserAnswer(refuse: Refuse, lastOf: (socket: Socket) => ServerResponse | undefined) {
+  const isToBeTold = new WeakSet<Socket>()
+
+  return (error: NodeJS.ErrnoException, socket: Socket): void => {
+    // The parser reports further errors after the answer is out.
+    if (socket.writableEnded) return
+    if (!socket.writable || error.code === 'ECONNRESET') return void socket.destroy()
+    if (isToBeTold.has(socket)) return
+    const [status, detail] = said[error.code ?? ''] ?? [400, 'the request is not well-formed HTTP']
+    if (!isTaken(socket)) return refuse(socket, status, detail)
+    const last = lastOf(socket)
+    // What is malformed is the rest of a request whose answer is going out.
+    if (!last?.req.complete) return void socket.destroy()
+    isToBeTold.add(socket)
+    // Behind the answers to the requests before it. One that ends the connection leaves nothing to be told.
+    last.once('finish', () => {
+      if (socket.writable) refuse(socket, status, detail)
+    })
+  }
 }
 
 type Refuse = (socket: Duplex, status: number, why: string) => void

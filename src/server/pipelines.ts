@@ -18,24 +18,29 @@ const usual: PipelineLimits = { perSocket: 128, inAll: 4096, free: 8 }
 export interface Pipelines {
   /** Counts a request. False: it is not to be answered, because its connection has enough to read. */
   enter(request: IncomingMessage, response: ServerResponse): boolean
+  /** The last answer that waits in this connection. */
+  lastOf(socket: Socket): ServerResponse | undefined
   /** How many answers wait behind others. */
   readonly size: number
 }
 
+type Line = { count: number; isFull: boolean; last: ServerResponse | undefined }
+
 export function createPipelines({ perSocket, inAll, free } = usual): Pipelines {
-  const waiting = new WeakMap<Socket, { count: number; isFull: boolean }>()
+  const waiting = new WeakMap<Socket, Line>()
   let total = 0
 
-  function lineOf(socket: Socket): { count: number; isFull: boolean } {
+  function lineOf(socket: Socket): Line {
     let line = waiting.get(socket)
     if (!line) {
-      line = { count: 0, isFull: false }
+      line = { count: 0, isFull: false, last: undefined }
       waiting.set(socket, line)
       const ended = line
       // Node says nothing of answers that wait when the connection closes.
       socket.once('close', () => {
         total -= ended.count
         ended.count = 0
+        ended.last = undefined
       })
     }
     return line
@@ -56,7 +61,9 @@ export function createPipelines({ perSocket, inAll, free } = usual): Pipelines {
       total++
       if (total > inAll && line.count > free) socket.destroy()
       if (line.isFull || socket.destroyed) return refuse(socket)
+      line.last = response
       response.once('finish', () => {
+        if (line.last === response) line.last = undefined
         if (line.count === 0) return
         line.count--
         total--
@@ -67,6 +74,7 @@ export function createPipelines({ perSocket, inAll, free } = usual): Pipelines {
       }
       return true
     },
+    lastOf: (socket) => waiting.get(socket)?.last,
     get size() {
       return total
     },

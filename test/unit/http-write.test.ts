@@ -309,15 +309,48 @@ describe('what is no HTTP', () => {
       assert.deepEqual(refused, counted)
     }
   })
-  test('behind an answer that is still being written: no second answer in the middle of it', async () => {
+  for (const [what, requests, heads] of [
+    ['an answer that is', ['GET / HTTP/1.1\r\nHost: a\r\n\r\n'], [200, 400]],
+    ['answers that are', Array<string>(3).fill('GET / HTTP/1.1\r\nHost: a\r\n\r\n'), [200, 200, 200, 400]],
+    ['an answer that ends the connection and is', ['GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n'], [200]],
+  ] as const)
+    test(`behind ${what} still being written: told behind the last one, which is whole`, async () => {
+      const refused: number[] = []
+      const held: ServerResponse[] = []
+      const server = await serve(
+        (_request, response) => {
+          held.push(response)
+          response.writeHead(200, { 'content-length': 11 }).write('begun')
+        },
+        { onRefused: ({ status }) => refused.push(status) },
+      )
+      const told = once(server, 'clientError')
+      const client = connect((server.address() as AddressInfo).port, '127.0.0.1')
+      const said = text(client)
+      client.write(`${requests.join('')}noise\r\n\r\n`)
+      await soon(told)
+      client.write('more noise')
+      assert.equal(held.length, requests.length)
+      for (const response of held) response.end(' ended')
+      const all = await soon(said)
+      assert.deepEqual(
+        [...all.matchAll(/HTTP\/1.1 (\d+)/g)].map(([, status]) => Number(status)),
+        heads,
+      )
+      assert.equal(all.split('begun ended').length, 1 + requests.length)
+      assert.deepEqual(refused, heads.slice(requests.length))
+    })
+  test('in the body of a request whose answer is being written: no second answer in the middle of it', async () => {
     const server = await serve(
       (_request, response) => void response.writeHead(200, { 'content-length': 100 }).write('begun'),
     )
-    const socket = ask(server, { reads: true })
-    await soon(new Promise((resolve) => socket.once('data', resolve)))
-    socket.write('noise\r\n\r\n')
-    await soon(new Promise((resolve) => socket.once('close', resolve)))
-    assert.equal(socket.said.split('HTTP/1.1').length, 2)
-    assert.ok(socket.said.endsWith('begun'))
+    const client = connect((server.address() as AddressInfo).port, '127.0.0.1')
+    client.on('error', () => {})
+    const answered = once(client, 'data')
+    client.write('POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n')
+    const [begun] = (await soon(answered)) as [Buffer]
+    const rest = text(client)
+    client.write('noise\r\n\r\n')
+    assert.doesNotMatch(begun + (await soon(rest)), /HTTP[^]*HTTP/)
   })
 })
