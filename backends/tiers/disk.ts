@@ -2,18 +2,18 @@
 // whole or not at all; it is not synced, because what a power cut spoils does not hash to its name and is dropped on read.
 import { randomBytes } from 'node:crypto'
 import { rm, utimes } from 'node:fs/promises'
-import { dirname, join, resolve } from 'node:path'
+import { join, resolve } from 'node:path'
 import { z } from 'zod'
 import { blockKey, maxBlockBytes } from '../../src/core/block.ts'
 import type { Clock } from '../../src/core/clock.ts'
 import { createFilesAtHand } from '../../src/core/disk/at-hand.ts'
 import { createKnownNames, type KnownNames } from '../../src/core/disk/known-names.ts'
-import { openRegular, readOpened, readRegular, renameOver, statRegular } from '../../src/core/disk/regular.ts'
+import { createNewFiles, type NewFiles } from '../../src/core/disk/new-files.ts'
+import { openRegular, readOpened, readRegular, statRegular } from '../../src/core/disk/regular.ts'
 import { remedyOf } from '../../src/core/disk/remedies.ts'
 import type { SharedFolders } from '../../src/core/disk/shared-folders.ts'
-import { writeNew } from '../../src/core/disk/write-new.ts'
 import { Failure } from '../../src/core/failure.ts'
-import { isGone, makeFolders, orIfGone, temporaryIn } from '../../src/core/files.ts'
+import { orIfGone } from '../../src/core/files.ts'
 import { size } from '../../src/core/units.ts'
 import type { Tier, TierKind } from './contract.ts'
 import { createDiskCalls, diskReadMs } from './disk-calls.ts'
@@ -52,6 +52,7 @@ function createDiskTier({ name, path, maxBytes, folders, clock }: DiskOptions): 
   const room = createRoom({ path, maxBytes, clock, onEvicted: names.forget })
   const fileOf = (key: string): string => join(path, shardOf(key), key)
   const files = createFilesAtHand(path, clock)
+  const newFiles = createNewFiles()
   const calls = createDiskCalls({ name, clock, began: files.began, outage: (error) => outage(name, path, error) })
 
   async function read(key: string): Promise<Uint8Array | undefined> {
@@ -95,14 +96,14 @@ function createDiskTier({ name, path, maxBytes, folders, clock }: DiskOptions): 
   async function write(key: string, bytes: Uint8Array, signal: AbortSignal): Promise<void> {
     const file = fileOf(key)
     const there = lacks(key) ? undefined : await like(file, bytes)
-    if (there?.isRotten) return writeWhole(file, bytes, signal)
+    if (there?.isRotten) return newFiles.write(file, bytes, signal)
     if (there) return void (await touch(there.usedMs, (now) => utimes(file, now, now)))
     const reservation = await room.reserve(shardOf(key), bytes.byteLength)
     if (!reservation) return
     let kept = false
     try {
       names.add(key)
-      await writeWhole(file, bytes, signal)
+      await newFiles.write(file, bytes, signal)
       names.add(key)
       kept = true
       files.note(key, bytes.byteLength, clock.now())
@@ -131,11 +132,12 @@ function createDiskTier({ name, path, maxBytes, folders, clock }: DiskOptions): 
         files.forget(blockKey(cid))
         return rm(fileOf(blockKey(cid)), { recursive: true, force: true })
       }),
-    probe: (signal) => calls.write(signal, undefined, (own) => tryWriting(path, own)),
+    probe: (signal) => calls.write(signal, undefined, (own) => tryWriting(newFiles, path, own)),
     usage: () => ({ bytes: room.bytes, limitBytes: maxBytes }),
     async close() {
       await room.close()
       await calls.end()
+      newFiles.close()
       folder.leave()
     },
   }
@@ -151,27 +153,12 @@ async function like(file: string, bytes: Uint8Array): Promise<{ usedMs: number; 
 const isBlock = async (file: string): Promise<boolean> =>
   (await orIfGone(statRegular(file, maxBlockBytes), undefined)) !== undefined
 
-async function tryWriting(folder: string, signal: AbortSignal): Promise<void> {
+async function tryWriting(newFiles: NewFiles, folder: string, signal: AbortSignal): Promise<void> {
   const file = join(folder, `probe-${randomBytes(6).toString('hex')}`)
   try {
-    await writeWhole(file, Buffer.alloc(1), signal)
+    await newFiles.write(file, Buffer.alloc(1), signal)
   } finally {
     await rm(file, { force: true })
-  }
-}
-
-async function writeWhole(file: string, bytes: Uint8Array, signal: AbortSignal): Promise<void> {
-  const temporary = temporaryIn(dirname(file))
-  try {
-    await writeNew(temporary, bytes, signal).catch(async (error: unknown) => {
-      if (!isGone(error)) throw error
-      await makeFolders(dirname(file))
-      await writeNew(temporary, bytes, signal)
-    })
-    await renameOver(temporary, file)
-  } catch (error) {
-    await rm(temporary, { force: true }).catch(() => {})
-    throw error
   }
 }
 
