@@ -201,7 +201,7 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
     await this.#putOnce(key, Uint8Array.of(1), signal)
     const bytes = await (await read(key)).Body?.transformToByteArray()
     await this.#remove(key, signal)
-    if (bytes?.[0] !== 1) throw new RangeError('the bucket lost an object that was just written to it')
+    if (bytes?.[0] !== 1) throw new RangeError('an object was lost, or changed, that was just written to it')
     try {
       await read(`${key}-absent`)
     } catch (error) {
@@ -209,7 +209,7 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
       this.#missing403 = { is: statusOf(error) === 403, until: Date.now() + believeMs }
       return
     }
-    throw new RangeError('the bucket has an object that was never written')
+    throw new RangeError('it has an object that was never written')
   }
 
   /** A failed load is not remembered. */
