@@ -88,7 +88,8 @@ function explain(name: string, bucket: string, cause: unknown): Failure {
   const said = `tier ${name}: bucket ${bucket} answered ${status ?? 'nothing'} (${what})`
   const because = { source: 'tier', cause } as const
   // The words are our own: the bucket answered, and not as a bucket has to.
-  if (cause instanceof RangeError) return new Failure('broken', `tier ${name}: bucket ${bucket}: ${cause.message}`, because)
+  if (cause instanceof RangeError)
+    return new Failure('broken', `tier ${name}: bucket ${bucket}: ${cause.message}`, because)
   if (what === 'NoSuchBucket') return new Failure('refused', `${said}; create the bucket, or correct its name`, because)
   if (status === 401 || status === 403)
     return new Failure('refused', `${said}; check its keys and permissions`, because)
