@@ -183,15 +183,6 @@ describe('the file of a journal entry', () => {
     }
   })
 
-  it('whose last line ends in a space is that entry and nothing more', async () => {
-    await mkdir(join(root, 'open'), { recursive: true })
-    for (const end of [' ', '\t', '\r']) {
-      const whole = lineOf(accepted(entryOf('one'))).toString()
-      await writeFile(fileOf('one'), whole.slice(0, -1) + end)
-      assert.deepEqual((await journal.load()).entries, [accepted(entryOf('one'))])
-    }
-  })
-
   it('of an earlier version, without a checksum, is read', async () => {
     await mkdir(join(root, 'open'), { recursive: true })
     const lines = [entryOf('one'), accepted(entryOf('one'))].map((entry) => `${JSON.stringify(entry)}\n`)
