@@ -232,6 +232,26 @@ describe('the embedded store', () => {
     assert.equal((await blocks()).length, 1)
   })
 
+  it('keeps a record that is being freed while it cannot be read, and frees its blocks later', async () => {
+    const [one, other, last] = [
+      await uploadOf(randomBytes(2 * MiB)),
+      await uploadOf(randomBytes(10)),
+      await uploadOf(randomBytes(11)),
+    ]
+    for (const each of [one, other, last]) await store.pin(each, never)
+    const name = `${one.cid.toV1()}.json`
+    const freed = join(data, 'pins', 'freed', name)
+    await mkdir(join(data, 'pins', 'freed'), { recursive: true })
+    await symlink(name, freed) // to itself: no read of it ends well
+    await store.unpin(other.cid, never)
+    assert.deepEqual(await readdir(join(data, 'pins', 'freed')), [name])
+    await rm(freed)
+    await rename(join(data, 'pins', 'roots', name.slice(-7, -5), name), freed)
+    await store.unpin(last.cid, never)
+    assert.deepEqual(await blocks(), [])
+    assert.deepEqual(await readdir(join(data, 'pins', 'freed')), [])
+  })
+
   it('looks no longer for what was left than it is waited for, so that uploads are pinned again', async () => {
     const upload = await uploadOf(randomBytes(2 * MiB))
     await store.pin(upload, never)

@@ -183,6 +183,21 @@ describe('the file of a journal entry', () => {
     }
   })
 
+  it('whose last line ends in a space is damaged, and the upload stays acknowledged', async () => {
+    await mkdir(join(root, 'open'), { recursive: true })
+    for (const end of [' ', '\t', '\r']) {
+      await writeFile(
+        fileOf('one'),
+        lineOf(accepted(entryOf('one')))
+          .toString()
+          .slice(0, -1) + end,
+      )
+      const { entries, damaged } = await journal.load()
+      assert.deepEqual([entries, damaged.length], [[], 1])
+      assert.deepEqual(damaged[0]?.entry?.entry.accepted, true)
+    }
+  })
+
   it('of an earlier version, without a checksum, is read', async () => {
     await mkdir(join(root, 'open'), { recursive: true })
     const lines = [entryOf('one'), accepted(entryOf('one'))].map((entry) => `${JSON.stringify(entry)}\n`)

@@ -4,7 +4,7 @@
 import { readFile, rm } from 'node:fs/promises'
 import { join, sep } from 'node:path'
 import type { CID } from 'multiformats/cid'
-import { Failure } from '../../../src/core/failure.ts'
+import { Failure, isFailure } from '../../../src/core/failure.ts'
 import { isThere, namesIn, orIfGone } from '../../../src/core/files.ts'
 import type { Disk } from './disk.ts'
 
@@ -63,12 +63,20 @@ export function createPins({ roots: root, freed }: PinFolders, disk: Disk): Pins
       const found: Freed[] = []
       for await (const name of namesIn(freed)) {
         const file = join(freed, name)
-        // What cannot be read frees nothing.
-        const pin = await readPin(file).catch(() => undefined)
-        found.push({ blocks: pin?.blocks ?? [], end: () => rm(file, { force: true }) })
+        const blocks = await freedBy(file)
+        if (blocks) found.push({ blocks, end: () => rm(file, { force: true }) })
       }
       return found
     },
+  }
+}
+
+/** A damaged record frees nothing. Undefined for one that cannot be read now, which waits for a later call. */
+async function freedBy(file: string): Promise<readonly string[] | undefined> {
+  try {
+    return (await readPin(file))?.blocks ?? []
+  } catch (error) {
+    return isFailure(error, 'broken') ? [] : undefined
   }
 }
 

@@ -79,7 +79,7 @@ const withSum = /^(.*),"crc":"([0-9a-f]{8})"\}$/s
 function readLine(line: string): { readonly entry: JournalEntry | undefined; readonly isSure: boolean } {
   const [, text, sum] = withSum.exec(line) ?? []
   // A text is the last thing in a line only where that is its checksum: here it was damaged itself.
-  if (text === undefined) return { entry: untimed(line), isSure: !line.endsWith('"}') }
+  if (text === undefined) return { entry: untimed(line), isSure: !line.trimEnd().endsWith('"}') }
   const isSure = sumOf(`${text}}`) === sum
   return { entry: isSure ? parseEntry(`${text}}`) : untimed(`${text}}`), isSure }
 }
