@@ -1,6 +1,7 @@
 // Any Keyv store as a tier. A bare Keyv answers `undefined` for a command that failed, and waits for as long as a server
 // is away: here errors are thrown, and a clock of our own runs round every call. What fails is an outage, never a miss.
 import { AsyncLocalStorage } from 'node:async_hooks'
+import { randomUUID } from 'node:crypto'
 import Keyv, { type KeyvStoreAdapter } from 'keyv'
 import { blockKey } from '../../src/core/block.ts'
 import type { Clock } from '../../src/core/clock.ts'
@@ -141,7 +142,8 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
     async probe(signal) {
       await call(writes, probeMs, signal, undefined, async (keyv) => {
         if (options.probe) return options.probe(keyv.store, calls.getStore() ?? AbortSignal.abort())
-        const key = `${prefix}probe`
+        // Of its own: instances that look at once would delete each other's.
+        const key = `${prefix}probe-${randomUUID()}`
         await keyv.set(key, Buffer.from([1]), 60_000)
         const held = bytesOf(await keyv.getRaw(key))
         await keyv.delete(key)

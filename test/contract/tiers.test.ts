@@ -413,3 +413,23 @@ test('a call to a store is given up by the time that the store took, not by that
   assert.equal(await silent, 'late')
   await tier.close()
 })
+
+test('an instance that looks at a store does not delete what another one has just written there to look', async () => {
+  const deleted = Promise.withResolvers<void>()
+  const values = new Map<string, unknown>()
+  let reads = 0
+  const store = Object.assign(new Map<string, unknown>(), {
+    set: (key: string, value: unknown) => values.set(key, value),
+    get: async (key: string) => {
+      if (reads++ === 0) await deleted.promise
+      return values.get(key)
+    },
+    delete: (key: string) => {
+      deleted.resolve()
+      return values.delete(key)
+    },
+  })
+  const open = async () => store as unknown as Map<string, unknown>
+  const instances = [1, 2].map(() => createKeyvTier({ ...mapOptions, clock, open, binary: true }))
+  await Promise.all(instances.map((one) => one.probe?.()))
+})

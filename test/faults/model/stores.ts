@@ -29,6 +29,9 @@ export type ModelStore = {
   close(): Promise<void>
 }
 
+/** What a gateway writes to see whether the store is well is no block: spoilt, the store would be out for a while. */
+const isOfProbe = (key: string): boolean => key.startsWith(`${prefix}probe-`)
+
 // The same each time: rotten twice is not well again.
 const rotten = (bytes: Uint8Array): Buffer => Buffer.from(bytes).fill(0, bytes.byteLength >> 1)
 
@@ -79,8 +82,7 @@ async function s3Store(): Promise<ModelStore> {
       await breakServer(server, state)
     },
     rot() {
-      // An object of the gateway's own look at the bucket is no block: spoilt, the bucket would be out for a while.
-      for (const [key, bytes] of objects) if (!key.startsWith(`${prefix}probe-`)) objects.set(key, rotten(bytes))
+      for (const [key, bytes] of objects) if (!isOfProbe(key)) objects.set(key, rotten(bytes))
     },
     way: (isDirect) => wayTo(server.endpoint, (endpoint) => ({ ...tier, endpoint }), isDirect),
     close: () => server.stop(),
@@ -98,7 +100,7 @@ async function redisStore(): Promise<ModelStore> {
       await breakServer(server, state)
     },
     rot() {
-      for (const [key, held] of values) values.set(key, { ...held, value: rotten(held.value) })
+      for (const [key, held] of values) if (!isOfProbe(key)) values.set(key, { ...held, value: rotten(held.value) })
     },
     way: (isDirect) =>
       wayTo(server.url, (url) => ({ use: 'redis', url: url.replace(/^http/, 'redis'), prefix, timeout }), isDirect),
