@@ -2,7 +2,7 @@
 // told, and, where the store is shared, a second gateway that has nothing but the store. Here the gateway runs in this process, and a
 // kill copies the data folder in one turn of the event loop, which is a moment in which a process could have died, and goes on with a
 // gateway over the copy; the old one reaches nothing outside any more. process-world.ts has a process that is really killed.
-import { cpSync, rmSync } from 'node:fs'
+import { copyFileSync, mkdirSync, readdirSync, rmSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
 import { createServer, type RequestListener, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -180,15 +180,29 @@ async function serve(listener: RequestListener): Promise<Server> {
 
 const urlOf = (server: Server): string => `http://127.0.0.1:${(server.address() as AddressInfo).port}`
 
-/** A file that is being renamed or removed in that moment makes the copy fail: soon nothing moves any more. */
+/** A file that is being renamed or removed in that moment makes the copy fail, or fall between two looks: soon nothing moves any more. */
 function copyNow(from: string, to: string): void {
   for (let tries = 1; ; tries++) {
     try {
-      return cpSync(from, to, { recursive: true })
+      const before = namesBelow(from)
+      copyFolder(from, to)
+      if (tries === 20 || namesBelow(from) === before) return
     } catch (error) {
       if (tries === 20) throw error
-      rmSync(to, { recursive: true, force: true })
     }
+    rmSync(to, { recursive: true, force: true })
+  }
+}
+
+const namesBelow = (folder: string): string => readdirSync(folder, { recursive: true }).sort().join()
+
+/** By hand: `cpSync` ends the process where a folder goes away under it. */
+function copyFolder(from: string, to: string): void {
+  mkdirSync(to, { recursive: true })
+  for (const entry of readdirSync(from, { withFileTypes: true })) {
+    const [source, target] = [join(from, entry.name), join(to, entry.name)]
+    if (entry.isDirectory()) copyFolder(source, target)
+    else copyFileSync(source, target)
   }
 }
 
