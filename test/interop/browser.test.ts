@@ -198,11 +198,18 @@ describe('the dashboard', { timeout: 300_000 }, () => {
   const tile = (name: string) =>
     `[...document.querySelectorAll('dt')].find((one) => one.innerText === ${JSON.stringify(name)})?.nextSibling.innerText`
 
-  test('what clients ask shows without a reload', async () => {
+  test('what clients ask shows within two seconds, without a reload', async () => {
     await page.until(`${tile('Since the start')} === '0'`)
     await page.evaluate('globalThis.isTheSame = true')
-    assert.equal((await fetch(`${own.url}/ipfs/nonsense`)).status, 400)
-    await page.until(`${tile('Since the start')} === '1' && ${tile('4xx')} === '1'`)
+    const took: number[] = []
+    for (let count = 1; count <= 3; count++) {
+      const began = performance.now()
+      assert.equal((await fetch(`${own.url}/ipfs/nonsense`)).status, 400)
+      await page.until(`${tile('Since the start')} === '${count}' && ${tile('4xx')} === '${count}'`)
+      took.push(performance.now() - began)
+    }
+    // The quickest of three: a machine that is busy with more than this may be late.
+    assert.ok(Math.min(...took) < 2000, `${took.join(', ')} ms`)
     await page.until(`${textOf('#failures')}.includes('not a CID')`)
     assert.equal(await page.evaluate('globalThis.isTheSame'), true)
   })

@@ -8,13 +8,14 @@ import { cp, mkdir, readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { after, describe, test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import { parse, parseAllDocuments } from 'yaml'
 import { multipart, post } from '../support/adding.ts'
 import { noise } from '../support/fixtures.ts'
 import { fetchAll } from '../support/gateway.ts'
-import { statusesOf, steadily } from '../support/traffic.ts'
+import { steadily } from '../support/traffic.ts'
 import { faultsOf, type Manifest } from './support/kubernetes.ts'
 import { type Kubo, startKubo } from './support/kubo.ts'
 import { freePort, run, tempFolder } from './support/processes.ts'
@@ -192,13 +193,18 @@ ${text}}`,
 
     let next = 0
     const path = () => front + paths[next++ % paths.length]
-    const before = await steadily(100, 1000, path)
-    assert.equal(statusesOf(before), '200: 100')
-    const ended = once(a.process, 'exit')
+    const began = performance.now()
+    const load = steadily(100, 3000, path)
+    await sleep(1000)
+    const killedAt = performance.now() - began
     a.process.kill('SIGKILL')
-    await ended
-    const later = await steadily(100, 2000, path)
-    assert.equal(statusesOf(later), '200: 200')
+    const outcomes = await load
+    assert.equal(outcomes.length, 300)
+    const cut = outcomes.filter(({ status }) => status !== 200)
+    assert.ok(
+      cut.every(({ at }) => at < killedAt),
+      `killed after ${killedAt} ms: ${JSON.stringify(cut.map(({ at, status }) => [at, status]))}`,
+    )
     const body = noise(5000, 7)
     const uploads = await Promise.all(
       Array.from({ length: 4 }, () => post(`${front}/add`, multipart([{ fileName: 'a', body }]), own)),

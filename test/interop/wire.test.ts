@@ -33,7 +33,7 @@ before(async () => {
     admin: false,
     data: join(folder.path, 'data'),
     log: { level: 'error' },
-    limits: { stalled: '3s', connectionsPerClient: 10_000, perClient: 'none' },
+    limits: { headers: '3s', stalled: '3s', connectionsPerClient: 10_000, perClient: 'none' },
     retrieval: { upstreams: [{ name: 'well', url: upstream.url }] },
   })
   closing.push(() => gateway.stop())
@@ -58,7 +58,7 @@ describe('bytes as they stand in the scripts', () => {
       }
       const defined = Object.entries(values).map(([name, value]) => `-D${name}=${value}`)
       await execute('varnishtest', [...defined, join(scripts, `${script}.vtc`)]).catch(
-        (error: Error & { readonly stdout?: string }) => assert.fail(error.stdout ?? error.message),
+        (error: Error & { readonly stdout?: string }) => assert.fail(error.stdout || error.message),
       )
     })
 })
@@ -85,22 +85,25 @@ async function readsBeside(
 
 const connections = 300
 const seconds = 8
-// A reader holds the block that it is being sent: 1 MiB here.
-const mostResidentMiB = 600
+// A reader holds the block that it is being sent, 1 MiB here, and often the next one.
+const mostResidentMiB = 1000
 
 describe('hundreds of slow clients', () => {
-  for (const [what, args, path] of [
-    ['heads that never end', ['-H', '-x', '24'], () => pathOf(hot)],
+  // `left`: how many of them may still be there at the end.
+  for (const [what, args, path, left] of [
+    ['heads that never end', ['-H', '-x', '24'], () => pathOf(hot), 0],
     [
       'uploads of a few bytes a second',
       ['-B', '-t', 'POST', '-s', '8192', '-f', 'multipart/form-data; boundary=b'],
       () => '/add',
+      100,
     ],
-    ['thousands of ranges in one request', ['-R', '-b', '3000'], () => pathOf(cold[1] as FileFixture)],
+    ['thousands of ranges in one request', ['-R', '-b', '3000'], () => pathOf(cold[1] as FileFixture), 0],
     [
       'readers of a few bytes a second',
       ['-X', '-k', '3', '-z', '32', '-w', '256', '-y', '512'],
       () => pathOf(cold[1] as FileFixture),
+      connections,
     ],
   ] as const)
     test(`${what}: others are answered as before, and memory is bounded`, { timeout: 60_000 }, async () => {
@@ -109,9 +112,12 @@ describe('hundreds of slow clients', () => {
       const { ms, others } = await readsBeside(slow)
       const { stdout } = await slow
       const p99 = percentile(ms, 0.99)
-      assert.match(stripVTControlCharacters(stdout), /service available:\s+YES/)
+      const said = stripVTControlCharacters(stdout)
+      assert.match(said, /service available:\s+YES/)
+      const [, open] = [...said.matchAll(/connected:\s+(\d+)/g)].at(-1) ?? []
+      if (!said.includes('No open connections left')) assert.ok(Number(open) <= left, `${open} are left`)
       assert.deepEqual(others, [])
-      assert.ok(p99 < 500, `${p99} ms`)
+      assert.ok(p99 < 1000, `${p99} ms`)
       assert.ok(gateway.residentMiB() < mostResidentMiB, `${gateway.residentMiB()} MiB`)
     })
 })
