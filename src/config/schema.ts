@@ -195,6 +195,11 @@ const limits = z.strictObject({
     .prefault('75s')
     .describe('How long an idle connection is kept; longer than your load balancer does.'),
   stalled: duration().prefault('60s').describe('A client that reads nothing for this long is cut off.'),
+  unread: size()
+    .prefault('512MiB')
+    .describe(
+      'Memory for blocks that wait for their clients, 250 ms and more for 64 KiB; what comes next may take as much again. Beyond that the client that has kept one waiting the longest is cut off.',
+    ),
   grace: duration().prefault('30s').describe('How long requests may go on after a stop or a reload.'),
   lameDuck: duration()
     .prefault(0)

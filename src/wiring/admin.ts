@@ -57,7 +57,7 @@ export function wireAdmin(
   const { config } = whole
   const { providers, tiers, reading, writing, front, failures, why } = parts
   const { pool, hot, retrieval, names, denials } = reading
-  const { requests, limits, compression } = front
+  const { requests, limits, unread, compression } = front
   const { guards } = tiers
   const { clock, log, spans } = whole
   const checks = config.upload.through
@@ -68,7 +68,7 @@ export function wireAdmin(
       ]
   const list = () => checks.flatMap((one) => one.list())
   const metrics = createMetrics()
-  const http = { requests, limits, hot, compressions: compression.counts, server: takeServer(whole) }
+  const http = { requests, limits, unread, hot, compressions: compression.counts, server: takeServer(whole) }
   const uploads = {
     uploads: writing.counts,
     quotas: writing.quotas,

@@ -12,6 +12,7 @@ import { createHosts } from '../http/hosts/hosts.ts'
 import { createLeafLane } from '../http/lanes/leaf-lane.ts'
 import { createLimits, type Limits } from '../http/limits.ts'
 import { createProxyRoute } from '../http/proxy/proxy.ts'
+import { createUnread, type Unread } from '../http/unread.ts'
 import { createRequestIds } from '../http/wire/request-id.ts'
 import type { RequestCounts } from '../observe/requests.ts'
 import type { TierStack } from '../retrieval/tiers/stack.ts'
@@ -25,6 +26,7 @@ export type Front = {
   readonly handler: RequestListener
   readonly serves: (host: string) => boolean
   readonly limits: Limits
+  readonly unread: Unread
   readonly requests: RequestCounts
   readonly jsonRule: JsonRule
   readonly compression: Pick<Compression, 'counts'>
@@ -53,6 +55,7 @@ export function wireFront(
 ): Front {
   const { responses, proxy } = config
   const { inFlight, loopDelay, perClient, stalled } = config.limits
+  const unread = lease.take('unread', [config.limits.unread], () => createUnread(config.limits.unread))
   const limits = lease.take('limits', [inFlight, loopDelay, perClient, config.trustedProxies], () =>
     createLimits({ inFlight, loopDelay, perClient, addressOf: forwarded.addressOf, clock }),
   )
@@ -93,6 +96,7 @@ export function wireFront(
     jsonMaxBytes,
     jsonRule,
     stalledMs: stalled,
+    unread,
     denyRevision: () => denials.lists.revision,
     routes: [...routes, ...proxied],
     ownRoutes: createFrontRoutes({
@@ -118,6 +122,7 @@ export function wireFront(
     },
     serves: hosts.serves,
     limits,
+    unread,
     requests,
     jsonRule,
     compression,

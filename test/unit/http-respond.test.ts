@@ -14,6 +14,7 @@ import { createResponseCache, lasting } from '../../src/http/content/response-ca
 import { createForwarded } from '../../src/http/hosts/forwarded.ts'
 import { createHosts } from '../../src/http/hosts/hosts.ts'
 import { createLimits } from '../../src/http/limits.ts'
+import { createUnread } from '../../src/http/unread.ts'
 import { watchExchange } from '../../src/http/wire/exchange.ts'
 import { createRequestIds } from '../../src/http/wire/request-id.ts'
 import { createRespond, type RequestFacts } from '../../src/http/wire/respond.ts'
@@ -65,6 +66,7 @@ async function start(more: Partial<AppDeps> = {}) {
     jsonMaxBytes: 1000,
     jsonRule: createJsonRule(),
     stalledMs: 60_000,
+    unread: createUnread(1000),
     denyRevision: () => undefined,
     watch: (request, response) => watchExchange(request, response, clock.monotonic, () => {}),
     respond,

@@ -6,12 +6,14 @@ import { type AddressInfo, connect, type Socket } from 'node:net'
 import { text } from 'node:stream/consumers'
 import { afterEach, describe, test } from 'node:test'
 import { setImmediate as turn } from 'node:timers/promises'
-import { systemClock } from '../../src/core/clock.ts'
+import { type Clock, systemClock } from '../../src/core/clock.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import { createHeadWriter, readyHead } from '../../src/http/lanes/ready-head.ts'
+import { createUnread, type Unread } from '../../src/http/unread.ts'
 import { closeAfter } from '../../src/http/wire/close-after-answer.ts'
 import { cutWhenStalled, endWith, reset, writeAll } from '../../src/http/wire/write.ts'
 import { createHttpServer, type HttpServerOptions } from '../../src/server/http-server.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
 
 const stalledMs = 150
 // For a test that is not about time: the machine may be busy with others.
@@ -75,6 +77,44 @@ test('readers whose sockets take everything at once share the loop in slices, al
     longest = Math.max(longest, run)
   }
   assert.equal(longest, 256 * 1024)
+})
+
+describe('clients who read slowly', () => {
+  const mib = 1024 * 1024
+  const slow = (clock: Clock, unread: Unread, piece: Uint8Array): Promise<unknown> => {
+    const response = Object.assign(new EventEmitter(), { write: () => false, end: () => {}, writableLength: 1 })
+    return writeAll(response as never, [piece], { stalledMs: 60_000, clock, unread }).then(
+      () => 'written',
+      (error: Error) => error.message,
+    )
+  }
+
+  test('beyond the memory for their blocks, the one that has kept an answer waiting the longest is cut off', async () => {
+    const clock = createFakeClock()
+    const unread = createUnread(2 * mib)
+    const first = slow(clock, unread, new Uint8Array(mib))
+    await clock.advance(100)
+    const others = [slow(clock, unread, new Uint8Array(mib)), slow(clock, unread, new Uint8Array(mib))]
+    await clock.advance(249)
+    assert.deepEqual([unread.bytes, unread.cut], [mib, 0])
+    await clock.advance(1)
+    assert.match(String(await first), /others need the memory/)
+    assert.deepEqual([unread.bytes, unread.cut], [2 * mib, 1])
+    await clock.advance(60_000)
+    for (const other of others) assert.match(String(await other), /read nothing for 60000 ms/)
+    assert.deepEqual([unread.bytes, unread.cut], [0, 1])
+  })
+  test('a block that many of them wait for counts once', async () => {
+    const clock = createFakeClock()
+    const unread = createUnread(2 * mib)
+    const piece = new Uint8Array(mib)
+    const all = Array.from({ length: 20 }, () => slow(clock, unread, piece))
+    await clock.advance(1000)
+    assert.deepEqual([unread.bytes, unread.cut], [mib, 0])
+    await clock.advance(60_000)
+    await Promise.all(all)
+    assert.equal(unread.bytes, 0)
+  })
 })
 
 test('this Node takes a head that is ready, and a body of any bytes behind it in one piece', async () => {

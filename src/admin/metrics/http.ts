@@ -21,11 +21,12 @@ export type HttpParts = {
     readonly shed: number
     readonly throttled: number
   }
+  readonly unread: { readonly bytes: number; readonly cut: number }
   readonly hot: { readonly bytes: number; readonly items: number; readonly maxBytes: number }
   readonly compressions: { readonly made: Readonly<Record<string, number>>; readonly busy: number }
 }
 
-export const httpMetrics = ({ requests, limits, hot, compressions, server }: HttpParts): readonly Reading[] => [
+export const httpMetrics = ({ requests, limits, unread, hot, compressions, server }: HttpParts): readonly Reading[] => [
   {
     name: 'cidgate_http_requests_total',
     labels: ['route', 'method', 'status', 'source'],
@@ -98,6 +99,18 @@ export const httpMetrics = ({ requests, limits, hot, compressions, server }: Htt
     kind: 'counter',
     help: 'Requests answered with 429 because their client was over limits.perClient.',
     read: () => limits.throttled,
+  },
+  {
+    name: 'cidgate_unread_bytes',
+    kind: 'gauge',
+    help: 'Memory that answers hold because their clients read slowly.',
+    read: () => unread.bytes,
+  },
+  {
+    name: 'cidgate_unread_cut_total',
+    kind: 'counter',
+    help: 'Clients that were cut off because answers held limits.unread.',
+    read: () => unread.cut,
   },
   ...connectionMetrics(server),
   {

@@ -18,6 +18,7 @@ import type { Retrieval, Session } from '../../retrieval/session.ts'
 import { type Accepted, plainOnly } from '../codings/accept-encoding.ts'
 import type { AboutBody } from '../codings/compressible.ts'
 import type { Compression } from '../codings/compression.ts'
+import type { Unread } from '../unread.ts'
 import { exchangeOf } from '../wire/exchange.ts'
 import type { Mode } from '../wire/problem.ts'
 import { HttpRefusal } from '../wire/refusal.ts'
@@ -48,6 +49,7 @@ export type AnswerDeps = {
   readonly jsonMaxBytes: number
   readonly jsonRule: JsonRule
   readonly stalledMs: number
+  readonly unread: Unread
   /** The client's address: at a busy upstream clients take turns. */
   readonly clientOf: (request: IncomingMessage) => string
   /** Changes with the operator's denylists; undefined where there are none. */

@@ -11,6 +11,7 @@ import { policyFor } from '../../web/sandbox.ts'
 import { type Coding, codedHeaders, codedTag } from '../codings/codings.ts'
 import type { AboutBody } from '../codings/compressible.ts'
 import type { Compression } from '../codings/compression.ts'
+import type { Unread } from '../unread.ts'
 import { cacheStatus } from '../wire/cache-status.ts'
 import { corsHeaders, corsRequests } from '../wire/cors.ts'
 import type { Mode } from '../wire/problem.ts'
@@ -42,6 +43,7 @@ export type OutgoingAnswer = Pick<RequestContext, 'request' | 'response' | 'targ
     readonly clock: Clock
     readonly mode: Mode
     readonly stalledMs: number
+    readonly unread: Unread
   }
 }
 
@@ -127,7 +129,7 @@ function deliverWhole(delivery: OutgoingAnswer, body: Representation, answer: Wh
   const isCopied = endWith(response, whole.subarray(from, to))
   if (isCopied) body.release?.()
   else if (body.release) onceSent(response, body.release)
-  cutWhenStalled(response, deps.stalledMs)
+  cutWhenStalled(response, deps.stalledMs, isCopied ? undefined : { unread: deps.unread, buffer: whole.buffer })
 }
 
 /** Sends what is in memory in a coding, and keeps it so beside the plain one. Without room for that it goes out plain. */

@@ -26,7 +26,7 @@ export interface LeafLane {
 
 export type LeafLaneDeps = Pick<
   AnswerDeps,
-  'hot' | 'compression' | 'tiers' | 'clock' | 'mode' | 'jsonMaxBytes' | 'jsonRule' | 'stalledMs' | 'respond'
+  'hot' | 'compression' | 'tiers' | 'clock' | 'mode' | 'jsonMaxBytes' | 'jsonRule' | 'stalledMs' | 'unread' | 'respond'
 > & {
   readonly atHand: (cid: CID, options: AtHandOptions) => HitAtHand | undefined
   /** Throws for what the operator denies. */

@@ -4,17 +4,23 @@ import type { ServerResponse } from 'node:http'
 import { setImmediate } from 'node:timers/promises'
 import type { Clock } from '../../core/clock.ts'
 import { cancelled, Failure } from '../../core/failure.ts'
+import type { Unread } from '../unread.ts'
 import { isAtOwnServer } from './own-server.ts'
 
 export type WriteOptions = {
   readonly stalledMs: number
   readonly clock: Clock
+  /** Counts what the answer holds while its client takes nothing for a moment. */
+  readonly unread?: Unread | undefined
   /** The Content-Length; with any other number of bytes the answer never looks complete. */
   readonly size?: number | undefined
 }
 
 // The stall clock runs for each slice: a slow line could not take a block of 2 MiB in time.
 const sliceBytes = 64 * 1024
+
+// Who takes longer than this for a slice reads slowly.
+const momentMs = 250
 
 // A source that never waits would keep every other request waiting. Among 200 readers of one file, 1 MiB made gaps of half a second.
 const turnBytes = 256 * 1024
@@ -42,7 +48,7 @@ export async function writeAll(
       // Node holds it back until the end of this turn: the system mostly takes it at once, and then nothing has to be waited for.
       response.socket?.uncork()
       if ((taken || isFull) && response.writableLength > 0) {
-        await until(response, taken ?? 'drain', options)
+        await until(response, taken ?? 'drain', options, piece.buffer)
         sinceTurn = 0
       }
       sinceTurn += Math.min(sliceBytes, piece.byteLength - at)
@@ -75,26 +81,35 @@ function writeLast(response: ServerResponse, piece: Uint8Array): Taken {
 function until(
   response: ServerResponse,
   what: 'drain' | 'finish' | Taken,
-  { stalledMs, clock }: WriteOptions,
+  { stalledMs, clock, unread }: WriteOptions,
+  held?: ArrayBufferLike,
 ): Promise<void> {
   return new Promise((resolve, reject) => {
     const settle = (then: () => void) => {
       stop()
+      letGo()
       if (typeof what === 'string') response.off(what, onTaken)
       response.off('close', onClose)
       then()
     }
     const onTaken = () => settle(resolve)
     const onClose = () => settle(() => reject(cancelled()))
-    const stop = clock.after(stalledMs, () =>
-      settle(() => reject(new Failure('timeout', `the client read nothing for ${stalledMs} ms`, { source: 'client' }))),
-    )
+    const onStalled = () => settle(() => reject(tooSlow(`the client read nothing for ${stalledMs} ms`)))
+    const onMoment = () => {
+      stop = clock.after(stalledMs - momentMs, onStalled)
+      if (held) letGo = unread?.hold(held, onCut) ?? letGo
+    }
+    const onCut = () => settle(() => reject(tooSlow('the client reads slowly, and others need the memory')))
+    let letGo = () => {}
+    let stop = stalledMs > momentMs ? clock.after(momentMs, onMoment) : clock.after(stalledMs, onStalled)
     if (typeof what === 'string') response.on(what, onTaken)
     else what.on = onTaken
     response.on('close', onClose)
     if (response.destroyed) onClose()
   })
 }
+
+const tooSlow = (why: string): Failure => new Failure('timeout', why, { source: 'client' })
 
 // Up to here a copy costs less than a second piece; measured at 1, 8 and 12 KiB.
 const joinedBytes = 4096
@@ -124,13 +139,21 @@ export function onceSent(response: ServerResponse, release: () => void): void {
  * For an answer that was ended with all its bytes: cuts the client off when it does not take them. Costs nothing when
  * the socket took everything, which it tells.
  */
-export function cutWhenStalled(response: ServerResponse, stalledMs: number): boolean {
+export function cutWhenStalled(response: ServerResponse, stalledMs: number, held?: Held): boolean {
   const { socket } = response
   if (socket !== null && socket.writableLength === 0) return true
   // The socket's timer restarts with every byte that the client takes.
   response.setTimeout(stalledMs, () => reset(response))
+  if (held)
+    response.once(
+      'close',
+      held.unread.hold(held.buffer, () => reset(response)),
+    )
   return false
 }
+
+/** What an answer holds until its client has taken it. */
+export type Held = { readonly unread: Unread; readonly buffer: ArrayBufferLike }
 
 /** After the first byte, only a reset can tell the client that the answer failed. */
 export function reset(response: ServerResponse): void {

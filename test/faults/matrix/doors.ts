@@ -26,7 +26,12 @@ const day = 86_400_000
 export const port: DoorKind = async (target) => {
   const sockets = new Set<Socket>()
   const server = createPlainServer((socket) => passOn(socket, target, sockets))
-  const at = await listen(server, 0)
+  let at = await listen(server, 0)
+  // A service that is away has left its port to others. A door at that one would pass on to itself, without end.
+  while (at === Number(new URL(target).port)) {
+    await stop(server, sockets)
+    at = await listen(server, 0)
+  }
   return {
     url: `http://127.0.0.1:${at}`,
     async break() {
