@@ -6,7 +6,7 @@ import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { afterEach, beforeEach, describe, it } from 'node:test'
+import { after, before, describe, it } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { silentLog } from '../../src/core/log.ts'
@@ -30,20 +30,24 @@ let folder: string
 let data: string
 let kubo: StandIn
 let processes: Process[]
-beforeEach(async () => {
-  folder = await tempFolder()
-  data = join(folder, 'data')
-  kubo = await startStandIn(kuboApi)
-  processes = []
-})
-afterEach(async () => {
-  for (const { child, code } of processes) {
-    child.kill('SIGKILL')
-    await code
-  }
-  await kubo.close()
-  await rm(folder, { recursive: true, force: true })
-})
+
+/** For one suite. */
+function overOneFolder(): void {
+  before(async () => {
+    folder = await tempFolder()
+    data = join(folder, 'data')
+    kubo = await startStandIn(kuboApi)
+    processes = []
+  })
+  after(async () => {
+    for (const { child, code } of processes) {
+      child.kill('SIGKILL')
+      await code
+    }
+    await kubo.close()
+    await rm(folder, { recursive: true, force: true })
+  })
+}
 
 async function start(listen = '127.0.0.1:0'): Promise<Process> {
   const file = join(folder, `config-${randomBytes(4).toString('hex')}.yaml`)
@@ -83,12 +87,19 @@ async function add(url: string, body: Uint8Array): Promise<string> {
   return (json['cids'] as [string])[0]
 }
 
+// A process is half a second of a processor: these are the days of one folder, each begins where the last one ended.
 describe('a second process over a data folder in use', { timeout: 120_000 }, () => {
-  it('ends with one line that names the folder and the process, and no upload is lost', async () => {
+  overOneFolder()
+  const added = new Map<string, Buffer>()
+  let owner: Process
+  let url: string
+  before(async () => {
     kubo.script = () => ({ status: 503 })
-    const first = await start()
-    const url = (await first.url) as string
-    const added = new Map<string, Buffer>()
+    owner = await start()
+    url = (await owner.url) as string
+  })
+
+  it('ends with one line that names the folder and the process, and no upload is lost', async () => {
     let isOver = false
     const clients = [1, 2, 3].map(async () => {
       while (!isOver) {
@@ -107,69 +118,64 @@ describe('a second process over a data folder in use', { timeout: 120_000 }, () 
         else {
           assert.match(
             second.said(),
-            new RegExp(`^config: data: ${data} is in use by another cidgate: process ${first.child.pid} on `),
+            new RegExp(`^config: data: ${data} is in use by another cidgate: process ${owner.child.pid} on `),
           )
           assert.equal(second.said().trim().split('\n').length, 1)
         }
       }
     } finally {
       isOver = true
+      await Promise.allSettled(clients)
     }
     await Promise.all(clients)
     assert.ok(added.size > 10)
-    for (const [path, body] of added) assert.ok((await fetchAll(url + path)).body.equals(body), path)
+    await answersAll()
     const entries = (await below(join(data, 'journal', 'open'))).filter((name) => name.endsWith('.json'))
     assert.equal(entries.length, added.size)
   })
 
-  it('takes the folder over at once after the first process was killed', async () => {
-    kubo.script = () => ({ status: 503 })
-    const first = await start()
-    const body = randomBytes(2000)
-    const path = await add((await first.url) as string, body)
-    first.child.kill('SIGKILL')
-    await first.code
-    assert.equal(JSON.parse(await readFile(join(data, 'owner.json'), 'utf8')).pid, first.child.pid)
-    const second = await start()
-    const url = await second.url
-    assert.ok(url, second.said())
-    assert.ok((await fetchAll(url + path)).body.equals(body))
-    assert.equal(JSON.parse(await readFile(join(data, 'owner.json'), 'utf8')).pid, second.child.pid)
-  })
-
-  it('starts at the same moment as others after a kill: exactly one of them runs', async () => {
-    const first = await start()
-    await first.url
-    first.child.kill('SIGKILL')
-    await first.code
-    const all = await Promise.all([start(), start(), start()])
-    const urls = await Promise.all(all.map(({ url }) => url))
-    assert.equal(urls.filter((url) => url !== undefined).length, 1, all.map((one) => one.said()).join(''))
-    for (const [index, { code, said }] of all.entries())
-      if (urls[index] === undefined) assert.equal(await code, 2, said())
-  })
-
   it('is refused while the first process is only paused (SIGSTOP)', async () => {
-    const first = await start()
-    await first.url
-    first.child.kill('SIGSTOP')
+    owner.child.kill('SIGSTOP')
     const second = await start()
     assert.equal(await second.ended, 2, second.said())
-    first.child.kill('SIGCONT')
+    owner.child.kill('SIGCONT')
+    await answersAll()
+  })
+
+  it('takes the folder over at once after the first process was killed: exactly one of three that start together', async () => {
+    owner.child.kill('SIGKILL')
+    await owner.code
+    assert.equal((await ownerFile()).pid, owner.child.pid)
+    const all = await Promise.all([start(), start(), start()])
+    const urls = await Promise.all(all.map((one) => one.url))
+    assert.equal(urls.filter((one) => one !== undefined).length, 1, all.map((one) => one.said()).join(''))
+    for (const [index, { code, said }] of all.entries())
+      if (urls[index] === undefined) assert.equal(await code, 2, said())
+    const one = urls.findIndex((is) => is !== undefined)
+    owner = all[one] as Process
+    url = urls[one] as string
+    assert.equal((await ownerFile()).pid, owner.child.pid)
+    await answersAll()
   })
 
   it('may start after the first process has stopped', async () => {
-    const first = await start()
-    await first.url
-    first.child.kill('SIGTERM')
-    assert.equal(await first.code, 0)
+    owner.child.kill('SIGTERM')
+    assert.equal(await owner.code, 0)
     assert.ok(!(await below(data)).includes('owner.json'))
-    const second = await start()
-    assert.ok(await second.url, second.said())
+    owner = await start()
+    url = (await owner.url) as string
+    assert.ok(url, owner.said())
+    await answersAll()
   })
+
+  const ownerFile = async () => JSON.parse(await readFile(join(data, 'owner.json'), 'utf8')) as { pid: number }
+  async function answersAll() {
+    for (const [path, body] of added) assert.ok((await fetchAll(url + path)).body.equals(body), path)
+  }
 })
 
 describe('several gateways in one process', { timeout: 60_000 }, () => {
+  overOneFolder()
   it('share a data folder, and release it with the last of them', async () => {
     const config = { data, admin: false, retrieval: { upstreams: [] } } as const
     const one = await startedGateway(config, { log: silentLog })
