@@ -21,7 +21,7 @@ const execArgv = [
   '--min-semi-space-size=16',
   '--single-threaded-gc',
   '--external-memory-accounted-in-global-limit',
-  '--initial-old-space-size=512',
+  '--initial-old-space-size=256',
 ]
 
 const alone = new Set(['test/faults/reload-leaks.test.ts', 'test/http/add-fuzz.test.ts'])
