@@ -38,7 +38,7 @@ const signal = () => new AbortController().signal
 
 let upload: MemoryUpload
 before(async () => {
-  upload = await memoryUpload(noise(2_500_000, 5))
+  upload = await memoryUpload(noise(700_000, 5))
 })
 
 let service: StandIn
@@ -91,7 +91,7 @@ const sets: Record<string, Set> = {
       apiUrl: url,
       token: secret,
       resumableAbove: 1000,
-      pieceBytes: 1_000_000,
+      pieceBytes: 262_144,
     }),
     carries: (call) => call.method === 'PATCH' || call.method === 'POST',
   },
