@@ -1,4 +1,4 @@
-// nginx and Varnish before a gateway, with the very configurations that the documentation shows: only addresses and folders are put in.
+// nginx, Varnish and Caddy before a gateway, with the very configurations that the documentation shows: only addresses and folders are put in.
 import assert from 'node:assert/strict'
 import { mkdir, readFile, writeFile } from 'node:fs/promises'
 import { connect } from 'node:net'
@@ -73,4 +73,34 @@ type Stops = { stop(): Promise<void> }
 async function stopping(server: Stops, folder: { remove(): Promise<void> }): Promise<void> {
   await server.stop()
   await folder.remove()
+}
+
+export type CaddyFront = Front & {
+  readonly port: number
+  /** Of the authority that signed its certificates. */
+  readonly authority: Buffer
+}
+
+/** The page's block of that number, before an address of cidgate or its socket. */
+export async function startCaddy(behind: string, block: 0 | 1 = 0): Promise<CaddyFront> {
+  const folder = await tempFolder()
+  const port = await freePort()
+  const shown = await shownBy('behind-caddy.md', 'caddyfile')
+  let site = replaced(
+    shown[block] ?? '',
+    'reverse_proxy 127.0.0.1:8080 {',
+    'tls internal\n\treverse_proxy 127.0.0.1:8080 {',
+  )
+  if (behind.startsWith('unix:')) {
+    const bySocket = replaced((shown[2] ?? '').trim(), 'unix//run/cidgate/public.sock', behind.replace(':', '/'))
+    site = replaced(site, 'reverse_proxy 127.0.0.1:8080 {', bySocket)
+  } else site = replaced(site, '127.0.0.1:8080', new URL(behind).host)
+  const file = join(folder.path, 'Caddyfile')
+  const ours = `admin off\nskip_install_trust\nauto_https disable_redirects\nhttps_port ${port}\ndefault_bind 127.0.0.1`
+  await writeFile(file, `{\n${ours}\nstorage file_system ${folder.path}\n}\n${site}`)
+  const args = ['run', '--config', file, '--adapter', 'caddyfile']
+  const env = { HOME: folder.path, XDG_CONFIG_HOME: folder.path }
+  const server = await run({ command: 'caddy', args, env, isReady: () => answers(port) })
+  const authority = await readFile(join(folder.path, 'pki/authorities/local/root.crt'))
+  return { url: `https://gw.example.org:${port}`, port, authority, stop: () => stopping(server, folder) }
 }
