@@ -1,69 +1,30 @@
 // The commands that pages of the documentation show, run as they are printed, beside a gateway and a real Kubo.
 import assert from 'node:assert/strict'
-import { execFile } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
-import { chmod, cp, mkdir, readdir, readFile, writeFile } from 'node:fs/promises'
+import { cp, mkdir, readdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
-import { fileURLToPath } from 'node:url'
-import { promisify } from 'node:util'
 import { type Served, startServed } from '../support/served.ts'
 import { startKubo } from './support/kubo.ts'
-import { tempFolder } from './support/processes.ts'
+import { commandsOf, root, type Shell, shellForPages, upload as uploadTo } from './support/page.ts'
 
-const root = fileURLToPath(new URL('../../', import.meta.url))
-const execute = promisify(execFile)
-
-let folder: Awaited<ReturnType<typeof tempFolder>>
+let shell: Shell
 let served: Served
 before(async () => {
-  folder = await tempFolder()
+  shell = await shellForPages()
   served = await startServed({ pinning: { providers: [{ name: 'local', use: 'embedded' }] } })
-  // The package as it is in this clone, in the place of the one that npx would fetch.
-  const npx = join(folder.path, 'npx')
-  await writeFile(npx, `#!/bin/sh\nshift\nexec "${process.execPath}" "${root}bin/cidgate.mjs" "$@"\n`)
-  await chmod(npx, 0o755)
-  await writeFile(join(folder.path, 'cidgate.json'), JSON.stringify({ retrieval: { upstreams: [] } }))
 })
 after(async () => {
   await served?.close()
-  await folder?.remove()
+  await shell?.remove()
 })
 
-/** The shell commands of a page, in order. */
-async function commandsOf(page: string): Promise<string[]> {
-  const text = await readFile(join(root, page), 'utf8')
-  return [...text.matchAll(/^```sh\n([\s\S]*?)^```$/gm)].map(([, block = '']) => block)
-}
-
-async function run(commands: string | undefined, variables: Record<string, string> = {}): Promise<string> {
-  assert.ok(commands, 'the page has fewer commands')
-  const text = commands
-    .replaceAll('http://127.0.0.1:8080', served.url)
-    .replaceAll('http://127.0.0.1:8081', `http://${served.serving.admin}`)
-  const env = {
-    ...process.env,
-    PATH: `${folder.path}:${process.env['PATH']}`,
-    CIDGATE_GATEWAY: served.url,
-    CIDGATE_ADMIN_URL: `http://${served.serving.admin}`,
-    CIDGATE_CONFIG: join(folder.path, 'cidgate.json'),
-    ...variables,
-  }
-  const { stdout } = await execute('bash', ['-euo', 'pipefail', '-c', text], { cwd: folder.path, env, timeout: 60_000 })
-  return stdout
-}
-
-async function upload(bytes: Uint8Array<ArrayBuffer>): Promise<string> {
-  const form = new FormData()
-  form.append('data', new Blob([bytes]))
-  const answer = await fetch(`${served.url}/add`, { method: 'POST', body: form })
-  const { cids } = (await answer.json()) as { cids: [string] }
-  return cids[0]
-}
+const run = (commands: string | undefined, variables?: Record<string, string>) => shell.run(served, commands, variables)
+const upload = (bytes: Uint8Array<ArrayBuffer>) => uploadTo(served, bytes)
 
 test('README.md: its first commands, in an empty folder with what they name', async () => {
   for (const name of ['package.json', 'LICENSE-MIT', 'docs'])
-    await cp(join(root, name), join(folder.path, name), { recursive: true })
+    await cp(join(root, name), join(shell.path, name), { recursive: true })
   const [first] = await commandsOf('README.md')
   const said = await run(first)
   assert.match(said, /^\{"cids":\["\/ipfs\/\w+"\]\}/)
@@ -74,7 +35,7 @@ test('README.md: its first commands, in an empty folder with what they name', as
   assert.match(said, /"cids":\[("\/ipfs\/\w+",?){3}\]/, 'a directory of two files')
   assert.match(said, /"status":400[\s\S]*"name"/)
   assert.match(said, /"ready":true[\s\S]*cidgate_http_requests_total/)
-  const written = await readdir(folder.path)
+  const written = await readdir(shell.path)
   for (const ending of ['.bin', '.car', '.tar'])
     assert.ok(
       written.some((name) => name.endsWith(ending)),
@@ -89,7 +50,7 @@ test('backup.md: a copy made while uploads go on, restored, has every upload fro
     const bytes = randomBytes(count % 10 === 0 ? 3_000_000 : 2000)
     files.set(await upload(bytes), bytes)
   }
-  const paths = { DATA: served.data, BACKUP: join(folder.path, 'backup.tar'), RESTORED: join(folder.path, 'restored') }
+  const paths = { DATA: served.data, BACKUP: join(shell.path, 'backup.tar'), RESTORED: join(shell.path, 'restored') }
   await mkdir(paths.RESTORED)
   let isCopied = false
   const meanwhile = (async () => {
@@ -131,7 +92,7 @@ test('from-kubo.md: every pin of a Kubo comes over, and is read from here', asyn
     await run(bring, { IPFS_PATH: kubo.repo })
     for (const [cid, bytes] of files) assert.ok(Buffer.from(bytes).equals((await served.get(`/ipfs/${cid}`)).body), cid)
     await run(warm, { IPFS_PATH: kubo.repo })
-    const done = await readFile(join(folder.path, 'cids.done'), 'utf8')
+    const done = await readFile(join(shell.path, 'cids.done'), 'utf8')
     for (const cid of files.keys()) assert.ok(done.includes(cid))
   } finally {
     await kubo.stop()

@@ -1,0 +1,176 @@
+// What docs/uploads.md, docs/pins.md, docs/reload.md and docs/dashboard.md show in a shell, run as it is printed beside a gateway, a
+// real Kubo and a provider that is gone.
+import assert from 'node:assert/strict'
+import { type ChildProcess, spawn } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import { mkdir, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { after, before, test } from 'node:test'
+import { type Said, type Served, startServed } from '../support/served.ts'
+import { startKubo } from './support/kubo.ts'
+import { commandsOf, root, type Shell, shellForPages, upload } from './support/page.ts'
+import { freePort } from './support/processes.ts'
+
+let shell: Shell
+let kubo: Awaited<ReturnType<typeof startKubo>>
+let served: Served
+let said: (...more: Said[]) => Said
+
+before(async () => {
+  shell = await shellForPages()
+  kubo = await startKubo()
+  const gone = `http://127.0.0.1:${await freePort()}`
+  const pinata = { name: 'pinata', use: 'pinata', token: 'a-token-of-pinata', uploadsUrl: gone, apiUrl: gone }
+  said = (...more) => ({ pinning: { queue: true, providers: [{ name: 'local', use: 'embedded' }, pinata, ...more] } })
+  served = await startServed(said())
+})
+after(async () => {
+  await served?.close()
+  await kubo?.stop()
+  await shell?.remove()
+})
+
+const file = (name: string, bytes: Uint8Array | string) => writeFile(join(shell.path, name), bytes)
+const cidsOf = (text: string) => [...text.matchAll(/"\/ipfs\/(\w+)"/g)].map(([, cid = '']) => cid)
+
+test('uploads.md: files, a field, a folder, a CAR, a token, a document that is checked, and giving up', async () => {
+  const [doors, folder, car, waiting, checked] = await commandsOf('docs/uploads.md')
+  await file('policy.json', '{"name":"a policy"}')
+  for (const name of ['a.png', 'b.png']) await file(name, randomBytes(300_000))
+  const site = await upload(served, randomBytes(600_000))
+  await file('site.car', (await served.get(`${site}?format=car`)).body)
+  const lines = await shell.run(served, doors, { UPLOAD_TOKEN: 'a-token-of-sixteen-characters' })
+  const answers = lines.trim().split(/(?<=\})\s*(?=\{)/)
+  assert.deepEqual(
+    answers.map((answer) => cidsOf(answer).length),
+    [1, 1, 2, 2, 1, 1],
+    lines,
+  )
+  assert.equal(answers[4], JSON.stringify({ cids: [site] }))
+  const directory = cidsOf(answers[3] ?? '').at(-1)
+  assert.equal((await served.get(`/ipfs/${directory}/images/a.png`)).status, 200)
+
+  await mkdir(join(shell.path, 'dist'))
+  await file('dist/index.html', '<h1>Hello</h1>')
+  await file('dist/site.css', 'h1 { color: red }')
+  const website = cidsOf(await shell.run(served, folder)).at(-1)
+  assert.equal((await served.get(`/ipfs/${website}/css/site.css`)).body.toString(), 'h1 { color: red }')
+  assert.deepEqual(cidsOf(await shell.run(served, car)), [site.replace('/ipfs/', '')])
+
+  await file('evidence.json', '{"name":"Evidence","description":"what happened"}')
+  const [evidence = ''] = cidsOf(await shell.run(served, checked))
+  assert.equal((await served.get(`/ipfs/${evidence}`)).headers['content-type'], 'application/json')
+  await file('evidence.json', '{"description":"without a name"}')
+  assert.match(await shell.run(served, checked), /"status":400[\s\S]*"name"/)
+
+  // Pinata never answers: what waits for it is given up on.
+  const isWaiting = async () => (await served.admin('/uploads')).body.toString().includes(evidence)
+  assert.ok(await isWaiting())
+  const told = await shell.run(served, waiting, { CID: evidence })
+  assert.match(told, /pinata/)
+  await until(async () => !(await isWaiting()), told)
+})
+
+test('pins.md: listed, verified, brought to a provider that was added later, deleted and taken down', async () => {
+  const [commands, byHttp, takedown] = await commandsOf('docs/pins.md')
+  const CID = (await upload(served, randomBytes(700_000))).replace('/ipfs/', '')
+  assert.ok(await served.reload(said({ name: 'kubo', use: 'kubo', url: kubo.rpc })))
+  // Line by line: the fourth deletes what the others speak of.
+  const lines = (commands ?? '').trim().split('\n')
+  assert.equal(lines.length, 5)
+  const [list, verify, sync, remove, deny] = lines
+  assert.match(await shell.run(served, list), new RegExp(CID))
+  await shell.run(served, verify).catch((error: { stdout: string }) => {
+    // Pinata cannot be asked, which is not well.
+    assert.match(error.stdout, /pinata/)
+  })
+  await shell.run(served, sync)
+  const heldBy = async () => JSON.stringify(JSON.parse((await served.admin(`/pins/${CID}`)).body.toString()))
+  await until(async () => /"kubo"[^}]*"held"/.test(await heldBy()), 'Kubo does not get it')
+  assert.ok(kubo.ipfs(['pin', 'ls', '--type=recursive', '--quiet']).includes(CID), 'Kubo holds it')
+
+  const answers = await shell.run(served, byHttp, { CID })
+  assert.ok(answers.startsWith('{"pins":[{'), answers)
+  assert.match(answers, new RegExp(`${CID}[\\s\\S]*"removed"`))
+  assert.ok(!kubo.ipfs(['pin', 'ls', '--type=recursive']).includes(CID), 'Kubo holds it no more')
+
+  const again = (await upload(served, randomBytes(1000))).replace('/ipfs/', '')
+  await shell
+    .run(served, remove, { CID: again })
+    .catch((error: { stdout: string }) => assert.match(error.stdout, /pinata/))
+  assert.equal((await served.admin(`/pins/${again}`)).status, 404)
+  for (const [command, status] of [
+    [deny, 410],
+    [takedown, 451],
+  ] as const) {
+    const one = await upload(served, randomBytes(1000))
+    await shell
+      .run(served, command, { CID: one.replace('/ipfs/', '') })
+      .catch((error: { stdout: string }) => assert.match(error.stdout, /pinata/))
+    assert.equal((await served.get(one)).status, status)
+  }
+})
+
+test('reload.md: a configuration is checked, and loaded by the signal', async () => {
+  const [commands] = await commandsOf('docs/reload.md')
+  const configuration = (types: string) =>
+    [
+      'listen: 127.0.0.1:0',
+      'admin: false',
+      'log: { level: info }',
+      `data: ${shell.path}/reloaded`,
+      'retrieval: { upstreams: [] }',
+      `responses: { types: ${types} }`,
+      'pinning: { providers: [{ name: local, use: embedded }] }',
+    ].join('\n')
+  await file('my.yaml', configuration('api'))
+  const args = [join(root, 'bin/cidgate.mjs'), 'serve', '--config', join(shell.path, 'my.yaml')]
+  const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'pipe'] })
+  const closed = once(child, 'close')
+  try {
+    const [, pid = '', url = ''] = await saying(child, /\(pid (\d+)\): (http:\S+)/)
+    const form = new FormData()
+    form.append('data', new Blob(['<h1>Hello</h1>']), 'index.html')
+    const { cids } = (await (await fetch(`${url}/add?wrap=true`, { method: 'POST', body: form })).json()) as {
+      cids: string[]
+    }
+    const typeOf = async () => (await fetch(`${url}${cids.at(-1)}/index.html`)).headers.get('content-type')
+    assert.equal(await typeOf(), 'application/octet-stream')
+    await file('my.yaml', configuration('web'))
+    const reloaded = saying(child, /config\.reloaded/)
+    assert.match(await shell.run(served, commands, { PID: pid }), /valid/)
+    await reloaded
+    assert.match(String(await typeOf()), /^text\/html/)
+  } finally {
+    child.kill('SIGKILL')
+    await closed
+  }
+})
+
+test('dashboard.md: what a program reads', async () => {
+  const [commands] = await commandsOf('docs/dashboard.md')
+  const answers = await shell.run(served, commands)
+  assert.match(answers, /"upstreams"[\s\S]*bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e/)
+})
+
+async function until(holds: () => Promise<boolean>, otherwise: string): Promise<void> {
+  for (const end = Date.now() + 30_000; !(await holds()); ) {
+    assert.ok(Date.now() < end, otherwise)
+    await new Promise((resolve) => setTimeout(resolve, 100))
+  }
+}
+
+function saying(child: ChildProcess, what: RegExp): Promise<RegExpExecArray> {
+  return new Promise((resolve, reject) => {
+    let text = ''
+    const look = (piece: Buffer) => {
+      text += piece
+      const found = what.exec(text)
+      if (found) resolve(found)
+    }
+    child.stdout?.on('data', look)
+    child.stderr?.on('data', look)
+    child.once('close', () => reject(new Error(text)))
+  })
+}
