@@ -5,7 +5,8 @@ import type { S3Client } from '@aws-sdk/client-s3'
 import { LRUCache } from 'lru-cache'
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
-import { Failure } from '../../src/core/failure.ts'
+import { Failure, isFailure } from '../../src/core/failure.ts'
+import { packageOf } from '../../src/core/packages.ts'
 import { duration } from '../../src/core/units.ts'
 import { failed } from './call.ts'
 import type { PinState, Provider, ProviderContext, ProviderKind, ReadBack, Upload } from './contract.ts'
@@ -180,7 +181,7 @@ function createClient(settings: ClientOptions): { open(): Promise<Opened>; close
   let making: Promise<Opened> | undefined
 
   async function make(): Promise<Opened> {
-    const sdk = await import('@aws-sdk/client-s3')
+    const sdk = await packageOf('@aws-sdk/client-s3', () => import('@aws-sdk/client-s3'))
     const client = new sdk.S3Client({
       endpoint: settings.endpoint,
       region: settings.region,
@@ -230,6 +231,8 @@ const statusOf = (error: unknown): number | undefined =>
   (error as { $metadata?: { httpStatusCode?: number } } | null)?.$metadata?.httpStatusCode
 
 function translate(name: string, what: string, error: unknown): Failure {
+  // An operator has to see to it, as to a wrong key.
+  if (isFailure(error, 'unsupported')) return failed(name, error.message, 'auth', { cause: error })
   if (error instanceof Failure) return error
   const status = statusOf(error)
   const { name: code } = (error ?? {}) as { name?: string }

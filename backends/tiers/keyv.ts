@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { z } from 'zod'
 import { Failure } from '../../src/core/failure.ts'
+import { isNotFound, notInstalled } from '../../src/core/packages.ts'
 import { duration, lifetime } from '../../src/core/units.ts'
 import type { TierKind } from './contract.ts'
 import { createKeyvTier, type KeyvStore } from './keyv-tier.ts'
@@ -71,13 +72,10 @@ async function importOf(name: string, module: string): Promise<Record<string, un
       return await import(pathToFileURL(path).href)
     } catch (second) {
       if (!isNotFound(second)) throw second
-      throw unusable(name, `${module} is not installed; npm install ${module}`, cause)
+      throw unusable(name, notInstalled(module), cause)
     }
   }
 }
-
-const isNotFound = (error: unknown): boolean =>
-  error instanceof Error && 'code' in error && /^(ERR_)?MODULE_NOT_FOUND$/.test(String(error.code))
 
 const unusable = (name: string, what: string, cause?: unknown): Failure =>
   new Failure('unsupported', `tier ${name}: ${what}`, { source: 'tier', cause })

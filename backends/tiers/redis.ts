@@ -1,7 +1,8 @@
 // Redis (and Valkey) through Keyv. Blocks are plain Redis strings of raw bytes. The client is ours and always open: left to
 // @keyv/redis it would wait for a server that is away, where this one answers at once that it is.
 import { z } from 'zod'
-import { Failure } from '../../src/core/failure.ts'
+import { Failure, isFailure } from '../../src/core/failure.ts'
+import { packageOf } from '../../src/core/packages.ts'
 import { duration, lifetime } from '../../src/core/units.ts'
 import type { TierKind } from './contract.ts'
 import { looksFirst, type RecordSteps } from './keyv-records.ts'
@@ -82,7 +83,7 @@ export const redis: TierKind<typeof options> = {
 }
 
 async function connect(url: string, userAgent: string, last: { error: unknown }, waitMs: number): Promise<KeyvStore> {
-  const { default: KeyvRedis, createClient } = await import('@keyv/redis')
+  const { default: KeyvRedis, createClient } = await packageOf('@keyv/redis', () => import('@keyv/redis'))
   // The library makes a class with all commands for each configuration that differs from the last one, 10 ms and more; a
   // duplicate shares the class of a client without any.
   const client = createClient().duplicate({
@@ -134,6 +135,8 @@ function shut(store: KeyvStore): void {
 
 /** Redis says what is wrong in the first word of an error, in capitals; the rest may name what it should not. */
 function explain(name: string, cause: unknown): Failure {
+  if (isFailure(cause, 'unsupported'))
+    return new Failure('unsupported', `tier ${name}: ${cause.message}`, { source: 'tier', cause })
   const word = cause instanceof Error ? (/^[A-Z]{3,}\b/.exec(cause.message)?.[0] ?? cause.constructor.name) : 'an error'
   if (/^(NOAUTH|WRONGPASS|NOPERM)$/.test(word)) {
     const message = `tier ${name}: Redis refused the connection (${word}); check the user and password in its url`

@@ -1,15 +1,13 @@
 // What docs/uploads.md, docs/pins.md, docs/reload.md and docs/dashboard.md show in a shell, run as it is printed beside a gateway, a
 // real Kubo and a provider that is gone.
 import assert from 'node:assert/strict'
-import { type ChildProcess, spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
-import { once } from 'node:events'
 import { mkdir, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import { type Said, type Served, startServed } from '../support/served.ts'
 import { startKubo } from './support/kubo.ts'
-import { commandsOf, root, type Shell, shellForPages, upload } from './support/page.ts'
+import { commandsOf, type Shell, shellForPages, startProcess, until, upload } from './support/page.ts'
 import { freePort } from './support/processes.ts'
 
 let shell: Shell
@@ -125,11 +123,9 @@ test('reload.md: a configuration is checked, and loaded by the signal', async ()
       'pinning: { providers: [{ name: local, use: embedded }] }',
     ].join('\n')
   await file('my.yaml', configuration('api'))
-  const args = [join(root, 'bin/cidgate.mjs'), 'serve', '--config', join(shell.path, 'my.yaml')]
-  const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'pipe'] })
-  const closed = once(child, 'close')
+  const gateway = await startProcess(join(shell.path, 'my.yaml'))
   try {
-    const [, pid = '', url = ''] = await saying(child, /\(pid (\d+)\): (http:\S+)/)
+    const { url, pid } = gateway
     const form = new FormData()
     form.append('data', new Blob(['<h1>Hello</h1>']), 'index.html')
     const { cids } = (await (await fetch(`${url}/add?wrap=true`, { method: 'POST', body: form })).json()) as {
@@ -138,13 +134,12 @@ test('reload.md: a configuration is checked, and loaded by the signal', async ()
     const typeOf = async () => (await fetch(`${url}${cids.at(-1)}/index.html`)).headers.get('content-type')
     assert.equal(await typeOf(), 'application/octet-stream')
     await file('my.yaml', configuration('web'))
-    const reloaded = saying(child, /config\.reloaded/)
+    const reloaded = gateway.saying(/config\.reloaded/)
     assert.match(await shell.run(served, commands, { PID: pid }), /valid/)
     await reloaded
     assert.match(String(await typeOf()), /^text\/html/)
   } finally {
-    child.kill('SIGKILL')
-    await closed
+    await gateway.stop()
   }
 })
 
@@ -153,24 +148,3 @@ test('dashboard.md: what a program reads', async () => {
   const answers = await shell.run(served, commands)
   assert.match(answers, /"upstreams"[\s\S]*bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e/)
 })
-
-async function until(holds: () => Promise<boolean>, otherwise: string): Promise<void> {
-  for (const end = Date.now() + 30_000; !(await holds()); ) {
-    assert.ok(Date.now() < end, otherwise)
-    await new Promise((resolve) => setTimeout(resolve, 100))
-  }
-}
-
-function saying(child: ChildProcess, what: RegExp): Promise<RegExpExecArray> {
-  return new Promise((resolve, reject) => {
-    let text = ''
-    const look = (piece: Buffer) => {
-      text += piece
-      const found = what.exec(text)
-      if (found) resolve(found)
-    }
-    child.stdout?.on('data', look)
-    child.stderr?.on('data', look)
-    child.once('close', () => reject(new Error(text)))
-  })
-}

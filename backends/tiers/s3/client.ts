@@ -1,5 +1,6 @@
 // The AWS SDK's S3 client, set up for what the compatible stores really do, and what their errors mean.
 import type { S3Client } from '@aws-sdk/client-s3'
+import { packageOf } from '../../../src/core/packages.ts'
 import { createS3Http, type S3CallOptions, WholeBody } from './http.ts'
 import { createRepeatedCall, type RepeatedCall } from './repeated-calls.ts'
 
@@ -30,7 +31,7 @@ export const usualRequestMs = 10_000
 
 /** Loads the SDK only now: a gateway without S3 must not pay for it at start. */
 export async function loadS3(connection: S3Connection): Promise<LoadedS3> {
-  const sdk = await import('@aws-sdk/client-s3')
+  const sdk = await packageOf('@aws-sdk/client-s3', () => import('@aws-sdk/client-s3'))
   const { region, endpoint, forcePathStyle, accessKeyId, secretAccessKey } = connection
   const { connectMs = usualConnectMs, requestMs = usualRequestMs, mostBytes = Number.POSITIVE_INFINITY } = connection
   const http = createS3Http({ connectMs, requestMs, connections: mostSockets, mostBytes })

@@ -1,0 +1,17 @@
+// Packages that only some configurations need are loaded where they are used, and one that is not installed is named.
+import { Failure } from './failure.ts'
+
+export const isNotFound = (error: unknown): boolean =>
+  error instanceof Error && 'code' in error && /^(ERR_)?MODULE_NOT_FOUND$/.test(String(error.code))
+
+export const notInstalled = (name: string): string => `${name} is not installed; npm install ${name}`
+
+/** What the import gives; `unsupported` where the package, or one that it needs, is not there. */
+export async function packageOf<T>(name: string, load: () => Promise<T>): Promise<T> {
+  try {
+    return await load()
+  } catch (cause) {
+    if (!isNotFound(cause)) throw cause
+    throw new Failure('unsupported', notInstalled(name), { source: 'ours', cause })
+  }
+}
