@@ -5,8 +5,8 @@ import type { S3Client } from '@aws-sdk/client-s3'
 import { LRUCache } from 'lru-cache'
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
-import { Failure, isFailure } from '../../src/core/failure.ts'
-import { packageOf } from '../../src/core/packages.ts'
+import { Failure } from '../../src/core/failure.ts'
+import { isMissingPackage, packageOf } from '../../src/core/packages.ts'
 import { duration } from '../../src/core/units.ts'
 import { failed } from './call.ts'
 import type { PinState, Provider, ProviderContext, ProviderKind, ReadBack, Upload } from './contract.ts'
@@ -232,7 +232,7 @@ const statusOf = (error: unknown): number | undefined =>
 
 function translate(name: string, what: string, error: unknown): Failure {
   // An operator has to see to it, as to a wrong key.
-  if (isFailure(error, 'unsupported')) return failed(name, error.message, 'auth', { cause: error })
+  if (isMissingPackage(error)) return failed(name, error.message, 'auth', { cause: error })
   if (error instanceof Failure) return error
   const status = statusOf(error)
   const { name: code } = (error ?? {}) as { name?: string }

@@ -5,7 +5,7 @@
 import { readdir, rm, stat } from 'node:fs/promises'
 import { basename, join } from 'node:path'
 import type { Clock } from '../../src/core/clock.ts'
-import { isLeftOver, isUnfinished, orIfGone } from '../../src/core/files.ts'
+import { isLeftOver, isUnfinished, orIfGone } from '../../src/core/disk/files.ts'
 
 export interface DiskRoom {
   /** Makes room for a file of so many bytes; undefined when it can have none. `landed` must be called either way. */

@@ -1,8 +1,8 @@
 // Redis (and Valkey) through Keyv. Blocks are plain Redis strings of raw bytes. The client is ours and always open: left to
 // @keyv/redis it would wait for a server that is away, where this one answers at once that it is.
 import { z } from 'zod'
-import { Failure, isFailure } from '../../src/core/failure.ts'
-import { packageOf } from '../../src/core/packages.ts'
+import { Failure } from '../../src/core/failure.ts'
+import { isMissingPackage, packageOf } from '../../src/core/packages.ts'
 import { duration, lifetime } from '../../src/core/units.ts'
 import type { TierKind } from './contract.ts'
 import { looksFirst, type RecordSteps } from './keyv-records.ts'
@@ -135,7 +135,7 @@ function shut(store: KeyvStore): void {
 
 /** Redis says what is wrong in the first word of an error, in capitals; the rest may name what it should not. */
 function explain(name: string, cause: unknown): Failure {
-  if (isFailure(cause, 'unsupported'))
+  if (isMissingPackage(cause))
     return new Failure('unsupported', `tier ${name}: ${cause.message}`, { source: 'tier', cause })
   const word = cause instanceof Error ? (/^[A-Z]{3,}\b/.exec(cause.message)?.[0] ?? cause.constructor.name) : 'an error'
   if (/^(NOAUTH|WRONGPASS|NOPERM)$/.test(word)) {

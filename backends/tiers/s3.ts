@@ -1,7 +1,8 @@
 // Blocks as objects of a bucket: AWS and everything that speaks its protocol. Instances that share a bucket share what
 // they have. How long objects stay is the bucket's own rule (lifecycle), not ours.
 import { z } from 'zod'
-import { Failure, isFailure } from '../../src/core/failure.ts'
+import { Failure } from '../../src/core/failure.ts'
+import { isMissingPackage } from '../../src/core/packages.ts'
 import { duration } from '../../src/core/units.ts'
 import type { TierKind } from './contract.ts'
 import { createKeyvTier } from './keyv-tier.ts'
@@ -83,7 +84,7 @@ export const s3: TierKind<typeof options> = {
 }
 
 function explain(name: string, bucket: string, cause: unknown): Failure {
-  if (isFailure(cause, 'unsupported'))
+  if (isMissingPackage(cause))
     return new Failure('unsupported', `tier ${name}: ${cause.message}`, { source: 'tier', cause })
   const status = statusOf(cause)
   const what = cause instanceof Error ? cause.name : 'an error'

@@ -1,5 +1,5 @@
 // Packages that only some configurations need are loaded where they are used, and one that is not installed is named.
-import { Failure } from './failure.ts'
+import { Failure, isFailure } from './failure.ts'
 
 export const isNotFound = (error: unknown): boolean =>
   error instanceof Error && 'code' in error && /^(ERR_)?MODULE_NOT_FOUND$/.test(String(error.code))
@@ -15,3 +15,6 @@ export async function packageOf<T>(name: string, load: () => Promise<T>): Promis
     throw new Failure('unsupported', notInstalled(name), { source: 'ours', cause })
   }
 }
+
+export const isMissingPackage = (error: unknown): error is Failure =>
+  isFailure(error, 'unsupported') && isNotFound(error.cause)

@@ -1,8 +1,8 @@
 // The data folder has one owner at a time. Gateways of one process share it, as during a reload; a second process is
 // refused before it touches anything in it.
 import { userInfo } from 'node:os'
+import { codeOf, isNoRoom, tryToWrite } from '../core/disk/files.ts'
 import { Failure } from '../core/failure.ts'
-import { codeOf, isNoRoom, tryToWrite } from '../core/files.ts'
 import type { DataFolder } from './folders.ts'
 import { troubleOf } from './lock.ts'
 import { createOwnership, type Leave, type OwnerOptions, type OwnerRecord, recordIn } from './owner.ts'

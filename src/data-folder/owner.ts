@@ -5,7 +5,7 @@ import { readFile } from 'node:fs/promises'
 import { hostname } from 'node:os'
 import { join } from 'node:path'
 import type { Clock } from '../core/clock.ts'
-import { makeFolders } from '../core/files.ts'
+import { makeFolders } from '../core/disk/files.ts'
 import type { Log } from '../core/log.ts'
 import { type Lock, lockFile, troubleOf } from './lock.ts'
 

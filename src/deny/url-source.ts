@@ -4,7 +4,7 @@ import { createHash } from 'node:crypto'
 import { readFile, rename, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { request } from 'undici'
-import { makeFolders } from '../core/files.ts'
+import { makeFolders } from '../core/disk/files.ts'
 import type { Log } from '../core/log.ts'
 import { type DenylistSource, mostBytes, whyOf } from './source.ts'
 

@@ -4,7 +4,7 @@ import { readdir, readFile, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { maxRecordBytes } from '../../backends/upstreams/contract.ts'
-import { isLeftOver, makeFolders, orIfGone, writeDurably } from '../core/files.ts'
+import { isLeftOver, makeFolders, orIfGone, writeDurably } from '../core/disk/files.ts'
 import type { Log } from '../core/log.ts'
 import { keyText } from './ipns-record.ts'
 

@@ -2,7 +2,7 @@
 // system, so systemd's own program sends each message: it is there where systemd is.
 import { execFile } from 'node:child_process'
 import type { Clock } from '../core/clock.ts'
-import { codeOf } from '../core/files.ts'
+import { codeOf } from '../core/disk/files.ts'
 import type { Log } from '../core/log.ts'
 
 export interface Notifier {

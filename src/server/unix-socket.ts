@@ -4,7 +4,7 @@ import { chmodSync, lstatSync, type Stats, unlinkSync } from 'node:fs'
 import type { Server } from 'node:http'
 import { connect } from 'node:net'
 import type { UnixAddress } from '../config/values/address.ts'
-import { codeOf } from '../core/files.ts'
+import { codeOf } from '../core/disk/files.ts'
 
 export type ListenerKind = 'listen' | 'admin'
 

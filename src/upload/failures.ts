@@ -1,8 +1,8 @@
 // The Failures of uploads, in one place, so that one trouble always has the same message.
 
+import { codeOf, isNoRoom } from '../core/disk/files.ts'
 import { remedyOf } from '../core/disk/remedies.ts'
 import { Failure } from '../core/failure.ts'
-import { codeOf, isNoRoom } from '../core/files.ts'
 
 export const malformed = (message: string, cause?: unknown): Failure =>
   new Failure('malformed', message, { source: 'client', cause })

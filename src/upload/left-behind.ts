@@ -3,7 +3,7 @@
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { CID } from 'multiformats/cid'
-import { makeFolder, namesIn, orIfGone, writeDurably } from '../core/files.ts'
+import { makeFolder, namesIn, orIfGone, writeDurably } from '../core/disk/files.ts'
 import { readEntry } from './spool/entry-file.ts'
 import type { JournalEntry } from './spool/journal.ts'
 

@@ -3,8 +3,8 @@
 import { randomBytes, randomUUID } from 'node:crypto'
 import { link, readdir, rename, rm } from 'node:fs/promises'
 import { dirname, join, sep } from 'node:path'
+import { codeOf, createFolderSync, isGone, makeFolder, writeSynced } from '../../../src/core/disk/files.ts'
 import { renameOver } from '../../../src/core/disk/regular.ts'
-import { codeOf, createFolderSync, isGone, makeFolder, writeSynced } from '../../../src/core/files.ts'
 
 export interface Disk {
   /** Makes a folder that lasts. */

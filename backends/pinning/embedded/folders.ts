@@ -3,7 +3,7 @@
 // folder before the first pin in it counts.
 import { appendFile, readFile } from 'node:fs/promises'
 import { join, resolve } from 'node:path'
-import { namesIn, orIfGone } from '../../../src/core/files.ts'
+import { namesIn, orIfGone } from '../../../src/core/disk/files.ts'
 import type { Disk } from './disk.ts'
 
 const listIn = (data: string): string => join(data, 'pins.folders')

@@ -4,8 +4,8 @@
 import { readFile, rm } from 'node:fs/promises'
 import { join, sep } from 'node:path'
 import type { CID } from 'multiformats/cid'
+import { isThere, namesIn, orIfGone } from '../../../src/core/disk/files.ts'
 import { Failure, isFailure } from '../../../src/core/failure.ts'
-import { isThere, namesIn, orIfGone } from '../../../src/core/files.ts'
 import type { Disk } from './disk.ts'
 
 export type Pin = {

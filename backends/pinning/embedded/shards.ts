@@ -1,7 +1,7 @@
 // Which shards of the blocks folder exist. Most blocks that a gateway is asked for are not pinned here, and where their shard
 // does not exist that is known without a look at the disk. All stores over one folder share this.
 import { readdir } from 'node:fs/promises'
-import { orIfGone } from '../../../src/core/files.ts'
+import { orIfGone } from '../../../src/core/disk/files.ts'
 import { blocksIn } from './folders.ts'
 
 /** Each is called by the name of its folder. */

@@ -5,8 +5,8 @@
 import { closeSync, constants, openSync, readFileSync, readSync } from 'node:fs'
 import { statfs } from 'node:fs/promises'
 import type { Clock } from '../clock.ts'
-import { codeOf } from '../files.ts'
 import { createBuffers } from './buffers.ts'
+import { codeOf } from './files.ts'
 import { createRecentFiles } from './recent-files.ts'
 import { asRegular } from './regular.ts'
 

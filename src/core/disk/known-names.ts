@@ -3,7 +3,7 @@
 // was not there when the shard was read, and was not written by its owner since.
 import { readdir } from 'node:fs/promises'
 import { join } from 'node:path'
-import { orIfGone } from '../files.ts'
+import { orIfGone } from './files.ts'
 
 export interface KnownNames {
   /** False where it is not known: then the shard is read soon. `now`: of a clock that only goes forward. */

@@ -1,7 +1,7 @@
 // New files of a folder, each whole or not at all: written beside, then renamed. Not synced.
 import { rm } from 'node:fs/promises'
 import { dirname } from 'node:path'
-import { isGone, makeFolders, temporaryIn } from '../files.ts'
+import { isGone, makeFolders, temporaryIn } from './files.ts'
 import { renameOver } from './regular.ts'
 import { createThreadWriter, type ThreadWriter, threadWriterBytes } from './thread-writer.ts'
 import { writeNew } from './write-new.ts'

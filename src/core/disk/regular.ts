@@ -3,7 +3,7 @@
 import { constants, type Stats, stat as statFile } from 'node:fs'
 import { type FileHandle, open, rm } from 'node:fs/promises'
 import { promisify } from 'node:util'
-import { codeOf, rename } from '../files.ts'
+import { codeOf, rename } from './files.ts'
 
 /** Flags for a file that is expected to be regular: no link is followed, and a pipe that has no writer is not waited for. */
 export const asRegular = (constants.O_NOFOLLOW ?? 0) | (constants.O_NONBLOCK ?? 0)

@@ -1,5 +1,5 @@
 // What an operator can do about an error of the file system, in a few words.
-import { codeOf } from '../files.ts'
+import { codeOf } from './files.ts'
 
 const remedies: Readonly<Record<string, string>> = {
   EACCES: 'let this user read and write there',

@@ -43,8 +43,18 @@ export function createAdminAdd(deps: AdminAddDeps): AdminAdd {
 /** The route lets pages of all origins read its answers, and the admin address none. */
 function keepFromOtherOrigins(response: ServerResponse): void {
   const writeHead = response.writeHead.bind(response)
-  response.writeHead = ((...head: Parameters<typeof writeHead>) => {
+  response.writeHead = ((...head: unknown[]) => {
     for (const [name] of corsHeaders) response.removeHeader(name)
-    return writeHead(...head)
+    return Reflect.apply(writeHead, response, head.map(withoutCors))
   }) as typeof response.writeHead
 }
+
+/** Headers come as a list of names and values, or by name. */
+function withoutCors(part: unknown): unknown {
+  if (Array.isArray(part)) return part.filter((_one, index) => !isCors(part[index - (index % 2)]))
+  if (typeof part !== 'object' || part === null) return part
+  return Object.fromEntries(Object.entries(part).filter(([name]) => !isCors(name)))
+}
+
+const corsNames: ReadonlySet<string> = new Set(corsHeaders.map(([name]) => name.toLowerCase()))
+const isCors = (name: unknown): boolean => corsNames.has(String(name).toLowerCase())

@@ -118,18 +118,21 @@ export function sendProblem(response: ServerResponse, failure: Failure, context:
   const isLater = retryableStatuses.has(status) || (status === 413 && failure.retryAfterMs !== undefined)
   const retryAfter = isLater ? seconds(failure.retryAfterMs ?? defaultRetryMs) : undefined
   const problem = { title, status, kind: failure.kind, detail, retryAfter, attempts, requestId, contact }
-  const text = Buffer.from(form.write?.(problem) ?? `${JSON.stringify(body)}\n`)
-  for (const [name, value] of corsHeaders) response.setHeader(name, value)
-  for (const [name, value] of form.headers) response.setHeader(name, value)
-  if (mode === 'web') response.setHeader('Vary', 'Accept')
-  response.setHeader('Content-Length', text.byteLength)
-  response.setHeader('X-Content-Type-Options', 'nosniff')
-  response.setHeader('Cache-Control', cacheControl(failure, status))
-  if (account) response.setHeader('Cache-Status', cacheStatus(account))
-  if (retryAfter !== undefined) response.setHeader('Retry-After', String(retryAfter))
-  for (const [name, value] of Object.entries(headers)) response.setHeader(name, value)
-  if (status === 400) response.setHeader('Connection', 'close')
-  response.writeHead(status)
+  const text = form.write?.(problem) ?? `${JSON.stringify(body)}\n`
+  const all: Record<string, string | number> = {
+    ...constant.get(form),
+    'Content-Length': Buffer.byteLength(text),
+    'Cache-Control': cacheControl(failure, status),
+    ...(mode === 'web' && { Vary: 'Accept' }),
+    ...(account && { 'Cache-Status': cacheStatus(account) }),
+    ...(retryAfter !== undefined && { 'Retry-After': retryAfter }),
+    ...headers,
+    ...(status === 400 && { Connection: 'close' }),
+  }
+  // A list and a string: Node checks and sends both at once. A gateway that refuses much has no time for more.
+  const list: (string | number)[] = []
+  for (const name in all) list.push(name, all[name] as string | number)
+  response.writeHead(status, list as string[])
   response.end(head ? undefined : text)
   cutWhenStalled(response, stalledMs)
 }
@@ -142,6 +145,14 @@ type ProblemForm = {
 const asJson: ProblemForm = { headers: [['Content-Type', 'application/problem+json']] }
 const asPage: ProblemForm = { headers: pageHeaders, write: problemPage }
 const asText: ProblemForm = { headers: [['Content-Type', 'text/plain; charset=utf-8']], write: problemText }
+
+/** What each of a form has. */
+const constant: ReadonlyMap<ProblemForm, Readonly<Record<string, string>>> = new Map(
+  [asJson, asPage, asText].map((form) => [
+    form,
+    Object.fromEntries([...corsHeaders, ...form.headers, ['X-Content-Type-Options', 'nosniff']]),
+  ]),
+)
 
 /** In `web` mode a client without an Accept header gets plain text. */
 function formFor(mode: Mode, accept: string | undefined): ProblemForm {

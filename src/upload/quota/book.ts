@@ -2,7 +2,7 @@
 // the last second. All gateways over a folder share one book.
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { isGone, makeFolder, syncFolder, writeDurably } from '../../core/files.ts'
+import { isGone, makeFolder, syncFolder, writeDurably } from '../../core/disk/files.ts'
 
 export type Used = { uploads: number; bytes: number }
 

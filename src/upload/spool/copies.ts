@@ -2,7 +2,7 @@
 // such a spool from one of an upload that was cut, and says what lies in it where the entry itself is damaged or gone.
 import { readdir, readFile, rm } from 'node:fs/promises'
 import { join } from 'node:path'
-import { codeOf, createFolderSync, isGone, makeFolder, orIfGone, writeDurably } from '../../core/files.ts'
+import { codeOf, createFolderSync, isGone, makeFolder, orIfGone, writeDurably } from '../../core/disk/files.ts'
 import { type JournalEntry, lineOf, readEntry } from './entry-file.ts'
 import { copyEnd, spoolFolder } from './spool.ts'
 

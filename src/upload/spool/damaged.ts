@@ -3,7 +3,7 @@
 import { readdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Clock } from '../../core/clock.ts'
-import { isUnfinished, makeFolder, orIfGone, syncFolder, writeDurably } from '../../core/files.ts'
+import { isUnfinished, makeFolder, orIfGone, syncFolder, writeDurably } from '../../core/disk/files.ts'
 import type { Log } from '../../core/log.ts'
 import { type Damaged, journalFolder } from './journal.ts'
 

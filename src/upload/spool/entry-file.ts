@@ -4,7 +4,7 @@
 import { crc32 } from 'node:zlib'
 import { CID } from 'multiformats/cid'
 import { type Profile, profiles } from '../../../backends/pinning/contract.ts'
-import { appendSynced, isGone, writeDurably } from '../../core/files.ts'
+import { appendSynced, isGone, writeDurably } from '../../core/disk/files.ts'
 import type { ProviderState } from './provider-state.ts'
 
 export type JournalEntry = {

@@ -14,7 +14,7 @@ import {
   orIfGone,
   rename,
   writeDurably,
-} from '../../core/files.ts'
+} from '../../core/disk/files.ts'
 import type { Log } from '../../core/log.ts'
 import type { Copies } from './copies.ts'
 import { createEntryFiles, type JournalEntry, lineOf, nameOf } from './entry-file.ts'

@@ -1,6 +1,6 @@
 // Reads open entries of the journal from their files, and where one is not as it was written, its copy.
 import { readFile } from 'node:fs/promises'
-import { orIfGone } from '../../core/files.ts'
+import { orIfGone } from '../../core/disk/files.ts'
 import type { Log } from '../../core/log.ts'
 import type { Copies } from './copies.ts'
 import { type JournalEntry, type ReadEntry, readEntry, withoutTimes } from './entry-file.ts'
