@@ -108,6 +108,25 @@ test('a gateway that closes while the same file comes anew waits until its entry
   await assert.rejects(anew)
 })
 
+test('a gateway that closes while a client waits for what an earlier process left tells the client, and closes', {
+  timeout: 20_000,
+}, async () => {
+  const { slow, loading, confirmation, upload, close } = stage([{ ...accepted, accepted: false }])
+  loading.resolve()
+  await confirmation.resume()
+  const joined = confirmation.confirm([{ upload, id: 'second' }])
+  joined.catch(() => {})
+  await turns()
+  const closing = close()
+  await turns()
+  for (let next = slow.shift(); next; next = slow.shift()) {
+    next()
+    await turns()
+  }
+  await assert.rejects(joined, /this gateway stops/)
+  assert.ok(closing.isOver)
+})
+
 test('closing during a resume waits until each upload is resumed or left', async () => {
   const { loading, confirmation, close } = stage([accepted])
   const resumed = confirmation.resume()

@@ -65,8 +65,11 @@ export function createJoining(options: JoiningOptions): Joining {
       // The running delivery failed because of another upload of its request, or with what an earlier process left of it, which
       // is no reason for this one to fail: it begins a new delivery with its own bytes. It waits for a third one only if none
       // waits for it, so no two deadlock.
-      const mayWait = others.isAlone || !all.has(nameOf(spooled.upload.cid))
-      if ((error instanceof OtherFailed || takenUp.has(running)) && mayWait) return join(spooled, others)
+      const now = all.get(nameOf(spooled.upload.cid))
+      const mayWait = others.isAlone || !now
+      // One that failed and is still there, as all are while this gateway closes, would be waited for again without end.
+      const isGone = now !== running || !running.isAwaited
+      if ((error instanceof OtherFailed || takenUp.has(running)) && mayWait && isGone) return join(spooled, others)
       await spools.drop(spooled.id)
       throw error
     }
