@@ -62,14 +62,10 @@ export function createJoining(options: JoiningOptions): Joining {
     try {
       await running.confirmed
     } catch (error) {
-      // The running delivery failed because of another upload of its request, or with what an earlier process left of it, which
-      // is no reason for this one to fail: it begins a new delivery with its own bytes. It waits for a third one only if none
-      // waits for it, so no two deadlock.
-      const now = all.get(nameOf(spooled.upload.cid))
-      const mayWait = others.isAlone || !now
-      // One that failed and is still there, as all are while this gateway closes, would be waited for again without end.
-      const isGone = now !== running || !running.isAwaited
-      if ((error instanceof OtherFailed || takenUp.has(running)) && mayWait && isGone) return join(spooled, others)
+      // It failed because of another upload of its request, or with what an earlier process left of it, which is no reason for
+      // this one to fail: it begins a new delivery with its own bytes.
+      const isOfOthers = error instanceof OtherFailed || takenUp.has(running)
+      if (isOfOthers && mayJoinAgain(running, all.get(running.entry.cid), others)) return join(spooled, others)
       await spools.drop(spooled.id)
       throw error
     }
@@ -176,6 +172,15 @@ async function withMended(
   } finally {
     await claim.leave()
   }
+}
+
+/**
+ * It waits for a third delivery only if none waits for it, so no two deadlock. One that failed and is still there, as all are while
+ * the gateway closes, would be waited for again without end.
+ */
+function mayJoinAgain(failed: Delivery, now: Delivery | undefined, { isAlone }: Companions): boolean {
+  const isGone = now !== failed || !failed.isAwaited
+  return isGone && (isAlone || now === undefined)
 }
 
 const inTime = (work: Promise<Joined>): Joined => ({
