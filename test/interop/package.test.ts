@@ -88,7 +88,7 @@ describe('the package', { timeout: 180_000 }, () => {
     const { stdout } = await execute('npm', ['pack', '--dry-run', '--json', '--ignore-scripts'], { cwd: root })
     const [{ files }] = JSON.parse(stdout) as [{ files: { path: string }[] }]
     const expected =
-      /^(bin|config|deploy|dist|docs)\/|^(package\.json|(README|CHANGELOG|SECURITY)\.md|LICENSE-(APACHE|MIT))$/
+      /^(bin|config|deploy|dist|docs)\/|^(package\.json|(README|CHANGELOG|CONTRIBUTING|SECURITY)\.md|LICENSE-(APACHE|MIT))$/
     assert.deepEqual(
       files.map(({ path }) => path).filter((path) => !expected.test(path)),
       [],
