@@ -1,6 +1,0 @@
-const t = performance.now()
-const c = process.cpuUsage()
-await import(process.argv[2])
-const d = process.cpuUsage(c)
-console.log(process.argv[2], (performance.now() - t).toFixed(0), 'cpu', ((d.user + d.system) / 1000).toFixed(0))
-process.exit()
