@@ -11,6 +11,7 @@
 // (upload/confirm/fill-tiers) before the client gets its answer.
 import './config/node-version.ts'
 import type { RequestListener } from 'node:http'
+import { ConfigError } from './config/complaints.ts'
 import { type Config, type ConfigInput, isConfig, type Parsed, parseConfigBeside } from './config/load.ts'
 import { type Clock, systemClock } from './core/clock.ts'
 import type { Log } from './core/log.ts'
@@ -22,7 +23,9 @@ import { createLifecycle, notStarted } from './library/lifecycle.ts'
 import { makeGateway } from './library/make.ts'
 import { type OwnBackends, ownOf, refuseBeside } from './library/own.ts'
 import type { TraceEnvironment } from './observe/tracing/settings.ts'
+import type { Team } from './team/team.ts'
 import { createKept, type Kept } from './wiring/kept.ts'
+import { processesOf, shareOf } from './wiring/team/shares.ts'
 
 export type {
   BlockFile,
@@ -115,6 +118,8 @@ export type GatewayOptions = OwnBackends & {
    * of upstreams, running uploads, counters. Close the old one when its last request is answered.
    */
   readonly previous?: Pick<Gateway, 'kept'> | undefined
+  /** The processes that answer for this gateway: of `cidgate serve` alone. */
+  readonly team?: Team | undefined
 }
 
 /**
@@ -124,14 +129,17 @@ export type GatewayOptions = OwnBackends & {
 export function createGateway(input: ConfigInput | Parsed = {}, options: GatewayOptions = {}): Gateway {
   const own = ownOf(options)
   const takers = own.providers.filter(({ traits }) => traits.takesBytes).length
-  const config = isConfig(input) ? input : parseConfigBeside({ providers: own.providers.length, takers }, input)
+  const whole = isConfig(input) ? input : parseConfigBeside({ providers: own.providers.length, takers }, input)
+  const { team } = options
+  if (!team && processesOf(whole) > 1) throw new ConfigError([onlyServed])
+  const config = team ? shareOf(whole, team.size) : whole
   refuseBeside(own, config)
   const { log, clock = systemClock, previous, tracing = {} } = options
   const kept = previous?.kept ?? createKept()
   const doors = doorsOf(config)
   let isDraining = false
   const { start, close, current, running } = createLifecycle({
-    make: () => makeGateway({ config, log, clock, kept, own, tracing }),
+    make: () => makeGateway({ config, log, clock, kept, own, tracing, team }),
     onStart: doors.hold,
     onRunning(made) {
       if (isDraining) made.drain()
@@ -156,6 +164,9 @@ export function createGateway(input: ConfigInput | Parsed = {}, options: Gateway
     close,
   }
 }
+
+const onlyServed =
+  'workers: a program has one process of its own; start more of them, or use `cidgate serve` (expected 1)'
 
 const doorsOf = ({ responses, limits, hosts, names, trustedProxies, upload, proxy }: Config): Doors =>
   createDoors({

@@ -5,6 +5,7 @@ import type { CID } from 'multiformats/cid'
 import type { z } from 'zod'
 import type { Block } from '../../src/core/block.ts'
 import type { Clock } from '../../src/core/clock.ts'
+import type { FolderCompany } from '../../src/core/disk/company.ts'
 import type { SharedFolders } from '../../src/core/disk/shared-folders.ts'
 import type { Log } from '../../src/core/log.ts'
 import type { Trace } from '../../src/core/wire/trace.ts'
@@ -122,6 +123,8 @@ export type ProviderContext = {
   readonly data: string
   /** For a provider that keeps bytes on this machine. */
   readonly folders: SharedFolders
+  /** Other processes read the same folders. Absent: there are none. */
+  readonly company?: FolderCompany | undefined
   /** What a block links to and `isNew` takes: for a provider that has to find what lies below a root. */
   readonly blocksBelow: (block: Block, isNew: (cid: CID) => boolean) => Promise<readonly CID[]>
   readonly log: Log

@@ -4,6 +4,7 @@ import type { CID } from 'multiformats/cid'
 import type { z } from 'zod'
 import type { Clock } from '../../src/core/clock.ts'
 import type { AtHand, AtHandOptions } from '../../src/core/disk/at-hand.ts'
+import type { FolderCompany } from '../../src/core/disk/company.ts'
 import type { SharedFolders } from '../../src/core/disk/shared-folders.ts'
 import type { Log } from '../../src/core/log.ts'
 
@@ -88,6 +89,8 @@ export interface Tier {
   /** Whether it surely lacks the block, known without asking it. False where it may have it. Absent: only `get` tells. */
   lacks?(cid: CID): boolean
   delete(cid: CID, signal?: AbortSignal, call?: Call): Promise<void>
+  /** Forgets all of it at once: for a tier in memory. */
+  clear?(): void
   /** How full it is, where it has a limit of its own and knows. */
   usage?(): TierUsage
   /** What a store that instances share keeps besides blocks. Absent: nothing. */
@@ -106,6 +109,8 @@ export type TierContext = {
   readonly data: string
   /** For a tier that keeps bytes on this machine. */
   readonly folders: SharedFolders
+  /** Other processes use the same folders. Absent: there are none. */
+  readonly company?: FolderCompany | undefined
   readonly log: Log
   readonly clock: Clock
 }

@@ -10,6 +10,8 @@ import { isLeftOver, isUnfinished, orIfGone } from '../../src/core/disk/files.ts
 export interface DiskRoom {
   /** Makes room for a file of so many bytes; undefined when it can have none. `landed` must be called either way. */
   reserve(shard: string, bytes: number): Promise<Reservation | undefined>
+  /** Another process wrote so many bytes there. */
+  note(shard: string, bytes: number): void
   /** A use is noted on the file when the last noted one is older than this. */
   readonly touchAfterMs: number
   /** What lies in the groups that were read: all of it after some writes. */
@@ -136,6 +138,17 @@ export function createRoom(options: {
         },
       }
     },
+    note(shard, bytes) {
+      const group = groupOf.get(shard)
+      if (!group || closed) return
+      group.landed += bytes
+      group.written += bytes
+      // Unread: it is counted when it is read, at the latest by a sweep.
+      if (group.bytes === undefined) return sweep()
+      group.bytes += bytes
+      // What cannot be read now is met again by the next write.
+      if (used(group) > groupBytes) read(group, 0).catch(() => {})
+    },
     get touchAfterMs() {
       return touchAfterMs
     },
@@ -148,6 +161,21 @@ export function createRoom(options: {
     },
   }
 }
+
+/** Of a process that does not evict: it tells the one that does. */
+export const createGuestRoom = (wrote: (shard: string, bytes: number) => void): DiskRoom => ({
+  async reserve(shard, bytes) {
+    return {
+      landed(kept) {
+        if (kept) wrote(shard, costOf(bytes))
+      },
+    }
+  },
+  note() {},
+  touchAfterMs: hourMs,
+  bytes: 0,
+  async close() {},
+})
 
 function dealGroups(maxBytes: number): Group[] {
   const parts = Math.max(1, Math.min(allShards.length, maxBytes / leastGroupBytes))

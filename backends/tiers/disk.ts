@@ -7,6 +7,7 @@ import { z } from 'zod'
 import { blockKey, maxBlockBytes } from '../../src/core/block.ts'
 import type { Clock } from '../../src/core/clock.ts'
 import { createFilesAtHand } from '../../src/core/disk/at-hand.ts'
+import type { FolderCompany } from '../../src/core/disk/company.ts'
 import { orIfGone } from '../../src/core/disk/files.ts'
 import { createKnownNames, type KnownNames } from '../../src/core/disk/known-names.ts'
 import { createNewFiles, type NewFiles } from '../../src/core/disk/new-files.ts'
@@ -17,7 +18,7 @@ import { Failure } from '../../src/core/failure.ts'
 import { size } from '../../src/core/units.ts'
 import type { Tier, TierKind } from './contract.ts'
 import { createDiskCalls, diskReadMs } from './disk-calls.ts'
-import { createRoom, shardOf } from './disk-room.ts'
+import { createGuestRoom, createRoom, shardOf } from './disk-room.ts'
 
 const options = z.strictObject({
   maxBytes: size()
@@ -30,8 +31,10 @@ const options = z.strictObject({
 export const disk: TierKind<typeof options> = {
   use: 'disk',
   options,
-  create: ({ maxBytes, path }, { name, data, folders, clock }) =>
-    createDiskTier({ name, path: path === undefined ? join(data, 'cache') : resolve(path), maxBytes, folders, clock }),
+  create: ({ maxBytes, path: own }, { name, data, folders, company, clock }) => {
+    const path = own === undefined ? join(data, 'cache') : resolve(own)
+    return createDiskTier({ name, path, maxBytes, folders, company, clock })
+  },
 }
 
 type DiskOptions = {
@@ -39,19 +42,25 @@ type DiskOptions = {
   readonly path: string
   readonly maxBytes: number
   readonly folders: SharedFolders
+  readonly company: FolderCompany | undefined
   readonly clock: Clock
 }
 
 /** One for all tiers in a folder: the tier of the gateway before a reload writes what this one must not take for absent. */
 const namesIn = (path: string): KnownNames => createKnownNames(path, shardOf)
 
-function createDiskTier({ name, path, maxBytes, folders, clock }: DiskOptions): Tier {
+function createDiskTier({ name, path, maxBytes, folders, company, clock }: DiskOptions): Tier {
   const folder = folders.enter(path)
   const names = folder.part(namesIn)
-  const lacks = (key: string): boolean => names.lacks(key, clock.monotonic())
-  const room = createRoom({ path, maxBytes, clock, onEvicted: names.forget })
   const fileOf = (key: string): string => join(path, shardOf(key), key)
   const files = createFilesAtHand(path, clock)
+  // What another process wrote a moment ago is known to the disk alone.
+  const lacks = (key: string): boolean => (company ? files.lacks(fileOf(key)) : names.lacks(key, clock.monotonic()))
+  const room =
+    company && !company.isOwner
+      ? createGuestRoom((shard, bytes) => company.wrote(path, shard, bytes))
+      : createRoom({ path, maxBytes, clock, onEvicted: names.forget })
+  const endNotes = company?.isOwner ? company.onWrote(path, room.note) : undefined
   const newFiles = createNewFiles()
   const calls = createDiskCalls({ name, clock, began: files.began, outage: (error) => outage(name, path, error) })
 
@@ -133,8 +142,9 @@ function createDiskTier({ name, path, maxBytes, folders, clock }: DiskOptions): 
         return rm(fileOf(blockKey(cid)), { recursive: true, force: true })
       }),
     probe: (signal) => calls.write(signal, undefined, (own) => tryWriting(newFiles, path, own)),
-    usage: () => ({ bytes: room.bytes, limitBytes: maxBytes }),
+    ...(!company || company.isOwner ? { usage: () => ({ bytes: room.bytes, limitBytes: maxBytes }) } : {}),
     async close() {
+      endNotes?.()
       await room.close()
       await calls.end()
       newFiles.close()

@@ -50,6 +50,7 @@ function createMemoryTier(name: string, maxBytes: number): Tier {
       signal?.throwIfAborted()
       blocks.delete(blockKey(cid))
     },
+    clear: () => blocks.clear(),
     usage: () => ({ bytes: blocks.calculatedSize, blocks: blocks.size, limitBytes: maxBytes }),
     async close() {
       blocks.clear()

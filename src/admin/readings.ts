@@ -2,6 +2,7 @@
 import type { Reading } from '../observe/metrics.ts'
 import { type GatewayParts, gatewayMetrics } from './metrics/gateway.ts'
 import { type HttpParts, httpMetrics } from './metrics/http.ts'
+import { type ProcessParts, processMetrics } from './metrics/processes.ts'
 import { type TierParts, tierMetrics } from './metrics/tiers.ts'
 import { type UploadParts, uploadMetrics } from './metrics/uploads.ts'
 import { type UpstreamParts, upstreamMetrics } from './metrics/upstreams.ts'
@@ -13,13 +14,24 @@ export type MetricParts = {
   readonly uploads: UploadParts
   readonly gateway: GatewayParts
   readonly process: { readonly readings: readonly Reading[] }
+  /** Absent: this process is the only one. */
+  readonly processes?: (() => ProcessParts) | undefined
 }
 
-export const readingsOf = ({ http, upstreams, tiers, uploads, gateway, process }: MetricParts): readonly Reading[] => [
+export const readingsOf = ({
+  http,
+  upstreams,
+  tiers,
+  uploads,
+  gateway,
+  process,
+  processes,
+}: MetricParts): readonly Reading[] => [
   ...httpMetrics(http),
   ...upstreamMetrics(upstreams),
   ...tierMetrics(tiers),
   ...uploadMetrics(uploads),
   ...gatewayMetrics(gateway),
+  ...processMetrics(processes),
   ...process.readings,
 ]

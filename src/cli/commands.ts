@@ -44,7 +44,7 @@ at once. CIDGATE_LISTEN, CIDGATE_ADMIN, CIDGATE_DATA and CIDGATE_UPLOAD_AUTH (no
     async run({ values, positionals }) {
       if (positionals.length > 0)
         throw new UsageError(`serve takes no ${positionals[0]}; a configuration is named with --config`)
-      return (await import('./serve.ts')).serveCommand(textOf(values['config']))
+      return (await import('./serve/serve.ts')).serveCommand(textOf(values['config']))
     },
   },
   {

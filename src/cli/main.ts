@@ -1,11 +1,15 @@
 // The program: its arguments to an exit code. 0: it worked, 1: it failed, 2: wrong usage.
 import { survive } from '../core/log.ts'
 import { run } from './run.ts'
+import { workerWord } from './serve/start-worker.ts'
 
 survive(process.stderr)
-process.exitCode = await run(process.argv.slice(2), {
-  stdin: process.stdin,
-  stdout: process.stdout,
-  stderr: process.stderr,
-  environment: process.env,
-})
+const isWorker = process.argv[2] === workerWord && process.send !== undefined
+process.exitCode = isWorker
+  ? await (await import('./serve/worker.ts')).workerCommand()
+  : await run(process.argv.slice(2), {
+      stdin: process.stdin,
+      stdout: process.stdout,
+      stderr: process.stderr,
+      environment: process.env,
+    })

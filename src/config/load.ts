@@ -71,12 +71,22 @@ function parseWith(schema: typeof configSchema, said: unknown, environment: Envi
   const filled = substitute(tree, environment)
   if (filled.complaints.length > 0) throw new ConfigError(filled.complaints)
   const whole = isMapping(filled.tree) ? { ...filled.tree, ...parsed } : filled.tree
+  return checked(schema, whole, isMapping(tree) ? { ...tree, ...parsed } : tree)
+}
+
+/** `said`: as it was before secrets were filled in, for the words about mistakes. */
+function checked(schema: typeof configSchema, whole: unknown, said: unknown): Config {
   const result = schema.safeParse(whole, { error: knownKeys, reportInput: false })
-  if (!result.success)
-    throw new ConfigError(complaints(result.error.issues, isMapping(tree) ? { ...tree, ...parsed } : tree))
+  if (!result.success) throw new ConfigError(complaints(result.error.issues, said))
   const config = { ...result.data, data: resolve(result.data.data) } as Config
   return freeze(madeFrom(config, whole))
 }
+
+/** What a configuration was made from, with everything filled in: for another process, by `configOf`. */
+export const inputOf = (config: Config): unknown => Reflect.get(config, source)
+
+/** The configuration of the process that `inputOf` was called in. */
+export const configOf = (input: unknown): Config => checked(configSchema, input, input)
 
 /** Whether this object came from parseConfig, and is not a copy. */
 export const isConfig = (value: object): value is Config => Object.hasOwn(value, source)

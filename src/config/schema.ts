@@ -264,6 +264,12 @@ const everything = (beside: Beside) =>
       .describe(
         'Which clients the admin address answers. A client that comes from a loopback address or over a unix socket, and by no proxy, needs no token.',
       ),
+    workers: z
+      .union([z.literal('auto'), count().max(64)])
+      .default(1)
+      .describe(
+        'How many processes answer requests, the first included, which owns the data folder. auto: one for each processor. Memory, requests in flight and requests a minute at upstreams are shared out among them. `cidgate serve` alone starts them.',
+      ),
     data: z
       .string()
       .min(1)

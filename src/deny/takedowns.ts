@@ -28,9 +28,11 @@ export interface Takedowns {
    * Rejects with a Failure `no-room` or `disk` where it is in memory alone.
    */
   takeDown(cid: CID, hints: Hints): Promise<void>
+  /** The same in memory alone: another process of this gateway writes it. */
+  hold(cid: CID, hints: Hints): void
 }
 
-export interface DenylistsWithTakedowns extends LoadedDenylists, Pick<Takedowns, 'takeDown'> {
+export interface DenylistsWithTakedowns extends LoadedDenylists, Pick<Takedowns, 'takeDown' | 'hold'> {
   readonly takedownDamage: Takedowns['damage']
 }
 
@@ -60,6 +62,13 @@ function damageOf(lines: number, first: ListFault): string {
   return `${what} no sense in denylists/takedowns.deny of the data folder, and what was denied there is served: line ${first.line}; the log says why. Deny it again, take out the line, and reload`
 }
 
+function ruleOf(cid: CID, { legal, reason }: Hints): Rule {
+  const hints = [...(legal ? ['status=451'] : []), ...(reason === undefined ? [] : [`reason=${reason}`])]
+  return { cid, legal, reason, line: [`/ipfs/${cid}/*`, ...hints].join(' ') }
+}
+
+const withRules = (lists: readonly Denylist[]) => lists.filter(({ rules }) => rules > 0)
+
 const head = 'version: 1\nname: takedowns\n---\n'
 
 /** Rejects where the file is there and cannot be read. */
@@ -80,7 +89,6 @@ export async function openTakedowns({
   let early = createDenylist('takedowns')
   let last: Promise<unknown> = Promise.resolve()
 
-  const withRules = (lists: readonly Denylist[]) => lists.filter(({ rules }) => rules > 0)
   const written = createDenylists(() => withRules([own]))
   // Without a takedown it costs no look. The last takedown says why.
   const all = createDenylists(() => withRules([early, own]))
@@ -139,6 +147,11 @@ export async function openTakedowns({
   }
 
   /** One after another, so that an older text never takes the place of a newer one. */
+  function hold(rule: Rule): void {
+    wait([...waiting.filter(({ line }) => line !== rule.line), rule])
+    if (!isWritten(rule)) onChange()
+  }
+
   function inTurn(work: () => Promise<void>): Promise<void> {
     const turn = last.then(work)
     last = turn.catch(() => {})
@@ -164,12 +177,9 @@ export async function openTakedowns({
         // What could not be written is tried again; it holds in memory in any case.
         if (waiting.length > 0) await write().catch(() => {})
       }),
-    takeDown(cid, { legal, reason }) {
-      const hints = [...(legal ? ['status=451'] : []), ...(reason === undefined ? [] : [`reason=${reason}`])]
-      const rule: Rule = { cid, legal, reason, line: [`/ipfs/${cid}/*`, ...hints].join(' ') }
-      const isNew = !isWritten(rule)
-      wait([...waiting.filter(({ line }) => line !== rule.line), rule])
-      if (isNew) onChange()
+    hold: (cid, hints) => hold(ruleOf(cid, hints)),
+    takeDown(cid, hints) {
+      hold(ruleOf(cid, hints))
       return inTurn(async () => {
         try {
           // The operator may have edited it.
@@ -199,6 +209,7 @@ export const withTakedowns = (loaded: LoadedDenylists, takedowns: Takedowns): De
     await Promise.all([loaded.refresh(), takedowns.refresh()])
   },
   takeDown: takedowns.takeDown,
+  hold: takedowns.hold,
   get takedownDamage() {
     return takedowns.damage
   },

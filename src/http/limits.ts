@@ -34,6 +34,10 @@ export type LimitOptions = {
   readonly perClient: 'none' | { readonly perMinute: number; readonly burst?: number | undefined }
   /** The client's address, also behind the operator's own proxies. */
   readonly addressOf?: (request: IncomingMessage) => string
+  /** Budgets that other processes of this gateway count on, too. Absent: those of this one. */
+  readonly budgets?:
+    | ((limit: { readonly size: number; readonly perSecond: number }) => (client: string) => Budget)
+    | undefined
   readonly clock: Clock
 }
 
@@ -42,7 +46,7 @@ const socketAddress = ({ socket }: IncomingMessage): string => socket.remoteAddr
 const mostClients = 100_000
 
 export function createLimits(options: LimitOptions): Limits {
-  const { inFlight: most, loopDelay = 0, perClient, addressOf = socketAddress, clock } = options
+  const { inFlight: most, loopDelay = 0, perClient, addressOf = socketAddress, budgets, clock } = options
   const learned = createLearnedRoom({ most, inFlight: () => inFlight, lateMs: loopDelay, clock })
   const clients = perClient === 'none' ? undefined : new LRUCache<string, Budget>(upTo(mostClients))
   let inFlight = 0
@@ -62,8 +66,10 @@ export function createLimits(options: LimitOptions): Limits {
     const key = clientOf(address)
     let budget = clients.get(key)
     if (!budget) {
-      const { perMinute, burst = Math.max(1, Math.ceil(perMinute / 4)) } = perClient
-      clients.set(key, (budget = createBudget({ size: burst, perSecond: perMinute / 60, clock })))
+      const { perMinute, burst: size = Math.max(1, Math.ceil(perMinute / 4)) } = perClient
+      const perSecond = perMinute / 60
+      budget = budgets ? budgets({ size, perSecond })(key) : createBudget({ size, perSecond, clock })
+      clients.set(key, budget)
     }
     return budget
   }

@@ -1,7 +1,9 @@
 // The parts of a gateway put together, in the order in which they may be refused.
+import { CID } from 'multiformats/cid'
 import type { Config } from '../config/load.ts'
 import { version } from '../config/package.ts'
 import type { Clock } from '../core/clock.ts'
+import { Failure } from '../core/failure.ts'
 import { createLog, formatFor, type Log } from '../core/log.ts'
 import { createTrace } from '../core/wire/trace.ts'
 import { processFolders } from '../data-folder/process.ts'
@@ -10,7 +12,8 @@ import { asFailure } from '../http/wire/problem.ts'
 import type { ParserRefusal } from '../http/wire/refusal.ts'
 import type { SpanExporter } from '../observe/tracing/exporter.ts'
 import { readTraceSettings, type TraceEnvironment } from '../observe/tracing/settings.ts'
-import { createSpools } from '../upload/spool/spool.ts'
+import { isOwner, isWorker, type Team, type WorkerTeam } from '../team/team.ts'
+import { createSpools, type Spools } from '../upload/spool/spool.ts'
 import { type Admin, wireAdmin } from '../wiring/admin.ts'
 import { openLeft, wireBackends } from '../wiring/backends.ts'
 import { ownDataFolder } from '../wiring/data-folder.ts'
@@ -19,6 +22,8 @@ import type { Kept } from '../wiring/kept.ts'
 import { tellLeft } from '../wiring/left.ts'
 import { type Public, wirePublic } from '../wiring/public.ts'
 import { type ReadSide, wireReading } from '../wiring/reading.ts'
+import { companyOf } from '../wiring/team/company.ts'
+import { wireWorker } from '../wiring/team/worker.ts'
 import { type Tiers, wireTiers } from '../wiring/tiers.ts'
 import { wireUploads } from '../wiring/uploads.ts'
 import type { Own, Whole } from '../wiring/whole.ts'
@@ -42,18 +47,28 @@ export type MakeOptions = {
   readonly kept: Kept
   readonly own: Own
   readonly tracing: TraceEnvironment
+  readonly team: Team | undefined
 }
 
 /** Rejects with a ConfigError or a Failure, and leaves nothing behind that goes on working. */
-export async function makeGateway({ config, log, clock, kept, own, tracing }: MakeOptions): Promise<LibraryInside> {
+export async function makeGateway({
+  config,
+  log,
+  clock,
+  kept,
+  own,
+  tracing,
+  team,
+}: MakeOptions): Promise<LibraryInside> {
   const latest = log ?? createLog(config.log.level, undefined, formatFor(config.log.format))
   const lease = kept.lease()
   const logs = lease.take('log', [], () => createLogOfNewest(latest))
   try {
     const spans = await takeSpans(tracing, { lease, clock, log: logs.log })
     const trace = lease.take('trace', [], () => createTrace({ recorder: spans, clock }))
-    const whole = { config, clock, lease, own, folders: processFolders, log: logs.log, trace, spans }
-    const { begin, reader, ...parts } = await putTogether(whole)
+    const company = team && lease.take('company', [], () => companyOf(team, clock))
+    const whole = { config, clock, lease, own, team, company, folders: processFolders, log: logs.log, trace, spans }
+    const { begin, reader, ...parts } = isWorker(team) ? await putWorkerTogether(whole, team) : await putTogether(whole)
     logs.follow(latest)
     begin()
     return {
@@ -104,11 +119,40 @@ function createLogOfNewest(first: Log): { readonly log: Log; follow(latest: Log)
 
 type Together = Omit<LibraryInside, 'close' | 'get'> & Pick<Admin, 'begin'> & { readonly reader: LibraryReader }
 
+async function putWorkerTogether(whole: Whole, team: WorkerTeam): Promise<Together> {
+  const { reading, tiers, front, shared, admin, begin } = await wireWorker(whole, team)
+  const { router, handler } = front
+  const failed = failureOf(whole, shared)
+  return {
+    reader: readerOf(whole, { reading, tiers, front, shared, failed }),
+    add: () => Promise.reject(new Failure('unsupported', 'a worker takes no uploads', { source: 'ours' })),
+    router,
+    handler,
+    admin,
+    refused: shared.refused,
+    drain() {},
+    begin() {
+      begin()
+      reading.denials.begin()
+    },
+  }
+}
+
+/** What workers ask of this process: blocks of uploads that lie nowhere else yet, or in its memory alone. */
+function answerWorkers({ team }: Whole, { stack }: Tiers, waiting: Spools): void {
+  if (!isOwner(team)) return
+  team.on('block', async (said) => {
+    const cid = CID.parse(String(said))
+    return (await waiting.store.get(cid)) ?? (await stack.findFast(cid))?.bytes
+  })
+}
+
 async function putTogether(whole: Whole): Promise<Together> {
   const folder = await ownDataFolder(whole)
   const { providers, tiers: bare, upstreams } = wireBackends(whole)
   const left = await openLeft(whole)
-  const tiers = wireTiers(whole, bare, { providers, left, spools: folder.part(createSpools) })
+  const waiting = folder.part(createSpools)
+  const tiers = wireTiers(whole, bare, { providers, left, waiting })
   const reading = await wireReading(whole, { ...tiers, upstreams })
   const shared = wirePublic(whole)
   const tierNames = tiers.stack.stats().map(({ tier }) => tier)
@@ -133,6 +177,7 @@ async function putTogether(whole: Whole): Promise<Together> {
     drain,
     begin() {
       begin()
+      answerWorkers(whole, tiers, waiting)
       reading.denials.begin()
       tellLeft(whole, providers, left)
     },

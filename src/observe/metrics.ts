@@ -16,13 +16,20 @@ type About = {
 /** One family of series, and how it is read. */
 export type Reading =
   | (About & { readonly kind: 'counter'; readonly read: () => number | Iterable<Sample> })
-  | (About & { readonly kind: 'gauge'; readonly read: () => number | Iterable<Sample> | Promise<Iterable<Sample>> })
+  | (About & {
+      readonly kind: 'gauge'
+      readonly read: () => number | Iterable<Sample> | Promise<Iterable<Sample>>
+      /** Of several processes of one gateway, the sum is told. It is read at once. */
+      readonly isSum?: boolean
+    })
   | (About & { readonly kind: 'histogram'; readonly read: () => Iterable<HistogramSample> })
 
 export interface Metrics {
   /** Registers a reading: `read` is called at each scrape. */
   add(...readings: readonly Reading[]): void
   render(): Promise<string>
+  /** The values of gauges that are added up, by name and labels. */
+  sums(): ReadonlyMap<string, number>
   /** The values of all counters and histograms, by name and labels. */
   totals(): ReadonlyMap<string, number>
   /** Continues the counters of a gateway that this one replaces, so that none goes back. */
@@ -60,7 +67,34 @@ function* seriesOfHistogram(name: string, { labels, histogram }: HistogramSample
   yield [seriesOf(`${name}_count`, labels), below]
 }
 
-export function createMetrics(): Metrics {
+/** `name_bucket{…}`, `name_sum{…}` and `name_count{…}` are of the histogram `name`, which no counter is called. */
+function byFamily(all: Iterable<ReadonlyMap<string, number>>): ReadonlyMap<string, Map<string, number>> {
+  const families = new Map<string, Map<string, number>>()
+  const note = (family: string, series: string, value: number): void => {
+    const own = families.get(family) ?? new Map<string, number>()
+    families.set(family, own.set(series, (own.get(series) ?? 0) + value))
+  }
+  for (const one of all)
+    for (const [series, value] of one) {
+      const [name = ''] = series.split('{', 1)
+      note(name, series, value)
+      const histogram = name.replace(/_(?:bucket|sum|count)$/, '')
+      if (histogram !== name) note(histogram, series, value)
+    }
+  return families
+}
+
+function* added(own: Series, rest: ReadonlyMap<string, number>): Series {
+  const left = new Map(rest)
+  for (const [series, value] of own) {
+    yield [series, value + (left.get(series) ?? 0)]
+    left.delete(series)
+  }
+  yield* left
+}
+
+/** `others`: the totals and sums of other processes of this gateway, which are told with those of this one. */
+export function createMetrics(others: () => Iterable<ReadonlyMap<string, number>> = () => []): Metrics {
   const readings: Reading[] = []
   /** The value of each counter when this gateway began to count. */
   const before = new Map<string, number>()
@@ -87,15 +121,28 @@ export function createMetrics(): Metrics {
       }
     },
     totals,
+    sums() {
+      const all = new Map<string, number>()
+      for (const reading of readings) {
+        if (reading.kind !== 'gauge' || !reading.isSum) continue
+        const read = reading.read()
+        if (read instanceof Promise) continue
+        for (const [series, value] of seriesOfSamples(reading.name, read)) all.set(series, value)
+      }
+      return all
+    },
     goOnFrom(other) {
       before.clear()
       const here = totals()
       for (const [series, value] of other.totals()) before.set(series, value - (here.get(series) ?? 0))
     },
     async render() {
+      const elsewhere = byFamily(others())
       const texts = readings.map(async (reading) => {
         const { name, kind, help } = reading
-        const all = kind === 'gauge' ? seriesOfSamples(name, await reading.read()) : countedOn(reading)
+        const own = kind === 'gauge' ? seriesOfSamples(name, await reading.read()) : countedOn(reading)
+        const rest = kind !== 'gauge' || reading.isSum ? elsewhere.get(name) : undefined
+        const all = rest ? added(own, rest) : own
         return `# HELP ${name} ${help}\n# TYPE ${name} ${kind}\n${[...all].map(([series, value]) => `${series} ${value}\n`).join('')}`
       })
       return (await Promise.all(texts)).join('')

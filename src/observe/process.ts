@@ -70,6 +70,7 @@ const ofProcess = (startedAt: number): readonly Reading[] => [
   {
     name: 'process_resident_memory_bytes',
     kind: 'gauge',
+    isSum: true,
     help: 'Resident memory.',
     read: () => process.memoryUsage.rss(),
   },

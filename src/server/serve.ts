@@ -8,21 +8,16 @@ import { type Address, addressText, isSameAddress, isUnix } from '../config/valu
 import { type Clock, systemClock } from '../core/clock.ts'
 import { Failure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
-import { createForwarded } from '../http/hosts/forwarded.ts'
-import { clientOf } from '../http/limits.ts'
 import { createStarting } from '../http/starting.ts'
 import type { ParserRefusal } from '../http/wire/refusal.ts'
 import { noteConnections } from '../wiring/admin.ts'
 import { leftWith } from '../wiring/left.ts'
-import {
-  type ConnectionLimits,
-  type Connections,
-  connectionsWithin,
-  createConnections,
-  descriptorsLeft,
-} from './connections.ts'
+import { connectionLimits, tellFull } from './connection-limits.ts'
+import { createConnections, descriptorsLeft } from './connections.ts'
 import { createReload, type Replaceable } from './generations.ts'
 import { createHttpServer, type HttpServerOptions, isAnswering } from './http-server.ts'
+import { stop } from './stop.ts'
+import type { Processes } from './team/processes.ts'
 import { type ListenerKind, listenOnUnix, makeWay, setMode } from './unix-socket.ts'
 
 export type ServeOptions<Running extends Replaceable> = {
@@ -31,6 +26,8 @@ export type ServeOptions<Running extends Replaceable> = {
   readonly create: (config: Config, options: { readonly previous?: Running | undefined }) => Promise<Running>
   readonly log: Log
   readonly clock?: Clock | undefined
+  /** Further processes, where the configuration wants some. */
+  readonly processes?: Processes | undefined
 }
 
 export interface Serving {
@@ -43,7 +40,7 @@ export interface Serving {
 }
 
 export async function serve<Running extends Replaceable>(options: ServeOptions<Running>): Promise<Serving> {
-  const { config: first, create, log, clock = systemClock } = options
+  const { config: first, create, log, clock = systemClock, processes } = options
   const starting = createStarting({
     mode: first.responses.types,
     stalledMs: first.limits.stalled,
@@ -87,6 +84,8 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
   Object.assign(answering, { listen: gateways.handler, admin: gateways.admin })
   starting.over()
   if (running.kept) noteConnections(running.kept, connections)
+  const followed = () => processes?.follow({ config, listen: sockets.listen, handler: handlers.listen })
+  await followed()
 
   async function tellMoved(before: Config, next: Config): Promise<void> {
     try {
@@ -103,8 +102,8 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
     get admin() {
       return sockets.admin && where(sockets.admin)
     },
-    reload(load) {
-      return gateways.replace(async () => {
+    async reload(load) {
+      const isNew = await gateways.replace(async () => {
         const next = load()
         // Opens new addresses first: a taken one must be known before anything changes.
         const opened = await openSockets(next, handlers, { config, sockets })
@@ -122,6 +121,8 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
         void stopOthers(old, sockets)
         return running
       }, config.limits.grace)
+      if (isNew) await followed()
+      return isNew
     },
     async close() {
       closing = true
@@ -132,11 +133,15 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
       // Clients that a load balancer sends meanwhile are answered, and their connections end with the answer.
       if (lameDuckMs > 0) await clock.sleep(lameDuckMs)
       const { listen, admin } = sockets
+      const workersEnd = processes?.stop(graceMs)
       const closed = [stop(listen)]
       // Idle ones are closed by now: those that are left are being answered.
       await new Promise((resolve) => setImmediate(resolve))
       if (connections.size > 0) log('info', 'server.waiting', { connections: connections.size, graceMs })
+      // What workers hand on is answered here until they have ended.
+      await workersEnd
       await gateways.close(graceMs)
+      processes?.close()
       // Closed last: until then /readyz says that the gateway is stopping.
       if (admin) closed.push(stop(admin))
       for (const server of all(sockets)) server.closeAllConnections()
@@ -148,37 +153,6 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
 
 type Sockets = { readonly listen: Server; readonly admin: Server | undefined }
 type Handlers = Required<HttpServerOptions> & { readonly listen: RequestListener; readonly admin: RequestListener }
-
-function connectionLimits({ limits, trustedProxies }: Config, descriptors: number): ConnectionLimits {
-  const most = connectionsWithin(limits.connections, descriptors)
-  const { connectionsPerClient } = limits
-  const forwarded = createForwarded(trustedProxies)
-  return {
-    most,
-    perClient: connectionsPerClient === 'auto' ? Math.max(1, Math.floor(most / 2)) : connectionsPerClient,
-    // Without an address: over a unix socket, where all of them are those of the proxy, or closed already.
-    clientOf: (address) => (address === '' || forwarded.isProxy(address) ? undefined : clientOf(address)),
-  }
-}
-
-const tellFullEveryMs = 60_000
-
-/** The same connections, with a line in the log while there are too many. */
-function tellFull(connections: Connections, log: Log, clock: Clock): Pick<Connections, 'admit'> {
-  let toldAt = Number.NEGATIVE_INFINITY
-  return {
-    admit(socket) {
-      const before = connections.ended + connections.refused
-      const isIn = connections.admit(socket)
-      const { size: open, ended, refused } = connections
-      if (ended + refused > before && clock.monotonic() - toldAt >= tellFullEveryMs) {
-        toldAt = clock.monotonic()
-        log('warn', 'connections.full', { open, ended, refused })
-      }
-      return isIn
-    },
-  }
-}
 
 /** Keeps sockets whose address is the same, and opens the others. All of them, or none. */
 async function openSockets(
@@ -253,13 +227,6 @@ async function stopOthers(sockets: Sockets, keep: Sockets): Promise<void> {
       .filter((server) => !all(keep).includes(server))
       .map(stop),
   )
-}
-
-function stop(server: Server): Promise<void> {
-  return new Promise((resolve) => {
-    server.close(() => resolve())
-    server.closeIdleConnections()
-  })
 }
 
 function where(server: Server): string {

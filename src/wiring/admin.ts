@@ -26,11 +26,13 @@ import type { RecentFailures } from '../observe/recent-failures.ts'
 import type { RequestCounts } from '../observe/requests.ts'
 import { findPlaces } from '../retrieval/places.ts'
 import { belowIn, purge } from '../retrieval/tiers/purge.ts'
+import { isOwner } from '../team/team.ts'
 import type { Target } from '../upload/thin/forward.ts'
 import { probeTarget } from '../upload/thin/probe.ts'
 import type { Front } from './front.ts'
 import type { Kept, Lease } from './kept.ts'
 import type { ReadSide } from './reading.ts'
+import { countsElsewhere, joinedRequests, processesOfTeam } from './team/counts.ts'
 import { everyStack, type Tiers } from './tiers.ts'
 import type { WriteSide } from './uploads.ts'
 import type { Whole } from './whole.ts'
@@ -67,7 +69,8 @@ export function wireAdmin(
         ...(providers.length > 0 ? [checkDisk(whole, writing)] : []),
       ]
   const list = () => checks.flatMap((one) => one.list())
-  const metrics = createMetrics()
+  const { team } = whole
+  const metrics = createMetrics(countsElsewhere(team))
   const http = { requests, limits, unread, hot, compressions: compression.counts, server: takeServer(whole) }
   const uploads = {
     uploads: writing.counts,
@@ -86,6 +89,7 @@ export function wireAdmin(
       uploads,
       gateway: { version, reloads: takeReloads(whole), denylists: denials.lists, log, spans },
       process: takeProcess(whole),
+      processes: processesOfTeam(team),
     }),
   )
   const { confirm, queue } = config.pinning
@@ -105,7 +109,8 @@ export function wireAdmin(
         { name: 'takedowns', why: denials.lists.takedownDamage },
       ],
     })
-  const history = takeHistory(whole, requests)
+  const joined = joinedRequests(requests, whole)
+  const history = takeHistory(whole, joined)
   const startedAt = takeStart(whole).at
   const providerNames = through ? [new URL(through.url).host] : providers.map(({ name }) => name)
   const { adminAdd } = writing
@@ -114,7 +119,7 @@ export function wireAdmin(
   const status = () =>
     readStatus({
       ...{ version, startedAt, clock, ready, history, failures, hasPins: writing.pins !== undefined, takes },
-      ...{ http, pool, tiers, uploads, providers: providerNames },
+      ...{ http: { ...http, requests: joined }, pool, tiers, uploads, providers: providerNames },
     })
   const make = () =>
     createAdmin({
@@ -174,11 +179,25 @@ const blocksBy =
  * The CID is denied, deleted at every provider, and purged from the tiers and from complete answers in memory, also from those of
  * gateways before a reload that still answer.
  */
-function takedownOf({ lease }: Whole, { stack }: Tiers, { denials, hot }: ReadSide, { pins }: WriteSide): Takedown {
+function takedownOf(
+  { lease, team }: Whole,
+  { stack }: Tiers,
+  { denials, hot }: ReadSide,
+  { pins }: WriteSide,
+): Takedown {
   const stacks = everyStack(lease)
   const others = () => [...stacks].filter((one) => one !== stack)
   return createTakedown({
-    deny: denials.takeDown,
+    async deny(cid, hints) {
+      if (!isOwner(team)) return denials.takeDown(cid, hints)
+      // It holds in memory at once, also where it cannot be written.
+      const written = denials.takeDown(cid, hints)
+      written.catch(() => {})
+      const rule = { cid: cid.toString(), ...hints }
+      team.noteDenied(rule)
+      await team.askAll('deny', rule)
+      await written
+    },
     async below(cid, signal) {
       const all = await Promise.all([stack, ...others()].map((one) => belowIn(one, cid, signal)))
       const cids = new Map(all.flatMap((one) => one.cids.map((found) => [found.toString(), found] as const)))
@@ -190,6 +209,7 @@ function takedownOf({ lease }: Whole, { stack }: Tiers, { denials, hot }: ReadSi
         purge(stack, cids, how),
         ...others().map((one) => purge(one, cids, how)),
       ])
+      if (isOwner(team)) await team.askAll('purge', { cids: cids.map(String), isAll: how.isAll ?? false })
       const failures = [own, ...rest].flatMap((one) => one.failures)
       return { ...own, failures: [...new Set(failures)] }
     },

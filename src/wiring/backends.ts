@@ -45,27 +45,30 @@ export function wireBackends(whole: Whole): Backends {
 type ConfiguredBackend = { readonly use: string; readonly name: string; readonly options: unknown }
 
 function takeProvider(
-  { config, clock, log, lease, folders, trace }: Whole,
+  { config, clock, log, lease, folders, company, trace }: Whole,
   { use, name, options }: ConfiguredBackend,
 ): Provider {
   const { data, retrieval } = config
   const { userAgent } = retrieval
-  const context = { name, userAgent, data, folders, blocksBelow, log, clock, trace }
+  const context = { name, userAgent, data, folders, company, blocksBelow, log, clock, trace }
   return lease.take(
     'provider',
-    [use, name, options, data, userAgent],
+    [use, name, options, data, userAgent, company !== undefined],
     () => kindOf(providerKinds, use).create(options, context),
     (provider) => provider.close(),
   )
 }
 
-function takeTier({ config, clock, log, lease, folders }: Whole, { use, name, options }: ConfiguredBackend): Tier {
+function takeTier(
+  { config, clock, log, lease, folders, company }: Whole,
+  { use, name, options }: ConfiguredBackend,
+): Tier {
   const { data, retrieval } = config
   const { userAgent } = retrieval
   return lease.take(
     'tier',
-    [use, name, options, data, userAgent],
-    () => kindOf(tierKinds, use).create(options, { name, userAgent, data, folders, log, clock }),
+    [use, name, options, data, userAgent, company !== undefined],
+    () => kindOf(tierKinds, use).create(options, { name, userAgent, data, folders, company, log, clock }),
     (tier) => tier.close(),
   )
 }

@@ -1,6 +1,8 @@
 // Puts an acknowledged upload into everything that the gateways of this process read from.
+import type { CID } from 'multiformats/cid'
 import { Failure } from '../core/failure.ts'
 import type { Retrieval } from '../retrieval/session.ts'
+import { isOwner } from '../team/team.ts'
 import type { Everywhere } from '../upload/confirm/fill-tiers.ts'
 import type { Whole } from './whole.ts'
 
@@ -8,7 +10,7 @@ import type { Whole } from './whole.ts'
  * Every tier and every memory of this process, also those of a gateway that came while an upload was received or of one
  * that goes: what is acknowledged by one of them is read from another in the next moment.
  */
-export function takeEverywhere({ lease }: Whole, retrieval: Retrieval): Everywhere {
+export function takeEverywhere({ lease, team }: Whole, retrieval: Retrieval): Everywhere {
   const all = lease.take('every retrieval', [], () => ({ now: new Set<Retrieval>(), joined: 0 }))
   lease.take(
     'retrieval that is written to',
@@ -20,11 +22,16 @@ export function takeEverywhere({ lease }: Whole, retrieval: Retrieval): Everywhe
     },
     () => all.now.delete(retrieval),
   )
-  return lease.take('everywhere', [], () => ({
+  // Other processes ask this one for it, before the upload is acknowledged.
+  const tell = (cid: CID): void => {
+    if (isOwner(team)) team.arrivals.note(cid)
+  }
+  return lease.take('everywhere', [isOwner(team)], () => ({
     get joined() {
       return all.joined
     },
     async store(cid, bytes, signal) {
+      tell(cid)
       const lacking = await Promise.all([...all.now].map((one) => one.store(cid, bytes, signal)))
       return [...new Set(lacking.flat())]
     },
@@ -37,6 +44,7 @@ export function takeEverywhere({ lease }: Whole, retrieval: Retrieval): Everywhe
       await Promise.all(having.map((one) => one.bring(tier, cid, bytes, signal)))
     },
     forget(cid) {
+      tell(cid)
       for (const one of all.now) one.forget(cid)
     },
   }))

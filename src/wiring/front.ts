@@ -2,6 +2,7 @@
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import type { Router } from 'express'
 import { version } from '../config/package.ts'
+import { Failure } from '../core/failure.ts'
 import type { Route } from '../http/add/add.ts'
 import { createApp } from '../http/app.ts'
 import { type Compression, createCompression } from '../http/codings/compression.ts'
@@ -18,6 +19,7 @@ import type { RequestCounts } from '../observe/requests.ts'
 import type { TierStack } from '../retrieval/tiers/stack.ts'
 import type { Public } from './public.ts'
 import type { ReadSide } from './reading.ts'
+import { createElsewhere } from './team/elsewhere.ts'
 import type { WriteSide } from './uploads.ts'
 import type { Whole } from './whole.ts'
 
@@ -33,7 +35,7 @@ export type Front = {
 }
 
 export function wireFront(
-  { config, clock, lease, trace }: Whole,
+  { config, clock, lease, trace, team }: Whole,
   { retrieval, names, hot, denials }: ReadSide,
   {
     routes,
@@ -50,14 +52,14 @@ export function wireFront(
     readonly uploads: WriteSide['offered']
     readonly routes: readonly Route[]
     readonly tiers: readonly string[]
-    readonly stack: Pick<TierStack, 'atHand'>
+    readonly stack: Pick<TierStack, 'atHand' | 'mayBeHere'>
   },
 ): Front {
   const { responses, proxy } = config
   const { inFlight, loopDelay, perClient, stalled } = config.limits
   const unread = lease.take('unread', [config.limits.unread], () => createUnread(config.limits.unread))
-  const limits = lease.take('limits', [inFlight, loopDelay, perClient, config.trustedProxies], () =>
-    createLimits({ inFlight, loopDelay, perClient, addressOf: forwarded.addressOf, clock }),
+  const limits = lease.take('limits', [inFlight, loopDelay, perClient, config.trustedProxies, team !== undefined], () =>
+    createLimits({ inFlight, loopDelay, perClient, addressOf: forwarded.addressOf, budgets: team?.budgets, clock }),
   )
   const hosts = createHosts({
     table: config.hosts,
@@ -115,10 +117,23 @@ export function wireFront(
   }
   const { router, handler } = createApp(answering)
   const leafLane = createLeafLane({ ...answering, atHand: stack.atHand, visit: denials.visit, keyOf: hosts.keyOf })
+  const elsewhere =
+    team &&
+    createElsewhere({
+      team,
+      hosts,
+      mayBeHere: stack.mayBeHere,
+      here: handler,
+      refuse(request, response) {
+        watch(request, response).requestId = requestIds.next(request)
+        respond.failed(request, response, ownerIsGone())
+      },
+    })
   return {
     router,
     handler: (request: IncomingMessage, response: ServerResponse) => {
-      if (!fastPath.take(request, response) && !leafLane.take(request, response)) handler(request, response)
+      if (fastPath.take(request, response) || leafLane.take(request, response)) return
+      if (!elsewhere?.take(request, response)) handler(request, response)
     },
     serves: hosts.serves,
     limits,
@@ -128,3 +143,9 @@ export function wireFront(
     compression,
   }
 }
+
+const ownerIsGone = (): Failure =>
+  new Failure('overloaded', 'the process that answers this is just being started; retry in a second', {
+    source: 'ours',
+    retryAfterMs: 1000,
+  })

@@ -1,6 +1,8 @@
 // Shared by every route of the public address: how a failed request is answered, counted and logged, and which proxies are
 // trusted to name the client.
 import type { IncomingMessage, ServerResponse } from 'node:http'
+import { createBudget } from '../core/budget.ts'
+import type { Clock } from '../core/clock.ts'
 import { createForwarded, type Forwarded } from '../http/hosts/forwarded.ts'
 import { clientOf } from '../http/limits.ts'
 import { createRequestSpans, type HotNotes, hotNotesOf } from '../http/traces/request-spans.ts'
@@ -10,6 +12,7 @@ import { HttpRefusal, type ParserRefusal } from '../http/wire/refusal.ts'
 import { createRespond, type Respond } from '../http/wire/respond.ts'
 import { createRecentFailures, type FailedRequest, type RecentFailures } from '../observe/recent-failures.ts'
 import { type Answered, createRequestCounts, type RequestCounts, sourceOf } from '../observe/requests.ts'
+import { isOwner, isWorker } from '../team/team.ts'
 import type { Whole } from './whole.ts'
 
 export type Public = {
@@ -26,9 +29,15 @@ export type Public = {
   readonly refused: (refusal: ParserRefusal) => void
 }
 
-export function wirePublic({ config, clock, log, lease, trace, spans: recorded }: Whole): Public {
+export function wirePublic({ config, clock, log, lease, trace, spans: recorded, team }: Whole): Public {
   const requests = lease.take('requests', [], createRequestCounts)
   const failures = lease.take('recent failures', [], createRecentFailures)
+  const tell = isWorker(team) ? fewASecond(clock, (failed) => team.tell('failed', failed)) : undefined
+  if (isOwner(team)) team.on('failed', (said) => failures.note(said as FailedRequest))
+  const noteFailed = (failed: FailedRequest): void => {
+    failures.note(failed)
+    tell?.(failed)
+  }
   const respond = createRespond({
     mode: config.responses.types,
     stalledMs: config.limits.stalled,
@@ -48,7 +57,7 @@ export function wirePublic({ config, clock, log, lease, trace, spans: recorded }
     access?.over(exchange, answered)
     spans?.over(exchange, answered)
     if (answered.status >= 400 || !answered.isWhole)
-      failures.note(failedOf(exchange, answered, { at: clock.now(), addressOf: forwarded.addressOf }))
+      noteFailed(failedOf(exchange, answered, { at: clock.now(), addressOf: forwarded.addressOf }))
   }
   return {
     respond,
@@ -75,8 +84,18 @@ export function wirePublic({ config, clock, log, lease, trace, spans: recorded }
       const answered = { ...unread, status: refusal.status }
       requests.answered(answered)
       access?.refused(refusal, answered)
-      failures.note(unreadOf(refusal, clock.now()))
+      noteFailed(unreadOf(refusal, clock.now()))
     },
+  }
+}
+
+/** The owner keeps the last hundred: in a flood, more need not be told. */
+const mostTold = 20
+
+function fewASecond(clock: Clock, tell: (failed: FailedRequest) => void): (failed: FailedRequest) => void {
+  const budget = createBudget({ size: mostTold, perSecond: mostTold, clock })
+  return (failed) => {
+    if (budget.take()) tell(failed)
   }
 }
 

@@ -13,6 +13,7 @@ import type { Retrieval } from '../retrieval/session.ts'
 import type { TierStack } from '../retrieval/tiers/stack.ts'
 import { createPool, type Pool } from '../retrieval/upstreams/pool.ts'
 import { startProbes } from '../retrieval/upstreams/probes.ts'
+import { isWorker } from '../team/team.ts'
 import type { WiredUpstream } from './backends.ts'
 import { type Denials, wireDenials } from './denials.ts'
 import type { Whole } from './whole.ts'
@@ -67,7 +68,7 @@ function takeReaders({ lease }: Whole, retrieval: Retrieval, { lists, visit }: D
 }
 
 function takeRetrieval(
-  { config, clock, log, lease, trace }: Whole,
+  { config, clock, log, lease, trace, team }: Whole,
   parts: { readonly stack: TierStack; readonly pool: Pool; readonly upstreams: readonly WiredUpstream[] },
 ): Retrieval {
   const { stack, pool, upstreams } = parts
@@ -75,7 +76,12 @@ function takeRetrieval(
   const { first, most } = config.retrieval.notFound
   // A remembered absence holds only for the same upstreams: a new one may have the content.
   const notFound = lease.take('not found', [upstreams, first, most], () =>
-    createNotFoundMemory({ firstMs: first, mostMs: most, clock }),
+    createNotFoundMemory({
+      firstMs: first,
+      mostMs: most,
+      clock,
+      arrivalOf: isWorker(team) ? team.arrivals.of : undefined,
+    }),
   )
   return lease.take(
     'retrieval',

@@ -9,7 +9,6 @@ import { createLayer, type Layer } from '../retrieval/tiers/layer.ts'
 import { createPinsTier } from '../retrieval/tiers/pins.ts'
 import { proved } from '../retrieval/tiers/proof/proved.ts'
 import { createTierStack, type TierStack } from '../retrieval/tiers/stack.ts'
-import type { Spools } from '../upload/spool/spool.ts'
 import type { Lease } from './kept.ts'
 import type { Whole } from './whole.ts'
 
@@ -36,8 +35,13 @@ export function wireTiers(
   {
     providers,
     left,
-    spools,
-  }: { readonly providers: readonly Provider[]; readonly left: readonly Provider[]; readonly spools: Spools },
+    waiting,
+  }: {
+    readonly providers: readonly Provider[]
+    readonly left: readonly Provider[]
+    /** What was accepted and is not everywhere yet. */
+    readonly waiting: { readonly store: LocalStore }
+  },
 ): Tiers {
   const { clock, log, lease } = whole
   const corrupt = lease.take('corrupt', [], () => new Map<string, number>())
@@ -59,7 +63,7 @@ export function wireTiers(
   )
   // What is acknowledged and not yet everywhere: also what a gateway before this one acknowledged, with other providers. Its
   // keys are in memory, so that a block that is not there costs no look at the disk.
-  pins.push(pinsOf(spools, 'uploads', spools.store, false))
+  pins.push(pinsOf(waiting, 'uploads', waiting.store, false))
   // What is pinned here is looked for before any cache but memory: it is as near, and it is surely whole.
   const isMemory = ({ traits }: Tier) => !traits.persistent
   const order = [...tiers.filter(isMemory), ...pins, ...tiers.filter((tier) => !isMemory(tier))]

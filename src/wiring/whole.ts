@@ -4,10 +4,12 @@ import type { Tier } from '../../backends/tiers/contract.ts'
 import type { Upstream } from '../../backends/upstreams/contract.ts'
 import type { Config } from '../config/load.ts'
 import type { Clock } from '../core/clock.ts'
+import type { FolderCompany } from '../core/disk/company.ts'
 import type { Log } from '../core/log.ts'
 import type { Trace } from '../core/wire/trace.ts'
 import type { DataFolders } from '../data-folder/folders.ts'
 import type { SpanExporter } from '../observe/tracing/exporter.ts'
+import type { Team } from '../team/team.ts'
 import type { Lease } from './kept.ts'
 
 /** What a program brought itself, beside what the configuration names. It is never closed here. */
@@ -28,6 +30,10 @@ export type Whole = {
   /** Of this process, so that no two of its gateways work against each other in one. */
   readonly folders: DataFolders
   readonly own: Own
+  /** The processes that answer for this gateway. Undefined: this one alone. */
+  readonly team?: Team | undefined
+  /** The same, for backends that keep files. */
+  readonly company?: FolderCompany | undefined
   readonly trace: Trace
   /** Where spans go; undefined: none is made. */
   readonly spans?: SpanExporter | undefined

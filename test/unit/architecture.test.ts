@@ -53,17 +53,18 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   schemas: ['content', 'upload'],
   http: ['content', 'ipld', 'names', 'observe', 'retrieval', 'schemas', 'upload', 'web'],
   admin: ['names', 'observe', 'retrieval', 'upload'],
+  team: ['http'],
   wiring: [
     ...['admin', 'config', 'data-folder', 'deny', 'http', 'ipld', 'names', 'observe'],
-    ...['retrieval', 'schemas', 'upload'],
+    ...['retrieval', 'schemas', 'team', 'upload'],
   ],
   library: [
     ...['config', 'content', 'data-folder', 'http', 'names', 'observe', 'retrieval'],
-    ...['schemas', 'upload', 'web', 'wiring'],
+    ...['schemas', 'team', 'upload', 'web', 'wiring'],
   ],
   testing: ['ipld', 'upload'],
-  server: ['config', 'http', 'wiring'],
-  cli: ['admin', 'config', 'data-folder', 'deny', 'server', 'upload', 'wiring'],
+  server: ['config', 'http', 'team', 'wiring'],
+  cli: ['admin', 'config', 'data-folder', 'deny', 'server', 'team', 'upload', 'wiring'],
 }
 
 const broken = (rule: (one: Import) => boolean): string[] =>

@@ -52,7 +52,7 @@ async function partsOf(kept: Kept, more: Record<string, unknown>) {
   }
   const folder = folders.enter(data)
   const { providers, tiers: bare, upstreams } = wireBackends(whole)
-  const tiers = wireTiers(whole, bare, { providers, left: [], spools: folder.part(createSpools) })
+  const tiers = wireTiers(whole, bare, { providers, left: [], waiting: folder.part(createSpools) })
   const reading = await wireReading(whole, { ...tiers, upstreams })
   const uploads = wireUploads(whole, { folder, providers, left: [], reading, tiers: [], ...wirePublic(whole) })
   const named = <Part extends { readonly name: string }>(kind: string, parts: readonly Part[]) =>

@@ -6,6 +6,7 @@ import { join, resolve } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { blockKey } from '../../../src/core/block.ts'
+import { createFilesAtHand } from '../../../src/core/disk/at-hand.ts'
 import { codeOf } from '../../../src/core/disk/files.ts'
 import { remedyOf } from '../../../src/core/disk/remedies.ts'
 import { Failure } from '../../../src/core/failure.ts'
@@ -40,7 +41,7 @@ async function left(data: string, configured: readonly Options[]): Promise<reado
 }
 
 export function createEmbedded(settings: Options, context: ProviderContext): EmbeddedProvider {
-  const { name, data, folders, clock, blocksBelow } = context
+  const { name, data, folders, company, clock, blocksBelow } = context
   const root = rootOf(settings, data)
   const blocks = blocksIn(root)
   const disk = createDisk(root)
@@ -52,8 +53,11 @@ export function createEmbedded(settings: Options, context: ProviderContext): Emb
   const files = createBlockFiles(blocks, disk, shards)
   const { shardOf, read, has, linkAll, writeAll, areWhole } = files
   const { free, drop } = createFreeing({ pins, files, blocksBelow })
+  // Another process of this gateway may have made a shard since.
+  const seen = company && createFilesAtHand(blocks, clock)
   let finished: Promise<void> | undefined
-  const mayHave = (key: string): Promise<boolean> => shards.has(shardName(key), clock.monotonic())
+  const mayHave = async (key: string): Promise<boolean> =>
+    seen !== undefined || (await shards.has(shardName(key), clock.monotonic()))
 
   async function keep(upload: Upload, signal: AbortSignal, keys: Set<string>): Promise<CID> {
     const ready = await upload.files?.()
@@ -129,7 +133,10 @@ export function createEmbedded(settings: Options, context: ProviderContext): Emb
           const key = blockKey(cid)
           return (await mayHave(key)) ? read(key) : undefined
         }),
-      lacks: (cid) => shards.lacks(shardName(blockKey(cid)), clock.monotonic()),
+      lacks(cid) {
+        const key = blockKey(cid)
+        return seen ? seen.lacks(files.fileOf(key)) : shards.lacks(shardName(key), clock.monotonic())
+      },
       has: (cid) => guarded('read', () => has(blockKey(cid))),
     },
     close: () => pinLock.alone(async () => folder.leave()),

@@ -37,12 +37,14 @@ export const httpMetrics = ({ requests, limits, unread, hot, compressions, serve
   {
     name: 'cidgate_http_requests_in_progress',
     kind: 'gauge',
+    isSum: true,
     help: 'Requests being answered.',
     read: () => limits.inFlight,
   },
   {
     name: 'cidgate_http_requests_room',
     kind: 'gauge',
+    isSum: true,
     help: 'The most requests that may be in progress now: limits.inFlight, or fewer while the event loop is late (limits.loopDelay).',
     read: () => limits.room,
   },
@@ -103,6 +105,7 @@ export const httpMetrics = ({ requests, limits, unread, hot, compressions, serve
   {
     name: 'cidgate_unread_bytes',
     kind: 'gauge',
+    isSum: true,
     help: 'Memory that answers hold because their clients read slowly.',
     read: () => unread.bytes,
   },
@@ -120,14 +123,21 @@ export const httpMetrics = ({ requests, limits, unread, hot, compressions, serve
     help: 'What a program read with get(), by source.',
     read: requests.programReads,
   },
-  { name: 'cidgate_hot_bytes', kind: 'gauge', help: 'Bytes of complete answers in memory.', read: () => hot.bytes },
+  {
+    name: 'cidgate_hot_bytes',
+    kind: 'gauge',
+    isSum: true,
+    help: 'Bytes of complete answers in memory.',
+    read: () => hot.bytes,
+  },
   {
     name: 'cidgate_hot_limit_bytes',
     kind: 'gauge',
+    isSum: true,
     help: 'The most that complete answers may take (cache.hot.maxBytes).',
     read: () => hot.maxBytes,
   },
-  { name: 'cidgate_hot_items', kind: 'gauge', help: 'Complete answers in memory.', read: () => hot.items },
+  { name: 'cidgate_hot_items', kind: 'gauge', isSum: true, help: 'Complete answers in memory.', read: () => hot.items },
   {
     name: 'cidgate_compressions_total',
     labels: ['coding'],
@@ -148,10 +158,17 @@ const connectionMetrics = (server: ServerParts): readonly Reading[] => {
   const byLimit = (read: 'ended' | 'refused') => () =>
     Object.entries(server.connections?.tally ?? {}).map(([limit, tally]) => ({ labels: { limit }, value: tally[read] }))
   return [
-    { name: 'cidgate_connections', kind: 'gauge', help: 'Open connections at the public address.', read: one('size') },
+    {
+      name: 'cidgate_connections',
+      kind: 'gauge',
+      isSum: true,
+      help: 'Open connections at the public address.',
+      read: one('size'),
+    },
     {
       name: 'cidgate_connections_limit',
       kind: 'gauge',
+      isSum: true,
       help: 'The most there may be: limits.connections, or three quarters of the file descriptors of this process.',
       read: one('most'),
     },

@@ -2,7 +2,7 @@
 // the time that a thread takes for it. A disk that is slow must not stop everything else, so this is given up for a while when
 // a read took long, and for as long as a call that a thread makes to the same disk is late. Elsewhere than on a disk of this
 // machine nothing is at hand: there a read may ask a server, whatever the page cache holds.
-import { closeSync, constants, openSync, readFileSync, readSync } from 'node:fs'
+import { closeSync, constants, openSync, readFileSync, readSync, statSync } from 'node:fs'
 import { statfs } from 'node:fs/promises'
 import type { Clock } from '../clock.ts'
 import { createBuffers } from './buffers.ts'
@@ -41,6 +41,8 @@ export interface FilesAtHand {
   forget(key: string): void
   /** Undefined: it is not known to be at hand. */
   read(key: string, file: string, options?: AtHandOptions): AtHand | undefined
+  /** Whether there is surely no such file, as the disk itself says. False where that cannot be had at once. */
+  lacks(file: string): boolean
   /** When the use of a file was last noted on it, if it is known. */
   usedMs(key: string): number | undefined
   /** A thread begins a call to this disk; the answer is called at its end. */
@@ -152,6 +154,15 @@ export function createFilesAtHand(folder: string, clock: Clock): FilesAtHand {
       lent?.release()
       recent.forget(key)
       return undefined
+    },
+    lacks(file) {
+      if (isLocal === undefined) findOut()
+      const began = clock.monotonic()
+      if (!isLocal || isInDoubt(began)) return false
+      const isMissing = statSync(file, { throwIfNoEntry: false }) === undefined
+      const now = clock.monotonic()
+      if (now - began > slowMs) wasSlow(now - began, now)
+      return isMissing
     },
     usedMs: recent.usedMs,
     began() {

@@ -23,6 +23,8 @@ export interface Hosts {
   claims(request: IncomingMessage, target: RequestTarget): 'surely' | 'perhaps' | 'no'
   /** Undefined: a shared host. Throws a Failure for what this host does not serve. */
   find(request: IncomingMessage, target: RequestTarget, signal: AbortSignal): Promise<HostMatch>
+  /** The content path that it is surely about, known without a look-up. Throws as `find` does. */
+  contentOf(request: IncomingMessage, target: RequestTarget): string | undefined
   /** The key in the response cache. Undefined: nothing of this host is kept there. */
   keyOf(request: IncomingMessage): string | undefined
   /** Whether this gateway serves the host, also through CONNECT. */
@@ -32,6 +34,7 @@ export interface Hosts {
 const inert: Hosts = {
   claims: () => 'no',
   find: async () => undefined,
+  contentOf: (_request, { path }) => (namespaceOf(path) ? path : undefined),
   keyOf: (request) => request.url,
   serves: () => false,
 }
@@ -128,6 +131,16 @@ export function createHosts(options: {
       const path = `/${namespace}/${label.text}${target.path}`
       const cacheKey = keyFor(name, request.url ?? '')
       return { place: { namespace, path, base, own: true, gateway: gateway + port, trustless: false, cacheKey } }
+    },
+
+    contentOf(request, target) {
+      const { host, name } = hostOf(request)
+      const shared = namespaceOf(target.path) ? target.path : undefined
+      const known = table.get(name)
+      if (known) return known.subdomains ? undefined : shared
+      const part = under(hostName(host))
+      if (!part) return mayBeSite(name) ? undefined : shared
+      return `/${part.namespace}/${canonicalLabel(part).text}${target.path}`
     },
 
     keyOf: (request) => keyFor(hostOf(request).name, request.url ?? ''),

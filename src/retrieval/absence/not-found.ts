@@ -27,7 +27,15 @@ export interface NotFoundMemory {
   readonly size: number
 }
 
-type AbsenceRecord = { failure: Failure; attempts: readonly Attempt[]; until: number; periodMs: number; held: boolean }
+type AbsenceRecord = {
+  failure: Failure
+  attempts: readonly Attempt[]
+  until: number
+  periodMs: number
+  held: boolean
+  /** What `arrivalOf` said when it was remembered. */
+  arrival: number
+}
 
 const mostRoots = 10_000
 const mostPathsPerRoot = 64
@@ -39,8 +47,10 @@ export function createNotFoundMemory(options: {
   readonly mostMs: number
   readonly clock: Clock
   readonly random?: () => number
+  /** Changes when another process of this gateway takes an upload with this block. */
+  readonly arrivalOf?: ((cid: CID) => number) | undefined
 }): NotFoundMemory {
-  const { firstMs, mostMs, clock, random = Math.random } = options
+  const { firstMs, mostMs, clock, random = Math.random, arrivalOf = () => 0 } = options
   const roots = new LRUCache<string, Map<string, AbsenceRecord>>(upTo(mostRoots))
 
   const answer = (record: AbsenceRecord): RememberedAbsence => ({
@@ -52,6 +62,7 @@ export function createNotFoundMemory(options: {
   return {
     look(cid, path) {
       const record = roots.get(blockKey(cid))?.get(path)
+      if (record && record.arrival !== arrivalOf(cid)) return void roots.delete(blockKey(cid))
       return record && (record.held || record.until > clock.monotonic()) ? answer(record) : undefined
     },
     remember(cid, path, failure, attempts) {
@@ -62,7 +73,8 @@ export function createNotFoundMemory(options: {
       const sure = failure.facts.sure === true
       const periodMs = sure && before ? Math.min(mostMs, before.periodMs * 2) : firstMs
       const lengthMs = Math.min(mostMs, periodMs * (1 + jitter * random()))
-      const record = { failure, attempts, periodMs, until: clock.monotonic() + lengthMs, held: before?.held ?? false }
+      const until = clock.monotonic() + lengthMs
+      const record = { failure, attempts, periodMs, until, held: before?.held ?? false, arrival: arrivalOf(cid) }
       if (!before && paths.size >= mostPathsPerRoot) paths.delete(paths.keys().next().value as string)
       paths.set(path, record)
       return answer(record)

@@ -1,7 +1,7 @@
 // How a block is found in the tiers of a stack: in memory, or on its way to a slow tier, or else by a look into the slow
 // ones for as long as that is worth waiting for.
 import type { CID } from 'multiformats/cid'
-import { blockKey } from '../../core/block.ts'
+import { blockKey, isIdentity } from '../../core/block.ts'
 import { codec } from '../../core/cid.ts'
 import { orAborted } from '../../core/deadline.ts'
 import { type AtHand, type AtHandOptions, partOf } from '../../core/disk/at-hand.ts'
@@ -23,6 +23,8 @@ export interface Finding {
   findFast(cid: CID, signal?: AbortSignal): Found
   /** Whether each slow tier surely lacks it, known without a look. Then this counts as a miss of each. */
   slowLack(cid: CID): boolean
+  /** Whether a tier of this machine may have it, as far as can be told at once. Counts nothing. */
+  mayBeHere(cid: CID): boolean
   find(cid: CID, signal?: AbortSignal): Promise<TierHit | undefined>
   has(cid: CID, signal?: AbortSignal): Promise<boolean>
 }
@@ -64,6 +66,13 @@ export function createFinding({ fast, slow, filled, ask, hit, outage }: Layers, 
     if (!slow.every(({ tier }) => tier.lacks?.(cid))) return false
     for (const layer of slow) layer.misses++
     return true
+  }
+
+  function mayBeHere(cid: CID): boolean {
+    if (isIdentity(cid) || fast.some(({ tier }) => !tier.peek || tier.peek(cid))) return true
+    const key = blockKey(cid)
+    if (filled.some(({ writeBehind }) => writeBehind.waiting(key))) return true
+    return slow.some(({ tier }) => !tier.traits.shared && !tier.lacks?.(cid))
   }
 
   function atHand(cid: CID, options?: AtHandOptions): HitAtHand | undefined {
@@ -128,5 +137,5 @@ export function createFinding({ fast, slow, filled, ask, hit, outage }: Layers, 
     }
   }
 
-  return { atHand, findFast, slowLack, find, has }
+  return { atHand, findFast, slowLack, mayBeHere, find, has }
 }

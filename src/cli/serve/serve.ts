@@ -1,14 +1,17 @@
 // `cidgate serve`: prints one line when it answers, tells a service manager, then waits for signals.
 import { flushCompileCache } from 'node:module'
-import { type Config, configFile, loadConfig } from '../config/load.ts'
-import { addressShown } from '../config/values/address.ts'
-import { systemClock } from '../core/clock.ts'
-import type { Log } from '../core/log.ts'
-import { createLog, createLogSink, formatFor, survive } from '../core/log.ts'
-import { createGateway, type Gateway, type GatewayOptions } from '../gateway.ts'
-import { createNotifier, type Notifier } from '../server/notify.ts'
-import { type Serving, serve } from '../server/serve.ts'
+import { type Config, configFile, loadConfig } from '../../config/load.ts'
+import { addressShown } from '../../config/values/address.ts'
+import { systemClock } from '../../core/clock.ts'
+import type { Log } from '../../core/log.ts'
+import { createLog, createLogSink, formatFor, survive } from '../../core/log.ts'
+import { createGateway, type Gateway, type GatewayOptions } from '../../gateway.ts'
+import { createNotifier, type Notifier } from '../../server/notify.ts'
+import { type Serving, serve } from '../../server/serve.ts'
+import { createProcesses } from '../../server/team/processes.ts'
 import { banner } from './banner.ts'
+import { crashOnTheUnexpected } from './crash.ts'
+import { startWorker } from './start-worker.ts'
 
 export async function serveCommand(file: string | undefined): Promise<number> {
   const config = loadConfig(file)
@@ -18,14 +21,15 @@ export async function serveCommand(file: string | undefined): Promise<number> {
   const log: Log = (...line) => logs.newest(...line)
   crashOnTheUnexpected(log)
   const signals = listenForSignals()
+  const processes = createProcesses({ clock: systemClock, log, start: startWorker })
   const create = async (next: Config, { previous }: GatewayOptions): Promise<Gateway> => {
     const own = createLog(next.log.level, sink, formatFor(next.log.format))
-    const gateway = createGateway(next, { log: own, previous, tracing: process.env })
+    const gateway = createGateway(next, { log: own, previous, tracing: process.env, team: processes.teamFor(next) })
     await gateway.start()
     logs.newest = own
     return gateway
   }
-  const serving = await serve({ config, log, create })
+  const serving = await serve({ config, log, create, processes })
   // A process that is killed would write no compile cache, and the next start would compile everything again.
   flushCompileCache()
   const answers = () =>
@@ -94,17 +98,4 @@ function untilStopped(
         .then(resolve, reject)
     })
   })
-}
-
-/**
- * Ends the process on a bug, so that half a gateway never goes on: the log has the stack, and a supervisor starts it
- * again.
- */
-function crashOnTheUnexpected(log: Log): void {
-  const crash = (event: string) => (error: unknown) => {
-    log('error', event, { error: error instanceof Error ? error.stack : String(error) })
-    process.exit(1)
-  }
-  process.on('unhandledRejection', crash('process.unhandled-rejection'))
-  process.on('uncaughtException', crash('process.uncaught-exception'))
 }

@@ -1,6 +1,6 @@
 // What a person at a terminal wants to know at a start: which configuration, where the data is, what it stands on, who may upload.
-import type { Config } from '../config/load.ts'
-import { version } from '../config/package.ts'
+import type { Config } from '../../config/load.ts'
+import { version } from '../../config/package.ts'
 
 export function banner(file: string, config: Config): string {
   const { data, cache, retrieval } = config

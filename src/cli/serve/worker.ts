@@ -1,0 +1,47 @@
+// A further process of `cidgate serve`, which starts it (`workers` in the configuration). It is no command for people: it waits for
+// its orders, and ends when the process that started it does.
+import { flushCompileCache } from 'node:module'
+import type { Config } from '../../config/load.ts'
+import { systemClock } from '../../core/clock.ts'
+import { createLog, createLogSink, formatFor, type Log } from '../../core/log.ts'
+import { createGateway, type Gateway } from '../../gateway.ts'
+import { serveWorker } from '../../server/team/serve-worker.ts'
+import { createCrewMember } from '../../team/crew-member.ts'
+import type { WorkerTeam } from '../../team/team.ts'
+import { crashOnTheUnexpected } from './crash.ts'
+
+export async function workerCommand(): Promise<number> {
+  const sink = createLogSink()
+  const logs = { newest: createLog('info', sink) as Log }
+  const log: Log = (...line) => logs.newest(...line)
+  crashOnTheUnexpected(log)
+  // A terminal and service managers signal every process of a group: the owner decides what is done.
+  for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) process.on(signal, () => {})
+  process.on('disconnect', () => process.exit(0))
+  const member = createCrewMember(process, systemClock)
+  const create = async (
+    config: Config,
+    { previous, team }: { readonly previous?: Gateway | undefined; readonly team: WorkerTeam },
+  ): Promise<Gateway> => {
+    const lines = createLog(config.log.level, sink, formatFor(config.log.format))
+    const own: Log = Object.assign(
+      (...[level, event, facts]: Parameters<Log>) => lines(level, event, { worker: team.index, ...facts }),
+      { lost: () => lines.lost?.() ?? 0 },
+    )
+    const gateway = createGateway(config, { log: own, previous, tracing: process.env, team })
+    await gateway.start()
+    logs.newest = own
+    return gateway
+  }
+  try {
+    await serveWorker({ member, create, log, clock: systemClock })
+  } catch (error) {
+    member.failed(error)
+    // The owner is told, and ends it.
+    await systemClock.sleep(1000)
+    return 1
+  }
+  flushCompileCache()
+  process.disconnect()
+  return 0
+}

@@ -1,0 +1,38 @@
+// How many connections a configuration allows, and the line in the log while there are too many.
+import type { Config } from '../config/load.ts'
+import type { Clock } from '../core/clock.ts'
+import type { Log } from '../core/log.ts'
+import { createForwarded } from '../http/hosts/forwarded.ts'
+import { clientOf } from '../http/limits.ts'
+import { type ConnectionLimits, type Connections, connectionsWithin } from './connections.ts'
+
+export function connectionLimits({ limits, trustedProxies }: Config, descriptors: number): ConnectionLimits {
+  const most = connectionsWithin(limits.connections, descriptors)
+  const { connectionsPerClient } = limits
+  const forwarded = createForwarded(trustedProxies)
+  return {
+    most,
+    perClient: connectionsPerClient === 'auto' ? Math.max(1, Math.floor(most / 2)) : connectionsPerClient,
+    // Without an address: over a unix socket, where all of them are those of the proxy, or closed already.
+    clientOf: (address) => (address === '' || forwarded.isProxy(address) ? undefined : clientOf(address)),
+  }
+}
+
+const tellFullEveryMs = 60_000
+
+/** The same connections, with a line in the log while there are too many. */
+export function tellFull(connections: Connections, log: Log, clock: Clock): Pick<Connections, 'admit'> {
+  let toldAt = Number.NEGATIVE_INFINITY
+  return {
+    admit(socket) {
+      const before = connections.ended + connections.refused
+      const isIn = connections.admit(socket)
+      const { size: open, ended, refused } = connections
+      if (ended + refused > before && clock.monotonic() - toldAt >= tellFullEveryMs) {
+        toldAt = clock.monotonic()
+        log('warn', 'connections.full', { open, ended, refused })
+      }
+      return isIn
+    },
+  }
+}

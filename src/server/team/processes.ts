@@ -1,0 +1,108 @@
+// The further processes of a gateway, beside the one that was started: as many as the newest configuration wants.
+import type { ChildProcess } from 'node:child_process'
+import { mkdirSync, readdirSync, rmSync } from 'node:fs'
+import type { RequestListener, Server } from 'node:http'
+import { join } from 'node:path'
+import { type Config, inputOf } from '../../config/load.ts'
+import type { Clock } from '../../core/clock.ts'
+import type { Log } from '../../core/log.ts'
+import { type Crew, createCrew } from '../../team/crew.ts'
+import { doorOf, isPlace, makePlace } from '../../team/place.ts'
+import type { OwnerTeam } from '../../team/team.ts'
+import { processesOf } from '../../wiring/team/shares.ts'
+import { stop } from '../stop.ts'
+import { openDoor } from './door.ts'
+
+export interface Processes {
+  /** What a gateway of this configuration is made with. Undefined: it is alone. */
+  teamFor(config: Config): OwnerTeam | undefined
+  /** The gateway of this configuration answers: the others are as it says. */
+  follow(gateway: {
+    readonly config: Config
+    readonly listen: Server
+    readonly handler: RequestListener
+  }): Promise<void>
+  stop(graceMs: number): Promise<void>
+  close(): void
+}
+
+export type ProcessesOptions = {
+  readonly clock: Clock
+  readonly log: Log
+  /** Starts a process of this program that waits for its orders. */
+  readonly start: () => ChildProcess
+}
+
+type Group = {
+  readonly data: string
+  readonly folder: string
+  readonly crew: Crew
+  size: number
+  door: Server | undefined
+}
+
+/** Beyond the time in which a gateway gives up by itself. */
+const patienceBeyondMs = 2000
+
+export function createProcesses({ clock, log, start }: ProcessesOptions): Processes {
+  let group: Group | undefined
+  let next: Group | undefined
+  let deadlineMs = 0
+
+  function begin(data: string, size: number): Group {
+    const folder = makePlace(data)
+    const crew = createCrew({ folder, clock, log, start, size, patienceMs: () => deadlineMs + patienceBeyondMs })
+    return { data, folder, crew, size, door: undefined }
+  }
+
+  async function end(old: Group, graceMs: number): Promise<void> {
+    await old.crew.stop(graceMs)
+    leave(old)
+  }
+
+  function leave({ crew, door, folder }: Group): void {
+    crew.close()
+    if (door) void stop(door)
+    door?.closeAllConnections()
+    rmSync(folder, { recursive: true, force: true })
+  }
+
+  /** Left by a process that was killed. The folder is ours by now. */
+  function tidy({ data, folder }: Group): void {
+    mkdirSync(data, { recursive: true })
+    for (const name of readdirSync(data)) {
+      const path = join(data, name)
+      if (isPlace(name) && path !== folder) rmSync(path, { recursive: true, force: true })
+    }
+  }
+
+  return {
+    teamFor(config) {
+      const size = processesOf(config)
+      deadlineMs = Math.max(deadlineMs, config.retrieval.deadline)
+      if (size === 1) {
+        next = undefined
+        return undefined
+      }
+      next = group?.data === config.data ? group : begin(config.data, size)
+      next.crew.setSize(size)
+      return next.crew.team
+    },
+    async follow({ config, listen, handler }) {
+      const old = group
+      group = next
+      if (old && old !== group) void end(old, config.limits.grace)
+      if (!group) return
+      if (!group.door) tidy(group)
+      group.door ??= await openDoor(doorOf(group.folder, 0), handler)
+      await group.crew.set({ size: processesOf(config), input: inputOf(config), listen: [listen] })
+    },
+    async stop(graceMs) {
+      await group?.crew.stop(graceMs)
+    },
+    close() {
+      if (group) leave(group)
+      group = undefined
+    },
+  }
+}

@@ -1,0 +1,99 @@
+// A worker as a server: it answers on the listening sockets that the owner shares with it, and at a door of its own for what the
+// other processes hand on. What it does and when it ends, the owner says.
+import type { RequestListener, Server } from 'node:http'
+import { type Config, configOf } from '../../config/load.ts'
+import type { Clock } from '../../core/clock.ts'
+import type { Log } from '../../core/log.ts'
+import type { ParserRefusal } from '../../http/wire/refusal.ts'
+import type { CrewMember } from '../../team/crew-member.ts'
+import { doorOf } from '../../team/place.ts'
+import type { WorkerTeam } from '../../team/team.ts'
+import type { Orders } from '../../team/worker-process.ts'
+import { noteConnections } from '../../wiring/admin.ts'
+import { connectionLimits, tellFull } from '../connection-limits.ts'
+import { createConnections, descriptorsLeft } from '../connections.ts'
+import { createReload, type Replaceable } from '../generations.ts'
+import { createHttpServer, isAnswering } from '../http-server.ts'
+import { stop } from '../stop.ts'
+import { openDoor } from './door.ts'
+
+export type ServeWorkerOptions<Running extends Replaceable> = {
+  readonly member: CrewMember
+  readonly create: (
+    config: Config,
+    options: { readonly previous?: Running | undefined; readonly team: WorkerTeam },
+  ) => Promise<Running>
+  readonly log: Log
+  readonly clock: Clock
+}
+
+const patienceBeyondMs = 2000
+
+/** Resolves when the owner has told it to end, and all is answered. */
+export async function serveWorker<Running extends Replaceable>({
+  member,
+  create,
+  log,
+  clock,
+}: ServeWorkerOptions<Running>): Promise<void> {
+  const { channel } = member
+  const orders = await member.orders
+  let config = configOf(orders.input)
+  const { team, setSize } = member.join(orders, () => config.retrieval.deadline + patienceBeyondMs)
+  const gateways = createReload(await create(config, { team }), log)
+  const descriptors = descriptorsLeft()
+  const connections = createConnections(connectionLimits(config, descriptors), isAnswering, { clock })
+  if (gateways.current.kept) noteConnections(gateways.current.kept, connections)
+  let closing = false
+  const handler: RequestListener = (request, response) => {
+    if (closing) response.shouldKeepAlive = false
+    gateways.handler(request, response)
+  }
+  let servers: Server[] = []
+  const over = Promise.withResolvers<void>()
+
+  function open(): Server {
+    const server = createHttpServer(handler, {
+      tunnels: (host) => gateways.current.serves(host),
+      connections: tellFull(connections, log, clock),
+      onRefused: (refusal: ParserRefusal) => gateways.current.refused?.(refusal),
+    })
+    server.headersTimeout = config.limits.headers
+    server.keepAliveTimeout = config.limits.keepAlive
+    return server
+  }
+
+  channel.on('listen', (said, handle) => {
+    const { isFirst } = said as { readonly isFirst: boolean }
+    if (closing || !handle) return
+    if (isFirst) for (const old of servers.splice(0)) void stop(old)
+    const server = open()
+    server.listen(handle)
+    servers.push(server)
+  })
+  channel.on('reload', async (said) => {
+    const { input, size } = said as Pick<Orders, 'input' | 'size'>
+    const next = configOf(input)
+    setSize(size)
+    const isNew = await gateways.replace(() => create(next, { previous: gateways.current, team }), config.limits.grace)
+    if (!isNew) throw new Error('the configuration could not be followed; the log has the reasons')
+    config = next
+    connections.set(connectionLimits(next, descriptors))
+    for (const server of servers) {
+      server.headersTimeout = next.limits.headers
+      server.keepAliveTimeout = next.limits.keepAlive
+    }
+  })
+  channel.on('stop', async (graceMs) => {
+    closing = true
+    const closed = servers.map(stop)
+    servers = []
+    await gateways.close(Number(graceMs))
+    await Promise.race([Promise.all(closed), clock.sleep(100)])
+    over.resolve()
+  })
+
+  await openDoor(doorOf(orders.folder, orders.index), handler)
+  member.begun()
+  await over.promise
+}

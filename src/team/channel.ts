@@ -1,0 +1,88 @@
+// Messages between the owner of the data folder and a worker: some are told, some are asked and answered within a time.
+import type { Clock } from '../core/clock.ts'
+import { Failure } from '../core/failure.ts'
+
+/** What a ChildProcess, and `process` of a child, have alike. */
+export type Line = {
+  send?(message: unknown, handle?: unknown, callback?: (error: Error | null) => void): unknown
+  on(event: 'message', listener: (message: unknown, handle: unknown) => void): unknown
+}
+
+export type Listen = (said: unknown, handle: unknown) => unknown
+
+export interface Channel {
+  tell(topic: string, said?: unknown, handle?: unknown): void
+  /** Rejects where the other side fails at it, is gone, or does not answer in time. */
+  ask(topic: string, said: unknown, ms: number): Promise<unknown>
+  /** One listener for a topic. What it gives, or resolves to, is the answer. */
+  on(topic: string, listen: Listen): void
+  /** The other side is gone: nothing is answered any more. */
+  end(): void
+}
+
+type Message = {
+  readonly topic: string
+  readonly said?: unknown
+  /** A question, which wants an answer. */
+  readonly id?: number
+  /** The question that this answers. */
+  readonly to?: number
+  readonly error?: string
+}
+
+export function createChannel(line: Line, clock: Clock): Channel {
+  const listeners = new Map<string, Listen>()
+  const open = new Map<number, { resolve(said: unknown): void; reject(error: Error): void }>()
+  let next = 1
+  let isOver = false
+
+  // One that is gone is seen by its end; a message that it does not get needs no other cure.
+  const send = (message: Message, handle?: unknown): void => {
+    if (!isOver) line.send?.(message, handle, () => {})
+  }
+
+  async function answer({ topic, said, id }: Message, handle: unknown): Promise<void> {
+    try {
+      const own = await listeners.get(topic)?.(said, handle)
+      if (id !== undefined) send({ topic, to: id, said: own })
+    } catch (error) {
+      if (id !== undefined) send({ topic, to: id, error: error instanceof Error ? error.message : String(error) })
+    }
+  }
+
+  line.on('message', (message, handle) => {
+    const got = message as Message
+    if (got.to === undefined) return void answer(got, handle)
+    const question = open.get(got.to)
+    open.delete(got.to)
+    if (got.error !== undefined) question?.reject(new Failure('broken', got.error, { source: 'ours' }))
+    else question?.resolve(got.said)
+  })
+
+  return {
+    tell: (topic, said, handle) => send({ topic, said }, handle),
+    ask(topic, said, ms) {
+      const id = next++
+      const { promise, resolve, reject } = Promise.withResolvers<unknown>()
+      const cancel = clock.after(ms, () =>
+        reject(new Failure('timeout', `no answer to ${topic} within ${ms} ms`, { source: 'ours' })),
+      )
+      open.set(id, { resolve, reject })
+      if (isOver) reject(gone())
+      else send({ topic, said, id })
+      return promise.finally(() => {
+        cancel()
+        open.delete(id)
+      })
+    },
+    on(topic, listen) {
+      listeners.set(topic, listen)
+    },
+    end() {
+      isOver = true
+      for (const { reject } of open.values()) reject(gone())
+    },
+  }
+}
+
+const gone = (): Failure => new Failure('broken', 'the other process is gone', { source: 'ours' })

@@ -1,0 +1,89 @@
+// The worker's side of the team: what it is told by the owner, and what it tells it.
+import type { Clock } from '../core/clock.ts'
+import { type Channel, createChannel, type Line } from './channel.ts'
+import { createHandOn } from './hand-on.ts'
+import { doorOf, openShared } from './place.ts'
+import type { Topic, WorkerTeam } from './team.ts'
+import type { Orders } from './worker-process.ts'
+
+export interface CrewMember {
+  readonly channel: Channel
+  /** Resolves with the first orders. */
+  readonly orders: Promise<Orders>
+  /** The team as the gateway sees it, once the orders are there. */
+  join(orders: Orders, patienceMs: () => number): { readonly team: WorkerTeam; setSize(size: number): void }
+  /** The gateway runs: it can do what it is told. */
+  begun(): void
+  /** The orders could not be followed. */
+  failed(error: unknown): void
+}
+
+const wroteEveryMs = 200
+
+export function createCrewMember(line: Line, clock: Clock): CrewMember {
+  const channel = createChannel(line, clock)
+  const orders = Promise.withResolvers<Orders>()
+  const ready = Promise.withResolvers<void>()
+  ready.promise.catch(() => {})
+  channel.on('begin', (said) => {
+    orders.resolve(said as Orders)
+    return ready.promise
+  })
+
+  return {
+    channel,
+    orders: orders.promise,
+    begun: () => ready.resolve(),
+    failed: (error) => ready.reject(error),
+    join({ index, size: first, folder, denied }, patienceMs) {
+      const shared = openShared(folder, { index, isNew: false })
+      const sends = createHandOn(patienceMs)
+      const listeners = new Map<Topic, (said: unknown) => unknown>()
+      let size = first
+      // An order that comes while the gateway starts is followed when it runs.
+      for (const topic of ['deny', 'purge'] as const)
+        channel.on(topic, (said) => ready.promise.then(() => listeners.get(topic)?.(said)))
+      const team: WorkerTeam = {
+        index,
+        get size() {
+          return size
+        },
+        arrivals: shared.arrivals,
+        underWay: shared.underWay,
+        budgets: shared.budgets,
+        handOn: (request, response, to, otherwise) => sends(request, response, doorOf(folder, to), otherwise),
+        on: (topic, heard) => void listeners.set(topic, heard),
+        tell: channel.tell,
+        ask: channel.ask,
+        denied,
+      }
+      return {
+        team,
+        setSize(next) {
+          size = next
+        },
+      }
+    },
+  }
+}
+
+/** Bytes that this worker wrote, by folder and shard, told now and then. */
+export function createWroteNotes(
+  tell: (topic: 'wrote', said: readonly Wrote[]) => void,
+  clock: Clock,
+): (wrote: Wrote) => void {
+  let notes = new Map<string, Wrote>()
+  return (wrote) => {
+    const key = `${wrote.folder}\n${wrote.shard}`
+    const before = notes.get(key)?.bytes ?? 0
+    if (notes.size === 0)
+      clock.after(wroteEveryMs, () => {
+        const told = [...notes.values()]
+        notes = new Map()
+        tell('wrote', told)
+      })
+    notes.set(key, { ...wrote, bytes: before + wrote.bytes })
+  }
+}
+
+export type Wrote = { readonly folder: string; readonly shard: string; readonly bytes: number }

@@ -1,0 +1,138 @@
+// The owner's side: as many workers as there should be, another in the place of one that ends, and what all of them must know.
+import type { ChildProcess } from 'node:child_process'
+import type { Server } from 'node:net'
+import type { Clock } from '../core/clock.ts'
+import type { Log } from '../core/log.ts'
+import { createHandOn } from './hand-on.ts'
+import { doorOf, openShared } from './place.ts'
+import type { DeniedRule, OwnerTeam, Topic } from './team.ts'
+import { createWorkerProcess, type HowItEnded, startMs, type WorkerProcess } from './worker-process.ts'
+
+export interface Crew {
+  readonly team: OwnerTeam
+  /** A gateway for so many processes is being made. */
+  setSize(size: number): void
+  /** From now on there are so many processes, with this configuration, on these listening sockets. */
+  set(how: { readonly size: number; readonly input: unknown; readonly listen: readonly Server[] }): Promise<void>
+  /** They take no more connections, and end when what is under way is answered. */
+  stop(graceMs: number): Promise<void>
+  close(): void
+}
+
+export type CrewOptions = {
+  readonly folder: string
+  readonly clock: Clock
+  readonly log: Log
+  /** Starts a process of this program that waits for its orders. */
+  readonly start: () => ChildProcess
+  /** How long another process may take for the first byte of an answer. */
+  readonly patienceMs: () => number
+  readonly size: number
+}
+
+const firstPauseMs = 100
+const mostPauseMs = 10_000
+/** One that ran for so long did not fail at its start. */
+const steadyMs = 60_000
+
+export function createCrew({ folder, clock, log, start, patienceMs, size: first }: CrewOptions): Crew {
+  const shared = openShared(folder, { index: 0, isNew: true })
+  shared.lives.begin(0, process.pid)
+  const sends = createHandOn(patienceMs)
+  const workers = new Map<number, WorkerProcess>()
+  const pauses = new Map<number, number>()
+  const waiting = new Map<number, () => void>()
+  const listeners = new Map<Topic, (said: unknown) => unknown>()
+  const endedTotals = new Map<string, number>()
+  const denied: DeniedRule[] = []
+  let size = first
+  let input: unknown
+  let listen: readonly Server[] = []
+  let restarts = 0
+  let isStopping = false
+
+  function begin(index: number): void {
+    const worker = createWorkerProcess({
+      child: start(),
+      orders: { index, size, folder, input, denied },
+      clock,
+      log,
+      heard: (topic, said) => listeners.get(topic)?.(said),
+      onAnswering() {
+        shared.lives.begin(index, worker.pid)
+        worker.listenOn(listen)
+      },
+      onEnded: (how) => over(worker, how),
+    })
+    workers.set(index, worker)
+  }
+
+  function over(worker: WorkerProcess, how: HowItEnded): void {
+    const { index, pid, since, counts, isWanted } = worker
+    if (workers.get(index) === worker) {
+      workers.delete(index)
+      shared.lives.end(index)
+    }
+    for (const [series, value] of counts.totals) endedTotals.set(series, (endedTotals.get(series) ?? 0) + value)
+    if (!isWanted || isStopping) return
+    restarts++
+    const wasSteady = clock.now() - since > steadyMs
+    const pauseMs = wasSteady ? firstPauseMs : Math.min(mostPauseMs, (pauses.get(index) ?? firstPauseMs / 2) * 2)
+    pauses.set(index, pauseMs)
+    log('error', 'worker.ended', { worker: index, pid, ...how, nextInMs: pauseMs })
+    const again = () => {
+      waiting.delete(index)
+      if (!isStopping && index < size && !workers.has(index)) begin(index)
+    }
+    waiting.set(index, clock.after(pauseMs, again))
+  }
+
+  const all = (): WorkerProcess[] => [...workers.values()]
+
+  const team: OwnerTeam = {
+    index: 0,
+    get size() {
+      return size
+    },
+    arrivals: shared.arrivals,
+    underWay: shared.underWay,
+    budgets: shared.budgets,
+    handOn: (request, response, to, otherwise) => sends(request, response, doorOf(folder, to), otherwise),
+    on: (topic, heard) => void listeners.set(topic, heard),
+    async askAll(topic, said) {
+      await Promise.all(all().map((worker) => worker.order(topic, said)))
+    },
+    noteDenied: (rule) => void denied.push(rule),
+    workers: () => all().filter(({ isAnswering }) => isAnswering),
+    get restarts() {
+      return restarts
+    },
+    endedTotals,
+  }
+
+  return {
+    team,
+    setSize(next) {
+      size = next
+    },
+    async set(how) {
+      const isSame = input === how.input
+      const isMoved = how.listen.some((server) => !listen.includes(server))
+      ;({ size, input, listen } = how)
+      const kept = all().filter(({ index }) => index < size)
+      for (const worker of all()) if (worker.index >= size) void worker.end(0)
+      if (!isSame) await Promise.all(kept.map((worker) => worker.order('reload', { input, size }, startMs)))
+      if (isMoved) for (const worker of kept) if (worker.isAnswering) worker.listenOn(listen)
+      for (let index = 1; index < size; index++) if (!workers.has(index) && !waiting.has(index)) begin(index)
+    },
+    async stop(graceMs) {
+      isStopping = true
+      for (const cancel of waiting.values()) cancel()
+      await Promise.all(all().map((worker) => worker.end(graceMs)))
+    },
+    close() {
+      sends.close()
+      shared.close()
+    },
+  }
+}

@@ -1,0 +1,62 @@
+// The folder in which the processes of a gateway meet: their doors, and the files that they share. It is new at each start, and of
+// their user alone.
+import { mkdirSync, mkdtempSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { arrivalSlots, createArrivals } from './arrivals.ts'
+import { budgetSlots, createSharedBudgets } from './budgets.ts'
+import { createLives, type Lives, lifeSlots } from './lives.ts'
+import { openSlots } from './slots.ts'
+import type { Team } from './team.ts'
+import { createUnderWay, underWaySlots } from './under-way.ts'
+
+const prefix = 'processes-'
+/** What the name of a unix socket may have, in bytes, on every system. */
+const longestDoor = 100
+
+export const doorOf = (folder: string, index: number): string => join(folder, `${index}.sock`)
+
+export const isPlace = (name: string): boolean => name.startsWith(prefix)
+
+/** In the data folder, where its name is short enough for a socket and it can be written to. */
+export function makePlace(data: string): string {
+  const isShort = Buffer.byteLength(doorOf(join(data, `${prefix}123456`), 999)) <= longestDoor
+  try {
+    if (isShort) {
+      mkdirSync(data, { recursive: true })
+      return mkdtempSync(join(data, prefix))
+    }
+  } catch {
+    // The gateway itself says what is wrong with it.
+  }
+  return mkdtempSync(join(tmpdir(), `cidgate-${prefix}`))
+}
+
+export type SharedFiles = Pick<Team, 'arrivals' | 'underWay' | 'budgets'> & { readonly lives: Lives; close(): void }
+
+export function openShared(
+  folder: string,
+  { index, isNew }: { readonly index: number; readonly isNew: boolean },
+): SharedFiles {
+  const open = (name: string, { count, bytes }: { readonly count: number; readonly bytes: number }) =>
+    openSlots(join(folder, name), { count, bytes, isNew })
+  const files = {
+    arrivals: open('arrivals', arrivalSlots),
+    underWay: open('under-way', underWaySlots),
+    budgets: open('budgets', budgetSlots),
+    lives: open('lives', lifeSlots),
+  }
+  const lives = createLives(files.lives)
+  return {
+    lives,
+    arrivals: createArrivals(files.arrivals),
+    underWay: createUnderWay(files.underWay, { index, lifeOf: lives.of }),
+    budgets: (limit) => createSharedBudgets(files.budgets, { ...limit, now: systemMs }),
+    close() {
+      for (const one of Object.values(files)) one.close()
+    },
+  }
+}
+
+/** Of a clock that all processes of this machine share, and that only goes forward. */
+const systemMs = (): number => Number(process.hrtime.bigint() / 1000n) / 1000

@@ -1,0 +1,77 @@
+// What all processes of a gateway counted together, of what the owner's own counts are a part.
+import type { ProcessParts } from '../../admin/metrics/processes.ts'
+import { type Histogram, secondsBounds } from '../../observe/histogram.ts'
+import type { HistogramSample, Labels, Sample } from '../../observe/metrics.ts'
+import type { RequestCounts } from '../../observe/requests.ts'
+import { isOwner, type OwnerTeam, type Team, type Totals } from '../../team/team.ts'
+import type { Whole } from '../whole.ts'
+
+const othersOf = (team: OwnerTeam): readonly Totals[] => [
+  team.endedTotals,
+  ...team.workers().map(({ counts }) => counts.totals),
+]
+
+/** Counters, histograms, and gauges that are added up, of the other processes. */
+export function countsElsewhere(team: Team | undefined): (() => readonly Totals[]) | undefined {
+  if (!isOwner(team)) return undefined
+  return () => [...othersOf(team), ...team.workers().map(({ counts }) => counts.gauges)]
+}
+
+export function processesOfTeam(team: Team | undefined): (() => ProcessParts) | undefined {
+  if (!isOwner(team)) return undefined
+  return () => ({ size: team.size, answering: 1 + team.workers().length, restarts: team.restarts })
+}
+
+/** Of all of them, for the dashboard and the lines about the state. */
+export function joinedRequests(own: RequestCounts, { team, lease }: Whole): RequestCounts {
+  return isOwner(team) ? lease.take('joined requests', [own], () => joined(own, team)) : own
+}
+
+function joined(own: RequestCounts, team: OwnerTeam): RequestCounts {
+  const samples = (name: string) =>
+    function* (): Iterable<Sample> {
+      for (const totals of othersOf(team))
+        for (const [series, value] of totals)
+          if (series.startsWith(`${name}{`)) yield { labels: labelsIn(series), value }
+    }
+  const requests = samples('cidgate_http_requests_total')
+  const bytesOut = samples('cidgate_http_response_body_bytes_total')
+  return {
+    ...own,
+    *requests() {
+      yield* own.requests()
+      yield* requests()
+    },
+    *bytesOut() {
+      yield* own.bytesOut()
+      yield* bytesOut()
+    },
+    *firstByte() {
+      yield* own.firstByte()
+      for (const totals of othersOf(team)) yield* histogramsIn(totals, 'cidgate_http_time_to_first_byte_seconds')
+    },
+  }
+}
+
+const labelsIn = (series: string): Labels =>
+  Object.fromEntries(
+    [...series.matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g)].map(([, name = '', value = '']) => [name, value]),
+  )
+
+function* histogramsIn(totals: Totals, name: string): Iterable<HistogramSample> {
+  const found = new Map<string, { readonly labels: Labels; readonly counts: Float64Array }>()
+  for (const [series, value] of totals) {
+    if (!series.startsWith(`${name}_bucket{`)) continue
+    const { le = '', ...labels } = labelsIn(series)
+    const key = JSON.stringify(labels)
+    const one = found.get(key) ?? { labels, counts: new Float64Array(secondsBounds.length + 1) }
+    found.set(key, one)
+    const at = le === '+Inf' ? secondsBounds.length : secondsBounds.indexOf(Number(le))
+    if (at >= 0) one.counts[at] = value
+  }
+  for (const { labels, counts } of found.values()) {
+    for (let at = counts.length - 1; at > 0; at--) counts[at] = (counts[at] ?? 0) - (counts[at - 1] ?? 0)
+    const histogram: Histogram = { bounds: secondsBounds, counts, sum: 0, observe() {} }
+    yield { labels, histogram }
+  }
+}

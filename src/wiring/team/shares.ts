@@ -1,0 +1,40 @@
+// Of what a configuration allows all processes of a gateway together, the share of one.
+import { availableParallelism } from 'node:os'
+import type { Config } from '../../config/load.ts'
+
+export const processesOf = ({ workers }: Pick<Config, 'workers'>): number =>
+  workers === 'auto' ? availableParallelism() : workers
+
+/** Connections are not shared out: which process accepts one is chance, and each has descriptors of its own. */
+export function shareOf(config: Config, size: number): Config {
+  if (size === 1) return config
+  const part = (most: number): number => Math.max(1, Math.floor(most / size))
+  const bytes = (most: number): number => Math.floor(most / size)
+  const { cache, limits, retrieval } = config
+  return {
+    ...config,
+    cache: {
+      ...cache,
+      fillBytes: bytes(cache.fillBytes),
+      hot: { ...cache.hot, maxBytes: bytes(cache.hot.maxBytes) },
+      tiers: cache.tiers.map((tier) =>
+        tier.use === 'memory' ? { ...tier, options: withPart(tier.options, part) } : tier,
+      ),
+    },
+    limits: { ...limits, inFlight: part(limits.inFlight), unread: bytes(limits.unread) },
+    retrieval: {
+      ...retrieval,
+      readAhead: bytes(retrieval.readAhead),
+      upstreams: retrieval.upstreams.map((one) => ({
+        ...one,
+        perMinute: one.perMinute && part(one.perMinute),
+        perCidPerMinute: one.perCidPerMinute && part(one.perCidPerMinute),
+      })),
+    },
+  }
+}
+
+function withPart(options: unknown, part: (most: number) => number): unknown {
+  const own = options as { readonly maxBytes: number }
+  return { ...own, maxBytes: part(own.maxBytes) }
+}

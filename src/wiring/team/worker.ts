@@ -1,0 +1,139 @@
+// A worker put together: the read side of a gateway, over the tiers that its owner fills and evicts. What is no content it hands on
+// to the owner; it has no uploads, no pins of its own and no admin address.
+import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
+import { CID } from 'multiformats/cid'
+import type { LocalStore } from '../../../backends/pinning/contract.ts'
+import { readingsOf } from '../../admin/readings.ts'
+import { version } from '../../config/package.ts'
+import { Failure } from '../../core/failure.ts'
+import { roomAt } from '../../data-folder/room.ts'
+import { createMetrics, type Metrics } from '../../observe/metrics.ts'
+import { watchProcess } from '../../observe/process.ts'
+import { createUploadCounts } from '../../observe/uploads.ts'
+import { purge } from '../../retrieval/tiers/purge.ts'
+import type { DeniedRule, WorkerCounts, WorkerTeam } from '../../team/team.ts'
+import { openLeft, wireBackends } from '../backends.ts'
+import { type Front, wireFront } from '../front.ts'
+import { type Public, wirePublic } from '../public.ts'
+import { type ReadSide, wireReading } from '../reading.ts'
+import { type Tiers, wireTiers } from '../tiers.ts'
+import type { Whole } from '../whole.ts'
+
+export type Worker = {
+  readonly reading: ReadSide
+  readonly tiers: Tiers
+  readonly front: Front
+  readonly shared: Public
+  readonly admin: RequestListener
+  begin(): void
+}
+
+/** One of an upload that the owner holds and has not brought to its tiers yet. */
+const blockMs = 3000
+const countsEveryMs = 1000
+const purgeMs = 4000
+
+export async function wireWorker(whole: Whole, team: WorkerTeam): Promise<Worker> {
+  const { providers, tiers: bare, upstreams } = wireBackends(whole)
+  const left = await openLeft(whole)
+  const waiting = whole.lease.take('waiting at the owner', [], () => ({ store: storeOfOwner(team) }))
+  const tiers = wireTiers(whole, bare, { providers, left, waiting })
+  const reading = await wireReading(whole, { ...tiers, upstreams })
+  const shared = wirePublic(whole)
+  const tierNames = tiers.stack.stats().map(({ tier }) => tier)
+  const front = wireFront(whole, reading, {
+    ...shared,
+    routes: [],
+    uploads: { uploadsFor: () => 'closed', isSameForAll: true, mostBytes: 0 },
+    tiers: tierNames,
+    stack: tiers.stack,
+  })
+  const { hot, denials } = reading
+  for (const rule of team.denied) hold(denials, rule)
+  team.on('deny', (said) => hold(denials, said as DeniedRule))
+  team.on('purge', async (said) => {
+    const { cids, isAll } = said as { readonly cids: readonly string[]; readonly isAll: boolean }
+    hot.clear()
+    // What lies below and was never in the owner's tiers is not named.
+    for (const tier of bare) tier.clear?.()
+    await purge(
+      tiers.stack,
+      cids.map((cid) => CID.parse(cid)),
+      { signal: AbortSignal.timeout(purgeMs), isAll },
+    )
+  })
+  return {
+    reading,
+    tiers,
+    front,
+    shared,
+    admin: (_request: IncomingMessage, response: ServerResponse) => void response.destroy(),
+    begin: () => tellCounts(whole, team, metricsOf(whole, { reading, tiers, front })),
+  }
+}
+
+const hold = (denials: ReadSide['denials'], { cid, legal, reason }: DeniedRule): void =>
+  denials.lists.hold(CID.parse(cid), { legal, reason })
+
+const storeOfOwner = (team: WorkerTeam): LocalStore => ({
+  async get(cid) {
+    if (team.arrivals.of(cid) === 0) return undefined
+    const said = await team.ask('block', cid.toString(), blockMs).catch((cause: unknown) => {
+      throw new Failure('broken', 'the process that holds uploads does not answer', { source: 'tier', cause })
+    })
+    return said instanceof Uint8Array ? said : undefined
+  },
+  has: async (cid) =>
+    team.arrivals.of(cid) !== 0 &&
+    (await team.ask('block', cid.toString(), blockMs).catch(() => undefined)) !== undefined,
+  lacks: (cid) => team.arrivals.of(cid) === 0,
+})
+
+function metricsOf(whole: Whole, { reading, tiers, front }: Pick<Worker, 'reading' | 'tiers' | 'front'>): Metrics {
+  const { config, clock, log, lease, spans } = whole
+  const { pool, retrieval, names, hot, denials } = reading
+  const { requests, limits, unread, compression } = front
+  const metrics = createMetrics()
+  const counts = lease.take('upload counts', [], createUploadCounts)
+  metrics.add(
+    ...readingsOf({
+      http: {
+        ...{ requests, limits, unread, hot, compressions: compression.counts },
+        server: lease.take('server', [], () => ({})),
+      },
+      upstreams: { pool, retrieval, names },
+      tiers,
+      uploads: {
+        uploads: counts,
+        quotas: () => [],
+        open: () => [],
+        pins: () => undefined,
+        checks: () => [],
+        disk: () => roomAt(config.data, clock),
+        clock,
+      },
+      gateway: {
+        ...{ version, denylists: denials.lists, log, spans },
+        reloads: lease.take('reloads of the owner', [], () => ({
+          ...{ taken: 0, refused: 0, lastTakenAt: 0, wasLastTaken: true },
+        })),
+      },
+      process: lease.take('process', [], watchProcess, (watch) => watch.close()),
+    }),
+  )
+  return metrics
+}
+
+/** From now on this gateway counts, from where the one before it stands. */
+function tellCounts({ clock, lease }: Whole, team: WorkerTeam, metrics: Metrics): void {
+  const counted = lease.take('counted', [], (): { by?: Metrics; cancel?: () => void } => ({}))
+  counted.cancel?.()
+  if (counted.by) metrics.goOnFrom(counted.by)
+  counted.by = metrics
+  const tell = (): void => {
+    const counts: WorkerCounts = { totals: metrics.totals(), gauges: metrics.sums() }
+    team.tell('counts', counts)
+    counted.cancel = clock.after(countsEveryMs, tell)
+  }
+  tell()
+}

@@ -1,0 +1,169 @@
+// `cidgate serve` with several processes, as a user starts it, and connections of which it is known which process accepted them.
+import assert from 'node:assert/strict'
+import { type ChildProcess, spawn } from 'node:child_process'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { Agent, type IncomingHttpHeaders, request } from 'node:http'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+
+const root = fileURLToPath(new URL('../../', import.meta.url))
+
+export type Told = { readonly status: number; readonly headers: IncomingHttpHeaders; readonly body: Buffer }
+
+/** One connection, which one process accepted. */
+export interface Line {
+  get(path: string, headers?: Record<string, string>): Promise<Told>
+  send(path: string, body: Uint8Array | string, headers?: Record<string, string>, method?: string): Promise<Told>
+  close(): void
+}
+
+export interface Processes {
+  readonly url: string
+  readonly admin: string
+  readonly folder: string
+  readonly pid: number
+  /** By process: the owner first. */
+  lines(size?: number): Promise<readonly Line[]>
+  /** The sum of its series, or of those of which the labels say so. */
+  metric(name: string, labels?: string): Promise<number>
+  said(): string
+  /** A new configuration, which is followed when this resolves. */
+  reload(more: string): Promise<void>
+  signal(signal: NodeJS.Signals): void
+  readonly exitCode: number | null
+  /** The pid of a worker, as the log tells it last. */
+  workerPid(index: number): number
+  /** Until all of them answer. */
+  ready(size?: number): Promise<void>
+  close(): Promise<void>
+}
+
+export async function startProcesses(more: string, { size = 2 } = {}): Promise<Processes> {
+  const folder = await mkdtemp(join(tmpdir(), 'cidgate-processes-'))
+  const file = join(folder, 'cidgate.yaml')
+  const write = (rest: string) =>
+    writeFile(file, `data: ${folder}/data\nadmin: 127.0.0.1:0\nlog: { level: info }\n${rest}`)
+  await write(`listen: 127.0.0.1:0\nworkers: ${size}\n${more}`)
+  const args = ['bin/cidgate.mjs', 'serve', '--config', file]
+  const child: ChildProcess = spawn(process.execPath, args, { cwd: root, stdio: ['ignore', 'pipe', 'pipe'] })
+  const said = { out: '', err: '' }
+  child.stdout?.on('data', (chunk) => (said.out += chunk))
+  child.stderr?.on('data', (chunk) => (said.err += chunk))
+  const line = /^cidgate \(pid \d+\): (http:\S+) \(admin: (http:\S+)\)/m
+  await until(
+    () => line.test(said.out) || child.exitCode !== null,
+    () => said.err,
+  )
+  const [, url = '', admin = ''] = line.exec(said.out) ?? []
+  assert.ok(url, said.err)
+
+  const metric = async (name: string, labels = ''): Promise<number> => {
+    const text = await (await fetch(`${admin}/metrics`)).text()
+    return text
+      .split('\n')
+      .filter((one) => one === name || one.startsWith(`${name} `) || one.startsWith(`${name}{`))
+      .filter((one) => one.includes(labels))
+      .reduce((sum, one) => sum + Number(one.slice(one.lastIndexOf(' ') + 1)), 0)
+  }
+  const ready = (wanted = size) =>
+    until(
+      async () => (await metric('cidgate_processes')) === wanted,
+      () => `no ${wanted} processes: ${said.err}`,
+    )
+  await ready()
+  const open: Line[] = []
+
+  return {
+    url,
+    admin,
+    folder,
+    pid: child.pid ?? 0,
+    metric,
+    ready,
+    said: () => said.err,
+    signal: (signal) => void child.kill(signal),
+    get exitCode() {
+      return child.exitCode
+    },
+    workerPid(index) {
+      const found = [...said.err.matchAll(/"event":"worker.ready","worker":(\d+),"pid":(\d+)/g)]
+      return Number(found.findLast(([, worker]) => Number(worker) === index)?.[2])
+    },
+    async lines(wanted = size) {
+      // The owner alone answers what is no content, and says so with an id of its own.
+      const found = new Map<string, Line>()
+      const owner = await idOf(openLine(url), '/openapi.json')
+      for (let tries = 0; found.size < wanted; tries++) {
+        assert.ok(tries < 500, `connections of ${found.size} processes: ${said.err}`)
+        // Many at once: one process alone would take one after another.
+        const some = Array.from({ length: 8 }, () => openLine(url))
+        for (const [at, id] of (
+          await Promise.all(some.map((one) => idOf(one, '/ipfs/bafkqaaa?format=raw')))
+        ).entries()) {
+          const one = some[at] as Line
+          if (found.has(id)) one.close()
+          else found.set(id, one)
+        }
+      }
+      const all = [...found]
+        .sort(([one], [other]) => Number(other === owner) - Number(one === owner))
+        .map(([, one]) => one)
+      open.push(...all)
+      return all
+    },
+    async reload(rest) {
+      const before = said.err.split('config.reloaded').length
+      await write(rest)
+      child.kill('SIGHUP')
+      await until(
+        () => said.err.split('config.reloaded').length > before,
+        () => said.err,
+      )
+    },
+    async close() {
+      for (const one of open) one.close()
+      if (child.exitCode === null && child.signalCode === null) {
+        child.kill('SIGKILL')
+        await new Promise((resolve) => child.once('exit', resolve))
+      }
+      await rm(folder, { recursive: true, force: true, maxRetries: 10, retryDelay: 100 })
+    },
+  }
+}
+
+/** What the ids of one process have alike. */
+async function idOf(line: Line, path: string): Promise<string> {
+  const { headers } = await line.get(path)
+  return String(headers['x-request-id']).split('-').slice(0, -1).join('-')
+}
+
+export function openLine(url: string): Line {
+  const agent = new Agent({ keepAlive: true, maxSockets: 1 })
+  const ask = (path: string, method: string, headers: Record<string, string>, body?: Uint8Array | string) =>
+    new Promise<Told>((resolve, reject) => {
+      const asked = request(new URL(path, url), { agent, method, headers }, (answer) => {
+        const pieces: Buffer[] = []
+        answer.on('data', (piece) => pieces.push(piece))
+        answer.once('error', reject)
+        answer.once('end', () =>
+          resolve({ status: answer.statusCode ?? 0, headers: answer.headers, body: Buffer.concat(pieces) }),
+        )
+      })
+      asked.once('error', reject)
+      asked.end(body)
+    })
+  return {
+    get: (path, headers = {}) => ask(path, 'GET', headers),
+    send: (path, body, headers = {}, method = 'POST') => ask(path, method, headers, body),
+    close: () => agent.destroy(),
+  }
+}
+
+export async function until(holds: () => boolean | Promise<boolean>, otherwise: () => string): Promise<void> {
+  for (let tries = 0; !(await holds()); tries++) {
+    assert.ok(tries < 600, otherwise())
+    await sleep(50)
+  }
+}
