@@ -31,6 +31,12 @@ export const trials: readonly Trial[] = [
     script: 'conns.ts',
     quick: { BENCH_ROUNDS: '1' },
   },
+  {
+    id: 'cores',
+    what: 'two processes of one gateway (`workers: 2`) against one',
+    script: 'cores.ts',
+    quick: { BENCH_ROUNDS: '2', BENCH_SECONDS: '1' },
+  },
 ]
 
 /** Runs it and shows what it prints as it comes. Resolves to the lines; an exit code other than 0 is said by the last one. */

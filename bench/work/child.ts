@@ -9,6 +9,8 @@ export type Child = {
   readonly line: Promise<string>
   /** Processor seconds so far, of it and of its children. */
   cpuSeconds(): number
+  /** The same of each of them by itself. */
+  cpuOfEach(): ReadonlyMap<number, number>
   /** Bytes resident now, of it and of its children. */
   resident(): number
   /** The most that was resident since the last look, of it and of its children. */
@@ -40,8 +42,9 @@ export function start(command: string, args: readonly string[], env: Readonly<Re
 }
 
 /** What a process and its children have used and hold. */
-export const usageOf = (pid: number): Pick<Child, 'cpuSeconds' | 'resident' | 'peak'> => ({
+export const usageOf = (pid: number): Pick<Child, 'cpuSeconds' | 'cpuOfEach' | 'resident' | 'peak'> => ({
   cpuSeconds: () => sum(pid, ticksOf) / ticksPerSecond,
+  cpuOfEach: () => new Map(family(pid).map((one) => [one, (quietly(() => ticksOf(one)) ?? 0) / ticksPerSecond])),
   resident: () => sum(pid, pagesOf) * pageBytes,
   peak: () => sum(pid, takePeakOf),
 })
@@ -55,12 +58,15 @@ function firstLine(child: ChildProcess, command: string): Promise<string> {
   })
 }
 
-/** Of the process and of all below it. */
-function sum(pid: number, read: (pid: number) => number): number {
+/** The process and all below it. */
+function family(pid: number): number[] {
   const children = quietly(() => readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8')) ?? ''
   const below = children.split(' ').filter((one) => one.trim() !== '')
-  return below.reduce((total, child) => total + sum(Number(child), read), quietly(() => read(pid)) ?? 0)
+  return [pid, ...below.flatMap((child) => family(Number(child)))]
 }
+
+const sum = (pid: number, read: (pid: number) => number): number =>
+  family(pid).reduce((total, one) => total + (quietly(() => read(one)) ?? 0), 0)
 
 function ticksOf(pid: number): number {
   const stat = readFileSync(`/proc/${pid}/stat`, 'utf8')

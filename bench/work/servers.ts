@@ -16,10 +16,13 @@ import { freePort } from '../../test/interop/support/processes.ts'
 import { type Child, start, usageOf } from './child.ts'
 import type { Content, Made } from './content.ts'
 
-export type Server = Pick<Child, 'cpuSeconds' | 'resident' | 'peak'> & { readonly url: string; stop(): Promise<void> }
+export type Server = Pick<Child, 'cpuSeconds' | 'cpuOfEach' | 'resident' | 'peak'> & {
+  readonly url: string
+  stop(): Promise<void>
+}
 
 const hasTaskset = spawnSync('taskset', ['--version']).status === 0
-export const pinned = (core: number, command: string, args: readonly string[]): [string, string[]] =>
+export const pinned = (core: number | string, command: string, args: readonly string[]): [string, string[]] =>
   hasTaskset ? ['taskset', ['-c', String(core), command, ...args]] : [command, [...args]]
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
@@ -46,14 +49,14 @@ export const startPassThrough = (origin: Server): Promise<Server> => script('pas
 /** Writes what the gateway answers there. */
 export const startBare = (of: string, etag = ''): Promise<Server> => script('bare.ts', [of, etag], 0)
 
-export async function startCidgate(config: object): Promise<Server> {
+export async function startCidgate(config: object, core: number | string = 0): Promise<Server> {
   const data = await tempFolder()
   const path = join(data, 'config.yaml')
   const own = { listen: '127.0.0.1:0', admin: false, data: join(data, 'data'), log: { level: 'error' }, ...config }
   await writeFile(path, JSON.stringify(own))
   const profiles = process.env['CIDGATE_BENCH_PROFILE']
   const flags = profiles === undefined ? [] : ['--cpu-prof', `--cpu-prof-dir=${profiles}`]
-  const child = start(...pinned(0, process.execPath, [...flags, bin, 'serve', '-c', path]))
+  const child = start(...pinned(core, process.execPath, [...flags, bin, 'serve', '-c', path]))
   const line = await child.line
   return {
     ...child,

@@ -17,6 +17,7 @@ import { createConnections, descriptorsLeft } from './connections.ts'
 import { createReload, type Replaceable } from './generations.ts'
 import { createHttpServer, type HttpServerOptions, isAnswering } from './http-server.ts'
 import { stop } from './stop.ts'
+import { createLettingGo, type LettingGo } from './team/letting-go.ts'
 import type { Processes } from './team/processes.ts'
 import { type ListenerKind, listenOnUnix, makeWay, setMode } from './unix-socket.ts'
 
@@ -54,10 +55,11 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
   let refused = (_refusal: ParserRefusal) => {}
   let config = first
   let closing = false
+  let lettingGo: LettingGo | undefined
 
   const front = (which: 'listen' | 'admin'): RequestListener =>
     function answer(request, response) {
-      if (closing) response.shouldKeepAlive = false
+      if (closing || (which === 'listen' && lettingGo?.next())) response.shouldKeepAlive = false
       answering[which](request, response)
     }
   // Looked at once: later the connections themselves are among those that are open.
@@ -86,6 +88,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
   if (running.kept) noteConnections(running.kept, connections)
   const followed = () => processes?.follow({ config, listen: sockets.listen, handler: handlers.listen })
   await followed()
+  if (processes) lettingGo = createLettingGo(clock, () => processes.beyondShare(connections.size))
 
   async function tellMoved(before: Config, next: Config): Promise<void> {
     try {
@@ -126,6 +129,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
     },
     async close() {
       closing = true
+      lettingGo?.close()
       const began = clock.monotonic()
       const { grace: graceMs, lameDuck: lameDuckMs } = config.limits
       log('info', 'server.stopping', { connections: connections.size, lameDuckMs, graceMs })

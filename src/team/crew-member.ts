@@ -50,6 +50,7 @@ export function createCrewMember(line: Line, clock: Clock): CrewMember {
         },
         arrivals: shared.arrivals,
         underWay: shared.underWay,
+        crowd: shared.crowd,
         budgets: shared.budgets,
         handOn: (request, response, to, otherwise) => sends(request, response, doorOf(folder, to), otherwise),
         on: (topic, heard) => void listeners.set(topic, heard),

@@ -96,6 +96,7 @@ export function createCrew({ folder, clock, log, start, patienceMs, size: first 
     },
     arrivals: shared.arrivals,
     underWay: shared.underWay,
+    crowd: shared.crowd,
     budgets: shared.budgets,
     handOn: (request, response, to, otherwise) => sends(request, response, doorOf(folder, to), otherwise),
     on: (topic, heard) => void listeners.set(topic, heard),

@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { arrivalSlots, createArrivals } from './arrivals.ts'
 import { budgetSlots, createSharedBudgets } from './budgets.ts'
+import { createCrowd, crowdSlots } from './crowd.ts'
 import { createLives, type Lives, lifeSlots } from './lives.ts'
 import { openSlots } from './slots.ts'
 import type { Team } from './team.ts'
@@ -32,7 +33,10 @@ export function makePlace(data: string): string {
   return mkdtempSync(join(tmpdir(), `cidgate-${prefix}`))
 }
 
-export type SharedFiles = Pick<Team, 'arrivals' | 'underWay' | 'budgets'> & { readonly lives: Lives; close(): void }
+export type SharedFiles = Pick<Team, 'arrivals' | 'underWay' | 'budgets' | 'crowd'> & {
+  readonly lives: Lives
+  close(): void
+}
 
 export function openShared(
   folder: string,
@@ -45,11 +49,13 @@ export function openShared(
     underWay: open('under-way', underWaySlots),
     budgets: open('budgets', budgetSlots),
     lives: open('lives', lifeSlots),
+    crowd: open('crowd', crowdSlots),
   }
   const lives = createLives(files.lives)
   return {
     lives,
     arrivals: createArrivals(files.arrivals),
+    crowd: createCrowd(files.crowd, { index, lives: (one) => lives.of(one) !== 0 }),
     underWay: createUnderWay(files.underWay, { index, lifeOf: lives.of }),
     budgets: (limit) => createSharedBudgets(files.budgets, { ...limit, now: systemMs }),
     close() {

@@ -3,6 +3,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Budget } from '../core/budget.ts'
 import type { Arrivals } from './arrivals.ts'
+import type { Crowd } from './crowd.ts'
 import type { UnderWay } from './under-way.ts'
 
 export type Totals = ReadonlyMap<string, number>
@@ -35,6 +36,7 @@ type Shared = {
   readonly size: number
   readonly arrivals: Arrivals
   readonly underWay: UnderWay
+  readonly crowd: Crowd
   /** What each client may still ask of all processes. */
   budgets(limit: { readonly size: number; readonly perSecond: number }): (client: string) => Budget
   readonly handOn: HandsOn

@@ -22,6 +22,8 @@ export interface Processes {
     readonly listen: Server
     readonly handler: RequestListener
   }): Promise<void>
+  /** How many of so many connections this process has beyond its share. */
+  beyondShare(open: number): number
   stop(graceMs: number): Promise<void>
   close(): void
 }
@@ -37,7 +39,6 @@ type Group = {
   readonly data: string
   readonly folder: string
   readonly crew: Crew
-  size: number
   door: Server | undefined
 }
 
@@ -52,7 +53,7 @@ export function createProcesses({ clock, log, start }: ProcessesOptions): Proces
   function begin(data: string, size: number): Group {
     const folder = makePlace(data)
     const crew = createCrew({ folder, clock, log, start, size, patienceMs: () => deadlineMs + patienceBeyondMs })
-    return { data, folder, crew, size, door: undefined }
+    return { data, folder, crew, door: undefined }
   }
 
   async function end(old: Group, graceMs: number): Promise<void> {
@@ -97,6 +98,7 @@ export function createProcesses({ clock, log, start }: ProcessesOptions): Proces
       group.door ??= await openDoor(doorOf(group.folder, 0), handler)
       await group.crew.set({ size: processesOf(config), input: inputOf(config), listen: [listen] })
     },
+    beyondShare: (open) => group?.crew.team.crowd.beyondShare(open, group.crew.team.size) ?? 0,
     async stop(graceMs) {
       await group?.crew.stop(graceMs)
     },

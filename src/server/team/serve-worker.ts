@@ -16,6 +16,7 @@ import { createReload, type Replaceable } from '../generations.ts'
 import { createHttpServer, isAnswering } from '../http-server.ts'
 import { stop } from '../stop.ts'
 import { openDoor } from './door.ts'
+import { createLettingGo } from './letting-go.ts'
 
 export type ServeWorkerOptions<Running extends Replaceable> = {
   readonly member: CrewMember
@@ -44,16 +45,17 @@ export async function serveWorker<Running extends Replaceable>({
   const descriptors = descriptorsLeft()
   const connections = createConnections(connectionLimits(config, descriptors), isAnswering, { clock })
   if (gateways.current.kept) noteConnections(gateways.current.kept, connections)
+  const lettingGo = createLettingGo(clock, () => team.crowd.beyondShare(connections.size, team.size))
   let closing = false
-  const handler: RequestListener = (request, response) => {
-    if (closing) response.shouldKeepAlive = false
+  const front: RequestListener = (request, response) => {
+    if (closing || lettingGo.next()) response.shouldKeepAlive = false
     gateways.handler(request, response)
   }
   let servers: Server[] = []
   const over = Promise.withResolvers<void>()
 
   function open(): Server {
-    const server = createHttpServer(handler, {
+    const server = createHttpServer(front, {
       tunnels: (host) => gateways.current.serves(host),
       connections: tellFull(connections, log, clock),
       onRefused: (refusal: ParserRefusal) => gateways.current.refused?.(refusal),
@@ -93,7 +95,7 @@ export async function serveWorker<Running extends Replaceable>({
     over.resolve()
   })
 
-  await openDoor(doorOf(orders.folder, orders.index), handler)
+  await openDoor(doorOf(orders.folder, orders.index), gateways.handler)
   member.begun()
   await over.promise
 }

@@ -1,0 +1,395 @@
+// What the processes of one gateway share, and how they speak to one another: each part by itself, in one process.
+import assert from 'node:assert/strict'
+import { EventEmitter, once } from 'node:events'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { mkdir, readdir, stat, utimes, writeFile } from 'node:fs/promises'
+import { createServer, get, type IncomingMessage, type RequestListener, request, type Server } from 'node:http'
+import { type AddressInfo, connect } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { after, before, describe, it, test } from 'node:test'
+import { CID } from 'multiformats/cid'
+import { parse } from 'yaml'
+import { costOf, createGuestRoom, createRoom } from '../../backends/tiers/disk-room.ts'
+import { configOf, inputOf, parseConfig } from '../../src/config/load.ts'
+import { createLettingGo } from '../../src/server/team/letting-go.ts'
+import { createChannel, type Line } from '../../src/team/channel.ts'
+import { createWroteNotes } from '../../src/team/crew-member.ts'
+import { createHandOn, type HandOn } from '../../src/team/hand-on.ts'
+import { isInner, peerHeader, throughInnerDoor } from '../../src/team/inner-door.ts'
+import { doorOf, isPlace, makePlace, openShared, type SharedFiles } from '../../src/team/place.ts'
+import { companyOf } from '../../src/wiring/team/company.ts'
+import { shareOf } from '../../src/wiring/team/shares.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
+
+const folder = mkdtempSync(join(tmpdir(), 'cidgate-team-'))
+after(() => rmSync(folder, { recursive: true, force: true }))
+
+describe('what the processes of a gateway share', () => {
+  let processes: SharedFiles[]
+  before(() => {
+    processes = [0, 1, 2].map((index) => openShared(folder, { index, isNew: index === 0 }))
+    for (const [index, { lives }] of processes.entries()) lives.begin(index, 1000 + index)
+  })
+  after(() => {
+    for (const one of processes) one.close()
+  })
+  const of = (index: number) => processes[index] as SharedFiles
+
+  it('another process sees that a block came, and not that another one did', () => {
+    const [one, other] = ['bafkqaaa', 'bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku'].map((text) =>
+      CID.parse(text),
+    ) as [CID, CID]
+    assert.equal(of(1).arrivals.of(one), 0)
+    of(0).arrivals.note(one)
+    assert.equal(of(1).arrivals.of(one), 1)
+    assert.equal(of(1).arrivals.of(other), 0)
+    of(0).arrivals.note(one)
+    assert.equal(of(2).arrivals.of(one), 2)
+  })
+
+  it('the others know who fetches a path, until the last answer of it is over', () => {
+    const [first, second] = [of(1).underWay.hold('/ipfs/a'), of(1).underWay.hold('/ipfs/a')]
+    assert.deepEqual(
+      processes.map(({ underWay }) => underWay.holderOf('/ipfs/a')),
+      [1, undefined, 1],
+    )
+    assert.equal(of(0).underWay.holderOf('/ipfs/b'), undefined)
+    first?.()
+    assert.equal(of(0).underWay.holderOf('/ipfs/a'), 1)
+    second?.()
+    assert.equal(of(0).underWay.holderOf('/ipfs/a'), undefined)
+  })
+
+  it('a process that ended holds nothing, and neither does its successor', () => {
+    of(2).underWay.hold('/ipfs/c')
+    assert.equal(of(0).underWay.holderOf('/ipfs/c'), 2)
+    of(0).lives.end(2)
+    assert.equal(of(0).underWay.holderOf('/ipfs/c'), undefined)
+    of(0).lives.begin(2, 2002)
+    assert.equal(of(0).underWay.holderOf('/ipfs/c'), undefined)
+  })
+
+  it('what one lets go of is not what another one took over', () => {
+    const mine = of(0).underWay.hold('/ipfs/d')
+    of(1).underWay.hold('/ipfs/d')
+    mine?.()
+    assert.equal(of(0).underWay.holderOf('/ipfs/d'), 1)
+  })
+
+  it('a client has one budget at all of them', () => {
+    const limit = { size: 3, perSecond: 0.001 }
+    const [one, other] = [of(0).budgets(limit)('192.0.2.1'), of(1).budgets(limit)('192.0.2.1')]
+    assert.deepEqual([one.take(), other.take(), one.take(), other.take(), one.take()], [true, true, true, false, false])
+    assert.ok(other.waitMs > 900_000, String(other.waitMs))
+    assert.equal(of(2).budgets(limit)('192.0.2.2').take(), true)
+    one.earn(1)
+    assert.equal(other.take(), true)
+  })
+
+  it('a process learns how many connections it has beyond its share', () => {
+    const all = (counts: readonly number[]) => counts.map((count, index) => of(index).crowd.beyondShare(count, 3))
+    all([30, 0, 0])
+    assert.deepEqual(all([30, 0, 0]), [20, 0, 0])
+    all([12, 10, 8])
+    assert.deepEqual(all([12, 10, 8]), [0, 0, 0])
+    of(0).lives.end(2)
+    all([10, 30, 999])
+    assert.deepEqual(all([10, 30, 999]).slice(0, 2), [0, 10], 'one that does not live has no share')
+    of(0).lives.begin(2, 3002)
+  })
+})
+
+test('of the connections beyond its share a process lets go so many, and looks again later', async () => {
+  const clock = createFakeClock()
+  let beyond = 2
+  const lettingGo = createLettingGo(clock, () => beyond)
+  const some = () => Array.from({ length: 4 }, () => lettingGo.next())
+  assert.deepEqual(some(), [true, true, false, false])
+  beyond = 1
+  await clock.advance(250)
+  assert.deepEqual(some(), [true, false, false, false])
+  lettingGo.close()
+  assert.equal(clock.timers, 0)
+})
+
+describe('the folder in which they meet', () => {
+  it('lies in the data folder, where its name is short enough for a socket', () => {
+    const place = makePlace(join(folder, 'data'))
+    assert.equal(place.startsWith(join(folder, 'data/')), true)
+    assert.equal(isPlace(place.slice(join(folder, 'data/').length)), true)
+  })
+
+  it('lies elsewhere otherwise', () => {
+    const place = makePlace(join(folder, 'x'.repeat(120)))
+    assert.ok(Buffer.byteLength(doorOf(place, 63)) < 108, place)
+    rmSync(place, { recursive: true })
+  })
+})
+
+describe('messages between two processes', () => {
+  /** Two ends of one line, which lose nothing and copy what goes over. */
+  function line(): [Line & EventEmitter, Line & EventEmitter] {
+    const ends = [new EventEmitter(), new EventEmitter()] as const
+    const send = (to: EventEmitter) => (message: unknown, handle?: unknown) => {
+      setImmediate(() => to.emit('message', structuredClone(message), handle))
+    }
+    return [Object.assign(ends[0], { send: send(ends[1]) }), Object.assign(ends[1], { send: send(ends[0]) })]
+  }
+
+  it('a question gets its answer, or the reason why there is none', async () => {
+    const clock = createFakeClock()
+    const [one, other] = line()
+    const [asks, answers] = [createChannel(one, clock), createChannel(other, clock)]
+    answers.on('sum', async (said) => (said as number[]).reduce((sum, value) => sum + value))
+    answers.on('fails', () => {
+      throw new Error('the disk is full')
+    })
+    assert.equal(await asks.ask('sum', [1, 2, 3], 1000), 6)
+    await assert.rejects(asks.ask('fails', undefined, 1000), /the disk is full/)
+    assert.equal(clock.timers, 0)
+  })
+
+  it('a question has an end: its time, or that of the other side', async () => {
+    const clock = createFakeClock()
+    const [one, other] = line()
+    const [asks, answers] = [createChannel(one, clock), createChannel(other, clock)]
+    answers.on('silent', () => new Promise(() => {}))
+    const late = assert.rejects(asks.ask('silent', undefined, 500), /no answer to silent within 500 ms/)
+    await clock.advance(500)
+    await late
+    const open = assert.rejects(asks.ask('silent', undefined, 500), /the other process is gone/)
+    asks.end()
+    await open
+    await assert.rejects(asks.ask('silent', undefined, 500), /the other process is gone/)
+  })
+
+  it('what a worker wrote is told in sums', async () => {
+    const clock = createFakeClock()
+    const told: unknown[] = []
+    const note = createWroteNotes((_topic, said) => void told.push(said), clock)
+    for (const [shard, bytes] of [
+      ['aa', 10],
+      ['bb', 1],
+      ['aa', 20],
+    ] as const)
+      note({ folder: '/cache', shard, bytes })
+    await clock.advance(199)
+    assert.deepEqual(told, [])
+    await clock.advance(1)
+    note({ folder: '/cache', shard: 'aa', bytes: 5 })
+    await clock.advance(200)
+    assert.deepEqual(told, [
+      [
+        { folder: '/cache', shard: 'aa', bytes: 30 },
+        { folder: '/cache', shard: 'bb', bytes: 1 },
+      ],
+      [{ folder: '/cache', shard: 'aa', bytes: 5 }],
+    ])
+  })
+})
+
+describe('the disk tier of several processes', () => {
+  it('is kept within its bytes by the owner, whoever wrote', async () => {
+    const path = join(folder, 'cache')
+    const clock = createFakeClock()
+    const evicted: string[] = []
+    const maxBytes = 40 * 4096
+    const owner = createRoom({ path, maxBytes, clock, onEvicted: (shards) => void evicted.push(...shards) })
+    const heard = new Map<string, (said: unknown) => unknown>()
+    const team = { index: 0, on: (topic: string, listen: (said: unknown) => unknown) => heard.set(topic, listen) }
+    const company = companyOf(team as never, clock)
+    company.onWrote(path, owner.note)
+    const guest = createGuestRoom((shard, bytes) => heard.get('wrote')?.([{ folder: path, shard, bytes }]))
+    await mkdir(join(path, 'aa'), { recursive: true })
+    const first = await owner.reserve('aa', 1)
+    first?.landed(false)
+    const lying = () => readdir(join(path, 'aa'))
+    for (let at = 0; at < 60; at++) {
+      const landing = await guest.reserve('aa', 4096)
+      const file = join(path, 'aa', `file-${at}`)
+      await writeFile(file, Buffer.alloc(4096))
+      await utimes(file, 500 + at, 500 + at)
+      landing?.landed(true)
+    }
+    for (let tries = 0; (await lying()).length > 40; tries++) {
+      assert.ok(tries < 500, `${(await lying()).length} files of 40`)
+      await new Promise((resolve) => setTimeout(resolve, 10))
+    }
+    const left = await lying()
+    assert.ok(left.includes('file-59') && !left.includes('file-0'), left.join())
+    assert.equal((await stat(join(path, 'aa', 'file-59'))).size, 4096)
+    assert.ok(evicted.includes('aa'))
+    assert.equal(costOf(1), 4096)
+    await owner.close()
+  })
+})
+
+describe('a request that is handed on', () => {
+  let handOn: HandOn
+  let inner: Server
+  let front: Server
+  let answer: RequestListener = (_request, response) => void response.end()
+  let patienceMs = 5000
+  let otherwise: string[] = []
+  const door = join(folder, '7.sock')
+
+  before(async () => {
+    handOn = createHandOn(() => patienceMs)
+    inner = createServer(throughInnerDoor((request, response) => answer(request, response)))
+    front = createServer((asked, response) =>
+      handOn(asked, response, door, (error) => {
+        otherwise.push(error.message)
+        response.end('from here')
+      }),
+    )
+    inner.listen(door)
+    front.listen(0, '127.0.0.1')
+    await Promise.all([once(inner, 'listening'), once(front, 'listening')])
+  })
+  after(() => {
+    handOn.close()
+    for (const server of [inner, front]) server.close().closeAllConnections()
+  })
+
+  type Told = { status: number; headers: IncomingMessage['headers']; raw: string[]; body: string; trailers: object }
+  const ask = (options: { method?: string; path?: string; headers?: object; body?: string } = {}) =>
+    new Promise<Told>((resolve, reject) => {
+      const { port } = front.address() as AddressInfo
+      const { method = 'GET', path = '/ipfs/x?a=b', headers = {}, body } = options
+      const asked = request(
+        { port, host: '127.0.0.1', method, path, headers: { ...headers }, agent: false },
+        (told) => {
+          let text = ''
+          told.setEncoding('utf8').on('data', (piece) => (text += piece))
+          told.once('error', reject)
+          told.once('end', () =>
+            resolve({
+              status: told.statusCode ?? 0,
+              headers: told.headers,
+              raw: told.rawHeaders,
+              body: text,
+              trailers: told.trailers,
+            }),
+          )
+        },
+      )
+      asked.once('error', reject)
+      asked.end(body)
+    })
+
+  it('arrives as it was sent, with the address of its client', async () => {
+    type Got = { url: string; headers: IncomingMessage['headers']; raw: string[]; address: string; isInner: boolean }
+    let got: Got | undefined
+    answer = (asked, response) => {
+      const { url = '', headers, rawHeaders, socket } = asked
+      got = { url, headers, raw: rawHeaders, address: String(socket.remoteAddress), isInner: isInner(asked) }
+      response.writeHead(206, 'Some Of It', [
+        ['X-Twice', 'a'],
+        ['X-Twice', 'b'],
+      ] as never)
+      response.end('part')
+    }
+    const told = await ask({
+      headers: { Range: 'bytes=0-3', [peerHeader]: 'forged', Connection: 'close, X-Hop', 'X-Hop': '1' },
+    })
+    assert.deepEqual([told.status, told.body], [206, 'part'])
+    assert.equal(told.raw.filter((name) => name === 'X-Twice').length, 2)
+    assert.deepEqual(
+      [got?.url, got?.headers.range, got?.address, got?.isInner],
+      ['/ipfs/x?a=b', 'bytes=0-3', '127.0.0.1', true],
+    )
+    assert.equal(got?.headers[peerHeader], undefined)
+    assert.equal(got?.raw.includes(peerHeader), false)
+    assert.equal(got?.headers['x-hop'], undefined)
+  })
+
+  it('brings its body and the trailers of the answer', async () => {
+    answer = (asked, response) => {
+      let text = ''
+      asked.setEncoding('utf8').on('data', (piece) => (text += piece))
+      asked.once('end', () => {
+        response.writeHead(200, { Trailer: 'X-Sum' })
+        response.write(`${text.length} of ${asked.headers['content-length']}`)
+        response.addTrailers({ 'X-Sum': 'good' })
+        response.end()
+      })
+    }
+    const told = await ask({ method: 'POST', body: 'x'.repeat(200_000) })
+    assert.equal(told.body, '200000 of 200000')
+    assert.deepEqual({ ...told.trailers }, { 'x-sum': 'good' })
+  })
+
+  it('is answered here where nothing came in time', async () => {
+    answer = () => {}
+    patienceMs = 50
+    otherwise = []
+    assert.equal((await ask()).body, 'from here')
+    assert.deepEqual(otherwise, ['it did not begin in time'])
+    patienceMs = 5000
+  })
+
+  it('is cut where the answer is cut, and never ends as if it were whole', async () => {
+    answer = (_asked, response) => {
+      response.writeHead(200, { 'Content-Length': 1000 })
+      response.write('x'.repeat(500))
+      setImmediate(() => response.destroy())
+    }
+    await assert.rejects(ask(), /aborted|ECONNRESET|hang up/)
+    answer = (_asked, response) => {
+      response.write('x'.repeat(500))
+      setImmediate(() => response.destroy())
+    }
+    await assert.rejects(ask(), /aborted|ECONNRESET|hang up/)
+  })
+
+  it('ends at the other process when its client leaves', async () => {
+    const left = Promise.withResolvers<void>()
+    const came = Promise.withResolvers<void>()
+    answer = (_asked, response) => {
+      response.once('close', () => left.resolve())
+      came.resolve()
+    }
+    const { port } = front.address() as AddressInfo
+    const asked = get({ port, host: '127.0.0.1', path: '/ipfs/x', agent: false })
+    asked.on('error', () => {})
+    await came.promise
+    asked.destroy()
+    await left.promise
+  })
+
+  it('comes through no door without the word of a process', async () => {
+    const socket = connect(door)
+    socket.end('GET / HTTP/1.1\r\nHost: a\r\n\r\n')
+    let got = ''
+    socket.on('data', (piece) => (got += piece)).on('error', () => {})
+    await once(socket, 'close')
+    assert.equal(got, '')
+  })
+})
+
+describe('the share of one process', () => {
+  const config = parseConfig(
+    parse(`
+retrieval: { readAhead: 8MiB, upstreams: [{ url: "https://a.example", perMinute: 100, perCidPerMinute: 1 }] }
+limits: { inFlight: 1001, connections: 500 }
+cache: { hot: { maxBytes: 30MiB }, tiers: [{ use: memory, maxBytes: 60MiB }, { use: disk, maxBytes: 3GiB }] }
+`),
+  )
+
+  it('is a part of what is bounded for all, and never nothing', () => {
+    const { limits, cache, retrieval } = shareOf(config, 3)
+    assert.deepEqual([limits.inFlight, limits.connections], [333, 500])
+    assert.equal(cache.hot.maxBytes, 10 * 2 ** 20)
+    assert.deepEqual(
+      cache.tiers.map(({ options }) => (options as { maxBytes: number }).maxBytes),
+      [20 * 2 ** 20, 3 * 2 ** 30],
+    )
+    assert.deepEqual([retrieval.upstreams[0]?.perMinute, retrieval.upstreams[0]?.perCidPerMinute], [33, 1])
+    assert.equal(shareOf(config, 1), config)
+  })
+
+  it('is made of the same configuration that the owner read', () => {
+    assert.deepEqual(configOf(structuredClone(inputOf(config))), config)
+  })
+})
