@@ -2,21 +2,8 @@
 import assert from 'node:assert/strict'
 import { after, before, describe, it } from 'node:test'
 import { addFile, type BlockMap, distinctFiles, noise } from '../support/fixtures.ts'
-import { type Line, type Processes, startProcesses, type Told, until } from '../support/several-processes.ts'
+import { formOf, formType, type Line, type Processes, startProcesses, until } from '../support/several-processes.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
-
-const boundary = 'x----cidgate'
-const form = (bytes: Uint8Array | string, name = 'data') =>
-  Buffer.concat([
-    Buffer.from(`--${boundary}\r\nContent-Disposition: form-data; name="${name}"; filename="f"\r\n\r\n`),
-    Buffer.from(bytes),
-    Buffer.from(`\r\n--${boundary}--\r\n`),
-  ])
-const formType = { 'content-type': `multipart/form-data; boundary=${boundary}` }
-const pathIn = ({ status, body }: Told): string => {
-  assert.equal(status, 200, body.toString())
-  return (JSON.parse(body.toString()) as { cids: string[] }).cids[0] as string
-}
 
 describe('two processes of one gateway', () => {
   const blocks: BlockMap = new Map()
@@ -53,7 +40,7 @@ ${more}`
       [worker, owner],
     ] as const)
       for (const bytes of [noise(700, 1), noise(3_000_000, 2), '{"a":1}']) {
-        const path = pathIn(await one.send('/add', form(bytes), formType))
+        const path = await one.add(bytes)
         for (const line of [other, one]) assert.deepEqual((await line.get(path)).body, Buffer.from(bytes))
       }
   })
@@ -63,7 +50,7 @@ ${more}`
     const { cid } = await addFile(new Map(), content)
     const path = `/ipfs/${cid}`
     for (const line of [worker, owner, worker]) assert.equal((await line.get(path)).status, 404)
-    pathIn(await owner.send('/add', form(content), formType))
+    await owner.add(content)
     assert.equal((await worker.get(path)).status, 200)
   })
 
@@ -99,7 +86,7 @@ ${more}`
   })
 
   it('refuse an upload that is too large, and the client reads why', async () => {
-    const told = await worker.send('/add', form(Buffer.alloc(9 * 1024 * 1024)), formType)
+    const told = await worker.send('/add', formOf(Buffer.alloc(9 * 1024 * 1024)), formType)
     assert.equal(told.status, 413)
     assert.match(told.body.toString(), /8388608|8 ?MiB/)
     worker = (await all.lines())[1] as Line
@@ -151,7 +138,7 @@ ${more}`
 
   it('deny what is taken down, with what lies below it, from the moment in which that is answered', async () => {
     const content = noise(600_000, 4)
-    const path = pathIn(await owner.send('/add', form(content), formType))
+    const path = await owner.add(content)
     for (const line of [owner, worker]) assert.equal((await line.get(path)).status, 200)
     const taken = await fetch(`${all.admin}/deny/${path.slice(6)}`, { method: 'POST' })
     assert.equal(taken.status, 200, await taken.text())
@@ -159,8 +146,8 @@ ${more}`
   })
 
   it('have a new worker in the place of one that is killed, which denies what was taken down before', async () => {
-    const kept = pathIn(await owner.send('/add', form('kept'), formType))
-    const gone = pathIn(await owner.send('/add', form('gone'), formType))
+    const kept = await owner.add('kept')
+    const gone = await owner.add('gone')
     await fetch(`${all.admin}/deny/${gone.slice(6)}`, { method: 'POST' })
     const requests = await all.metric('cidgate_http_requests_total')
     const old = all.workerPid(1)

@@ -7,6 +7,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
+import { boundary, multipart } from './adding.ts'
 
 const root = fileURLToPath(new URL('../../', import.meta.url))
 
@@ -16,6 +17,8 @@ export type Told = { readonly status: number; readonly headers: IncomingHttpHead
 export interface Line {
   get(path: string, headers?: Record<string, string>): Promise<Told>
   send(path: string, body: Uint8Array | string, headers?: Record<string, string>, method?: string): Promise<Told>
+  /** Uploads a file. Resolves to its path. */
+  add(bytes: Uint8Array | string): Promise<string>
   close(): void
 }
 
@@ -33,6 +36,8 @@ export interface Processes {
   reload(more: string): Promise<void>
   signal(signal: NodeJS.Signals): void
   readonly exitCode: number | null
+  /** With the same folder and configuration, after it was killed. */
+  startAgain(): Promise<void>
   /** The pid of a worker, as the log tells it last. */
   workerPid(index: number): number
   /** Until all of them answer. */
@@ -47,17 +52,25 @@ export async function startProcesses(more: string, { size = 2 } = {}): Promise<P
     writeFile(file, `data: ${folder}/data\nadmin: 127.0.0.1:0\nlog: { level: info }\n${rest}`)
   await write(`listen: 127.0.0.1:0\nworkers: ${size}\n${more}`)
   const args = ['bin/cidgate.mjs', 'serve', '--config', file]
-  const child: ChildProcess = spawn(process.execPath, args, { cwd: root, stdio: ['ignore', 'pipe', 'pipe'] })
-  const said = { out: '', err: '' }
-  child.stdout?.on('data', (chunk) => (said.out += chunk))
-  child.stderr?.on('data', (chunk) => (said.err += chunk))
   const line = /^cidgate \(pid \d+\): (http:\S+) \(admin: (http:\S+)\)/m
-  await until(
-    () => line.test(said.out) || child.exitCode !== null,
-    () => said.err,
-  )
-  const [, url = '', admin = ''] = line.exec(said.out) ?? []
-  assert.ok(url, said.err)
+  let said = { out: '', err: '' }
+  let [url, admin] = ['', '']
+  let child: ChildProcess
+
+  async function start(): Promise<void> {
+    const own = { out: '', err: '' }
+    said = own
+    child = spawn(process.execPath, args, { cwd: root, stdio: ['ignore', 'pipe', 'pipe'] })
+    child.stdout?.on('data', (chunk) => (own.out += chunk))
+    child.stderr?.on('data', (chunk) => (own.err += chunk))
+    await until(
+      () => line.test(own.out) || child.exitCode !== null,
+      () => own.err,
+    )
+    ;[, url = '', admin = ''] = line.exec(own.out) ?? []
+    assert.ok(url, own.err)
+    await ready()
+  }
 
   const metric = async (name: string, labels = ''): Promise<number> => {
     const text = await (await fetch(`${admin}/metrics`)).text()
@@ -72,14 +85,21 @@ export async function startProcesses(more: string, { size = 2 } = {}): Promise<P
       async () => (await metric('cidgate_processes')) === wanted,
       () => `no ${wanted} processes: ${said.err}`,
     )
-  await ready()
+  await start()
   const open: Line[] = []
 
   return {
-    url,
-    admin,
+    get url() {
+      return url
+    },
+    get admin() {
+      return admin
+    },
     folder,
-    pid: child.pid ?? 0,
+    get pid() {
+      return child.pid ?? 0
+    },
+    startAgain: start,
     metric,
     ready,
     said: () => said.err,
@@ -139,6 +159,10 @@ async function idOf(line: Line, path: string): Promise<string> {
   return String(headers['x-request-id']).split('-').slice(0, -1).join('-')
 }
 
+export const formType = { 'Content-Type': `multipart/form-data; boundary=${boundary}` }
+export const formOf = (bytes: Uint8Array | string): Buffer =>
+  multipart([{ fileName: 'f', body: Buffer.from(bytes as Uint8Array) }])
+
 export function openLine(url: string): Line {
   const agent = new Agent({ keepAlive: true, maxSockets: 1 })
   const ask = (path: string, method: string, headers: Record<string, string>, body?: Uint8Array | string) =>
@@ -157,6 +181,11 @@ export function openLine(url: string): Line {
   return {
     get: (path, headers = {}) => ask(path, 'GET', headers),
     send: (path, body, headers = {}, method = 'POST') => ask(path, method, headers, body),
+    async add(bytes) {
+      const { status, body } = await ask('/add', 'POST', formType, formOf(bytes))
+      assert.equal(status, 200, body.toString())
+      return (JSON.parse(body.toString()) as { cids: string[] }).cids[0] as string
+    },
     close: () => agent.destroy(),
   }
 }
