@@ -1,4 +1,4 @@
-// docs/deploy.md, "More cores of one machine", as it is written: a gateway, a reader beside it, and nginx in front of both. Only
+// docs/deploy.md, "A reader beside an instance", as it is written: a gateway, a reader beside it, and nginx in front of both. Only
 // addresses, folders and the secret are put in.
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
@@ -65,7 +65,7 @@ ${text}}`,
 }
 
 before(async () => {
-  page = (await readFile(join(root, 'docs/deploy.md'), 'utf8')).split('\n## More cores of one machine\n')[1] ?? ''
+  page = (await readFile(join(root, 'docs/deploy.md'), 'utf8')).split('\n## A reader beside an instance\n')[1] ?? ''
   const { blocks } = await fixtures()
   files = await distinctFiles(blocks, 40, 3000)
   const upstream = await startUpstream({ blocks })
