@@ -53,8 +53,8 @@ export function createEmbedded(settings: Options, context: ProviderContext): Emb
   const files = createBlockFiles(blocks, disk, shards)
   const { shardOf, read, has, linkAll, writeAll, areWhole } = files
   const { free, drop } = createFreeing({ pins, files, blocksBelow })
-  // Another process of this gateway may have made a shard since.
-  const seen = company && createFilesAtHand(blocks, clock)
+  // The owner pins, so that another process cannot know of a shard that was made since.
+  const seen = company && !company.isOwner ? createFilesAtHand(blocks, clock) : undefined
   let finished: Promise<void> | undefined
   const mayHave = async (key: string): Promise<boolean> =>
     seen !== undefined || (await shards.has(shardName(key), clock.monotonic()))

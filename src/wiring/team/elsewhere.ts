@@ -2,7 +2,7 @@
 // upstream serves both; and, at a worker, all that is not content.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { CID } from 'multiformats/cid'
-import { parseCid } from '../../core/cid.ts'
+import { parseCid, parseLeaf } from '../../core/cid.ts'
 import type { Hosts } from '../../http/hosts/hosts.ts'
 import { readTarget } from '../../http/wire/request-target.ts'
 import { isInner } from '../../team/inner-door.ts'
@@ -15,7 +15,7 @@ export interface Elsewhere {
 
 export type ElsewhereOptions = {
   readonly team: Team
-  readonly hosts: Pick<Hosts, 'contentOf'>
+  readonly hosts: Pick<Hosts, 'contentOf' | 'keyOf'>
   readonly mayBeHere: (cid: CID) => boolean
   /** Answers it in this process. */
   readonly here: (request: IncomingMessage, response: ServerResponse) => void
@@ -26,7 +26,10 @@ export type ElsewhereOptions = {
 export function createElsewhere({ team, hosts, mayBeHere, here, refuse }: ElsewhereOptions): Elsewhere {
   /** Undefined: it is no plain content of this gateway, or it is malformed. */
   function contentOf(request: IncomingMessage): string | undefined {
-    if (request.method !== 'GET' && request.method !== 'HEAD') return undefined
+    const { method, url = '' } = request
+    if (method !== 'GET' && method !== 'HEAD') return undefined
+    // As most of them are. What else may be wrong with one is answered alike by every process.
+    if (url.startsWith('/ipfs/') && hosts.keyOf(request) === url) return url.split('?', 1)[0]
     try {
       const path = hosts.contentOf(request, readTarget(request))
       return path?.startsWith('/ipfs/') ? path : undefined
@@ -53,7 +56,8 @@ export function createElsewhere({ team, hosts, mayBeHere, here, refuse }: Elsewh
         return true
       }
       if (handOnToHolder(path, request, response)) return true
-      const root = parseCid(path.split('/', 3)[2] ?? '')
+      const text = path.split('/', 3)[2] ?? ''
+      const root = parseLeaf(text) ?? parseCid(text)
       if (root && !mayBeHere(root)) {
         // The look at the disk took a while, in which another one may have begun.
         if (handOnToHolder(path, request, response)) return true
