@@ -48,10 +48,7 @@ export function createCrewMember(line: Line, clock: Clock): CrewMember {
         get size() {
           return size
         },
-        arrivals: shared.arrivals,
-        underWay: shared.underWay,
-        crowd: shared.crowd,
-        budgets: shared.budgets,
+        ...shared.team,
         handOn: (request, response, to, otherwise) => sends(request, response, doorOf(folder, to), otherwise),
         on: (topic, heard) => void listeners.set(topic, heard),
         tell: channel.tell,

@@ -94,10 +94,7 @@ export function createCrew({ folder, clock, log, start, patienceMs, size: first 
     get size() {
       return size
     },
-    arrivals: shared.arrivals,
-    underWay: shared.underWay,
-    crowd: shared.crowd,
-    budgets: shared.budgets,
+    ...shared.team,
     handOn: (request, response, to, otherwise) => sends(request, response, doorOf(folder, to), otherwise),
     on: (topic, heard) => void listeners.set(topic, heard),
     async askAll(topic, said) {

@@ -33,7 +33,9 @@ export function makePlace(data: string): string {
   return mkdtempSync(join(tmpdir(), `cidgate-${prefix}`))
 }
 
-export type SharedFiles = Pick<Team, 'arrivals' | 'underWay' | 'budgets' | 'crowd'> & {
+/** What a team has of them, and what its processes alone need. */
+export type SharedFiles = {
+  readonly team: Pick<Team, 'arrivals' | 'underWay' | 'budgets' | 'crowd'>
   readonly lives: Lives
   close(): void
 }
@@ -53,11 +55,13 @@ export function openShared(
   }
   const lives = createLives(files.lives)
   return {
+    team: {
+      arrivals: createArrivals(files.arrivals),
+      underWay: createUnderWay(files.underWay, { index, lifeOf: lives.of }),
+      budgets: (limit) => createSharedBudgets(files.budgets, { ...limit, now: systemMs }),
+      crowd: createCrowd(files.crowd, { index, lives: (one) => lives.of(one) !== 0 }),
+    },
     lives,
-    arrivals: createArrivals(files.arrivals),
-    crowd: createCrowd(files.crowd, { index, lives: (one) => lives.of(one) !== 0 }),
-    underWay: createUnderWay(files.underWay, { index, lifeOf: lives.of }),
-    budgets: (limit) => createSharedBudgets(files.budgets, { ...limit, now: systemMs }),
     close() {
       for (const one of Object.values(files)) one.close()
     },

@@ -40,55 +40,55 @@ describe('what the processes of a gateway share', () => {
     const [one, other] = ['bafkqaaa', 'bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku'].map((text) =>
       CID.parse(text),
     ) as [CID, CID]
-    assert.equal(of(1).arrivals.of(one), 0)
-    of(0).arrivals.note(one)
-    assert.equal(of(1).arrivals.of(one), 1)
-    assert.equal(of(1).arrivals.of(other), 0)
-    of(0).arrivals.note(one)
-    assert.equal(of(2).arrivals.of(one), 2)
+    assert.equal(of(1).team.arrivals.of(one), 0)
+    of(0).team.arrivals.note(one)
+    assert.equal(of(1).team.arrivals.of(one), 1)
+    assert.equal(of(1).team.arrivals.of(other), 0)
+    of(0).team.arrivals.note(one)
+    assert.equal(of(2).team.arrivals.of(one), 2)
   })
 
   it('the others know who fetches a path, until the last answer of it is over', () => {
-    const [first, second] = [of(1).underWay.hold('/ipfs/a'), of(1).underWay.hold('/ipfs/a')]
+    const [first, second] = [of(1).team.underWay.hold('/ipfs/a'), of(1).team.underWay.hold('/ipfs/a')]
     assert.deepEqual(
-      processes.map(({ underWay }) => underWay.holderOf('/ipfs/a')),
+      processes.map(({ team }) => team.underWay.holderOf('/ipfs/a')),
       [1, undefined, 1],
     )
-    assert.equal(of(0).underWay.holderOf('/ipfs/b'), undefined)
+    assert.equal(of(0).team.underWay.holderOf('/ipfs/b'), undefined)
     first?.()
-    assert.equal(of(0).underWay.holderOf('/ipfs/a'), 1)
+    assert.equal(of(0).team.underWay.holderOf('/ipfs/a'), 1)
     second?.()
-    assert.equal(of(0).underWay.holderOf('/ipfs/a'), undefined)
+    assert.equal(of(0).team.underWay.holderOf('/ipfs/a'), undefined)
   })
 
   it('a process that ended holds nothing, and neither does its successor', () => {
-    of(2).underWay.hold('/ipfs/c')
-    assert.equal(of(0).underWay.holderOf('/ipfs/c'), 2)
+    of(2).team.underWay.hold('/ipfs/c')
+    assert.equal(of(0).team.underWay.holderOf('/ipfs/c'), 2)
     of(0).lives.end(2)
-    assert.equal(of(0).underWay.holderOf('/ipfs/c'), undefined)
+    assert.equal(of(0).team.underWay.holderOf('/ipfs/c'), undefined)
     of(0).lives.begin(2, 2002)
-    assert.equal(of(0).underWay.holderOf('/ipfs/c'), undefined)
+    assert.equal(of(0).team.underWay.holderOf('/ipfs/c'), undefined)
   })
 
   it('what one lets go of is not what another one took over', () => {
-    const mine = of(0).underWay.hold('/ipfs/d')
-    of(1).underWay.hold('/ipfs/d')
+    const mine = of(0).team.underWay.hold('/ipfs/d')
+    of(1).team.underWay.hold('/ipfs/d')
     mine?.()
-    assert.equal(of(0).underWay.holderOf('/ipfs/d'), 1)
+    assert.equal(of(0).team.underWay.holderOf('/ipfs/d'), 1)
   })
 
   it('a client has one budget at all of them', () => {
     const limit = { size: 3, perSecond: 0.001 }
-    const [one, other] = [of(0).budgets(limit)('192.0.2.1'), of(1).budgets(limit)('192.0.2.1')]
+    const [one, other] = [of(0).team.budgets(limit)('192.0.2.1'), of(1).team.budgets(limit)('192.0.2.1')]
     assert.deepEqual([one.take(), other.take(), one.take(), other.take(), one.take()], [true, true, true, false, false])
     assert.ok(other.waitMs > 900_000, String(other.waitMs))
-    assert.equal(of(2).budgets(limit)('192.0.2.2').take(), true)
+    assert.equal(of(2).team.budgets(limit)('192.0.2.2').take(), true)
     one.earn(1)
     assert.equal(other.take(), true)
   })
 
   it('a process learns how many connections it has beyond its share', () => {
-    const all = (counts: readonly number[]) => counts.map((count, index) => of(index).crowd.beyondShare(count, 3))
+    const all = (counts: readonly number[]) => counts.map((count, index) => of(index).team.crowd.beyondShare(count, 3))
     all([30, 0, 0])
     assert.deepEqual(all([30, 0, 0]), [20, 0, 0])
     all([12, 10, 8])
