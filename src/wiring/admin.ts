@@ -120,6 +120,7 @@ export function wireAdmin(
     readStatus({
       ...{ version, startedAt, clock, ready, history, failures, hasPins: writing.pins !== undefined, takes },
       ...{ http: { ...http, requests: joined }, pool, tiers, uploads, providers: providerNames },
+      processes: processesOfTeam(team),
     })
   const make = () =>
     createAdmin({

@@ -1,6 +1,7 @@
 // Several processes of one gateway look like one: an upload, a takedown, a limit and a counter of one of them hold in all.
 import assert from 'node:assert/strict'
 import { after, before, describe, it } from 'node:test'
+import type { Status } from '../../src/admin/dashboard/shape.ts'
 import { addFile, type BlockMap, distinctFiles, noise } from '../support/fixtures.ts'
 import { formOf, formType, type Line, type Processes, startProcesses, until } from '../support/several-processes.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
@@ -123,8 +124,9 @@ ${more}`
       async () => (await counts()) === '20,2',
       () => 'another number of requests',
     )
-    const status = (await (await fetch(`${all.admin}/status`)).json()) as { requests: { total: number } }
-    assert.ok(status.requests.total >= 21)
+    const status = (await (await fetch(`${all.admin}/status`)).json()) as Status
+    assert.ok(status.requests.total >= 24)
+    assert.deepEqual(status.processes, { wanted: 2, answering: 2, restarts: 0 })
   })
 
   it('tell the owner of what failed at a worker', async () => {

@@ -19,6 +19,8 @@ export type Status = {
   /** Of an upload at this address (POST /add); undefined: none is taken. */
   readonly takes?: { readonly mostBytes: number } | undefined
   readonly checks: readonly Check[]
+  /** Where several are wanted. What follows of tiers and upstreams is that of the first one alone. */
+  readonly processes?: Processes | undefined
   readonly requests: Requests
   /** The last ten minutes, the oldest first. */
   readonly history: readonly HistorySpan[]
@@ -35,6 +37,8 @@ export type Status = {
 }
 
 export type Check = { readonly name: string; readonly ok: boolean; readonly why?: string; readonly ms?: number }
+
+export type Processes = { readonly wanted: number; readonly answering: number; readonly restarts: number }
 
 export type Requests = {
   readonly total: number

@@ -30,6 +30,7 @@ export type StatusParts = {
   /** False in thin mode, which keeps none. */
   readonly hasPins: boolean
   readonly takes: Status['takes']
+  readonly processes?: (() => Status['processes']) | undefined
   readonly history: History
   readonly failures: RecentFailures
 }
@@ -52,6 +53,7 @@ export async function readStatus(parts: StatusParts): Promise<Status> {
     uploads: taken,
     takes: parts.takes,
     checks,
+    processes: parts.processes?.(),
     requests: requestsOf(http),
     history: parts.history.list(),
     upstreams: parts.pool.members.map((member) => upstreamOf(member, clock)),

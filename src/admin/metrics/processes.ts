@@ -2,7 +2,7 @@
 import type { Reading } from '../../observe/metrics.ts'
 
 export type ProcessParts = {
-  readonly size: number
+  readonly wanted: number
   readonly answering: number
   readonly restarts: number
 }
@@ -19,7 +19,7 @@ export const processMetrics = (read: (() => ProcessParts) | undefined): readonly
     name: 'cidgate_processes_wanted',
     kind: 'gauge',
     help: 'How many there should be.',
-    read: () => (read ? read().size : 1),
+    read: () => (read ? read().wanted : 1),
   },
   {
     name: 'cidgate_worker_restarts_total',

@@ -19,6 +19,7 @@ export function statusLines(at: string, told: Told, now: number): string[] {
     head,
     `  ${requestWords(requests)}`,
     ...others.map(checkLine),
+    ...(told.processes ? [processLine(told.processes)] : []),
     ...(told.hot && told.hot.limitBytes > 0
       ? [`  ok  hot: ${fill(told.hot.bytes, told.hot.limitBytes)}, ${told.hot.items} answers`]
       : []),
@@ -36,6 +37,9 @@ const mark = (ok: boolean): string => (ok ? 'ok ' : 'BAD')
 function checkLine({ name, ok, why }: Status['checks'][number]): string {
   return `  ${mark(ok)} ${name}${ok || why === undefined ? '' : `: ${why}`}`
 }
+
+const processLine = ({ wanted, answering, restarts }: NonNullable<Status['processes']>): string =>
+  `  ${mark(answering >= wanted)} processes: ${answering} of ${wanted} answer${restarts > 0 ? `, ${restarts} were replaced` : ''}`
 
 function requestWords({ total, byStatus, bySource, shed, throttled }: Status['requests']): string {
   const counts = Object.entries(byStatus).map(([status, count]) => `${count} ${status}`)

@@ -19,7 +19,7 @@ export function countsElsewhere(team: Team | undefined): (() => readonly Totals[
 
 export function processesOfTeam(team: Team | undefined): (() => ProcessParts) | undefined {
   if (!isOwner(team)) return undefined
-  return () => ({ size: team.size, answering: 1 + team.workers().length, restarts: team.restarts })
+  return () => ({ wanted: team.size, answering: 1 + team.workers().length, restarts: team.restarts })
 }
 
 /** Of all of them, for the dashboard and the lines about the state. */

@@ -23,8 +23,12 @@ const keptTotals = 6
 /** @param {Status} status @param {number} now of the gateway's clock */
 function draw(status, now) {
   tokenSection.hidden = true
+  const { processes } = status
   const isWell =
-    status.ready && status.upstreams.every((one) => one.state === 'ready') && status.tiers.every((one) => !one.isDown)
+    status.ready &&
+    status.upstreams.every((one) => one.state === 'ready') &&
+    status.tiers.every((one) => !one.isDown) &&
+    (!processes || processes.answering >= processes.wanted)
   const words = status.draining
     ? 'stopping'
     : status.ready
@@ -33,7 +37,8 @@ function draw(status, now) {
         : 'ready, with trouble'
       : 'not ready'
   const kind = status.ready ? (isWell ? 'good' : 'warn') : 'bad'
-  show(state, badge(kind, words), ` version ${status.version}, up for ${span(now - status.startedAt)}`)
+  const several = processes ? `, ${processes.answering} of ${processes.wanted} processes answer` : ''
+  show(state, badge(kind, words), ` version ${status.version}, up for ${span(now - status.startedAt)}${several}`)
   show(at('requests-body'), ...requestsOf(status, perSecond(status.requests.total)))
   show(at('upstreams-body'), ...upstreamsOf(status, now))
   show(at('tiers-body'), ...tiersOf(status))
