@@ -14,6 +14,8 @@ export type GatewayProcess = {
   /** Undefined: it has no admin address. */
   readonly admin: string | undefined
   readonly pid: number
+  /** Of its further processes. */
+  workers(): number[]
   /** Undefined while it runs. */
   readonly ended: string | undefined
   reload(): void
@@ -23,6 +25,7 @@ export type GatewayProcess = {
   /** Nothing reads what it says from now on. */
   leaveOutput(): void
   stop(): Promise<void>
+  /** Of all its processes. */
   residentMiB(): number
   handles(): number
 }
@@ -58,7 +61,17 @@ export async function startGateway(
   const [line] = (await Promise.race([once(createInterface({ input: child.stdout }), 'line'), stopping])) as [string]
   const url = /http:\/\/[^\s/]+/.exec(String(line))?.[0]
   if (url === undefined) throw new Error('the gateway did not start: its words are above')
-  const status = (): string => readFileSync(`/proc/${child.pid}/status`, 'utf8')
+  const workers = (): number[] => {
+    const children = readFileSync(`/proc/${child.pid}/task/${child.pid}/children`, 'utf8')
+    return children.split(' ').filter(Boolean).map(Number)
+  }
+  const residentMiB = (pid: number): number => {
+    try {
+      return Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1] ?? 0) / 1024
+    } catch {
+      return 0
+    }
+  }
   return {
     url,
     admin: /admin: (http:\/\/[^\s/)]+)/.exec(String(line))?.[1],
@@ -77,7 +90,8 @@ export async function startGateway(
       if (ended === undefined) child.kill('SIGTERM')
       await stopping
     },
-    residentMiB: () => Number(/VmRSS:\s+(\d+)/.exec(status())?.[1]) / 1024,
+    workers,
+    residentMiB: () => [child.pid ?? 0, ...workers()].reduce((sum, pid) => sum + residentMiB(pid), 0),
     handles: () => readdirSync(`/proc/${child.pid}/fd`).length,
   }
 }

@@ -18,6 +18,8 @@ const { values } = parseArgs({
     minutes: { type: 'string', default: '30' },
     clients: { type: 'string', default: '16' },
     pause: { type: 'string', default: '20' },
+    /** With more than one, a worker is killed each minute. */
+    workers: { type: 'string', default: '1' },
     'faults-every': { type: 'string', default: '1000' },
     /** Per cent of the reads. */
     'most-unanswered': { type: 'string', default: '0.1' },
@@ -46,6 +48,7 @@ const { upstreams, s3, files } = await made.promise
 
 const gateway = await startGateway(folder, {
   listen: '127.0.0.1:0',
+  workers: Number(values.workers),
   admin: false,
   data,
   log: { level: 'error' },
@@ -99,6 +102,10 @@ for (let second = 1; Date.now() < endsAt && gateway.ended === undefined && !isWo
   })
   if (second % 7 === 0) await rot()
   if (second % 30 === 0) gateway.reload()
+  if (second % 60 === 45) {
+    const [worker] = gateway.workers()
+    if (worker !== undefined) process.kill(worker, 'SIGKILL')
+  }
   if (second % 60 === 0) {
     const { residentMiB, handles } = during(second / 60 - 1)
     const disk = (await bytesBelow(data)) / 1024 / 1024
