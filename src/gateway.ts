@@ -132,7 +132,7 @@ export function createGateway(input: ConfigInput | Parsed = {}, options: Gateway
   const whole = isConfig(input) ? input : parseConfigBeside({ providers: own.providers.length, takers }, input)
   const { team } = options
   if (!team && processesOf(whole) > 1) throw new ConfigError([onlyServed])
-  const config = team ? shareOf(whole, team.size) : whole
+  const config = team ? shareOf(whole, processesOf(whole)) : whole
   refuseBeside(own, config)
   const { log, clock = systemClock, previous, tracing = {} } = options
   const kept = previous?.kept ?? createKept()

@@ -11,7 +11,9 @@ export interface DiskRoom {
   /** Makes room for a file of so many bytes; undefined when it can have none. `landed` must be called either way. */
   reserve(shard: string, bytes: number): Promise<Reservation | undefined>
   /** Another process wrote so many bytes there. */
-  note(shard: string, bytes: number): void
+  wrote(shard: string, bytes: number): void
+  /** What another process wrote last is not known. */
+  lost(): void
   /** A use is noted on the file when the last noted one is older than this. */
   readonly touchAfterMs: number
   /** What lies in the groups that were read: all of it after some writes. */
@@ -144,7 +146,7 @@ export function createRoom(options: {
         },
       }
     },
-    note(shard, bytes) {
+    wrote(shard, bytes) {
       const group = groupOf.get(shard)
       if (!group || closed) return
       group.landed += bytes
@@ -154,6 +156,10 @@ export function createRoom(options: {
       group.bytes += bytes
       // What cannot be read now is met again by the next write.
       trim(group).catch(() => {})
+    },
+    lost() {
+      for (const group of groups) unread.add(group)
+      sweep()
     },
     get touchAfterMs() {
       return touchAfterMs
@@ -177,7 +183,8 @@ export const createGuestRoom = (wrote: (shard: string, bytes: number) => void): 
       },
     }
   },
-  note() {},
+  wrote() {},
+  lost() {},
   // The owner alone knows how long blocks live here.
   touchAfterMs: guestTouchMs,
   bytes: 0,

@@ -60,7 +60,7 @@ function createDiskTier({ name, path, maxBytes, folders, company, clock }: DiskO
     company && !company.isOwner
       ? createGuestRoom((shard, bytes) => company.wrote(path, shard, bytes))
       : createRoom({ path, maxBytes, clock, onEvicted: names.forget })
-  const endNotes = company?.isOwner ? company.onWrote(path, room.note) : undefined
+  const endNotes = company?.isOwner ? company.onWrote(path, room) : undefined
   const newFiles = createNewFiles()
   const calls = createDiskCalls({ name, clock, began: files.began, outage: (error) => outage(name, path, error) })
 

@@ -24,10 +24,12 @@ export type HttpServerOptions = {
   readonly connections?: Pick<Connections, 'admit'>
   /** Called for each request that was refused here and never came to `handle` as a whole. */
   readonly onRefused?: (refusal: ParserRefusal) => void
+  /** For headers that are none of the client's. */
+  readonly moreHeaderBytes?: number
 }
 
 export function createHttpServer(handle: RequestListener, options: HttpServerOptions = {}): Server {
-  const { tunnels = () => false, connections, onRefused = () => {} } = options
+  const { tunnels = () => false, connections, onRefused = () => {}, moreHeaderBytes = 0 } = options
   const pipelines = createPipelines()
   const handler: RequestListener = (request, response) => {
     if (!pipelines.enter(request, response)) return
@@ -38,7 +40,7 @@ export function createHttpServer(handle: RequestListener, options: HttpServerOpt
   const server = createServer(
     {
       connectionsCheckingInterval: headerCheckMs,
-      maxHeaderSize: headerBytes,
+      maxHeaderSize: headerBytes + moreHeaderBytes,
       // request-target.ts refuses it, with an answer that browsers may read.
       requireHostHeader: false,
     },

@@ -75,6 +75,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
 
   let sockets = await openSockets(first, handlers)
   const running = await create(first, {}).catch(async (error: unknown) => {
+    processes?.abandon()
     const closed = all(sockets).map(stop)
     for (const server of all(sockets)) server.closeAllConnections()
     await Promise.all(closed)
@@ -111,6 +112,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
         // Opens new addresses first: a taken one must be known before anything changes.
         const opened = await openSockets(next, handlers, { config, sockets })
         const running = await create(next, { previous: gateways.current }).catch(async (error: unknown) => {
+          processes?.abandon()
           await stopOthers(opened, sockets)
           throw error
         })
@@ -156,7 +158,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
 }
 
 type Sockets = { readonly listen: Server; readonly admin: Server | undefined }
-type Handlers = Required<HttpServerOptions> & { readonly listen: RequestListener; readonly admin: RequestListener }
+type Handlers = HttpServerOptions & { readonly listen: RequestListener; readonly admin: RequestListener }
 
 /** Keeps sockets whose address is the same, and opens the others. All of them, or none. */
 async function openSockets(

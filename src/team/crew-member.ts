@@ -2,7 +2,8 @@
 import type { Clock } from '../core/clock.ts'
 import { type Channel, createChannel, type Line } from './channel.ts'
 import { createHandOn } from './hand-on.ts'
-import { doorOf, openShared } from './place.ts'
+import { createPulse } from './pulse.ts'
+import { doorOf, openShared } from './shared/place.ts'
 import type { Topic, WorkerTeam } from './team.ts'
 import type { Orders } from './worker-process.ts'
 
@@ -37,7 +38,9 @@ export function createCrewMember(line: Line, clock: Clock): CrewMember {
     failed: (error) => ready.reject(error),
     join({ index, size: first, folder, denied }, patienceMs) {
       const shared = openShared(folder, { index, isNew: false })
-      const sends = createHandOn(patienceMs)
+      const toOthers = createHandOn(patienceMs)
+      const toOwner = createHandOn()
+      createPulse(channel, clock, () => toOwner.giveUp('the owner gives no sign of life'))
       const listeners = new Map<Topic, (said: unknown) => unknown>()
       let size = first
       // An order that comes while the gateway starts is followed when it runs.
@@ -49,7 +52,8 @@ export function createCrewMember(line: Line, clock: Clock): CrewMember {
           return size
         },
         ...shared.team,
-        handOn: (request, response, to, otherwise) => sends(request, response, doorOf(folder, to), otherwise),
+        handOn: (request, response, to, otherwise) => toOthers(request, response, doorOf(folder, to), otherwise),
+        toOwner: (request, response, otherwise) => toOwner(request, response, doorOf(folder, 0), otherwise),
         on: (topic, heard) => void listeners.set(topic, heard),
         tell: channel.tell,
         ask: channel.ask,

@@ -4,19 +4,25 @@ import type { Server } from 'node:net'
 import type { Clock } from '../core/clock.ts'
 import type { Log } from '../core/log.ts'
 import { createHandOn } from './hand-on.ts'
-import { doorOf, openShared } from './place.ts'
+import { doorOf, openShared } from './shared/place.ts'
 import type { DeniedRule, OwnerTeam, Topic } from './team.ts'
 import { createWorkerProcess, type HowItEnded, startMs, type WorkerProcess } from './worker-process.ts'
 
 export interface Crew {
   readonly team: OwnerTeam
-  /** A gateway for so many processes is being made. */
-  setSize(size: number): void
   /** From now on there are so many processes, with this configuration, on these listening sockets. */
-  set(how: { readonly size: number; readonly input: unknown; readonly listen: readonly Server[] }): Promise<void>
+  set(how: Wanted): Promise<void>
   /** They take no more connections, and end when what is under way is answered. */
   stop(graceMs: number): Promise<void>
   close(): void
+}
+
+export type Wanted = {
+  readonly size: number
+  readonly input: unknown
+  readonly listen: readonly Server[]
+  /** How long those that are too many may go on with what is under way. */
+  readonly graceMs: number
 }
 
 export type CrewOptions = {
@@ -74,7 +80,12 @@ export function createCrew({ folder, clock, log, start, patienceMs, size: first 
       shared.lives.end(index)
     }
     for (const [series, value] of counts.totals) endedTotals.set(series, (endedTotals.get(series) ?? 0) + value)
-    if (!isWanted || isStopping) return
+    if (isStopping) return
+    if (!isWanted) {
+      // It was one too many, and is wanted again by now.
+      if (index < size && !workers.has(index)) begin(index)
+      return
+    }
     restarts++
     const wasSteady = clock.now() - since > steadyMs
     const pauseMs = wasSteady ? firstPauseMs : Math.min(mostPauseMs, (pauses.get(index) ?? firstPauseMs / 2) * 2)
@@ -110,15 +121,13 @@ export function createCrew({ folder, clock, log, start, patienceMs, size: first 
 
   return {
     team,
-    setSize(next) {
-      size = next
-    },
     async set(how) {
       const isSame = input === how.input
       const isMoved = how.listen.some((server) => !listen.includes(server))
       ;({ size, input, listen } = how)
-      const kept = all().filter(({ index }) => index < size)
-      for (const worker of all()) if (worker.index >= size) void worker.end(0)
+      const wanted = all().filter(({ isWanted }) => isWanted)
+      const kept = wanted.filter(({ index }) => index < size)
+      for (const worker of wanted) if (worker.index >= size) void worker.end(how.graceMs)
       if (!isSame) await Promise.all(kept.map((worker) => worker.order('reload', { input, size }, startMs)))
       if (isMoved) for (const worker of kept) if (worker.isAnswering) worker.listenOn(listen)
       for (let index = 1; index < size; index++) if (!workers.has(index) && !waiting.has(index)) begin(index)

@@ -6,18 +6,20 @@ import type { Socket } from 'node:net'
 /** What the process that accepted a request says of its client. Sent by processes of this gateway alone: a client's own is dropped. */
 export const peerHeader = 'x-cidgate-peer'
 
-export type Peer = {
-  readonly remoteAddress?: string | undefined
-  readonly remotePort?: number | undefined
-  readonly remoteFamily?: string | undefined
-  readonly localAddress?: string | undefined
-  readonly localPort?: number | undefined
-}
+const addresses = ['remoteAddress', 'remotePort', 'remoteFamily', 'localAddress', 'localPort'] as const
+const versions = ['httpVersion', 'httpVersionMajor', 'httpVersionMinor'] as const
+type Peer = Partial<Record<(typeof addresses)[number] | (typeof versions)[number], string | number>>
 
-const told = ['remoteAddress', 'remotePort', 'remoteFamily', 'localAddress', 'localPort'] as const
+const encode = (peer: Peer): string => Buffer.from(JSON.stringify(peer)).toString('base64url')
+const decode = (text: string): Peer => JSON.parse(Buffer.from(text, 'base64url').toString()) as Peer
 
-export const peerOf = (socket: Socket): string =>
-  Buffer.from(JSON.stringify(Object.fromEntries(told.map((name) => [name, socket[name]])))).toString('base64url')
+export const peerOf = (request: IncomingMessage): string =>
+  encode(
+    Object.fromEntries([
+      ...addresses.map((name) => [name, request.socket[name]]),
+      ...versions.map((name) => [name, request[name]]),
+    ]) as Peer,
+  )
 
 const inner = Symbol('came through the inner door')
 
@@ -29,13 +31,33 @@ export const throughInnerDoor =
   (request, response) => {
     const said = request.headers[peerHeader]
     if (typeof said !== 'string') return void response.destroy()
-    const peer = JSON.parse(Buffer.from(said, 'base64url').toString()) as Peer
+    const peer = decode(said)
     const { socket } = request
-    for (const name of told)
+    for (const name of addresses)
       Object.defineProperty(socket, name, { configurable: true, get: () => peer[name] ?? undefined })
+    for (const name of versions) Object.assign(request, { [name]: peer[name] ?? request[name] })
     Object.assign(socket, { [inner]: true })
     Reflect.deleteProperty(request.headers, peerHeader)
     const at = request.rawHeaders.findIndex((name, index) => index % 2 === 0 && name === peerHeader)
     if (at >= 0) request.rawHeaders.splice(at, 2)
+    closeBehindTheOther(request, socket)
     handle(request, response)
   }
+
+const mostMs = 30_000
+
+/**
+ * After an answer that leaves its body unread, the process that sends the body closes first: what it writes to a unix socket that is
+ * closed already is an error, and takes the answer with it.
+ */
+function closeBehindTheOther(request: IncomingMessage, socket: Socket): void {
+  const leave = () => {
+    socket.end()
+    const destroy = () => socket.destroy()
+    const timer = setTimeout(destroy, mostMs).unref()
+    socket.once('end', destroy).once('close', () => clearTimeout(timer))
+    request.resume()
+    socket.resume()
+  }
+  Object.defineProperty(socket, 'destroySoon', { configurable: true, get: () => leave, set() {} })
+}

@@ -2,9 +2,9 @@
 // journal, its pins, and what is evicted. The others, its workers, read and fetch by themselves, and hand everything else on to it.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Budget } from '../core/budget.ts'
-import type { Arrivals } from './arrivals.ts'
-import type { Crowd } from './crowd.ts'
-import type { UnderWay } from './under-way.ts'
+import type { Arrivals } from './shared/arrivals.ts'
+import type { Crowd } from './shared/crowd.ts'
+import type { UnderWay } from './shared/under-way.ts'
 
 export type Totals = ReadonlyMap<string, number>
 
@@ -62,6 +62,8 @@ export type WorkerTeam = Shared & {
   on(topic: Topic, listen: (said: unknown) => unknown): void
   tell(topic: Topic, said: unknown): void
   ask(topic: Topic, said: unknown, ms: number): Promise<unknown>
+  /** What the owner alone answers, however long that takes; `otherwise`: it is gone, or stands still. */
+  toOwner(request: IncomingMessage, response: ServerResponse, otherwise: (error: Error) => void): void
   /** Rules that the owner denied before this worker began. */
   readonly denied: readonly DeniedRule[]
 }
@@ -70,8 +72,8 @@ export type Team = OwnerTeam | WorkerTeam
 
 export type DeniedRule = { readonly cid: string; readonly legal: boolean; readonly reason: string | undefined }
 
-/** `block`, `wrote`, `failed`, `counts`: from a worker. `deny`, `purge`: to all of them. */
-export type Topic = 'block' | 'wrote' | 'failed' | 'counts' | 'deny' | 'purge'
+/** `block`, `wrote`, `failed`, `counts`: from a worker. `deny`, `purge`: to all of them. `ended`: a worker did. */
+export type Topic = 'block' | 'wrote' | 'failed' | 'counts' | 'deny' | 'purge' | 'ended'
 
 export const isWorker = (team: Team | undefined): team is WorkerTeam => team !== undefined && team.index > 0
 export const isOwner = (team: Team | undefined): team is OwnerTeam => team !== undefined && team.index === 0

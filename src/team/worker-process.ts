@@ -5,6 +5,7 @@ import type { Clock } from '../core/clock.ts'
 import { wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import { createChannel } from './channel.ts'
+import { createPulse } from './pulse.ts'
 import type { DeniedRule, Topic, WorkerCounts } from './team.ts'
 
 /** What a worker is told before it answers. */
@@ -68,6 +69,7 @@ export function createWorkerProcess(options: WorkerOptions): WorkerProcess {
   child.once('exit', (code, signal) => {
     isOver = true
     isAnswering = false
+    stopPulse()
     channel.end()
     options.onEnded({ code, signal })
     ended.resolve()
@@ -82,10 +84,13 @@ export function createWorkerProcess(options: WorkerOptions): WorkerProcess {
     child.kill('SIGKILL')
   }
 
+  let stopPulse = () => {}
+
   channel.ask('begin', orders, startMs).then(
     () => {
       if (!isWanted || isOver) return
       isAnswering = true
+      stopPulse = createPulse(channel, clock, () => kill('worker.stuck', new Error('it gives no sign of life')))
       options.onAnswering()
       log('info', 'worker.ready', about)
     },

@@ -145,7 +145,7 @@ export function wireFront(
 }
 
 const ownerIsGone = (): Failure =>
-  new Failure('overloaded', 'the process that answers this is just being started; retry in a second', {
+  new Failure('overloaded', 'the process of this gateway that answers this cannot be reached now; retry in a second', {
     source: 'ours',
     retryAfterMs: 1000,
   })

@@ -1,7 +1,7 @@
 // What the processes of one gateway share, and how they speak to one another: each part by itself, in one process.
 import assert from 'node:assert/strict'
 import { EventEmitter, once } from 'node:events'
-import { mkdtempSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, rmSync } from 'node:fs'
 import { mkdir, readdir, stat, utimes, writeFile } from 'node:fs/promises'
 import { createServer, get, type IncomingMessage, type RequestListener, request, type Server } from 'node:http'
 import { type AddressInfo, connect } from 'node:net'
@@ -17,7 +17,7 @@ import { createChannel, type Line } from '../../src/team/channel.ts'
 import { createWroteNotes } from '../../src/team/crew-member.ts'
 import { createHandOn, type HandOn } from '../../src/team/hand-on.ts'
 import { isInner, peerHeader, throughInnerDoor } from '../../src/team/inner-door.ts'
-import { doorOf, isPlace, makePlace, openShared, type SharedFiles } from '../../src/team/place.ts'
+import { doorOf, makePlace, openShared, removeOtherPlaces, type SharedFiles } from '../../src/team/shared/place.ts'
 import { companyOf } from '../../src/wiring/team/company.ts'
 import { shareOf } from '../../src/wiring/team/shares.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
@@ -117,14 +117,17 @@ describe('the folder in which they meet', () => {
   it('lies in the data folder, where its name is short enough for a socket', () => {
     const place = makePlace(join(folder, 'data'))
     assert.equal(place.startsWith(join(folder, 'data/')), true)
-    assert.equal(isPlace(place.slice(join(folder, 'data/').length)), true)
   })
 
-  it('lies elsewhere otherwise', () => {
-    const place = makePlace(join(folder, 'x'.repeat(120)))
-    assert.ok(Buffer.byteLength(doorOf(place, 63)) < 108, place)
-    rmSync(place, { recursive: true })
-  })
+  for (const data of [join(folder, 'left'), join(folder, 'x'.repeat(120))])
+    it(`is removed at the next start, where it was left (${data.length < 100 ? 'in the data folder' : 'elsewhere'})`, () => {
+      const [left, own, others] = [makePlace(data), makePlace(data), makePlace(`${data}-other`)]
+      assert.ok(Buffer.byteLength(doorOf(own, 63)) < 108, own)
+      removeOtherPlaces(data, own)
+      assert.deepEqual([left, own, others].map(existsSync), [false, true, true])
+      rmSync(own, { recursive: true })
+      rmSync(others, { recursive: true })
+    })
 })
 
 describe('messages between two processes', () => {
@@ -199,7 +202,7 @@ describe('the disk tier of several processes', () => {
     const heard = new Map<string, (said: unknown) => unknown>()
     const team = { index: 0, on: (topic: string, listen: (said: unknown) => unknown) => heard.set(topic, listen) }
     const company = companyOf(team as never, clock)
-    company.onWrote(path, owner.note)
+    company.onWrote(path, owner)
     const guest = createGuestRoom((shard, bytes) => heard.get('wrote')?.([{ folder: path, shard, bytes }]))
     await mkdir(join(path, 'aa'), { recursive: true })
     const first = await owner.reserve('aa', 1)
@@ -301,7 +304,7 @@ describe('a request that is handed on', () => {
     )
     assert.equal(got?.headers[peerHeader], undefined)
     assert.equal(got?.raw.includes(peerHeader), false)
-    assert.equal(got?.headers['x-hop'], undefined)
+    assert.equal(got?.headers['x-hop'], '1', 'a client takes nothing away by naming it')
   })
 
   it('brings its body and the trailers of the answer', async () => {

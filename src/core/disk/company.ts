@@ -6,6 +6,12 @@ export interface FolderCompany {
   readonly isOwner: boolean
   /** This process put so many bytes there, and does not evict. */
   wrote(folder: string, shard: string, bytes: number): void
-  /** Another one did. The answer ends it. */
-  onWrote(folder: string, heard: (shard: string, bytes: number) => void): () => void
+  /** Hears of what others wrote. The answer ends it. */
+  onWrote(folder: string, listener: WroteListener): () => void
+}
+
+export type WroteListener = {
+  wrote(shard: string, bytes: number): void
+  /** One of the others ended: what it wrote last was not told. */
+  lost(): void
 }

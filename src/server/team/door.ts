@@ -4,10 +4,13 @@ import type { RequestListener, Server } from 'node:http'
 import { throughInnerDoor } from '../../team/inner-door.ts'
 import { createHttpServer } from '../http-server.ts'
 
+/** What one process says to another of the client. */
+const peerBytes = 2048
+
 export async function openDoor(path: string, handler: RequestListener): Promise<Server> {
   // One that was killed leaves it, and nobody else has this place.
   rmSync(path, { force: true })
-  const door = createHttpServer(throughInnerDoor(handler))
+  const door = createHttpServer(throughInnerDoor(handler), { moreHeaderBytes: peerBytes })
   // The other side closes what is idle.
   door.keepAliveTimeout = 0
   const { promise, resolve, reject } = Promise.withResolvers<void>()

@@ -1,21 +1,22 @@
 // The further processes of a gateway, beside the one that was started: as many as the newest configuration wants.
 import type { ChildProcess } from 'node:child_process'
-import { mkdirSync, readdirSync, rmSync } from 'node:fs'
+import { rmSync } from 'node:fs'
 import type { RequestListener, Server } from 'node:http'
-import { join } from 'node:path'
 import { type Config, inputOf } from '../../config/load.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
 import { type Crew, createCrew } from '../../team/crew.ts'
-import { doorOf, isPlace, makePlace } from '../../team/place.ts'
+import { doorOf, makePlace, removeOtherPlaces } from '../../team/shared/place.ts'
 import type { OwnerTeam } from '../../team/team.ts'
 import { processesOf } from '../../wiring/team/shares.ts'
 import { stop } from '../stop.ts'
 import { openDoor } from './door.ts'
 
 export interface Processes {
-  /** What a gateway of this configuration is made with. Undefined: it is alone. */
+  /** What a gateway of this configuration is made with. Undefined: it is alone, and always was. */
   teamFor(config: Config): OwnerTeam | undefined
+  /** The gateway for which a team was asked last could not be made. */
+  abandon(): void
   /** The gateway of this configuration answers: the others are as it says. */
   follow(gateway: {
     readonly config: Config
@@ -68,35 +69,28 @@ export function createProcesses({ clock, log, start }: ProcessesOptions): Proces
     rmSync(folder, { recursive: true, force: true })
   }
 
-  /** Left by a process that was killed. The folder is ours by now. */
-  function tidy({ data, folder }: Group): void {
-    mkdirSync(data, { recursive: true })
-    for (const name of readdirSync(data)) {
-      const path = join(data, name)
-      if (isPlace(name) && path !== folder) rmSync(path, { recursive: true, force: true })
-    }
-  }
-
   return {
     teamFor(config) {
-      const size = processesOf(config)
       deadlineMs = Math.max(deadlineMs, config.retrieval.deadline)
-      if (size === 1) {
-        next = undefined
-        return undefined
-      }
-      next = group?.data === config.data ? group : begin(config.data, size)
-      next.crew.setSize(size)
-      return next.crew.team
+      const size = processesOf(config)
+      if (group?.data === config.data) next = group
+      else next = size === 1 ? undefined : begin(config.data, size)
+      return next?.crew.team
+    },
+    abandon() {
+      if (next && next !== group) leave(next)
+      next = group
     },
     async follow({ config, listen, handler }) {
       const old = group
       group = next
       if (old && old !== group) void end(old, config.limits.grace)
       if (!group) return
-      if (!group.door) tidy(group)
+      // The data folder is ours by now: what lies there was left by a process that was killed.
+      if (!group.door) removeOtherPlaces(group.data, group.folder)
       group.door ??= await openDoor(doorOf(group.folder, 0), handler)
-      await group.crew.set({ size: processesOf(config), input: inputOf(config), listen: [listen] })
+      const graceMs = config.limits.grace
+      await group.crew.set({ size: processesOf(config), input: inputOf(config), listen: [listen], graceMs })
     },
     beyondShare: (open) => group?.crew.team.crowd.beyondShare(open, group.crew.team.size) ?? 0,
     async stop(graceMs) {

@@ -1,12 +1,13 @@
 // A worker as a server: it answers on the listening sockets that the owner shares with it, and at a door of its own for what the
 // other processes hand on. What it does and when it ends, the owner says.
 import type { RequestListener, Server } from 'node:http'
+import { Server as NetServer } from 'node:net'
 import { type Config, configOf } from '../../config/load.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
 import type { ParserRefusal } from '../../http/wire/refusal.ts'
 import type { CrewMember } from '../../team/crew-member.ts'
-import { doorOf } from '../../team/place.ts'
+import { doorOf } from '../../team/shared/place.ts'
 import type { WorkerTeam } from '../../team/team.ts'
 import type { Orders } from '../../team/worker-process.ts'
 import { noteConnections } from '../../wiring/admin.ts'
@@ -14,9 +15,9 @@ import { connectionLimits, tellFull } from '../connection-limits.ts'
 import { createConnections, descriptorsLeft } from '../connections.ts'
 import { createReload, type Replaceable } from '../generations.ts'
 import { createHttpServer, isAnswering } from '../http-server.ts'
-import { stop } from '../stop.ts'
 import { openDoor } from './door.ts'
 import { createLettingGo } from './letting-go.ts'
+import { type Shared, shareListening } from './share-listening.ts'
 
 export type ServeWorkerOptions<Running extends Replaceable> = {
   readonly member: CrewMember
@@ -29,6 +30,7 @@ export type ServeWorkerOptions<Running extends Replaceable> = {
 }
 
 const patienceBeyondMs = 2000
+const idleLookMs = 50
 
 /** Resolves when the owner has told it to end, and all is answered. */
 export async function serveWorker<Running extends Replaceable>({
@@ -51,7 +53,7 @@ export async function serveWorker<Running extends Replaceable>({
     if (closing || lettingGo.next()) response.shouldKeepAlive = false
     gateways.handler(request, response)
   }
-  let servers: Server[] = []
+  const sockets: Shared[] = []
   const over = Promise.withResolvers<void>()
 
   function open(): Server {
@@ -67,11 +69,10 @@ export async function serveWorker<Running extends Replaceable>({
 
   channel.on('listen', (said, handle) => {
     const { isFirst } = said as { readonly isFirst: boolean }
-    if (closing || !handle) return
-    if (isFirst) for (const old of servers.splice(0)) void stop(old)
-    const server = open()
-    server.listen(handle)
-    servers.push(server)
+    if (!(handle instanceof NetServer)) return
+    if (closing) return void handle.close()
+    if (isFirst) for (const old of sockets.splice(0)) old.close()
+    sockets.push(shareListening(handle, open()))
   })
   channel.on('reload', async (said) => {
     const { input, size } = said as Pick<Orders, 'input' | 'size'>
@@ -81,17 +82,23 @@ export async function serveWorker<Running extends Replaceable>({
     if (!isNew) throw new Error('the configuration could not be followed; the log has the reasons')
     config = next
     connections.set(connectionLimits(next, descriptors))
-    for (const server of servers) {
+    for (const { server } of sockets) {
       server.headersTimeout = next.limits.headers
       server.keepAliveTimeout = next.limits.keepAlive
     }
   })
   channel.on('stop', async (graceMs) => {
     closing = true
-    const closed = servers.map(stop)
-    servers = []
-    await gateways.close(Number(graceMs))
-    await Promise.race([Promise.all(closed), clock.sleep(100)])
+    const ending = sockets.splice(0)
+    for (const one of ending) one.close()
+    // A connection whose answer was under way may be kept by its client: it is closed when it is idle.
+    const closed = gateways.close(Number(graceMs)).then(() => (isClosed = true))
+    let isClosed = false
+    while (!isClosed) {
+      for (const { server } of ending) server.closeIdleConnections()
+      await Promise.race([closed, clock.sleep(idleLookMs)])
+    }
+    for (const { server } of ending) server.closeAllConnections()
     over.resolve()
   })
 

@@ -6,7 +6,7 @@ import { parseCid, parseLeaf } from '../../core/cid.ts'
 import type { Hosts } from '../../http/hosts/hosts.ts'
 import { readTarget } from '../../http/wire/request-target.ts'
 import { isInner } from '../../team/inner-door.ts'
-import type { Team } from '../../team/team.ts'
+import { isWorker, type Team } from '../../team/team.ts'
 
 export interface Elsewhere {
   /** True: another process answers it. */
@@ -24,18 +24,15 @@ export type ElsewhereOptions = {
 }
 
 export function createElsewhere({ team, hosts, mayBeHere, here, refuse }: ElsewhereOptions): Elsewhere {
-  /** Undefined: it is no plain content of this gateway, or it is malformed. */
+  /** Undefined: it is no plain content of this gateway. Throws for what is malformed. */
   function contentOf(request: IncomingMessage): string | undefined {
     const { method, url = '' } = request
-    if (method !== 'GET' && method !== 'HEAD') return undefined
+    const isRead = method === 'GET' || method === 'HEAD'
     // As most of them are. What else may be wrong with one is answered alike by every process.
-    if (url.startsWith('/ipfs/') && hosts.keyOf(request) === url) return url.split('?', 1)[0]
-    try {
-      const path = hosts.contentOf(request, readTarget(request))
-      return path?.startsWith('/ipfs/') ? path : undefined
-    } catch {
-      return undefined
-    }
+    if (isRead && url.startsWith('/ipfs/') && hosts.keyOf(request) === url) return url.split('?', 1)[0]
+    const target = readTarget(request)
+    const path = isRead ? hosts.contentOf(request, target) : undefined
+    return path?.startsWith('/ipfs/') ? path : undefined
   }
 
   function handOnToHolder(path: string, request: IncomingMessage, response: ServerResponse): boolean {
@@ -49,10 +46,16 @@ export function createElsewhere({ team, hosts, mayBeHere, here, refuse }: Elsewh
     take(request, response) {
       // One that was handed on goes no further.
       if (isInner(request)) return false
-      const path = contentOf(request)
+      let path: string | undefined
+      try {
+        path = contentOf(request)
+      } catch {
+        // Each process refuses it alike, before it could mean one thing to this one and another thing to the next.
+        return false
+      }
       if (path === undefined) {
-        if (team.index === 0) return false
-        team.handOn(request, response, 0, () => refuse(request, response))
+        if (!isWorker(team)) return false
+        team.toOwner(request, response, () => refuse(request, response))
         return true
       }
       if (handOnToHolder(path, request, response)) return true

@@ -2,7 +2,7 @@
 // after an acknowledged upload would be untrue. The owner notes each before the 200; a place is shared by many blocks, so a number
 // says "perhaps", and zero says that none of them came.
 import type { CID } from 'multiformats/cid'
-import { blockKey } from '../core/block.ts'
+import { blockKey } from '../../core/block.ts'
 import { marksOf, type Slots } from './slots.ts'
 
 export interface Arrivals {

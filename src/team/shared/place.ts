@@ -1,14 +1,15 @@
 // The folder in which the processes of a gateway meet: their doors, and the files that they share. It is new at each start, and of
 // their user alone.
-import { mkdirSync, mkdtempSync } from 'node:fs'
+import { hash } from 'node:crypto'
+import { mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { join, resolve } from 'node:path'
+import type { Team } from '../team.ts'
 import { arrivalSlots, createArrivals } from './arrivals.ts'
 import { budgetSlots, createSharedBudgets } from './budgets.ts'
 import { createCrowd, crowdSlots } from './crowd.ts'
 import { createLives, type Lives, lifeSlots } from './lives.ts'
 import { openSlots } from './slots.ts'
-import type { Team } from './team.ts'
 import { createUnderWay, underWaySlots } from './under-way.ts'
 
 const prefix = 'processes-'
@@ -17,9 +18,7 @@ const longestDoor = 100
 
 export const doorOf = (folder: string, index: number): string => join(folder, `${index}.sock`)
 
-export const isPlace = (name: string): boolean => name.startsWith(prefix)
-
-/** In the data folder, where its name is short enough for a socket and it can be written to. */
+/** In the data folder, where its name is short enough for a socket; else among the temporary files, named after it. */
 export function makePlace(data: string): string {
   const isShort = Buffer.byteLength(doorOf(join(data, `${prefix}123456`), 999)) <= longestDoor
   try {
@@ -30,7 +29,29 @@ export function makePlace(data: string): string {
   } catch {
     // The gateway itself says what is wrong with it.
   }
-  return mkdtempSync(join(tmpdir(), `cidgate-${prefix}`))
+  return mkdtempSync(join(tmpdir(), elsewhere(data)))
+}
+
+/** Of processes that worked on this data folder before, and were killed. */
+export function removeOtherPlaces(data: string, own: string): void {
+  for (const [folder, start] of [
+    [data, prefix],
+    [tmpdir(), elsewhere(data)],
+  ] as const)
+    for (const name of namesIn(folder)) {
+      const path = join(folder, name)
+      if (name.startsWith(start) && path !== own) rmSync(path, { recursive: true, force: true })
+    }
+}
+
+const elsewhere = (data: string): string => `cidgate-${prefix}${hash('sha256', resolve(data)).slice(0, 12)}-`
+
+function namesIn(folder: string): string[] {
+  try {
+    return readdirSync(folder)
+  } catch {
+    return []
+  }
 }
 
 /** What a team has of them, and what its processes alone need. */

@@ -1,0 +1,26 @@
+// A listening socket that another process opened: the connections that this process accepts there are those of a server of its own.
+import type { Server as HttpServer } from 'node:http'
+import type { Server, Socket } from 'node:net'
+
+export type Shared = {
+  readonly server: HttpServer
+  /** No new connection, and the idle ones are closed. */
+  close(): void
+}
+
+export function shareListening(listening: Server, server: HttpServer): Shared {
+  // It listens by now, with the defaults of node:net, and not with those of node:http.
+  Object.assign(listening, { allowHalfOpen: true, noDelay: true })
+  listening.on('connection', (socket: Socket) => void server.emit('connection', socket))
+  listening.on('error', () => {})
+  // Begins the looks at connections that send no headers.
+  server.emit('listening')
+  return {
+    server,
+    close() {
+      listening.close()
+      server.close()
+      server.closeIdleConnections()
+    },
+  }
+}
