@@ -38,6 +38,8 @@ export type CrewOptions = {
 
 const firstPauseMs = 100
 const mostPauseMs = 10_000
+/** A client that asks again and again does so within this time. */
+const lameMs = 1000
 /** One that ran for so long did not fail at its start. */
 const steadyMs = 60_000
 
@@ -127,7 +129,7 @@ export function createCrew({ folder, clock, log, start, patienceMs, size: first 
       ;({ size, input, listen } = how)
       const wanted = all().filter(({ isWanted }) => isWanted)
       const kept = wanted.filter(({ index }) => index < size)
-      for (const worker of wanted) if (worker.index >= size) void worker.end(how.graceMs)
+      for (const worker of wanted) if (worker.index >= size) void worker.end(how.graceMs, lameMs)
       if (!isSame) await Promise.all(kept.map((worker) => worker.order('reload', { input, size }, startMs)))
       if (isMoved) for (const worker of kept) if (worker.isAnswering) worker.listenOn(listen)
       for (let index = 1; index < size; index++) if (!workers.has(index) && !waiting.has(index)) begin(index)

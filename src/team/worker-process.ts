@@ -32,8 +32,11 @@ export interface WorkerProcess {
   order(topic: string, said: unknown, ms?: number): Promise<void>
   /** In the place of those that it had. */
   listenOn(servers: readonly Server[]): void
-  /** Resolves when it has ended: within this time, and a little more, by itself. */
-  end(graceMs: number): Promise<void>
+  /**
+   * Resolves when it has ended: within `graceMs`, and a little more, by itself. `lameMs`: for so long clients who keep connections are told
+   * with their answers, before the idle ones are closed.
+   */
+  end(graceMs: number, lameMs?: number): Promise<void>
 }
 
 export type WorkerOptions = {
@@ -124,10 +127,10 @@ export function createWorkerProcess(options: WorkerOptions): WorkerProcess {
     listenOn(servers) {
       for (const [at, server] of servers.entries()) channel.tell('listen', { isFirst: at === 0 }, server)
     },
-    async end(graceMs) {
+    async end(graceMs, lameMs = 0) {
       isWanted = false
-      channel.tell('stop', graceMs)
-      const cancel = clock.after(graceMs + orderMs, () => child.kill('SIGKILL'))
+      channel.tell('stop', { graceMs, lameMs })
+      const cancel = clock.after(lameMs + graceMs + orderMs, () => child.kill('SIGKILL'))
       await ended.promise
       cancel()
     },

@@ -87,12 +87,15 @@ export async function serveWorker<Running extends Replaceable>({
       server.keepAliveTimeout = next.limits.keepAlive
     }
   })
-  channel.on('stop', async (graceMs) => {
+  channel.on('stop', async (said) => {
+    const { graceMs, lameMs } = said as { readonly graceMs: number; readonly lameMs: number }
     closing = true
     const ending = sockets.splice(0)
+    for (const one of ending) one.stopAccepting()
+    if (lameMs > 0) await clock.sleep(lameMs)
     for (const one of ending) one.close()
     // A connection whose answer was under way may be kept by its client: it is closed when it is idle.
-    const closed = gateways.close(Number(graceMs)).then(() => (isClosed = true))
+    const closed = gateways.close(graceMs).then(() => (isClosed = true))
     let isClosed = false
     while (!isClosed) {
       for (const { server } of ending) server.closeIdleConnections()

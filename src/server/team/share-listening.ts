@@ -4,6 +4,7 @@ import type { Server, Socket } from 'node:net'
 
 export type Shared = {
   readonly server: HttpServer
+  stopAccepting(): void
   /** No new connection, and the idle ones are closed. */
   close(): void
 }
@@ -15,10 +16,12 @@ export function shareListening(listening: Server, server: HttpServer): Shared {
   listening.on('error', () => {})
   // Begins the looks at connections that send no headers.
   server.emit('listening')
+  const stopAccepting = () => void listening.close()
   return {
     server,
+    stopAccepting,
     close() {
-      listening.close()
+      if (listening.listening) stopAccepting()
       server.close()
       server.closeIdleConnections()
     },
