@@ -82,6 +82,7 @@ export function createCrew({ folder, clock, log, start, patienceMs, size: first 
       shared.lives.end(index)
     }
     for (const [series, value] of counts.totals) endedTotals.set(series, (endedTotals.get(series) ?? 0) + value)
+    listeners.get('ended')?.(index)
     if (isStopping) return
     if (!isWanted) {
       // It was one too many, and is wanted again by now.
