@@ -42,12 +42,14 @@ describe('the processes of a gateway', () => {
     const [owner] = (await all.lines()) as [Line]
     const path = await owner.add(bytes)
     const worker = all.workerPid(1)
+    const requests = await all.metric('cidgate_http_requests_total')
     await all.reload(settings(1, upstream))
     await until(
       () => !isAlive(worker),
       () => all.said(),
     )
     assert.equal(await all.metric('cidgate_processes'), 1)
+    assert.ok((await all.metric('cidgate_http_requests_total')) >= requests, 'what was counted stays')
     for (let times = 0; times < 5; times++) {
       const line = openLine(all.url)
       assert.deepEqual((await line.get(path)).body, Buffer.from(bytes))
@@ -56,6 +58,13 @@ describe('the processes of a gateway', () => {
     await all.reload(settings(2, upstream))
     await all.ready(2)
     for (const line of await all.lines()) assert.deepEqual((await line.get(path)).body, Buffer.from(bytes))
+  })
+
+  it('stay as many as they are when a configuration is refused', async () => {
+    const more = `${settings(4, upstream)}denylists: [${all.folder}/nothing-there]\n`
+    await all.reload(more, 'config.refused')
+    assert.equal(await all.metric('cidgate_processes_wanted'), 2)
+    await all.reload(settings(2, upstream))
   })
 
   it('lose one that hangs when something is taken down: it answers nothing more, and another one is there', async () => {
@@ -98,6 +107,29 @@ describe('the processes of a gateway', () => {
       () => all.said(),
     )
     assert.equal(all.exitCode, 0, all.said())
+  })
+
+  it('listen on one unix socket', async () => {
+    const other = await startProcesses('upload: { auth: open }\nretrieval: { upstreams: [] }\n', { listen: 'unix' })
+    try {
+      const line = openLine(other.url)
+      const path = await line.add(noise(3000, 4))
+      const ids = new Set<string>()
+      await until(
+        async () => {
+          const one = openLine(other.url)
+          const { status, headers } = await one.get(path)
+          assert.equal(status, 200)
+          ids.add(String(headers['x-request-id']).split('-').slice(0, -1).join('-'))
+          one.close()
+          return ids.size === 2
+        },
+        () => `answers of ${ids.size} processes: ${other.said()}`,
+      )
+      assert.equal(await other.metric('cidgate_worker_restarts_total'), 0)
+    } finally {
+      await other.close()
+    }
   })
 
   it('end with their owner, when that is killed, and leave its address', async () => {

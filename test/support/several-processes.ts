@@ -33,7 +33,7 @@ export interface Processes {
   metric(name: string, labels?: string): Promise<number>
   said(): string
   /** A new configuration, which is followed when this resolves. */
-  reload(more: string): Promise<void>
+  reload(more: string, outcome?: 'config.reloaded' | 'config.refused'): Promise<void>
   signal(signal: NodeJS.Signals): void
   readonly exitCode: number | null
   /** With the same folder and configuration, after it was killed. */
@@ -45,14 +45,17 @@ export interface Processes {
   close(): Promise<void>
 }
 
-export async function startProcesses(more: string, { size = 2 } = {}): Promise<Processes> {
+export async function startProcesses(
+  more: string,
+  { size = 2, listen = '127.0.0.1:0' }: { readonly size?: number; readonly listen?: string } = {},
+): Promise<Processes> {
   const folder = await mkdtemp(join(tmpdir(), 'cidgate-processes-'))
   const file = join(folder, 'cidgate.yaml')
   const write = (rest: string) =>
     writeFile(file, `data: ${folder}/data\nadmin: 127.0.0.1:0\nlog: { level: info }\n${rest}`)
-  await write(`listen: 127.0.0.1:0\nworkers: ${size}\n${more}`)
+  await write(`listen: ${listen === 'unix' ? `unix:${folder}/public.sock` : listen}\nworkers: ${size}\n${more}`)
   const args = ['bin/cidgate.mjs', 'serve', '--config', file]
-  const line = /^cidgate \(pid \d+\): (http:\S+) \(admin: (http:\S+)\)/m
+  const line = /^cidgate \(pid \d+\): ((?:http|unix):\S+) \(admin: (http:\S+)\)/m
   let said = { out: '', err: '' }
   let [url, admin] = ['', '']
   let child: ChildProcess
@@ -133,12 +136,12 @@ export async function startProcesses(more: string, { size = 2 } = {}): Promise<P
       open.push(...all)
       return all
     },
-    async reload(rest) {
-      const before = said.err.split('config.reloaded').length
+    async reload(rest, outcome = 'config.reloaded') {
+      const before = said.err.split(outcome).length
       await write(rest)
       child.kill('SIGHUP')
       await until(
-        () => said.err.split('config.reloaded').length > before,
+        () => said.err.split(outcome).length > before,
         () => said.err,
       )
     },
@@ -163,11 +166,17 @@ export const formType = { 'Content-Type': `multipart/form-data; boundary=${bound
 export const formOf = (bytes: Uint8Array | string): Buffer =>
   multipart([{ fileName: 'f', body: Buffer.from(bytes as Uint8Array) }])
 
+const placeOf = (url: string): { readonly socketPath?: string; readonly host?: string; readonly port?: string } => {
+  if (url.startsWith('unix:')) return { socketPath: url.slice('unix:'.length) }
+  const { hostname, port } = new URL(url)
+  return { host: hostname, port }
+}
+
 export function openLine(url: string): Line {
   const agent = new Agent({ keepAlive: true, maxSockets: 1 })
   const ask = (path: string, method: string, headers: Record<string, string>, body?: Uint8Array | string) =>
     new Promise<Told>((resolve, reject) => {
-      const asked = request(new URL(path, url), { agent, method, headers }, (answer) => {
+      const asked = request({ ...placeOf(url), path, agent, method, headers }, (answer) => {
         const pieces: Buffer[] = []
         answer.on('data', (piece) => pieces.push(piece))
         answer.once('error', reject)

@@ -17,6 +17,7 @@ import { createChannel, type Line } from '../../src/team/channel.ts'
 import { createWroteNotes } from '../../src/team/crew-member.ts'
 import { createHandOn, type HandOn } from '../../src/team/hand-on.ts'
 import { isInner, peerHeader, throughInnerDoor } from '../../src/team/inner-door.ts'
+import { createPulse } from '../../src/team/pulse.ts'
 import { doorOf, makePlace, openShared, removeOtherPlaces, type SharedFiles } from '../../src/team/shared/place.ts'
 import { companyOf } from '../../src/wiring/team/company.ts'
 import { shareOf } from '../../src/wiring/team/shares.ts'
@@ -167,6 +168,26 @@ describe('messages between two processes', () => {
     await assert.rejects(asks.ask('silent', undefined, 500), /the other process is gone/)
   })
 
+  it('a side that gives no sign of life is known by it, and one that stands still with the whole machine is not', async () => {
+    const clock = createFakeClock()
+    const [one, other] = line()
+    const [owner, worker] = [createChannel(one, clock), createChannel(other, clock)]
+    let silent = 0
+    const ends = [
+      createPulse(owner, clock, () => silent++),
+      createPulse(worker, clock, () => assert.fail('the owner lives')),
+    ]
+    for (let seconds = 0; seconds < 20; seconds++) await clock.advance(1000)
+    await clock.jump(3_600_000)
+    assert.equal(silent, 0)
+    ends[1]?.()
+    for (let seconds = 0; seconds < 10; seconds++) await clock.advance(1000)
+    assert.equal(silent, 0)
+    for (let seconds = 0; seconds < 2; seconds++) await clock.advance(1000)
+    assert.equal(silent > 0, true)
+    ends[0]?.()
+  })
+
   it('what a worker wrote is told in sums', async () => {
     const clock = createFakeClock()
     const told: unknown[] = []
@@ -223,6 +244,13 @@ describe('the disk tier of several processes', () => {
     assert.ok(left.includes('file-59') && !left.includes('file-0'), left.join())
     assert.equal((await stat(join(path, 'aa', 'file-59'))).size, 4096)
     assert.ok(evicted.includes('aa'))
+    // Of one that was killed nobody hears what it wrote last.
+    for (let at = 60; at < 90; at++) await writeFile(join(path, 'aa', `file-${at}`), Buffer.alloc(4096))
+    heard.get('ended')?.(1)
+    for (let tries = 0; (await lying()).length > 40; tries++) {
+      assert.ok(tries < 500, `${(await lying()).length} files of 40`)
+      await new Promise((resolve) => setTimeout(resolve, 10))
+    }
     assert.equal(costOf(1), 4096)
     await owner.close()
   })
@@ -239,7 +267,10 @@ describe('a request that is handed on', () => {
 
   before(async () => {
     handOn = createHandOn(() => patienceMs)
-    inner = createServer(throughInnerDoor((request, response) => answer(request, response)))
+    inner = createServer(
+      { requireHostHeader: false },
+      throughInnerDoor((request, response) => answer(request, response)),
+    )
     front = createServer((asked, response) =>
       handOn(asked, response, door, (error) => {
         otherwise.push(error.message)
@@ -321,6 +352,44 @@ describe('a request that is handed on', () => {
     const told = await ask({ method: 'POST', body: 'x'.repeat(200_000) })
     assert.equal(told.body, '200000 of 200000')
     assert.deepEqual({ ...told.trailers }, { 'x-sum': 'good' })
+  })
+
+  /** A request as it stands, and what comes back until the connection ends. */
+  async function raw(text: string): Promise<string> {
+    const { port } = front.address() as AddressInfo
+    const socket = connect(port, '127.0.0.1')
+    let got = ''
+    socket.on('data', (piece) => (got += piece)).on('error', () => {})
+    socket.write(text)
+    await once(socket, 'close')
+    return got
+  }
+
+  it('means the same to the other process, whatever it names as being of this hop', async () => {
+    answer = ({ headers, httpVersion }, response) => void response.end(`${httpVersion} of ${headers.host}`)
+    const head = 'GET /ipfs/x HTTP/1.1\r\nHost: a\r\n'
+    assert.match(await raw(`${head}Connection: host, close\r\n\r\n`), /1\.1 of a/)
+    assert.match(await raw(`${head}Connection: close\r\nTrailer: x\r\n\r\n`), /1\.1 of a/)
+    assert.match(await raw('GET /ipfs/x HTTP/1.0\r\n\r\n'), /1\.0 of undefined/)
+  })
+
+  it('gets an answer that comes before its body was read', async () => {
+    answer = (_asked, response) => {
+      response.shouldKeepAlive = false
+      response.writeHead(401).end()
+    }
+    for (let times = 0; times < 100; times++)
+      assert.equal((await ask({ method: 'POST', body: 'x'.repeat(1000) })).status, 401)
+  })
+
+  it('is answered here where the other process gives no sign of life', async () => {
+    const came = Promise.withResolvers<void>()
+    answer = () => came.resolve()
+    const told = ask({ method: 'POST', body: 'x' })
+    await came.promise
+    otherwise = []
+    handOn.giveUp('no sign of life')
+    assert.deepEqual([(await told).body, otherwise], ['from here', ['no sign of life']])
   })
 
   it('is answered here where nothing came in time', async () => {
