@@ -105,7 +105,8 @@ describe('a second process over a data folder in use', { timeout: 120_000 }, () 
       while (!isOver) {
         const body = randomBytes(100 + Math.floor(Math.random() * 5000))
         added.set(await add(url, body), body)
-        await sleep(40)
+        // Each of them is taken up again by each process that follows.
+        await sleep(200)
       }
     })
     try {

@@ -109,45 +109,26 @@ describe('the processes of a gateway', () => {
     assert.equal(all.exitCode, 0, all.said())
   })
 
-  it('listen on one unix socket', async () => {
+  it('listen on one unix socket, end with their owner when that is killed, and leave its address', async () => {
     const other = await startProcesses('upload: { auth: open }\nretrieval: { upstreams: [] }\n', { listen: 'unix' })
     try {
       const line = openLine(other.url)
-      const path = await line.add(noise(3000, 4))
-      const ids = new Set<string>()
-      await until(
-        async () => {
-          const one = openLine(other.url)
-          const { status, headers } = await one.get(path)
-          assert.equal(status, 200)
-          ids.add(String(headers['x-request-id']).split('-').slice(0, -1).join('-'))
-          one.close()
-          return ids.size === 2
-        },
-        () => `answers of ${ids.size} processes: ${other.said()}`,
-      )
-      assert.equal(await other.metric('cidgate_worker_restarts_total'), 0)
-    } finally {
-      await other.close()
-    }
-  })
-
-  it('end with their owner, when that is killed, and leave its address', async () => {
-    const other = await startProcesses(`retrieval: { upstreams: [] }\n`)
-    try {
-      const worker = other.workerPid(1)
-      const line = openLine(other.url)
       const bytes = noise(4000, 3)
       const path = await line.add(bytes)
+      const both = async () => {
+        for (const one of await other.lines()) assert.deepEqual((await one.get(path)).body, Buffer.from(bytes))
+        assert.equal(await other.metric('cidgate_worker_restarts_total'), 0, other.said())
+      }
+      await both()
+      const worker = other.workerPid(1)
       other.signal('SIGKILL')
       await until(
         () => !isAlive(worker),
         () => 'the worker goes on',
       )
-      const again = openLine(other.url)
-      await assert.rejects(again.get(path), /ECONNREFUSED/)
+      await assert.rejects(openLine(other.url).get(path), /ECONNREFUSED/)
       await other.startAgain()
-      for (const one of await other.lines()) assert.deepEqual((await one.get(path)).body, Buffer.from(bytes))
+      await both()
     } finally {
       await other.close()
     }
