@@ -57,7 +57,7 @@ export type UploadsOptions = {
 export type { SpooledUpload } from './intake/spooling.ts'
 
 export type AddOptions = IncomingOptions & {
-  /** Only computes the CID; keeps nothing. */
+  /** Only computes the CID: it keeps nothing and asks no provider. */
   readonly isOnlyHashed?: boolean
   /** Ends an upload whose bytes do not come from a request. */
   readonly signal?: AbortSignal

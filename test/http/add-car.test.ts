@@ -265,6 +265,20 @@ describe('a CAR that is uploaded', () => {
     assert.equal((await below(adding.data)).length, before)
   })
 
+  it('with only-hash is proved and told, and nothing of it is kept', async () => {
+    const blocks = await file(70_000)
+    const before = (await below(adding.data)).length
+    const ask = (body: Buffer) =>
+      post(`${adding.url}/add?format=car&only-hash=true`, multipart([{ fileName: 'a.car', body }]))
+    const { status, json, body } = await ask(car([rootOf(blocks)], blocks))
+    assert.equal(status, 200, body)
+    assert.deepEqual(json['cids'], [`/ipfs/${rootOf(blocks)}`])
+    assert.equal((await ask(car([rootOf(blocks)], blocks.slice(1)))).status, 400)
+    await idle(adding)
+    assert.equal((await below(adding.data)).length, before)
+    for (const block of blocks) assert.equal(adding.tiers.has(blockKey(block.cid)), false)
+  })
+
   it('is refused with other options', async () => {
     const one = await raw()
     const body = multipart([{ fileName: 'a', body: car([one.cid], [one]) }])

@@ -6,6 +6,7 @@ import { join } from 'node:path'
 import { after, before, describe, it } from 'node:test'
 import { setImmediate, setTimeout as sleep } from 'node:timers/promises'
 import { CID } from 'multiformats/cid'
+import type { Provider } from '../../backends/pinning/contract.ts'
 import { blockKey } from '../../src/core/block.ts'
 import { createSchemaChecks } from '../../src/schemas/checks.ts'
 import { type Adding, below, boundary, idle, multipart, post, raw, startAdding } from '../support/adding.ts'
@@ -360,6 +361,49 @@ describe('POST /add', () => {
     for (let tries = 0; adding.uploads.admission.uploads > 0 && tries < 100; tries++) await sleep(10)
     assert.deepEqual(await left(), [])
     assert.deepEqual([adding.uploads.admission.uploads, adding.uploads.admission.bytes], [0, 0])
+  })
+
+  it('with only-hash answers the CIDs that an upload has, keeps nothing and asks no provider', async () => {
+    const asked: string[] = []
+    const ask = (what: string) => async () => {
+      asked.push(what)
+      throw new Error(`was asked for ${what}`)
+    }
+    const other: Provider = {
+      name: 'other',
+      traits: { takesBytes: true, local: false },
+      pin: ask('pin'),
+      unpin: ask('unpin'),
+      status: ask('status'),
+      probe: ask('probe'),
+      close: async () => {},
+    }
+    const hashing = await startAdding({ maxBytes: 3_000_000, others: [other], confirm: 2 })
+    const keeping = await startAdding({ maxBytes: 3_000_000 })
+    try {
+      const parts = [
+        { fileName: 'a.txt', body: hello.body },
+        { fileName: 'b/c.bin', body: randomBytes(2_500_000) },
+      ]
+      for (const query of ['only-hash=true', 'only-hash=true&wrap=true', 'wrap=1&only-hash']) {
+        const { status, json, body } = await post(`${hashing.url}/add?${query}`, multipart(parts))
+        assert.equal(status, 200, body)
+        const kept = await post(`${keeping.url}/add?${query.replace('only-hash', 'other')}`, multipart(parts))
+        assert.deepEqual(json, kept.json, query)
+      }
+      const told = await post(`${hashing.url}/add?only-hash=yes`, multipart(parts))
+      assert.deepEqual([told.status, told.json['detail']], [400, 'only-hash=yes is not true or false'])
+      const large = multipart([{ fileName: 'a', body: randomBytes(3_000_001) }])
+      assert.equal((await post(`${hashing.url}/add?only-hash=true`, large)).status, 413)
+      assert.deepEqual(await below(hashing.data), [])
+      assert.deepEqual([asked, hashing.tiers.size, hashing.forgotten], [[], 0, []])
+      // Said to be off, it is an upload, which here has to be held by a provider that refuses.
+      assert.equal((await post(`${hashing.url}/add?only-hash=false`, multipart(parts))).status, 502)
+      assert.deepEqual(asked.slice(0, 1), ['pin'])
+    } finally {
+      await hashing.close()
+      await keeping.close()
+    }
   })
 
   it('answers other methods', async () => {

@@ -201,6 +201,22 @@ describe('thin mode to a service like this one', () => {
     assert.equal(thin.tiers.size, 5)
   })
 
+  it('with only-hash answers the CIDs, and the service hears nothing of it', async () => {
+    const state = async () => [(await below(there.data)).length, there.log.length, thin.tiers.size]
+    for (const query of ['', '&wrap=true']) {
+      const parts = ['a', 'b'].map((fileName) => ({ fileName, body: randomBytes(2_000_000) }))
+      const before = await state()
+      const { status, json, body } = await post(`${thin.url}/add?only-hash=true${query}`, multipart(parts), ours)
+      assert.equal(status, 200, body)
+      assert.equal(there.uploads.admission.uploads, 0)
+      assert.deepEqual(await state(), before)
+      const own = await post(`${there.url}/add?${query}`, multipart(parts), { Authorization: 'Bearer theirs' })
+      assert.deepEqual(json, own.json)
+      await idle(there)
+    }
+    assert.equal((await post(`${thin.url}/add?only-hash=true`, multipart([{ body: 'x' }]))).status, 401)
+  })
+
   it('keeps its own limits and tokens, and the service then has nothing', async () => {
     const before = (await below(there.data)).length
     const cases: readonly (readonly [number, Buffer, Record<string, string>])[] = [

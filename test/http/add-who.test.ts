@@ -127,6 +127,7 @@ describe('a token with a quota', () => {
         post(at.url + path, body, authorization)
       assert.equal((await rpc('/api/v0/add')).status, 200)
       assert.equal((await rpc('/api/v0/add?only-hash=true')).status, 200)
+      assert.equal((await rpc('/add?only-hash=true')).status, 200)
       const large = await post(`${at.url}/add`, multipart([{ fileName: 'a', body: 'x'.repeat(1020) }]), authorization)
       assert.equal(large.status, 429)
       assert.deepEqual(quotaOf(large), {
@@ -148,7 +149,7 @@ describe('a token with a quota', () => {
         assert.match(answer.body, /the token ci has no upload left today, of 3/)
       }
       // What only computes a CID uses nothing up.
-      assert.equal((await rpc('/api/v0/add?only-hash=true')).status, 200)
+      for (const door of ['/api/v0/add', '/add']) assert.equal((await rpc(`${door}?only-hash=true`)).status, 200)
       assert.equal((await upload(at, { authorization: 'Bearer another-without-a-quota' })).status, 200)
       const metrics = await metricsOf(at.gateway)
       for (const series of [

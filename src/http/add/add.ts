@@ -7,7 +7,7 @@ import { malformed, tooLarge } from '../../upload/failures.ts'
 import { mostPartsOf } from '../../upload/intake/incoming.ts'
 import { boundaryOf } from '../../upload/intake/part-watch.ts'
 import { aroundBytes } from '../../upload/intake/receive.ts'
-import type { UploadDoor, Uploader } from '../../upload/quota/door.ts'
+import { type UploadDoor, type Uploader, withoutQuota } from '../../upload/quota/door.ts'
 import { closeAfter, lingerAfter } from '../wire/close-after-answer.ts'
 import { corsHeaders, preflight } from '../wire/cors.ts'
 import { noteToken, type RouteName } from '../wire/exchange.ts'
@@ -66,9 +66,10 @@ async function answerAdd(context: RequestContext, deps: AddDeps & { readonly via
   const { uploads, schemas, respond } = deps
   let leave = () => {}
   try {
-    const { kind, schema, least } = lookAhead(context, deps)
+    const { kind, schema, isOnlyHashed, least } = lookAhead(context, deps)
     const via = deps.via(request.headers)
-    const slot = await uploads.enter(deps.clientOf(request), signal, least)
+    const who = deps.clientOf(request)
+    const slot = await uploads.enter(isOnlyHashed ? withoutQuota(who) : who, signal, least)
     leave = slot.leave
     // A client that sent `Expect: 100-continue` begins to send the body only now.
     if (request.headers.expect !== undefined && request.httpVersion !== '1.0') response.writeContinue()
@@ -77,6 +78,7 @@ async function answerAdd(context: RequestContext, deps: AddDeps & { readonly via
       check: schema === undefined ? undefined : schemas.check(schema),
       via,
       slot,
+      isOnlyHashed,
     })
     if (!response.destroyed)
       sendCids(

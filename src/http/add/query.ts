@@ -7,6 +7,8 @@ export type AddQuery = {
   readonly kind: UploadKind
   /** The name of the schema that each file is checked against. */
   readonly schema: string | undefined
+  /** The client wants the CIDs alone: nothing is kept. */
+  readonly isOnlyHashed: boolean
 }
 
 export function readAddQuery(
@@ -19,11 +21,12 @@ export function readAddQuery(
       'format=car is not supported in thin mode: this gateway passes on files and folders; bring the CAR to the service itself',
     )
   const schema = query.get('schema') ?? undefined
-  if (schema === undefined) return { kind, schema }
+  const isOnlyHashed = isOn(query, 'only-hash')
+  if (schema === undefined) return { kind, schema, isOnlyHashed }
   if (!known.schemas.includes(schema))
     throw malformed(`unknown schema ${JSON.stringify(schema)}; known are ${known.schemas.join(', ')}`)
   if (kind !== 'files') throw malformed('a schema is for documents: leave out schema, or wrap and format')
-  return { kind, schema }
+  return { kind, schema, isOnlyHashed }
 }
 
 function kindOf(query: URLSearchParams): UploadKind {

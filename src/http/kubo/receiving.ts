@@ -3,6 +3,7 @@ import { tooLarge } from '../../upload/failures.ts'
 import { mostPartsOf } from '../../upload/intake/incoming.ts'
 import { boundaryOf } from '../../upload/intake/part-watch.ts'
 import { aroundBytes, type PartName } from '../../upload/intake/receive.ts'
+import { withoutQuota } from '../../upload/quota/door.ts'
 import type { AddOptions, SpooledUpload } from '../../upload/uploads.ts'
 import { badCall, type KuboCall } from './call.ts'
 
@@ -23,9 +24,7 @@ export async function receiveFiles(
   const least = Number(request.headers['content-length'] ?? 0) - aroundBytes(mostPartsOf(options.kind))
   if (least > uploads.maxBytes) throw tooLarge(uploads.maxBytes)
   const who = deps.clientOf(request)
-  // What only computes a CID uses no quota up, and none refuses it.
-  const uploader = options.isOnlyHashed && typeof who !== 'string' ? who.client : who
-  const slot = await uploads.enter(uploader, signal, least)
+  const slot = await uploads.enter(options.isOnlyHashed ? withoutQuota(who) : who, signal, least)
   try {
     // A client of HTTP/1.0 cannot read it (RFC 9110 §10.1.1).
     if (request.headers.expect !== undefined && request.httpVersion !== '1.0') response.writeContinue()

@@ -18,6 +18,12 @@ export const parametersWith = (schemas: readonly string[]): Json => ({
       'The file names are relative paths, and all files become one directory: its CID is the last. Without it file names mean nothing.',
     schema: { type: 'boolean', default: false },
   },
+  onlyHash: {
+    name: 'only-hash',
+    in: 'query',
+    description: 'Answers the CIDs alone: nothing is kept, no provider is asked, and no quota is used up.',
+    schema: { type: 'boolean', default: false },
+  },
   addFormat: {
     name: 'format',
     in: 'query',

@@ -9,6 +9,9 @@ import type { NamedQuota, Quotas } from './quotas.ts'
 /** A client, as far as limits go, with the quota of the token that it sent. */
 export type Uploader = string | { readonly client: string; readonly quota: NamedQuota }
 
+/** What only computes a CID uses no quota up, and none refuses it. */
+export const withoutQuota = (who: Uploader): Uploader => (typeof who === 'string' ? who : who.client)
+
 type Receiving = {
   /** `least`: bytes that it will bring at any rate, by its Content-Length. */
   enter(who: Uploader, signal?: AbortSignal, least?: number): Promise<UploadSlot>

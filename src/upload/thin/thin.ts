@@ -44,6 +44,7 @@ const storeMs = 10_000
 
 export function createThrough(options: ThroughOptions): Through {
   const { limits, retrieval, clock, answerMs, trace } = options
+  const receiveWith = receiving(options)
   const forwarding = createForwarding(options)
   const closing = new AbortController()
   const admission = createUploadAdmission({
@@ -55,83 +56,22 @@ export function createThrough(options: ThroughOptions): Through {
     closing: closing.signal,
   })
 
-  async function keep(cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<void> {
-    const late = () => new Failure('timeout', 'the tiers did not take a block in time', { source: 'tier' })
-    // A failing cache does not fail the upload: the service may still take it.
-    const store = (own: AbortSignal) => retrieval.store(cid, Uint8Array.from(bytes), own)
-    await withDeadline({ ms: storeMs, clock, signal, late }, store).catch(() => signal.throwIfAborted())
-  }
-
-  const shapeOf = (own: AddOptions) => own.shape ?? shapes[options.profile]
-
-  /** A refusal cuts the body: the service has not got the end of this part. */
-  const putWith = (signal: AbortSignal) => async (cid: CID, block: Uint8Array) => {
-    options.admit?.(cid)
-    await keep(cid, block, signal)
-  }
-
-  async function importPart(
-    source: AsyncIterable<Uint8Array>,
-    own: AddOptions,
-    signal: AbortSignal,
-  ): Promise<SpooledUpload> {
-    const text = own.check && keepText(own.check)
-    const bytes = text ? text.over(source) : source
-    const { cid, dagBytes } = await importFile(bytes, shapeOf(own), putWith(signal))
-    text?.check()
-    return { cid, dagBytes, fileName: undefined }
-  }
-
-  async function receiveFiles(receiving: Receiving): Promise<SpooledUpload[]> {
-    const { request, own, forward } = receiving
-    return receive(
-      request,
-      receiving.options,
-      inTurn((bytes, signal) => importPart(forward.part(bytes, signal), own, signal)),
-    )
-  }
-
-  /** The files, and the directory that they make last, whose nodes are made here: the service makes its own of the names. */
-  async function receiveFolder({ request, own, forward, options }: Receiving): Promise<SpooledUpload[]> {
-    const tree = createTree()
-    const take = async (bytes: AsyncIterable<Uint8Array>, signal: AbortSignal, part: PartName) => {
-      // The part watch lets none pass without.
-      const path = part.path as string
-      if (isFolder(part)) {
-        tree.folder(path)
-        for await (const _ of forward.part(bytes, signal, { path, isFolder: true }))
-          throw malformed(`the directory ${JSON.stringify(path)} has content`)
-        return undefined
-      }
-      const file = tree.file(path)
-      const added = await importPart(forward.part(bytes, signal, { path, isFolder: false }), own, signal)
-      file.entry = added
-      return { ...added, fileName: path }
-    }
-    const files = await receive(request, { ...options, parts: 'paths', mostParts: mostEntries }, inTurn(take))
-    const written = await putTree(tree.root, { ...shapeOf(own), put: putWith(forward.failed) })
-    const { cid, dagBytes } = written.at(-1) as WrittenFolder
-    return [...files.filter((one) => one !== undefined), { cid, dagBytes, fileName: '' }]
-  }
-
   return {
     maxBytes: limits.maxBytes,
     kinds: ['files', 'directory'],
     enter: admission.enter,
     async receive(request: IncomingMessage, own = {}) {
       closing.signal.throwIfAborted()
+      // The service learns nothing of what is not to be kept.
+      if (own.isOnlyHashed) return receiveWith(request, own, untold(closing.signal))
       const span = trace?.ask('provider pin')
       const kind: ForwardedKind = own.kind === 'directory' ? 'directory' : 'files'
       const begin = () => forwarding.begin(kind, own.via)
       const forward = span ? span.run(begin) : begin()
       const onClose = () => forward.abort(closing.signal.reason)
       closing.signal.addEventListener('abort', onClose, { once: true })
-      const receiving = {
-        ...{ request, own, forward },
-        options: { ...limits, clock, signal: forward.failed, slot: own.slot },
-      }
       try {
-        const added = await (kind === 'directory' ? receiveFolder(receiving) : receiveFiles(receiving))
+        const added = await receiveWith(request, own, forward)
         forward.end()
         const held = await withDeadline({ ms: answerMs, clock, late: forward.late }, () => forward.answer)
         for (const { cid } of added) {
@@ -158,18 +98,101 @@ export function createThrough(options: ThroughOptions): Through {
   }
 }
 
+/** Makes blocks of what arrives, and hands its bytes on. */
+type ReceiveWith = (request: IncomingMessage, own: AddOptions, destination: Destination) => Promise<SpooledUpload[]>
+
+function receiving(options: ThroughOptions): ReceiveWith {
+  const { limits, retrieval, clock } = options
+
+  async function keep(cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<void> {
+    const late = () => new Failure('timeout', 'the tiers did not take a block in time', { source: 'tier' })
+    // A failing cache does not fail the upload: the service may still take it.
+    const store = (own: AbortSignal) => retrieval.store(cid, Uint8Array.from(bytes), own)
+    await withDeadline({ ms: storeMs, clock, signal, late }, store).catch(() => signal.throwIfAborted())
+  }
+
+  const shapeOf = (own: AddOptions) => own.shape ?? shapes[options.profile]
+
+  /** A refusal cuts the body: the service has not got the end of this part. */
+  const putWith = (signal: AbortSignal, own: AddOptions) => async (cid: CID, block: Uint8Array) => {
+    options.admit?.(cid)
+    if (!own.isOnlyHashed) await keep(cid, block, signal)
+  }
+
+  async function importPart(
+    source: AsyncIterable<Uint8Array>,
+    own: AddOptions,
+    signal: AbortSignal,
+  ): Promise<SpooledUpload> {
+    const text = own.check && keepText(own.check)
+    const bytes = text ? text.over(source) : source
+    const { cid, dagBytes } = await importFile(bytes, shapeOf(own), putWith(signal, own))
+    text?.check()
+    return { cid, dagBytes, fileName: undefined }
+  }
+
+  async function receiveFiles(receiving: Receiving): Promise<SpooledUpload[]> {
+    const { request, own, destination } = receiving
+    return receive(
+      request,
+      receiving.options,
+      inTurn((bytes, signal) => importPart(destination.part(bytes, signal), own, signal)),
+    )
+  }
+
+  /** The files, and the directory that they make last, whose nodes are made here: the service makes its own of the names. */
+  async function receiveFolder({ request, own, destination, options }: Receiving): Promise<SpooledUpload[]> {
+    const tree = createTree()
+    const take = async (bytes: AsyncIterable<Uint8Array>, signal: AbortSignal, part: PartName) => {
+      // The part watch lets none pass without.
+      const path = part.path as string
+      if (isFolder(part)) {
+        tree.folder(path)
+        for await (const _ of destination.part(bytes, signal, { path, isFolder: true }))
+          throw malformed(`the directory ${JSON.stringify(path)} has content`)
+        return undefined
+      }
+      const file = tree.file(path)
+      const added = await importPart(destination.part(bytes, signal, { path, isFolder: false }), own, signal)
+      file.entry = added
+      return { ...added, fileName: path }
+    }
+    const files = await receive(request, { ...options, parts: 'paths', mostParts: mostEntries }, inTurn(take))
+    const written = await putTree(tree.root, { ...shapeOf(own), put: putWith(destination.failed, own) })
+    const { cid, dagBytes } = written.at(-1) as WrittenFolder
+    return [...files.filter((one) => one !== undefined), { cid, dagBytes, fileName: '' }]
+  }
+
+  return (request, own, destination) => {
+    const receiving = { ...limits, clock, signal: destination.failed, slot: own.slot }
+    const take = own.kind === 'directory' ? receiveFolder : receiveFiles
+    return take({ request, own, destination, options: receiving })
+  }
+}
+
 /** What its operator may look at. */
 const doubt: Readonly<Record<ForwardedKind, string>> = {
   files: '',
   directory: '; does it have the same profile, and take folders (wrap=true)?',
 }
 
+/** Where bytes go on to. */
+type Destination = Pick<Forward, 'part' | 'failed'>
+
 type Receiving = {
   readonly request: IncomingMessage
   readonly own: AddOptions
-  readonly forward: Forward
+  readonly destination: Destination
   readonly options: ReceiveOptions
 }
+
+/** Goes to no service. */
+const untold = (failed: AbortSignal): Destination => ({
+  async *part(bytes) {
+    yield* bytes
+  },
+  failed,
+})
 
 type Take<T> = (bytes: AsyncIterable<Uint8Array>, signal: AbortSignal, part: PartName) => Promise<T>
 
