@@ -53,6 +53,7 @@ export function createLimits(options: LimitOptions): Limits {
   let shed = 0
   let throttled = 0
   let unread = 0
+  let refusal: { readonly room: number; readonly failure: Failure } | undefined
   const leave = () => {
     inFlight--
   }
@@ -83,9 +84,9 @@ export function createLimits(options: LimitOptions): Limits {
     const room = atHand ? most : learned.most()
     if (inFlight < room) return undefined
     shed++
-    const why =
-      room < most ? `this gateway keeps up with ${room} requests at a time` : `too many requests in progress (${most})`
-    return new Failure('overloaded', `${why}; retry in a second`, { source: 'ours', retryAfterMs: 1000 })
+    // The same one for all: a gateway that refuses much has no time to make an error for each.
+    if (refusal?.room !== room) refusal = { room, failure: fullWith(room, most) }
+    return refusal.failure
   }
 
   return {
@@ -135,6 +136,12 @@ export function createLimits(options: LimitOptions): Limits {
       return throttled
     },
   }
+}
+
+function fullWith(room: number, most: number): Failure {
+  const why =
+    room < most ? `this gateway keeps up with ${room} requests at a time` : `too many requests in progress (${most})`
+  return new Failure('overloaded', `${why}; retry in a second`, { source: 'ours', retryAfterMs: 1000 })
 }
 
 /** An IPv4 address, or the /64 of an IPv6 one, since a client usually has all of it. */

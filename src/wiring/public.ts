@@ -43,6 +43,7 @@ export function wirePublic({ config, clock, log, lease, trace, spans: recorded, 
     stalledMs: config.limits.stalled,
     contact: config.contact,
     onFailed: requests.failed,
+    clock,
     trace,
     onError: (error, about) =>
       log('error', 'request.error', { ...about, error: error instanceof Error ? error.stack : String(error) }),

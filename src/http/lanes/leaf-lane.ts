@@ -54,12 +54,12 @@ export function createLeafLane(deps: LeafLaneDeps): LeafLane {
   function find(request: IncomingMessage): Leaf | undefined {
     const { url = '', rawHeaders } = request
     if (!url.startsWith(prefix)) return undefined
+    // To read and prove a leaf costs more than to refuse it.
+    if (limits.wouldRefuse(request)) return undefined
     const text = url.slice(prefix.length)
     const cid = parseLeaf(text)
     const plain = cid && plainRequest(rawHeaders, representation, isHost)
     if (!plain || plain.ifNoneMatch !== undefined) return undefined
-    // To read and prove a leaf costs more than to refuse it.
-    if (limits.wouldRefuse(request)) return undefined
     try {
       deps.visit(cid, [])
     } catch {

@@ -34,6 +34,22 @@ type Inside = ServerResponse & {
 export function createHeadWriter(
   clock: Clock,
 ): (request: IncomingMessage, response: ServerResponse, head: ReadyHead, requestId: string) => void {
+  const write = createUsualHeads(clock)
+  return (request, response, head, requestId) => {
+    if (!write(request, response, head, requestId))
+      response.writeHead(head.status, [...head.headers, requestIdHeader, requestId])
+  }
+}
+
+/** False: anything about the answer is unusual, and nothing was written. */
+export type UsualHeads = (
+  request: IncomingMessage,
+  response: ServerResponse,
+  head: Pick<ReadyHead, 'status' | 'lines'>,
+  requestId: string,
+) => boolean
+
+export function createUsualHeads(clock: Clock): UsualHeads {
   let second = Number.NaN
   let date = ''
 
@@ -46,11 +62,8 @@ export function createHeadWriter(
     return date
   }
 
-  return (request, response: Inside, { status, headers, lines }, requestId) => {
-    if (!isUsual(request, response)) {
-      response.writeHead(status, [...headers, requestIdHeader, requestId])
-      return
-    }
+  return (request, response: Inside, { status, lines }, requestId) => {
+    if (!isUsual(request, response)) return false
     const { keepAliveTimeout = 0, maxRequestsPerSocket = 0 } = serverOf(request) ?? {}
     const most = maxRequestsPerSocket && maxRequestsPerSocket > 0 ? `, max=${maxRequestsPerSocket}` : ''
     const kept = keepAliveTimeout > 0 ? `Keep-Alive: timeout=${Math.floor(keepAliveTimeout / 1000)}${most}\r\n` : ''
@@ -58,6 +71,7 @@ export function createHeadWriter(
     if (status === 304) response._hasBody = false
     response._header = `${lines}${requestIdHeader}: ${requestId}\r\n${dateLine()}Connection: keep-alive\r\n${kept}\r\n`
     response._headerSent = false
+    return true
   }
 }
 
