@@ -80,11 +80,16 @@ export function createLimits(options: LimitOptions): Limits {
     return budget !== undefined && !budget.take()
   }
 
-  function lookForRoom(atHand = false): Failure | undefined {
+  /** The room that is full. */
+  function lookForRoom(atHand = false): number | undefined {
     const room = atHand ? most : learned.most()
     if (inFlight < room) return undefined
     shed++
-    // The same one for all: a gateway that refuses much has no time to make an error for each.
+    return room
+  }
+
+  /** The same one for all clients: a gateway that refuses much has no time to make an error for each. */
+  function refusalFor(room: number): Failure {
     if (refusal?.room !== room) refusal = { room, failure: fullWith(room, most) }
     return refusal.failure
   }
@@ -92,7 +97,8 @@ export function createLimits(options: LimitOptions): Limits {
   return {
     hold() {
       const full = lookForRoom()
-      if (full) throw full
+      // A program may write into what it is handed.
+      if (full !== undefined) throw fullWith(full, most)
       inFlight++
       let isHeld = true
       return () => {
@@ -110,7 +116,7 @@ export function createLimits(options: LimitOptions): Limits {
       inFlight >= most || (clients !== undefined && (budgetOf(addressOf(request))?.waitMs ?? 0) > 0),
     enter(request, response, atHand) {
       const full = lookForRoom(atHand)
-      if (full) return full
+      if (full !== undefined) return refusalFor(full)
       const budget = clients && budgetOf(addressOf(request))
       if (budget && !budget.take()) {
         throttled++

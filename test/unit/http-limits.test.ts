@@ -28,6 +28,25 @@ describe('requests in flight', () => {
     first.emit('close')
     assert.equal(limits.enter(request('b'), response()), undefined)
   })
+
+  test('what a program is refused with is its own, and a client that is refused after it hears nothing of it', () => {
+    const limits = createLimits({ inFlight: 1, perClient: 'none', clock: createFakeClock() })
+    limits.hold()
+    const refused = () => {
+      try {
+        limits.hold()
+      } catch (error) {
+        return error as Error
+      }
+      return assert.fail('it was let in')
+    }
+    const said = limits.enter(request('a'), response())?.message
+    const own = refused()
+    assert.equal(own.message, said)
+    own.message = 'written over'
+    assert.equal(refused().message, said)
+    assert.equal(limits.enter(request('a'), response())?.message, said)
+  })
 })
 
 describe('an event loop that is late', () => {
@@ -55,6 +74,11 @@ describe('an event loop that is late', () => {
     assert.equal(enter(limits), undefined)
     assert.deepEqual([limits.shed, limits.room], [1, leastRoom])
     assert.ok(enter(limits, true))
+    const why = (atHand: boolean) => limits.enter(request('a'), response(), atHand)?.message
+    assert.match(String(why(false)), new RegExp(`keeps up with ${leastRoom} requests`))
+    while (enter(limits, true));
+    assert.match(String(why(true)), /too many requests in progress \(1000\)/)
+    assert.match(String(why(false)), new RegExp(`keeps up with ${leastRoom} requests`))
   })
 
   test('lets more in again, step by step, when it is in time; then no timer is left', async () => {
