@@ -203,12 +203,15 @@ describe('reload of the configuration', () => {
       try {
         const request = get(`http://${own.listen}/large`, { agent: new Agent({ keepAlive: true }) })
         const [response] = (await once(request, 'response')) as [IncomingMessage]
+        const { socket } = response
         const ended = end(own, port)
         // Idle connections are closed in this turn.
         await new Promise((resolve) => setImmediate(resolve))
         let bytes = 0
         for await (const piece of response) bytes += (piece as Buffer).byteLength
         assert.equal(bytes, large.byteLength)
+        // The client would keep it.
+        if (!socket.destroyed) await once(socket, 'close', { signal: AbortSignal.timeout(5000) })
         await ended
       } finally {
         await own.close()
