@@ -57,7 +57,7 @@ ${more}`
 
   it('take one answer of an upstream for requests that come to both', async () => {
     const [file] = await distinctFiles(blocks, 1, 40_000)
-    upstream.delayMs = 400
+    upstream.delayMs = 1500
     const before = upstream.asked.length
     const first = owner.get(`/ipfs/${file?.cid}`)
     await until(
