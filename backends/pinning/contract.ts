@@ -112,6 +112,8 @@ export interface LocalStore {
   has(cid: CID): Promise<boolean>
   /** Whether it surely lacks the block, known without a look at the disk. Absent: only `get` tells. */
   lacks?(cid: CID): boolean
+  /** Whether it surely has the block, known at once. Absent: only `get` tells. */
+  holds?(cid: CID): boolean
 }
 
 export type ProviderContext = {

@@ -88,6 +88,8 @@ export interface Tier {
   peek?(cid: CID): Uint8Array | undefined
   /** Whether it surely lacks the block, known without asking it. False where it may have it. Absent: only `get` tells. */
   lacks?(cid: CID): boolean
+  /** Whether it surely has the block, known at once. False where it may lack it. Absent: only `get` tells. */
+  holds?(cid: CID): boolean
   delete(cid: CID, signal?: AbortSignal, call?: Call): Promise<void>
   /** Forgets all of it at once: for a tier in memory. */
   clear?(): void

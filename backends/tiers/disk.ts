@@ -55,7 +55,8 @@ function createDiskTier({ name, path, maxBytes, folders, company, clock }: DiskO
   const fileOf = (key: string): string => join(path, shardOf(key), key)
   const files = createFilesAtHand(path, clock)
   // What another process wrote a moment ago is known to the disk alone.
-  const lacks = (key: string): boolean => (company ? files.lacks(fileOf(key)) : names.lacks(key, clock.monotonic()))
+  const lacks = (key: string): boolean =>
+    company ? files.isThere(fileOf(key)) === false : names.lacks(key, clock.monotonic())
   const room =
     company && !company.isOwner
       ? createGuestRoom((shard, bytes) => company.wrote(path, shard, bytes))
@@ -134,6 +135,7 @@ function createDiskTier({ name, path, maxBytes, folders, company, clock }: DiskO
       return held
     },
     lacks: (cid) => lacks(blockKey(cid)),
+    holds: (cid) => files.isThere(fileOf(blockKey(cid))) === true,
     put: (cid, bytes, signal, told) => calls.write(signal, told, (own) => write(blockKey(cid), bytes, own)),
     has: (cid, signal, told) => calls.read(signal, told, () => isBlock(fileOf(blockKey(cid)))),
     delete: (cid, signal, told) =>

@@ -6,7 +6,7 @@ import type { RequestListener, Server } from 'node:http'
 import type { Config } from '../config/load.ts'
 import { type Address, addressText, isSameAddress, isUnix } from '../config/values/address.ts'
 import { type Clock, systemClock } from '../core/clock.ts'
-import { Failure } from '../core/failure.ts'
+import { Failure, wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import { createStarting } from '../http/starting.ts'
 import type { ParserRefusal } from '../http/wire/refusal.ts'
@@ -126,7 +126,8 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
         void stopOthers(old, sockets)
         return running
       }, config.limits.grace)
-      if (isNew) await followed()
+      // This process answers by the new configuration in any case.
+      if (isNew) await followed()?.catch((error: unknown) => log('error', 'workers.failed', { why: wordsOf(error) }))
       return isNew
     },
     async close() {

@@ -1,18 +1,19 @@
 // The worker's side of the team: what it is told by the owner, and what it tells it.
 import type { Clock } from '../core/clock.ts'
-import { type Channel, createChannel, type Line } from './channel.ts'
+import { createChannel, type Line, type Listen } from './channel.ts'
 import { createHandOn } from './hand-on.ts'
 import { createPulse } from './pulse.ts'
 import { doorOf, openShared } from './shared/place.ts'
-import type { Topic, WorkerTeam } from './team.ts'
+import type { WorkerTeam } from './team.ts'
 import type { Orders } from './worker-process.ts'
 
 export interface CrewMember {
-  readonly channel: Channel
   /** Resolves with the first orders. */
   readonly orders: Promise<Orders>
   /** The team as the gateway sees it, once the orders are there. */
   join(orders: Orders, patienceMs: () => number): { readonly team: WorkerTeam; setSize(size: number): void }
+  /** How it does what it is told of itself. What comes before the gateway runs is done then. */
+  follow(topic: 'listen' | 'reload' | 'stop', how: Listen): void
   /** The gateway runs: it can do what it is told. */
   begun(): void
   /** The orders could not be followed. */
@@ -31,9 +32,13 @@ export function createCrewMember(line: Line, clock: Clock): CrewMember {
     return ready.promise
   })
 
+  const listeners = new Map<string, Listen>()
+  for (const topic of ['listen', 'reload', 'stop', 'deny', 'purge'] as const)
+    channel.on(topic, (said, handle) => ready.promise.then(() => listeners.get(topic)?.(said, handle)))
+
   return {
-    channel,
     orders: orders.promise,
+    follow: (topic, how) => void listeners.set(topic, how),
     begun: () => ready.resolve(),
     failed: (error) => ready.reject(error),
     join({ index, size: first, folder, denied }, patienceMs) {
@@ -41,11 +46,7 @@ export function createCrewMember(line: Line, clock: Clock): CrewMember {
       const toOthers = createHandOn(patienceMs)
       const toOwner = createHandOn()
       createPulse(channel, clock, () => toOwner.giveUp('the owner gives no sign of life'))
-      const listeners = new Map<Topic, (said: unknown) => unknown>()
       let size = first
-      // An order that comes while the gateway starts is followed when it runs.
-      for (const topic of ['deny', 'purge'] as const)
-        channel.on(topic, (said) => ready.promise.then(() => listeners.get(topic)?.(said)))
       const team: WorkerTeam = {
         index,
         get size() {

@@ -33,8 +33,8 @@ export interface WorkerProcess {
   /** In the place of those that it had. */
   listenOn(servers: readonly Server[]): void
   /**
-   * Resolves when it has ended: within `graceMs`, and a little more, by itself. `lameMs`: for so long clients who keep connections are told
-   * with their answers, before the idle ones are closed.
+   * Resolves when it has ended: within `graceMs`, and a little more, by itself; at once where it answers nothing yet. `lameMs`: for
+   * so long clients who keep connections are told with their answers, before the idle ones are closed.
    */
   end(graceMs: number, lameMs?: number): Promise<void>
 }
@@ -68,15 +68,21 @@ export function createWorkerProcess(options: WorkerOptions): WorkerProcess {
   let isOver = false
   let counts = none
 
-  child.once('error', (error) => log('error', 'worker.failed', { ...about, why: wordsOf(error) }))
-  child.once('exit', (code, signal) => {
+  function over(how: HowItEnded): void {
     isOver = true
     isAnswering = false
     stopPulse()
     channel.end()
-    options.onEnded({ code, signal })
+    options.onEnded(how)
     ended.resolve()
+  }
+
+  child.once('error', (error) => {
+    log('error', 'worker.failed', { ...about, why: wordsOf(error) })
+    // Of one that could not be started nothing else is heard.
+    if (child.pid === undefined) over({ code: null, signal: null })
   })
+  child.once('exit', (code, signal) => over({ code, signal }))
   channel.on('counts', (said) => {
     counts = said as WorkerCounts
   })
@@ -129,6 +135,7 @@ export function createWorkerProcess(options: WorkerOptions): WorkerProcess {
     },
     async end(graceMs, lameMs = 0) {
       isWanted = false
+      if (!isAnswering) child.kill('SIGKILL')
       channel.tell('stop', { graceMs, lameMs })
       const cancel = clock.after(lameMs + graceMs + orderMs, () => child.kill('SIGKILL'))
       await ended.promise

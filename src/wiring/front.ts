@@ -52,7 +52,7 @@ export function wireFront(
     readonly uploads: WriteSide['offered']
     readonly routes: readonly Route[]
     readonly tiers: readonly string[]
-    readonly stack: Pick<TierStack, 'atHand' | 'mayBeHere'>
+    readonly stack: Pick<TierStack, 'atHand' | 'isHere'>
   },
 ): Front {
   const { responses, proxy } = config
@@ -122,7 +122,7 @@ export function wireFront(
     createElsewhere({
       team,
       hosts,
-      mayBeHere: stack.mayBeHere,
+      isHere: stack.isHere,
       here: handler,
       refuse(request, response) {
         watch(request, response).requestId = requestIds.next(request)

@@ -62,7 +62,7 @@ describe('the processes of a gateway', () => {
 
   it('stay as many as they are when a configuration is refused', async () => {
     const more = `${settings(4, upstream)}denylists: [${all.folder}/nothing-there]\n`
-    await all.reload(more, 'config.refused')
+    await all.reload(more, { outcome: 'config.refused' })
     assert.equal(await all.metric('cidgate_processes_wanted'), 2)
     await all.reload(settings(2, upstream))
   })
@@ -87,6 +87,32 @@ describe('the processes of a gateway', () => {
     )
     await all.ready()
     for (const line of await all.lines()) assert.equal((await line.get(path)).status, 410)
+  })
+
+  it('follow the data folder to another place while answers are under way, and what was uploaded since is at both', async () => {
+    const [file] = await distinctFiles(blocks, 1, 60_001)
+    const [owner] = (await all.lines()) as [Line]
+    upstream.delayMs = 1500
+    const asked = owner.get(`/ipfs/${file?.cid}`)
+    await until(
+      () => upstream.asked.some(({ url }) => url.includes(String(file?.cid))),
+      () => 'nothing was asked',
+    )
+    const before = all.workerPid(1)
+    await all.reload(settings(2, upstream), { data: `${all.folder}/moved` })
+    await until(
+      () => !isAlive(before) && all.workerPid(1) !== before,
+      () => all.said(),
+    )
+    const { status, body } = await asked
+    assert.deepEqual([status, body.equals(file?.bytes ?? Buffer.of())], [200, true])
+    upstream.delayMs = 0
+    await all.ready()
+    const bytes = noise(5000, 9)
+    const [first, second] = (await all.lines()) as [Line, Line]
+    const path = await second.add(bytes)
+    for (const line of [first, second]) assert.deepEqual((await line.get(path)).body, Buffer.from(bytes))
+    assert.equal(all.exitCode, null, all.said())
   })
 
   it('end together, with what is under way answered first', async () => {

@@ -33,7 +33,10 @@ export interface Processes {
   metric(name: string, labels?: string): Promise<number>
   said(): string
   /** A new configuration, which is followed when this resolves. */
-  reload(more: string, outcome?: 'config.reloaded' | 'config.refused'): Promise<void>
+  reload(
+    more: string,
+    how?: { readonly outcome?: 'config.reloaded' | 'config.refused'; readonly data?: string },
+  ): Promise<void>
   signal(signal: NodeJS.Signals): void
   readonly exitCode: number | null
   /** With the same folder and configuration, after it was killed. */
@@ -51,8 +54,8 @@ export async function startProcesses(
 ): Promise<Processes> {
   const folder = await mkdtemp(join(tmpdir(), 'cidgate-processes-'))
   const file = join(folder, 'cidgate.yaml')
-  const write = (rest: string) =>
-    writeFile(file, `data: ${folder}/data\nadmin: 127.0.0.1:0\nlog: { level: info }\n${rest}`)
+  const write = (rest: string, data = `${folder}/data`) =>
+    writeFile(file, `data: ${data}\nadmin: 127.0.0.1:0\nlog: { level: info }\n${rest}`)
   await write(`listen: ${listen === 'unix' ? `unix:${folder}/public.sock` : listen}\nworkers: ${size}\n${more}`)
   const args = ['bin/cidgate.mjs', 'serve', '--config', file]
   const line = /^cidgate \(pid \d+\): ((?:http|unix):\S+) \(admin: (http:\S+)\)/m
@@ -136,9 +139,9 @@ export async function startProcesses(
       open.push(...all)
       return all
     },
-    async reload(rest, outcome = 'config.reloaded') {
+    async reload(rest, { outcome = 'config.reloaded', data } = {}) {
       const before = said.err.split(outcome).length
-      await write(rest)
+      await write(rest, data)
       child.kill('SIGHUP')
       await until(
         () => said.err.split(outcome).length > before,

@@ -331,6 +331,7 @@ test('a block that was written or read is at hand, whole and in part, until it i
   await tier.put(cid, bytes)
   await eventually('it is at hand', () => tier.atHand?.(cid) !== undefined, 20_000)
   assert.deepEqual(tier.atHand?.(cid)?.bytes, Buffer.from(bytes))
+  assert.deepEqual([tier.holds?.(cid), tier.holds?.(block(2).cid)], [true, false])
   const part = tier.atHand?.(cid, { part: { from: 100, to: 300 } })
   assert.deepEqual([part?.bytes, part?.size], [Buffer.from(bytes.subarray(100, 300)), bytes.byteLength])
   const again = open(path)
@@ -341,6 +342,7 @@ test('a block that was written or read is at hand, whole and in part, until it i
   assert.equal(again.atHand?.(cid), undefined, 'what is shorter than it was')
   await tier.delete(cid)
   assert.equal(tier.atHand?.(cid), undefined)
+  assert.equal(tier.holds?.(cid), false)
 })
 
 /** A file that is known to be at hand, on a clock that moves with each look at it. */
@@ -380,6 +382,16 @@ test('after a read that took long files are left to threads for a while, and lon
   }
   assert.equal(slow(), 'content')
   assert.ok(pausedFor() <= 60_000)
+})
+
+test('whether a file is there is known at once, and neither said nor denied while the disk is in doubt', async () => {
+  const { files, time, file } = await atHand()
+  const said = () => [files.isThere(file), files.isThere(`${file}-other`)]
+  assert.deepEqual(said(), [true, false])
+  time.step = 400
+  files.isThere(file)
+  time.step = 0
+  assert.deepEqual(said(), [undefined, undefined])
 })
 
 test('while a thread waits for the disk nothing is at hand', async () => {

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { EventEmitter, once } from 'node:events'
 import { existsSync, mkdtempSync, rmSync } from 'node:fs'
-import { mkdir, readdir, stat, utimes, writeFile } from 'node:fs/promises'
+import { mkdir, readdir, rename, stat, utimes, writeFile } from 'node:fs/promises'
 import { createServer, get, type IncomingMessage, type RequestListener, request, type Server } from 'node:http'
 import { type AddressInfo, connect } from 'node:net'
 import { tmpdir } from 'node:os'
@@ -12,13 +12,15 @@ import { CID } from 'multiformats/cid'
 import { parse } from 'yaml'
 import { costOf, createGuestRoom, createRoom } from '../../backends/tiers/disk-room.ts'
 import { configOf, inputOf, parseConfig } from '../../src/config/load.ts'
+import { silentLog } from '../../src/core/log.ts'
 import { createLettingGo } from '../../src/server/team/letting-go.ts'
 import { createChannel, type Line } from '../../src/team/channel.ts'
-import { createWroteNotes } from '../../src/team/crew-member.ts'
+import { createCrewMember, createWroteNotes } from '../../src/team/crew-member.ts'
 import { createHandOn, type HandOn } from '../../src/team/hand-on.ts'
 import { isInner, peerHeader, throughInnerDoor } from '../../src/team/inner-door.ts'
 import { createPulse } from '../../src/team/pulse.ts'
 import { doorOf, makePlace, openShared, removeOtherPlaces, type SharedFiles } from '../../src/team/shared/place.ts'
+import { createWorkerProcess, type Orders } from '../../src/team/worker-process.ts'
 import { companyOf } from '../../src/wiring/team/company.ts'
 import { shareOf } from '../../src/wiring/team/shares.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
@@ -60,6 +62,17 @@ describe('what the processes of a gateway share', () => {
     assert.equal(of(0).team.underWay.holderOf('/ipfs/a'), 1)
     second?.()
     assert.equal(of(0).team.underWay.holderOf('/ipfs/a'), undefined)
+  })
+
+  it('what is under way when a team ends comes to its end, too', () => {
+    const own = mkdtempSync(join(folder, 'ended-'))
+    const shared = openShared(own, { index: 0, isNew: true })
+    const letGo = shared.team.underWay.hold('/ipfs/a')
+    shared.close()
+    letGo?.()
+    assert.equal(shared.team.underWay.holderOf('/ipfs/a'), undefined)
+    shared.team.arrivals.note(CID.parse('bafkqaaa'))
+    shared.close()
   })
 
   it('a process that ended holds nothing, and neither does its successor', () => {
@@ -213,6 +226,64 @@ describe('messages between two processes', () => {
   })
 })
 
+describe('a worker', () => {
+  const orders = (at: string): Orders => ({ index: 1, size: 2, folder: at, input: { workers: 2 }, denied: [] })
+
+  function startFake(pid: number | undefined) {
+    const child = Object.assign(new EventEmitter(), {
+      pid,
+      told: [] as string[],
+      killedBy: [] as string[],
+      send(message: { readonly topic: string }) {
+        child.told.push(message.topic)
+      },
+      kill(signal: string) {
+        child.killedBy.push(signal)
+        child.emit('exit', null, signal)
+      },
+    })
+    const ended: unknown[] = []
+    const worker = createWorkerProcess({
+      child: child as never,
+      orders: orders(folder),
+      clock: createFakeClock(),
+      log: silentLog,
+      heard: () => {},
+      onAnswering: () => {},
+      onEnded: (how) => void ended.push(how),
+    })
+    return { child, worker, ended }
+  }
+
+  it('that answers nothing yet is ended at once, because nobody waits for it', async () => {
+    const { child, worker } = startFake(4711)
+    await worker.end(30_000)
+    assert.deepEqual(child.killedBy, ['SIGKILL'])
+  })
+
+  it('that could not be started has ended', async () => {
+    const { child, worker, ended } = startFake(undefined)
+    child.emit('error', new Error('spawn EAGAIN'))
+    assert.equal(ended.length, 1)
+    await worker.end(30_000)
+  })
+
+  it('that is told something while it starts does it as soon as it runs', async () => {
+    const line = Object.assign(new EventEmitter(), { send: () => {} })
+    const member = createCrewMember(line as unknown as Line, createFakeClock())
+    line.emit('message', { topic: 'begin', said: orders(folder), id: 1 })
+    line.emit('message', { topic: 'reload', said: { size: 3 }, id: 2 })
+    const done: unknown[] = []
+    await member.orders
+    member.follow('reload', (said) => void done.push(said))
+    await new Promise((resolve) => setImmediate(resolve))
+    assert.deepEqual(done, [])
+    member.begun()
+    await new Promise((resolve) => setImmediate(resolve))
+    assert.deepEqual(done, [{ size: 3 }])
+  })
+})
+
 describe('the disk tier of several processes', () => {
   it('is kept within its bytes by the owner, whoever wrote', async () => {
     const path = join(folder, 'cache')
@@ -231,9 +302,11 @@ describe('the disk tier of several processes', () => {
     const lying = () => readdir(join(path, 'aa'))
     for (let at = 0; at < 60; at++) {
       const landing = await guest.reserve('aa', 4096)
-      const file = join(path, 'aa', `file-${at}`)
+      // It lies there with its time at once, because the owner may look in any moment.
+      const file = join(folder, `file-${at}`)
       await writeFile(file, Buffer.alloc(4096))
       await utimes(file, 500 + at, 500 + at)
+      await rename(file, join(path, 'aa', `file-${at}`))
       landing?.landed(true)
     }
     for (let tries = 0; (await lying()).length > 40; tries++) {

@@ -53,11 +53,12 @@ export function createEmbedded(settings: Options, context: ProviderContext): Emb
   const files = createBlockFiles(blocks, disk, shards)
   const { shardOf, read, has, linkAll, writeAll, areWhole } = files
   const { free, drop } = createFreeing({ pins, files, blocksBelow })
+  const seen = createFilesAtHand(blocks, clock)
   // The owner pins, so that another process cannot know of a shard that was made since.
-  const seen = company && !company.isOwner ? createFilesAtHand(blocks, clock) : undefined
+  const isGuest = company !== undefined && !company.isOwner
   let finished: Promise<void> | undefined
   const mayHave = async (key: string): Promise<boolean> =>
-    seen !== undefined || (await shards.has(shardName(key), clock.monotonic()))
+    isGuest || (await shards.has(shardName(key), clock.monotonic()))
 
   async function keep(upload: Upload, signal: AbortSignal, keys: Set<string>): Promise<CID> {
     const ready = await upload.files?.()
@@ -135,8 +136,9 @@ export function createEmbedded(settings: Options, context: ProviderContext): Emb
         }),
       lacks(cid) {
         const key = blockKey(cid)
-        return seen ? seen.lacks(files.fileOf(key)) : shards.lacks(shardName(key), clock.monotonic())
+        return isGuest ? seen.isThere(files.fileOf(key)) === false : shards.lacks(shardName(key), clock.monotonic())
       },
+      holds: (cid) => seen.isThere(files.fileOf(blockKey(cid))) === true,
       has: (cid) => guarded('read', () => has(blockKey(cid))),
     },
     close: () => pinLock.alone(async () => folder.leave()),

@@ -41,8 +41,8 @@ export interface FilesAtHand {
   forget(key: string): void
   /** Undefined: it is not known to be at hand. */
   read(key: string, file: string, options?: AtHandOptions): AtHand | undefined
-  /** Whether there is surely no such file, as the disk itself says. False where that cannot be had at once. */
-  lacks(file: string): boolean
+  /** Whether there is such a file, as the disk itself says. Undefined where that cannot be had at once. */
+  isThere(file: string): boolean | undefined
   /** When the use of a file was last noted on it, if it is known. */
   usedMs(key: string): number | undefined
   /** A thread begins a call to this disk; the answer is called at its end. */
@@ -155,14 +155,14 @@ export function createFilesAtHand(folder: string, clock: Clock): FilesAtHand {
       recent.forget(key)
       return undefined
     },
-    lacks(file) {
+    isThere(file) {
       if (isLocal === undefined) findOut()
       const began = clock.monotonic()
-      if (!isLocal || isInDoubt(began)) return false
-      const isMissing = statSync(file, { throwIfNoEntry: false }) === undefined
+      if (!isLocal || isInDoubt(began)) return undefined
+      const isThere = statSync(file, { throwIfNoEntry: false }) !== undefined
       const now = clock.monotonic()
       if (now - began > slowMs) wasSlow(now - began, now)
-      return isMissing
+      return isThere
     },
     usedMs: recent.usedMs,
     began() {

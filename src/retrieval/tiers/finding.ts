@@ -23,8 +23,8 @@ export interface Finding {
   findFast(cid: CID, signal?: AbortSignal): Found
   /** Whether each slow tier surely lacks it, known without a look. Then this counts as a miss of each. */
   slowLack(cid: CID): boolean
-  /** Whether a tier of this machine may have it, as far as can be told at once. Counts nothing. */
-  mayBeHere(cid: CID): boolean
+  /** Whether a tier of this machine surely has it, known at once. Counts nothing. */
+  isHere(cid: CID): boolean
   find(cid: CID, signal?: AbortSignal): Promise<TierHit | undefined>
   has(cid: CID, signal?: AbortSignal): Promise<boolean>
 }
@@ -68,11 +68,10 @@ export function createFinding({ fast, slow, filled, ask, hit, outage }: Layers, 
     return true
   }
 
-  function mayBeHere(cid: CID): boolean {
-    if (isIdentity(cid) || fast.some(({ tier }) => !tier.peek || tier.peek(cid))) return true
+  function isHere(cid: CID): boolean {
+    if (isIdentity(cid) || fast.some(({ tier }) => tier.peek?.(cid))) return true
     const key = blockKey(cid)
-    if (filled.some(({ writeBehind }) => writeBehind.waiting(key))) return true
-    return slow.some(({ tier }) => !tier.traits.shared && !tier.lacks?.(cid))
+    return filled.some(({ writeBehind }) => writeBehind.waiting(key)) || slow.some(({ tier }) => tier.holds?.(cid))
   }
 
   function atHand(cid: CID, options?: AtHandOptions): HitAtHand | undefined {
@@ -137,5 +136,5 @@ export function createFinding({ fast, slow, filled, ask, hit, outage }: Layers, 
     }
   }
 
-  return { atHand, findFast, slowLack, mayBeHere, find, has }
+  return { atHand, findFast, slowLack, isHere, find, has }
 }

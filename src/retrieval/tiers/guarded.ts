@@ -87,6 +87,7 @@ export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
     has: (cid, signal, call) => reads.run(signal, call, (own, begun) => tier.has(cid, own, { begun })),
     delete: (cid, signal, call) => writes.run(signal, call, (own, begun) => tier.delete(cid, own, { begun })),
     ...(tier.lacks && { lacks: (cid) => tier.lacks?.(cid) ?? false }),
+    ...(tier.holds && { holds: (cid) => tier.holds?.(cid) ?? false }),
     ...(records && {
       records: {
         read: (key, signal, call) => reads.run(signal, call, (own, begun) => records.read(key, own, { begun })),

@@ -23,6 +23,7 @@ export function createPinsTier(
     },
     has: (cid) => store.has(cid),
     lacks: (cid) => store.lacks?.(cid) ?? false,
+    holds: (cid) => store.holds?.(cid) ?? false,
     put: async () => {},
     delete: async () => {},
     close: async () => {},

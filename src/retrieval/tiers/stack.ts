@@ -35,8 +35,8 @@ export type TierStack = Omit<Tier, 'atHand'> & {
   findFast(cid: CID, signal?: AbortSignal): Found
   /** Whether each slow tier surely lacks it, known without a look. Then this counts as a miss of each. */
   slowLack(cid: CID): boolean
-  /** Whether a tier of this machine may have it, as far as can be told at once. Counts nothing. */
-  mayBeHere(cid: CID): boolean
+  /** Whether a tier of this machine surely has it, known at once. Counts nothing. */
+  isHere(cid: CID): boolean
   /**
    * A look into the slow tiers, shared by all readers of the block meanwhile. A reader that takes it must `leave` it.
    */
@@ -142,7 +142,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     atHand: finding.atHand,
     findFast: finding.findFast,
     slowLack: finding.slowLack,
-    mayBeHere: finding.mayBeHere,
+    isHere: finding.isHere,
     look: (cid) => looks.join(cid),
     find: finding.find,
     findPatiently: looks.alone,

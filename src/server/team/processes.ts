@@ -49,6 +49,8 @@ const patienceBeyondMs = 2000
 export function createProcesses({ clock, log, start }: ProcessesOptions): Processes {
   let group: Group | undefined
   let next: Group | undefined
+  /** Those of data folders that were left. */
+  const ending = new Set<Promise<void>>()
   let deadlineMs = 0
 
   function begin(data: string, size: number): Group {
@@ -57,9 +59,10 @@ export function createProcesses({ clock, log, start }: ProcessesOptions): Proces
     return { data, folder, crew, door: undefined }
   }
 
-  async function end(old: Group, graceMs: number): Promise<void> {
-    await old.crew.stop(graceMs)
-    leave(old)
+  function end(old: Group, graceMs: number): void {
+    const ended = old.crew.stop(graceMs).then(() => leave(old))
+    ending.add(ended)
+    void ended.finally(() => ending.delete(ended))
   }
 
   function leave({ crew, door, folder }: Group): void {
@@ -84,7 +87,7 @@ export function createProcesses({ clock, log, start }: ProcessesOptions): Proces
     async follow({ config, listen, handler }) {
       const old = group
       group = next
-      if (old && old !== group) void end(old, config.limits.grace)
+      if (old && old !== group) end(old, config.limits.grace)
       if (!group) return
       // The data folder is ours by now: what lies there was left by a process that was killed.
       if (!group.door) removeOtherPlaces(group.data, group.folder)
@@ -94,7 +97,7 @@ export function createProcesses({ clock, log, start }: ProcessesOptions): Proces
     },
     beyondShare: (open) => group?.crew.team.crowd.beyondShare(open, group.crew.team.size) ?? 0,
     async stop(graceMs) {
-      await group?.crew.stop(graceMs)
+      await Promise.all([group?.crew.stop(graceMs), ...ending])
     },
     close() {
       if (group) leave(group)

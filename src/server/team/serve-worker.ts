@@ -39,7 +39,6 @@ export async function serveWorker<Running extends Replaceable>({
   log,
   clock,
 }: ServeWorkerOptions<Running>): Promise<void> {
-  const { channel } = member
   const orders = await member.orders
   let config = configOf(orders.input)
   const { team, setSize } = member.join(orders, () => config.retrieval.deadline + patienceBeyondMs)
@@ -67,14 +66,14 @@ export async function serveWorker<Running extends Replaceable>({
     return server
   }
 
-  channel.on('listen', (said, handle) => {
+  member.follow('listen', (said, handle) => {
     const { isFirst } = said as { readonly isFirst: boolean }
     if (!(handle instanceof NetServer)) return
     if (closing) return void handle.close()
     if (isFirst) for (const old of sockets.splice(0)) old.close()
     sockets.push(shareListening(handle, open()))
   })
-  channel.on('reload', async (said) => {
+  member.follow('reload', async (said) => {
     const { input, size } = said as Pick<Orders, 'input' | 'size'>
     const next = configOf(input)
     setSize(size)
@@ -87,7 +86,7 @@ export async function serveWorker<Running extends Replaceable>({
       server.keepAliveTimeout = next.limits.keepAlive
     }
   })
-  channel.on('stop', async (said) => {
+  member.follow('stop', async (said) => {
     const { graceMs, lameMs } = said as { readonly graceMs: number; readonly lameMs: number }
     closing = true
     const ending = sockets.splice(0)

@@ -8,6 +8,7 @@ export interface Slots {
   /** Of what `read` gave, once it was changed. */
   write(place: number): void
   readonly count: number
+  /** From now on all places are zeros, and stay so: what is still under way may ask after the end of its team. */
   close(): void
 }
 
@@ -20,16 +21,20 @@ export function openSlots(
   if (isNew) ftruncateSync(handle, count * bytes)
   const own = new Uint8Array(bytes)
   const view = new DataView(own.buffer)
+  let isOpen = true
   return {
     count,
     read(place) {
-      if (readSync(handle, own, 0, bytes, place * bytes) < bytes) own.fill(0)
+      if (!isOpen || readSync(handle, own, 0, bytes, place * bytes) < bytes) own.fill(0)
       return view
     },
     write(place) {
-      writeSync(handle, own, 0, bytes, place * bytes)
+      if (isOpen) writeSync(handle, own, 0, bytes, place * bytes)
     },
-    close: () => closeSync(handle),
+    close() {
+      if (isOpen) closeSync(handle)
+      isOpen = false
+    },
   }
 }
 

@@ -16,14 +16,14 @@ export interface Elsewhere {
 export type ElsewhereOptions = {
   readonly team: Team
   readonly hosts: Pick<Hosts, 'contentOf' | 'keyOf'>
-  readonly mayBeHere: (cid: CID) => boolean
+  readonly isHere: (cid: CID) => boolean
   /** Answers it in this process. */
   readonly here: (request: IncomingMessage, response: ServerResponse) => void
   /** The owner cannot be reached. */
   readonly refuse: (request: IncomingMessage, response: ServerResponse) => void
 }
 
-export function createElsewhere({ team, hosts, mayBeHere, here, refuse }: ElsewhereOptions): Elsewhere {
+export function createElsewhere({ team, hosts, isHere, here, refuse }: ElsewhereOptions): Elsewhere {
   /** Undefined: it is no plain content of this gateway. Throws for what is malformed. */
   function contentOf(request: IncomingMessage): string | undefined {
     const { method, url = '' } = request
@@ -61,7 +61,7 @@ export function createElsewhere({ team, hosts, mayBeHere, here, refuse }: Elsewh
       if (handOnToHolder(path, request, response)) return true
       const text = path.split('/', 3)[2] ?? ''
       const root = parseLeaf(text) ?? parseCid(text)
-      if (root && !mayBeHere(root)) {
+      if (root && !isHere(root)) {
         // The look at the disk took a while, in which another one may have begun.
         if (handOnToHolder(path, request, response)) return true
         const letGo = team.underWay.hold(path)

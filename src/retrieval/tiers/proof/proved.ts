@@ -97,6 +97,7 @@ export function proved(tier: Tier, { log, onCorrupt }: ProvedOptions): ProvedTie
       return tier.put(cid, bytes, signal, call)
     },
     ...(tier.lacks && { lacks: (cid) => tier.lacks?.(cid) ?? false }),
+    ...(tier.holds && { holds: (cid) => tier.holds?.(cid) ?? false }),
     has: (cid, signal, call) => tier.has(cid, signal, call),
     delete: (cid, signal, call) => tier.delete(cid, signal, call),
     ...(tier.probe && { probe: (signal) => tier.probe?.(signal) ?? Promise.resolve() }),
