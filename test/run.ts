@@ -26,7 +26,15 @@ const execArgv = [
 
 const alone = new Set(['test/faults/reload-leaks.test.ts', 'test/http/add-fuzz.test.ts'])
 /** What takes longest comes first, so that all processes end at about the same time. */
-const order = ['http/signals', 'http/command-line', 'faults/**/*', 'contract/**/*', 'http/**/*', 'unit/**/*']
+const order = [
+  'faults/workers',
+  'http/signals',
+  'http/command-line',
+  'faults/**/*',
+  'contract/**/*',
+  'http/**/*',
+  'unit/**/*',
+]
 
 const all = [...new Set(order.flatMap((some) => globSync(`test/${some}.test.ts`, { cwd: root }).sort()))]
 const named = process.argv.slice(2)

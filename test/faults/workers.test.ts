@@ -1,8 +1,19 @@
-// Processes of one gateway that come, go, hang and are killed: nothing that was acknowledged is lost, and no other process stays behind.
+// Several processes of one gateway look like one: an upload, a takedown, a limit and a counter of one of them hold in all. They come,
+// go, hang and are killed, nothing that was acknowledged is lost, and no other process stays behind. One start for all of it, because a
+// process is most of a second of a processor: each test goes on where the last one ended.
 import assert from 'node:assert/strict'
 import { after, before, describe, it } from 'node:test'
-import { type BlockMap, distinctFiles, noise } from '../support/fixtures.ts'
-import { type Line, openLine, type Processes, startProcesses, until } from '../support/several-processes.ts'
+import type { Status } from '../../src/admin/dashboard/shape.ts'
+import { addFile, type BlockMap, distinctFiles, noise } from '../support/fixtures.ts'
+import {
+  formOf,
+  formType,
+  type Line,
+  openLine,
+  type Processes,
+  startProcesses,
+  until,
+} from '../support/several-processes.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 
 const isAlive = (pid: number): boolean => {
@@ -14,62 +25,198 @@ const isAlive = (pid: number): boolean => {
   }
 }
 
-const settings = (workers: number, upstream: ProgrammableUpstream) => `listen: 127.0.0.1:0
-workers: ${workers}
-retrieval:
-  deadline: 5s
-  probeEvery: 0
-  upstreams: [{ url: "${upstream.url}", allowPrivate: true }]
-limits: { grace: 10s, lameDuck: 0s }
-`
-
 describe('the processes of a gateway', () => {
   const blocks: BlockMap = new Map()
   let upstream: ProgrammableUpstream
   let all: Processes
+  let owner: Line
+  let worker: Line
+  const settings = ({ limits = '', more = '' } = {}) => `
+upload: { maxBytes: 8MiB, auth: open }
+retrieval:
+  deadline: 5s
+  keepLooking: 0s
+  probeEvery: 0
+  upstreams: [{ url: "${upstream.url}", allowPrivate: true }]
+  notFound: { first: 60s, most: 60s }
+limits: { grace: 10s, lameDuck: 0s${limits} }
+${more}`
 
   before(async () => {
     upstream = await startUpstream({ blocks })
-    all = await startProcesses(settings(2, upstream).replace(/^listen.*\nworkers.*\n/, ''))
+    all = await startProcesses(settings())
+    await meet()
   })
   after(async () => {
     await all.close()
     await upstream.close()
   })
 
-  it('become one at a reload, and two again, and what was uploaded stays readable', async () => {
-    const bytes = noise(5000, 1)
-    const [owner] = (await all.lines()) as [Line]
-    const path = await owner.add(bytes)
-    const worker = all.workerPid(1)
-    const requests = await all.metric('cidgate_http_requests_total')
-    await all.reload(settings(1, upstream))
+  async function meet(): Promise<void> {
+    ;[owner, worker] = (await all.lines()) as [Line, Line]
+  }
+
+  /** Asks for a file, until the upstream is asked for it. */
+  async function ask(line: Line, seed: number, delayMs: number) {
+    const [file] = await distinctFiles(blocks, 1, seed)
+    upstream.delayMs = delayMs
+    const path = `/ipfs/${file?.cid}`
+    const answer = line.get(path)
+    // Who waits for it comes later.
+    answer.catch(() => {})
     await until(
-      () => !isAlive(worker),
+      () => upstream.asked.some(({ url }) => url.includes(String(file?.cid))),
+      () => 'nothing was asked',
+    )
+    return { answer, path, bytes: Buffer.from(file?.bytes ?? []) }
+  }
+
+  /** Until there is another worker in the place of this one. */
+  async function replaced(pid: number): Promise<void> {
+    await until(
+      () => all.workerPid(1) !== pid && !isAlive(pid),
       () => all.said(),
     )
-    assert.equal(await all.metric('cidgate_processes'), 1)
-    assert.ok((await all.metric('cidgate_http_requests_total')) >= requests, 'what was counted stays')
-    for (let times = 0; times < 5; times++) {
-      const line = openLine(all.url)
-      assert.deepEqual((await line.get(path)).body, Buffer.from(bytes))
-      line.close()
-    }
-    await all.reload(settings(2, upstream))
-    await all.ready(2)
-    for (const line of await all.lines()) assert.deepEqual((await line.get(path)).body, Buffer.from(bytes))
+    await all.ready()
+  }
+
+  it('read what either of them was given, at once', async () => {
+    for (const [one, other] of [
+      [owner, worker],
+      [worker, owner],
+    ] as const)
+      for (const bytes of [noise(700, 1), noise(3_000_000, 2), '{"a":1}']) {
+        const path = await one.add(bytes)
+        for (const line of [other, one]) assert.deepEqual((await line.get(path)).body, Buffer.from(bytes))
+      }
   })
 
-  it('stay as many as they are when a configuration is refused', async () => {
-    const more = `${settings(4, upstream)}denylists: [${all.folder}/nothing-there]\n`
-    await all.reload(more, { outcome: 'config.refused' })
-    assert.equal(await all.metric('cidgate_processes_wanted'), 2)
-    await all.reload(settings(2, upstream))
+  it('forget a remembered 404 when an upload brings the content', async () => {
+    const content = noise(900, 3)
+    const { cid } = await addFile(new Map(), content)
+    const path = `/ipfs/${cid}`
+    for (const line of [worker, owner, worker]) assert.equal((await line.get(path)).status, 404)
+    await owner.add(content)
+    assert.equal((await worker.get(path)).status, 200)
+  })
+
+  it('take one answer of an upstream for requests that come to both', async () => {
+    const [file] = await distinctFiles(blocks, 1, 40_000)
+    upstream.delayMs = 1500
+    const before = upstream.asked.length
+    const first = owner.get(`/ipfs/${file?.cid}`)
+    await until(
+      () => upstream.asked.length > before,
+      () => 'nothing was asked',
+    )
+    try {
+      for (const { status, body } of [await worker.get(`/ipfs/${file?.cid}`), await first]) {
+        assert.equal(status, 200)
+        assert.deepEqual(body, Buffer.from(file?.bytes ?? []))
+      }
+    } finally {
+      upstream.delayMs = 0
+    }
+    assert.equal(upstream.asked.length - before, 1)
+  })
+
+  it('read from the disk what the other one fetched', async () => {
+    const [file] = await distinctFiles(blocks, 1, 50_001)
+    assert.equal((await worker.get(`/ipfs/${file?.cid}`)).status, 200)
+    const before = upstream.asked.length
+    await until(
+      async () => (await owner.get(`/ipfs/${file?.cid}`, { 'cache-control': 'only-if-cached' })).status === 200,
+      () => 'it does not come to the disk',
+    )
+    assert.equal(upstream.asked.length, before)
+  })
+
+  it('refuse an upload that is too large, and the client reads why', async () => {
+    const told = await worker.send('/add', formOf(Buffer.alloc(9 * 1024 * 1024)), formType)
+    assert.equal(told.status, 413)
+    assert.match(told.body.toString(), /8388608|8 ?MiB/)
+    worker = (await all.lines())[1] as Line
+  })
+
+  it('answer what is malformed, unknown or no content alike', async () => {
+    for (const path of [
+      '/ipfs/nonsense',
+      '/ipfs/%zz',
+      '/nope',
+      '/ipns/nonsense',
+      '/',
+      '/openapi.json',
+      '/robots.txt',
+    ]) {
+      const [one, other] = [await owner.get(path), await worker.get(path)]
+      assert.equal(other.status, one.status, path)
+      assert.equal(other.headers['content-type'], one.headers['content-type'], path)
+    }
+    assert.equal((await worker.send('/ipfs/bafkqaaa', '', {}, 'DELETE')).status, 405)
+  })
+
+  it('count each request once', async () => {
+    const name = 'cidgate_http_requests_total'
+    for (const line of [owner, worker]) {
+      const { headers } = await line.get('/ipfs/bafkqaaa')
+      for (let times = 0; times < 10; times++)
+        assert.equal((await line.get('/ipfs/bafkqaaa', { 'if-none-match': String(headers.etag) })).status, 304)
+      // Handed on, and counted where it is answered.
+      assert.equal((await line.send('/ipfs/bafkqaaa', '', {}, 'PUT')).status, 405)
+    }
+    const counts = async () => [await all.metric(name, 'status="304"'), await all.metric(name, 'method="PUT"')].join()
+    await until(
+      async () => (await counts()) === '20,2',
+      () => 'another number of requests',
+    )
+    const status = (await (await fetch(`${all.admin}/status`)).json()) as Status
+    assert.ok(status.requests.total >= 24)
+    assert.deepEqual(status.processes, { wanted: 2, answering: 2, restarts: 0 })
+  })
+
+  it('tell the owner of what failed at a worker', async () => {
+    const { headers } = await worker.get('/ipfs/bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku')
+    const id = headers['x-request-id']
+    await until(
+      async () => (await (await fetch(`${all.admin}/status`)).text()).includes(String(id)),
+      () => 'the dashboard does not know it',
+    )
+  })
+
+  it('deny what is taken down, with what lies below it, from the moment in which that is answered', async () => {
+    const content = noise(600_000, 4)
+    const path = await owner.add(content)
+    for (const line of [owner, worker]) assert.equal((await line.get(path)).status, 200)
+    const taken = await fetch(`${all.admin}/deny/${path.slice(6)}`, { method: 'POST' })
+    assert.equal(taken.status, 200, await taken.text())
+    for (const line of [worker, owner]) assert.equal((await line.get(path)).status, 410)
+  })
+
+  it('answer in the place of one that is killed in the middle; the next one denies what was taken down before', async () => {
+    await meet()
+    const kept = await owner.add('kept')
+    const gone = await owner.add('gone')
+    await fetch(`${all.admin}/deny/${gone.slice(6)}`, { method: 'POST' })
+    const requests = await all.metric('cidgate_http_requests_total')
+    const killed = all.workerPid(1)
+    const { answer, path } = await ask(worker, 60_007, 3000)
+    const other = owner.get(path)
+    // It was handed on by now; what was handed on and is not begun is answered here.
+    await new Promise((resolve) => setTimeout(resolve, 200))
+    upstream.delayMs = 0
+    process.kill(killed, 'SIGKILL')
+    assert.equal((await other).status, 200)
+    await assert.rejects(answer)
+    await replaced(killed)
+    assert.equal(await all.metric('cidgate_worker_restarts_total'), 1)
+    assert.ok((await all.metric('cidgate_http_requests_total')) >= requests, 'what was counted stays')
+    await meet()
+    assert.equal((await worker.get(kept)).status, 200)
+    assert.equal((await worker.get(gone)).status, 410)
   })
 
   it('lose one that hangs when something is taken down: it answers nothing more, and another one is there', async () => {
     const bytes = noise(3000, 2)
-    const [owner, worker] = (await all.lines()) as [Line, Line]
     const path = await owner.add(bytes)
     assert.equal((await worker.get(path)).status, 200)
     const hung = all.workerPid(1)
@@ -81,82 +228,96 @@ describe('the processes of a gateway', () => {
     assert.equal((await fetch(`${all.admin}/deny/${path.slice(6)}`, { method: 'POST' })).status, 200)
     assert.equal(isAlive(hung), false)
     assert.equal(await late, 'cut')
-    await until(
-      () => all.workerPid(1) !== hung,
-      () => all.said(),
-    )
-    await all.ready()
-    for (const line of await all.lines()) assert.equal((await line.get(path)).status, 410)
+    await replaced(hung)
+    await meet()
+    for (const line of [owner, worker]) assert.equal((await line.get(path)).status, 410)
   })
 
-  it('follow the data folder to another place while answers are under way, and what was uploaded since is at both', async () => {
-    const [file] = await distinctFiles(blocks, 1, 60_001)
-    const [owner] = (await all.lines()) as [Line]
-    upstream.delayMs = 1500
-    const asked = owner.get(`/ipfs/${file?.cid}`)
+  it('stay as many as they are when a configuration is refused', async () => {
+    const wrong = settings({ more: `denylists: [${all.folder}/nothing-there]` })
+    await all.reload(wrong, { workers: 4, outcome: 'config.refused' })
+    assert.equal(await all.metric('cidgate_processes_wanted'), 2)
+    await all.reload(settings())
+  })
+
+  it('follow a new configuration, with limits that hold for all of them, and more of them', async () => {
+    await all.reload(settings({ limits: ', perClient: { perMinute: 1, burst: 30 }' }), { workers: 3 })
+    await all.ready(3)
+    // Connections that were accepted before are gone on with.
+    let served = 0
+    for (let times = 0; times < 30; times++)
+      for (const line of [owner, ...Array.from({ length: 4 }, () => openLine(all.url))]) {
+        const { status } = await line.get('/ipfs/bafkqaaa')
+        if (status === 200) served++
+        else assert.equal(status, 429)
+        if (line !== owner) line.close()
+      }
+    assert.ok(served >= 28 && served <= 33, `${served} of a budget of 30`)
+  })
+
+  it('become one at a reload, and two again, and what was uploaded stays readable', async () => {
+    const workers = [all.workerPid(1), all.workerPid(2)]
+    const requests = await all.metric('cidgate_http_requests_total')
+    await all.reload(settings(), { workers: 1 })
     await until(
-      () => upstream.asked.some(({ url }) => url.includes(String(file?.cid))),
-      () => 'nothing was asked',
-    )
-    const before = all.workerPid(1)
-    await all.reload(settings(2, upstream), { data: `${all.folder}/moved` })
-    await until(
-      () => !isAlive(before) && all.workerPid(1) !== before,
+      () => !workers.some(isAlive),
       () => all.said(),
     )
-    const { status, body } = await asked
-    assert.deepEqual([status, body.equals(file?.bytes ?? Buffer.of())], [200, true])
+    assert.equal(await all.metric('cidgate_processes'), 1)
+    assert.ok((await all.metric('cidgate_http_requests_total')) >= requests, 'what was counted stays')
+    const bytes = noise(5000, 1)
+    const path = await owner.add(bytes)
+    for (let times = 0; times < 5; times++) {
+      const line = openLine(all.url)
+      assert.deepEqual((await line.get(path)).body, Buffer.from(bytes))
+      line.close()
+    }
+    await all.reload(settings())
+    await all.ready(2)
+    await meet()
+    for (const line of [owner, worker]) assert.deepEqual((await line.get(path)).body, Buffer.from(bytes))
+  })
+
+  it('follow the data folder and the address to other places while answers are under way', async () => {
+    const { answer, bytes } = await ask(owner, 60_001, 1500)
+    const before = all.workerPid(1)
+    await all.reload(settings(), { data: 'moved', socket: 'public.sock' })
+    await replaced(before)
+    const { status, body } = await answer
+    assert.deepEqual([status, body.equals(bytes)], [200, true])
     upstream.delayMs = 0
-    await all.ready()
-    const bytes = noise(5000, 9)
-    const [first, second] = (await all.lines()) as [Line, Line]
-    const path = await second.add(bytes)
-    for (const line of [first, second]) assert.deepEqual((await line.get(path)).body, Buffer.from(bytes))
+    await meet()
+    const path = await worker.add(bytes)
+    for (const line of [owner, worker]) assert.deepEqual((await line.get(path)).body, bytes)
     assert.equal(all.exitCode, null, all.said())
   })
 
-  it('end together, with what is under way answered first', async () => {
-    const [file] = await distinctFiles(blocks, 1, 70_001)
-    const pids = [all.pid, all.workerPid(1)]
-    const [, worker] = (await all.lines()) as [Line, Line]
-    upstream.delayMs = 700
-    const asked = worker.get(`/ipfs/${file?.cid}`)
+  it('end with their owner when that is killed, leave its unix socket, and what was uploaded stays', async () => {
+    const bytes = Buffer.from(noise(4000, 3))
+    const path = await worker.add(bytes)
+    const pid = all.workerPid(1)
+    all.signal('SIGKILL')
     await until(
-      () => upstream.asked.some(({ url }) => url.includes(String(file?.cid))),
-      () => 'nothing was asked',
+      () => !isAlive(pid),
+      () => 'the worker goes on',
     )
+    await assert.rejects(openLine(all.url).get(path), /ECONNREFUSED/)
+    await all.startAgain()
+    await meet()
+    for (const line of [owner, worker]) assert.deepEqual((await line.get(path)).body, bytes)
+    assert.equal(await all.metric('cidgate_worker_restarts_total'), 0, all.said())
+  })
+
+  it('end together, with what is under way answered first', async () => {
+    const pids = [all.pid, all.workerPid(1)]
+    const { answer, bytes } = await ask(worker, 70_001, 700)
     all.signal('SIGTERM')
-    const { status, body } = await asked
-    assert.deepEqual([status, body.equals(file?.bytes ?? Buffer.of())], [200, true])
+    const { status, body } = await answer
+    assert.deepEqual([status, body.equals(bytes)], [200, true])
     await until(
       () => all.exitCode !== null && pids.every((pid) => !isAlive(pid)),
       () => all.said(),
     )
     assert.equal(all.exitCode, 0, all.said())
-  })
-
-  it('listen on one unix socket, end with their owner when that is killed, and leave its address', async () => {
-    const other = await startProcesses('upload: { auth: open }\nretrieval: { upstreams: [] }\n', { listen: 'unix' })
-    try {
-      const line = openLine(other.url)
-      const bytes = noise(4000, 3)
-      const path = await line.add(bytes)
-      const both = async () => {
-        for (const one of await other.lines()) assert.deepEqual((await one.get(path)).body, Buffer.from(bytes))
-        assert.equal(await other.metric('cidgate_worker_restarts_total'), 0, other.said())
-      }
-      await both()
-      const worker = other.workerPid(1)
-      other.signal('SIGKILL')
-      await until(
-        () => !isAlive(worker),
-        () => 'the worker goes on',
-      )
-      await assert.rejects(openLine(other.url).get(path), /ECONNREFUSED/)
-      await other.startAgain()
-      await both()
-    } finally {
-      await other.close()
-    }
   })
 })

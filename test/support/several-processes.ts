@@ -33,10 +33,7 @@ export interface Processes {
   metric(name: string, labels?: string): Promise<number>
   said(): string
   /** A new configuration, which is followed when this resolves. */
-  reload(
-    more: string,
-    how?: { readonly outcome?: 'config.reloaded' | 'config.refused'; readonly data?: string },
-  ): Promise<void>
+  reload(more: string, how?: How & { readonly outcome?: 'config.reloaded' | 'config.refused' }): Promise<void>
   signal(signal: NodeJS.Signals): void
   readonly exitCode: number | null
   /** With the same folder and configuration, after it was killed. */
@@ -48,15 +45,30 @@ export interface Processes {
   close(): Promise<void>
 }
 
-export async function startProcesses(
-  more: string,
-  { size = 2, listen = '127.0.0.1:0' }: { readonly size?: number; readonly listen?: string } = {},
-): Promise<Processes> {
+type How = {
+  readonly workers?: number
+  /** In their folder. */
+  readonly data?: string
+  /** A path in their folder. Absent: a port. */
+  readonly socket?: string | undefined
+}
+
+/** Two, of one gateway. */
+export async function startProcesses(more: string): Promise<Processes> {
   const folder = await mkdtemp(join(tmpdir(), 'cidgate-processes-'))
   const file = join(folder, 'cidgate.yaml')
-  const write = (rest: string, data = `${folder}/data`) =>
-    writeFile(file, `data: ${data}\nadmin: 127.0.0.1:0\nlog: { level: info }\n${rest}`)
-  await write(`listen: ${listen === 'unix' ? `unix:${folder}/public.sock` : listen}\nworkers: ${size}\n${more}`)
+  const addressOf = (socket: string): string => `unix:${join(folder, socket)}`
+  const write = (rest: string, { workers = 2, data = 'data', socket }: How = {}) =>
+    writeFile(
+      file,
+      `data: ${join(folder, data)}
+listen: ${socket ? addressOf(socket) : '127.0.0.1:0'}
+admin: 127.0.0.1:0
+workers: ${workers}
+log: { level: info }
+${rest}`,
+    )
+  await write(more)
   const args = ['bin/cidgate.mjs', 'serve', '--config', file]
   const line = /^cidgate \(pid \d+\): ((?:http|unix):\S+) \(admin: (http:\S+)\)/m
   let said = { out: '', err: '' }
@@ -86,7 +98,7 @@ export async function startProcesses(
       .filter((one) => one.includes(labels))
       .reduce((sum, one) => sum + Number(one.slice(one.lastIndexOf(' ') + 1)), 0)
   }
-  const ready = (wanted = size) =>
+  const ready = (wanted = 2) =>
     until(
       async () => (await metric('cidgate_processes')) === wanted,
       () => `no ${wanted} processes: ${said.err}`,
@@ -117,7 +129,7 @@ export async function startProcesses(
       const found = [...said.err.matchAll(/"event":"worker.ready","worker":(\d+),"pid":(\d+)/g)]
       return Number(found.findLast(([, worker]) => Number(worker) === index)?.[2])
     },
-    async lines(wanted = size) {
+    async lines(wanted = 2) {
       // The owner alone answers what is no content, and says so with an id of its own.
       const found = new Map<string, Line>()
       const owner = await idOf(openLine(url), '/openapi.json')
@@ -139,14 +151,15 @@ export async function startProcesses(
       open.push(...all)
       return all
     },
-    async reload(rest, { outcome = 'config.reloaded', data } = {}) {
+    async reload(rest, { outcome = 'config.reloaded', ...how } = {}) {
       const before = said.err.split(outcome).length
-      await write(rest, data)
+      await write(rest, how)
       child.kill('SIGHUP')
       await until(
         () => said.err.split(outcome).length > before,
         () => said.err,
       )
+      if (how.socket) url = addressOf(how.socket)
     },
     async close() {
       for (const one of open) one.close()
