@@ -1,6 +1,6 @@
 // Whoever signals the process that a person or a supervisor started reaches the gateway, and no gateway outlives it.
 import assert from 'node:assert/strict'
-import { type ChildProcess, execFile, spawn } from 'node:child_process'
+import { execFile } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { createServer, type ServerResponse } from 'node:http'
@@ -9,22 +9,19 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, afterEach, before, describe, it } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { fileURLToPath } from 'node:url'
 import { type Collector, startCollector } from '../support/collector.ts'
-
-const root = fileURLToPath(new URL('../../', import.meta.url))
-const launcher = 'bin/cidgate.mjs'
-/** What comes after it believes that it runs on an old Node; what that starts does not. */
-const asOldNode = [
-  '--import',
-  `data:text/javascript,Object.defineProperty(process,'versions',{value:{...process.versions,node:'20.1.0'}})`,
-]
-
-type Way = { readonly name: string; readonly command: string; readonly args: string[] }
-const byNode: Way = { name: 'node bin/cidgate.mjs serve', command: process.execPath, args: [launcher, 'serve'] }
-const byOldNode: Way = { ...byNode, name: 'an old Node', args: [...asOldNode, launcher, 'serve'] }
-const byNpm: Way = { name: 'npm start', command: 'npm', args: ['start', '--silent', '--'] }
-const byNpx: Way = { name: 'npx cidgate serve', command: 'npx', args: ['cidgate', 'serve'] }
+import {
+  answers,
+  asOldNode,
+  byNode,
+  byNpm,
+  byOldNode,
+  kill,
+  launch,
+  root,
+  until,
+  type Way,
+} from '../support/launched.ts'
 
 describe('signals', () => {
   let folder = ''
@@ -69,27 +66,18 @@ log: { level: info }
     await rm(folder, { recursive: true, force: true, maxRetries: 5 })
   })
 
-  async function start(way: Way, started = pids) {
-    const { command, args } = way
-    // One way tells its spans: to load what sends them costs a start a third more.
-    const env = { ...process.env, ...(way === byNode && { OTEL_EXPORTER_OTLP_ENDPOINT: collector.url }) }
-    const child = spawn(command, [...args, '--config', config], { cwd: root, env, stdio: ['ignore', 'pipe', 'pipe'] })
-    if (child.pid) started.push(child.pid)
-    const said = collect(child)
-    const line = /^cidgate \(pid (\d+)\): (http:\S+)/m
-    await until(() => line.test(said.out) || child.exitCode !== null, 'it does not start')
-    const [, pid, url] = line.exec(said.out) ?? []
-    assert.ok(url && pid, said.err)
-    started.push(Number(pid))
-    return { child, said, url, pid: Number(pid) }
-  }
+  const start = (way: Way, started = pids) =>
+    launch(way, {
+      config,
+      // One way tells its spans: to load what sends them costs a start a third more.
+      env: { ...process.env, ...(way === byNode && { OTEL_EXPORTER_OTLP_ENDPOINT: collector.url }) },
+      started,
+    })
 
+  // The interop suite tries the other ones (test/interop/signals.test.ts): each is two or three starts.
   const stopping: readonly [Way, readonly NodeJS.Signals[]][] = [
-    [byOldNode, ['SIGTERM', 'SIGKILL']],
-    // npm passes no SIGHUP on: it ends, and the gateway with it.
-    [byNpm, ['SIGTERM', 'SIGHUP', 'SIGKILL']],
-    // The shell of npx waits when it alone gets a SIGINT; a terminal sends one to the gateway as well.
-    [byNpx, ['SIGTERM', 'SIGHUP']],
+    [byOldNode, ['SIGTERM']],
+    [byNpm, ['SIGTERM', 'SIGKILL']],
   ]
   for (const [way, signals] of stopping)
     for (const signal of signals)
@@ -171,36 +159,3 @@ log: { level: info }
     }
   })
 })
-
-function collect(child: ChildProcess): { out: string; err: string } {
-  const said = { out: '', err: '' }
-  child.stdout?.on('data', (chunk) => {
-    said.out += chunk
-  })
-  child.stderr?.on('data', (chunk) => {
-    said.err += chunk
-  })
-  return said
-}
-
-function kill(pid: number, signal: NodeJS.Signals): void {
-  try {
-    process.kill(pid, signal)
-  } catch {
-    // It is gone already.
-  }
-}
-
-async function answers(url: string): Promise<boolean> {
-  return fetch(`${url}/ipfs/nonsense`).then(
-    () => true,
-    () => false,
-  )
-}
-
-async function until(holds: () => boolean | Promise<boolean>, otherwise: string): Promise<void> {
-  for (let tries = 0; !(await holds()); tries++) {
-    assert.ok(tries < 1200, otherwise)
-    await sleep(50)
-  }
-}

@@ -127,32 +127,32 @@ describe('the file of a journal entry', () => {
     }
   })
 
-  /** Each byte of it as each of these: another bit, nothing, the end of a line, a space. */
+  /** Each byte of it in turn as one of these, and in each of the tests below as another: a bit, nothing, the end of a line, a space. */
   const damages = [(byte: number) => byte ^ 1, () => 0, () => 10, () => 32]
-  const countOf = (whole: Buffer): number => whole.length * damages.length
-  function damagedAs(whole: Buffer, index: number): Buffer {
+  function damagedAt(whole: Buffer, at: number, turn: number): Buffer {
     const bytes = Buffer.from(whole)
-    const at = Math.floor(index / damages.length)
-    bytes[at] = damages[index % damages.length]?.(whole[at] as number) ?? 0
+    bytes[at] = damages[(at + turn) % damages.length]?.(whole[at] as number) ?? 0
     return bytes
   }
 
-  for (const [what, before, isCopied] of [
-    ['two lines', true, false],
-    ['one line and a copy', false, true],
-    ['one line and a damaged copy', false, false],
-  ] as const)
+  for (const [turn, [what, before, isCopied]] of (
+    [
+      ['two lines', true, false],
+      ['one line and a copy', false, true],
+      ['one line and a damaged copy', false, false],
+    ] as const
+  ).entries())
     it(`of ${what}, with any byte damaged, is the upload that was acknowledged, or told as damaged`, async () => {
       await mkdir(join(root, 'open'), { recursive: true })
       await mkdir(spoolFolder(data), { recursive: true })
       const linesOf = (id: string) =>
         Buffer.concat([...(before ? [lineOf(entryOf(id))] : []), lineOf(accepted(entryOf(id)))])
       const idOf = (count: number) => String(count).padStart(5, '0')
-      const count = countOf(linesOf(idOf(0)))
+      const count = linesOf(idOf(0)).length
       const writing: Promise<void>[] = []
       for (let index = 0; index < count; index++) {
         const id = idOf(index)
-        writing.push(writeFile(fileOf(id), damagedAs(linesOf(id), index)))
+        writing.push(writeFile(fileOf(id), damagedAt(linesOf(id), index, turn)))
         const copy = lineOf(accepted(entryOf(id)))
         copy[index % copy.length] = (copy[index % copy.length] as number) ^ 1
         if (isCopied) writing.push(writeFile(join(spoolFolder(data), `${id}.json`), lineOf(accepted(entryOf(id)))))
@@ -174,9 +174,9 @@ describe('the file of a journal entry', () => {
     const record = join(root, 'done', cid.slice(-2), `${cid}.json`)
     await journal.amend(accepted(entryOf('one')))
     const whole = await readFile(record)
-    for (let index = 0; index < countOf(whole); index++) {
+    for (let at = 0; at < whole.length; at++) {
       said.length = 0
-      await writeFile(record, damagedAs(whole, index))
+      await writeFile(record, damagedAt(whole, at, damages.length - 1))
       const found = await journal.record(CID.parse(cid))
       if (found) assert.equal(found.cid, cid)
       else assert.deepEqual(said, ['journal.unreadable'])
