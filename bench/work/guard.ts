@@ -56,8 +56,8 @@ async function loop(folder: string): Promise<number[]> {
 }
 
 const bounds: readonly Bound[] = [
-  { id: 'hot', peer: 'bare', least: 0.6, ratio: () => against('hot', 'bare') },
-  { id: 'miss', peer: 'pass-through', least: 0.3, ratio: () => against('miss', 'pass-through') },
+  { id: 'hot', peer: 'bare', least: 0.8, ratio: () => against('hot', 'bare') },
+  { id: 'miss', peer: 'pass-through', least: 0.5, ratio: () => against('miss', 'pass-through') },
   { id: 'big', peer: 'a read-and-hash loop', least: 0.4, ratio: () => againstLoop('big') },
 ]
 
