@@ -5,6 +5,7 @@ import { type Budget, createBudget } from '../core/budget.ts'
 import type { Clock } from '../core/clock.ts'
 import { Failure } from '../core/failure.ts'
 import { upTo } from '../core/lru.ts'
+import { createHeedless } from './heedless.ts'
 import { createLearnedRoom } from './learned-room.ts'
 
 export interface Limits {
@@ -25,6 +26,8 @@ export interface Limits {
   readonly room: number
   readonly shed: number
   readonly throttled: number
+  /** How often a connection was not read for a while, because its client heeded no `Retry-After`. */
+  readonly held: number
 }
 
 export type LimitOptions = {
@@ -38,6 +41,8 @@ export type LimitOptions = {
   readonly budgets?:
     | ((limit: { readonly size: number; readonly perSecond: number }) => (client: string) => Budget)
     | undefined
+  /** Whether the connection of a request may bring those of many clients. */
+  readonly isShared?: ((request: IncomingMessage) => boolean) | undefined
   readonly clock: Clock
 }
 
@@ -46,8 +51,17 @@ const socketAddress = ({ socket }: IncomingMessage): string => socket.remoteAddr
 const mostClients = 100_000
 
 export function createLimits(options: LimitOptions): Limits {
-  const { inFlight: most, loopDelay = 0, perClient, addressOf = socketAddress, budgets, clock } = options
+  const {
+    inFlight: most,
+    loopDelay = 0,
+    perClient,
+    addressOf = socketAddress,
+    budgets,
+    isShared = () => false,
+    clock,
+  } = options
   const learned = createLearnedRoom({ most, inFlight: () => inFlight, lateMs: loopDelay, clock })
+  const heedless = createHeedless({ clock, isShared })
   const clients = perClient === 'none' ? undefined : new LRUCache<string, Budget>(upTo(mostClients))
   let inFlight = 0
   let shed = 0
@@ -116,10 +130,14 @@ export function createLimits(options: LimitOptions): Limits {
       inFlight >= most || (clients !== undefined && (budgetOf(addressOf(request))?.waitMs ?? 0) > 0),
     enter(request, response, atHand) {
       const full = lookForRoom(atHand)
-      if (full !== undefined) return refusalFor(full)
+      if (full !== undefined) {
+        heedless.refused(request, response)
+        return refusalFor(full)
+      }
       const budget = clients && budgetOf(addressOf(request))
       if (budget && !budget.take()) {
         throttled++
+        heedless.refused(request, response)
         return new Failure('throttled', 'too many requests from this address (rate limit); retry later', {
           source: 'client',
           retryAfterMs: budget.waitMs,
@@ -140,6 +158,9 @@ export function createLimits(options: LimitOptions): Limits {
     },
     get throttled() {
       return throttled
+    },
+    get held() {
+      return heedless.held
     },
   }
 }

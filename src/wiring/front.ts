@@ -17,6 +17,7 @@ import { createUnread, type Unread } from '../http/unread.ts'
 import { createRequestIds } from '../http/wire/request-id.ts'
 import type { RequestCounts } from '../observe/requests.ts'
 import type { TierStack } from '../retrieval/tiers/stack.ts'
+import { isInner } from '../team/inner-door.ts'
 import type { Public } from './public.ts'
 import type { ReadSide } from './reading.ts'
 import { createElsewhere } from './team/elsewhere.ts'
@@ -59,7 +60,12 @@ export function wireFront(
   const { inFlight, loopDelay, perClient, stalled } = config.limits
   const unread = lease.take('unread', [config.limits.unread], () => createUnread(config.limits.unread))
   const limits = lease.take('limits', [inFlight, loopDelay, perClient, config.trustedProxies, team !== undefined], () =>
-    createLimits({ inFlight, loopDelay, perClient, addressOf: forwarded.addressOf, budgets: team?.budgets, clock }),
+    createLimits({
+      ...{ inFlight, loopDelay, perClient, clock },
+      addressOf: forwarded.addressOf,
+      budgets: team?.budgets,
+      isShared: (request) => isInner(request) || forwarded.isPassedOn(request),
+    }),
   )
   const hosts = createHosts({
     table: config.hosts,

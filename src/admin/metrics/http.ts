@@ -20,6 +20,7 @@ export type HttpParts = {
     readonly room: number
     readonly shed: number
     readonly throttled: number
+    readonly held: number
   }
   readonly unread: { readonly bytes: number; readonly cut: number }
   readonly hot: { readonly bytes: number; readonly items: number; readonly maxBytes: number }
@@ -101,6 +102,12 @@ export const httpMetrics = ({ requests, limits, unread, hot, compressions, serve
     kind: 'counter',
     help: 'Requests answered with 429 because their client was over limits.perClient.',
     read: () => limits.throttled,
+  },
+  {
+    name: 'cidgate_held_back_total',
+    kind: 'counter',
+    help: 'How often a connection was not read for a while, because its client asked again at once after each 503 or 429.',
+    read: () => limits.held,
   },
   {
     name: 'cidgate_unread_bytes',

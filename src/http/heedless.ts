@@ -1,0 +1,66 @@
+// Clients that are told to come later, and ask again at once. Each refusal costs little, and a flood of them makes every other client
+// wait: so their connection is not read for a while, for longer each time. Who waits as long as the refusal said is not held back.
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { Socket } from 'node:net'
+import type { Clock } from '../core/clock.ts'
+import { isAtOwnServer } from './wire/own-server.ts'
+
+export interface Heedless {
+  /** This answer tells its client to come later. */
+  refused(request: IncomingMessage, response: ServerResponse): void
+  /** How often a connection was not read for a while. */
+  readonly held: number
+}
+
+export type HeedlessOptions = {
+  readonly clock: Clock
+  /** Whether the connection may bring requests of many clients: one of them is not to wait for another. */
+  readonly isShared: (request: IncomingMessage) => boolean
+}
+
+/** Refusals, one behind the other: a page asks for a few things at once. */
+const free = 2
+const firstMs = 100
+/** `Retry-After` is a second at least. */
+const mostMs = 1000
+
+/** `written`: what had been written when the last refusal was out. More of it since was an answer of another kind. */
+type Line = { count: number; at: number; written: number }
+
+export function createHeedless({ clock, isShared }: HeedlessOptions): Heedless {
+  const lines = new WeakMap<Socket, Line>()
+  let held = 0
+
+  function hold(socket: Socket, ms: number): void {
+    // Node reads on when an answer is out.
+    setImmediate(() => {
+      if (socket.destroyed) return
+      held++
+      socket.pause()
+      clock.after(ms, () => void socket.resume())
+    })
+  }
+
+  return {
+    refused(request, response) {
+      if (!isAtOwnServer(request) || isShared(request)) return
+      const { socket } = request
+      const now = clock.monotonic()
+      let line = lines.get(socket)
+      if (!line) lines.set(socket, (line = { count: 0, at: now, written: 0 }))
+      else if (now - line.at > mostMs || socket.bytesWritten > line.written) line.count = 0
+      const own = line
+      own.count++
+      own.at = now
+      response.once('close', () => {
+        own.written = socket.bytesWritten
+        // Of a body the rest is still read, and a connection that ends is let go.
+        const goesOn = request.complete && response.shouldKeepAlive
+        if (goesOn && own.count > free) hold(socket, Math.min(mostMs, firstMs * 2 ** (own.count - free - 1)))
+      })
+    },
+    get held() {
+      return held
+    },
+  }
+}

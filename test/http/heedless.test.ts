@@ -1,0 +1,105 @@
+// Clients that are told to come later and ask again at once: their connection is not read for a while.
+import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { createServer, type RequestListener, type Server } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { describe, it } from 'node:test'
+import { setImmediate } from 'node:timers/promises'
+import { createHeedless } from '../../src/http/heedless.ts'
+import { createHttpServer } from '../../src/server/http-server.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
+import { startServed } from '../support/served.ts'
+import { type Line, openLine } from '../support/several-processes.ts'
+import { closingAfterEach } from '../support/started.ts'
+
+const closing = closingAfterEach()
+
+async function start(serverOf: (handle: RequestListener) => Server = createHttpServer) {
+  const clock = createFakeClock()
+  const heedless = createHeedless({ clock, isShared: ({ headers }) => headers['via'] !== undefined })
+  const server = serverOf((request, response) => {
+    if (request.url === '/no') heedless.refused(request, response)
+    response.statusCode = request.url === '/no' ? 503 : 200
+    response.end('said')
+  })
+  await once(server.listen(0, '127.0.0.1'), 'listening')
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+  await closing({
+    async close() {
+      server.close()
+      server.closeAllConnections()
+    },
+  })
+  return { clock, heedless, connect: () => lineTo(url) }
+}
+
+async function lineTo(url: string): Promise<Line> {
+  const line = openLine(url)
+  await closing({ close: async () => line.close() })
+  return line
+}
+
+/** What is done behind an answer is done by then. */
+async function settled(): Promise<void> {
+  for (let turns = 0; turns < 20; turns++) await setImmediate()
+}
+
+describe('a connection whose client heeds no Retry-After', () => {
+  it('is read again after a pause, which doubles up to a second; others are answered meanwhile', async () => {
+    const { clock, heedless, connect } = await start()
+    const [line, other] = [await connect(), await connect()]
+    for (let times = 0; times < 3; times++) assert.equal((await line.get('/no')).status, 503)
+    for (const ms of [100, 200, 400, 800, 1000, 1000]) {
+      await settled()
+      const held = heedless.held
+      let isAnswered = false
+      const late = line.get('/no').then(() => {
+        isAnswered = true
+      })
+      await clock.advance(ms - 1)
+      for (let times = 0; times < 3; times++) assert.equal((await other.get('/yes')).status, 200)
+      assert.equal(isAnswered, false, `before ${ms} ms`)
+      await clock.advance(1)
+      await late
+      await settled()
+      assert.equal(heedless.held, held + 1)
+    }
+  })
+
+  it('is read at once where the client waits, asks for other things as well, or shares the connection with others', async () => {
+    const { clock, heedless, connect } = await start()
+    const line = await connect()
+    for (const path of ['/no', '/no', '/yes', '/no', '/no', '/yes', '/no', '/no']) await line.get(path)
+    for (let times = 0; times < 3; times++) {
+      await clock.advance(1001)
+      for (const path of ['/no', '/no']) await line.get(path)
+    }
+    for (let times = 0; times < 5; times++) await line.get('/no', { via: '1.1 a' })
+    // An answer that ends its connection, with the rest of a body on its way.
+    for (let times = 0; times < 5; times++) await line.get('/no', { connection: 'close' })
+    await settled()
+    assert.equal(heedless.held, 0)
+  })
+
+  it('is left to the program where that accepted it', async () => {
+    const { heedless, connect } = await start((handle) => createServer(handle))
+    const line = await connect()
+    for (let times = 0; times < 5; times++) await line.get('/no')
+    await settled()
+    assert.equal(heedless.held, 0)
+  })
+
+  it('is counted, and is none of a proxy that names its client', async () => {
+    const at = await closing(startServed({ limits: { perClient: { perMinute: 1, burst: 1 } } }))
+    const held = async () => (await at.counters()).get('cidgate_held_back_total')
+    const line = await lineTo(at.url)
+    assert.equal((await line.get('/ipfs/bafkqaaa')).status, 200)
+    for (let times = 0; times < 6; times++)
+      assert.equal((await line.get('/ipfs/bafkqaaa', { 'x-forwarded-for': '192.0.2.1' })).status, 429)
+    assert.equal(await held(), 0)
+    for (let times = 0; (await held()) === 0; times++) {
+      assert.ok(times < 100, 'it is never held back')
+      assert.equal((await line.get('/ipfs/bafkqaaa')).status, 429)
+    }
+  })
+})
