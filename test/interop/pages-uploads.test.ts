@@ -42,10 +42,12 @@ test('uploads.md: files, a field, a folder, a CAR, a token, a document that is c
   const answers = lines.trim().split(/(?<=\})\s*(?=\{)/)
   assert.deepEqual(
     answers.map((answer) => cidsOf(answer).length),
-    [1, 1, 2, 2, 1, 1],
+    [1, 1, 2, 2, 1, 1, 1],
     lines,
   )
   assert.equal(answers[4], JSON.stringify({ cids: [site] }))
+  // The CID alone is that of the same file.
+  assert.equal(answers[6], answers[5])
   const directory = cidsOf(answers[3] ?? '').at(-1)
   assert.equal((await served.get(`/ipfs/${directory}/images/a.png`)).status, 200)
 
