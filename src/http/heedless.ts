@@ -3,7 +3,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import type { Clock } from '../core/clock.ts'
-import { isAtOwnServer } from './wire/own-server.ts'
+import { requestsOf } from './wire/own-server.ts'
 
 export interface Heedless {
   /** This answer tells its client to come later. */
@@ -24,39 +24,42 @@ const firstMs = 100
 /** `Retry-After` is a second at least. */
 const mostMs = 1000
 
-/** `written`: what had been written when the last refusal was out. More of it since was an answer of another kind. */
-type Line = { count: number; at: number; written: number }
+/** `request`: which one of its connection was refused last. */
+type Line = { count: number; at: number; request: number; goOn: (() => void) | undefined }
 
 export function createHeedless({ clock, isShared }: HeedlessOptions): Heedless {
   const lines = new WeakMap<Socket, Line>()
   let held = 0
 
-  function hold(socket: Socket, ms: number): void {
+  function hold(socket: Socket, line: Line): void {
+    const ms = Math.min(mostMs, firstMs * 2 ** (line.count - free - 1))
     // Node reads on when an answer is out.
     setImmediate(() => {
       if (socket.destroyed) return
       held++
+      line.goOn?.()
       socket.pause()
-      clock.after(ms, () => void socket.resume())
+      line.goOn = clock.after(ms, () => void socket.resume())
     })
   }
 
   return {
     refused(request, response) {
-      if (!isAtOwnServer(request) || isShared(request)) return
       const { socket } = request
+      const count = requestsOf(socket)
+      if (count === undefined || isShared(request)) return
       const now = clock.monotonic()
       let line = lines.get(socket)
-      if (!line) lines.set(socket, (line = { count: 0, at: now, written: 0 }))
-      else if (now - line.at > mostMs || socket.bytesWritten > line.written) line.count = 0
+      if (!line) lines.set(socket, (line = { count: 0, at: now, request: count, goOn: undefined }))
+      else if (now - line.at > mostMs || count > line.request + 1) line.count = 0
       const own = line
       own.count++
       own.at = now
+      own.request = count
       response.once('close', () => {
-        own.written = socket.bytesWritten
         // Of a body the rest is still read, and a connection that ends is let go.
         const goesOn = request.complete && response.shouldKeepAlive
-        if (goesOn && own.count > free) hold(socket, Math.min(mostMs, firstMs * 2 ** (own.count - free - 1)))
+        if (goesOn && own.count > free) hold(socket, own)
       })
     },
     get held() {

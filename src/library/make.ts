@@ -3,7 +3,7 @@ import { CID } from 'multiformats/cid'
 import type { Config } from '../config/load.ts'
 import { version } from '../config/package.ts'
 import type { Clock } from '../core/clock.ts'
-import { Failure } from '../core/failure.ts'
+import { Failure, wordsOf } from '../core/failure.ts'
 import { createLog, formatFor, type Log } from '../core/log.ts'
 import { createTrace } from '../core/wire/trace.ts'
 import { processFolders } from '../data-folder/process.ts'
@@ -12,7 +12,7 @@ import { asFailure } from '../http/wire/problem.ts'
 import type { ParserRefusal } from '../http/wire/refusal.ts'
 import type { SpanExporter } from '../observe/tracing/exporter.ts'
 import { readTraceSettings, type TraceEnvironment } from '../observe/tracing/settings.ts'
-import { isOwner, isWorker, type Team, type WorkerTeam } from '../team/team.ts'
+import { isOwner, isWorker, type OwnerTeam, type Team, type WorkerTeam } from '../team/team.ts'
 import { createSpools, type Spools } from '../upload/spool/spool.ts'
 import { type Admin, wireAdmin } from '../wiring/admin.ts'
 import { openLeft, wireBackends } from '../wiring/backends.ts'
@@ -66,7 +66,7 @@ export async function makeGateway({
   try {
     const spans = await takeSpans(tracing, { lease, clock, log: logs.log })
     const trace = lease.take('trace', [], () => createTrace({ recorder: spans, clock }))
-    const company = team && lease.take('company', [], () => companyOf(team, clock))
+    const company = team && lease.take('company', [team], () => companyOf(team, clock))
     const whole = { config, clock, lease, own, team, company, folders: processFolders, log: logs.log, trace, spans }
     const { begin, reader, ...parts } = isWorker(team) ? await putWorkerTogether(whole, team) : await putTogether(whole)
     logs.follow(latest)
@@ -139,12 +139,30 @@ async function putWorkerTogether(whole: Whole, team: WorkerTeam): Promise<Togeth
 }
 
 /** What workers ask of this process: blocks of uploads that lie nowhere else yet, or in its memory alone. */
-function answerWorkers({ team }: Whole, { stack }: Tiers, waiting: Spools): void {
+function answerWorkers({ team, lease, log }: Whole, { stack }: Tiers, waiting: Spools): void {
   if (!isOwner(team)) return
+  lease.take(
+    'told of what waits',
+    [waiting, team],
+    () => tellWorkers(team, waiting, log),
+    ({ stop }) => stop(),
+  )
   team.on('block', async (said) => {
     const cid = CID.parse(String(said))
     return (await waiting.store.get(cid)) ?? (await stack.findFast(cid))?.bytes
   })
+}
+
+/** Also of what the last process accepted, which this one offers once it has read the journal. */
+function tellWorkers({ arrivals }: OwnerTeam, waiting: Spools, log: Log): { readonly stop: () => void } {
+  const stop = waiting.onOffer((key) => {
+    try {
+      arrivals.note(key)
+    } catch (error) {
+      log('error', 'workers.untold', { why: wordsOf(error) })
+    }
+  })
+  return { stop }
 }
 
 async function putTogether(whole: Whole): Promise<Together> {

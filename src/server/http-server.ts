@@ -4,7 +4,7 @@ import { createServer, type IncomingMessage, type RequestListener, type Server, 
 import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { requestIdOf } from '../http/wire/exchange.ts'
-import { markOwn } from '../http/wire/own-server.ts'
+import { countAtOwnServer, markOwn } from '../http/wire/own-server.ts'
 import type { ParserRefusal } from '../http/wire/refusal.ts'
 import type { Connections } from './connections.ts'
 import { createPipelines } from './pipelines.ts'
@@ -32,6 +32,7 @@ export function createHttpServer(handle: RequestListener, options: HttpServerOpt
   const { tunnels = () => false, connections, onRefused = () => {}, moreHeaderBytes = 0 } = options
   const pipelines = createPipelines()
   const handler: RequestListener = (request, response) => {
+    countAtOwnServer(request)
     if (!pipelines.enter(request, response)) return
     // Node sends `Connection: close` with the last answer, and leaves closing to the client.
     if ((response as Numbered).maxRequestsOnConnectionReached) response.shouldKeepAlive = false

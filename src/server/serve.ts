@@ -76,9 +76,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
   let sockets = await openSockets(first, handlers)
   const running = await create(first, {}).catch(async (error: unknown) => {
     processes?.abandon()
-    const closed = all(sockets).map(stop)
-    for (const server of all(sockets)) server.closeAllConnections()
-    await Promise.all(closed)
+    await cut(sockets)
     throw error
   })
   const gateways = createReload(running, log)
@@ -88,16 +86,13 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
   starting.over()
   if (running.kept) noteConnections(running.kept, connections)
   const followed = () => processes?.follow({ config, listen: sockets.listen, handler: handlers.listen })
-  await followed()
+  await followed()?.catch(async (error: unknown) => {
+    await cut(sockets)
+    await gateways.close(0)
+    processes?.close()
+    throw error
+  })
   if (processes) lettingGo = createLettingGo(clock, () => processes.beyondShare(connections.size))
-
-  async function tellMoved(before: Config, next: Config): Promise<void> {
-    try {
-      for (const why of await leftWith(before, next)) log('warn', 'data.left-behind', { why })
-    } catch (error) {
-      log('warn', 'data.left-behind', { error: String(error) })
-    }
-  }
 
   return {
     get listen() {
@@ -116,7 +111,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
           await stopOthers(opened, sockets)
           throw error
         })
-        void tellMoved(config, next)
+        void tellMoved(config, next, log)
         const old = sockets
         sockets = opened
         config = next
@@ -127,7 +122,8 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
         return running
       }, config.limits.grace)
       // This process answers by the new configuration in any case.
-      if (isNew) await followed()?.catch((error: unknown) => log('error', 'workers.failed', { why: wordsOf(error) }))
+      if (isNew && !closing)
+        await followed()?.catch((error: unknown) => log('error', 'workers.failed', { why: wordsOf(error) }))
       return isNew
     },
     async close() {
@@ -137,17 +133,18 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
       const { grace: graceMs, lameDuck: lameDuckMs } = config.limits
       log('info', 'server.stopping', { connections: connections.size, lameDuckMs, graceMs })
       gateways.current.drain()
+      const workersEnd = processes?.stop(graceMs, lameDuckMs)
       // Clients that a load balancer sends meanwhile are answered, and their connections end with the answer.
       if (lameDuckMs > 0) await clock.sleep(lameDuckMs)
       const { listen, admin } = sockets
-      const workersEnd = processes?.stop(graceMs)
+      const until = clock.monotonic() + graceMs
       const closed = [stop(listen)]
       // Idle ones are closed by now: those that are left are being answered.
       await new Promise((resolve) => setImmediate(resolve))
       if (connections.size > 0) log('info', 'server.waiting', { connections: connections.size, graceMs })
       // What workers hand on is answered here until they have ended.
       await workersEnd
-      await gateways.close(graceMs)
+      await gateways.close(Math.max(0, until - clock.monotonic()))
       processes?.close()
       // Closed last: until then /readyz says that the gateway is stopping.
       if (admin) closed.push(stop(admin))
@@ -155,6 +152,14 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
       await Promise.all(closed)
       log('info', 'server.stopped', { ms: Math.round(clock.monotonic() - began) })
     },
+  }
+}
+
+async function tellMoved(before: Config, next: Config, log: Log): Promise<void> {
+  try {
+    for (const why of await leftWith(before, next)) log('warn', 'data.left-behind', { why })
+  } catch (error) {
+    log('warn', 'data.left-behind', { error: String(error) })
   }
 }
 
@@ -227,6 +232,12 @@ function setClocks(sockets: Sockets, { limits }: Config): void {
 }
 
 const all = ({ listen, admin }: Sockets): Server[] => (admin ? [listen, admin] : [listen])
+
+async function cut(sockets: Sockets): Promise<void> {
+  const closed = all(sockets).map(stop)
+  for (const server of all(sockets)) server.closeAllConnections()
+  await Promise.all(closed)
+}
 
 async function stopOthers(sockets: Sockets, keep: Sockets): Promise<void> {
   await Promise.all(

@@ -2,6 +2,7 @@
 import type { ChildProcess } from 'node:child_process'
 import type { Server } from 'node:net'
 import type { Clock } from '../core/clock.ts'
+import { wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import { createHandOn } from './hand-on.ts'
 import { doorOf, openShared } from './shared/place.ts'
@@ -12,8 +13,8 @@ export interface Crew {
   readonly team: OwnerTeam
   /** From now on there are so many processes, with this configuration, on these listening sockets. */
   set(how: Wanted): Promise<void>
-  /** They take no more connections, and end when what is under way is answered. */
-  stop(graceMs: number): Promise<void>
+  /** They take no more connections, and end when what is under way is answered. `lameMs`: see WorkerProcess. */
+  stop(graceMs: number, lameMs?: number): Promise<void>
   close(): void
 }
 
@@ -38,7 +39,7 @@ export type CrewOptions = {
 
 const firstPauseMs = 100
 const mostPauseMs = 10_000
-/** A client that asks again and again does so within this time. */
+/** Of a worker that is too many after a reload: a client that asks again and again reads within this time that it goes. */
 const lameMs = 1000
 /** One that ran for so long did not fail at its start. */
 const steadyMs = 60_000
@@ -60,8 +61,18 @@ export function createCrew({ folder, clock, log, start, patienceMs, size: first 
   let isStopping = false
 
   function begin(index: number): void {
+    // While others were waited for, the end began.
+    if (isStopping) return
+    let child: ChildProcess
+    try {
+      child = start()
+    } catch (error) {
+      log('error', 'worker.failed', { worker: index, why: wordsOf(error) })
+      beginLater(index, { wasSteady: false })
+      return
+    }
     const worker = createWorkerProcess({
-      child: start(),
+      child,
       orders: { index, size, folder, input, denied },
       clock,
       log,
@@ -91,14 +102,19 @@ export function createCrew({ folder, clock, log, start, patienceMs, size: first 
     }
     restarts++
     const wasSteady = clock.now() - since > steadyMs
+    log('error', 'worker.ended', { worker: index, pid, ...how, nextInMs: beginLater(index, { wasSteady }) })
+  }
+
+  /** After a pause that grows while it fails. The answer: how long that is. */
+  function beginLater(index: number, { wasSteady }: { readonly wasSteady: boolean }): number {
     const pauseMs = wasSteady ? firstPauseMs : Math.min(mostPauseMs, (pauses.get(index) ?? firstPauseMs / 2) * 2)
     pauses.set(index, pauseMs)
-    log('error', 'worker.ended', { worker: index, pid, ...how, nextInMs: pauseMs })
     const again = () => {
       waiting.delete(index)
-      if (!isStopping && index < size && !workers.has(index)) begin(index)
+      if (index < size && !workers.has(index)) begin(index)
     }
     waiting.set(index, clock.after(pauseMs, again))
+    return pauseMs
   }
 
   const all = (): WorkerProcess[] => [...workers.values()]
@@ -125,6 +141,7 @@ export function createCrew({ folder, clock, log, start, patienceMs, size: first 
   return {
     team,
     async set(how) {
+      if (isStopping) return
       const isSame = input === how.input
       const isMoved = how.listen.some((server) => !listen.includes(server))
       ;({ size, input, listen } = how)
@@ -135,10 +152,10 @@ export function createCrew({ folder, clock, log, start, patienceMs, size: first 
       if (isMoved) for (const worker of kept) if (worker.isAnswering) worker.listenOn(listen)
       for (let index = 1; index < size; index++) if (!workers.has(index) && !waiting.has(index)) begin(index)
     },
-    async stop(graceMs) {
+    async stop(graceMs, lameMs = 0) {
       isStopping = true
       for (const cancel of waiting.values()) cancel()
-      await Promise.all(all().map((worker) => worker.end(graceMs)))
+      await Promise.all(all().map((worker) => worker.end(graceMs, lameMs)))
     },
     close() {
       sends.close()

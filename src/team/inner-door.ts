@@ -2,24 +2,28 @@
 // Such a request is answered as if its client were connected here: the address is that of the client, and so are limits and log.
 import type { IncomingMessage, RequestListener } from 'node:http'
 import type { Socket } from 'node:net'
+import { isUnixPeer, markUnixPeer } from '../core/wire/loopback.ts'
 
 /** What the process that accepted a request says of its client. Sent by processes of this gateway alone: a client's own is dropped. */
 export const peerHeader = 'x-cidgate-peer'
 
 const addresses = ['remoteAddress', 'remotePort', 'remoteFamily', 'localAddress', 'localPort'] as const
 const versions = ['httpVersion', 'httpVersionMajor', 'httpVersionMinor'] as const
-type Peer = Partial<Record<(typeof addresses)[number] | (typeof versions)[number], string | number>>
+type Peer = Partial<Record<(typeof addresses)[number] | (typeof versions)[number], string | number>> & {
+  readonly isUnix?: boolean
+}
 
 const encode = (peer: Peer): string => Buffer.from(JSON.stringify(peer)).toString('base64url')
 const decode = (text: string): Peer => JSON.parse(Buffer.from(text, 'base64url').toString()) as Peer
 
 export const peerOf = (request: IncomingMessage): string =>
-  encode(
-    Object.fromEntries([
+  encode({
+    ...(Object.fromEntries([
       ...addresses.map((name) => [name, request.socket[name]]),
       ...versions.map((name) => [name, request[name]]),
-    ]) as Peer,
-  )
+    ]) as Peer),
+    isUnix: isUnixPeer(request.socket),
+  })
 
 const inner = Symbol('came through the inner door')
 
@@ -37,6 +41,7 @@ export const throughInnerDoor =
       Object.defineProperty(socket, name, { configurable: true, get: () => peer[name] ?? undefined })
     for (const name of versions) Object.assign(request, { [name]: peer[name] ?? request[name] })
     Object.assign(socket, { [inner]: true })
+    markUnixPeer(socket, peer.isUnix === true)
     Reflect.deleteProperty(request.headers, peerHeader)
     const at = request.rawHeaders.findIndex((name, index) => index % 2 === 0 && name === peerHeader)
     if (at >= 0) request.rawHeaders.splice(at, 2)

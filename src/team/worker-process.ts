@@ -131,7 +131,8 @@ export function createWorkerProcess(options: WorkerOptions): WorkerProcess {
       }
     },
     listenOn(servers) {
-      for (const [at, server] of servers.entries()) channel.tell('listen', { isFirst: at === 0 }, server)
+      for (const [at, server] of servers.entries())
+        channel.tell('listen', { isFirst: at === 0, isUnix: typeof server.address() === 'string' }, server)
     },
     async end(graceMs, lameMs = 0) {
       isWanted = false

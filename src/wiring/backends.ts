@@ -53,7 +53,7 @@ function takeProvider(
   const context = { name, userAgent, data, folders, company, blocksBelow, log, clock, trace }
   return lease.take(
     'provider',
-    [use, name, options, data, userAgent, company !== undefined],
+    [use, name, options, data, userAgent, company],
     () => kindOf(providerKinds, use).create(options, context),
     (provider) => provider.close(),
   )
@@ -67,7 +67,7 @@ function takeTier(
   const { userAgent } = retrieval
   return lease.take(
     'tier',
-    [use, name, options, data, userAgent, company !== undefined],
+    [use, name, options, data, userAgent, company],
     () => kindOf(tierKinds, use).create(options, { name, userAgent, data, folders, company, log, clock }),
     (tier) => tier.close(),
   )

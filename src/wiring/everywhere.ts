@@ -1,5 +1,6 @@
 // Puts an acknowledged upload into everything that the gateways of this process read from.
 import type { CID } from 'multiformats/cid'
+import { blockKey } from '../core/block.ts'
 import { Failure } from '../core/failure.ts'
 import type { Retrieval } from '../retrieval/session.ts'
 import { isOwner } from '../team/team.ts'
@@ -24,9 +25,9 @@ export function takeEverywhere({ lease, team }: Whole, retrieval: Retrieval): Ev
   )
   // Other processes ask this one for it, before the upload is acknowledged.
   const tell = (cid: CID): void => {
-    if (isOwner(team)) team.arrivals.note(cid)
+    if (isOwner(team)) team.arrivals.note(blockKey(cid))
   }
-  return lease.take('everywhere', [isOwner(team)], () => ({
+  return lease.take('everywhere', [team], () => ({
     get joined() {
       return all.joined
     },

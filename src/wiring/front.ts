@@ -9,6 +9,7 @@ import { type Compression, createCompression } from '../http/codings/compression
 import { createFastPath } from '../http/content/fast-path.ts'
 import { createJsonRule, type JsonRule } from '../http/content/json-rule.ts'
 import { createFrontRoutes } from '../http/front.ts'
+import type { Forwarded } from '../http/hosts/forwarded.ts'
 import { createHosts } from '../http/hosts/hosts.ts'
 import { createLeafLane } from '../http/lanes/leaf-lane.ts'
 import { createLimits, type Limits } from '../http/limits.ts'
@@ -59,12 +60,12 @@ export function wireFront(
   const { responses, proxy } = config
   const { inFlight, loopDelay, perClient, stalled } = config.limits
   const unread = lease.take('unread', [config.limits.unread], () => createUnread(config.limits.unread))
-  const limits = lease.take('limits', [inFlight, loopDelay, perClient, config.trustedProxies, team !== undefined], () =>
+  const limits = lease.take('limits', [inFlight, loopDelay, perClient, config.trustedProxies, team], () =>
     createLimits({
       ...{ inFlight, loopDelay, perClient, clock },
       addressOf: forwarded.addressOf,
       budgets: team?.budgets,
-      isShared: (request) => isInner(request) || forwarded.isPassedOn(request),
+      isShared: sharedBy(forwarded),
     }),
   )
   const hosts = createHosts({
@@ -129,6 +130,7 @@ export function wireFront(
       team,
       hosts,
       isHere: stack.isHere,
+      limits,
       here: handler,
       refuse(request, response) {
         watch(request, response).requestId = requestIds.next(request)
@@ -149,6 +151,12 @@ export function wireFront(
     compression,
   }
 }
+
+/** Made here, so that what outlives a gateway holds nothing else of it. */
+const sharedBy =
+  (forwarded: Forwarded) =>
+  (request: IncomingMessage): boolean =>
+    isInner(request) || forwarded.isPassedOn(request)
 
 const ownerIsGone = (): Failure =>
   new Failure('overloaded', 'the process of this gateway that answers this cannot be reached now; retry in a second', {

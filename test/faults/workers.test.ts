@@ -3,6 +3,8 @@
 // process is most of a second of a processor: each test goes on where the last one ended.
 import assert from 'node:assert/strict'
 import { after, before, describe, it } from 'node:test'
+import { CID } from 'multiformats/cid'
+import { create as createDigest } from 'multiformats/hashes/digest'
 import type { Status } from '../../src/admin/dashboard/shape.ts'
 import { addFile, type BlockMap, distinctFiles, noise } from '../support/fixtures.ts'
 import {
@@ -24,6 +26,9 @@ const isAlive = (pid: number): boolean => {
     return false
   }
 }
+
+/** A CID whose name is too long for a file. */
+const longest = CID.createV1(0x55, createDigest(0x12, Uint8Array.from(noise(200, 5)))).toString()
 
 describe('the processes of a gateway', () => {
   const blocks: BlockMap = new Map()
@@ -147,6 +152,7 @@ ${more}`
       '/',
       '/openapi.json',
       '/robots.txt',
+      `/ipfs/${longest}?format=raw`,
     ]) {
       const [one, other] = [await owner.get(path), await worker.get(path)]
       assert.equal(other.status, one.status, path)
@@ -281,14 +287,20 @@ ${more}`
   it('follow the data folder and the address to other places while answers are under way', async () => {
     const { answer, bytes } = await ask(owner, 60_001, 1500)
     const before = all.workerPid(1)
-    await all.reload(settings(), { data: 'moved', socket: 'public.sock' })
+    await all.reload(settings({ more: 'trustedProxies: [unix]' }), { data: 'moved', socket: 'public.sock' })
     await replaced(before)
     const { status, body } = await answer
     assert.deepEqual([status, body.equals(bytes)], [200, true])
     upstream.delayMs = 0
     await meet()
     const path = await worker.add(bytes)
-    for (const line of [owner, worker]) assert.deepEqual((await line.get(path)).body, bytes)
+    for (const line of [owner, worker])
+      for (const where of [path, '/openapi.json']) {
+        const told = await line.get(where, { 'x-request-id': 'of-the-proxy' })
+        assert.equal(told.status, 200)
+        assert.equal(told.headers['x-request-id'], 'of-the-proxy', 'what comes over the socket comes from the proxy')
+      }
+    assert.deepEqual((await worker.get(path)).body, bytes)
     assert.equal(all.exitCode, null, all.said())
   })
 
@@ -311,6 +323,8 @@ ${more}`
   it('end together, with what is under way answered first', async () => {
     const pids = [all.pid, all.workerPid(1)]
     const { answer, bytes } = await ask(worker, 70_001, 700)
+    // A reload just before the end begins no worker anew.
+    all.signal('SIGHUP')
     all.signal('SIGTERM')
     const { status, body } = await answer
     assert.deepEqual([status, body.equals(bytes)], [200, true])

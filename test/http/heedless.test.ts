@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { createServer, type RequestListener, type Server } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import { type AddressInfo, createConnection } from 'node:net'
 import { describe, it } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import { createHeedless } from '../../src/http/heedless.ts'
@@ -30,7 +30,7 @@ async function start(serverOf: (handle: RequestListener) => Server = createHttpS
       server.closeAllConnections()
     },
   })
-  return { clock, heedless, connect: () => lineTo(url) }
+  return { clock, heedless, url, connect: () => lineTo(url) }
 }
 
 async function lineTo(url: string): Promise<Line> {
@@ -64,6 +64,27 @@ describe('a connection whose client heeds no Retry-After', () => {
       await settled()
       assert.equal(heedless.held, held + 1)
     }
+  })
+
+  it('is one that sends many requests at once, too', async () => {
+    const { clock, heedless, url } = await start()
+    const socket = createConnection(Number(new URL(url).port), '127.0.0.1')
+    await closing({ close: async () => void socket.destroy() })
+    let said = ''
+    socket.on('data', (piece) => {
+      said += piece.toString('latin1')
+    })
+    const batch = 'GET /no HTTP/1.1\r\nHost: a\r\n\r\n'.repeat(4)
+    const answers = () => said.split('HTTP/1.1 503').length - 1
+    for (let times = 1; times <= 3; times++) {
+      socket.write(batch)
+      while (answers() < 4 * times) {
+        await clock.advance(1000)
+        await setImmediate()
+      }
+      await settled()
+    }
+    assert.ok(heedless.held > 0)
   })
 
   it('is read at once where the client waits, asks for other things as well, or shares the connection with others', async () => {

@@ -160,6 +160,16 @@ describe('alerts', () => {
       [[`cidgate_journal_oldest_seconds{${instance}}`, '22000x120']],
       [[`cidgate_journal_oldest_seconds{${instance}}`, '60x120']],
     ],
+    CidgateWorkersMissing: [
+      [
+        [`cidgate_processes{${instance}}`, '1x120'],
+        [`cidgate_processes_wanted{${instance}}`, '2x120'],
+      ],
+      [
+        [`cidgate_processes{${instance}}`, '2x120'],
+        [`cidgate_processes_wanted{${instance}}`, '2x120'],
+      ],
+    ],
     CidgateReloadRefused: [
       [[`cidgate_config_last_reload_successful{${instance}}`, '0x120']],
       [[`cidgate_config_last_reload_successful{${instance}}`, '1x120']],

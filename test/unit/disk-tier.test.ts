@@ -388,6 +388,7 @@ test('whether a file is there is known at once, and neither said nor denied whil
   const { files, time, file } = await atHand()
   const said = () => [files.isThere(file), files.isThere(`${file}-other`)]
   assert.deepEqual(said(), [true, false])
+  assert.equal(files.isThere(join(dirname(file), 'a'.repeat(300))), undefined, 'no such name can be')
   time.step = 400
   files.isThere(file)
   time.step = 0

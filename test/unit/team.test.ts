@@ -12,6 +12,7 @@ import { CID } from 'multiformats/cid'
 import { parse } from 'yaml'
 import { costOf, createGuestRoom, createRoom } from '../../backends/tiers/disk-room.ts'
 import { configOf, inputOf, parseConfig } from '../../src/config/load.ts'
+import { blockKey } from '../../src/core/block.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createLettingGo } from '../../src/server/team/letting-go.ts'
 import { createChannel, type Line } from '../../src/team/channel.ts'
@@ -44,11 +45,20 @@ describe('what the processes of a gateway share', () => {
       CID.parse(text),
     ) as [CID, CID]
     assert.equal(of(1).team.arrivals.of(one), 0)
-    of(0).team.arrivals.note(one)
+    of(0).team.arrivals.note(blockKey(one))
     assert.equal(of(1).team.arrivals.of(one), 1)
     assert.equal(of(1).team.arrivals.of(other), 0)
-    of(0).team.arrivals.note(one)
+    of(0).team.arrivals.note(blockKey(one))
     assert.equal(of(2).team.arrivals.of(one), 2)
+  })
+
+  it('an upload of which the others cannot be told is not acknowledged, and all else goes on', () => {
+    const shared = openShared(mkdtempSync(join(folder, 'broken-')), { index: 0, isNew: true })
+    shared.close()
+    assert.throws(() => shared.team.arrivals.note('a'), /cannot be told of an upload/)
+    shared.team.underWay.hold('/ipfs/a')?.()
+    assert.equal(shared.team.budgets({ size: 1, perSecond: 1 })('a').take(), true)
+    assert.equal(shared.team.crowd.beyondShare(100, 2), 0)
   })
 
   it('the others know who fetches a path, until the last answer of it is over', () => {
@@ -71,7 +81,7 @@ describe('what the processes of a gateway share', () => {
     shared.close()
     letGo?.()
     assert.equal(shared.team.underWay.holderOf('/ipfs/a'), undefined)
-    shared.team.arrivals.note(CID.parse('bafkqaaa'))
+    shared.team.budgets({ size: 1, perSecond: 1 })('a').take()
     shared.close()
   })
 

@@ -138,6 +138,12 @@ describe('the embedded store', () => {
     assert.deepEqual(await below(join(data, 'uploads')), [])
     assert.equal(await spools.isHere(spool.id), true)
     await spools.persist(spool.id)
+    const told: string[] = []
+    spools.onOffer((key) => void told.push(key))
+    await spools.offer(spool.id)
+    const stop = spools.onOffer((key) => void told.push(`${key} again`))
+    stop()
+    assert.deepEqual(told, [blockKey(cid), `${blockKey(cid)} again`], 'what is offered is told, also later')
     const { carBytes, profile } = upload
     const again = createSpools(data).open({ id: spool.id, cid, profile, bytes: bytes.byteLength, carBytes })
     for await (const block of again.blocks(never)) assert.ok(Buffer.from(block.bytes).equals(bytes))

@@ -159,7 +159,7 @@ export function createFilesAtHand(folder: string, clock: Clock): FilesAtHand {
       if (isLocal === undefined) findOut()
       const began = clock.monotonic()
       if (!isLocal || isInDoubt(began)) return undefined
-      const isThere = statSync(file, { throwIfNoEntry: false }) !== undefined
+      const isThere = look(file)
       const now = clock.monotonic()
       if (now - began > slowMs) wasSlow(now - began, now)
       return isThere
@@ -170,6 +170,15 @@ export function createFilesAtHand(folder: string, clock: Clock): FilesAtHand {
       running.set(call, clock.monotonic())
       return () => running.delete(call)
     },
+  }
+}
+
+/** Undefined: the system does not say, as where the name is too long, or the disk is broken. */
+function look(file: string): boolean | undefined {
+  try {
+    return statSync(file, { throwIfNoEntry: false }) !== undefined
+  } catch {
+    return undefined
   }
 }
 

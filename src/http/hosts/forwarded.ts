@@ -14,7 +14,7 @@ export interface Forwarded {
   addressOf(request: IncomingMessage): string
   /** Whether a connection from this address is from one of the operator's proxies. */
   isProxy(address: string): boolean
-  /** Whether a request may be one of many clients that share its connection: it came through a proxy, by what it says or by its address. */
+  /** Whether a request may be one of many clients that share its connection: it says so, or came from a proxy or over a unix socket. */
   isPassedOn(request: IncomingMessage): boolean
   /** Undefined where no proxy of the operator sent one. */
   requestIdOf(request: IncomingMessage): string | undefined
@@ -60,7 +60,8 @@ export function createForwarded(proxies: readonly string[]): Forwarded {
       return (request.socket as TLSSocket).encrypted ? 'https' : 'http'
     },
     isProxy: isKnown,
-    isPassedOn: (request) => saysProxy.some((name) => request.headers[name] !== undefined) || isOfProxy(request),
+    isPassedOn: (request) =>
+      saysProxy.some((name) => request.headers[name] !== undefined) || isUnixPeer(request.socket) || isOfProxy(request),
     requestIdOf: (request) => forwardedHeader(request, 'x-request-id'),
     addressOf(request) {
       const { remoteAddress = '' } = request.socket
@@ -75,7 +76,7 @@ export function createForwarded(proxies: readonly string[]): Forwarded {
   }
 }
 
-/** Of any proxy. A client that sends them itself is believed: it gets less patience by it from nobody. */
+/** Of any proxy. A client that sends them itself is believed: it is as well off as all were before. */
 const saysProxy = ['x-forwarded-for', 'forwarded', 'via'] as const
 
 /** Some proxies add it: 1.2.3.4:5678, [2001:db8::1]:5678. */

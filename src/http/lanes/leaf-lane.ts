@@ -95,7 +95,13 @@ export function createLeafLane(deps: LeafLaneDeps): LeafLane {
       const exchange = deps.watch(request, response)
       exchange.route = 'ipfs'
       exchange.requestId = requestIds.next(request)
-      limits.enter(request, response, true) // which does not refuse it: it was asked in this very turn
+      // It was asked in this very turn, but another process may have taken the last of this client's budget.
+      const refused = limits.enter(request, response, true)
+      if (refused) {
+        held.release?.()
+        respond.failed(request, response, refused)
+        return true
+      }
       const account = createAccount(deps.tiers)
       account.tierHit(held.tier)
       exchange.account = account

@@ -25,7 +25,8 @@ export interface Processes {
   }): Promise<void>
   /** How many of so many connections this process has beyond its share. */
   beyondShare(open: number): number
-  stop(graceMs: number): Promise<void>
+  /** `lameMs`: for so long they tell their clients with each answer that they go. */
+  stop(graceMs: number, lameMs: number): Promise<void>
   close(): void
 }
 
@@ -96,8 +97,8 @@ export function createProcesses({ clock, log, start }: ProcessesOptions): Proces
       await group.crew.set({ size: processesOf(config), input: inputOf(config), listen: [listen], graceMs })
     },
     beyondShare: (open) => group?.crew.team.crowd.beyondShare(open, group.crew.team.size) ?? 0,
-    async stop(graceMs) {
-      await Promise.all([group?.crew.stop(graceMs), ...ending])
+    async stop(graceMs, lameMs) {
+      await Promise.all([group?.crew.stop(graceMs, lameMs), ...ending])
     },
     close() {
       if (group) leave(group)

@@ -67,11 +67,11 @@ export async function serveWorker<Running extends Replaceable>({
   }
 
   member.follow('listen', (said, handle) => {
-    const { isFirst } = said as { readonly isFirst: boolean }
+    const { isFirst, isUnix } = said as { readonly isFirst: boolean; readonly isUnix: boolean }
     if (!(handle instanceof NetServer)) return
     if (closing) return void handle.close()
     if (isFirst) for (const old of sockets.splice(0)) old.close()
-    sockets.push(shareListening(handle, open()))
+    sockets.push(shareListening(handle, open(), isUnix))
   })
   member.follow('reload', async (said) => {
     const { input, size } = said as Pick<Orders, 'input' | 'size'>

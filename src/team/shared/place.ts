@@ -40,11 +40,20 @@ export function removeOtherPlaces(data: string, own: string): void {
   ] as const)
     for (const name of namesIn(folder)) {
       const path = join(folder, name)
-      if (name.startsWith(start) && path !== own) rmSync(path, { recursive: true, force: true })
+      if (name.startsWith(start) && path !== own) removeIfOurs(path)
     }
 }
 
 const elsewhere = (data: string): string => `cidgate-${prefix}${hash('sha256', resolve(data)).slice(0, 12)}-`
+
+/** Among the temporary files another user may have a folder of this name. */
+function removeIfOurs(path: string): void {
+  try {
+    rmSync(path, { recursive: true, force: true })
+  } catch {
+    // It is in nobody's way.
+  }
+}
 
 function namesIn(folder: string): string[] {
   try {

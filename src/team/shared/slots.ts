@@ -1,12 +1,13 @@
 // A file of numbered places of one length, which the processes of a gateway read and write at once: it lies in the page cache, so
-// that a look costs some two microseconds and no message. Nothing in it is a promise: of two writes at the same time one is lost.
-import { closeSync, ftruncateSync, openSync, readSync, writeSync } from 'node:fs'
+// that a look costs some two microseconds and no message. Of two writes to one place at the same time one is lost. Its room on the disk
+// is taken at the start, and a disk that fails later makes places zeros: what that means, each user of a file says.
+import { closeSync, openSync, readSync, writeSync } from 'node:fs'
 
 export interface Slots {
   /** The place as it is now; its memory is used again by the next call. */
   read(place: number): DataView
-  /** Of what `read` gave, once it was changed. */
-  write(place: number): void
+  /** Of what `read` gave, once it was changed. False: the disk did not take it. */
+  write(place: number): boolean
   readonly count: number
   /** From now on all places are zeros, and stay so: what is still under way may ask after the end of its team. */
   close(): void
@@ -18,19 +19,28 @@ export function openSlots(
   { count, bytes, isNew }: { readonly count: number; readonly bytes: number; readonly isNew: boolean },
 ): Slots {
   const handle = openSync(file, isNew ? 'w+' : 'r+', 0o600)
-  if (isNew) ftruncateSync(handle, count * bytes)
+  if (isNew) writeSync(handle, new Uint8Array(count * bytes))
   const own = new Uint8Array(bytes)
   const view = new DataView(own.buffer)
   let isOpen = true
+
+  /** How many bytes were read or written. */
+  function tried(act: (at: number) => number, place: number): number {
+    if (!isOpen) return 0
+    try {
+      return act(place * bytes)
+    } catch {
+      return 0
+    }
+  }
+
   return {
     count,
     read(place) {
-      if (!isOpen || readSync(handle, own, 0, bytes, place * bytes) < bytes) own.fill(0)
+      if (tried((at) => readSync(handle, own, 0, bytes, at), place) < bytes) own.fill(0)
       return view
     },
-    write(place) {
-      if (isOpen) writeSync(handle, own, 0, bytes, place * bytes)
-    },
+    write: (place) => tried((at) => writeSync(handle, own, 0, bytes, at), place) === bytes,
     close() {
       if (isOpen) closeSync(handle)
       isOpen = false

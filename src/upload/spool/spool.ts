@@ -42,6 +42,8 @@ export interface Spools {
   replace(id: string, by: string): Promise<void>
   /** Serves its blocks through `store` until it is dropped. Does not reject. */
   offer(id: string): Promise<void>
+  /** Calls it with the key of each block that is offered, now and from now on, before it can be read. The answer ends that. */
+  onOffer(listener: (key: string) => void): () => void
   /** Reads the blocks of offered uploads. */
   readonly store: LocalStore
   /** Drops the folders that a dead process began: all but these and those that this process began. */
@@ -67,6 +69,7 @@ export function createSpools(data: string): Spools {
   /** The spools that have a block, by block key; below, the keys of each spool. */
   const offered = new Map<string, Set<string>>()
   const keysOf = new Map<string, readonly string[]>()
+  const listeners = new Set<(key: string) => void>()
 
   const blockIn = (id: string) => () => inMemory.get(id)?.block
 
@@ -155,7 +158,13 @@ export function createSpools(data: string): Spools {
       if (!(await persist(id).then(yes, no))) return
       const keys = await readdir(folderOf(id)).catch(() => [])
       keysOf.set(id, keys)
+      for (const key of keys) for (const tell of listeners) tell(key)
       for (const key of keys) offered.set(key, (offered.get(key) ?? new Set()).add(id))
+    },
+    onOffer(listener) {
+      for (const key of offered.keys()) listener(key)
+      listeners.add(listener)
+      return () => void listeners.delete(listener)
     },
     store: {
       get: (cid) => read(blockKey(cid)),

@@ -24,7 +24,7 @@ export function processesOfTeam(team: Team | undefined): (() => ProcessParts) | 
 
 /** Of all of them, for the dashboard and the lines about the state. */
 export function joinedRequests(own: RequestCounts, { team, lease }: Whole): RequestCounts {
-  return isOwner(team) ? lease.take('joined requests', [own], () => joined(own, team)) : own
+  return isOwner(team) ? lease.take('joined requests', [own, team], () => joined(own, team)) : own
 }
 
 function joined(own: RequestCounts, team: OwnerTeam): RequestCounts {

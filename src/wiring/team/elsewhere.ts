@@ -2,8 +2,10 @@
 // upstream serves both; and, at a worker, all that is not content.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { CID } from 'multiformats/cid'
+import { isProvable } from '../../core/block.ts'
 import { parseCid, parseLeaf } from '../../core/cid.ts'
 import type { Hosts } from '../../http/hosts/hosts.ts'
+import type { Limits } from '../../http/limits.ts'
 import { readTarget } from '../../http/wire/request-target.ts'
 import { isInner } from '../../team/inner-door.ts'
 import { isWorker, type Team } from '../../team/team.ts'
@@ -17,13 +19,14 @@ export type ElsewhereOptions = {
   readonly team: Team
   readonly hosts: Pick<Hosts, 'contentOf' | 'keyOf'>
   readonly isHere: (cid: CID) => boolean
+  readonly limits: Pick<Limits, 'inFlight' | 'room' | 'wouldRefuse'>
   /** Answers it in this process. */
   readonly here: (request: IncomingMessage, response: ServerResponse) => void
   /** The owner cannot be reached. */
   readonly refuse: (request: IncomingMessage, response: ServerResponse) => void
 }
 
-export function createElsewhere({ team, hosts, isHere, here, refuse }: ElsewhereOptions): Elsewhere {
+export function createElsewhere({ team, hosts, isHere, limits, here, refuse }: ElsewhereOptions): Elsewhere {
   /** Undefined: it is no plain content of this gateway. Throws for what is malformed. */
   function contentOf(request: IncomingMessage): string | undefined {
     const { method, url = '' } = request
@@ -58,10 +61,12 @@ export function createElsewhere({ team, hosts, isHere, here, refuse }: Elsewhere
         team.toOwner(request, response, () => refuse(request, response))
         return true
       }
+      // What is refused here costs no look at a disk, and nobody is sent here for it.
+      if (limits.inFlight >= limits.room || limits.wouldRefuse(request)) return false
       if (handOnToHolder(path, request, response)) return true
       const text = path.split('/', 3)[2] ?? ''
       const root = parseLeaf(text) ?? parseCid(text)
-      if (root && !isHere(root)) {
+      if (root && isProvable(root) && !isHere(root)) {
         // The look at the disk took a while, in which another one may have begun.
         if (handOnToHolder(path, request, response)) return true
         const letGo = team.underWay.hold(path)

@@ -124,9 +124,17 @@ function metricsOf(whole: Whole, { reading, tiers, front }: Pick<Worker, 'readin
   return metrics
 }
 
+type Counted = { by?: Metrics; cancel?: () => void; tell?: () => void }
+
 /** From now on this gateway counts, from where the one before it stands. */
 function tellCounts({ clock, lease }: Whole, team: WorkerTeam, metrics: Metrics): void {
-  const counted = lease.take('counted', [], (): { by?: Metrics; cancel?: () => void } => ({}))
+  const counted = lease.take(
+    'counted',
+    [],
+    (): Counted => ({}),
+    // The owner keeps what a worker counted that ended.
+    ({ tell }) => tell?.(),
+  )
   counted.cancel?.()
   if (counted.by) metrics.goOnFrom(counted.by)
   counted.by = metrics
@@ -135,5 +143,6 @@ function tellCounts({ clock, lease }: Whole, team: WorkerTeam, metrics: Metrics)
     team.tell('counts', counts)
     counted.cancel = clock.after(countsEveryMs, tell)
   }
+  counted.tell = tell
   tell()
 }
