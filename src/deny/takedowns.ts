@@ -146,12 +146,12 @@ export async function openTakedowns({
     wait(waiting.filter((rule) => !some.includes(rule)))
   }
 
-  /** One after another, so that an older text never takes the place of a newer one. */
   function hold(rule: Rule): void {
     wait([...waiting.filter(({ line }) => line !== rule.line), rule])
     if (!isWritten(rule)) onChange()
   }
 
+  /** One after another, so that an older text never takes the place of a newer one. */
   function inTurn(work: () => Promise<void>): Promise<void> {
     const turn = last.then(work)
     last = turn.catch(() => {})

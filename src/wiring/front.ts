@@ -54,7 +54,7 @@ export function wireFront(
     readonly uploads: WriteSide['offered']
     readonly routes: readonly Route[]
     readonly tiers: readonly string[]
-    readonly stack: Pick<TierStack, 'atHand' | 'isHere'>
+    readonly stack: Pick<TierStack, 'atHand' | 'surelyHas'>
   },
 ): Front {
   const { responses, proxy } = config
@@ -129,7 +129,7 @@ export function wireFront(
     createElsewhere({
       team,
       hosts,
-      isHere: stack.isHere,
+      surelyHas: stack.surelyHas,
       limits,
       here: handler,
       refuse(request, response) {

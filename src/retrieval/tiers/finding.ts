@@ -24,7 +24,7 @@ export interface Finding {
   /** Whether each slow tier surely lacks it, known without a look. Then this counts as a miss of each. */
   slowLack(cid: CID): boolean
   /** Whether a tier of this machine surely has it, known at once. Counts nothing. */
-  isHere(cid: CID): boolean
+  surelyHas(cid: CID): boolean
   find(cid: CID, signal?: AbortSignal): Promise<TierHit | undefined>
   has(cid: CID, signal?: AbortSignal): Promise<boolean>
 }
@@ -68,7 +68,7 @@ export function createFinding({ fast, slow, filled, ask, hit, outage }: Layers, 
     return true
   }
 
-  function isHere(cid: CID): boolean {
+  function surelyHas(cid: CID): boolean {
     if (isIdentity(cid) || fast.some(({ tier }) => tier.peek?.(cid))) return true
     const key = blockKey(cid)
     return filled.some(({ writeBehind }) => writeBehind.waiting(key)) || slow.some(({ tier }) => tier.holds?.(cid))
@@ -136,5 +136,5 @@ export function createFinding({ fast, slow, filled, ask, hit, outage }: Layers, 
     }
   }
 
-  return { atHand, findFast, slowLack, isHere, find, has }
+  return { atHand, findFast, slowLack, surelyHas, find, has }
 }

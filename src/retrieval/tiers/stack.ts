@@ -36,7 +36,7 @@ export type TierStack = Omit<Tier, 'atHand'> & {
   /** Whether each slow tier surely lacks it, known without a look. Then this counts as a miss of each. */
   slowLack(cid: CID): boolean
   /** Whether a tier of this machine surely has it, known at once. Counts nothing. */
-  isHere(cid: CID): boolean
+  surelyHas(cid: CID): boolean
   /**
    * A look into the slow tiers, shared by all readers of the block meanwhile. A reader that takes it must `leave` it.
    */
@@ -142,7 +142,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     atHand: finding.atHand,
     findFast: finding.findFast,
     slowLack: finding.slowLack,
-    isHere: finding.isHere,
+    surelyHas: finding.surelyHas,
     look: (cid) => looks.join(cid),
     find: finding.find,
     findPatiently: looks.alone,

@@ -18,7 +18,7 @@ export interface Elsewhere {
 export type ElsewhereOptions = {
   readonly team: Team
   readonly hosts: Pick<Hosts, 'contentOf' | 'keyOf'>
-  readonly isHere: (cid: CID) => boolean
+  readonly surelyHas: (cid: CID) => boolean
   readonly limits: Pick<Limits, 'inFlight' | 'room' | 'wouldRefuse'>
   /** Answers it in this process. */
   readonly here: (request: IncomingMessage, response: ServerResponse) => void
@@ -26,7 +26,7 @@ export type ElsewhereOptions = {
   readonly refuse: (request: IncomingMessage, response: ServerResponse) => void
 }
 
-export function createElsewhere({ team, hosts, isHere, limits, here, refuse }: ElsewhereOptions): Elsewhere {
+export function createElsewhere({ team, hosts, surelyHas, limits, here, refuse }: ElsewhereOptions): Elsewhere {
   /** Undefined: it is no plain content of this gateway. Throws for what is malformed. */
   function contentOf(request: IncomingMessage): string | undefined {
     const { method, url = '' } = request
@@ -66,7 +66,7 @@ export function createElsewhere({ team, hosts, isHere, limits, here, refuse }: E
       if (handOnToHolder(path, request, response)) return true
       const text = path.split('/', 3)[2] ?? ''
       const root = parseLeaf(text) ?? parseCid(text)
-      if (root && isProvable(root) && !isHere(root)) {
+      if (root && isProvable(root) && !surelyHas(root)) {
         // The look at the disk took a while, in which another one may have begun.
         if (handOnToHolder(path, request, response)) return true
         const letGo = team.underWay.hold(path)
