@@ -330,7 +330,7 @@ function recordsOf({ records }: Tier): Records {
 
 /** A case that does not hold for a tier, by its name. */
 /** Of what is told of silence, on a machine that is busy with other tests. */
-const soonMs = 5000
+const soonMs = 10_000
 
 export type Exception = { readonly test: string; readonly reason: string }
 

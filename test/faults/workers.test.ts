@@ -140,7 +140,7 @@ ${more}`
     const told = await worker.send('/add', formOf(Buffer.alloc(9 * 1024 * 1024)), formType)
     assert.equal(told.status, 413)
     assert.match(told.body.toString(), /8388608|8 ?MiB/)
-    worker = (await all.lines())[1] as Line
+    await meet()
   })
 
   it('answer what is malformed, unknown or no content alike', async () => {

@@ -106,6 +106,26 @@ ${rest}`,
   await start()
   const open: Line[] = []
 
+  /** A connection to each process, by what its ids have alike: the owner first. */
+  async function meet(wanted: number): Promise<ReadonlyMap<string, Line>> {
+    // The owner alone answers what is no content, and says so with an id of its own.
+    const first = openLine(url)
+    const owner = await idOf(first, '/openapi.json')
+    first.close()
+    const found = new Map<string, Line>()
+    for (let tries = 0; found.size < wanted; tries++) {
+      assert.ok(tries < 500, `connections of ${found.size} processes: ${said.err}`)
+      // Many at once: one process alone would take one after another.
+      const some = Array.from({ length: 8 }, () => openLine(url))
+      for (const [at, id] of (await Promise.all(some.map((one) => idOf(one, anywhere)))).entries()) {
+        const one = some[at] as Line
+        if (found.has(id)) one.close()
+        else found.set(id, one)
+      }
+    }
+    return new Map([...found].sort(([one], [other]) => Number(other === owner) - Number(one === owner)))
+  }
+
   return {
     get url() {
       return url
@@ -130,26 +150,16 @@ ${rest}`,
       return Number(found.findLast(([, worker]) => Number(worker) === index)?.[2])
     },
     async lines(wanted = 2) {
-      // The owner alone answers what is no content, and says so with an id of its own.
-      const found = new Map<string, Line>()
-      const owner = await idOf(openLine(url), '/openapi.json')
-      for (let tries = 0; found.size < wanted; tries++) {
-        assert.ok(tries < 500, `connections of ${found.size} processes: ${said.err}`)
-        // Many at once: one process alone would take one after another.
-        const some = Array.from({ length: 8 }, () => openLine(url))
-        for (const [at, id] of (
-          await Promise.all(some.map((one) => idOf(one, '/ipfs/bafkqaaa?format=raw')))
-        ).entries()) {
-          const one = some[at] as Line
-          if (found.has(id)) one.close()
-          else found.set(id, one)
-        }
+      for (const one of open.splice(0)) one.close()
+      for (;;) {
+        const found = await meet(wanted)
+        // A process that has connections beyond its share looks four times a second, and ends some behind their answers.
+        await sleep(600)
+        const ids = await Promise.all([...found.values()].map((line) => idOf(line, anywhere)))
+        open.push(...found.values())
+        if ([...found.keys()].every((id, index) => id === ids[index])) return [...found.values()]
+        for (const one of open.splice(0)) one.close()
       }
-      const all = [...found]
-        .sort(([one], [other]) => Number(other === owner) - Number(one === owner))
-        .map(([, one]) => one)
-      open.push(...all)
-      return all
     },
     async reload(rest, { outcome = 'config.reloaded', ...how } = {}) {
       const before = said.err.split(outcome).length
@@ -171,6 +181,9 @@ ${rest}`,
     },
   }
 }
+
+/** Each process answers it by itself. */
+const anywhere = '/ipfs/bafkqaaa?format=raw'
 
 /** What the ids of one process have alike. */
 async function idOf(line: Line, path: string): Promise<string> {
