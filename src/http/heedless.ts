@@ -24,8 +24,8 @@ const firstMs = 100
 /** `Retry-After` is a second at least. */
 const mostMs = 1000
 
-/** `request`: which one of its connection was refused last. */
-type Line = { count: number; at: number; request: number; goOn: (() => void) | undefined }
+/** `at`: of the last refusal, or of the moment in which it was read again. `request`: which one of its connection was refused last. */
+type Line = { count: number; at: number; request: number; cancel: (() => void) | undefined }
 
 export function createHeedless({ clock, isShared }: HeedlessOptions): Heedless {
   const lines = new WeakMap<Socket, Line>()
@@ -37,9 +37,12 @@ export function createHeedless({ clock, isShared }: HeedlessOptions): Heedless {
     setImmediate(() => {
       if (socket.destroyed) return
       held++
-      line.goOn?.()
+      line.cancel?.()
       socket.pause()
-      line.goOn = clock.after(ms, () => void socket.resume())
+      line.cancel = clock.after(ms, () => {
+        line.at = clock.monotonic()
+        socket.resume()
+      })
     })
   }
 
@@ -50,7 +53,7 @@ export function createHeedless({ clock, isShared }: HeedlessOptions): Heedless {
       if (count === undefined || isShared(request)) return
       const now = clock.monotonic()
       let line = lines.get(socket)
-      if (!line) lines.set(socket, (line = { count: 0, at: now, request: count, goOn: undefined }))
+      if (!line) lines.set(socket, (line = { count: 0, at: now, request: count, cancel: undefined }))
       else if (now - line.at > mostMs || count > line.request + 1) line.count = 0
       const own = line
       own.count++

@@ -136,7 +136,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
       const workersEnd = processes?.stop(graceMs, lameDuckMs)
       // Clients that a load balancer sends meanwhile are answered, and their connections end with the answer.
       if (lameDuckMs > 0) await clock.sleep(lameDuckMs)
-      const { listen, admin } = sockets
+      const { listen } = sockets
       const until = clock.monotonic() + graceMs
       const closed = [stop(listen)]
       // Idle ones are closed by now: those that are left are being answered.
@@ -146,8 +146,8 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
       await workersEnd
       await gateways.close(Math.max(0, until - clock.monotonic()))
       processes?.close()
-      // Closed last: until then /readyz says that the gateway is stopping.
-      if (admin) closed.push(stop(admin))
+      // The admin address is closed last: until then /readyz says that the gateway is stopping. A reload under way has opened others.
+      closed.push(...all(sockets).flatMap((server) => (server === listen ? [] : [stop(server)])))
       for (const server of all(sockets)) server.closeAllConnections()
       await Promise.all(closed)
       log('info', 'server.stopped', { ms: Math.round(clock.monotonic() - began) })

@@ -39,8 +39,8 @@ export type CrewOptions = {
 
 const firstPauseMs = 100
 const mostPauseMs = 10_000
-/** Of a worker that is too many after a reload: a client that asks again and again reads within this time that it goes. */
-const lameMs = 1000
+/** Of a worker that a reload ends: a client that asks again and again reads within this time that it goes. */
+export const lameMs = 1000
 /** One that ran for so long did not fail at its start. */
 const steadyMs = 60_000
 
@@ -68,7 +68,7 @@ export function createCrew({ folder, clock, log, start, patienceMs, size: first 
       child = start()
     } catch (error) {
       log('error', 'worker.failed', { worker: index, why: wordsOf(error) })
-      beginLater(index, { wasSteady: false })
+      beginLater(index, false)
       return
     }
     const worker = createWorkerProcess({
@@ -101,12 +101,12 @@ export function createCrew({ folder, clock, log, start, patienceMs, size: first 
       return
     }
     restarts++
-    const wasSteady = clock.now() - since > steadyMs
-    log('error', 'worker.ended', { worker: index, pid, ...how, nextInMs: beginLater(index, { wasSteady }) })
+    const nextInMs = beginLater(index, clock.now() - since > steadyMs)
+    log('error', 'worker.ended', { worker: index, pid, ...how, nextInMs })
   }
 
   /** After a pause that grows while it fails. The answer: how long that is. */
-  function beginLater(index: number, { wasSteady }: { readonly wasSteady: boolean }): number {
+  function beginLater(index: number, wasSteady: boolean): number {
     const pauseMs = wasSteady ? firstPauseMs : Math.min(mostPauseMs, (pauses.get(index) ?? firstPauseMs / 2) * 2)
     pauses.set(index, pauseMs)
     const again = () => {
@@ -152,10 +152,10 @@ export function createCrew({ folder, clock, log, start, patienceMs, size: first 
       if (isMoved) for (const worker of kept) if (worker.isAnswering) worker.listenOn(listen)
       for (let index = 1; index < size; index++) if (!workers.has(index) && !waiting.has(index)) begin(index)
     },
-    async stop(graceMs, lameMs = 0) {
+    async stop(graceMs, lame = 0) {
       isStopping = true
       for (const cancel of waiting.values()) cancel()
-      await Promise.all(all().map((worker) => worker.end(graceMs, lameMs)))
+      await Promise.all(all().map((worker) => worker.end(graceMs, lame)))
     },
     close() {
       sends.close()

@@ -328,10 +328,10 @@ function recordsOf({ records }: Tier): Records {
   return records
 }
 
-/** A case that does not hold for a tier, by its name. */
 /** Of what is told of silence, on a machine that is busy with other tests. */
 const soonMs = 10_000
 
+/** A case that does not hold for a tier, by its name. */
 export type Exception = { readonly test: string; readonly reason: string }
 
 /**

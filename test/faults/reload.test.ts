@@ -5,6 +5,7 @@ import { once } from 'node:events'
 import { Agent, createServer, get, type IncomingMessage, type RequestListener, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { afterEach, describe, it } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { parseConfig } from '../../src/config/load.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import type { Log } from '../../src/core/log.ts'
@@ -143,6 +144,27 @@ describe('reload of the configuration', () => {
     assert.equal(await read(`http://${before}/`), '1')
     await assert.rejects(read(`http://127.0.0.1:${elsewhere}/`), { code: 'ECONNREFUSED' })
     assert.match(String(stage.logged.at(-1)?.facts?.why), /the bucket is not there/)
+  })
+
+  it('ends with a reload that moves both addresses under way, and leaves neither open', async () => {
+    const stage = createStage()
+    const slow = Promise.withResolvers<void>()
+    let made = 0
+    const create = async () => {
+      if (++made > 1) await slow.promise
+      return stage.create()
+    }
+    const one = await serve({ config: configOf(), log: stage.log, create })
+    const [listen, admin] = [await freePort(), await freePort()]
+    const moved = one.reload(() => configOf({ listen: `127.0.0.1:${listen}`, admin: `127.0.0.1:${admin}` }))
+    const ended = one.close()
+    slow.resolve()
+    await moved
+    const late = sleep(5000, 'it does not end', { ref: false })
+    assert.equal(await Promise.race([ended, late]), undefined)
+    for (const port of [listen, admin])
+      await assert.rejects(read(`http://127.0.0.1:${port}/`), { code: 'ECONNREFUSED' })
+    assert.deepEqual(stage.closed, [1, 2])
   })
 
   it('moves to another listen address, and finishes the requests at the old one', async () => {

@@ -205,10 +205,13 @@ ${more}`
     await fetch(`${all.admin}/deny/${gone.slice(6)}`, { method: 'POST' })
     const requests = await all.metric('cidgate_http_requests_total')
     const killed = all.workerPid(1)
-    const { answer, path } = await ask(worker, 60_007, 3000)
+    const { answer, path } = await ask(worker, 60_007, 4500)
     const other = owner.get(path)
-    // It was handed on by now; what was handed on and is not begun is answered here.
-    await new Promise((resolve) => setTimeout(resolve, 200))
+    // What was handed on and is not begun is answered here. How many a worker answers it tells each second.
+    await until(
+      async () => (await all.metric('cidgate_http_requests_in_progress')) >= 2,
+      () => 'it was not handed on',
+    )
     upstream.delayMs = 0
     process.kill(killed, 'SIGKILL')
     assert.equal((await other).status, 200)

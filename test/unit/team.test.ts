@@ -1,7 +1,7 @@
 // What the processes of one gateway share, and how they speak to one another: each part by itself, in one process.
 import assert from 'node:assert/strict'
 import { EventEmitter, once } from 'node:events'
-import { existsSync, mkdtempSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { mkdir, readdir, rename, stat, utimes, writeFile } from 'node:fs/promises'
 import { createServer, get, type IncomingMessage, type RequestListener, request, type Server } from 'node:http'
 import { type AddressInfo, connect } from 'node:net'
@@ -20,7 +20,7 @@ import { createCrewMember, createWroteNotes } from '../../src/team/crew-member.t
 import { createHandOn, type HandOn } from '../../src/team/hand-on.ts'
 import { isInner, peerHeader, throughInnerDoor } from '../../src/team/inner-door.ts'
 import { createPulse } from '../../src/team/pulse.ts'
-import { doorOf, makePlace, openShared, removeOtherPlaces, type SharedFiles } from '../../src/team/shared/place.ts'
+import { doorOf, inPlace, openShared, removeOtherPlaces, type SharedFiles } from '../../src/team/shared/place.ts'
 import { createWorkerProcess, type Orders } from '../../src/team/worker-process.ts'
 import { companyOf } from '../../src/wiring/team/company.ts'
 import { shareOf } from '../../src/wiring/team/shares.ts'
@@ -138,6 +138,27 @@ test('of the connections beyond its share a process lets go so many, and looks a
 })
 
 describe('the folder in which they meet', () => {
+  const makePlace = (data: string): string => inPlace(data, () => {}).folder
+
+  it('lies elsewhere where the disk has no room, and says what is wanted where there is none either', () => {
+    const data = join(folder, 'full')
+    const tried: string[] = []
+    const failing = (times: number) => (at: string) => {
+      tried.push(at)
+      writeFileSync(join(at, 'half'), '')
+      if (tried.length <= times) throw new Error('ENOSPC: no space left')
+    }
+    const { folder: place } = inPlace(data, failing(1))
+    assert.deepEqual([tried[0]?.startsWith(`${data}/`), place.startsWith(`${data}/`)], [true, false])
+    rmSync(place, { recursive: true })
+    tried.length = 0
+    assert.throws(
+      () => inPlace(data, failing(2)),
+      /^Failure: workers: .*full nor in .*ENOSPC.*; make room, or set workers to 1$/,
+    )
+    assert.deepEqual(tried.map(existsSync), [false, false], 'what could not be made leaves nothing')
+  })
+
   it('lies in the data folder, where its name is short enough for a socket', () => {
     const place = makePlace(join(folder, 'data'))
     assert.equal(place.startsWith(join(folder, 'data/')), true)

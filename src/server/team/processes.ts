@@ -5,8 +5,8 @@ import type { RequestListener, Server } from 'node:http'
 import { type Config, inputOf } from '../../config/load.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
-import { type Crew, createCrew } from '../../team/crew.ts'
-import { doorOf, makePlace, removeOtherPlaces } from '../../team/shared/place.ts'
+import { type Crew, createCrew, lameMs } from '../../team/crew.ts'
+import { doorOf, inPlace, removeOtherPlaces } from '../../team/shared/place.ts'
 import type { OwnerTeam } from '../../team/team.ts'
 import { processesOf } from '../../wiring/team/shares.ts'
 import { stop } from '../stop.ts'
@@ -55,13 +55,13 @@ export function createProcesses({ clock, log, start }: ProcessesOptions): Proces
   let deadlineMs = 0
 
   function begin(data: string, size: number): Group {
-    const folder = makePlace(data)
-    const crew = createCrew({ folder, clock, log, start, size, patienceMs: () => deadlineMs + patienceBeyondMs })
-    return { data, folder, crew, door: undefined }
+    const patienceMs = () => deadlineMs + patienceBeyondMs
+    const { folder, made } = inPlace(data, (at) => createCrew({ folder: at, clock, log, start, size, patienceMs }))
+    return { data, folder, crew: made, door: undefined }
   }
 
   function end(old: Group, graceMs: number): void {
-    const ended = old.crew.stop(graceMs).then(() => leave(old))
+    const ended = old.crew.stop(graceMs, lameMs).then(() => leave(old))
     ending.add(ended)
     void ended.finally(() => ending.delete(ended))
   }
@@ -101,6 +101,8 @@ export function createProcesses({ clock, log, start }: ProcessesOptions): Proces
       await Promise.all([group?.crew.stop(graceMs, lameMs), ...ending])
     },
     close() {
+      // Of a reload that the end overtook.
+      if (next && next !== group) leave(next)
       if (group) leave(group)
       group = undefined
     },

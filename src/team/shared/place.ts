@@ -4,12 +4,13 @@ import { hash } from 'node:crypto'
 import { mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
+import { Failure, wordsOf } from '../../core/failure.ts'
 import type { Team } from '../team.ts'
 import { arrivalSlots, createArrivals } from './arrivals.ts'
 import { budgetSlots, createSharedBudgets } from './budgets.ts'
 import { createCrowd, crowdSlots } from './crowd.ts'
 import { createLives, type Lives, lifeSlots } from './lives.ts'
-import { openSlots } from './slots.ts'
+import { openSlots, type Slots } from './slots.ts'
 import { createUnderWay, underWaySlots } from './under-way.ts'
 
 const prefix = 'processes-'
@@ -18,18 +19,45 @@ const longestDoor = 100
 
 export const doorOf = (folder: string, index: number): string => join(folder, `${index}.sock`)
 
-/** In the data folder, where its name is short enough for a socket; else among the temporary files, named after it. */
-export function makePlace(data: string): string {
+/**
+ * A new folder, with what is made in it: in the data folder, where its name is short enough for a socket; else, and where that has no
+ * room, among the temporary files, named after it.
+ */
+export function inPlace<Made>(
+  data: string,
+  make: (folder: string) => Made,
+): { readonly folder: string; readonly made: Made } {
   const isShort = Buffer.byteLength(doorOf(join(data, `${prefix}123456`), 999)) <= longestDoor
   try {
-    if (isShort) {
-      mkdirSync(data, { recursive: true })
-      return mkdtempSync(join(data, prefix))
-    }
+    if (isShort) return madeIn(() => folderIn(data), make)
   } catch {
-    // The gateway itself says what is wrong with it.
+    // What else is wrong with the data folder the gateway itself says.
   }
-  return mkdtempSync(join(tmpdir(), elsewhere(data)))
+  try {
+    return madeIn(() => mkdtempSync(join(tmpdir(), elsewhere(data))), make)
+  } catch (cause) {
+    const why = `workers: what they share (7 MiB) can lie neither in ${data} nor in ${tmpdir()}: ${wordsOf(cause)}`
+    throw new Failure('broken', `${why}; make room, or set workers to 1`, { source: 'ours', cause })
+  }
+}
+
+function folderIn(data: string): string {
+  mkdirSync(data, { recursive: true })
+  return mkdtempSync(join(data, prefix))
+}
+
+/** What cannot be made leaves no folder behind. */
+function madeIn<Made>(
+  place: () => string,
+  make: (folder: string) => Made,
+): { readonly folder: string; readonly made: Made } {
+  const folder = place()
+  try {
+    return { folder, made: make(folder) }
+  } catch (error) {
+    removeIfOurs(folder)
+    throw error
+  }
 }
 
 /** Of processes that worked on this data folder before, and were killed. */
@@ -74,15 +102,23 @@ export function openShared(
   folder: string,
   { index, isNew }: { readonly index: number; readonly isNew: boolean },
 ): SharedFiles {
-  const open = (name: string, { count, bytes }: { readonly count: number; readonly bytes: number }) =>
-    openSlots(join(folder, name), { count, bytes, isNew })
-  const files = {
+  const opened: Slots[] = []
+  const close = (): void => {
+    for (const one of opened) one.close()
+  }
+  const open = (name: string, { count, bytes }: { readonly count: number; readonly bytes: number }): Slots => {
+    const slots = openSlots(join(folder, name), { count, bytes, isNew })
+    opened.push(slots)
+    return slots
+  }
+  const openAll = () => ({
     arrivals: open('arrivals', arrivalSlots),
     underWay: open('under-way', underWaySlots),
     budgets: open('budgets', budgetSlots),
     lives: open('lives', lifeSlots),
     crowd: open('crowd', crowdSlots),
-  }
+  })
+  const files = closedIfNot(openAll, close)
   const lives = createLives(files.lives)
   return {
     team: {
@@ -92,9 +128,16 @@ export function openShared(
       crowd: createCrowd(files.crowd, { index, lives: (one) => lives.of(one) !== 0 }),
     },
     lives,
-    close() {
-      for (const one of Object.values(files)) one.close()
-    },
+    close,
+  }
+}
+
+function closedIfNot<Opened>(open: () => Opened, close: () => void): Opened {
+  try {
+    return open()
+  } catch (error) {
+    close()
+    throw error
   }
 }
 

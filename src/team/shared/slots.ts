@@ -1,7 +1,7 @@
 // A file of numbered places of one length, which the processes of a gateway read and write at once: it lies in the page cache, so
 // that a look costs some two microseconds and no message. Of two writes to one place at the same time one is lost. Its room on the disk
 // is taken at the start, and a disk that fails later makes places zeros: what that means, each user of a file says.
-import { closeSync, openSync, readSync, writeSync } from 'node:fs'
+import { closeSync, openSync, readSync, writeFileSync, writeSync } from 'node:fs'
 
 export interface Slots {
   /** The place as it is now; its memory is used again by the next call. */
@@ -18,8 +18,8 @@ export function openSlots(
   file: string,
   { count, bytes, isNew }: { readonly count: number; readonly bytes: number; readonly isNew: boolean },
 ): Slots {
-  const handle = openSync(file, isNew ? 'w+' : 'r+', 0o600)
-  if (isNew) writeSync(handle, new Uint8Array(count * bytes))
+  if (isNew) writeFileSync(file, new Uint8Array(count * bytes), { mode: 0o600 })
+  const handle = openSync(file, 'r+')
   const own = new Uint8Array(bytes)
   const view = new DataView(own.buffer)
   let isOpen = true
