@@ -8,6 +8,7 @@ import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 
 const cli = fileURLToPath(new URL('../../src/cli/main.ts', import.meta.url))
+const launcher = fileURLToPath(new URL('../../bin/cidgate.mjs', import.meta.url))
 
 export type GatewayProcess = {
   readonly url: string
@@ -34,6 +35,8 @@ export type StartOptions = {
   /** A program that becomes the gateway, such as `prlimit`. */
   readonly under?: readonly string[]
   readonly isMute?: boolean
+  /** As users start it, with the launcher's bounds of memory. */
+  readonly isLaunched?: boolean
   /** Beside the variables of this process. */
   readonly env?: Readonly<Record<string, string>>
 }
@@ -42,11 +45,19 @@ export async function startGateway(
   folder: string,
   config: object,
   flags: readonly string[] = [],
-  { under = [], isMute = false, env = {} }: StartOptions = {},
+  { under = [], isMute = false, isLaunched = false, env = {} }: StartOptions = {},
 ): Promise<GatewayProcess> {
   const file = join(folder, 'config.json')
   await writeFile(file, JSON.stringify(config))
-  const [program = '', ...rest] = [...under, process.execPath, ...flags, cli, 'serve', '--config', file]
+  const [program = '', ...rest] = [
+    ...under,
+    process.execPath,
+    ...flags,
+    isLaunched ? launcher : cli,
+    'serve',
+    '--config',
+    file,
+  ]
   const child: ChildProcess = spawn(program, rest, {
     stdio: ['ignore', 'pipe', isMute ? 'pipe' : 'inherit'],
     env: { ...process.env, ...env },

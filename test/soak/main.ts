@@ -46,7 +46,7 @@ world.once('exit', (code) => {
 })
 const { upstreams, s3, files } = await made.promise
 
-const gateway = await startGateway(folder, {
+const config = {
   listen: '127.0.0.1:0',
   workers: Number(values.workers),
   admin: false,
@@ -59,7 +59,8 @@ const gateway = await startGateway(folder, {
     tiers: [{ use: 'memory', maxBytes: '16MiB' }, { use: 'disk', maxBytes: '48MiB' }, s3],
   },
   pinning: { providers: [{ name: 'local', use: 'embedded' }] },
-})
+}
+const gateway = await startGateway(folder, config, [], { isLaunched: true })
 const clients = createClients({ url: () => gateway.url, folder: content, files })
 const running = Array.from({ length: Number(values.clients) }, () => clients.run(Number(values.pause)))
 

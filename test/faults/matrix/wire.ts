@@ -71,7 +71,7 @@ export const wireFaults: readonly WireFault[] = [
   },
   { name: 'HTTP/1.0', sends: (path) => `GET ${path} HTTP/1.0\r\n\r\n`, right: [200] },
   {
-    name: 'a client that closes its half at once',
+    name: 'a client that asks for a hot file and closes its half at once',
     sends: (path) => `GET ${path} HTTP/1.1\r\n${close}\r\n`,
     right: [200],
     how: 'half-closes',
