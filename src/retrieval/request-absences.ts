@@ -63,7 +63,7 @@ export function createRequestAbsences(options: RequestAbsencesOptions): RequestA
       const memory = notFound.look(cid, path) ?? notFound.look(cid, '')
       if (!memory) return
       for (const attempt of memory.attempts) account.attempt(attempt)
-      throw withRetry(memory.failure, memory.forMs)
+      throw withRetry(memory.absence, memory.forMs)
     },
     note,
     missed(error, cid, around, { attempts, wasLate }, running) {

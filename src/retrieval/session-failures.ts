@@ -1,14 +1,10 @@
 // The Failures of a request that gets no block.
 import type { CID } from 'multiformats/cid'
 import { Failure } from '../core/failure.ts'
+import type { Absence } from './absence/not-found.ts'
 
-export const withRetry = (failure: Failure, retryAfterMs: number): Failure =>
-  new Failure(failure.kind, failure.message, {
-    source: failure.source,
-    facts: failure.facts,
-    cause: failure.cause,
-    retryAfterMs,
-  })
+export const withRetry = ({ kind, message, source, facts }: Absence, retryAfterMs: number): Failure =>
+  new Failure(kind, message, { source, facts, retryAfterMs })
 
 export const outOfTime = (cid: CID, ms: number): Failure =>
   new Failure('timeout', `no upstream sent ${cid} within ${Math.round(ms)} ms; the search goes on`, {

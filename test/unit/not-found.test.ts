@@ -1,6 +1,10 @@
 import assert from 'node:assert/strict'
+import { createHash } from 'node:crypto'
 import { test } from 'node:test'
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
 import { CID } from 'multiformats/cid'
+import { create as createDigest } from 'multiformats/hashes/digest'
 import type { MultihashDigest } from 'multiformats/hashes/interface'
 import { Failure } from '../../src/core/failure.ts'
 import { createNotFoundMemory } from '../../src/retrieval/absence/not-found.ts'
@@ -69,4 +73,26 @@ test('many roots: bounded', () => {
     memory.remember(CID.decode(digest), '', failure(true), [])
   }
   assert.equal(memory.size, 10_000)
+})
+
+test('an absence takes little more than its words: neither causes nor the pieces of a text are kept', () => {
+  setFlagsFromString('--expose-gc')
+  const collect = runInNewContext('gc') as () => void
+  const { memory } = make()
+  const most = 4000
+  const miss = (count: number) => {
+    const one = CID.createV1(0x55, createDigest(0x12, createHash('sha256').update(String(count)).digest()))
+    const cause = new Failure('not-found', `upstream ${one} has nothing`, { source: 'upstream' })
+    const failure = new Failure('not-found', `no upstream has ${one}`, { source: 'upstream', cause })
+    const attempts = ['a', 'b', 'c'].map((upstream) => ({ upstream, outcome: 'not-found', ms: 1 }))
+    memory.remember(one, '', failure, attempts)
+  }
+  for (let count = 0; count < 100; count++) miss(count)
+  collect()
+  const before = process.memoryUsage().heapUsed
+  for (let count = 100; count < most + 100; count++) miss(count)
+  collect()
+  const each = (process.memoryUsage().heapUsed - before) / most
+  assert.equal(memory.size, most + 100)
+  assert.ok(each < 1000, `${Math.round(each)} bytes each`)
 })

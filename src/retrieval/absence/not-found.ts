@@ -8,8 +8,11 @@ import type { Failure } from '../../core/failure.ts'
 import { upTo } from '../../core/lru.ts'
 import type { Attempt } from '../../observe/account.ts'
 
+/** What is kept of the Failure: neither its causes nor its trace. */
+export type Absence = Pick<Failure, 'kind' | 'message' | 'source' | 'facts'>
+
 export type RememberedAbsence = {
-  readonly failure: Failure
+  readonly absence: Absence
   readonly attempts: readonly Attempt[]
   /** How long this memory still holds. */
   readonly forMs: number
@@ -17,7 +20,7 @@ export type RememberedAbsence = {
 
 export interface NotFoundMemory {
   look(cid: CID, path: string): RememberedAbsence | undefined
-  remember(cid: CID, path: string, failure: Failure, attempts: readonly Attempt[]): RememberedAbsence
+  remember(cid: CID, path: string, absence: Absence, attempts: readonly Attempt[]): RememberedAbsence
   /**
    * During a search the memory does not expire: a request must not wait for a CID that is being searched for anyway.
    */
@@ -28,7 +31,8 @@ export interface NotFoundMemory {
 }
 
 type AbsenceRecord = {
-  failure: Failure
+  readonly path: string
+  absence: Absence
   attempts: readonly Attempt[]
   until: number
   periodMs: number
@@ -51,36 +55,44 @@ export function createNotFoundMemory(options: {
   readonly arrivalOf?: ((cid: CID) => number) | undefined
 }): NotFoundMemory {
   const { firstMs, mostMs, clock, random = Math.random, arrivalOf = () => 0 } = options
-  const roots = new LRUCache<string, Map<string, AbsenceRecord>>(upTo(mostRoots))
+  // The records of a root, the oldest first: most have one, and a Map takes as much as all the rest of it.
+  const roots = new LRUCache<string, AbsenceRecord[]>(upTo(mostRoots))
+  const find = (key: string, path: string) => roots.get(key)?.find((one) => one.path === path)
 
   const answer = (record: AbsenceRecord): RememberedAbsence => ({
-    failure: record.failure,
+    absence: record.absence,
     attempts: record.attempts,
     forMs: Math.max(record.held ? heldMs : 0, record.until - clock.monotonic()),
   })
 
   return {
     look(cid, path) {
-      const record = roots.get(blockKey(cid))?.get(path)
-      if (record && record.arrival !== arrivalOf(cid)) return void roots.delete(blockKey(cid))
+      const key = blockKey(cid)
+      const record = find(key, path)
+      if (record && record.arrival !== arrivalOf(cid)) return void roots.delete(key)
       return record && (record.held || record.until > clock.monotonic()) ? answer(record) : undefined
     },
     remember(cid, path, failure, attempts) {
       const key = blockKey(cid)
-      let paths = roots.get(key)
-      if (!paths) roots.set(key, (paths = new Map()))
-      const before = paths.get(path)
+      const before = find(key, path)
       const sure = failure.facts.sure === true
       const periodMs = sure && before ? Math.min(mostMs, before.periodMs * 2) : firstMs
       const lengthMs = Math.min(mostMs, periodMs * (1 + jitter * random()))
-      const until = clock.monotonic() + lengthMs
-      const record = { failure, attempts, periodMs, until, held: before?.held ?? false, arrival: arrivalOf(cid) }
-      if (!before && paths.size >= mostPathsPerRoot) paths.delete(paths.keys().next().value as string)
-      paths.set(path, record)
+      const record = {
+        path,
+        absence: lean(failure),
+        attempts: attempts.slice(),
+        periodMs,
+        until: clock.monotonic() + lengthMs,
+        held: before?.held ?? false,
+        arrival: arrivalOf(cid),
+      }
+      const others = roots.get(key)?.filter((one) => one !== before) ?? []
+      roots.set(key, others.slice(1 - mostPathsPerRoot).concat(record))
       return answer(record)
     },
     hold(cid, path, held) {
-      const record = roots.get(blockKey(cid))?.get(path)
+      const record = find(blockKey(cid), path)
       if (record) record.held = held
     },
     forget(cid) {
@@ -91,3 +103,11 @@ export function createNotFoundMemory(options: {
     },
   }
 }
+
+/** V8 keeps a text that was put together as its pieces, thirty for a CID: many times the text itself. */
+const lean = ({ kind, message, source, facts }: Absence): Absence => ({
+  kind,
+  message: Buffer.from(message).toString(),
+  source,
+  facts,
+})

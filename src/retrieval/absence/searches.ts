@@ -100,7 +100,7 @@ export function createSearches(options: {
           if (!isFailure(error) || error.kind === 'cancelled') return
           // A round in which no upstream could be asked says nothing new: keep what was remembered.
           const known = notFound.look(cid, path)
-          if (known) notFound.remember(cid, path, isAbsence(error) ? error : known.failure, round.attempts.list())
+          if (known) notFound.remember(cid, path, isAbsence(error) ? error : known.absence, round.attempts.list())
         }
       }
       const memory = notFound.look(cid, path)
