@@ -1,7 +1,7 @@
 // `node bench/flood.ts`: more than the gateway can serve. It has one core; on the other one `wrk` keeps hundreds of connections busy with
 // cold files, each asking for the next one as soon as it has an answer. What a client beside them sees is measured by a small process with
 // few connections, which asks at its times and not when it was answered: hot files, cold ones, and new connections.
-import { fork, spawn } from 'node:child_process'
+import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { connect } from 'node:net'
@@ -149,8 +149,7 @@ async function run(limits: object, connections: number, paths: readonly string[]
 function init() for path in io.lines("${join(folder, 'paths')}") do requests[#requests + 1] = wrk.format("GET", path) end end
 function request() at = at % #requests + 1; return requests[at] end`,
     )
-    const child = fork(fileURLToPath(import.meta.url), ['probe'], {
-      execPath: process.execPath,
+    const child = spawn(...pinned(1, process.execPath, [fileURLToPath(import.meta.url), 'probe']), {
       stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
     })
     child.send({ url: gateway.url, hot: hotPath, cold: own, seconds } satisfies Plan)

@@ -16,6 +16,7 @@ export type HeedlessOptions = {
   readonly clock: Clock
   /** Whether the connection may bring requests of many clients: one of them is not to wait for another. */
   readonly isShared: (request: IncomingMessage) => boolean
+  readonly random?: () => number
 }
 
 /** Refusals, one behind the other: a page asks for a few things at once. */
@@ -23,16 +24,18 @@ const free = 2
 const firstMs = 100
 /** `Retry-After` is a second at least. */
 const mostMs = 1000
+/** More or less than that: those who were refused together are not to come back together. */
+const spread = 0.25
 
 /** `at`: of the last refusal, or of the moment in which it was read again. `request`: which one of its connection was refused last. */
 type Line = { count: number; at: number; request: number; cancel: (() => void) | undefined }
 
-export function createHeedless({ clock, isShared }: HeedlessOptions): Heedless {
+export function createHeedless({ clock, isShared, random = Math.random }: HeedlessOptions): Heedless {
   const lines = new WeakMap<Socket, Line>()
   let held = 0
 
   function hold(socket: Socket, line: Line): void {
-    const ms = Math.min(mostMs, firstMs * 2 ** (line.count - free - 1))
+    const ms = Math.min(mostMs, firstMs * 2 ** (line.count - free - 1)) * (1 + spread * (2 * random() - 1))
     // Node reads on when an answer is out.
     setImmediate(() => {
       if (socket.destroyed) return

@@ -252,23 +252,29 @@ limits: { grace: 2s }
   })
 
   it('gives a gateway, and nothing else, what V8 takes at a start, unless the operator did', () => {
-    const given = (argv: string[], more: object = {}): string[] | undefined =>
-      withHeapFlags({ platform: 'linux', execArgv: [], argv: ['node', 'bin', ...argv], env: {}, ...more })
-    const [young, heap] = ['--max-semi-space-size=16', '--initial-heap-size=96']
-    assert.deepEqual(given(['serve', '-c', 'a']), ['node', young, heap, 'bin', 'serve', '-c', 'a'])
-    assert.deepEqual(given([]), ['node', young, heap, 'bin'])
+    const given = (argv: string[], more: object = {}, cores = 2): string[] | undefined =>
+      withHeapFlags({ platform: 'linux', execArgv: [], argv: ['node', 'bin', ...argv], env: {}, ...more }, cores)
+    const [young, heap, helpers] = ['--max-semi-space-size=16', '--initial-heap-size=96', '--v8-pool-size=1']
+    assert.deepEqual(given(['serve', '-c', 'a']), ['node', young, heap, helpers, 'bin', 'serve', '-c', 'a'])
+    assert.deepEqual(given([]), ['node', young, heap, helpers, 'bin'])
+    for (const [cores, count] of [
+      [1, 1],
+      [3, 2],
+      [64, 4],
+    ] as const)
+      assert.deepEqual(given([], {}, cores), ['node', young, heap, `--v8-pool-size=${count}`, 'bin'])
     assert.deepEqual(given(['-c', 'a'], { execArgv: ['--cpu-prof'] }), [
-      ...['node', young, heap, '--cpu-prof'],
+      ...['node', young, heap, helpers, '--cpu-prof'],
       ...['bin', '-c', 'a'],
     ])
     const own = ['--max-semi-space-size=64']
-    assert.deepEqual(given(['serve'], { execArgv: own }), ['node', heap, ...own, 'bin', 'serve'])
-    assert.deepEqual(given(['serve'], { env: { NODE_OPTIONS: '--max_semi_space_size=8' } }), [
+    assert.deepEqual(given(['serve'], { execArgv: own }), ['node', heap, helpers, ...own, 'bin', 'serve'])
+    assert.deepEqual(given(['serve'], { env: { NODE_OPTIONS: '--max_semi_space_size=8 --v8-pool-size=4' } }), [
       ...['node', heap],
       ...['bin', 'serve'],
     ])
     for (const argv of [['check'], ['--version'], ['serve', '--help']]) assert.equal(given(argv), undefined)
-    assert.equal(given(['serve'], { execArgv: [young, heap] }), undefined)
+    assert.equal(given(['serve'], { execArgv: [young, heap, helpers] }), undefined)
     assert.equal(given(['serve'], { platform: 'win32' }), undefined)
   })
 
@@ -376,7 +382,7 @@ upload: { auth: { tokens: [hush-hush-hush-hush, { name: ci, token: hush-hush-hus
     assert.equal((await fetch(`${url}/ipfs/nonsense`)).status, 400)
     if (process.platform === 'linux' && process.env['NODE_OPTIONS'] === undefined) {
       const line = readFileSync(`/proc/${child.pid}/cmdline`, 'utf8')
-      assert.match(line, /--max-semi-space-size=16\0--initial-heap-size=96\0/)
+      assert.match(line, /--max-semi-space-size=16\0--initial-heap-size=96\0--v8-pool-size=[1-4]\0/)
       const environment = readFileSync(`/proc/${child.pid}/environ`, 'utf8').split('\0')
       assert.ok(environment.includes('MALLOC_ARENA_MAX=2') && environment.includes('MALLOC_TRIM_THRESHOLD_=1048576'))
     }

@@ -17,7 +17,7 @@ const closing = closingAfterEach()
 
 async function start(serverOf: (handle: RequestListener) => Server = createHttpServer) {
   const clock = createFakeClock()
-  const heedless = createHeedless({ clock, isShared: ({ headers }) => headers['via'] !== undefined })
+  const heedless = createHeedless({ clock, random: () => 0.5, isShared: ({ headers }) => headers['via'] !== undefined })
   const server = serverOf((request, response) => {
     if (request.url === '/no') heedless.refused(request, response)
     response.statusCode = request.url === '/no' ? 503 : 200
