@@ -1,4 +1,4 @@
-// `node bench/flood.ts`: more than the gateway can serve. It has one core; on the other one `wrk` keeps hundreds of connections busy with
+// `node bench/flood.ts`: more than the gateway can serve. It has one core (`BENCH_CORES=0,1`: two); on the other one `wrk` keeps hundreds of connections busy with
 // cold files, each asking for the next one as soon as it has an answer. What a client beside them sees is measured by a small process with
 // few connections, which asks at its times and not when it was answered: hot files, cold ones, and new connections.
 import { spawn } from 'node:child_process'
@@ -13,6 +13,8 @@ import { made } from './work/content.ts'
 import { pinned, startCidgate, startOrigin } from './work/servers.ts'
 
 const seconds = Number(process.env['BENCH_SECONDS'] ?? 8)
+/** Of the gateway; all else is on core 1. */
+const cores = process.env['BENCH_CORES'] ?? '0'
 const cold = { count: 60_000, bytes: 4096, seed: 1000 }
 const hot = { count: 1, bytes: 1024, seed: 1, json: true }
 
@@ -132,11 +134,12 @@ async function wrk(url: string, connections: number, script: string): Promise<st
 
 async function run(limits: object, connections: number, paths: readonly string[], hotPath: string): Promise<void> {
   const origin = await startOrigin([cold, hot])
-  const gateway = await startCidgate({
+  const config = {
     retrieval: { upstreams: [{ name: 'origin', url: origin.url }] },
     cache: { tiers: [{ use: 'memory', maxBytes: '512MiB' }] },
     limits,
-  })
+  }
+  const gateway = await startCidgate(config, cores)
   const folder = await mkdtemp(join(tmpdir(), 'cidgate-flood-'))
   try {
     for (let count = 0; count < 3; count++) await (await fetch(gateway.url + hotPath)).arrayBuffer()
