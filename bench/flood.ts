@@ -1,6 +1,7 @@
-// `node bench/flood.ts`: more than the gateway can serve. It has one core (`BENCH_CORES=0,1`: two); on the other one `wrk` keeps hundreds of connections busy with
-// cold files, each asking for the next one as soon as it has an answer. What a client beside them sees is measured by a small process with
-// few connections, which asks at its times and not when it was answered: hot files, cold ones, and new connections.
+// `node bench/flood.ts`: more than the gateway can serve. It has one core (`BENCH_CORES=0,1`: two); on the other one `wrk` keeps hundreds
+// of connections busy with cold files, each asking for the next one as soon as it has an answer. What a client beside them sees is
+// measured by a small process with few connections, which asks at its times and not when it was answered: hot files, cold ones, and new
+// connections.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'

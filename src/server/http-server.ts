@@ -89,12 +89,12 @@ export function createHttpServer(handle: RequestListener, options: HttpServerOpt
 
 /**
  * Node takes a connection for idle from the moment when its answer was ended, and its `close` cuts what the client has not read of
- * that. Such a one is left to go on, and one that is not read for a while: a request may lie in it.
+ * that. Such a one is left to go on.
  */
 function closeOnlyIdle(server: Server, sockets: ReadonlySet<Socket>): void {
   const closeIdle = server.closeIdleConnections.bind(server)
   server.closeIdleConnections = () => {
-    const busy = [...sockets].filter((socket) => isAnswering(socket) || socket.isPaused())
+    const busy = [...sockets].filter(isAnswering)
     for (const socket of busy) socket.destroy = () => socket
     try {
       closeIdle()

@@ -6,9 +6,7 @@ const lookMs = 100
 
 export function stop(server: Server): Promise<void> {
   return new Promise((resolve) => {
-    // After what came in was read: one that is read again in this moment brings its request first.
-    const look = () => setImmediate(() => server.closeIdleConnections())
-    const looking = setInterval(look, lookMs).unref()
+    const looking = setInterval(() => server.closeIdleConnections(), lookMs).unref()
     server.close(() => {
       clearInterval(looking)
       resolve()

@@ -7,7 +7,6 @@ import { describe, it } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import { createHeedless } from '../../src/http/heedless.ts'
 import { createHttpServer } from '../../src/server/http-server.ts'
-import { stop } from '../../src/server/stop.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { startServed } from '../support/served.ts'
 import { type Line, openLine } from '../support/several-processes.ts'
@@ -31,7 +30,7 @@ async function start(serverOf: (handle: RequestListener) => Server = createHttpS
       server.closeAllConnections()
     },
   })
-  return { clock, heedless, server, url, connect: () => lineTo(url) }
+  return { clock, heedless, url, connect: () => lineTo(url) }
 }
 
 async function lineTo(url: string): Promise<Line> {
@@ -102,21 +101,6 @@ describe('a connection whose client heeds no Retry-After', () => {
     for (let times = 0; times < 5; times++) await line.get('/no', { connection: 'close' })
     await settled()
     assert.equal(heedless.held, 0)
-  })
-
-  it('has its answer where it asked already, though the server ends meanwhile', async () => {
-    const { clock, heedless, server, connect } = await start()
-    const line = await connect()
-    for (let times = 0; times < 3; times++) await line.get('/no')
-    await settled()
-    assert.equal(heedless.held, 1)
-    const late = line.get('/no')
-    const ended = stop(server)
-    await settled()
-    await clock.advance(100)
-    assert.equal((await late).status, 503)
-    await clock.advance(1000)
-    await ended
   })
 
   it('is left to the program where that accepted it', async () => {
