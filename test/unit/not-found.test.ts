@@ -64,15 +64,39 @@ test('held while a search is on: it does not run out', async () => {
   assert.equal(memory.look(cid, ''), undefined)
 })
 
+const numbered = (count: number): CID => {
+  const digest = new Uint8Array(34).fill(0)
+  digest.set([0x12, 32])
+  new DataView(digest.buffer).setUint32(2, count)
+  return CID.decode(digest)
+}
+
 test('many roots: bounded', () => {
   const { memory } = make()
-  for (let count = 0; count < 10_050; count++) {
-    const digest = new Uint8Array(34).fill(0)
-    digest.set([0x12, 32])
-    new DataView(digest.buffer).setUint32(2, count)
-    memory.remember(CID.decode(digest), '', failure(true), [])
-  }
+  for (let count = 0; count < 10_050; count++) memory.remember(numbered(count), '', failure(true), [])
   assert.equal(memory.size, 10_000)
+})
+
+test('what ran out long ago takes no room: each new absence clears away two, and none that a search holds', async () => {
+  const { clock, memory } = make()
+  for (let count = 0; count < 100; count++) memory.remember(numbered(count), '', failure(true), [])
+  memory.hold(numbered(0), '', true)
+  await clock.advance(5000 + 60_000)
+  for (let count = 100; count < 200; count++) memory.remember(numbered(count), '', failure(true), [])
+  assert.equal(memory.size, 101)
+  assert.ok(memory.look(numbered(0), ''))
+  assert.equal(memory.look(numbered(1), ''), undefined)
+})
+
+test('asked for again within `most` after it ran out, it is remembered twice as long; later, as the first time', async () => {
+  const { clock, memory } = make()
+  memory.remember(numbered(0), '', failure(true), [])
+  await clock.advance(5000 + 59_999)
+  for (let count = 1; count < 9; count++) memory.remember(numbered(count), '', failure(true), [])
+  assert.equal(memory.remember(numbered(0), '', failure(true), []).forMs, 10_000)
+  await clock.advance(10_000 + 60_000)
+  for (let count = 9; count < 18; count++) memory.remember(numbered(count), '', failure(true), [])
+  assert.equal(memory.remember(numbered(0), '', failure(true), []).forMs, 5000)
 })
 
 test('an absence takes little more than its words: neither causes nor the pieces of a text are kept', () => {

@@ -45,6 +45,8 @@ const mostRoots = 10_000
 const mostPathsPerRoot = 64
 const jitter = 0.1
 const heldMs = 1000
+// More than the one that is added: the memory shrinks to what is still of use.
+const mostLookedAt = 2
 
 export function createNotFoundMemory(options: {
   readonly firstMs: number
@@ -58,6 +60,18 @@ export function createNotFoundMemory(options: {
   // The records of a root, the oldest first: most have one, and a Map takes as much as all the rest of it.
   const roots = new LRUCache<string, AbsenceRecord[]>(upTo(mostRoots))
   const find = (key: string, path: string) => roots.get(key)?.find((one) => one.path === path)
+
+  // Forgotten `most` after it ran out: until then the next absence is remembered twice as long.
+  const isOfUse = (record: AbsenceRecord) => record.held || record.until + mostMs > clock.monotonic()
+
+  /** Looks at those that nobody asked for the longest. */
+  function forgetOldest(): void {
+    const oldest = [...roots.rkeys().take(mostLookedAt)]
+    for (const key of oldest) {
+      // Reading one makes it the newest: one that a search holds does not hide those behind it.
+      if (!roots.get(key)?.some(isOfUse)) roots.delete(key)
+    }
+  }
 
   const answer = (record: AbsenceRecord): RememberedAbsence => ({
     absence: record.absence,
@@ -89,6 +103,7 @@ export function createNotFoundMemory(options: {
       }
       const others = roots.get(key)?.filter((one) => one !== before) ?? []
       roots.set(key, others.slice(1 - mostPathsPerRoot).concat(record))
+      forgetOldest()
       return answer(record)
     },
     hold(cid, path, held) {

@@ -1,0 +1,47 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { createDoubts } from '../../src/retrieval/health/doubts.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
+
+const keptMs = 1000
+
+function make() {
+  const clock = createFakeClock()
+  return { clock, doubts: createDoubts(clock, keptMs) }
+}
+
+test('a doubt is over after its time, and begins anew when it is added again', async () => {
+  const { clock, doubts } = make()
+  doubts.add('a')
+  await clock.advance(600)
+  assert.equal(doubts.leftMs('a'), 400)
+  doubts.add('a')
+  await clock.advance(999)
+  assert.equal(doubts.has('a'), true)
+  await clock.advance(1)
+  assert.equal(doubts.has('a'), false)
+  assert.equal(doubts.leftMs('a'), 0)
+})
+
+test('what brought something is no longer doubted', () => {
+  const { doubts } = make()
+  doubts.add('a')
+  doubts.delete('a')
+  assert.equal(doubts.has('a'), false)
+})
+
+test('the oldest gives way to one too many, and no other', () => {
+  const { doubts } = make()
+  for (let count = 0; count <= 10_000; count++) doubts.add(String(count))
+  assert.equal(doubts.has('0'), false)
+  assert.equal(doubts.has('1'), true)
+  assert.equal(doubts.size, 10_000)
+})
+
+test('what is over takes no room: the next one that is added clears it away', async () => {
+  const { clock, doubts } = make()
+  for (let count = 0; count < 5000; count++) doubts.add(String(count))
+  await clock.advance(keptMs)
+  doubts.add('new')
+  assert.equal(doubts.size, 1)
+})
