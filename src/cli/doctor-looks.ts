@@ -14,7 +14,7 @@ import { createTrace } from '../core/wire/trace.ts'
 import { processFolders } from '../data-folder/process.ts'
 import { loadDenylists } from '../deny/load.ts'
 import { probeTarget } from '../upload/thin/probe.ts'
-import { wireBackends } from '../wiring/backends.ts'
+import { takeTally, wireBackends } from '../wiring/backends.ts'
 import { createKept } from '../wiring/kept.ts'
 import { notesOn } from '../wiring/left.ts'
 import { nothingOfItsOwn, type Whole } from '../wiring/whole.ts'
@@ -49,6 +49,7 @@ export async function lookAtAll(config: Config, { asJson = false, print = printe
       at: placeOf(config.cache.tiers, tier.name),
       look: async (own: AbortSignal) => tier.probe?.(own),
     })),
+    ...tallyOf(whole),
     ...(through
       ? [
           {
@@ -108,6 +109,13 @@ const inTime = <T>(work: Promise<T>): Promise<T> => {
 
 /** A data folder that hangs was reported already. */
 const notes = (whole: Whole): Promise<string[]> => inTime(notesOn(whole)).catch(() => [])
+
+function tallyOf(whole: Whole): Placed[] {
+  const tally = takeTally(whole)
+  if (!tally) return []
+  const at = Object(whole.config.limits.sharedBy?.options)['url']
+  return [{ name: 'limits.sharedBy', at: withoutSecrets(String(at)), look: (own) => tally.probe(own) }]
+}
 
 type Placed = Looked & { readonly at?: string | undefined }
 

@@ -12,6 +12,12 @@ export type BackendInput<All extends Kinds, Shared = unknown, Assumed extends st
     Shared & { name?: string | undefined } & (Use extends Assumed ? { use?: Use | undefined } : { use: Use })
 }[keyof All & string]
 
+export type UnnamedEntry = { readonly use: string; readonly options: unknown }
+
+export type UnnamedInput<All extends Kinds> = {
+  [Use in keyof All & string]: z.input<All[Use]['options']> & { use: Use }
+}[keyof All & string]
+
 type ParsedEntry = { readonly use?: string; readonly name?: string } & Readonly<Record<string, unknown>>
 
 const nameOf = () =>
@@ -61,6 +67,17 @@ export function entriesWith<All extends Kinds, Shared extends z.ZodRawShape, Ass
     (BackendEntry & Own)[],
     BackendInput<All, z.input<z.ZodObject<Shared>>, Assumed>[]
   >
+}
+
+/** One backend of a registry, where there is room for one: it has no name. */
+export function entry<All extends Kinds>(kinds: Kinds): z.ZodType<UnnamedEntry, UnnamedInput<All>> {
+  const all = Object.values(kinds).map(({ use, options }) => {
+    if (!(options instanceof z.ZodObject)) throw new TypeError(`the options of ${use} must be a zod object`)
+    return options.safeExtend({ use: z.literal(use) })
+  })
+  const union = z.discriminatedUnion('use', all as unknown as [z.ZodObject<{ use: z.ZodLiteral<string> }>])
+  const one = union.transform(({ use, ...options }): UnnamedEntry => ({ use, options }))
+  return one as unknown as z.ZodType<UnnamedEntry, UnnamedInput<All>>
 }
 
 function listOf(kinds: Kinds, shared: z.ZodRawShape, assume: string | undefined) {

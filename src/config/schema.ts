@@ -2,14 +2,16 @@
 // reference of the configuration is made from the descriptions here (config/schema.json); docs and editors read those.
 import { z } from 'zod'
 import { type ProviderKinds, providerKinds } from '../../backends/pinning/index.ts'
+import { type TallyKinds, tallyKinds } from '../../backends/tallies/index.ts'
 import { type TierKinds, tierKinds } from '../../backends/tiers/index.ts'
 import { type UpstreamKinds, upstreamKinds } from '../../backends/upstreams/index.ts'
 import { accessModes } from '../core/log.ts'
 import { duration, size } from '../core/units.ts'
-import { entries, entriesWith } from './entries.ts'
+import { entries, entriesWith, entry } from './entries.ts'
 import { version } from './package.ts'
 import { denylists } from './sections/denylists.ts'
 import { contact, root } from './sections/front.ts'
+import { limits } from './sections/limits.ts'
 import { names } from './sections/names.ts'
 import { proxy } from './sections/proxy.ts'
 import { refuseBesideThrough } from './sections/thin.ts'
@@ -161,53 +163,6 @@ const responses = z.strictObject({
     ),
 })
 
-const limits = z.strictObject({
-  inFlight: count().default(4096).describe('Requests being answered at once; the next is answered with 503.'),
-  loopDelay: duration()
-    .prefault('100ms')
-    .describe(
-      'While the event loop is later than this and more than 128 requests are in progress, fewer requests are let in, and the others answered with 503, so that answers from memory go on. 0: never.',
-    ),
-  perClient: z
-    .union([z.literal('none'), z.strictObject({ perMinute: count(), burst: count().optional() })], {
-      error: ({ input }) =>
-        typeof input === 'object'
-          ? undefined
-          : `expected none, or requests a minute: { perMinute: ${typeof input === 'number' && input >= 1 ? Math.floor(input) : 600} }, perhaps with burst`,
-    })
-    .default('none')
-    .describe(
-      'Requests a minute from one address (IPv6: from one /64), and how many may come at once; then 429. Behind proxies see `trustedProxies`.',
-    ),
-  connections: count()
-    .default(8192)
-    .describe(
-      'Connections of clients at once, and three quarters of the files that this process may open at most. The longest idle one makes room for the next; where none is idle, the next is answered with 503.',
-    ),
-  connectionsPerClient: z
-    .union([z.literal('auto'), count()])
-    .default('auto')
-    .describe(
-      'Of these, those of one address (IPv6: of one /64). auto: half of them. Addresses of `trustedProxies` are not counted, and connections over a unix socket neither.',
-    ),
-  headers: duration().prefault('10s').describe('A request must have sent its headers by then.'),
-  keepAlive: duration()
-    .prefault('75s')
-    .describe('How long an idle connection is kept; longer than your load balancer does.'),
-  stalled: duration().prefault('60s').describe('A client that reads nothing for this long is cut off.'),
-  unread: size()
-    .prefault('512MiB')
-    .describe(
-      'Memory for blocks that wait for their clients, 250 ms and more for 64 KiB; what comes next may take as much again. Beyond that the client that has kept one waiting the longest is cut off.',
-    ),
-  grace: duration().prefault('30s').describe('How long requests may go on after a stop or a reload.'),
-  lameDuck: duration()
-    .prefault(0)
-    .describe(
-      'After a stop: how long connections are still accepted while /readyz says 503, so that a load balancer sees it first. Longer than the time between its probes.',
-    ),
-})
-
 const hosts = z
   .record(
     z.string().regex(/^[a-zA-Z0-9_-]+(\.[a-zA-Z0-9_-]+)*$/, 'expected a host name without scheme and port'),
@@ -291,7 +246,9 @@ const everything = (beside: Beside) =>
       ),
     names: names.describe('How keys and domains under /ipns are resolved.'),
     responses: responses.prefault({}).describe('What answers look like.'),
-    limits: limits.prefault({}).describe('What one client, and all of them, may ask of this machine.'),
+    limits: limits(entry<TallyKinds>(tallyKinds))
+      .prefault({})
+      .describe('What one client, and all of them, may ask of this machine.'),
     proxy: proxy.describe('Paths that are passed on to services of your own, unproved. Longest first.'),
     denylists,
     log: z

@@ -6,6 +6,8 @@ export interface Budget {
   take(): boolean
   /** Adds a part of a token, up to the bucket's size. */
   earn(tokens: number): void
+  /** Takes tokens that may not be there: it may owe as many as its size. */
+  spend(tokens: number): void
   /** Milliseconds until a token is there; 0 when one is. */
   readonly waitMs: number
 }
@@ -29,6 +31,10 @@ export function createBudget(options: { size: number; perSecond: number; clock: 
     earn(more) {
       refill()
       tokens = Math.min(size, tokens + more)
+    },
+    spend(taken) {
+      refill()
+      tokens = Math.max(-size, tokens - taken)
     },
     get waitMs() {
       refill()

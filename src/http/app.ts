@@ -9,7 +9,7 @@ import { type AnswerDeps, answerContent } from './content/answer.ts'
 import { type ContentPlace, sharedPlace } from './content/content-place.ts'
 import type { Hosts } from './hosts/hosts.ts'
 import { meantPath } from './hosts/meant-path.ts'
-import type { Limits } from './limits.ts'
+import type { Limits } from './limits/limits.ts'
 import { closeAfter } from './wire/close-after-answer.ts'
 import { corsHeaders, preflight } from './wire/cors.ts'
 import type { Exchange } from './wire/exchange.ts'
@@ -150,7 +150,7 @@ export function createApp(deps: AppDeps): App {
   const router = express.Router({ caseSensitive: true, strict: true })
   router.use((request, _response, next) => within(deps.trace, request, next))
   router.use(byHost)
-  for (const route of deps.routes ?? []) router.all(route.at, routed(route))
+  for (const route of deps.routes ?? []) router.all(route.at, routed(charged(route, limits)))
   router.all(/^\/ip[fn]s\//, byPath)
   router.use(broke)
   const own = express.Router({ caseSensitive: true, strict: true })
@@ -166,6 +166,17 @@ export function createApp(deps: AppDeps): App {
 
   return { router, application, handler }
 }
+
+/** Counts what a request to this route costs beside being one, and answers with an error where its client has had too much. */
+const charged = ({ answer, costs, ...route }: Route, limits: Limits): Route => ({
+  ...route,
+  answer(context, next) {
+    const kind = costs?.(context)
+    const refused = kind && limits.charge(kind, context.request)
+    if (refused) next(refused)
+    else answer(context, next)
+  },
+})
 
 /** What is asked for a request carries on the trace that its client began, or that begins here. */
 function within(trace: Trace, request: IncomingMessage, go: () => void): void {

@@ -31,7 +31,7 @@ export type SessionParts = Flying & {
 
 /** Opens the session of one request, until its `end`. */
 export function openSession(
-  { signal, account, onlyIfCached = false, noCache = false, client = '', ...policy }: SessionOptions,
+  { signal, account, onlyIfCached = false, noCache = false, client = '', beforeMiss, ...policy }: SessionOptions,
   shared: SessionParts,
 ): Session {
   const { stack, notFound, turns, isArchive } = shared
@@ -49,6 +49,7 @@ export function openSession(
   let ended = false
   /** Whether a slow tier had a block of this request. */
   let wasHeld = false
+  let hasMissed = false
   let lastFrom: LastFrom = 'nowhere'
 
   function fromTier({ bytes, tier }: TierHit): Uint8Array {
@@ -65,9 +66,17 @@ export function openSession(
     const found = stack.findFast(cid, signal)
     const left: TierHit | undefined = found instanceof Promise ? await found : found
     if (left) return fromTier(left)
+    miss()
     const bytes = await upstreams.get(cid, around, lastFrom)
     lastFrom = 'upstream'
     return bytes
+  }
+
+  /** An answer that has begun is not cut for it. */
+  function miss(): void {
+    if (hasMissed) return
+    hasMissed = true
+    if (!clock.hasBegun()) beforeMiss?.()
   }
 
   function atHand(cid: CID, options?: AtHandOptions): AtHand | undefined {

@@ -3,7 +3,7 @@ import type { Config } from '../config/load.ts'
 import type { Clock } from '../core/clock.ts'
 import type { Log } from '../core/log.ts'
 import { createForwarded } from '../http/hosts/forwarded.ts'
-import { clientOf } from '../http/limits.ts'
+import { clientOf } from '../http/limits/client.ts'
 import { type ConnectionLimits, type Connections, connectionsWithin } from './connections.ts'
 
 export function connectionLimits({ limits, trustedProxies }: Config, descriptors: number): ConnectionLimits {

@@ -2,6 +2,8 @@
 // before if their entry is the same. No I/O yet.
 import type { Provider, ReadBack } from '../../backends/pinning/contract.ts'
 import { providerKinds } from '../../backends/pinning/index.ts'
+import type { Tally } from '../../backends/tallies/contract.ts'
+import { tallyKinds } from '../../backends/tallies/index.ts'
 import type { Tier } from '../../backends/tiers/contract.ts'
 import { tierKinds } from '../../backends/tiers/index.ts'
 import type { Upstream } from '../../backends/upstreams/contract.ts'
@@ -125,6 +127,19 @@ function readBacks({ config, own }: Whole): (UpstreamEntry & { readonly of: stri
     names.add(name)
     return [{ use, name, options, perMinute, perCidPerMinute, of }]
   })
+}
+
+/** Where instances count together. Undefined: this one counts alone. */
+export function takeTally({ config, lease }: Whole): Tally | undefined {
+  const { sharedBy: entry } = config.limits
+  if (!entry) return undefined
+  const { userAgent } = config.retrieval
+  return lease.take(
+    'tally',
+    [entry, userAgent],
+    () => kindOf(tallyKinds, entry.use).create(entry.options, { userAgent }),
+    (one) => one.close(),
+  )
 }
 
 /** How what a provider holds is read back, as its kind says. */

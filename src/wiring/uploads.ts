@@ -24,7 +24,7 @@ import type { Target } from '../upload/thin/forward.ts'
 import { createThrough, type Through } from '../upload/thin/thin.ts'
 import { type AddOptions, createUploads, type Uploads } from '../upload/uploads.ts'
 import { takeEverywhere } from './everywhere.ts'
-import type { Public } from './public.ts'
+import type { Public } from './public/public.ts'
 import type { ReadSide } from './reading.ts'
 import { schemasOf } from './schemas.ts'
 import type { Whole } from './whole.ts'
@@ -63,6 +63,7 @@ type Parts = {
   readonly reading: Pick<ReadSide, 'retrieval' | 'denials'>
   readonly respond: Respond
   readonly clientOf: Public['clientOf']
+  readonly limits: Public['limits']
   readonly forwarded: Public['forwarded']
   readonly watch: Public['watch']
   /** By name, the fastest first. */
@@ -116,6 +117,7 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
           respond,
           log,
           clientOf,
+          limits: parts.limits,
         }),
       ]
     : []

@@ -68,6 +68,7 @@ export async function startKuboDoor(tokens?: readonly Token[], options: AddingOp
     version: '0.0.0',
     log: (_level, event, facts = {}) => lines.push({ event, facts }),
     tiers: [],
+    limits: { charge: () => undefined },
     stalledMs: 1000,
     clock,
     respond: createRespond({

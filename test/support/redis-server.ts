@@ -1,4 +1,4 @@
-// As much of Redis as a store of blocks needs, over RESP2, binary-safe, with its faults on command.
+// As much of Redis as a store of blocks and a tally need, over RESP2, binary-safe, with its faults on command.
 import { createServer, type Socket } from 'node:net'
 import { listen, type StoreServer } from './store-server.ts'
 
@@ -67,9 +67,19 @@ export async function startRedisServer(): Promise<RedisServer> {
     if (command === 'EXISTS') return integer(there ? 1 : 0)
     if (command === 'SET') {
       const expires = String(args[2]).toUpperCase() === 'PX' ? Date.now() + Number(args[3]) : undefined
+      if (String(args[4]).toUpperCase() === 'NX' && there) return nothing
       const value = args[1] ?? Buffer.alloc(0)
       if (!faults.losesWrites) values.set(key, expires === undefined ? { value } : { value, expires })
       return simple('OK')
+    }
+    if (command === 'INCRBY') {
+      const value = Number(there ?? 0) + Number(args[1])
+      if (!faults.losesWrites) values.set(key, { ...(there && held), value: Buffer.from(String(value)) })
+      return integer(value)
+    }
+    if (command === 'PEXPIRE') {
+      if (there && held) values.set(key, { ...held, expires: Date.now() + Number(args[1]) })
+      return integer(there ? 1 : 0)
     }
     if (command === 'UNLINK' || command === 'DEL') return integer(values.delete(key) && there ? 1 : 0)
     return problem(`ERR unknown command '${command}'`)

@@ -156,13 +156,13 @@ describe('architecture', () => {
   })
 
   it('has a line in the registry for every backend', () => {
-    for (const kind of ['tiers', 'upstreams', 'pinning']) {
+    for (const kind of ['tiers', 'upstreams', 'pinning', 'tallies']) {
       const registry = `backends/${kind}/index.ts`
       const registered = importsOf(registry).map(({ to }) => to)
       const isBackend = (file: string) =>
         file.startsWith(`backends/${kind}/`) &&
         file !== registry &&
-        /\b(Tier|Upstream|Provider)Kind\b/.test(textOf(file)) &&
+        /\b(Tier|Upstream|Provider|Tally)Kind\b/.test(textOf(file)) &&
         !isContract(file)
       assert.deepEqual(
         sources.filter((file) => isBackend(file) && !registered.includes(file)),

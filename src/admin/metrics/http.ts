@@ -20,6 +20,8 @@ export type HttpParts = {
     readonly room: number
     readonly shed: number
     readonly throttled: number
+    readonly throttledBy: Readonly<Record<string, number>>
+    readonly isAlone: boolean
     readonly held: number
   }
   readonly unread: { readonly bytes: number; readonly cut: number }
@@ -99,9 +101,16 @@ export const httpMetrics = ({ requests, limits, unread, hot, compressions, serve
   },
   {
     name: 'cidgate_throttled_total',
+    labels: ['of'],
     kind: 'counter',
-    help: 'Requests answered with 429 because their client was over limits.perClient.',
-    read: () => limits.throttled,
+    help: 'Requests answered with 429 because their client was over limits.perClient, by what it had too many of: requests, misses, exports or uploads.',
+    read: () => Object.entries(limits.throttledBy).map(([of, value]) => ({ labels: { of }, value })),
+  },
+  {
+    name: 'cidgate_limits_alone',
+    kind: 'gauge',
+    help: '1: limits.sharedBy cannot be reached, and this instance counts its clients alone.',
+    read: () => (limits.isAlone ? 1 : 0),
   },
   {
     name: 'cidgate_held_back_total',

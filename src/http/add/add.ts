@@ -8,6 +8,7 @@ import { mostPartsOf } from '../../upload/intake/incoming.ts'
 import { boundaryOf } from '../../upload/intake/part-watch.ts'
 import { aroundBytes } from '../../upload/intake/receive.ts'
 import { type UploadDoor, type Uploader, withoutQuota } from '../../upload/quota/door.ts'
+import type { CostlyKind } from '../limits/client-budgets.ts'
 import { closeAfter, lingerAfter } from '../wire/close-after-answer.ts'
 import { corsHeaders, preflight } from '../wire/cors.ts'
 import { noteToken, type RouteName } from '../wire/exchange.ts'
@@ -38,6 +39,8 @@ export type Route = {
   readonly name: RouteName
   readonly at: RegExp
   readonly answer: (context: RequestContext, next: Next) => void
+  /** What this request is counted as, beside being one. Absent: nothing else. */
+  readonly costs?: (context: RequestContext) => CostlyKind | undefined
 }
 
 const methods = 'POST, OPTIONS'
@@ -58,7 +61,8 @@ export function createAddRoute(deps: AddDeps): Route {
     }
     answerAdd(context, { ...deps, via }).catch(next)
   }
-  return { name: 'add', at: /^\/add$/, answer }
+  const costs: Route['costs'] = ({ request }) => (request.method === 'POST' ? 'uploads' : undefined)
+  return { name: 'add', at: /^\/add$/, answer, costs }
 }
 
 async function answerAdd(context: RequestContext, deps: AddDeps & { readonly via: Via }): Promise<void> {

@@ -18,6 +18,8 @@ import type { Retrieval, Session } from '../../retrieval/session.ts'
 import { type Accepted, plainOnly } from '../codings/accept-encoding.ts'
 import type { AboutBody } from '../codings/compressible.ts'
 import type { Compression } from '../codings/compression.ts'
+import type { CostlyKind } from '../limits/client-budgets.ts'
+import type { Limits } from '../limits/limits.ts'
 import type { Unread } from '../unread.ts'
 import { exchangeOf } from '../wire/exchange.ts'
 import type { Mode } from '../wire/problem.ts'
@@ -50,6 +52,7 @@ export type AnswerDeps = {
   readonly jsonRule: JsonRule
   readonly stalledMs: number
   readonly unread: Unread
+  readonly limits: Pick<Limits, 'charge'>
   /** The client's address: at a busy upstream clients take turns. */
   readonly clientOf: (request: IncomingMessage) => string
   /** Changes with the operator's denylists; undefined where there are none. */
@@ -69,13 +72,19 @@ export async function answerContent(context: RequestContext, place: ContentPlace
     const about = await aboutOf(context, place, deps, wishes)
     // The deadline of the content begins here: resolving the name does not use it up.
     const visitNames = about.what.kind === 'content' ? about.what.visitNames : undefined
-    session = deps.retrieval.session({ ...wishes, visitNames })
+    session = deps.retrieval.session({ ...wishes, visitNames, beforeMiss: () => charge('misses', request, deps) })
     await answer({ ...context, deps, place, session, account, epoch }, about)
   } catch (error) {
     deps.respond.failed(request, response, error, { account, headers: rangeHeaders(error) })
   } finally {
     session?.end()
   }
+}
+
+/** Throws where this client has had too many. */
+function charge(kind: CostlyKind, request: IncomingMessage, { limits }: AnswerDeps): void {
+  const refused = limits.charge(kind, request)
+  if (refused) throw refused
 }
 
 type Wishes = LookupRequest & { readonly account: Account }
@@ -196,6 +205,7 @@ async function find(asked: AskedContent, path: ContentPath, negotiated: Negotiat
   if (negotiated.as === 'ipns-record') {
     throw new Failure('malformed', 'content has no IPNS record; keys do: /ipns/<key>', { source: 'client' })
   }
+  if (exported.has(negotiated.as) && request.method === 'GET') charge('exports', request, deps)
   const format = negotiated.as === 'file' ? undefined : formats.get(negotiated.as)
   const revision = exported.has(negotiated.as) ? deps.denyRevision() : undefined
   const wanted = { query: target.query, parameters: negotiated.parameters, revision }

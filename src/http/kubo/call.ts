@@ -9,6 +9,7 @@ import type { Retrieval, Session } from '../../retrieval/session.ts'
 import type { UploadDoor, Uploader } from '../../upload/quota/door.ts'
 import type { Reach } from '../add/this-machine.ts'
 import type { Tokens } from '../add/tokens.ts'
+import type { Limits } from '../limits/limits.ts'
 import type { RequestContext } from '../wire/request-context.ts'
 import type { Respond } from '../wire/respond.ts'
 import { cutWhenStalled, type WriteOptions } from '../wire/write.ts'
@@ -22,6 +23,7 @@ export type KuboDeps = WriteOptions & {
   /** By name, the fastest first. */
   readonly tiers: readonly string[]
   readonly clientOf: (request: IncomingMessage) => Uploader
+  readonly limits: Pick<Limits, 'charge'>
   readonly respond: Respond
   readonly log: Log
 }

@@ -4,12 +4,13 @@ import { type Failure, isFailure } from '../../core/failure.ts'
 import { createAccount } from '../../observe/account.ts'
 import type { Route } from '../add/add.ts'
 import { refuseStranger } from '../add/this-machine.ts'
+import type { CostlyKind } from '../limits/client-budgets.ts'
 import { closeAfter } from '../wire/close-after-answer.ts'
 import { exchangeOf, noteToken } from '../wire/exchange.ts'
 import { statusOf } from '../wire/problem.ts'
 import { HttpRefusal } from '../wire/refusal.ts'
 import type { RequestContext } from '../wire/request-context.ts'
-import { hasBody } from '../wire/request-target.ts'
+import { hasBody, type RequestTarget } from '../wire/request-target.ts'
 import { cutWhenStalled } from '../wire/write.ts'
 import { addFiles } from './add.ts'
 import { putBlocks } from './block.ts'
@@ -23,22 +24,29 @@ import { endLate, type Told } from './stream.ts'
 
 const prefix = '/api/v0/'
 
-type Command = { readonly run: (call: KuboCall) => Promise<void>; readonly takesBody?: true }
+type Command = {
+  readonly run: (call: KuboCall) => Promise<void>
+  readonly takesBody?: true
+  readonly costs?: CostlyKind
+}
 
 const commands: ReadonlyMap<string, Command> = new Map<string, Command>([
-  ['add', { run: addFiles, takesBody: true }],
+  ['add', { run: addFiles, takesBody: true, costs: 'uploads' }],
   ['block/get', { run: getBlock }],
-  ['block/put', { run: putBlocks, takesBody: true }],
+  ['block/put', { run: putBlocks, takesBody: true, costs: 'uploads' }],
   ['cat', { run: readPath }],
-  ['dag/export', { run: exportDag }],
-  ['dag/import', { run: importCars, takesBody: true }],
-  ['get', { run: getArchive }],
+  ['dag/export', { run: exportDag, costs: 'exports' }],
+  ['dag/import', { run: importCars, takesBody: true, costs: 'uploads' }],
+  ['get', { run: getArchive, costs: 'exports' }],
   ['ls', { run: listLinks }],
   ['pin/add', { run: addPin }],
   ['pin/ls', { run: listPins }],
   ['pin/rm', { run: removePins }],
   ['version', { run: sayVersion }],
 ])
+
+const commandOf = ({ path }: RequestTarget): Command | undefined =>
+  commands.get(path.slice(prefix.length).replace(/\/$/, ''))
 
 async function sayVersion(call: KuboCall): Promise<void> {
   sendJson(call, { Version: call.deps.version, Commit: '', Repo: '', System: '', Golang: '' })
@@ -48,6 +56,7 @@ export function createKuboRoute(deps: KuboDeps): Route {
   return {
     name: 'rpc',
     at: /^\/api\/v0\//,
+    costs: ({ target }) => commandOf(target)?.costs,
     answer: (context, next) => void answerCall(context, deps).catch(next),
   }
 }
@@ -55,14 +64,18 @@ export function createKuboRoute(deps: KuboDeps): Route {
 async function answerCall(context: RequestContext, deps: KuboDeps): Promise<void> {
   const { request, response, target, signal } = context
   const to = { request, response, deps }
-  const { path, query } = target
+  const { query } = target
   const account = createAccount(deps.tiers)
   const exchange = exchangeOf(response)
   if (exchange) exchange.account = account
-  const session = deps.retrieval.session({ signal, account })
+  const beforeMiss = () => {
+    const refused = deps.limits.charge('misses', request)
+    if (refused) throw refused
+  }
+  const session = deps.retrieval.session({ signal, account, beforeMiss })
   response.setHeader('X-Content-Type-Options', 'nosniff')
   try {
-    const command = commands.get(path.slice(prefix.length).replace(/\/$/, ''))
+    const command = commandOf(target)
     if (!command) return sendText(to, 404, '404 page not found')
     if (request.method !== 'POST') return sendText(to, 405, '405 - Method Not Allowed')
     // A page of another origin could post here with the browser's network position.

@@ -2,8 +2,8 @@
 // wait: so their connection is not read for a while, for longer each time. Who waits as long as the refusal said is not held back.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
-import type { Clock } from '../core/clock.ts'
-import { requestsOf } from './wire/own-server.ts'
+import type { Clock } from '../../core/clock.ts'
+import { requestsOf } from '../wire/own-server.ts'
 
 export interface Heedless {
   /** This answer tells its client to come later. */

@@ -1,29 +1,27 @@
 // What stands between a socket and everything else: limits, hosts, the fast path, and the routes of the public address.
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import type { Router } from 'express'
-import { version } from '../config/package.ts'
-import { Failure } from '../core/failure.ts'
-import type { Route } from '../http/add/add.ts'
-import { createApp } from '../http/app.ts'
-import { type Compression, createCompression } from '../http/codings/compression.ts'
-import { createFastPath } from '../http/content/fast-path.ts'
-import { createJsonRule, type JsonRule } from '../http/content/json-rule.ts'
-import { createFrontRoutes } from '../http/front.ts'
-import type { Forwarded } from '../http/hosts/forwarded.ts'
-import { createHosts } from '../http/hosts/hosts.ts'
-import { createLeafLane } from '../http/lanes/leaf-lane.ts'
-import { createLimits, type Limits } from '../http/limits.ts'
-import { createProxyRoute } from '../http/proxy/proxy.ts'
-import { createUnread, type Unread } from '../http/unread.ts'
-import { createRequestIds } from '../http/wire/request-id.ts'
-import type { RequestCounts } from '../observe/requests.ts'
-import type { TierStack } from '../retrieval/tiers/stack.ts'
-import { isInner } from '../team/inner-door.ts'
+import { version } from '../../config/package.ts'
+import { Failure } from '../../core/failure.ts'
+import type { Route } from '../../http/add/add.ts'
+import { createApp } from '../../http/app.ts'
+import { type Compression, createCompression } from '../../http/codings/compression.ts'
+import { createFastPath } from '../../http/content/fast-path.ts'
+import { createJsonRule, type JsonRule } from '../../http/content/json-rule.ts'
+import { createFrontRoutes } from '../../http/front.ts'
+import { createHosts } from '../../http/hosts/hosts.ts'
+import { createLeafLane } from '../../http/lanes/leaf-lane.ts'
+import type { Limits } from '../../http/limits/limits.ts'
+import { createProxyRoute } from '../../http/proxy/proxy.ts'
+import { createUnread, type Unread } from '../../http/unread.ts'
+import { createRequestIds } from '../../http/wire/request-id.ts'
+import type { RequestCounts } from '../../observe/requests.ts'
+import type { TierStack } from '../../retrieval/tiers/stack.ts'
+import type { ReadSide } from '../reading.ts'
+import { createElsewhere } from '../team/elsewhere.ts'
+import type { WriteSide } from '../uploads.ts'
+import type { Whole } from '../whole.ts'
 import type { Public } from './public.ts'
-import type { ReadSide } from './reading.ts'
-import { createElsewhere } from './team/elsewhere.ts'
-import type { WriteSide } from './uploads.ts'
-import type { Whole } from './whole.ts'
 
 export type Front = {
   readonly router: Router
@@ -46,6 +44,7 @@ export function wireFront(
     respond,
     requests,
     forwarded,
+    limits,
     clientOf,
     watch,
     hotNotes,
@@ -58,16 +57,8 @@ export function wireFront(
   },
 ): Front {
   const { responses, proxy } = config
-  const { inFlight, loopDelay, perClient, stalled } = config.limits
+  const { stalled } = config.limits
   const unread = lease.take('unread', [config.limits.unread], () => createUnread(config.limits.unread))
-  const limits = lease.take('limits', [inFlight, loopDelay, perClient, config.trustedProxies, team], () =>
-    createLimits({
-      ...{ inFlight, loopDelay, perClient, clock },
-      addressOf: forwarded.addressOf,
-      budgets: team?.budgets,
-      isShared: sharedBy(forwarded),
-    }),
-  )
   const hosts = createHosts({
     table: config.hosts,
     hasLink: config.names.sites ? names.hasLink : undefined,
@@ -151,12 +142,6 @@ export function wireFront(
     compression,
   }
 }
-
-/** Made here, so that what outlives a gateway holds nothing else of it. */
-const sharedBy =
-  (forwarded: Forwarded) =>
-  (request: IncomingMessage): boolean =>
-    isInner(request) || forwarded.isPassedOn(request)
 
 const ownerIsGone = (): Failure =>
   new Failure('overloaded', 'the process of this gateway that answers this cannot be reached now; retry in a second', {

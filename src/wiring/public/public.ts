@@ -1,25 +1,28 @@
 // Shared by every route of the public address: how a failed request is answered, counted and logged, and which proxies are
 // trusted to name the client.
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import { createBudget } from '../core/budget.ts'
-import type { Clock } from '../core/clock.ts'
-import { createForwarded, type Forwarded } from '../http/hosts/forwarded.ts'
-import { clientOf } from '../http/limits.ts'
-import { createRequestSpans, type HotNotes, hotNotesOf } from '../http/traces/request-spans.ts'
-import { createAccessLog, placeOf } from '../http/wire/access-log.ts'
-import { type Exchange, exchangeOf, requestIdOf, watchExchange } from '../http/wire/exchange.ts'
-import { HttpRefusal, type ParserRefusal } from '../http/wire/refusal.ts'
-import { createRespond, type Respond } from '../http/wire/respond.ts'
-import { createRecentFailures, type FailedRequest, type RecentFailures } from '../observe/recent-failures.ts'
-import { type Answered, createRequestCounts, type RequestCounts, sourceOf } from '../observe/requests.ts'
-import { isOwner, isWorker } from '../team/team.ts'
-import type { Whole } from './whole.ts'
+import { createBudget } from '../../core/budget.ts'
+import type { Clock } from '../../core/clock.ts'
+import { createForwarded, type Forwarded } from '../../http/hosts/forwarded.ts'
+import { clientOf } from '../../http/limits/client.ts'
+import type { Limits } from '../../http/limits/limits.ts'
+import { createRequestSpans, type HotNotes, hotNotesOf } from '../../http/traces/request-spans.ts'
+import { createAccessLog, placeOf } from '../../http/wire/access-log.ts'
+import { type Exchange, exchangeOf, requestIdOf, watchExchange } from '../../http/wire/exchange.ts'
+import { HttpRefusal, type ParserRefusal } from '../../http/wire/refusal.ts'
+import { createRespond, type Respond } from '../../http/wire/respond.ts'
+import { createRecentFailures, type FailedRequest, type RecentFailures } from '../../observe/recent-failures.ts'
+import { type Answered, createRequestCounts, type RequestCounts, sourceOf } from '../../observe/requests.ts'
+import { isOwner, isWorker } from '../../team/team.ts'
+import type { Whole } from '../whole.ts'
+import { wireLimits } from './limits.ts'
 
 export type Public = {
   readonly respond: Respond
   readonly requests: RequestCounts
   readonly failures: RecentFailures
   readonly forwarded: Forwarded
+  readonly limits: Limits
   /** Whose request it is, as far as limits go. */
   readonly clientOf: (request: IncomingMessage) => string
   readonly hotNotes: HotNotes | undefined
@@ -29,7 +32,8 @@ export type Public = {
   readonly refused: (refusal: ParserRefusal) => void
 }
 
-export function wirePublic({ config, clock, log, lease, trace, spans: recorded, team }: Whole): Public {
+export function wirePublic(whole: Whole): Public {
+  const { config, clock, log, lease, trace, spans: recorded, team } = whole
   const requests = lease.take('requests', [], createRequestCounts)
   const failures = lease.take('recent failures', [], createRecentFailures)
   const tell = isWorker(team) ? fewASecond(clock, (failed) => team.tell('failed', failed)) : undefined
@@ -65,6 +69,7 @@ export function wirePublic({ config, clock, log, lease, trace, spans: recorded, 
     requests,
     failures,
     forwarded,
+    limits: wireLimits(whole, forwarded),
     clientOf: (request) => clientOf(forwarded.addressOf(request)),
     hotNotes: hotNotesOf(access, spans),
     watch(request, response) {

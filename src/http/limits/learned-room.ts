@@ -1,6 +1,6 @@
 // How many requests this machine can have in progress while its event loop keeps up. A loop that is late makes every client
 // wait, those of hot answers too: then fewer cold requests are let in, step by step, and more again when it is in time.
-import type { Clock } from '../core/clock.ts'
+import type { Clock } from '../../core/clock.ts'
 
 export interface LearnedRoom {
   /** The most requests in progress now. */

@@ -1,10 +1,7 @@
 // How much one client, and all of them, may ask at once. Requests are counted, not sockets: one socket can bring thousands.
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import { LRUCache } from 'lru-cache'
-import { type Budget, createBudget } from '../core/budget.ts'
-import type { Clock } from '../core/clock.ts'
-import { Failure } from '../core/failure.ts'
-import { upTo } from '../core/lru.ts'
+import { Failure } from '../../core/failure.ts'
+import { type ClientBudgetOptions, type CostlyKind, createClientBudgets, type Kind, tooMany } from './client-budgets.ts'
 import { createHeedless } from './heedless.ts'
 import { createLearnedRoom } from './learned-room.ts'
 
@@ -21,51 +18,41 @@ export interface Limits {
   /** For the fast path: whether this client is over its rate, or too many hot answers were not
    * read. If so, the request goes through `enter`. */
   refuses(request: IncomingMessage): boolean
+  /** Counts what costs more than other requests, for the client of this one, which is let in already, or says why it may not. */
+  charge(kind: CostlyKind, request: IncomingMessage): Failure | undefined
   readonly inFlight: number
   /** The most that may be in progress now: fewer than the operator said while the event loop is late. */
   readonly room: number
   readonly shed: number
   readonly throttled: number
+  /** The same, by what the client had too much of. */
+  readonly throttledBy: Readonly<Record<Kind, number>>
+  /** Other instances are to count the same clients, and cannot be told. */
+  readonly isAlone: boolean
   /** How often a connection was not read for a while, because its client heeded no `Retry-After`. */
   readonly held: number
 }
 
-export type LimitOptions = {
+export type LimitOptions = Pick<ClientBudgetOptions, 'perClient' | 'budgets' | 'together' | 'clock'> & {
   readonly inFlight: number
   /** How late the event loop may be before fewer requests are let in. 0: as late as it likes. */
   readonly loopDelay?: number
-  readonly perClient: 'none' | { readonly perMinute: number; readonly burst?: number | undefined }
   /** The client's address, also behind the operator's own proxies. */
   readonly addressOf?: (request: IncomingMessage) => string
-  /** Budgets that other processes of this gateway count on, too. Absent: those of this one. */
-  readonly budgets?:
-    | ((limit: { readonly size: number; readonly perSecond: number }) => (client: string) => Budget)
-    | undefined
   /** Whether the connection of a request may bring those of many clients. */
   readonly isShared?: ((request: IncomingMessage) => boolean) | undefined
-  readonly clock: Clock
 }
 
 const socketAddress = ({ socket }: IncomingMessage): string => socket.remoteAddress ?? ''
 
-const mostClients = 100_000
-
 export function createLimits(options: LimitOptions): Limits {
-  const {
-    inFlight: most,
-    loopDelay = 0,
-    perClient,
-    addressOf = socketAddress,
-    budgets,
-    isShared = () => false,
-    clock,
-  } = options
+  const { inFlight: most, loopDelay = 0, addressOf = socketAddress, isShared = () => false, clock } = options
   const learned = createLearnedRoom({ most, inFlight: () => inFlight, lateMs: loopDelay, clock })
   const heedless = createHeedless({ clock, isShared })
-  const clients = perClient === 'none' ? undefined : new LRUCache<string, Budget>(upTo(mostClients))
+  const clients = createClientBudgets(options)
   let inFlight = 0
   let shed = 0
-  let throttled = 0
+  const throttledBy: Record<Kind, number> = { requests: 0, misses: 0, exports: 0, uploads: 0 }
   let unread = 0
   let refusal: { readonly room: number; readonly failure: Failure } | undefined
   const leave = () => {
@@ -76,21 +63,13 @@ export function createLimits(options: LimitOptions): Limits {
     unread--
   }
 
-  function budgetOf(address: string): Budget | undefined {
-    if (!clients || perClient === 'none') return undefined
-    const key = clientOf(address)
-    let budget = clients.get(key)
-    if (!budget) {
-      const { perMinute, burst: size = Math.max(1, Math.ceil(perMinute / 4)) } = perClient
-      const perSecond = perMinute / 60
-      budget = budgets ? budgets({ size, perSecond })(key) : createBudget({ size, perSecond, clock })
-      clients.set(key, budget)
-    }
-    return budget
-  }
+  // Each hot answer comes by here.
+  const countsRequests = clients.limits('requests')
+  const budgetOf = (request: IncomingMessage) =>
+    countsRequests ? clients.of('requests', addressOf(request)) : undefined
 
   const isOver = (request: IncomingMessage): boolean => {
-    const budget = clients && budgetOf(addressOf(request))
+    const budget = budgetOf(request)
     return budget !== undefined && !budget.take()
   }
 
@@ -125,23 +104,25 @@ export function createLimits(options: LimitOptions): Limits {
       unread++
       response.once('close', leaveUnread)
     },
-    refuses: (request) => unread >= most || (clients !== undefined && isOver(request)),
-    wouldRefuse: (request) =>
-      inFlight >= most || (clients !== undefined && (budgetOf(addressOf(request))?.waitMs ?? 0) > 0),
+    refuses: (request) => unread >= most || isOver(request),
+    wouldRefuse: (request) => inFlight >= most || (budgetOf(request)?.waitMs ?? 0) > 0,
+    charge(kind, request) {
+      const budget = clients.limits(kind) ? clients.of(kind, addressOf(request)) : undefined
+      if (!budget || budget.take()) return undefined
+      throttledBy[kind]++
+      return tooMany(kind, budget)
+    },
     enter(request, response, atHand) {
       const full = lookForRoom(atHand)
       if (full !== undefined) {
         heedless.refused(request, response)
         return refusalFor(full)
       }
-      const budget = clients && budgetOf(addressOf(request))
+      const budget = budgetOf(request)
       if (budget && !budget.take()) {
-        throttled++
+        throttledBy.requests++
         heedless.refused(request, response)
-        return new Failure('throttled', 'too many requests from this address (rate limit); retry later', {
-          source: 'client',
-          retryAfterMs: budget.waitMs,
-        })
+        return tooMany('requests', budget)
       }
       inFlight++
       response.once('close', leave)
@@ -157,7 +138,11 @@ export function createLimits(options: LimitOptions): Limits {
       return shed
     },
     get throttled() {
-      return throttled
+      return Object.values(throttledBy).reduce((sum, count) => sum + count, 0)
+    },
+    throttledBy,
+    get isAlone() {
+      return options.together?.isAlone ?? false
     },
     get held() {
       return heedless.held
@@ -169,20 +154,4 @@ function fullWith(room: number, most: number): Failure {
   const why =
     room < most ? `this gateway keeps up with ${room} requests at a time` : `too many requests in progress (${most})`
   return new Failure('overloaded', `${why}; retry in a second`, { source: 'ours', retryAfterMs: 1000 })
-}
-
-/** An IPv4 address, or the /64 of an IPv6 one, since a client usually has all of it. */
-export function clientOf(address: string): string {
-  const mapped = /^::ffff:(\d+\.\d+\.\d+\.\d+)$/i.exec(address)?.[1]
-  if (mapped || !address.includes(':')) return mapped ?? address
-  const [head = '', tail] = address.split('%')[0]?.split('::') ?? []
-  const groups = head.split(':').filter(Boolean)
-  if (tail === undefined) return groups.slice(0, 4).join(':')
-  const behind = tail.split(':').filter(Boolean)
-  const whole = [
-    ...groups,
-    ...Array.from({ length: Math.max(0, 8 - groups.length - behind.length) }, () => '0'),
-    ...behind,
-  ]
-  return whole.slice(0, 4).join(':')
 }

@@ -1,0 +1,67 @@
+// Counts in Redis or Valkey: a number under a key for each, which Redis itself ends.
+import { z } from 'zod'
+import { orAborted } from '../../src/core/deadline.ts'
+import { connectRedis, explainRedis, type LastEvent, type RedisClient, redisUrl } from '../../src/core/wire/redis.ts'
+import type { TallyKind } from './contract.ts'
+
+const options = z.strictObject({
+  url: z.string().regex(redisUrl.form, { error: redisUrl.expected }).describe(redisUrl.about),
+  prefix: z.string().default('cidgate:limit:').describe('What every key begins with.'),
+})
+
+// A call that comes while it connects for the first time waits for that a little.
+const openMs = 400
+
+export const redis: TallyKind<typeof options> = {
+  use: 'redis',
+  options,
+  create({ url, prefix }, { userAgent }) {
+    const last: LastEvent = { error: undefined }
+    let opening: Promise<RedisClient> | undefined
+    let isClosed = false
+
+    const open = async (): Promise<RedisClient> => {
+      opening ??= connectRedis(url, { userAgent, last, waitMs: openMs }).then(({ client }) => {
+        if (isClosed) client.destroy()
+        return client
+      })
+      return opening
+    }
+
+    async function within<T>(signal: AbortSignal, call: (client: RedisClient) => Promise<T>): Promise<T> {
+      try {
+        return await orAborted(signal, open().then(call))
+      } catch (error) {
+        signal.throwIfAborted()
+        throw explainRedis(last.error ?? error, { what: 'limits.sharedBy', source: 'ours' })
+      }
+    }
+
+    return {
+      add: (counts, keptMs, signal) =>
+        within(signal, async (client) => {
+          const kept = String(Math.ceil(keptMs))
+          const adding = counts.flatMap(({ key, amount }) => [
+            client.sendCommand(['SET', prefix + key, '0', 'PX', kept, 'NX']),
+            client.sendCommand(['INCRBY', prefix + key, String(amount)]),
+          ])
+          const answers = await Promise.all(adding)
+          const totals = counts.map((_, at) => Number(answers[2 * at + 1]))
+          // It ended between the two commands: nothing would end the new one.
+          const endless = counts.filter(({ amount }, at) => totals[at] === amount)
+          await Promise.all(endless.map(({ key }) => client.sendCommand(['PEXPIRE', prefix + key, kept])))
+          return totals
+        }),
+      probe: (signal) =>
+        within(signal, async (client) => {
+          await client.sendCommand(['INCRBY', `${prefix}probe`, '1'])
+          await client.sendCommand(['PEXPIRE', `${prefix}probe`, '1000'])
+        }),
+      async close() {
+        isClosed = true
+        const client = await opening?.catch(() => undefined)
+        if (client?.isOpen) client.destroy()
+      },
+    }
+  },
+}

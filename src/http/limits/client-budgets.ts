@@ -1,0 +1,93 @@
+// What each client may still ask: requests of any kind, and of these the kinds that cost more than others. One budget for each client and
+// kind, made when it asks for the first time.
+import { LRUCache } from 'lru-cache'
+import { type Budget, createBudget } from '../../core/budget.ts'
+import type { Clock } from '../../core/clock.ts'
+import { Failure } from '../../core/failure.ts'
+import { upTo } from '../../core/lru.ts'
+import { clientOf } from './client.ts'
+import type { Together } from './together.ts'
+
+/** `misses`: content that no tier has. `exports`: CAR and tar. */
+export const costlyKinds = ['misses', 'exports', 'uploads'] as const
+export type CostlyKind = (typeof costlyKinds)[number]
+export type Kind = 'requests' | CostlyKind
+
+/** All of them a minute. */
+export type PerClient = {
+  readonly perMinute?: number | undefined
+  readonly burst?: number | undefined
+} & { readonly [Costly in CostlyKind]?: number | undefined }
+
+export interface ClientBudgets {
+  /** Whether any client is limited in this. */
+  limits(kind: Kind): boolean
+  /** Undefined: nothing limits what this client asks. */
+  of(kind: Kind, address: string): Budget | undefined
+}
+
+export type ClientBudgetOptions = {
+  readonly perClient: 'none' | PerClient
+  /** Budgets that other processes of this gateway count on, too. Absent: those of this one. */
+  readonly budgets?:
+    | ((limit: { readonly size: number; readonly perSecond: number }) => (client: string) => Budget)
+    | undefined
+  /** Other instances count the same clients. Absent: each counts alone. */
+  readonly together?: Together | undefined
+  readonly clock: Clock
+}
+
+const mostClients = 100_000
+const none: ClientBudgets = { limits: () => false, of: () => undefined }
+
+export function createClientBudgets({ perClient, budgets, together, clock }: ClientBudgetOptions): ClientBudgets {
+  if (perClient === 'none') return none
+  const made = new LRUCache<string, Budget>(upTo(mostClients))
+  const limits = limitsOf(perClient)
+
+  function make(kind: Kind, key: string): Budget | undefined {
+    const limit = limits[kind]
+    if (!limit) return undefined
+    if (together) return together.budget(key, limit)
+    return budgets ? budgets(limit)(key) : createBudget({ ...limit, clock })
+  }
+
+  return {
+    limits: (kind) => limits[kind] !== undefined,
+    of(kind, address) {
+      if (!limits[kind]) return undefined
+      const client = clientOf(address)
+      const key = kind === 'requests' ? client : `${kind} ${client}`
+      let budget = made.get(key)
+      if (!budget) {
+        budget = make(kind, key)
+        if (budget) made.set(key, budget)
+      }
+      return budget
+    },
+  }
+}
+
+type Limit = { readonly size: number; readonly perSecond: number }
+
+function limitsOf({ perMinute, burst, misses, exports, uploads }: PerClient): { readonly [One in Kind]?: Limit } {
+  const limit = (most: number | undefined, size?: number) =>
+    most === undefined ? undefined : { size: size ?? Math.max(1, Math.ceil(most / 4)), perSecond: most / 60 }
+  const all = {
+    requests: limit(perMinute, burst),
+    misses: limit(misses),
+    exports: limit(exports),
+    uploads: limit(uploads),
+  }
+  return Object.fromEntries(Object.entries(all).filter(([, one]) => one !== undefined))
+}
+
+const words: Readonly<Record<Kind, string>> = {
+  requests: 'too many requests from this address (rate limit)',
+  misses: 'too many requests from this address for content that is not here yet (rate limit)',
+  exports: 'too many CAR and tar exports from this address (rate limit)',
+  uploads: 'too many uploads from this address (rate limit)',
+}
+
+export const tooMany = (kind: Kind, budget: Budget): Failure =>
+  new Failure('throttled', `${words[kind]}; retry later`, { source: 'client', retryAfterMs: budget.waitMs })

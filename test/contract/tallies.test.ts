@@ -1,0 +1,115 @@
+// One suite for every kind of tally: additions of several instances all count, a count ends by itself, and an outage is never a number.
+import assert from 'node:assert/strict'
+import { afterEach, beforeEach, describe, test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Tally } from '../../backends/tallies/contract.ts'
+import { tallyKinds } from '../../backends/tallies/index.ts'
+import { isFailure } from '../../src/core/failure.ts'
+import { type RedisServer, startRedisServer } from '../support/redis-server.ts'
+
+type Bed = { readonly settings: object; readonly server: RedisServer; readonly keys: () => Iterable<string> }
+
+const beds: Readonly<Record<string, () => Promise<Bed>>> = {
+  async redis() {
+    const server = await startRedisServer()
+    server.faults.password = 'secret'
+    return { settings: { url: server.url.replace('//', '//user:secret@') }, server, keys: () => server.values.keys() }
+  },
+}
+
+test('every kind has its bed', () => assert.deepEqual(Object.keys(beds), Object.keys(tallyKinds)))
+
+for (const [use, makeBed] of Object.entries(beds))
+  describe(`tally ${use}`, () => {
+    let bed: Bed
+    let tallies: Tally[]
+    beforeEach(async () => {
+      bed = await makeBed()
+      tallies = [open(), open()]
+    })
+    afterEach(async () => {
+      for (const one of tallies) await one.close()
+      await bed.server.stop()
+    })
+    const open = (): Tally => {
+      const kind = tallyKinds[use]
+      assert.ok(kind)
+      return kind.create(kind.options.parse(bed.settings), { userAgent: 'cidgate/test' })
+    }
+    const signal = () => new AbortController().signal
+    const one = (key: string, amount: number) => [{ key, amount }]
+
+    test('what two instances add is one count, and others are apart', async () => {
+      const [first, second] = tallies as [Tally, Tally]
+      assert.deepEqual(await first.add(one('a', 3), 60_000, signal()), [3])
+      assert.deepEqual(await second.add([...one('a', 2), ...one('b', 7)], 60_000, signal()), [5, 7])
+      assert.deepEqual(await first.add(one('a', 1), 60_000, signal()), [6])
+    })
+
+    test('of a hundred additions at once none is lost', async () => {
+      const [first, second] = tallies as [Tally, Tally]
+      const adding = Array.from({ length: 100 }, (_, at) =>
+        (at % 2 ? first : second).add(one('a', 1), 60_000, signal()),
+      )
+      const totals = (await Promise.all(adding)).flat()
+      assert.equal(new Set(totals).size, 100)
+      assert.equal(Math.max(...totals), 100)
+    })
+
+    test('a count ends after its time, however often it is added to, and begins anew', async () => {
+      const [first] = tallies as [Tally]
+      const began = Date.now()
+      assert.deepEqual(await first.add(one('a', 1), 200, signal()), [1])
+      let last = 1
+      while (Date.now() - began < 5000) {
+        const [total = 0] = await first.add(one('a', 1), 200, signal())
+        if (total <= last) break
+        last = total
+        await sleep(20)
+      }
+      assert.ok(Date.now() - began < 5000, 'it never ended')
+    })
+
+    test('nothing to add is no call that fails', async () => {
+      assert.deepEqual(await tallies[0]?.add([], 1000, signal()), [])
+    })
+
+    test('while the server is away a call fails at once, says where, and tells no secret; back again, it counts', async () => {
+      const [first] = tallies as [Tally]
+      await first.add(one('a', 1), 60_000, signal())
+      await bed.server.refuse()
+      await assert.rejects(first.add(one('a', 1), 60_000, signal()), (error) => {
+        assert.ok(isFailure(error, 'broken'))
+        assert.match(error.message, /^limits\.sharedBy: /)
+        return !error.message.includes('secret')
+      })
+      await assert.rejects(first.probe(signal()))
+      await bed.server.heal()
+      const began = Date.now()
+      let total: number | undefined
+      while (total === undefined && Date.now() - began < 10_000) {
+        total = (await first.add(one('a', 1), 60_000, signal()).catch(() => undefined))?.[0]
+        if (total === undefined) await sleep(20)
+      }
+      assert.ok(total)
+      await first.probe(signal())
+    })
+
+    test('a server that says nothing: the call ends with its signal', async () => {
+      const [first] = tallies as [Tally]
+      await first.add(one('a', 1), 60_000, signal())
+      bed.server.silence()
+      const own = new AbortController()
+      const adding = first.add(one('a', 1), 60_000, own.signal)
+      own.abort(new Error('enough'))
+      await assert.rejects(adding, /enough/)
+    })
+
+    test('closed, it is closed: also twice, and also before it was used', async () => {
+      for (const tally of tallies) {
+        await tally.close()
+        await tally.close()
+      }
+      await assert.rejects(async () => tallies[0]?.add(one('a', 1), 1000, signal()))
+    })
+  })
