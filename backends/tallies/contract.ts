@@ -7,10 +7,9 @@ import type { z } from 'zod'
  * `close` is idempotent.
  */
 export interface Tally {
-  /** Adds to each count, and gives what it holds then. A count that is not there begins at 0, and is gone after `keptMs`. */
+  /** Adds to each count, and gives what it holds then. A count that is not there begins at 0, and is gone `keptMs` after that. */
   add(
-    counts: readonly { readonly key: string; readonly amount: number }[],
-    keptMs: number,
+    counts: readonly { readonly key: string; readonly amount: number; readonly keptMs: number }[],
     signal: AbortSignal,
   ): Promise<readonly number[]>
   /** Checks credentials and reachability once. Rejects with a Failure that says what to fix. */

@@ -38,18 +38,20 @@ export const redis: TallyKind<typeof options> = {
     }
 
     return {
-      add: (counts, keptMs, signal) =>
+      add: (counts, signal) =>
         within(signal, async (client) => {
-          const kept = String(Math.ceil(keptMs))
-          const adding = counts.flatMap(({ key, amount }) => [
-            client.sendCommand(['SET', prefix + key, '0', 'PX', kept, 'NX']),
+          const adding = counts.flatMap(({ key, amount, keptMs }) => [
+            client.sendCommand(['SET', prefix + key, '0', 'PX', String(Math.ceil(keptMs)), 'NX']),
             client.sendCommand(['INCRBY', prefix + key, String(amount)]),
           ])
           const answers = await Promise.all(adding)
           const totals = counts.map((_, at) => Number(answers[2 * at + 1]))
           // It ended between the two commands: nothing would end the new one.
           const endless = counts.filter(({ amount }, at) => totals[at] === amount)
-          await Promise.all(endless.map(({ key }) => client.sendCommand(['PEXPIRE', prefix + key, kept])))
+          const ends = endless.map(({ key, keptMs }) =>
+            client.sendCommand(['PEXPIRE', prefix + key, String(Math.ceil(keptMs))]),
+          )
+          await Promise.all(ends)
           return totals
         }),
       probe: (signal) =>

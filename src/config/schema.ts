@@ -11,7 +11,7 @@ import { entries, entriesWith, entry } from './entries.ts'
 import { version } from './package.ts'
 import { denylists } from './sections/denylists.ts'
 import { contact, root } from './sections/front.ts'
-import { limits } from './sections/limits.ts'
+import { limits, refuseNothingToShare } from './sections/limits.ts'
 import { names } from './sections/names.ts'
 import { proxy } from './sections/proxy.ts'
 import { refuseBesideThrough } from './sections/thin.ts'
@@ -281,7 +281,10 @@ const everything = (beside: Beside) =>
   })
 
 export const configSchemaBeside = (beside: Beside) =>
-  everything(beside).superRefine(refuseBesideThrough).superRefine(refuseOneAddressTwice)
+  everything(beside)
+    .superRefine(refuseBesideThrough)
+    .superRefine(refuseOneAddressTwice)
+    .superRefine(refuseNothingToShare)
 
 export const configSchema = configSchemaBeside({ providers: 0, takers: 0 })
 

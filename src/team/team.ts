@@ -1,7 +1,7 @@
 // The processes that answer for one gateway, as a gateway in one of them sees the others. The first one owns the data folder: its
 // journal, its pins, and what is evicted. The others, its workers, read and fetch by themselves, and hand everything else on to it.
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import type { Budget } from '../core/budget.ts'
+import type { Budget } from '../core/counting/budget.ts'
 import type { Arrivals } from './shared/arrivals.ts'
 import type { Crowd } from './shared/crowd.ts'
 import type { UnderWay } from './shared/under-way.ts'

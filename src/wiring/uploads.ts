@@ -20,6 +20,7 @@ import type { ReceiveLimits } from '../upload/intake/receive.ts'
 import { createQuotaBook } from '../upload/quota/book.ts'
 import { keepWithin, type UploadDoor, type Uploader, withQuotas } from '../upload/quota/door.ts'
 import { createQuotas, type Quotas } from '../upload/quota/quotas.ts'
+import { shareBook } from '../upload/quota/shared-book.ts'
 import type { Target } from '../upload/thin/forward.ts'
 import { createThrough, type Through } from '../upload/thin/thin.ts'
 import { type AddOptions, createUploads, type Uploads } from '../upload/uploads.ts'
@@ -27,6 +28,7 @@ import { takeEverywhere } from './everywhere.ts'
 import type { Public } from './public/public.ts'
 import type { ReadSide } from './reading.ts'
 import { schemasOf } from './schemas.ts'
+import { takeTelling } from './telling.ts'
 import type { Whole } from './whole.ts'
 
 export type WriteSide = {
@@ -142,13 +144,19 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
 }
 
 /** What was used up outlives this gateway, as the file does that it is kept in. */
-const takeQuotas = ({ config, clock, log, lease }: Whole, folder: DataFolder): Quotas =>
-  lease.take(
+function takeQuotas(whole: Whole, folder: DataFolder): Quotas {
+  const { config, clock, log, lease } = whole
+  const telling = takeTelling(whole)
+  return lease.take(
     'quotas',
-    [config.data],
-    () => createQuotas({ book: folder.part(createQuotaBook), clock, log }),
+    [config.data, telling],
+    () => {
+      const book = folder.part(createQuotaBook)
+      return createQuotas({ book: telling ? shareBook(book, telling) : book, clock, log })
+    },
     (quotas) => quotas.close(),
   )
+}
 
 const bounded = (uploads: Uploads, quotas: Quotas): UploadDoor => ({
   ...uploads,

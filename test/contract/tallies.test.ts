@@ -37,20 +37,18 @@ for (const [use, makeBed] of Object.entries(beds))
       return kind.create(kind.options.parse(bed.settings), { userAgent: 'cidgate/test' })
     }
     const signal = () => new AbortController().signal
-    const one = (key: string, amount: number) => [{ key, amount }]
+    const one = (key: string, amount: number, keptMs = 60_000) => [{ key, amount, keptMs }]
 
     test('what two instances add is one count, and others are apart', async () => {
       const [first, second] = tallies as [Tally, Tally]
-      assert.deepEqual(await first.add(one('a', 3), 60_000, signal()), [3])
-      assert.deepEqual(await second.add([...one('a', 2), ...one('b', 7)], 60_000, signal()), [5, 7])
-      assert.deepEqual(await first.add(one('a', 1), 60_000, signal()), [6])
+      assert.deepEqual(await first.add(one('a', 3), signal()), [3])
+      assert.deepEqual(await second.add([...one('a', 2), ...one('b', 7)], signal()), [5, 7])
+      assert.deepEqual(await first.add(one('a', 1), signal()), [6])
     })
 
     test('of a hundred additions at once none is lost', async () => {
       const [first, second] = tallies as [Tally, Tally]
-      const adding = Array.from({ length: 100 }, (_, at) =>
-        (at % 2 ? first : second).add(one('a', 1), 60_000, signal()),
-      )
+      const adding = Array.from({ length: 100 }, (_, at) => (at % 2 ? first : second).add(one('a', 1), signal()))
       const totals = (await Promise.all(adding)).flat()
       assert.equal(new Set(totals).size, 100)
       assert.equal(Math.max(...totals), 100)
@@ -59,10 +57,10 @@ for (const [use, makeBed] of Object.entries(beds))
     test('a count ends after its time, however often it is added to, and begins anew', async () => {
       const [first] = tallies as [Tally]
       const began = Date.now()
-      assert.deepEqual(await first.add(one('a', 1), 200, signal()), [1])
+      assert.deepEqual(await first.add(one('a', 1, 200), signal()), [1])
       let last = 1
       while (Date.now() - began < 5000) {
-        const [total = 0] = await first.add(one('a', 1), 200, signal())
+        const [total = 0] = await first.add(one('a', 1, 200), signal())
         if (total <= last) break
         last = total
         await sleep(20)
@@ -71,14 +69,14 @@ for (const [use, makeBed] of Object.entries(beds))
     })
 
     test('nothing to add is no call that fails', async () => {
-      assert.deepEqual(await tallies[0]?.add([], 1000, signal()), [])
+      assert.deepEqual(await tallies[0]?.add([], signal()), [])
     })
 
     test('while the server is away a call fails at once, says where, and tells no secret; back again, it counts', async () => {
       const [first] = tallies as [Tally]
-      await first.add(one('a', 1), 60_000, signal())
+      await first.add(one('a', 1), signal())
       await bed.server.refuse()
-      await assert.rejects(first.add(one('a', 1), 60_000, signal()), (error) => {
+      await assert.rejects(first.add(one('a', 1), signal()), (error) => {
         assert.ok(isFailure(error, 'broken'))
         assert.match(error.message, /^limits\.sharedBy: /)
         return !error.message.includes('secret')
@@ -88,7 +86,7 @@ for (const [use, makeBed] of Object.entries(beds))
       const began = Date.now()
       let total: number | undefined
       while (total === undefined && Date.now() - began < 10_000) {
-        total = (await first.add(one('a', 1), 60_000, signal()).catch(() => undefined))?.[0]
+        total = (await first.add(one('a', 1), signal()).catch(() => undefined))?.[0]
         if (total === undefined) await sleep(20)
       }
       assert.ok(total)
@@ -97,10 +95,10 @@ for (const [use, makeBed] of Object.entries(beds))
 
     test('a server that says nothing: the call ends with its signal', async () => {
       const [first] = tallies as [Tally]
-      await first.add(one('a', 1), 60_000, signal())
+      await first.add(one('a', 1), signal())
       bed.server.silence()
       const own = new AbortController()
-      const adding = first.add(one('a', 1), 60_000, own.signal)
+      const adding = first.add(one('a', 1), own.signal)
       own.abort(new Error('enough'))
       await assert.rejects(adding, /enough/)
     })
@@ -110,6 +108,6 @@ for (const [use, makeBed] of Object.entries(beds))
         await tally.close()
         await tally.close()
       }
-      await assert.rejects(async () => tallies[0]?.add(one('a', 1), 1000, signal()))
+      await assert.rejects(async () => tallies[0]?.add(one('a', 1), signal()))
     })
   })

@@ -2,56 +2,35 @@
 import assert from 'node:assert/strict'
 import type { IncomingMessage } from 'node:http'
 import { describe, test } from 'node:test'
-import type { Tally } from '../../backends/tallies/contract.ts'
+import { createTelling } from '../../src/core/counting/telling.ts'
 import { createLimits } from '../../src/http/limits/limits.ts'
 import { createTogether } from '../../src/http/limits/together.ts'
-import { createFakeClock, type FakeClock } from '../support/fake-clock.ts'
-
-type Told = { readonly key: string; readonly amount: number }
-
-function createMemoryTally(clock: FakeClock) {
-  const counts = new Map<string, { total: number; until: number }>()
-  const calls: (readonly Told[])[] = []
-  const tally: Tally & { fault: 'away' | 'silent' | undefined } = {
-    fault: undefined,
-    async add(told, keptMs, signal) {
-      calls.push(told)
-      if (tally.fault === 'away') throw new Error('it is away')
-      if (tally.fault === 'silent')
-        return new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)))
-      return told.map(({ key, amount }) => {
-        const now = clock.monotonic()
-        let count = counts.get(key)
-        if (!count || count.until <= now) counts.set(key, (count = { total: 0, until: now + keptMs }))
-        return (count.total += amount)
-      })
-    },
-    async probe() {},
-    async close() {},
-  }
-  return { tally, calls }
-}
+import { createFakeClock } from '../support/fake-clock.ts'
+import { createMemoryTally } from '../support/memory-tally.ts'
 
 const perClient = { perMinute: 600, burst: 20 }
 const client = { socket: { remoteAddress: '192.0.2.7' } } as IncomingMessage
 
 function make(instances: number) {
   const clock = createFakeClock()
-  const { tally, calls } = createMemoryTally(clock)
+  const tally = createMemoryTally(clock)
+  const { calls } = tally
   const events: string[] = []
   const all = Array.from({ length: instances }, () => {
-    const together = createTogether({ tally, clock, log: (_level, event) => events.push(event) })
-    const limits = createLimits({ inFlight: 1e6, perClient: { ...perClient, misses: 60 }, together, clock })
-    return { together, limits, take: () => !limits.refuses(client) }
+    const telling = createTelling({ add: tally.add, clock, log: (_level, event) => events.push(event) })
+    const together = createTogether({ telling, clock })
+    const isAlone = () => telling.isAlone
+    const limits = createLimits({ inFlight: 1e6, perClient: { ...perClient, misses: 60 }, together, isAlone, clock })
+    return { telling, limits, take: () => !limits.refuses(client) }
   })
   /** How much all of them let through in so many seconds, asked a hundred times a second in turn. */
   async function hammer(seconds: number, asked = all): Promise<number> {
-    let let_in = 0
+    let letIn = 0
     for (let step = 0; step < seconds * 100; step++) {
-      for (const { take } of asked) if (take()) let_in++
+      for (const { take } of asked) if (take()) letIn++
       await clock.advance(10)
     }
-    return let_in
+    return letIn
   }
   return { clock, tally, calls, events, all, hammer }
 }
@@ -75,7 +54,7 @@ describe('clients that instances count together', () => {
     // It has heard nothing yet, and asks when it has something to tell.
     assert.ok(second.take())
     await clock.advance(1000)
-    const left = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20].filter(() => second.take())
+    const left = Array.from({ length: 20 }, () => second.take()).filter(Boolean)
     assert.ok(left.length < 15, `${left.length} more`)
   })
 
@@ -131,7 +110,7 @@ describe('clients that instances count together', () => {
   test('closed, it tells nothing any more', async () => {
     const { clock, calls, all } = make(1)
     all[0]?.take()
-    all[0]?.together.close()
+    all[0]?.telling.close()
     await clock.advance(5000)
     assert.deepEqual([calls.length, clock.timers], [0, 0])
   })

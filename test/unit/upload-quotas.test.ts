@@ -3,12 +3,15 @@ import assert from 'node:assert/strict'
 import { readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
+import { createTelling } from '../../src/core/counting/telling.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import type { Log } from '../../src/core/log.ts'
 import { createQuotaBook } from '../../src/upload/quota/book.ts'
 import { createQuotas, type Quota } from '../../src/upload/quota/quotas.ts'
+import { shareBook } from '../../src/upload/quota/shared-book.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { tempFolder } from '../support/gateway.ts'
+import { createMemoryTally } from '../support/memory-tally.ts'
 
 const dayMs = 86_400_000
 let root: string
@@ -157,5 +160,84 @@ describe('a quota', () => {
     }
     assert.equal(without.used('ci').uploads, 3)
     assert.deepEqual(events, ['quotas.write'])
+  })
+})
+
+describe('a quota that two instances count together', () => {
+  function pair() {
+    const clock = createFakeClock()
+    const tally = createMemoryTally(clock)
+    const open = (folder = join(root, String(folders++))) => {
+      const telling = createTelling({ add: tally.add, clock, log: () => {} })
+      return {
+        folder,
+        quotas: createQuotas({ book: shareBook(createQuotaBook(folder), telling), clock, log: () => {} }),
+      }
+    }
+    return { clock, tally, open, one: open(), other: open() }
+  }
+  const quota = named({ uploads: 10, bytes: 1000 })
+  const upload = ({ quotas }: { quotas: ReturnType<typeof createQuotas> }, bytes: number) => {
+    const use = quotas.begin(quota)
+    use.add(bytes)
+    use.accept()
+    use.end()
+  }
+
+  test('is used up by both: what one took, the other knows a second after it was asked', async () => {
+    const { clock, one, other } = pair()
+    upload(one, 600)
+    await clock.advance(1000)
+    other.quotas.begin(quota).end()
+    await clock.advance(1000)
+    assert.deepEqual(other.quotas.used('ci'), { uploads: 1, bytes: 600 })
+    upload(other, 300)
+    assert.deepEqual(refusal(() => upload(other, 101)).bytes, { most: 1000, left: 100 })
+    await clock.advance(1000)
+    one.quotas.used('ci')
+    await clock.advance(1000)
+    assert.deepEqual(one.quotas.used('ci'), { uploads: 2, bytes: 900 })
+  })
+
+  test('counts nothing twice: neither over a restart, nor what is told while more comes', async () => {
+    const { clock, open, one } = pair()
+    upload(one, 100)
+    assert.deepEqual(one.quotas.used('ci'), { uploads: 1, bytes: 100 })
+    await clock.advance(999)
+    upload(one, 100)
+    await clock.advance(2000)
+    assert.deepEqual(one.quotas.used('ci'), { uploads: 2, bytes: 200 })
+    await one.quotas.close()
+    const again = open(one.folder)
+    upload(again, 100)
+    await clock.advance(2000)
+    assert.deepEqual(again.quotas.used('ci'), { uploads: 3, bytes: 300 })
+  })
+
+  test('holds here while the others cannot be told, who hear of all of it later', async () => {
+    const { clock, tally, one, other } = pair()
+    tally.fault = 'away'
+    upload(one, 600)
+    await clock.advance(5000)
+    assert.deepEqual(one.quotas.used('ci'), { uploads: 1, bytes: 600 })
+    refusal(() => upload(one, 500))
+    upload(other, 100)
+    tally.fault = undefined
+    await clock.advance(2000)
+    for (const { quotas } of [one, other, one, other]) {
+      quotas.used('ci')
+      await clock.advance(1000)
+    }
+    assert.deepEqual(one.quotas.used('ci'), { uploads: 2, bytes: 700 })
+    assert.deepEqual(other.quotas.used('ci'), { uploads: 2, bytes: 700 })
+  })
+
+  test('begins anew with the day', async () => {
+    const { clock, one, other } = pair()
+    upload(one, 1000)
+    await clock.advance(2000)
+    await clock.advance(dayMs)
+    upload(one, 1000)
+    upload(other, 1000)
   })
 })

@@ -1,8 +1,8 @@
 // What each client may still ask: requests of any kind, and of these the kinds that cost more than others. One budget for each client and
 // kind, made when it asks for the first time.
 import { LRUCache } from 'lru-cache'
-import { type Budget, createBudget } from '../../core/budget.ts'
 import type { Clock } from '../../core/clock.ts'
+import { type Budget, createBudget } from '../../core/counting/budget.ts'
 import { Failure } from '../../core/failure.ts'
 import { upTo } from '../../core/lru.ts'
 import { clientOf } from './client.ts'

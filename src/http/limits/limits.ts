@@ -39,6 +39,8 @@ export type LimitOptions = Pick<ClientBudgetOptions, 'perClient' | 'budgets' | '
   readonly loopDelay?: number
   /** The client's address, also behind the operator's own proxies. */
   readonly addressOf?: (request: IncomingMessage) => string
+  /** Whether other instances are to count the same clients, and cannot be told. */
+  readonly isAlone?: () => boolean
   /** Whether the connection of a request may bring those of many clients. */
   readonly isShared?: ((request: IncomingMessage) => boolean) | undefined
 }
@@ -46,7 +48,14 @@ export type LimitOptions = Pick<ClientBudgetOptions, 'perClient' | 'budgets' | '
 const socketAddress = ({ socket }: IncomingMessage): string => socket.remoteAddress ?? ''
 
 export function createLimits(options: LimitOptions): Limits {
-  const { inFlight: most, loopDelay = 0, addressOf = socketAddress, isShared = () => false, clock } = options
+  const {
+    inFlight: most,
+    loopDelay = 0,
+    addressOf = socketAddress,
+    isShared = () => false,
+    isAlone = () => false,
+    clock,
+  } = options
   const learned = createLearnedRoom({ most, inFlight: () => inFlight, lateMs: loopDelay, clock })
   const heedless = createHeedless({ clock, isShared })
   const clients = createClientBudgets(options)
@@ -142,7 +151,7 @@ export function createLimits(options: LimitOptions): Limits {
     },
     throttledBy,
     get isAlone() {
-      return options.together?.isAlone ?? false
+      return isAlone()
     },
     get held() {
       return heedless.held

@@ -1,90 +1,29 @@
-// Budgets of clients that several instances count together, by a tally that all of them reach. No request waits for the tally: each
-// instance decides by its own budget at once, tells what was taken within a second, and takes from its budget what others took. Where
-// the tally is away, each counts alone.
-import { createHash } from 'node:crypto'
+// Budgets of clients that several instances count together. Each decides by its own budget at once, and takes from it what others let
+// through when it hears of that: down to a debt, since a client at its limit would have it at each instance otherwise.
 import { LRUCache } from 'lru-cache'
-import type { Tally } from '../../../backends/tallies/contract.ts'
-import { type Budget, createBudget } from '../../core/budget.ts'
 import type { Clock } from '../../core/clock.ts'
-import { withDeadline } from '../../core/deadline.ts'
-import { cancelled, Failure } from '../../core/failure.ts'
-import type { Log } from '../../core/log.ts'
+import { type Budget, createBudget } from '../../core/counting/budget.ts'
+import type { Counted, Telling } from '../../core/counting/telling.ts'
 import { upTo } from '../../core/lru.ts'
 
 export interface Together {
   budget(key: string, limit: { readonly size: number; readonly perSecond: number }): Budget
-  /** The tally is away. */
-  readonly isAlone: boolean
-  close(): void
 }
 
-/** `untold`: taken here since the tally was told. `heard`: what it held then. `at`: when. */
-type Shared = { readonly budget: Budget; untold: number; heard: number; at: number }
-
-const everyMs = 1000
-const answerMs = 900
-/** How long a count stays in the tally from its first addition. Once in that time a second of what others took may be lost. */
+/** Once in that time a second of what others let through may be lost. */
 const windowMs = 10_000
-const mostAtOnce = 1000
 const mostShared = 100_000
 
-export function createTogether({ tally, clock, log }: { tally: Tally; clock: Clock; log: Log }): Together {
-  const shared = new LRUCache<string, Shared>(upTo(mostShared))
-  /** Those that have something untold, in the order in which they began. */
-  const waiting = new Set<string>()
-  const closing = new AbortController()
-  let cancelTelling: (() => void) | undefined
-  let isAlone = false
+export function createTogether({ telling, clock }: { telling: Telling; clock: Clock }): Together {
+  /** What was heard of each client lately: without it, what is in the count already would be taken from its budget again. */
+  const counts = new LRUCache<string, Counted & { readonly at: number }>(upTo(mostShared))
 
-  function note(key: string, budget: Budget): void {
-    let one = shared.get(key)
-    if (!one || (one.untold === 0 && clock.monotonic() - one.at > windowMs)) {
-      one = { budget, untold: 0, heard: 0, at: clock.monotonic() }
-      shared.set(key, one)
-    }
-    one.untold++
-    waiting.add(key)
-    if (!closing.signal.aborted) cancelTelling ??= clock.after(everyMs, tell)
-  }
-
-  function heard(one: Shared, told: number, total: number): void {
-    // Less than before: the count had ended, and began anew.
-    const before = total >= one.heard + told ? one.heard : 0
-    one.heard = total
-    one.at = clock.monotonic()
-    const byOthers = total - told - before
-    if (byOthers > 0) one.budget.spend(byOthers)
-  }
-
-  function became(alone: boolean, why?: string): void {
-    if (alone === isAlone) return
-    isAlone = alone
-    if (alone) log('warn', 'limits.alone', { why })
-    else log('info', 'limits.together', {})
-  }
-
-  function tell(): void {
-    const telling = [...waiting].slice(0, mostAtOnce).flatMap((key) => {
-      waiting.delete(key)
-      const one = shared.peek(key)
-      if (!one) return []
-      const amount = one.untold
-      one.untold = 0
-      return [{ key, one, amount }]
-    })
-    const counts = telling.map(({ key, amount }) => ({ key: nameOf(key), amount }))
-    withDeadline({ ms: answerMs, clock, signal: closing.signal, late }, (signal) => tally.add(counts, windowMs, signal))
-      .then(
-        (totals) => {
-          for (const [at, { one, amount }] of telling.entries()) heard(one, amount, totals[at] ?? amount)
-          became(false)
-        },
-        // What could not be told is forgotten: nobody is to pay for it later.
-        (error: unknown) => closing.signal.aborted || became(true, String(error)),
-      )
-      .finally(() => {
-        cancelTelling = waiting.size > 0 && !closing.signal.aborted ? clock.after(everyMs, tell) : undefined
-      })
+  function countOf(key: string, budget: Budget): Counted {
+    const known = counts.get(key)
+    if (known && clock.monotonic() - known.at <= windowMs) return known
+    const count = createCount(budget, clock)
+    counts.set(key, count)
+    return count
   }
 
   return {
@@ -94,7 +33,7 @@ export function createTogether({ tally, clock, log }: { tally: Tally; clock: Clo
         ...own,
         take() {
           const isTaken = own.take()
-          if (isTaken) note(key, own)
+          if (isTaken) telling.note(key, 1, countOf(key, own))
           return isTaken
         },
         get waitMs() {
@@ -102,17 +41,24 @@ export function createTogether({ tally, clock, log }: { tally: Tally; clock: Clo
         },
       }
     },
-    get isAlone() {
-      return isAlone
-    },
-    close() {
-      closing.abort(cancelled('the gateway is closing'))
-      cancelTelling?.()
-    },
   }
 }
 
-const late = () => new Failure('timeout', 'it did not answer in time', { source: 'ours' })
-
-/** No address of a client lies in the store. */
-const nameOf = (key: string): string => createHash('sha256').update(key).digest('base64url').slice(0, 22)
+function createCount(budget: Budget, clock: Clock): Counted & { readonly at: number } {
+  let before = 0
+  let at = clock.monotonic()
+  return {
+    keptMs: windowMs,
+    /** When something was heard last. */
+    get at() {
+      return at
+    },
+    heard(told, total) {
+      // Less than before: the count had ended, and began anew.
+      const byOthers = total - told - (total >= before + told ? before : 0)
+      before = total
+      at = clock.monotonic()
+      if (byOthers > 0) budget.spend(byOthers)
+    },
+  }
+}

@@ -2,8 +2,8 @@
 // there. It writes to the log, which keeps a bounded number of lines for a slow reader and never waits for it. A client that fails
 // as fast as it can must not fill the disk, or push out the lines of others: each kind of failure has a rate of its own.
 import type { IncomingMessage } from 'node:http'
-import { type Budget, createBudget } from '../../core/budget.ts'
 import type { Clock } from '../../core/clock.ts'
+import { type Budget, createBudget } from '../../core/counting/budget.ts'
 import type { AccessMode, Log } from '../../core/log.ts'
 import type { Trace } from '../../core/wire/trace.ts'
 import type { Answered } from '../../observe/requests.ts'

@@ -2,8 +2,8 @@
 import type { CID } from 'multiformats/cid'
 import type { Upstream } from '../../../backends/upstreams/contract.ts'
 import { blockKey } from '../../core/block.ts'
-import { createBudget } from '../../core/budget.ts'
 import type { Clock } from '../../core/clock.ts'
+import { createBudget } from '../../core/counting/budget.ts'
 import type { Log } from '../../core/log.ts'
 import type { Attempt } from '../../observe/account.ts'
 import {

@@ -1,6 +1,6 @@
 // What each client may still ask, for all processes together: a token bucket in a place of a file. Two requests of one client that
 // two processes take in the same moment may cost one token.
-import type { Budget } from '../../core/budget.ts'
+import type { Budget } from '../../core/counting/budget.ts'
 import { marksOf, type Slots } from './slots.ts'
 
 export const budgetSlots = { count: 2 ** 16, bytes: 24 } as const

@@ -1,8 +1,8 @@
 // Shared by every route of the public address: how a failed request is answered, counted and logged, and which proxies are
 // trusted to name the client.
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import { createBudget } from '../../core/budget.ts'
 import type { Clock } from '../../core/clock.ts'
+import { createBudget } from '../../core/counting/budget.ts'
 import { createForwarded, type Forwarded } from '../../http/hosts/forwarded.ts'
 import { clientOf } from '../../http/limits/client.ts'
 import type { Limits } from '../../http/limits/limits.ts'

@@ -1,5 +1,5 @@
 // A token bucket: a rate with a memory for short bursts.
-import type { Clock } from './clock.ts'
+import type { Clock } from '../clock.ts'
 
 export interface Budget {
   /** Takes one token, if there is one. */

@@ -1,0 +1,18 @@
+// What this instance tells the others of what its clients took. Undefined: it counts alone.
+import { createTelling, type Telling } from '../core/counting/telling.ts'
+import { takeTally } from './backends.ts'
+import type { Whole } from './whole.ts'
+
+export function takeTelling(whole: Whole): Telling | undefined {
+  const { clock, log, lease } = whole
+  const tally = takeTally(whole)
+  return (
+    tally &&
+    lease.take(
+      'telling',
+      [tally],
+      () => createTelling({ add: tally.add, clock, log }),
+      (telling) => telling.close(),
+    )
+  )
+}
