@@ -27,7 +27,7 @@ beforeEach(async () => {
   service = await startStandIn(pinataApi)
   const kind = providerKinds['pinata']
   assert.ok(kind)
-  const settings = { uploadsUrl: service.url, apiUrl: service.url, token, resumableAbove: 1, pieceBytes, idle: '400ms' }
+  const settings = { uploadsUrl: service.url, apiUrl: service.url, token, resumableAbove: 1, pieceBytes, idle: '1500ms' }
   const context = {
     name: 'one',
     userAgent: 'cidgate/test',
