@@ -11,12 +11,12 @@ import {
 import { closeAfter } from '../http/wire/close-after-answer.ts'
 import { hasBody } from '../http/wire/request-target.ts'
 import { reset } from '../http/wire/write.ts'
-import { peerHeader, peerOf } from './inner-door.ts'
+import { isDeclined, peerHeader, peerOf } from './inner-door.ts'
 
 export interface HandOn {
   /**
-   * `otherwise`: called where the other process cannot be reached, begins no answer in time, or is given up. A body may be used up
-   * by then.
+   * `otherwise`: called where the other process cannot be reached, has no room, begins no answer in time, or is given up. A body may
+   * be used up by then.
    */
   (request: IncomingMessage, response: ServerResponse, door: string, otherwise: (error: Error) => void): void
   /** Ends what waits for the beginning of an answer: the other process does nothing any more. */
@@ -86,6 +86,12 @@ export function createHandOn(patienceMs?: () => number): HandOn {
     asked.once('response', (answer) => {
       stopWaiting()
       if (response.destroyed) return void answer.destroy()
+      if (isDeclined(answer)) {
+        isOver = true
+        response.off('close', left)
+        answer.resume()
+        return otherwise(new Error('it has no room'))
+      }
       // It answered before the end of the body: the rest is discarded.
       if (!request.complete && !isWhole) closeAfter(request, response)
       response.writeHead(answer.statusCode ?? 502, answer.statusMessage, headersBack(request, answer))

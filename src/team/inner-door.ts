@@ -1,11 +1,18 @@
 // The door through which one process of a gateway gets requests that another one accepted: a unix socket in a folder of their user.
 // Such a request is answered as if its client were connected here: the address is that of the client, and so are limits and log.
-import type { IncomingMessage, RequestListener } from 'node:http'
+import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import { isUnixPeer, markUnixPeer } from '../core/wire/loopback.ts'
 
 /** What the process that accepted a request says of its client. Sent by processes of this gateway alone: a client's own is dropped. */
 export const peerHeader = 'x-cidgate-peer'
+
+/** Of a process that has no room: whoever accepted the request answers it. */
+const declinedHeader = 'x-cidgate-declined'
+
+export const decline = (response: ServerResponse): void => void response.writeHead(503, { [declinedHeader]: '1' }).end()
+
+export const isDeclined = ({ headers }: IncomingMessage): boolean => declinedHeader in headers
 
 const addresses = ['remoteAddress', 'remotePort', 'remoteFamily', 'localAddress', 'localPort'] as const
 const versions = ['httpVersion', 'httpVersionMajor', 'httpVersionMinor'] as const

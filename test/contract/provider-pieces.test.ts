@@ -27,7 +27,14 @@ beforeEach(async () => {
   service = await startStandIn(pinataApi)
   const kind = providerKinds['pinata']
   assert.ok(kind)
-  const settings = { uploadsUrl: service.url, apiUrl: service.url, token, resumableAbove: 1, pieceBytes, idle: '1500ms' }
+  const settings = {
+    uploadsUrl: service.url,
+    apiUrl: service.url,
+    token,
+    resumableAbove: 1,
+    pieceBytes,
+    idle: '1500ms',
+  }
   const context = {
     name: 'one',
     userAgent: 'cidgate/test',

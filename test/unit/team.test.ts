@@ -21,8 +21,10 @@ import { createHandOn, type HandOn } from '../../src/team/hand-on.ts'
 import { isInner, peerHeader, throughInnerDoor } from '../../src/team/inner-door.ts'
 import { createPulse } from '../../src/team/pulse.ts'
 import { doorOf, inPlace, openShared, removeOtherPlaces, type SharedFiles } from '../../src/team/shared/place.ts'
+import type { Team } from '../../src/team/team.ts'
 import { createWorkerProcess, type Orders } from '../../src/team/worker-process.ts'
 import { companyOf } from '../../src/wiring/team/company.ts'
+import { createElsewhere } from '../../src/wiring/team/elsewhere.ts'
 import { shareOf } from '../../src/wiring/team/shares.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
@@ -415,6 +417,26 @@ describe('a request that is handed on', () => {
       asked.once('error', reject)
       asked.end(body)
     })
+
+  it('is answered here where it is content and the other process has no room', async () => {
+    const limits = { inFlight: 2, room: 2, wouldRefuse: () => false }
+    const elsewhere = createElsewhere({
+      team: { underWay: { holderOf: () => undefined, hold: () => undefined } } as unknown as Team,
+      hosts: { keyOf: ({ url }) => url, contentOf: () => undefined },
+      surelyHas: () => false,
+      limits,
+      here: () => assert.fail('it was handed on once more'),
+      refuse: () => assert.fail('it was refused'),
+    })
+    answer = (asked, response) => void (elsewhere.take(asked, response) || response.end('from there'))
+    otherwise = []
+    assert.equal((await ask({ path: '/ipfs/bafkqaaa' })).body, 'from here')
+    assert.deepEqual(otherwise, ['it has no room'])
+    assert.equal((await ask({ path: '/ipns/a' })).body, 'from there')
+    limits.inFlight = 1
+    assert.equal((await ask({ path: '/ipfs/bafkqaaa' })).body, 'from there')
+    assert.equal(otherwise.length, 1)
+  })
 
   it('arrives as it was sent, with the address of its client', async () => {
     type Got = { url: string; headers: IncomingMessage['headers']; raw: string[]; address: string; isInner: boolean }

@@ -7,7 +7,7 @@ import { parseCid, parseLeaf } from '../../core/cid.ts'
 import type { Hosts } from '../../http/hosts/hosts.ts'
 import type { Limits } from '../../http/limits/limits.ts'
 import { readTarget } from '../../http/wire/request-target.ts'
-import { isInner } from '../../team/inner-door.ts'
+import { decline, isInner } from '../../team/inner-door.ts'
 import { isWorker, type Team } from '../../team/team.ts'
 
 export interface Elsewhere {
@@ -45,10 +45,17 @@ export function createElsewhere({ team, hosts, surelyHas, limits, here, refuse }
     return true
   }
 
+  const isFull = (): boolean => limits.inFlight >= limits.room
+
+  /** The process that accepted it may have the room that this one lacks. */
+  function declines(path: string | undefined, response: ServerResponse): boolean {
+    if (path === undefined || !isFull()) return false
+    decline(response)
+    return true
+  }
+
   return {
     take(request, response) {
-      // One that was handed on goes no further.
-      if (isInner(request)) return false
       let path: string | undefined
       try {
         path = contentOf(request)
@@ -56,13 +63,15 @@ export function createElsewhere({ team, hosts, surelyHas, limits, here, refuse }
         // Each process refuses it alike, before it could mean one thing to this one and another thing to the next.
         return false
       }
+      // One that was handed on goes no further than back to where it came from.
+      if (isInner(request)) return declines(path, response)
       if (path === undefined) {
         if (!isWorker(team)) return false
         team.toOwner(request, response, () => refuse(request, response))
         return true
       }
       // What is refused here costs no look at a disk, and nobody is sent here for it.
-      if (limits.inFlight >= limits.room || limits.wouldRefuse(request)) return false
+      if (isFull() || limits.wouldRefuse(request)) return false
       if (handOnToHolder(path, request, response)) return true
       const text = path.split('/', 3)[2] ?? ''
       const root = parseLeaf(text) ?? parseCid(text)
