@@ -67,12 +67,12 @@ export function openSource({ member, part, attempts, isExpected, signal, onAsked
     }
   }
 
-  /** Of an upstream that gives no CAR, or one without the root in it, the root comes alone. */
+  /** Of an upstream that gives no CAR, or one without the root in it, or with too much before it, the root comes alone. */
   async function* answer(): AsyncGenerator<Block> {
     const alone = async (): Promise<Block> => ({ cid: part.cid, bytes: await upstream.block(part.cid, own.signal) })
     if (!upstream.traits.dag) return yield await alone()
     try {
-      yield* upstream.dag(part, own.signal)
+      for await (const block of upstream.dag(part, own.signal)) if (isOfUse(block)) yield block
     } catch (error) {
       if (seen.size > 0 || !isRefusalOfCar(error)) throw error
       return yield await alone()
@@ -83,11 +83,21 @@ export function openSource({ member, part, attempts, isExpected, signal, onAsked
     throw new Failure('not-found', `${upstream.name} sent an answer without ${part.cid}`, { source: 'upstream' })
   }
 
+  function isOfUse(block: Block): boolean {
+    if (isIdentity(block.cid) || !isExpected(block)) passOver(block)
+    else if (seen.has(block.cid)) passOverRepeated()
+    else return true
+    return false
+  }
+
   function passOver({ bytes }: Block): void {
     useless++
     uselessBytes += bytes.byteLength
     if (useless <= mostUselessBlocks && uselessBytes <= mostUselessBytes) return
-    throw new Failure('broken', `${upstream.name} keeps sending blocks that were not asked for`, { source: 'upstream' })
+    throw new Failure('broken', `${upstream.name} keeps sending blocks that were not asked for`, {
+      source: 'upstream',
+      facts: { refuses: 'format' },
+    })
   }
 
   /** A source that repeats one block endlessly brings nothing, but a file may repeat a block a few times. */
@@ -97,17 +107,11 @@ export function openSource({ member, part, attempts, isExpected, signal, onAsked
   }
 
   async function nextProved(from: AsyncIterator<Block>, within: Question['within']): Promise<Block | undefined> {
-    for (;;) {
-      const { value: block, done } = await within(() => from.next())
-      if (done) return undefined
-      if (isIdentity(block.cid) || !isExpected(block)) passOver(block)
-      else if (seen.has(block.cid)) passOverRepeated()
-      else if (!proves(block.cid, block.bytes)) throw falseBytes(upstream.name, block.cid)
-      else {
-        seen.add(block.cid)
-        return block
-      }
-    }
+    const { value: block, done } = await within(() => from.next())
+    if (done) return undefined
+    if (!proves(block.cid, block.bytes)) throw falseBytes(upstream.name, block.cid)
+    seen.add(block.cid)
+    return block
   }
 
   return {
@@ -146,5 +150,5 @@ export function openSource({ member, part, attempts, isExpected, signal, onAsked
 
 const over = new Failure('cancelled', 'the answer is over', { source: 'ours' })
 
-/** A gateway that speaks no CAR says so in one of these ways; it may still have the block. */
+/** A gateway that speaks no CAR says so in one of these ways, or sends one that is of no use; it may still have the block. */
 const isRefusalOfCar = (error: unknown): boolean => isFailure(error) && error.facts.refuses === 'format'
