@@ -92,6 +92,20 @@ for (const kind of ['block', 'answer'] as const) {
       assert.equal((await found).upstream, 'one')
     })
 
+    test('an outage that it found out itself is over for it half a second after it is over', async () => {
+      const { clock, ill, kinds } = make('one')
+      ill.add('one')
+      let isFound = false
+      const found = kinds[kind]().then(() => {
+        isFound = true
+      })
+      await clock.advance(2.25 * second)
+      ill.delete('one')
+      await clock.advance(second / 2)
+      assert.ok(isFound)
+      await found
+    })
+
     test('an upstream that stays ill is not asked again and again', async () => {
       const { clock, ill, asked, kinds } = make('one')
       ill.add('one')
@@ -153,7 +167,7 @@ describe('upstreams that may be asked again', () => {
       assert.ok(member)
       const tries = createTries({ clock, giveUpAt: clock.monotonic() + second })
       tries.failed(member, failure(kind))
-      assert.equal(tries.hasHope, isHope)
+      assert.equal(tries.hopes(), isHope)
       // One that said when to come back is asked again at once: its own queue waits until then.
       assert.deepEqual(tries.spent, kind === 'throttled' ? [] : [member])
     })
@@ -165,7 +179,7 @@ describe('upstreams that may be asked again', () => {
     assert.ok(member)
     const tries = createTries({ clock, giveUpAt: clock.monotonic() + second })
     tries.failed(member, new Failure('timeout', 'it searches', { source: 'upstream', facts: { isSearching: true } }))
-    assert.equal(tries.hasHope, false)
+    assert.equal(tries.hopes(), false)
   })
 })
 

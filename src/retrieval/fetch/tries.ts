@@ -11,8 +11,8 @@ export interface Tries {
   over(member: Member): void
   /** The upstreams that are not to be asked now. */
   readonly spent: readonly Member[]
-  /** Whether one of the spent upstreams may be asked again in time. */
-  readonly hasHope: boolean
+  /** Whether one of the spent upstreams may be asked again in time. Each of these is told that it is waited for. */
+  hopes(): boolean
   /** Resolves when this upstream may be asked again, rejects with `error` when there is no hope of that. */
   untilBack(member: Member, error: unknown, signal: AbortSignal): Promise<void>
 }
@@ -50,6 +50,12 @@ export function createTries({ clock, giveUpAt }: { readonly clock: Clock; readon
     return one.wasThrottled ? isInTime(member) : member.health.mayComeBack
   }
 
+  function hopesFor(member: Member): boolean {
+    if (!mayHope(member)) return false
+    member.health.waitedFor()
+    return true
+  }
+
   return {
     failed(member, error) {
       const tries = (spent.get(member)?.tries ?? 0) + 1
@@ -70,13 +76,11 @@ export function createTries({ clock, giveUpAt }: { readonly clock: Clock; readon
     get spent() {
       return [...spent].filter(([member, one]) => !isBack(member, one)).map(([member]) => member)
     },
-    get hasHope() {
-      return [...spent.keys()].some(mayHope)
-    },
+    hopes: () => [...spent.keys()].filter(hopesFor).length > 0,
     async untilBack(member, error, signal) {
       for (;;) {
         const one = spent.get(member)
-        if (!one || !mayHope(member)) throw error
+        if (!one || !hopesFor(member)) throw error
         if (isBack(member, one)) return
         await Promise.race([clock.sleep(lookAgainMs, signal), denied.promise])
       }

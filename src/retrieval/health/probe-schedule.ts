@@ -9,6 +9,8 @@ export interface ProbeSchedule {
   readonly inMs: number
   /** The answer takes `listener` back. */
   onSuspicion(listener: () => void): () => void
+  /** A request that failed at it waits until it is well: for a moment, it is looked at as often as for one in its line. */
+  waitedFor(): void
   /** Asks for a probe, but not again and again. */
   suspect(): void
   /** It rests from now on. */
@@ -20,17 +22,22 @@ export interface ProbeSchedule {
 }
 
 const looksApartMs = 250
+// Who waits says so every 200 ms (tries.ts).
+const momentMs = 500
 
 export function createProbeSchedule(options: {
   readonly clock: Clock
   readonly health: Health
-  readonly isWaitedFor: () => boolean
+  /** Requests stand in its line. */
+  readonly isQueuedFor: () => boolean
 }): ProbeSchedule {
-  const { clock, health, isWaitedFor } = options
+  const { clock, health, isQueuedFor } = options
   const listeners = new Set<() => void>()
   let lookAt = Number.POSITIVE_INFINITY
   let lookedAt = Number.NEGATIVE_INFINITY
   let restLookMs = 0
+  let waitedForUntil = Number.NEGATIVE_INFINITY
+  const isWaitedFor = () => isQueuedFor() || clock.monotonic() < waitedForUntil
 
   function changed(): void {
     for (const listener of listeners) listener()
@@ -54,6 +61,11 @@ export function createProbeSchedule(options: {
     onSuspicion(listener) {
       listeners.add(listener)
       return () => listeners.delete(listener)
+    },
+    waitedFor() {
+      const wasWaitedFor = isWaitedFor()
+      waitedForUntil = clock.monotonic() + momentMs
+      if (!wasWaitedFor) changed()
     },
     suspect() {
       const at = Math.max(clock.monotonic(), lookedAt + looksApartMs)

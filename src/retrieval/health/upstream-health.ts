@@ -47,6 +47,8 @@ export interface UpstreamHealth {
   readonly coolsInTime: boolean
   /** The upstream is well, or began to rest a moment ago and is probed. */
   readonly mayComeBack: boolean
+  /** A request that failed at the upstream waits until it is well: for a moment, it is looked at often. */
+  waitedFor(): void
   /** The expected cost of asking the upstream now, for 1 MiB of a DAG or one block: with guesses for the unknown. */
   load(kind: AskKind): number
   /** Nothing is known of the upstream in this kind of work, or nothing new. */
@@ -130,7 +132,7 @@ export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHe
   const window = createWindow(connections, clock)
   const counts = { asked: 0, won: 0, notFound: 0, throttled: 0, failed: 0, falseBytes: 0, lost: 0 }
   const measured = createMeasured()
-  const probeSchedule = createProbeSchedule({ clock, health, isWaitedFor: () => admission.queued > 0 })
+  const probeSchedule = createProbeSchedule({ clock, health, isQueuedFor: () => admission.queued > 0 })
   const { suspect } = probeSchedule
 
   const lateMs = () => Math.max(lateLeastMs, work.dag.usualMs ?? work.block.usualMs ?? lateUnknownMs)
@@ -204,6 +206,7 @@ export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHe
     get mayComeBack() {
       return coolsInTime() || (probeSchedule.areOn && (health.state === 'ready' || isRestingBriefly()))
     },
+    waitedFor: probeSchedule.waitedFor,
     load(kind) {
       const cost = Math.max(work[kind].costMs(usualBytes[kind]), questions.silentMs)
       return cost * (1 + questions.pending / connectionsThatSlow) + questions.lackCostMs + admission.waitMs

@@ -62,7 +62,7 @@ export function createAsking(options: AskingOptions): Asking {
       if (step) start(step)
       if (step || runners.size > 0) return 'asked'
       if (blocks.size > 0) return 'over'
-      return tries.hasHope ? 'later' : outcomeOf(want.cid, attempts.failures, skipped.length, soonestMs)
+      return tries.hopes() ? 'later' : outcomeOf(want.cid, attempts.failures, skipped.length, soonestMs)
     },
     hasOtherForBlocks: () => pool.plan('block', want.cid, runners.members).steps.length > 0,
   }
