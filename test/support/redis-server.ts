@@ -11,6 +11,8 @@ export type RedisFaults = {
   noScripts?: boolean
   /** AUTH must have been sent with this. */
   password?: string
+  /** It has as many clients as it takes, and says so to any other. */
+  full?: boolean
 }
 
 export type RedisServer = StoreServer & {
@@ -86,6 +88,7 @@ export async function startRedisServer(): Promise<RedisServer> {
   }
 
   const serve = (socket: Socket): void => {
+    if (self.faults.full) return void socket.end(problem('ERR max number of clients reached'))
     const login = { done: false }
     let held: Buffer = Buffer.alloc(0)
     socket.on('data', (chunk: Buffer) => {
@@ -94,7 +97,7 @@ export async function startRedisServer(): Promise<RedisServer> {
         const parsed = parse(held)
         if (!parsed) return
         held = held.subarray(parsed.length)
-        if (self.isSilent) continue
+        if (!self.hears(socket)) continue
         if (self.faults.slowMs === undefined) socket.write(run(parsed.args, login))
         else setTimeout(() => socket.writable && socket.write(run(parsed.args, login)), self.faults.slowMs).unref()
       }

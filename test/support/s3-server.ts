@@ -29,6 +29,8 @@ export type S3Faults = {
   failsAfterMs?: number
   /** Requests of this kind are read and never answered. */
   hangs?: 'GET' | 'PUT'
+  /** Every request is 403 with this code. */
+  denies?: 'InvalidAccessKeyId' | 'SignatureDoesNotMatch'
 }
 
 export type S3Request = {
@@ -106,6 +108,7 @@ export async function startS3Server(): Promise<S3Server> {
     }
     if (faults.slowDown) return fail(503, 'SlowDown')
     if (faults.failsAfterMs !== undefined) return fail(500, 'InternalError')
+    if (faults.denies !== undefined) return fail(403, faults.denies)
     if (!request.headers.authorization?.includes(`Credential=${accessKeyId}/`)) return fail(403, 'InvalidAccessKeyId')
     const hasChecksum = Object.keys(request.headers).some((header) => /^x-amz-(sdk-)?checksum/.test(header))
     if (faults.noChecksums && hasChecksum) return fail(501, 'NotImplemented')
@@ -145,7 +148,7 @@ export async function startS3Server(): Promise<S3Server> {
     response.once('close', () => waiting--)
     request.on('data', (chunk: Buffer) => chunks.push(chunk))
     request.on('end', () => {
-      if (self.isSilent || self.faults.hangs === method) return
+      if (!self.hears(request.socket) || self.faults.hangs === method) return
       const lateMs = self.faults.failsAfterMs ?? self.faults.slowMs
       if (lateMs === undefined) return answer(request, response, Buffer.concat(chunks))
       setTimeout(() => answer(request, response, Buffer.concat(chunks)), lateMs).unref()

@@ -9,13 +9,17 @@ export interface StoreServer {
   heal(): Promise<void>
   /** Accepts, reads and says nothing. */
   silence(): void
-  readonly isSilent: boolean
+  /** Connections that are open are half open from now on: what comes over them is lost, and nobody is told. New ones are well. */
+  strand(): void
+  /** Whether what comes over it gets here. */
+  hears(socket: Socket): boolean
   readonly connections: number
   stop(): Promise<void>
 }
 
 export async function listen(server: Server): Promise<StoreServer> {
   const sockets = new Set<Socket>()
+  const stranded = new WeakSet<Socket>()
   let isSilent = false
   server.on('connection', (socket: Socket) => {
     sockets.add(socket)
@@ -50,9 +54,10 @@ export async function listen(server: Server): Promise<StoreServer> {
     silence() {
       isSilent = true
     },
-    get isSilent() {
-      return isSilent
+    strand() {
+      for (const socket of sockets) stranded.add(socket)
     },
+    hears: (socket) => !isSilent && !stranded.has(socket),
     get connections() {
       return sockets.size
     },

@@ -3,8 +3,7 @@
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo, Socket } from 'node:net'
 import { createGzip } from 'node:zlib'
-import * as dagCbor from '@ipld/dag-cbor'
-import { CID } from 'multiformats/cid'
+import type { CID } from 'multiformats/cid'
 import { listShards } from '../../src/content/dag/hamt.ts'
 import { readFile } from '../../src/content/file.ts'
 import { parsePath } from '../../src/content/path.ts'
@@ -13,6 +12,7 @@ import { type Block, blockKey, isIdentity } from '../../src/core/block.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import { linksOf } from '../../src/ipld/block-links.ts'
 import { readNode } from '../../src/ipld/unixfs.ts'
+import { carOf, spoiled } from './car-faults.ts'
 import type { BlockMap } from './fixtures.ts'
 import { memorySession } from './memory-session.ts'
 
@@ -30,15 +30,21 @@ export type Fault =
   | { readonly kind: 'wrongBytes'; readonly block: number } // one byte of block n is another
   | { readonly kind: 'html' }
   | { readonly kind: 'redirect'; readonly to: string }
+  | { readonly kind: 'moved'; readonly to: string } // redirects to the same path below that address, or below that path, where it is
   | { readonly kind: 'notFound' }
   | { readonly kind: 'throttle'; readonly retryAfter?: string }
   | { readonly kind: 'status'; readonly status: number; readonly body?: string; readonly retryAfter?: string }
+  | { readonly kind: 'lacks'; readonly searchMs: number } // looks for so long for whatever it is asked for, and then says 504
+  | { readonly kind: 'queues'; readonly atOnce: number; readonly ms: number } // works at so many at once, for so long each
   | { readonly kind: 'endless' }
+  | { readonly kind: 'endlessHeaders' }
   | { readonly kind: 'gzipBomb' }
   | { readonly kind: 'wrongType'; readonly type: string }
   | { readonly kind: 'emptyCar' }
   | { readonly kind: 'skipBlock'; readonly block: number }
-  | { readonly kind: 'foreignBlock' } // a block that was not asked for, before the others
+  | { readonly kind: 'foreignBlock'; readonly count?: number } // a block, or so many, that was not asked for, before the others
+  | { readonly kind: 'backwards' } // the last block first
+  | { readonly kind: 'repeats'; readonly times: number } // each block so many times
 
 export type Seen = { readonly method: string; readonly url: string; readonly headers: IncomingMessage['headers'] }
 
@@ -99,17 +105,17 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
       answer(entry, response, fault).catch((error: unknown) => {
         if (response.headersSent) return void response.destroy()
         const isAbsent = isFailure(error, 'not-found') || isFailure(error, 'no-link')
-        if (!isAbsent) plainAnswer(response, 400, String(error))
-        else if (upstream.searchMs === 0) plainAnswer(response, 404, String(error))
-        else later(upstream.searchMs, () => plainAnswer(response, 504, 'context deadline exceeded'))
+        if (isAbsent) lacking(response, upstream.searchMs, String(error))
+        else plainAnswer(response, 400, String(error))
       })
     }
-    work(upstream.delayMs + (fault?.kind === 'slowFirstByte' ? fault.ms : 0), begin)
+    if (fault?.kind === 'queues') work(fault.ms, fault.atOnce, begin)
+    else work(upstream.delayMs + (fault?.kind === 'slowFirstByte' ? fault.ms : 0), options.atOnce, begin)
   })
 
   const line: (() => void)[] = []
   let atWork = 0
-  function work(ms: number, begin: () => void): void {
+  function work(ms: number, atOnce: number | undefined, begin: () => void): void {
     const run = () => {
       atWork++
       later(ms, () => {
@@ -118,10 +124,10 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
         begin()
       })
     }
-    if (options.atOnce === undefined) {
+    if (atOnce === undefined) {
       if (ms > 0) later(ms, begin)
       else begin()
-    } else if (atWork < options.atOnce) run()
+    } else if (atWork < atOnce) run()
     else line.push(run)
   }
   server.on('connection', (socket) => {
@@ -141,6 +147,11 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
     response.end(body)
   }
 
+  function lacking(response: ServerResponse, searchMs: number, why: string): void {
+    if (searchMs === 0) plainAnswer(response, 404, why)
+    else later(searchMs, () => plainAnswer(response, 504, 'context deadline exceeded'))
+  }
+
   async function answer(entry: Seen, response: ServerResponse, fault: Fault | undefined): Promise<void> {
     switch (fault?.kind) {
       case 'refuse':
@@ -151,6 +162,16 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
         return void response.writeHead(200, { 'content-type': 'text/html' }).end('<html>Please wait…</html>')
       case 'redirect':
         return void response.writeHead(302, { location: fault.to }).end()
+      case 'moved': {
+        const isThere = entry.url.startsWith(`${fault.to}/`)
+        if (isThere) return answer({ ...entry, url: entry.url.slice(fault.to.length) }, response, undefined)
+        return void response.writeHead(302, { location: fault.to + entry.url }).end()
+      }
+      case 'endlessHeaders':
+        return endlessHeaders(response)
+      case 'lacks':
+        if (isProbe(entry)) break
+        return lacking(response, fault.searchMs, 'it has nothing')
       case 'notFound':
         return plainAnswer(response, 404, 'block was not found')
       case 'throttle':
@@ -217,41 +238,13 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
       const bytes = await session.get(path.cid)
       return { length: bytes.byteLength, chunks: [fault?.kind === 'wrongBytes' ? spoiled(bytes) : bytes] }
     }
-    if (format === 'car') return { chunks: car(rest, query, fault) }
+    if (format === 'car') return { chunks: await begun(carOf(path.cid, carBlocks(blocks, rest, query), fault)) }
     const { entity } = await resolve(session, path)
     if (entity.kind === 'directory') return { type: 'text/html', chunks: [Buffer.from('<html>a listing</html>')] }
     return {
       length: entity.size ?? 0,
       chunks: fault?.kind === 'wrongBytes' ? [spoiled(entity.block)] : readFile(session, entity),
     }
-  }
-
-  function car(rest: string, query: URLSearchParams, fault: Fault | undefined): AsyncIterable<Uint8Array> {
-    return (async function* () {
-      const path = parsePath(rest)
-      if (fault?.kind === 'emptyCar') return
-      let index = 0
-      let isFirst = true
-      for await (const block of carBlocks(blocks, rest, query)) {
-        if (isFirst) {
-          yield section(dagCbor.encode({ version: 1, roots: [path.cid] }))
-          if (fault?.kind === 'foreignBlock') {
-            const bytes = new TextEncoder().encode('nobody asked for this')
-            const [foreign] = [...blocks].find(([key]) => key !== blockKey(block.cid)) ?? []
-            if (foreign)
-              yield section(CID.parse('bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e').bytes, bytes)
-          }
-          isFirst = false
-        }
-        const n = index++
-        if (fault?.kind === 'skipBlock' && fault.block === n) continue
-        yield section(
-          block.cid.bytes,
-          fault?.kind === 'wrongBytes' && fault.block === n ? spoiled(block.bytes) : block.bytes,
-        )
-      }
-      if (isFirst) yield section(dagCbor.encode({ version: 1, roots: [path.cid] }))
-    })()
   }
 
   async function send(response: ServerResponse, chunks: Body['chunks'], fault: Fault | undefined): Promise<void> {
@@ -295,6 +288,16 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
     more()
   }
 
+  function endlessHeaders({ socket }: ServerResponse): void {
+    const lines = `X-Filler: ${'a'.repeat(1000)}\r\n`.repeat(16)
+    const more = () => {
+      while (socket && !socket.destroyed && socket.write(lines)) sentBytes += lines.length
+      if (!socket?.destroyed) socket?.once('drain', more)
+    }
+    socket?.write('HTTP/1.1 200 OK\r\n')
+    more()
+  }
+
   function bomb(response: ServerResponse, headers: Record<string, string>): void {
     response.writeHead(200, { ...headers, 'content-encoding': 'gzip' })
     const zip = createGzip()
@@ -310,7 +313,7 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
     records,
     seen,
     get asked() {
-      return seen.filter(({ url }) => !url.includes('bafkqaaa'))
+      return seen.filter((entry) => !isProbe(entry))
     },
     fault: undefined,
     delayMs: options.delayMs ?? 0,
@@ -340,6 +343,19 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
   }
   return upstream
 }
+
+/** Once its first piece is there: what is absent is said with a status. */
+async function begun(chunks: AsyncGenerator<Uint8Array>): Promise<AsyncIterable<Uint8Array>> {
+  const { value, done } = await chunks.next()
+  return (async function* () {
+    if (done) return
+    yield value
+    yield* chunks
+  })()
+}
+
+/** It is for the empty block, or for a CAR of it. */
+const isProbe = ({ url }: Seen): boolean => url.includes('bafkqaaa')
 
 /** What a correct gateway puts into a CAR: the blocks of the path, then those of the entity that the range needs. */
 async function* carBlocks(blocks: BlockMap, rest: string, query: URLSearchParams): AsyncGenerator<Block> {
@@ -404,24 +420,6 @@ async function* carBlocks(blocks: BlockMap, rest: string, query: URLSearchParams
   const root = entityOf(entity.cid, entity.block)
   for await (const _piece of readFile(reading, root, first, end)) yield* untold()
   yield* untold()
-}
-
-function spoiled(bytes: Uint8Array): Uint8Array {
-  const copy = Uint8Array.from(bytes)
-  if (copy.byteLength > 0) copy[copy.byteLength >> 1] = (copy[copy.byteLength >> 1] as number) ^ 1
-  return copy
-}
-
-function section(...parts: Uint8Array[]): Uint8Array {
-  const length = parts.reduce((sum, { byteLength }) => sum + byteLength, 0)
-  const varint: number[] = []
-  let value = length
-  while (value >= 0x80) {
-    varint.push((value & 0x7f) | 0x80)
-    value = Math.floor(value / 128)
-  }
-  varint.push(value)
-  return Buffer.concat([Uint8Array.from(varint), ...parts])
 }
 
 async function* sliced(

@@ -26,15 +26,25 @@ export type Form = {
   /** Infinity: not held. */
   readonly mostMs: number
   readonly mendedWithinMs: number
+  /** How long it is watched whether one that is kept away from is left alone; 0: for a few reads. */
+  readonly watchedMs: number
 }
 
-export const full: Form = { deadlineMs: 2000, files: 4, spareFiles: 60, mostMs: 1000, mendedWithinMs: 5000 }
+export const full: Form = {
+  deadlineMs: 2000,
+  files: 4,
+  spareFiles: 60,
+  mostMs: 1000,
+  mendedWithinMs: 5000,
+  watchedMs: 2000,
+}
 export const short: Form = {
   deadlineMs: 20_000,
   files: 1,
   spareFiles: 20,
   mostMs: Number.POSITIVE_INFINITY,
   mendedWithinMs: 30_000,
+  watchedMs: 0,
 }
 
 export const inMs = (ms: number): string => (ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`)

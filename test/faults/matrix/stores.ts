@@ -1,5 +1,5 @@
 // Rows of the fault matrix: what an S3 or a Redis does that the gateway's blocks lie in, without any upstream, before a healthy one, and
-// after it was mended. The disk and the memory are empty.
+// after it was mended. The disk and the memory are empty. Dead connections stay dead: new ones are what is mended of them.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { addFile, type BlockMap, type FileFixture, noise } from '../../support/fixtures.ts'
 import { startGateway } from '../../support/gateway.ts'
@@ -40,6 +40,8 @@ const redis: StoreKind<RedisServer> = {
   count: ({ values }) => values.size,
 }
 
+const stranded = { name: 'connections that are open are dead, without a word', make: (store: Store) => store.strand() }
+
 const faulty = (faults: S3Server['faults']) => (store: S3Server) => {
   store.faults = faults
 }
@@ -47,8 +49,21 @@ const faulty = (faults: S3Server['faults']) => (store: S3Server) => {
 export const storeFaults: readonly StoreFault<S3Server>[] = [
   { name: 'refuses connections', make: (store) => store.refuse(), alone: '503', isQuick: true },
   { name: 'accepts and says nothing', make: (store) => store.silence(), alone: '503' },
+  { ...stranded, alone: '503' },
   { name: 'answers after 100 ms', make: faulty({ slowMs: 100 }), alone: 'whole' },
   { name: 'answers after 4 s', make: faulty({ slowMs: 4000 }), alone: '503' },
+  {
+    name: '403 InvalidAccessKeyId',
+    make: faulty({ denies: 'InvalidAccessKeyId' }),
+    alone: '503',
+    isQuick: true,
+  },
+  {
+    name: '403 SignatureDoesNotMatch',
+    make: faulty({ denies: 'SignatureDoesNotMatch' }),
+    alone: '503',
+    isQuick: true,
+  },
   { name: '503 SlowDown', make: faulty({ slowDown: true }), alone: '503' },
   { name: '500 after half a second', make: faulty({ failsAfterMs: 500 }), alone: '503' },
   { name: 'half of each body, then nothing', make: faulty({ stallsBody: true }), alone: '503' },
@@ -66,6 +81,7 @@ const redisFaulty = (faults: RedisServer['faults']) => (store: RedisServer) => {
 export const redisFaults: readonly StoreFault<RedisServer>[] = [
   { name: 'refuses connections', make: (store) => store.refuse(), alone: '503', isQuick: true },
   { name: 'accepts and says nothing', make: (store) => store.silence(), alone: '503' },
+  { ...stranded, alone: '503' },
   { name: 'answers after 100 ms', make: redisFaulty({ slowMs: 100 }), alone: 'whole' },
   { name: 'answers after 4 s', make: redisFaulty({ slowMs: 4000 }), alone: '503' },
   { name: 'LOADING', make: redisFaulty({ error: 'LOADING Redis is loading the dataset in memory' }), alone: '503' },
@@ -74,6 +90,15 @@ export const redisFaults: readonly StoreFault<RedisServer>[] = [
     make: redisFaulty({ error: 'OOM command not allowed when used memory > maxmemory' }),
     alone: '503',
   },
+  {
+    name: 'BUSY',
+    make: redisFaulty({
+      error: 'BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.',
+    }),
+    alone: '503',
+    isQuick: true,
+  },
+  { name: 'max number of clients reached', make: crowd, alone: '503' },
   { name: 'wants another password', make: redisFaulty({ password: 'another' }), alone: '503' },
   { name: 'says OK and keeps nothing', make: redisFaulty({ losesWrites: true }), alone: 'whole', isQuick: true },
   { name: 'other bytes under each key', make: rotRedis, alone: '404', isQuick: true },
@@ -92,6 +117,13 @@ function rot({ objects }: S3Server): void {
 
 function rotRedis({ values }: RedisServer): void {
   for (const [key, held] of values) values.set(key, { ...held, value: turned(held.value) })
+}
+
+/** The gateway was cut off, and others came first. */
+async function crowd(store: RedisServer): Promise<void> {
+  await store.refuse()
+  store.faults = { full: true }
+  await store.heal()
 }
 
 const fileBytes = 100_000

@@ -2,25 +2,24 @@
 import { addFile, type BlockMap, type FileFixture, noise } from '../../support/fixtures.ts'
 import { startGateway } from '../../support/gateway.ts'
 import { type Fault, startUpstream } from '../../support/upstream.ts'
-import { read, untilWhole } from './reading.ts'
-import { type Cell, type Form, inMs, type Row } from './rows.ts'
-
-export type UpstreamFault = {
-  readonly name: string
-  readonly fault: Fault
-  /** What a client gets where this upstream is the only one. */
-  readonly alone: 'whole' | 'no file'
-  /** Whether it is asked again as soon as it is well, or kept away from for what it did. */
-  readonly after: 'again' | 'kept away'
-  /** Its outcome does not hang on a clock: the short form has it. */
-  readonly isQuick?: true
-}
+import { type Form, inMs, type Row } from './rows.ts'
+import { againCell, aloneCell, asker, besideCell, type UpstreamFault } from './upstream/cells.ts'
+import { watchConnects } from './upstream/connects.ts'
+import { awayCell, keptAwayMs } from './upstream/left-alone.ts'
 
 const quick = { isQuick: true } as const
 const failing = { alone: 'no file', after: 'again' } as const
 /** What is missing is asked for again, or block by block. */
 const whole = { alone: 'whole', after: 'again' } as const
-const lying = { alone: 'no file', after: 'kept away' } as const
+const lying = { alone: 'no file', after: 'quarantined' } as const
+const throttling = { alone: 'no file', after: 'left alone' } as const
+const second = 1000
+
+/** Ill for a second, well for the next. */
+function flapping(): () => Fault | undefined {
+  const began = performance.now()
+  return () => (Math.floor((performance.now() - began) / second) % 2 === 0 ? { kind: 'refuse' } : undefined)
+}
 
 // The file is a root and three leaves of 256 KiB.
 export const upstreamFaults: readonly UpstreamFault[] = [
@@ -39,79 +38,92 @@ export const upstreamFaults: readonly UpstreamFault[] = [
   { name: 'false byte in the middle', fault: { kind: 'wrongBytes', block: 1 }, ...lying, ...quick },
   { name: 'false byte in the last block', fault: { kind: 'wrongBytes', block: 3 }, ...lying, ...quick },
   { name: 'another block, right by its own CID', fault: { kind: 'foreignBlock' }, ...whole, ...quick },
+  {
+    name: '200,000 other blocks before its own',
+    fault: { kind: 'foreignBlock', count: 200_000 },
+    ...whole,
+    ...quick,
+  },
+  { name: 'the last block first', fault: { kind: 'backwards' }, ...whole, ...quick },
+  { name: 'each block three times', fault: { kind: 'repeats', times: 3 }, ...whole, ...quick },
   { name: 'leaves out a block', fault: { kind: 'skipBlock', block: 2 }, ...whole },
   { name: 'HTML with 200', fault: { kind: 'html' }, ...failing, ...quick },
   { name: 'redirects to loopback', fault: { kind: 'redirect', to: 'http://127.0.0.1:9/' }, ...failing, ...quick },
+  {
+    name: 'redirects to a link-local address',
+    fault: { kind: 'moved', to: 'http://169.254.169.254' },
+    ...failing,
+    ...quick,
+  },
+  { name: 'redirects to another host', fault: (to) => ({ kind: 'moved', to }), ...failing, ...quick },
+  { name: 'redirects on its own host', fault: { kind: 'moved', to: '/moved' }, ...whole, ...quick },
+  { name: 'redirects in a circle', fault: { kind: 'redirect', to: '/again' }, ...failing, mostAsked: 12, ...quick },
   { name: '401', fault: { kind: 'status', status: 401 }, ...failing, ...quick },
+  { name: '403', fault: { kind: 'status', status: 403 }, ...failing, ...quick },
   { name: '404', fault: { kind: 'notFound' }, ...failing, ...quick },
+  { name: '410', fault: { kind: 'status', status: 410 }, ...failing, ...quick },
   { name: '451', fault: { kind: 'status', status: 451 }, ...failing, ...quick },
-  { name: '429 without Retry-After', fault: { kind: 'throttle' }, ...lying, ...quick },
-  { name: '429, Retry-After of 10^12 s', fault: { kind: 'throttle', retryAfter: '1000000000000' }, ...lying, ...quick },
+  { name: '429 without Retry-After', fault: { kind: 'throttle' }, ...throttling, ...quick },
+  {
+    name: '429, Retry-After of 10^12 s',
+    fault: { kind: 'throttle', retryAfter: '1000000000000' },
+    ...throttling,
+    ...quick,
+  },
   { name: '500', fault: { kind: 'status', status: 500 }, ...failing },
   { name: '503', fault: { kind: 'status', status: 503 }, ...failing },
   { name: 'a body without end', fault: { kind: 'endless' }, ...failing },
+  { name: 'headers without end', fault: { kind: 'endlessHeaders' }, ...failing },
   { name: 'a compressed bomb', fault: { kind: 'gzipBomb' }, ...failing },
   { name: 'a CAR without its root', fault: { kind: 'emptyCar' }, ...whole },
+  { name: 'ill for a second, well for a second', fault: flapping, ...whole, forMs: 6 * second },
+  { name: 'searches 30 s for what it lacks', fault: { kind: 'lacks', searchMs: 30 * second }, ...failing },
+  {
+    name: 'works at one question at a time, for 150 ms each',
+    fault: { kind: 'queues', atOnce: 1, ms: 150 },
+    ...whole,
+    clients: 8,
+  },
 ]
 
 const fileBytes = 600_000
 
-export async function upstreamRow({ name, fault, alone, after }: UpstreamFault, form: Form): Promise<Row> {
+export async function upstreamRow(fault: UpstreamFault, form: Form): Promise<Row> {
   const blocks: BlockMap = new Map()
   let made = 0
   const fresh = (): Promise<FileFixture> => addFile(blocks, noise(fileBytes, ++made), 'v0')
   const ill = await startUpstream({ blocks })
   const well = await startUpstream({ blocks, delayMs: 20 })
-  const configWith = (deadlineMs: number) => ({
-    retrieval: { deadline: `${deadlineMs}ms` },
+  const elsewhere = await startUpstream({ blocks })
+  const strangers = watchConnects([ill.url, well.url])
+  const config = {
+    retrieval: { deadline: `${form.deadlineMs}ms` },
     cache: { hot: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '64MiB' }] },
-  })
-  const one = { name: 'ill', url: ill.url }
-  const single = await startGateway({ upstreams: [one], config: configWith(form.deadlineMs) })
-  const both = await startGateway({
-    upstreams: [one, { name: 'well', url: well.url }],
-    config: configWith(form.deadlineMs),
-  })
+  }
+  const start = (by: string, ...others: readonly { readonly name: string; readonly url: string }[]) =>
+    startGateway({ upstreams: [{ name: 'ill', url: ill.url, headers: { [asker]: by } }, ...others], config })
+  const single = await start('alone')
+  const both = await start('beside', { name: 'well', url: well.url })
+  const parts = { fault, form, ill, well, elsewhere, single, both, strangers, fresh }
   try {
-    ill.fault = fault
-    const cells = [await aloneCell(), await besideCell(), await afterCell()]
-    const words = alone === 'whole' ? 'whole' : `404 or cut within ${inMs(form.deadlineMs)}`
-    const later =
-      after === 'again' ? `asked again within ${inMs(form.mendedWithinMs)}` : 'kept away from for what it did'
-    return { fault: name, promised: `${words}; ${later}`, cells }
-  } finally {
-    for (const running of [single, both, ill, well]) await running.close()
-  }
-
-  async function aloneCell(): Promise<Cell> {
-    const { outcome, ms } = await read(single.url, await fresh())
-    const isRight = alone === 'whole' ? outcome === 'whole' : outcome === 404 || outcome === 'cut'
-    // What began is given more time than the deadline for its first byte; a stall is cut when the next block is overdue.
-    const isLate =
-      form.mostMs !== Number.POSITIVE_INFINITY && ms > (outcome === 'cut' ? 6 : 1) * form.deadlineMs + form.mostMs
-    const broken = [...(isRight ? [] : [`alone: ${outcome}`]), ...(isLate ? [`alone: after ${inMs(ms)}`] : [])]
-    return { measured: `${outcome}, ${inMs(ms)}`, broken }
-  }
-
-  async function besideCell(): Promise<Cell> {
-    let worst = 0
-    const broken: string[] = []
-    for (let count = 0; count < form.files; count++) {
-      const { outcome, ms } = await read(both.url, await fresh())
-      worst = Math.max(worst, ms)
-      if (outcome !== 'whole') broken.push(`beside a healthy one: ${outcome}`)
-    }
-    const whole = form.files - broken.length
-    if (worst > form.mostMs) broken.push(`beside a healthy one: ${inMs(worst)}`)
-    return { measured: `${whole} of ${form.files} whole, at most ${inMs(worst)}`, broken }
-  }
-
-  async function afterCell(): Promise<Cell> {
+    ill.fault =
+      typeof fault.fault === 'function' ? fault.fault(elsewhere.url.replace('127.0.0.1', 'localhost')) : fault.fault
+    const alone = await aloneCell(parts)
+    const beside = await besideCell(parts)
     ill.fault = undefined
-    const base = after === 'again' ? single.url : both.url
-    const ms = await untilWhole(base, fresh, form.mendedWithinMs)
-    const broken = Number.isFinite(ms) ? [] : ['not as good as new in time']
-    const by = after === 'again' ? '' : ' by the healthy one'
-    return { measured: Number.isFinite(ms) ? `whole${by} after ${inMs(ms)}` : 'not', broken }
+    const after = beside.out ? await awayCell(parts, beside.out) : await againCell(parts)
+    return { fault: fault.name, promised: promised(fault, form), cells: [alone, beside.cell, after] }
+  } finally {
+    strangers.stop()
+    for (const running of [single, both, ill, well, elsewhere]) await running.close()
   }
+}
+
+function promised({ alone, after }: UpstreamFault, { deadlineMs, mendedWithinMs }: Form): string {
+  const words = alone === 'whole' ? 'whole' : `404 or cut within ${inMs(deadlineMs)}`
+  const again = `asked again within ${inMs(mendedWithinMs)}`
+  if (after === 'again') return `${words}; ${again}`
+  const away = inMs(keptAwayMs[after])
+  if (after === 'left alone') return `${words}; not asked at all for ${away} or more`
+  return `${words}; not asked for ${away} where another one is well; alone, ${again}`
 }
