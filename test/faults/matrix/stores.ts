@@ -62,7 +62,6 @@ export const storeFaults: readonly StoreFault<S3Server>[] = [
     name: '403 SignatureDoesNotMatch',
     make: faulty({ denies: 'SignatureDoesNotMatch' }),
     alone: '503',
-    isQuick: true,
   },
   { name: '503 SlowDown', make: faulty({ slowDown: true }), alone: '503' },
   { name: '500 after half a second', make: faulty({ failsAfterMs: 500 }), alone: '503' },

@@ -42,7 +42,6 @@ export const upstreamFaults: readonly UpstreamFault[] = [
     name: '200,000 other blocks before its own',
     fault: { kind: 'foreignBlock', count: 200_000 },
     ...whole,
-    ...quick,
   },
   { name: 'the last block first', fault: { kind: 'backwards' }, ...whole, ...quick },
   { name: 'each block three times', fault: { kind: 'repeats', times: 3 }, ...whole, ...quick },

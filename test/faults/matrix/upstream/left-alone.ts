@@ -10,6 +10,7 @@ export const keptAwayMs = { again: 0, quarantined: 5000, 'left alone': 60_000 } 
 
 const fewReads = 3
 const pauseMs = 50
+const lateMs = 200
 
 export async function awayCell(parts: Parts, out: Out): Promise<Cell> {
   const { fault, form } = parts
@@ -18,22 +19,29 @@ export async function awayCell(parts: Parts, out: Out): Promise<Cell> {
   return { measured: cells.map(({ measured }) => measured).join('; '), broken: cells.flatMap(({ broken }) => broken) }
 }
 
-/** Files that both have are read; the one that was ill is quicker, and is not asked while it is kept away from. */
+/**
+ * Files that both have are read, and the healthy one is late: another one would be asked beside it. The one that was ill is not, while it
+ * is kept away from.
+ */
 async function besideCell(parts: Parts, { since, asked }: Out): Promise<Cell> {
-  const { fault, form, both, fresh } = parts
+  const { fault, form, both, well, fresh } = parts
+  well.delayMs = lateMs
   const keptUntil = since + keptAwayMs[fault.after]
   const comesBack = fault.after === 'quarantined' && form.watchedMs > 0
   const lookUntil = comesBack ? keptUntil : performance.now() + form.watchedMs
   const broken: string[] = []
   let reads = 0
-  for (; reads < fewReads || performance.now() < lookUntil; reads++) {
+  for (;;) {
     const { outcome } = await read(both.url, await fresh())
     if (outcome !== 'whole') broken.push(`by the healthy one: ${outcome}`)
     const now = performance.now()
-    if (now < keptUntil && askedBy(parts, 'beside') > asked)
+    if (now > keptUntil) break
+    if (askedBy(parts, 'beside') > asked)
       return { measured: `asked after ${inMs(now - since)}`, broken: [...broken, 'asked while it is kept away from'] }
+    if (++reads >= fewReads && now > lookUntil) break
     await sleep(pauseMs)
   }
+  if (reads === 0) broken.push('its time was over before anybody looked')
   const measured = `left alone for ${reads} reads`
   if (!comesBack) return { measured, broken }
   const back = await backCell(parts)
