@@ -21,6 +21,8 @@ export type RedisServer = StoreServer & {
   readonly commands: string[]
   /** What a client said of itself: the words behind CLIENT. */
   readonly clients: string[]
+  /** Commands that came and are answered later. */
+  readonly waiting: number
   faults: RedisFaults
 }
 
@@ -35,6 +37,7 @@ export async function startRedisServer(): Promise<RedisServer> {
   const values: RedisServer['values'] = new Map()
   const commands: string[] = []
   const clients: string[] = []
+  let waiting = 0
 
   const run = ([name, ...args]: Buffer[], login: { done: boolean }): Buffer => {
     const { faults } = self
@@ -87,6 +90,15 @@ export async function startRedisServer(): Promise<RedisServer> {
     return problem(`ERR unknown command '${command}'`)
   }
 
+  const answerLater = (socket: Socket, args: Buffer[], login: { done: boolean }, ms: number): void => {
+    waiting++
+    const answer = () => {
+      waiting--
+      if (socket.writable) socket.write(run(args, login))
+    }
+    setTimeout(answer, ms).unref()
+  }
+
   const serve = (socket: Socket): void => {
     if (self.faults.full) return void socket.end(problem('ERR max number of clients reached'))
     const login = { done: false }
@@ -99,14 +111,23 @@ export async function startRedisServer(): Promise<RedisServer> {
         held = held.subarray(parsed.length)
         if (!self.hears(socket)) continue
         if (self.faults.slowMs === undefined) socket.write(run(parsed.args, login))
-        else setTimeout(() => socket.writable && socket.write(run(parsed.args, login)), self.faults.slowMs).unref()
+        else answerLater(socket, parsed.args, login, self.faults.slowMs)
       }
     })
   }
 
   const base = await listen(createServer(serve))
   const self: RedisServer = Object.defineProperties(
-    { url: `redis://127.0.0.1:${base.port}`, values, commands, clients, faults: {} },
+    {
+      url: `redis://127.0.0.1:${base.port}`,
+      values,
+      commands,
+      clients,
+      get waiting() {
+        return waiting
+      },
+      faults: {},
+    },
     Object.getOwnPropertyDescriptors(base),
   ) as RedisServer
   return self

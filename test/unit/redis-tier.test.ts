@@ -4,11 +4,12 @@ import { afterEach, test } from 'node:test'
 import type { Tier } from '../../backends/tiers/contract.ts'
 import { redis } from '../../backends/tiers/redis.ts'
 import { blockKey } from '../../src/core/block.ts'
-import { systemClock } from '../../src/core/clock.ts'
+import { type Clock, systemClock } from '../../src/core/clock.ts'
 import { type FailureKind, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createDataFolders } from '../../src/data-folder/folders.ts'
 import { bytesOf, cidOf, eventually } from '../../src/testing/tier.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
 import { type RedisFaults, type RedisServer, startRedisServer } from '../support/redis-server.ts'
 
 const bytes = bytesOf(5000)
@@ -22,6 +23,7 @@ async function make(
   faults: RedisFaults = {},
   more: object = {},
   login = '',
+  clock: Clock = systemClock,
 ): Promise<{ tier: Tier; server: RedisServer }> {
   const server = await startRedisServer()
   server.faults = faults
@@ -32,7 +34,7 @@ async function make(
     data: '',
     folders: createDataFolders(),
     log: silentLog,
-    clock: systemClock,
+    clock,
   })
   open.push(async () => {
     await tier.close()
@@ -125,6 +127,38 @@ test('while it is away calls fail at once, and it is used again soon after it is
   assert.ok(performance.now() - began < 2000) // each of them would wait for half a second
   await server.heal()
   await eventually('it is back', () => tier.get(cid).then(Boolean, () => false))
+})
+
+test('a connection that is half open is replaced, although it takes what is written to it', async () => {
+  const clock = createFakeClock()
+  const { tier, server } = await make({}, {}, '', clock)
+  await tier.put(cid, bytes)
+  server.strand()
+  const lost = assert.rejects(tier.get(cid), (error) => isFailure(error, 'broken'))
+  await clock.advance(3000)
+  await lost
+  assert.deepEqual(await tier.get(cid), Buffer.from(bytes))
+  await eventually('the old one is closed', () => server.connections === 1)
+})
+
+test('a server that only takes its time keeps its connection', async () => {
+  const clock = createFakeClock()
+  const { tier, server } = await make({}, {}, '', clock)
+  await tier.put(cid, bytes)
+  const saidOnce = server.clients.length
+  server.faults = { slowMs: 100 }
+  const late = tier.get(cid)
+  await clock.advance(1000)
+  await eventually('it is asked whether it is there', () => server.waiting === 2)
+  server.faults = { slowMs: 5000 }
+  await clock.advance(2000)
+  await eventually('a second one is opened', () => server.connections === 2)
+  assert.deepEqual(await late, Buffer.from(bytes))
+  await eventually('the second one is closed', () => server.connections === 1)
+  // The second one ends its attempts a moment later.
+  server.faults = { slowMs: 10 }
+  for (let reads = 0; reads < 20; reads++) assert.deepEqual(await tier.get(cid), Buffer.from(bytes))
+  assert.equal(server.clients.length, saidOnce)
 })
 
 test('a probe notices a server that loses what is written', async () => {
