@@ -21,7 +21,7 @@ export type Fault =
   | { readonly kind: 'refuse' } // the socket is torn down
   | { readonly kind: 'silent' } // never answers
   | { readonly kind: 'slowFirstByte'; readonly ms: number }
-  | { readonly kind: 'drip'; readonly bytes: number; readonly everyMs: number }
+  | { readonly kind: 'drip'; readonly bytes: number; readonly everyMs: number; readonly after?: number } // after so many bytes
   | { readonly kind: 'cut'; readonly after: number } // torn down after so many bytes of body
   | { readonly kind: 'stall'; readonly after: number } // silent after so many bytes of body
   | { readonly kind: 'pace'; readonly bytesPerSecond: number } // evenly, however much is asked for
@@ -253,7 +253,7 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
     const dripMs = fault?.kind === 'pace' ? 20 : fault?.kind === 'drip' ? fault.everyMs : undefined
     const pieces =
       fault?.kind === 'drip'
-        ? sliced(chunks, fault.bytes)
+        ? sliced(chunks, fault.bytes, fault.after)
         : fault?.kind === 'pace'
           ? sliced(chunks, Math.ceil((fault.bytesPerSecond * 20) / 1000))
           : chunks
@@ -273,7 +273,8 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
         if (fault?.kind === 'stall') return
         if (fault?.kind === 'endsEarly') return void response.end()
       }
-      if (dripMs !== undefined) await new Promise<void>((resolve) => later(dripMs, resolve))
+      const isDripping = fault?.kind !== 'drip' || sent >= (fault.after ?? 0)
+      if (dripMs !== undefined && isDripping) await new Promise<void>((resolve) => later(dripMs, resolve))
     }
     if (fault?.kind === 'wrongLength') response.destroy()
     else response.end()
@@ -429,9 +430,14 @@ async function* carBlocks(blocks: BlockMap, rest: string, query: URLSearchParams
 async function* sliced(
   chunks: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
   size: number,
+  after = 0,
 ): AsyncGenerator<Uint8Array> {
+  let left = after
   for await (const chunk of chunks) {
-    for (let at = 0; at < chunk.byteLength; at += size) yield chunk.subarray(at, at + size)
+    const whole = Math.min(left, chunk.byteLength)
+    left -= whole
+    if (whole > 0) yield chunk.subarray(0, whole)
+    for (let at = whole; at < chunk.byteLength; at += size) yield chunk.subarray(at, at + size)
   }
 }
 

@@ -137,6 +137,28 @@ test('hundreds of calls at one moment are released together, and count once each
   assert.ok(guard.failures <= 300, `${guard.failures} failures of 300 calls`)
 })
 
+test('however long it was away, it is used again five seconds after it is back', async () => {
+  const { clock, tier, guard } = make()
+  await guard.put(cid, bytes)
+  const read = () => guard.get(cid).catch(() => undefined)
+  let longest = 0
+  tier.isDown = true
+  let asked = 0
+  for (let awayMs = 0, lastMs = 0; awayMs < 120_000; awayMs += 100) {
+    await read()
+    await clock.advance(100)
+    if (tier.calls.length > asked) lastMs = awayMs
+    asked = tier.calls.length
+    longest = Math.max(longest, awayMs - lastMs)
+  }
+  assert.ok(longest > 2000 && longest <= 4500, `${longest} ms between trials`)
+  tier.isDown = false
+  await clock.advance(4500)
+  await read()
+  await clock.advance(1)
+  assert.deepEqual(await read(), bytes)
+})
+
 test('it comes back by itself, by a trial that no caller waits for', async () => {
   const { clock, tier, guard, events } = make()
   await guard.put(cid, bytes)

@@ -149,6 +149,24 @@ for (const kind of ['block', 'answer'] as const) {
   })
 }
 
+test('however long it was away, an upstream is looked at every five seconds', async () => {
+  const { clock, ill, pool, kinds } = make('one')
+  const health = pool.members[0]?.health
+  assert.ok(health)
+  ill.add('one')
+  kinds.block().catch(() => {})
+  await clock.advance(120 * second)
+  let longest = 0
+  for (let ms = 0; ms < 30 * second; ms += 100) {
+    await clock.advance(100)
+    longest = Math.max(longest, health.lookInMs)
+  }
+  assert.ok(longest > 2 * second && longest <= 5 * second, `${longest} ms`)
+  ill.delete('one')
+  await clock.advance(5 * second)
+  assert.equal(health.state('').state, 'ready')
+})
+
 describe('upstreams that may be asked again', () => {
   const hopes: [kind: FailureKind, isHope: boolean][] = [
     ['unavailable', true],

@@ -36,7 +36,8 @@ const momentsToRest = 3
 const firstRestMs = 1_000
 const mostRestMs = 60_000
 const looksPerRest = 4
-const mostLookMs = 10_000
+// With jitter, less than five seconds: so long after an outage, however long it was, it is asked again.
+const mostLookMs = 3_500
 const jitter = 0.25
 const calmMs = 10_000
 // All bytes are proved, so an upstream that lies costs time and nothing else: out for a moment the first time, for long when it goes on.

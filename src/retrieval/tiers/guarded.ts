@@ -35,7 +35,8 @@ export type GuardedTier = Tier & {
 const usualDeadlineMs = 1000
 const writesTake = 10
 const probeMs = 10_000
-const mostPauseMs = 10_000
+// A store is used again within five seconds, however long it was away.
+const mostPauseMs = 3_500
 const readTimes = { firstMs: 100, leastMs: 25, factor: 2, mostMs: 500, lineMs: 250 } as const
 // A block on this machine is worth waiting for longer than asking an upstream, also while the machine is busy.
 const localTimes = { firstMs: 250, leastMs: 250, factor: 2, mostMs: 1000, lineMs: 500 } as const

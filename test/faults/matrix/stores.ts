@@ -16,6 +16,8 @@ export type StoreFault<One extends Store> = {
   readonly name: string
   readonly make: (store: One) => unknown
   readonly alone: 'whole' | '404' | '503'
+  /** It is so before the gateway starts. */
+  readonly isFirst?: boolean
   readonly isQuick?: true
 }
 
@@ -40,6 +42,11 @@ const redis: StoreKind<RedisServer> = {
   count: ({ values }) => values.size,
 }
 
+const silentFirst = {
+  name: 'accepts and says nothing, from before the start',
+  make: (store: Store) => store.silence(),
+  isFirst: true,
+} as const
 const stranded = { name: 'connections that are open are dead, without a word', make: (store: Store) => store.strand() }
 
 const faulty = (faults: S3Server['faults']) => (store: S3Server) => {
@@ -49,6 +56,7 @@ const faulty = (faults: S3Server['faults']) => (store: S3Server) => {
 export const storeFaults: readonly StoreFault<S3Server>[] = [
   { name: 'refuses connections', make: (store) => store.refuse(), alone: '503', isQuick: true },
   { name: 'accepts and says nothing', make: (store) => store.silence(), alone: '503' },
+  { ...silentFirst, alone: '503' },
   { ...stranded, alone: '503' },
   { name: 'answers after 100 ms', make: faulty({ slowMs: 100 }), alone: 'whole' },
   { name: 'answers after 4 s', make: faulty({ slowMs: 4000 }), alone: '503' },
@@ -80,6 +88,7 @@ const redisFaulty = (faults: RedisServer['faults']) => (store: RedisServer) => {
 export const redisFaults: readonly StoreFault<RedisServer>[] = [
   { name: 'refuses connections', make: (store) => store.refuse(), alone: '503', isQuick: true },
   { name: 'accepts and says nothing', make: (store) => store.silence(), alone: '503' },
+  { ...silentFirst, alone: '503' },
   { ...stranded, alone: '503' },
   { name: 'answers after 100 ms', make: redisFaulty({ slowMs: 100 }), alone: 'whole' },
   { name: 'answers after 4 s', make: redisFaulty({ slowMs: 4000 }), alone: '503' },
@@ -132,7 +141,7 @@ export const redisRow = (fault: StoreFault<RedisServer>, form: Form): Promise<Ro
 
 async function rowOf<One extends Store>(
   { start, tierOf, count }: StoreKind<One>,
-  { name, make, alone }: StoreFault<One>,
+  { name, make, alone, isFirst = false }: StoreFault<One>,
   form: Form,
 ): Promise<Row> {
   const isRot = name.startsWith('other bytes')
@@ -148,10 +157,11 @@ async function rowOf<One extends Store>(
   })
   const well = [{ name: 'well', url: upstream.url }]
   await fill()
+  if (isFirst) await make(store)
   const single = await startGateway({ config: configWith(form.deadlineMs) })
   const both = await startGateway({ upstreams: well, config: configWith(form.deadlineMs) })
   try {
-    await make(store)
+    if (!isFirst) await make(store)
     const cells = [await aloneCell(), await besideCell(), await afterCell()]
     const words = alone === 'whole' ? 'whole' : `${alone} or cut within ${inMs(form.deadlineMs)}`
     return { fault: name, promised: `${words}; used again within ${inMs(form.mendedWithinMs)}`, cells }

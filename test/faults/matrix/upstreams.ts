@@ -27,6 +27,11 @@ export const upstreamFaults: readonly UpstreamFault[] = [
   { name: 'accepts and says nothing', fault: { kind: 'silent' }, ...failing },
   { name: 'first byte after 1 s', fault: { kind: 'slowFirstByte', ms: 1000 }, ...whole },
   { name: 'drips from the start', fault: { kind: 'drip', bytes: 1, everyMs: 500 }, ...failing },
+  {
+    name: 'drips from the middle',
+    fault: { kind: 'drip', bytes: 1, everyMs: 500, after: 300_000 },
+    ...failing,
+  },
   { name: 'breaks off after the root', fault: { kind: 'cut', after: 300 }, ...failing },
   { name: 'breaks off in the middle', fault: { kind: 'cut', after: 300_000 }, ...whole },
   { name: 'stalls after the root', fault: { kind: 'stall', after: 300 }, ...failing },
