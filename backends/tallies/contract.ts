@@ -1,5 +1,6 @@
 // What a place offers in which several instances count together. See docs/architecture.md.
 import type { z } from 'zod'
+import type { Clock } from '../../src/core/clock.ts'
 
 /**
  * Promises callers rely on: additions of several instances at once all count; an outage rejects with a Failure (source `ours`) and
@@ -20,6 +21,7 @@ export interface Tally {
 export type TallyContext = {
   /** How we call ourselves where a protocol has a place for it. */
   readonly userAgent: string
+  readonly clock: Clock
 }
 
 /** One line of the registry: `use` in the configuration, its options, and how to make one (no I/O yet). */

@@ -1,7 +1,14 @@
 // Counts in Redis or Valkey: a number under a key for each, which Redis itself ends.
 import { z } from 'zod'
 import { orAborted } from '../../src/core/deadline.ts'
-import { connectRedis, explainRedis, type LastEvent, type RedisClient, redisUrl } from '../../src/core/wire/redis.ts'
+import {
+  connectRedis,
+  explainRedis,
+  type LastEvent,
+  type RedisClient,
+  redisUrl,
+  replaceSilent,
+} from '../../src/core/wire/redis.ts'
 import type { TallyKind } from './contract.ts'
 
 const options = z.strictObject({
@@ -15,17 +22,19 @@ const openMs = 400
 export const redis: TallyKind<typeof options> = {
   use: 'redis',
   options,
-  create({ url, prefix }, { userAgent }) {
+  create({ url, prefix }, { userAgent, clock }) {
     const last: LastEvent = { error: undefined }
-    let opening: Promise<RedisClient> | undefined
+    let opening: Promise<{ client: RedisClient }> | undefined
     let isClosed = false
 
     const open = async (): Promise<RedisClient> => {
-      opening ??= connectRedis(url, { userAgent, last, waitMs: openMs }).then(({ client }) => {
+      opening ??= connectRedis(url, { userAgent, last, waitMs: openMs }).then(({ client, make }) => {
+        const held = { client }
         if (isClosed) client.destroy()
-        return client
+        else replaceSilent(held, make, clock)
+        return held
       })
-      return opening
+      return (await opening).client
     }
 
     async function within<T>(signal: AbortSignal, call: (client: RedisClient) => Promise<T>): Promise<T> {
@@ -61,8 +70,8 @@ export const redis: TallyKind<typeof options> = {
         }),
       async close() {
         isClosed = true
-        const client = await opening?.catch(() => undefined)
-        if (client?.isOpen) client.destroy()
+        const held = await opening?.catch(() => undefined)
+        if (held?.client.isOpen) held.client.destroy()
       },
     }
   },

@@ -1,8 +1,17 @@
 // Redis (and Valkey) through Keyv. Blocks are plain Redis strings of raw bytes. The client is ours and always open: left to
 // @keyv/redis it would wait for a server that is away, where this one answers at once that it is.
 import { z } from 'zod'
+import type { Clock } from '../../src/core/clock.ts'
 import { duration, lifetime } from '../../src/core/units.ts'
-import { connectRedis, connectTimeoutMs, explainRedis, type LastEvent, redisUrl } from '../../src/core/wire/redis.ts'
+import {
+  connectRedis,
+  connectTimeoutMs,
+  explainRedis,
+  type LastEvent,
+  type RedisClient,
+  redisUrl,
+  replaceSilent,
+} from '../../src/core/wire/redis.ts'
 import type { TierKind } from './contract.ts'
 import { looksFirst, type RecordSteps } from './keyv-records.ts'
 import { createKeyvTier, type KeyvStore } from './keyv-tier.ts'
@@ -56,7 +65,7 @@ export const redis: TierKind<typeof options> = {
       traits: { persistent: true, shared: true, trusted: false },
       clock,
       log,
-      open: () => connect(url, userAgent, last, openMs / 2),
+      open: () => connect(url, { userAgent, last, waitMs: openMs / 2 }, clock),
       shut: async (store) => shut(store),
       binary: true,
       records,
@@ -70,13 +79,14 @@ export const redis: TierKind<typeof options> = {
   },
 }
 
-async function connect(url: string, userAgent: string, last: LastEvent, waitMs: number): Promise<KeyvStore> {
-  const { library, client } = await connectRedis(url, { userAgent, last, waitMs })
+async function connect(url: string, how: Parameters<typeof connectRedis>[1], clock: Clock): Promise<KeyvStore> {
+  const { library, client, make } = await connectRedis(url, how)
   const store = new library.default(client as never, {
     throwOnErrors: true,
     throwOnConnectError: true,
     connectionTimeout: connectTimeoutMs,
   })
+  replaceSilent(store as unknown as { client: RedisClient }, make, clock)
   return store as unknown as KeyvStore
 }
 

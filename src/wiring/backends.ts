@@ -130,14 +130,14 @@ function readBacks({ config, own }: Whole): (UpstreamEntry & { readonly of: stri
 }
 
 /** Where instances count together. Undefined: this one counts alone. */
-export function takeTally({ config, lease }: Whole): Tally | undefined {
+export function takeTally({ config, clock, lease }: Whole): Tally | undefined {
   const { sharedBy: entry } = config.limits
   if (!entry) return undefined
   const { userAgent } = config.retrieval
   return lease.take(
     'tally',
     [entry, userAgent],
-    () => kindOf(tallyKinds, entry.use).create(entry.options, { userAgent }),
+    () => kindOf(tallyKinds, entry.use).create(entry.options, { userAgent, clock }),
     (one) => one.close(),
   )
 }

@@ -4,6 +4,7 @@ import { afterEach, beforeEach, describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Tally } from '../../backends/tallies/contract.ts'
 import { tallyKinds } from '../../backends/tallies/index.ts'
+import { systemClock } from '../../src/core/clock.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import { type RedisServer, startRedisServer } from '../support/redis-server.ts'
 
@@ -34,7 +35,7 @@ for (const [use, makeBed] of Object.entries(beds))
     const open = (): Tally => {
       const kind = tallyKinds[use]
       assert.ok(kind)
-      return kind.create(kind.options.parse(bed.settings), { userAgent: 'cidgate/test' })
+      return kind.create(kind.options.parse(bed.settings), { userAgent: 'cidgate/test', clock: systemClock })
     }
     const signal = () => new AbortController().signal
     const one = (key: string, amount: number, keptMs = 60_000) => [{ key, amount, keptMs }]

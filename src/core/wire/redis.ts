@@ -1,5 +1,7 @@
 // A connection to Redis or Valkey that is always open: it keeps trying while the server is away, and a command made meanwhile fails
 // at once. For every kind of backend that speaks to one.
+import type { Clock } from '../clock.ts'
+import { onceLate } from '../deadline.ts'
 import { Failure, type FailureSource } from '../failure.ts'
 import { isMissingPackage, packageOf } from '../packages.ts'
 
@@ -10,10 +12,12 @@ export const redisUrl = {
 } as const
 
 const connectMs = 1000
-// A server that has gone silent: the client asks every two seconds, and a socket quiet for five is made anew.
-const pingMs = 2000
-const silentMs = 5000
-const mostBackOffMs = 5000
+// The server is asked whether it is there; who says nothing for so long is asked over a new connection.
+const pingMs = 1000
+const silentMs = 2000
+// Until it has taken up the connection, too.
+const quietMs = 5000
+const mostBackOffMs = 1000
 // RESP's bulk string, `$`: replies of this type come as bytes and not as text.
 const bulkString = 36
 
@@ -23,7 +27,12 @@ export type RedisClient = ReturnType<Library['createClient']>
 /** While it is away every command fails with "offline"; why is in the last event. */
 export type LastEvent = { error: unknown }
 
-export type RedisConnection = { readonly library: Library; readonly client: RedisClient }
+export type RedisConnection = {
+  readonly library: Library
+  readonly client: RedisClient
+  /** Another one like it, which is not connected. */
+  readonly make: () => RedisClient
+}
 
 /** Resolves when the client is connected, or after `waitMs`. */
 export async function connectRedis(
@@ -32,29 +41,32 @@ export async function connectRedis(
 ): Promise<RedisConnection> {
   const { userAgent, last, waitMs } = how
   const library = await packageOf('@keyv/redis', () => import('@keyv/redis'))
-  // The library makes a class with all commands for each configuration that differs from the last one, 10 ms and more; a
-  // duplicate shares the class of a client without any.
-  const client = library.createClient().duplicate({
-    url,
-    // In CLIENT LIST; Redis takes no spaces in it.
-    clientInfoTag: userAgent.replaceAll(/[^!-~]+/g, '-'),
-    disableOfflineQueue: true,
-    commandsQueueMaxLength: 4096,
-    pingInterval: pingMs,
-    socket: {
-      connectTimeout: connectMs,
-      socketTimeout: silentMs,
-      reconnectStrategy: (retries) =>
-        Math.min(2 ** Math.min(retries, 10) * 50, mostBackOffMs) * (0.75 + Math.random() / 2),
-    },
-    commandOptions: { typeMapping: { [bulkString]: Buffer } },
-  })
-  client.on('error', (error) => {
-    last.error = error
-  })
-  client.on('ready', () => {
-    last.error = undefined
-  })
+  const make = (): RedisClient => {
+    // The library makes a class with all commands for each configuration that differs from the last one, 10 ms and more; a
+    // duplicate shares the class of a client without any.
+    const made = library.createClient().duplicate({
+      url,
+      // In CLIENT LIST; Redis takes no spaces in it.
+      clientInfoTag: userAgent.replaceAll(/[^!-~]+/g, '-'),
+      disableOfflineQueue: true,
+      commandsQueueMaxLength: 4096,
+      socket: {
+        connectTimeout: connectMs,
+        socketTimeout: quietMs,
+        reconnectStrategy: (retries) =>
+          Math.min(2 ** Math.min(retries, 10) * 50, mostBackOffMs) * (0.75 + Math.random() / 2),
+      },
+      commandOptions: { typeMapping: { [bulkString]: Buffer } },
+    })
+    made.on('error', (error) => {
+      last.error = error
+    })
+    made.on('ready', () => {
+      last.error = undefined
+    })
+    return made as unknown as RedisClient
+  }
+  const client = make()
   // It keeps trying for as long as it is open; a call made meanwhile fails at once. Only destroy() ends this promise early.
   const ready = client.connect().then(
     () => {},
@@ -66,7 +78,39 @@ export async function connectRedis(
   })
   await Promise.race([ready, enough])
   clearTimeout(wait)
-  return { library, client: client as unknown as RedisClient }
+  return { library, client, make }
+}
+
+/**
+ * A connection that is half open takes whatever is written to it, and what is written keeps the library's own clock for quiet
+ * sockets from ringing. So the server is asked whether it is there. Where it does not say, a second connection is opened, and
+ * the one that answers first stays. Ends when the client that is held is destroyed.
+ */
+export function replaceSilent(holder: { client: RedisClient }, make: () => RedisClient, clock: Clock): void {
+  const ask = (): void => {
+    const { client } = holder
+    if (!client.isOpen) return
+    let other: RedisClient | undefined
+    let hasAnswered = false
+    const replace = (): void => {
+      if (hasAnswered || !client.isOpen || !other) return
+      holder.client = other
+      client.destroy()
+    }
+    const stop = onceLate(clock, silentMs, () => {
+      other = make()
+      other.connect().then(replace, () => {})
+    })
+    const again = (): void => {
+      hasAnswered = true
+      stop()
+      if (other?.isOpen && holder.client !== other) other.destroy()
+      clock.after(pingMs, ask)
+    }
+    if (client.isReady) client.ping().then(again, again)
+    else again()
+  }
+  clock.after(pingMs, ask)
 }
 
 export const connectTimeoutMs = connectMs
