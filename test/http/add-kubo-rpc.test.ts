@@ -12,6 +12,7 @@ import { directoryRows, partsOf } from '../support/directory-shapes.ts'
 import { type KuboDoor, startKuboDoor } from '../support/kubo-door.ts'
 import { kuboShapes } from '../support/kubo-shapes.ts'
 import { made } from '../support/made.ts'
+import { scriptedProvider } from '../support/scripted-provider.ts'
 
 describe("kubo's door", () => {
   let door: KuboDoor
@@ -280,6 +281,43 @@ describe("kubo's door", () => {
     it(`answers ${status} to ${method} ${path}`, async () => {
       assert.equal((await fetch(`${door.url}/api/v0/${path}`, { method, headers })).status, status)
     })
+
+  it('says that an upload stopped coming by 408, in the words of Kubo', async () => {
+    const own = await startKuboDoor(undefined, { limits: { maxBytes: 1000, idleMs: 50, minRate: 0, graceMs: 1000 } })
+    try {
+      const body = multipart([{ fileName: 'a', body: 'x'.repeat(500) }])
+      const said = await raw(Number(new URL(own.url).port), (socket) => {
+        socket.write(
+          `POST /api/v0/add HTTP/1.1\r\nHost: a\r\nContent-Type: multipart/form-data; boundary=${boundary}\r\nContent-Length: ${body.length}\r\n\r\n`,
+        )
+        socket.write(body.subarray(0, 300))
+      })
+      assert.match(said, /^HTTP\/1\.1 408 /)
+      assert.match(said, /\r\nContent-Type: application\/json\r\n/)
+      const { Message, ...rest } = JSON.parse(said.slice(said.indexOf('\r\n\r\n'))) as Record<string, unknown>
+      assert.match(String(Message), /no data for 50 ms/)
+      assert.deepEqual(rest, { Code: 0, Type: 'error' })
+    } finally {
+      await own.close()
+    }
+  })
+
+  it('says that the disk is full by 507, in the words of Kubo', async () => {
+    const full = scriptedProvider('disk', 'quota', { local: true })
+    const own = await startKuboDoor(undefined, { withoutEmbedded: true, others: [full] })
+    try {
+      const { status, headers, json } = await post(
+        `${own.url}/api/v0/add`,
+        multipart([{ fileName: 'a', body: 'there is no room for this' }]),
+      )
+      assert.deepEqual([status, headers['content-type']], [507, 'application/json'])
+      const { Message, ...rest } = json
+      assert.match(String(Message), /disk: quota/)
+      assert.deepEqual(rest, { Code: 0, Type: 'error' })
+    } finally {
+      await own.close()
+    }
+  })
 
   it('says its version', async () => {
     assert.equal(((await (await call('version')).json()) as { Version: string }).Version, '0.0.0')

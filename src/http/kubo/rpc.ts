@@ -96,6 +96,9 @@ async function answerCall(context: RequestContext, deps: KuboDeps): Promise<void
   }
 }
 
+/** What tells a client more than that it failed: the limits of this gateway, and a disk that is full. Kubo has no statuses for them. */
+const ownStatuses: ReadonlySet<number> = new Set([408, 413, 429, 503, 507])
+
 /**
  * Kubo answers 500 to failures and 400 to malformed requests; this gateway's limits and denylists keep their own
  * statuses.
@@ -104,7 +107,7 @@ function sendError(to: To, failure: Failure): void {
   if (failure.kind === 'refused')
     return sendText(to, 403, failure instanceof HttpRefusal ? `403 - Forbidden: ${failure.message}` : '403 - Forbidden')
   const own = statusOf(failure, 'api')
-  const status = isClients(failure) ? 400 : failure.kind === 'denied' || [413, 429, 503].includes(own) ? own : 500
+  const status = isClients(failure) ? 400 : failure.kind === 'denied' || ownStatuses.has(own) ? own : 500
   send(to, status, `${JSON.stringify(toldOf(failure))}\n`, 'application/json')
 }
 
