@@ -55,6 +55,9 @@ export async function* linksOfDirectory(
   around: DagWant,
   memory = createMemoryBound(),
 ): AsyncGenerator<ShardLink> {
+  // Who comes here has decoded it already, and it may be large.
+  const turn = session.giveWay()
+  if (turn !== undefined) await turn
   const { links, unixfs } = readNode(root.cid, root.bytes)
   if (unixfs?.type === 'hamt-sharded-directory') return yield* listShards(session, root, around, memory)
   memory.take(root.bytes.byteLength)

@@ -6,9 +6,9 @@ import type { AtHand } from '../core/disk/at-hand.ts'
 import { Failure } from '../core/failure.ts'
 import type { LazyLink } from '../ipld/dag-links.ts'
 import type { ReadNode } from '../ipld/node-memory.ts'
-import { declaredSize, type Node, wrongContent } from '../ipld/unixfs.ts'
+import { declaredSize, type Node, startsOf, wrongContent } from '../ipld/unixfs.ts'
 import type { DagWant, Expected, Session } from '../retrieval/session.ts'
-import { createPending } from './dag/pending.ts'
+import { type Children, createPending, madeOf } from './dag/pending.ts'
 import type { Entity } from './entity.ts'
 import { symlinkTarget } from './resolve.ts'
 
@@ -105,7 +105,7 @@ async function* readParts(
   /** The next blocks, up to the first node: its parts come before its siblings. */
   function* upcoming(first: readonly FilePart[] = []): Generator<Expected> {
     for (const part of both(first, pending.upcoming())) {
-      if (part.block) continue
+      if (part.block || part.size === 0) continue
       const { Hash: cid } = part.link
       const isLeaf = cid.code === codec.raw
       yield { cid, around: wantOf(part), bytes: isLeaf ? part.size : Math.min(part.size, mostNodeBytes) }
@@ -114,6 +114,12 @@ async function* readParts(
   }
 
   for (let part = pending.pop(); part; part = pending.pop()) {
+    if (part.size === 0) {
+      // Thousands of them may stand behind each other, and nothing is asked for.
+      const turn = session.giveWay()
+      if (turn !== undefined) await turn
+      continue
+    }
     if (++blocks > freeBlocks + (end - from) / leastBytesPerBlock)
       throw wrongContent(root, 'it is made of too many empty blocks')
     const held = leafAtHand(part)
@@ -128,11 +134,8 @@ async function* readParts(
     if (!isExpected) session.expect(upcoming([part]))
     const bytes = await fetch(part)
     const { own, children } = split(part, bytes, session.readNode)
-    pending.push(
-      children.filter((child) => child.size > 0 && child.start < end && child.start + child.size > from),
-      bytes.byteLength,
-    )
-    isExpected = children.length === 0
+    pending.push(wantedOf(children, from, end), bytes.byteLength)
+    isExpected = children.of.length === 0
     if (isExpected) session.expect(upcoming())
     const piece = own.subarray(Math.max(0, from - part.start), Math.max(0, end - part.start))
     if (piece.byteLength > 0) {
@@ -143,13 +146,36 @@ async function* readParts(
   if (sent !== end - from) throw wrongContent(root, `it holds ${sent} bytes where it declares ${end - from}`)
 }
 
+/** Parts in their order, with where each begins and where the last one ends. */
+type Parts = { readonly of: Children<FilePart>; readonly starts: Float64Array }
+
+const noParts: Parts = { of: [], starts: new Float64Array(1) }
+
+/** Those that have bytes between the two: all from the first to the last of them. */
+function wantedOf({ of, starts }: Parts, from: number, end: number): Children<FilePart> {
+  const first = firstAt(of.length, (index) => (starts[index + 1] as number) > from)
+  const last = firstAt(of.length, (index) => (starts[index] as number) >= end)
+  return madeOf(of, (part) => part, first, last)
+}
+
+/** The first index from which on it holds. */
+function firstAt(length: number, holds: (index: number) => boolean): number {
+  let [low, high] = [0, length]
+  while (low < high) {
+    const middle = (low + high) >> 1
+    if (holds(middle)) high = middle
+    else low = middle + 1
+  }
+  return low
+}
+
 /** The part's own bytes and its children, with their positions; throws when its parent declared something else. */
-function split(part: FilePart, bytes: Uint8Array, read: ReadNode): { own: Uint8Array; children: FilePart[] } {
+function split(part: FilePart, bytes: Uint8Array, read: ReadNode): { own: Uint8Array; children: Parts } {
   const { size, start, depth } = part
   const { Hash: cid } = part.link
-  const own = (content: Uint8Array): { own: Uint8Array; children: FilePart[] } => {
+  const own = (content: Uint8Array): { own: Uint8Array; children: Parts } => {
     if (content.byteLength !== size) throw unlikeDeclared(cid, content.byteLength, size)
-    return { own: content, children: [] }
+    return { own: content, children: noParts }
   }
   if (cid.code === codec.raw) return own(bytes)
   if (cid.code !== codec.dagPb) throw wrongContent(cid, 'a part of a file cannot have its codec')
@@ -160,13 +186,12 @@ function split(part: FilePart, bytes: Uint8Array, read: ReadNode): { own: Uint8A
   if (node.links.length === 0) return own(data)
   if (depth >= mostDepth) throw wrongContent(cid, `the file is nested more than ${mostDepth} levels deep`)
   if (declaredSize(cid, node) !== size) throw wrongContent(cid, 'its size is not the one declared above it')
-  let offset = start + data.byteLength
-  const children = node.links.map((link, index): FilePart => {
-    const child = { link, size: Number(node.unixfs?.blockSizes[index] ?? 0n), start: offset, depth: depth + 1 }
-    offset += child.size
-    return child
+  const starts = startsOf(node, start)
+  const of = madeOf(node.links, (link, index): FilePart => {
+    const from = starts[index] as number
+    return { link, size: (starts[index + 1] as number) - from, start: from, depth: depth + 1 }
   })
-  return { own: data, children }
+  return { own: data, children: { of, starts } }
 }
 
 function* both<T>(first: Iterable<T>, then: Iterable<T>): Generator<T> {

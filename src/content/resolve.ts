@@ -118,10 +118,12 @@ async function next(session: Session, block: Block, { path, at, around }: PathPo
       return undefined
     case codec.dagPb: {
       const node = session.readNode(cid, bytes)
+      const turn = session.giveWay()
+      if (turn !== undefined) await turn
       const lookUp = async (name: string): Promise<ShardMatch | undefined> => {
         if (node.unixfs?.type === 'hamt-sharded-directory') return findInShards(session, block, name, around)
         if (node.unixfs !== undefined && node.unixfs.type !== 'directory') return undefined
-        const link = node.links.find((one) => (one.Name ?? '') === name)
+        const link = node.links.named(name)
         return link && { cid: link.Hash, way: [] }
       }
       for (const name of new Set([path.segments[at] as string, path.encoded[at] as string])) {

@@ -11,8 +11,9 @@ import { documentLinks, documentLinksNow, type GiveWay, inOwnTurns } from './doc
  */
 export function linksOf(block: Block): CID[] {
   try {
-    const links = block.cid.code === codec.dagPb ? decodePb(block.bytes).Links : documentLinksNow(block)
-    return links.map(({ Hash }) => Hash)
+    const links: Iterable<LazyLink> =
+      block.cid.code === codec.dagPb ? decodePb(block.bytes).Links : documentLinksNow(block)
+    return Array.from(links, ({ Hash }) => Hash)
   } catch {
     return []
   }
@@ -30,16 +31,28 @@ export async function eachLinkInTurns(
   giveWay: GiveWay = inOwnTurns,
 ): Promise<void> {
   try {
-    const links: (LazyLink | undefined)[] =
-      block.cid.code === codec.dagPb ? [...decodePb(block.bytes).Links] : await documentLinks(block, giveWay)
-    for (let at = 0; at < links.length; at++) {
-      const cid = links[at]?.Hash
-      links[at] = undefined
-      if (cid) each(cid)
-      if ((at + 1) % linksATurn === 0) await giveWay()
-    }
+    if (block.cid.code === codec.dagPb) return await inTurns(decodePb(block.bytes).Links, each, giveWay)
+    const links: (LazyLink | undefined)[] = await documentLinks(block, giveWay)
+    await inTurns(taken(links), each, giveWay)
   } catch {
     // The reader of the block reports that it does not decode.
+  }
+}
+
+async function inTurns(links: Iterable<LazyLink>, each: (cid: CID) => void, giveWay: GiveWay): Promise<void> {
+  let count = 0
+  for (const { Hash } of links) {
+    each(Hash)
+    if (++count % linksATurn === 0) await giveWay()
+  }
+}
+
+/** Each of them, gone as soon as it was given. */
+function* taken(links: (LazyLink | undefined)[]): Generator<LazyLink> {
+  for (let at = 0; at < links.length; at++) {
+    const link = links[at]
+    links[at] = undefined
+    if (link) yield link
   }
 }
 

@@ -8,8 +8,11 @@ import { readNode, wrongContent } from './unixfs.ts'
 
 export type LazyLink = { readonly Hash: CID }
 
+/** As an array has them, or made when they are asked for. */
+export type LazyLinks = Iterable<LazyLink> & { readonly length: number; at(index: number): LazyLink | undefined }
+
 /** The CIDs are made when they are asked for: a block may have a quarter of a million links. */
-export async function lazyLinksInOrder(block: Block, giveWay: GiveWay = inOwnTurns): Promise<readonly LazyLink[]> {
+export async function lazyLinksInOrder(block: Block, giveWay: GiveWay = inOwnTurns): Promise<LazyLinks> {
   const { cid, bytes } = block
   if (cid.code === codec.dagPb) return readNode(cid, bytes).links
   return readable(cid, documentLinks(block, giveWay))

@@ -1,5 +1,5 @@
-// Decodes dag-pb in one pass that makes nothing but offsets: a block may hold a quarter of a million links, and their names
-// and CIDs, made all at once, held up the event loop for longer than any request may. Accepts what `@ipld/dag-pb`
+// Decodes dag-pb in one pass that makes nothing but an offset for each link: a block may hold a quarter of a million of them, and their
+// names and CIDs, made all at once, held up the event loop for longer than any request may. Accepts what `@ipld/dag-pb`
 // accepts, where the numbers in a CID are numbers that JavaScript can hold.
 import { CID } from 'multiformats/cid'
 import { isCidAt } from './cid-bytes.ts'
@@ -11,7 +11,15 @@ export interface PbLink {
   readonly Tsize: number | undefined
 }
 
-export type PbNode = { readonly Data: Uint8Array | undefined; readonly Links: readonly PbLink[] }
+/** In their order. Each is made when it is asked for: a block of a quarter of a million made as many objects at once. */
+export interface PbLinks extends Iterable<PbLink> {
+  readonly length: number
+  at(index: number): PbLink | undefined
+  /** The first one of this name. A link without a name has the empty one. */
+  named(name: string): PbLink | undefined
+}
+
+export type PbNode = { readonly Data: Uint8Array | undefined; readonly Links: PbLinks }
 
 const textDecoder = new TextDecoder()
 const wrong = (what: string): Error => new Error(`dag-pb: ${what}`)
@@ -40,15 +48,80 @@ class Link implements PbLink {
   }
 
   get Name(): string | undefined {
-    return this.nameAt < 0 ? undefined : textDecoder.decode(this.block.subarray(this.nameAt, this.nameEnd))
+    return this.nameAt < 0 ? undefined : nameIn(this.block, this.nameAt, this.nameEnd)
   }
 }
 
+const nameIn = (block: Uint8Array, from: number, to: number): string => textDecoder.decode(block.subarray(from, to))
+
+// Made once, and kept with what was made of them: each range of a file and each path through a folder asks for the same ones.
+const mostKept = 8192
+
+class Links implements PbLinks {
+  private readonly block: Uint8Array
+  private readonly scan: Scan
+  /** Where each link stands. */
+  private readonly starts: readonly number[]
+  private readonly kept: (Link | undefined)[] | undefined
+
+  constructor(block: Uint8Array, scan: Scan, starts: readonly number[]) {
+    this.block = block
+    this.scan = scan
+    this.starts = starts
+    this.kept = starts.length <= mostKept ? [] : undefined
+  }
+
+  get length(): number {
+    return this.starts.length
+  }
+
+  at(index: number): Link | undefined {
+    const known = this.kept?.[index]
+    if (known) return known
+    const start = this.starts[index]
+    if (start === undefined) return undefined
+    this.scan.again(start)
+    const link = new Link(this.block, this.scan)
+    if (this.kept) this.kept[index] = link
+    return link
+  }
+
+  named(name: string): Link | undefined {
+    const wanted = Buffer.from(name)
+    // What is no UTF-8 is read as this character.
+    const mayBeOther = name.includes('\ufffd')
+    const { block, scan, starts } = this
+    for (let at = 0; at < starts.length; at++) {
+      scan.again(starts[at] as number)
+      const { nameAt, nameEnd } = scan
+      if (isSame(block, nameAt, nameEnd, wanted)) return this.at(at)
+      const isOdd = nameAt >= 0 && (mayBeOther || block[nameAt] === markByte)
+      if (isOdd && nameIn(block, nameAt, nameEnd) === name) return this.at(at)
+    }
+    return undefined
+  }
+
+  *[Symbol.iterator](): Generator<Link> {
+    for (let at = 0; at < this.length; at++) yield this.at(at) as Link
+  }
+}
+
+// A byte order mark begins with it, which is no part of a name.
+const markByte = 0xef
+
+function isSame(block: Uint8Array, from: number, to: number, wanted: Uint8Array): boolean {
+  const { length } = wanted
+  if (from < 0) return length === 0
+  if (to - from !== length || block[from] === markByte) return false
+  for (let at = 0; at < length; at++) if (block[from + at] !== wanted[at]) return false
+  return true
+}
+
 export function decodePb(block: Uint8Array): PbNode {
-  const Links: PbLink[] = []
+  const starts: number[] = []
   const scan = new Scan(block)
-  while (scan.next()) Links.push(new Link(block, scan))
-  return { Data: scan.data, Links }
+  while (scan.next()) starts.push(scan.startsAt)
+  return { Data: scan.data, Links: new Links(block, scan, starts) }
 }
 
 /** Calls `each` with the offset at which the CID of each link ends, so that its digest ends there, too. */
@@ -60,6 +133,8 @@ export function eachHashEnd(block: Uint8Array, each: (end: number) => void): voi
 /** A pass over a block that stops behind each link. */
 class Scan {
   data: Uint8Array | undefined
+  /** Of the link that was read last. */
+  startsAt = 0
   hashAt = 0
   hashEnd = 0
   nameAt = -1
@@ -79,6 +154,7 @@ class Scan {
     const { block } = this
     const { byteLength } = block
     while (this.at < byteLength) {
+      this.startsAt = this.at
       const key = this.varint(byteLength)
       if ((key & 7) !== 2) throw wrong(`a node has a field of wire type ${key & 7}`)
       const end = this.end(byteLength)
@@ -95,6 +171,14 @@ class Scan {
       this.at = end
     }
     return false
+  }
+
+  /** Reads a link that was read before. */
+  again(startsAt: number): void {
+    const { byteLength } = this.block
+    this.at = startsAt
+    this.varint(byteLength)
+    this.link(this.end(byteLength))
   }
 
   /** The fields of a link stand in their order. */

@@ -4,10 +4,10 @@ import { UnixFS } from 'ipfs-unixfs'
 import type { CID } from 'multiformats/cid'
 import { maxBlockBytes } from '../core/block.ts'
 import { Failure } from '../core/failure.ts'
-import { decodePb, type PbLink } from './dag-pb.ts'
+import { decodePb, type PbLinks } from './dag-pb.ts'
 
 export type Node = {
-  readonly links: readonly PbLink[]
+  readonly links: PbLinks
   /** Undefined for dag-pb that is not UnixFS. */
   readonly unixfs: UnixFS | undefined
   /** The message `unixfs` was read from. */
@@ -53,6 +53,18 @@ export function declaredSize(cid: CID, { unixfs, links }: Node): number {
   if (size > BigInt(Number.MAX_SAFE_INTEGER)) throw wrongContent(cid, 'it declares more bytes than there can be')
   if (links.length !== unixfs.blockSizes.length) throw wrongContent(cid, 'its links and their sizes do not match')
   return Number(size)
+}
+
+/** Where the bytes of each part of a file begin, behind those of the node itself; and where the last one ends. */
+export function startsOf({ unixfs, links }: Node, from: number): Float64Array {
+  const starts = new Float64Array(links.length + 1)
+  let at = from + (unixfs?.data?.byteLength ?? 0)
+  for (let index = 0; index < links.length; index++) {
+    starts[index] = at
+    at += Number(unixfs?.blockSizes[index] ?? 0n)
+  }
+  starts[links.length] = at
+  return starts
 }
 
 const blockSizesField = 4

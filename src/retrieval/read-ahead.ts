@@ -3,7 +3,7 @@
 // upstream is asked. All readers share one memory budget: a reader that finds it full still gets its next block ahead.
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { CID } from 'multiformats/cid'
-import { blockKey } from '../core/block.ts'
+import { blockKey, isIdentity } from '../core/block.ts'
 import type { Clock } from '../core/clock.ts'
 import type { DagWant, Expected } from './session.ts'
 
@@ -29,6 +29,8 @@ export interface ReadAhead {
 const firstWindowBytes = 1024 * 1024
 const mostWindowBytes = 8 * 1024 * 1024
 const mostBlocks = 64
+// Of links that repeat what was met, or hold their content themselves, and bring nothing to ask for.
+const mostPassedOver = 1024
 const heldWindowBytes = 24 * 1024 * 1024
 const mostHeldBlocks = 96
 // To make a request of a store takes half a millisecond. All in one turn, the first one leaves when the last one is made.
@@ -173,9 +175,13 @@ export function createReadAhead(options: {
       const known = new Set<string>()
       let turn: Promise<unknown> = Promise.resolve()
       let begun = 0
+      let passedOver = 0
       for (const one of next) {
-        const key = blockKey(one.cid)
-        if (known.has(key)) continue
+        const key = isIdentity(one.cid) ? undefined : blockKey(one.cid)
+        if (key === undefined || known.has(key)) {
+          if (++passedOver >= mostPassedOver) break
+          continue
+        }
         if (!ahead.has(key)) {
           const isNext = known.size === 0
           const bytes = aheadBytes + one.bytes

@@ -7,7 +7,7 @@ import fc from 'fast-check'
 import { UnixFS } from 'ipfs-unixfs'
 import { CID } from 'multiformats/cid'
 import { create } from 'multiformats/hashes/digest'
-import { decodePb } from '../../src/ipld/dag-pb.ts'
+import { decodePb, type PbLink } from '../../src/ipld/dag-pb.ts'
 import { readNode } from '../../src/ipld/unixfs.ts'
 import { anyText } from '../support/any-text.ts'
 
@@ -36,12 +36,12 @@ function changed(block: Uint8Array, { at: anywhere, to, kind }: Change): Uint8Ar
   return Buffer.concat([block.subarray(0, at), kind === 'cut' ? Buffer.of() : Buffer.of(to), block.subarray(rest)])
 }
 
-type Decoded = { readonly Data?: Uint8Array | undefined; readonly Links: readonly dagPb.PBLink[] }
+type Decoded = { readonly Data?: Uint8Array | undefined; readonly Links: Iterable<PbLink | dagPb.PBLink> }
 
 function outcome(decode: (block: Uint8Array) => Decoded, block: Uint8Array): unknown {
   try {
     const { Data, Links } = decode(block)
-    const plain = Links.map(({ Hash, Name, Tsize }) => [Hash.version, Hash.code, [...Hash.bytes], Name, Tsize])
+    const plain = Array.from(Links, ({ Hash, Name, Tsize }) => [Hash.version, Hash.code, [...Hash.bytes], Name, Tsize])
     return { data: Data && [...Data], links: plain }
   } catch {
     return 'no dag-pb'
@@ -53,12 +53,43 @@ test('every block, also one with bytes changed, cut out or put in, is read as @i
     fc.property(blocks, changes, (whole, made) => {
       const block = made.reduce(changed, whole)
       assert.deepEqual(
-        outcome((bytes) => decodePb(bytes) as Decoded, block),
+        outcome((bytes) => decodePb(bytes), block),
         outcome(dagPb.decode, block),
       )
     }),
     { numRuns: 1500 },
   )
+})
+
+test('a link is found by its name as it is read, the first one where there are several', () => {
+  const Hash = CID.parse('bafkqaaa')
+  const mark = Buffer.of(0xef, 0xbb, 0xbf)
+  const names = [
+    undefined,
+    '',
+    'a',
+    'b',
+    'b',
+    'é',
+    mark,
+    Buffer.concat([mark, Buffer.from('a')]),
+    Buffer.of(0xff),
+    '\ufffd',
+  ]
+  const link = (name: string | Uint8Array | undefined): Buffer => {
+    const own =
+      name === undefined
+        ? Buffer.alloc(0)
+        : Buffer.concat([Buffer.of(0x12, Buffer.byteLength(name)), Buffer.from(name)])
+    const fields = Buffer.concat([Buffer.of(0x0a, Hash.bytes.length), Hash.bytes, own])
+    return Buffer.concat([Buffer.of(0x12, fields.length), fields])
+  }
+  for (let from = 0; from < names.length; from++) {
+    const { Links } = decodePb(Buffer.concat(names.slice(from).map(link)))
+    const read = Array.from(Links, ({ Name }) => Name ?? '')
+    for (const name of ['', 'a', 'b', 'c', 'é', '\ufeffa', '\ufffd'])
+      assert.equal(Links.named(name), Links.at(read.indexOf(name) < 0 ? read.length : read.indexOf(name)), name)
+  }
 })
 
 test('a directory of many links costs no CID until one is asked for, and each is made once', (t) => {
@@ -69,7 +100,7 @@ test('a directory of many links costs no CID until one is asked for, and each is
   const made = t.mock.method(CID, 'decode')
   const { links } = readNode(Hash, block)
   assert.equal(made.mock.callCount(), 0)
-  const found = links.find(({ Name }) => Name === '2999')
+  const found = links.named('2999')
   assert.ok(found?.Hash.equals(Hash) && found.Hash.equals(Hash))
   assert.equal(made.mock.callCount(), 1)
 })

@@ -13,6 +13,8 @@ export type ShardLink = { readonly name: string; readonly cid: CID; readonly siz
 
 const mostDepth = 32
 const guessedShardBytes = 16 * 1024
+// Of entries, to find the shards behind them. The widest shard has as many.
+const mostLookedAt = 1024
 
 /** Bits of the hash per level, and hexadecimal digits before each name in a shard. */
 function shape(cid: CID, { unixfs, data }: Node): { bits: number; digits: number } {
@@ -39,10 +41,10 @@ export function namesInShard(cid: CID, node: Node): ((name: string) => string) |
 /** The CID that a name leads to, and the blocks below the root that prove it. */
 export type ShardMatch = { readonly cid: CID; readonly way: readonly Block[] }
 
-/** The shards right below this one. */
-export function shardLinksOf(cid: CID, node: Node): PbLink[] {
+/** Whether a link of this shard leads to one below it. */
+export function isShardLink(cid: CID, node: Node): (link: PbLink) => boolean {
   const { digits } = shape(cid, node)
-  return node.links.filter((link) => link.Name?.length === digits)
+  return ({ Name }) => Name?.length === digits
 }
 
 export async function findInShards(
@@ -62,9 +64,9 @@ export async function findInShards(
     if (position === undefined) throw wrongContent(cid, 'it goes deeper than its hash reaches')
     at += bits
     const prefix = position.toString(16).toUpperCase().padStart(digits, '0')
-    const direct = node.links.find((link) => link.Name === prefix + name)
+    const direct = node.links.named(prefix + name)
     if (direct) return { cid: direct.Hash, way }
-    const deeper = node.links.find((link) => link.Name === prefix)
+    const deeper = node.links.named(prefix)
     if (!deeper) return undefined
     cid = deeper.Hash
     if (cid.code !== codec.dagPb) throw wrongContent(cid, 'it stands where a part of a directory should')
@@ -89,16 +91,18 @@ export async function* listShards(
     return { node, digits: shape(cid, node).digits, bytes: bytes.byteLength, next: 0 }
   }
   const open: Level[] = [level(root)]
-  /** The shards that come next, as far as they are known. */
+  /** The shards that come next, as far as they are known and near. */
   function* upcoming(around: DagWant): Generator<Expected> {
+    let left = mostLookedAt
     for (const { node, digits, next } of open.toReversed())
       for (let at = next; at < node.links.length; at++) {
-        const link = node.links[at]
+        if (left-- === 0) return
+        const link = node.links.at(at)
         if (link?.Name?.length === digits) yield { cid: link.Hash, around, bytes: guessedShardBytes }
       }
   }
   for (let top = open.at(-1); top; top = open.at(-1)) {
-    const link = top.node.links[top.next++]
+    const link = top.node.links.at(top.next++)
     if (!link) {
       memory.give(top.bytes)
       open.pop()

@@ -26,28 +26,67 @@ export function createMemoryBound(most = mostPendingBytes): MemoryBound {
   }
 }
 
+/** As an array has them, or made when they are asked for. */
+export type Children<Item> = { readonly length: number; at(index: number): Item | undefined }
+
+/** Children that are made of others, each when it is asked for: a block may have a quarter of a million. */
+export const madeOf = <Of, Item>(
+  from: Children<Of>,
+  make: (of: Of, index: number) => Item,
+  first = 0,
+  end = from.length,
+): Children<Item> => ({
+  length: Math.max(0, end - first),
+  at(index) {
+    const of = from.at(first + index)
+    return of === undefined ? undefined : make(of, first + index)
+  },
+})
+
+// A look ahead is for what may be needed soon. Where most of what comes next is known, or stands there again and again, a look at all of
+// it took as long as a walk, and once for each block.
+const mostLookedAt = 1024
+
 /** The items left to visit, depth first. */
 export interface Pending<Item> {
   /** Puts the children of a block of this size before all waiting items. */
-  push(children: readonly Item[], blockBytes: number): void
+  push(children: Children<Item>, blockBytes: number): void
   pop(): Item | undefined
-  /** The items that `pop` will return next, as far as they are known. */
+  /** The items that `pop` will return next, as far as they are known and near. */
   upcoming(): Iterable<Item>
 }
 
+type Level<Item> = {
+  readonly children: Children<Item>
+  at: number
+  readonly bytes: number
+  /** Children that were looked at before their turn. */
+  readonly seen: Map<number, Item>
+}
+
 export function createPending<Item>(memory = createMemoryBound()): Pending<Item> {
-  type Level = { readonly children: readonly Item[]; at: number; readonly bytes: number }
-  const levels: Level[] = []
+  const levels: Level<Item>[] = []
+
+  function look({ children, seen }: Level<Item>, at: number): Item {
+    const known = seen.get(at)
+    if (known !== undefined) return known
+    const made = children.at(at) as Item
+    seen.set(at, made)
+    return made
+  }
+
   return {
     push(children, bytes) {
       if (children.length === 0) return
       memory.take(bytes)
-      levels.push({ children, at: 0, bytes })
+      levels.push({ children, at: 0, bytes, seen: new Map() })
     },
     pop() {
       const top = levels.at(-1)
       if (!top) return undefined
-      const part = top.children[top.at++]
+      const at = top.at++
+      const part = top.seen.get(at) ?? top.children.at(at)
+      top.seen.delete(at)
       // The level is dropped before its last child is entered: a chain of single links holds one block, however long it
       // is.
       if (top.at >= top.children.length) {
@@ -57,8 +96,12 @@ export function createPending<Item>(memory = createMemoryBound()): Pending<Item>
       return part
     },
     *upcoming() {
+      let left = mostLookedAt
       for (const level of levels.toReversed())
-        for (let at = level.at; at < level.children.length; at++) yield level.children[at] as Item
+        for (let at = level.at; at < level.children.length; at++) {
+          if (left-- === 0) return
+          yield look(level, at)
+        }
     },
   }
 }

@@ -5,12 +5,12 @@ import type { Block } from '../../core/block.ts'
 import { codec } from '../../core/cid.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import { type LazyLink, lazyLinksInOrder } from '../../ipld/dag-links.ts'
-import { declaredSize, type Node, readNode, wrongContent } from '../../ipld/unixfs.ts'
+import { declaredSize, type Node, readNode, startsOf, wrongContent } from '../../ipld/unixfs.ts'
 import type { DagWant, Expected, Session } from '../../retrieval/session.ts'
 import { mostFileBytes } from '../file.ts'
 import { visitBelow, type Way } from '../way.ts'
-import { namesInShard, shardLinksOf } from './hamt.ts'
-import { createPending } from './pending.ts'
+import { isShardLink, namesInShard } from './hamt.ts'
+import { type Children, createPending, madeOf } from './pending.ts'
 
 /** Bytes of the file, `to` excluded. */
 export type Span = { readonly from: number; readonly to: number }
@@ -33,6 +33,8 @@ type PendingBlock = {
   readonly link: LazyLink
   readonly bytes?: Uint8Array | undefined
   readonly depth: number
+  /** False: it stands among the parts, and is not wanted. */
+  readonly isPart: boolean
   /** Its bytes of the file; undefined without a range. */
   readonly span: Span | undefined
   /** The path of names to it: known for entries of a directory, not for links of a document. */
@@ -45,7 +47,7 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
   const seen = createSeen()
   const pending = createPending<PendingBlock>()
   const span = range && { from: 0, to: Number.MAX_SAFE_INTEGER }
-  pending.push([{ link: { Hash: root.cid }, bytes: root.bytes, depth: 0, span, way }], 0)
+  pending.push([{ link: { Hash: root.cid }, bytes: root.bytes, depth: 0, isPart: true, span, way }], 0)
   let sentBytes = 0
 
   const wantOf = ({ span }: PendingBlock): DagWant => ({
@@ -65,7 +67,7 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
     for (const part of pending.upcoming()) {
       const { span, way } = part
       const { Hash: cid } = part.link
-      if (part.bytes || isKnown(cid)) continue
+      if (!part.isPart || part.bytes || isKnown(cid)) continue
       const visit = way && (() => visitBelow(session, way))
       yield {
         cid,
@@ -80,11 +82,14 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
   for (let part = pending.pop(); part; part = pending.pop()) {
     const { depth } = part
     const { Hash: cid } = part.link
-    if (isKnown(cid)) continue
+    // Thousands of them may stand behind each other, and to look at them awaits nothing else.
+    const turn = session.giveWay()
+    if (turn !== undefined) await turn
+    if (!part.isPart || isKnown(cid)) continue
     if (depth > mostDepth) throw wrongContent(root.cid, `it is nested more than ${mostDepth} levels deep`)
     const bytes = await fetch(part)
     const below = await childrenOf(session, { cid, bytes }, part, options)
-    if (Array.isArray(below)) pending.push(below, bytes.byteLength)
+    if (!isFailure(below)) pending.push(below, bytes.byteLength)
     const isNew = dups || seen.look(cid) === undefined
     if (!dups) seen.note(cid, isWhole(part.span, range) ? 'whole' : 'sent')
     session.expect(upcoming())
@@ -94,7 +99,7 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
       throw new Failure('too-large', `${root.cid} is too large to be sent`, { source: 'content' })
     yield { cid, bytes }
     // The malformed block is yielded first, so that the client sees why the answer ends here.
-    if (!Array.isArray(below)) throw below
+    if (isFailure(below)) throw below
   }
 }
 
@@ -103,7 +108,7 @@ async function childrenOf(
   block: Block,
   part: PendingBlock,
   { scope, range }: WalkOptions,
-): Promise<PendingBlock[] | Failure> {
+): Promise<Children<PendingBlock> | Failure> {
   try {
     return scope === 'all' ? await everything(session, block, part) : ofEntity(block, part, range)
   } catch (error) {
@@ -128,22 +133,24 @@ function createSeen() {
 const isWhole = (span: Span | undefined, range: Span | undefined): boolean =>
   !range || !span || (span.from >= range.from && span.to <= range.to)
 
-async function everything(session: Session, block: Block, part: PendingBlock): Promise<PendingBlock[]> {
-  if (part.way && block.cid.code === codec.dagPb) return named(block, part.way, part.depth + 1)
-  const links = await lazyLinksInOrder(block, session.giveWay)
-  return links.map((link) => ({ link, span: undefined, depth: part.depth + 1 }))
+async function everything(session: Session, block: Block, part: PendingBlock): Promise<Children<PendingBlock>> {
+  const depth = part.depth + 1
+  if (part.way && block.cid.code === codec.dagPb) return named(block, part.way, depth)
+  return madeOf(await lazyLinksInOrder(block, session.giveWay), (link) => whole(link, depth))
 }
+
+const whole = (link: LazyLink, depth: number): PendingBlock => ({ link, span: undefined, depth, isPart: true })
 
 /**
  * The children of a directory with their names. A shard keeps the name of its directory; parts of a file have no name.
  */
-function named({ cid, bytes }: Block, way: Way, depth: number): PendingBlock[] {
+function named({ cid, bytes }: Block, way: Way, depth: number): Children<PendingBlock> {
   const node = readNode(cid, bytes)
   const nameOf = namesIn(cid, node)
-  return node.links.map((link) => {
+  return madeOf(node.links, (link) => {
     const name = nameOf?.(link.Name ?? '')
-    if (name === undefined) return { link, span: undefined, depth }
-    return { link, span: undefined, depth, way: name === '' ? way : { cid: link.Hash, names: [name], above: way } }
+    if (name === undefined) return whole(link, depth)
+    return { ...whole(link, depth), way: name === '' ? way : { cid: link.Hash, names: [name], above: way } }
   })
 }
 
@@ -160,29 +167,28 @@ function namesIn(cid: CID, node: Node): ((name: string) => string) | undefined {
 }
 
 /** The children that belong to the entity: parts of a file, shards of a directory, nothing otherwise. */
-function ofEntity(block: Block, part: PendingBlock, range: Span | undefined): PendingBlock[] {
+function ofEntity(block: Block, part: PendingBlock, range: Span | undefined): Children<PendingBlock> {
   const { cid, bytes } = block
   const depth = part.depth + 1
   if (cid.code !== codec.dagPb) return []
   const node = readNode(cid, bytes)
   switch (node.unixfs?.type) {
-    case 'hamt-sharded-directory':
-      return shardLinksOf(cid, node).map((link) => ({ link, span: undefined, depth }))
+    case 'hamt-sharded-directory': {
+      const isShard = isShardLink(cid, node)
+      return madeOf(node.links, (link) => ({ ...whole(link, depth), isPart: isShard(link) }))
+    }
     case 'file':
     case 'raw': {
-      if (!range || !part.span) return node.links.map((link) => ({ link, span: undefined, depth }))
+      if (!range || !part.span) return madeOf(node.links, (link) => whole(link, depth))
       const size = declaredSize(cid, node)
       if (part.depth > 0 && size !== part.span.to - part.span.from) {
         throw wrongContent(cid, 'its size is not the one declared above it')
       }
-      let from = part.span.from + (node.unixfs.data?.byteLength ?? 0)
-      return node.links
-        .map((link, index) => {
-          const span = { from, to: from + Number(node.unixfs?.blockSizes[index] ?? 0n) }
-          from = span.to
-          return { link, span, depth }
-        })
-        .filter(({ span }) => span.to > span.from && span.from < range.to && span.to > range.from)
+      const starts = startsOf(node, part.span.from)
+      return madeOf(node.links, (link, index) => {
+        const span = { from: starts[index] as number, to: starts[index + 1] as number }
+        return { link, span, depth, isPart: span.to > span.from && span.from < range.to && span.to > range.from }
+      })
     }
     default:
       return []

@@ -37,5 +37,7 @@ export async function getArchive(call: KuboCall): Promise<void> {
 /** Of a directory as its links say it, for the progress that clients show. */
 function sizeOf({ cid, block, kind, size }: Entity): number {
   if (kind !== 'directory' || cid.code !== codec.dagPb) return size ?? 0
-  return readNode(cid, block).links.reduce((sum, { Tsize }) => sum + (Tsize ?? 0), block.byteLength)
+  let sum = block.byteLength
+  for (const { Tsize } of readNode(cid, block).links) sum += Tsize ?? 0
+  return sum
 }

@@ -6,7 +6,7 @@ import { type Block, isIdentity, isProvable, proves } from '../../core/block.ts'
 import { codec } from '../../core/cid.ts'
 import { type Failure, isFailure } from '../../core/failure.ts'
 import { readCar } from '../../core/wire/car-stream.ts'
-import { type LazyLink, lazyLinksInOrder } from '../../ipld/dag-links.ts'
+import { type LazyLink, type LazyLinks, lazyLinksInOrder } from '../../ipld/dag-links.ts'
 import { inOwnTurns } from '../../ipld/documents/read.ts'
 import { putBlocks } from '../confirm/fill-tiers.ts'
 import { malformed, tooLarge } from '../failures.ts'
@@ -159,8 +159,9 @@ const linksATurn = 1000
 /** The links that `wholeDag` has to follow: none to a leaf in its own CID, none twice. A block has room for a quarter of a million. */
 export async function linksAhead(block: Block, seen: ReadonlySet<string>): Promise<LazyLink[]> {
   const ahead = new Map<string, LazyLink>()
-  for (const [index, { Hash }] of (await linksIn(block)).entries()) {
-    if ((index + 1) % linksATurn === 0) await inOwnTurns()
+  let count = 0
+  for (const { Hash } of await linksIn(block)) {
+    if (++count % linksATurn === 0) await inOwnTurns()
     if (isIdentity(Hash) && leaves.has(Hash.code)) continue
     const name = blockName(Hash)
     if (!seen.has(name)) ahead.set(name, ahead.get(name) ?? { Hash })
@@ -168,7 +169,7 @@ export async function linksAhead(block: Block, seen: ReadonlySet<string>): Promi
   return [...ahead.values()]
 }
 
-async function linksIn(block: Block): Promise<readonly LazyLink[]> {
+async function linksIn(block: Block): Promise<LazyLinks> {
   try {
     return await lazyLinksInOrder(block)
   } catch (error) {

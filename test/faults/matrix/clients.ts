@@ -8,11 +8,11 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Worker } from 'node:worker_threads'
-import { UnixFS } from 'ipfs-unixfs'
 import { type GatewayProcess, startGateway } from '../../soak/gateway-process.ts'
-import { addBlock, addFile, addNode, type BlockMap, text } from '../../support/fixtures.ts'
+import { addBlock, addFile, type BlockMap, text } from '../../support/fixtures.ts'
 import { fetchAll, percentile } from '../../support/gateway.ts'
 import { startUpstream } from '../../support/upstream.ts'
+import { addEmptyLists, addUnfolding } from './bombs/content.ts'
 import type { HotTold } from './hot-client.ts'
 import { inMs, type Row } from './rows.ts'
 
@@ -88,22 +88,13 @@ export const attacks: readonly Attack[] = [
 
 async function makeContent(blocks: BlockMap) {
   const hot = (await addFile(blocks, text(JSON.stringify({ some: 'x'.repeat(1000) })))).cid
-  let bomb = addBlock(blocks, 0x55, text('x'))
-  const Data = new UnixFS({ type: 'directory' }).marshal()
-  for (let depth = 0; depth < 30; depth++) {
-    const Hash = bomb
-    const Links = Array.from({ length: 100 }, (_, at) => ({ Name: `n${String(at).padStart(2, '0')}`, Hash, Tsize: 1 }))
-    bomb = addNode(blocks, { Data, Links })
-  }
-  const head = Buffer.of(0x9a, 0, 0, 0, 0)
-  head.writeUInt32BE(2 * mib - 5, 1)
-  const document = addBlock(blocks, 0x71, Buffer.concat([head, Buffer.alloc(2 * mib - 5, 0xa0)]))
+  const [bomb, document] = [addUnfolding(blocks), addEmptyLists(blocks)]
   const json = addBlock(blocks, 0x0129, Buffer.from(`[${'{"a":0},'.repeat(mib / 4 - 2)}0]`))
   return { hot, bomb, document, json }
 }
 
 /** Undefined: the process ended. */
-async function residentUntil(gateway: GatewayProcess, over: Promise<unknown>): Promise<number | undefined> {
+export async function residentUntil(gateway: GatewayProcess, over: Promise<unknown>): Promise<number | undefined> {
   let most = 0
   let isOver = false
   const stop = () => {

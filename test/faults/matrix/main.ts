@@ -6,6 +6,8 @@ import { readFile, writeFile } from 'node:fs/promises'
 import { availableParallelism, loadavg } from 'node:os'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
+import { bombs } from './bombs/bombs.ts'
+import { bombRow } from './bombs/row.ts'
 import { attacks, clientRow } from './clients.ts'
 import { diskFaults, diskRow, needsOf } from './disk.ts'
 import { missing, type Need, skippedRow } from './needs.ts'
@@ -100,6 +102,12 @@ const plans: readonly Plan[] = [
     title: 'One client, beside one that asks for a hot file',
     columns: ['hot answers', 'resident, heap of 256 MiB', 'afterwards'],
     rows: planned(attacks, clientRow, linux),
+  },
+  {
+    name: 'bombs',
+    title: 'What may stop the event loop, for four clients, beside one that asks for a hot file',
+    columns: ['answers', 'the longest turn of the loop', 'hot answers', 'resident'],
+    rows: planned(bombs, bombRow, linux),
   },
 ]
 

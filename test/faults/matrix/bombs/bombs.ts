@@ -1,0 +1,204 @@
+// The rows for what may stop the event loop: honest content that is large, and content that is made to be more work than it has bytes.
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { ContentName } from './content.ts'
+import { type Attack, reading, waitingInVain } from './readers.ts'
+
+export type Bomb = {
+  readonly name: string
+  readonly content: ContentName
+  readonly attack: Attack
+  /** What the answers are, in words. */
+  readonly promised: string
+  /** Options of the file, beside those of the row. */
+  readonly responses?: { readonly types: 'web' }
+  /** Read once before, so that all of it is at hand. */
+  readonly warm?: string
+  /** Most that a hot answer waits, for 99 of 100. */
+  readonly hotMs?: number
+}
+
+const web = { types: 'web' } as const
+const page = 'text/html'
+const deadlineMs = 5000
+
+export const bombs: readonly Bomb[] = [
+  {
+    name: 'nothing, for comparison',
+    content: 'nothing',
+    promised: '',
+    attack: async () => {
+      await sleep(5000)
+      return { measured: '', broken: [] }
+    },
+  },
+  {
+    name: 'a folder of 20,000 files of 1 KB as TAR, from memory',
+    content: 'folder',
+    promised: 'whole',
+    warm: '?format=tar',
+    attack: reading({ query: '?format=tar', right: ['whole', 'left'] }),
+  },
+  {
+    name: 'the same as CAR',
+    content: 'folder',
+    promised: 'whole',
+    warm: '?format=car',
+    attack: reading({ query: '?format=car', right: ['whole', 'left'] }),
+  },
+  {
+    name: '8 MiB of JSON, twelve of them, once each',
+    content: 'json',
+    promised: 'whole',
+    attack: reading({ right: ['whole'], isOnce: true, lastsMs: 60_000 }),
+  },
+  {
+    name: 'a file of 120,000 leaves of one byte, from memory',
+    content: 'tinyLeaves',
+    promised: 'whole',
+    warm: '',
+    attack: reading({ right: ['whole', 'left'] }),
+  },
+  {
+    name: 'a listing of 36,000 links in one block',
+    content: 'flat',
+    promised: 'whole',
+    attack: reading({ right: ['whole', 'left'] }),
+  },
+  {
+    name: 'the same as a page',
+    content: 'flat',
+    promised: 'whole',
+    responses: web,
+    attack: reading({ query: '/', accept: page, right: ['whole', 'left'] }),
+  },
+  {
+    name: 'a directory of 180,000 links in one block, as CAR',
+    content: 'manyLinks',
+    promised: 'whole',
+    attack: reading({ query: '?format=car', right: ['whole', 'left'] }),
+  },
+  {
+    name: 'the same, a name that it does not have',
+    content: 'manyLinks',
+    promised: '404',
+    attack: reading({ query: '/nowhere', right: [404, 'left'] }),
+  },
+  {
+    name: 'a file of 170,000 leaves in the links of one block',
+    content: 'inlineLeaves',
+    promised: '422, since its blocks are too many for its bytes',
+    attack: reading({ right: [422, 'left'] }),
+  },
+  {
+    name: 'a page of 4,900 names of 380 characters',
+    content: 'longNames',
+    promised: 'whole',
+    responses: web,
+    attack: reading({ query: '/', accept: page, right: ['whole', 'left'] }),
+  },
+  {
+    name: '36,000 names of one leaf as CAR with `dups=y`',
+    content: 'sameLeaf',
+    promised: 'whole',
+    attack: reading({ query: '?format=car&car-dups=y', right: ['whole', 'left'] }),
+  },
+  {
+    name: '900 directories below 30 that have 44,000 names each, as CAR',
+    content: 'knownSiblings',
+    promised: 'whole',
+    attack: reading({ query: '?format=car', right: ['whole', 'left'], lastsMs: 15_000 }),
+  },
+  {
+    name: '30 shards in each other with 150,000 entries each, as a listing',
+    content: 'entriesBehindShards',
+    promised: 'cut behind a million of them',
+    attack: reading({ right: ['cut', 'left'], lastsMs: 15_000 }),
+  },
+  {
+    name: '2 MiB of dag-cbor as dag-json',
+    content: 'document',
+    promised: '406, since nothing is converted',
+    attack: reading({ query: '?format=dag-json', right: [406, 'left'] }),
+  },
+  {
+    name: 'the same as a page',
+    content: 'document',
+    promised: 'whole',
+    responses: web,
+    attack: reading({ accept: page, right: ['whole', 'left'] }),
+  },
+  {
+    name: '31 blocks that stand for 100^30 files, as TAR',
+    content: 'unfolding',
+    promised: 'until the client leaves',
+    attack: reading({ query: '?format=tar', right: ['left'] }),
+  },
+  {
+    name: 'the same as CAR with `dups=y`',
+    content: 'unfolding',
+    promised: 'until the client leaves',
+    attack: reading({ query: '?format=car&car-dups=y', right: ['left'] }),
+  },
+  {
+    name: 'a listing of 65,536 empty shards',
+    content: 'emptyShards',
+    promised: 'whole',
+    attack: reading({ right: ['whole', 'left'] }),
+  },
+  {
+    name: 'a listing of 40,000 empty shards in the links of one block',
+    content: 'inlineShards',
+    promised: 'whole',
+    attack: reading({ right: ['whole', 'left'] }),
+  },
+  {
+    name: 'ten million entries as a listing, read slowly',
+    content: 'manyEntries',
+    promised: 'until the client leaves',
+    attack: reading({ how: 'slowly', right: ['left'], lastsMs: 20_000 }),
+  },
+  {
+    name: 'the same as a page, as fast as it goes',
+    content: 'manyEntries',
+    promised: 'cut behind a million of them',
+    responses: web,
+    attack: reading({ query: '/', accept: page, right: ['cut', 'left'], lastsMs: 60_000 }),
+  },
+  {
+    name: 'the same as CAR, by clients that leave after 4 MiB',
+    content: 'manyEntries',
+    promised: 'until the client leaves',
+    attack: reading({ query: '?format=car', how: 'leaves', right: ['left'] }),
+  },
+  {
+    name: 'the same as CAR, as fast as it goes',
+    content: 'manyEntries',
+    promised: 'until the client leaves',
+    attack: reading({ query: '?format=car', right: ['left', 'whole'], lastsMs: 20_000 }),
+  },
+  {
+    name: 'ten million entries in shards that repeat, as a listing',
+    content: 'repeated',
+    promised: 'cut at the first shard that repeats',
+    attack: reading({ right: ['cut', 'left'] }),
+  },
+  {
+    name: 'the same as CAR with `dups=y`, read slowly',
+    content: 'repeated',
+    promised: 'until the client leaves',
+    attack: reading({ query: '?format=car&car-dups=y', how: 'slowly', right: ['left'] }),
+  },
+  {
+    name: 'the same, by clients that leave after 4 MiB',
+    content: 'repeated',
+    promised: 'until the client leaves',
+    attack: reading({ query: '?format=car&car-dups=y', how: 'leaves', right: ['left'] }),
+  },
+  {
+    name: '2,000 misses that hang, in one moment',
+    content: 'lost',
+    promised: `404 within 1.0 s of the deadline`,
+    hotMs: 100,
+    attack: waitingInVain({ deadlineMs, mostBehindMs: 1000 }),
+  },
+]
