@@ -9,6 +9,9 @@ export function isCidAt(bytes: Uint8Array, from: number, to: number): boolean {
   if (to - from === 34 && bytes[from] === v0 && bytes[from + 1] === 32) return true
   if (to - from === 36 && bytes[from] === 1 && (bytes[from + 1] as number) < 0x80)
     if (((bytes[from + 2] as number) << 8) + (bytes[from + 3] as number) === sha256Digest) return true
+  // The usual numbers are a byte each: no function has to be made for them.
+  if (to - from >= 4 && bytes[from] === 1 && ((bytes[from + 1] as number) | (bytes[from + 2] as number)) < 0x80)
+    if ((bytes[from + 3] as number) < 0x80) return from + 4 + (bytes[from + 3] as number) === to
   let at = from
   /** -1 for none: longer than it has to be, or than the library reads. */
   const number = (): number => {

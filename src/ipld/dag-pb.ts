@@ -61,10 +61,10 @@ class Links implements PbLinks {
   private readonly block: Uint8Array
   private readonly scan: Scan
   /** Where each link stands. */
-  private readonly starts: readonly number[]
+  private readonly starts: Uint32Array
   private readonly kept: (Link | undefined)[] | undefined
 
-  constructor(block: Uint8Array, scan: Scan, starts: readonly number[]) {
+  constructor(block: Uint8Array, scan: Scan, starts: Uint32Array) {
     this.block = block
     this.scan = scan
     this.starts = starts
@@ -118,10 +118,21 @@ function isSame(block: Uint8Array, from: number, to: number, wanted: Uint8Array)
 }
 
 export function decodePb(block: Uint8Array): PbNode {
-  const starts: number[] = []
+  let starts = new Uint32Array(16)
+  let count = 0
   const scan = new Scan(block)
-  while (scan.next()) starts.push(scan.startsAt)
-  return { Data: scan.data, Links: new Links(block, scan, starts) }
+  while (scan.next()) {
+    // Not a list: what the collector of garbage has to look through, for each block that is read, stops the loop as well.
+    if (count === starts.length) starts = wider(starts)
+    starts[count++] = scan.startsAt
+  }
+  return { Data: scan.data, Links: new Links(block, scan, starts.subarray(0, count)) }
+}
+
+function wider(starts: Uint32Array<ArrayBuffer>): Uint32Array<ArrayBuffer> {
+  const twice = new Uint32Array(2 * starts.length)
+  twice.set(starts)
+  return twice
 }
 
 /** Calls `each` with the offset at which the CID of each link ends, so that its digest ends there, too. */

@@ -23,11 +23,13 @@ export function createNodeMemory(): ReadNode {
     const key = blockKey(cid)
     const known = nodes.get(key)
     if (known) return known.node
-    // Links are views of the block, and a block may be a view of a larger buffer.
-    const own = block.byteLength === block.buffer.byteLength ? block : new Uint8Array(block)
-    const node = readNode(cid, own)
+    const node = readNode(cid, block)
+    const bytes = block.byteLength
     // A file in one block is mostly bytes, which are decoded at no cost.
-    if (node.links.length > 0) nodes.set(key, { node, bytes: block.byteLength })
-    return node
+    if (node.links.length === 0 || bytes + node.links.length * linkBytes > mostBytes) return node
+    // Links are views of the block, and a block may be a view of a larger buffer.
+    const kept = bytes === block.buffer.byteLength ? node : readNode(cid, new Uint8Array(block))
+    nodes.set(key, { node: kept, bytes })
+    return kept
   }
 }

@@ -8,7 +8,7 @@ import { UnixFS } from 'ipfs-unixfs'
 import { CID } from 'multiformats/cid'
 import { create } from 'multiformats/hashes/digest'
 import { decodePb, type PbLink } from '../../src/ipld/dag-pb.ts'
-import { readNode } from '../../src/ipld/unixfs.ts'
+import { declaredSize, readNode, startsOf } from '../../src/ipld/unixfs.ts'
 import { anyText } from '../support/any-text.ts'
 
 const digest = (length: number) => fc.uint8Array({ minLength: length, maxLength: length })
@@ -111,5 +111,37 @@ test('a block with far more sizes than links is no UnixFS, and no number is made
   const cid = CID.parse('bafybeihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku')
   const block = dagPb.encode({ Data: Buffer.concat([Buffer.of(8, 2), sizes]), Links: [] })
   assert.equal(readNode(cid, block).unixfs, undefined)
+  assert.equal(big.mock.callCount(), 0)
+})
+
+test('the sizes of a file are the same whoever reads them, few or many', () => {
+  const Hash = CID.parse('bafkqaaa')
+  for (const count of [2, 5000]) {
+    const unixfs = new UnixFS({
+      type: 'file',
+      data: Buffer.from('own'),
+      blockSizes: Array.from({ length: count }, (_, at) => BigInt(at) * 1000n),
+    })
+    const Links = Array.from({ length: count }, () => ({ Name: '', Hash, Tsize: 1 }))
+    const node = readNode(Hash, dagPb.encode({ Data: unixfs.marshal(), Links }))
+    assert.equal(node.sizes?.length, count > 2 ? count : undefined)
+    assert.equal(declaredSize(Hash, node), Number(unixfs.fileSize()))
+    assert.deepEqual([...startsOf(node, 10)].slice(0, 3), [13, 13, 1013])
+    assert.equal(startsOf(node, 10).at(-1), 10 + Number(unixfs.fileSize()))
+    assert.equal(node.unixfs?.type, 'file')
+    const fewer = readNode(Hash, dagPb.encode({ Data: unixfs.marshal(), Links: Links.slice(1) }))
+    if (count === 2) assert.throws(() => declaredSize(Hash, fewer), /do not match/)
+    else assert.equal(fewer.unixfs, undefined)
+  }
+})
+
+test('a message of thousands of fields that are no sizes is no UnixFS', (t) => {
+  const big = t.mock.method(UnixFS, 'unmarshal')
+  const cid = CID.parse('bafybeihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku')
+  const fields = Buffer.alloc(20_000).fill(Buffer.of(0x28, 1))
+  assert.equal(
+    readNode(cid, dagPb.encode({ Data: Buffer.concat([Buffer.of(8, 2), fields]), Links: [] })).unixfs,
+    undefined,
+  )
   assert.equal(big.mock.callCount(), 0)
 })

@@ -45,7 +45,7 @@ export const madeOf = <Of, Item>(
 
 // A look ahead is for what may be needed soon. Where most of what comes next is known, or stands there again and again, a look at all of
 // it took as long as a walk, and once for each block.
-const mostLookedAt = 1024
+const mostLookedAt = 256
 
 /** The items left to visit, depth first. */
 export interface Pending<Item> {

@@ -1,7 +1,7 @@
 // Walks the blocks of an entity, or of everything below it: depth first, parents before children. It fetches only what
 // the scope and the range need, so other missing blocks do not matter.
 import type { CID } from 'multiformats/cid'
-import type { Block } from '../../core/block.ts'
+import { type Block, isIdentity } from '../../core/block.ts'
 import { codec } from '../../core/cid.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import { type LazyLink, lazyLinksInOrder } from '../../ipld/dag-links.ts'
@@ -92,7 +92,7 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
     if (!isFailure(below)) pending.push(below, bytes.byteLength)
     const isNew = dups || seen.look(cid) === undefined
     if (!dups) seen.note(cid, isWhole(part.span, range) ? 'whole' : 'sent')
-    session.expect(upcoming())
+    if (!isIdentity(cid)) session.expect(upcoming())
     if (!isNew) continue
     sentBytes += bytes.byteLength
     if (sentBytes > mostFileBytes)
