@@ -2,6 +2,7 @@
 // waiting for them is worth it, or from the upstreams, which are then asked beside the tiers.
 import type { CID } from 'multiformats/cid'
 import { isIdentity, isProvable } from '../core/block.ts'
+import { codec } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
 import type { AtHand, AtHandOptions } from '../core/disk/at-hand.ts'
 import { cancelled } from '../core/failure.ts'
@@ -28,6 +29,9 @@ export type SessionParts = Flying & {
   /** There is no upstream. */
   readonly isArchive: boolean
 }
+
+// To decode one that is full of links takes milliseconds.
+const largeNodeBytes = 256 * 1024
 
 /** Opens the session of one request, until its `end`. */
 export function openSession(
@@ -120,7 +124,11 @@ export function openSession(
       if (!isProvable(cid)) throw unprovable(cid)
       if (isIdentity(cid)) return cid.multihash.digest
       const here = ahead?.take(cid) ?? atHand(cid)?.bytes
-      return here ?? fetch(cid, around).catch(afterOthers)
+      if (here) return here
+      const fetched = await fetch(cid, around).catch(afterOthers)
+      // All that waited for it go on in the moment it comes: each decodes it in a turn that has time for that.
+      if (cid.code !== codec.raw && fetched.byteLength >= largeNodeBytes) await turns.inLine()
+      return fetched
     },
     atHand(cid, options) {
       check(cid)

@@ -30,7 +30,7 @@ const firstWindowBytes = 1024 * 1024
 const mostWindowBytes = 8 * 1024 * 1024
 const mostBlocks = 64
 // Of links that repeat what was met, or hold their content themselves, and bring nothing to ask for.
-const mostPassedOver = 256
+const mostPassedOver = 64
 const heldWindowBytes = 24 * 1024 * 1024
 const mostHeldBlocks = 96
 // To make a request of a store takes half a millisecond. All in one turn, the first one leaves when the last one is made.

@@ -38,7 +38,7 @@ export type DagFlightDeps = {
   readonly asker?: Asker | undefined
   readonly trace?: Trace | undefined
   readonly keep: (cid: CID, bytes: Uint8Array) => Promise<void>
-  /** Between the pieces of a large document. */
+  /** Between blocks, and between the pieces of a large document. */
   readonly giveWay?: GiveWay
   /** Called when nothing more will come from this flight. */
   readonly onOver: () => void
@@ -92,6 +92,9 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
     // Also for a block that came by before: the next one of this sender may be what it links to.
     const { reading } = blocks
     if (reading !== undefined) await demand.during(() => reading)
+    // A piece from a socket may have a thousand blocks, and one block a hundred thousand links.
+    const turn = deps.giveWay?.()
+    if (turn !== undefined) await demand.during(() => turn)
     if (!isNew) return false
     progress.came(bytes.byteLength)
     isStuck = false

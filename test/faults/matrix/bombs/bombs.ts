@@ -105,14 +105,14 @@ export const bombs: readonly Bomb[] = [
   {
     name: '900 directories below 30 that have 44,000 names each, as CAR',
     content: 'knownSiblings',
-    promised: 'whole',
-    attack: reading({ query: '?format=car', right: ['whole', 'left'], lastsMs: 15_000 }),
+    promised: 'whole, or until the client leaves',
+    attack: reading({ query: '?format=car', right: ['left', 'whole'], lastsMs: 15_000 }),
   },
   {
     name: '30 shards in each other with 150,000 entries each, as a listing',
     content: 'entriesBehindShards',
-    promised: 'cut behind a million of them',
-    attack: reading({ right: ['cut', 'left'], lastsMs: 15_000 }),
+    promised: 'cut behind a million of them, or until the client leaves',
+    attack: reading({ right: ['left', 'cut'], lastsMs: 15_000 }),
   },
   {
     name: '2 MiB of dag-cbor as dag-json',
@@ -140,9 +140,10 @@ export const bombs: readonly Bomb[] = [
     attack: reading({ query: '?format=car&car-dups=y', right: ['left'] }),
   },
   {
-    name: 'a listing of 65,536 empty shards',
+    name: 'a listing of 16,384 empty shards',
     content: 'emptyShards',
     promised: 'whole',
+    warm: '',
     attack: reading({ right: ['whole', 'left'] }),
   },
   {

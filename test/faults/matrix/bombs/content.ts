@@ -132,7 +132,7 @@ function addEntriesBehindShards(blocks: BlockMap): CID {
 
 const emptyShard = (at: number): Uint8Array => encode({ Data: shard(256, { mtime: { secs: BigInt(at) } }), Links: [] })
 
-/** 65,536 shards without an entry, each a block of its own. */
+/** 16,384 shards without an entry, each a block of its own. */
 function addEmptyShards(blocks: BlockMap): CID {
   const below = (node: number): CID => {
     const Links = range(256, (at) => ({

@@ -1,5 +1,6 @@
 // Clients of the rows of bombs.ts: four that read one thing again and again, each in its own way, and many that wait for nothing.
 import { Agent, get, type IncomingMessage } from 'node:http'
+import type { Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { percentile } from '../../../support/gateway.ts'
 import { type Cell, inMs } from '../rows.ts'
@@ -49,17 +50,14 @@ function read(url: string, { how, accept = '*/*' }: Reading, endsAt: number): Pr
   return new Promise((resolve) => {
     let hasLeft = false
     let outcome: Outcome = 'cut'
-    let bytes = 0
+    let socket: Socket | undefined
     const request = get(url, { agent: false, headers: { accept } }, (response) => {
-      const { socket } = response
       const { statusCode = 0 } = response
+      socket = response.socket
       if (how === 'slowly') void readSlowly(response)
       else if (how === 'leaves') leaveAt(response, leave)
       else response.resume()
       response.on('error', () => {})
-      response.on('close', () => {
-        bytes = socket.bytesRead
-      })
       response.on('end', () => {
         if (response.complete) outcome = statusCode === 200 ? 'whole' : statusCode
       })
@@ -72,7 +70,7 @@ function read(url: string, { how, accept = '*/*' }: Reading, endsAt: number): Pr
     request.on('error', () => {})
     request.on('close', () => {
       clearTimeout(timer)
-      resolve({ outcome: outcome === 'cut' && hasLeft ? 'left' : outcome, bytes })
+      resolve({ outcome: outcome === 'cut' && hasLeft ? 'left' : outcome, bytes: socket?.bytesRead ?? 0 })
     })
   })
 }
