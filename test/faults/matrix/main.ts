@@ -105,7 +105,7 @@ const plans: readonly Plan[] = [
   },
   {
     name: 'bombs',
-    title: 'What may stop the event loop, for four clients, beside one that asks for a hot file',
+    title: 'What may stop the event loop: two clients, beside one that asks for a hot file',
     columns: ['answers', 'the longest turn of the loop', 'hot answers', 'resident'],
     rows: planned(bombs, bombRow, linux),
   },
