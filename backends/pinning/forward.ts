@@ -38,6 +38,10 @@ function createForward(settings: z.output<typeof options>, context: ProviderCont
   })
   const place = readBack(settings)
   const home = place ? place.options : { url: besideAdd(settings.url) }
+  // A gateway at another place may belong to others: the token and the headers of /add are not for it.
+  const isElsewhere = new URL(home.url).origin !== new URL(settings.url).origin
+  const gateway = isElsewhere ? createService(context, settings, {}) : undefined
+  const askHome = gateway?.ask ?? ask
 
   return {
     name,
@@ -61,14 +65,16 @@ function createForward(settings: z.output<typeof options>, context: ProviderCont
     async status(cid, signal): Promise<PinState> {
       const target = `${home.url.replace(/\/+$/, '')}/ipfs/${cid}`
       const headers = { ...(home['headers'] as Record<string, string> | undefined) }
-      const { status } = await ask('HEAD', target, signal, { headers, accept: [404, 410, 412] })
+      const { status } = await askHome('HEAD', target, signal, { headers, accept: [404, 410, 412] })
       return status === 200 ? 'pinned' : 'absent'
     },
     async probe(signal) {
       // An upload without a body is refused for what it lacks, or for the token: the second is what we want to know.
       await ask('POST', settings.url, signal, { accept: [400, 411, 415] })
     },
-    close,
+    async close() {
+      await Promise.all([close(), gateway?.close()])
+    },
   }
 }
 

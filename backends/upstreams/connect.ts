@@ -33,6 +33,7 @@ function innerNetworks(): BlockList {
     ['2002::', 16],
     ['fc00::', 7],
     ['fe80::', 10],
+    ['fec0::', 10],
     ['ff00::', 8],
   ] as const) {
     networks.addSubnet(net, prefix, 'ipv6')

@@ -8,9 +8,7 @@ import { duration } from '../../src/core/units.ts'
 export const httpOptions = {
   url: z
     .url({ protocol: /^https?$/, error: 'expected an http(s) address' })
-    .refine((text) => !URL.canParse(text) || new URL(text).username === '', {
-      error: 'expected an address without a user; use headers',
-    })
+    .refine(hasNoUser, { error: 'expected an address without a user; use headers' })
     .describe('Where it is; paths such as /ipfs/<cid> are added to it.'),
   headers: z.record(z.string(), z.string()).default({}).describe('Sent with every request, such as an API key.'),
   connect: duration().prefault('3s').describe('Until a connection is there.'),
@@ -34,6 +32,11 @@ export const gatewayOptions = {
       'Which redirects are followed: on the same host (site), or also to the subdomain of that host which is for the same CID, <cid>.ipfs.<host> (subdomains).',
     ),
 } as const
+
+function hasNoUser(text: string): boolean {
+  const { username, password } = URL.parse(text) ?? { username: '', password: '' }
+  return username === '' && password === ''
+}
 
 /** `/ipfs/…` below the operator's url, built from a CID and names that were parsed, never from a request. */
 export function contentUrl(

@@ -15,8 +15,8 @@ export function followed(
   if (location === undefined || !URL.canParse(location, from.href)) return undefined
   const to = new URL(location, from)
   const isSafe = to.protocol === from.protocol || to.protocol === 'https:'
-  const isSamePort = to.port === from.port || to.protocol !== from.protocol
-  if (!isSafe || !isSamePort || to.username !== '' || to.password !== '') return undefined
+  // Another port is another service, which may belong to somebody else or be for this network alone.
+  if (!isSafe || to.port !== from.port || to.username !== '' || to.password !== '') return undefined
   const isSameHost = bare(to.hostname) === bare(from.hostname)
   return isSameHost || (redirects === 'subdomains' && isOwnSubdomain(to, site)) ? to : undefined
 }

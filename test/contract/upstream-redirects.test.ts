@@ -165,30 +165,44 @@ describe('redirects: subdomains', () => {
     assert.equal(open(), 0)
   })
 
-  test('a name that it leads to is looked up under the same rules', async (context) => {
-    const { url } = await front(behind)
+  test('the named host, and a name that it leads to, are looked at for each connection: none goes inside', async (context) => {
+    const { url, hosts } = await front(behind)
     const { port } = new URL(url)
-    const asked: string[] = []
-    const lookup = (name: string, options: { all?: boolean }, done: (...words: unknown[]) => void) => {
-      asked.push(name)
-      if (options.all) done(null, [{ address: '127.0.0.1', family: 4 }])
-      else done(null, '127.0.0.1', 4)
+    let addresses: string[] = []
+    const lookup = (_name: string, options: { all?: boolean }, done: (...words: unknown[]) => void) => {
+      const found = addresses.map((address) => ({ address, family: address.includes(':') ? 6 : 4 }))
+      if (options.all) done(null, found)
+      else done(null, found[0]?.address, found[0]?.family)
     }
     context.mock.method(dns, 'lookup', lookup as never)
     syncBuiltinESMExports()
+    const own = { url: `http://gateway.example:${port}`, connectMs: 1000, connections: 4 }
+    const careful = createAgent({ ...own, allowPrivate: false })
+    const free = createAgent({ ...own, allowPrivate: true })
+    const get = (host: string, dispatcher = careful) =>
+      request(`http://${host}:${port}/`, { dispatcher }).then(({ body }) => body.dump())
     try {
-      const own = { url: `http://gateway.example:${port}`, connectMs: 1000, connections: 4 }
-      for (const allowPrivate of [false, true]) {
-        const agent = createAgent({ ...own, allowPrivate })
-        const work = request(`http://a.ipfs.gateway.example:${port}/`, { dispatcher: agent }).then(({ body }) =>
-          body.dump(),
-        )
-        if (allowPrivate) await work
-        else await assert.rejects(work, /a\.ipfs\.gateway\.example resolves to 127\.0\.0\.1, inside this network/)
-        await agent.destroy()
-      }
-      assert.deepEqual([...new Set(asked)], ['a.ipfs.gateway.example'])
+      // One address that is public does not let the others pass, in whichever order they come.
+      for (const host of ['gateway.example', 'a.ipfs.gateway.example'])
+        for (const told of [
+          ['127.0.0.1'],
+          ['192.0.2.7', '127.0.0.1'],
+          ['127.0.0.1', '192.0.2.7'],
+          ['::ffff:127.0.0.1'],
+        ]) {
+          addresses = told
+          const bad = told.find((one) => one.endsWith('127.0.0.1'))
+          await assert.rejects(get(host), (error: Error) =>
+            error.message.includes(`${host} resolves to ${bad}, inside`),
+          )
+        }
+      assert.deepEqual(hosts, [], 'nothing was asked')
+      addresses = ['127.0.0.1']
+      for (const host of ['gateway.example', 'a.ipfs.gateway.example']) await get(host, free)
+      assert.equal(hosts.length, 2)
     } finally {
+      await careful.destroy()
+      await free.destroy()
       context.mock.restoreAll()
       syncBuiltinESMExports()
     }
@@ -222,6 +236,7 @@ describe('which redirects are followed', () => {
     [`https://${cid}.ipfs.other.example/`, 'subdomains', false],
     [`https://${cid}.ipfs.gw.example.evil.example/`, 'subdomains', false],
     [`https://${cid}.ipfs.gw.example:8443/`, 'subdomains', false],
+    ['https://gw.example:8443/', 'site', false],
     [`http://${cid}.ipfs.gw.example/`, 'subdomains', false],
     [`https://user@${cid}.ipfs.gw.example/`, 'subdomains', false],
     [`https://:word@${cid}.ipfs.gw.example/`, 'subdomains', false],
@@ -244,5 +259,9 @@ describe('which redirects are followed', () => {
     assert.ok(to(`https://${cid}.ipfs.gw.example/`, `http://${cid}.ipfs.gw.example/`))
     assert.ok(to(`/other`, `https://${cid}.ipfs.gw.example/`))
     assert.equal(to(`https://${other}.ipfs.gw.example/`, `https://${cid}.ipfs.gw.example/`), undefined)
+    // Another port is another service, also where the scheme is a safer one.
+    assert.equal(to('https://gw.example:6443/', at.href), undefined)
+    assert.equal(to('https://gw.example:6443/', 'http://gw.example:8080/'), undefined)
+    assert.ok(to('https://gw.example:8080/', 'http://gw.example:8080/'))
   })
 })

@@ -328,6 +328,8 @@ describe('trustless', () => {
       '64:ff9b::7f00:1',
       '64:ff9b:1::a00:1',
       '2002:7f00:1::1',
+      'fec0::1',
+      '::ffff:7f00:1',
     ]) {
       assert.ok(isInside(address), address)
     }
