@@ -16,7 +16,10 @@ export type PipelineLimits = {
 const usual: PipelineLimits = { perSocket: 128, inAll: 4096, free: 8 }
 
 export interface Pipelines {
-  /** Counts a request. False: it is not to be answered, because its connection has enough to read. */
+  /**
+   * Counts a request. False: it is not to be answered, because its connection has enough to read, or ends with an answer before it.
+   * What stands behind such an answer may be the body of the request before, as others read it: it is not even looked at.
+   */
   enter(request: IncomingMessage, response: ServerResponse): boolean
   /** The last answer that waits in this connection. */
   lastOf(socket: Socket): ServerResponse | undefined
@@ -54,8 +57,9 @@ export function createPipelines({ perSocket, inAll, free } = usual): Pipelines {
   return {
     enter({ socket }, response) {
       // An answer that need not wait has its socket already: the usual one costs nothing here.
-      if (response.socket !== null) return true
-      if (socket.destroyed) return refuse(socket)
+      if (response.socket !== null) return socket.writableEnded ? refuse(socket) : true
+      const before = waiting.get(socket)?.last ?? (Reflect.get(socket, '_httpMessage') as ServerResponse | null)
+      if (socket.destroyed || before?.shouldKeepAlive === false) return refuse(socket)
       const line = lineOf(socket)
       line.count++
       total++

@@ -1,46 +1,76 @@
 // What is wrong on the wire, said by tools that know nothing of this gateway: scripts of varnishtest, which send bytes as they stand
-// there, and slowhttptest, which holds hundreds of connections as slow as it can.
+// there, as clients and as an upstream, and slowhttptest, which holds hundreds of connections as slow as it can.
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { promisify, stripVTControlCharacters } from 'node:util'
+import { blockKey } from '../../src/core/block.ts'
+import { parseCid } from '../../src/core/cid.ts'
 import { type GatewayProcess, startGateway } from '../soak/gateway-process.ts'
 import { addFile, type FileFixture, noise, text } from '../support/fixtures.ts'
 import { fetchAll, percentile } from '../support/gateway.ts'
-import { startUpstream } from '../support/upstream.ts'
-import { tempFolder } from './support/processes.ts'
+import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+import { freePort, tempFolder } from './support/processes.ts'
 
 const execute = promisify(execFile)
 const scripts = join(import.meta.dirname, 'wire')
 const closing: (() => unknown)[] = []
 let gateway: GatewayProcess
+let upstream: ProgrammableUpstream
 let hot: FileFixture
 let cold: FileFixture[]
+/** Asked for in requests that stand in the body of others alone. */
+let hidden: FileFixture
 const pathOf = ({ cid }: FileFixture): string => `/ipfs/${cid}`
 
 before(async () => {
   const blocks = new Map<string, Uint8Array>()
   hot = await addFile(blocks, text(JSON.stringify({ some: 'x'.repeat(1000) })))
   cold = [await addFile(blocks, noise(300_000, 1)), await addFile(blocks, noise(8_000_000, 2))]
-  const upstream = await startUpstream({ blocks })
+  hidden = await addFile(blocks, noise(1000, 3))
+  upstream = await startUpstream({ blocks })
   closing.push(() => upstream.close())
+  gateway = await startBefore(upstream.url)
+})
+after(async () => {
+  for (const close of closing.toReversed()) await close()
+})
+
+async function startBefore(url: string, retrieval: object = {}): Promise<GatewayProcess> {
   const folder = await tempFolder()
   closing.push(folder.remove)
-  gateway = await startGateway(folder.path, {
+  const started = await startGateway(folder.path, {
     listen: '127.0.0.1:0',
     admin: false,
     data: join(folder.path, 'data'),
     log: { level: 'error' },
     limits: { headers: '3s', stalled: '3s', connectionsPerClient: 10_000, perClient: 'none' },
-    retrieval: { upstreams: [{ name: 'well', url: upstream.url }] },
+    retrieval: { upstreams: [{ name: 'well', url }], ...retrieval },
   })
-  closing.push(() => gateway.stop())
-})
-after(async () => {
-  for (const close of closing.toReversed()) await close()
-})
+  closing.push(() => started.stop())
+  return started
+}
+
+/** A script, with the words that it has in braces. */
+async function follow(script: string, values: Readonly<Record<string, unknown>>): Promise<void> {
+  const defined = Object.entries(values).map(([name, value]) => `-D${name}=${value}`)
+  await execute('varnishtest', [...defined, join(scripts, `${script}.vtc`)]).catch(
+    (error: Error & { readonly stdout?: string }) => assert.fail(error.stdout || error.message),
+  )
+}
+
+const addressOf = ({ url }: Pick<GatewayProcess, 'url'>): string => new URL(url).host.replace(':', ' ')
+
+/** Whether the gateway put it together from the CID of a block that the upstream has: nothing of a client's request is in it. */
+function isBuilt(url: string): boolean {
+  const [, text = '', query = ''] = /^\/ipfs\/([a-zA-Z0-9]+)\?([\w&=.*:%-]+)$/.exec(url) ?? []
+  const cid = parseCid(text)
+  const names = [...new URLSearchParams(query).keys()]
+  const known = ['format', 'dag-scope', 'entity-bytes', 'car-version', 'car-order', 'car-dups']
+  return cid !== undefined && upstream.blocks.has(blockKey(cid)) && names.every((name) => known.includes(name))
+}
 
 describe('bytes as they stand in the scripts', () => {
   for (const script of ['smuggling', 'connections', 'targets'])
@@ -48,19 +78,40 @@ describe('bytes as they stand in the scripts', () => {
       const [first] = cold
       assert.ok(first)
       const { headers } = await fetchAll(gateway.url + pathOf(hot))
-      const values = {
-        gateway: new URL(gateway.url).host.replace(':', ' '),
+      await follow(script, {
+        gateway: addressOf(gateway),
         hot: pathOf(hot),
         cid: hot.cid,
         size: headers['content-length'],
         cold: pathOf(first),
         coldsize: first.bytes.byteLength,
-      }
-      const defined = Object.entries(values).map(([name, value]) => `-D${name}=${value}`)
-      await execute('varnishtest', [...defined, join(scripts, `${script}.vtc`)]).catch(
-        (error: Error & { readonly stdout?: string }) => assert.fail(error.stdout || error.message),
+        hidden: pathOf(hidden),
+      })
+      const probe = 'bafkqaaa'
+      const asked = upstream.seen.map(({ url }) => url).filter((url) => !url.startsWith(`/ipfs/${probe}?`))
+      assert.ok(asked.length > 0)
+      assert.deepEqual(
+        asked.filter((url) => !isBuilt(url) || url.includes(String(hidden.cid))),
+        [],
       )
     })
+
+  test('upstream.vtc', { timeout: 60_000 }, async () => {
+    const port = await freePort()
+    const before = await startBefore(`http://127.0.0.1:${port}`, { probeEvery: 0, keepLooking: 0 })
+    const blocks = new Map<string, Uint8Array>()
+    const contents = ['cut', 'pieces', 'whole', 'next', 'absent'].map(
+      (name) => [name, `what is sent as ${name}`.padEnd(24)] as const,
+    )
+    const cids = contents.map(async ([name, body]) => [name, (await addFile(blocks, text(body))).cid] as const)
+    const { whole: content, ...others } = Object.fromEntries(contents)
+    await follow('upstream', {
+      ...{ gateway: addressOf(before), listen: `127.0.0.1 ${port}`, beginning: 'what is sent', length: 24 },
+      ...{ content, evil: 'what nobody asked for   ' },
+      ...Object.fromEntries(Object.entries(others).map(([name, body]) => [`${name}content`, body])),
+      ...Object.fromEntries(await Promise.all(cids)),
+    })
+  })
 })
 
 /** Until it is over: what another client got of a hot file meanwhile. */

@@ -6,6 +6,7 @@ import { type AddressInfo, connect } from 'node:net'
 import { afterEach, describe, it } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import { closeAfter, type LingerLimits, lingerAfter } from '../../src/http/wire/close-after-answer.ts'
+import { createHttpServer } from '../../src/server/http-server.ts'
 
 const patient: LingerLimits = { mostBytes: 1e9, fullMs: 60_000, quietMs: 60_000, mostMs: 60_000 }
 const megabyte = Buffer.alloc(1_000_000)
@@ -80,4 +81,40 @@ describe('a client that was answered while it sends', () => {
     await once(socket, 'close')
     assert.match(Buffer.concat(pieces).toString(), /\r\n\r\ndone$/)
   })
+})
+
+describe('what stands behind a request whose answer ends the connection', () => {
+  const hidden = 'GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n'
+  const chunked = 'POST /first HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n'
+  const rows: readonly (readonly [what: string, pieces: readonly string[]])[] = [
+    ['in one piece', [`${chunked}0\r\n\r\n${hidden}`]],
+    ['with the end of the body, when the answer is out', [chunked, `0\r\n\r\n${hidden}`]],
+    ['behind another answer that is not out', [`GET /slow HTTP/1.1\r\nHost: a\r\n\r\n${chunked}0\r\n\r\n${hidden}`]],
+  ]
+  for (const [what, pieces] of rows)
+    it(`is not handled as a request: ${what}`, async () => {
+      const handled: string[] = []
+      const server = createHttpServer((request, response) => {
+        handled.push(request.url ?? '')
+        if (request.url === '/slow') return void setTimeout(() => response.end('slow'), 50)
+        closeAfter(request, response)
+        response.end('no')
+      })
+      await once(server.listen(0, '127.0.0.1'), 'listening')
+      const gone = new Promise<void>((resolve) =>
+        server.once('connection', (one) => one.once('close', () => resolve())),
+      )
+      const { port } = server.address() as AddressInfo
+      const socket = connect({ port, host: '127.0.0.1', allowHalfOpen: true })
+      const [first = '', ...others] = pieces
+      socket.write(first)
+      let said = ''
+      socket.on('data', (chunk) => (said += chunk))
+      while (!said.endsWith('no')) await once(socket, 'data')
+      for (const piece of others) socket.write(piece)
+      await gone
+      socket.destroy()
+      assert.deepEqual(handled, what.includes('another') ? ['/slow', '/first'] : ['/first'])
+      server.close()
+    })
 })

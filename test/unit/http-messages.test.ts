@@ -254,6 +254,10 @@ describe('target', () => {
     ['a backslash', request('/ipfs/a\\b')],
     ['two hosts', request('/ipfs/a', ['HOST', 'evil.example'])],
     ['a transfer coding', request('/ipfs/a', ['Transfer-Encoding', 'gzip, chunked'])],
+    [
+      'a transfer coding in HTTP/1.0',
+      { ...request('/ipfs/a', ['Transfer-Encoding', 'chunked']), httpVersion: '1.0' } as IncomingMessage,
+    ],
   ]
   for (const [name, one] of bad) {
     test(`${name}: refused`, () => {

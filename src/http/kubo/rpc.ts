@@ -74,6 +74,8 @@ async function answerCall(context: RequestContext, deps: KuboDeps): Promise<void
   }
   const session = deps.retrieval.session({ signal, account, beforeMiss })
   response.setHeader('X-Content-Type-Options', 'nosniff')
+  // Kubo says nothing of it: a cache might keep a refusal, or the pins that a client with a token may see.
+  response.setHeader('Cache-Control', 'no-store')
   try {
     const command = commandOf(target)
     if (!command) return sendText(to, 404, '404 page not found')

@@ -141,6 +141,8 @@ export function sendProblem(response: ServerResponse, failure: Failure, context:
     ...headers,
     ...(status === 400 && { Connection: 'close' }),
   }
+  // Known at once: what came behind a malformed request is not handled as another one.
+  if (status === 400) response.shouldKeepAlive = false
   // A list and a string: Node checks and sends both at once. A gateway that refuses much has no time for more.
   const list: (string | number)[] = []
   for (const name in all) list.push(name, all[name] as string | number)

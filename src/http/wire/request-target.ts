@@ -29,6 +29,8 @@ export function readTarget(request: IncomingMessage): RequestTarget {
   const coding = request.headers['transfer-encoding']
   if (coding !== undefined && coding.toLowerCase() !== 'chunked')
     throw malformed(`the transfer coding ${coding} is not supported`)
+  // RFC 9112, 6.1: what handed it on may have read the body in another way.
+  if (coding !== undefined && request.httpVersion === '1.0') throw malformed('HTTP/1.0 has no transfer codings')
   const mark = url.indexOf('?')
   const path = mark < 0 ? url : url.slice(0, mark)
   const search = mark < 0 ? '' : url.slice(mark + 1)
