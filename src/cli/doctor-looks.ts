@@ -142,7 +142,7 @@ function placeOf(
   return typeof at === 'string' ? withoutSecrets(at) : undefined
 }
 
-const withoutSecrets = (at: string): string => at.replace(/\/\/[^/?#@]*@/, '//').replace(/\?.*$/, '')
+const withoutSecrets = (at: string): string => at.replace(/\/\/[^/?#]*@/, '//').replace(/\?.*$/, '')
 
 /** As at a start: a list that cannot be read may have a copy. */
 async function isReadable(

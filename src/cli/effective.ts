@@ -52,12 +52,30 @@ const isAboutToken = (path: Path): boolean =>
 const masked = '***'
 const textOf = (shown: unknown): string => (shown === masked ? masked : JSON.stringify(shown))
 
+/** `${NAME}` or `${file:…}`, and not `$${`. */
+const taken = /(?<!\$)\$\{[^}]*\}/
+/** What a header has before its secret is none. */
+const scheme = /^(?:Bearer|Basic) +$/i
+
+/** What the file takes from elsewhere, and for what it says itself beside that `***`. */
+const onlyTaken = (own: string): string =>
+  own
+    .split(new RegExp(`(${taken.source})`))
+    .map((part, index) => (index % 2 === 1 || part === '' || scheme.test(part) ? part : masked))
+    .join('')
+
+/** An address without who we are there, and without its query. */
+const bare = (text: string, hide: (part: string) => string): string =>
+  text
+    .replace(/\/\/((?:\$\{[^}]*\}|(?!\$\{)[^/?#])*)@/, (_all, who: string) => `//${hide(who)}@`)
+    .replace(/\?(.*)$/s, (_all, query: string) => `?${hide(query)}`)
+
 /** What the file takes from elsewhere is shown as the file has it. */
 function show(path: Path, value: unknown, own: unknown): unknown {
-  if (typeof own === 'string' && own.includes('${')) return own
+  if (typeof own === 'string' && taken.test(own)) return isSecret(path, '') ? onlyTaken(own) : bare(own, onlyTaken)
   if (typeof value === 'object') return value
   const isWord = value === 'none' || value === 'open' || typeof value === 'boolean'
   if (!isWord && !isAboutToken(path) && isSecret(path, value)) return masked
   const written = variableOf(path) === undefined && typeof own === 'string' ? own : value
-  return typeof written === 'string' ? written.replace(/\/\/[^/?#@]*@/, '//***@').replace(/\?.*$/, '?***') : written
+  return typeof written === 'string' ? bare(written, () => masked) : written
 }

@@ -144,8 +144,11 @@ function describeValue(tree: unknown, path: Path): string {
   if (value === null) return 'is empty'
   if (Array.isArray(value)) return 'is a list'
   if (typeof value === 'object') return 'is a mapping'
-  return isSecret(path, value) ? 'is not valid' : `${JSON.stringify(value)} is not valid`
+  return isSecret(path, value) || hasQuery(value) ? 'is not valid' : `${JSON.stringify(value)} is not valid`
 }
+
+/** What looks like an address with a query, which may hold a key. */
+const hasQuery = (value: unknown): boolean => /[?&][^\s=]+=/.test(String(value))
 
 /** `limits.headers` is a time; the `headers` of an upstream may hold a token. */
 const isTime = (path: Path, value: unknown): boolean => typeof value === 'number' && keyPath(path) === 'limits.headers'

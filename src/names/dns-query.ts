@@ -69,16 +69,18 @@ export function dnsOverHttps(url: string, userAgent: string, clock: Clock): TxtS
     }
     return Buffer.concat(pieces)
   }
+  // Path and query may be the key of an account.
+  const { host } = new URL(url)
   return {
-    name: new URL(url).host,
+    name: host,
     async lookup(name, signal) {
       try {
         const question = txtQuestion(name, 0)
-        const bytes = await inTime(url, { clock, signal }, (own) => ask(question, own))
+        const bytes = await inTime(host, { clock, signal }, (own) => ask(question, own))
         return whole(txtAnswer(name, question, bytes))
       } catch (cause) {
         signal.throwIfAborted()
-        throw isFailure(cause) ? cause : failed(url, cause)
+        throw isFailure(cause) ? cause : failed(host, cause)
       }
     },
     close: () => agent.destroy(),

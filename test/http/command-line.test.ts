@@ -295,6 +295,35 @@ upload: { auth: { tokens: [hush-hush-hush-hush, { name: ci, token: hush-hush-hus
     assert.match(out, /^upload\.auth\.tokens\[1\]\.token = \*\*\* +#/m)
     assert.doesNotMatch(out, /hush/)
   })
+  it('check --effective: what is taken from elsewhere is named, and what the file says itself beside it is not', async () => {
+    const secret = join(folder, 'secret')
+    await writeFile(secret, 'hush-hush-hush-hush')
+    const file = await configFile(
+      'taken.yaml',
+      `cache:
+  tiers:
+    - { use: redis, name: one, url: "redis://user:hush@\${file:${secret}}:6379/0" }
+    - { use: redis, name: two, url: "redis://user:\${file:${secret}}@redis.example" }
+retrieval:
+  upstreams:
+    - { url: "https://one.example?key=hush\${file:${secret}}", headers: { authorization: "Bearer \${file:${secret}}" } }
+    - { url: "https://two.example", headers: { x-key: "hush-\${file:${secret}}-hush" } }
+upload: { auth: { tokens: ["$\${hush-hush-hush-hush}"] } }
+`,
+    )
+    const { code, out } = await runHere('check', file, '--effective')
+    assert.equal(code, 0, out)
+    const shown = (key: string): string =>
+      new RegExp(`^${key.replaceAll(/[[\].]/g, '\\$&')} = (.*?) +#`, 'm').exec(out)?.[1] ?? out
+    const taken = `\${file:${secret}}`
+    assert.equal(shown('cache.tiers[0].url'), `"redis://***@${taken}:6379/0"`)
+    assert.equal(shown('cache.tiers[1].url'), `"redis://***${taken}@redis.example"`)
+    assert.equal(shown('retrieval.upstreams[0].url'), `"https://one.example?***${taken}"`)
+    assert.equal(shown('retrieval.upstreams[0].headers.authorization'), `"Bearer ${taken}"`)
+    assert.equal(shown('retrieval.upstreams[1].headers.x-key'), `"***${taken}***"`)
+    assert.equal(shown('upload.auth.tokens[0]'), '***')
+    assert.doesNotMatch(out, /hush/)
+  })
 
   it('check --json: each mistake with its key and its position, or each value with where it comes from', async () => {
     const bad = await configFile('bad.json.yaml', 'retreival: {}\n')

@@ -1,6 +1,7 @@
 // The `proxy:` section: paths that the operator hands on to other services.
 import { z } from 'zod'
 import { duration, size } from '../../core/units.ts'
+import { serviceUrl } from '../values/service-url.ts'
 
 const ours: readonly string[] = ['/ipfs', '/ipns', '/add', '/openapi.json', '/api/v0']
 const methods = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS'] as const
@@ -15,8 +16,7 @@ const entry = z.strictObject({
       error: `expected none of the gateway's own paths (${ours.join(', ')})`,
     })
     .describe('This path and all below it are passed on.'),
-  to: z
-    .url({ protocol: /^https?$/ })
+  to: serviceUrl()
     .refine((url) => !/[?#]/.test(url), 'expected an address without ? and #')
     .describe('Where to: what follows `path` is put behind it. Its redirects are never followed here.'),
   methods: z.array(z.enum(methods)).min(1).default(['GET', 'HEAD']).describe('What is passed on; the rest is 405.'),

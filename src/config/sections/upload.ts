@@ -2,6 +2,7 @@
 import { z } from 'zod'
 import { profiles } from '../../../backends/pinning/contract.ts'
 import { duration, isUnfilled, size, unfilled } from '../../core/units.ts'
+import { serviceUrl } from '../values/service-url.ts'
 import { namedToken } from '../values/token.ts'
 
 const authorization = () =>
@@ -51,10 +52,8 @@ export const upload = z
       ),
     through: z
       .union([
-        z
-          .url({ protocol: /^https?$/ })
-          .transform((url): { url: string; authorization?: string | undefined } => ({ url })),
-        z.strictObject({ url: z.url({ protocol: /^https?$/ }), authorization: authorization().optional() }),
+        serviceUrl().transform((url): { url: string; authorization?: string | undefined } => ({ url })),
+        z.strictObject({ url: serviceUrl(), authorization: authorization().optional() }),
       ])
       .optional()
       .describe(
