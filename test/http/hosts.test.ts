@@ -138,10 +138,16 @@ test('links that say the same in another way', async () => {
 
 test('a service worker cannot be installed on an origin that all content shares', async () => {
   const { cid } = all.files.hello
-  const asks = { 'Service-Worker': 'script' }
-  await fetchAll(`${at.url}/ipfs/${cid}`)
-  assert.equal((await fetchAll(`${at.url}/ipfs/${cid}`, asks)).status, 400, 'though it is hot')
-  assert.equal((await from(`${cid}.ipfs.gw.example`, '/', asks)).status, 200)
+  const paths = [`/ipfs/${cid}`, `/ipfs/${cid}?format=raw`, `/ipfs/${all.directory}/readme.txt`]
+  for (const path of paths)
+    for (const asks of [{ 'Service-Worker': 'script' }, { 'service-worker': '' }]) {
+      const plain = await fetchAll(at.url + path)
+      // Its scope would be the folder of its script, and with this header more than that.
+      assert.deepEqual([plain.status, plain.headers['service-worker-allowed']], [200, undefined])
+      assert.equal((await fetchAll(at.url + path, asks)).status, 400, `${path}, though it is hot`)
+    }
+  assert.equal((await fetchAll(`${at.url}/ipns/nobody.example`, { 'Service-Worker': 'script' })).status, 400)
+  assert.equal((await from(`${cid}.ipfs.gw.example`, '/', { 'Service-Worker': 'script' })).status, 200)
 })
 
 describe('CONNECT', () => {

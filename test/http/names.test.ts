@@ -164,6 +164,25 @@ describe('keys', () => {
     assert.equal((await get(`/ipns/${key.name}`)).status, 200)
   })
 
+  test('a record that points at an address, or out of the content, leads nowhere and has nothing asked', async (context) => {
+    await start()
+    const other = await startUpstream({ blocks: all.blocks })
+    context.after(() => other.close())
+    const { host, port } = new URL(other.url)
+    for (const value of [
+      `//${host}/ipfs/${all.directory}`,
+      `/ip4/127.0.0.1/tcp/${port}/http`,
+      `/ipfs/${all.directory}/../../..`,
+      `/ipfs/${host}`,
+    ]) {
+      const own = createKey()
+      await publish(value, {}, own)
+      const { status, headers } = await get(`/ipns/${own.name}/policy.json`)
+      assert.ok(status >= 400 && headers.location === undefined, `${value}: ${status}`)
+    }
+    assert.deepEqual(other.seen, [])
+  })
+
   test('what is no name is 400', async () => {
     await start()
     for (const name of ['', 'nodots', '-a.example', '%00', all.cbor.toString().slice(0, 20)]) {
