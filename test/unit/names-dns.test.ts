@@ -109,6 +109,18 @@ describe('DNSLink', () => {
     })
   }
 
+  test('over HTTPS: a failure names the host alone, for path and query may be the key of an account', async () => {
+    const { host, origin } = new URL(dns.url)
+    dns.fault = 'garbage'
+    const [server] = txtServers([`${origin}/an-account/dns-query?key=hush`], {
+      userAgent: 'cidgate/test',
+      clock: patient,
+    })
+    const { message } = await failure(server?.lookup('_dnslink.docs.example', signal()) ?? assert.fail())
+    assert.equal(message, `the DNS server ${host} did not answer`)
+    await server?.close()
+  })
+
   test('what UDP cuts is asked for again over TCP, which sends it in pieces', async () => {
     dns.texts.set('_dnslink.long.example', [`dnslink=/ipfs/bafkqaaa/${'x'.repeat(200)}`])
     dns.fault = 'truncate'
