@@ -27,6 +27,7 @@ for (const [use, makeBed] of Object.entries(beds))
     beforeEach(async () => {
       bed = await makeBed()
       tallies = [open(), open()]
+      for (const tally of tallies) await connected(tally)
     })
     afterEach(async () => {
       for (const one of tallies) await one.close()
@@ -38,6 +39,16 @@ for (const [use, makeBed] of Object.entries(beds))
       return kind.create(kind.options.parse(bed.settings), { userAgent: 'cidgate/test', clock: systemClock })
     }
     const signal = () => new AbortController().signal
+    /** A busy machine takes longer than the moment that a call waits for the first connection. */
+    async function connected(tally: Tally): Promise<void> {
+      const began = Date.now()
+      for (;;) {
+        const error = await tally.probe(signal()).catch((error: unknown) => error)
+        if (error === undefined) return
+        if (Date.now() - began > 20_000) throw error
+        await sleep(20)
+      }
+    }
     const one = (key: string, amount: number, keptMs = 60_000) => [{ key, amount, keptMs }]
 
     test('what two instances add is one count, and others are apart', async () => {
@@ -84,14 +95,8 @@ for (const [use, makeBed] of Object.entries(beds))
       })
       await assert.rejects(first.probe(signal()))
       await bed.server.heal()
-      const began = Date.now()
-      let total: number | undefined
-      while (total === undefined && Date.now() - began < 10_000) {
-        total = (await first.add(one('a', 1), signal()).catch(() => undefined))?.[0]
-        if (total === undefined) await sleep(20)
-      }
-      assert.ok(total)
-      await first.probe(signal())
+      await connected(first)
+      assert.equal((await first.add(one('a', 1), signal())).length, 1)
     })
 
     test('a server that says nothing: the call ends with its signal', async () => {
@@ -105,6 +110,7 @@ for (const [use, makeBed] of Object.entries(beds))
     })
 
     test('closed, it is closed: also twice, and also before it was used', async () => {
+      tallies.push(open())
       for (const tally of tallies) {
         await tally.close()
         await tally.close()

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { after, before, describe, test } from 'node:test'
+import { after, afterEach, before, describe, test } from 'node:test'
 import { createTelling } from '../../src/core/counting/telling.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import type { Log } from '../../src/core/log.ts'
@@ -169,13 +169,16 @@ describe('a quota that two instances count together', () => {
     const tally = createMemoryTally(clock)
     const open = (folder = join(root, String(folders++))) => {
       const telling = createTelling({ add: tally.add, clock, log: () => {} })
-      return {
-        folder,
-        quotas: createQuotas({ book: shareBook(createQuotaBook(folder), telling), clock, log: () => {} }),
-      }
+      const quotas = createQuotas({ book: shareBook(createQuotaBook(folder), telling), clock, log: () => {} })
+      opened.push(quotas)
+      return { folder, quotas }
     }
     return { clock, tally, open, one: open(), other: open() }
   }
+  const opened: ReturnType<typeof createQuotas>[] = []
+  afterEach(async () => {
+    for (const quotas of opened.splice(0)) await quotas.close()
+  })
   const quota = named({ uploads: 10, bytes: 1000 })
   const upload = ({ quotas }: { quotas: ReturnType<typeof createQuotas> }, bytes: number) => {
     const use = quotas.begin(quota)
