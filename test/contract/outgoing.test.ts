@@ -52,13 +52,16 @@ after(() => {
   other.close()
 })
 
-async function place(answer: (url: string) => { status: number; location?: string }): Promise<Place> {
+type Answer = { readonly status: number; readonly location?: string; readonly body?: string }
+
+async function place(answer: (url: string) => Answer): Promise<Place> {
   const asked: Asked[] = []
   const server: Server = createServer((request, response) => {
     const { url = '', headers } = request
     asked.push({ url, headers })
-    const { status, location } = answer(url)
-    request.resume().once('end', () => response.writeHead(status, location === undefined ? {} : { location }).end())
+    const { status, location, body } = answer(url)
+    const said = location === undefined ? {} : { location }
+    request.resume().once('end', () => response.writeHead(status, said).end(body))
   })
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   return {
@@ -246,6 +249,18 @@ describe('what a service names in its answer is no place to go to', () => {
     const url = `http://127.0.0.1:${service.port}`
     await callsOfProvider('pinata', { uploadsUrl: url, apiUrl: url, token: secret, resumableAbove: 1 })
     assert.ok(service.asked.length > 0)
+    assert.deepEqual(other.asked, [])
+  })
+
+  test('psa: the peers that a service wants to fetch from are not dialled', async () => {
+    other.asked.length = 0
+    const delegates = [`/ip4/127.0.0.1/tcp/${other.port}/http`, `/dns4/localhost/tcp/${other.port}/http`]
+    const pin = { requestid: 'one', status: 'pinned', pin: { cid: String(upload.cid), origins: delegates }, delegates }
+    const body = JSON.stringify({ ...pin, results: [pin] })
+    const service = await place(() => ({ status: 200, body }))
+    open.push(service)
+    await callsOfProvider('psa', { url: `http://127.0.0.1:${service.port}`, token: secret })
+    assert.ok(service.asked.length > 3)
     assert.deepEqual(other.asked, [])
   })
 
