@@ -2,6 +2,7 @@
 import type { CID } from 'multiformats/cid'
 import type { Clock } from '../core/clock.ts'
 import { cancelled, type Failure, isFailure } from '../core/failure.ts'
+import type { LoopTurns } from './loop-turns.ts'
 import { noTimeLeft, outOfTime } from './session-failures.ts'
 
 // With less than this share of the time left, an upstream is not really asked, so the answer is no proof of absence.
@@ -16,28 +17,45 @@ export interface RequestClock {
   /** Less than half of the time is left: a 404 from here on is no proof of absence. */
   isLate(): boolean
   hasBegun(): boolean
+  /** It was out of time, and is told so in a turn of the loop that had time for it. */
+  hadItsTurn(): boolean
 }
 
 export function createRequestClock(options: {
   readonly clock: Clock
+  readonly turns: LoopTurns
   readonly signal: AbortSignal
   readonly deadlineMs: number
   readonly blockDeadlineMs: number
 }): RequestClock {
-  const { clock, signal } = options
+  const { clock, turns, signal } = options
   const deadlineAt = clock.monotonic() + options.deadlineMs
   let hasBegun = false
+  let hadItsTurn = false
 
   const left = (): Failure => (isFailure(signal.reason) ? signal.reason : cancelled())
 
   function whenLate(cid: CID, tell: (late: Failure) => void): () => void {
     const ms = hasBegun ? options.blockDeadlineMs : Math.max(0, deadlineAt - clock.monotonic())
     const isTooLate = !hasBegun && ms < options.deadlineMs * leastShare
-    return clock.after(ms, () => tell(isTooLate ? noTimeLeft(cid) : outOfTime(cid, ms)))
+    let isStopped = false
+    // Thousands of requests that wait in vain come to their deadline in one turn of the loop: what follows takes many turns.
+    const late = async () => {
+      await turns.inLine()
+      if (isStopped) return
+      hadItsTurn = true
+      tell(isTooLate ? noTimeLeft(cid) : outOfTime(cid, ms))
+    }
+    const stop = clock.after(ms, () => void late())
+    return () => {
+      isStopped = true
+      stop()
+    }
   }
 
   return {
     hasBegun: () => hasBegun,
+    hadItsTurn: () => hadItsTurn,
     begun() {
       hasBegun = true
     },

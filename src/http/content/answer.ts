@@ -73,6 +73,9 @@ export async function answerContent(context: RequestContext, place: ContentPlace
     // The deadline of the content begins here: resolving the name does not use it up.
     const visitNames = about.what.kind === 'content' ? about.what.visitNames : undefined
     session = deps.retrieval.session({ ...wishes, visitNames, beforeMiss: () => charge('misses', request, deps) })
+    // Thousands of requests may come in one turn of the loop, and what follows is most of the work for each.
+    const turn = session.giveWay()
+    if (turn !== undefined) await turn
     await answer({ ...context, deps, place, session, account, epoch }, about)
   } catch (error) {
     deps.respond.failed(request, response, error, { account, headers: rangeHeaders(error) })
