@@ -94,6 +94,16 @@ function createLastLook() {
   }
 }
 
+/** Those that have to be asked for, with their keys, as long as not too many others stand among them. */
+function* withoutRepeated(next: Iterable<Expected>, known: ReadonlySet<string>): Generator<[string, Expected]> {
+  let passedOver = 0
+  for (const one of next) {
+    const key = isIdentity(one.cid) ? undefined : blockKey(one.cid)
+    if (key !== undefined && !known.has(key)) yield [key, one]
+    else if (++passedOver >= mostPassedOver) return
+  }
+}
+
 export function createReadAhead(options: {
   readonly fetch: (cid: CID, around: DagWant) => Promise<Uint8Array>
   /** Reads from the tiers alone; rejects when none has it. */
@@ -175,13 +185,7 @@ export function createReadAhead(options: {
       const known = new Set<string>()
       let turn: Promise<unknown> = Promise.resolve()
       let begun = 0
-      let passedOver = 0
-      for (const one of next) {
-        const key = isIdentity(one.cid) ? undefined : blockKey(one.cid)
-        if (key === undefined || known.has(key)) {
-          if (++passedOver >= mostPassedOver) break
-          continue
-        }
+      for (const [key, one] of withoutRepeated(next, known)) {
         if (!ahead.has(key)) {
           const isNext = known.size === 0
           const bytes = aheadBytes + one.bytes

@@ -89,12 +89,9 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
   async function take(block: Block, { upstream }: { upstream: { name: string } }): Promise<boolean> {
     const { cid, bytes } = block
     const isNew = blocks.add(block)
-    // Also for a block that came by before: the next one of this sender may be what it links to.
-    const { reading } = blocks
-    if (reading !== undefined) await demand.during(() => reading)
-    // A piece from a socket may have a thousand blocks, and one block a hundred thousand links.
-    const turn = deps.giveWay?.()
-    if (turn !== undefined) await demand.during(() => turn)
+    // Also for a block that came by before: the next one of this sender may be what it links to. And a piece from a socket may have a
+    // thousand blocks.
+    for (const pause of [blocks.reading, deps.giveWay?.()]) if (pause !== undefined) await demand.during(() => pause)
     if (!isNew) return false
     progress.came(bytes.byteLength)
     isStuck = false
