@@ -247,6 +247,22 @@ describe('what a walk keeps', () => {
       pending.push([at], 60)
     }
   })
+  test('what comes next is made when it is looked at, once, and not looked at to its end', () => {
+    const made: number[] = []
+    const pending = createPending<number>()
+    const at = (index: number) => {
+      made.push(index)
+      return index
+    }
+    for (let level = 0; level < 3; level++) pending.push({ length: 100_000, at }, 1)
+    const ahead = [...pending.upcoming()].length
+    assert.ok(ahead > 64 && ahead < 1000, `${ahead} were looked at`)
+    for (let index = 0; index < 10; index++) {
+      assert.equal(pending.pop(), index)
+      for (const _ of pending.upcoming());
+    }
+    assert.deepEqual(made, [...Array(ahead + 10).keys()])
+  })
   test('depth first, in order', () => {
     const pending = createPending<string>()
     pending.push(['a', 'b', 'c'], 1)

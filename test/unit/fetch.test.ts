@@ -115,6 +115,24 @@ describe('reading ahead', () => {
   const expected = (cids: readonly CID[], bytes = mib): Expected[] =>
     cids.map((cid) => ({ cid, around: around(cid), bytes }))
 
+  test('asks for nothing that a link holds itself, and looks no further where only that and what is known comes', () => {
+    const { cids } = leaves(3)
+    const [first, second, third] = cids as [CID, CID, CID]
+    const { asked, open } = make()
+    let lookedAt = 0
+    function* next(): Generator<Expected> {
+      const inline = CID.parse('bafkqaaa')
+      const many = Array.from({ length: 1000 }, (_, at) => (at % 2 ? inline : first))
+      for (const cid of [first, inline, second, ...many, third]) {
+        lookedAt++
+        yield { cid, around: around(cid), bytes: 1 }
+      }
+    }
+    open().expect(next())
+    assert.deepEqual(asked, [blockKey(first), blockKey(second)])
+    assert.ok(lookedAt < 100, `${lookedAt} were looked at`)
+  })
+
   test('goes further the more the reader has to wait, up to a bound', () => {
     const { cids } = leaves(100)
     const { asked, open } = make()
