@@ -38,14 +38,14 @@ export const bombs: readonly Bomb[] = [
     content: 'folder',
     promised: 'whole',
     warm: '?format=tar',
-    attack: reading({ query: '?format=tar', right: ['whole', 'left'] }),
+    attack: reading({ query: '?format=tar', right: ['whole', 'left'], lastsMs: 20_000 }),
   },
   {
     name: 'the same as CAR',
     content: 'folder',
     promised: 'whole',
     warm: '?format=car',
-    attack: reading({ query: '?format=car', right: ['whole', 'left'] }),
+    attack: reading({ query: '?format=car', right: ['whole', 'left'], lastsMs: 20_000 }),
   },
   {
     name: '8 MiB of JSON, twelve of them, once each',
@@ -77,7 +77,7 @@ export const bombs: readonly Bomb[] = [
     name: 'a directory of 180,000 links in one block, as CAR',
     content: 'manyLinks',
     promised: 'whole',
-    attack: reading({ query: '?format=car', right: ['whole', 'left'] }),
+    attack: reading({ query: '?format=car', right: ['whole', 'left'], lastsMs: 15_000 }),
   },
   {
     name: 'the same, a name that it does not have',
@@ -102,7 +102,7 @@ export const bombs: readonly Bomb[] = [
     name: '36,000 names of one leaf as CAR with `dups=y`',
     content: 'sameLeaf',
     promised: 'whole',
-    attack: reading({ query: '?format=car&car-dups=y', right: ['whole', 'left'] }),
+    attack: reading({ query: '?format=car&car-dups=y', right: ['whole', 'left'], lastsMs: 20_000 }),
   },
   {
     name: '900 directories below 30 that have 44,000 names each, as CAR',
