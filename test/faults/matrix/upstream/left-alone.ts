@@ -8,7 +8,7 @@ import { askedBy, type Out, type Parts } from './cells.ts'
 /** For the first lie, and where a 429 does not say for how long (docs/upstream-health.md). */
 export const keptAwayMs = { again: 0, quarantined: 5000, 'left alone': 60_000 } as const
 
-const fewReads = 3
+const fewReads = 2
 const pauseMs = 50
 const lateMs = 200
 
