@@ -7,6 +7,7 @@ import { runInNewContext } from 'node:vm'
 import fc from 'fast-check'
 import { type Adding, below, boundary, idle, post, startAdding } from '../support/adding.ts'
 import { inParallel } from '../support/gateway.ts'
+import { runs } from '../support/property.ts'
 
 const crlf = '\r\n'
 const disposition = 'Content-Disposition: form-data; name="data"'
@@ -152,7 +153,7 @@ describe('a body that is wrong', () => {
         const { length } = JSON.parse(said).cids
         assert.ok(length > 0 && length <= dataParts(bytes), JSON.stringify(String(bytes)))
       }),
-      { numRuns: 300 },
+      runs(300),
     )
     await nothingIsLeft()
   })
@@ -185,7 +186,7 @@ describe('a body that is wrong', () => {
         if (length === 2) assert.match(text, /[; ]name *= *"?data/i)
         else assert.doesNotMatch(text, /^form-data; *name="?data"? *(;|$)/i)
       }),
-      { numRuns: 300 },
+      runs(300),
     )
     await nothingIsLeft()
   })

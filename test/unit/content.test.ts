@@ -17,6 +17,7 @@ import { type FailureKind, isFailure } from '../../src/core/failure.ts'
 import type { Expected } from '../../src/retrieval/session.ts'
 import { addBlock, addNode, type BlockMap, type Fixtures, fixtures, text } from '../support/fixtures.ts'
 import { memorySession } from '../support/memory-session.ts'
+import { runs } from '../support/property.ts'
 
 let all: Fixtures
 before(async () => {
@@ -384,7 +385,7 @@ describe('the JSON rule', () => {
           assert.equal(isJson(bytes, piece), expected, bytes.toString('latin1'))
         },
       ),
-      { numRuns: 3000 },
+      runs(3000),
     )
   })
 
@@ -411,7 +412,7 @@ describe('the JSON rule', () => {
           assert.equal(isJson(bytes), isJsonByParser(bytes), bytes.toString('latin1'))
         },
       ),
-      { numRuns: 3000 },
+      runs(3000),
     )
   })
 

@@ -10,6 +10,8 @@ import { create } from 'multiformats/hashes/digest'
 import { decodePb, type PbLink } from '../../src/ipld/dag-pb.ts'
 import { declaredSize, readNode, startsOf } from '../../src/ipld/unixfs.ts'
 import { anyText } from '../support/any-text.ts'
+import { anyChanges, changed } from '../support/changes.ts'
+import { runs } from '../support/property.ts'
 
 const digest = (length: number) => fc.uint8Array({ minLength: length, maxLength: length })
 const cids = fc.oneof(
@@ -24,17 +26,6 @@ const links = fc.array(fc.record({ Hash: cids, Name: fc.option(anyText(), { nil:
 const blocks = fc
   .record({ Data: fc.option(fc.uint8Array({ maxLength: 20 }), { nil: undefined }), Links: links })
   .map(({ Data, Links }) => dagPb.encode(dagPb.prepare({ ...(Data && { Data }), Links })))
-const changes = fc.array(fc.record({ at: fc.nat(), to: fc.nat(255), kind: fc.constantFrom('set', 'cut', 'insert') }), {
-  maxLength: 3,
-})
-
-type Change = { readonly at: number; readonly to: number; readonly kind: string }
-
-function changed(block: Uint8Array, { at: anywhere, to, kind }: Change): Uint8Array {
-  const at = anywhere % (block.byteLength + 1)
-  const rest = kind === 'insert' ? at : at + 1
-  return Buffer.concat([block.subarray(0, at), kind === 'cut' ? Buffer.of() : Buffer.of(to), block.subarray(rest)])
-}
 
 type Decoded = { readonly Data?: Uint8Array | undefined; readonly Links: Iterable<PbLink | dagPb.PBLink> }
 
@@ -50,14 +41,14 @@ function outcome(decode: (block: Uint8Array) => Decoded, block: Uint8Array): unk
 
 test('every block, also one with bytes changed, cut out or put in, is read as @ipld/dag-pb reads it', () => {
   fc.assert(
-    fc.property(blocks, changes, (whole, made) => {
+    fc.property(blocks, anyChanges(), (whole, made) => {
       const block = made.reduce(changed, whole)
       assert.deepEqual(
         outcome((bytes) => decodePb(bytes), block),
         outcome(dagPb.decode, block),
       )
     }),
-    { numRuns: 1500 },
+    runs(1500),
   )
 })
 

@@ -10,6 +10,8 @@ import { create } from 'multiformats/hashes/digest'
 import { blocksBelow, eachLinkInTurns } from '../../src/ipld/block-links.ts'
 import { documentLinks, documentLinksNow, stepIntoDocument, visitDocument } from '../../src/ipld/documents/read.ts'
 import { anyText } from '../support/any-text.ts'
+import { anyChanges, changed } from '../support/changes.ts'
+import { runs } from '../support/property.ts'
 
 const digest = (length: number) => fc.uint8Array({ minLength: length, maxLength: length })
 const cids = fc.oneof(
@@ -49,31 +51,7 @@ const telling = Buffer.from(
   '{}[],:"\\/+-.0123456789eEuntrflsba \n=\xff\xf0\xc3\x80\x40\x42\x58\x60\x62\xa1\xa2\xd8\x2a\xf7\xf9\xfb\x18\x19\x1b\x81\x98',
   'latin1',
 )
-const changes = fc.array(
-  fc.record({
-    at: fc.nat(),
-    to: fc.oneof(fc.nat(255), fc.constantFrom(...telling)),
-    kind: fc.constantFrom('set', 'cut', 'insert', 'twice', 'end'),
-    length: fc.nat(12),
-  }),
-  { maxLength: 3 },
-)
-type Change = { readonly at: number; readonly to: number; readonly kind: string; readonly length: number }
-
-function changed(block: Uint8Array, { at: anywhere, to, kind, length }: Change): Uint8Array {
-  const at = anywhere % (block.byteLength + 1)
-  const [head, tail] = [block.subarray(0, at), block.subarray(at)]
-  switch (kind) {
-    case 'twice':
-      return Buffer.concat([head, tail.subarray(0, length), tail])
-    case 'end':
-      return Uint8Array.from(head)
-    default: {
-      const rest = kind === 'insert' ? tail : tail.subarray(1)
-      return Buffer.concat([head, kind === 'cut' ? Buffer.of() : Buffer.of(to), rest])
-    }
-  }
-}
+const changes = anyChanges(3, telling)
 
 /** A map whose `/` is its `bytes` is taken for a CID by the encoders, which throw. */
 function encoded(codec: Codec, value: unknown): Uint8Array {
@@ -112,10 +90,6 @@ function walk(value: unknown, turns: readonly number[]): { path: string[]; end: 
   return { path, end: path.length > 0 ? (at instanceof CID ? at : 'value') : undefined }
 }
 
-// The same few each time; `CIDGATE_DOCUMENT_RUNS=40000` reads so many others.
-const { CIDGATE_DOCUMENT_RUNS: others } = process.env
-const runs = others === undefined ? { numRuns: 150, seed: 20_261_122 } : { numRuns: Number(others) }
-
 for (const [name, codec] of Object.entries({ 'dag-cbor': codecs[0] as Codec, 'dag-json': codecs[1] as Codec })) {
   test(`every ${name} block, also a changed one, is read or refused as the library does`, async () => {
     const property = fc.asyncProperty(documents, changes, fc.array(fc.nat()), async (whole, made, turns) => {
@@ -138,7 +112,7 @@ for (const [name, codec] of Object.entries({ 'dag-cbor': codecs[0] as Codec, 'da
         assert.deepEqual([step.link.Hash.bytes, step.used], [end.bytes, path.length])
       } else assert.equal(step, end)
     })
-    await fc.assert(property, runs)
+    await fc.assert(property, runs(150))
   })
 }
 

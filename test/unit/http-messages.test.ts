@@ -13,6 +13,7 @@ import { cacheStatus } from '../../src/http/wire/cache-status.ts'
 import { readTarget } from '../../src/http/wire/request-target.ts'
 import { createAccount } from '../../src/observe/account.ts'
 import { anyText } from '../support/any-text.ts'
+import { runs } from '../support/property.ts'
 
 test('Host: a host and perhaps a port, as RFC 3986 has them, each time that it is asked', () => {
   const right = [
@@ -114,6 +115,7 @@ describe('Range', () => {
         const hint = rangeHint(header)
         if (hint && !tail.includes(',')) assert.ok(hint.from === range.from && (hint.to ?? size) >= range.to)
       }),
+      runs(100),
     )
   })
 })
@@ -172,7 +174,10 @@ describe('Content-Disposition', () => {
     test(JSON.stringify(name) ?? 'none', () => assert.equal(disposition('attachment', name), expected))
   }
   test('whatever the name, one line of printable ASCII', () => {
-    fc.assert(fc.property(anyText(), (name) => assert.match(disposition('inline', name), /^[\x20-\x7e]+$/)))
+    fc.assert(
+      fc.property(anyText(), (name) => assert.match(disposition('inline', name), /^[\x20-\x7e]+$/)),
+      runs(100),
+    )
   })
 })
 
@@ -191,6 +196,7 @@ test('X-Ipfs-Path is one line of printable ASCII for any path', () => {
       })
       assert.match(headers[headers.indexOf('X-Ipfs-Path') + 1] ?? '', /^[\x21-\x7e]*$/)
     }),
+    runs(100),
   )
 })
 
