@@ -171,11 +171,13 @@ export function valueAt(tree: unknown, path: Path): unknown {
   return here
 }
 
-/** `cache.tiers[1].path` */
+/** `cache.tiers[1].path`. A key that would not be seen, or that would break the line, is quoted. */
 export function keyPath(path: Path): string {
-  const text = path.map((key) => (typeof key === 'number' ? `[${key}]` : `.${String(key)}`)).join('')
+  const text = path.map((key) => (typeof key === 'number' ? `[${key}]` : `.${shown(String(key))}`)).join('')
   return text.replace(/^\./, '') || 'the file'
 }
+
+const shown = (key: string): string => (/^[^\s\p{C}](?:[^\p{C}]*[^\s\p{C}])?$/u.test(key) ? key : JSON.stringify(key))
 
 function suggestion(key: string, known: readonly string[]): string {
   const meant = nearest(key, known, Math.max(1, key.length / 3))

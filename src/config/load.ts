@@ -7,6 +7,7 @@ import { shipped } from './package.ts'
 import { type Beside, type Config, configSchema, configSchemaBeside } from './schema.ts'
 import { openUploads } from './sections/open-uploads.ts'
 import { type Environment, substitute } from './substitute.ts'
+import { tooMuch } from './walkable.ts'
 import { readYaml } from './yaml.ts'
 
 export type { Config, ConfigInput, Parsed } from './schema.ts'
@@ -67,6 +68,8 @@ export const parseConfigBeside = (beside: Beside, said: unknown): Config =>
 
 function parseWith(schema: typeof configSchema, said: unknown, environment: Environment): Config {
   const { tree: own, parsed } = withoutParsed(said ?? {})
+  const endless = tooMuch(own)
+  if (endless) throw new ConfigError([endless])
   const tree = withPublicUpstreams(withEnvironment(own, environment), parsed)
   const filled = substitute(tree, environment)
   if (filled.complaints.length > 0) throw new ConfigError(filled.complaints)

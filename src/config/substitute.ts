@@ -1,6 +1,6 @@
 // `${NAME}` from the environment and `${file:/run/secrets/x}` from a file, in the text values of a configuration. It is
 // done after YAML was read, so that what a secret contains can never become a key. `$${` stands for a plain `${`.
-import { readFileSync, statSync } from 'node:fs'
+import { closeSync, openSync, readSync } from 'node:fs'
 import type { Complaint, Path } from './complaints.ts'
 
 export type Environment = Readonly<Record<string, string | undefined>>
@@ -44,12 +44,27 @@ function fromEnvironment(name: string, environment: Environment): Substituted {
 
 function fromFile(path: string): Substituted {
   try {
-    if (statSync(path).size > mostSecretBytes)
+    const bytes = beginningOf(path)
+    if (bytes.byteLength > mostSecretBytes)
       return { missing: `${path} is too large (expected a secret in a small file)` }
-    const value = readFileSync(path, 'utf8').replace(/\r?\n$/, '')
+    const value = bytes.toString('utf8').replace(/\r?\n$/, '')
     return value === '' ? { missing: `${path} is empty (expected a secret in it)` } : { value }
   } catch (error) {
     return { missing: `${path} cannot be read: ${codeOf(error)} (expected a secret in it)` }
+  }
+}
+
+/** No more than a secret has, and a byte: a device has no end, and says that its size is 0. */
+function beginningOf(path: string): Buffer {
+  const bytes = Buffer.alloc(mostSecretBytes + 1)
+  const file = openSync(path, 'r')
+  try {
+    let at = 0
+    for (let read = 1; read > 0 && at < bytes.byteLength; at += read)
+      read = readSync(file, bytes, at, bytes.byteLength - at, null)
+    return bytes.subarray(0, at)
+  } finally {
+    closeSync(file)
   }
 }
 

@@ -35,10 +35,7 @@ export function readYaml(file: string | URL): Read {
 
 function plain(document: Document): unknown {
   try {
-    const tree: unknown = document.toJS()
-    // A mapping that contains itself by an alias would be walked for ever.
-    JSON.stringify(tree)
-    return tree
+    return document.toJS()
   } catch (error) {
     throw new ConfigError([
       `the file: ${error instanceof Error ? error.message.split('\n')[0] : 'unknown reason'} (expected plain YAML)`,

@@ -1,0 +1,25 @@
+// Whether a configuration can be walked to its end. A mapping that contains itself has none, and thirty lists of a few aliases of the
+// list before make more values than there is time for: both are a few lines of YAML.
+import type { Complaint } from './complaints.ts'
+
+const mostLevels = 64
+const mostValues = 100_000
+
+/** The first key below which there is too much. */
+export function tooMuch(tree: unknown): Complaint | undefined {
+  if (typeof tree !== 'object' || tree === null) return undefined
+  let left = mostValues
+
+  function isTooDeep(value: unknown, levels: number): boolean {
+    if (--left < 0 || typeof value !== 'object' || value === null) return false
+    return levels === 0 || Object.values(value).some((inner) => isTooDeep(inner, levels - 1))
+  }
+
+  for (const [key, value] of Object.entries(tree)) {
+    const path = [Array.isArray(tree) ? Number(key) : key]
+    if (isTooDeep(value, mostLevels))
+      return { path, what: `is nested too deeply (expected at most ${mostLevels} levels)` }
+    if (left < 0) return { path, what: `has too many values (expected at most ${mostValues} in all)` }
+  }
+  return undefined
+}
