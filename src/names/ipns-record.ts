@@ -28,6 +28,8 @@ async function library() {
   return { multihashToIPNSRoutingKey, unmarshalIPNSRecord, ipnsValidator }
 }
 
+const isCount = (value: unknown): value is bigint => typeof value === 'bigint' && value >= 0n
+
 /** One form for every spelling of a key. Throws for what cannot be the hash of a key. */
 export function canonicalKey(cid: CID): CID {
   const { code, digest } = cid.multihash
@@ -52,6 +54,9 @@ export async function signedRecord(key: CID, bytes: Uint8Array): Promise<IpnsRec
     const { value, sequence, ttl, validity } = unmarshalIPNSRecord(bytes)
     const endsAt = Date.parse(validity)
     if (Number.isNaN(endsAt)) throw new Error('its validity is not a date')
+    // The package takes what the data says: a key may have signed a record without a sequence, or with one that is no number.
+    if (!isCount(sequence)) throw new Error('its sequence is not a count')
+    if (ttl !== undefined && !isCount(ttl)) throw new Error('its TTL is not a count')
     return { bytes, value, sequence, ttlMs: ttl === undefined ? defaultTtlMs : Number(ttl / 1_000_000n), endsAt }
   } catch (cause) {
     throw new Failure('false-bytes', `the IPNS record sent for /ipns/${keyText(key)} is not valid`, {

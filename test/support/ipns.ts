@@ -1,6 +1,7 @@
 // Keys and the records they sign, made with the `ipns` package and the keys of node:crypto.
 import { generateKeyPairSync, sign } from 'node:crypto'
 import { createIPNSRecordWithExpiration, marshalIPNSRecord } from 'ipns'
+import { varint } from 'multiformats'
 import { base36 } from 'multiformats/bases/base36'
 import { base58btc } from 'multiformats/bases/base58'
 import { CID } from 'multiformats/cid'
@@ -20,9 +21,18 @@ export interface TestKey {
   /** As peers are written: the bare multihash in base58btc. */
   readonly peer: string
   record(value: string, facts?: RecordFacts): Promise<Uint8Array>
+  /** A record with this data, whatever it says. */
+  signed(data: Uint8Array): Uint8Array
 }
 
 const libp2pKey = 0x72
+/** Their tags in the protobuf of a record. */
+const tags = { signature: 8, data: 9 } as const
+const field = (number: number, bytes: Uint8Array): Uint8Array[] => [
+  Buffer.of((number << 3) | 2),
+  varint.encodeTo(bytes.byteLength, Buffer.alloc(varint.encodingLength(bytes.byteLength))),
+  bytes,
+]
 const ed25519Protobuf = Uint8Array.from([0x08, 0x01, 0x12, 0x20])
 
 export function createKey(): TestKey {
@@ -43,6 +53,10 @@ export function createKey(): TestKey {
       const end = new Date(Date.now() + lifetimeMs).toISOString().replace('Z', '000000Z')
       const facts = { ttlNs: BigInt(ttlMs) * 1_000_000n }
       return marshalIPNSRecord(await createIPNSRecordWithExpiration(signer, value, sequence, end, facts))
+    },
+    signed(data) {
+      const signature = sign(null, Buffer.concat([Buffer.from('ipns-signature:'), data]), privateKey)
+      return Buffer.concat([...field(tags.signature, signature), ...field(tags.data, data)])
     },
   }
 }
