@@ -1,24 +1,21 @@
-// What strangers write, in any form: parsers answer or refuse and never break, and no single change to a block, to what a tier
-// holds or to a CAR goes unnoticed.
+// What strangers write, in any form: parsers answer or refuse, and never break.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
 import { CID } from 'multiformats/cid'
 import { create } from 'multiformats/hashes/digest'
+import { parseEntityBytes, placeEntityBytes } from '../../src/content/formats/entity-bytes.ts'
 import { parsePath } from '../../src/content/path.ts'
-import { blockKey, proves } from '../../src/core/block.ts'
 import { codec, hash } from '../../src/core/cid.ts'
-import { Failure, isFailure } from '../../src/core/failure.ts'
-import { silentLog } from '../../src/core/log.ts'
-import { readCar } from '../../src/core/wire/car-stream.ts'
+import { isFailure } from '../../src/core/failure.ts'
+import { createDenylist, createDenylists } from '../../src/deny/denylist.ts'
 import { readList } from '../../src/deny/read-list.ts'
 import { createAccepts, formats } from '../../src/http/content/negotiate.ts'
 import { parseRange } from '../../src/http/content/range.ts'
-import { writeCar } from '../../src/ipld/car.ts'
-import { proved } from '../../src/retrieval/tiers/proof/proved.ts'
+import { createTree, type FileInTree, type Folder } from '../../src/upload/directory/paths.ts'
 import { parseRedirects, redirect } from '../../src/web/redirects.ts'
-import { addFile, type BlockMap, noise } from '../support/fixtures.ts'
-import { scriptedTier } from '../support/scripted-tier.ts'
+import { anyText } from '../support/any-text.ts'
+import { runs } from '../support/property.ts'
 
 /** The answer, or undefined where it was refused as a Failure. Anything else fails the test. */
 function answerOf<Answer>(ask: () => Answer): Answer | undefined {
@@ -29,65 +26,6 @@ function answerOf<Answer>(ask: () => Answer): Answer | undefined {
     return undefined
   }
 }
-
-/** Every bit flipped in turn, every byte taken out, and one byte more at either end. */
-function* singleChanges(bytes: Uint8Array, step = 1): Generator<Uint8Array> {
-  for (let at = 0; at < bytes.byteLength; at += step) {
-    for (let bit = 1; bit < 256; bit <<= 1) yield bytes.map((byte, index) => (index === at ? byte ^ bit : byte))
-    yield Buffer.concat([bytes.subarray(0, at), bytes.subarray(at + 1)])
-  }
-  yield Buffer.concat([Buffer.of(0), bytes])
-  yield Buffer.concat([bytes, Buffer.of(0)])
-}
-
-const blocks: BlockMap = new Map()
-const file = await addFile(blocks, noise(100, 5))
-const whole = blocks.get(blockKey(file.cid)) as Uint8Array
-
-test('every single change to a block is seen', () => {
-  assert.ok(proves(file.cid, whole))
-  for (const changed of singleChanges(whole)) assert.equal(proves(file.cid, changed), false)
-})
-
-test('every single change to what a tier holds is a miss, and is deleted', async () => {
-  const tier = scriptedTier('store')
-  const guarded = proved(tier, { log: silentLog })
-  let changes = 0
-  for (const changed of singleChanges(whole)) {
-    changes++
-    tier.held.set(blockKey(file.cid), changed)
-    assert.equal(await guarded.get(file.cid), undefined)
-    assert.equal(tier.held.size, 0)
-  }
-  assert.equal(guarded.corrupt, changes)
-})
-
-test('every single change to a CAR is refused, or leaves each block what its CID says', async () => {
-  async function* one() {
-    yield { cid: file.cid, bytes: whole }
-  }
-  const car = Buffer.concat(await Array.fromAsync(writeCar(file.cid, one())))
-  const broken = (what: string) => new Failure('broken', `the CAR ${what}`, { source: 'upstream' })
-  let refused = 0
-  let wrong = 0
-  for (const changed of singleChanges(car)) {
-    async function* chunks() {
-      yield Uint8Array.from(changed)
-    }
-    try {
-      for await (const { cid, bytes } of readCar(chunks(), { broken })) {
-        if (!proves(cid, bytes)) refused++
-        // A block that is right by its own CID is the one that was sent: nobody finds another by a single change.
-        else wrong += Number(blockKey(cid) !== blockKey(file.cid) || Buffer.compare(bytes, whole))
-      }
-    } catch (error) {
-      assert.match(String(error), /the CAR /)
-      refused++
-    }
-  }
-  assert.equal(wrong, 0)
-  assert.ok(refused > whole.byteLength * 8, `${refused} refused`)
-})
 
 test('a range is the first of the list that lies in the file, cut at its end', () => {
   const spec = fc.oneof(
@@ -106,10 +44,11 @@ test('a range is the first of the list that lies in the file, cut at its end', (
       const wanted = specs.map((one) => offsets(one, size)).find((all) => all.length > 0)
       assert.deepEqual(parseRange(header, size), wanted ? { from: wanted[0], to: wanted.at(-1) } : 'unsatisfiable')
     }),
-    { seed: 1, numRuns: 500 },
+    runs(500),
   )
 })
 
+const someCid = CID.createV1(codec.raw, create(hash.sha256, new Uint8Array(32).fill(1)))
 const odd = fc.string({ unit: fc.constantFrom(...'/:*%?# \n\r\t\0.aA0é;=,qb', 'http://a', ':splat', '301', 'ipfs') })
 
 test('any `_redirects` is read or refused, and leads to an address that a header can carry', () => {
@@ -121,8 +60,9 @@ test('any `_redirects` is read or refused, and leads to an address that a header
       const rules = answerOf(() => parseRedirects(lines.join('\n')))
       const led = rules && answerOf(() => redirect(rules, `/${path}`, query))
       if (led?.kind === 'redirect') assert.match(led.location, /^[^\0\r\n]*$/)
+      if (led?.kind === 'rewrite') assert.match(led.path, /^\/[^?#]*$/)
     }),
-    { seed: 2, numRuns: 1000 },
+    runs(1000),
   )
 })
 
@@ -141,7 +81,72 @@ test('any list of denials is read, and what makes no sense is told by its line',
         assert.ok(faultCount <= list.lines)
       },
     ),
-    { seed: 3, numRuns: 300 },
+    runs(300),
+  )
+})
+
+test('any header of a list of denials is read, or refused with a reason', async () => {
+  const words = [
+    'version',
+    'hints',
+    'name',
+    ': ',
+    ':\n  ',
+    '\n',
+    '1',
+    '- ',
+    '[',
+    ']',
+    '{',
+    '}',
+    '&a',
+    '*a',
+    '<<',
+    '!!set',
+    '"',
+    "'",
+    '|',
+    '%',
+    '\t',
+    '? ',
+  ]
+  const header = fc.array(fc.oneof(fc.constantFrom(...words), odd), { maxLength: 12 }).map((all) => all.join(''))
+  let read = 0
+  const property = fc.asyncProperty(header, async (text) => {
+    const rule = `/ipfs/${someCid}`
+    const given = await readList('any', `${text}\n---\n${rule}\n`).catch((error: unknown) => {
+      assert.ok(error instanceof Error && error.message !== '' && !(error instanceof TypeError), String(error))
+    })
+    if (!given) return
+    read++
+    assert.ok(given.list.rules > 0 || given.faultCount > 0)
+  })
+  await fc.assert(property, runs(150))
+  assert.ok(read > 20, `${read} were read`)
+})
+
+test('a list of denials denies what its last rule for a path says', () => {
+  const cids = [someCid, CID.createV1(codec.raw, create(hash.sha256, new Uint8Array(32).fill(2)))]
+  const path = fc.array(fc.constantFrom('a', 'b', 'ab', 'é', 'a b', '100%'), { maxLength: 3 })
+  const rule = fc.record({ of: fc.nat(1), path, isPrefix: fc.boolean(), isSlashed: fc.boolean(), allows: fc.boolean() })
+  fc.assert(
+    fc.property(fc.array(rule, { maxLength: 6 }), fc.nat(1), path, (rules, of, asked) => {
+      const lines = rules.map(({ of: at, path: below, isPrefix, isSlashed, allows }) => {
+        const text = ['', 'ipfs', `${at === 0 ? cids[at] : cids[at]?.toV1()}`, ...below.map(encodeURIComponent)].join(
+          '/',
+        )
+        return `${allows ? '!' : ''}${text}${isPrefix ? (isSlashed || below.length === 0 ? '/*' : '*') : ''}`
+      })
+      const list = createDenylist('any')
+      assert.deepEqual(list.add(lines.join('\n')), [])
+      const matching = rules.findLast(({ of: at, path: below, isPrefix }) => {
+        const [text, wanted] = [below.join('/'), asked.join('/')]
+        return at === of && (isPrefix ? wanted.startsWith(text) : wanted === text)
+      })
+      const denial = createDenylists(() => [list]).path(cids[of] as CID, asked)
+      assert.equal(denial !== undefined, matching?.allows === false, lines.join('\n'))
+    }),
+    runs(300),
   )
 })
 
@@ -167,7 +172,7 @@ test('any Accept is understood as one of the formats', () => {
       const choice = answerOf(() => accepts(all.join(',')))
       assert.ok(choice === undefined || choice === 'file' || formats.has(choice), choice)
     }),
-    { seed: 4, numRuns: 1000 },
+    runs(1000),
   )
 })
 
@@ -183,6 +188,51 @@ test('any path is taken apart or refused', () => {
       const path = answerOf(() => parsePath(`${first}/${rest}`))
       if (path) assert.equal(path.segments.length, path.encoded.length)
     }),
-    { seed: 5, numRuns: 1000 },
+    runs(1000),
+  )
+})
+
+test('any paths of files make a directory that can be saved, or are refused', () => {
+  const name = fc.oneof(
+    fc.constantFrom('a', 'b', '.', '..', '', '...', 'c:', 'a\\b', '\0', 'x'.repeat(256), '\ud800'),
+    anyText({ maxLength: 5 }),
+  )
+  const path = fc.array(name, { maxLength: 4 }).map((names) => names.join('/'))
+  const namesIn = (node: Folder | FileInTree): string[] =>
+    'entries' in node ? [...node.entries].flatMap(([own, inner]) => [own, ...namesIn(inner)]) : []
+  fc.assert(
+    fc.property(fc.array(path, { maxLength: 5 }), (paths) => {
+      const tree = createTree()
+      const taken = paths.filter((one) => answerOf(() => tree.file(one)))
+      const names = namesIn(tree.root)
+      for (const one of names) {
+        assert.match(one, /^(?!\.{1,2}$)[^/\\]{1,255}$/)
+        assert.ok([...one].every((letter) => letter >= ' ' && letter !== '\u007f'))
+      }
+      assert.equal(new Set(taken).size, taken.length)
+    }),
+    runs(300),
+  )
+})
+
+test('any entity-bytes is refused, or lies in the file', () => {
+  const end = fc.oneof(
+    fc.integer({ min: -60, max: 60 }).map(String),
+    fc.constantFrom('*', '', '-0', '00', '9'.repeat(19), `-${'9'.repeat(19)}`, '1e3'),
+  )
+  fc.assert(
+    fc.property(
+      fc.oneof(
+        fc.tuple(end, end).map((both) => both.join(':')),
+        odd,
+      ),
+      fc.nat(50),
+      (text, size) => {
+        const parsed = answerOf(() => parseEntityBytes(text))
+        const place = parsed && placeEntityBytes(parsed, size)
+        if (place) assert.ok(place.from >= 0 && place.from < place.to && place.to <= size, `${text} of ${size}`)
+      },
+    ),
+    runs(500),
   )
 })

@@ -1,0 +1,217 @@
+// Bytes that were changed on their way from an upstream or on the disk: each single change to a CAR, to a raw block and to a file of
+// the disk tier goes through what reads it in the gateway, and gives the true bytes or none.
+import assert from 'node:assert/strict'
+import { rmSync, writeFileSync } from 'node:fs'
+import { createServer, type Server } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { join } from 'node:path'
+import { after, before, describe, test } from 'node:test'
+import type { CID } from 'multiformats/cid'
+import { disk } from '../../backends/tiers/disk.ts'
+import { shardOf } from '../../backends/tiers/disk-room.ts'
+import { memory } from '../../backends/tiers/memory.ts'
+import type { DagWant, Upstream } from '../../backends/upstreams/contract.ts'
+import { trustless } from '../../backends/upstreams/trustless.ts'
+import { type Block, blockKey } from '../../src/core/block.ts'
+import { systemClock } from '../../src/core/clock.ts'
+import { Failure, isFailure } from '../../src/core/failure.ts'
+import { silentLog } from '../../src/core/log.ts'
+import { readCar } from '../../src/core/wire/car-stream.ts'
+import { createDataFolders } from '../../src/data-folder/folders.ts'
+import { linksOf } from '../../src/ipld/block-links.ts'
+import { carHeader, carSection } from '../../src/ipld/car.ts'
+import { createAccount } from '../../src/observe/account.ts'
+import { createNotFoundMemory } from '../../src/retrieval/absence/not-found.ts'
+import { createDagBlocks } from '../../src/retrieval/fetch/dag/blocks.ts'
+import { openSource } from '../../src/retrieval/fetch/source.ts'
+import { createRetrieval } from '../../src/retrieval/retrieval.ts'
+import { createTierStack } from '../../src/retrieval/tiers/stack.ts'
+import type { Attempts } from '../../src/retrieval/upstreams/attempts.ts'
+import { createPool, type Member } from '../../src/retrieval/upstreams/pool.ts'
+import { createKept } from '../../src/wiring/kept.ts'
+import { wireTiers } from '../../src/wiring/tiers.ts'
+import type { Whole } from '../../src/wiring/whole.ts'
+import { singleChanges } from '../support/changes.ts'
+import { addFile, type BlockMap, noise } from '../support/fixtures.ts'
+import { tempFolder } from '../support/gateway.ts'
+
+const leafBytes = 5
+const blocks: BlockMap = new Map()
+const { cid: root } = await addFile(blocks, noise(2 * leafBytes, 5), 'v1', leafBytes)
+const blockOf = (cid: CID): Block => ({ cid, bytes: blocks.get(blockKey(cid)) as Uint8Array })
+/** A file of two leaves, in the order of a walk. */
+const file = [root, ...linksOf(blockOf(root))].map(blockOf)
+const leaf = file[1] as Block
+const sections = file.map((block) => Buffer.concat([...carSection(block)]))
+const carOf = (all: readonly Uint8Array[]) => Buffer.concat([carHeader(root), ...all])
+const car = carOf(sections)
+
+const folders = createDataFolders()
+const context = { name: 'one', userAgent: 'cidgate/test', log: silentLog, clock: systemClock }
+const want = (index: number): DagWant => ({
+  ...{ cid: root, segments: [], scope: 'entity' },
+  range: { from: Math.max(0, index - 1) * leafBytes },
+})
+
+const isTrue = ({ bytes }: Block, found: Uint8Array | undefined): boolean =>
+  found === undefined || Buffer.compare(found, bytes) === 0
+
+/** A reader that had to wait in vain would be one that hangs. */
+function refused(error: unknown): undefined {
+  assert.ok(isFailure(error) && !['internal', 'timeout'].includes(error.kind), String(error))
+}
+
+/** What a request gets of each of these blocks; undefined: it was refused. What the tier then holds has to be true as well. */
+async function request(upstream: Upstream, wanted: readonly Block[]): Promise<(Uint8Array | undefined)[]> {
+  const stack = createTierStack([memory.create({ maxBytes: 2 ** 20 }, { ...context, data: '', folders })])
+  const pool = createPool({ members: [{ upstream }], hedge: 'auto', clock: systemClock, log: silentLog, patienceMs: 0 })
+  const retrieval = createRetrieval({
+    ...{ stack, pool, clock: systemClock, log: silentLog },
+    ...{ deadlineMs: 10_000, blockDeadlineMs: 10_000, keepLookingMs: 0, readAheadBytes: 0 },
+    notFound: createNotFoundMemory({ firstMs: 5000, mostMs: 5000, clock: systemClock }),
+  })
+  const session = retrieval.session({ signal: new AbortController().signal, account: createAccount() })
+  const found: (Uint8Array | undefined)[] = []
+  try {
+    for (const [index, { cid }] of wanted.entries()) {
+      const bytes = await session.get(cid, wanted === file ? want(index) : undefined).catch(refused)
+      found.push(bytes)
+      if (!bytes) break
+    }
+    for (const block of file) assert.ok(isTrue(block, await stack.get(block.cid)), 'a tier keeps other bytes')
+    return found
+  } finally {
+    session.end()
+    await retrieval.close()
+    pool.close()
+  }
+}
+
+/** The blocks that the answer of an upstream brings to its readers, while each is true. */
+async function broughtBy(sent: Uint8Array<ArrayBuffer>): Promise<number> {
+  async function* chunks() {
+    yield sent
+  }
+  const upstream = {
+    name: 'one',
+    traits: { dag: true },
+    dag: () => readCar(chunks(), { ownsChunks: true }),
+    block: async () => {
+      throw new Failure('not-found', 'it has no single blocks', { source: 'upstream' })
+    },
+  }
+  const noted = { onLetGo() {}, brought() {}, done() {}, letGo() {}, failed() {} }
+  const question = { ...noted, within: <Result>(work: () => Result): Result => work() }
+  const known = createDagBlocks(undefined)
+  known.expect(root)
+  const source = openSource({
+    member: { upstream } as unknown as Member,
+    part: want(0),
+    attempts: { ask: async () => question } as unknown as Attempts,
+    isExpected: ({ cid }) => known.isExpected(cid),
+    signal: new AbortController().signal,
+  })
+  for (;;) {
+    const block = await source.next().catch(refused)
+    if (!block) return known.size
+    assert.ok(isTrue(blockOf(block.cid), block.bytes), `other bytes for ${block.cid}`)
+    known.add(block)
+  }
+}
+
+describe('every single change', () => {
+  let server: Server
+  let upstream: Upstream
+  /** What it answers next. Without a length the answer ends as if it were whole. */
+  let sent: { readonly car?: Uint8Array; readonly raw?: Uint8Array; readonly saysLength: boolean } = {
+    saysLength: true,
+  }
+  before(async () => {
+    server = createServer(({ url = '' }, response) => {
+      const isCar = url.includes('format=car')
+      const bytes = isCar ? sent.car : sent.raw
+      if (!bytes) return void response.writeHead(404).end()
+      const headers = { 'content-type': isCar ? 'application/vnd.ipld.car' : 'application/vnd.ipld.raw' }
+      response.writeHead(200, { ...headers, ...(sent.saysLength && { 'content-length': bytes.byteLength }) }).end(bytes)
+    })
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    const { port } = server.address() as AddressInfo
+    upstream = trustless.create(trustless.options.parse({ url: `http://127.0.0.1:${port}` }), context)
+  })
+  after(async () => {
+    await upstream.close()
+    server.close()
+  })
+
+  /** Each on its own; resolves with how many of them gave less than the whole. */
+  async function tryEach(wanted: readonly Block[], what: 'car' | 'raw', all: Iterable<Uint8Array>): Promise<number> {
+    let less = 0
+    let saysLength = false
+    for (const bytes of all) {
+      saysLength = !saysLength
+      sent = { [what]: bytes, saysLength }
+      const found = await request(upstream, wanted)
+      for (const [index, block] of wanted.entries())
+        assert.ok(isTrue(block, found[index]), `other bytes for ${block.cid}: ${Buffer.from(bytes).toString('hex')}`)
+      less += Number(found.includes(undefined))
+    }
+    return less
+  }
+
+  test('to a CAR that an upstream sends gives the true blocks or a failure', async () => {
+    assert.equal(await broughtBy(Buffer.from(car)), file.length)
+    let less = 0
+    for (const bytes of singleChanges(car)) less += Number((await broughtBy(bytes)) < file.length)
+    assert.ok(less > 8 * Buffer.concat(sections).byteLength, `${less} were seen`)
+  })
+
+  test('to a CAR, and to the order of its sections, gives a request the true blocks or a failure', async () => {
+    assert.equal(await tryEach(file, 'car', [car, car]), 0)
+    // Each kind of change, at every twentieth byte.
+    const some = [...singleChanges(car)].filter((_bytes, index) => index % 19 === 0)
+    const less = await tryEach(file, 'car', some)
+    assert.ok(less > some.length / 2, `${less} of ${some.length} were seen`)
+    const orders = sections.flatMap((one, at) =>
+      sections.flatMap((other, to) => [sections.with(at, other), sections.with(at, other).with(to, one)]),
+    )
+    await tryEach(file, 'car', orders.map(carOf))
+  })
+
+  test('to a raw block that an upstream sends is a failure', async () => {
+    assert.equal(await tryEach([leaf], 'raw', [leaf.bytes, leaf.bytes]), 0)
+    const all = [...singleChanges(leaf.bytes)]
+    assert.equal(await tryEach([leaf], 'raw', all), all.length)
+  })
+
+  test('to a file of the disk tier is an absence, and the file is gone', async () => {
+    const path = await tempFolder()
+    const lease = createKept().lease()
+    const bare = disk.create(disk.options.parse({ path }), { ...context, data: path, folders })
+    const whole = { clock: systemClock, log: silentLog, lease, config: { cache: { fillBytes: 0 } } } as unknown as Whole
+    const nothing = { store: { get: async () => undefined, has: async () => false } } as never
+    const { stack, corrupt } = wireTiers(whole, [bare], { providers: [], left: [], waiting: nothing })
+    const where = join(path, shardOf(blockKey(leaf.cid)), blockKey(leaf.cid))
+    let changes = 0
+    try {
+      await bare.put(leaf.cid, leaf.bytes)
+      assert.deepEqual(Buffer.from((await stack.get(leaf.cid)) ?? []), Buffer.from(leaf.bytes))
+      for (const bytes of singleChanges(leaf.bytes)) {
+        writeFileSync(where, bytes)
+        // As it was read a moment ago, whole or in part.
+        const part = { from: 1, to: 5 }
+        assert.ok(isTrue(leaf, stack.atHand(leaf.cid)?.bytes), 'other bytes at hand')
+        const held = stack.atHand(leaf.cid, { part })
+        assert.ok(!held || Buffer.compare(held.bytes, leaf.bytes.subarray(1, 5)) === 0, 'other bytes of a part')
+        assert.equal(await stack.get(leaf.cid), undefined)
+        assert.equal(await bare.has(leaf.cid), false)
+        changes++
+        await bare.put(leaf.cid, leaf.bytes)
+      }
+      assert.equal(corrupt.get('one'), changes)
+    } finally {
+      await lease.end()
+      await bare.close()
+      rmSync(path, { recursive: true, force: true })
+    }
+  })
+})
