@@ -13,7 +13,6 @@ import { memory } from '../../backends/tiers/memory.ts'
 import type { DagWant, Upstream } from '../../backends/upstreams/contract.ts'
 import { trustless } from '../../backends/upstreams/trustless.ts'
 import { type Block, blockKey } from '../../src/core/block.ts'
-import { systemClock } from '../../src/core/clock.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { readCar } from '../../src/core/wire/car-stream.ts'
@@ -34,6 +33,7 @@ import type { Whole } from '../../src/wiring/whole.ts'
 import { singleChanges } from '../support/changes.ts'
 import { addFile, type BlockMap, noise } from '../support/fixtures.ts'
 import { tempFolder } from '../support/gateway.ts'
+import { patientClock } from '../support/shifted-clock.ts'
 
 const leafBytes = 5
 const blocks: BlockMap = new Map()
@@ -47,7 +47,9 @@ const carOf = (all: readonly Uint8Array[]) => Buffer.concat([carHeader(root), ..
 const car = carOf(sections)
 
 const folders = createDataFolders()
-const context = { name: 'one', userAgent: 'cidgate/test', log: silentLog, clock: systemClock }
+// However busy the machine is, nothing is given up.
+const clock = patientClock
+const context = { name: 'one', userAgent: 'cidgate/test', log: silentLog, clock }
 const want = (index: number): DagWant => ({
   ...{ cid: root, segments: [], scope: 'entity' },
   range: { from: Math.max(0, index - 1) * leafBytes },
@@ -64,11 +66,11 @@ function refused(error: unknown): undefined {
 /** What a request gets of each of these blocks; undefined: it was refused. What the tier then holds has to be true as well. */
 async function request(upstream: Upstream, wanted: readonly Block[]): Promise<(Uint8Array | undefined)[]> {
   const stack = createTierStack([memory.create({ maxBytes: 2 ** 20 }, { ...context, data: '', folders })])
-  const pool = createPool({ members: [{ upstream }], hedge: 'auto', clock: systemClock, log: silentLog, patienceMs: 0 })
+  const pool = createPool({ members: [{ upstream }], hedge: 'auto', clock, log: silentLog, patienceMs: 0 })
   const retrieval = createRetrieval({
-    ...{ stack, pool, clock: systemClock, log: silentLog },
+    ...{ stack, pool, clock, log: silentLog },
     ...{ deadlineMs: 10_000, blockDeadlineMs: 10_000, keepLookingMs: 0, readAheadBytes: 0 },
-    notFound: createNotFoundMemory({ firstMs: 5000, mostMs: 5000, clock: systemClock }),
+    notFound: createNotFoundMemory({ firstMs: 5000, mostMs: 5000, clock }),
   })
   const session = retrieval.session({ signal: new AbortController().signal, account: createAccount() })
   const found: (Uint8Array | undefined)[] = []
@@ -167,8 +169,8 @@ describe('every single change', () => {
 
   test('to a CAR, and to the order of its sections, gives a request the true blocks or a failure', async () => {
     assert.equal(await tryEach(file, 'car', [car, car]), 0)
-    // Each kind of change, at every twentieth byte.
-    const some = [...singleChanges(car)].filter((_bytes, index) => index % 19 === 0)
+    // Each kind of change, at some of the bytes.
+    const some = [...singleChanges(car)].filter((_bytes, index) => index % 37 === 0)
     const less = await tryEach(file, 'car', some)
     assert.ok(less > some.length / 2, `${less} of ${some.length} were seen`)
     const orders = sections.flatMap((one, at) =>
@@ -187,7 +189,7 @@ describe('every single change', () => {
     const path = await tempFolder()
     const lease = createKept().lease()
     const bare = disk.create(disk.options.parse({ path }), { ...context, data: path, folders })
-    const whole = { clock: systemClock, log: silentLog, lease, config: { cache: { fillBytes: 0 } } } as unknown as Whole
+    const whole = { clock, log: silentLog, lease, config: { cache: { fillBytes: 0 } } } as unknown as Whole
     const nothing = { store: { get: async () => undefined, has: async () => false } } as never
     const { stack, corrupt } = wireTiers(whole, [bare], { providers: [], left: [], waiting: nothing })
     const where = join(path, shardOf(blockKey(leaf.cid)), blockKey(leaf.cid))
