@@ -1,7 +1,7 @@
 // Whether the operator's lists deny a path or a block, and why. A look-up costs a few map reads, and one hash per
 // function of the double-hashed rules.
 import type { CID } from 'multiformats/cid'
-import { parse as parseYaml } from 'yaml'
+import { isScalar, parseDocument, visit } from 'yaml'
 import { doubleHash, hashedKey, parseRule, type Rule } from './rules.ts'
 import { createSpelling, type SpelledCid, type SpelledName } from './spelling.ts'
 
@@ -49,14 +49,14 @@ export function createDenylist(name: string): Denylist {
     if (!end) return text
     if (end.index > mostHeaderBytes)
       throw new Error(`the header before its --- is longer than ${mostHeaderBytes} bytes`)
-    const header: unknown = parseYaml(text.slice(0, end.index))
+    const header = plainYaml(text.slice(0, end.index))
     if (header !== null) {
       if (typeof header !== 'object' || Array.isArray(header))
         throw new Error('the text before its --- is not a header')
       hasHeader = true
       const { version = 1, hints: given } = header as { version?: unknown; hints?: Record<string, unknown> }
       if (version !== 1) throw new Error(`version ${String(version)} is not one this gateway reads`)
-      hints = Object.fromEntries(Object.entries(given ?? {}).map(([key, value]) => [key, String(value)]))
+      hints = Object.fromEntries(Object.entries(given ?? {}).map(([key, value]) => [key, hintOf(key, value)]))
     }
     line = text.slice(0, end.index).split('\n').length
     return text.slice(end.index + end[0].length + 1)
@@ -117,6 +117,25 @@ export function createDenylist(name: string): Denylist {
       ])
     },
   }
+}
+
+/** A key that is a list or a mapping is made a text, again at each level of it: a kilobyte of them would hold up the process for minutes. */
+function plainYaml(text: string): unknown {
+  const document = parseDocument(text)
+  const [error] = document.errors
+  if (error) throw error
+  visit(document, {
+    Pair(_at, { key }) {
+      if (!isScalar(key)) throw new Error('a key in the header is no text')
+    },
+  })
+  return document.toJS()
+}
+
+/** A list of aliases of lists would be a text without end. */
+function hintOf(key: string, value: unknown): string {
+  if (typeof value === 'object' && value !== null) throw new Error(`the hint ${key} is no text`)
+  return String(value)
 }
 
 function matching(rules: readonly Rule[] | undefined, path: string): Rule[] {

@@ -125,6 +125,12 @@ test('any header of a list of denials is read, or refused with a reason', async 
   assert.ok(read > 20, `${read} were read`)
 })
 
+test('a header of a list of denials that stands for more than there is time for is refused', async () => {
+  const aliases = Array.from({ length: 30 }, (_, at) => `k${at}: &a${at} [${`*a${at - 1}, `.repeat(at === 0 ? 0 : 4)}]`)
+  for (const header of [`${'? '.repeat(60)}a`, [...aliases, 'hints: {reason: *a29}'].join('\n')])
+    await assert.rejects(readList('any', `${header}\n---\n`), /is no text/)
+})
+
 test('a list of denials denies what its last rule for a path says', () => {
   const cids = [someCid, CID.createV1(codec.raw, create(hash.sha256, new Uint8Array(32).fill(2)))]
   const path = fc.array(fc.constantFrom('a', 'b', 'ab', 'é', 'a b', '100%'), { maxLength: 3 })
