@@ -15,7 +15,7 @@ import { type Cell, full, inMs, type Row } from '../rows.ts'
 import { type Asked, ask } from './ask.ts'
 import { bentBy } from './bent.ts'
 import type { ProcessFault, World } from './faults.ts'
-import { createTally, type Tally } from './tally.ts'
+import { createTally, summed, type Tally } from './tally.ts'
 import { beginUnderWay, type Told } from './under-way.ts'
 
 const readers = 16
@@ -164,7 +164,7 @@ async function besideCells({ fault, world, files, acknowledged }: Run): Promise<
 
   function readCell(): Cell {
     const told = [reads.told, `p99 ${inMs(percentile(waits, 0.99))}`, ...world.notes]
-    return { measured: told.join(', '), broken: [...world.broken, ...reads.broken] }
+    return { measured: told.join(', '), broken: [...summed(world.broken), ...reads.broken] }
   }
 
   function uploadCell(): Cell {

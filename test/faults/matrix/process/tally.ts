@@ -15,6 +15,12 @@ export interface Tally {
   readonly broken: readonly string[]
 }
 
+/** Each once, with how many there are of it. */
+export function summed(broken: readonly string[]): string[] {
+  const counts = Map.groupBy(broken, (what) => what)
+  return [...counts].map(([what, { length }]) => (length > 1 ? `${what} (${length} times)` : what))
+}
+
 export function createTally({ may }: Pick<ProcessFault, 'may'>, outages: readonly Outage[]): Tally {
   const counts = { whole: 0, cut: 0, reset: 0, refused: 0 }
   const wrong = new Map<string, number>()
