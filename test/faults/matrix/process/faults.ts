@@ -14,6 +14,8 @@ import type { UnderWay } from './under-way.ts'
 export type World = {
   gateway: GatewayProcess
   start(): Promise<GatewayProcess>
+  /** Where the gateway reads it at its next reload: other upstreams, tiers and rules for uploads, as far as it can tell. */
+  writeAnother(): Promise<void>
   /** Requests that have begun; what does not end whole breaks a promise. */
   beginUnderWay(): Promise<UnderWay>
   readonly outages: Outage[]
@@ -97,6 +99,7 @@ async function reloaded(world: World): Promise<void> {
   const underWay: Promise<readonly string[]>[] = []
   for (let count = 0; count < reloads; count++) {
     const begun = count % 5 === 0 ? await world.beginUnderWay() : undefined
+    await world.writeAnother()
     gateway.reload()
     if (begun) underWay.push(begun.goOn())
     await sleep(200)
@@ -175,7 +178,7 @@ export const processFaults: readonly ProcessFault[] = [
     may: { reset: true, refused: true },
   },
   {
-    name: 'the configuration is loaded fifteen times',
+    name: 'another configuration is loaded, fifteen times',
     promised: 'no answer is cut or refused; what is under way ends whole',
     make: reloaded,
     may: {},

@@ -1,7 +1,7 @@
 // Rows of the fault matrix: what happens to the process itself, alone with one client and what that uploaded, and while clients read hot
 // files and cold ones, and upload. It is a process of its own, with pins and a tier on the disk. Linux alone.
 import { randomBytes } from 'node:crypto'
-import { mkdtemp, rm } from 'node:fs/promises'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -67,8 +67,16 @@ async function withProcess<Made>(
   const flags = ['--import', preload, ...(fault.flags ?? [])]
   const start = () => startGateway(folder, config, flags, { isMute: true, env: { [bentBy]: file } })
   const acknowledged: Told[] = []
+  let others = 0
   const world: World = {
     ...{ gateway: await start(), start, notes: [], broken: [], bentBy: file, outages: [] },
+    async writeAnother() {
+      const number = ++others
+      const upstreams = [{ name: 'well', url: upstream.url, connections: 32 + number }]
+      const tiers = config.cache.tiers.map((tier) => ({ ...tier, maxBytes: `${8 + number}MiB` }))
+      const another = { ...config, retrieval: { upstreams }, cache: { tiers }, upload: { idle: `${30 + number}s` } }
+      await writeFile(join(folder, 'config.json'), JSON.stringify(another))
+    },
     beginUnderWay: () =>
       beginUnderWay({ url: world.gateway.url, upstream: isAlone ? undefined : upstream, acknowledged }),
   }
@@ -128,7 +136,11 @@ async function aloneCell({ fault, world, upstream, acknowledged }: Run): Promise
   const all = [...known, ...acknowledged]
   const lost = await lostOf(world.gateway.url, all)
   const notes = world.notes.map((note) => `, ${note}`).join('')
-  const broken = [...world.broken, ...tally.broken, ...(lost > 0 ? [`${lost} acknowledged uploads are lost`] : [])]
+  const broken = [
+    ...summed(world.broken),
+    ...tally.broken,
+    ...(lost > 0 ? [`${lost} acknowledged uploads are lost`] : []),
+  ]
   return { measured: `${tally.told}; ${lost} of ${all.length} lost${notes}`, broken }
 }
 
