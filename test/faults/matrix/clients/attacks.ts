@@ -95,7 +95,7 @@ const dagJson = async (blocks: BlockMap): Promise<string[]> => [
 ]
 
 const documents = 6
-const atOnce = 16
+const atOnce = 8
 const jsonBytes = 8 * mib
 
 /** As large as any that is looked into, and full of small lists; each is judged once. */
@@ -174,7 +174,7 @@ async function followRule({ url, content: [cid] }: Target): Promise<Met> {
 }
 
 const exportBytes = 19 * mib
-const exportMs = 5000
+const exportMs = 8000
 
 const manySmall = async (blocks: BlockMap): Promise<string[]> => [
   String((await addFile(blocks, noise(exportBytes, 19), 'v1', 1024)).cid),
@@ -196,6 +196,8 @@ async function exportCold({ url, content: [cid] }: Target): Promise<Met> {
   ]
   return { note: `${blocks} blocks in ${inMs(ms)}`, broken }
 }
+
+const inThousands = (count: number): string => count.toLocaleString('en')
 
 export const attacks: readonly Attack[] = [
   {
@@ -238,12 +240,12 @@ export const attacks: readonly Attack[] = [
   {
     name: `8 MiB of JSON by ${atOnce} clients at once, ${documents} documents one behind the other`,
     promised: 'each is answered as JSON',
-    hotMs: 100,
+    hotMs: 150,
     prepare: jsonFiles,
     run: askTogether,
   },
   {
-    name: `one URL of ${nameChars} letters in ${spellings} spellings`,
+    name: `one URL of ${inThousands(nameChars)} letters in ${inThousands(spellings)} spellings`,
     promised: 'each is answered',
     hotMs: 100,
     prepare: longName,

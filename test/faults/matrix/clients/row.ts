@@ -17,7 +17,7 @@ import type { HotTold } from './hot-client.ts'
 const mostResidentMiB = 600
 
 /** Undefined: the process ended. */
-async function residentUntil(gateway: GatewayProcess, over: Promise<unknown>): Promise<number | undefined> {
+export async function residentUntil(gateway: GatewayProcess, over: Promise<unknown>): Promise<number | undefined> {
   let most = 0
   let isOver = false
   const stop = () => {
