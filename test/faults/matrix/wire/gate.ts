@@ -25,7 +25,7 @@ export type Gate = {
 /** What ends a client that is slow. */
 export const clockMs = 2000
 /** Heads are looked at each second, and an idle connection is kept for a second longer than said. */
-export const slackMs = 2000
+export const slackMs = 3000
 
 export const inUnits = (ms: number): string => `${ms}ms`
 

@@ -27,9 +27,9 @@ export type VisitOptions = {
 
 /**
  * A status: its answer came whole. `cut`: the gateway closed the connection without an answer, or in the middle of it; `closed`: in
- * which nothing was under way. `left`: the client did.
+ * which nothing was under way. `left`: the client did. `two answers`: to what it takes for one request.
  */
-export type Outcome = number | 'cut' | 'closed' | 'left'
+export type Outcome = number | 'cut' | 'closed' | 'left' | 'two answers'
 
 /** `ms`: since it connected, or since its answer where it idles behind that. */
 export type Told = { readonly outcome: Outcome; readonly ms: number }
@@ -101,7 +101,8 @@ export function visit({ port, said, how, staysMs, from }: VisitOptions): Visit {
     clearInterval(dripping)
     const isIdle = how === 'idles' && answer.status === 200
     const byGateway = answer.isWhole ? (isIdle ? 'closed' : answer.status) : 'cut'
-    told = { outcome: hasLeft ? 'left' : byGateway, ms: performance.now() - since }
+    const outcome = answer.isMore ? 'two answers' : hasLeft ? 'left' : byGateway
+    told = { outcome, ms: performance.now() - since }
     ready.resolve()
     over.resolve(told)
   })
@@ -172,6 +173,9 @@ function createAnswer() {
     },
     get isWhole() {
       return isRead && missing <= 0
+    },
+    get isMore() {
+      return isRead && missing < 0
     },
   }
 }
