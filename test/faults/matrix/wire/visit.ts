@@ -27,7 +27,7 @@ export type VisitOptions = {
 
 /**
  * A status: its answer came whole. `cut`: the gateway closed the connection without an answer, or in the middle of it; `closed`: in
- * which nothing was under way. `left`: the client did. `two answers`: to what it takes for one request.
+ * which nothing was under way. `left`: the client did. `two answers`: to what is one request.
  */
 export type Outcome = number | 'cut' | 'closed' | 'left' | 'two answers'
 
