@@ -1,12 +1,22 @@
-// The fault matrix in its short form: the rows whose outcome does not hang on a clock, with the statuses and bytes that are
-// promised. `npm run faults` runs all rows, holds their times as well, and writes the tables of docs/reliability.md.
+// The fault matrix in its short form: rows that are quick and hang on no clock, with the statuses and bytes that are promised.
+// Of the process and of one client beside others there are none: they need seconds. `npm run faults` runs all rows, holds their
+// times as well, and writes the tables of docs/reliability.md.
 import assert from 'node:assert/strict'
-import { describe, test } from 'node:test'
+import { Agent } from 'node:http'
+import { after, before, describe, test } from 'node:test'
+import { addFile, type BlockMap, noise } from '../support/fixtures.ts'
+import { fetchAll } from '../support/gateway.ts'
+import { type Served, startServed } from '../support/served.ts'
+import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
+import { diskFaults, diskRow, type Start } from './matrix/disk.ts'
 import { missing, skippedRow } from './matrix/needs.ts'
 import { providerFaults, providerRow } from './matrix/providers.ts'
 import { brokenCells, type Row, short, skippedRows, tableOf } from './matrix/rows.ts'
 import { redisFaults, redisRow, storeFaults, storeRow } from './matrix/stores.ts'
 import { upstreamFaults, upstreamRow } from './matrix/upstreams.ts'
+import { wireFaults } from './matrix/wire/faults.ts'
+import type { Gate } from './matrix/wire/gate.ts'
+import { wireRowAt } from './matrix/wire/row.ts'
 
 const brokenIn = ({ cells }: Row): readonly string[] => cells.flatMap(({ broken }) => broken)
 
@@ -35,6 +45,41 @@ describe('a provider that', () => {
   for (const fault of providerFaults.filter(({ isQuick }) => isQuick))
     test(`${fault.name}: alone, beside a healthy one, and mended`, async () => {
       assert.deepEqual(brokenIn(await providerRow(fault, short)), [])
+    })
+})
+
+describe('a disk on which', () => {
+  const inThisProcess: Start = async (_folder, config) => {
+    const { url, close } = await startServed(config)
+    return { url, pid: process.pid, handles: () => 0, ended: undefined, stop: close }
+  }
+  for (const fault of diskFaults.filter(({ isQuick }) => isQuick))
+    test(`${fault.name}: an upload, what was uploaded before, reads, and mended`, async () => {
+      assert.deepEqual(brokenIn(await diskRow(fault, short, inThisProcess)), [])
+    })
+})
+
+describe('a request with', () => {
+  let upstream: ProgrammableUpstream
+  let served: Served
+  let gate: Gate
+  before(async () => {
+    const blocks: BlockMap = new Map()
+    const { cid } = await addFile(blocks, noise(1000, 1))
+    upstream = await startUpstream({ blocks })
+    served = await startServed({ retrieval: { upstreams: [{ name: 'well', url: upstream.url }] } })
+    const path = `/ipfs/${cid}`
+    const errors = () => served.log.flatMap((line) => (line.level === 'error' ? JSON.stringify(line) : [])).join('\n')
+    gate = { url: served.url, admin: `http://${served.serving.admin}`, paths: [path, path], errors }
+    for (let count = 0; count < 2; count++) await fetchAll(gate.url + path, {}, new Agent())
+  })
+  after(async () => {
+    await served.close()
+    await upstream.close()
+  })
+  for (const fault of wireFaults.filter(({ isQuick }) => isQuick))
+    test(`${fault.name}: its answer, hot ones beside it, and no connection left`, async () => {
+      assert.deepEqual(brokenIn(await wireRowAt(gate, fault, short)), [])
     })
 })
 

@@ -23,6 +23,8 @@ export type GatewayProcess = {
   signal(name: NodeJS.Signals): void
   /** The end of the process: its code, or its signal. */
   readonly stopping: Promise<unknown>
+  /** The end of what it wrote to standard error; nothing of one that is not mute. */
+  errors(): string
   /** Nothing reads what it says from now on. */
   leaveOutput(): void
   stop(): Promise<void>
@@ -30,6 +32,8 @@ export type GatewayProcess = {
   residentMiB(): number
   handles(): number
 }
+
+const mostErrors = 64 * 1024
 
 export type StartOptions = {
   /** A program that becomes the gateway, such as `prlimit`. */
@@ -62,7 +66,10 @@ export async function startGateway(
     stdio: ['ignore', 'pipe', isMute ? 'pipe' : 'inherit'],
     env: { ...process.env, ...env },
   })
-  child.stderr?.resume()
+  let errors = ''
+  child.stderr?.on('data', (piece: Buffer) => {
+    errors = (errors + piece).slice(-mostErrors)
+  })
   if (!child.stdout) throw new Error('the gateway has no output')
   const stopping = once(child, 'exit')
   let ended: string | undefined
@@ -93,6 +100,7 @@ export async function startGateway(
     reload: () => void child.kill('SIGHUP'),
     signal: (name) => void child.kill(name),
     stopping,
+    errors: () => errors,
     leaveOutput() {
       child.stdout?.destroy()
       child.stderr?.destroy()

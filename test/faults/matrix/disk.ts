@@ -13,12 +13,14 @@ import { fetchAll } from '../../support/gateway.ts'
 import { startUpstream } from '../../support/upstream.ts'
 import type { Need } from './needs.ts'
 import { read } from './reading.ts'
-import { type Cell, full, inMs, type Row } from './rows.ts'
+import { type Cell, type Form, inMs, type Row } from './rows.ts'
 
 const run = promisify(execFile)
 const mib = 1024 * 1024
 
-type Ill = { readonly gateway: GatewayProcess /** The data folder, as this process sees it. */; readonly data: string }
+/** What a row needs of its gateway. */
+type Running = Pick<GatewayProcess, 'url' | 'pid' | 'handles' | 'ended' | 'stop'>
+type Ill = { readonly gateway: Running /** The data folder, as this process sees it. */; readonly data: string }
 
 export type DiskFault = {
   readonly name: string
@@ -35,6 +37,8 @@ export type DiskFault = {
   /** Statuses of what was uploaded before: meanwhile, and afterwards. */
   readonly kept: readonly (number | 'cut' | 'false')[]
   readonly keptAfter?: readonly (number | 'cut' | 'false')[]
+  /** It is in `npm test`, with a gateway in that process. */
+  readonly isQuick?: true
 }
 
 const ballast = (data: string) => join(data, 'ballast')
@@ -141,6 +145,7 @@ export const diskFaults: readonly DiskFault[] = [
     mend: nothing,
     upload: [200],
     kept: [200],
+    isQuick: true,
   },
   {
     name: 'each file of the tier is cut in half',
@@ -148,6 +153,7 @@ export const diskFaults: readonly DiskFault[] = [
     mend: nothing,
     upload: [200],
     kept: [200],
+    isQuick: true,
   },
   { name: 'the folder of the tier is removed', make: away('cache'), mend: nothing, upload: [200], kept: [200] },
   { name: 'a file where the folder of the tier was', ...inTheWay('cache'), upload: [200], kept: [200] },
@@ -198,8 +204,6 @@ const mounting = (data: string): readonly string[] => [
   data,
 ]
 
-const files = 4
-const spareFiles = 100
 const fileBytes = 100_000
 const uploadBytes = 2 * mib
 /** What an operator can do, in any words that the gateway has for it. */
@@ -207,15 +211,24 @@ const nextStep = /free space|read-only|ulimit|raise the limit|in the place of th
 
 type Told = { readonly path: string; readonly body: Uint8Array }
 
-export async function diskRow(fault: DiskFault): Promise<Row> {
+/** Starts a gateway with this configuration. */
+export type Start = (
+  folder: string,
+  config: Readonly<Record<string, unknown>>,
+  under: readonly string[],
+) => Promise<Running>
+
+const asProcess: Start = (folder, config, under) => startGateway(folder, config, [], { under, isMute: true })
+
+export async function diskRow(fault: DiskFault, form: Form, start = asProcess): Promise<Row> {
   const folder = await mkdtemp(join(tmpdir(), 'cidgate-faults-'))
   const own = join(folder, 'data')
   await mkdir(own)
   const blocks: BlockMap = new Map()
   const known: FileFixture[] = []
   const fresh: FileFixture[] = []
-  for (let at = 1; at <= files; at++) known.push(await addFile(blocks, noise(fileBytes, at)))
-  for (let at = 1; at <= spareFiles; at++) fresh.push(await addFile(blocks, noise(fileBytes, 100 + at)))
+  for (let at = 1; at <= form.files; at++) known.push(await addFile(blocks, noise(fileBytes, at)))
+  for (let at = 1; at <= form.spareFiles; at++) fresh.push(await addFile(blocks, noise(fileBytes, 100 + at)))
   const upstream = await startUpstream({ blocks })
   const config = {
     listen: '127.0.0.1:0',
@@ -227,7 +240,7 @@ export async function diskRow(fault: DiskFault): Promise<Row> {
     cache: { hot: { maxBytes: 0 }, tiers: [{ use: 'disk', path: join(own, 'cache'), maxBytes: '32MiB' }] },
     pinning: { providers: [{ name: 'local', use: 'embedded' }] },
   }
-  const gateway = await startGateway(folder, config, [], { under: fault.isMounted ? mounting(own) : [], isMute: true })
+  const gateway = await start(folder, config, fault.isMounted ? mounting(own) : [])
   const ill: Ill = { gateway, data: fault.isMounted ? `/proc/${gateway.pid}/root${own}` : own }
   let made = 1000
   try {
@@ -239,7 +252,7 @@ export async function diskRow(fault: DiskFault): Promise<Row> {
     while ((await below(join(ill.data, 'uploads'))).length > 0) await sleep(20)
     const cells = [await illCell(kept), await besideCell(), await afterCell(kept)]
     const within = fault.keptAfter ? '' : ', and what was there before'
-    const promised = `upload ${fault.upload.join(' or ')}; ${fault.kept.join(' or ')}; as good as new${within} within ${inMs(full.mendedWithinMs)}`
+    const promised = `upload ${fault.upload.join(' or ')}; ${fault.kept.join(' or ')}; as good as new${within} within ${inMs(form.mendedWithinMs)}`
     return { fault: fault.name, promised, cells }
   } finally {
     await gateway.stop()
@@ -272,7 +285,7 @@ export async function diskRow(fault: DiskFault): Promise<Row> {
     const broken = [
       ...(fault.upload.includes(status) ? [] : [`an upload is ${status}`]),
       ...(hasNext ? [] : ['the refusal names no next step']),
-      ...(ms > 2000 ? [`an upload is answered after ${inMs(ms)}`] : []),
+      ...(ms > form.deadlineMs ? [`an upload is answered after ${inMs(ms)}`] : []),
       ...(fault.kept.includes(here) ? [] : [`what was uploaded before is ${here}`]),
     ]
     return { measured: `${status}, ${inMs(ms)}; ${here}`, broken }
@@ -289,20 +302,20 @@ export async function diskRow(fault: DiskFault): Promise<Row> {
   async function besideCell(): Promise<Cell> {
     let worst = 0
     const broken: string[] = []
-    for (let count = 0; count < files; count++) {
-      const { outcome, ms } = await read(gateway.url, (count % 2 ? known : fresh).pop() as FileFixture)
+    for (let count = 0; count < form.files; count++) {
+      const { outcome, ms } = await read(gateway.url, (count % 2 ? fresh : known).pop() as FileFixture)
       worst = Math.max(worst, ms)
       if (outcome !== 'whole') broken.push(`before a healthy upstream: ${outcome}`)
     }
-    const whole = files - broken.length
-    if (worst > full.mostMs) broken.push(`before a healthy upstream: ${inMs(worst)}`)
-    return { measured: `${whole} of ${files} whole, at most ${inMs(worst)}`, broken }
+    const whole = form.files - broken.length
+    if (worst > form.mostMs) broken.push(`before a healthy upstream: ${inMs(worst)}`)
+    return { measured: `${whole} of ${form.files} whole, at most ${inMs(worst)}`, broken }
   }
 
   async function afterCell(kept: Told): Promise<Cell> {
     await fault.mend(ill)
     const began = performance.now()
-    const isLate = () => performance.now() - began > full.mendedWithinMs
+    const isLate = () => performance.now() - began > form.mendedWithinMs
     const [after, tier] = [fault.keptAfter ?? [200], { isUsed: false }]
     let [sent, here]: [number | undefined, number | 'cut' | 'false'] = [undefined, 0]
     for (; !isLate(); await sleep(20)) {

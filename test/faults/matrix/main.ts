@@ -8,7 +8,8 @@ import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
 import { bombs } from './bombs/bombs.ts'
 import { bombRow } from './bombs/row.ts'
-import { attacks, clientRow } from './clients.ts'
+import { attacks } from './clients/attacks.ts'
+import { clientRow } from './clients/row.ts'
 import { diskFaults, diskRow, needsOf } from './disk.ts'
 import { missing, type Need, skippedRow } from './needs.ts'
 import { processFaults } from './process/faults.ts'
@@ -17,7 +18,9 @@ import { providerFaults, providerRow } from './providers.ts'
 import { brokenCells, full, type Row, type Section, skippedRows, tableOf } from './rows.ts'
 import { redisFaults, redisRow, storeFaults, storeRow } from './stores.ts'
 import { upstreamFaults, upstreamRow } from './upstreams.ts'
-import { wireFaults, wireRow } from './wire.ts'
+import { wireFaults } from './wire/faults.ts'
+import { idleCrowdRow, idleCrowds } from './wire/idle-crowd.ts'
+import { wireRow } from './wire/row.ts'
 
 const { values } = parseArgs({
   options: {
@@ -83,7 +86,7 @@ const plans: readonly Plan[] = [
     name: 'disk',
     title: 'The disk of a gateway that keeps pins and a tier there',
     columns: ['an upload; what was uploaded before', 'reads before a healthy upstream', 'mended'],
-    rows: planned(diskFaults, diskRow, needsOf),
+    rows: planned(diskFaults, (fault) => diskRow(fault, full), needsOf),
   },
   {
     name: 'process',
@@ -95,7 +98,7 @@ const plans: readonly Plan[] = [
     name: 'requests',
     title: 'One request, or many, that no usual client sends',
     columns: ['answered', 'a hot answer beside it', 'afterwards'],
-    rows: planned(wireFaults, wireRow),
+    rows: [...planned(wireFaults, wireRow, linux), ...planned(idleCrowds, idleCrowdRow, linux)],
   },
   {
     name: 'clients',

@@ -33,7 +33,7 @@ export type Form = {
 export const full: Form = {
   deadlineMs: 2000,
   files: 4,
-  spareFiles: 60,
+  spareFiles: 100,
   mostMs: 1000,
   mendedWithinMs: 5000,
   watchedMs: 2000,

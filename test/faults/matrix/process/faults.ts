@@ -5,12 +5,20 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { GatewayProcess } from '../../../soak/gateway-process.ts'
 import { fetchAll } from '../../../support/gateway.ts'
 import { inMs } from '../rows.ts'
+import type { Outcome } from './ask.ts'
 import type { Bend } from './bent.ts'
+import type { Outage } from './tally.ts'
+import type { UnderWay } from './under-way.ts'
 
 /** The gateway that runs now: a fault may end one and start another. */
 export type World = {
   gateway: GatewayProcess
   start(): Promise<GatewayProcess>
+  /** Where the gateway reads it at its next reload: other upstreams, tiers and rules for uploads, as far as it can tell. */
+  writeAnother(): Promise<void>
+  /** Requests that have begun; what does not end whole breaks a promise. */
+  beginUnderWay(): Promise<UnderWay>
+  readonly outages: Outage[]
   /** What a fault wants to be told of. */
   readonly notes: string[]
   readonly broken: string[]
@@ -22,8 +30,8 @@ export type ProcessFault = {
   readonly name: string
   readonly promised: string
   readonly make: (world: World) => Promise<unknown>
-  /** What clients may meet while it lasts. */
-  readonly may: { readonly cut?: true; readonly refused?: true }
+  /** What clients may meet while no gateway runs, and in the moment before that. `later`: a request that was sent after the signal. */
+  readonly may: Readonly<Partial<Record<Exclude<Outcome, 'answered'>, true | 'later'>>>
   readonly flags?: readonly string[]
   readonly limits?: object
 }
@@ -37,10 +45,22 @@ const statusAt = (url: string): Promise<number | 'refused'> =>
 async function killed(world: World): Promise<void> {
   for (let count = 0; count < 5; count++) {
     await sleep(500 + Math.random() * 1000)
+    const outage = begin(world)
     world.gateway.signal('SIGKILL')
     await world.gateway.stopping
-    world.gateway = await world.start()
+    await startAgain(world, outage)
   }
+}
+
+function begin({ outages }: World): Outage {
+  const outage = { from: performance.now(), to: Number.POSITIVE_INFINITY }
+  outages.push(outage)
+  return outage
+}
+
+async function startAgain(world: World, outage: Outage): Promise<void> {
+  world.gateway = await world.start()
+  outage.to = performance.now()
 }
 
 async function stopped(world: World): Promise<void> {
@@ -48,14 +68,17 @@ async function stopped(world: World): Promise<void> {
   for (let count = 0; count < 3; count++) {
     await sleep(500 + Math.random() * 1000)
     const { gateway } = world
-    const began = performance.now()
+    const underWay = await world.beginUnderWay()
+    const outage = begin(world)
     gateway.signal('SIGTERM')
+    const ended = underWay.goOn()
     const turned = await untilNot(`${gateway.admin}/readyz`, 200)
     if (turned.status !== 503) world.broken.push(`/readyz was ${turned.status} before 503`)
     await gateway.stopping
     if (!gateway.ended?.includes('exit code 0')) world.broken.push(`it ended with ${gateway.ended}`)
-    worst = Math.max(worst, performance.now() - began)
-    world.gateway = await world.start()
+    worst = Math.max(worst, performance.now() - outage.from)
+    world.broken.push(...(await ended))
+    await startAgain(world, outage)
   }
   world.notes.push(`each ended within ${inMs(worst)}`)
 }
@@ -69,11 +92,22 @@ async function untilNot(url: string, status: number) {
   }
 }
 
-async function reloaded({ gateway }: World): Promise<void> {
-  for (let count = 0; count < 15; count++) {
+const reloads = 15
+
+async function reloaded(world: World): Promise<void> {
+  const { gateway } = world
+  const underWay: Promise<readonly string[]>[] = []
+  for (let count = 0; count < reloads; count++) {
+    const begun = count % 5 === 0 ? await world.beginUnderWay() : undefined
+    await world.writeAnother()
     gateway.reload()
+    if (begun) underWay.push(begun.goOn())
     await sleep(200)
   }
+  for (const broken of await Promise.all(underWay)) world.broken.push(...broken)
+  const { body } = await fetchAll(`${gateway.admin}/metrics`)
+  const taken = /^cidgate_config_reloads_total\{outcome="taken"\} (\d+)/m.exec(body.toString())?.[1]
+  if (Number(taken) !== reloads) world.broken.push(`${taken} configurations were taken`)
 }
 
 const held =
@@ -128,18 +162,24 @@ export const processFaults: readonly ProcessFault[] = [
     name: 'kill -9 five times, at random',
     promised: 'nothing acknowledged is lost',
     make: killed,
-    may: { cut: true, refused: true },
+    may: { cut: true, reset: true, refused: true },
   },
   {
     name: 'SIGTERM three times, at random',
-    promised: '/readyz says 503 first; what is under way ends whole; exit code 0',
+    promised: '/readyz says 503 first; what is under way, or was sent before the signal, ends whole; exit code 0',
     make: stopped,
-    may: { refused: true },
-    limits: { lameDuck: '300ms' },
+    may: { reset: 'later', refused: true },
+    limits: { lameDuck: '1s' },
   },
   {
-    name: 'the configuration is loaded fifteen times',
-    promised: 'no answer is cut or refused',
+    name: 'SIGTERM three times, at random, without a lame duck',
+    promised: '/readyz says 503 first; what is under way ends whole; exit code 0',
+    make: stopped,
+    may: { reset: true, refused: true },
+  },
+  {
+    name: 'another configuration is loaded, fifteen times',
+    promised: 'no answer is cut or refused; what is under way ends whole',
     make: reloaded,
     may: {},
   },
