@@ -10,8 +10,8 @@ import { fileURLToPath } from 'node:url'
 import { Worker } from 'node:worker_threads'
 import { type GatewayProcess, startGateway } from '../../../soak/gateway-process.ts'
 import { fetchAll, percentile } from '../../../support/gateway.ts'
-import { residentUntil } from '../clients/row.ts'
 import type { HotTold } from '../clients/hot-client.ts'
+import { residentUntil } from '../clients/row.ts'
 import { type Cell, inMs, type Row } from '../rows.ts'
 import type { Bomb } from './bombs.ts'
 import { type Turns, turnsTo } from './turns.ts'
@@ -51,7 +51,7 @@ export async function bombRow(bomb: Bomb): Promise<Row> {
     const hotUrl = `${url}/ipfs/${hot}`
     for (let count = 0; count < 20; count++) await fetchAll(hotUrl)
     if (warm !== undefined) await fetchAll(`${url}/ipfs/${roots[0]}${warm}`)
-    const hotClient = new Worker(new URL('../hot-client.ts', import.meta.url), { workerData: hotUrl })
+    const hotClient = new Worker(new URL('../clients/hot-client.ts', import.meta.url), { workerData: hotUrl })
     await once(hotClient, 'message')
     const before = gateway.residentMiB()
     await turnsOf(gateway, turnsFile)
