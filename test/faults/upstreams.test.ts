@@ -47,7 +47,7 @@ const gateway = async (
   )
 
 /** CIDGATE_TEST_FILES=1000 is the promise as it is written. */
-const most = Number(process.env['CIDGATE_TEST_FILES'] ?? 200)
+const most = Number(process.env['CIDGATE_TEST_FILES'] ?? 120)
 /** A machine that is busy with other tests holds up all that are under way at once; what is promised away took five seconds. */
 const busyMs = 1000
 
