@@ -157,8 +157,8 @@ export const bombs: readonly Bomb[] = [
   {
     name: 'ten million entries as a listing, read slowly',
     content: 'manyEntries',
-    promised: 'until the client leaves',
-    attack: reading({ how: 'slowly', right: ['left'], lastsMs: 20_000 }),
+    promised: 'cut behind a million of them, or until the client leaves',
+    attack: reading({ how: 'slowly', right: ['left', 'cut'], lastsMs: 20_000 }),
   },
   {
     name: 'the same as a page, as fast as it goes',

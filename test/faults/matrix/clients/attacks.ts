@@ -161,7 +161,7 @@ async function followRule({ url, content: [cid] }: Target): Promise<Met> {
 }
 
 const exportBytes = 19 * mib
-const exportMs = 10_000
+const exportMs = 15_000
 
 const manySmall = async (blocks: BlockMap): Promise<string[]> => [
   String((await addFile(blocks, noise(exportBytes, 19), 'v1', 1024)).cid),
