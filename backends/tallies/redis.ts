@@ -55,8 +55,8 @@ export const redis: TallyKind<typeof options> = {
           ])
           const answers = await Promise.all(adding)
           const totals = counts.map((_, at) => Number(answers[2 * at + 1]))
-          // It ended between the two commands: nothing would end the new one.
-          const endless = counts.filter(({ amount }, at) => totals[at] === amount)
+          // It was there, and ended between the two commands: nothing would end the new one.
+          const endless = counts.filter(({ amount }, at) => answers[2 * at] === null && totals[at] === amount)
           const ends = endless.map(({ key, keptMs }) =>
             client.sendCommand(['PEXPIRE', prefix + key, String(Math.ceil(keptMs))]),
           )

@@ -6,13 +6,17 @@ export interface Budget {
   take(): boolean
   /** Adds a part of a token, up to the bucket's size. */
   earn(tokens: number): void
-  /** Takes tokens that may not be there: it may owe as many as its size. */
-  spend(tokens: number): void
   /** Milliseconds until a token is there; 0 when one is. */
   readonly waitMs: number
 }
 
-export function createBudget(options: { size: number; perSecond: number; clock: Clock }): Budget {
+/** Of one process alone. */
+export interface OwnBudget extends Budget {
+  /** Takes tokens that may not be there: it may owe as many as its size. */
+  spend(tokens: number): void
+}
+
+export function createBudget(options: { size: number; perSecond: number; clock: Clock }): OwnBudget {
   const { size, perSecond, clock } = options
   let tokens = size
   let at = clock.monotonic()

@@ -9,8 +9,7 @@ import { clientOf } from './client.ts'
 import type { Together } from './together.ts'
 
 /** `misses`: content that no tier has. `exports`: CAR and tar. */
-export const costlyKinds = ['misses', 'exports', 'uploads'] as const
-export type CostlyKind = (typeof costlyKinds)[number]
+export type CostlyKind = 'misses' | 'exports' | 'uploads'
 export type Kind = 'requests' | CostlyKind
 
 /** All of them a minute. */
@@ -45,9 +44,7 @@ export function createClientBudgets({ perClient, budgets, together, clock }: Cli
   const made = new LRUCache<string, Budget>(upTo(mostClients))
   const limits = limitsOf(perClient)
 
-  function make(kind: Kind, key: string): Budget | undefined {
-    const limit = limits[kind]
-    if (!limit) return undefined
+  function make(limit: Limit, key: string): Budget {
     if (together) return together.budget(key, limit)
     return budgets ? budgets(limit)(key) : createBudget({ ...limit, clock })
   }
@@ -55,13 +52,14 @@ export function createClientBudgets({ perClient, budgets, together, clock }: Cli
   return {
     limits: (kind) => limits[kind] !== undefined,
     of(kind, address) {
-      if (!limits[kind]) return undefined
+      const limit = limits[kind]
+      if (!limit) return undefined
       const client = clientOf(address)
       const key = kind === 'requests' ? client : `${kind} ${client}`
       let budget = made.get(key)
       if (!budget) {
-        budget = make(kind, key)
-        if (budget) made.set(key, budget)
+        budget = make(limit, key)
+        made.set(key, budget)
       }
       return budget
     },

@@ -2,7 +2,7 @@
 // through when it hears of that: down to a debt, since a client at its limit would have it at each instance otherwise.
 import { LRUCache } from 'lru-cache'
 import type { Clock } from '../../core/clock.ts'
-import { type Budget, createBudget } from '../../core/counting/budget.ts'
+import { type Budget, createBudget, type OwnBudget } from '../../core/counting/budget.ts'
 import type { Counted, Telling } from '../../core/counting/telling.ts'
 import { upTo } from '../../core/lru.ts'
 
@@ -18,7 +18,7 @@ export function createTogether({ telling, clock }: { telling: Telling; clock: Cl
   /** What was heard of each client lately: without it, what is in the count already would be taken from its budget again. */
   const counts = new LRUCache<string, Counted & { readonly at: number }>(upTo(mostShared))
 
-  function countOf(key: string, budget: Budget): Counted {
+  function countOf(key: string, budget: OwnBudget): Counted {
     const known = counts.get(key)
     if (known && clock.monotonic() - known.at <= windowMs) return known
     const count = createCount(budget, clock)
@@ -44,7 +44,7 @@ export function createTogether({ telling, clock }: { telling: Telling; clock: Cl
   }
 }
 
-function createCount(budget: Budget, clock: Clock): Counted & { readonly at: number } {
+function createCount(budget: OwnBudget, clock: Clock): Counted & { readonly at: number } {
   let before = 0
   let at = clock.monotonic()
   return {

@@ -43,10 +43,6 @@ export function createSharedBudgets(
         const found = refilled()
         keep(found, Math.min(size, found.tokens + more))
       },
-      spend(taken) {
-        const found = refilled()
-        keep(found, Math.max(-size, found.tokens - taken))
-      },
       get waitMs() {
         const { tokens } = refilled()
         return tokens >= 1 ? 0 : Math.ceil(((1 - tokens) / perSecond) * 1000)

@@ -51,9 +51,6 @@ export function shareBook(book: QuotaBook, telling: Telling): QuotaBook {
 
   return {
     ...book,
-    get unreadable() {
-      return book.unreadable
-    },
     used(token, day) {
       const own = book.used(token, day)
       const { heard, untold } = together(token, day)
