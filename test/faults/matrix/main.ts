@@ -1,7 +1,7 @@
 // `npm run faults`: the whole fault matrix, each row a real run through HTTP, one behind the other. It writes what it measured into
 // docs/reliability.md, and ends with 1 when a promise was broken. `--only upstreams` runs one section and writes its table alone;
-// `--histories 10000` runs so many random histories of the model test instead, `--seed` those of a run before, `--kill` with a gateway that is a
-// process of its own; `--path` and `--replay` run the one history that failed.
+// `--histories 10000` runs so many random histories of the model test instead, `--at-once 8` in so many processes, since they mostly wait;
+// `--seed` those of a run before, `--kill` with a gateway that is a process of its own; `--path` and `--replay` run the one that failed.
 import { readFile, writeFile } from 'node:fs/promises'
 import { availableParallelism, loadavg } from 'node:os'
 import { fileURLToPath } from 'node:url'
@@ -26,6 +26,7 @@ const { values } = parseArgs({
   options: {
     only: { type: 'string' },
     histories: { type: 'string' },
+    'at-once': { type: 'string', default: '1' },
     seed: { type: 'string' },
     kill: { type: 'boolean', default: false },
     path: { type: 'string' },
@@ -34,12 +35,18 @@ const { values } = parseArgs({
 })
 
 if (values.histories !== undefined) {
-  const { runHistories } = await import('../model/histories.ts')
-  const { histories, kill: isKilled, path, replay: replayPath } = values
+  const { path, replay: replayPath, kill: isKilled } = values
+  const [histories, processes] = [Number(values.histories), Number(values['at-once'])]
   const seed = Number(values.seed ?? Date.now() % 2 ** 31)
   console.log(`${histories} histories of seed ${seed}${isKilled ? ', each gateway a process that is killed' : ''}`)
-  const onPassed = (count: number) => count % 20 === 0 && console.log(`${count} passed`)
-  await runHistories({ histories: Number(histories), seed, isKilled, path, replayPath, onPassed })
+  if (processes > 1) {
+    const { runAtOnce } = await import('../model/at-once.ts')
+    if (!(await runAtOnce({ processes, histories, seed, isKilled }))) process.exit(1)
+  } else {
+    const { runHistories } = await import('../model/histories.ts')
+    const onPassed = (count: number) => count % 20 === 0 && console.log(`${count} passed`)
+    await runHistories({ histories, seed, isKilled, path, replayPath, onPassed })
+  }
   console.log('every history kept what was promised')
   process.exit(0)
 }
