@@ -1,6 +1,7 @@
 // Reads a YAML file as plain values, with the position of each.
 import { readFileSync } from 'node:fs'
-import { type Document, isCollection, isMap, isNode, isPair, isScalar, LineCounter, parseDocument, visit } from 'yaml'
+import { type Document, isCollection, isMap, isNode, isPair, isScalar, LineCounter, parseDocument } from 'yaml'
+import { plainValues } from '../core/plain-yaml.ts'
 import { ConfigError, type Path, type PositionOf } from './complaints.ts'
 import { codeOf } from './substitute.ts'
 
@@ -35,22 +36,12 @@ export function readYaml(file: string | URL): Read {
 
 function plain(document: Document): unknown {
   try {
-    refuseOddKeys(document)
-    return document.toJS()
+    return plainValues(document)
   } catch (error) {
     throw new ConfigError([
       `the file: ${error instanceof Error ? error.message.split('\n')[0] : 'unknown reason'} (expected plain YAML)`,
     ])
   }
-}
-
-/** A key that is a list or a mapping is made a text, again at each level of it: some hundred levels take minutes. */
-function refuseOddKeys(document: Document): void {
-  visit(document, {
-    Pair(_at, { key }) {
-      if (!isScalar(key)) throw new Error('a key is a list, a mapping or an alias')
-    },
-  })
 }
 
 /** The offset of the key or item, or of its nearest parent in the file. */

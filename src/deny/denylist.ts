@@ -1,7 +1,8 @@
 // Whether the operator's lists deny a path or a block, and why. A look-up costs a few map reads, and one hash per
 // function of the double-hashed rules.
 import type { CID } from 'multiformats/cid'
-import { isScalar, parseDocument, visit } from 'yaml'
+import { parseDocument } from 'yaml'
+import { plainValues } from '../core/plain-yaml.ts'
 import { doubleHash, hashedKey, parseRule, type Rule } from './rules.ts'
 import { createSpelling, type SpelledCid, type SpelledName } from './spelling.ts'
 
@@ -119,17 +120,11 @@ export function createDenylist(name: string): Denylist {
   }
 }
 
-/** A key that is a list or a mapping is made a text, again at each level of it: a kilobyte of them would hold up the process for minutes. */
 function plainYaml(text: string): unknown {
   const document = parseDocument(text)
   const [error] = document.errors
   if (error) throw error
-  visit(document, {
-    Pair(_at, { key }) {
-      if (!isScalar(key)) throw new Error('a key in the header is no text')
-    },
-  })
-  return document.toJS()
+  return plainValues(document)
 }
 
 /** A list of aliases of lists would be a text without end. */

@@ -177,7 +177,7 @@ describe('architecture', () => {
       express: /^src\/(http|admin|wiring)\/|^src\/gateway\.ts/,
       undici: /^(backends|src\/(cli\/client|deny|names|observe\/tracing))\//,
       zod: /^(backends|src\/config)\/|^src\/core\/units\.ts/,
-      yaml: /^src\/(config|deny)\//,
+      yaml: /^src\/(config|deny)\/|^src\/core\/plain-yaml\.ts/,
       '@aws-sdk/client-s3': /^backends\//,
       keyv: /^backends\//,
     }
