@@ -1,11 +1,12 @@
 // One process of `npm test`: it takes the next file that no other one has taken, until there is none. Each is a suite, and
-// its hooks are its own.
+// its hooks are its own. The first few take the files that wait, and end when there is none of these.
 import asyncHooks from 'node:async_hooks'
 import { existsSync, writeFileSync } from 'node:fs'
 import { flushCompileCache } from 'node:module'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
+import { nameIn, type Queue } from './queue.ts'
 
 // Node's runner follows every promise, to know where a test is defined and which one an uncaught error belongs to. That makes
 // an `await` twenty times as dear. Here it follows while a file defines its tests, and not while they run.
@@ -18,7 +19,7 @@ asyncHooks.createHook = (callbacks) => {
 }
 const { after, describe } = await import('node:test')
 
-const { folder, files } = JSON.parse(process.env['CIDGATE_TEST_QUEUE'] ?? '') as { folder: string; files: string[] }
+const { folder, quick, slow, ofWaiting } = JSON.parse(process.env['CIDGATE_TEST_QUEUE'] ?? '') as Queue
 delete process.env['CIDGATE_TEST_QUEUE']
 
 let running = ''
@@ -27,16 +28,17 @@ const tell = (error: unknown) =>
 process.on('uncaughtExceptionMonitor', tell)
 process.on('unhandledRejection', tell)
 
-await compileOnce()
-for (const [index, file] of files.entries()) {
-  if (!take(`${index}`)) continue
+const isForWaiting = Array.from({ length: ofWaiting }, (_, index) => `waiting-${index}`).some(take)
+if (!isForWaiting) await compileOnce()
+for (const file of isForWaiting ? slow : [...quick, ...slow]) {
+  if (!take(file)) continue
   running = file
   for (const hook of following) hook.enable()
   await new Promise<void>((done) => {
     describe(file, async () => {
       asyncHooks.createHook = createHook
       after(() => {
-        writeFileSync(join(folder, `${index}.done`), '')
+        writeFileSync(join(folder, nameIn(file, 'done')), '')
         done()
       })
       await import(pathToFileURL(file).href)
@@ -63,9 +65,9 @@ async function compileOnce(): Promise<void> {
   for (const until = performance.now() + 10_000; !existsSync(isCompiled) && performance.now() < until; ) await sleep(20)
 }
 
-function take(index: string): boolean {
+function take(what: string): boolean {
   try {
-    writeFileSync(join(folder, `${index}.taken`), '', { flag: 'wx' })
+    writeFileSync(join(folder, nameIn(what, 'taken')), '', { flag: 'wx' })
     return true
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === 'EEXIST') return false

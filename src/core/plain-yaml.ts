@@ -6,7 +6,7 @@ import { type Document, isScalar, visit } from 'yaml'
 export function plainValues(document: Document): unknown {
   visit(document, {
     Pair(_at, { key }) {
-      if (!isScalar(key)) throw new Error('a key is a list, a mapping or an alias')
+      if (!isScalar(key)) throw new Error('a key is no text')
     },
   })
   return document.toJS()

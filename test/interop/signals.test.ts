@@ -23,9 +23,9 @@ describe('signals to what started a gateway', () => {
   after(() => rm(folder, { recursive: true, force: true, maxRetries: 5 }))
 
   const stopping: readonly [Way, readonly NodeJS.Signals[]][] = [
-    [byOldNode, ['SIGKILL']],
+    [byOldNode, ['SIGTERM', 'SIGKILL']],
     // npm passes no SIGHUP on: it ends, and the gateway with it.
-    [byNpm, ['SIGHUP']],
+    [byNpm, ['SIGTERM', 'SIGHUP']],
     // The shell of npx waits when it alone gets a SIGINT; a terminal sends one to the gateway as well.
     [byNpx, ['SIGTERM', 'SIGHUP']],
   ]

@@ -390,7 +390,7 @@ describe('the embedded store', () => {
   })
 
   it('copies all of it when one block cannot be linked, however late the others can', async () => {
-    for (let turn = 0; turn < 10; turn++) {
+    for (let turn = 0; turn < 5; turn++) {
       const upload = await uploadOf(randomBytes(7 * MiB + 5))
       const files = (await upload.files?.()) ?? []
       const missing = files.map((one, index) =>
