@@ -2,6 +2,7 @@
 // held against the upstream. Readers go first, in the order of fair-queue.ts; which questions are open is known by open-questions.ts.
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
+import { createLoopTurns } from '../loop-turns.ts'
 import { createFairQueue, type Rank } from './fair-queue.ts'
 import { createOpenQuestions } from './open-questions.ts'
 import type { Stop } from './stop.ts'
@@ -69,6 +70,8 @@ type SlotWaiter = {
   readonly since: number
   readonly enter: (slot: Slot) => void
   readonly leave: (reason: unknown) => void
+  /** Thousands wait in vain for the same moment, and each then looks elsewhere: they learn of it in turns of the loop that have time. */
+  readonly leaveInLine: (reason: Failure) => void
 }
 
 const mostQueued = 10_000
@@ -85,6 +88,7 @@ export function createSlots(options: SlotsOptions): Slots {
     ...{ most, window, clock, lateMs, onStuck },
     givenUp: (ms, hadTime) => givenUp(name, ms, hadTime, expectedWaitMs()),
   })
+  const turns = createLoopTurns(clock)
   let answerMs = guessedMs
   let stopTimer: (() => void) | undefined
 
@@ -158,13 +162,19 @@ export function createSlots(options: SlotsOptions): Slots {
         leave(reason) {
           if (queue.delete(waiter)) reject(reason)
         },
+        leaveInLine(reason) {
+          if (!queue.delete(waiter)) return
+          const turn = turns.giveWay()
+          if (turn === undefined) reject(reason)
+          else void turn.then(() => reject(reason))
+        },
       }
       const onAbort = () => waiter.leave(signal.reason)
       queue.add(waiter, rank, client)
       look()
       if (!queue.has(waiter)) return promise
       const patienceMs = Math.max(0, giveUpAt - answerMs - clock.monotonic())
-      const stop = clock.after(patienceMs, () => waiter.leave(tooLate(expectedWaitMs())))
+      const stop = clock.after(patienceMs, () => waiter.leaveInLine(tooLate(expectedWaitMs())))
       signal.addEventListener('abort', onAbort, { once: true })
       try {
         return await promise
@@ -182,7 +192,7 @@ export function createSlots(options: SlotsOptions): Slots {
     alive,
     setAside: questions.setAside,
     flush(before, reason) {
-      for (const waiter of queue.all()) if (waiter.since <= before) waiter.leave(reason())
+      for (const waiter of queue.all()) if (waiter.since <= before) waiter.leaveInLine(reason())
     },
     get queued() {
       return queue.readers + queue.searchers
