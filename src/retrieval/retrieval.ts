@@ -112,6 +112,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
 
   return {
     session: (request) => openSession(request, shared),
+    giveWay,
     stats: () => ({
       notFoundRoots: notFound.size,
       searches: searches.size,

@@ -68,14 +68,14 @@ export async function answerContent(context: RequestContext, place: ContentPlace
   if (exchange) exchange.account = account
   let session: Session | undefined
   try {
+    // Thousands of requests may come in one turn of the loop, and what follows is most of the work for each.
+    const turn = deps.retrieval.giveWay()
+    if (turn !== undefined) await turn
     const wishes = { signal, account, client: deps.clientOf(request), ...cacheWishes(request.headers['cache-control']) }
     const about = await aboutOf(context, place, deps, wishes)
     // The deadline of the content begins here: resolving the name does not use it up.
     const visitNames = about.what.kind === 'content' ? about.what.visitNames : undefined
     session = deps.retrieval.session({ ...wishes, visitNames, beforeMiss: () => charge('misses', request, deps) })
-    // Thousands of requests may come in one turn of the loop, and what follows is most of the work for each.
-    const turn = session.giveWay()
-    if (turn !== undefined) await turn
     await answer({ ...context, deps, place, session, account, epoch }, about)
   } catch (error) {
     deps.respond.failed(request, response, error, { account, headers: rangeHeaders(error) })
