@@ -136,7 +136,33 @@ describe('the queue', () => {
     await clock.advance(1)
     const after = take('after')
     slots.flush(turnedAt, () => new Failure('unavailable', 'it is out', { source: 'upstream' }))
+    await clock.advance(1)
     assert.deepEqual([await settled(before), await settled(after)], ['unavailable', 'waits'])
+  })
+
+  test('callers who are turned away by the hundred learn of it in many turns of the loop, and go on in each for a short time', async () => {
+    const { clock, slots, take, fill } = make({ most: 1 })
+    await fill(1)
+    let turn = 0
+    let isOver = false
+    const nextTurn = () => {
+      turn++
+      if (!isOver) setImmediate(nextTurn)
+    }
+    nextTurn()
+    const told: number[] = []
+    const all = Array.from({ length: 100 }, () =>
+      take('before').catch(() => {
+        told.push(turn)
+        // What it does then.
+        clock.spend(3)
+      }),
+    )
+    slots.flush(clock.monotonic(), () => new Failure('unavailable', 'it is out', { source: 'upstream' }))
+    await Promise.all(all)
+    isOver = true
+    const most = Math.max(...Map.groupBy(told, (one) => one).values().map(({ length }) => length))
+    assert.ok(most <= 4, `${most} in one turn`)
   })
 
   test('an empty budget holds all callers; when it refills, all that fit go', async () => {

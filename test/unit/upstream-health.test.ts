@@ -355,6 +355,8 @@ test('in the first moments of a rest two seconds are waited, later until the nex
     for (let left = seconds * 4; left > 0; left--) {
       await clock.advance(250)
       health.unreachable(failure('timeout'), clock.monotonic())
+      // Who is turned away learns of it in one of the next turns of the loop.
+      await clock.advance(0)
     }
   }
   await failAt(3)

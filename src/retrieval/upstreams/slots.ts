@@ -2,7 +2,7 @@
 // held against the upstream. Readers go first, in the order of fair-queue.ts; which questions are open is known by open-questions.ts.
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
-import { createLoopTurns, type LoopTurns } from '../loop-turns.ts'
+import { createLoopTurns } from '../loop-turns.ts'
 import { createFairQueue, type Rank } from './fair-queue.ts'
 import { createOpenQuestions } from './open-questions.ts'
 import type { Stop } from './stop.ts'
@@ -163,7 +163,7 @@ export function createSlots(options: SlotsOptions): Slots {
           if (queue.delete(waiter)) reject(reason)
         },
         leaveInLine(reason) {
-          if (queue.delete(waiter)) whenThereIsTime(turns, () => reject(reason))
+          if (queue.delete(waiter)) void turns.inLine().then(() => reject(reason))
         },
       }
       const onAbort = () => waiter.leave(signal.reason)
@@ -198,12 +198,6 @@ export function createSlots(options: SlotsOptions): Slots {
       return questions.size
     },
   }
-}
-
-function whenThereIsTime(turns: LoopTurns, action: () => void): void {
-  const turn = turns.giveWay()
-  if (turn === undefined) action()
-  else void turn.then(action)
 }
 
 function givenUp(name: string, ms: number, hadTime: boolean, waitMs: number): Failure {
