@@ -104,8 +104,6 @@ export function createTierReader(options: TierReaderOptions): TierReader {
       return await fromUpstreams(cid, around)
     } catch (error) {
       if (signal.aborted || isFailure(error, 'cancelled')) throw error
-      // Nothing has come to them meanwhile.
-      if (stack.slowLack(cid)) throw inArchive(cid, error, true)
       const look = stack.look(cid)
       const held = await fromHere(look).finally(look.leave)
       if (!held) throw inArchive(cid, error, look.haveAnswered())
