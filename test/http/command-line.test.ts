@@ -184,9 +184,14 @@ limits: { grace: 2s }
   })
 
   const questions: { args: string[]; code: number; out?: RegExp; err?: RegExp; as?: typeof runHere }[] = [
-    { args: ['--help'], code: 0, out: /^cidgate: .+\n\n {2}cidgate serve/ },
+    { args: ['--help'], code: 0, out: /^cidgate: .+\n\n {2}cidgate serve/, as: runHere },
     { args: ['--version'], code: 0, out: /^\d+\.\d+\.\d+\n$/ },
-    { args: ['serv'], code: 2, err: /^cidgate: unknown command serv; did you mean serve\? \(see cidgate --help\)\n$/ },
+    {
+      args: ['serv'],
+      code: 2,
+      err: /^cidgate: unknown command serv; did you mean serve\? \(see cidgate --help\)\n$/,
+      as: runHere,
+    },
     {
       args: ['--prot', '80'],
       code: 2,
