@@ -161,7 +161,11 @@ describe('the queue', () => {
     slots.flush(clock.monotonic(), () => new Failure('unavailable', 'it is out', { source: 'upstream' }))
     await Promise.all(all)
     isOver = true
-    const most = Math.max(...Map.groupBy(told, (one) => one).values().map(({ length }) => length))
+    const most = Math.max(
+      ...Map.groupBy(told, (one) => one)
+        .values()
+        .map(({ length }) => length),
+    )
     assert.ok(most <= 4, `${most} in one turn`)
   })
 
