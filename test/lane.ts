@@ -29,7 +29,7 @@ process.on('uncaughtExceptionMonitor', tell)
 process.on('unhandledRejection', tell)
 
 const isForWaiting = Array.from({ length: ofWaiting }, (_, index) => `waiting-${index}`).some(take)
-if (!isForWaiting) await compileOnce()
+await compileOnce(!isForWaiting)
 for (const file of isForWaiting ? slow : [...quick, ...slow]) {
   if (!take(file)) continue
   running = file
@@ -53,15 +53,19 @@ setTimeout(() => {
   for (const one of left) one.unref?.()
 }, 10_000).unref()
 
-/** Without a compile cache, as after an install, each lane would compile everything: one does, and the others take it from there. */
-async function compileOnce(): Promise<void> {
+/**
+ * Without a compile cache, as after an install, each lane and each program that a test starts would compile everything: one does, and
+ * the others take it from there.
+ */
+async function compileOnce(mayCompile: boolean): Promise<void> {
   const isCompiled = join(folder, 'compiled')
-  if (take('compiling')) {
-    await import('./support/gateway.ts')
+  if (mayCompile && take('compiling')) {
+    for (const one of ['./support/gateway.ts', '../src/cli/serve/serve.ts', '../src/cli/run.ts']) await import(one)
     flushCompileCache()
     writeFileSync(isCompiled, '')
     return
   }
+  if (quick.length === 0) return
   for (const until = performance.now() + 10_000; !existsSync(isCompiled) && performance.now() < until; ) await sleep(20)
 }
 
