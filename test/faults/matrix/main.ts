@@ -39,7 +39,8 @@ if (values.histories !== undefined) {
   const [histories, processes] = [Number(values.histories), Number(values['at-once'])]
   const seed = Number(values.seed ?? Date.now() % 2 ** 31)
   console.log(`${histories} histories of seed ${seed}${isKilled ? ', each gateway a process that is killed' : ''}`)
-  if (processes > 1) {
+  // The one that failed is one.
+  if (processes > 1 && path === undefined) {
     const { runAtOnce } = await import('../model/at-once.ts')
     if (!(await runAtOnce({ processes, histories, seed, isKilled }))) process.exit(1)
   } else {
