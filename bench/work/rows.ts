@@ -10,6 +10,7 @@ import {
   type Server,
   startBare,
   startCidgate,
+  startHasher,
   startKuboWith,
   startKuboWithBlocks,
   startNginx,
@@ -286,11 +287,15 @@ export const rows: readonly Row[] = [
     id: 'big',
     work: 'one large file from the disk tier',
     unit: 'MiB',
-    aims: { kubo: 0.8 },
-    setUp: (scale) =>
-      reading({ content: bigContent(scale.isQuick), config: onDisk, connections: 2 }, scale, (files) =>
-        files.map((one) => ({ path: pathOf(one) })),
-      ),
+    aims: { kubo: 0.8, hasher: 0.8 },
+    async setUp(scale) {
+      const asked = { content: bigContent(scale.isQuick), config: onDisk, connections: 2 }
+      const requestsOf = (files: readonly Made[]) => files.map((one) => ({ path: pathOf(one) }))
+      const { contenders, others, files } = await reading(asked, scale, requestsOf)
+      const load = () => ({ connections: asked.connections, seconds: scale.seconds, requests: requestsOf(files) })
+      contenders.push({ name: 'hasher', server: await startHasher(files), load })
+      return { contenders, others }
+    },
   },
   {
     id: 'range',

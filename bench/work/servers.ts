@@ -44,6 +44,20 @@ async function script(name: string, args: readonly string[], core: number): Prom
 export const startOrigin = (contents: readonly Content[]): Promise<Server> =>
   script('origin.ts', [JSON.stringify(contents)], 1)
 
+/** Hashes the files that it sends. */
+export async function startHasher(files: readonly Made[]): Promise<Server> {
+  const folder = await tempFolder()
+  for (const { cid, bytes } of files) await writeFile(join(folder, cid), bytes)
+  const server = await script('hasher.ts', [folder], 0)
+  return {
+    ...server,
+    async stop() {
+      await server.stop()
+      await rm(folder, { recursive: true, force: true })
+    },
+  }
+}
+
 export const startPassThrough = (origin: Server): Promise<Server> => script('pass-through.ts', [origin.url], 0)
 
 /** Writes what the gateway answers there. */
