@@ -9,7 +9,7 @@ export interface LoopTurns {
   inLine(): Promise<void>
 }
 
-export const sliceMs = 10
+export const sliceMs = 5
 
 // Walks that are let go on in one turn, one behind the other while its slice lasts.
 const mostReleased = 64

@@ -12,7 +12,7 @@ import { createSearches, type SearchRound } from './absence/searches.ts'
 import { type BlockFlight, flyForBlock } from './fetch/block.ts'
 import { type DagFlight, flyForDag } from './fetch/dag.ts'
 import { dagKey } from './fetch/key.ts'
-import { createLoopTurns } from './loop-turns.ts'
+import { createLoopTurns, type LoopTurns } from './loop-turns.ts'
 import { openSession, type SessionParts } from './open-session.ts'
 import { createRoom } from './read-ahead.ts'
 import type { DagWant, Retrieval } from './session.ts'
@@ -24,6 +24,8 @@ export type RetrievalOptions = {
   readonly stack: TierStack
   readonly pool: Pool
   readonly clock: Clock
+  /** Shared with all that takes turns on this loop. */
+  readonly turns?: LoopTurns | undefined
   readonly log: Log
   /** Until the first byte. */
   readonly deadlineMs: number
@@ -37,12 +39,11 @@ export type RetrievalOptions = {
 }
 
 export function createRetrieval(options: RetrievalOptions): Retrieval {
-  const { stack, pool, notFound, clock, log, trace } = options
+  const { stack, pool, notFound, clock, turns = createLoopTurns(clock), log, trace } = options
   const searches = createSearches({ keepLookingMs: options.keepLookingMs, notFound, clock, log })
   const blockFlights = createFlights<BlockFlight>()
   const dagFlights = createFlights<DagFlight>()
   const airborne = new Map<string, DagFlight>()
-  const turns = createLoopTurns(clock)
   const { giveWay } = turns
 
   const keep = async (cid: CID, bytes: Uint8Array): Promise<void> => {

@@ -12,7 +12,7 @@ import type { Config } from '../config/load.ts'
 import { Failure } from '../core/failure.ts'
 import { blocksBelow } from '../ipld/block-links.ts'
 import { createUpstreamHealth, type UpstreamHealth } from '../retrieval/health/upstream-health.ts'
-import type { Whole } from './whole.ts'
+import { takeTurns, type Whole } from './whole.ts'
 
 export type WiredUpstream = {
   readonly upstream: Upstream
@@ -97,13 +97,16 @@ const takeOwnUpstream = (whole: Whole, upstream: Upstream): WiredUpstream =>
   )
 
 function wireUpstream(
-  { clock, log }: Whole,
+  whole: Whole,
   upstream: Upstream,
   rest: Pick<WiredUpstream, 'of' | 'perMinute' | 'perCidPerMinute'>,
 ): WiredUpstream {
+  const { clock, log } = whole
   const { perMinute, perCidPerMinute } = rest
-  const { connections } = upstream.traits
-  const health = createUpstreamHealth({ name: upstream.name, clock, log, connections, perMinute, perCidPerMinute })
+  const { name, traits } = upstream
+  const { connections } = traits
+  const turns = takeTurns(whole)
+  const health = createUpstreamHealth({ name, clock, turns, log, connections, perMinute, perCidPerMinute })
   return { upstream, health, ...rest }
 }
 

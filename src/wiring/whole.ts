@@ -9,6 +9,7 @@ import type { Log } from '../core/log.ts'
 import type { Trace } from '../core/wire/trace.ts'
 import type { DataFolders } from '../data-folder/folders.ts'
 import type { SpanExporter } from '../observe/tracing/exporter.ts'
+import { createLoopTurns, type LoopTurns } from '../retrieval/loop-turns.ts'
 import type { Team } from '../team/team.ts'
 import type { Lease } from './kept.ts'
 
@@ -38,3 +39,6 @@ export type Whole = {
   /** Where spans go; undefined: none is made. */
   readonly spans?: SpanExporter | undefined
 }
+
+/** One for all that shares the loop, whatever is made anew at a reload. */
+export const takeTurns = ({ clock, lease }: Whole): LoopTurns => lease.take('turns', [], () => createLoopTurns(clock))

@@ -4,6 +4,7 @@ import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
 import { upTo } from '../../core/lru.ts'
 import type { Health } from '../health/health.ts'
+import type { LoopTurns } from '../loop-turns.ts'
 import { type Allowance, createAllowance } from './allowance.ts'
 import type { Rank } from './fair-queue.ts'
 import { createSlots, type Slot } from './slots.ts'
@@ -39,6 +40,8 @@ export interface UpstreamAdmission {
 export type UpstreamAdmissionOptions = {
   readonly name: string
   readonly clock: Clock
+  /** Shared with all that takes turns on this loop. */
+  readonly turns: LoopTurns
   readonly health: Health
   readonly window: Window
   readonly connections: number
@@ -69,6 +72,7 @@ export function createUpstreamAdmission(options: UpstreamAdmissionOptions): Upst
     most: connections,
     window,
     clock,
+    turns: options.turns,
     waitMs,
     lateMs: options.lateMs,
     onStuck: options.onStuck,

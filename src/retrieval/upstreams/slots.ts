@@ -2,7 +2,7 @@
 // held against the upstream. Readers go first, in the order of fair-queue.ts; which questions are open is known by open-questions.ts.
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
-import { createLoopTurns } from '../loop-turns.ts'
+import type { LoopTurns } from '../loop-turns.ts'
 import { createFairQueue, type Rank } from './fair-queue.ts'
 import { createOpenQuestions } from './open-questions.ts'
 import type { Stop } from './stop.ts'
@@ -54,6 +54,8 @@ export type SlotsOptions = {
   readonly most: number
   readonly window: Window
   readonly clock: Clock
+  /** Shared with all that takes turns on this loop. */
+  readonly turns: LoopTurns
   /** Milliseconds until one may be asked, for reasons besides the slots; Infinity: not before `look`. */
   readonly waitMs: () => number
   /** A question that takes longer than this is late. */
@@ -82,13 +84,12 @@ const typicalWeight = 0.1
 const guessedMs = 300
 
 export function createSlots(options: SlotsOptions): Slots {
-  const { name, most, window, clock, waitMs, lateMs, tooLate, onTaken, onStuck } = options
+  const { name, most, window, clock, turns, waitMs, lateMs, tooLate, onTaken, onStuck } = options
   const queue = createFairQueue<SlotWaiter>()
   const questions = createOpenQuestions({
     ...{ most, window, clock, lateMs, onStuck },
     givenUp: (ms, hadTime) => givenUp(name, ms, hadTime, expectedWaitMs()),
   })
-  const turns = createLoopTurns(clock)
   let answerMs = guessedMs
   let stopTimer: (() => void) | undefined
 

@@ -17,7 +17,7 @@ import type { Bomb } from './bombs.ts'
 import { type Turns, turnsTo } from './turns.ts'
 import type { World } from './world.ts'
 
-// A hot answer waits for the rest of one turn, and walks have 10 ms of each. The rest of these bounds is for two processors on which the
+// A hot answer waits for the rest of one turn, and walks have 5 ms of each. The rest of these bounds is for two processors on which the
 // gateway, its upstream and its clients want more than there is. What the gateway itself does at a stretch is held by processor time, of
 // which others take nothing.
 const [mostHotMs, longestHotMs, mostWorkMs, mostResidentMiB] = [50, 150, 50, 512]
