@@ -11,7 +11,7 @@ import { nameIn, type Queue } from './queue.ts'
 
 const root = fileURLToPath(new URL('../', import.meta.url))
 /** More than the processors of a small machine: a good part of what a file takes is waiting. Each costs eight seconds of one. */
-const lanes = 4
+const lanes = 5
 /** For files that wait for programs they start: such a lane loads and compiles next to nothing of the gateway. */
 const waitingLanes = 2
 const timeout = 60_000
