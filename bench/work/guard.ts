@@ -23,7 +23,7 @@ const rowOf = (id: string): Row => {
 async function ratioOf({ id, peer }: Bound): Promise<number> {
   const { figures } = await measure(rowOf(id), scale)
   const ratio = figures.find(({ name }) => name === peer)?.ratio
-  if (ratio === undefined) throw new Error(`${id}: ${peer} was not measured`)
+  if (ratio === undefined || !Number.isFinite(ratio)) throw new Error(`${peer} was not measured`)
   return ratio
 }
 

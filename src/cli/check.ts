@@ -10,7 +10,7 @@ import { processFolders } from '../data-folder/process.ts'
 import { createKept } from '../wiring/kept.ts'
 import { notesOn } from '../wiring/left.ts'
 import { schemasOf } from '../wiring/schemas.ts'
-import { nothingOfItsOwn } from '../wiring/whole.ts'
+import { nothingOfItsOwn, takeTurns } from '../wiring/whole.ts'
 import type { Io } from './command.ts'
 import { effective, effectiveValues } from './effective.ts'
 import { notesOnTrust, unusableSockets } from './sockets.ts'
@@ -66,6 +66,7 @@ async function notes(config: Config): Promise<string[]> {
       clock: systemClock,
       log: silentLog,
       lease,
+      turns: takeTurns(lease, systemClock),
       folders: processFolders,
       own: nothingOfItsOwn,
       trace: createTrace(),

@@ -17,7 +17,7 @@ import { probeTarget } from '../upload/thin/probe.ts'
 import { takeTally, wireBackends } from '../wiring/backends.ts'
 import { createKept } from '../wiring/kept.ts'
 import { notesOn } from '../wiring/left.ts'
-import { nothingOfItsOwn, type Whole } from '../wiring/whole.ts'
+import { nothingOfItsOwn, takeTurns, type Whole } from '../wiring/whole.ts'
 import { notesOnTrust, type SocketAddress, socketsOf, whyNoSocket } from './sockets.ts'
 
 type Telling = { readonly asJson?: boolean; readonly print?: (line: string) => void }
@@ -33,6 +33,7 @@ export async function lookAtAll(config: Config, { asJson = false, print = printe
     clock,
     log: silentLog,
     lease,
+    turns: takeTurns(lease, clock),
     folders: processFolders,
     own: nothingOfItsOwn,
     trace: createTrace(),

@@ -26,7 +26,7 @@ import { companyOf } from '../wiring/team/company.ts'
 import { wireWorker } from '../wiring/team/worker.ts'
 import { type Tiers, wireTiers } from '../wiring/tiers.ts'
 import { wireUploads } from '../wiring/uploads.ts'
-import type { Own, Whole } from '../wiring/whole.ts'
+import { type Own, takeTurns, type Whole } from '../wiring/whole.ts'
 import { createAdd } from './add.ts'
 import { createLibraryReader, type GetDeps, type LibraryReader } from './get.ts'
 import { createWhy, type WhyDeps } from './why.ts'
@@ -67,7 +67,9 @@ export async function makeGateway({
     const spans = await takeSpans(tracing, { lease, clock, log: logs.log })
     const trace = lease.take('trace', [], () => createTrace({ recorder: spans, clock }))
     const company = team && lease.take('company', [team], () => companyOf(team, clock))
-    const whole = { config, clock, lease, own, team, company, folders: processFolders, log: logs.log, trace, spans }
+    const turns = takeTurns(lease, clock)
+    const of = { folders: processFolders, log: logs.log, trace, spans }
+    const whole = { config, clock, lease, turns, own, team, company, ...of }
     const { begin, reader, ...parts } = isWorker(team) ? await putWorkerTogether(whole, team) : await putTogether(whole)
     logs.follow(latest)
     begin()

@@ -1,5 +1,6 @@
-// Shares the event loop among walks whose blocks are all in memory: such a walk awaits nothing that takes time, so it
-// would hold up every other request. All walks of a gateway together get one short slice of each turn of the loop.
+// Shares the event loop among what needs no waiting: walks whose blocks are all in memory, requests that come by the thousand
+// in one turn, readers that an upstream turns away. All of a gateway together get one short slice of each turn of the loop, in
+// one line, the first first: a walk stands behind the thousands that came before it.
 import type { Clock } from '../core/clock.ts'
 
 export interface LoopTurns {
@@ -11,7 +12,7 @@ export interface LoopTurns {
 
 export const sliceMs = 5
 
-// Walks that are let go on in one turn, one behind the other while its slice lasts.
+// Those that are let go on in one turn, one behind the other while its slice lasts.
 const mostReleased = 64
 
 /** `later` runs an action in the next turn of the loop, behind what the sockets brought. */
@@ -30,7 +31,7 @@ export function createLoopTurns(clock: Clock, later: (action: () => void) => voi
     beganAt = clock.monotonic()
     isOpen = waiting.length > 0
     if (!isOpen) return
-    // The first action of the next turn, so that the slice of each turn begins before its walks go on.
+    // The first action of the next turn, so that the slice of each turn begins before anyone goes on in it.
     later(begin)
     for (let count = Math.min(waiting.length, mostReleased); count > 0; count--) later(release)
   }

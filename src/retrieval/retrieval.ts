@@ -12,7 +12,7 @@ import { createSearches, type SearchRound } from './absence/searches.ts'
 import { type BlockFlight, flyForBlock } from './fetch/block.ts'
 import { type DagFlight, flyForDag } from './fetch/dag.ts'
 import { dagKey } from './fetch/key.ts'
-import { createLoopTurns, type LoopTurns } from './loop-turns.ts'
+import type { LoopTurns } from './loop-turns.ts'
 import { openSession, type SessionParts } from './open-session.ts'
 import { createRoom } from './read-ahead.ts'
 import type { DagWant, Retrieval } from './session.ts'
@@ -25,7 +25,7 @@ export type RetrievalOptions = {
   readonly pool: Pool
   readonly clock: Clock
   /** Shared with all that takes turns on this loop. */
-  readonly turns?: LoopTurns | undefined
+  readonly turns: LoopTurns
   readonly log: Log
   /** Until the first byte. */
   readonly deadlineMs: number
@@ -39,7 +39,7 @@ export type RetrievalOptions = {
 }
 
 export function createRetrieval(options: RetrievalOptions): Retrieval {
-  const { stack, pool, notFound, clock, turns = createLoopTurns(clock), log, trace } = options
+  const { stack, pool, notFound, clock, turns, log, trace } = options
   const searches = createSearches({ keepLookingMs: options.keepLookingMs, notFound, clock, log })
   const blockFlights = createFlights<BlockFlight>()
   const dagFlights = createFlights<DagFlight>()

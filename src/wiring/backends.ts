@@ -12,7 +12,7 @@ import type { Config } from '../config/load.ts'
 import { Failure } from '../core/failure.ts'
 import { blocksBelow } from '../ipld/block-links.ts'
 import { createUpstreamHealth, type UpstreamHealth } from '../retrieval/health/upstream-health.ts'
-import { takeTurns, type Whole } from './whole.ts'
+import type { Whole } from './whole.ts'
 
 export type WiredUpstream = {
   readonly upstream: Upstream
@@ -97,15 +97,13 @@ const takeOwnUpstream = (whole: Whole, upstream: Upstream): WiredUpstream =>
   )
 
 function wireUpstream(
-  whole: Whole,
+  { clock, turns, log }: Whole,
   upstream: Upstream,
   rest: Pick<WiredUpstream, 'of' | 'perMinute' | 'perCidPerMinute'>,
 ): WiredUpstream {
-  const { clock, log } = whole
   const { perMinute, perCidPerMinute } = rest
   const { name, traits } = upstream
   const { connections } = traits
-  const turns = takeTurns(whole)
   const health = createUpstreamHealth({ name, clock, turns, log, connections, perMinute, perCidPerMinute })
   return { upstream, health, ...rest }
 }

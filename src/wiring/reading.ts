@@ -16,7 +16,7 @@ import { startProbes } from '../retrieval/upstreams/probes.ts'
 import { isWorker } from '../team/team.ts'
 import type { WiredUpstream } from './backends.ts'
 import { type Denials, wireDenials } from './denials.ts'
-import { takeTurns, type Whole } from './whole.ts'
+import type { Whole } from './whole.ts'
 
 export type ReadSide = {
   readonly pool: Pool
@@ -68,10 +68,9 @@ function takeReaders({ lease }: Whole, retrieval: Retrieval, { lists, visit }: D
 }
 
 function takeRetrieval(
-  whole: Whole,
+  { config, clock, turns, log, lease, trace, team }: Whole,
   parts: { readonly stack: TierStack; readonly pool: Pool; readonly upstreams: readonly WiredUpstream[] },
 ): Retrieval {
-  const { config, clock, log, lease, trace, team } = whole
   const { stack, pool, upstreams } = parts
   const { deadline, blockDeadline, keepLooking, readAhead } = config.retrieval
   const { first, most } = config.retrieval.notFound
@@ -93,7 +92,7 @@ function takeRetrieval(
         pool,
         notFound,
         clock,
-        turns: takeTurns(whole),
+        turns,
         log,
         deadlineMs: deadline,
         blockDeadlineMs: blockDeadline,

@@ -28,6 +28,8 @@ export type Whole = {
   /** Of the newest gateway, whichever that is: what is made with it may outlive this one. */
   readonly log: Log
   readonly lease: Lease
+  /** Of this gateway and those that follow it. */
+  readonly turns: LoopTurns
   /** Of this process, so that no two of its gateways work against each other in one. */
   readonly folders: DataFolders
   readonly own: Own
@@ -40,5 +42,6 @@ export type Whole = {
   readonly spans?: SpanExporter | undefined
 }
 
-/** One for all that shares the loop, whatever is made anew at a reload. */
-export const takeTurns = ({ clock, lease }: Whole): LoopTurns => lease.take('turns', [], () => createLoopTurns(clock))
+/** Every gateway takes them, also one that makes nothing anew: what the gateway before has made goes on in them. */
+export const takeTurns = (lease: Lease, clock: Clock): LoopTurns =>
+  lease.take('turns', [], () => createLoopTurns(clock))

@@ -13,6 +13,7 @@ import { createKuboRoute } from '../../src/http/kubo/rpc.ts'
 import { readContext } from '../../src/http/wire/request-context.ts'
 import { createRespond } from '../../src/http/wire/respond.ts'
 import { createNotFoundMemory } from '../../src/retrieval/absence/not-found.ts'
+import { createLoopTurns } from '../../src/retrieval/loop-turns.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import type { Retrieval } from '../../src/retrieval/session.ts'
 import { createPinsTier } from '../../src/retrieval/tiers/pins.ts'
@@ -49,6 +50,7 @@ export async function startKuboDoor(tokens?: readonly Token[], options: AddingOp
     stack: createTierStack([tier, createPinsTier('embedded', store, { keeps: true, log })], { clock, log }),
     pool: createPool({ members: [], hedge: 'auto', clock, log }),
     clock,
+    turns: createLoopTurns(clock),
     log,
     deadlineMs: 1000,
     blockDeadlineMs: 1000,

@@ -23,6 +23,7 @@ import { createAccount } from '../../src/observe/account.ts'
 import { createNotFoundMemory } from '../../src/retrieval/absence/not-found.ts'
 import { createDagBlocks } from '../../src/retrieval/fetch/dag/blocks.ts'
 import { openSource } from '../../src/retrieval/fetch/source.ts'
+import { createLoopTurns } from '../../src/retrieval/loop-turns.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import { createTierStack } from '../../src/retrieval/tiers/stack.ts'
 import type { Attempts } from '../../src/retrieval/upstreams/attempts.ts'
@@ -68,7 +69,7 @@ async function request(upstream: Upstream, wanted: readonly Block[]): Promise<(U
   const stack = createTierStack([memory.create({ maxBytes: 2 ** 20 }, { ...context, data: '', folders })])
   const pool = createPool({ members: [{ upstream }], hedge: 'auto', clock, log: silentLog, patienceMs: 0 })
   const retrieval = createRetrieval({
-    ...{ stack, pool, clock, log: silentLog },
+    ...{ stack, pool, clock, turns: createLoopTurns(clock), log: silentLog },
     ...{ deadlineMs: 10_000, blockDeadlineMs: 10_000, keepLookingMs: 0, readAheadBytes: 0 },
     notFound: createNotFoundMemory({ firstMs: 5000, mostMs: 5000, clock }),
   })

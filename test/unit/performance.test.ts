@@ -4,6 +4,7 @@ import { test } from 'node:test'
 import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createUpstreamHealth, type UpstreamHealth } from '../../src/retrieval/health/upstream-health.ts'
+import { createLoopTurns } from '../../src/retrieval/loop-turns.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 const kib = 1024
@@ -13,7 +14,7 @@ const report = { usable: true, raw: true, car: false, findings: [] }
 
 function make() {
   const clock = createFakeClock()
-  const health = () => createUpstreamHealth({ name: 'one', clock, log: silentLog })
+  const health = () => createUpstreamHealth({ name: 'one', clock, turns: createLoopTurns(clock), log: silentLog })
   /** A whole file of 1 MiB: its first byte after `firstMs`, the rest at `rate` bytes a millisecond. */
   const serve = async (who: UpstreamHealth, firstMs: number, rate: number) => {
     const ask = await enter(who, 'dag', 'a')

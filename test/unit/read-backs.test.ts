@@ -9,7 +9,7 @@ import { createTrace } from '../../src/core/wire/trace.ts'
 import { processFolders } from '../../src/data-folder/process.ts'
 import { wireBackends } from '../../src/wiring/backends.ts'
 import { createKept, type Lease } from '../../src/wiring/kept.ts'
-import { nothingOfItsOwn } from '../../src/wiring/whole.ts'
+import { nothingOfItsOwn, takeTurns } from '../../src/wiring/whole.ts'
 
 const leases: Lease[] = []
 afterEach(async () => {
@@ -28,6 +28,7 @@ function membersOf(providers: Entries, upstreams: Entries = []) {
     clock: systemClock,
     log: silentLog,
     lease,
+    turns: takeTurns(lease, systemClock),
     folders: processFolders,
     own: nothingOfItsOwn,
     trace: createTrace(),

@@ -12,6 +12,7 @@ import { silentLog } from '../../src/core/log.ts'
 import { createDataFolders } from '../../src/data-folder/folders.ts'
 import { createAccount } from '../../src/observe/account.ts'
 import { createNotFoundMemory } from '../../src/retrieval/absence/not-found.ts'
+import { createLoopTurns } from '../../src/retrieval/loop-turns.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import type { Retrieval } from '../../src/retrieval/session.ts'
 import { createTierStack } from '../../src/retrieval/tiers/stack.ts'
@@ -84,6 +85,7 @@ function make(blocks: BlockMap, all: Readonly<Record<string, Ways>>) {
     clock,
   }
   const retrieval = createRetrieval({
+    turns: createLoopTurns(clock),
     stack: createTierStack([memory.create(memory.options.parse({ maxBytes: '64MiB' }), context)], { clock }),
     pool: createPool({
       members: upstreams.map((upstream) => ({ upstream })),

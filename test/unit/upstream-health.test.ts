@@ -4,6 +4,7 @@ import { test } from 'node:test'
 import { Failure, type FailureKind } from '../../src/core/failure.ts'
 import { type Log, silentLog } from '../../src/core/log.ts'
 import { createUpstreamHealth, type UpstreamHealthOptions } from '../../src/retrieval/health/upstream-health.ts'
+import { createLoopTurns } from '../../src/retrieval/loop-turns.ts'
 import { createPool, type MemberOptions } from '../../src/retrieval/upstreams/pool.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { scriptedUpstream } from '../support/scripted-upstream.ts'
@@ -18,7 +19,14 @@ function make(options: Partial<UpstreamHealthOptions> = {}) {
   const clock = createFakeClock()
   const logged: string[] = []
   const log: Log = (_level, event) => logged.push(event)
-  const health = createUpstreamHealth({ name: 'one', clock, log, random: () => 0, ...options })
+  const health = createUpstreamHealth({
+    name: 'one',
+    clock,
+    turns: createLoopTurns(clock),
+    log,
+    random: () => 0,
+    ...options,
+  })
   const enter = (key = 'a', signal = new AbortController().signal) => health.enter({ kind: 'block', key }, signal)
   const fail = async (kind: FailureKind, retryAfterMs?: number) => (await enter()).failed(failure(kind, retryAfterMs))
   const win = async () => {

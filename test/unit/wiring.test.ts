@@ -17,7 +17,7 @@ import { wirePublic } from '../../src/wiring/public/public.ts'
 import { wireReading } from '../../src/wiring/reading.ts'
 import { everyStack, wireTiers } from '../../src/wiring/tiers.ts'
 import { wireUploads } from '../../src/wiring/uploads.ts'
-import { nothingOfItsOwn } from '../../src/wiring/whole.ts'
+import { nothingOfItsOwn, takeTurns } from '../../src/wiring/whole.ts'
 import { tempFolder } from '../support/gateway.ts'
 
 let data: string
@@ -46,6 +46,7 @@ async function partsOf(kept: Kept, more: Record<string, unknown>) {
     clock: systemClock,
     log: silentLog,
     lease,
+    turns: takeTurns(lease, systemClock),
     folders,
     own: nothingOfItsOwn,
     trace: createTrace(),
@@ -63,6 +64,7 @@ async function partsOf(kept: Kept, more: Record<string, unknown>) {
     ...named('provider', providers),
     ...upstreams.map((one) => [`upstream ${one.upstream.name}`, one] as const),
     ['stack', tiers.stack],
+    ['turns', whole.turns],
     ['pool', reading.pool],
     // Its readers ask other lists after a change of those; what it has and does is the same.
     ['retrieval', reading.retrieval.stats],
@@ -127,6 +129,15 @@ describe('when the configuration changes', () => {
       const different = [...now].flatMap(([name, part]) => (before.get(name) === part ? [] : [name]))
       assert.deepEqual(different.sort(), [...anew].sort())
     })
+})
+
+it('what is made after a reload that made nothing anew shares the loop with what was made before', async () => {
+  const kept = createKept()
+  const before = await partsOf(kept, {})
+  await partsOf(kept, { listen: ':1' })
+  await leases.shift()?.end()
+  const now = await partsOf(kept, { retrieval: { ...retrieval, upstreams: [one] } })
+  assert.equal(now.get('turns'), before.get('turns'))
 })
 
 describe('while two gateways over one folder answer', () => {

@@ -3,7 +3,7 @@
 import type { ProbeReport } from '../../../backends/upstreams/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
-import { createLoopTurns, type LoopTurns } from '../loop-turns.ts'
+import type { LoopTurns } from '../loop-turns.ts'
 import { createUpstreamAdmission, type UpstreamAdmission } from '../upstreams/admission.ts'
 import type { Rank } from '../upstreams/fair-queue.ts'
 import { createWindow } from '../upstreams/window.ts'
@@ -108,7 +108,7 @@ export type UpstreamHealthOptions = {
   readonly name: string
   readonly clock: Clock
   /** Shared with all that takes turns on this loop. */
-  readonly turns?: LoopTurns | undefined
+  readonly turns: LoopTurns
   readonly log: Log
   readonly connections?: number | undefined
   readonly perMinute?: number | undefined
@@ -126,7 +126,7 @@ const lateLeastMs = 250
 const lateUnknownMs = 1_000
 
 export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHealth {
-  const { name, clock, turns = createLoopTurns(clock), log, connections = defaultConnections } = options
+  const { name, clock, turns, log, connections = defaultConnections } = options
   const joined = new Set<Others>()
   const hasOthers = () => [...joined].some((others) => others.hasOthers())
   const patienceMs = () => [...joined].at(-1)?.patienceMs ?? options.patienceMs ?? defaultPatienceMs

@@ -12,6 +12,7 @@ import {
   type UpstreamHealth,
   type UpstreamState,
 } from '../health/upstream-health.ts'
+import { createLoopTurns } from '../loop-turns.ts'
 import { type Hedge, order, type Step } from './order.ts'
 
 export type Member = { readonly upstream: Upstream; readonly health: UpstreamHealth }
@@ -75,9 +76,11 @@ export function createPool(options: {
   const { hedge, clock, log, patienceMs = defaultPatienceMs } = options
   const hedges = createBudget({ size: hedgeBurst, perSecond: hedgesPerSecond, clock })
   const leaves: (() => void)[] = []
+  const turns = createLoopTurns(clock)
   const members: readonly Member[] = options.members.map(({ upstream, health, ...budgets }) => {
     const { connections } = upstream.traits
-    const own = health ?? createUpstreamHealth({ name: upstream.name, clock, log, connections, ...budgets })
+    const { name } = upstream
+    const own = health ?? createUpstreamHealth({ name, clock, turns, log, connections, ...budgets })
     const leave = own.join({
       hasOthers: () => members.some((one) => one.upstream !== upstream && isReady(one)),
       patienceMs,
