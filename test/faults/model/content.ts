@@ -13,6 +13,8 @@ export const files: readonly FileFixture[] = [
 ]
 export const isRemote = (index: number): boolean => index < 2
 export const fileOf = (index: number): FileFixture => files[index] as FileFixture
+/** Such leaves are not kept in memory beside a disk. */
+export const hasLargeLeaves = (index: number): boolean => fileOf(index).bytes.byteLength >= 256 * 1024
 
 const known = new Map([...remote, ...elsewhere])
 

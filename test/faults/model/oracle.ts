@@ -1,7 +1,7 @@
 // The model of what must be readable: what was acknowledged and not deleted, whatever happened since; what memory, the disk or the store
 // has; and what an upstream has that was never ill in the life of this gateway. What must not be: what was taken down. No answer has
 // other bytes. All else may be there or not.
-import { fileOf, isRemote, isWhole } from './content.ts'
+import { fileOf, hasLargeLeaves, isRemote, isWhole } from './content.ts'
 import { firstSetting, type Setting, type World } from './world.ts'
 
 /** `maybe`: a takedown began, and no answer said that it was written. */
@@ -95,6 +95,9 @@ export function newLife(model: Model, ills: { readonly upstream: boolean; readon
 
 export function noteReload(model: Model, setting: Setting): void {
   if (setting.memory !== model.setting.memory) model.inMemory.clear()
+  // Where there is a disk, large leaves lie on it and not in memory: they stay in the folder that is no tier any more.
+  if (setting.disk !== model.setting.disk && model.setting.disk !== 'none')
+    for (const index of model.inMemory) if (hasLargeLeaves(index)) model.inMemory.delete(index)
   model.memoryChanged ||= setting.memory !== model.setting.memory
   model.diskChanged ||= setting.disk !== model.setting.disk
   model.setting = setting
