@@ -26,13 +26,26 @@ const firstMs = 100
 const mostMs = 1000
 /** More or less than that: those who were refused together are not to come back together. */
 const spread = 0.25
+/** Read again in one turn of the loop, which answers each of them before it comes to anybody else. */
+const inOneTurn = 32
 
 /** `at`: of the last refusal, or of the moment in which it was read again. `request`: which one of its connection was refused last. */
 type Line = { count: number; at: number; request: number; cancel: (() => void) | undefined }
 
 export function createHeedless({ clock, isShared, random = Math.random }: HeedlessOptions): Heedless {
   const lines = new WeakMap<Socket, Line>()
+  let due: [Socket, Line][] = []
   let held = 0
+
+  function readAgain(): void {
+    const now = due.slice(0, inOneTurn)
+    due = due.slice(inOneTurn)
+    if (due.length > 0) setImmediate(readAgain)
+    for (const [socket, line] of now) {
+      line.at = clock.monotonic()
+      socket.resume()
+    }
+  }
 
   function hold(socket: Socket, line: Line): void {
     const ms = Math.min(mostMs, firstMs * 2 ** (line.count - free - 1)) * (1 + spread * (2 * random() - 1))
@@ -43,8 +56,8 @@ export function createHeedless({ clock, isShared, random = Math.random }: Heedle
       line.cancel?.()
       socket.pause()
       line.cancel = clock.after(ms, () => {
-        line.at = clock.monotonic()
-        socket.resume()
+        if (due.length === 0) setImmediate(readAgain)
+        due.push([socket, line])
       })
     })
   }

@@ -7,6 +7,7 @@ import { addBlock, addDirectory, addFile, type BlockMap, noise, text } from '../
 import { type Fetched, fetchAll, inParallel } from '../../../support/gateway.ts'
 import { addEmptyLists, addUnfolding } from '../bombs/content.ts'
 import { inMs } from '../rows.ts'
+import { askAgainAtOnce, coldFiles } from './heedless.ts'
 
 export type Attack = {
   readonly name: string
@@ -18,6 +19,8 @@ export type Attack = {
   readonly prepare: (blocks: BlockMap) => Promise<readonly string[]>
   readonly run: (target: Target) => Promise<Met | undefined>
   readonly responses?: 'web'
+  /** Most that is in progress at once. */
+  readonly inFlight?: number
   /** Its upstream speaks no CAR: what is a bomb would unfold in this process. */
   readonly isByBlock?: true
 }
@@ -201,6 +204,14 @@ export const attacks: readonly Attack[] = [
     hotMs: 500,
     prepare: nothing,
     run: flood,
+  },
+  {
+    name: '2,000 kept connections that ask for cold files at once, and again whatever they are told',
+    promised: 'they are served or told to come later',
+    hotMs: 150,
+    prepare: coldFiles,
+    run: askAgainAtOnce,
+    inFlight: 100,
   },
   { name: '100^30 as TAR, four at once', hotMs: 100, prepare: bomb, run: fourTimes('?format=tar'), isByBlock: true },
   {

@@ -34,21 +34,21 @@ export async function residentUntil(gateway: GatewayProcess, over: Promise<unkno
 /** What Node says by itself, such as of listeners that were not taken away. */
 const warning = /^\(node:\d+\) .*$/m
 
-export async function clientRow({ name, promised, hotMs, prepare, run, responses, isByBlock }: Attack): Promise<Row> {
+export async function clientRow({ name, promised, hotMs, prepare, run, ...how }: Attack): Promise<Row> {
   const folder = await mkdtemp(join(tmpdir(), 'cidgate-faults-'))
   const blocks: BlockMap = new Map()
   const hotPath = `/ipfs/${(await addFile(blocks, text(JSON.stringify({ some: 'x'.repeat(1000) })))).cid}`
   const content = await prepare(blocks)
   const upstream = await startUpstream({ blocks })
-  if (isByBlock) upstream.fault = { kind: 'noCar', status: 406 }
+  if (how.isByBlock) upstream.fault = { kind: 'noCar', status: 406 }
   const config = {
     listen: '127.0.0.1:0',
     admin: false,
     data: join(folder, 'data'),
     log: { level: 'error' },
     hosts: { [siteHost]: { subdomains: true } },
-    limits: { perClient: { perMinute: 10_000_000 } },
-    responses: { types: responses ?? 'api' },
+    limits: { perClient: { perMinute: 10_000_000 }, ...(how.inFlight && { inFlight: how.inFlight }) },
+    responses: { types: how.responses ?? 'api' },
     retrieval: { upstreams: [{ name: 'well', url: upstream.url }] },
     cache: {
       tiers: [

@@ -1,0 +1,35 @@
+// Spreads requests that come by the hundred in one turn of the loop over several turns. Where a thousand sockets have something to
+// read, libuv reads them up to 48 times, one time behind the other, before a timer fires or anyone goes on who gave way: clients that
+// ask again as soon as they are answered keep the loop in one turn for seconds.
+import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
+
+/** Handled in one turn as they come, and as many of those that wait. */
+const atOnce = 512
+
+type Arrived = readonly [request: IncomingMessage, response: ServerResponse]
+
+/** `later` runs an action in this turn, behind what the sockets brought. */
+export function createArrivals(
+  handle: RequestListener,
+  later: (action: () => void) => void = setImmediate,
+): RequestListener {
+  let waiting: Arrived[] = []
+  let count = 0
+
+  function goOn(): void {
+    const now = waiting.slice(0, atOnce)
+    waiting = waiting.slice(atOnce)
+    if (waiting.length > 0) later(goOn)
+    else count = 0
+    for (const [request, response] of now) if (!hasLeft(request, response)) handle(request, response)
+  }
+
+  return (request, response) => {
+    count++
+    if (count > atOnce) return void waiting.push([request, response])
+    if (count === atOnce) later(goOn)
+    handle(request, response)
+  }
+}
+
+const hasLeft = ({ socket }: IncomingMessage, { destroyed }: ServerResponse): boolean => destroyed || socket.destroyed
