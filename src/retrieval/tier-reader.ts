@@ -88,7 +88,7 @@ export function createTierReader(options: TierReaderOptions): TierReader {
       if (look.haveAnswered()) return await fromUpstreams(cid, around)
       return await besideTiersPassedOver(cid, around)
     } catch (error) {
-      const late = isFailure(error, 'timeout') ? await fromHere(look) : undefined
+      const late = isOutOfTime(error) ? await fromHere(look) : undefined
       const asked = late ?? (look.haveAnswered() ? undefined : await lastResort(cid, error))
       const held = asked ?? (await fromPins(cid, error))
       if (!held) throw inArchive(cid, error, look.haveAnswered())
@@ -207,5 +207,8 @@ function createSecondLook({ clock, stack, notFound, inTime, signal, fromTier, fr
 
 /** What a client takes for "not here". */
 const absences: ReadonlySet<string> = new Set(['not-found', 'timeout', 'unavailable'])
+
+/** The time was used up by this block or by those before it, or no upstream had a connection left in time. */
+const isOutOfTime = (error: unknown): boolean => isFailure(error, 'timeout') || isFailure(error, 'overloaded')
 
 const nothing = new Error('no tier has it')

@@ -2,7 +2,7 @@
 // the hand.
 import assert from 'node:assert/strict'
 import { afterEach, test } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
+import { setTimeout as sleep, setImmediate as turnOfTheLoop } from 'node:timers/promises'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import { importer } from 'ipfs-unixfs-importer'
@@ -485,6 +485,36 @@ test('a block on the disk is not called absent because the process was busy', as
   stack.look = () => ({ ...look, found: new Promise(() => {}), here: Promise.resolve() })
   const denied = assert.rejects(session().get(nobodys), (error) => isFailure(error, 'timeout'))
   await clock.advance(5000)
+  await denied
+})
+
+test('a request whose time was used up by the disk has the rest from there as well', async () => {
+  const { clock, stack, session } = make([scriptedUpstream('silent', new Map(), { silent: true })])
+  const lookFor = (ms: number, hit: TierHit | undefined) => {
+    const found = clock.sleep(ms).then(() => hit)
+    const here = found.then(() => {})
+    stack.look = () => ({ found, here, overdue: new Promise(() => {}), haveAnswered: () => true, leave() {} })
+  }
+  const own = session()
+  const [first, second, third] = file.order
+  assert.ok(first && second && third)
+  const bytes = new Uint8Array(3)
+  for (const [{ cid }, ms] of [
+    [first, 4900],
+    [second, 300],
+    [third, 20],
+  ] as const) {
+    lookFor(ms, { bytes, tier: 'disk' })
+    const wanted = own.get(cid)
+    await clock.advance(ms - 1)
+    // Who is out of time is told in a later turn of the loop.
+    for (let turns = 0; turns < 5; turns++) await turnOfTheLoop()
+    await clock.advance(1)
+    assert.equal(await wanted, bytes)
+  }
+  lookFor(10, undefined)
+  const denied = assert.rejects(own.get(nobodys), (error) => isFailure(error, 'overloaded'))
+  await clock.advance(10)
   await denied
 })
 
