@@ -88,7 +88,7 @@ async function reading(
   { content, config, connections }: Reading,
   scale: Scale,
   requestsOf: (files: readonly Made[]) => Load['requests'],
-): Promise<{ contenders: Contender[]; others: Server[]; files: Made[]; cidgate: Server }> {
+): Promise<{ contenders: Contender[]; others: Server[]; files: Made[]; cidgate: Server; load: Contender['load'] }> {
   const files = await made(content)
   const origin = await startOrigin([content])
   const cidgate = await startCidgate(config(origin))
@@ -98,7 +98,7 @@ async function reading(
   const contenders: Contender[] = [{ name: 'cidgate', server: cidgate, load }]
   if (isInstalled('nginx')) contenders.push({ name: 'nginx', server: await startNginx(files), load })
   if (isInstalled('ipfs')) contenders.push({ name: 'kubo', server: await startKuboWith(files), load })
-  return { contenders, others: [origin], files, cidgate }
+  return { contenders, others: [origin], files, cidgate, load }
 }
 
 const hotContent: Content = { count: 1, bytes: kib, seed: 1, json: true }
@@ -119,11 +119,10 @@ function hotRow(id: string, work: string, aims: Row['aims'], headersOf: (etag: s
       }
       const requestsOf = (files: readonly Made[]) =>
         files.map((one) => ({ path: pathOf(one), headers: headersOf(etag) }))
-      const { contenders, others, files, cidgate } = await reading(asked, scale, requestsOf)
+      const { contenders, others, files, cidgate, load } = await reading(asked, scale, requestsOf)
       const [first] = files
       if (!first) throw new Error('there is no file')
       const bare = await startBare(cidgate.url + pathOf(first), etag)
-      const load = () => ({ connections: 32, seconds: scale.seconds, requests: requestsOf(files) })
       contenders.push({ name: 'bare', server: bare, load })
       if (aims['varnish'] && isInstalled('varnishd'))
         contenders.push({ name: 'varnish', server: await startVarnish(cidgate), load })
@@ -291,8 +290,7 @@ export const rows: readonly Row[] = [
     async setUp(scale) {
       const asked = { content: bigContent(scale.isQuick), config: onDisk, connections: 2 }
       const requestsOf = (files: readonly Made[]) => files.map((one) => ({ path: pathOf(one) }))
-      const { contenders, others, files } = await reading(asked, scale, requestsOf)
-      const load = () => ({ connections: asked.connections, seconds: scale.seconds, requests: requestsOf(files) })
+      const { contenders, others, files, load } = await reading(asked, scale, requestsOf)
       contenders.push({ name: 'hasher', server: await startHasher(files), load })
       return { contenders, others }
     },

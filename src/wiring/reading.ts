@@ -45,7 +45,7 @@ export async function wireReading(
   const pool = lease.take(
     'pool',
     [upstreams, hedge, patienceMs],
-    () => createPool({ members: upstreams, hedge, clock, log, patienceMs }),
+    () => createPool({ members: upstreams, hedge, clock, patienceMs }),
     (one) => one.close(),
   )
   const retrieval = takeRetrieval(whole, { stack, pool, upstreams })

@@ -48,7 +48,7 @@ export async function startKuboDoor(tokens?: readonly Token[], options: AddingOp
   }
   const retrieval: Retrieval = createRetrieval({
     stack: createTierStack([tier, createPinsTier('embedded', store, { keeps: true, log })], { clock, log }),
-    pool: createPool({ members: [], hedge: 'auto', clock, log }),
+    pool: createPool({ members: [], hedge: 'auto', clock }),
     clock,
     turns: createLoopTurns(clock),
     log,

@@ -34,6 +34,7 @@ import type { Whole } from '../../src/wiring/whole.ts'
 import { singleChanges } from '../support/changes.ts'
 import { addFile, type BlockMap, noise } from '../support/fixtures.ts'
 import { tempFolder } from '../support/gateway.ts'
+import { membersOf } from '../support/members.ts'
 import { patientClock } from '../support/shifted-clock.ts'
 
 const leafBytes = 5
@@ -67,7 +68,7 @@ function refused(error: unknown): undefined {
 /** What a request gets of each of these blocks; undefined: it was refused. What the tier then holds has to be true as well. */
 async function request(upstream: Upstream, wanted: readonly Block[]): Promise<(Uint8Array | undefined)[]> {
   const stack = createTierStack([memory.create({ maxBytes: 2 ** 20 }, { ...context, data: '', folders })])
-  const pool = createPool({ members: [{ upstream }], hedge: 'auto', clock, log: silentLog, patienceMs: 0 })
+  const pool = createPool({ members: membersOf([upstream], clock), hedge: 'auto', clock, patienceMs: 0 })
   const retrieval = createRetrieval({
     ...{ stack, pool, clock, turns: createLoopTurns(clock), log: silentLog },
     ...{ deadlineMs: 10_000, blockDeadlineMs: 10_000, keepLookingMs: 0, readAheadBytes: 0 },

@@ -5,7 +5,6 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 import * as dagCbor from '@ipld/dag-cbor'
 import { CID } from 'multiformats/cid'
 import { blockKey, isProvable, proves } from '../../src/core/block.ts'
-import { silentLog } from '../../src/core/log.ts'
 import { readCar } from '../../src/core/wire/car-stream.ts'
 import { carSection } from '../../src/ipld/car.ts'
 import { isSlow, leastStallMs, stallAfterMs } from '../../src/retrieval/fetch/hedging.ts'
@@ -18,6 +17,7 @@ import { createAttempts } from '../../src/retrieval/upstreams/attempts.ts'
 import { createPool } from '../../src/retrieval/upstreams/pool.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { addBlock, type BlockMap } from '../support/fixtures.ts'
+import { membersOf } from '../support/members.ts'
 import { scriptedUpstream } from '../support/scripted-upstream.ts'
 
 const mib = 1024 * 1024
@@ -276,7 +276,7 @@ describe('what an answer may waste', () => {
     const clock = createFakeClock()
     const upstream = scriptedUpstream('one', leaves(1).blocks)
     upstream.dag = dag
-    const pool = createPool({ members: [{ upstream }], hedge: 'auto', clock, log: silentLog })
+    const pool = createPool({ members: membersOf([upstream], clock), hedge: 'auto', clock })
     const [member] = pool.members
     assert.ok(member)
     const { cids } = leaves(1)

@@ -27,6 +27,7 @@ import { createPool } from '../../src/retrieval/upstreams/pool.ts'
 import { eventually } from '../../src/testing/tier.ts'
 import { createFakeClock, type FakeClock } from '../support/fake-clock.ts'
 import { addCbor } from '../support/fixtures.ts'
+import { membersOf } from '../support/members.ts'
 import { scriptedTier } from '../support/scripted-tier.ts'
 import { type ScriptedUpstream, scriptedUpstream } from '../support/scripted-upstream.ts'
 
@@ -109,10 +110,9 @@ function make(upstreams: ScriptedUpstream[], options: MakeOptions = {}) {
   const clock = createFakeClock()
   const stack = (options.stackOf?.(clock) ?? memoryStack()) as ReturnType<typeof memoryStack>
   const pool = createPool({
-    members: upstreams.map((upstream) => ({ upstream })),
+    members: membersOf(upstreams, clock),
     hedge: options.hedge ?? 'auto',
     clock,
-    log: silentLog,
   })
   const retrieval = createRetrieval({
     stack,

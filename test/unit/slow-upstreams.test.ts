@@ -19,6 +19,7 @@ import { createTierStack } from '../../src/retrieval/tiers/stack.ts'
 import { createPool } from '../../src/retrieval/upstreams/pool.ts'
 import { createFakeClock, type FakeClock } from '../support/fake-clock.ts'
 import { addFile, type BlockMap, noise } from '../support/fixtures.ts'
+import { membersOf } from '../support/members.ts'
 import { scriptedUpstream } from '../support/scripted-upstream.ts'
 
 const kib = 1024
@@ -88,10 +89,9 @@ function make(blocks: BlockMap, all: Readonly<Record<string, Ways>>) {
     turns: createLoopTurns(clock),
     stack: createTierStack([memory.create(memory.options.parse({ maxBytes: '64MiB' }), context)], { clock }),
     pool: createPool({
-      members: upstreams.map((upstream) => ({ upstream })),
+      members: membersOf(upstreams, clock),
       hedge: 'auto',
       clock,
-      log: silentLog,
       patienceMs: 4750,
     }),
     clock,

@@ -15,6 +15,7 @@ import { createPool } from '../../src/retrieval/upstreams/pool.ts'
 import { startProbes } from '../../src/retrieval/upstreams/probes.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { addBlock, type BlockMap, noise } from '../support/fixtures.ts'
+import { membersOf } from '../support/members.ts'
 import { scriptedUpstream } from '../support/scripted-upstream.ts'
 
 const blocks: BlockMap = new Map()
@@ -59,10 +60,9 @@ function make(...names: string[]) {
     }
   })
   const pool = createPool({
-    members: upstreams.map((upstream) => ({ upstream })),
+    members: membersOf(upstreams, clock),
     hedge: 'auto',
     clock,
-    log: silentLog,
     patienceMs: 4 * second,
   })
   const probes = startProbes({ pool, everyMs: 0, clock, log: silentLog, random: () => 0 })

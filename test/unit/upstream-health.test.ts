@@ -2,11 +2,12 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Failure, type FailureKind } from '../../src/core/failure.ts'
-import { type Log, silentLog } from '../../src/core/log.ts'
+import type { Log } from '../../src/core/log.ts'
 import { createUpstreamHealth, type UpstreamHealthOptions } from '../../src/retrieval/health/upstream-health.ts'
 import { createLoopTurns } from '../../src/retrieval/loop-turns.ts'
-import { createPool, type MemberOptions } from '../../src/retrieval/upstreams/pool.ts'
+import { createPool, type Member } from '../../src/retrieval/upstreams/pool.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
+import { membersOf } from '../support/members.ts'
 import { scriptedUpstream } from '../support/scripted-upstream.ts'
 
 const second = 1000
@@ -441,8 +442,8 @@ test('an upstream of two pools has others as long as one of them says so', async
 test('a pool that is closed is asked no more whether there are others', async () => {
   const { clock, health, enter, failAt } = make({ connections: 1 })
   const [own, other] = [scriptedUpstream('one', new Map()), scriptedUpstream('other', new Map())]
-  const pool = (members: MemberOptions[]) => createPool({ members, hedge: 'auto', clock, log: silentLog })
-  const before = pool([{ upstream: own, health }, { upstream: other }])
+  const pool = (members: Member[]) => createPool({ members, hedge: 'auto', clock })
+  const before = pool([{ upstream: own, health }, ...membersOf([other], clock)])
   pool([{ upstream: own, health }])
   before.close()
   health.onSuspicion(() => {})

@@ -23,7 +23,7 @@ export interface Storing {
  * Leaves of this size are pieces of files that stream by: in memory they would push everything else out, and from a disk of this
  * machine they are read again for little more than their hash.
  */
-const largeLeafBytes = 256 * 1024
+export const largeLeafBytes = 256 * 1024
 
 /** A block that is all of its buffer never changes (`Tier`); a part of one is the caller's to write over. */
 export const keepable = (bytes: Uint8Array): Uint8Array =>

@@ -4,26 +4,11 @@ import type { Upstream } from '../../../backends/upstreams/contract.ts'
 import { blockKey } from '../../core/block.ts'
 import type { Clock } from '../../core/clock.ts'
 import { createBudget } from '../../core/counting/budget.ts'
-import type { Log } from '../../core/log.ts'
 import type { Attempt } from '../../observe/account.ts'
-import {
-  type AskKind,
-  createUpstreamHealth,
-  type UpstreamHealth,
-  type UpstreamState,
-} from '../health/upstream-health.ts'
-import { createLoopTurns } from '../loop-turns.ts'
+import type { AskKind, UpstreamHealth, UpstreamState } from '../health/upstream-health.ts'
 import { type Hedge, order, type Step } from './order.ts'
 
 export type Member = { readonly upstream: Upstream; readonly health: UpstreamHealth }
-
-export type MemberOptions = {
-  readonly upstream: Upstream
-  readonly perMinute?: number | undefined
-  readonly perCidPerMinute?: number | undefined
-  /** What is known of it already. */
-  readonly health?: UpstreamHealth | undefined
-}
 
 export type Plan = {
   readonly steps: readonly Step<Member>[]
@@ -67,27 +52,19 @@ const blockOnlyHandicap = 4
 const defaultPatienceMs = 4_000
 
 export function createPool(options: {
-  readonly members: readonly MemberOptions[]
+  readonly members: readonly Member[]
   readonly hedge: Hedge
   readonly clock: Clock
-  readonly log: Log
   readonly patienceMs?: number
 }): Pool {
-  const { hedge, clock, log, patienceMs = defaultPatienceMs } = options
+  const { members, hedge, clock, patienceMs = defaultPatienceMs } = options
   const hedges = createBudget({ size: hedgeBurst, perSecond: hedgesPerSecond, clock })
-  const leaves: (() => void)[] = []
-  const turns = createLoopTurns(clock)
-  const members: readonly Member[] = options.members.map(({ upstream, health, ...budgets }) => {
-    const { connections } = upstream.traits
-    const { name } = upstream
-    const own = health ?? createUpstreamHealth({ name, clock, turns, log, connections, ...budgets })
-    const leave = own.join({
+  const leaves = members.map(({ upstream, health }) =>
+    health.join({
       hasOthers: () => members.some((one) => one.upstream !== upstream && isReady(one)),
       patienceMs,
-    })
-    leaves.push(leave)
-    return { upstream, health: own }
-  })
+    }),
+  )
 
   const canAnswer = (member: Member, kind: AskKind, cid: CID): boolean =>
     (kind === 'dag' && member.upstream.traits.dag) || member.upstream.traits.canBlock(cid)

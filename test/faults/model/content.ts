@@ -2,6 +2,7 @@
 // it did; of different bytes, so that no file has a block of another one.
 import { blockKey, proves } from '../../../src/core/block.ts'
 import { linksOf } from '../../../src/ipld/block-links.ts'
+import { largeLeafBytes } from '../../../src/retrieval/tiers/storing.ts'
 import { addFile, type BlockMap, type FileFixture, noise } from '../../support/fixtures.ts'
 
 export const remote: BlockMap = new Map()
@@ -14,7 +15,7 @@ export const files: readonly FileFixture[] = [
 export const isRemote = (index: number): boolean => index < 2
 export const fileOf = (index: number): FileFixture => files[index] as FileFixture
 /** Such leaves are not kept in memory beside a disk. */
-export const hasLargeLeaves = (index: number): boolean => fileOf(index).bytes.byteLength >= 256 * 1024
+export const hasLargeLeaves = (index: number): boolean => fileOf(index).bytes.byteLength >= largeLeafBytes
 
 const known = new Map([...remote, ...elsewhere])
 

@@ -1,0 +1,15 @@
+// Upstreams as members of a pool, each with a health of its own.
+import type { Upstream } from '../../backends/upstreams/contract.ts'
+import type { Clock } from '../../src/core/clock.ts'
+import { type Log, silentLog } from '../../src/core/log.ts'
+import { createUpstreamHealth } from '../../src/retrieval/health/upstream-health.ts'
+import { createLoopTurns } from '../../src/retrieval/loop-turns.ts'
+import type { Member } from '../../src/retrieval/upstreams/pool.ts'
+
+export function membersOf(upstreams: readonly Upstream[], clock: Clock, log: Log = silentLog): Member[] {
+  const turns = createLoopTurns(clock)
+  return upstreams.map((upstream) => {
+    const { name, traits } = upstream
+    return { upstream, health: createUpstreamHealth({ name, clock, turns, log, connections: traits.connections }) }
+  })
+}
