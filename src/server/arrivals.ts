@@ -1,19 +1,19 @@
 // Spreads requests that come by the hundred in one turn of the loop over several turns. Where a thousand sockets have something to
 // read, libuv reads them up to 48 times, one time behind the other, before a timer fires or anyone goes on who gave way: clients that
 // ask again as soon as they are answered keep the loop in one turn for seconds.
-import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
+import type { IncomingMessage, ServerResponse } from 'node:http'
 
 /** Handled in one turn as they come, and as many of those that wait. */
 const atOnce = 512
 
-type Arrived = readonly [request: IncomingMessage, response: ServerResponse]
+type Handle<Response extends ServerResponse> = (request: IncomingMessage, response: Response) => void
 
 /** `later` runs an action in this turn, behind what the sockets brought. */
-export function createArrivals(
-  handle: RequestListener,
+export function createArrivals<Response extends ServerResponse>(
+  handle: Handle<Response>,
   later: (action: () => void) => void = setImmediate,
-): RequestListener {
-  let waiting: Arrived[] = []
+): Handle<Response> {
+  let waiting: Parameters<typeof handle>[] = []
   let count = 0
 
   function goOn(): void {

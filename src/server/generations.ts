@@ -6,6 +6,7 @@ import type { Log } from '../core/log.ts'
 import type { ParserRefusal } from '../http/wire/refusal.ts'
 import { noteReload } from '../wiring/admin.ts'
 import type { Kept } from '../wiring/kept.ts'
+import { createArrivals } from './arrivals.ts'
 
 export interface Replaceable {
   readonly handler: RequestListener
@@ -35,12 +36,13 @@ export interface Reload<Running extends Replaceable> {
 }
 
 export function createReload<Running extends Replaceable>(first: Running, log: Log): Reload<Running> {
+  type Taken = ServerResponse & { [taken]?: Generation<Running> }
   let newest: Generation<Running> = { running: first, inFlight: 0, onIdle: undefined }
   let turn: Promise<unknown> = Promise.resolve()
   const retiring = new Set<Promise<void>>()
 
   // One listener for all requests: a closure for each would cost a tenth of a fast-path answer.
-  function leave(this: ServerResponse & { [taken]?: Generation<Running> }): void {
+  function leave(this: Taken): void {
     const generation = this[taken]
     if (!generation) return
     generation.inFlight--
@@ -48,12 +50,14 @@ export function createReload<Running extends Replaceable>(first: Running, log: L
   }
 
   function serve(which: 'handler' | 'admin') {
-    return (request: IncomingMessage, response: ServerResponse & { [taken]?: Generation<Running> }) => {
+    // Counted when it comes, so that its generation waits for it wherever it is.
+    const arrive = createArrivals((request, response: Taken) => response[taken]?.running[which](request, response))
+    return (request: IncomingMessage, response: Taken) => {
       const generation = newest
       generation.inFlight++
       response[taken] = generation
       response.on('close', leave)
-      generation.running[which](request, response)
+      arrive(request, response)
     }
   }
 

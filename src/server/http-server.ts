@@ -6,7 +6,6 @@ import type { Duplex } from 'node:stream'
 import { requestIdOf } from '../http/wire/exchange.ts'
 import { countAtOwnServer, markOwn } from '../http/wire/own-server.ts'
 import type { ParserRefusal } from '../http/wire/refusal.ts'
-import { createArrivals } from './arrivals.ts'
 import type { Connections } from './connections.ts'
 import { createPipelines } from './pipelines.ts'
 import { problemText } from './problem-text.ts'
@@ -32,13 +31,12 @@ export type HttpServerOptions = {
 export function createHttpServer(handle: RequestListener, options: HttpServerOptions = {}): Server {
   const { tunnels = () => false, connections, onRefused = () => {}, moreHeaderBytes = 0 } = options
   const pipelines = createPipelines()
-  const arrive = createArrivals(handle)
   const handler: RequestListener = (request, response) => {
     countAtOwnServer(request)
     if (!pipelines.enter(request, response)) return
     // Node sends `Connection: close` with the last answer, and leaves closing to the client.
     if ((response as Numbered).maxRequestsOnConnectionReached) response.shouldKeepAlive = false
-    arrive(request, response)
+    handle(request, response)
   }
   const server = createServer(
     {

@@ -1,8 +1,11 @@
 // Requests that come by the hundred in one turn of the loop.
 import assert from 'node:assert/strict'
+import { EventEmitter } from 'node:events'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { describe, it } from 'node:test'
+import { silentLog } from '../../src/core/log.ts'
 import { createArrivals } from '../../src/server/arrivals.ts'
+import { createReload } from '../../src/server/generations.ts'
 
 const atOnce = 512
 
@@ -65,5 +68,27 @@ describe('requests that come in one turn', () => {
     gone.add('leaves')
     turn()
     assert.deepEqual(handled.slice(atOnce), ['stays', 'stays, too'])
+  })
+
+  it('are all answered before a gateway that ends is closed', async () => {
+    let answered = 0
+    const answer = (_request: unknown, response: EventEmitter) => {
+      answered++
+      response.emit('close')
+    }
+    const atClose: number[] = []
+    const running = {
+      handler: answer,
+      admin: answer,
+      serves: () => false,
+      drain() {},
+      close: async () => void atClose.push(answered),
+    }
+    const gateways = createReload(running, silentLog)
+    const request = { socket: { destroyed: false } } as IncomingMessage
+    for (let count = 0; count < 3 * atOnce; count++)
+      gateways.handler(request, new EventEmitter() as unknown as Parameters<typeof gateways.handler>[1])
+    await gateways.close(60_000)
+    assert.deepEqual(atClose, [3 * atOnce])
   })
 })
