@@ -3,12 +3,12 @@
 // ask again as soon as they are answered keep the loop in one turn for seconds.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 
-/** Handled in one turn as they come, and as many of those that wait. */
+/** Handled as they come; then all wait, and as many are handled at the end of each turn until nobody waits. */
 const atOnce = 512
 
 type Handle<Response extends ServerResponse> = (request: IncomingMessage, response: Response) => void
 
-/** `later` runs an action in this turn, behind what the sockets brought. */
+/** `later` runs an action behind what the sockets brought, in this turn or, if it is called there, in the next one. */
 export function createArrivals<Response extends ServerResponse>(
   handle: Handle<Response>,
   later: (action: () => void) => void = setImmediate,
@@ -21,7 +21,7 @@ export function createArrivals<Response extends ServerResponse>(
     waiting = waiting.slice(atOnce)
     if (waiting.length > 0) later(goOn)
     else count = 0
-    for (const [request, response] of now) if (!hasLeft(request, response)) handle(request, response)
+    for (const [request, response] of now) handle(request, response)
   }
 
   return (request, response) => {
@@ -31,5 +31,3 @@ export function createArrivals<Response extends ServerResponse>(
     handle(request, response)
   }
 }
-
-const hasLeft = ({ socket }: IncomingMessage, { destroyed }: ServerResponse): boolean => destroyed || socket.destroyed

@@ -7,6 +7,7 @@ import type { ParserRefusal } from '../http/wire/refusal.ts'
 import { noteReload } from '../wiring/admin.ts'
 import type { Kept } from '../wiring/kept.ts'
 import { createArrivals } from './arrivals.ts'
+import { isCutOff } from './pipelines.ts'
 
 export interface Replaceable {
   readonly handler: RequestListener
@@ -36,7 +37,7 @@ export interface Reload<Running extends Replaceable> {
 }
 
 export function createReload<Running extends Replaceable>(first: Running, log: Log): Reload<Running> {
-  type Taken = ServerResponse & { [taken]?: Generation<Running> }
+  type Taken = ServerResponse & { [taken]?: Generation<Running> | undefined }
   let newest: Generation<Running> = { running: first, inFlight: 0, onIdle: undefined }
   let turn: Promise<unknown> = Promise.resolve()
   const retiring = new Set<Promise<void>>()
@@ -45,13 +46,17 @@ export function createReload<Running extends Replaceable>(first: Running, log: L
   function leave(this: Taken): void {
     const generation = this[taken]
     if (!generation) return
+    this[taken] = undefined
     generation.inFlight--
     if (generation.inFlight === 0) generation.onIdle?.()
   }
 
   function serve(which: 'handler' | 'admin') {
     // Counted when it comes, so that its generation waits for it wherever it is.
-    const arrive = createArrivals((request, response: Taken) => response[taken]?.running[which](request, response))
+    const arrive = createArrivals((request, response: Taken) => {
+      if (isCutOff(request, response)) leave.call(response)
+      else response[taken]?.running[which](request, response)
+    })
     return (request: IncomingMessage, response: Taken) => {
       const generation = newest
       generation.inFlight++

@@ -27,6 +27,19 @@ export interface Pipelines {
   readonly size: number
 }
 
+/** On an answer that waits behind another one of its connection: that one. */
+const behind = Symbol('behind')
+type Behind = ServerResponse & { [behind]?: ServerResponse | undefined }
+
+/** Whether a request that has waited for its turn is not to be handled any more: its connection ended, or ends before its answer. */
+export function isCutOff({ socket }: IncomingMessage, response: Behind): boolean {
+  const isEnding = response.destroyed || socket.destroyed || socket.writableEnded
+  const isCut = isEnding || response[behind]?.shouldKeepAlive === false
+  // Nor is what stands behind it.
+  if (isCut) response.shouldKeepAlive = false
+  return isCut
+}
+
 type Line = { count: number; isFull: boolean; last: ServerResponse | undefined }
 
 export function createPipelines({ perSocket, inAll, free } = usual): Pipelines {
@@ -55,10 +68,11 @@ export function createPipelines({ perSocket, inAll, free } = usual): Pipelines {
   }
 
   return {
-    enter({ socket }, response) {
+    enter({ socket }, response: Behind) {
       // An answer that need not wait has its socket already: the usual one costs nothing here.
       if (response.socket !== null) return socket.writableEnded ? refuse(socket) : true
       const before = waiting.get(socket)?.last ?? (Reflect.get(socket, '_httpMessage') as ServerResponse | null)
+      response[behind] = before ?? undefined
       if (socket.destroyed || before?.shouldKeepAlive === false) return refuse(socket)
       const line = lineOf(socket)
       line.count++
@@ -67,6 +81,7 @@ export function createPipelines({ perSocket, inAll, free } = usual): Pipelines {
       if (line.isFull || socket.destroyed) return refuse(socket)
       line.last = response
       response.once('finish', () => {
+        response[behind] = undefined
         if (line.last === response) line.last = undefined
         if (line.count === 0) return
         line.count--

@@ -88,6 +88,66 @@ describe('a connection whose client heeds no Retry-After', () => {
     assert.ok(heedless.held > 0)
   })
 
+  it('is one of a crowd: they are read again some at a time, and each is', async () => {
+    let inThisTurn = 0
+    const { clock, heedless, connect } = await start((handle) =>
+      createHttpServer((request, response) => {
+        inThisTurn++
+        handle(request, response)
+      }),
+    )
+    // As after a long turn of the loop: all pauses are over in the same moment.
+    const pauses: (() => void)[] = []
+    Object.assign(clock, { after: (_ms: number, over: () => void) => pauses.push(over) })
+    const crowd = await Promise.all(Array.from({ length: 80 }, connect))
+    for (let times = 0; times < 3; times++) await Promise.all(crowd.map((line) => line.get('/no')))
+    await settled()
+    assert.equal(heedless.held, crowd.length)
+    const answers = Promise.all(crowd.map((line) => line.get('/no')))
+    let isOver = false
+    inThisTurn = 0
+    const mostInATurn = (async () => {
+      let most = 0
+      for (; !isOver; await setImmediate()) {
+        most = Math.max(most, inThisTurn)
+        inThisTurn = 0
+      }
+      return most
+    })()
+    // What they ask lies in their sockets by then.
+    for (let times = 0; times < 3; times++) await settled()
+    for (const over of pauses) over()
+    await answers
+    isOver = true
+    const most = await mostInATurn
+    assert.ok(most > 0 && most <= 32, `${most} in one turn`)
+  })
+
+  it('is one that sends its requests in pairs, when these wait for their turn', async () => {
+    const { clock, heedless, url } = await start((handle) => {
+      const waiting: (() => void)[] = []
+      return createHttpServer((request, response) => {
+        waiting.push(() => handle(request, response))
+        if (waiting.length === 2) for (const go of waiting.splice(0)) go()
+      })
+    })
+    const socket = createConnection(Number(new URL(url).port), '127.0.0.1')
+    await closing({ close: async () => void socket.destroy() })
+    let said = ''
+    socket.on('data', (piece) => {
+      said += piece.toString('latin1')
+    })
+    for (let times = 1; times <= 3; times++) {
+      socket.write('GET /no HTTP/1.1\r\nHost: a\r\n\r\n'.repeat(2))
+      while (said.split('HTTP/1.1 503').length - 1 < 2 * times) {
+        await clock.advance(1000)
+        await setImmediate()
+      }
+    }
+    await settled()
+    assert.ok(heedless.held > 0)
+  })
+
   it('is read at once where the client waits, asks for other things as well, or shares the connection with others', async () => {
     const { clock, heedless, connect } = await start()
     const line = await connect()

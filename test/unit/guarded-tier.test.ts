@@ -335,6 +335,18 @@ test('a timer of ours that rings late is not held against the tier', async () =>
   for (const read of reads) assert.ok(await read)
 })
 
+test('a process that is held up all the time gives up a silent tier all the same', async () => {
+  const { clock, tier, guard } = make({}, { shared: false })
+  await guard.get(cid)
+  tier.isSilent = true
+  const began = clock.monotonic()
+  let gaveUpAt = Number.POSITIVE_INFINITY
+  guard.get(cid).catch(() => (gaveUpAt = clock.monotonic()))
+  for (let turn = 0; turn < 300; turn++) await clock.jump(40)
+  assert.ok(gaveUpAt - began > 10_000 && gaveUpAt - began < 10_200, `${gaveUpAt - began} ms`)
+  assert.equal(clock.timers, 0, 'no clock is left running')
+})
+
 test('while this process is held up, a remote store gets little more time, a disk more', async () => {
   for (const [shared, most] of [
     [true, 200],

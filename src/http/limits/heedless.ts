@@ -3,7 +3,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import type { Clock } from '../../core/clock.ts'
-import { requestsOf } from '../wire/own-server.ts'
+import { ordinalOf } from '../wire/own-server.ts'
 
 export interface Heedless {
   /** This answer tells its client to come later. */
@@ -29,19 +29,24 @@ const spread = 0.25
 /** Read again in one turn of the loop, which answers each of them before it comes to anybody else. */
 const inOneTurn = 32
 
-/** `at`: of the last refusal, or of the moment in which it was read again. `request`: which one of its connection was refused last. */
-type Line = { count: number; at: number; request: number; cancel: (() => void) | undefined }
+/**
+ * `at`: of the last refusal, or of the moment in which it was read again. `request`: which one of its connection was refused last.
+ * `pauses`: how often it was held, since an answer may go out, and hold it anew, while it is still being held.
+ */
+type Line = { count: number; at: number; request: number; pauses: number }
+type Pause = { readonly socket: Socket; readonly line: Line; readonly number: number }
 
 export function createHeedless({ clock, isShared, random = Math.random }: HeedlessOptions): Heedless {
   const lines = new WeakMap<Socket, Line>()
-  let due: [Socket, Line][] = []
+  let over: Pause[] = []
   let held = 0
 
   function readAgain(): void {
-    const now = due.slice(0, inOneTurn)
-    due = due.slice(inOneTurn)
-    if (due.length > 0) setImmediate(readAgain)
-    for (const [socket, line] of now) {
+    const now = over.slice(0, inOneTurn)
+    over = over.slice(inOneTurn)
+    if (over.length > 0) setImmediate(readAgain)
+    for (const { socket, line, number } of now) {
+      if (line.pauses !== number) continue
       line.at = clock.monotonic()
       socket.resume()
     }
@@ -53,11 +58,11 @@ export function createHeedless({ clock, isShared, random = Math.random }: Heedle
     setImmediate(() => {
       if (socket.destroyed) return
       held++
-      line.cancel?.()
       socket.pause()
-      line.cancel = clock.after(ms, () => {
-        if (due.length === 0) setImmediate(readAgain)
-        due.push([socket, line])
+      const pause: Pause = { socket, line, number: ++line.pauses }
+      clock.after(ms, () => {
+        if (over.length === 0) setImmediate(readAgain)
+        over.push(pause)
       })
     })
   }
@@ -65,16 +70,16 @@ export function createHeedless({ clock, isShared, random = Math.random }: Heedle
   return {
     refused(request, response) {
       const { socket } = request
-      const count = requestsOf(socket)
-      if (count === undefined || isShared(request)) return
+      const ordinal = ordinalOf(request)
+      if (ordinal === undefined || isShared(request)) return
       const now = clock.monotonic()
       let line = lines.get(socket)
-      if (!line) lines.set(socket, (line = { count: 0, at: now, request: count, cancel: undefined }))
-      else if (now - line.at > mostMs || count > line.request + 1) line.count = 0
+      if (!line) lines.set(socket, (line = { count: 0, at: now, request: ordinal, pauses: 0 }))
+      else if (now - line.at > mostMs || ordinal > line.request + 1) line.count = 0
       const own = line
       own.count++
       own.at = now
-      own.request = count
+      own.request = ordinal
       response.once('close', () => {
         // Of a body the rest is still read, and a connection that ends is let go.
         const goesOn = request.complete && response.shouldKeepAlive

@@ -49,6 +49,8 @@ const lateMs = 10
 const againMs = 25
 // How much longer a caller waits if this process itself was held up: rarely the cause with a remote store, mostly with a disk.
 const heldUpMs = { elsewhere: 50, here: 500 } as const
+// So many times its deadline a call has in any case: a process that is held up all the time would wait for ever.
+const mostTimes = 10
 
 export function startCall<T>(
   shared: CallsShared,
@@ -135,6 +137,7 @@ function createTimers({ options, times, live, blame }: CallsShared, call: LiveCa
   const mostHeldUpMs = slowIsFailure ? heldUpMs.elsewhere : heldUpMs.here
   let stop = announces ? clock.after(lineMs, () => call.tell()) : () => {}
   let stopEarly = () => {}
+  let late = () => {}
 
   function leaveEarly(): void {
     times.leftEarly()
@@ -146,13 +149,13 @@ function createTimers({ options, times, live, blame }: CallsShared, call: LiveCa
     call.tell()
     // If no call to the tier is worth waiting for, those in the queue for it are not either.
     if (times.patienceMs === 0) for (const one of live) if (!one.hasBegun()) one.tell()
-    stop = ring(clock, slowMs - dueMs, () => slow(slowMs))
+    stop = ring(clock, slowMs - dueMs, () => slow(slowMs), late)
   }
 
   function slow(slowMs: number): void {
     timers.isBlamed = slowIsFailure
     if (slowIsFailure) blame(silent(name, slowMs), permit)
-    stop = ring(clock, deadlineMs - slowMs, () => call.end(silent(name, deadlineMs)))
+    stop = ring(clock, deadlineMs - slowMs, () => call.end(silent(name, deadlineMs)), late)
   }
 
   const timers = {
@@ -168,8 +171,10 @@ function createTimers({ options, times, live, blame }: CallsShared, call: LiveCa
       if (patienceMs === 0) call.tell()
       else if (isRead && readPatienceMs === 0) leaveEarly()
       else if (isRead && readPatienceMs < patienceMs) stopEarly = clock.after(readPatienceMs, leaveEarly)
-      const late = () => {
-        if (clock.monotonic() - since > dueMs + mostHeldUpMs) call.tell()
+      late = () => {
+        const ms = clock.monotonic() - since
+        if (ms > dueMs + mostHeldUpMs) call.tell()
+        if (ms > deadlineMs * mostTimes) call.end(silent(name, ms))
       }
       stop = ring(clock, dueMs, () => due(dueMs, slowMs), late)
     },
@@ -182,7 +187,7 @@ function createTimers({ options, times, live, blame }: CallsShared, call: LiveCa
 }
 
 /** Rings after `ms` in which this process was not held up; calls `late` each time it was. */
-function ring(clock: Clock, ms: number, action: () => void, late = () => {}): () => void {
+function ring(clock: Clock, ms: number, action: () => void, late: () => void): () => void {
   const due = clock.monotonic() + ms
   let stop = clock.after(ms, () => {
     if (clock.monotonic() - due <= lateMs) return action()

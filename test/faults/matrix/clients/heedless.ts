@@ -6,7 +6,8 @@ import { addFile, type BlockMap, noise } from '../../../support/fixtures.ts'
 import type { Met, Target } from './attacks.ts'
 
 const clients = 2000
-const files = 6000
+/** More than its memory tier has room for. */
+const files = 40_000
 const fileBytes = 1024
 const attackMs = 8000
 /** They connect in groups, and ask when all have. */
@@ -24,16 +25,23 @@ export const coldFiles = async (blocks: BlockMap): Promise<string[]> => {
 
 export async function askAgainAtOnce({ port, content }: Target): Promise<Met> {
   const statuses = new Map<string, number>()
+  const answered = new Set<Socket>()
   let next = 0
   let isOver = false
+  let closed = 0
   const ask = (socket: Socket): void => {
     if (!isOver) socket.write(`GET /ipfs/${content[next++ % content.length]} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n`)
+  }
+  const goOn = (socket: Socket) => {
+    answered.add(socket)
+    ask(socket)
   }
   const sockets: Socket[] = []
   for (let count = 0; count < clients; count++) {
     const socket = connect(port, '127.0.0.1')
     socket.on('error', () => {})
-    socket.on('data', answers(socket, statuses, ask))
+    socket.on('data', answers(socket, statuses, goOn))
+    socket.on('close', () => !isOver && closed++)
     sockets.push(socket)
     if (count % group === 0) await sleep(20)
   }
@@ -49,6 +57,8 @@ export async function askAgainAtOnce({ port, content }: Target): Promise<Met> {
     note: `${served} served, ${statuses.get('503') ?? 0} refused`,
     broken: [
       ...(served < all * leastServed ? [`only ${served} of ${all} are served`] : []),
+      ...(answered.size < clients ? [`${clients - answered.size} connections have no answer`] : []),
+      ...(closed > 0 ? [`${closed} connections are closed`] : []),
       ...odd.map(([status, count]) => `${count} are answered ${status}`),
     ],
   }
@@ -68,8 +78,7 @@ function answers(
     if (head < 0 || text.length < head + 4 + bytes) return
     const status = text.slice(9, 12)
     statuses.set(status, (statuses.get(status) ?? 0) + 1)
-    const isLast = /\r\nconnection: close/i.test(text.slice(0, head))
     text = ''
-    if (!isLast) onAnswer(socket)
+    onAnswer(socket)
   }
 }
