@@ -11,10 +11,12 @@ import { type Serving, serve } from '../../server/serve.ts'
 import { createProcesses } from '../../server/team/processes.ts'
 import { banner } from './banner.ts'
 import { crashOnTheUnexpected } from './crash.ts'
+import { putHelpersBehindTheLoop } from './helper-threads.ts'
 import { startWorker } from './start-worker.ts'
 
 export async function serveCommand(file: string | undefined): Promise<number> {
   const config = loadConfig(file)
+  putHelpersBehindTheLoop()
   const sink = createLogSink()
   survive(process.stdout)
   const logs = { newest: createLog(config.log.level, sink, formatFor(config.log.format)) }

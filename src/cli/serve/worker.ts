@@ -9,8 +9,10 @@ import { serveWorker } from '../../server/team/serve-worker.ts'
 import { createCrewMember } from '../../team/crew-member.ts'
 import type { WorkerTeam } from '../../team/team.ts'
 import { crashOnTheUnexpected } from './crash.ts'
+import { putHelpersBehindTheLoop } from './helper-threads.ts'
 
 export async function workerCommand(): Promise<number> {
+  putHelpersBehindTheLoop()
   const sink = createLogSink()
   const logs = { newest: createLog('info', sink) as Log }
   const log: Log = (...line) => logs.newest(...line)

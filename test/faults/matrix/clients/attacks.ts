@@ -208,7 +208,7 @@ export const attacks: readonly Attack[] = [
   {
     name: '2,000 kept connections that ask for cold files at once, and again whatever they are told',
     promised: 'they are served or told to come later',
-    hotMs: 150,
+    hotMs: 100,
     prepare: coldFiles,
     run: askAgainAtOnce,
     inFlight: 100,

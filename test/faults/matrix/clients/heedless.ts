@@ -12,8 +12,8 @@ const fileBytes = 1024
 const attackMs = 8000
 /** They connect in groups, and ask when all have. */
 const group = 50
-/** What is let in goes on meanwhile, and is not only let in: where a turn has no end it is a seventh. */
-const leastServed = 1 / 4
+/** Of all answers. What is let in goes on meanwhile: where a turn has no end it is a twentieth. */
+const leastServed = 1 / 10
 
 export const coldFiles = async (blocks: BlockMap): Promise<string[]> => {
   const all = noise(files * fileBytes, 7)
