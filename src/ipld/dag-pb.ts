@@ -14,6 +14,8 @@ export interface PbLink {
 /** In their order. Each is made when it is asked for: a block of a quarter of a million made as many objects at once. */
 export interface PbLinks extends Iterable<PbLink> {
   readonly length: number
+  /** What they take at most, besides the block. */
+  readonly heldBytes: number
   at(index: number): PbLink | undefined
   /** The first one of this name. A link without a name has the empty one. */
   named(name: string): PbLink | undefined
@@ -56,6 +58,8 @@ const nameIn = (block: Uint8Array, from: number, to: number): string => textDeco
 
 // Made once, and kept with what was made of them: each range of a file and each path through a folder asks for the same ones.
 const mostKept = 8192
+// With its CID as objects, besides the bytes that they are views of.
+const linkBytes = 400
 
 class Links implements PbLinks {
   private readonly block: Uint8Array
@@ -73,6 +77,10 @@ class Links implements PbLinks {
 
   get length(): number {
     return this.starts.length
+  }
+
+  get heldBytes(): number {
+    return this.starts.byteLength + (this.kept ? this.length * linkBytes : 0)
   }
 
   at(index: number): Link | undefined {
@@ -126,7 +134,7 @@ export function decodePb(block: Uint8Array): PbNode {
     if (count === starts.length) starts = wider(starts)
     starts[count++] = scan.startsAt
   }
-  return { Data: scan.data, Links: new Links(block, scan, starts.subarray(0, count)) }
+  return { Data: scan.data, Links: new Links(block, scan, starts.slice(0, count)) }
 }
 
 function wider(starts: Uint32Array<ArrayBuffer>): Uint32Array<ArrayBuffer> {

@@ -9,14 +9,12 @@ import { type Node, readNode } from './unixfs.ts'
 export type ReadNode = (cid: CID, block: Uint8Array) => Node
 
 const mostBytes = 8 * 1024 * 1024
-// A link with its CID as objects, besides the bytes that they are views of.
-const linkBytes = 400
 const leastBlockBytes = 1024
 
 export function createNodeMemory(): ReadNode {
   const nodes = new LRUCache<string, { readonly node: Node; readonly bytes: number }>({
     maxSize: mostBytes,
-    sizeCalculation: ({ node, bytes }) => bytes + node.links.length * linkBytes,
+    sizeCalculation: ({ node, bytes }) => bytes + besides(node),
   })
   return (cid, block) => {
     if (block.byteLength < leastBlockBytes) return readNode(cid, block)
@@ -26,10 +24,13 @@ export function createNodeMemory(): ReadNode {
     const node = readNode(cid, block)
     const bytes = block.byteLength
     // A file in one block is mostly bytes, which are decoded at no cost.
-    if (node.links.length === 0 || bytes + node.links.length * linkBytes > mostBytes) return node
+    if (node.links.length === 0 || bytes + besides(node) > mostBytes) return node
     // Links are views of the block, and a block may be a view of a larger buffer.
     const kept = bytes === block.buffer.byteLength ? node : readNode(cid, new Uint8Array(block))
     nodes.set(key, { node: kept, bytes })
     return kept
   }
 }
+
+/** What it takes besides its block. */
+const besides = ({ links, sizes }: Node): number => links.heldBytes + (sizes?.byteLength ?? 0)

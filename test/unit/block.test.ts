@@ -9,7 +9,7 @@ import { create } from 'multiformats/hashes/digest'
 import { blockKey } from '../../src/core/block.ts'
 import { parseCid, parseLeaf } from '../../src/core/cid.ts'
 import { createNodeMemory } from '../../src/ipld/node-memory.ts'
-import { addDirectory, type BlockMap, noise, text } from '../support/fixtures.ts'
+import { addDirectory, addNode, type BlockMap, noise, text } from '../support/fixtures.ts'
 
 const cidOf = (digest: Uint8Array): CID => CID.createV1(0x55, create(0x12, digest))
 
@@ -76,6 +76,10 @@ test('a node with many links is decoded once, what is none is refused each time,
   assert.equal(node.links.length, 50)
   assert.ok((node.links.at(0)?.Hash.bytes.buffer.byteLength ?? 0) < large.byteLength)
   assert.equal(readNode(cid, bytes), node)
+  // Of a quarter of a million links none is kept as an object.
+  const wide = addNode(blocks, { Links: Array.from({ length: 30_000 }, () => ({ Hash: cidOf(noise(32, 1)) })) })
+  const wideBytes = blocks.get(blockKey(wide)) ?? assert.fail()
+  assert.equal(readNode(wide, wideBytes), readNode(wide, wideBytes))
   const other = cidOf(noise(32, 1))
   for (let turn = 0; turn < 2; turn++) assert.throws(() => readNode(other, noise(2000, 1)), /not a dag-pb block/)
 })
