@@ -76,7 +76,9 @@ const upstreamLimits = {
 } as const
 
 const retrieval = z.strictObject({
-  deadline: duration().prefault('5s').describe('Until the first byte; then the answer is 404. What lies on the disk of this machine is waited for.'),
+  deadline: duration()
+    .prefault('5s')
+    .describe('Until the first byte; then the answer is 404. What lies on the disk of this machine is waited for.'),
   blockDeadline: duration()
     .prefault('30s')
     .describe('For each further block of an answer that has begun; then it is reset.'),

@@ -4,7 +4,6 @@ import type { CID } from 'multiformats/cid'
 import { type Block, isIdentity } from '../core/block.ts'
 import { codec } from '../core/cid.ts'
 import { Failure } from '../core/failure.ts'
-import { readNode } from '../ipld/unixfs.ts'
 import type { DagWant, Session } from '../retrieval/session.ts'
 import { listShards, type ShardLink } from './dag/hamt.ts'
 import { createMemoryBound } from './dag/pending.ts'
@@ -58,7 +57,7 @@ export async function* linksOfDirectory(
   // Who comes here has decoded it already, and it may be large.
   const turn = session.giveWay()
   if (turn !== undefined) await turn
-  const { links, unixfs } = readNode(root.cid, root.bytes)
+  const { links, unixfs } = session.readNode(root.cid, root.bytes)
   if (unixfs?.type === 'hamt-sharded-directory') return yield* listShards(session, root, around, memory)
   memory.take(root.bytes.byteLength)
   for (const { Name, Hash, Tsize } of links) yield { name: Name ?? '', cid: Hash, size: Tsize }

@@ -3,7 +3,7 @@ import type { CID } from 'multiformats/cid'
 import { type Block, isIdentity, isProvable } from '../core/block.ts'
 import { codec } from '../core/cid.ts'
 import type { LazyLink } from './dag-links.ts'
-import { decodePb } from './dag-pb.ts'
+import { decodePb, decodePbInTurns } from './dag-pb.ts'
 import { documentLinks, documentLinksNow, type GiveWay, inOwnTurns } from './documents/read.ts'
 
 /**
@@ -31,7 +31,8 @@ export async function eachLinkInTurns(
   giveWay: GiveWay = inOwnTurns,
 ): Promise<void> {
   try {
-    if (block.cid.code === codec.dagPb) return await inTurns(decodePb(block.bytes).Links, each, giveWay)
+    if (block.cid.code === codec.dagPb)
+      return await inTurns((await decodePbInTurns(block.bytes, giveWay)).Links, each, giveWay)
     const links: (LazyLink | undefined)[] = await documentLinks(block, giveWay)
     await inTurns(taken(links), each, giveWay)
   } catch {

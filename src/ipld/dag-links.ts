@@ -4,7 +4,7 @@ import type { CID } from 'multiformats/cid'
 import type { Block } from '../core/block.ts'
 import { codec } from '../core/cid.ts'
 import { type DocumentStep, documentLinks, type GiveWay, inOwnTurns, stepIntoDocument } from './documents/read.ts'
-import { readNode, wrongContent } from './unixfs.ts'
+import { readNodeInTurns, wrongContent } from './unixfs.ts'
 
 export type LazyLink = { readonly Hash: CID }
 
@@ -14,7 +14,7 @@ export type LazyLinks = Iterable<LazyLink> & { readonly length: number; at(index
 /** The CIDs are made when they are asked for: a block may have a quarter of a million links. */
 export async function lazyLinksInOrder(block: Block, giveWay: GiveWay = inOwnTurns): Promise<LazyLinks> {
   const { cid, bytes } = block
-  if (cid.code === codec.dagPb) return readNode(cid, bytes).links
+  if (cid.code === codec.dagPb) return (await readNodeInTurns(cid, bytes, giveWay)).links
   return readable(cid, documentLinks(block, giveWay))
 }
 

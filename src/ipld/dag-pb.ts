@@ -3,6 +3,7 @@
 // accepts, where the numbers in a CID are numbers that JavaScript can hold.
 import { CID } from 'multiformats/cid'
 import { isCidAt } from './cid-bytes.ts'
+import type { GiveWay } from './documents/read.ts'
 
 /** Its CID and its name are made when they are asked for. */
 export interface PbLink {
@@ -126,15 +127,38 @@ function isSame(block: Uint8Array, from: number, to: number, wanted: Uint8Array)
 }
 
 export function decodePb(block: Uint8Array): PbNode {
+  const decoding = createDecoding(block)
+  decoding.advance(block.byteLength)
+  return decoding.node()
+}
+
+// A millisecond or two, also when the code runs for the first time.
+const linksATurn = 8192
+
+/** The same in pieces, between which others are served. */
+export async function decodePbInTurns(block: Uint8Array, giveWay: GiveWay): Promise<PbNode> {
+  const decoding = createDecoding(block)
+  while (!decoding.advance(linksATurn)) await giveWay()
+  return decoding.node()
+}
+
+function createDecoding(block: Uint8Array) {
   let starts = new Uint32Array(16)
   let count = 0
   const scan = new Scan(block)
-  while (scan.next()) {
-    // Not a list: what the collector of garbage has to look through, for each block that is read, stops the loop as well.
-    if (count === starts.length) starts = wider(starts)
-    starts[count++] = scan.startsAt
+  return {
+    /** True: it came to the end of the block. */
+    advance(links: number): boolean {
+      for (let left = links; left > 0; left--) {
+        if (!scan.next()) return true
+        // Not a list: what the collector of garbage has to look through, for each block that is read, stops the loop as well.
+        if (count === starts.length) starts = wider(starts)
+        starts[count++] = scan.startsAt
+      }
+      return false
+    },
+    node: (): PbNode => ({ Data: scan.data, Links: new Links(block, scan, starts.slice(0, count)) }),
   }
-  return { Data: scan.data, Links: new Links(block, scan, starts.slice(0, count)) }
 }
 
 function wider(starts: Uint32Array<ArrayBuffer>): Uint32Array<ArrayBuffer> {

@@ -3,34 +3,56 @@
 import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../core/block.ts'
-import { type Node, readNode } from './unixfs.ts'
+import type { GiveWay } from './documents/read.ts'
+import { type Node, readNode, readNodeInTurns } from './unixfs.ts'
 
 /** Decodes a proved block, or finds what it was decoded to. Throws as `readNode` does. */
 export type ReadNode = (cid: CID, block: Uint8Array) => Node
 
+export interface NodeMemory {
+  readonly readNode: ReadNode
+  /** Decodes a block in pieces, so that `readNode` finds it. What is none, `readNode` refuses. */
+  prepare(cid: CID, block: Uint8Array, giveWay: GiveWay): Promise<void>
+}
+
 const mostBytes = 8 * 1024 * 1024
 const leastBlockBytes = 1024
 
-export function createNodeMemory(): ReadNode {
+export function createNodeMemory(): NodeMemory {
   const nodes = new LRUCache<string, { readonly node: Node; readonly bytes: number }>({
     maxSize: mostBytes,
     sizeCalculation: ({ node, bytes }) => bytes + besides(node),
   })
-  return (cid, block) => {
-    if (block.byteLength < leastBlockBytes) return readNode(cid, block)
-    const key = blockKey(cid)
-    const known = nodes.get(key)
-    if (known) return known.node
-    const node = readNode(cid, block)
-    const bytes = block.byteLength
-    // A file in one block is mostly bytes, which are decoded at no cost.
-    if (node.links.length === 0 || bytes + besides(node) > mostBytes) return node
-    // Links are views of the block, and a block may be a view of a larger buffer.
-    const kept = bytes === block.buffer.byteLength ? node : readNode(cid, new Uint8Array(block))
-    nodes.set(key, { node: kept, bytes })
-    return kept
+  // A file in one block is mostly bytes, which are decoded at no cost.
+  const isWorthIt = (node: Node, { byteLength }: Uint8Array): boolean =>
+    node.links.length > 0 && byteLength + besides(node) <= mostBytes
+  return {
+    readNode(cid, block) {
+      if (block.byteLength < leastBlockBytes) return readNode(cid, block)
+      const key = blockKey(cid)
+      const known = nodes.get(key)
+      if (known) return known.node
+      const node = readNode(cid, block)
+      if (!isWorthIt(node, block)) return node
+      const kept = isWhole(block) ? node : readNode(cid, new Uint8Array(block))
+      nodes.set(key, { node: kept, bytes: block.byteLength })
+      return kept
+    },
+    async prepare(cid, block, giveWay) {
+      const key = blockKey(cid)
+      if (nodes.has(key)) return
+      try {
+        const node = await readNodeInTurns(cid, block, giveWay)
+        if (!isWorthIt(node, block)) return
+        const kept = isWhole(block) ? node : await readNodeInTurns(cid, new Uint8Array(block), giveWay)
+        nodes.set(key, { node: kept, bytes: block.byteLength })
+      } catch {}
+    },
   }
 }
+
+/** Links are views of the block, and a block may be a view of a larger buffer. */
+const isWhole = (block: Uint8Array): boolean => block.byteLength === block.buffer.byteLength
 
 /** What it takes besides its block. */
 const besides = ({ links, sizes }: Node): number => links.heldBytes + (sizes?.byteLength ?? 0)

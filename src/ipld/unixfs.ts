@@ -4,7 +4,8 @@ import { UnixFS } from 'ipfs-unixfs'
 import type { CID } from 'multiformats/cid'
 import { maxBlockBytes } from '../core/block.ts'
 import { Failure } from '../core/failure.ts'
-import { decodePb, type PbLinks } from './dag-pb.ts'
+import { decodePb, decodePbInTurns, type PbLinks, type PbNode } from './dag-pb.ts'
+import type { GiveWay } from './documents/read.ts'
 
 export type Node = {
   readonly links: PbLinks
@@ -20,14 +21,32 @@ export const wrongContent = (cid: CID, what: string, cause?: unknown): Failure =
   new Failure('malformed', `${cid} is malformed: ${what}`, { source: 'content', cause })
 
 export function readNode(cid: CID, block: Uint8Array): Node {
-  if (block.byteLength > maxBlockBytes) throw wrongContent(cid, 'it is larger than a block may be')
+  if (block.byteLength > maxBlockBytes) throw tooLarge(cid)
   try {
-    const { Data, Links } = decodePb(block)
-    if (Data && Data.byteLength >= 2 * freeSizes) return { links: Links, data: Data, ...readLarge(Data, Links.length) }
-    return { links: Links, unixfs: Data && readUnixfs(Data), data: Data }
+    return nodeOf(decodePb(block))
   } catch (cause) {
-    throw wrongContent(cid, 'it is not a dag-pb block', cause)
+    throw notPb(cid, cause)
   }
+}
+
+/** The same in pieces, between which others are served: for a block that may be full of links. */
+export async function readNodeInTurns(cid: CID, block: Uint8Array, giveWay: GiveWay): Promise<Node> {
+  if (block.byteLength > maxBlockBytes) throw tooLarge(cid)
+  try {
+    const decoded = await decodePbInTurns(block, giveWay)
+    if (decoded.Data && decoded.Data.byteLength >= 2 * freeSizes) await giveWay()
+    return nodeOf(decoded)
+  } catch (cause) {
+    throw notPb(cid, cause)
+  }
+}
+
+const tooLarge = (cid: CID): Failure => wrongContent(cid, 'it is larger than a block may be')
+const notPb = (cid: CID, cause: unknown): Failure => wrongContent(cid, 'it is not a dag-pb block', cause)
+
+function nodeOf({ Data, Links }: PbNode): Node {
+  if (Data && Data.byteLength >= 2 * freeSizes) return { links: Links, data: Data, ...readLarge(Data, Links.length) }
+  return { links: Links, unixfs: Data && readUnixfs(Data), data: Data }
 }
 
 // A hundred thousand sizes in one block, each of which becomes a number of its own, took a tenth of a second with what the collector

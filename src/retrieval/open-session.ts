@@ -6,7 +6,7 @@ import { codec } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
 import type { AtHand, AtHandOptions } from '../core/disk/at-hand.ts'
 import { cancelled } from '../core/failure.ts'
-import type { ReadNode } from '../ipld/node-memory.ts'
+import type { NodeMemory } from '../ipld/node-memory.ts'
 import type { LastFrom } from './followed-answer.ts'
 import type { LoopTurns } from './loop-turns.ts'
 import { createGuard } from './policy.ts'
@@ -22,7 +22,7 @@ import { createUpstreamReader, type Flying } from './upstream-reader.ts'
 export type SessionParts = Flying & {
   readonly clock: Clock
   readonly room: Room
-  readonly readNode: ReadNode
+  readonly nodes: NodeMemory
   readonly turns: LoopTurns
   readonly deadlineMs: number
   readonly blockDeadlineMs: number
@@ -38,7 +38,7 @@ export function openSession(
   { signal, account, onlyIfCached = false, noCache = false, client = '', beforeMiss, ...policy }: SessionOptions,
   shared: SessionParts,
 ): Session {
-  const { stack, notFound, turns, isArchive } = shared
+  const { stack, notFound, turns, nodes, isArchive } = shared
   const clock = createRequestClock({ ...shared, signal })
   const { inTime } = clock
   const upstreams = createUpstreamReader({ clock, account, signal, noCache, client }, shared)
@@ -115,7 +115,7 @@ export function openSession(
 
   return {
     ...guard,
-    readNode: shared.readNode,
+    readNode: nodes.readNode,
     async get(cid, around) {
       const turn = turns.giveWay()
       if (turn !== undefined) await turn
@@ -128,6 +128,8 @@ export function openSession(
       const fetched = await fetch(cid, around).catch(afterOthers)
       // All that waited for it go on in the moment it comes: each decodes it in a turn that has time for that.
       if (cid.code !== codec.raw && fetched.byteLength >= largeNodeBytes) await turns.inLine()
+      if (cid.code === codec.dagPb && fetched.byteLength >= largeNodeBytes)
+        await nodes.prepare(cid, fetched, turns.giveWay)
       return fetched
     },
     atHand(cid, options) {

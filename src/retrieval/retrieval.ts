@@ -99,7 +99,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     searches,
     turns,
     room: createRoom(options.readAheadBytes),
-    readNode: createNodeMemory(),
+    nodes: createNodeMemory(),
     deadlineMs: options.deadlineMs,
     blockDeadlineMs: options.blockDeadlineMs,
     isArchive: pool.members.length === 0,

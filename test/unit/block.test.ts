@@ -69,7 +69,7 @@ test('a node with many links is decoded once, what is none is refused each time,
   )
   const cid = await addDirectory(blocks, names)
   const bytes = blocks.get(blockKey(cid)) ?? assert.fail()
-  const readNode = createNodeMemory()
+  const { readNode } = createNodeMemory()
   const large = new Uint8Array(100_000)
   large.set(bytes)
   const node = readNode(cid, large.subarray(0, bytes.byteLength))
@@ -82,4 +82,33 @@ test('a node with many links is decoded once, what is none is refused each time,
   assert.equal(readNode(wide, wideBytes), readNode(wide, wideBytes))
   const other = cidOf(noise(32, 1))
   for (let turn = 0; turn < 2; turn++) assert.throws(() => readNode(other, noise(2000, 1)), /not a dag-pb block/)
+})
+
+test('a large node is decoded in turns before it is asked for, and is the same; what is none is refused as it was', async () => {
+  const blocks: BlockMap = new Map()
+  const cid = addNode(blocks, { Links: Array.from({ length: 30_000 }, () => ({ Hash: cidOf(noise(32, 1)) })) })
+  const bytes = blocks.get(blockKey(cid)) ?? assert.fail()
+  const { readNode, prepare } = createNodeMemory()
+  let turns = 0
+  const giveWay = () => {
+    turns++
+    return undefined
+  }
+  const large = new Uint8Array(2 * bytes.byteLength)
+  large.set(bytes)
+  await prepare(cid, large.subarray(0, bytes.byteLength), giveWay)
+  assert.ok(turns >= 3, `${turns} turns`)
+  turns = 0
+  await prepare(cid, bytes, giveWay)
+  assert.equal(turns, 0, 'once')
+  const prepared = readNode(cid, bytes)
+  assert.equal(readNode(cid, bytes), prepared)
+  assert.deepEqual(
+    [...prepared.links].map(({ Hash }) => String(Hash)).slice(-2),
+    Array(2).fill(String(cidOf(noise(32, 1)))),
+  )
+  assert.ok((prepared.links.at(0)?.Hash.bytes.buffer.byteLength ?? 0) < large.byteLength)
+  const other = cidOf(noise(32, 1))
+  await prepare(other, noise(2000, 1), giveWay)
+  assert.throws(() => readNode(other, noise(2000, 1)), /not a dag-pb block/)
 })

@@ -5,7 +5,7 @@ import { type Block, isIdentity } from '../../core/block.ts'
 import { codec } from '../../core/cid.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import { type LazyLink, lazyLinksInOrder } from '../../ipld/dag-links.ts'
-import { declaredSize, type Node, readNode, startsOf, wrongContent } from '../../ipld/unixfs.ts'
+import { declaredSize, type Node, startsOf, wrongContent } from '../../ipld/unixfs.ts'
 import type { DagWant, Expected, Session } from '../../retrieval/session.ts'
 import { mostFileBytes } from '../file.ts'
 import { visitBelow, type Way } from '../way.ts'
@@ -110,7 +110,7 @@ async function childrenOf(
   { scope, range }: WalkOptions,
 ): Promise<Children<PendingBlock> | Failure> {
   try {
-    return scope === 'all' ? await everything(session, block, part) : ofEntity(block, part, range)
+    return scope === 'all' ? await everything(session, block, part) : ofEntity(session, block, part, range)
   } catch (error) {
     if (isFailure(error, 'malformed')) return error
     throw error
@@ -135,7 +135,7 @@ const isWhole = (span: Span | undefined, range: Span | undefined): boolean =>
 
 async function everything(session: Session, block: Block, part: PendingBlock): Promise<Children<PendingBlock>> {
   const depth = part.depth + 1
-  if (part.way && block.cid.code === codec.dagPb) return named(block, part.way, depth)
+  if (part.way && block.cid.code === codec.dagPb) return named(session, block, part.way, depth)
   return madeOf(await lazyLinksInOrder(block, session.giveWay), (link) => whole(link, depth))
 }
 
@@ -144,7 +144,7 @@ const whole = (link: LazyLink, depth: number): PendingBlock => ({ link, span: un
 /**
  * The children of a directory with their names. A shard keeps the name of its directory; parts of a file have no name.
  */
-function named({ cid, bytes }: Block, way: Way, depth: number): Children<PendingBlock> {
+function named({ readNode }: Session, { cid, bytes }: Block, way: Way, depth: number): Children<PendingBlock> {
   const node = readNode(cid, bytes)
   const nameOf = namesIn(cid, node)
   return madeOf(node.links, (link) => {
@@ -167,8 +167,12 @@ function namesIn(cid: CID, node: Node): ((name: string) => string) | undefined {
 }
 
 /** The children that belong to the entity: parts of a file, shards of a directory, nothing otherwise. */
-function ofEntity(block: Block, part: PendingBlock, range: Span | undefined): Children<PendingBlock> {
-  const { cid, bytes } = block
+function ofEntity(
+  { readNode }: Session,
+  { cid, bytes }: Block,
+  part: PendingBlock,
+  range: Span | undefined,
+): Children<PendingBlock> {
   const depth = part.depth + 1
   if (cid.code !== codec.dagPb) return []
   const node = readNode(cid, bytes)
